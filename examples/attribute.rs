@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use switchyard::latent::Switching;
 use switchyard::study::Study;
-use switchyard::study::circuits::gradient::{Aimed, slopes};
+use switchyard::study::circuits::gradient::{TargetRow, slopes};
 use switchyard::study::circuits::pairs::decoded;
 use switchyard::study::circuits::patch::{Node, Patch, leads, points};
 
@@ -19,7 +19,7 @@ pub fn found() -> Result<String> {
     let pair = decoded(&study, &[(prompt(5)?, prompt(2)?)], Switching::Free, 1)?.pop();
     let pair = pair.context("the responses do not part after a block")?;
     let heads: Vec<Node> = Node::all(config).into_iter().filter(|node| matches!(node, Node::Head(..))).collect();
-    let aimed = [&pair.clean, &pair.corrupt].map(|row| Aimed { row, says: pair.says, toward: None });
+    let aimed = [&pair.clean, &pair.corrupt].map(|row| TargetRow { row, says: pair.says, toward: None });
     let found = slopes(&study.model, &study.reasoning.source, &aimed, &points(heads.clone()), |_, _| true)?;
     let (clean, corrupt) = (&found[0], &found[1]);
     let mut effects = vec![];

@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-use switchyard::schema::{AccuracyRow, FateRow, Named, PhaseRow, SwitchBenefitRow};
+use switchyard::schema::{AccuracyRow, FateRow, PhaseRow, RowFile, SwitchBenefitRow};
 use switchyard::store::{RowWriter, read, read_flat};
 
 const SEEDS: [u64; 5] = [2, 3, 4, 5, 6];

@@ -209,8 +209,8 @@ fn behind_the_last_mark(text: &str) -> Option<String> {
 }
 
 /// How many values a file's solutions say, and what becomes of the marks that say them.
-fn known_steps(train: &[Placed], test: &[Placed]) -> Option<String> {
-    let of = |problems: &[Placed]| {
+fn known_steps(train: &[ProblemAt], test: &[ProblemAt]) -> Option<String> {
+    let of = |problems: &[ProblemAt]| {
         let known = |problem: &Problem| problem.steps.iter().filter(|step| step.value.number().is_some()).count();
         let counts: Vec<usize> = problems.iter().map(|(problem, _)| known(problem)).filter(|n| *n > 0).collect();
         (counts.iter().sum::<usize>(), counts.len())
@@ -227,7 +227,7 @@ fn known_steps(train: &[Placed], test: &[Placed]) -> Option<String> {
 }
 
 /// How many generated problems were drawn before. They stay: what an experiment knows of a generated problem goes by its number.
-fn drawn_twice(test: &[Placed]) -> Option<String> {
+fn drawn_twice(test: &[ProblemAt]) -> Option<String> {
     let distinct = test.iter().map(|(problem, _)| problem.asks()).collect::<HashSet<_>>().len();
     let (all, twice) = (test.len(), test.len() - distinct);
     (twice > 0).then(|| {
@@ -237,7 +237,7 @@ fn drawn_twice(test: &[Placed]) -> Option<String> {
 
 /// Leaves of held-out problems that ask the same question the first: the question is what is sampled, and its copies would count as
 /// more evidence and stand on both sides of a split. Says how many, and how many questions are training problems.
-fn overlaps(train: &[Placed], test: &mut Vec<Placed>) -> Vec<String> {
+fn overlaps(train: &[ProblemAt], test: &mut Vec<ProblemAt>) -> Vec<String> {
     let mut told = vec![];
     let trained: HashSet<String> = train.iter().map(|(problem, _)| problem.asks()).collect();
     let (all, mut seen) = (test.len(), HashMap::new());
@@ -286,13 +286,13 @@ fn known<'p>(trained: &HashSet<String>, test: impl ExactSizeIterator<Item = &'p 
 }
 
 /// A problem and the place it stands at, for messages.
-type Placed = (Problem, String);
+type ProblemAt = (Problem, String);
 
-fn problems(recipe: &Recipe) -> Result<(Vec<Placed>, Vec<Placed>)> {
+fn problems(recipe: &Recipe) -> Result<(Vec<ProblemAt>, Vec<ProblemAt>)> {
     let wanted = recipe.evaluation.problems;
     if let Some(task) = &recipe.task {
         let placed = |problem: Problem| (problem.clone(), format!("problem {}", problem.id));
-        let rows = |split, n: usize| -> Result<Vec<Placed>> {
+        let rows = |split, n: usize| -> Result<Vec<ProblemAt>> {
             Ok(task.rows(split, recipe.seed, 0..n as u64)?.into_iter().map(Problem::from).map(placed).collect())
         };
         return Ok((rows(Split::Train, recipe.data.rows)?, rows(Split::Test, wanted)?));

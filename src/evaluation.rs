@@ -11,7 +11,7 @@ use crate::latent::{
 use crate::model::{Decoder, Hooks, Span};
 use crate::ops;
 use crate::parallel;
-use crate::progress::Stopped;
+use crate::progress::Interruption;
 use crate::recipe::Evaluation;
 use crate::stats::Estimate;
 use crate::stats::wilson;
@@ -72,7 +72,7 @@ pub fn requests(corpus: &Corpus) -> Vec<Request> {
 /// Decodes every held-out problem and grades it. `model` is outside autodiff.
 ///
 /// # Errors
-/// As [`decode`]; [`Stopped`] where the user cut it short: rows that did not come to their end say nothing.
+/// As [`decode`]; [`Interruption`] where the user cut it short: rows that did not come to their end say nothing.
 pub fn evaluate(
     model: &Decoder,
     corpus: &Corpus,
@@ -84,12 +84,12 @@ pub fn evaluate(
     let requests = requests(corpus);
     let parts = parallel::cut(&requests, threads);
     let batches: Vec<&[Request]> = parts.iter().flat_map(|part| part.chunks(evaluation.batch)).collect();
-    let how = Evaluated { model, corpus, evaluation, reasoning, switching };
+    let how = EvaluationResult { model, corpus, evaluation, reasoning, switching };
     let traces = decode_batches(&how, &batches, threads, &|_| Ok(()))?;
     Ok((score(&traces, corpus)?, traces))
 }
 
-pub(crate) struct Evaluated<'a> {
+pub(crate) struct EvaluationResult<'a> {
     pub model: &'a Decoder,
     pub corpus: &'a Corpus,
     pub evaluation: &'a Evaluation,
@@ -100,12 +100,12 @@ pub(crate) struct Evaluated<'a> {
 /// Decodes batches of problems, dealt to threads; traces in the order of the batches. `done` hears of each batch, from several
 /// threads.
 pub(crate) fn decode_batches(
-    how: &Evaluated,
+    how: &EvaluationResult,
     batches: &[&[Request]],
     threads: usize,
     done: &(dyn Fn(&[Trace]) -> Result<()> + Sync),
 ) -> Result<Vec<Trace>> {
-    let Evaluated { model, corpus, evaluation, reasoning, switching } = *how;
+    let EvaluationResult { model, corpus, evaluation, reasoning, switching } = *how;
     let settings = decode_settings(evaluation, &corpus.stops, switching);
     batches.iter().try_for_each(|batch| ensure_positions(model, &settings, batch))?;
     let cancel = crate::progress::stop_flag();
@@ -123,7 +123,7 @@ pub(crate) fn decode_batches(
         for batch in part {
             let decoded = decode(how, batch, 1, &mut Hooks::none())?;
             if decoded.iter().any(|trace| trace.end == End::Cancelled) {
-                return Err(Stopped.into());
+                return Err(Interruption.into());
             }
             decoded.iter().try_for_each(Trace::ensure_finite)?;
             done(&decoded)?;

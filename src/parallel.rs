@@ -29,7 +29,7 @@ pub(crate) fn threads_awake<R>(work: impl FnOnce() -> R) -> R {
     }
     let done = AtomicBool::new(false);
     rayon::in_place_scope(|scope| {
-        let _ended = Ended(&done);
+        let _ended = EndSignal(&done);
         for _ in 1..rayon::current_num_threads() {
             scope.spawn(|_| {
                 // While it waits for a part, a thread with work of its own may be handed this loop: it must not stay here.
@@ -50,9 +50,9 @@ thread_local! {
 }
 
 /// Ends the waiting when the work is done, be it by a panic.
-struct Ended<'a>(&'a AtomicBool);
+struct EndSignal<'a>(&'a AtomicBool);
 
-impl Drop for Ended<'_> {
+impl Drop for EndSignal<'_> {
     fn drop(&mut self) {
         CALLING.set(false);
         self.0.store(true, Ordering::Relaxed);
@@ -68,7 +68,7 @@ pub fn cut<T>(items: &[T], shards: usize) -> Vec<&[T]> {
 /// What becomes of a panic in a worker.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("a worker thread panicked")]
-pub(crate) struct Panicked;
+pub(crate) struct PanicResult;
 
 /// Runs `work` on every part, one worker each; results in order.
 ///
@@ -94,7 +94,7 @@ pub fn run<T: Sync, R: Send>(parts: &[&[T]], work: impl Fn(&[T]) -> Result<R> + 
         let workers: Vec<_> = parts.iter().copied().map(start).collect();
         // Every worker is joined before the first error is looked at: a scope does not forgive a lost panic.
         let joined: Vec<_> = workers.into_iter().map(|worker| Ok(worker.context(ADVICE)?.join())).collect();
-        joined.into_iter().map(|done: Result<_>| done?.map_err(|_| anyhow!(Panicked))?).collect()
+        joined.into_iter().map(|done: Result<_>| done?.map_err(|_| anyhow!(PanicResult))?).collect()
     })
 }
 

@@ -72,12 +72,12 @@ pub fn show(line: &str) {
 /// What a computation that the user cut short returns: nothing of it may be taken for a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("stopped: nothing of what was under way is kept as a result")]
-pub struct Stopped;
+pub struct Interruption;
 
 /// # Errors
-/// [`Stopped`], after Ctrl-C.
-pub(crate) fn go_on() -> Result<(), Stopped> {
-    if stop_flag().load(Ordering::Relaxed) { Err(Stopped) } else { Ok(()) }
+/// [`Interruption`], after Ctrl-C.
+pub(crate) fn go_on() -> Result<(), Interruption> {
+    if stop_flag().load(Ordering::Relaxed) { Err(Interruption) } else { Ok(()) }
 }
 
 /// One phase's progress.
@@ -133,12 +133,12 @@ impl Progress {
 }
 
 /// How far work is that threads share. What is done within a second says nothing.
-pub(crate) struct Counted {
+pub(crate) struct SharedProgress {
     at: Mutex<(usize, Progress)>,
     what: String,
 }
 
-impl Counted {
+impl SharedProgress {
     /// `of` is who works.
     pub fn new(of: &str, what: &str, total: usize) -> Self {
         Self { at: Mutex::new((0, Progress::new(of, total, 0))), what: what.to_owned() }
@@ -155,7 +155,7 @@ impl Counted {
     }
 }
 
-impl Drop for Counted {
+impl Drop for SharedProgress {
     fn drop(&mut self) {
         let at = self.at.get_mut().unwrap_or_else(PoisonError::into_inner);
         at.1.bar.iter().for_each(ProgressBar::finish_and_clear);

@@ -7,12 +7,16 @@ use std::path::Path;
 use proptest::prelude::*;
 use switchyard::tasks::{Affine, Chains, Split, Task};
 use switchyard::text::annotate::{AnnotateSettings, annotate, batches};
-use switchyard::text::spans::{Scored, SpanSettings, mean};
+use switchyard::text::spans::{ScoredResponse, SpanSettings, mean};
 use switchyard::text::tagging::{Annotation, read_tagged};
 use switchyard::text::{Problem, Sample, Template, Vocabulary, read_problems};
 
-fn scored<'a>(entropies: &'a [f32], clauses: &'a [Range<usize>], answer: Option<&'a Range<usize>>) -> Scored<'a> {
-    Scored { entropies, clauses, answer }
+fn scored<'a>(
+    entropies: &'a [f32],
+    clauses: &'a [Range<usize>],
+    answer: Option<&'a Range<usize>>,
+) -> ScoredResponse<'a> {
+    ScoredResponse { entropies, clauses, answer }
 }
 
 fn spans(

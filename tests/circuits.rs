@@ -12,7 +12,7 @@ use switchyard::experiments::direct_logit::{self, Decision, decisions, explain};
 use switchyard::experiments::head_patching::{self, Config as Patching};
 use switchyard::experiments::steering::{self, Config as Steering};
 use switchyard::latent::{Sequence, Switching};
-use switchyard::model::config::{Family, ModelConfig, Sliding};
+use switchyard::model::config::{Family, ModelConfig, SlidingWindow};
 use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
 use switchyard::nth::Nth;
 use switchyard::schema::{
@@ -113,7 +113,7 @@ fn centred_attribution_takes_off_what_all_tokens_get() {
     let (plain, centred) = (explained(None), explained(Some(&centre)));
     let sum: f64 = centred.iter().map(|e| e.rivals.logit).sum();
     assert!(sum.abs() < 1e-3, "centred logits sum to {sum}");
-    let mean = |of: &dyn Fn(&direct_logit::Explained) -> f64| plain.iter().map(of).sum::<f64>() / vocab as f64;
+    let mean = |of: &dyn Fn(&direct_logit::Explanation) -> f64| plain.iter().map(of).sum::<f64>() / vocab as f64;
     let mut moved = 0.0_f64;
     for node in 0..plain[0].own.len() {
         let own = mean(&|e| e.own[node][0]);
@@ -243,7 +243,7 @@ fn a_patched_cell_is_a_separate_forward() {
         let vocab_size = study.model.config().vocab_size;
         let mut config = ModelConfig { vocab_size, num_hidden_layers: 3, ..tiny_config(family, true) };
         if family == Family::Gemma2 {
-            config.extras.sliding = Some(Sliding { window: 4, layers: vec![true, false, true] });
+            config.extras.sliding = Some(SlidingWindow { window: 4, layers: vec![true, false, true] });
             config.extras.attention_cap = Some(20.0);
             config.extras.logit_cap = Some(30.0);
         }

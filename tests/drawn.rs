@@ -8,7 +8,7 @@ use switchyard::calibration::known::Built;
 use switchyard::experiments::edge_attribution::{self, Config};
 use switchyard::report::folder::Folder;
 use switchyard::report::render::report;
-use switchyard::schema::{AttributionRow, CircuitRow, EdgeRow, Form, HeadPatchRow, Named};
+use switchyard::schema::{AttributionRow, CircuitRow, EdgeRow, Form, HeadPatchRow, RowFile};
 use switchyard::store::RowWriter;
 
 use crate::common::circuit_models::{DECOY, pair_file};

@@ -18,11 +18,11 @@ use switchyard::schema::{Circuit, EdgeRow, Form};
 use switchyard::study::Study;
 use switchyard::study::circuits::alive::{Edge, alive};
 use switchyard::study::circuits::edges::Weights;
-use switchyard::study::circuits::gradient::Aimed;
+use switchyard::study::circuits::gradient::TargetRow;
 use switchyard::study::circuits::pairs::{Pair, as_text, decoded, of_task};
 use switchyard::study::circuits::patch::{Node, Patch, leads as patched};
 use switchyard::study::circuits::pulls::pulls;
-use switchyard::study::circuits::rewire::{Rewired, leads, outputs};
+use switchyard::study::circuits::rewire::{RewiredRun, leads, outputs};
 
 fn micro() -> Study {
     Study::open(&Path::new(".").join("fixtures/micro"), "sft", Some(4), 0).expect("the micro fixture")
@@ -57,15 +57,15 @@ impl<'p> Wired<'p> {
     }
 
     /// The clean run with shares of the corrupt one on its edges.
-    fn circuit<'r>(&'r self, shares: &'r [Array2<f32>]) -> Rewired<'r> {
+    fn circuit<'r>(&'r self, shares: &'r [Array2<f32>]) -> RewiredRun<'r> {
         let Pair { clean, says, .. } = self.pair;
-        Rewired { row: clean, other: &self.corrupt, places: &self.places, shares, says: *says }
+        RewiredRun { row: clean, other: &self.corrupt, places: &self.places, shares, says: *says }
     }
 
     /// The corrupt run with shares of the clean one.
-    fn edge_patch<'r>(&'r self, shares: &'r [Array2<f32>]) -> Rewired<'r> {
+    fn edge_patch<'r>(&'r self, shares: &'r [Array2<f32>]) -> RewiredRun<'r> {
         let Pair { corrupt, says, .. } = self.pair;
-        Rewired { row: corrupt, other: &self.clean, places: &self.places, shares, says: *says }
+        RewiredRun { row: corrupt, other: &self.clean, places: &self.places, shares, says: *says }
     }
 }
 
@@ -136,7 +136,7 @@ fn scores_are_slopes_of_real_edge_patches() {
     let (mut compared, mut kinds) = (0, BTreeSet::new());
     for pair in &some_pairs(&study)[1..4] {
         let wired = Wired::of(&study, &weights, pair);
-        let aimed = Aimed { row: &pair.corrupt, says: pair.says, toward: None };
+        let aimed = TargetRow { row: &pair.corrupt, says: pair.says, toward: None };
         let pulls = pulls(&study.model, &study.reasoning.source, &weights, &[aimed]).expect("gradients").remove(0);
         let mut scores: Vec<(Edge, f64)> = vec![];
         for (position, pull) in pulls.iter().enumerate() {
@@ -167,7 +167,7 @@ fn scores_are_slopes_of_real_edge_patches() {
                 })
             })
             .collect();
-        let runs: Vec<Rewired> = shares.iter().map(|shares| wired.edge_patch(shares)).collect();
+        let runs: Vec<RewiredRun> = shares.iter().map(|shares| wired.edge_patch(shares)).collect();
         let found = leads(&study, &weights, &runs).expect("leads");
         for ((edge, score), two) in few.iter().zip(found.chunks_exact(2)) {
             let slope = (two[0] - two[1]) / f64::from(2.0 * STEP);

@@ -11,7 +11,7 @@ use safetensors::{Dtype, SafeTensors};
 use serde_json::Value;
 use switchyard::interventions::{At, Later, Steps, Zero};
 use switchyard::model::checkpoint::ModelFiles;
-use switchyard::model::hooks::{Recorded, Recording};
+use switchyard::model::hooks::{RecordedTensor, Recording};
 use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
 use switchyard::study::Study;
 use switchyard::study::sweep::{Continuation, What};
@@ -322,7 +322,7 @@ fn a_recording_is_a_cache_of_any_calls() {
     let layers = model.config().num_hidden_layers;
     let specs: Vec<HookSpec> =
         ["blocks.*.hook_resid_post", "blocks.0.attn.hook_pattern"].iter().map(|s| s.parse().expect("a hook")).collect();
-    let record = |ids: &[Vec<u32>]| -> Vec<Recorded> {
+    let record = |ids: &[Vec<u32>]| -> Vec<RecordedTensor> {
         let recording = Recording::of(&specs, model.config()).expect("hooks");
         let mut hooks = Hooks::none();
         recording.attach(&mut hooks, layers).expect("attached");

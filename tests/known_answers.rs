@@ -209,7 +209,7 @@ fn probed(which: Purpose, n: usize, seed: u64, layers: &[usize]) -> Vec<ProbeRow
     let config = layer_probe::Config {
         layers: layer_probe::Layers::Listed(layers.to_vec()),
         // One clause a problem: its look-alikes are those of other problems.
-        matched: layer_probe::Matched::Corpus,
+        matched: layer_probe::NegativeScope::Corpus,
         untrained: false,
         ..layer_probe::Config::default()
     };

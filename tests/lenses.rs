@@ -14,7 +14,7 @@ use switchyard::nth::Nth;
 use switchyard::recipe::Recipe;
 use switchyard::schema::{AccuracyRow, Lens, LensRow, Opening, PositionRow, ResponseRow};
 use switchyard::store::read;
-use switchyard::study::{Asked, Study};
+use switchyard::study::{ProblemChoice, Study};
 
 fn micro(phase: &str, problems: Option<usize>) -> Study {
     let run = Path::new(".").join("fixtures/micro");
@@ -244,7 +244,7 @@ fn smollm2(problems: usize) -> Option<Study> {
     like.evaluation.k_cap = 3;
     let machine = Machine { threads: 2, ..Machine::default() };
     let model = model.to_str().expect("a path");
-    let asked = Asked { data: Some(data), problems: Some(problems), ..Asked::default() };
+    let asked = ProblemChoice { data: Some(data), problems: Some(problems), ..ProblemChoice::default() };
     Some(Study::of_model(model, None, &like, &asked, &machine).expect("SmolLM2"))
 }
 

@@ -18,14 +18,14 @@ use switchyard::latent::{
     Blocks, Decode, DecodeSettings, Request, Source, SwitchIds, Switching, Trace, decode, replay, rules,
     trace::{Position, PositionRole},
 };
-use switchyard::method::{Context, Supervised, Work, by_name};
+use switchyard::method::{Context, SupervisedPhase, Work, by_name};
 use switchyard::model::checkpoint::HostTensor;
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::heads::HeadSizes;
 use switchyard::model::{Decoder, HookSpec, Hooks};
 use switchyard::recipe::{Optimizer, Recipe};
 use switchyard::study::Study;
-use switchyard::text::tagging::Tagged;
+use switchyard::text::tagging::TaggedLine;
 use switchyard::text::{Sample, Template, Vocabulary};
 use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::Trainer;
@@ -84,9 +84,9 @@ fn corpus() -> Corpus {
 }
 
 /// The first clause of every sample but the first is tagged.
-fn tagged(corpus: &Corpus) -> Vec<Tagged> {
+fn tagged(corpus: &Corpus) -> Vec<TaggedLine> {
     let spans = |i: usize, s: &Sample| if i == 0 { vec![] } else { vec![s.clauses[0].clone()] };
-    let tagged = |(i, s): (usize, &Sample)| Tagged {
+    let tagged = |(i, s): (usize, &Sample)| TaggedLine {
         id: s.id.clone(),
         spans: spans(i, s),
         latents: 0,
@@ -101,14 +101,14 @@ fn recipe(set: &[&str]) -> Recipe {
 }
 
 /// What a method declares of the phase of this name.
-fn declared<'a>(method: &str, phase: &str, context: Context<'a>) -> Supervised<'a> {
+fn declared<'a>(method: &str, phase: &str, context: Context<'a>) -> SupervisedPhase<'a> {
     let phases = by_name(method).expect("a method").phases(context.recipe);
     let found = phases.into_iter().find(|p| p.name == phase).expect("a phase");
     let Work::Supervised(declare) = found.work else { panic!("{phase} learns from no rows") };
     declare(context).expect("a declaration")
 }
 
-fn rows(what: &Supervised, step: usize) -> Vec<Row> {
+fn rows(what: &SupervisedPhase, step: usize) -> Vec<Row> {
     (0..what.lengths.len()).map(|i| (what.row)(step, i).expect("a row")).collect()
 }
 
@@ -183,7 +183,7 @@ fn losses_and_gradients_are_pytorchs() {
 }
 
 /// The weights after three steps, as bits.
-fn trained(what: &Supervised) -> Vec<Vec<u32>> {
+fn trained(what: &SupervisedPhase) -> Vec<Vec<u32>> {
     let model = tiny("qwen3_tied", &Device::flex().autodiff());
     let heads = what.objective.heads(model.config().hidden_size);
     let mut trainer = Trainer::new(model.with_new_heads(heads, 1).expect("heads"), &Optimizer::default());
@@ -240,7 +240,7 @@ fn special_cases_are_the_other_method_bit_for_bit() {
 }
 
 /// Latents of each row of a phase, step by step.
-fn latents(what: &Supervised) -> Vec<usize> {
+fn latents(what: &SupervisedPhase) -> Vec<usize> {
     let count = |row: Row| row.ids.iter().filter(|id| **id == IDS.latent).count();
     (0..what.steps).flat_map(|step| rows(what, step)).map(count).collect()
 }
@@ -291,7 +291,7 @@ fn controls_of_coconut_differ_from_it_in_what_their_names_say() {
     for same in [&pause, &bare, &last] {
         assert_eq!((same.steps, same.from, same.stream), (coconut.steps, coconut.from, coconut.stream));
     }
-    let blocks = |what: &Supervised| (what.reasoning.blocks.clone(), what.reasoning.source);
+    let blocks = |what: &SupervisedPhase| (what.reasoning.blocks.clone(), what.reasoning.source);
     let (block, fixed) = (Blocks::AfterPrompt { steps: 6 }, Source::FixedEmbedding { token: IDS.latent });
     assert_eq!(blocks(&bare).0, Blocks::Never);
     assert_eq!(blocks(&last), (block.clone(), Source::HiddenState));

@@ -26,7 +26,7 @@ use switchyard::train::grpo::gradients_among;
 use switchyard::train::rollouts::Behaviour;
 use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::Trainer;
-use switchyard::world::{Launched, World};
+use switchyard::world::{Launch, World};
 
 /// A program started `processes` times. A container has one user and fewer cores than processes.
 fn launch(processes: usize, program: &Path) -> Command {
@@ -234,7 +234,7 @@ const WRITTEN: &str = "SWITCHYARD_GRADIENTS";
 #[ignore = "is what the processes of the next test do"]
 fn losses_and_gradients_of_a_process() {
     let Some(folder) = std::env::var_os(WRITTEN) else { return };
-    let launched = Launched::start().expect("under mpirun");
+    let launched = Launch::start().expect("under mpirun");
     let all = losses_and_gradients(launched.world);
     let file = Path::new(&folder).join(launched.world.rank.to_string());
     std::fs::write(file, serde_json::to_vec(&all).expect("JSON")).expect("written");
@@ -266,7 +266,7 @@ const SIZES: [usize; 4] = [1, 1 << 18, 1 << 20, 1 << 22];
 #[ignore = "is what the processes of the next test do"]
 fn exchange_rates_of_a_process() {
     let Some(folder) = std::env::var_os(WRITTEN) else { return };
-    let launched = Launched::start().expect("under mpirun");
+    let launched = Launch::start().expect("under mpirun");
     let world = launched.world;
     let median = |size: usize| {
         let mut values = vec![1.0_f32; size];

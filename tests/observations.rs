@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use switchyard::experiments::{ALL, Experiment, Journal, Run, Settings};
 use switchyard::schema::{
-    AttributedNodeRow, EdgePairRow, Form, InterventionRow, KnownValueRow, Named, Observation, PatchedPlaceRow,
+    AttributedNodeRow, EdgePairRow, Form, InterventionRow, KnownValueRow, Observation, PatchedPlaceRow, RowFile,
     SteeringTrialRow, Steps, SwitchProblemRow, summarise,
 };
 use switchyard::stats::Estimate;
@@ -185,7 +185,7 @@ fn killed_in<R: Serialize + DeserializeOwned>(folder: &Path, file: &str, rows: V
 
 /// Runs an experiment undisturbed, then goes on with every third of its rows, in another order.
 #[track_caller]
-fn goes_on<R: Serialize + Named>(experiment: &str) {
+fn goes_on<R: Serialize + RowFile>(experiment: &str) {
     goes_on_in::<R>(experiment, R::NAME);
 }
 

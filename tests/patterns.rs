@@ -7,7 +7,7 @@ use std::path::Path;
 use switchyard::experiments::{patterns, positions, token_lens};
 use switchyard::report::folder::Folder;
 use switchyard::report::render::report;
-use switchyard::schema::{Named, PatternRow, PositionKind, TokenLensRow};
+use switchyard::schema::{PatternRow, PositionKind, RowFile, TokenLensRow};
 use switchyard::store::{RowWriter, read};
 use switchyard::study::Study;
 
@@ -106,7 +106,7 @@ fn the_last_layer_of_the_lens_says_what_the_model_says() {
     assert!(lens.iter().all(|r| r.entropy >= 0.0 && r.entropy <= (study.model.config().vocab_size as f64).ln()));
 }
 
-fn write<R: Named + serde::Serialize>(folder: &Path, checkpoint: &str, rows: &[R]) {
+fn write<R: RowFile + serde::Serialize>(folder: &Path, checkpoint: &str, rows: &[R]) {
     let mut writer = RowWriter::create(folder, &format!("{}-{checkpoint}", R::NAME)).expect("a file");
     rows.iter().for_each(|row| writer.push(row).expect("a row"));
     writer.finish().expect("rows");

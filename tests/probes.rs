@@ -3,14 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use switchyard::experiments::layer_probe::{self, Layers, Matched};
+use switchyard::experiments::layer_probe::{self, Layers, NegativeScope};
 use switchyard::experiments::{ALL, Journal, Run, Settings, exit_probability, phases, switch_window, teacher_forced};
 use switchyard::machine::Machine;
 use switchyard::recipe::Recipe;
 use switchyard::schema::{Event, Features, Negatives, ProbeRow, Protocol};
 use switchyard::stats::probe::{GroupedProtocol, ValueProtocol};
 use switchyard::store::read_flat;
-use switchyard::study::{Asked, Study};
+use switchyard::study::{ProblemChoice, Study};
 
 fn study(phase: &str, problems: usize) -> Study {
     Study::open(&Path::new(".").join("fixtures/micro"), phase, Some(problems), 0).expect("the micro fixture")
@@ -127,7 +127,7 @@ fn latent_steps_carry_what_they_should() {
     assert!(rows.iter().any(|r| r.target == "value:s1@5"));
 
     // Over the whole corpus there are more rows, and token identity still says nothing.
-    let corpus = layer_probe::Config { matched: Matched::Corpus, layers, ..quick() };
+    let corpus = layer_probe::Config { matched: NegativeScope::Corpus, layers, ..quick() };
     let wide = probes(&study, &layer_probe::Config { untrained: false, values: false, ..corpus });
     let of = |rows: &[ProbeRow], features| {
         let found = rows.iter().find(|r| r.protocol == Protocol::Grouped && r.features == features);
@@ -248,7 +248,7 @@ fn a_model_that_never_saw_swi_is_asked_or_refuses() {
     let mut like = Recipe::like("smollm2-gsm8k").expect("the preset");
     like.evaluation.max_new_tokens = 24;
     let gguf = gguf.to_string_lossy();
-    let asked = Asked { data: Some(data), problems: Some(24), ..Asked::default() };
+    let asked = ProblemChoice { data: Some(data), problems: Some(24), ..ProblemChoice::default() };
     let study = Study::of_model(&gguf, None, &like, &asked, &Machine::default()).expect("the model");
     let forced = teacher_forced::rows(&study, &teacher_forced::Config {}).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;

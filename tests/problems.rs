@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use switchyard::tasks::{Affine, Chains, Graph, Known, Multiply, Split, Task};
+use switchyard::tasks::{Affine, Chains, Fact, Graph, Multiply, Split, Task};
 use switchyard::text::formats::Format;
 use switchyard::text::sources::Fields;
 use switchyard::text::{Problem, Prompts, Source, Template, Vocabulary, read_problems};
@@ -49,9 +49,9 @@ fn every_format_is_told_and_read() {
 
     let equations = read_problems(fixture("gsm_equations.jsonl")).unwrap();
     assert_eq!(equations[0].solution, "<<12/2=6>>\n<<6+5=11>>\n#### 11");
-    assert_eq!(equations[0].steps[1].value, Known::Number(11));
+    assert_eq!(equations[0].steps[1].value, Fact::Number(11));
     assert_eq!(equations[0].steps[1].words, 1..2);
-    assert_eq!(equations[1].steps[0].value, Known::Text("4.5".into()));
+    assert_eq!(equations[1].steps[0].value, Fact::Text("4.5".into()));
     assert_eq!(equations[2].solution, "#### 12");
 
     let math = read_problems(fixture("math.jsonl")).unwrap();
@@ -60,8 +60,8 @@ fn every_format_is_told_and_read() {
 
     let prosqa = read_problems(fixture("prosqa.json")).unwrap();
     assert_eq!(prosqa[0].answer, "Tom is a blick.");
-    let set = |names: &[&str]| Known::Set(names.iter().map(|name| name.to_string()).collect());
-    let frontiers: Vec<&Known> = prosqa[0].steps.iter().map(|step| &step.value).collect();
+    let set = |names: &[&str]| Fact::Set(names.iter().map(|name| name.to_string()).collect());
+    let frontiers: Vec<&Fact> = prosqa[0].steps.iter().map(|step| &step.value).collect();
     assert_eq!(frontiers, [&set(&["wug"]), &set(&["dax", "fep"]), &set(&["blick"])]);
     let words: Vec<&str> = prosqa[0].solution.split_whitespace().collect();
     assert_eq!(words[prosqa[0].steps[2].words.clone()].join(" "), "Every dax is a blick.");
@@ -359,7 +359,7 @@ fn the_real_files_have_their_rows() {
                 known += problem.steps.iter().filter(|step| step.expression.as_deref() != Some("")).count();
             }
             // The last known value of ProsQA's chain is the one its answer names.
-            if let Some(Known::Set(last)) = problem.steps.last().map(|step| &step.value) {
+            if let Some(Fact::Set(last)) = problem.steps.last().map(|step| &step.value) {
                 assert!(last.iter().any(|name| problem.answer.contains(name.as_str())), "{problem:?}");
             }
         }

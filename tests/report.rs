@@ -12,8 +12,8 @@ use switchyard::report::tables::{Cell, Formats, Table};
 use switchyard::report::verdicts::{self, Verdict, shown_p};
 use switchyard::report::{beside, exhibits};
 use switchyard::schema::{
-    AccuracyRow, ExitRow, InterventionRow, LensRow, Named, OutcomeRow, PatchRow, PhaseChangeRow, PositionRow, ProbeRow,
-    ResponseRow, TeacherForcedRow, WindowRow,
+    AccuracyRow, ExitRow, InterventionRow, LensRow, OutcomeRow, PatchRow, PhaseChangeRow, PositionRow, ProbeRow,
+    ResponseRow, RowFile, TeacherForcedRow, WindowRow,
 };
 use switchyard::stats::Flips;
 use switchyard::store::RowWriter;
@@ -33,7 +33,7 @@ fn write(folder: &Path, name: &str, rows: &[Value]) {
 }
 
 /// Through the struct that an experiment writes: a row that lacks one of its fields is no row of the contract.
-pub fn save<R: Named + serde::Serialize>(folder: &Path, checkpoint: &str, rows: &[Value]) {
+pub fn save<R: RowFile + serde::Serialize>(folder: &Path, checkpoint: &str, rows: &[Value]) {
     let typed = rows.iter().map(|row| {
         let identity = json!({"checkpoint": "toy/x", "dataset": "toy", "n": 50, "seed": 0});
         let mut row = row.clone();

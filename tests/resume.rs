@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use burn::tensor::Device;
 use switchyard::recipe::Recipe;
-use switchyard::train::pipeline::{Ended, Options, run};
+use switchyard::train::pipeline::{Options, RunEnd, run};
 use switchyard::world::World;
 use tempfile::TempDir;
 
@@ -263,8 +263,8 @@ fn lives(set: &[&str], out: &Path, stop: fn() -> bool) -> Result<usize, String> 
             stop,
         };
         match run(recipe, options) {
-            Ok(Ended::Finished(_)) => return Ok(life),
-            Ok(Ended::Stopped) => {}
+            Ok(RunEnd::Finished(_)) => return Ok(life),
+            Ok(RunEnd::Stopped) => {}
             Err(why) => return Err(format!("{why:#}").replace(&out.display().to_string(), "OUT")),
         }
     }

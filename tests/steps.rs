@@ -35,14 +35,14 @@ fn model() -> Decoder {
 }
 
 #[derive(Deserialize)]
-struct Known {
+struct Fact {
     ids: Vec<u32>,
     prompt: usize,
 }
 
 fn known_rows() -> Vec<Row> {
     let text = std::fs::read_to_string(fixture("latent/rows.json")).expect("rows");
-    let sets: BTreeMap<String, Vec<Known>> = serde_json::from_str(&text).expect("rows");
+    let sets: BTreeMap<String, Vec<Fact>> = serde_json::from_str(&text).expect("rows");
     sets["b"].iter().map(|r| Row { ids: r.ids.clone(), prompt: r.prompt, teacher: None, slots: vec![] }).collect()
 }
 

@@ -18,7 +18,7 @@ use switchyard::model::{Decoder, Hooks};
 use switchyard::recipe::{Compute, Optimizer};
 use switchyard::text::Vocabulary;
 use switchyard::train::sft::{self, Sft};
-use switchyard::train::state::{Exported, PhaseFolder, Trained};
+use switchyard::train::state::{CheckpointExport, PhaseFolder, TrainingHistory};
 use switchyard::train::trainer::Trainer;
 
 use crate::common::{relative, tiny_config, values};
@@ -194,12 +194,12 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                 let learnt = logits(&trainer.policy(), switch);
                 assert!(relative(&learnt, &before) > 1e-3, "{what}: {phase} learnt nothing");
                 let folder = PhaseFolder::open(&run, phase).expect("a phase");
-                let to = Exported {
+                let to = CheckpointExport {
                     vocabulary: &vocabulary,
                     base: path.to_str(),
                     tokens: &[switch.swi, switch.swi_end, switch.latent],
                     reasoning: &Reasoning::default(),
-                    trained: Trained::default(),
+                    trained: TrainingHistory::default(),
                 };
                 let out = folder.export("checkpoint", &trainer.frozen(), &to).expect("writes");
                 assert!(!out.join("model.safetensors").exists());
@@ -262,12 +262,12 @@ fn an_adapter_without_its_base_is_refused_by_name() {
     let frozen = trainer(model.clone(), switch, Tables::NewRows, Compute::Stored).frozen();
     let folder = PhaseFolder::open(root.path(), "sft").expect("a phase");
     let reasoning = Reasoning::default();
-    let to = |base| Exported {
+    let to = |base| CheckpointExport {
         vocabulary: &vocabulary,
         base,
         tokens: &[],
         reasoning: &reasoning,
-        trained: Trained::default(),
+        trained: TrainingHistory::default(),
     };
     let said = folder.export("checkpoint", &frozen, &to(None)).expect_err("refused").to_string();
     assert!(said.contains("pretrained model"), "{said}");

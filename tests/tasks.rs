@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use proptest::prelude::*;
 use switchyard::tasks::{
-    Affine, Chains, Graph, Known, Levels, Multiply, Nodes, Split, StepValue, Stories, Sums, Task, TaskProblem, Told,
+    Affine, Chains, Fact, Graph, Levels, Multiply, Nodes, Split, StepValue, Stories, Sums, Task, TaskProblem, Told,
 };
 
 fn families() -> Vec<Task> {
@@ -90,7 +90,7 @@ fn check_form(task: &Task, problem: &TaskProblem) {
     for StepValue { value, clause, words: range, value_words, .. } in &problem.steps {
         assert_eq!(words[range.clone()].join(" "), *clause);
         assert!(range.start <= value_words.start && value_words.end == range.end);
-        if let Known::Number(value) = value
+        if let Fact::Number(value) = value
             && !["multiply", "stories"].contains(&problem.family.as_str())
         {
             assert_eq!(words[value_words.clone()].join(" "), value.to_string());
@@ -108,7 +108,7 @@ fn check_arithmetic(problem: &TaskProblem, modulus: i64) {
     let words = words_of(problem);
     for (index, step) in problem.steps.iter().enumerate() {
         let name = words[step.words.start - 2];
-        assert_eq!(step.value, Known::Number(known[name]), "step {index} of {}", problem.id);
+        assert_eq!(step.value, Fact::Number(known[name]), "step {index} of {}", problem.id);
         let (left, right) = step.clause.rsplit_once(" = ").unwrap();
         let parts: Vec<&str> = left.split(' ').collect();
         let number = |index: usize| parts[index].parse::<i64>().unwrap();
@@ -185,7 +185,7 @@ fn check_graph(problem: &TaskProblem, told: Told, size: Option<Nodes>) {
         distance.extend(frontier.iter().map(|node| (*node, hop)));
         if let Some(step) = problem.steps.get(hop - 1) {
             let names = frontier.iter().map(|name| name.to_string()).collect();
-            assert_eq!(step.value, Known::Set(names), "hop {hop} of {}", problem.question);
+            assert_eq!(step.value, Fact::Set(names), "hop {hop} of {}", problem.question);
         }
     }
     let wrong = if problem.answer == first { second } else { first };
@@ -206,7 +206,7 @@ fn check_graph(problem: &TaskProblem, told: Told, size: Option<Nodes>) {
         Told::Frontier => {
             for step in &problem.steps {
                 let said = step.clause.split(' ').map(str::to_owned).collect();
-                assert_eq!((step.value.clone(), step.value_words.clone()), (Known::Set(said), step.words.clone()));
+                assert_eq!((step.value.clone(), step.value_words.clone()), (Fact::Set(said), step.words.clone()));
             }
         }
     }
@@ -331,7 +331,7 @@ fn check_product(problem: &TaskProblem) {
     for (index, step) in problem.steps.iter().enumerate() {
         let partial = left * (right / 10i64.pow(index as u32) % 10) * 10i64.pow(index as u32);
         sum += partial;
-        assert_eq!(step.value, Known::Number(sum));
+        assert_eq!(step.value, Fact::Number(sum));
         match step.clause.strip_prefix("+ ").and_then(|clause| clause.split_once(" = ")) {
             None => assert!(index == 0 && reversed(&step.clause) == sum),
             Some((added, total)) => assert!(reversed(added) == partial && reversed(total) == sum),

@@ -12,7 +12,7 @@ use crate::experiments::{
     jacobian_lens, layer_probe, logit_lens, phases, subspace, switch_benefit, switch_window, teacher_forced,
 };
 use crate::interventions::Steps;
-use crate::progress::Stopped;
+use crate::progress::Interruption;
 use crate::schema::{
     Axis, Component, Donors, Event, ExitGroup, Features, Form, Lens, Part, PatchMode, ProbeRow, Protocol, Rotation,
     SwitchProblemRow, Target, Transport, Variable, benefit,
@@ -27,7 +27,7 @@ pub(super) struct Look {
     pub sizes: &'static [usize],
     /// Whether n counts pairs of prompts.
     pub of_pairs: bool,
-    pub run: fn(&Built, &Study, usize) -> Result<Said>,
+    pub run: fn(&Built, &Study, usize) -> Result<Tally>,
 }
 
 /// Problems beside pairs of prompts: the experiment reads none of them.
@@ -39,7 +39,7 @@ const PROBLEMS: &[usize] = &[20, 50, 100, 500];
 const PROBED: &[usize] = &[50, 100, 500];
 const PAIRS: &[usize] = &[12, 24, 48];
 
-const fn of_problems(name: &'static str, run: fn(&Built, &Study, usize) -> Result<Said>) -> Look {
+const fn of_problems(name: &'static str, run: fn(&Built, &Study, usize) -> Result<Tally>) -> Look {
     Look { name, sizes: PROBLEMS, of_pairs: false, run }
 }
 
@@ -113,9 +113,9 @@ const JACOBIAN_EARLY: &str = "jacobian_lens/says the answer, before steps that c
 
 /// Verdicts by test: whether each place with truth yes was found, and whether any with truth no was.
 #[derive(Default)]
-pub(super) struct Said(BTreeMap<(String, bool), bool>);
+pub(super) struct Tally(BTreeMap<(String, bool), bool>);
 
-impl Said {
+impl Tally {
     fn add(&mut self, test: impl Into<String>, truth: bool, verdict: bool) {
         let all = self.0.entry((test.into(), truth)).or_insert(verdict);
         *all = if truth { *all && verdict } else { *all || verdict };
@@ -131,20 +131,20 @@ impl Said {
     }
 }
 
-fn teacher_forced(study: &Study) -> Result<Said> {
+fn teacher_forced(study: &Study) -> Result<Tally> {
     let rows = teacher_forced::rows(study, &teacher_forced::Config {})?;
     let of = |event| rows.iter().find(|r| r.event == event).context("no positions of a class");
     let truth = !study.name.ends_with("blind");
-    let mut said = Said::default();
+    let mut said = Tally::default();
     said.add("teacher_forced/p_swi", truth, of(Event::SwiStart)?.is_sharper(of(Event::ClauseStart)?));
     Ok(said)
 }
 
 /// `<swi>` at its position against its two neighbours, and these against it.
-fn window(study: &Study) -> Result<Said> {
+fn window(study: &Study) -> Result<Tally> {
     let rows = switch_window::rows(study, &switch_window::Config::default())?;
     let at = |offset| rows.iter().find(|r| r.offset == offset).context("no positions at an offset");
-    let mut said = Said::default();
+    let mut said = Tally::default();
     for beside in [-1, 1] {
         said.add("switch_window/p_swi", true, at(0)?.is_sharper(at(beside)?));
         said.add("switch_window/p_swi", false, at(beside)?.is_sharper(at(0)?));
@@ -152,8 +152,8 @@ fn window(study: &Study) -> Result<Said> {
     Ok(said)
 }
 
-fn exits(built: &Built, study: &Study) -> Result<Said> {
-    let mut said = Said::default();
+fn exits(built: &Built, study: &Study) -> Result<Tally> {
+    let mut said = Tally::default();
     for row in exit_probability::rows(study)?.iter().filter(|r| r.group == ExitGroup::All) {
         said.add("exit_probability/step", row.step.shown() == built.exit, row.ends());
     }
@@ -161,9 +161,9 @@ fn exits(built: &Built, study: &Study) -> Result<Said> {
 }
 
 /// Without the tuned lens, which is trained for minutes.
-fn lens(built: &Built, study: &Study) -> Result<Said> {
+fn lens(built: &Built, study: &Study) -> Result<Tally> {
     let config = logit_lens::Config { steps: 0, ..logit_lens::Config::default() };
-    let mut said = Said::default();
+    let mut said = Tally::default();
     for row in logit_lens::rows(study, &config)?.iter().filter(|r| r.lens == Lens::Logit) {
         let Some(step) = row.step else { continue };
         // The counter is counted in the second block.
@@ -173,15 +173,15 @@ fn lens(built: &Built, study: &Study) -> Result<Said> {
 }
 
 /// At the last layer that knows nothing of the decision and the first that knows it.
-fn probes(built: &Built, study: &Study) -> Result<Said> {
+fn probes(built: &Built, study: &Study) -> Result<Tally> {
     let config = layer_probe::Config {
         layers: layer_probe::Layers::Listed(vec![built.decide.0, built.decide.0 + 1]),
         // One clause a problem: its look-alikes are those of other problems.
-        matched: layer_probe::Matched::Corpus,
+        matched: layer_probe::NegativeScope::Corpus,
         untrained: false,
         ..layer_probe::Config::default()
     };
-    let mut said = Said::default();
+    let mut said = Tally::default();
     layer_probe::probe(study, &config, |row| {
         if row.features == Features::ResidPost {
             probed(built, &row, &mut said);
@@ -191,7 +191,7 @@ fn probes(built: &Built, study: &Study) -> Result<Said> {
     Ok(said)
 }
 
-fn probed(built: &Built, row: &ProbeRow, said: &mut Said) {
+fn probed(built: &Built, row: &ProbeRow, said: &mut Tally) {
     let Some((value, step)) = row.value().and_then(|value| value.split_once('@')) else {
         let test = if row.protocol == Protocol::Paper { "layer_probe/switch, paper" } else { "layer_probe/switch" };
         return said.add(test, built.kind != Purpose::Blind && row.layer > built.decide.0, row.is_readable());
@@ -205,8 +205,8 @@ fn probed(built: &Built, row: &ProbeRow, said: &mut Said) {
     }
 }
 
-fn direct(built: &Built, study: &Study) -> Result<Said> {
-    let mut said = Said::default();
+fn direct(built: &Built, study: &Study) -> Result<Tally> {
+    let mut said = Tally::default();
     for row in direct_logit::rows(study, &direct_logit::Config::default())? {
         // Where the answer is written; latent steps are asked too, and no reader is at work there.
         let of = (row.form, row.target, row.step, row.part, row.component);
@@ -218,8 +218,8 @@ fn direct(built: &Built, study: &Study) -> Result<Said> {
 }
 
 /// Who brings the answer from which latent.
-fn attention(built: &Built, study: &Study) -> Result<Said> {
-    let mut said = Said::default();
+fn attention(built: &Built, study: &Study) -> Result<Tally> {
+    let mut said = Tally::default();
     for row in attention_to_latents::rows(study, &attention_to_latents::Config::default())? {
         let step = row.to.strip_prefix("latent[").and_then(|k| k.trim_end_matches(']').parse::<usize>().ok());
         if let (Form::Latents, "answer", Some(step)) = (row.form, row.from.as_str(), step) {
@@ -232,8 +232,8 @@ fn attention(built: &Built, study: &Study) -> Result<Said> {
 }
 
 /// The same rows after a model that decides alike and reads nothing, and after one that decides at random.
-fn compared(built: &Built, study: &Study, n: usize) -> Result<Said> {
-    let mut said = Said::default();
+fn compared(built: &Built, study: &Study, n: usize) -> Result<Tally> {
+    let mut said = Tally::default();
     for (kind, truth) in [(Purpose::Inert, false), (Purpose::Blind, true)] {
         let other = build(&Built { kind, ..*built }, n, study.seed, &study.device)?;
         let other = other.with_tags(study.tagged()?.to_vec());
@@ -272,15 +272,15 @@ fn lowers(built: &Built, mode: &str) -> Option<bool> {
 
 /// All modes from one decode; where the experiment refuses one of them (so few problems that it did nothing), each alone, and
 /// the refused one has found nothing.
-fn interventions(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Result<Said> {
+fn interventions(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Result<Tally> {
     let mut said = match swept(built, study, modes, steps) {
-        Err(error) if !error.is::<Stopped>() => Said::default(),
+        Err(error) if !error.is::<Interruption>() => Tally::default(),
         done => return done,
     };
     for mode in modes {
         match swept(built, study, std::slice::from_ref(mode), steps) {
             Ok(one) => said.join(one),
-            Err(error) if error.is::<Stopped>() => return Err(error),
+            Err(error) if error.is::<Interruption>() => return Err(error),
             Err(_) if mode == "known_value" => steps.iter().for_each(|at| {
                 let (test, truth) = followed(built, *at);
                 said.add(test, truth, false);
@@ -318,11 +318,11 @@ fn followed(built: &Built, steps: Steps) -> (&'static str, bool) {
     }
 }
 
-fn swept(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Result<Said> {
+fn swept(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Result<Tally> {
     let config = Interventions { modes: modes.to_vec(), steps: steps.to_vec(), ..Interventions::default() };
     let predict = |problem, step, value| predicted(built, study, problem, step, value);
     let summary = latent_intervention::run_on(study, &config, Some(&predict))?;
-    let mut said = Said::default();
+    let mut said = Tally::default();
     for row in &summary.rows {
         let dose = row.dose.map_or_else(String::new, |dose| format!(":{dose}"));
         let (test, truth) = asked(built, &row.mode, row.steps);
@@ -349,11 +349,11 @@ fn predicted(built: &Built, study: &Study, problem: usize, step: usize, value: i
 }
 
 /// Cells behind the last step that changes the state, and before it is read; cells on its way before that; all others.
-fn jacobians(built: &Built, study: &Study) -> Result<Said> {
+fn jacobians(built: &Built, study: &Study) -> Result<Tally> {
     let config = jacobian_lens::Config::default();
     let rows = jacobian_lens::rows(study, &config)?;
     let of = |lens| rows.iter().filter(move |r| r.lens == lens);
-    let mut said = Said::default();
+    let mut said = Tally::default();
     for row in of(Transport::Jacobian) {
         let null = of(Transport::Others).find(|r| (r.layer, r.step) == (row.layer, row.step)).context("no null")?;
         let step = row.step.shown();
@@ -366,8 +366,8 @@ fn jacobians(built: &Built, study: &Study) -> Result<Said> {
     Ok(said)
 }
 
-fn stops(built: &Built, study: &Study) -> Result<Said> {
-    let mut said = Said::default();
+fn stops(built: &Built, study: &Study) -> Result<Tally> {
+    let mut said = Tally::default();
     for row in early_stop::rows(study, &early_stop::Config::default())?.iter().filter(|r| r.k < r.of) {
         said.add("early_stop/loses", built.is_read() && row.k < built.reads, row.loses());
     }
@@ -375,10 +375,10 @@ fn stops(built: &Built, study: &Study) -> Result<Said> {
 }
 
 /// One rank that holds every value, learnt in fewer updates than by default: each model has seven values.
-fn subspaces(built: &Built, study: &Study) -> Result<Said> {
+fn subspaces(built: &Built, study: &Study) -> Result<Tally> {
     let config = subspace::Config { ranks: vec![8], updates: 60, draws: 1, ..subspace::Config::default() };
     let predict = |problem, step, value| predicted(built, study, problem, step, value);
-    let mut said = Said::default();
+    let mut said = Tally::default();
     let rows = subspace::rows(study, &config, Some(&predict))?;
     for row in rows.iter().filter(|r| r.variable == Variable::Value && r.donors == Donors::Seen) {
         match row.rotation {
@@ -393,11 +393,11 @@ fn subspaces(built: &Built, study: &Study) -> Result<Said> {
     Ok(said)
 }
 
-fn benefits(built: &Built, study: &Study) -> Result<Said> {
+fn benefits(built: &Built, study: &Study) -> Result<Tally> {
     let mut problems = Measurements::in_memory();
     switch_benefit::measure(study, &switch_benefit::Config::default(), &mut problems)?;
     let problems: Vec<SwitchProblemRow> = problems.sorted(|row| row.problem)?;
-    let mut said = Said::default();
+    let mut said = Tally::default();
     for row in benefit(&problems)? {
         let truth = match row.group.as_str() {
             "chosen" => lowers(built, "skip"),
@@ -418,24 +418,24 @@ fn carries(built: &Built, step: usize, layer: usize) -> bool {
     reads && built.holds(step, layer) && handed_on
 }
 
-fn patched(built: &Built, study: &Study, n: usize) -> Result<Said> {
+fn patched(built: &Built, study: &Study, n: usize) -> Result<Tally> {
     let config = activation_patching::Config { pairs: n, ..activation_patching::Config::default() };
     let prompts = pairs(built, study, n, study.seed)?;
-    let mut said = Said::default();
+    let mut said = Tally::default();
     for row in activation_patching::run_pairs(study, &config, &prompts)?.iter().filter(|r| r.axis == Axis::Step) {
         said.add("activation_patching/step", carries(built, row.index, row.layer), row.carries());
     }
     Ok(said)
 }
 
-fn heads(built: &Built, study: &Study, n: usize) -> Result<Said> {
+fn heads(built: &Built, study: &Study, n: usize) -> Result<Tally> {
     let modes = vec![PatchMode::Denoise, PatchMode::Noise];
     let config =
         head_patching::Config { pairs: n, forms: vec![Form::Latents], modes, ..head_patching::Config::default() };
     let prompts = pairs(built, study, n, study.seed)?;
     let writes = if built.writes == 0 { "swi".to_owned() } else { format!("latent[{}]", built.writes) };
     let reads = built.is_read() || built.kind == Purpose::Redundant;
-    let mut said = Said::default();
+    let mut said = Tally::default();
     for row in head_patching::run_pairs(study, &config, &prompts)?.iter().filter(|r| r.component == Component::Head) {
         let node = (row.layer, row.head.unwrap_or_default());
         let copies =

@@ -78,7 +78,7 @@ impl Activations {
             let whole = ids.len();
             sequences.push(Sequence::new(row, ids, whole, latent)?);
         }
-        let wanted = reached::Wanted::read(self.hooks.as_deref().unwrap_or_default(), &sequences)?;
+        let wanted = reached::HookRequest::read(self.hooks.as_deref().unwrap_or_default(), &sequences)?;
         let specs = &wanted.specs;
         ensure!(!specs.is_empty() || self.logits, "nothing to record: give --hooks, --logits or both");
         let edits = self.edit.edits(&opened)?;

@@ -27,14 +27,14 @@ pub struct AdapterArgs {
     #[arg(long, value_name = "R", default_value_t = 16)]
     rank: usize,
     /// What the file stores values in
-    #[arg(long, value_enum, default_value_t = Stored::Bf16)]
-    dtype: Stored,
+    #[arg(long, value_enum, default_value_t = AdapterDtype::Bf16)]
+    dtype: AdapterDtype,
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Stored {
+enum AdapterDtype {
     F32,
     Bf16,
 }
@@ -58,8 +58,8 @@ impl AdapterArgs {
             files.push((reasoning::FILE.to_owned(), bytes));
         }
         let dtype = match self.dtype {
-            Stored::F32 => Dtype::F32,
-            Stored::Bf16 => Dtype::BF16,
+            AdapterDtype::F32 => Dtype::F32,
+            AdapterDtype::Bf16 => Dtype::BF16,
         };
         save_adapter(&self.out, &adapter, dtype, &files, false)?;
         print(&format!(

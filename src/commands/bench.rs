@@ -16,7 +16,7 @@ use crate::model::{Decoder, Hooks, ModelConfig, Span};
 use crate::ops::{self, Cpu};
 use crate::recipe::{Evaluation, Grpo, Optimizer};
 use crate::train::grpo;
-use crate::train::rollouts::{Behaviour, Rollout, Sampled, rollout_settings};
+use crate::train::rollouts::{Behaviour, Rollout, RolloutBatch, rollout_settings};
 use crate::train::sft::{self, Sft};
 use crate::train::trainer::Trainer;
 
@@ -295,9 +295,9 @@ impl Bench {
             let traces = decode(behaviour.of(&policy), std::slice::from_ref(&request), rollouts, &mut Hooks::none())?;
             let advantage = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
             let each = traces.into_iter().enumerate();
-            let sampled = Sampled {
+            let sampled = RolloutBatch {
                 rollouts: each.map(|(i, trace)| Rollout::of(trace, advantage(i))).collect(),
-                ..Sampled::default()
+                ..RolloutBatch::default()
             };
             grpo::step(&mut trainer, behaviour, &sampled, None, &grpo, machine.threads.min(rollouts)).map(drop)
         })

@@ -12,7 +12,7 @@ use super::print;
 use crate::calibration::{Settings, listed};
 use crate::machine::{self, Machine};
 use crate::progress::Progress;
-use crate::schema::{CalibrationDrawRow, CalibrationRow, Named, calibrated, described};
+use crate::schema::{CalibrationDrawRow, CalibrationRow, RowFile, calibrated, described};
 use crate::store::{Entry, IDENTITY, Manifest, RowWriter, command};
 
 /// Measure the workbench: hand-built models with random parameters through the experiments, verdicts beside the truth.

@@ -17,7 +17,7 @@ pub const REPORTS: &str = "runs/reports";
 
 /// What is run.
 #[derive(Args, Clone, Debug)]
-pub struct Chosen {
+pub struct Selection {
     /// Run these only (`--list` names them)
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub only: Vec<String>,
@@ -45,7 +45,7 @@ pub struct Chosen {
     pub list: bool,
 }
 
-impl Chosen {
+impl Selection {
     /// One experiment, as the user named it; `out` as `--out`.
     pub(super) fn only(
         experiment: &str,

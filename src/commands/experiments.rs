@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 
-use super::chosen::Chosen;
+use super::chosen::Selection;
 use super::device::MachineArgs;
 use super::print;
 use super::runner::Runner;
@@ -16,7 +16,7 @@ pub struct Experiments {
     #[command(flatten)]
     targets: Targets,
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: Selection,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -24,7 +24,7 @@ pub struct Experiments {
 impl Experiments {
     pub fn run(&self) -> Result<()> {
         if self.chosen.list {
-            return print(&Chosen::listed());
+            return print(&Selection::listed());
         }
         let Self { targets, chosen, .. } = self;
         let (settings, less) = (&chosen.settings()?, chosen.is_open() && targets.phase.is_empty());

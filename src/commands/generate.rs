@@ -17,7 +17,7 @@ use super::{ModelArgs, print, row_ids, tensors};
 use crate::latent::{Decode, DecodeSettings, End, Reasoning, Request, Sampling, Trace, decode};
 use crate::loading::{Checkpoint, Loaded};
 use crate::machine::Machine;
-use crate::model::hooks::{Recorded, Recording, parse_specs};
+use crate::model::hooks::{RecordedTensor, Recording, parse_specs};
 use crate::model::{HookSpec, Hooks};
 use crate::progress::say;
 use crate::text::{Chat, Vocabulary};
@@ -134,7 +134,7 @@ impl Generate {
         let raised = cancel.clone();
         // Without a handler Ctrl-C ends the process, which is also an answer.
         let _ = ctrlc::set_handler(move || raised.store(true, Ordering::Relaxed));
-        let Continued { traces, recorded, fired } =
+        let Generation { traces, recorded, fired } =
             continue_prompts(&loaded, vec![prompt], &settings, &edits, &specs, Some(&cancel))?;
         let trace = traces.first().context("the decoder returned nothing")?;
         if let Some(out) = &self.out {
@@ -223,9 +223,9 @@ fn taken(trace: &Trace) -> String {
     format!("{tokens} tokens, {latents} latent steps in {blocks} block{s}")
 }
 
-pub(super) struct Continued {
+pub(super) struct Generation {
     pub traces: Vec<Trace>,
-    pub recorded: Vec<Recorded>,
+    pub recorded: Vec<RecordedTensor>,
     /// What each change did.
     pub fired: Vec<Value>,
 }
@@ -241,7 +241,7 @@ pub(super) fn continue_prompts(
     edits: &Edits,
     specs: &[HookSpec],
     cancel: Option<&AtomicBool>,
-) -> Result<Continued> {
+) -> Result<Generation> {
     let recording = Recording::of(specs, loaded.model.config())?;
     let ends: Vec<usize> = prompts.iter().map(Vec::len).collect();
     let requests = prompts.into_iter().enumerate();
@@ -263,5 +263,5 @@ pub(super) fn continue_prompts(
     let recorded =
         if specs.is_empty() { vec![] } else { recording.tensors(traces.len()).with_context(|| ran(&traces))? };
     tensors::check_finite(&recorded)?;
-    Ok(Continued { traces, recorded, fired })
+    Ok(Generation { traces, recorded, fired })
 }

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use serde_json::{Map, Value};
 use tempfile::NamedTempFile;
 
-use crate::grade::{Counted, Grader, Grading, Verdict};
+use crate::grade::{Grader, GraderCounts, Grading, Verdict};
 use crate::progress::{say, show};
 use crate::store::{digits, written};
 use crate::text::sources::each_object;
@@ -57,7 +57,7 @@ impl Grade {
 /// What was graded; `agree` and `labelled` count pairs that carry a boolean `expected`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    pub counted: Counted,
+    pub counted: GraderCounts,
     pub equal: usize,
     pub labelled: usize,
     pub agree: usize,
@@ -67,7 +67,7 @@ pub struct Summary {
 ///
 /// # Errors
 /// By file and line: a record without gold or pred, and a file that cannot be read; more gold answers that the grader cannot read than
-/// [`Counted::check`] lets pass.
+/// [`GraderCounts::check`] lets pass.
 pub fn grade_file(input: &Path, output: &Path, grading: Grading) -> Result<Summary> {
     let mut writer = BufWriter::new(beside(output)?);
     let mut summary = Summary::default();

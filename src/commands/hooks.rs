@@ -5,7 +5,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::print;
-use crate::interventions::{Acting, Change, Draw, Firings, Material, NO_STATES, Target, What, With};
+use crate::interventions::{ActiveChange, Change, Draw, Firings, Material, NO_STATES, Target, What, With};
 use crate::latent::{Blocks, DecodeSettings};
 use crate::loading::Checkpoint;
 use crate::model::{Decoder, HookPoint, HookSpec, Hooks, ModelConfig, PointKind, Select};
@@ -79,14 +79,14 @@ impl Edits {
             };
             let Target { heads, region, .. } = &change.target;
             let place = (heads.clone().unwrap_or_default(), region.unwrap_or(Select::All));
-            (change, Acting::new(place, with, (0..ends.len()).collect(), ends.to_vec()))
+            (change, ActiveChange::new(place, with, (0..ends.len()).collect(), ends.to_vec()))
         };
         AtWork(self.0.iter().map(one).collect())
     }
 }
 
 /// Changes of one run, and how often each fired.
-pub(crate) struct AtWork<'a>(Vec<(&'a Change, Acting<'a>)>);
+pub(crate) struct AtWork<'a>(Vec<(&'a Change, ActiveChange<'a>)>);
 
 impl AtWork<'_> {
     /// The hooks that change.
@@ -103,7 +103,7 @@ impl AtWork<'_> {
     /// # Errors
     /// One that never fired: it would have been a silent no-op. `ran` says what was run, for the error.
     fn fired(&self, ran: &str) -> Result<Vec<Value>> {
-        let one = |(change, acting): &(&Change, Acting)| {
+        let one = |(change, acting): &(&Change, ActiveChange)| {
             let mut all = Firings::default();
             acting.firings().iter().for_each(|firings| all.add(firings));
             ensure!(all.count > 0, "--hook '{}' never fired: {ran}", change.text);

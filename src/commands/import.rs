@@ -9,7 +9,7 @@ use tokenizers::{AddedToken, Tokenizer};
 
 use super::print;
 use crate::latent::{Blocks, Reasoning, Source, reasoning};
-use crate::model::checkpoint::wrapped::{Unwrapped, Wrapper, unwrap};
+use crate::model::checkpoint::wrapped::{InnerModel, Wrapper, unwrap};
 use crate::model::checkpoint::{EMBED, HEAD, HostTensor, ModelRef, SaveOptions, save_hf_folder};
 use crate::model::heads;
 use crate::progress::say;
@@ -65,7 +65,7 @@ impl Import {
         self.check_kind(&unwrapped)?;
         let tokens = Tokens::of(&unwrapped, &self.base)?;
         let files = self.files(&unwrapped, &tokens)?;
-        let Unwrapped { checkpoint, .. } = &unwrapped;
+        let InnerModel { checkpoint, .. } = &unwrapped;
         let mut config = checkpoint.config.clone();
         let more = tokens.rows.saturating_sub(config.vocab_size);
         config.vocab_size += more;
@@ -82,7 +82,7 @@ impl Import {
     }
 
     /// What was named is what was found.
-    fn check_kind(&self, unwrapped: &Unwrapped) -> Result<()> {
+    fn check_kind(&self, unwrapped: &InnerModel) -> Result<()> {
         let from = self.from.display();
         let found = unwrapped.wrapper;
         let wanted = match self.kind {
@@ -103,7 +103,7 @@ impl Import {
         Ok(())
     }
 
-    fn reasoning(&self, unwrapped: &Unwrapped) -> Reasoning {
+    fn reasoning(&self, unwrapped: &InnerModel) -> Reasoning {
         let source = if unwrapped.projection.is_empty() { Source::HiddenState } else { Source::Projection };
         let method = match unwrapped.wrapper {
             Wrapper::Coconut => "coconut",
@@ -118,7 +118,7 @@ impl Import {
     }
 
     /// What stands beside the weights.
-    fn files(&self, unwrapped: &Unwrapped, tokens: &Tokens) -> Result<Vec<(String, Vec<u8>)>> {
+    fn files(&self, unwrapped: &InnerModel, tokens: &Tokens) -> Result<Vec<(String, Vec<u8>)>> {
         let mut files = unwrapped.checkpoint.text_files(Some(&tokens.tokenizer))?;
         // The authors' prompts are the question alone, whatever form of chat the base has.
         files.retain(|(name, _)| name != TEMPLATE);
@@ -136,13 +136,13 @@ impl Import {
     }
 
     /// The prompt of one question: a line in Coconut, bare in CODI, behind the base's first token where it puts one.
-    fn template(&self, unwrapped: &Unwrapped, tokens: &Tokens) -> String {
+    fn template(&self, unwrapped: &InnerModel, tokens: &Tokens) -> String {
         let begin = tokens.begin.as_ref().map_or_else(String::new, |token| format!("{{{{ '{token}' }}}}"));
         let end = if unwrapped.wrapper == Wrapper::Coconut { "{{ '\\n' }}" } else { "" };
         format!("{begin}{{% for message in messages %}}{{{{ message['content'] | trim }}}}{end}{{% endfor %}}")
     }
 
-    fn report(&self, unwrapped: &Unwrapped, tokens: &Tokens, more: usize) -> Result<()> {
+    fn report(&self, unwrapped: &InnerModel, tokens: &Tokens, more: usize) -> Result<()> {
         unwrapped.checkpoint.notes.iter().for_each(|note| say(note));
         if !unwrapped.left_out.is_empty() {
             say(&format!("not read, as it serves training alone: {}", unwrapped.left_out.join(", ")));
@@ -181,7 +181,7 @@ struct Tokens {
 
 impl Tokens {
     /// Coconut adds its three markers in the order start, end, latent; CODI padding, start, end, and feeds no token at latents.
-    fn of(unwrapped: &Unwrapped, base: &str) -> Result<Self> {
+    fn of(unwrapped: &InnerModel, base: &str) -> Result<Self> {
         let tokenizer = unwrapped.checkpoint.tokenizer()?;
         let mut tokenizer =
             tokenizer.with_context(|| format!("--base {base}: no tokenizer.json, which names the tokens"))?;

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use clap::{Parser, Subcommand};
 
-use super::chosen::Chosen;
+use super::chosen::Selection;
 use super::device::MachineArgs;
 use super::pairs::Pairs;
 use super::print;
@@ -35,7 +35,7 @@ pub struct Intervene {
     #[command(flatten)]
     targets: Targets,
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: Selection,
     #[arg(long, value_delimiter = ',', help = modes_help())]
     modes: Vec<String>,
     /// A change at a hook point instead of the latent input: 'blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample', with `@prompt`, `@text[t]`,
@@ -115,7 +115,7 @@ impl Intervene {
         }
         self.only_hooks()?;
         if self.chosen.list {
-            return print(&Chosen::listed());
+            return print(&Selection::listed());
         }
         let Self { targets, chosen, .. } = &self;
         let blocks = if self.force { BlockOrigin::Forced } else { BlockOrigin::Own };

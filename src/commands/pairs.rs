@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use super::chosen::Chosen;
+use super::chosen::Selection;
 use super::device::MachineArgs;
 use super::runner::Runner;
 use super::setting;
@@ -89,7 +89,7 @@ impl Pairs {
             seed,
             raw: true,
         };
-        let chosen = &Chosen::only(HeadPatchRow::PAIRS, out, (resume, replace), shards);
+        let chosen = &Selection::only(HeadPatchRow::PAIRS, out, (resume, replace), shards);
         let settings = &Settings { pair_patching: self.config(), ..Settings::default() };
         let (program, targets, blocks) = ("intervene", &targets, BlockOrigin::Own);
         let runner = Runner { program, targets, chosen, settings, blocks, less: false };

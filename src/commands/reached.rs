@@ -4,17 +4,17 @@ use anyhow::{Result, bail};
 
 use super::hooks::Edits;
 use crate::latent::Sequence;
-use crate::model::hooks::{Recorded, parse_specs};
+use crate::model::hooks::{RecordedTensor, parse_specs};
 use crate::model::{HookPoint, HookSpec, PointKind, Select, Step};
 
 /// Hooks to record, and how their places were written.
-pub(crate) struct Wanted {
+pub(crate) struct HookRequest {
     pub specs: Vec<HookSpec>,
     /// `pos[4]` as it was written: `pos[-1]`.
     written: Vec<(String, String)>,
 }
 
-impl Wanted {
+impl HookRequest {
     /// Reads a list. `pos[-1]` counts from the end of rows that are all as long.
     ///
     /// # Errors
@@ -35,7 +35,7 @@ impl Wanted {
     }
 
     /// The tensors under the names that were asked for.
-    pub fn named(&self, recorded: &mut [Recorded]) {
+    pub fn named(&self, recorded: &mut [RecordedTensor]) {
         for tensor in recorded {
             for (counted, own) in &self.written {
                 if let Some(name) = tensor.name.strip_suffix(counted.as_str()) {

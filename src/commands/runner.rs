@@ -7,14 +7,14 @@ use std::path::PathBuf;
 use anyhow::{Error, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 
-use super::chosen::Chosen;
+use super::chosen::Selection;
 use super::print;
 use super::table::{WIDTH, fitted};
 use super::targets::Targets;
 use crate::experiments::decodes::{DECODES, ways};
 use crate::experiments::{Experiment, Fit, Journal, Run, Settings};
 use crate::machine::{self, Machine};
-use crate::progress::{Progress, Stopped, go_on, say};
+use crate::progress::{Interruption, Progress, go_on, say};
 use crate::report::findings::said;
 use crate::report::folder::Folder;
 use crate::schema::{BlockOrigin, GRPO_START};
@@ -26,7 +26,7 @@ pub(super) struct Runner<'a> {
     /// `probe` or `intervene`.
     pub program: &'static str,
     pub targets: &'a Targets,
-    pub chosen: &'a Chosen,
+    pub chosen: &'a Selection,
     pub settings: &'a Settings,
     pub blocks: BlockOrigin,
     /// Whether the checkpoint that GRPO started from gets only the experiments about RL.
@@ -234,7 +234,7 @@ impl Runner<'_> {
                     tables += &format!("\n## {name} ({seconds:.1} s)\n\n{summary}\n{}.parquet\n", file.display());
                     made.push(&job.journal);
                 }
-                Err(error) if error.is::<Stopped>() => {
+                Err(error) if error.is::<Interruption>() => {
                     print(&(found(&made) + &tables))?;
                     return Err(error.context("the same command with --resume goes on"));
                 }

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::device::MachineArgs;
-use super::generate::{Continued, DecodeArgs, continue_prompts};
+use super::generate::{DecodeArgs, Generation, continue_prompts};
 use super::hooks::{Edits, Reach};
 use super::lens::{named, token};
 use super::{ModelArgs, print, reached, tensors};
@@ -218,7 +218,7 @@ impl Room {
         hooks: &[String],
         settings: &DecodeSettings,
         specs: &[HookSpec],
-    ) -> Result<Continued> {
+    ) -> Result<Generation> {
         let edits = self.edits(hooks)?;
         let longest = prompts.iter().map(Vec::len).max().unwrap_or_default();
         let reach = Reach::of(&self.loaded.reasoning.blocks, self.loaded.switch.is_some(), settings, longest);
@@ -229,7 +229,7 @@ impl Room {
     fn cache(&self, prompts: &[Prompt], names: &str, hooks: &[String], logits: bool, out: &Path) -> Result<Value> {
         ensure!(!prompts.is_empty(), "no prompts");
         let rows: Vec<Sequence> = prompts.iter().map(|prompt| self.row(prompt)).collect::<Result<_>>()?;
-        let wanted = reached::Wanted::read(names, &rows)?;
+        let wanted = reached::HookRequest::read(names, &rows)?;
         let edits = self.edits(hooks)?;
         reached::check(&wanted.specs, &edits, self.loaded.layers(), &rows)?;
         tensors::check_out(out)?;

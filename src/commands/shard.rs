@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{Map, Value};
 
 use super::runner::setup;
-use crate::schema::{DecodeRow, Named, NormalRunRow};
+use crate::schema::{DecodeRow, NormalRunRow, RowFile};
 use crate::store::{Manifest, differs, read};
 use crate::study::{NormalRun, Shard, Study, decodes};
 use crate::world::Place;
@@ -91,7 +91,7 @@ fn said(folder: &Path) -> String {
 }
 
 /// The merged rows of a study's checkpoint.
-fn rows_of<R: Named>(study: &Study, origin: &Map<String, Value>, folder: &Path) -> Result<Vec<R>> {
+fn rows_of<R: RowFile>(study: &Study, origin: &Map<String, Value>, folder: &Path) -> Result<Vec<R>> {
     let name = format!("{}-{}", R::NAME, study.short_name());
     let manifest = Manifest::open(folder)?;
     let held = manifest.setup(&name).with_context(|| {

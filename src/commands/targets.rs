@@ -13,7 +13,7 @@ use crate::names::meant;
 use crate::progress::say;
 use crate::recipe::Recipe;
 use crate::schema::GRPO_START;
-use crate::study::{Asked, Study, phases};
+use crate::study::{ProblemChoice, Study, phases};
 use crate::text::Fields;
 
 /// What is examined where nothing is named: the committed checkpoints.
@@ -83,7 +83,7 @@ impl Targets {
         );
         let Self { data, problems, batch, raw, grader, .. } = self.clone();
         let unnamed = self.like.is_none();
-        let asked = Asked { data, fields: fields(&self.field)?, grader, problems, batch, raw, unnamed };
+        let asked = ProblemChoice { data, fields: fields(&self.field)?, grader, problems, batch, raw, unnamed };
         let mut studies: Vec<Study> = vec![];
         for (target, name) in named.iter().zip(names(&named, adapter.as_deref())) {
             let run = Path::new(target);

@@ -12,7 +12,7 @@ use safetensors::tensor::TensorView;
 
 use crate::latent::Sequence;
 use crate::model::Step;
-use crate::model::hooks::Recorded;
+use crate::model::hooks::RecordedTensor;
 use crate::store::{write_atomic, written};
 
 /// A result that could not be written is refused before it is computed.
@@ -32,7 +32,7 @@ pub(crate) fn check_out(out: &Path) -> Result<()> {
 
 /// # Errors
 /// The first point that holds a value which is not finite.
-pub(crate) fn check_finite(tensors: &[Recorded]) -> Result<()> {
+pub(crate) fn check_finite(tensors: &[RecordedTensor]) -> Result<()> {
     match tensors.iter().find(|t| t.data.iter().any(|x| !x.is_finite())) {
         Some(bad) => {
             bail!("`{}` holds values that are not finite, the first point that does; nothing was written", bad.name)
@@ -42,7 +42,7 @@ pub(crate) fn check_finite(tensors: &[Recorded]) -> Result<()> {
 }
 
 /// Writes what was recorded of these rows.
-pub(crate) fn write(out: &Path, model: &str, sequences: &[Sequence], tensors: &[Recorded]) -> Result<()> {
+pub(crate) fn write(out: &Path, model: &str, sequences: &[Sequence], tensors: &[RecordedTensor]) -> Result<()> {
     let bytes: Vec<Vec<u8>> = tensors.iter().map(|t| t.data.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
     let mut views = vec![];
     for (tensor, bytes) in tensors.iter().zip(&bytes) {

@@ -15,9 +15,9 @@ use crate::machine::{self, Machine};
 use crate::progress::{be_quiet, complain, say, show, stop_asked, stop_flag};
 use crate::recipe::Recipe;
 use crate::store::command;
-use crate::train::pipeline::{Branch, Ended, Options, run};
+use crate::train::pipeline::{Branch, Options, RunEnd, run};
 use crate::train::sweep::{self, Axis};
-use crate::world::{Launched, World, spent};
+use crate::world::{Launch, World, spent};
 
 /// Train a switchable latent reasoner: base, Switch-SFT (phases 1 and 2), Switch-GRPO, and controls.
 #[derive(Parser)]
@@ -84,7 +84,7 @@ impl Train {
 
     /// Says itself what went wrong: of several processes each has its own end.
     pub fn run(&self) -> ExitCode {
-        let launched = match Launched::start() {
+        let launched = match Launch::start() {
             Ok(launched) => launched,
             Err(error) => return failed(&error),
         };
@@ -156,8 +156,8 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
     let started = Instant::now();
     let out = options.out.display().to_string();
     match run(recipe, options)? {
-        Ended::Finished(_) if !world.writes() => Ok(ExitCode::SUCCESS),
-        Ended::Finished(_) => {
+        RunEnd::Finished(_) if !world.writes() => Ok(ExitCode::SUCCESS),
+        RunEnd::Finished(_) => {
             if world.size > 1 {
                 let (spent, all) = (spent(), started.elapsed().as_secs_f64());
                 show(&format!("process 0 of {}: {spent:.1} of {all:.1} s in exchanges with the others", world.size));
@@ -167,7 +167,7 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Ended::Stopped => {
+        RunEnd::Stopped => {
             say(&format!("stopped; go on with the same command and --resume (run folder {out})"));
             Ok(ExitCode::from(130))
         }

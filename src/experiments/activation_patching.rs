@@ -18,7 +18,7 @@ use super::{About, Files, Fit, Journal};
 use crate::latent::{Sequence, Switching};
 use crate::model::Step;
 use crate::nth::Nth;
-use crate::schema::{Axis, Identity, Measurement, Named, PatchRow, PatchedPlaceRow, Place, recovered};
+use crate::schema::{Axis, Identity, Measurement, PatchRow, PatchedPlaceRow, Place, RowFile, recovered};
 use crate::store::Measurements;
 use crate::study::circuits::pairs::{Pair, Prompts, decoded, no_twins, of_task};
 use crate::study::circuits::patch::{Node, Patch, leads, points, record};
@@ -42,7 +42,7 @@ settings! {
 type Effect = ((usize, usize), f64);
 
 /// What a pair was found to do.
-struct Patched {
+struct PairEffect {
     /// Clean minus corrupt.
     whole: f64,
     effects: Vec<Effect>,
@@ -159,7 +159,7 @@ fn places(study: &Study, config: &Config, prompts: &[Prompts], rows: &mut Measur
 }
 
 /// Every layer and position of one pair, one row each.
-fn patch(study: &Study, pair: &Pair) -> Result<Patched> {
+fn patch(study: &Study, pair: &Pair) -> Result<PairEffect> {
     let config = study.model.config();
     let nodes: Vec<Node> = (0..=config.num_hidden_layers).map(Node::Resid).collect();
     let held = record(study, std::slice::from_ref(&pair.clean), &points(nodes.iter().copied()), |_, _| true)?;
@@ -173,11 +173,17 @@ fn patch(study: &Study, pair: &Pair) -> Result<Patched> {
     let mut found = leads(study, &pair.corrupt, &patches, pair.says)?;
     let corrupt = found.pop().context("no unpatched row")?;
     let effects = cells.iter().zip(found).map(|(&cell, lead)| (cell, lead - corrupt)).collect();
-    Ok(Patched { whole: clean - corrupt, effects })
+    Ok(PairEffect { whole: clean - corrupt, effects })
 }
 
 /// What was found of a pair, as rows.
-fn rows_of(study: &Study, identity: &Identity, number: usize, pair: &Pair, patched: Patched) -> Vec<PatchedPlaceRow> {
+fn rows_of(
+    study: &Study,
+    identity: &Identity,
+    number: usize,
+    pair: &Pair,
+    patched: PairEffect,
+) -> Vec<PatchedPlaceRow> {
     let whole = patched.whole;
     let row = |((layer, position), effect): Effect| {
         let at = pair.clean.steps[position];

@@ -120,7 +120,7 @@ fn derivation(study: &Study) -> Result<Box<dyn Derivation>> {
 }
 
 /// A problem that is read.
-struct Read {
+struct ReadProblem {
     problem: usize,
     row: Sequence,
     /// The value of each step, as the solution has it.
@@ -129,7 +129,7 @@ struct Read {
     blocks: Vec<(usize, Vec<usize>)>,
 }
 
-impl Read {
+impl ReadProblem {
     /// The values of all steps where blocks hold these.
     fn with<'a>(&'a self, read: &[&'a str]) -> Vec<&'a str> {
         let mut values: Vec<&str> = self.words.iter().map(String::as_str).collect();
@@ -162,15 +162,15 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &dyn Derivation) -> R
     let (all, left_out) = reads(study, derivation)?;
     let few = || format!("{}: {} right answers have blocks in the place of known steps", study.name, all.len());
     ensure!(all.len() > 1, DoesNotApply::because(few()));
-    let found = Found::of(study, layer, &all)?;
-    let longest = all.iter().flat_map(Read::lengths).max().unwrap_or(0);
+    let found = LatentStates::of(study, layer, &all)?;
+    let longest = all.iter().flat_map(ReadProblem::lengths).max().unwrap_or(0);
     let (mut rows, mut p_values) = (vec![], vec![]);
     for reader in Reader::ALL {
         for latent in 0..longest {
             let mine: Vec<usize> =
                 (0..all.len()).filter(|&i| all[i].lengths().iter().all(|length| *length > latent)).collect();
             let Some(read) = found.read(study, config, reader, &mine, latent)? else { continue };
-            let here: Vec<&Read> = mine.iter().map(|&i| &all[i]).collect();
+            let here: Vec<&ReadProblem> = mine.iter().map(|&i| &all[i]).collect();
             let (row, p) = of_reader(study, derivation, (reader, layer, latent, left_out), &here, &read)?;
             rows.push(row);
             p_values.extend(p);
@@ -182,7 +182,7 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &dyn Derivation) -> R
 }
 
 /// The right answers whose blocks stand for steps, and how many more have blocks of which that is not known.
-fn reads(study: &Study, derivation: &dyn Derivation) -> Result<(Vec<Read>, usize)> {
+fn reads(study: &Study, derivation: &dyn Derivation) -> Result<(Vec<ReadProblem>, usize)> {
     let (corpus, (scores, traces)) = (&study.corpus, study.decoded()?);
     let (mut all, mut left_out) = (vec![], 0);
     for (trace, _) in traces.iter().zip(&scores.outcomes).filter(|(t, o)| o.correct && t.latent_calls() > 0) {
@@ -197,7 +197,7 @@ fn reads(study: &Study, derivation: &dyn Derivation) -> Result<(Vec<Read>, usize
 }
 
 /// `None` where the text is not the solution without the clauses that blocks stand for, or a value is not one word.
-fn read(trace: &Trace, problem: &Problem, study: &Study) -> Result<Option<Read>> {
+fn read(trace: &Trace, problem: &Problem, study: &Study) -> Result<Option<ReadProblem>> {
     let vocabulary = &study.corpus.vocabulary;
     let stands = blocks(trace, problem, vocabulary)?;
     let row = trace.sequence(&study.corpus.switch)?;
@@ -217,7 +217,7 @@ fn read(trace: &Trace, problem: &Problem, study: &Study) -> Result<Option<Read>>
     });
     let words: Option<Vec<String>> = values.collect();
     let follows = text.split_whitespace().eq(shown) && stands.len() == latents.len();
-    Ok(words.filter(|_| follows).map(|words| Read {
+    Ok(words.filter(|_| follows).map(|words| ReadProblem {
         problem: trace.problem,
         words,
         blocks: stands.into_iter().filter_map(|(block, step)| Some((step, latents.remove(&block)?))).collect(),
@@ -226,8 +226,8 @@ fn read(trace: &Trace, problem: &Problem, study: &Study) -> Result<Option<Read>>
 }
 
 /// The states of all latents.
-struct Found<'a> {
-    all: &'a [Read],
+struct LatentStates<'a> {
+    all: &'a [ReadProblem],
     /// Row of the states of each problem's blocks and latents.
     at: BTreeMap<(usize, usize, usize), usize>,
     states: Array2<f32>,
@@ -236,8 +236,8 @@ struct Found<'a> {
     tokens: Vec<Vec<u32>>,
 }
 
-impl<'a> Found<'a> {
-    fn of(study: &Study, layer: usize, all: &'a [Read]) -> Result<Self> {
+impl<'a> LatentStates<'a> {
+    fn of(study: &Study, layer: usize, all: &'a [ReadProblem]) -> Result<Self> {
         let mut places = vec![];
         for (i, read) in all.iter().enumerate() {
             for (b, (_, latents)) in read.blocks.iter().enumerate() {
@@ -325,7 +325,7 @@ fn of_reader(
     study: &Study,
     derivation: &dyn Derivation,
     (reader, layer, latent, left_out): (Reader, usize, usize, usize),
-    here: &[&Read],
+    here: &[&ReadProblem],
     read: &[Vec<&str>],
 ) -> Result<(DecodedTraceRow, Option<f64>)> {
     let holds = |i: usize, values: &[&str]| {

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::{About, Experiment, Files, Fit, Journal, Run, Settings, accuracy};
 use crate::latent::Switching;
-use crate::schema::{DecodeRow, Named};
+use crate::schema::{DecodeRow, RowFile};
 use crate::store::Measurements;
 use crate::study::{Study, decodes};
 

@@ -20,7 +20,7 @@ use crate::evaluation::requests;
 use crate::latent::controller::{InBlock, InText};
 use crate::latent::trace::PositionRole;
 use crate::latent::{
-    Bounds, Closing, Controller, Decode, DecodeSettings, Decoded, Request, Sequence, Switching, Trace, decode,
+    BlockEnd, Bounds, Controller, Decode, DecodeSettings, FinishedRow, Request, Sequence, Switching, Trace, decode,
     sampling, text_mask,
 };
 use crate::model::Hooks;
@@ -66,12 +66,12 @@ impl Config {
 }
 
 /// The checkpoint's own rule, but that a block ends after so many latents.
-struct Cut<'a> {
+struct Cutoff<'a> {
     own: &'a dyn Controller,
     latents: usize,
 }
 
-impl Controller for Cut<'_> {
+impl Controller for Cutoff<'_> {
     fn model_opens(&self) -> bool {
         self.own.model_opens()
     }
@@ -88,9 +88,9 @@ impl Controller for Cut<'_> {
         self.own.ends_thinking(token)
     }
 
-    fn closes(&self, at: &InBlock) -> Closing {
+    fn closes(&self, at: &InBlock) -> BlockEnd {
         match self.own.closes(at) {
-            Closing::Stay if at.step >= self.latents => Closing::Forced,
+            BlockEnd::Stay if at.step >= self.latents => BlockEnd::Forced,
             own => own,
         }
     }
@@ -102,7 +102,7 @@ impl Controller for Cut<'_> {
 }
 
 /// What one number of latents came to, in the order of the problems.
-struct Stopped {
+struct StopResult {
     k: usize,
     right: Vec<bool>,
     answers: Vec<Option<String>>,
@@ -141,7 +141,7 @@ fn longest(trace: &Trace) -> usize {
 fn cut(study: &Study, asked: &[Request], k: usize) -> Result<Vec<Trace>> {
     let switching = if k == 0 { Switching::Empty } else { Switching::Free };
     let settings = DecodeSettings { switching, ..study.settings() };
-    let controller = Cut { own: &study.reasoning.blocks, latents: k };
+    let controller = Cutoff { own: &study.reasoning.blocks, latents: k };
     let batches: Vec<&[Request]> = asked.chunks(study.together()).collect();
     let traces = parallel::run(&parallel::cut(&batches, study.threads), |part| {
         let how = Decode { controller: &controller, ..study.decoding(&settings) };
@@ -152,16 +152,16 @@ fn cut(study: &Study, asked: &[Request], k: usize) -> Result<Vec<Trace>> {
     Ok(traces.concat())
 }
 
-fn stopped(study: &Study, k: usize, traces: Vec<Trace>) -> Result<Stopped> {
+fn stopped(study: &Study, k: usize, traces: Vec<Trace>) -> Result<StopResult> {
     let beliefs = beliefs(study, &traces)?;
     let latents = traces.iter().map(|trace| (trace.problem, trace.latent_calls() as f64)).collect();
     let (mut right, mut answers) = (vec![], vec![]);
     for trace in traces {
-        let outcome = outcome(&study.corpus, &Decoded { trace, margins: vec![] }, None)?;
+        let outcome = outcome(&study.corpus, &FinishedRow { trace, margins: vec![] }, None)?;
         right.push(outcome.correct);
         answers.push(outcome.answer);
     }
-    Ok(Stopped { k, right, answers, beliefs, latents })
+    Ok(StopResult { k, right, answers, beliefs, latents })
 }
 
 /// The gold answer's first token where each response gives its answer; responses that give none are left out.
@@ -182,7 +182,7 @@ fn beliefs(study: &Study, traces: &[Trace]) -> Result<Vec<(usize, f64)>> {
     Ok(found.concat())
 }
 
-fn of_stops(study: &Study, stops: &[Stopped]) -> Result<Vec<EarlyStopRow>> {
+fn of_stops(study: &Study, stops: &[StopResult]) -> Result<Vec<EarlyStopRow>> {
     let Some(full) = stops.last() else { return Ok(vec![]) };
     let n = full.right.len();
     let share = |holds: &dyn Fn(usize) -> bool| wilson((0..n).filter(|&i| holds(i)).count(), n, LEVEL);

@@ -21,7 +21,7 @@ settings! {
     pub struct Config {}
 }
 
-struct Seen {
+struct Observation {
     problem: usize,
     kind: &'static str,
     entropy: Option<f64>,
@@ -34,15 +34,16 @@ struct Seen {
 /// As the decoder's.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<EntropyRow>> {
     let (_, traces) = study.decoded()?;
-    let seen: Vec<Seen> = traces.iter().flat_map(see).collect();
+    let seen: Vec<Observation> = traces.iter().flat_map(see).collect();
     let mut rows = vec![];
     for kind in ["text", "swi", "latent", "swi_end"] {
-        let of: Vec<&Seen> = seen.iter().filter(|s| s.kind == kind).collect();
+        let of: Vec<&Observation> = seen.iter().filter(|s| s.kind == kind).collect();
         if of.is_empty() {
             continue;
         }
-        let over =
-            |value: fn(&Seen) -> Option<f64>| mean(study.seed, of.iter().filter_map(|s| Some((s.problem, value(s)?))));
+        let over = |value: fn(&Observation) -> Option<f64>| {
+            mean(study.seed, of.iter().filter_map(|s| Some((s.problem, value(s)?))))
+        };
         rows.push(EntropyRow {
             identity: study.identity(traces.len()),
             kind: kind.to_owned(),
@@ -54,8 +55,8 @@ pub fn rows(study: &Study, _config: &Config) -> Result<Vec<EntropyRow>> {
     Ok(rows)
 }
 
-fn see(trace: &Trace) -> Vec<Seen> {
-    let mut seen: Vec<Seen> = vec![];
+fn see(trace: &Trace) -> Vec<Observation> {
+    let mut seen: Vec<Observation> = vec![];
     for (i, p) in trace.positions.iter().enumerate() {
         let before = i.checked_sub(1).map(|i| &trace.positions[i]);
         let (kind, entropy, logprob) = match p.kind {
@@ -67,7 +68,7 @@ fn see(trace: &Trace) -> Vec<Seen> {
                 ("swi_end", before.and_then(|b| b.entropy), before.and_then(|b| b.p_exit).map(floored_ln))
             }
         };
-        seen.push(Seen { problem: trace.problem, kind, entropy, logprob });
+        seen.push(Observation { problem: trace.problem, kind, entropy, logprob });
     }
     seen
 }

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use super::{About, Journal};
 use crate::latent::{Sequence, sampling};
 use crate::nth::Nth;
-use crate::schema::{ExitGroup, ExitRow, Named};
+use crate::schema::{ExitGroup, ExitRow, RowFile};
 use crate::stats::by_problem::{mean, share};
 use crate::study::staging::logits::logits_at;
 use crate::study::{DoesNotApply, Study};
@@ -28,7 +28,7 @@ settings! {
     pub struct Config {}
 }
 
-struct Seen {
+struct Observation {
     problem: usize,
     step: Nth,
     correct: bool,
@@ -64,9 +64,10 @@ pub fn rows(study: &Study) -> Result<Vec<ExitRow>> {
     let mut rows = vec![];
     for group in [ExitGroup::All, ExitGroup::Correct, ExitGroup::Wrong] {
         for &step in &steps {
-            let of =
-                |s: &&Seen| s.step == step && (group == ExitGroup::All || s.correct == (group == ExitGroup::Correct));
-            let of: Vec<&Seen> = seen.iter().filter(of).collect();
+            let of = |s: &&Observation| {
+                s.step == step && (group == ExitGroup::All || s.correct == (group == ExitGroup::Correct))
+            };
+            let of: Vec<&Observation> = seen.iter().filter(of).collect();
             let p_exit = mean(study.seed, of.iter().map(|s| (s.problem, s.p_exit)))?;
             let firsts: Vec<(usize, bool)> = of.iter().map(|s| (s.problem, s.first)).collect();
             let (Some(p_exit), Some(exits)) = (p_exit, share(study.seed, &firsts)?) else { continue };
@@ -77,7 +78,7 @@ pub fn rows(study: &Study) -> Result<Vec<ExitRow>> {
 }
 
 /// The number of problems, and every latent step of every trace.
-fn observe(study: &Study) -> Result<(usize, Vec<Seen>)> {
+fn observe(study: &Study) -> Result<(usize, Vec<Observation>)> {
     study.chooses_blocks()?;
     let (scores, traces) = study.decoded()?;
     let exit = study.corpus.switch.swi_end;
@@ -110,7 +111,7 @@ fn observe(study: &Study) -> Result<(usize, Vec<Seen>)> {
                 trace.problem
             );
             let step = step.context("a position that is no latent")?;
-            seen.push(Seen { problem: trace.problem, step, correct: outcome.correct, p_exit, first });
+            seen.push(Observation { problem: trace.problem, step, correct: outcome.correct, p_exit, first });
         }
     }
     Ok((traces.len(), seen))

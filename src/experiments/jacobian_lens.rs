@@ -25,7 +25,7 @@ use crate::schema::{Form, JacobianLensRow, Transport};
 use crate::stats::by_problem::{mean, share};
 use crate::study::circuits::jacobian::{Passage, jacobians};
 use crate::study::circuits::patch::Node;
-use crate::study::circuits::{Written, written};
+use crate::study::circuits::{SolutionForms, written};
 use crate::study::{DoesNotApply, Study};
 
 /// What it asks.
@@ -84,7 +84,7 @@ impl Half {
 
 /// What some problems gave.
 #[derive(Default)]
-struct Fitted {
+struct HalfFit {
     halves: BTreeMap<Cell, [Half; 2]>,
     /// By cell: problem, its state.
     states: BTreeMap<Cell, Vec<(usize, Vec<f32>)>>,
@@ -92,7 +92,7 @@ struct Fitted {
 
 /// A problem that is read: its number in the order read (its half is that number's parity), its row, its last block's latents and
 /// the position that decides its answer.
-struct Read<'a> {
+struct ReadProblem<'a> {
     number: usize,
     row: &'a Sequence,
     latents: Vec<usize>,
@@ -106,8 +106,8 @@ struct Read<'a> {
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     let layers = config.layers(study.model.config().num_hidden_layers)?;
     let written = written(study, config.problems)?;
-    let read: Vec<Read> =
-        written.iter().filter_map(of_problem).enumerate().map(|(n, r)| Read { number: n, ..r }).collect();
+    let read: Vec<ReadProblem> =
+        written.iter().filter_map(of_problem).enumerate().map(|(n, r)| ReadProblem { number: n, ..r }).collect();
     let few = || format!("{}: {} problems have a block before the answer, four are needed", study.name, read.len());
     ensure!(read.len() >= 4, DoesNotApply::because(few()));
     let fitted = fit(study, config, &layers, &read)?;
@@ -119,18 +119,18 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     Ok(rows)
 }
 
-fn of_problem(written: &Written) -> Option<Read<'_>> {
+fn of_problem(written: &SolutionForms) -> Option<ReadProblem<'_>> {
     let answer = written.answer_decided(Form::Latents)?;
     let latents: Vec<usize> = written.blocks.last()?.latents.clone().collect();
-    (!latents.is_empty()).then_some(Read { number: 0, row: &written.latents, latents, answer })
+    (!latents.is_empty()).then_some(ReadProblem { number: 0, row: &written.latents, latents, answer })
 }
 
 /// Jacobians and states of every problem.
-fn fit(study: &Study, config: &Config, layers: &[usize], read: &[Read]) -> Result<Fitted> {
+fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -> Result<HalfFit> {
     let points: Vec<HookPoint> = layers.iter().map(|&layer| Node::Resid(layer).point()).collect();
-    let each: Vec<&Read> = read.iter().collect();
+    let each: Vec<&ReadProblem> = read.iter().collect();
     // A part's sums are added in the order of the parts; one problem a part would do, but for the memory.
-    let mut out = Fitted::default();
+    let mut out = HalfFit::default();
     for some in each.chunks(study.threads.max(1)) {
         let parts = parallel::cut(some, study.threads);
         let passed = parallel::run(&parts, |part| {
@@ -163,7 +163,7 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[Read]) -> Resul
 }
 
 /// The token that the model answers with, by problem.
-fn said(study: &Study, read: &[Read]) -> Result<Vec<usize>> {
+fn said(study: &Study, read: &[ReadProblem]) -> Result<Vec<usize>> {
     let mut said = vec![];
     for some in read.chunks(32) {
         let rows: Vec<Sequence> = some.iter().map(|r| r.row.clone()).collect();

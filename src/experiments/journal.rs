@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::schema::{Measurement, Named, complete, described};
+use crate::schema::{Measurement, RowFile, complete, described};
 use crate::store::{Entry, FlatRow, IDENTITY, Manifest, Measurements, RowWriter, flatten, typed};
 use crate::study::{DoesNotApply, Shard};
 
@@ -154,7 +154,7 @@ impl Journal {
     }
 
     /// Writes a table of rows; returns what `table` makes of them.
-    pub(crate) fn tell<R: Named + Serialize>(&mut self, rows: &[R], table: fn(&[R]) -> String) -> Result<String> {
+    pub(crate) fn tell<R: RowFile + Serialize>(&mut self, rows: &[R], table: fn(&[R]) -> String) -> Result<String> {
         self.save(R::NAME, rows)?;
         Ok(table(rows))
     }

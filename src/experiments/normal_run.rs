@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 
 use super::{About, Files, Fit, Journal};
-use crate::schema::{Named, NormalRunRow};
+use crate::schema::{NormalRunRow, RowFile};
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::sweep::normal_rows;

@@ -21,7 +21,7 @@ use crate::schema::{
     Component, Form, HeadPatchRow, LEAST_SHARE, Measurement, PatchMode, PatchedNodeRow, shares, too_few,
 };
 use crate::store::Measurements;
-use crate::study::circuits::given::{Given, read};
+use crate::study::circuits::given::{PlacedPair, read};
 use crate::study::circuits::pairs::Pair;
 use crate::study::circuits::patch::{Node, Patch, leads};
 use crate::study::circuits::places::{every, named};
@@ -149,8 +149,8 @@ fn form_of(pair: &Pair) -> Form {
 }
 
 /// Refuses pairs of other lengths than the first of their form, where positions go by number.
-fn comparable(given: &[Given], places: Places) -> Result<()> {
-    for Given { pair, place } in given.iter().filter(|_| places == Places::Number) {
+fn comparable(given: &[PlacedPair], places: Places) -> Result<()> {
+    for PlacedPair { pair, place } in given.iter().filter(|_| places == Places::Number) {
         let Some(first) = given.iter().find(|other| form_of(&other.pair) == form_of(pair)) else { continue };
         let (own, others) = (pair.clean.ids.len(), first.pair.clean.ids.len());
         ensure!(
@@ -164,16 +164,17 @@ fn comparable(given: &[Given], places: Places) -> Result<()> {
 }
 
 /// The pairs whose clean run leads their corrupt run; says which do not.
-fn usable(study: &Study, given: Vec<Given>) -> Result<Vec<Pair>> {
+fn usable(study: &Study, given: Vec<PlacedPair>) -> Result<Vec<Pair>> {
     let as_it_is = [Patch { node: Node::Resid(0), values: vec![] }];
     let lead = |row: &Sequence, says| leads(study, row, &as_it_is, says).map(|leads| leads[0]);
     let wholes = parallel::run(&parallel::cut(&given, study.threads), |part| {
-        let whole = |Given { pair, .. }: &Given| Ok(lead(&pair.clean, pair.says)? - lead(&pair.corrupt, pair.says)?);
+        let whole =
+            |PlacedPair { pair, .. }: &PlacedPair| Ok(lead(&pair.clean, pair.says)? - lead(&pair.corrupt, pair.says)?);
         part.iter().map(whole).collect::<Result<Vec<f64>>>()
     })?;
     let (mut out, mut left) = (vec![], vec![]);
     let n = given.len();
-    for (Given { pair, place }, whole) in given.into_iter().zip(wholes.into_iter().flatten()) {
+    for (PlacedPair { pair, place }, whole) in given.into_iter().zip(wholes.into_iter().flatten()) {
         if whole > 0.0 { out.push(pair) } else { left.push(place) }
     }
     if !left.is_empty() {

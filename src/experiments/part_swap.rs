@@ -14,7 +14,7 @@ use super::{About, Journal};
 use crate::evaluation::Scores;
 use crate::model::{Decoder, Half};
 
-use crate::schema::{Host, Named, PartSwapRow};
+use crate::schema::{Host, PartSwapRow, RowFile};
 use crate::stats::{Flips, LEVEL, holm};
 use crate::study::{DoesNotApply, Study};
 

@@ -11,7 +11,7 @@ use anyhow::{Result, ensure};
 
 use super::About;
 use crate::evaluation::requests;
-use crate::latent::{Decode, DecodeSettings, Decoded, Request, Sampling, Trace, decode};
+use crate::latent::{Decode, DecodeSettings, FinishedRow, Request, Sampling, Trace, decode};
 use crate::model::Hooks;
 use crate::parallel;
 use crate::schema::PassRow;
@@ -132,7 +132,7 @@ fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
         let mut draws = Draws { right: vec![], answers: vec![], switched: 0 };
         for trace in traces {
             draws.switched += usize::from(trace.switched());
-            let outcome = outcome(&study.corpus, &Decoded { trace: trace.clone(), margins: vec![] }, None)?;
+            let outcome = outcome(&study.corpus, &FinishedRow { trace: trace.clone(), margins: vec![] }, None)?;
             draws.right.push(outcome.correct);
             draws.answers.push(outcome.answer);
         }

@@ -11,9 +11,9 @@ use anyhow::{Result, ensure};
 use super::{About, Journal};
 use crate::model::hooks::Recording;
 use crate::model::{HookSpec, Hooks};
-use crate::schema::{Named, PatternRow};
+use crate::schema::{PatternRow, RowFile};
 use crate::study::Study;
-use crate::study::shown::{Shown, shown};
+use crate::study::shown::{ShownProblem, shown};
 
 /// What it asks.
 pub const ABOUT: About =
@@ -52,7 +52,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatternRow>> {
     Ok(of_problem.collect::<Result<Vec<_>>>()?.concat())
 }
 
-fn of_problem(study: &Study, shown: &Shown) -> Result<Vec<PatternRow>> {
+fn of_problem(study: &Study, shown: &ShownProblem) -> Result<Vec<PatternRow>> {
     let model = study.model.config();
     let (layers, heads) = (model.num_hidden_layers, model.num_attention_heads);
     let spec: HookSpec = "blocks.*.attn.hook_pattern".parse()?;

@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::{About, Journal};
-use crate::schema::{Named, PhaseChangeRow};
+use crate::schema::{PhaseChangeRow, RowFile};
 use crate::stats::Bootstrap;
 use crate::study::Study;
 use crate::study::staging::{Reading, classes, places};

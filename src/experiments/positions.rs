@@ -9,7 +9,7 @@ use super::{About, Journal};
 use crate::latent::trace::PositionRole;
 use crate::latent::{Trace, sampling};
 use crate::model::Hooks;
-use crate::schema::{Named, PositionRow};
+use crate::schema::{PositionRow, RowFile};
 use crate::study::Study;
 use crate::study::shown::{kind, most_probable, pieces};
 

@@ -13,7 +13,7 @@ use anyhow::Result;
 use super::{About, Files, Fit, Journal};
 use crate::interventions::{At, Later};
 use crate::latent::Switching;
-use crate::schema::{BlockOrigin, Identity, Named, SwitchBenefitRow, SwitchProblemRow, benefit, never};
+use crate::schema::{BlockOrigin, Identity, RowFile, SwitchBenefitRow, SwitchProblemRow, benefit, never};
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::sweep::{Continuation, Outcome, What};

@@ -25,7 +25,7 @@ settings! {
     }
 }
 
-struct Seen<'r> {
+struct Observation<'r> {
     problem: usize,
     in_block: bool,
     reading: &'r Reading,
@@ -50,7 +50,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
                     continue;
                 }
                 let reading = staged.reading(readings, problem, position);
-                seen.push(Seen { problem, in_block: solution.in_block(position), reading });
+                seen.push(Observation { problem, in_block: solution.in_block(position), reading });
             }
         }
         let problems: Vec<usize> = seen.iter().map(|s| s.problem).collect();

@@ -10,11 +10,11 @@ use burn::tensor::{Tensor, TensorData};
 use super::logit_lens::{LOGITS_HELD, head};
 use super::{About, Journal};
 use crate::latent::sampling;
-use crate::model::hooks::{Recorded, Recording};
+use crate::model::hooks::{RecordedTensor, Recording};
 use crate::model::{HookSpec, Hooks};
-use crate::schema::{Named, TokenLensRow};
+use crate::schema::{RowFile, TokenLensRow};
 use crate::study::Study;
-use crate::study::shown::{Shown, most_probable, shown};
+use crate::study::shown::{ShownProblem, most_probable, shown};
 
 /// What it asks.
 pub const ABOUT: About =
@@ -52,7 +52,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<TokenLensRow>> {
     Ok(of_problem.collect::<Result<Vec<_>>>()?.concat())
 }
 
-fn of_problem(study: &Study, config: &Config, shown: &Shown) -> Result<Vec<TokenLensRow>> {
+fn of_problem(study: &Study, config: &Config, shown: &ShownProblem) -> Result<Vec<TokenLensRow>> {
     let model = study.model.config();
     let layers = model.num_hidden_layers;
     let specs: [HookSpec; 2] = ["hook_embed".parse()?, "blocks.*.hook_resid_post".parse()?];
@@ -81,7 +81,7 @@ fn of_problem(study: &Study, config: &Config, shown: &Shown) -> Result<Vec<Token
 }
 
 /// Log-probabilities of the next token at every position, from states `[1, L, D]`.
-fn said(study: &Study, states: &Recorded) -> Result<Vec<Vec<f64>>> {
+fn said(study: &Study, states: &RecordedTensor) -> Result<Vec<Vec<f64>>> {
     let model = &study.model;
     let (width, vocabulary) = (states.shape[2], model.config().vocab_size);
     let mut out = vec![];

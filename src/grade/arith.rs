@@ -3,11 +3,11 @@
 use super::expr::{E, Expr, add, beside, div, mul, neg};
 use super::lexer::T;
 use super::matrix::determinant;
-use super::parser::{Found, Parser};
+use super::parser::{Parse, Parser};
 use std::rc::Rc;
 
 impl Parser<'_> {
-    pub(crate) fn expr(&mut self, i: usize) -> Found {
+    pub(crate) fn expr(&mut self, i: usize) -> Parse {
         if let Some(Some(known)) = self.exprs.get(i) {
             return known.clone();
         }
@@ -18,7 +18,7 @@ impl Parser<'_> {
         r
     }
 
-    fn additive(&mut self, i: usize) -> Found {
+    fn additive(&mut self, i: usize) -> Parse {
         let (mut left, mut i) = self.product(i, true)?;
         loop {
             let minus = match self.kind(i) {
@@ -34,7 +34,7 @@ impl Parser<'_> {
     }
 
     /// Products and quotients, left to right; `func` says whether functions may stand side by side.
-    pub fn product(&mut self, i: usize, func: bool) -> Found {
+    pub fn product(&mut self, i: usize, func: bool) -> Parse {
         let (mut left, mut i) = self.unary(i, func)?;
         loop {
             let t = match self.kind(i) {
@@ -51,7 +51,7 @@ impl Parser<'_> {
         }
     }
 
-    fn unary(&mut self, mut i: usize, func: bool) -> Found {
+    fn unary(&mut self, mut i: usize, func: bool) -> Parse {
         let mut minus = false;
         while let Some(t @ (T::Add | T::Sub)) = self.kind(i) {
             minus ^= t == T::Sub;
@@ -61,7 +61,7 @@ impl Parser<'_> {
         Some((if minus { neg(&e) } else { e }, j))
     }
 
-    fn side_by_side(&mut self, i: usize, func: bool) -> Found {
+    fn side_by_side(&mut self, i: usize, func: bool) -> Parse {
         let (first, mut j) = self.postfix(i, true)?;
         let mut items = vec![first];
         while let Some((e, k)) = self.postfix(j, func) {
@@ -75,7 +75,7 @@ impl Parser<'_> {
         Some((e, j))
     }
 
-    fn postfix(&mut self, i: usize, func: bool) -> Found {
+    fn postfix(&mut self, i: usize, func: bool) -> Parse {
         let (mut e, mut i) = self.power(i, func)?;
         loop {
             match self.kind(i) {
@@ -93,7 +93,7 @@ impl Parser<'_> {
         }
     }
 
-    fn power(&mut self, i: usize, func: bool) -> Found {
+    fn power(&mut self, i: usize, func: bool) -> Parse {
         let (mut e, mut i) = self.primary(i, func)?;
         while let Some((exp, j)) = self.sup(i) {
             let j = self.sub(j).map_or(j, |(_, k)| k);
@@ -104,7 +104,7 @@ impl Parser<'_> {
     }
 
     /// `^atom` or `^{expr}`.
-    pub(crate) fn sup(&mut self, i: usize) -> Found {
+    pub(crate) fn sup(&mut self, i: usize) -> Parse {
         let j = self.expect(i, T::Caret)?;
         if let Some(k) = self.expect(j, T::Open('{')) {
             let (e, k) = self.expr(k)?;
@@ -113,7 +113,7 @@ impl Parser<'_> {
         self.guarded(|p| p.atom(j))
     }
 
-    fn primary(&mut self, i: usize, func: bool) -> Found {
+    fn primary(&mut self, i: usize, func: bool) -> Parse {
         let (close, wrap) = match self.kind(i)? {
             T::Open('v') => return None,
             T::Open(c) => (
@@ -164,7 +164,7 @@ impl Parser<'_> {
         Some((a, b, self.expect(k, T::Close('{'))?))
     }
 
-    fn root(&mut self, mut i: usize) -> Found {
+    fn root(&mut self, mut i: usize) -> Parse {
         let mut degree = Expr::int(2);
         if let Some(j) = self.expect(i, T::Open('[')) {
             let (e, k) = self.expr(j)?;
@@ -176,7 +176,7 @@ impl Parser<'_> {
     }
 
     /// `f(x)`, `f(x, y)`: a name applied to one atom or to several arguments. `f(x + 1)` is a product, as in the grammar.
-    fn call(&mut self, i: usize) -> Found {
+    fn call(&mut self, i: usize) -> Parse {
         let (name, mut j) = self.name(i)?;
         let mut exp = None;
         if let Some((e, k)) = self.sup(j) {
@@ -206,7 +206,7 @@ impl Parser<'_> {
         }
     }
 
-    fn function(&mut self, i: usize) -> Found {
+    fn function(&mut self, i: usize) -> Parse {
         let (mut name, mut j) = (self.toks[i].text.trim_start_matches('\\').to_string(), i + 1);
         if self.kind(i) == Some(T::OperatorName) {
             let k = self.expect(j, T::Open('{'))?;
@@ -252,7 +252,7 @@ impl Parser<'_> {
         Some((exp.map_or(f.clone(), |e| Rc::new(Expr::Pow(f, e))), end))
     }
 
-    fn sub_expr(&mut self, i: usize) -> Found {
+    fn sub_expr(&mut self, i: usize) -> Parse {
         let j = self.expect(i, T::Under)?;
         match self.expect(j, T::Open('{')) {
             Some(k) => {

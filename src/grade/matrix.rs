@@ -2,14 +2,14 @@
 
 use super::expr::{E, Expr, mul, neg};
 use super::lexer::T;
-use super::parser::{Found, Parser};
+use super::parser::{Parse, Parser};
 use std::rc::Rc;
 
 /// Nodes that a sum or determinant may have when written out.
 pub(crate) const MAX_SIZE: usize = 6000;
 
 impl Parser<'_> {
-    pub fn matrix(&mut self, i: usize) -> Found {
+    pub fn matrix(&mut self, i: usize) -> Parse {
         let det = self.toks[i].text.ends_with("{vmatrix}");
         let (mut items, mut row, mut rows, mut cols, mut j) = (vec![], 0, 0, None, i + 1);
         loop {

@@ -195,8 +195,8 @@ impl Grading {
     }
 
     /// How many gold answers each grader has: `choice 198, math 2`.
-    pub fn counted<'a>(self, golds: impl IntoIterator<Item = &'a str>) -> Counted {
-        let mut counted = Counted::default();
+    pub fn counted<'a>(self, golds: impl IntoIterator<Item = &'a str>) -> GraderCounts {
+        let mut counted = GraderCounts::default();
         for gold in golds {
             let grader = self.grader(gold);
             *counted.graders.entry(grader).or_default() += 1;
@@ -212,7 +212,7 @@ impl Grading {
 
 /// Gold answers by grader, and those that theirs cannot read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct GraderCounts {
     pub graders: BTreeMap<Grader, usize>,
     pub all: usize,
     pub unreadable: usize,
@@ -223,9 +223,9 @@ pub struct Counted {
 /// The share of gold answers that may be unreadable.
 const MOST_UNREADABLE: f64 = 0.5;
 
-impl Counted {
+impl GraderCounts {
     /// With those of another part.
-    pub fn add(&mut self, other: Counted) {
+    pub fn add(&mut self, other: GraderCounts) {
         for (grader, n) in other.graders {
             *self.graders.entry(grader).or_default() += n;
         }
@@ -253,7 +253,7 @@ impl Counted {
     }
 }
 
-impl fmt::Display for Counted {
+impl fmt::Display for GraderCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let ([(grader, _)], true) = (&self.graders.iter().collect::<Vec<_>>()[..], self.graders.len() == 1) {
             return write!(f, "{grader}");

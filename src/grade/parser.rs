@@ -14,14 +14,14 @@ pub(crate) const MAX_DEPTH: usize = 40;
 /// Rule calls after which a text counts as unparsed.
 const MAX_STEPS: usize = 60_000;
 
-pub type Found = Option<(E, usize)>;
+pub type Parse = Option<(E, usize)>;
 type FoundList = Option<(Vec<E>, usize)>;
 
 pub struct Parser<'a> {
     pub toks: Vec<Token<'a>>,
     pub depth: usize,
     pub steps: usize,
-    pub exprs: Vec<Option<Found>>,
+    pub exprs: Vec<Option<Parse>>,
     elements: Vec<Option<FoundList>>,
 }
 
@@ -113,7 +113,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `x = 1, 2, 3` (one name, a list without relations).
-    fn assigned_list(&mut self) -> Found {
+    fn assigned_list(&mut self) -> Parse {
         let (left, i) = self.names(0)?;
         if !matches!(self.kind(i)?, T::In | T::Assign) {
             return None;
@@ -123,7 +123,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `x` or `(a, b, c)`.
-    fn names(&mut self, i: usize) -> Found {
+    fn names(&mut self, i: usize) -> Parse {
         if let Some(mut j) = self.expect(i, T::Open('(')) {
             let mut names = vec![];
             loop {
@@ -201,7 +201,7 @@ impl<'a> Parser<'a> {
         ends(self, j).then(|| (vec![e], j))
     }
 
-    fn relation(&mut self, first: Found) -> Found {
+    fn relation(&mut self, first: Parse) -> Parse {
         let (mut left, mut i) = first?;
         while let Some(t) = self.kind(i) {
             let op = match t {
@@ -230,7 +230,7 @@ impl<'a> Parser<'a> {
     }
 
     /// `{…}`, `(…)`, `[…)`, ℝ and so on.
-    fn set_atom(&mut self, i: usize) -> Found {
+    fn set_atom(&mut self, i: usize) -> Parse {
         let open = match self.kind(i)? {
             T::Set(c) => return Some((Rc::new(Expr::Named(c)), i + 1)),
             T::Boxed => {
@@ -274,7 +274,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn set_relation(&mut self, i: usize) -> Found {
+    fn set_relation(&mut self, i: usize) -> Parse {
         if let Some((left, j)) = self.names(i)
             && matches!(self.kind(j), Some(T::In | T::Assign))
             && let Some((right, end)) = self.guarded(|p| p.set_relation(j + 1))
@@ -285,7 +285,7 @@ impl<'a> Parser<'a> {
     }
 
     /// Set difference, union and intersection, from loose to tight.
-    fn set_level(&mut self, i: usize, level: usize) -> Found {
+    fn set_level(&mut self, i: usize, level: usize) -> Parse {
         const OPS: [T; 3] = [T::Minus, T::Union, T::Inter];
         if level == OPS.len() {
             if let Some(j) = self.expect(i, T::Open('('))

@@ -3,14 +3,14 @@
 use super::expr::{E, Expr};
 use super::lexer::T;
 use super::matrix::{MAX_SIZE, size};
-use super::parser::{Found, Parser};
+use super::parser::{Parse, Parser};
 use std::rc::Rc;
 
 const MAX_SUM: i64 = 200;
 
 impl Parser<'_> {
     /// `\sum_{k=1}^{n}`: written out when the bounds are small integers.
-    pub fn series(&mut self, i: usize) -> Found {
+    pub fn series(&mut self, i: usize) -> Parse {
         let j = self.expect(self.expect(i + 1, T::Under)?, T::Open('{'))?;
         let (var, j) = self.atom(j)?;
         let (from, j) = self.expr(self.expect(j, T::Assign)?)?;

@@ -3,7 +3,7 @@
 use super::exact::decimal;
 use super::expr::Expr;
 use super::lexer::T;
-use super::parser::{Found, Parser};
+use super::parser::{Parse, Parser};
 use std::rc::Rc;
 
 impl Parser<'_> {
@@ -53,7 +53,7 @@ impl Parser<'_> {
     }
 
     /// A symbol, possibly with a superscript (`x^2`), which a subscript may follow.
-    pub fn symbol(&mut self, i: usize) -> Found {
+    pub fn symbol(&mut self, i: usize) -> Parse {
         if self.kind(i) == Some(T::Letter) && self.toks[i].text == "I" {
             return Some((Rc::new(Expr::Imag), i + 1));
         }
@@ -78,7 +78,7 @@ impl Parser<'_> {
         Some((exp.map_or(e.clone(), |x| Rc::new(Expr::Pow(e, x))), j))
     }
 
-    pub(crate) fn atom(&mut self, i: usize) -> Found {
+    pub(crate) fn atom(&mut self, i: usize) -> Parse {
         let t = *self.toks.get(i)?;
         let e = match t.kind {
             T::Letter | T::Symbol | T::Accent => return self.symbol(i),

@@ -22,7 +22,7 @@ const LONGEST: usize = 4_000;
 
 /// What a text states, spelled in more than one way where its end is not certain: the line, its first sentence, its first clause.
 #[derive(Debug, Default)]
-pub(super) struct Stated {
+pub(super) struct Statement {
     spellings: Vec<String>,
     /// Whether a mark says that it is the answer.
     pub(super) marked: bool,
@@ -30,7 +30,7 @@ pub(super) struct Stated {
     lines: bool,
 }
 
-impl Stated {
+impl Statement {
     fn marked<'a>(spellings: impl IntoIterator<Item = &'a str>) -> Self {
         let mut all: Vec<String> = vec![];
         for spelling in spellings.into_iter().filter(|text| text.len() <= LONGEST) {
@@ -87,22 +87,22 @@ fn plain(text: &str) -> String {
 }
 
 /// The answer that a response states in words.
-pub(super) fn stated(text: &str) -> Stated {
+pub(super) fn stated(text: &str) -> Statement {
     if let Some(line) = closing_line(text) {
-        return Stated::marked([line]);
+        return Statement::marked([line]);
     }
     if let Some(content) = last_box(text) {
-        return Stated::marked([content.as_str()]);
+        return Statement::marked([content.as_str()]);
     }
     if let Some(rest) = behind_hash(text) {
-        return Stated::marked([rest]);
+        return Statement::marked([rest]);
     }
     let said = said(text);
-    if said.is_empty() { unmarked(text.trim()) } else { Stated::marked(said) }
+    if said.is_empty() { unmarked(text.trim()) } else { Statement::marked(said) }
 }
 
 /// All of a text, its last line, its last sentence, what that says of something, and a short first clause ("Yes, because …").
-fn unmarked(whole: &str) -> Stated {
+fn unmarked(whole: &str) -> Statement {
     let last = whole.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
     let sentence = stops(last).next_back().map_or(last, |at| last[at..].trim());
     let mut spellings = vec![whole, last, sentence];
@@ -117,7 +117,7 @@ fn unmarked(whole: &str) -> Stated {
     {
         spellings.push(first);
     }
-    Stated { marked: false, lines: whole.contains('\n'), ..Stated::marked(spellings) }
+    Statement { marked: false, lines: whole.contains('\n'), ..Statement::marked(spellings) }
 }
 
 /// What a line `#### …` states, unless a box comes after it. One that text follows is a heading where it holds prose.
@@ -266,7 +266,7 @@ pub(super) fn unstyled(text: &str) -> String {
 
 /// The letter that a text chooses: `C`, `(C)`, `C.`, `C) 42`, `\text{(C)}`, "option C".
 pub(super) fn choice(text: &str) -> Option<char> {
-    let Stated { spellings, lines, .. } = stated(text);
+    let Statement { spellings, lines, .. } = stated(text);
     let spellings: Vec<String> = spellings.iter().skip(usize::from(lines)).map(|said| words(said)).collect();
     let sure = spellings.iter().rev().find_map(|said| alone(said));
     sure.or_else(|| spellings.iter().rev().find_map(|said| leading(said).or_else(|| named(said))))

@@ -189,7 +189,7 @@ pub enum With<'a> {
 }
 
 /// A change at work on the rows of a batch, counted row by row.
-pub struct Acting<'a> {
+pub struct ActiveChange<'a> {
     heads: Heads,
     region: Select,
     with: With<'a>,
@@ -200,7 +200,7 @@ pub struct Acting<'a> {
     firings: RefCell<Vec<Firings>>,
 }
 
-impl<'a> Acting<'a> {
+impl<'a> ActiveChange<'a> {
     /// `problems` and `ends` are those of the rows.
     pub fn new((heads, region): (Heads, Select), with: With<'a>, problems: Vec<usize>, ends: Vec<usize>) -> Self {
         let firings = RefCell::new(vec![Firings::default(); problems.len()]);

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 pub use apply::{Firings, Replacement, Replacements, latents};
 pub use bank::Bank;
 pub(crate) use bank::NO_STATES;
-pub(crate) use change::{Acting, Change, Target, What, With, gather, split};
+pub(crate) use change::{ActiveChange, Change, Target, What, With, gather, split};
 pub(crate) use force_switch::ABOUT as FORCE_SWITCH;
 pub use known_value::Swap;
 pub use region::Heads;

@@ -11,7 +11,7 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
 use super::controller::Bounds;
 use super::decode::Decode;
-use super::reading::{Reading, Seen};
+use super::reading::{PositionView, Reading};
 use super::row::{DecodingRow, text_masked};
 use super::stream::{Piece, Stream};
 use crate::model::Step;
@@ -170,13 +170,13 @@ impl<'a> Ahead<'a> {
 const LATENT: f32 = -1.0;
 
 /// What the host sees of one row and step.
-fn seen<'s>(values: &[f32]) -> Seen<'s> {
-    let [sum, drawn, logprob, marker_logprob, p_marker, entropy, _] = *values else { return Seen::NotFinite };
+fn seen<'s>(values: &[f32]) -> PositionView<'s> {
+    let [sum, drawn, logprob, marker_logprob, p_marker, entropy, _] = *values else { return PositionView::NotFinite };
     if !sum.is_finite() {
-        return Seen::NotFinite;
+        return PositionView::NotFinite;
     }
     let log = |x: f32| if x <= MASKED / 2.0 { f64::NEG_INFINITY } else { f64::from(x) };
-    Seen::Read(Reading {
+    PositionView::Read(Reading {
         drawn: drawn as u32,
         logprob: log(logprob),
         marker_logprob: log(marker_logprob),

@@ -48,7 +48,7 @@ impl InBlock<'_> {
 
 /// How a block goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closing {
+pub enum BlockEnd {
     /// Another latent.
     Stay,
     /// The model left it: `</swi>` was drawn.
@@ -111,7 +111,7 @@ pub trait Controller: Send + Sync {
     }
 
     /// What happens after a latent step.
-    fn closes(&self, at: &InBlock) -> Closing;
+    fn closes(&self, at: &InBlock) -> BlockEnd;
 
     /// When blocks close, as numbers, where it depends on nothing but the length of the block and the token drawn, and where no rule opens a
     /// block after the first position: a device can follow it without asking.
@@ -215,17 +215,17 @@ impl Controller for Blocks {
         self.rule()?.imposes(switches)
     }
 
-    fn closes(&self, at: &InBlock) -> Closing {
+    fn closes(&self, at: &InBlock) -> BlockEnd {
         let last = match *self {
             Blocks::SwiReasoning(ref rule) => return rule.closes(at),
             Blocks::SoftThinking(ref rule) => return rule.closes(at),
             Blocks::AfterPrompt { steps } | Blocks::Pause { steps } => steps,
-            Blocks::Thinking { .. } if at.exit_drawn => return Closing::Drawn,
+            Blocks::Thinking { .. } if at.exit_drawn => return BlockEnd::Drawn,
             Blocks::Thinking { limit } => limit,
-            Blocks::Learnt | Blocks::Never if at.exit_drawn && at.step >= at.k_min => return Closing::Drawn,
+            Blocks::Learnt | Blocks::Never if at.exit_drawn && at.step >= at.k_min => return BlockEnd::Drawn,
             Blocks::Learnt | Blocks::Never => at.k_cap,
         };
-        if at.step >= last { Closing::Forced } else { Closing::Stay }
+        if at.step >= last { BlockEnd::Forced } else { BlockEnd::Stay }
     }
 
     fn bounds(&self, k_min: usize, k_cap: usize) -> Option<Bounds> {
@@ -255,17 +255,17 @@ mod tests {
         let rule = Blocks::Thinking { limit: 3 };
         assert!(rule.opens(&text(0, 0)) && !rule.opens(&text(0, 1)) && !rule.opens(&text(1, 0)) && !rule.model_opens());
         let closes = |step, drawn| rule.closes(&after(step, drawn));
-        assert_eq!([closes(1, false), closes(1, true)], [Closing::Stay, Closing::Drawn]);
-        assert_eq!([closes(3, false), closes(3, true)], [Closing::Forced, Closing::Drawn]);
+        assert_eq!([closes(1, false), closes(1, true)], [BlockEnd::Stay, BlockEnd::Drawn]);
+        assert_eq!([closes(3, false), closes(3, true)], [BlockEnd::Forced, BlockEnd::Drawn]);
     }
 
     #[test]
     fn a_learnt_block_is_left_from_k_min_on_and_at_k_cap() {
         let closes = |step, drawn| Blocks::Learnt.closes(&after(step, drawn));
-        assert_eq!([closes(1, true), closes(2, true)], [Closing::Stay, Closing::Drawn]);
+        assert_eq!([closes(1, true), closes(2, true)], [BlockEnd::Stay, BlockEnd::Drawn]);
         assert_eq!(
             [closes(3, false), closes(4, false), closes(4, true)],
-            [Closing::Stay, Closing::Forced, Closing::Drawn]
+            [BlockEnd::Stay, BlockEnd::Forced, BlockEnd::Drawn]
         );
     }
 
@@ -278,7 +278,7 @@ mod tests {
             let bounds = rule.bounds(2, 4).expect("bounds");
             let leaves = drawn && bounds.leaves_from.is_some_and(|from| step >= from);
             let stays = !leaves && step < bounds.closes_at;
-            assert_eq!(rule.closes(&after(step, drawn)) == Closing::Stay, stays, "{rule:?} after {step}, {drawn}");
+            assert_eq!(rule.closes(&after(step, drawn)) == BlockEnd::Stay, stays, "{rule:?} after {step}, {drawn}");
         }
         assert_eq!(Blocks::Pause { steps: 3 }.bounds(2, 4), None);
     }
@@ -288,7 +288,7 @@ mod tests {
         let rule = Blocks::AfterPrompt { steps: 3 };
         assert!(rule.opens(&text(0, 0)));
         assert!(!rule.opens(&text(1, 1)) && !rule.model_opens());
-        assert_eq!([rule.closes(&after(2, true)), rule.closes(&after(3, false))], [Closing::Stay, Closing::Forced]);
+        assert_eq!([rule.closes(&after(2, true)), rule.closes(&after(3, false))], [BlockEnd::Stay, BlockEnd::Forced]);
         let none = Blocks::AfterPrompt { steps: 0 };
         assert!(!none.opens(&text(0, 0)), "no latents, no block");
     }

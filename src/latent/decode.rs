@@ -11,9 +11,9 @@ use super::SwitchIds;
 use super::ahead::Ahead;
 use super::controller::Controller;
 use super::fork::Branch;
-use super::reading::Seen;
+use super::reading::PositionView;
 use super::reasoning::MOST_LATENTS;
-use super::row::{Decoded, DecodingRow};
+use super::row::{DecodingRow, FinishedRow};
 use super::sampling::Sampling;
 use super::source::LatentSource;
 use super::stream::{Gradient, Piece, Stream};
@@ -125,15 +125,15 @@ pub(crate) fn decode_named(
     names: Vec<usize>,
     hooks: &mut Hooks,
 ) -> Result<Vec<Trace>> {
-    let none = vec![Watched::default(); requests.len()];
+    let none = vec![RowWatch::default(); requests.len()];
     let done = decode_watched(how, requests, names, &none, hooks)?;
     Ok(done.into_iter().map(|decoded| decoded.trace).collect())
 }
 
 /// What is wanted of one row beside its decode.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Watched {
-    /// A token whose lead over the others is recorded ([`Decoded::margins`]).
+pub(crate) struct RowWatch {
+    /// A token whose lead over the others is recorded ([`FinishedRow::margins`]).
     pub token: Option<u32>,
     /// `<swi>` is emitted at this visible response position, whatever the model says.
     pub force_at: Option<usize>,
@@ -144,13 +144,13 @@ pub(crate) fn decode_watched(
     how: Decode,
     requests: &[Request],
     names: Vec<usize>,
-    watched: &[Watched],
+    watched: &[RowWatch],
     hooks: &mut Hooks,
-) -> Result<Vec<Decoded>> {
+) -> Result<Vec<FinishedRow>> {
     ensure!(names.len() == requests.len(), "{} names for {} requests", names.len(), requests.len());
     ensure!(watched.len() == requests.len(), "{} rows to watch for {} requests", watched.len(), requests.len());
     let stream = prefill(how, requests, names, hooks)?;
-    let start = |(request, watched): (&Request, &Watched)| {
+    let start = |(request, watched): (&Request, &RowWatch)| {
         let mut row = DecodingRow::new(request, request.rollout, how.settings.switching);
         row.watch = watched.token;
         row.force_at = watched.force_at.or(row.force_at);
@@ -219,7 +219,7 @@ pub(super) fn continue_rows(
 }
 
 /// A row and, where it is held before its first block, the stream and the index in it where its cache is.
-pub(super) type Driven<'m> = (DecodingRow, Option<(Stream<'m>, usize)>);
+pub(super) type DrivenRow<'m> = (DecodingRow, Option<(Stream<'m>, usize)>);
 
 /// Decodes until every row has ended or is held ([`DecodingRow::hold`]).
 pub(super) fn drive<'m>(
@@ -227,7 +227,7 @@ pub(super) fn drive<'m>(
     stream: Stream<'m>,
     rows: Vec<DecodingRow>,
     branch: &mut Branch,
-) -> Result<Vec<Driven<'m>>> {
+) -> Result<Vec<DrivenRow<'m>>> {
     if how.model.layers.first().is_some_and(|block| block.mlp.is_shared(rows.len())) {
         return parallel::threads_awake(|| step_by_step(how, stream, rows, branch));
     }
@@ -239,8 +239,8 @@ fn step_by_step<'m>(
     mut stream: Stream<'m>,
     rows: Vec<DecodingRow>,
     branch: &mut Branch,
-) -> Result<Vec<Driven<'m>>> {
-    let mut done: Vec<Option<Driven<'m>>> = rows.iter().map(|_| None).collect();
+) -> Result<Vec<DrivenRow<'m>>> {
+    let mut done: Vec<Option<DrivenRow<'m>>> = rows.iter().map(|_| None).collect();
     let ahead = if branch.is_plain() { Ahead::of(how, &rows)? } else { None };
     let mut active: Vec<(usize, DecodingRow)> = rows.into_iter().enumerate().collect();
     while !active.is_empty() {
@@ -305,7 +305,7 @@ fn chosen_by_host(
             row.end = Some(End::Cancelled);
             Piece::default()
         } else {
-            row.choose(&Seen::Logits(logits), how)
+            row.choose(&PositionView::Logits(logits), how)
         };
         pieces.push(piece);
     }

@@ -7,8 +7,8 @@
 use anyhow::{Context, Result, ensure};
 
 use super::decode::{Decode, Request, Switching, continue_rows, drive, prefill};
-use super::row::{Decoded, DecodingRow};
-use super::stream::{Parked, Piece, Stream};
+use super::row::{DecodingRow, FinishedRow};
+use super::stream::{ParkedStream, Piece, Stream};
 use crate::model::{Hooks, Step};
 use crate::schema::At;
 
@@ -79,16 +79,16 @@ pub(crate) struct Fork {
 
 /// Rows decoded as far as every continuation shares them. It borrows no model: each call names the one that it was made with.
 pub(crate) struct Prefix {
-    prompts: Parked,
+    prompts: ParkedStream,
     starts: Vec<DecodingRow>,
     /// Rows held before their first block, as one batch.
-    held: Option<Parked>,
+    held: Option<ParkedStream>,
     rows: Vec<(DecodingRow, Option<usize>)>,
 }
 
 impl Prefix {
     /// Feeds the prompts and decodes every row up to its first `<swi>` (not emitted) or its end. `watch` names a token for
-    /// each request whose lead over the others is recorded ([`Decoded::margins`]); `force_at` the visible position where it
+    /// each request whose lead over the others is recorded ([`FinishedRow::margins`]); `force_at` the visible position where it
     /// opens a block whatever the model says.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ impl Prefix {
     }
 
     /// The row's whole decode, where it opens no block.
-    pub fn ended(&self, request: usize) -> Option<Decoded> {
+    pub fn ended(&self, request: usize) -> Option<FinishedRow> {
         let (row, at) = self.rows.get(request)?;
         at.is_none().then(|| row.clone().decoded())
     }
@@ -149,7 +149,7 @@ impl Prefix {
     ///
     /// # Errors
     /// No fork, a fork from a block that its row does not open, and as [`super::decode()`].
-    pub fn fork(&self, how: Decode, start: Start, forks: &[Fork], branch: &mut Branch) -> Result<Vec<Decoded>> {
+    pub fn fork(&self, how: Decode, start: Start, forks: &[Fork], branch: &mut Branch) -> Result<Vec<FinishedRow>> {
         ensure!(!forks.is_empty(), "nothing to decode: no forks");
         let (mut from, mut rows) = (vec![], vec![]);
         for fork in forks {

@@ -45,7 +45,7 @@ const COUNTS: f64 = -3.0;
 
 /// A mixture that was drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Drawn {
+pub struct Mixture {
     pub tokens: Vec<u32>,
     /// `g`: log-probability and noise of each token.
     pub perturbed: Vec<f32>,
@@ -77,7 +77,7 @@ pub(crate) struct Noise {
 
 impl Noise {
     /// The mixture at a place, and its log-density.
-    pub fn draw(&self, logits: &[f32], seed: u64, key: Key) -> (Drawn, f64) {
+    pub fn draw(&self, logits: &[f32], seed: u64, key: Key) -> (Mixture, f64) {
         let log_probs = sampling::log_softmax(logits, self.temperature, &[]);
         let order = self.order(&log_probs);
         let base: Vec<f64> = match self.density {
@@ -106,7 +106,7 @@ impl Noise {
         };
         let tokens = order.into_iter().map(|token| token as u32).collect();
         let perturbed = perturbed.into_iter().map(|g| g as f32).collect();
-        (Drawn { tokens, perturbed, weights, density: self.density }, density)
+        (Mixture { tokens, perturbed, weights, density: self.density }, density)
     }
 
     /// The tokens of a mixture, the most probable first.
@@ -138,7 +138,7 @@ pub(crate) struct GumbelMixture {
     /// Problem and rollout of each row, by its name in the decode.
     pub rows: Vec<(usize, usize)>,
     /// By row and position: what was drawn, and its log-density.
-    drawn: Mutex<HashMap<(usize, usize), (Drawn, f64)>>,
+    drawn: Mutex<HashMap<(usize, usize), (Mixture, f64)>>,
 }
 
 impl GumbelMixture {
@@ -152,7 +152,7 @@ impl GumbelMixture {
     }
 
     /// The mixture of one row.
-    fn draw(&self, logits: &[f32], row: usize, position: usize) -> Result<(Drawn, f64)> {
+    fn draw(&self, logits: &[f32], row: usize, position: usize) -> Result<(Mixture, f64)> {
         let &(problem, rollout) = self.rows.get(row).with_context(|| format!("no rollout is named {row}"))?;
         let key = Key { problem: problem as u64, rollout: rollout as u64, position: position as u64 };
         Ok(self.noise.draw(logits, self.seed, key))
@@ -214,7 +214,7 @@ impl LatentSource for GumbelMixture {
 
 /// The mixtures of traces, fed again: rows are named by their number.
 pub(crate) struct StoredMixtures<'t> {
-    by_place: HashMap<(usize, usize), &'t Drawn>,
+    by_place: HashMap<(usize, usize), &'t Mixture>,
     /// Positions of each row.
     lengths: Vec<usize>,
 }
@@ -255,7 +255,7 @@ impl LatentSource for StoredMixtures<'_> {
 }
 
 /// `[B, 1, D]`; zeros where a row has no mixture. The weights are constants, the embeddings are not.
-fn mixed(mixtures: &[Option<&Drawn>], model: &Decoder) -> Result<Tensor<3>> {
+fn mixed(mixtures: &[Option<&Mixture>], model: &Decoder) -> Result<Tensor<3>> {
     let (b, d) = (mixtures.len(), model.config().hidden_size);
     let k = mixtures.iter().flatten().map(|m| m.tokens.len()).max().unwrap_or(1);
     let (mut ids, mut weights) = (vec![0; b * k], vec![0.0_f32; b * k]);
@@ -276,26 +276,26 @@ fn mixed(mixtures: &[Option<&Drawn>], model: &Decoder) -> Result<Tensor<3>> {
 
 /// Log-densities of drawn mixtures under a model, in its graph: hidden states after the final norm `[n, D]`, already divided by the
 /// temperature → `[n]`.
-pub(super) fn log_densities(model: &Decoder, hidden: Tensor<2>, mixtures: &[&Drawn]) -> Result<Tensor<1>> {
+pub(super) fn log_densities(model: &Decoder, hidden: Tensor<2>, mixtures: &[&Mixture]) -> Result<Tensor<1>> {
     let logits = model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
     densities(log_softmax(logits), mixtures)
 }
 
 /// Log-densities of mixtures, from log-probabilities `[n, V]`.
-pub(crate) fn densities(log_probs: Tensor<2>, mixtures: &[&Drawn]) -> Result<Tensor<1>> {
+pub(crate) fn densities(log_probs: Tensor<2>, mixtures: &[&Mixture]) -> Result<Tensor<1>> {
     let (n, device) = (mixtures.len(), log_probs.device());
     let k = mixtures.iter().map(|mixture| mixture.tokens.len()).max().unwrap_or(0);
     let density = mixtures.first().map_or(Density::default(), |mixture| mixture.density);
     ensure!(mixtures.iter().all(|m| m.tokens.len() == m.perturbed.len()), "a mixture without the noise of its tokens");
     ensure!(mixtures.iter().all(|m| m.density == density), "mixtures of different densities");
-    let filled = |values: &mut dyn FnMut(&Drawn, usize) -> f32| {
+    let filled = |values: &mut dyn FnMut(&Mixture, usize) -> f32| {
         let all = mixtures.iter().flat_map(|mixture| (0..k).map(move |i| (mixture, i)));
         let all: Vec<f32> = all.map(|(m, i)| if i < m.tokens.len() { values(m, i) } else { 0.0 }).collect();
         Tensor::<2>::from_data(TensorData::new(all, [n, k]), &device)
     };
     let there = filled(&mut |_, _| 1.0);
     let perturbed = filled(&mut |mixture, i| mixture.perturbed[i]);
-    let id = |(mixture, i): (&&Drawn, usize)| mixture.tokens.get(i).copied().map_or(0, i64::from);
+    let id = |(mixture, i): (&&Mixture, usize)| mixture.tokens.get(i).copied().map_or(0, i64::from);
     let ids: Vec<i64> = mixtures.iter().flat_map(|m| (0..k).map(move |i| (m, i))).map(id).collect();
     let ids = Tensor::<2, Int>::from_data(TensorData::new(ids, [n, k]), &device);
     let log_p = log_probs.gather(1, ids);

@@ -21,13 +21,13 @@ mod stream;
 pub mod trace;
 mod unroll;
 
-pub use controller::{Blocks, Bounds, Closing, Controller};
+pub use controller::{BlockEnd, Blocks, Bounds, Controller};
 pub use decode::{Decode, DecodeSettings, Request, Switching, decode};
-pub(crate) use decode::{Watched, decode_named, decode_watched, ensure_positions, text_mask};
+pub(crate) use decode::{RowWatch, decode_named, decode_watched, ensure_positions, text_mask};
 pub use fork::Start;
 pub(crate) use fork::{Branch, Fork, Prefix};
 pub use reasoning::Reasoning;
-pub(crate) use row::Decoded;
+pub(crate) use row::FinishedRow;
 pub use sampling::Sampling;
 pub use sequence::Sequence;
 pub use source::{HiddenState, LatentSource, Source};
@@ -35,6 +35,6 @@ pub use stream::Gradient;
 pub(crate) use stream::{Piece, Stream, Wave};
 pub use trace::{End, Trace};
 pub(crate) use unroll::Waves;
-pub use unroll::{Unrolled, unroll};
+pub use unroll::{UnrolledStates, unroll};
 
 pub use crate::tokenizer::SwitchIds;

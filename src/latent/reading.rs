@@ -34,7 +34,7 @@ pub(super) struct Reader<'a> {
 
 /// What a row sees at its last position.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Seen<'a> {
+pub(super) enum PositionView<'a> {
     /// Logits `[V]`.
     Logits(&'a [f32]),
     /// Read already, on the device.
@@ -43,29 +43,29 @@ pub(super) enum Seen<'a> {
     NotFinite,
 }
 
-impl Seen<'_> {
+impl PositionView<'_> {
     pub fn is_finite(&self) -> bool {
         match self {
-            Seen::Logits(logits) => logits.iter().all(|x| x.is_finite()),
-            Seen::Read(_) => true,
-            Seen::NotFinite => false,
+            PositionView::Logits(logits) => logits.iter().all(|x| x.is_finite()),
+            PositionView::Read(_) => true,
+            PositionView::NotFinite => false,
         }
     }
 
     /// `[V]`; `None` where only a reading of them is left.
     pub fn logits(&self) -> Option<&[f32]> {
         match self {
-            Seen::Logits(logits) => Some(logits),
-            Seen::Read(_) | Seen::NotFinite => None,
+            PositionView::Logits(logits) => Some(logits),
+            PositionView::Read(_) | PositionView::NotFinite => None,
         }
     }
 
     /// `None` where the logits are not finite.
     pub fn read(&self, how: &Reader) -> Option<Reading> {
         match self {
-            Seen::Logits(logits) => Some(how.read(logits)),
-            Seen::Read(reading) => Some(*reading),
-            Seen::NotFinite => None,
+            PositionView::Logits(logits) => Some(how.read(logits)),
+            PositionView::Read(reading) => Some(*reading),
+            PositionView::NotFinite => None,
         }
     }
 }

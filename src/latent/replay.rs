@@ -5,7 +5,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 
 use super::SwitchIds;
 use super::decode::{Decode, Switching, text_mask};
-use super::gumbel::{self, Drawn, StoredMixtures};
+use super::gumbel::{self, Mixture, StoredMixtures};
 use super::sequence::Sequence;
 use super::stream::{Gradient, Wave};
 use super::trace::{PositionRole, Trace};
@@ -126,13 +126,13 @@ impl<'m> Replay<'m> {
     }
 
     /// The mixture that was drawn at a place.
-    fn drawn(&self, place: &Place) -> Option<&'m Drawn> {
+    fn drawn(&self, place: &Place) -> Option<&'m Mixture> {
         self.traces[place.trace].positions[place.response].drawn.as_ref()
     }
 
     /// Log-densities of drawn mixtures, `[n]`.
     fn densities(&self, wave: &Wave, places: &[Place]) -> Result<Tensor<1>> {
-        let mixtures: Vec<&Drawn> = places.iter().filter_map(|place| self.drawn(place)).collect();
+        let mixtures: Vec<&Mixture> = places.iter().filter_map(|place| self.drawn(place)).collect();
         gumbel::log_densities(self.how.model, self.states(wave, places), &mixtures)
     }
 

@@ -1,9 +1,9 @@
 //! One row of a decode: its mode (text, inside a block, ended), what it feeds next, what it leaves behind.
 
 use super::SwitchIds;
-use super::controller::{Closing, InBlock, InText};
+use super::controller::{BlockEnd, InBlock, InText};
 use super::decode::{Decode, Request, Switching, text_mask};
-use super::reading::{Reader, Reading, Seen};
+use super::reading::{PositionView, Reader, Reading};
 use super::sampling::{Key, log_softmax_and_entropy};
 use super::stream::Piece;
 use super::trace::{End, Position, PositionRole, Trace};
@@ -64,7 +64,7 @@ pub(super) fn text_masked(how: &Decode, draws_swi: bool) -> Vec<u32> {
 
 /// A finished row.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Decoded {
+pub(crate) struct FinishedRow {
     pub trace: Trace,
     /// Per position: logit of the watched token minus that of the best other one, at text positions.
     pub margins: Vec<Option<f64>>,
@@ -132,10 +132,10 @@ impl DecodingRow {
         (0..steps as u64).map(move |ahead| Key { position: key.position + ahead, ..key }.uniform(seed))
     }
 
-    pub fn decoded(self) -> Decoded {
+    pub fn decoded(self) -> FinishedRow {
         let Self { mut trace, margins, end, .. } = self;
         trace.end = end.unwrap_or(End::Budget);
-        Decoded { trace, margins }
+        FinishedRow { trace, margins }
     }
 
     fn key(&self) -> Key {
@@ -147,7 +147,7 @@ impl DecodingRow {
     }
 
     /// Decides what this row feeds next, from what it sees at its last position. An empty piece means it has ended.
-    pub fn choose(&mut self, seen: &Seen, how: &Decode) -> Piece {
+    pub fn choose(&mut self, seen: &PositionView, how: &Decode) -> Piece {
         if !seen.is_finite() {
             return self.not_finite();
         }
@@ -168,13 +168,13 @@ impl DecodingRow {
     }
 
     /// What weighs most in the mixture that would be fed here, where the rule goes by it.
-    fn top(&self, seen: &Seen, how: &Decode) -> Option<u32> {
+    fn top(&self, seen: &PositionView, how: &Decode) -> Option<u32> {
         let logits = seen.logits().filter(|_| how.controller.by_mixture())?;
         how.source.top(logits, self.key())
     }
 
     /// The entropy that the rule is told of, where the row reads `entropy`.
-    fn judged(seen: &Seen, how: &Decode, masked: &[u32], entropy: f64) -> f64 {
+    fn judged(seen: &PositionView, how: &Decode, masked: &[u32], entropy: f64) -> f64 {
         match (how.controller.temperature(), seen.logits()) {
             (temperature, Some(logits)) if temperature != 1.0 => log_softmax_and_entropy(logits, temperature, masked).1,
             _ => entropy,
@@ -183,7 +183,7 @@ impl DecodingRow {
 
     /// `after_block`: this is what a latent sees, and its block closed without a token; text comes next, not another block.
     /// `taken`: the token that the rule says comes next.
-    fn in_text(&mut self, seen: &Seen, how: &Decode, after_block: bool, taken: Option<u32>) -> Piece {
+    fn in_text(&mut self, seen: &PositionView, how: &Decode, after_block: bool, taken: Option<u32>) -> Piece {
         let settings = how.settings;
         let masked = text_masked(how, self.draws_swi(how));
         let marker = how.switch.map(|ids| ids.swi);
@@ -270,7 +270,7 @@ impl DecodingRow {
         self.latent(ids, self.blocks - 1, 0)
     }
 
-    fn in_block(&mut self, seen: &Seen, how: &Decode, ids: SwitchIds) -> Piece {
+    fn in_block(&mut self, seen: &PositionView, how: &Decode, ids: SwitchIds) -> Piece {
         let settings = how.settings;
         if self.switching == Switching::Empty {
             self.mode = Mode::Text;
@@ -306,11 +306,11 @@ impl DecodingRow {
         // A text that has ended goes on in no block either.
         let ended = !marked && settings.stop.contains(&at.drawn);
         let (kind, exit, says) = match how.controller.closes(&at) {
-            Closing::Drawn => (PositionRole::SwiEndSampled, Some(marker_logprob), None),
-            Closing::Forced => (PositionRole::SwiEndForced, None, None),
-            Closing::Says(token) => (PositionRole::SwiEndForced, None, Some(token)),
-            Closing::Stay if ended => (PositionRole::SwiEndForced, None, top),
-            Closing::Stay => match self.mode {
+            BlockEnd::Drawn => (PositionRole::SwiEndSampled, Some(marker_logprob), None),
+            BlockEnd::Forced => (PositionRole::SwiEndForced, None, None),
+            BlockEnd::Says(token) => (PositionRole::SwiEndForced, None, Some(token)),
+            BlockEnd::Stay if ended => (PositionRole::SwiEndForced, None, top),
+            BlockEnd::Stay => match self.mode {
                 Mode::Block { block, step } if marked => return self.latent(ids, block, step),
                 _ => return self.think(ids, how, Position::text(drawn, logprob, entropy)),
             },

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::controller::{Closing, Controller, InBlock, InText};
+use super::controller::{BlockEnd, Controller, InBlock, InText};
 
 /// SwiReasoning (Shi et al. 2026): begins with latents; text while the entropy has fallen below where the block began,
 /// latents again where it has risen above where the text began.
@@ -56,9 +56,9 @@ impl Controller for SwiReasoning {
         !at.answering && may && (at.visible + at.blocks == 0 || rises)
     }
 
-    fn closes(&self, at: &InBlock) -> Closing {
+    fn closes(&self, at: &InBlock) -> BlockEnd {
         let falls = at.entropy() < at.reference;
-        if falls || at.drawn == self.end || at.step >= self.limit { Closing::Forced } else { Closing::Stay }
+        if falls || at.drawn == self.end || at.step >= self.limit { BlockEnd::Forced } else { BlockEnd::Stay }
     }
 }
 
@@ -109,14 +109,14 @@ impl Controller for SoftThinking {
         !at.answering && at.visible == 0 && at.blocks == 0
     }
 
-    fn closes(&self, at: &InBlock) -> Closing {
+    fn closes(&self, at: &InBlock) -> BlockEnd {
         // The place where the block opened counts too.
         let backwards = at.entropies.iter().rev().chain([&at.reference]);
         let calm = backwards.take_while(|&&entropy| entropy < self.certain).count();
         if at.drawn == self.end || (self.patience > 0 && calm >= self.patience) {
-            return Closing::Says(self.end);
+            return BlockEnd::Says(self.end);
         }
-        if at.step >= self.limit { Closing::Forced } else { Closing::Stay }
+        if at.step >= self.limit { BlockEnd::Forced } else { BlockEnd::Stay }
     }
 }
 
@@ -142,8 +142,8 @@ mod tests {
         assert!(!rule.opens(&text(9, 2, 3, [1.0, 1.1])), "the budget is spent");
         assert!(!rule.opens(&InText { answering: true, ..text(4, 1, 3, [1.0, 1.1]) }), "thinking is over");
         let closes = |entropies: &[f64], drawn| rule.closes(&block(entropies, 1.0, drawn));
-        assert_eq!([closes(&[1.0], 0), closes(&[1.2, 0.9], 0)], [Closing::Stay, Closing::Forced]);
-        assert_eq!([closes(&[1.2], 9), closes(&[1.2; 5], 0)], [Closing::Forced, Closing::Forced]);
+        assert_eq!([closes(&[1.0], 0), closes(&[1.2, 0.9], 0)], [BlockEnd::Stay, BlockEnd::Forced]);
+        assert_eq!([closes(&[1.2], 9), closes(&[1.2; 5], 0)], [BlockEnd::Forced, BlockEnd::Forced]);
         assert_eq!([4, 5, 6].map(|token| rule.feeds(token)), [true, false, true]);
         assert_eq!([2, 3, 4].map(|switches| rule.imposes(switches)), [None, Some(9), Some(9)]);
         let free = SwiReasoning { budget: 0, switches: 0, ..rule };
@@ -155,10 +155,10 @@ mod tests {
         let rule = SoftThinking { certain: 0.1, patience: 2, temperature: 0.6, limit: 4, end: 9 };
         assert!(rule.opens(&text(0, 0, 0, [1.0, 1.0])) && !rule.opens(&text(1, 1, 1, [1.0, 2.0])));
         let closes = |entropies: &[f64], drawn| rule.closes(&block(entropies, 1.0, drawn));
-        assert_eq!([closes(&[0.0, 0.5, 0.0], 0), closes(&[0.5, 0.0, 0.0], 0)], [Closing::Stay, Closing::Says(9)]);
-        assert_eq!([closes(&[0.5], 9), closes(&[0.5; 4], 0)], [Closing::Says(9), Closing::Forced]);
-        assert_eq!(rule.closes(&block(&[0.0], 0.0, 0)), Closing::Says(9), "it was certain where the block opened");
+        assert_eq!([closes(&[0.0, 0.5, 0.0], 0), closes(&[0.5, 0.0, 0.0], 0)], [BlockEnd::Stay, BlockEnd::Says(9)]);
+        assert_eq!([closes(&[0.5], 9), closes(&[0.5; 4], 0)], [BlockEnd::Says(9), BlockEnd::Forced]);
+        assert_eq!(rule.closes(&block(&[0.0], 0.0, 0)), BlockEnd::Says(9), "it was certain where the block opened");
         let patient = SoftThinking { patience: 0, ..rule };
-        assert_eq!(patient.closes(&block(&[0.0; 3], 1.0, 0)), Closing::Stay, "patience 0 never stops cold");
+        assert_eq!(patient.closes(&block(&[0.0; 3], 1.0, 0)), BlockEnd::Stay, "patience 0 never stops cold");
     }
 }

@@ -68,14 +68,14 @@ pub(crate) struct Stream<'m> {
 }
 
 /// A stream of [`Gradient::Through`] that is kept without its model.
-pub(super) struct Parked {
+pub(super) struct ParkedStream {
     cache: KvCache,
     rows: Vec<usize>,
     next: Vec<usize>,
     last: Option<Tensor<2>>,
 }
 
-impl Parked {
+impl ParkedStream {
     /// The same rows, to be fed by the model that fed them before.
     pub fn go_on<'m>(&self, model: &'m Decoder, source: &'m dyn LatentSource) -> Stream<'m> {
         let Self { cache, rows, next, last } = self;
@@ -100,9 +100,9 @@ impl<'m> Stream<'m> {
         Self { model, frozen: None, source, gradient: Gradient::Through, cache, rows, next, last }
     }
 
-    pub(super) fn parked(self) -> Parked {
+    pub(super) fn parked(self) -> ParkedStream {
         let Self { cache, rows, next, last, .. } = self;
-        Parked { cache, rows, next, last }
+        ParkedStream { cache, rows, next, last }
     }
 
     pub fn new(model: &'m Decoder, source: &'m dyn LatentSource, gradient: Gradient, rows: Vec<usize>) -> Self {

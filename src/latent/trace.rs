@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::SwitchIds;
-use super::gumbel::Drawn;
+use super::gumbel::Mixture;
 use super::sequence::Sequence;
 
 /// What a response position is.
@@ -50,7 +50,7 @@ pub struct Position {
     pub p_exit: Option<f64>,
     /// The mixture that was drawn for this latent, where one was; `logprob` is then its log-density.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub drawn: Option<Drawn>,
+    pub drawn: Option<Mixture>,
 }
 
 impl Position {

@@ -100,7 +100,7 @@ fn piece_from(sequence: &Sequence, from: usize) -> Piece {
 
 /// All hidden states of an unrolled batch.
 #[derive(Clone, Debug)]
-pub struct Unrolled {
+pub struct UnrolledStates {
     /// After the final norm: `[N, D]`, in an order of its own.
     flat: Tensor<2>,
     /// `[B][position]` → row of `flat`.
@@ -109,7 +109,7 @@ pub struct Unrolled {
     pub cache: KvCache,
 }
 
-impl Unrolled {
+impl UnrolledStates {
     /// Hidden states at `(row of the batch, position)`, `[n, D]`.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ pub fn unroll(
     source: &dyn LatentSource,
     gradient: Gradient,
     hooks: &mut Hooks,
-) -> Result<Unrolled> {
+) -> Result<UnrolledStates> {
     let mut waves = Waves::new(model, sequences, source, gradient)?;
     let mut index: Vec<Vec<usize>> = sequences.iter().map(|s| vec![0; s.ids.len()]).collect();
     let mut parts = vec![];
@@ -170,5 +170,5 @@ pub fn unroll(
         offset += b * w;
         parts.push(wave.hidden.reshape([b * w, d]));
     }
-    Ok(Unrolled { flat: Tensor::cat(parts, 0), index, cache: waves.into_stream().cache().clone() })
+    Ok(UnrolledStates { flat: Tensor::cat(parts, 0), index, cache: waves.into_stream().cache().clone() })
 }

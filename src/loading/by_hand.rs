@@ -9,7 +9,7 @@ use super::{Checkpoint, Loaded};
 use crate::latent::{Decode, DecodeSettings, Gradient, Request, Sequence, Trace, Wave, Waves, decode};
 use crate::machine::Machine;
 use crate::model::checkpoint::peft::Apply;
-use crate::model::hooks::{Place, Recorded, Recording};
+use crate::model::hooks::{Place, RecordedTensor, Recording};
 use crate::model::{Activation, HookSpec, Hooks};
 use crate::text::Vocabulary;
 
@@ -101,7 +101,7 @@ impl Loaded {
         rows: &[Sequence],
         names: &[&str],
         hooks: Hooks,
-    ) -> Result<BTreeMap<String, Recorded>> {
+    ) -> Result<BTreeMap<String, RecordedTensor>> {
         ensure!(!names.is_empty(), "nothing to keep: name hook points, or `{LOGITS}`");
         let (logits, points): (Vec<&str>, Vec<&str>) = names.iter().partition(|name| **name == LOGITS);
         let specs = points.iter().map(|name| name.parse()).collect::<Result<Vec<HookSpec>>>()?;
@@ -116,7 +116,7 @@ impl Loaded {
         specs: &[HookSpec],
         logits: bool,
         hooks: Hooks,
-    ) -> Result<Vec<Recorded>> {
+    ) -> Result<Vec<RecordedTensor>> {
         let recording = Recording::of(specs, self.model.config())?;
         // A name of its own: these hooks borrow the recording too.
         let mut hooks: Hooks = hooks;

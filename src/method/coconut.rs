@@ -18,7 +18,7 @@ use super::Method;
 use super::batches::{lengths_of, per_epoch, sample_rng};
 use super::curriculum::block;
 use super::objective::CrossEntropy;
-use super::phase::{Context, Export, Phase, Supervised, Work};
+use super::phase::{Context, Export, Phase, SupervisedPhase, Work};
 use super::schedule::LrSchedule;
 use super::stages::Stages;
 use crate::corpus::{Corpus, Row};
@@ -43,7 +43,7 @@ impl Method for Coconut {
     }
 }
 
-fn coconut(context: Context<'_>) -> Result<Supervised<'_>> {
+fn coconut(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     curriculum(context, "coconut", context.recipe.coconut.clone(), Source::HiddenState)
 }
 
@@ -53,7 +53,7 @@ pub(super) fn curriculum<'a>(
     method: &'static str,
     settings: recipe::Coconut,
     source: Source,
-) -> Result<Supervised<'a>> {
+) -> Result<SupervisedPhase<'a>> {
     let lengths = lengths_of(&corpus.train);
     let stages = Stages::new(&settings.schedule(), per_epoch(lengths.len(), settings.batch));
     let (steps, last) = (stages.steps(), stages.last().map_or(0, |stage| stage.k));
@@ -74,7 +74,7 @@ pub(super) fn curriculum<'a>(
         let k = stage_of(&mut rng, scheduled, chains[i].len(), &drawn);
         Ok(row_at(corpus, &corpus.train[i], &chains[i], k, &drawn))
     };
-    Ok(Supervised {
+    Ok(SupervisedPhase {
         from: Some("base"),
         stream: "coconut",
         steps,

@@ -6,7 +6,7 @@ use anyhow::Result;
 use super::Method;
 use super::batches::per_epoch;
 use super::coconut::curriculum;
-use super::phase::{Context, Phase, Supervised, Work};
+use super::phase::{Context, Phase, SupervisedPhase, Work};
 use super::stages::Stages;
 use crate::latent::Source;
 use crate::recipe::{Coconut, Recipe, Stage};
@@ -28,7 +28,7 @@ impl Method for CoconutNoCurriculum {
     }
 }
 
-fn coconut_no_curriculum(context: Context<'_>) -> Result<Supervised<'_>> {
+fn coconut_no_curriculum(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let theirs = &context.recipe.coconut;
     let stages = Stages::new(&theirs.schedule(), per_epoch(context.corpus.train.len(), theirs.batch));
     let last = stages.last().map(|last| Stage { steps: stages.steps(), epochs: 0.0, ..last.clone() });

@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use super::Method;
 use super::coconut::curriculum;
-use super::phase::{Context, Phase, Supervised, Work};
+use super::phase::{Context, Phase, SupervisedPhase, Work};
 use crate::latent::Source;
 use crate::recipe::{Coconut, Recipe};
 
@@ -25,7 +25,7 @@ impl Method for CoconutNoThought {
     }
 }
 
-fn coconut_no_thought(context: Context<'_>) -> Result<Supervised<'_>> {
+fn coconut_no_thought(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let settings = Coconut { c: 0, ..context.recipe.coconut.clone() };
     curriculum(context, "coconut_no_thought", settings, Source::HiddenState)
 }

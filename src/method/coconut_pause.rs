@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::Method;
 use super::coconut::curriculum;
 use super::objective::{LossSums, Objective, losses_at, targets};
-use super::phase::{Context, Phase, Supervised, Work};
+use super::phase::{Context, Phase, SupervisedPhase, Work};
 use crate::corpus::Row;
 use crate::latent::{Gradient, LatentSource, Source};
 use crate::model::{Decoder, Hooks};
@@ -32,12 +32,12 @@ impl Method for CoconutPause {
     }
 }
 
-fn coconut_pause(context: Context<'_>) -> Result<Supervised<'_>> {
+fn coconut_pause(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let settings = Coconut { gradient: Gradient::Through, ..context.recipe.coconut.clone() };
     let source = Source::FixedEmbedding { token: context.corpus.switch.latent };
     let one_pass = settings.one_pass;
     let what = curriculum(context, "coconut_pause", settings, source)?;
-    Ok(if one_pass { Supervised { objective: Box::new(OnePass { source }), ..what } } else { what })
+    Ok(if one_pass { SupervisedPhase { objective: Box::new(OnePass { source }), ..what } } else { what })
 }
 
 /// Cross-entropy of the response, `<latent>` fed as any other token.

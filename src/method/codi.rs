@@ -20,7 +20,7 @@ use super::Method;
 use super::batches::{lengths_of, per_epoch};
 use super::curriculum::block;
 use super::objective::{Learnt, LossSums, Objective, response_losses};
-use super::phase::{Context, Phase, Supervised, Work};
+use super::phase::{Context, Phase, SupervisedPhase, Work};
 use super::schedule::LrSchedule;
 use crate::corpus::Row;
 use crate::latent::source::LatentSource;
@@ -47,7 +47,7 @@ impl Method for Codi {
     }
 }
 
-fn codi(context: Context<'_>) -> Result<Supervised<'_>> {
+fn codi(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     distilled(context, "codi", Source::Projection)
 }
 
@@ -56,7 +56,7 @@ pub(super) fn distilled<'a>(
     Context { recipe, corpus, .. }: Context<'a>,
     method: &'static str,
     source: Source,
-) -> Result<Supervised<'a>> {
+) -> Result<SupervisedPhase<'a>> {
     let settings = &recipe.codi;
     let lengths = lengths_of(&corpus.train);
     let epochs = (settings.epochs * per_epoch(lengths.len(), settings.batch) as f64).ceil() as usize;
@@ -71,7 +71,7 @@ pub(super) fn distilled<'a>(
         let taught = [&sample.response[..until], &sample.response[answer..]].concat();
         Ok(student.taught_by(Row::new(&sample.prompt, &taught, corpus.end)))
     };
-    Ok(Supervised {
+    Ok(SupervisedPhase {
         from: Some("base"),
         stream: "codi",
         steps,

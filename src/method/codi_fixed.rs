@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use super::Method;
 use super::codi::distilled;
-use super::phase::{Context, Phase, Supervised, Work};
+use super::phase::{Context, Phase, SupervisedPhase, Work};
 use crate::latent::Source;
 use crate::recipe::Recipe;
 
@@ -25,6 +25,6 @@ impl Method for CodiFixed {
     }
 }
 
-fn codi_fixed(context: Context<'_>) -> Result<Supervised<'_>> {
+fn codi_fixed(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     distilled(context, "codi_fixed", Source::FixedEmbedding { token: context.corpus.switch.latent })
 }

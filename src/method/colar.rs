@@ -27,7 +27,7 @@ use super::Method;
 use super::batches::{lengths_of, per_epoch, sample_rng};
 use super::curriculum::block;
 use super::objective::{Learnt, LossSums, Objective, Target, losses_at, targets};
-use super::phase::{Context, Phase, Supervised, Work};
+use super::phase::{Context, Phase, SupervisedPhase, Work};
 use super::schedule::LrSchedule;
 use crate::corpus::{Corpus, Row, Slot};
 use crate::latent::source::LatentSource;
@@ -54,7 +54,7 @@ impl Method for Colar {
     }
 }
 
-fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
+fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let settings = &recipe.colar;
     let lengths = lengths_of(&corpus.train);
     let epochs = (settings.epochs * per_epoch(lengths.len(), settings.batch) as f64).ceil() as usize;
@@ -65,7 +65,7 @@ fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> 
         let factor = settings.factors[rng.random_range(0..settings.factors.len())];
         Ok(row_at(corpus, &corpus.train[i], chains[i], (factor, settings.short), &mut rng))
     };
-    Ok(Supervised {
+    Ok(SupervisedPhase {
         from: Some("base"),
         stream: "colar",
         steps,
@@ -153,7 +153,7 @@ impl Objective for Slots {
 
 impl Slots {
     /// Per row the mean over what its head predicts of `(μ − e)² + σ² − entropy · H`, weighed by the row's tokens, summed.
-    fn head_loss(&self, model: &Decoder, rows: &[Row], losses: &Learnt, predicted: &[Predicted]) -> Result<Tensor<1>> {
+    fn head_loss(&self, model: &Decoder, rows: &[Row], losses: &Learnt, predicted: &[Prediction]) -> Result<Tensor<1>> {
         let head = model.heads.latent.as_ref().context("CoLaR learns with a latent head, and the model has none")?;
         let tokens: Vec<&[u32]> = predicted.iter().map(|p| p.tokens).collect();
         let before: Vec<(usize, usize)> = predicted.iter().map(|p| p.before).collect();
@@ -177,7 +177,7 @@ fn f32s<const R: usize>(x: Tensor<R>) -> Tensor<R> {
 }
 
 /// What the head predicts: tokens of which the sum over the root of their number is fed next.
-struct Predicted<'a> {
+struct Prediction<'a> {
     /// `(row, position)` of the state that it is predicted from.
     before: (usize, usize),
     tokens: &'a [u32],
@@ -185,17 +185,17 @@ struct Predicted<'a> {
 
 /// The tokens to be learnt (the text's, then a token of each slot), and what the head predicts: each slot and, with `closing`, what
 /// stands behind the last.
-fn learnt(rows: &[Row], latent: u32, closing: bool) -> (Vec<Target>, Vec<Predicted<'_>>) {
+fn learnt(rows: &[Row], latent: u32, closing: bool) -> (Vec<Target>, Vec<Prediction<'_>>) {
     let mut learnt = targets(rows, latent);
     let mut predicted = vec![];
     for (b, row) in rows.iter().enumerate() {
         let places: Vec<usize> = (0..row.ids.len()).filter(|&at| row.ids[at] == latent).collect();
         for (slot, &at) in row.slots.iter().zip(&places) {
             learnt.push((b, at - 1, slot.label));
-            predicted.push(Predicted { before: (b, at - 1), tokens: &slot.tokens });
+            predicted.push(Prediction { before: (b, at - 1), tokens: &slot.tokens });
         }
         if let (true, Some(&last)) = (closing, places.last()) {
-            predicted.push(Predicted { before: (b, last), tokens: &row.ids[last + 1..last + 2] });
+            predicted.push(Prediction { before: (b, last), tokens: &row.ids[last + 1..last + 2] });
         }
     }
     (learnt, predicted)

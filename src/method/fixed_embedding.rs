@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::Method;
-use super::phase::{Context, Phase, Supervised, Work};
+use super::phase::{Context, Phase, SupervisedPhase, Work};
 use super::switch::{self, curriculum_phase};
 use crate::latent::Source;
 use crate::recipe::Recipe;
@@ -29,7 +29,7 @@ impl Method for FixedEmbedding {
     }
 }
 
-fn fixed_embedding(context: Context<'_>) -> Result<Supervised<'_>> {
+fn fixed_embedding(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let source = Source::FixedEmbedding { token: context.corpus.switch.latent };
-    Ok(Supervised { exports: vec![], ..curriculum_phase(context, "fixed_embedding", source)? })
+    Ok(SupervisedPhase { exports: vec![], ..curriculum_phase(context, "fixed_embedding", source)? })
 }

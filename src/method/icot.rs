@@ -15,7 +15,7 @@ use rand::Rng;
 use super::Method;
 use super::batches::{lengths_of, per_epoch, sample_rng};
 use super::objective::CrossEntropy;
-use super::phase::{Context, Phase, Supervised, Work};
+use super::phase::{Context, Phase, SupervisedPhase, Work};
 use super::schedule::LrSchedule;
 use crate::corpus::Row;
 use crate::latent::Reasoning;
@@ -38,7 +38,7 @@ impl Method for Icot {
     }
 }
 
-fn icot(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
+fn icot(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let settings = &recipe.icot;
     let lengths = lengths_of(&corpus.train);
     let per_epoch = per_epoch(lengths.len(), settings.batch);
@@ -51,7 +51,7 @@ fn icot(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
         let offset = offset(settings.smoothing, sample_rng(recipe.seed, "icot", step, i).random());
         Ok(Row::rest(&corpus.train[i], removal.at(step).saturating_add(offset).min(chains[i]), corpus.end))
     };
-    Ok(Supervised {
+    Ok(SupervisedPhase {
         from: Some("base"),
         stream: "icot",
         steps,

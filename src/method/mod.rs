@@ -1,7 +1,7 @@
 //! Methods as values: what a method trains, in which phases, and how its checkpoints reason. One file a method, one line below.
 //!
 //! A method declares; `train` drives. A [`Phase`] says where its weights come from and what is done; a supervised one
-//! ([`Supervised`]) says how a sample looks at a step (ids, which positions are latent), what the loss is ([`Objective`]), and
+//! ([`SupervisedPhase`]) says how a sample looks at a step (ids, which positions are latent), what the loss is ([`Objective`]), and
 //! with which latent source and controller the result is decoded ([`Reasoning`]). A method never sees a run.
 //!
 //! Phases of the same name are the same work: in a run with several methods each is trained once.
@@ -15,7 +15,7 @@ mod schedule;
 mod stages;
 
 pub use objective::{CrossEntropy, LossSums, Objective};
-pub use phase::{Context, Export, Phase, Supervised, Work};
+pub use phase::{Context, Export, Phase, SupervisedPhase, Work};
 pub use schedule::LrSchedule;
 
 use anyhow::{Result, bail};

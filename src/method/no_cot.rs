@@ -5,7 +5,7 @@ use anyhow::Result;
 
 use super::Method;
 use super::objective::CrossEntropy;
-use super::phase::{Context, Phase, Supervised, Work};
+use super::phase::{Context, Phase, SupervisedPhase, Work};
 use super::schedule::LrSchedule;
 use super::text_cot::BASE;
 use crate::corpus::Row;
@@ -34,10 +34,10 @@ pub(super) fn start(recipe: &Recipe) -> Option<&'static str> {
     recipe.no_cot.from_base.then_some(BASE.name)
 }
 
-pub(super) fn no_cot(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
+pub(super) fn no_cot(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let (base, steps) = (&recipe.base, recipe.no_cot.steps);
     let rows: Vec<Row> = corpus.train.iter().map(|s| Row::answer_only(s, corpus.end)).collect::<Result<_>>()?;
-    Ok(Supervised {
+    Ok(SupervisedPhase {
         from: start(recipe),
         stream: "no_cot",
         steps,

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use burn::tensor::Tensor;
 
 use crate::corpus::Row;
-use crate::latent::{Gradient, LatentSource, Sequence, Source, Unrolled, unroll};
+use crate::latent::{Gradient, LatentSource, Sequence, Source, UnrolledStates, unroll};
 use crate::model::heads::HeadSizes;
 use crate::model::{Decoder, Hooks};
 use crate::ops::Targets;
@@ -102,7 +102,7 @@ pub(super) struct Learnt {
     /// −log p(target), in the order of `targets`.
     pub losses: Tensor<1>,
     pub correct: usize,
-    pub all: Unrolled,
+    pub all: UnrolledStates,
 }
 
 /// [`response_loss`] before it is summed.

@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::Method;
 use super::no_cot;
 use super::objective::CrossEntropy;
-use super::phase::{Context, Phase, Supervised, Work};
+use super::phase::{Context, Phase, SupervisedPhase, Work};
 use super::text_cot::BASE;
 use crate::latent::{Blocks, Gradient, Reasoning, Source};
 use crate::recipe::Recipe;
@@ -32,13 +32,13 @@ impl Method for Pause {
     }
 }
 
-fn pause(context: Context<'_>) -> Result<Supervised<'_>> {
+fn pause(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let Context { recipe, corpus, .. } = context;
     let (m, latent) = (recipe.pause.tokens, corpus.switch.latent);
     let source = Source::FixedEmbedding { token: latent };
     let pauses = vec![latent; m];
     let answer = no_cot::no_cot(context)?;
-    Ok(Supervised {
+    Ok(SupervisedPhase {
         row: Box::new(move |step, i| Ok((answer.row)(step, i)?.after(&pauses))),
         objective: Box::new(CrossEntropy { source, gradient: Gradient::Through }),
         reasoning: Reasoning {

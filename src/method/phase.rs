@@ -7,7 +7,7 @@ use super::schedule::LrSchedule;
 use crate::corpus::{Corpus, Row};
 use crate::latent::Reasoning;
 use crate::recipe::{Grpo, Recipe, Stage};
-use crate::text::tagging::Tagged;
+use crate::text::tagging::TaggedLine;
 
 /// One step of a method's training, with a checkpoint of its own (but for the annotation).
 pub struct Phase {
@@ -19,7 +19,7 @@ pub struct Phase {
 /// What a phase does.
 pub enum Work {
     /// Learns from rows.
-    Supervised(for<'a> fn(Context<'a>) -> Result<Supervised<'a>>),
+    Supervised(for<'a> fn(Context<'a>) -> Result<SupervisedPhase<'a>>),
     /// Scores the training corpus with the annotator of the phase `base` and tags it.
     Annotate,
     /// Takes over a checkpoint inside another phase, whose name the recipe says, as it is, and measures it.
@@ -36,14 +36,14 @@ pub struct Context<'a> {
     pub recipe: &'a Recipe,
     pub corpus: &'a Corpus,
     /// The annotation, in the order of the corpus; empty in a run without one.
-    pub tagged: &'a [Tagged],
+    pub tagged: &'a [TaggedLine],
 }
 
 /// A row of the corpus as it looks at a step.
 pub(crate) type RowAt<'a> = Box<dyn Fn(usize, usize) -> Result<Row> + 'a>;
 
 /// A supervised phase.
-pub struct Supervised<'a> {
+pub struct SupervisedPhase<'a> {
     /// The phase whose checkpoint it starts from; `None` for the initial model.
     pub from: Option<&'static str>,
     /// Names the order in which samples are drawn: phases to be compared draw alike.

@@ -120,7 +120,7 @@ mod tests {
     use super::super::{ALL, Context};
     use super::*;
     use crate::corpus::Corpus;
-    use crate::text::tagging::Tagged;
+    use crate::text::tagging::TaggedLine;
 
     fn phases(recipe: &Recipe) -> Vec<Phase> {
         let mut all: Vec<Phase> = vec![];
@@ -133,7 +133,12 @@ mod tests {
     }
 
     /// Everything that a declaration says.
-    fn declared(phase: &Phase, recipe: &Recipe, corpus: &Corpus, tagged: &[Tagged]) -> (Option<&'static str>, String) {
+    fn declared(
+        phase: &Phase,
+        recipe: &Recipe,
+        corpus: &Corpus,
+        tagged: &[TaggedLine],
+    ) -> (Option<&'static str>, String) {
         let Work::Supervised(declare) = phase.work else { panic!("{}: not supervised", phase.name) };
         let what = declare(Context { recipe, corpus, tagged }).expect("a declaration");
         let rows: Vec<_> = (0..what.steps).map(|step| (what.row)(step, step % what.lengths.len())).collect();
@@ -184,10 +189,10 @@ mod tests {
             ["data.rows=40", "evaluation.problems=4", "grpo.from_step=0"].map(str::to_owned).to_vec();
         let recipe = Recipe::resolve("smoke", &set).expect("a recipe");
         let corpus = Corpus::build(&recipe, None).expect("a corpus");
-        let tagged: Vec<Tagged> = corpus
+        let tagged: Vec<TaggedLine> = corpus
             .train
             .iter()
-            .map(|s| Tagged {
+            .map(|s| TaggedLine {
                 id: s.id.clone(),
                 spans: vec![std::ops::Range { start: 1, end: s.response.len().min(5) }],
                 latents: 0,

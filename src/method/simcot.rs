@@ -21,7 +21,7 @@ use super::Method;
 use super::coconut::{curriculum, step_ends};
 use super::codi::{counts, like};
 use super::objective::{Learnt, LossSums, Objective, response_losses};
-use super::phase::{Context, Phase, Supervised, Work};
+use super::phase::{Context, Phase, SupervisedPhase, Work};
 use crate::corpus::{Corpus, Row, Slot};
 use crate::latent::{Gradient, LatentSource, Source};
 use crate::model::heads::HeadSizes;
@@ -46,7 +46,7 @@ impl Method for SimCot {
     }
 }
 
-fn simcot(context: Context<'_>) -> Result<Supervised<'_>> {
+fn simcot(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let Context { recipe, corpus, .. } = context;
     let settings = &recipe.coconut;
     let plain = curriculum(context, "simcot", settings.clone(), Source::HiddenState)?;
@@ -57,8 +57,8 @@ fn simcot(context: Context<'_>) -> Result<Supervised<'_>> {
         let slots = thoughts(&row, &corpus.train[i], &chains[i], (settings.c, settings.all_latents), corpus);
         Ok(Row { slots, ..row })
     };
-    let objective = Spelled { weight: recipe.simcot.weight, gradient: settings.gradient };
-    Ok(Supervised { row: Box::new(row), objective: Box::new(objective), ..plain })
+    let objective = ThoughtLoss { weight: recipe.simcot.weight, gradient: settings.gradient };
+    Ok(SupervisedPhase { row: Box::new(row), objective: Box::new(objective), ..plain })
 }
 
 /// What each thought of a row stands for: its steps that are gone, or `all` of them.
@@ -82,12 +82,12 @@ fn thoughts(row: &Row, sample: &Sample, ends: &[usize], (c, all): (usize, bool),
 }
 
 /// Cross-entropy of the response, and per row `weight · (the mean loss of a thought)`, weighed by the row's tokens.
-struct Spelled {
+struct ThoughtLoss {
     weight: f64,
     gradient: Gradient,
 }
 
-impl Objective for Spelled {
+impl Objective for ThoughtLoss {
     fn sums(&self, model: &Decoder, rows: &[Row], latent: u32) -> Result<LossSums> {
         let learnt = response_losses(model, rows, latent, &Source::HiddenState, self.gradient, &mut Hooks::none())?;
         let mut loss = learnt.losses.clone().sum();

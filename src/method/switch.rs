@@ -10,14 +10,14 @@ use super::Method;
 use super::batches::{lengths_of, per_epoch, sample_rng};
 use super::curriculum::{At, latents, staged};
 use super::objective::CrossEntropy;
-use super::phase::{Context, Export, Phase, RowAt, Supervised, Work};
+use super::phase::{Context, Export, Phase, RowAt, SupervisedPhase, Work};
 use super::schedule::LrSchedule;
 use super::stages::Stages;
 use super::text_cot::BASE;
 use crate::corpus::Row;
 use crate::latent::{Blocks, Reasoning, Source};
 use crate::recipe::{Latent, Recipe};
-use crate::text::tagging::Tagged;
+use crate::text::tagging::TaggedLine;
 
 pub struct Switch;
 
@@ -72,7 +72,7 @@ pub(super) fn up_to_boundary() -> Vec<Phase> {
 }
 
 /// Phase 1: cross-entropy on tagged responses. Its blocks hold text: it is decoded without switching.
-fn boundary(context: Context<'_>) -> Result<Supervised<'_>> {
+fn boundary(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let Context { recipe, corpus, tagged } = context;
     let settings = &recipe.boundary;
     let lengths = lengths_of(&corpus.train);
@@ -83,7 +83,7 @@ fn boundary(context: Context<'_>) -> Result<Supervised<'_>> {
         let plain = rng.random::<f64>() < settings.untagged;
         Ok(row_at(context, i, if plain { &[] } else { &tagged[i].spans }, &[], At::TEXT))
     });
-    Ok(Supervised {
+    Ok(SupervisedPhase {
         from: Some("base"),
         stream: "boundary",
         steps,
@@ -100,12 +100,12 @@ fn boundary(context: Context<'_>) -> Result<Supervised<'_>> {
 }
 
 /// Phase 2, and what is kept of it: the end of each stage, and where GRPO starts.
-fn sft(context: Context<'_>) -> Result<Supervised<'_>> {
+fn sft(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     curriculum_phase(context, "switch", Source::HiddenState)
 }
 
 /// Phase 2 with this source at latent positions: text in the blocks becomes latents, stage by stage.
-pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: Source) -> Result<Supervised<'a>> {
+pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: Source) -> Result<SupervisedPhase<'a>> {
     let Context { recipe, corpus, tagged } = context;
     let settings = &recipe.latent;
     let lengths = lengths_of(&corpus.train);
@@ -144,7 +144,7 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
         let keep: Vec<bool> = tagged[i].spans.iter().map(|_| rng.random::<f64>() < settings.keep_text).collect();
         Ok(row_at(context, i, &tagged[i].spans, &keep, at))
     });
-    Ok(Supervised {
+    Ok(SupervisedPhase {
         from: Some("boundary"),
         stream: "latent",
         steps,
@@ -161,7 +161,7 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
 }
 
 /// Lengths of the blocks at a point of the curriculum, ascending.
-fn dwell(tagged: &[Tagged], at: At, settings: &Latent) -> Vec<usize> {
+fn dwell(tagged: &[TaggedLine], at: At, settings: &Latent) -> Vec<usize> {
     let lengths: BTreeSet<usize> = tagged.iter().flat_map(|t| &t.spans).map(|s| latents(s, at, settings)).collect();
     lengths.into_iter().collect()
 }

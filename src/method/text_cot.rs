@@ -4,7 +4,7 @@
 use anyhow::Result;
 
 use super::objective::CrossEntropy;
-use super::phase::{Context, Phase, Supervised, Work};
+use super::phase::{Context, Phase, SupervisedPhase, Work};
 use super::schedule::LrSchedule;
 use super::{Method, batches::lengths_of};
 use crate::corpus::Row;
@@ -29,10 +29,10 @@ impl Method for TextCot {
 
 pub(super) const BASE: Phase = Phase { name: "base", work: Work::Supervised(base) };
 
-fn base(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
+fn base(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let settings = &recipe.base;
     let (samples, end) = (&corpus.train, corpus.end);
-    Ok(Supervised {
+    Ok(SupervisedPhase {
         from: None,
         stream: "base",
         steps: settings.steps,

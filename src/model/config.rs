@@ -15,7 +15,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-pub use extras::{Experts, Extras, Sliding};
+pub use extras::{Experts, Extras, SlidingWindow};
 pub use rope::{Llama3Scaling, RopeScaling, YarnScaling};
 
 names! {
@@ -367,7 +367,7 @@ impl ModelConfig {
             Family::Qwen3 | Family::Qwen2 => {
                 out["use_sliding_window"] = json!(sliding.is_some());
                 out["sliding_window"] = window;
-                out["max_window_layers"] = json!(sliding.map_or(self.num_hidden_layers, Sliding::full_before));
+                out["max_window_layers"] = json!(sliding.map_or(self.num_hidden_layers, SlidingWindow::full_before));
                 if let Some(sliding) = sliding {
                     out["layer_types"] = sliding.to_json();
                 }
@@ -382,7 +382,7 @@ impl ModelConfig {
             Family::Llama => out["mlp_bias"] = json!(false),
             Family::Mistral => out["sliding_window"] = window, // without the key it would be 4096
             Family::Gemma2 => {
-                let full = Sliding { window: 1, layers: vec![false; self.num_hidden_layers] };
+                let full = SlidingWindow { window: 1, layers: vec![false; self.num_hidden_layers] };
                 out["layer_types"] = sliding.unwrap_or(&full).to_json();
                 out["sliding_window"] = window;
                 out["hidden_activation"] = out["hidden_act"].clone();

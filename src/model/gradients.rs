@@ -15,7 +15,7 @@ use crate::ops::sum_of_squares;
 /// # Errors
 /// A device that cannot hand its data over.
 pub fn gradients_by_name(model: &Decoder, grads: &GradientsParams) -> Result<Vec<(String, HostTensor)>> {
-    let mut visitor = Read { names: Names::default(), grads, out: vec![], error: None };
+    let mut visitor = GradientReader { names: Names::default(), grads, out: vec![], error: None };
     model.visit(&mut visitor);
     visitor.error.map_or(Ok(visitor.out), Err)
 }
@@ -98,14 +98,14 @@ impl ModuleVisitor for Scale<'_> {
     }
 }
 
-struct Read<'a> {
+struct GradientReader<'a> {
     names: Names,
     grads: &'a GradientsParams,
     out: Vec<(String, HostTensor)>,
     error: Option<anyhow::Error>,
 }
 
-impl ModuleVisitor for Read<'_> {
+impl ModuleVisitor for GradientReader<'_> {
     follow_names!();
 
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {

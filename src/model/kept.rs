@@ -11,8 +11,8 @@ use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 use super::checkpoint::{ModelFiles, expected_parameters};
 use super::decoder::Decoder;
 use super::linear::{Linear, Matrix};
-use crate::ops::stored::{Format, Stored};
-pub use matrix::Kept;
+use crate::ops::stored::{Format, StoredMatrix};
+pub use matrix::AdaptedMatrix;
 
 /// Weights from which on matrices stored as f32 are kept too. A row of x is then read against rows of the matrix that lie one behind the
 /// other, a tenth faster where memory is what it waits for; a smaller model lies in the cache, where parameters are faster.
@@ -66,7 +66,7 @@ impl Decoder {
         checkpoint: &ModelFiles,
         floats: bool,
         device: &Device,
-        mut form: impl FnMut(Stored) -> Stored,
+        mut form: impl FnMut(StoredMatrix) -> StoredMatrix,
     ) -> Result<Self> {
         let make = &mut |name: &str, [d_out, d_in]: [usize; 2]| {
             let Some(matrix) = checkpoint.stored(name, floats)? else { return Ok(Matrix::unset(device)) };
@@ -76,7 +76,7 @@ impl Decoder {
                 [matrix.rows(), matrix.width()],
                 [d_out, d_in]
             );
-            Ok(Matrix::Kept(Kept::new(form(matrix), checkpoint.factors(name)?, device)?))
+            Ok(Matrix::Kept(AdaptedMatrix::new(form(matrix), checkpoint.factors(name)?, device)?))
         };
         let decoder = Self::new(&checkpoint.config, device, make)?;
         let get = |name: &str| {

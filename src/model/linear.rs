@@ -5,7 +5,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Int, Tensor};
 
 use super::decoder::Make;
-use super::kept::Kept;
+use super::kept::AdaptedMatrix;
 use super::kept::matrix::index;
 use crate::ops::{
     self, linear, linear_stored, linear_stored_three, linear_stored_two, linear_three, linear_transposed, linear_two,
@@ -18,7 +18,7 @@ pub enum Matrix {
     /// Floats that can be trained, in the layout of whoever holds it.
     Dense(Param<Tensor<2>>),
     /// Frozen, as the file stores it.
-    Kept(Kept),
+    Kept(AdaptedMatrix),
 }
 
 impl Matrix {

@@ -24,7 +24,7 @@ pub use config::ModelConfig;
 pub(crate) use decoder::Half;
 pub use decoder::{Block, Decoder};
 pub use hooks::{Activation, HookPoint, HookSpec, Hooks, PointKind, Select, Site};
-pub use kept::Kept;
+pub use kept::AdaptedMatrix;
 pub use linear::{Linear, Matrix};
 pub use mlp::{Experts, FeedForward, Mlp};
 pub use norm::Norm;

@@ -155,7 +155,7 @@ impl Decoder {
     #[must_use]
     pub(crate) fn trained_on(self, device: &Device) -> Self {
         let strategy = device.gradient_checkpointing_strategy().unwrap_or_default();
-        self.map(&mut Trained { strategy, whole: true })
+        self.map(&mut TrainableMap { strategy, whole: true })
     }
 
     /// Back on a device with autodiff: what was trained there before is trained again ([`Module::train`]), with its way of keeping
@@ -163,7 +163,7 @@ impl Decoder {
     #[must_use]
     pub(crate) fn trained_again_on(self, device: &Device) -> Self {
         let strategy = device.gradient_checkpointing_strategy().unwrap_or_default();
-        self.train().map(&mut Trained { strategy, whole: false })
+        self.train().map(&mut TrainableMap { strategy, whole: false })
     }
 }
 
@@ -171,12 +171,12 @@ fn is_of_heads(tensor: &Result<(String, HostTensor)>) -> bool {
     tensor.as_ref().is_ok_and(|(name, _)| name.starts_with(HEADS))
 }
 
-struct Trained {
+struct TrainableMap {
     strategy: GradientCheckpointingStrategy,
     whole: bool,
 }
 
-impl ModuleMapper for Trained {
+impl ModuleMapper for TrainableMap {
     fn map_float<const R: usize>(&mut self, param: Param<Tensor<R>>) -> Param<Tensor<R>> {
         let trained = self.whole || param.is_require_grad();
         let (id, value, mapper) = param.consume();

@@ -7,33 +7,33 @@ use anyhow::{Result, ensure};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
-use super::cube::Packed;
+use super::cube::DeviceMatrix;
 use super::like_parts;
-use super::stored::Stored;
+use super::stored::StoredMatrix;
 
 /// `[rows, width]`, as its file stores it.
 #[derive(Clone, Debug)]
-pub enum Frozen {
-    Host(Arc<Stored>),
+pub enum FrozenMatrix {
+    Host(Arc<StoredMatrix>),
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
-    Device(Arc<Packed>),
+    Device(Arc<DeviceMatrix>),
 }
 
 /// Rows that are widened at once where all are read.
 const TOGETHER: usize = 1024;
 
-impl Frozen {
+impl FrozenMatrix {
     /// Moves a matrix to where a model computes.
     ///
     /// # Errors
     /// A GPU that does not take it, or in a build that has no kernels for it.
-    pub fn new(stored: Stored, device: &Device) -> Result<Self> {
+    pub fn new(stored: StoredMatrix, device: &Device) -> Result<Self> {
         if super::is_cpu(device) {
             return Ok(Self::Host(Arc::new(stored)));
         }
         ensure!(!stored.rounds_inputs(), "inputs are rounded to bf16 on the CPU only");
         #[cfg(all(feature = "gpu", not(feature = "fusion")))]
-        return Ok(Self::Device(Arc::new(Packed::new(stored, device)?)));
+        return Ok(Self::Device(Arc::new(DeviceMatrix::new(stored, device)?)));
         #[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
         anyhow::bail!("{device:?}: this build keeps weights as they are stored on the CPU only")
     }
@@ -153,7 +153,7 @@ impl Frozen {
     ///
     /// # Panics
     /// Where it lies on a GPU: x on the CPU and a matrix elsewhere have no product, as in Burn.
-    pub(super) fn host(&self) -> &Stored {
+    pub(super) fn host(&self) -> &StoredMatrix {
         match self {
             Self::Host(stored) => stored,
             #[cfg(all(feature = "gpu", not(feature = "fusion")))]
@@ -166,7 +166,7 @@ impl Frozen {
     /// # Panics
     /// Where it lies on the host.
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
-    pub(super) fn on_device(&self) -> &Packed {
+    pub(super) fn on_device(&self) -> &DeviceMatrix {
         match self {
             Self::Host(_) => panic!("a product of x on a GPU with a matrix on the host"),
             Self::Device(packed) => packed,

@@ -3,7 +3,7 @@
 use burn::tensor::Tensor;
 use burn::tensor::module::linear as composed;
 
-use super::frozen::Frozen;
+use super::frozen::FrozenMatrix;
 use super::{fused, matmul};
 
 /// `x W`: x `[B, L, K]`, W `[K, N]` → `[B, L, N]`.
@@ -29,7 +29,7 @@ pub fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
 }
 
 /// `x Wᵀ` with W `[N, K]` kept as its file stores it: x `[B, L, K]` in f32 → `[B, L, N]`. Only x has a gradient.
-pub fn linear_stored(x: Tensor<3>, weight: &Frozen) -> Tensor<3> {
+pub fn linear_stored(x: Tensor<3>, weight: &FrozenMatrix) -> Tensor<3> {
     fused::linear_stored(x, weight.clone())
 }
 
@@ -55,23 +55,23 @@ fn is_inference(x: &Tensor<3>, weights: &[Tensor<2>]) -> bool {
 }
 
 /// [`linear_stored`] of one input with two weights.
-pub(crate) fn linear_stored_two(x: Tensor<3>, weights: [&Frozen; 2]) -> [Tensor<3>; 2] {
+pub(crate) fn linear_stored_two(x: Tensor<3>, weights: [&FrozenMatrix; 2]) -> [Tensor<3>; 2] {
     match x.is_autodiff() || !fused::is_cpu_fused(&x) {
         true => weights.map(|weight| linear_stored(x.clone(), weight)),
-        false => fused::linear_stored_two(x, weights.map(Frozen::clone)),
+        false => fused::linear_stored_two(x, weights.map(FrozenMatrix::clone)),
     }
 }
 
 /// [`linear_stored`] of one input with three weights.
-pub(crate) fn linear_stored_three(x: Tensor<3>, weights: [&Frozen; 3]) -> [Tensor<3>; 3] {
+pub(crate) fn linear_stored_three(x: Tensor<3>, weights: [&FrozenMatrix; 3]) -> [Tensor<3>; 3] {
     match x.is_autodiff() || !fused::is_cpu_fused(&x) {
         true => weights.map(|weight| linear_stored(x.clone(), weight)),
-        false => fused::linear_stored_three(x, weights.map(Frozen::clone)),
+        false => fused::linear_stored_three(x, weights.map(FrozenMatrix::clone)),
     }
 }
 
 /// `y W`: `[B, L, N]` → `[B, L, K]`, what a gradient passes through.
-pub(crate) fn linear_stored_back(y: Tensor<3>, weight: &Frozen) -> Tensor<3> {
+pub(crate) fn linear_stored_back(y: Tensor<3>, weight: &FrozenMatrix) -> Tensor<3> {
     fused::linear_stored_back(y, weight.clone())
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn is_shared(weight: &Tensor<2>, rows: usize) -> bool {
 }
 
 /// Whether a product with a weight kept as stored is shared.
-pub(crate) fn is_stored_shared(weight: &Frozen, rows: usize) -> bool {
+pub(crate) fn is_stored_shared(weight: &FrozenMatrix, rows: usize) -> bool {
     !weight.is_on_device() && fused::is_shared(weight.rows() * weight.width(), rows)
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use burn::tensor::{Bool, DType, FloatDType, Int, Tensor, TensorData};
 
-use super::frozen::Frozen;
+use super::frozen::FrozenMatrix;
 use super::{MASKED, fused, like_parts, matmul, wide};
 
 /// Log-probability of each target: logits `[B, L, V]`, targets `[B, L]` → `[B, L]` (nats).
@@ -55,7 +55,7 @@ pub fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tenso
 pub(crate) fn head_loss_stored(
     hidden: Tensor<2>,
     learnt: Tensor<2>,
-    stored: &Frozen,
+    stored: &FrozenMatrix,
     targets: Targets,
 ) -> (Tensor<1>, Tensor<1>) {
     fused::head_loss_stored(hidden, learnt, stored.clone(), targets)

@@ -27,7 +27,7 @@ pub use attention::{additive_mask, attend, attend_in_parts, causal_mask, grouped
 pub(crate) use attention::{grouped_scores, grouped_values};
 pub use cpu::{Cpu, VARIABLE as CPU_VARIABLE};
 pub use fits::{TooLarge, ensure_attention_fits, ensure_fits};
-pub use frozen::Frozen;
+pub use frozen::FrozenMatrix;
 pub(crate) use fused::{is_cpu, is_fused};
 pub(crate) use linear::{
     is_shared, is_stored_shared, linear_stored_back, linear_stored_three, linear_stored_two, linear_three, linear_two,

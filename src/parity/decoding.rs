@@ -3,8 +3,8 @@
 use anyhow::Result;
 use burn::tensor::Device;
 
-use super::reference::{Found, relative};
-use super::{Compared, Fixtures};
+use super::reference::{Deviation, relative};
+use super::{Comparison, Fixtures};
 use crate::latent::{
     Blocks, Decode, DecodeSettings, HiddenState, Request, Sampling, SwitchIds, Switching, Trace, decode,
 };
@@ -14,7 +14,7 @@ use crate::model::{Decoder, Hooks, ModelConfig};
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 
 /// Greedy decoding with a block of latents in each row. A step that takes another token counts as infinitely far off.
-pub(super) fn against_one_row_on_the_cpu(fixtures: &Fixtures) -> Result<Compared> {
+pub(super) fn against_one_row_on_the_cpu(fixtures: &Fixtures) -> Result<Comparison> {
     let prompts: Vec<Vec<u32>> = [5, 8, 3, 11].map(|n| (0..n).map(|i| (i * 11 + n) % 90).collect()).to_vec();
     let requests: Vec<Request> =
         prompts.into_iter().enumerate().map(|(problem, prompt)| Request { problem, prompt, rollout: 0 }).collect();
@@ -26,11 +26,11 @@ pub(super) fn against_one_row_on_the_cpu(fixtures: &Fixtures) -> Result<Compared
             all.push(difference(ours, &theirs)?);
         }
     }
-    Ok(Compared::new("decoding with latents: tokens, and log-probabilities against one row on the CPU", 1e-5, all))
+    Ok(Comparison::new("decoding with latents: tokens, and log-probabilities against one row on the CPU", 1e-5, all))
 }
 
 /// A decode against one row, with a vocabulary of Qwen3's size and drawn tokens: what a device decides itself, for several steps between two reads.
-pub(super) fn drawn_from_a_large_vocabulary(fixtures: &Fixtures) -> Result<Compared> {
+pub(super) fn drawn_from_a_large_vocabulary(fixtures: &Fixtures) -> Result<Comparison> {
     let cpu = Machine::default().device;
     let small = fixtures.tiny("qwen3_tied", &cpu)?;
     let config = ModelConfig { vocab_size: 151_672, ..small.config().clone() };
@@ -56,7 +56,7 @@ pub(super) fn drawn_from_a_large_vocabulary(fixtures: &Fixtures) -> Result<Compa
             all.push(difference(ours, theirs)?);
         }
     }
-    Ok(Compared::new(
+    Ok(Comparison::new(
         "decoding ahead of the host, 151,672 tokens: tokens, and log-probabilities against the CPU's",
         1e-5,
         all,
@@ -80,10 +80,10 @@ fn decoded(
     decode(how, requests, 1, &mut Hooks::none())
 }
 
-fn difference(ours: &Trace, theirs: &Trace) -> Result<Found> {
+fn difference(ours: &Trace, theirs: &Trace) -> Result<Deviation> {
     let steps = |trace: &Trace| trace.positions.iter().map(|p| (p.token, p.kind)).collect::<Vec<_>>();
     if steps(ours) != steps(theirs) {
-        return Ok(Found { off: f64::INFINITY, values: theirs.positions.len() });
+        return Ok(Deviation { off: f64::INFINITY, values: theirs.positions.len() });
     }
     let logprobs = |trace: &Trace| {
         let of = trace.positions.iter().flat_map(|p| [p.logprob, p.p_exit]);

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 
-use super::recorder::{Call, Recorded, by_position, padded, pieces, ragged, record};
-use super::reference::{Found, References, read, relative, rows};
-use super::{Compared, Fixtures};
+use super::recorder::{Call, Recordings, by_position, padded, pieces, ragged, record};
+use super::reference::{Deviation, References, read, relative, rows};
+use super::{Comparison, Fixtures};
 use crate::model::Decoder;
 
 /// The bound of the parity requirement, relative to the largest reference value.
@@ -16,18 +16,18 @@ const BOUND: f64 = 1e-5;
 ///
 /// # Errors
 /// A point that only one of the two has, and as the model's.
-pub fn hooks(fixtures: &Fixtures, name: &str) -> Result<Vec<Compared>> {
+pub fn hooks(fixtures: &Fixtures, name: &str) -> Result<Vec<Comparison>> {
     let model = fixtures.tiny(name, &fixtures.device)?;
     compare_hooks(&model, &read(&fixtures.path(&format!("tiny/{name}/reference.safetensors")))?, name)
 }
 
 /// Compares the hooks of any model that should have these reference values.
-pub fn compare_hooks(model: &Decoder, references: &References, name: &str) -> Result<Vec<Compared>> {
+pub fn compare_hooks(model: &Decoder, references: &References, name: &str) -> Result<Vec<Comparison>> {
     let rows = rows(references)?;
     let alone = |cuts: &dyn Fn(usize) -> Vec<usize>| {
         joined(model, (0..rows.len()).map(|r| pieces(&rows, r, &cuts(rows[r].len()))).collect())
     };
-    let ways: [(&str, Recorded); 7] = [
+    let ways: [(&str, Recordings); 7] = [
         ("alone", alone(&|n| vec![0, n])?),
         ("cached token by token", alone(&|n| (0..=n).collect())?),
         ("cached in pieces", alone(&|n| vec![0, 3, 4, n])?),
@@ -36,22 +36,22 @@ pub fn compare_hooks(model: &Decoder, references: &References, name: &str) -> Re
         ("batched and cached", record(model, &ragged(&rows, &[4, 9, 1]))?),
         ("batched, one row done at once", record(model, &ragged(&rows, &[2, 3, 5]))?),
     ];
-    let one = |(how, found): &(&str, Recorded)| {
+    let one = |(how, found): &(&str, Recordings)| {
         let what = format!("{name}: every hook point, {how}");
-        Ok(Compared::new(what, BOUND, compare(found, references).with_context(|| format!("{name}, {how}"))?))
+        Ok(Comparison::new(what, BOUND, compare(found, references).with_context(|| format!("{name}, {how}"))?))
     };
     ways.iter().map(one).collect()
 }
 
-fn joined(model: &Decoder, runs: Vec<Vec<Call>>) -> Result<Recorded> {
-    let mut all = Recorded::new();
+fn joined(model: &Decoder, runs: Vec<Vec<Call>>) -> Result<Recordings> {
+    let mut all = Recordings::new();
     for calls in runs {
         all.extend(record(model, &calls)?);
     }
     Ok(all)
 }
 
-fn compare(recorded: &Recorded, references: &References) -> Result<Vec<Found>> {
+fn compare(recorded: &Recordings, references: &References) -> Result<Vec<Deviation>> {
     let mut out = vec![];
     for (key, tensor) in references {
         let Some((row, point)) = key.split_once('.').filter(|(_, point)| *point != "ids") else { continue };

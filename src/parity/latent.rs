@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use serde::Deserialize;
 
 use super::reference::{self, get, mean_cross_entropy, read, relative, values};
-use super::{Compared, Fixtures};
+use super::{Comparison, Fixtures};
 use crate::corpus::Row;
 use crate::guard::read_text;
 use crate::latent::{Gradient, HiddenState, Sequence, unroll};
@@ -19,7 +19,7 @@ use crate::model::gradients::gradients_by_name;
 pub(super) const LATENT: u32 = 95;
 
 #[derive(Deserialize)]
-struct Known {
+struct KnownRow {
     ids: Vec<u32>,
     prompt: usize,
 }
@@ -28,14 +28,14 @@ struct Known {
 pub(super) fn rows_of(fixtures: &Fixtures, set: &str) -> Result<Vec<Row>> {
     let path = fixtures.path("latent/rows.json");
     let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
-    let mut sets: BTreeMap<String, Vec<Known>> =
+    let mut sets: BTreeMap<String, Vec<KnownRow>> =
         serde_json::from_str(&text).with_context(|| path.display().to_string())?;
     let known = sets.remove(set).with_context(|| format!("{}: no set `{set}`", path.display()))?;
     Ok(known.into_iter().map(|r| Row { ids: r.ids, prompt: r.prompt, teacher: None, slots: vec![] }).collect())
 }
 
 /// Logits, loss and gradients of known rows with latents.
-pub fn known_rows(fixtures: &Fixtures) -> Result<Vec<Compared>> {
+pub fn known_rows(fixtures: &Fixtures) -> Result<Vec<Comparison>> {
     let references = read(&fixtures.path("latent/reference.safetensors"))?;
     let model = fixtures.tiny("qwen3_tied", &fixtures.device.clone().autodiff())?;
     let mut out = vec![];
@@ -53,7 +53,7 @@ pub fn known_rows(fixtures: &Fixtures) -> Result<Vec<Compared>> {
             let expected = get(&references, &format!("{label}.row{b}.logits"))?;
             logits.push(relative(&values(&model.unembed(hidden))?, &expected.data, label)?);
         }
-        out.push(Compared::new(format!("latents, set {label}: logits"), 1e-5, logits));
+        out.push(Comparison::new(format!("latents, set {label}: logits"), 1e-5, logits));
         let decided = rows.iter().enumerate().flat_map(|(b, row)| {
             let targets = (row.prompt..row.ids.len()).filter(|&t| row.ids[t] != LATENT);
             targets.map(move |t| ((b, t - 1), row.ids[t]))
@@ -61,10 +61,10 @@ pub fn known_rows(fixtures: &Fixtures) -> Result<Vec<Compared>> {
         let (places, targets): (Vec<(usize, usize)>, Vec<u32>) = decided.unzip();
         let loss = mean_cross_entropy(&model, all.hidden_at(&places)?, &targets);
         let off = relative(&values(&loss)?, &get(&references, &format!("{label}.loss"))?.data, "loss")?;
-        out.push(Compared::new(format!("latents, set {label}: loss"), 1e-5, [off]));
+        out.push(Comparison::new(format!("latents, set {label}: loss"), 1e-5, [off]));
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         let found = reference::gradients(&gradients_by_name(&model, &grads)?, &references, label)?;
-        out.push(Compared::new(format!("latents, set {label}: gradients"), 1e-4, found));
+        out.push(Comparison::new(format!("latents, set {label}: gradients"), 1e-4, found));
     }
     Ok(out)
 }

@@ -21,7 +21,7 @@ use burn::tensor::Device;
 
 use crate::model::Decoder;
 use crate::model::checkpoint::ModelFiles;
-use reference::Found;
+use reference::Deviation;
 
 /// The tiny models that have reference values.
 pub const TINY: [&str; 16] = [
@@ -56,7 +56,7 @@ pub struct Fixtures {
 
 /// One comparison: the worst difference of all its values.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Compared {
+pub struct Comparison {
     pub what: String,
     /// Largest absolute difference over the largest reference value; infinite where a value is not finite.
     pub off: f64,
@@ -65,8 +65,8 @@ pub struct Compared {
     pub values: usize,
 }
 
-impl Compared {
-    fn new(what: impl Into<String>, bound: f64, all: impl IntoIterator<Item = Found>) -> Self {
+impl Comparison {
+    fn new(what: impl Into<String>, bound: f64, all: impl IntoIterator<Item = Deviation>) -> Self {
         let (mut off, mut values) = (0.0_f64, 0);
         for found in all {
             off = off.max(found.off);
@@ -96,7 +96,7 @@ impl Fixtures {
     }
 
     /// Everything that there are reference values of, in the order of what depends on what.
-    pub fn all(&self) -> Result<Vec<Compared>> {
+    pub fn all(&self) -> Result<Vec<Comparison>> {
         let mut out = vec![];
         for name in TINY {
             out.extend(hooks(self, name)?);
@@ -116,7 +116,7 @@ impl Fixtures {
     }
 
     /// What there is of it for models that are kept as stored: nothing in them is trained.
-    pub fn of_kept(&self) -> Result<Vec<Compared>> {
+    pub fn of_kept(&self) -> Result<Vec<Comparison>> {
         let kept = Self { kept: true, ..self.clone() };
         let mut out = vec![];
         for name in TINY {

@@ -11,7 +11,7 @@ use crate::model::hooks::{Activation, Site};
 use crate::model::{Decoder, HookPoint, HookSpec, Hooks, KvCache, ModelConfig, PointKind, Span, Step};
 
 /// `(point, row)` → position → values. Scores and pattern hold, per head, the keys up to the position: those unmasked.
-pub type Recorded = BTreeMap<(String, usize), BTreeMap<usize, Vec<f32>>>;
+pub type Recordings = BTreeMap<(String, usize), BTreeMap<usize, Vec<f32>>>;
 
 /// Points of the decoder itself; `hook_result` is left out (it changes how the output is computed).
 pub fn points(config: &ModelConfig) -> Vec<HookPoint> {
@@ -27,7 +27,7 @@ pub fn points(config: &ModelConfig) -> Vec<HookPoint> {
 
 struct Recorder<'m> {
     config: &'m ModelConfig,
-    found: Recorded,
+    found: Recordings,
     /// What the cache's slots hold, per point and batch row.
     slots: BTreeMap<HookPoint, Vec<Vec<Option<usize>>>>,
 }
@@ -82,9 +82,9 @@ pub struct Call {
 ///
 /// # Errors
 /// As the model's, and a masked key that is attended to.
-pub fn record(model: &Decoder, calls: &[Call]) -> Result<Recorded> {
+pub fn record(model: &Decoder, calls: &[Call]) -> Result<Recordings> {
     let layers = model.config().num_hidden_layers;
-    let recorder = RefCell::new(Recorder { config: model.config(), found: Recorded::new(), slots: BTreeMap::new() });
+    let recorder = RefCell::new(Recorder { config: model.config(), found: Recordings::new(), slots: BTreeMap::new() });
     let mut hooks = Hooks::none();
     for point in points(model.config()) {
         let spec = HookSpec::all(point);
@@ -156,7 +156,7 @@ pub fn ragged(rows: &[Vec<u32>], first: &[usize]) -> Vec<Call> {
     calls
 }
 
-/// A reference tensor of one row, in the form of [`Recorded`].
+/// A reference tensor of one row, in the form of [`Recordings`].
 pub fn by_position(reference: &HostTensor, attention: bool) -> BTreeMap<usize, Vec<f32>> {
     let shape = &reference.shape;
     let position = |p: usize| {

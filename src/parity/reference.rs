@@ -48,27 +48,27 @@ pub fn rows(references: &References) -> Result<Vec<Vec<u32>>> {
 
 /// How far some values are from the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Found {
+pub struct Deviation {
     /// max |ours − reference| ÷ max |reference|; infinite where a value of either is not finite.
     pub off: f64,
     pub values: usize,
 }
 
 /// Compares values with the reference.
-pub fn relative(ours: &[f32], reference: &[f32], what: &str) -> Result<Found> {
+pub fn relative(ours: &[f32], reference: &[f32], what: &str) -> Result<Deviation> {
     ensure!(ours.len() == reference.len(), "{what}: {} values, the reference has {}", ours.len(), reference.len());
     let scale = reference.iter().fold(f32::MIN_POSITIVE, |most, x| most.max(x.abs()));
     let difference =
         |(a, b): (&f32, &f32)| if a.is_finite() && b.is_finite() { f64::from((a - b).abs()) } else { f64::INFINITY };
     let off = ours.iter().zip(reference).map(difference).fold(0.0, f64::max);
-    Ok(Found { off: off / f64::from(scale), values: ours.len() })
+    Ok(Deviation { off: off / f64::from(scale), values: ours.len() })
 }
 
 /// Every gradient of `ours` against `prefix.grad.*`.
 ///
 /// # Errors
 /// A gradient that only one of the two has.
-pub fn gradients(ours: &[(String, HostTensor)], references: &References, prefix: &str) -> Result<Vec<Found>> {
+pub fn gradients(ours: &[(String, HostTensor)], references: &References, prefix: &str) -> Result<Vec<Deviation>> {
     let prefix = format!("{prefix}.grad.");
     let expected = references.keys().filter(|key| key.starts_with(&prefix)).count();
     ensure!(ours.len() == expected, "{prefix}: {} gradients, the reference has {expected}", ours.len());

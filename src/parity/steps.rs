@@ -4,10 +4,10 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::latent::{LATENT, rows_of};
-use super::reference::{self, Found, get, read, relative};
-use super::{Compared, Fixtures};
+use super::reference::{self, Deviation, get, read, relative};
+use super::{Comparison, Fixtures};
 use crate::guard::read_text;
-use crate::latent::gumbel::Drawn;
+use crate::latent::gumbel::Mixture;
 use crate::latent::trace::{Position, PositionRole};
 use crate::latent::{
     Blocks, Decode, DecodeSettings, End, Gradient, Reasoning, Sampling, Source, SwitchIds, Trace, replay, rules,
@@ -24,13 +24,13 @@ use crate::train::trainer::Trainer;
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: LATENT };
 
 /// A scalar against the reference's.
-fn scalar(ours: f64, reference: f64, relative_to: f64) -> Found {
+fn scalar(ours: f64, reference: f64, relative_to: f64) -> Deviation {
     let off = if ours.is_finite() { (ours - reference).abs() / relative_to } else { f64::INFINITY };
-    Found { off, values: 1 }
+    Deviation { off, values: 1 }
 }
 
 /// Loss, gradient norm and every weight after an optimiser step, on so many threads and in so many micro-batches.
-pub fn sft_step(fixtures: &Fixtures, threads: usize, accumulate: usize) -> Result<Vec<Compared>> {
+pub fn sft_step(fixtures: &Fixtures, threads: usize, accumulate: usize) -> Result<Vec<Comparison>> {
     let references = read(&fixtures.path("steps/sft.safetensors"))?;
     let settings = Optimizer { beta_2: 0.98, ..Optimizer::default() };
     let model = fixtures.tiny("qwen3_tied", &fixtures.device.clone().autodiff())?;
@@ -56,14 +56,14 @@ pub fn sft_step(fixtures: &Fixtures, threads: usize, accumulate: usize) -> Resul
         weights.push(relative(&after.data, &theirs.data, &name)?);
         let scale = theirs.data.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         let off = after.data.iter().zip(&theirs.data).filter(|(a, b)| (*a - *b).abs() > 1e-5 * scale).count();
-        far.push(Found { off: off as f64 / theirs.data.len() as f64, values: theirs.data.len() });
+        far.push(Deviation { off: off as f64 / theirs.data.len() as f64, values: theirs.data.len() });
     }
     let how = format!("SFT step, {threads} thread(s), {accumulate} micro-batch(es)");
     Ok(vec![
-        Compared::new(format!("{how}: loss"), 1e-5, [scalar(stats.loss, loss, loss)]),
-        Compared::new(format!("{how}: gradient norm"), 1e-4, [scalar(stats.norm, norm, norm)]),
-        Compared::new(format!("{how}: weights after it"), 1e-4, weights),
-        Compared::new(format!("{how}: share of a tensor's weights that are off by 1e-5"), 1e-3, far),
+        Comparison::new(format!("{how}: loss"), 1e-5, [scalar(stats.loss, loss, loss)]),
+        Comparison::new(format!("{how}: gradient norm"), 1e-4, [scalar(stats.norm, norm, norm)]),
+        Comparison::new(format!("{how}: weights after it"), 1e-4, weights),
+        Comparison::new(format!("{how}: share of a tensor's weights that are off by 1e-5"), 1e-3, far),
     ])
 }
 
@@ -94,7 +94,7 @@ pub struct GrpoRollout {
     group: usize,
     /// The mixtures of `soft.json`.
     #[serde(default)]
-    drawn: Vec<Option<Drawn>>,
+    drawn: Vec<Option<Mixture>>,
 }
 
 impl GrpoValues {
@@ -137,12 +137,12 @@ impl GrpoRollout {
 }
 
 /// Loss, its terms, gradients, replayed log-probabilities and advantages of a step's rollouts.
-pub fn grpo_step(fixtures: &Fixtures, mode: (&str, ReplayMode), threads: usize) -> Result<Vec<Compared>> {
+pub fn grpo_step(fixtures: &Fixtures, mode: (&str, ReplayMode), threads: usize) -> Result<Vec<Comparison>> {
     step_of(fixtures, ("grpo", &Reasoning::default()), mode, threads)
 }
 
 /// The comparison of [`grpo_step`], of rollouts whose latents are mixtures that were drawn (`fixtures/make_soft.py`).
-pub fn soft_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Compared>> {
+pub fn soft_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Comparison>> {
     let rule = rules::SoftThinking { certain: 0.0, patience: 0, temperature: 1.0, limit: 8, end: 0 };
     let reasoning = Reasoning { blocks: Blocks::SoftThinking(rule), ..Reasoning::default() };
     step_of(fixtures, ("soft", &reasoning), ("full_bptt", ReplayMode::FullBptt), threads)
@@ -153,7 +153,7 @@ fn step_of(
     (file, reasoning): (&str, &Reasoning),
     (mode, replay): (&str, ReplayMode),
     threads: usize,
-) -> Result<Vec<Compared>> {
+) -> Result<Vec<Comparison>> {
     let (values, rollouts) = GrpoValues::read_file(fixtures.path(&format!("steps/{file}.json")))?;
     let references = read(&fixtures.path(&format!("steps/{file}.safetensors")))?;
     let settings = values.decoding();
@@ -166,14 +166,14 @@ fn step_of(
     let found = reference::gradients(&gradients_by_name(&model, &grads)?, &references, mode)?;
     let how = format!("{} step, {mode}, {threads} thread(s)", if file == "grpo" { "GRPO" } else { "SofT-GRPO" });
     Ok(vec![
-        Compared::new(format!("{how}: loss and its terms"), 1e-5, terms.map(|(a, b)| scalar(a, b, 1.0))),
-        Compared::new(format!("{how}: gradients"), 1e-4, found),
-        Compared::new(
+        Comparison::new(format!("{how}: loss and its terms"), 1e-5, terms.map(|(a, b)| scalar(a, b, 1.0))),
+        Comparison::new(format!("{how}: gradients"), 1e-4, found),
+        Comparison::new(
             format!("{how}: replayed log-probabilities"),
             1e-5,
             replayed(&values, &rollouts, &model, policy)?,
         ),
-        Compared::new(format!("{how}: advantages"), 1e-9, advantages_of(&values)?),
+        Comparison::new(format!("{how}: advantages"), 1e-9, advantages_of(&values)?),
     ])
 }
 
@@ -182,7 +182,7 @@ fn replayed(
     rollouts: &[Rollout],
     model: &crate::model::Decoder,
     policy: Behaviour,
-) -> Result<Vec<Found>> {
+) -> Result<Vec<Deviation>> {
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
     let (source, controller) = (&policy.reasoning.source, &policy.reasoning.blocks);
     let how =
@@ -198,7 +198,7 @@ fn replayed(
     Ok(out)
 }
 
-fn advantages_of(values: &GrpoValues) -> Result<Vec<Found>> {
+fn advantages_of(values: &GrpoValues) -> Result<Vec<Deviation>> {
     let mut out = vec![];
     for (group, rewards) in values.rewards.iter().enumerate() {
         let ours = advantages(rewards, 0.0).context("a group without variance")?;

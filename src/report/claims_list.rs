@@ -6,11 +6,11 @@ use anyhow::Result;
 
 use super::render_table::safe;
 use super::tables::{Cell, ColumnKind, Formats, Heading, Table};
-use super::verdicts::{READING, Tested, Verdict};
+use super::verdicts::{READING, TestedClaim, Verdict};
 use crate::store::write_atomic;
 
 /// Writes the files; returns which.
-pub(crate) fn save(claims: &[Tested<'_>], stem: &Path, formats: Formats) -> Result<Vec<PathBuf>> {
+pub(crate) fn save(claims: &[TestedClaim<'_>], stem: &Path, formats: Formats) -> Result<Vec<PathBuf>> {
     let written = table(claims)?.save(stem, formats)?;
     // In Markdown the tests are folded below.
     write_atomic(&written[0], markdown(claims).as_bytes())?;
@@ -18,7 +18,7 @@ pub(crate) fn save(claims: &[Tested<'_>], stem: &Path, formats: Formats) -> Resu
 }
 
 /// One row a claim and checkpoint, with all that is known of it.
-fn table(claims: &[Tested<'_>]) -> Result<Table> {
+fn table(claims: &[TestedClaim<'_>]) -> Result<Table> {
     let names = [
         "claim",
         "text",
@@ -54,7 +54,7 @@ fn table(claims: &[Tested<'_>]) -> Result<Table> {
 const TITLE: &str = "The paper's claims on our rows";
 
 /// `7 reproduced, 4 not reproduced, ...`, and of how many claims where some have a verdict for each checkpoint.
-pub(super) fn counted(claims: &[Tested<'_>]) -> String {
+pub(super) fn counted(claims: &[TestedClaim<'_>]) -> String {
     let counts = Verdict::ALL.map(|v| format!("{} {}", count(claims, v), v.words())).join(", ");
     let different = claims.chunk_by(|a, b| a.claim.id == b.claim.id).count();
     if different == claims.len() {
@@ -64,12 +64,12 @@ pub(super) fn counted(claims: &[Tested<'_>]) -> String {
 }
 
 /// One line a claim, then a fold a claim.
-fn markdown(claims: &[Tested<'_>]) -> String {
+fn markdown(claims: &[TestedClaim<'_>]) -> String {
     let mut out = format!("**{TITLE}** (`claims`): {}\n\n", counted(claims));
     out += "| claim | the paper's own numbers | ours | verdict |\n| --- | --- | --- | --- |\n";
-    let each: Vec<&[Tested<'_>]> = claims.chunk_by(|a, b| a.claim.id == b.claim.id).collect();
+    let each: Vec<&[TestedClaim<'_>]> = claims.chunk_by(|a, b| a.claim.id == b.claim.id).collect();
     for of in &each {
-        let line = |show: &dyn Fn(&Tested<'_>) -> String| {
+        let line = |show: &dyn Fn(&TestedClaim<'_>) -> String| {
             let shown = of.iter().map(|t| (t, show(t))).filter(|(_, text)| !text.is_empty());
             let named = shown.map(|(t, text)| if of.len() > 1 { format!("{}: {text}", t.on) } else { text });
             safe(&named.collect::<Vec<_>>().join("; "))
@@ -89,7 +89,7 @@ fn markdown(claims: &[Tested<'_>]) -> String {
     out
 }
 
-fn fold(of: &[Tested<'_>]) -> String {
+fn fold(of: &[TestedClaim<'_>]) -> String {
     let claim = of[0].claim;
     let mut out = format!("\n<details><summary>{}</summary>\n\n{}\n\n", claim.id, safe(&claim.text));
     if !claim.rests_on.is_empty() {
@@ -111,7 +111,7 @@ fn fold(of: &[Tested<'_>]) -> String {
 }
 
 /// What a claim's comparisons give on the paper's own numbers.
-pub(crate) fn in_paper(tested: &Tested<'_>) -> &'static str {
+pub(crate) fn in_paper(tested: &TestedClaim<'_>) -> &'static str {
     match tested.claim.holds_in_paper {
         Some(true) => "hold",
         Some(false) => "do not hold",
@@ -119,6 +119,6 @@ pub(crate) fn in_paper(tested: &Tested<'_>) -> &'static str {
     }
 }
 
-pub(crate) fn count(claims: &[Tested<'_>], verdict: Verdict) -> usize {
+pub(crate) fn count(claims: &[TestedClaim<'_>], verdict: Verdict) -> usize {
     claims.iter().filter(|t| t.verdict == verdict).count()
 }

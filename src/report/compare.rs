@@ -6,10 +6,11 @@ use anyhow::{Result, ensure};
 use super::folder::{Folder, distinct};
 use super::paper::Paper;
 use super::tables::{Cell, ColumnKind, Heading, Table};
-use super::verdicts::{self, Tested, Verdict};
+use super::verdicts::{self, TestedClaim, Verdict};
 use crate::nth::Nth;
 use crate::schema::{
-    AccuracyRow, At, ExitGroup, ExitRow, Features, Holds, InterventionRow, KnownValueRow, Later, Named, ProbeRow, Steps,
+    AccuracyRow, At, ExitGroup, ExitRow, Features, Holds, InterventionRow, KnownValueRow, Later, ProbeRow, RowFile,
+    Steps,
 };
 use crate::stats::{Estimate, LEVEL};
 
@@ -104,7 +105,7 @@ struct Organism<'a> {
     folder: &'a Folder,
     checkpoint: &'a str,
     /// Of the whole folder.
-    claims: &'a [Tested<'a>],
+    claims: &'a [TestedClaim<'a>],
 }
 
 impl Organism<'_> {
@@ -131,7 +132,7 @@ impl Organism<'_> {
         cells
     }
 
-    fn rows<R: Named>(&self) -> &[R] {
+    fn rows<R: RowFile>(&self) -> &[R] {
         self.folder.rows(self.checkpoint)
     }
 
@@ -223,7 +224,7 @@ impl Organism<'_> {
     }
 
     fn verdicts(&self) -> String {
-        let here = |tested: &&Tested<'_>| tested.on.split(['→', ',']).any(|name| name.trim() == self.checkpoint);
+        let here = |tested: &&TestedClaim<'_>| tested.on.split(['→', ',']).any(|name| name.trim() == self.checkpoint);
         let count = |verdict| self.claims.iter().filter(here).filter(|tested| tested.verdict == verdict).count();
         let [reproduced, not, open] = [Verdict::Reproduced, Verdict::NotReproduced, Verdict::Undecided].map(count);
         format!("{reproduced} / {not} / {open}")

@@ -4,7 +4,7 @@
 use super::cells::intervention_row;
 use super::folder::{Folder, distinct, sound};
 use crate::schema::{
-    AccuracyRow, Event, Features, InterventionRow, KnownValueRow, NORMAL, Named, PhaseRow, ProbeRow, ResponseRow,
+    AccuracyRow, Event, Features, InterventionRow, KnownValueRow, NORMAL, PhaseRow, ProbeRow, ResponseRow, RowFile,
     SwitchBenefitRow, TeacherForcedRow,
 };
 use crate::stats::{Estimate, FEWEST};

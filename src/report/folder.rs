@@ -13,8 +13,8 @@ use serde_json::Value;
 use super::mixture;
 use crate::guard::read_text;
 use crate::schema::{
-    CalibrationRow, ExitRow, GRPO_START, KNOWN, KnownRows, METRICS, Named, PhaseRow, ProbeRow, RAW, SwitchBenefitRow,
-    TeacherForcedRow, Typed, WindowRow,
+    CalibrationRow, ExitRow, GRPO_START, KNOWN, KnownRows, METRICS, PhaseRow, ProbeRow, RAW, RowFile, SwitchBenefitRow,
+    TeacherForcedRow, TypedRows, WindowRow,
 };
 use crate::stats::Estimate;
 use crate::store::{FlatRow, read, read_carried, read_flat};
@@ -81,7 +81,7 @@ pub struct Folder {
 struct File {
     flat: Vec<FlatRow>,
     /// The same as a `Vec` of their struct, where they have one.
-    typed: Option<Typed>,
+    typed: Option<TypedRows>,
 }
 
 impl Folder {
@@ -227,12 +227,12 @@ impl Folder {
     }
 
     /// Rows of a checkpoint; none where the file is not there.
-    pub fn rows<R: Named>(&self, checkpoint: &str) -> &[R] {
+    pub fn rows<R: RowFile>(&self, checkpoint: &str) -> &[R] {
         self.rows_in(R::NAME, checkpoint)
     }
 
     /// The same from a file whose name is not that of its rows.
-    pub(crate) fn rows_in<R: Named>(&self, experiment: &str, checkpoint: &str) -> &[R] {
+    pub(crate) fn rows_in<R: RowFile>(&self, experiment: &str, checkpoint: &str) -> &[R] {
         let typed = self.file(experiment, checkpoint).and_then(|file| file.typed.as_ref());
         typed.and_then(|rows| rows.downcast_ref::<Vec<R>>()).map_or(&[], Vec::as_slice)
     }
@@ -262,12 +262,12 @@ impl Folder {
     }
 
     /// Checkpoints that rows of a kind are there of.
-    pub fn of<R: Named>(&self) -> Vec<&str> {
+    pub fn of<R: RowFile>(&self) -> Vec<&str> {
         self.checkpoints(R::NAME)
     }
 
     /// Rows of a kind, checkpoint by checkpoint.
-    pub(super) fn all<R: Named>(&self) -> impl Iterator<Item = (&str, &R)> {
+    pub(super) fn all<R: RowFile>(&self) -> impl Iterator<Item = (&str, &R)> {
         self.of::<R>().into_iter().flat_map(|c| self.rows::<R>(c).iter().map(move |row| (c, row)))
     }
 

@@ -13,7 +13,7 @@ use crate::store::{FlatRow, IDENTITY};
 pub type Of<'a> = (String, Vec<&'a FlatRow>);
 
 /// A column of rows, before it is known what it holds.
-struct Found {
+struct RawColumn {
     key: String,
     kind: ColumnKind,
 }
@@ -24,7 +24,8 @@ pub fn table(label: &str, title: &str, of: &[Of<'_>], columns: &[&str]) -> Resul
         of.iter().flat_map(|(c, rows)| rows.iter().map(move |r| (c.as_str(), *r))).collect();
     let flat: Vec<&FlatRow> = rows.iter().map(|(_, r)| *r).collect();
     let mut found = found(&flat, columns);
-    let constant = |f: &Found| flat.len() > 2 && flat.windows(2).all(|w| shown(w[0], &f.key) == shown(w[1], &f.key));
+    let constant =
+        |f: &RawColumn| flat.len() > 2 && flat.windows(2).all(|w| shown(w[0], &f.key) == shown(w[1], &f.key));
     let constants: Vec<String> = found
         .iter()
         .filter(|f| !matches!(f.kind, ColumnKind::Measured(_)) && constant(f))
@@ -67,7 +68,7 @@ fn note(of: &[Of<'_>], rows: &[&FlatRow], constants: &[String]) -> String {
     format!("{}; 95 % intervals.", parts.join("; "))
 }
 
-fn found(rows: &[&FlatRow], columns: &[&str]) -> Vec<Found> {
+fn found(rows: &[&FlatRow], columns: &[&str]) -> Vec<RawColumn> {
     let mut keys: Vec<String> = vec![];
     for key in rows.iter().flat_map(|r| r.keys()) {
         let base = ["value", "low", "high", "n"].iter().find_map(|part| key.strip_suffix(&format!(".{part}")));
@@ -81,7 +82,7 @@ fn found(rows: &[&FlatRow], columns: &[&str]) -> Vec<Found> {
         keys.retain(|key| order(key).is_some());
         keys.sort_by_key(order);
     }
-    keys.into_iter().filter_map(|key| kind(rows, &key).map(|kind| Found { key, kind })).collect()
+    keys.into_iter().filter_map(|key| kind(rows, &key).map(|kind| RawColumn { key, kind })).collect()
 }
 
 /// What a column holds; `None` where it is empty in every row.
@@ -106,7 +107,7 @@ fn digits(rows: &[&FlatRow], key: &str) -> usize {
     }
 }
 
-fn cell(row: &FlatRow, found: &Found) -> Cell {
+fn cell(row: &FlatRow, found: &RawColumn) -> Cell {
     match found.kind {
         ColumnKind::Measured(_) => Cell::measured(estimate(row, &found.key)),
         ColumnKind::Count => row.get(&found.key).and_then(Value::as_i64).map_or_else(Cell::nothing, Cell::Count),

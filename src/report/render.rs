@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::beside::{self, Beside};
 use super::claims_list::{self, counted};
-use super::exhibits::{self, Drawing, Undrawn};
+use super::exhibits::{self, Drawing, MissingFigure};
 use super::figures::{FigureFiles, laid_out, write};
 use super::findings;
 use super::folder::Folder;
@@ -18,24 +18,24 @@ use super::page;
 use super::paper::Paper;
 use super::recipes::{self, Recipe};
 use super::tables::{Formats, Table};
-use super::verdicts::{self, Tested};
+use super::verdicts::{self, TestedClaim};
 use crate::store::{Lock, program, write_atomic};
 
 /// A figure drawn, with its SVG for the page.
-pub struct Drawn {
+pub struct RenderedFigure {
     pub drawing: Drawing,
     pub files: FigureFiles,
     pub svg: String,
 }
 
 /// Everything of one folder.
-pub struct Rendered<'a> {
+pub struct Rendering<'a> {
     pub folder: &'a Folder,
     pub paper_tables: Vec<Beside>,
     pub own_tables: Vec<Table>,
-    pub figures: Vec<Drawn>,
-    pub undrawn: Vec<Undrawn>,
-    pub claims: Vec<Tested<'a>>,
+    pub figures: Vec<RenderedFigure>,
+    pub undrawn: Vec<MissingFigure>,
+    pub claims: Vec<TestedClaim<'a>>,
 }
 
 /// What a report did, for the terminal.
@@ -81,7 +81,7 @@ pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Re
     rooms.sort();
     rooms.dedup();
     let _locks: Vec<Lock> = rooms.iter().map(|room| Lock::wait(room)).collect::<Result<_>>()?;
-    let rendered: Vec<Rendered<'_>> =
+    let rendered: Vec<Rendering<'_>> =
         folders.iter().map(|f| render(&paper, f, &recipes, formats)).collect::<Result<_>>()?;
     let live = Live::of(folders);
     let html = page::html(&paper, &rendered, &recipes, &places(page, folders), &live)?;
@@ -155,7 +155,7 @@ fn render<'a>(
     folder: &'a Folder,
     recipes: &[(&'static str, Recipe)],
     formats: Formats,
-) -> Result<Rendered<'a>> {
+) -> Result<Rendering<'a>> {
     let what = || format!("rendering {}", folder.path.display());
     let at_scale = |label: &str| recipes::of(recipes, label).and_then(|r| r.at_scale.first().cloned());
     // The paper has nothing to say of somebody's own model, nor of what was measured of the workbench itself.
@@ -178,15 +178,15 @@ fn render<'a>(
         false => exhibits::drawings(paper, folder),
     };
     // Numbers that no chart can show cost their own figure, not the report.
-    let saved = |drawing: Drawing| -> Result<Result<Drawn, Undrawn>> {
+    let saved = |drawing: Drawing| -> Result<Result<RenderedFigure, MissingFigure>> {
         let Drawing { label, title, panels, columns, .. } = &drawing;
         match laid_out(panels, *columns) {
             Ok(scene) => {
                 let files = write(&stem("figures", label), panels, &scene, formats.png)?;
                 let svg = std::fs::read_to_string(&files.svg)?;
-                Ok(Ok(Drawn { drawing, files, svg }))
+                Ok(Ok(RenderedFigure { drawing, files, svg }))
             }
-            Err(why) => Ok(Err(Undrawn {
+            Err(why) => Ok(Err(MissingFigure {
                 label: label.clone(),
                 title: title.clone(),
                 reason: format!("cannot be drawn: {why:#}"),
@@ -209,10 +209,10 @@ fn render<'a>(
     remove_stale(&folder.path.join("tables"), "tab-", &made)?;
     remove_stale(&folder.path.join("tables"), "claims", &made)?;
     remove_stale(&folder.path.join("figures"), "fig-", &made)?;
-    Ok(Rendered { folder, paper_tables, own_tables, figures, undrawn, claims })
+    Ok(Rendering { folder, paper_tables, own_tables, figures, undrawn, claims })
 }
 
-fn summary(r: &Rendered<'_>) -> String {
+fn summary(r: &Rendering<'_>) -> String {
     let with_rows = r.paper_tables.iter().filter(|b| b.ours > 0).count();
     let missing: Vec<&str> =
         r.undrawn.iter().filter(|u| u.reason.contains("needs")).map(|u| u.label.as_str()).collect();
@@ -238,7 +238,7 @@ fn summary(r: &Rendered<'_>) -> String {
     } else if !r.folder.is_calibration() {
         out += "  the paper's tables and claims are left out: no checkpoint stands for its own (--paper shows them)\n";
     }
-    for Undrawn { label, reason, .. } in r.undrawn.iter().filter(|u| u.reason.contains("cannot")) {
+    for MissingFigure { label, reason, .. } in r.undrawn.iter().filter(|u| u.reason.contains("cannot")) {
         out += &format!("  left out: {label} {reason}\n");
     }
     for why in r.folder.untrained() {

@@ -6,13 +6,13 @@ use crate::stats::unsigned_zero;
 use crate::store::no_formula;
 
 /// Printed columns: headings and rows of plain text, before any escaping, and whether each is set to the right.
-struct Printed {
+struct PrintedTable {
     headings: Vec<(String, bool)>,
     rows: Vec<Vec<String>>,
 }
 
 /// Puts n beside every estimate, or once at the end where all estimates of each row share it.
-fn printed(table: &Table) -> Printed {
+fn printed(table: &Table) -> PrintedTable {
     let shared: Vec<Option<usize>> = table.rows().iter().map(|row| common_n(row)).collect();
     let measured = table.columns.iter().filter(|c| matches!(c.kind, ColumnKind::Measured(_))).count();
     let once = measured > 1 && shared.iter().all(Option::is_some);
@@ -40,7 +40,7 @@ fn printed(table: &Table) -> Printed {
         }
         out
     };
-    Printed { headings, rows: table.rows().iter().zip(&shared).map(row).collect() }
+    PrintedTable { headings, rows: table.rows().iter().zip(&shared).map(row).collect() }
 }
 
 /// The n all estimates of a row share (0 where there are none), or `None` if they differ.
@@ -79,7 +79,7 @@ pub(super) fn safe(s: &str) -> String {
 }
 
 pub(super) fn markdown(table: &Table) -> String {
-    let Printed { headings, rows } = printed(table);
+    let PrintedTable { headings, rows } = printed(table);
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
     let mut out = format!("**{}** (`{}`)\n\n", safe(&table.title), table.label);
     out += &line(headings.iter().map(|(name, _)| safe(name)).collect());
@@ -130,7 +130,7 @@ pub(super) fn csv(table: &Table) -> String {
 }
 
 pub(super) fn latex(table: &Table) -> String {
-    let Printed { headings, rows } = printed(table);
+    let PrintedTable { headings, rows } = printed(table);
     let line = |cells: Vec<String>| cells.join(" & ") + " \\\\\n";
     let align: String = headings.iter().map(|(_, right)| if *right { 'r' } else { 'l' }).collect();
     let mut out = format!("\\begin{{table}}[t]\n\\centering\n\\small\n\\begin{{tabular}}{{{align}}}\n\\toprule\n");

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Named};
+use super::{Identity, RowFile};
 use crate::stats::{Estimate, LEVEL, wilson};
 
 /// One question put to one hand-built model. Where an experiment asks it of several places (layers, steps, heads), those where
@@ -31,7 +31,7 @@ pub struct CalibrationDrawRow {
     pub right: bool,
 }
 
-impl Named for CalibrationDrawRow {
+impl RowFile for CalibrationDrawRow {
     const NAME: &'static str = "calibration_draws";
 }
 
@@ -58,7 +58,7 @@ pub struct CalibrationRow {
     pub blind: String,
 }
 
-impl Named for CalibrationRow {
+impl RowFile for CalibrationRow {
     const NAME: &'static str = "calibration";
 }
 

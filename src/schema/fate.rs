@@ -38,7 +38,7 @@ pub struct FateRow {
 
 /// Which checkpoint of a run is compared with its start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Compared {
+pub enum ComparisonPoint {
     AtTheEnd,
     /// The kept step at which the two modes of a seed are as far from their start (`kl`).
     AtEqualDistance,
@@ -97,7 +97,7 @@ impl FateTest {
 /// No runs; a seed without its end.
 pub fn runs<'a>(
     rows: &'a [FateRow],
-    compared: Compared,
+    compared: ComparisonPoint,
     (mode, budget): (&str, usize),
 ) -> Result<Vec<[&'a FateRow; 2]>> {
     let here = |row: &&FateRow| row.of == FateRow::STEPS && row.replay == mode && row.budget == budget;
@@ -105,8 +105,8 @@ pub fn runs<'a>(
     starts.sort_by_key(|row| row.seed);
     ensure!(!starts.is_empty(), "{mode}, budget {budget}: no runs");
     let ends = |row: &&FateRow| match compared {
-        Compared::AtTheEnd => row.step == row.of,
-        Compared::AtEqualDistance => row.equal,
+        ComparisonPoint::AtTheEnd => row.step == row.of,
+        ComparisonPoint::AtEqualDistance => row.equal,
     };
     let run = |start: &'a FateRow| {
         let end = rows.iter().filter(here).filter(ends).find(|row| row.seed == start.seed);
@@ -120,7 +120,7 @@ pub fn runs<'a>(
 ///
 /// # Errors
 /// Seeds that not all modes have.
-pub fn fate_tests(rows: &[FateRow], compared: Compared) -> Result<Vec<FateTest>> {
+pub fn fate_tests(rows: &[FateRow], compared: ComparisonPoint) -> Result<Vec<FateTest>> {
     let [frozen, full] = FateRow::MODES;
     let [small, large] = FateRow::BUDGETS;
     let change = |[start, end]: &[&FateRow; 2], value: fn(&FateRow) -> f64| value(end) - value(start);
@@ -138,7 +138,7 @@ pub fn fate_tests(rows: &[FateRow], compared: Compared) -> Result<Vec<FateTest>>
         more("switch_rate", "H2: switch rate, budget 30, full_bptt less segmented", |row| row.switch_rate),
         more("accuracy", "H3: accuracy, budget 30, full_bptt less segmented", |row| row.accuracy),
     ];
-    if compared == Compared::AtTheEnd {
+    if compared == ComparisonPoint::AtTheEnd {
         let of_all = runs(rows, compared, (frozen, large))?;
         let values = of_all.iter().map(|run| change(run, |row| row.switch_rate)).collect();
         tests.push(FateTest { of: "switch_rate", name: "H4: switch rate, budget 80, segmented", values });
@@ -253,7 +253,7 @@ mod tests {
                 }
             }
         }
-        let tests = fate_tests(&rows, Compared::AtTheEnd).expect("all runs");
+        let tests = fate_tests(&rows, ComparisonPoint::AtTheEnd).expect("all runs");
         // scipy.stats.ttest_1samp([.05, .15, .25], 0): t = 2.598, p = .12169.
         let (h1, p) = (tests[0].estimate().expect("seeds"), tests[0].p().expect("seeds"));
         assert!((h1.value - 0.15).abs() < 1e-12 && h1.n == 3, "{h1:?}");
@@ -264,9 +264,9 @@ mod tests {
         );
         assert_eq!(tests.len(), 4);
         rows.retain(|row| row.seed != 3 || row.replay == "segmented");
-        assert!(fate_tests(&rows, Compared::AtTheEnd).is_err(), "a seed that one mode lacks");
+        assert!(fate_tests(&rows, ComparisonPoint::AtTheEnd).is_err(), "a seed that one mode lacks");
         rows.retain(|row| row.step == 0);
-        assert!(fate_tests(&rows, Compared::AtTheEnd).is_err(), "runs without an end");
+        assert!(fate_tests(&rows, ComparisonPoint::AtTheEnd).is_err(), "runs without an end");
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub use decoded_trace::{DecodedTraceRow, Reader};
 pub use early_stop::EarlyStopRow;
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
-pub use fate::{Compared, FateCell, FateRow, FateTest, Law, fate_tests, law, runs};
+pub use fate::{ComparisonPoint, FateCell, FateRow, FateTest, Law, fate_tests, law, runs};
 pub use glossary::described;
 pub use identity::Identity;
 pub use intervention::summary::{Summary, summarise};
@@ -99,14 +99,14 @@ pub use training::{PhaseRow, SweepRow};
 pub(crate) use verdict::never;
 
 /// A kind of row that has files of its own.
-pub trait Named: DeserializeOwned + Send + Sync + 'static {
+pub trait RowFile: DeserializeOwned + Send + Sync + 'static {
     /// The part of the file's name before the checkpoint.
     const NAME: &'static str;
 }
 
 macro_rules! named {
     ($($row:ty = $name:literal),* $(,)?) => {
-        $(impl Named for $row {
+        $(impl RowFile for $row {
             const NAME: &'static str = $name;
         })*
     };
@@ -159,7 +159,7 @@ named! {
 }
 
 /// A row that is measured by itself; tables follow from the rows of all units.
-pub trait Measurement: Named + Serialize {
+pub trait Measurement: RowFile + Serialize {
     type Key: Ord + Send + Sync;
 
     /// What tells rows apart, and their order in the file.
@@ -195,17 +195,17 @@ pub(crate) fn complete<R: Measurement>(rows: &[R]) -> Result<()> {
 }
 
 /// Rows of one file, typed.
-pub(crate) type Typed = Box<dyn Any + Send + Sync>;
+pub(crate) type TypedRows = Box<dyn Any + Send + Sync>;
 
 /// One line of [`KNOWN`].
 pub(crate) struct KnownRows {
     /// The part of a file's name before the checkpoint.
     pub name: &'static str,
     /// The file's rows as a `Vec` of their struct.
-    pub read: fn(&[FlatRow]) -> Result<Typed>,
+    pub read: fn(&[FlatRow]) -> Result<TypedRows>,
 }
 
-const fn known<R: Named>(name: &'static str) -> KnownRows {
+const fn known<R: RowFile>(name: &'static str) -> KnownRows {
     KnownRows { name, read: |rows| Ok(Box::new(typed::<R>(rows)?)) }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, Named};
+use super::{Identity, RowFile};
 use crate::nth::Nth;
 use crate::stats::{Estimate, FEWEST, LEVEL};
 
@@ -94,6 +94,6 @@ impl SubspaceRow {
     }
 }
 
-impl Named for SubspaceRow {
+impl RowFile for SubspaceRow {
     const NAME: &'static str = "subspace";
 }

@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::sweep::Outcome;
 use crate::corpus::Corpus;
 use crate::latent::trace::PositionRole;
-use crate::latent::{Decoded, Trace};
+use crate::latent::{FinishedRow, Trace};
 
 /// The first token of each problem's gold answer.
 pub(crate) fn gold_tokens(corpus: &Corpus) -> Result<Vec<Option<u32>>> {
@@ -16,8 +16,8 @@ pub(crate) fn gold_tokens(corpus: &Corpus) -> Result<Vec<Option<u32>>> {
 ///
 /// # Errors
 /// A token that the vocabulary does not know; logits that were not finite.
-pub(crate) fn outcome(corpus: &Corpus, decoded: &Decoded, normal: Option<&Trace>) -> Result<Outcome> {
-    let Decoded { trace, margins } = decoded;
+pub(crate) fn outcome(corpus: &Corpus, decoded: &FinishedRow, normal: Option<&Trace>) -> Result<Outcome> {
+    let FinishedRow { trace, margins } = decoded;
     trace.ensure_finite()?;
     let text = corpus.vocabulary.decode_visible(&trace.text())?;
     let gold = &corpus.test[trace.problem].answer;

@@ -24,23 +24,23 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 
 use crate::corpus::Corpus;
-use crate::evaluation::{Evaluated, Scores, decode_batches, decode_settings, requests, score};
+use crate::evaluation::{EvaluationResult, Scores, decode_batches, decode_settings, requests, score};
 use crate::latent::{
-    Blocks, Decode, DecodeSettings, Gradient, Reasoning, Request, Sequence, Switching, Trace, Unrolled, unroll,
+    Blocks, Decode, DecodeSettings, Gradient, Reasoning, Request, Sequence, Switching, Trace, UnrolledStates, unroll,
 };
 use crate::model::config::NormPlace;
 use crate::model::{Decoder, Hooks};
-use crate::progress::Counted;
+use crate::progress::SharedProgress;
 use crate::recipe::{Evaluation, Recipe};
 use crate::schema::{BlockOrigin, Identity};
 use decodes::{Decodes, named};
 pub use normal::NormalRun;
-pub use open::Asked;
+pub use open::ProblemChoice;
 pub(crate) use open::{checkpoint, phases};
 pub use shard::Shard;
-use staging::{Reading, Staged, logits, stage};
+use staging::{Reading, StagedSolutions, logits, stage};
 use sweep::{Forkable, Sweep};
-pub use tagging::Tagged;
+pub use tagging::TaggedSolution;
 
 /// The checkpoint has nothing of what an experiment asks about. Neither is at fault: the experiment is left out.
 #[derive(Debug, thiserror::Error)]
@@ -89,8 +89,8 @@ pub struct Study {
     pub decodes: Decodes,
     /// The normal run as shards made it.
     pub normal: Option<NormalRun>,
-    tagged: OnceLock<Vec<Tagged>>,
-    staged: OnceLock<Staged>,
+    tagged: OnceLock<Vec<TaggedSolution>>,
+    staged: OnceLock<StagedSolutions>,
     readings: OnceLock<Vec<Vec<Reading>>>,
     decoded: OnceLock<(Scores, Vec<Trace>)>,
     forkable: OnceLock<Forkable>,
@@ -165,7 +165,7 @@ impl Study {
 
     /// With spans that are known already, in the order of the problems, instead of an annotator's.
     #[must_use]
-    pub fn with_tags(self, tagged: Vec<Tagged>) -> Self {
+    pub fn with_tags(self, tagged: Vec<TaggedSolution>) -> Self {
         Self { tagged: OnceLock::from(tagged), ..self }
     }
 
@@ -191,8 +191,8 @@ impl Study {
     }
 
     /// How far a part of the work is.
-    pub(crate) fn counted(&self, what: &str, total: usize) -> Counted {
-        Counted::new(&self.name, what, total)
+    pub(crate) fn counted(&self, what: &str, total: usize) -> SharedProgress {
+        SharedProgress::new(&self.name, what, total)
     }
 
     /// Problems that decode together.
@@ -247,7 +247,7 @@ impl Study {
     ///
     /// # Errors
     /// As [`unroll`].
-    pub fn unroll(&self, sequences: &[Sequence], hooks: &mut Hooks) -> Result<Unrolled> {
+    pub fn unroll(&self, sequences: &[Sequence], hooks: &mut Hooks) -> Result<UnrolledStates> {
         unroll(&self.model, sequences, &self.reasoning.source, Gradient::Through, hooks)
     }
 
@@ -309,7 +309,7 @@ impl Study {
     ///
     /// # Errors
     /// [`DoesNotApply`] where blocks do not stand at spans; a run without annotation, a solution that cannot be scored.
-    pub fn tagged(&self) -> Result<&[Tagged]> {
+    pub fn tagged(&self) -> Result<&[TaggedSolution]> {
         self.chooses_blocks()?;
         Ok(lazy(&self.tagged, || {
             let (test, bare) = (&self.corpus.test, |solution: &str| solution.trim().is_empty());
@@ -326,7 +326,7 @@ impl Study {
     }
 
     /// The tagged solutions as known rows, with what stands where.
-    pub(crate) fn staged(&self) -> Result<&Staged> {
+    pub(crate) fn staged(&self) -> Result<&StagedSolutions> {
         lazy(&self.staged, || stage(self, self.tagged()?))
     }
 
@@ -376,7 +376,7 @@ impl Study {
         let requests = requests(corpus);
         let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
         let evaluated =
-            Evaluated { model, corpus, evaluation: &recipe.evaluation, reasoning, switching: Switching::Free };
+            EvaluationResult { model, corpus, evaluation: &recipe.evaluation, reasoning, switching: Switching::Free };
         score(&decode_batches(&evaluated, &batches, self.threads, &|_| Ok(()))?, corpus)
     }
 
@@ -391,6 +391,11 @@ impl Study {
     ) -> Result<Vec<Trace>> {
         let Self { model, corpus, recipe, reasoning, .. } = self;
         let evaluation = &Evaluation { k_min, k_cap: recipe.evaluation.k_cap.max(k_min), ..recipe.evaluation.clone() };
-        decode_batches(&Evaluated { model, corpus, evaluation, reasoning, switching }, batches, self.threads, done)
+        decode_batches(
+            &EvaluationResult { model, corpus, evaluation, reasoning, switching },
+            batches,
+            self.threads,
+            done,
+        )
     }
 }

@@ -8,19 +8,25 @@ use super::Study;
 use super::answers::{gold_tokens, outcome};
 use super::sweep::{Outcome, Sweep, not_stopped};
 use crate::interventions::{Bank, latents};
-use crate::latent::{Branch, DecodeSettings, Decoded, Fork, Prefix, Request, Sampling, Start, Switching};
+use crate::latent::{Branch, DecodeSettings, FinishedRow, Fork, Prefix, Request, Sampling, Start, Switching};
 use crate::model::Hooks;
 
 /// Rows of a batch of the null run, unless that is the size of the normal one.
 const OTHER: usize = 64;
 
 /// A sampled rollout of every problem that this process forks, with its states.
-struct Sampled {
-    decoded: Vec<Decoded>,
+struct SampledRollouts {
+    decoded: Vec<FinishedRow>,
     bank: Bank,
 }
 
-fn sample(study: &Study, sweep: &Sweep, settings: &DecodeSettings, rollout: usize, batch: usize) -> Result<Sampled> {
+fn sample(
+    study: &Study,
+    sweep: &Sweep,
+    settings: &DecodeSettings,
+    rollout: usize,
+    batch: usize,
+) -> Result<SampledRollouts> {
     let gold = gold_tokens(&study.corpus)?;
     let how = study.decoding(settings);
     let bank = RefCell::new(Bank::default());
@@ -44,7 +50,7 @@ fn sample(study: &Study, sweep: &Sweep, settings: &DecodeSettings, rollout: usiz
         decoded.extend(prefix.fork(how, Start::Prompt, &forks, &mut Branch::whole(&mut hooks))?);
     }
     not_stopped()?;
-    Ok(Sampled { decoded, bank: bank.into_inner() })
+    Ok(SampledRollouts { decoded, bank: bank.into_inner() })
 }
 
 fn sampling(study: &Study) -> DecodeSettings {
@@ -79,7 +85,7 @@ pub(crate) fn other_batch(study: &Study, sweep: &Sweep) -> Result<Outcomes> {
     outcomes(study, &sample(study, sweep, &study.settings(), 0, batch)?.decoded, sweep)
 }
 
-fn outcomes(study: &Study, decoded: &[Decoded], sweep: &Sweep) -> Result<Outcomes> {
+fn outcomes(study: &Study, decoded: &[FinishedRow], sweep: &Sweep) -> Result<Outcomes> {
     let own = decoded.iter().filter(|d| study.owns(d.trace.problem));
     own.map(|d| Ok((d.trace.problem, outcome(&study.corpus, d, sweep.traces.get(d.trace.problem))?))).collect()
 }

@@ -50,7 +50,7 @@ impl Study {
     /// # Errors
     /// A folder that is not a run, a phase that was not trained.
     pub fn open(run: &Path, phase: &str, problems: Option<usize>, seed: u64) -> Result<Self> {
-        let asked = Asked { problems, ..Asked::default() };
+        let asked = ProblemChoice { problems, ..ProblemChoice::default() };
         Ok(Self { seed, ..Self::of_run(run, phase, &asked, &Machine::default())? })
     }
 
@@ -58,7 +58,7 @@ impl Study {
     ///
     /// # Errors
     /// As [`Self::open`], and a file that cannot be read.
-    pub fn of_run(run: &Path, phase: &str, asked: &Asked, machine: &Machine) -> Result<Self> {
+    pub fn of_run(run: &Path, phase: &str, asked: &ProblemChoice, machine: &Machine) -> Result<Self> {
         let file = run.join("recipe.toml");
         let text = read_text(&file)
             .with_context(|| format!("{}: cannot read; name a run folder of `train`", file.display()))?;
@@ -90,7 +90,7 @@ impl Study {
         model: &str,
         adapter: Option<&Path>,
         like: &Recipe,
-        asked: &Asked,
+        asked: &ProblemChoice,
         machine: &Machine,
     ) -> Result<Self> {
         let mut recipe = like.clone();
@@ -120,7 +120,7 @@ impl Study {
         name: &str,
         loaded: &Loaded,
         like: &Recipe,
-        asked: &Asked,
+        asked: &ProblemChoice,
         machine: &Machine,
     ) -> Result<Self> {
         let mut recipe = like.clone();
@@ -139,7 +139,7 @@ impl Study {
         model: &str,
         (mut loaded, says): (Loaded, bool),
         mut recipe: Recipe,
-        asked: &Asked,
+        asked: &ProblemChoice,
         machine: &Machine,
     ) -> Result<Self> {
         let plain = loaded.switch.is_none();
@@ -202,7 +202,7 @@ const FEWEST: usize = 8;
 
 /// Which problems are asked. Experiments read held-out problems only.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct ProblemChoice {
     /// A file of them instead of the recipe's own.
     pub data: Option<PathBuf>,
     /// Names of the file's keys, where they are not those of a known format.
@@ -220,7 +220,7 @@ pub struct Asked {
 }
 
 /// How a model that is not a run's is prompted: by its own chat template, where the recipe's form is a chat or nobody named one.
-fn form(vocabulary: &Vocabulary, recipe: &Recipe, asked: &Asked) -> Result<Template> {
+fn form(vocabulary: &Vocabulary, recipe: &Recipe, asked: &ProblemChoice) -> Result<Template> {
     let named = recipe.data.template;
     if asked.raw {
         return Ok(Template::Plain);
@@ -237,7 +237,7 @@ fn form(vocabulary: &Vocabulary, recipe: &Recipe, asked: &Asked) -> Result<Templ
     })
 }
 
-impl Asked {
+impl ProblemChoice {
     fn of(&self, recipe: &mut Recipe) -> Result<()> {
         if let Some(n) = self.problems {
             ensure!((1..=MOST_ROWS).contains(&n), "--problems must be from 1 to {MOST_ROWS}, found {n}");

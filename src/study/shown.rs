@@ -10,7 +10,7 @@ use crate::schema::PositionKind;
 use crate::text::Vocabulary;
 
 /// One problem with its answer.
-pub(crate) struct Shown {
+pub(crate) struct ShownProblem {
     pub problem: usize,
     /// The whole row, as row 0.
     pub sequence: Sequence,
@@ -19,7 +19,7 @@ pub(crate) struct Shown {
 }
 
 /// The first `problems` greedy responses.
-pub(crate) fn shown(study: &Study, problems: usize) -> Result<Vec<Shown>> {
+pub(crate) fn shown(study: &Study, problems: usize) -> Result<Vec<ShownProblem>> {
     let corpus = &study.corpus;
     let (_, traces) = study.decoded()?;
     let one = |trace: &Trace| {
@@ -28,7 +28,7 @@ pub(crate) fn shown(study: &Study, problems: usize) -> Result<Vec<Shown>> {
         let kinds = trace.positions.iter().map(|p| Some(kind(p.kind)));
         let response = kinds.zip(pieces(&corpus.vocabulary, &ids)?);
         let sequence = Sequence { row: 0, ..trace.sequence(&corpus.switch)? };
-        Ok(Shown { problem: trace.problem, sequence, positions: prompt.chain(response).collect() })
+        Ok(ShownProblem { problem: trace.problem, sequence, positions: prompt.chain(response).collect() })
     };
     traces.iter().take(problems).map(one).collect()
 }

@@ -15,7 +15,7 @@ use super::{DoesNotApply, Study};
 use crate::evaluation::requests;
 use crate::interventions::{Bank, Firings, Intervention, Later, Replacement, Replacements, Steps, latents};
 use crate::latent::trace::PositionRole;
-use crate::latent::{Branch, DecodeSettings, Decoded, Fork, Prefix, Request, Start, Switching, Trace};
+use crate::latent::{Branch, DecodeSettings, FinishedRow, Fork, Prefix, Request, Start, Switching, Trace};
 use crate::model::Hooks;
 use crate::parallel;
 use crate::schema::{At, BlockOrigin, NormalRunRow};
@@ -59,7 +59,7 @@ pub enum What<'a> {
 
 /// One problem that was decoded anew.
 #[derive(Clone, Debug)]
-pub struct Forked {
+pub struct ForkedProblem {
     pub problem: usize,
     /// Which of the continuations.
     pub continuation: usize,
@@ -69,7 +69,7 @@ pub struct Forked {
 
 /// Outcomes in the order of the problems, and what was replaced.
 #[derive(Clone, Debug, Default)]
-pub struct Continued {
+pub struct SweepResult {
     pub outcomes: Vec<Outcome>,
     pub firings: Firings,
     /// Problems that were decoded anew.
@@ -170,7 +170,7 @@ fn batch(
     gold: &[Option<u32>],
     settings: &DecodeSettings,
     requests: &[Request],
-) -> Result<(Batch, Vec<Decoded>, Bank)> {
+) -> Result<(Batch, Vec<FinishedRow>, Bank)> {
     let first = requests.first().map_or(0, |r| r.problem);
     let how = study.decoding(settings);
     let watch: Vec<Option<u32>> = requests.iter().map(|r| gold[r.problem]).collect();
@@ -183,7 +183,7 @@ fn batch(
     }
     let ended: Vec<bool> = (0..requests.len()).map(|r| prefix.ended(r).is_some()).collect();
     let held: Vec<usize> = (0..requests.len()).filter(|&r| !ended[r]).collect();
-    let mut decoded: Vec<Option<Decoded>> = (0..requests.len()).map(|r| prefix.ended(r)).collect();
+    let mut decoded: Vec<Option<FinishedRow>> = (0..requests.len()).map(|r| prefix.ended(r)).collect();
     let bank = RefCell::new(Bank::default());
     if !held.is_empty() {
         let mut hooks = Hooks::none();
@@ -226,7 +226,7 @@ impl<'a> Sweep<'a> {
         later: Later,
         channel: At,
         known: &(dyn Fn(usize, usize) -> bool + Sync),
-        hand_over: &(dyn Fn(Vec<Forked>) -> Result<()> + Sync),
+        hand_over: &(dyn Fn(Vec<ForkedProblem>) -> Result<()> + Sync),
     ) -> Result<()> {
         let mut units = self.units(all);
         units.retain(|unit| unit.members.iter().any(|&(r, c)| !known(self.batches[unit.batch].first + r, c)));
@@ -247,7 +247,7 @@ impl<'a> Sweep<'a> {
     ///
     /// # Errors
     /// As [`Self::each`].
-    pub fn run(&self, all: &[Continuation], later: Later, channel: At) -> Result<Vec<Continued>> {
+    pub fn run(&self, all: &[Continuation], later: Later, channel: At) -> Result<Vec<SweepResult>> {
         let forks = Mutex::new(vec![]);
         self.each(all, later, channel, &|_, _| false, &|more| {
             forks.lock().unwrap_or_else(PoisonError::into_inner).extend(more);
@@ -255,9 +255,9 @@ impl<'a> Sweep<'a> {
         })?;
         let mut forks = forks.into_inner().unwrap_or_else(PoisonError::into_inner);
         forks.sort_by_key(|fork| (fork.continuation, fork.problem));
-        let mut results: Vec<Continued> =
-            all.iter().map(|_| Continued { outcomes: self.normal.clone(), ..Continued::default() }).collect();
-        for Forked { problem, continuation, outcome, firings } in forks {
+        let mut results: Vec<SweepResult> =
+            all.iter().map(|_| SweepResult { outcomes: self.normal.clone(), ..SweepResult::default() }).collect();
+        for ForkedProblem { problem, continuation, outcome, firings } in forks {
             let result = &mut results[continuation];
             result.outcomes[problem] = outcome;
             result.firings.add(&firings);
@@ -293,7 +293,7 @@ impl<'a> Sweep<'a> {
         units
     }
 
-    fn unit(&self, unit: &Unit, all: &[Continuation], later: Later, channel: At) -> Result<Vec<Forked>> {
+    fn unit(&self, unit: &Unit, all: &[Continuation], later: Later, channel: At) -> Result<Vec<ForkedProblem>> {
         let Batch { first, prefix, .. } = &self.batches[unit.batch];
         let prefix = prefix.as_ref().context("a fork of another shard's problem")?;
         let (mut arms, mut forks) = (vec![], vec![]);
@@ -316,10 +316,10 @@ impl<'a> Sweep<'a> {
         let how = self.study.decoding(&self.settings);
         let done = prefix.fork(how, unit.start, &forks, &mut Branch::reaching(channel, &mut hooks, &mut other))?;
         drop((hooks, other));
-        let of = |((&(request, continuation), decoded), firings): ((&(usize, usize), &Decoded), Firings)| {
+        let of = |((&(request, continuation), decoded), firings): ((&(usize, usize), &FinishedRow), Firings)| {
             let problem = first + request;
             let outcome = outcome(&self.study.corpus, decoded, self.traces.get(problem))?;
-            Ok(Forked { problem, continuation, outcome, firings })
+            Ok(ForkedProblem { problem, continuation, outcome, firings })
         };
         unit.members.iter().zip(&done).zip(arms.firings()).map(of).collect()
     }
@@ -342,7 +342,7 @@ impl<'a> Sweep<'a> {
 }
 
 /// A batch decoded normally, or the requests of one that was not wanted.
-type Tried<'r> = Result<(Batch, Vec<Decoded>, Bank), &'r [Request]>;
+type BatchResult<'r> = Result<(Batch, Vec<FinishedRow>, Bank), &'r [Request]>;
 
 /// Decodes the batches of this process, and with `others` those of other shards too, of which no prefix is kept.
 fn decoded_batches<'r>(
@@ -350,14 +350,14 @@ fn decoded_batches<'r>(
     requests: &'r [Request],
     settings: &DecodeSettings,
     others: bool,
-) -> Result<Vec<Tried<'r>>> {
+) -> Result<Vec<BatchResult<'r>>> {
     let chunks: Vec<(bool, &[Request])> =
         requests.chunks(study.together()).enumerate().map(|(unit, chunk)| (study.has(unit), chunk)).collect();
     let gold = gold_tokens(&study.corpus)?;
     let wanted = chunks.iter().filter(|(own, _)| *own || others).count();
     study.say(&format!("decoding {} problems normally", requests.len()));
     let counted = study.counted("batches decoded", wanted);
-    let one = |&(own, chunk): &(bool, &'r [Request])| -> Result<Tried<'r>> {
+    let one = |&(own, chunk): &(bool, &'r [Request])| -> Result<BatchResult<'r>> {
         if !own && !others {
             return Ok(Err(chunk));
         }

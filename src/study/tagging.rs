@@ -15,11 +15,11 @@ use crate::model::checkpoint::ModelFiles;
 use crate::progress;
 use crate::text::Sample;
 use crate::text::annotate::batches;
-use crate::text::spans::Scored;
+use crate::text::spans::ScoredResponse;
 use crate::text::tagging::Summary;
 
 /// A held-out solution and the spans that the annotator tags in it.
-pub type Tagged = (Sample, Vec<Range<usize>>);
+pub type TaggedSolution = (Sample, Vec<Range<usize>>);
 
 /// Positions of a kept model that are fed at once where order does not matter: more are not faster, and take memory.
 const TOGETHER: usize = 2048;
@@ -30,7 +30,7 @@ impl Study {
     ///
     /// # Errors
     /// A run without annotation, a problem without solution.
-    pub(super) fn tag_held_out(&self) -> Result<Vec<Tagged>> {
+    pub(super) fn tag_held_out(&self) -> Result<Vec<TaggedSolution>> {
         let corpus = &self.corpus;
         let samples: Result<Vec<Sample>> =
             corpus.test.iter().map(|p| Sample::new(p, &corpus.vocabulary, &corpus.template)).collect();
@@ -51,7 +51,7 @@ impl Study {
         }
         let scored = |i: usize| {
             let Sample { clauses, answer, .. } = &samples[i];
-            Scored { entropies: &entropies[i], clauses, answer: answer.as_ref() }
+            ScoredResponse { entropies: &entropies[i], clauses, answer: answer.as_ref() }
         };
         let threshold = match &self.run {
             Some(run) => read_threshold(run)?,

@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Pen, distinct, stable_hash};
-use super::{Family, Known, Levels, Program, Split, Written};
+use super::{Fact, Family, Levels, PlanText, Program, Split};
 
 const LETTERS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
 
@@ -126,7 +126,7 @@ impl Family for Affine {
         stable_hash(std::iter::once(plan.start as u8).chain(hops))
     }
 
-    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> Written {
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> PlanText {
         let path = plan.hops.len() + 1;
         let names = distinct(rng, &LETTERS, path + plan.branches.len());
         // A statement is its variable, and the variable and map that define it (none for the start value).
@@ -171,13 +171,13 @@ impl Family for Affine {
             solution.word("=");
             let result = solution.mark();
             solution.number(values[index + 1]);
-            steps.push(solution.step(clause, result, Known::Number(values[index + 1])));
+            steps.push(solution.step(clause, result, Fact::Number(values[index + 1])));
             solution.word(";");
         }
         let mark = solution.mark();
         solution.word("#");
         solution.number(values[path - 1]);
-        Written {
+        PlanText {
             answer_words: solution.since(mark),
             question: question.finish(),
             solution: solution.finish(),

@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Pen, distinct, stable_hash, weighted};
-use super::{Family, Known, Levels, Program, Split, Written};
+use super::{Fact, Family, Levels, PlanText, Program, Split};
 
 const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const SUBJECTS: [&str; 5] = ["sum", "sumdiff", "prod", "mix", "vars"];
@@ -203,7 +203,7 @@ impl Family for Chains {
         structure(plan.start, &plan.steps)
     }
 
-    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> Written {
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> PlanText {
         let names = distinct(rng, &LETTERS, plan.steps.len() + 1);
         let values = plan.values(None);
         let (mut question, mut solution) = (Pen::default(), Pen::default());
@@ -235,7 +235,7 @@ impl Family for Chains {
             solution.word("=");
             let result = solution.mark();
             solution.number(values[index + 1]);
-            steps.push(solution.step(clause, result, Known::Number(values[index + 1])));
+            steps.push(solution.step(clause, result, Fact::Number(values[index + 1])));
             solution.word(";");
         }
         for word in ["?", names[plan.steps.len()], ":"] {
@@ -245,7 +245,7 @@ impl Family for Chains {
         let mark = solution.mark();
         solution.word("#");
         solution.number(answer);
-        Written {
+        PlanText {
             answer_words: solution.since(mark),
             question: question.finish(),
             solution: solution.finish(),

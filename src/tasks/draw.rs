@@ -6,7 +6,7 @@ use std::ops::Range;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Known, Split, StepValue};
+use super::{Fact, Split, StepValue};
 use crate::random::{fnv1a, keyed};
 
 /// A generator of its own for each row, so that a row does not depend on the rows drawn before it.
@@ -98,7 +98,7 @@ impl Pen {
     }
 
     /// The step whose clause starts at `clause` and whose value is spelled from `value` to here.
-    pub fn step(&self, clause: Mark, value: Mark, known: Known) -> StepValue {
+    pub fn step(&self, clause: Mark, value: Mark, known: Fact) -> StepValue {
         StepValue {
             value: known,
             clause: self.text[clause.byte..].trim_start().to_string(),

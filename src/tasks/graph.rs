@@ -20,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Pen, distinct, mix};
-use super::{Family, Known, Levels, Program, Split, Written};
+use super::{Fact, Family, Levels, PlanText, Program, Split};
 
 const LETTERS: [&str; 26] = [
     "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u", "v", "w",
@@ -235,7 +235,7 @@ impl Family for Graph {
         mix(colours[..nodes].iter().fold(0u64, |sum, &colour| sum.wrapping_add(mix(colour))))
     }
 
-    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> Written {
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> PlanText {
         let names = distinct(rng, self.names(), plan.nodes as usize);
         let name = |node: u32| names[node as usize];
         let mut order = plan.edges.clone();
@@ -273,13 +273,13 @@ impl Family for Graph {
                     clause
                 }
             };
-            steps.push(solution.step(clause, reached, Known::Set(known)));
+            steps.push(solution.step(clause, reached, Fact::Set(known)));
             solution.word(";");
         }
         let mark = solution.mark();
         solution.word("#");
         solution.word(name(target));
-        Written {
+        PlanText {
             answer_words: solution.since(mark),
             question: question.finish(),
             solution: solution.finish(),

@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use graph::edges;
 pub use graph::{Nodes, Told};
-pub use problem::{Known, StepValue, TaskProblem};
-pub(crate) use worked::{Operand, Worked, evaluate, number};
+pub use problem::{Fact, StepValue, TaskProblem};
+pub(crate) use worked::{Operand, WorkedSolution, evaluate, number};
 
 names! {
     /// Which part of the data a row belongs to.
@@ -70,7 +70,7 @@ impl Levels {
 }
 
 /// The text of a drawn plan.
-pub struct Written {
+pub struct PlanText {
     pub question: String,
     pub solution: String,
     pub answer: String,
@@ -95,7 +95,7 @@ pub trait Family {
     fn plan(&self, rng: &mut ChaCha8Rng, subject: &'static str, level: u8) -> Self::Plan;
     /// Hash of the problem up to renaming.
     fn structure(plan: &Self::Plan) -> u64;
-    fn write(&self, rng: &mut ChaCha8Rng, plan: &Self::Plan, subject: &str) -> Written;
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Self::Plan, subject: &str) -> PlanText;
     fn answer_if(plan: &Self::Plan, step: usize, value: i64) -> Option<String>;
     /// The value that step `step` works on; `None` where there is no such step, or where its steps work on no number.
     fn operand(_plan: &Self::Plan, _step: usize) -> Option<i64> {

@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Pen, stable_hash};
-use super::{Family, Known, Levels, Program, Split, Written};
+use super::{Fact, Family, Levels, PlanText, Program, Split};
 
 settings! {
     /// Settings of the family.
@@ -90,7 +90,7 @@ impl Family for Multiply {
         stable_hash(low.to_le_bytes().into_iter().chain(high.to_le_bytes()))
     }
 
-    fn write(&self, _rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> Written {
+    fn write(&self, _rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> PlanText {
         let mut question = Pen::default();
         digits(&mut question, plan.left, plan.digits);
         question.word("*");
@@ -110,13 +110,13 @@ impl Family for Multiply {
             }
             let value = solution.mark();
             digits(&mut solution, sum, plan.width());
-            steps.push(solution.step(clause, value, Known::Number(sum)));
+            steps.push(solution.step(clause, value, Fact::Number(sum)));
             solution.word(";");
         }
         let mark = solution.mark();
         solution.word("#");
         digits(&mut solution, sum, plan.width());
-        Written {
+        PlanText {
             answer_words: solution.since(mark),
             question: question.finish(),
             solution: solution.finish(),

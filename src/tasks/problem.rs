@@ -9,17 +9,17 @@ use super::{Program, Split};
 /// What is known to hold after a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Known {
+pub enum Fact {
     Number(i64),
     /// A set of names, sorted (the frontier of a breadth-first search).
     Set(Vec<String>),
     Text(String),
 }
 
-impl Known {
+impl Fact {
     pub fn number(&self) -> Option<i64> {
         match self {
-            Known::Number(value) => Some(*value),
+            Fact::Number(value) => Some(*value),
             _ => None,
         }
     }
@@ -28,7 +28,7 @@ impl Known {
 /// One intermediate value s_j: what it is, and where the solution says it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepValue {
-    pub value: Known,
+    pub value: Fact,
     /// The part of the step worth replacing by latents: `5 + 5 = 3` of `j = 5 + 5 = 3 ;`.
     pub clause: String,
     /// Where `clause` stands, in whitespace-separated words of the solution.

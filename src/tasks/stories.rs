@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chains::{Op, Operand, structure};
 use super::draw::{Mark, Pen, distinct};
-use super::{Family, Known, Levels, Program, Split, Written};
+use super::{Fact, Family, Levels, PlanText, Program, Split};
 
 const NUMBERS: [&str; 21] = [
     "zero",
@@ -168,7 +168,7 @@ impl Family for Stories {
         structure(plan.start, &plan.steps)
     }
 
-    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, subject: &str) -> Written {
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, subject: &str) -> PlanText {
         let (names, things): (&[&str], &[&str]) = match subject {
             "renamed" => (&OTHER_NAMES, &OTHER_THINGS),
             _ => (&NAMES, &THINGS),
@@ -190,14 +190,14 @@ impl Family for Stories {
             say(&mut solution, &[number(values[index]), spoken(op), number(operand.of(&values)), "is"]);
             let result = solution.mark();
             solution.word(number(values[index + 1]));
-            steps.push(solution.step(clause, result, Known::Number(values[index + 1])));
+            steps.push(solution.step(clause, result, Fact::Number(values[index + 1])));
             solution.word(".");
         }
         teller.asks(&mut question, plan.steps.len());
         let answer = number(values[plan.steps.len()]);
         let mark = solution.mark();
         say(&mut solution, &["#", answer]);
-        Written {
+        PlanText {
             answer_words: solution.since(mark),
             question: question.finish(),
             solution: solution.finish(),

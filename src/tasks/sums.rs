@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Pen, distinct, stable_hash};
-use super::{Family, Known, Levels, Program, Split, Written};
+use super::{Fact, Family, Levels, PlanText, Program, Split};
 
 const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
@@ -89,7 +89,7 @@ impl Family for Sums {
         stable_hash(plan.rows.iter().flatten().map(|&digit| digit as u8))
     }
 
-    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> Written {
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> PlanText {
         let names = distinct(rng, &LETTERS, plan.rows.len());
         let (mut question, mut solution) = (Pen::default(), Pen::default());
         let mut steps = Vec::with_capacity(plan.rows.len());
@@ -107,7 +107,7 @@ impl Family for Sums {
                 last = solution.mark();
                 solution.number(sum);
             }
-            steps.push(solution.step(clause, last, Known::Number(sum)));
+            steps.push(solution.step(clause, last, Fact::Number(sum)));
             question.word(";");
             solution.word(";");
         }
@@ -116,7 +116,7 @@ impl Family for Sums {
         let mark = solution.mark();
         solution.word("#");
         solution.number(sum);
-        Written {
+        PlanText {
             answer_words: solution.since(mark),
             question: question.finish(),
             solution: solution.finish(),

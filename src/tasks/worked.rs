@@ -10,7 +10,7 @@ use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{One, ToPrimitive, Zero};
 
-use super::{Known, StepValue};
+use super::{Fact, StepValue};
 
 /// What an expression is made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -153,14 +153,14 @@ struct Calculation {
 }
 
 /// A solution's steps as calculations that end in its answer.
-pub(crate) struct Worked {
+pub(crate) struct WorkedSolution {
     steps: Vec<Calculation>,
     /// The step whose value is the answer.
     result: usize,
     answer: String,
 }
 
-impl Worked {
+impl WorkedSolution {
     /// `None` where steps bring no expressions, or none makes the answer.
     pub fn of(question: &str, steps: &[StepValue], answer: &str) -> Option<Self> {
         let mut given = stated(question);
@@ -168,9 +168,9 @@ impl Worked {
         let mut out: Vec<Calculation> = vec![];
         for step in steps {
             let value = match &step.value {
-                Known::Number(value) => Some(BigRational::from(BigInt::from(*value))),
-                Known::Text(text) => number(text),
-                Known::Set(_) => None,
+                Fact::Number(value) => Some(BigRational::from(BigInt::from(*value))),
+                Fact::Text(text) => number(text),
+                Fact::Set(_) => None,
             }?;
             let mut reads = vec![];
             let made = step.expression.as_ref().and_then(|expression| {
@@ -287,7 +287,7 @@ mod tests {
 
     fn step(expression: &str, value: i64) -> StepValue {
         StepValue {
-            value: Known::Number(value),
+            value: Fact::Number(value),
             clause: String::new(),
             words: 0..1,
             value_words: 0..1,
@@ -318,24 +318,29 @@ mod tests {
     fn an_answer_follows_from_a_steps_value_where_it_is_sure_to() {
         // 9 eggs are left of 16; each costs 5.
         let steps = [step("16-3-4", 9), step("9*5", 45)];
-        let worked = Worked::of("16 eggs, three eaten, 4 baked, 5 dollars each", &steps, "45").expect("arithmetic");
+        let worked =
+            WorkedSolution::of("16 eggs, three eaten, 4 baked, 5 dollars each", &steps, "45").expect("arithmetic");
         assert_eq!(worked.answer_if(0, 10).as_deref(), Some("50"));
         assert_eq!((worked.answer_if(0, 9).as_deref(), worked.answer_if(1, 8).as_deref()), (Some("45"), Some("8")));
         assert_eq!((worked.operand(0), worked.operand(1), worked.apply(1, 7)), (None, Some(9), Some(35)));
         assert_eq!(worked.answer_if(2, 1), None);
         // The question has the number too: it may be either.
-        let doubtful = Worked::of("9 shops and 16 eggs", &steps, "45").expect("arithmetic");
+        let doubtful = WorkedSolution::of("9 shops and 16 eggs", &steps, "45").expect("arithmetic");
         assert_eq!((doubtful.answer_if(0, 10), doubtful.operand(1)), (None, None));
-        let named =
-            Worked::of("9 shops and 16 eggs", &[step("16-3-4", 9), step("s1*5", 45)], "45").expect("arithmetic");
+        let named = WorkedSolution::of("9 shops and 16 eggs", &[step("16-3-4", 9), step("s1*5", 45)], "45")
+            .expect("arithmetic");
         assert_eq!(named.answer_if(0, 10).as_deref(), Some("50"));
         // A half is no prediction, and thousands are written as the answer has them.
-        let thousands = Worked::of("", &[step("400+500", 900), step("900*5/3", 1500)], "1,500").expect("arithmetic");
+        let thousands =
+            WorkedSolution::of("", &[step("400+500", 900), step("900*5/3", 1500)], "1,500").expect("arithmetic");
         assert_eq!((thousands.answer_if(0, 901), thousands.answer_if(0, 1200).as_deref()), (None, Some("2,000")));
         // A step that does not make its value tells nothing of those before it.
         let wrong = [step("16-3-4", 9), step("9*5", 46), step("46+1", 47)];
-        let wrong = Worked::of("", &wrong, "47").expect("arithmetic");
+        let wrong = WorkedSolution::of("", &wrong, "47").expect("arithmetic");
         assert_eq!((wrong.answer_if(0, 10), wrong.answer_if(1, 3).as_deref()), (None, Some("4")));
-        assert!(Worked::of("", &steps, "44").is_none() && Worked::of("", &[step("9*5", 46)], "46").is_none());
+        assert!(
+            WorkedSolution::of("", &steps, "44").is_none()
+                && WorkedSolution::of("", &[step("9*5", 46)], "46").is_none()
+        );
     }
 }

@@ -12,7 +12,7 @@ use anyhow::{Result, ensure};
 use super::entropies::Store;
 use super::samples::Sample;
 use super::spans::SpanSettings;
-use super::tagging::{Annotation, Summary, Tagged, tag};
+use super::tagging::{Annotation, Summary, TaggedLine, tag};
 use crate::store::write_atomic;
 
 settings! {
@@ -119,7 +119,7 @@ pub fn batches(mut samples: Vec<&Sample>, rows: usize, tokens: usize) -> Vec<Vec
 fn write_outputs(
     samples: &[Sample],
     entropies: &[Vec<f32>],
-    tagged: &[Tagged],
+    tagged: &[TaggedLine],
     summary: &Summary,
     folder: &Path,
 ) -> Result<()> {

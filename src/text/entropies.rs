@@ -12,7 +12,7 @@ use polars::prelude::{Column, DataFrame};
 use serde_json::{Value, json};
 
 use super::samples::Sample;
-use super::tagging::Tagged;
+use super::tagging::TaggedLine;
 use crate::store::{parquet, write_atomic};
 use crate::tokenizer::read_object;
 
@@ -166,7 +166,7 @@ impl Store {
 }
 
 /// Every entropy of a corpus, with what became of its position.
-pub fn write_all(file: &Path, samples: &[Sample], entropies: &[Vec<f32>], tagged: &[Tagged]) -> Result<()> {
+pub fn write_all(file: &Path, samples: &[Sample], entropies: &[Vec<f32>], tagged: &[TaggedLine]) -> Result<()> {
     let (mut ids, mut positions, mut tokens, mut texts) = (vec![], vec![], vec![], vec![]);
     let (mut values, mut in_answer, mut in_span) = (vec![], vec![], vec![]);
     for ((sample, entropies), tagged) in samples.iter().zip(entropies).zip(tagged) {

@@ -137,7 +137,7 @@ pub(super) fn open(file: &Path) -> Result<Content> {
         let most = MOST_UNPACKED.0.saturating_add(MOST_UNPACKED.1.saturating_mul(packed));
         let what = format!("{packed} bytes unpack to more than {most}: more than text does");
         let reader_of = flate2::bufread::MultiGzDecoder::new(reader);
-        reader = Box::new(BufReader::new(Bounded { reader: reader_of, left: most, what }));
+        reader = Box::new(BufReader::new(BoundedReader { reader: reader_of, left: most, what }));
     }
     let head = reader.fill_buf().with_context(context)?;
     if let Some((_, what)) = OTHERS.iter().find(|(magic, _)| head.starts_with(magic)) {
@@ -170,13 +170,13 @@ pub(super) fn open(file: &Path) -> Result<Content> {
 const MOST_UNPACKED: (u64, u64) = (64 << 20, 50);
 
 /// A reader that ends with an error after as many bytes as are left.
-struct Bounded<R> {
+struct BoundedReader<R> {
     reader: R,
     left: u64,
     what: String,
 }
 
-impl<R: Read> Read for Bounded<R> {
+impl<R: Read> Read for BoundedReader<R> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let most = into.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
         if most == 0 && !into.is_empty() {

@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 
 use super::Problem;
 use super::record::Record;
-use super::steps::{self, Written};
-use crate::tasks::{Known, StepValue};
+use super::steps::{self, FileStep};
+use crate::tasks::{Fact, StepValue};
 
 names! {
     /// A format of problem files, by its name in a recipe.
@@ -90,7 +90,7 @@ impl Record<'_> {
         let answer = self.text("answer")?;
         let known = steps.iter().map(|step| {
             let result = step.trim_end_matches(">>").rsplit('=').next().unwrap_or_default();
-            result.parse().map_or_else(|_| Known::Text(result.to_string()), Known::Number)
+            result.parse().map_or_else(|_| Fact::Text(result.to_string()), Fact::Number)
         });
         let mut problem = self.plain(self.text("question")?, joined(&steps, &answer), answer)?;
         problem.steps = step_values(&steps, known);
@@ -102,7 +102,7 @@ impl Record<'_> {
         let answer = self.text("answer")?;
         let frontiers = self.frontiers(steps.len())?;
         let mut problem = self.plain(self.text("question")?, joined(&steps, &answer), answer)?;
-        problem.steps = step_values(&steps, frontiers.into_iter().map(Known::Set));
+        problem.steps = step_values(&steps, frontiers.into_iter().map(Fact::Set));
         Ok(problem)
     }
 
@@ -167,7 +167,7 @@ impl Record<'_> {
     fn steps(&self, solution: &str, own: bool) -> Result<Vec<StepValue>> {
         if !own {
             let form = "steps such as {\"expression\": \"3+4\", \"value\": 7, \"span\": \"3 + 4 = 7\"}";
-            let written: Vec<Written> = self.typed("steps", form)?;
+            let written: Vec<FileStep> = self.typed("steps", form)?;
             return steps::found(written, solution).with_context(|| format!("{}: key \"steps\"", self.place));
         }
         let steps: Vec<StepValue> = self.typed("steps", "a list of steps as Switchyard writes them")?;
@@ -194,9 +194,9 @@ fn joined(steps: &[String], answer: &str) -> String {
     lines.chain([format!("#### {answer}")]).collect()
 }
 
-fn step_values(steps: &[String], known: impl Iterator<Item = Known>) -> Vec<StepValue> {
+fn step_values(steps: &[String], known: impl Iterator<Item = Fact>) -> Vec<StepValue> {
     let mut next = 0;
-    let value = |(step, value): (&String, Known)| {
+    let value = |(step, value): (&String, Fact)| {
         let words = next..next + step.split_whitespace().count();
         next = words.end;
         let calculation = step.strip_prefix("<<").and_then(|mark| mark.strip_suffix(">>")?.rsplit_once('='));

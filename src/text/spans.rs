@@ -34,7 +34,7 @@ settings! {
 
 /// One response as the rule sees it.
 #[derive(Clone, Copy, Debug)]
-pub struct Scored<'a> {
+pub struct ScoredResponse<'a> {
     pub entropies: &'a [f32],
     /// Clauses in order, not overlapping. Only the clause rule reads them.
     pub clauses: &'a [Range<usize>],
@@ -43,7 +43,7 @@ pub struct Scored<'a> {
 
 /// Spans of one response, and what the rule left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chosen {
+pub struct SpanChoice {
     pub spans: Vec<Range<usize>>,
     pub too_short: usize,
     pub over_cap: usize,
@@ -82,7 +82,7 @@ impl SpanSettings {
 
     /// The entropy above which a position, or a clause, counts, over the whole corpus. The answer's positions count
     /// towards the quantile (they are response positions), its clauses do not.
-    pub fn threshold<'a>(&self, corpus: impl Iterator<Item = Scored<'a>>) -> Result<f32> {
+    pub fn threshold<'a>(&self, corpus: impl Iterator<Item = ScoredResponse<'a>>) -> Result<f32> {
         let mut scores = Vec::new();
         for scored in corpus {
             if self.snap_to_clause {
@@ -109,8 +109,8 @@ impl SpanSettings {
     }
 
     /// The spans of one response, in order, not overlapping; by the token rule never adjacent.
-    pub fn choose(&self, scored: Scored, threshold: f32) -> Chosen {
-        let mut chosen = Chosen::default();
+    pub fn choose(&self, scored: ScoredResponse, threshold: f32) -> SpanChoice {
+        let mut chosen = SpanChoice::default();
         let candidates: Vec<Range<usize>> = if self.snap_to_clause {
             self.clauses(scored).filter(|clause| mean(scored.entropies, clause) > threshold).collect()
         } else {
@@ -140,7 +140,7 @@ impl SpanSettings {
     }
 
     /// Clauses inside the response that do not touch the answer.
-    fn clauses<'a>(&self, scored: Scored<'a>) -> impl Iterator<Item = Range<usize>> + 'a {
+    fn clauses<'a>(&self, scored: ScoredResponse<'a>) -> impl Iterator<Item = Range<usize>> + 'a {
         let fits = move |clause: &&Range<usize>| {
             let apart = scored.answer.is_none_or(|answer| clause.end <= answer.start || clause.start >= answer.end);
             !clause.is_empty() && clause.end <= scored.entropies.len() && apart
@@ -149,7 +149,7 @@ impl SpanSettings {
     }
 
     /// Joined runs of positions above the threshold.
-    fn runs(&self, scored: Scored, threshold: f32) -> Vec<Range<usize>> {
+    fn runs(&self, scored: ScoredResponse, threshold: f32) -> Vec<Range<usize>> {
         let in_answer = |position| scored.answer.is_some_and(|answer| answer.contains(&position));
         let mut runs: Vec<Range<usize>> = Vec::new();
         for (position, &entropy) in scored.entropies.iter().enumerate() {

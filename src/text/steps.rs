@@ -9,12 +9,12 @@ use serde_json::Value;
 
 use super::problems::word_ranges;
 use super::sources::cut;
-use crate::tasks::{Known, Operand, StepValue, evaluate, number};
+use crate::tasks::{Fact, Operand, StepValue, evaluate, number};
 
 /// A step as a file writes it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Written {
+pub(super) struct FileStep {
     /// The calculation, over numbers and earlier steps (`s1`). Without one a value can be read, but no answer follows from it.
     #[serde(default)]
     expression: Option<String>,
@@ -35,14 +35,14 @@ enum Span {
 ///
 /// # Errors
 /// A step that the solution does not say, and a value that its expression does not make.
-pub(super) fn found(written: Vec<Written>, solution: &str) -> Result<Vec<StepValue>> {
+pub(super) fn found(written: Vec<FileStep>, solution: &str) -> Result<Vec<StepValue>> {
     ensure!(
         written.is_empty() || !solution.trim().is_empty(),
         "there is no solution for them to stand in: give one (its own key, or the answer before ####)"
     );
     let (mut out, mut from) = (vec![], 0);
     let mut values = vec![];
-    for (index, Written { expression, value, span }) in written.into_iter().enumerate() {
+    for (index, FileStep { expression, value, span }) in written.into_iter().enumerate() {
         let nth = index + 1;
         let (shown, value) = known(&value, nth)?;
         if let (Some(expression), Some(value)) = (&expression, number(&shown)) {
@@ -76,18 +76,18 @@ pub(super) fn found(written: Vec<Written>, solution: &str) -> Result<Vec<StepVal
 }
 
 /// A value as text, and as it is known.
-fn known(value: &Value, nth: usize) -> Result<(String, Known)> {
+fn known(value: &Value, nth: usize) -> Result<(String, Fact)> {
     Ok(match value {
         Value::Number(n) => {
             let shown = n.to_string();
             let whole =
                 n.as_i64().or_else(|| n.as_f64().filter(|x| x.fract() == 0.0 && x.abs() < 1e15).map(|x| x as i64));
-            whole.map_or_else(|| (shown.clone(), Known::Text(shown.clone())), |n| (n.to_string(), Known::Number(n)))
+            whole.map_or_else(|| (shown.clone(), Fact::Text(shown.clone())), |n| (n.to_string(), Fact::Number(n)))
         }
         Value::String(text) if !text.trim().is_empty() => {
             let plain = number(text).filter(num_rational::BigRational::is_integer);
             let whole = plain.and_then(|n| i64::try_from(n.to_integer()).ok());
-            (text.clone(), whole.map_or_else(|| Known::Text(text.clone()), Known::Number))
+            (text.clone(), whole.map_or_else(|| Fact::Text(text.clone()), Fact::Number))
         }
         other => bail!("step {nth}: expected a value that is a number or a text, found {}", super::record::kind(other)),
     })
@@ -162,7 +162,7 @@ fn says(text: &str, value: &str) -> Vec<Range<usize>> {
     }
 }
 
-fn step(text: &str, value: Known, place: Range<usize>, said: Range<usize>, expression: String) -> StepValue {
+fn step(text: &str, value: Fact, place: Range<usize>, said: Range<usize>, expression: String) -> StepValue {
     let words = |bytes: &Range<usize>| {
         let touched = word_ranges(text).enumerate().filter(|(_, w)| w.start < bytes.end && w.end > bytes.start);
         let touched: Vec<usize> = touched.map(|(index, _)| index).collect();
@@ -205,7 +205,7 @@ pub(super) fn marked(text: &str, keep: bool) -> (String, Vec<StepValue>) {
         from = place.end;
         let whole = said.as_ref().and_then(|_| i64::try_from(number(value)?.to_integer()).ok());
         let exact = number(value).is_some_and(|value| value.is_integer());
-        let known = whole.filter(|_| exact).map_or_else(|| Known::Text(value.to_owned()), Known::Number);
+        let known = whole.filter(|_| exact).map_or_else(|| Fact::Text(value.to_owned()), Fact::Number);
         let expression = if said.is_some() { expression.to_owned() } else { String::new() };
         step(&shown, known, place.clone(), said.unwrap_or(place), expression)
     });
@@ -265,7 +265,7 @@ mod tests {
         let steps = read(steps, solution).expect("steps");
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         assert_eq!(said(solution, &steps), [pair("3 + 4 = 7,", "7,"), pair("twice that is 14.", "14.")]);
-        assert_eq!(steps[1].value, Known::Number(14));
+        assert_eq!(steps[1].value, Fact::Number(14));
         let counted = read(r#"[{"value": 7.0, "span": [6, 15]}, {"value": "14"}]"#, solution).expect("steps");
         assert_eq!(said(solution, &counted), [pair("3 + 4 = 7,", "7,"), pair("14.", "14.")]);
     }

@@ -9,12 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use super::annotate::AnnotateSettings;
 use super::samples::Sample;
-use super::spans::{Scored, mean};
+use super::spans::{ScoredResponse, mean};
 use crate::guard::read_text;
 
 /// One line of `tagged.jsonl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tagged {
+pub struct TaggedLine {
     pub id: String,
     /// Response tokens of each block.
     pub spans: Vec<Range<usize>>,
@@ -43,7 +43,7 @@ pub struct Summary {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Annotation {
     /// In the order of the samples given.
-    pub tagged: Vec<Tagged>,
+    pub tagged: Vec<TaggedLine>,
     pub summary: Summary,
     /// Entropies of each sample, in the same order.
     pub entropies: Vec<Vec<f32>>,
@@ -55,12 +55,16 @@ pub(crate) fn tag(
     entropies: &[Vec<f32>],
     settings: &AnnotateSettings,
     source: &str,
-) -> Result<(Vec<Tagged>, Summary)> {
+) -> Result<(Vec<TaggedLine>, Summary)> {
     let rule = &settings.spans;
-    let corpus: Vec<Scored> = samples
+    let corpus: Vec<ScoredResponse> = samples
         .iter()
         .zip(entropies)
-        .map(|(sample, entropies)| Scored { entropies, clauses: &sample.clauses, answer: sample.answer.as_ref() })
+        .map(|(sample, entropies)| ScoredResponse {
+            entropies,
+            clauses: &sample.clauses,
+            answer: sample.answer.as_ref(),
+        })
         .collect();
     let threshold = rule.threshold(corpus.iter().copied())?;
     let positions = entropies.iter().map(Vec::len).sum();
@@ -86,7 +90,7 @@ pub(crate) fn tag(
         summary.samples_without_span += usize::from(chosen.spans.is_empty());
         summary.too_short += chosen.too_short;
         summary.over_cap += chosen.over_cap;
-        tagged.push(Tagged {
+        tagged.push(TaggedLine {
             id: sample.id.clone(),
             latents: chosen.spans.iter().map(|span| rule.latents(span)).sum(),
             tagged_solution: sample.tagged_solution(&chosen.spans),
@@ -97,7 +101,7 @@ pub(crate) fn tag(
 }
 
 /// Reads `tagged.jsonl`.
-pub fn read_tagged(file: &Path) -> Result<Vec<Tagged>> {
+pub fn read_tagged(file: &Path) -> Result<Vec<TaggedLine>> {
     let text = read_text(file).with_context(|| format!("{}: cannot read", file.display()))?;
     let parse = |(number, line): (usize, &str)| {
         serde_json::from_str(line).with_context(|| format!("{}:{}: not a tagged solution", file.display(), number + 1))

@@ -20,7 +20,7 @@ pub const LATENT: &str = "<latent>";
 
 /// Ids of a text, and the bytes of the text that each id stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Encoded {
+pub(crate) struct EncodedText {
     pub ids: Vec<u32>,
     pub offsets: Vec<(usize, usize)>,
 }
@@ -190,19 +190,19 @@ impl Vocabulary {
     }
 
     /// Ids of a text and the byte range of each.
-    pub(crate) fn encode_with_offsets(&self, text: &str) -> Result<Encoded> {
+    pub(crate) fn encode_with_offsets(&self, text: &str) -> Result<EncodedText> {
         // The crate panics at some parts that do not fit each other.
         let encoding = guarded(|| self.tokenizer.encode(text, false).map_err(Error::from_boxed))
             .and_then(|encoding| encoding)
             .map_err(|error| anyhow!("{}: cannot encode {text:?}: {error}", self.source.display()))?;
-        Ok(Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
+        Ok(EncodedText { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
 
     /// Words of a text that the vocabulary lacks, each once: encoding makes the unknown token of them.
     pub(crate) fn unknown(&self, text: &str) -> Result<Vec<String>> {
         let Some(unk) = self.unk() else { return Ok(vec![]) };
         let written = self.token(unk);
-        let Encoded { ids, offsets } = self.encode_with_offsets(text)?;
+        let EncodedText { ids, offsets } = self.encode_with_offsets(text)?;
         let mut words: Vec<String> = vec![];
         for (_, (from, until)) in ids.iter().zip(offsets).filter(|(id, _)| **id == unk) {
             let word = text.get(from..until).unwrap_or_default().trim().to_owned();

@@ -56,7 +56,7 @@ pub(crate) fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide
     }
     let config = read_object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
     let model = read_object(&folder.join("config.json"))?.unwrap_or_default();
-    let Read { file, source, class, named } = Read::of(folder, &config, &model)?;
+    let TokenizerFiles { file, source, class, named } = TokenizerFiles::of(folder, &config, &model)?;
     let has_file = source.ends_with(FILE);
     let own = file["added_tokens"].as_array().cloned().unwrap_or_default();
     let remade = if has_file { class.remade(file, &config) } else { file };
@@ -79,7 +79,7 @@ pub(crate) fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide
 }
 
 /// The tokenizer.json of a folder, or one made of its older files.
-struct Read {
+struct TokenizerFiles {
     file: Value,
     source: PathBuf,
     class: Class,
@@ -87,7 +87,7 @@ struct Read {
     named: Vec<(&'static str, Option<String>)>,
 }
 
-impl Read {
+impl TokenizerFiles {
     fn of(folder: &Path, config: &Map<String, Value>, model: &Map<String, Value>) -> Result<Self> {
         let source = folder.join(FILE);
         if source.is_file() {

@@ -9,7 +9,7 @@ use burn::tensor::{Tensor, TensorData};
 use serde::Serialize;
 
 use super::dropout::Masks;
-use super::rollouts::{Behaviour, Rollout, Sampled, guarded, is_out_of_memory};
+use super::rollouts::{Behaviour, Rollout, RolloutBatch, guarded, is_out_of_memory};
 use super::shards;
 use super::trainer::Trainer;
 use crate::latent::gumbel::StoredMixtures;
@@ -308,7 +308,7 @@ pub(crate) fn anchor_to(reference: &Decoder, behaviour: Behaviour, rollouts: &mu
 pub fn step(
     trainer: &mut Trainer,
     behaviour: Behaviour,
-    sampled: &Sampled,
+    sampled: &RolloutBatch,
     reference: Option<&Decoder>,
     grpo: &Grpo,
     threads: usize,
@@ -352,7 +352,7 @@ pub fn cosine(model: &Decoder, behaviour: Behaviour, rollouts: &[Rollout], [a, b
 mod tests {
     use super::super::rollouts::tests::unread;
     use super::*;
-    use crate::latent::gumbel::{Density, Drawn, Noise, densities};
+    use crate::latent::gumbel::{Density, Mixture, Noise, densities};
     use crate::latent::sampling::Key;
 
     #[test]
@@ -428,14 +428,14 @@ mod tests {
         let device = crate::machine::Machine::default().device.autodiff();
         let logits = [0.6_f32, 0.3, 0.08, 0.02].map(f32::ln);
         for density in [Density::Mean, Density::Sum] {
-            let drawn: Vec<(Drawn, f64)> = (0..40)
+            let drawn: Vec<(Mixture, f64)> = (0..40)
                 .map(|i| {
                     let top_p = if i % 2 == 0 { 1.0 } else { 0.7 };
                     let noise = Noise { top_k: 3, top_p, temperature: 1.0, gumbel: 0.5, density };
                     noise.draw(&logits, 5, Key { problem: i, rollout: 0, position: 9 })
                 })
                 .collect();
-            let mixtures: Vec<&Drawn> = drawn.iter().map(|(drawn, _)| drawn).collect();
+            let mixtures: Vec<&Mixture> = drawn.iter().map(|(drawn, _)| drawn).collect();
             let row = Tensor::<1>::from_floats(logits.as_slice(), &device).unsqueeze_dim::<2>(0);
             let again = densities(row.clone().repeat_dim(0, mixtures.len()), &mixtures).expect("densities");
             let values = again.without_autodiff().try_into_vec_as::<f32>().expect("values");
@@ -443,7 +443,7 @@ mod tests {
                 assert!((f64::from(*value) - drawn).abs() < 1e-4, "{density:?}: {value}, drawn with {drawn}");
             }
             // Far away the noise that would have been needed is beyond the clamp.
-            let far = Drawn { perturbed: vec![9.0; 3], tokens: vec![0, 1, 2], weights: vec![], density };
+            let far = Mixture { perturbed: vec![9.0; 3], tokens: vec![0, 1, 2], weights: vec![], density };
             let policy = row.require_grad();
             let grads = densities(policy.clone(), &[&far]).expect("a density").backward();
             let grad = policy.grad(&grads).expect("a gradient").abs().sum().into_scalar::<f32>();

@@ -22,7 +22,7 @@ pub use taken::Branch;
 
 use crate::corpus::Corpus;
 use crate::method::{self, Phase, Work};
-use crate::progress::Stopped;
+use crate::progress::Interruption;
 use crate::recipe::Recipe;
 use crate::schema::PhaseRow;
 use crate::store::Lock;
@@ -36,14 +36,14 @@ pub struct Run {
     pub corpus: Corpus,
     /// With autodiff.
     pub device: Device,
-    pretrained: Option<setup::Pretrained>,
+    pretrained: Option<setup::PretrainedAdapter>,
     /// No other run trains in this folder; held by the process that writes.
     pub(super) _lock: Option<Lock>,
 }
 
 /// How a run ended.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Ended {
+pub enum RunEnd {
     Finished(Vec<PhaseResult>),
     /// The user stopped it; `--resume` goes on.
     Stopped,
@@ -54,7 +54,7 @@ pub enum Ended {
 ///
 /// # Errors
 /// Bad settings before any work; later, a disk that cannot be written or training that diverged.
-pub fn run(recipe: Recipe, options: Options) -> Result<Ended> {
+pub fn run(recipe: Recipe, options: Options) -> Result<RunEnd> {
     let phases = method::phases(&recipe)?;
     for name in &options.only {
         if !phases.iter().any(|phase| phase.name == name) {
@@ -75,9 +75,9 @@ pub fn run(recipe: Recipe, options: Options) -> Result<Ended> {
         run.options.world.barrier();
         match run.phase(phase) {
             Ok(Some(result)) => results.extend(result),
-            Ok(None) => return Ok(Ended::Stopped),
+            Ok(None) => return Ok(RunEnd::Stopped),
             // An evaluation that was cut short is no evaluation: the phase is done again from its last state.
-            Err(error) if error.is::<Stopped>() => return Ok(Ended::Stopped),
+            Err(error) if error.is::<Interruption>() => return Ok(RunEnd::Stopped),
             Err(error) => return Err(error),
         }
     }
@@ -85,7 +85,7 @@ pub fn run(recipe: Recipe, options: Options) -> Result<Ended> {
     if run.writes() && !results.is_empty() {
         summary::write(&run, &phases, &results)?;
     }
-    Ok(Ended::Finished(results))
+    Ok(RunEnd::Finished(results))
 }
 
 /// Whether one of these runs has a phase that a recipe can take over ([`Options::from`]).

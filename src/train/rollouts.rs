@@ -67,26 +67,26 @@ impl<'a> Behaviour<'a> {
 
 /// Everything sampled for one step.
 #[derive(Clone, Debug, Default)]
-pub struct Sampled {
+pub struct RolloutBatch {
     /// Rollouts of groups with variance: what is learnt from.
     pub rollouts: Vec<Rollout>,
     pub all: Vec<(Trace, Terms, bool)>,
     pub groups: usize,
     pub skipped_groups: usize,
     /// Rollouts lost to memory, to `max_positions` or to non-finite logits.
-    pub dropped: Dropped,
+    pub dropped: DropCounts,
 }
 
 /// Why rollouts were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dropped {
+pub struct DropCounts {
     pub memory: usize,
     /// Longer than `max_positions`.
     pub too_long: usize,
     pub not_finite: usize,
 }
 
-impl Dropped {
+impl DropCounts {
     pub fn all(self) -> usize {
         self.memory + self.too_long + self.not_finite
     }
@@ -122,7 +122,7 @@ pub fn sample(
     grpo: &Grpo,
     behaviour: Behaviour,
     threads: usize,
-) -> Result<Sampled> {
+) -> Result<RolloutBatch> {
     sample_among(World::ALONE, model, corpus, (questions, grpo), behaviour, threads)
 }
 
@@ -135,16 +135,16 @@ pub(crate) fn sample_among(
     (questions, grpo): (&[Question], &Grpo),
     behaviour: Behaviour,
     threads: usize,
-) -> Result<Sampled> {
+) -> Result<RolloutBatch> {
     let own = world.own(questions);
     let groups = parallel::run(&parallel::cut(&own, threads), |part| {
         part.iter().map(|question| rollouts_of(model, *question, grpo, behaviour)).collect::<Result<Vec<_>>>()
     })?;
-    let groups: Vec<(Vec<Trace>, Dropped)> = world.all(groups.into_iter().flatten().collect())?;
-    let mut sampled = Sampled::default();
+    let groups: Vec<(Vec<Trace>, DropCounts)> = world.all(groups.into_iter().flatten().collect())?;
+    let mut sampled = RolloutBatch::default();
     for ((_, _, gold), (traces, dropped)) in questions.iter().zip(groups) {
         sampled.groups += 1;
-        let Dropped { memory, too_long, not_finite } = &mut sampled.dropped;
+        let DropCounts { memory, too_long, not_finite } = &mut sampled.dropped;
         *memory += dropped.memory;
         *too_long += dropped.too_long;
         *not_finite += dropped.not_finite;
@@ -176,11 +176,11 @@ fn rollouts_of(
     (problem, prompt, _): Question,
     grpo: &Grpo,
     behaviour: Behaviour,
-) -> Result<(Vec<Trace>, Dropped)> {
+) -> Result<(Vec<Trace>, DropCounts)> {
     let group: Vec<Request> =
         (0..grpo.group).map(|rollout| Request { problem, prompt: prompt.to_vec(), rollout }).collect();
     let traces = together_or_alone(&group, |requests| roll_out(model, requests, grpo, behaviour))?;
-    let mut dropped = Dropped { memory: grpo.group - traces.len(), ..Dropped::default() };
+    let mut dropped = DropCounts { memory: grpo.group - traces.len(), ..DropCounts::default() };
     let mut survivors = vec![];
     for trace in traces {
         match (trace.end == End::NonFinite, trace.length() <= grpo.max_positions) {
@@ -255,7 +255,7 @@ pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
 pub(super) fn is_out_of_memory(error: &anyhow::Error) -> bool {
     error.is::<OutOfMemory>()
         || error.is::<TooLarge>()
-        || error.is::<parallel::Panicked>()
+        || error.is::<parallel::PanicResult>()
         || error.is::<TensorReadError>()
         || error.is::<ExecutionError>()
 }

@@ -24,14 +24,14 @@ use crate::text::Vocabulary;
 /// The training behind a checkpoint, that of the checkpoints before it included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Trained {
+pub struct TrainingHistory {
     /// Optimiser steps.
     pub steps: usize,
     /// Positions fed: prompts, responses and latents.
     pub positions: usize,
 }
 
-impl Trained {
+impl TrainingHistory {
     /// `steps` and `positions` more.
     #[must_use]
     pub fn and(self, steps: usize, positions: usize) -> Self {
@@ -41,14 +41,14 @@ impl Trained {
 
 /// What belongs to weights that are written.
 #[derive(Clone, Copy)]
-pub struct Exported<'a> {
+pub struct CheckpointExport<'a> {
     pub vocabulary: &'a Vocabulary,
     /// What an adapter names as its base.
     pub base: Option<&'a str>,
     /// Those whose rows an adapter holds.
     pub tokens: &'a [u32],
     pub reasoning: &'a Reasoning,
-    pub trained: Trained,
+    pub trained: TrainingHistory,
 }
 
 /// What is written beside the weights: how a checkpoint reasons, and what is behind it.
@@ -243,8 +243,8 @@ impl PhaseFolder {
     ///
     /// # Errors
     /// A full disk; a model kept as stored without a base.
-    pub fn export(&self, name: &str, model: &Decoder, to: &Exported) -> Result<PathBuf> {
-        let Exported { vocabulary, base, tokens, reasoning, trained } = *to;
+    pub fn export(&self, name: &str, model: &Decoder, to: &CheckpointExport) -> Result<PathBuf> {
+        let CheckpointExport { vocabulary, base, tokens, reasoning, trained } = *to;
         let folder = self.path.join(name);
         let mut files = vec![
             (reasoning::FILE.to_owned(), serde_json::to_vec_pretty(reasoning)?),
@@ -292,7 +292,7 @@ impl PhaseFolder {
     ///
     /// # Errors
     /// A folder without it.
-    pub fn trained(&self, name: &str) -> Result<Trained> {
+    pub fn trained(&self, name: &str) -> Result<TrainingHistory> {
         let path = self.path.join(name).join(TRAINED);
         let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{}: not steps and positions of training", path.display()))

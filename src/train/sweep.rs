@@ -7,10 +7,10 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::pipeline::{self, Branch, Ended, Options, WARNING};
+use super::pipeline::{self, Branch, Options, RunEnd, WARNING};
 use crate::progress::{say, show};
 use crate::recipe::Recipe;
-use crate::schema::{Named, SweepRow};
+use crate::schema::{RowFile, SweepRow};
 use crate::stats::{APART, lie_apart, mean_of_runs};
 use crate::store::{RowWriter, write_atomic};
 
@@ -138,7 +138,7 @@ pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options:
         };
         let begun = out.join("recipe.toml").exists();
         let own = Options { out: out.clone(), resume: options.resume && begun, from, ..options.clone() };
-        let Ended::Finished(results) = pipeline::run(point.recipe.clone(), own)? else { return Ok(false) };
+        let RunEnd::Finished(results) = pipeline::run(point.recipe.clone(), own)? else { return Ok(false) };
         runs.push(Branch { run: out, until: until.clone() });
         for note in results.iter().flat_map(|result| &result.notes).filter(|note| note.starts_with(WARNING)) {
             warnings += &format!("- {}, seed {}: {note}\n", point.name(), point.recipe.seed);

@@ -3,7 +3,7 @@
 //! several, a program that trains is one process.
 //!
 //! Every exchange ([`World::sum`] and those below it) is made by all processes in the same order, or they wait for each other
-//! forever: a process that fails has to end the others ([`Launched::fail`]).
+//! forever: a process that fails has to end the others ([`Launch::fail`]).
 
 mod launcher;
 #[cfg(feature = "mpi")]
@@ -29,13 +29,13 @@ pub struct World {
 }
 
 /// What a launcher started. The connection ends when this is dropped.
-pub struct Launched {
+pub struct Launch {
     pub world: World,
     #[cfg(feature = "mpi")]
     _universe: Option<::mpi::environment::Universe>,
 }
 
-impl Launched {
+impl Launch {
     /// Joins the other processes, if there are any.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Launched {
     }
 }
 
-impl Drop for Launched {
+impl Drop for Launch {
     fn drop(&mut self) {
         // Ending the connection waits for the others, who wait for what this one will not send.
         if std::thread::panicking() {

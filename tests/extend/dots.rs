@@ -5,7 +5,7 @@ use anyhow::Result;
 use super::Method;
 use super::curriculum::block;
 use super::objective::CrossEntropy;
-use super::phase::{Context, Phase, Supervised, Work};
+use super::phase::{Context, Phase, SupervisedPhase, Work};
 use super::schedule::LrSchedule;
 use crate::corpus::Row;
 use crate::latent::{Blocks, Gradient, Reasoning, Source};
@@ -29,12 +29,12 @@ impl Method for Dots {
     }
 }
 
-fn dots(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supervised<'_>> {
+fn dots(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let block = block(LATENTS, corpus.switch);
     let row = |sample| Ok(Row::answer_only(sample, corpus.end)?.after(&block));
     let rows: Vec<Row> = corpus.train.iter().map(row).collect::<Result<_>>()?;
     let steps = recipe.base.steps;
-    Ok(Supervised {
+    Ok(SupervisedPhase {
         from: None,
         stream: "dots",
         steps,

@@ -5,7 +5,7 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{Family, Known, Levels, Program, Split, StepValue, Written};
+use super::{Fact, Family, Levels, PlanText, Program, Split, StepValue};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -44,13 +44,13 @@ impl Family for ParityBits {
             .fold(1_u64, |hash, &bit| (hash * 31 + u64::from(bit)).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29))
     }
 
-    fn write(&self, _rng: &mut ChaCha8Rng, plan: &Vec<bool>, _subject: &str) -> Written {
+    fn write(&self, _rng: &mut ChaCha8Rng, plan: &Vec<bool>, _subject: &str) -> PlanText {
         let word = |bit: bool| if bit { "1" } else { "0" };
         let bits: Vec<&str> = plan.iter().map(|&bit| word(bit)).collect();
         let (mut parity, mut solution, mut steps) = (false, String::new(), vec![]);
         for (i, &bit) in plan.iter().enumerate() {
             parity ^= bit;
-            let value = Known::Number(i64::from(parity));
+            let value = Fact::Number(i64::from(parity));
             steps.push(StepValue {
                 value,
                 clause: word(parity).into(),
@@ -63,7 +63,7 @@ impl Family for ParityBits {
         let marker = 2 * plan.len();
         let question = format!("{} ? :", bits.join(" "));
         let answer = word(parity).to_owned();
-        Written { question, solution: solution + "# " + &answer, answer, answer_words: marker..marker + 2, steps }
+        PlanText { question, solution: solution + "# " + &answer, answer, answer_words: marker..marker + 2, steps }
     }
 
     fn answer_if(plan: &Vec<bool>, step: usize, value: i64) -> Option<String> {

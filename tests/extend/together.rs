@@ -6,7 +6,7 @@ use crate::machine::Machine;
 use crate::recipe::{Facts, Recipe, settings};
 use crate::store::read_flat;
 use crate::study::Study;
-use crate::train::pipeline::{Ended, Options, run};
+use crate::train::pipeline::{Options, RunEnd, run};
 use crate::world::World;
 
 #[test]
@@ -33,7 +33,7 @@ fn a_stranger_trains_measures_and_intervenes() {
         world: World::ALONE,
         stop: crate::progress::stop_asked,
     };
-    let Ended::Finished(results) = run(recipe, options).expect("trains") else { panic!("nobody stopped it") };
+    let RunEnd::Finished(results) = run(recipe, options).expect("trains") else { panic!("nobody stopped it") };
     assert!(results.iter().any(|phase| phase.phase == "dots"));
 
     let study = Study::open(&out, "dots", Some(20), 0).expect("a checkpoint of the method");

@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 use serde::Deserialize;
 use switchyard::latent::{HiddenState, Sequence};
-use switchyard::study::circuits::gradient::{Aimed, Slope, slopes};
+use switchyard::study::circuits::gradient::{Slope, TargetRow, slopes};
 use switchyard::study::circuits::patch::{Node, points};
 
 use super::reference::{fixture, read, relative, tiny};
@@ -40,12 +40,12 @@ fn every_node_has_the_gradient_of_pytorch() {
     let row = |ids: &[u32]| Sequence::new(0, ids.to_vec(), rows.prompt, Some(LATENT)).expect("a row");
     let (clean, corrupt) = (row(&rows.clean), row(&rows.corrupt));
     assert_eq!(clean.latents(), 5, "two blocks");
-    let run = |aimed: &[Aimed]| -> Vec<Slope> {
+    let run = |aimed: &[TargetRow]| -> Vec<Slope> {
         slopes(&model, &HiddenState, aimed, &points(nodes.clone()), |_, _| true).expect("gradients")
     };
     let whole = |of: &dyn Fn(usize) -> Vec<f32>| -> Vec<f32> { (0..rows.clean.len()).flat_map(of).collect() };
     // Both rows in one batch, then each step between them.
-    let plain = |row| Aimed { row, says: rows.says, toward: None };
+    let plain = |row| TargetRow { row, says: rows.says, toward: None };
     let ends = run(&[plain(&clean), plain(&corrupt)]);
     let mut worst = 0.0_f32;
     for (name, slope) in ["clean", "corrupt"].into_iter().zip(&ends) {
@@ -61,7 +61,7 @@ fn every_node_has_the_gradient_of_pytorch() {
             }
         }
     }
-    let toward = |&share| Aimed { row: &corrupt, says: rows.says, toward: Some((&clean, share)) };
+    let toward = |&share| TargetRow { row: &corrupt, says: rows.says, toward: Some((&clean, share)) };
     let between = run(&rows.shares.iter().map(toward).collect::<Vec<_>>());
     for (node, called) in nodes.iter().filter_map(|&n| Some((n, called(n)?))) {
         let mean = |position| {

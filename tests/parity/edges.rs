@@ -5,7 +5,7 @@ use burn::tensor::Device;
 use serde::Deserialize;
 use switchyard::latent::{HiddenState, Sequence};
 use switchyard::study::circuits::edges::Weights;
-use switchyard::study::circuits::gradient::Aimed;
+use switchyard::study::circuits::gradient::TargetRow;
 use switchyard::study::circuits::pulls::pulls;
 
 use super::reference::{fixture, read, relative, tiny};
@@ -30,7 +30,7 @@ fn every_receiver_has_the_gradient_of_pytorch() {
     let receivers = weights.graph.receivers();
     let row = |ids: &[u32]| Sequence::new(0, ids.to_vec(), rows.prompt, Some(LATENT)).expect("a row");
     let (clean, corrupt) = (row(&rows.clean), row(&rows.corrupt));
-    let aimed = [&clean, &corrupt].map(|row| Aimed { row, says: rows.says, toward: None });
+    let aimed = [&clean, &corrupt].map(|row| TargetRow { row, says: rows.says, toward: None });
     let found = pulls(&model, &HiddenState, &weights, &aimed).expect("gradients");
     for (name, ours) in ["clean", "corrupt"].into_iter().zip(&found) {
         let theirs = &reference[&format!("{name}.pull")];

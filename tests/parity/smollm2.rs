@@ -14,7 +14,7 @@ use switchyard::model::checkpoint::peft::{Adapter, Apply};
 use switchyard::recipe::Recipe;
 use switchyard::schema::OutcomeRow;
 use switchyard::store::read;
-use switchyard::study::{Asked, Study};
+use switchyard::study::{ProblemChoice, Study};
 
 use super::formats::check_tokenizer;
 use super::reference::fixture;
@@ -129,7 +129,7 @@ fn the_adapter_of_the_chains_answers_as_its_rows_say() {
     let rows: Vec<&OutcomeRow> = rows.iter().filter(|row| row.problem < 12).collect();
     assert!(rows.len() == 12 && rows.iter().any(|row| row.switched && row.correct));
     let Some(model) = file() else { return };
-    let asked = Asked { problems: Some(12), ..Asked::default() };
+    let asked = ProblemChoice { problems: Some(12), ..ProblemChoice::default() };
     let like = Recipe::like("smollm2-chains").expect("the preset");
     let machine = Machine { dtype: Compute::Stored, threads: 2, ..Machine::default() };
     let study = Study::of_model(&model, Some(&folder), &like, &asked, &machine).expect("it opens");

@@ -13,11 +13,11 @@ use crate::latent::Reasoning;
 use crate::recipe::Recipe;
 use crate::study::Study;
 use crate::study::circuits::pairs::Prompts;
-use crate::tasks::{Known, StepValue};
+use crate::tasks::{Fact, StepValue};
 use crate::text::{self, Problem, Sample, Template};
 
 /// What a problem is made of.
-struct Drawn {
+struct Ingredients {
     letters: [usize; 2],
     digit: usize,
     switches: bool,
@@ -25,15 +25,15 @@ struct Drawn {
     coin: bool,
 }
 
-fn draw(built: &Built, rng: &mut ChaCha8Rng) -> Drawn {
+fn draw(built: &Built, rng: &mut ChaCha8Rng) -> Ingredients {
     let (a, b) = (rng.random_range(0..LETTERS.len()), rng.random_range(0..LETTERS.len()));
     // The noisy model says the digit or the next one: there must be one.
     let digits = if built.kind == Purpose::Noisy { VALUES - 1 } else { VALUES };
     let (digit, switches, coin) = (rng.random_range(0..digits), rng.random(), rng.random());
-    Drawn { letters: [a, if built.kind == Purpose::Superposed { a } else { b }], digit, switches, coin }
+    Ingredients { letters: [a, if built.kind == Purpose::Superposed { a } else { b }], digit, switches, coin }
 }
 
-fn question(built: &Built, Drawn { letters: [a, b], digit, switches, .. }: &Drawn) -> String {
+fn question(built: &Built, Ingredients { letters: [a, b], digit, switches, .. }: &Ingredients) -> String {
     let second = match built.kind {
         Purpose::Redundant | Purpose::Backed if *switches => NAMES[built.state(*digit, built.reads)],
         _ => LETTERS[*b],
@@ -41,8 +41,8 @@ fn question(built: &Built, Drawn { letters: [a, b], digit, switches, .. }: &Draw
     format!("{} {second} {} {digit} :", LETTERS[*a], if *switches { "s" } else { "t" })
 }
 
-fn problem(built: &Built, number: usize, drawn: &Drawn) -> Problem {
-    let Drawn { letters, digit, switches, coin } = *drawn;
+fn problem(built: &Built, number: usize, drawn: &Ingredients) -> Problem {
+    let Ingredients { letters, digit, switches, coin } = *drawn;
     let answer = match (switches, built.kind) {
         (true, Purpose::Noisy) => digit + usize::from(coin),
         (true, _) => built.answer(digit, letters),
@@ -61,7 +61,7 @@ fn problem(built: &Built, number: usize, drawn: &Drawn) -> Problem {
     let words = 1..1 + clause.len();
     let end = if switches { format!(" # {answer}") } else { String::new() };
     let step = |value: usize, words: std::ops::Range<usize>, clause: &str| StepValue {
-        value: Known::Number(value as i64),
+        value: Fact::Number(value as i64),
         clause: clause.to_owned(),
         value_words: words.end - 1..words.end,
         expression: None,
@@ -87,11 +87,11 @@ fn problem(built: &Built, number: usize, drawn: &Drawn) -> Problem {
 pub(crate) fn pairs(built: &Built, study: &Study, n: usize, seed: u64) -> Result<Vec<Prompts>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let corpus = &study.corpus;
-    let prompt = |drawn: &Drawn| corpus.template.encode_prompt(&corpus.vocabulary, &question(built, drawn));
+    let prompt = |drawn: &Ingredients| corpus.template.encode_prompt(&corpus.vocabulary, &question(built, drawn));
     let mut pair = |_| {
-        let clean = Drawn { switches: true, ..draw(built, &mut rng) };
+        let clean = Ingredients { switches: true, ..draw(built, &mut rng) };
         let digit = (clean.digit + rng.random_range(1..VALUES)) % VALUES;
-        Ok((prompt(&clean)?, prompt(&Drawn { digit, ..clean })?))
+        Ok((prompt(&clean)?, prompt(&Ingredients { digit, ..clean })?))
     };
     (0..n).map(&mut pair).collect()
 }

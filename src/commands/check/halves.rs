@@ -8,9 +8,9 @@ use super::kernels::off;
 use crate::machine::Machine;
 use crate::model::{Decoder, Hooks, Span};
 use crate::ops::Targets;
-use crate::parity::recorder::{Recorded, padded, pieces, record};
+use crate::parity::recorder::{Recordings, padded, pieces, record};
 use crate::parity::reference::values;
-use crate::parity::{Compared, Fixtures};
+use crate::parity::{Comparison, Fixtures};
 
 /// What a few layers lose, each of whose operations rounds its output to 11 or 8 bits.
 const TYPES: [(FloatDType, &str, f64); 2] = [(FloatDType::F16, "f16", 2e-2), (FloatDType::BF16, "bf16", 8e-2)];
@@ -18,7 +18,7 @@ const TYPES: [(FloatDType, &str, f64); 2] = [(FloatDType::F16, "f16", 2e-2), (Fl
 /// With norms of heads, and with groups of heads.
 const MODELS: [&str; 2] = ["qwen3_tied", "llama_gqa"];
 
-pub(super) fn against_f32(fixtures: &Fixtures) -> Result<Vec<Compared>> {
+pub(super) fn against_f32(fixtures: &Fixtures) -> Result<Vec<Comparison>> {
     let mut out = vec![];
     for (dtype, called, bound) in TYPES.into_iter().filter(|of| fixtures.device.supports_dtype(of.0)) {
         for name in MODELS {
@@ -27,7 +27,7 @@ pub(super) fn against_f32(fixtures: &Fixtures) -> Result<Vec<Compared>> {
             let (ours, theirs) = (rounded(&fixtures.device.clone().autodiff())?, rounded(&cpu)?.cast(FloatDType::F32));
             let mut line = |what: &str, [ours, theirs]: [Vec<f32>; 2]| {
                 let values = theirs.len();
-                out.push(Compared {
+                out.push(Comparison {
                     what: format!("{name} in {called}: {what}"),
                     off: off(&ours, &theirs, f32::MIN_POSITIVE),
                     bound,
@@ -48,7 +48,7 @@ pub(super) fn against_f32(fixtures: &Fixtures) -> Result<Vec<Compared>> {
     Ok(out)
 }
 
-fn flat(recorded: &Recorded, point: &str) -> Vec<f32> {
+fn flat(recorded: &Recordings, point: &str) -> Vec<f32> {
     let of = recorded.iter().filter(|((name, _), _)| name == point);
     of.flat_map(|(_, positions)| positions.values().flatten().copied()).collect()
 }

@@ -8,7 +8,7 @@ use crate::latent::{Reasoning, Trace};
 use crate::machine::{Compute, Machine};
 use crate::model::Decoder;
 use crate::model::config::{Extras, Family, ModelConfig};
-use crate::parity::Compared;
+use crate::parity::Comparison;
 use crate::recipe::{Grpo, Recipe};
 use crate::train::rollouts::{self, Behaviour};
 
@@ -21,7 +21,7 @@ const WHAT: &str = "rollouts of a short prompt, beside one that does not fit: lo
 ///
 /// # Errors
 /// A device that holds them all, one that loses the short ones too, and one that computes a long one wrong.
-pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<Compared> {
+pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<Comparison> {
     let cpu = Machine::default().device;
     let expected = sample(&cpu, &[8])?.0;
     if *device == cpu {
@@ -88,14 +88,14 @@ fn shape(vocab_size: usize) -> ModelConfig {
     }
 }
 
-fn compare(ours: &[Trace], theirs: &[Trace]) -> Result<Compared> {
+fn compare(ours: &[Trace], theirs: &[Trace]) -> Result<Comparison> {
     let tokens = |all: &[Trace]| -> Vec<u32> { all.iter().flat_map(|t| t.positions.iter().map(|p| p.token)).collect() };
     ensure!(tokens(ours) == tokens(theirs), "the rollouts have other tokens than on the CPU");
     let logprobs =
         |all: &[Trace]| -> Vec<f64> { all.iter().flat_map(|t| t.positions.iter().filter_map(|p| p.logprob)).collect() };
     let (ours, theirs) = (logprobs(ours), logprobs(theirs));
     let off = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-    Some(Compared { what: WHAT.to_owned(), off, bound: 1e-5, values: ours.len() })
+    Some(Comparison { what: WHAT.to_owned(), off, bound: 1e-5, values: ours.len() })
         .filter(|compared| compared.values > 0)
         .context("the short prompt has no rollouts")
 }

@@ -22,7 +22,7 @@ use super::committed::fixture_path;
 use super::device::MachineArgs;
 use super::print;
 use crate::machine::{self, Compute, Machine};
-use crate::parity::{Compared, Fixtures};
+use crate::parity::{Comparison, Fixtures};
 use crate::progress::say;
 use crate::store::write_atomic;
 use parts::{PARTS, Part, Setting};
@@ -61,15 +61,15 @@ pub struct Check {
 }
 
 /// What became of a part.
-struct Done {
+struct PartResult {
     part: &'static str,
     seconds: f64,
-    result: Result<Vec<Compared>>,
+    result: Result<Vec<Comparison>>,
 }
 
-impl Done {
+impl PartResult {
     fn passes(&self) -> bool {
-        self.result.as_ref().is_ok_and(|all| !all.is_empty() && all.iter().all(Compared::passes))
+        self.result.as_ref().is_ok_and(|all| !all.is_empty() && all.iter().all(Comparison::passes))
     }
 }
 
@@ -116,7 +116,7 @@ impl Check {
             if let Ok(all) = &mut result {
                 all.iter_mut().for_each(|compared| compared.bound *= self.loosen);
             }
-            done.push(Done { part: part.name, seconds: started.elapsed().as_secs_f64(), result });
+            done.push(PartResult { part: part.name, seconds: started.elapsed().as_secs_f64(), result });
             say(&format!("check: {} done in {:.0} s", part.name, started.elapsed().as_secs_f64()));
             if let Some(out) = &self.out {
                 write_atomic(out, table::markdown(&device, machine.threads, &done).as_bytes())?;

@@ -11,15 +11,15 @@ use crate::commands::experiments::Experiments;
 use crate::commands::intervene::Intervene;
 use crate::machine::{self, Machine};
 use crate::method;
-use crate::parity::{Compared, Fixtures};
-use crate::progress::{Stopped, stop_asked};
+use crate::parity::{Comparison, Fixtures};
+use crate::progress::{Interruption, stop_asked};
 use crate::recipe::Recipe;
 use crate::report::folder::Folder;
 use crate::report::paper::Paper;
 use crate::report::verdicts;
 use crate::schema::METRICS;
 use crate::store::{copy_folder, read_flat};
-use crate::train::pipeline::{Ended, Options, run};
+use crate::train::pipeline::{Options, RunEnd, run};
 use crate::train::sft::sum;
 use crate::world::World;
 
@@ -29,7 +29,7 @@ const BOUND: f64 = 1e-5;
 /// A part by its name on the command line.
 pub(super) struct Part {
     pub name: &'static str,
-    pub run: fn(&Setting) -> Result<Vec<Compared>>,
+    pub run: fn(&Setting) -> Result<Vec<Comparison>>,
 }
 
 pub(super) const PARTS: [Part; 11] = [
@@ -108,15 +108,15 @@ fn train(set: &[&str], device: &Device, threads: usize, out: &Path, only: &[&str
         stop: stop_asked,
     };
     match run(recipe, options)? {
-        Ended::Finished(_) => Ok(()),
-        Ended::Stopped => Err(Stopped.into()),
+        RunEnd::Finished(_) => Ok(()),
+        RunEnd::Stopped => Err(Interruption.into()),
     }
 }
 
 /// Every phase from the CPU's checkpoint of the phase before, by one worker and by two: workers share the weights on the device.
 /// Over several phases two right programs drift apart: AdamW's first steps are as long for a gradient that is nearly zero as for a
 /// large one, in the direction that rounding gives it.
-fn training(setting: &Setting) -> Result<Vec<Compared>> {
+fn training(setting: &Setting) -> Result<Vec<Comparison>> {
     let recipe = Recipe::resolve("smoke", &SHORT.map(str::to_owned))?;
     let phases: Vec<&str> = method::phases(&recipe)?.iter().map(|phase| phase.name).collect();
     let mut out = vec![];
@@ -136,8 +136,8 @@ fn training(setting: &Setting) -> Result<Vec<Compared>> {
     Ok(out)
 }
 
-fn named(prefix: &str, all: Vec<Compared>) -> impl Iterator<Item = Compared> {
-    all.into_iter().map(move |compared| Compared { what: format!("{prefix}: {}", compared.what), ..compared })
+fn named(prefix: &str, all: Vec<Comparison>) -> impl Iterator<Item = Comparison> {
+    all.into_iter().map(move |compared| Comparison { what: format!("{prefix}: {}", compared.what), ..compared })
 }
 
 /// A model that answers some questions: without, no group of rollouts has anything to learn from.
@@ -151,7 +151,7 @@ const TRAINED: [&str; 6] = [
 ];
 
 /// Switch-GRPO from one checkpoint, which the CPU trained.
-fn grpo(setting: &Setting) -> Result<Vec<Compared>> {
+fn grpo(setting: &Setting) -> Result<Vec<Comparison>> {
     let phase = "grpo";
     let start = setting.folder.join("start");
     let recipe = Recipe::resolve("smoke", &TRAINED.map(str::to_owned))?;
@@ -171,7 +171,7 @@ fn grpo(setting: &Setting) -> Result<Vec<Compared>> {
 /// A program's arguments, as a user types them.
 #[derive(Parser)]
 #[command(no_binary_name = true)]
-struct Typed<A: Args> {
+struct CommandLine<A: Args> {
     #[command(flatten)]
     args: A,
 }
@@ -188,7 +188,7 @@ fn words(setting: &Setting, device: &Device, out: &Path, more: &[&str]) -> Vec<S
 /// The folder of rows of `intervene` and `probe`.
 const ROWS: [&str; 2] = ["intervene", "probe"];
 
-fn intervene(setting: &Setting) -> Result<Vec<Compared>> {
+fn intervene(setting: &Setting) -> Result<Vec<Comparison>> {
     let more =
         ["--phase", "sft", "--only", "latent_intervention", "--modes", "normal,zero,skip,resample,mean,self_patch"];
     for (who, device) in setting.both() {
@@ -203,16 +203,16 @@ fn intervene(setting: &Setting) -> Result<Vec<Compared>> {
     rows::compare(&setting.at("device", ROWS[0]), &setting.at("cpu", ROWS[0]), BOUND)
 }
 
-fn probe(setting: &Setting) -> Result<Vec<Compared>> {
+fn probe(setting: &Setting) -> Result<Vec<Comparison>> {
     for (who, device) in setting.both() {
         let words = words(setting, &device, &setting.at(who, ROWS[1]), &["--phase", "sft,grpo"]);
-        Typed::<Experiments>::try_parse_from(words)?.args.run()?;
+        CommandLine::<Experiments>::try_parse_from(words)?.args.run()?;
     }
     rows::compare(&setting.at("device", ROWS[1]), &setting.at("cpu", ROWS[1]), BOUND)
 }
 
 /// What the rows of `intervene` and `probe` say about the paper's claims.
-fn same_verdicts(setting: &Setting) -> Result<Vec<Compared>> {
+fn same_verdicts(setting: &Setting) -> Result<Vec<Comparison>> {
     let paper = Paper::embedded()?;
     let mut out = vec![];
     for name in ROWS {
@@ -227,7 +227,12 @@ fn same_verdicts(setting: &Setting) -> Result<Vec<Compared>> {
         let what = other.map_or_else(String::new, |(a, b)| format!(": {a}, on the CPU {b}"));
         let same = ours == theirs && !ours.is_empty();
         let off = if same { 0.0 } else { f64::INFINITY };
-        out.push(Compared { what: format!("claims by the rows of {name}{what}"), off, bound: 0.0, values: ours.len() });
+        out.push(Comparison {
+            what: format!("claims by the rows of {name}{what}"),
+            off,
+            bound: 0.0,
+            values: ours.len(),
+        });
     }
     Ok(out)
 }

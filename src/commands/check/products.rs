@@ -8,13 +8,13 @@ use super::kernel_cases::tracked;
 use super::kernels::{Case, HALVES, in_one_type, noise};
 use crate::machine::Machine;
 use crate::ops;
-use crate::parity::Compared;
+use crate::parity::Comparison;
 
 /// Of sums of f32 in another order.
 const BOUND: f64 = 1e-5;
 
 /// Every product in every type that the device computes in, against the CPU in f32 on the same inputs.
-pub(super) fn against_the_cpu(device: &Device) -> Result<Vec<Compared>> {
+pub(super) fn against_the_cpu(device: &Device) -> Result<Vec<Comparison>> {
     let cpu = Machine::default().device;
     let mut out = vec![];
     for (dtype, name, bound) in [(FloatDType::F32, "f32", BOUND)].into_iter().chain(HALVES) {

@@ -16,7 +16,7 @@ use crate::method::{CrossEntropy, LrSchedule};
 use crate::model::ModelConfig;
 use crate::model::checkpoint::{HostTensor, ModelFiles, write_random};
 use crate::model::lora::LoraSettings;
-use crate::parity::Compared;
+use crate::parity::Comparison;
 use crate::parity::reference::values;
 use crate::recipe::Optimizer;
 use crate::train::sft::{self, Sft};
@@ -27,7 +27,7 @@ const BOUND: f64 = 1e-5;
 
 const STEPS: usize = 3;
 
-pub(super) fn on_the_device(setting: &Setting) -> Result<Vec<Compared>> {
+pub(super) fn on_the_device(setting: &Setting) -> Result<Vec<Comparison>> {
     let mut out = setting.fixtures.of_kept()?;
     let folder = setting.folder.join("stored");
     for (name, file) in [("qwen3_tied", "model.gguf"), ("qwen3_untied", "folder")] {
@@ -41,7 +41,12 @@ pub(super) fn on_the_device(setting: &Setting) -> Result<Vec<Compared>> {
         ensure!(ours.len() == theirs.len(), "{name}: {} and {} tensors were learnt", ours.len(), theirs.len());
         for ((what, ours), (_, theirs)) in ours.iter().zip(&theirs) {
             let what = format!("{file} as {name}, {STEPS} steps: {what}");
-            out.push(Compared { what, off: off(ours, theirs, f32::MIN_POSITIVE), bound: BOUND, values: theirs.len() });
+            out.push(Comparison {
+                what,
+                off: off(ours, theirs, f32::MIN_POSITIVE),
+                bound: BOUND,
+                values: theirs.len(),
+            });
         }
     }
     Ok(out)
@@ -55,7 +60,7 @@ fn learnt(path: &Path, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
     let (swi, swi_end, latent) = (last - 2, last - 1, last);
     let settings = LoraSettings { rank: 4, alpha: 8.0, train_embeddings: true, ..LoraSettings::default() };
     let model = model.learning_tokens(&[swi, swi_end, latent])?.with_lora(&settings)?;
-    let model = model.map(&mut Drawn { device: device.clone().autodiff(), seed: 0 });
+    let model = model.map(&mut SeededValues { device: device.clone().autodiff(), seed: 0 });
     // A large ε, for the reason that the part `training` gives.
     let optimizer = Optimizer { dtype: Compute::Stored, epsilon: 1e-4, ..Optimizer::default() };
     let mut trainer = Trainer::new(model, &optimizer);
@@ -102,12 +107,12 @@ fn learnt(path: &Path, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
 }
 
 /// Gives everything that is trained values that do not depend on the device.
-struct Drawn {
+struct SeededValues {
     device: Device,
     seed: u64,
 }
 
-impl ModuleMapper for Drawn {
+impl ModuleMapper for SeededValues {
     fn map_float<const R: usize>(&mut self, param: Param<Tensor<R>>) -> Param<Tensor<R>> {
         if !param.is_require_grad() {
             return param;

@@ -5,8 +5,8 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use super::kernel_cases::{tracked, untracked};
 use super::kernels::{Case, Way, noise};
-use crate::ops::stored::{Format, Stored};
-use crate::ops::{self, Frozen, Targets};
+use crate::ops::stored::{Format, StoredMatrix};
+use crate::ops::{self, FrozenMatrix, Targets};
 
 pub(super) fn all() -> Vec<Case> {
     let cases = [products(), rows(), heads()].into_iter().flatten();
@@ -14,25 +14,25 @@ pub(super) fn all() -> Vec<Case> {
 }
 
 /// Two formats in one matrix: rows that are added are floats.
-fn with_added(format: Format, n: usize, k: usize) -> Stored {
+fn with_added(format: Format, n: usize, k: usize) -> StoredMatrix {
     let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 900.0 - 0.3).collect();
-    Stored::drawn(format, n, k).with_rows(&more).unwrap_or_else(|e| unreachable!("whole rows: {e}"))
+    StoredMatrix::drawn(format, n, k).with_rows(&more).unwrap_or_else(|e| unreachable!("whole rows: {e}"))
 }
 
 /// The same matrix on a device.
-fn frozen(stored: &Stored, device: &Device) -> Frozen {
-    let there = Frozen::new(stored.clone(), &device.clone().inner());
+fn frozen(stored: &StoredMatrix, device: &Device) -> FrozenMatrix {
+    let there = FrozenMatrix::new(stored.clone(), &device.clone().inner());
     there.unwrap_or_else(|e| unreachable!("asked before, for kernels: {e}"))
 }
 
 /// The matrix as floats, `[N, K]`.
-fn floats(stored: &Stored, device: &Device) -> Tensor<2> {
+fn floats(stored: &StoredMatrix, device: &Device) -> Tensor<2> {
     let shape = [stored.rows(), stored.width()];
     Tensor::from_data(TensorData::new(stored.widened_range(0..shape[0]), shape), &device.clone().inner())
 }
 
 /// `x Wᵀ` of m rows.
-fn forth(name: &str, w: Stored, m: usize) -> Case {
+fn forth(name: &str, w: StoredMatrix, m: usize) -> Case {
     let [n, k] = [w.rows(), w.width()];
     tracked("linear_stored", format!("{m} rows with {name}"), vec![noise([1, 1, m, k], 21, 1.0)], move |x, way| {
         let (device, flat) = (x[0].device(), x[0].clone().reshape([1, m, k]));
@@ -45,7 +45,7 @@ fn forth(name: &str, w: Stored, m: usize) -> Case {
 }
 
 /// `y W` of m rows.
-fn back(name: &str, w: Stored, m: usize) -> Case {
+fn back(name: &str, w: StoredMatrix, m: usize) -> Case {
     let [n, k] = [w.rows(), w.width()];
     tracked("linear_stored_back", format!("{m} rows with {name}"), vec![noise([1, 1, m, n], 22, 1.0)], move |y, way| {
         let (device, flat) = (y[0].device(), y[0].clone().reshape([1, m, n]));
@@ -68,7 +68,7 @@ fn products() -> Vec<Case> {
         }
     }
     // More bytes than a software driver takes in one piece.
-    let large = Stored::drawn(Format::F32, 8300, 4096);
+    let large = StoredMatrix::drawn(Format::F32, 8300, 4096);
     out.extend([1, 40].map(|m| Case { gradients: false, ..forth("F32 [8300, 4096]", large.clone(), m) }));
     out
 }
@@ -106,7 +106,7 @@ fn rows() -> Vec<Case> {
 fn heads() -> Vec<Case> {
     let [n, d, held, more] = [5, 256, 300, 3];
     let case = |format: Format| {
-        let w = Stored::drawn(format, held, d);
+        let w = StoredMatrix::drawn(format, held, d);
         let inputs = vec![noise([1, 1, n, d], 25, 0.1), noise([1, 1, more, d], 26, 0.5)];
         tracked(
             "head_loss_stored",

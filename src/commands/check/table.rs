@@ -2,8 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::Done;
-use crate::parity::Compared;
+use super::PartResult;
+use crate::parity::Comparison;
 use crate::store::{command, commit};
 
 fn verdict(passes: bool) -> &'static str {
@@ -11,11 +11,11 @@ fn verdict(passes: bool) -> &'static str {
 }
 
 /// A line a comparison, and a line about all.
-pub(super) fn plain(device: &str, done: &[Done]) -> String {
-    let all: Vec<&Compared> = done.iter().filter_map(|done| done.result.as_ref().ok()).flatten().collect();
+pub(super) fn plain(device: &str, done: &[PartResult]) -> String {
+    let all: Vec<&Comparison> = done.iter().filter_map(|done| done.result.as_ref().ok()).flatten().collect();
     let width = all.iter().map(|compared| compared.what.len()).max().unwrap_or(0).max(device.len());
     let mut out = format!("{:width$}  {:>8}  {:>8}  {:>9}\n", device, "off", "bound", "values");
-    for Compared { what, off, bound, values } in all.iter().copied() {
+    for Comparison { what, off, bound, values } in all.iter().copied() {
         let verdict = verdict(*off <= *bound && *values > 0);
         out += &format!("{what:width$}  {off:8.1e}  {bound:8.1e}  {values:>9}  {verdict}\n");
     }
@@ -29,7 +29,7 @@ pub(super) fn plain(device: &str, done: &[Done]) -> String {
 }
 
 /// The table with where and when it was made. Everything random in a check has the seed 0.
-pub(super) fn markdown(device: &str, threads: usize, done: &[Done]) -> String {
+pub(super) fn markdown(device: &str, threads: usize, done: &[PartResult]) -> String {
     let mut out = format!(
         "# Device check: {device}\n\n`{}`, commit {}, {}, {}{threads} threads, seed 0.\n\n\
          Largest error: of reference values relative to the largest of them; of rows the largest difference, relative to the \
@@ -40,11 +40,11 @@ pub(super) fn markdown(device: &str, threads: usize, done: &[Done]) -> String {
         date(SystemTime::now()),
         if cfg!(feature = "fusion") { "with fusion, " } else { "" },
     );
-    for Done { part, result, .. } in done {
+    for PartResult { part, result, .. } in done {
         match result {
             Ok(all) => {
                 for compared in all {
-                    let Compared { what, off, bound, values } = compared;
+                    let Comparison { what, off, bound, values } = compared;
                     let verdict = verdict(compared.passes());
                     out += &format!("| {part} | {what} | {values} | {off:.1e} | {bound:.0e} | {verdict} |\n");
                 }
@@ -76,8 +76,8 @@ mod tests {
 
     use super::*;
 
-    fn one(off: f64, values: usize) -> Compared {
-        Compared { what: "x".into(), off, bound: 1e-5, values }
+    fn one(off: f64, values: usize) -> Comparison {
+        Comparison { what: "x".into(), off, bound: 1e-5, values }
     }
 
     #[test]
@@ -85,7 +85,7 @@ mod tests {
         assert!(one(1e-5, 3).passes());
         assert!(!one(1.1e-5, 3).passes() && !one(0.0, 0).passes() && !one(f64::INFINITY, 3).passes());
         assert!(!one(f64::NAN, 3).passes());
-        let done = |result| Done { part: "reference", seconds: 1.0, result };
+        let done = |result| PartResult { part: "reference", seconds: 1.0, result };
         assert!(!done(Ok(vec![])).passes() && !done(Ok(vec![one(1e-6, 3), one(1.0, 3)])).passes());
         assert!(!done(Err(anyhow::anyhow!("lost"))).passes() && done(Ok(vec![one(1e-6, 3)])).passes());
         assert!(plain("cpu", &[done(Ok(vec![one(1e-6, 3), one(1.0, 3)]))]).contains("1 of 2 pass"));
@@ -94,8 +94,8 @@ mod tests {
     #[test]
     fn the_table_says_what_failed_and_why() {
         let done = [
-            Done { part: "reference", seconds: 1.0, result: Ok(vec![one(1e-6, 3), one(2.0, 3)]) },
-            Done { part: "memory", seconds: 2.0, result: Err(anyhow::anyhow!("a | b")) },
+            PartResult { part: "reference", seconds: 1.0, result: Ok(vec![one(1e-6, 3), one(2.0, 3)]) },
+            PartResult { part: "memory", seconds: 2.0, result: Err(anyhow::anyhow!("a | b")) },
         ];
         let table = markdown("wgpu:0, llvmpipe, Vulkan", 1, &done);
         assert!(table.contains("| reference | x | 3 | 1.0e-6 | 1e-5 | pass |"), "{table}");

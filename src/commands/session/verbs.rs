@@ -18,7 +18,7 @@ use crate::model::hooks::parse_specs;
 use crate::recipe::{MOST_ROWS, Recipe};
 use crate::stats::probe::ValueProtocol;
 use crate::store::flatten;
-use crate::study::{Asked, Study};
+use crate::study::{ProblemChoice, Study};
 
 /// Patches between pairs of prompts; what is left out is as in `intervene pairs`.
 #[derive(Deserialize)]
@@ -74,19 +74,19 @@ fn named<T: serde::de::DeserializeOwned>(what: &str, names: &[String]) -> Result
 }
 
 impl Room {
-    fn study(&self, asked: &Asked, like: Option<&str>, machine: &Machine) -> Result<Study> {
+    fn study(&self, asked: &ProblemChoice, like: Option<&str>, machine: &Machine) -> Result<Study> {
         let like = Recipe::like(like.unwrap_or(LIKE))?;
         Study::of_session(&self.name, &self.loaded, &like, asked, machine)
     }
 
     pub(super) fn pairs(&self, asked: &Pairs, machine: &Machine) -> Result<Value> {
-        let data = Asked {
+        let data = ProblemChoice {
             data: Some(asked.file.clone()),
             fields: fields(&["question=clean".into(), "answer=clean".into()])?,
             problems: Some(MOST_ROWS),
             raw: true,
             unnamed: true,
-            ..Asked::default()
+            ..ProblemChoice::default()
         };
         let study = self.study(&data, None, machine)?;
         let mut config = pair_patching::Config { file: Some(asked.file.clone()), ..pair_patching::Config::default() };
@@ -106,12 +106,12 @@ impl Room {
     pub(super) fn intervene(&self, asked: &Intervene, machine: &Machine) -> Result<Value> {
         ensure!(self.loaded.switch.is_some(), "{}: never learnt to switch: it has no latent steps", self.name);
         let Intervene { file, modes, draws, problems, field, like, seed, .. } = asked;
-        let data = Asked {
+        let data = ProblemChoice {
             data: Some(file.clone()),
             fields: fields(field)?,
             problems: *problems,
             unnamed: like.is_none(),
-            ..Asked::default()
+            ..ProblemChoice::default()
         };
         let mut study = self.study(&data, like.as_deref(), machine)?;
         study.seed = *seed;

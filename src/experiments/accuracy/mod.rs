@@ -11,11 +11,11 @@ use anyhow::Result;
 
 use super::{About, Journal};
 use crate::latent::Switching;
-use crate::schema::{AccuracyRow, Named};
+use crate::schema::{AccuracyRow, RowFile};
 use crate::stats::by_problem::cell;
 use crate::stats::holm;
 use crate::study::Study;
-use rows::{Case, Decoded};
+use rows::{Case, DecodeOutcomes};
 
 /// What it asks.
 pub const ABOUT: About = About::asking(
@@ -65,7 +65,7 @@ const DONE: [(&str, Switching); 2] = [("text_only", Switching::Suppressed), ("fo
 /// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
     let own = study.recipe.evaluation.k_min;
-    let free = Decoded::free(study)?;
+    let free = DecodeOutcomes::free(study)?;
     let mut rows = free.groups()?;
     if study.untrained {
         // There is nothing to mask, to force or to prolong.
@@ -74,7 +74,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
     }
     for (name, switching) in DONE {
         let (scores, traces) = study.decode(switching, own)?;
-        rows.push(Decoded::of(study, own, &scores, &traces).against(name, &free)?);
+        rows.push(DecodeOutcomes::of(study, own, &scores, &traces).against(name, &free)?);
     }
     for k_min in sweep(study, config) {
         let name = format!("k_min:{k_min}");
@@ -87,7 +87,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
             continue;
         }
         let (scores, traces) = study.decode(Switching::Free, k_min)?;
-        rows.push(Decoded::of(study, k_min, &scores, &traces).against(&name, &free)?);
+        rows.push(DecodeOutcomes::of(study, k_min, &scores, &traces).against(&name, &free)?);
     }
     let compared: Vec<f64> = rows.iter().filter_map(|r| r.p_value).collect();
     let adjusted = holm(&compared)?;

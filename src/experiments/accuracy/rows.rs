@@ -19,13 +19,13 @@ pub struct Case<'a> {
 }
 
 /// All problems under one way of decoding.
-pub(crate) struct Decoded<'a> {
+pub(crate) struct DecodeOutcomes<'a> {
     study: &'a Study,
     k_min: usize,
     pub cases: Vec<Case<'a>>,
 }
 
-impl<'a> Decoded<'a> {
+impl<'a> DecodeOutcomes<'a> {
     /// The evaluation's own way.
     pub fn free(study: &'a Study) -> Result<Self> {
         let (scores, traces) = study.decoded()?;
@@ -59,7 +59,7 @@ impl<'a> Decoded<'a> {
     }
 
     /// The whole of it, compared with `free` on the same problems.
-    pub fn against(&self, name: &str, free: &Decoded) -> Result<AccuracyRow> {
+    pub fn against(&self, name: &str, free: &DecodeOutcomes) -> Result<AccuracyRow> {
         let (before, after) = (free.correct(), self.correct());
         let flips = Flips::count(&before, &after)?;
         let difference = Some(flips.change(LEVEL)?);

@@ -22,7 +22,7 @@ use super::About;
 use crate::latent::text_mask;
 use crate::schema::{AttentionRow, Form};
 use crate::stats::{Bootstrap, Estimate};
-use crate::study::circuits::{Written, written};
+use crate::study::circuits::{SolutionForms, written};
 use crate::study::staging::logits::in_batches;
 use crate::study::{DoesNotApply, Study};
 use classes::Class;
@@ -52,9 +52,9 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
     let mut rows = vec![];
     for form in Form::ALL {
         let sequences: Vec<_> = written.iter().map(|w| w.sequence(form).clone()).collect();
-        let of_problem: BTreeMap<usize, &Written> = written.iter().map(|w| (w.problem, w)).collect();
+        let of_problem: BTreeMap<usize, &SolutionForms> = written.iter().map(|w| (w.problem, w)).collect();
         let done = in_batches(&study.model, &sequences, study.threads, |batch| {
-            let batch: Vec<&Written> = batch.iter().map(|s| of_problem[&s.row]).collect();
+            let batch: Vec<&SolutionForms> = batch.iter().map(|s| of_problem[&s.row]).collect();
             read(study, &batch, form, &masked)
         })?;
         rows.extend(of_form(study, form, &done)?);

@@ -13,7 +13,7 @@ use crate::model::{Activation, Decoder, HookSpec, Hooks, PointKind};
 use crate::schema::Form;
 use crate::study::Study;
 use crate::study::circuits::readout::{Rivals, directions, logits, writes};
-use crate::study::circuits::{At, Written};
+use crate::study::circuits::{At, SolutionForms};
 
 /// Queries of one class to keys of one class, in one problem. Lists are `[layer · heads + head]`.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ pub(crate) type Cells = BTreeMap<(Class, Class), Cell>;
 
 /// A row being read.
 struct Open<'a> {
-    written: &'a Written,
+    written: &'a SolutionForms,
     roles: Vec<At>,
     answer: Option<usize>,
     cells: Cells,
@@ -48,7 +48,7 @@ struct Open<'a> {
 ///
 /// # Errors
 /// As the model's.
-pub fn read(study: &Study, batch: &[&Written], form: Form, masked: &[u32]) -> Result<Vec<(usize, Cells)>> {
+pub fn read(study: &Study, batch: &[&SolutionForms], form: Form, masked: &[u32]) -> Result<Vec<(usize, Cells)>> {
     let model = &study.model;
     let layers = model.config().num_hidden_layers;
     let sequences: Vec<Sequence> = batch.iter().map(|w| w.sequence(form).clone()).collect();
@@ -117,7 +117,7 @@ fn extend_slots(rows: &mut [Open], site: &Site, width: usize, slots: usize) {
 }
 
 impl<'a> Open<'a> {
-    fn new(written: &'a Written, form: Form, layers: usize) -> Self {
+    fn new(written: &'a SolutionForms, form: Form, layers: usize) -> Self {
         let length = written.sequence(form).ids.len();
         Self {
             written,

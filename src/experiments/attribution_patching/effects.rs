@@ -9,19 +9,19 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::schema::{AttributedNodeRow, Form, GradientAt, Identity, PatchMode, PatchedNodeRow};
 use crate::study::Study;
-use crate::study::circuits::gradient::{Aimed, Slope, slopes};
+use crate::study::circuits::gradient::{Slope, TargetRow, slopes};
 use crate::study::circuits::pairs::Pair;
-use crate::study::circuits::patch::{Captured, Node, Patch, leads, points};
+use crate::study::circuits::patch::{Node, Patch, RowCapture, leads, points};
 use crate::study::circuits::places::{Place, named};
 
 /// Floats that the graph of one batch may hold, roughly.
 const GRAPH: usize = 1 << 25;
 
 /// A pair and its places.
-pub type Placed<'p> = (&'p Pair, Vec<(Place, Vec<usize>)>);
+pub type PairPlaces<'p> = (&'p Pair, Vec<(Place, Vec<usize>)>);
 
 /// What is differentiated.
-pub struct Attributing<'a> {
+pub struct AttributionRun<'a> {
     pub study: &'a Study,
     pub identity: &'a Identity,
     pub form: Form,
@@ -34,10 +34,10 @@ pub struct Attributing<'a> {
 struct Ends {
     clean: Slope,
     corrupt: Slope,
-    between: Option<Captured>,
+    between: Option<RowCapture>,
 }
 
-impl Attributing<'_> {
+impl AttributionRun<'_> {
     pub fn places(&self, pair: &Pair, blocks: usize) -> Vec<(Place, Vec<usize>)> {
         named(pair, self.study.corpus.switch, blocks)
     }
@@ -53,7 +53,7 @@ impl Attributing<'_> {
     }
 
     /// `n` cells of those that the pairs have.
-    pub fn sample(&self, pairs: &[Placed], n: usize, seed: u64) -> BTreeSet<(Place, Node)> {
+    pub fn sample(&self, pairs: &[PairPlaces], n: usize, seed: u64) -> BTreeSet<(Place, Node)> {
         let places: BTreeSet<&Place> =
             pairs.iter().flat_map(|(_, places)| places.iter().map(|(place, _)| place)).collect();
         let mut cells: Vec<(Place, Node)> =
@@ -63,7 +63,7 @@ impl Attributing<'_> {
     }
 
     /// How many rows a pair gives.
-    pub fn rows(&self, (_, places): &Placed, sample: &BTreeSet<(Place, Node)>) -> usize {
+    pub fn rows(&self, (_, places): &PairPlaces, sample: &BTreeSet<(Place, Node)>) -> usize {
         let gradients = if self.steps > 0 { 3 } else { 2 };
         let sampled = places.iter().flat_map(|(place, _)| self.nodes.iter().map(move |&node| (place.clone(), node)));
         gradients * places.len() * self.nodes.len() + 2 * sampled.filter(|cell| sample.contains(cell)).count()
@@ -73,7 +73,7 @@ impl Attributing<'_> {
     ///
     /// # Errors
     /// As the model's.
-    pub fn of_pairs(&self, pairs: &[Placed], sample: &BTreeSet<(Place, Node)>) -> Result<Vec<AttributedNodeRow>> {
+    pub fn of_pairs(&self, pairs: &[PairPlaces], sample: &BTreeSet<(Place, Node)>) -> Result<Vec<AttributedNodeRow>> {
         let mut rows = vec![];
         for ((pair, places), ends) in pairs.iter().zip(self.ends(pairs)?) {
             let whole = ends.clean.lead - ends.corrupt.lead;
@@ -96,9 +96,9 @@ impl Attributing<'_> {
         Ok(rows)
     }
 
-    fn ends(&self, pairs: &[Placed]) -> Result<Vec<Ends>> {
-        let clean = self.slopes(pairs, |pair| Aimed { row: &pair.clean, says: pair.says, toward: None })?;
-        let corrupt = self.slopes(pairs, |pair| Aimed { row: &pair.corrupt, says: pair.says, toward: None })?;
+    fn ends(&self, pairs: &[PairPlaces]) -> Result<Vec<Ends>> {
+        let clean = self.slopes(pairs, |pair| TargetRow { row: &pair.clean, says: pair.says, toward: None })?;
+        let corrupt = self.slopes(pairs, |pair| TargetRow { row: &pair.corrupt, says: pair.says, toward: None })?;
         let ends = clean.into_iter().zip(corrupt).map(|(clean, corrupt)| Ends { clean, corrupt, between: None });
         let mut ends: Vec<Ends> = ends.collect();
         for step in 0..self.steps {
@@ -114,17 +114,17 @@ impl Attributing<'_> {
         Ok(ends)
     }
 
-    fn slopes<'p>(&self, pairs: &[Placed<'p>], aim: impl Fn(&'p Pair) -> Aimed<'p>) -> Result<Vec<Slope>> {
-        let aimed: Vec<Aimed> = pairs.iter().map(|placed| aim(placed.0)).collect();
+    fn slopes<'p>(&self, pairs: &[PairPlaces<'p>], aim: impl Fn(&'p Pair) -> TargetRow<'p>) -> Result<Vec<Slope>> {
+        let aimed: Vec<TargetRow> = pairs.iter().map(|placed| aim(placed.0)).collect();
         let points = points(self.nodes.iter().copied());
         let wanted = |row: usize, position: usize| pairs[row].1.iter().any(|(_, at)| at.contains(&position));
         slopes(&self.study.model, &self.study.reasoning.source, &aimed, &points, wanted)
     }
 
     /// Σ gradient · (clean − corrupt) over the positions of a place.
-    fn predicted(&self, ends: &Ends, gradients: &Captured, node: Node, positions: &[usize]) -> Result<f64> {
+    fn predicted(&self, ends: &Ends, gradients: &RowCapture, node: Node, positions: &[usize]) -> Result<f64> {
         let (point, part) = (node.point(), node.part(self.study.model.config()));
-        let of = |held: &Captured, position: usize| -> Result<Vec<f32>> {
+        let of = |held: &RowCapture, position: usize| -> Result<Vec<f32>> {
             let all = held.get(&(point, position)).context("a place that a run lacks")?;
             Ok(all[part.clone()].to_vec())
         };
@@ -171,6 +171,6 @@ impl Attributing<'_> {
 }
 
 /// The corrupt row, a share of the way to the clean one.
-fn on_the_way(pair: &Pair, share: f64) -> Aimed<'_> {
-    Aimed { row: &pair.corrupt, says: pair.says, toward: Some((&pair.clean, share)) }
+fn on_the_way(pair: &Pair, share: f64) -> TargetRow<'_> {
+    TargetRow { row: &pair.corrupt, says: pair.says, toward: Some((&pair.clean, share)) }
 }

@@ -25,13 +25,13 @@ use super::head_patching::unusable;
 use super::{About, Files, Fit, Journal};
 use crate::schema::{
     AttributedNodeRow, AttributionAgreementRow, AttributionRow, Component, Form, GradientAt, LEAST_SHARE, Measurement,
-    Named, attributions,
+    RowFile, attributions,
 };
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::circuits::pairs::{no_pairs, of_file, of_form};
 use crate::study::circuits::patch::Node;
-use effects::{Attributing, Placed};
+use effects::{AttributionRun, PairPlaces};
 
 /// What it asks.
 pub const ABOUT: About =
@@ -94,10 +94,10 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Attribute
         }
         any = true;
         let identity = study.identity(pairs.len());
-        let attributing = Attributing { study, identity: &identity, form, nodes: &nodes, steps: config.steps };
+        let attributing = AttributionRun { study, identity: &identity, form, nodes: &nodes, steps: config.steps };
         let places: Vec<_> = pairs.iter().map(|pair| (pair, attributing.places(pair, config.blocks))).collect();
         let sample = attributing.sample(&places, config.sample, study.seed);
-        let expected = |placed: &Placed| ((Some(form), placed.0.number), attributing.rows(placed, &sample));
+        let expected = |placed: &PairPlaces| ((Some(form), placed.0.number), attributing.rows(placed, &sample));
         study.measure(rows, &identity, (&places, attributing.pairs_at_once()), expected, |some| {
             attributing.of_pairs(some, &sample)
         })?;

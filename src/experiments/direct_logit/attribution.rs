@@ -38,7 +38,7 @@ pub fn nodes(model: &Decoder) -> Vec<Node> {
 }
 
 /// A decision explained. Lists follow [`nodes`]; each entry is what the node adds to `[logit, lead]`.
-pub struct Explained {
+pub struct Explanation {
     pub rivals: Rivals,
     /// Nodes of the position itself: they sum to the logit and the lead.
     pub own: Vec<[f64; 2]>,
@@ -81,7 +81,7 @@ pub fn explain(
     decisions: &[Vec<Decision>],
     centre: Option<&[f64]>,
     threads: usize,
-) -> Result<Vec<Vec<Explained>>> {
+) -> Result<Vec<Vec<Explanation>>> {
     let mut places: Vec<(usize, usize)> = decisions
         .iter()
         .enumerate()
@@ -199,11 +199,11 @@ fn add_up(
     readings: &[Reading],
     decisions: &[(usize, &Decision)],
     rivals: Vec<Rivals>,
-) -> Result<Vec<Explained>> {
+) -> Result<Vec<Explanation>> {
     let nodes = nodes(model);
-    let mut explained: Vec<Explained> = rivals
+    let mut explained: Vec<Explanation> = rivals
         .into_iter()
-        .map(|rivals| Explained { rivals, own: vec![[0.0; 2]; nodes.len()], carried: None })
+        .map(|rivals| Explanation { rivals, own: vec![[0.0; 2]; nodes.len()], carried: None })
         .collect();
     // How far each decision's state is made of earlier ones.
     let mut deepest = vec![0; decisions.len()];
@@ -245,7 +245,7 @@ fn dot(x: ArrayView1<f32>, g: &[f64]) -> f64 {
     x.iter().zip(g).map(|(&x, g)| f64::from(x) * g).sum()
 }
 
-fn check(explained: &[Explained]) -> Result<()> {
+fn check(explained: &[Explanation]) -> Result<()> {
     for e in explained {
         for (way, whole) in [e.rivals.logit, e.rivals.lead].into_iter().enumerate() {
             let sum: f64 = e.own.iter().map(|x| x[way]).sum();

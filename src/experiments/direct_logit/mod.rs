@@ -22,13 +22,13 @@ use serde::{Deserialize, Serialize};
 
 use super::{About, Journal};
 use crate::nth::Nth;
-use crate::schema::{Component, DirectLogitRow, Form, Named, Part, Target};
+use crate::schema::{Component, DirectLogitRow, Form, Part, RowFile, Target};
 use crate::stats::Bootstrap;
 use crate::stats::by_problem::share;
-use crate::study::circuits::{Written, written};
+use crate::study::circuits::{SolutionForms, written};
 use crate::study::{DoesNotApply, Study};
 
-pub use attribution::{Explained, Node, centre, explain, nodes};
+pub use attribution::{Explanation, Node, centre, explain, nodes};
 pub use sites::{Decision, decisions};
 
 /// What it asks.
@@ -95,7 +95,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     for form in Form::ALL {
         for chunk in written.chunks(HELD) {
             let sequences: Vec<_> = chunk.iter().map(|w| w.sequence(form).clone()).collect();
-            let of = |w: &Written| decisions(w, form, study.corpus.switch);
+            let of = |w: &SolutionForms| decisions(w, form, study.corpus.switch);
             let decided: Vec<_> = chunk.iter().map(of).collect();
             let explained = explain(study, &sequences, &decided, centre.as_deref(), study.threads)?;
             for (w, (decided, explained)) in chunk.iter().zip(decided.iter().zip(&explained)) {
@@ -116,7 +116,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
 }
 
 /// Columns: total, own nodes, carried nodes; `[logit, lead]` each.
-fn add(sums: &mut Sums, explained: &Explained, columns: usize) {
+fn add(sums: &mut Sums, explained: &Explanation, columns: usize) {
     sums.decisions += 1;
     sums.top += usize::from(explained.rivals.lead > 0.0);
     sums.carried += usize::from(explained.carried.is_some());

@@ -2,7 +2,7 @@
 
 use crate::latent::{SwitchIds, text_mask};
 use crate::schema::{Form, Target};
-use crate::study::circuits::Written;
+use crate::study::circuits::SolutionForms;
 
 /// One decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Decision {
 }
 
 /// The decisions of a solution in one form: at text as the decoder masks it, at latent steps over all tokens.
-pub fn decisions(written: &Written, form: Form, ids: SwitchIds) -> Vec<Decision> {
+pub fn decisions(written: &SolutionForms, form: Form, ids: SwitchIds) -> Vec<Decision> {
     let text = |target, token, position| Decision {
         target,
         step: None,

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 use ndarray::Array2;
 
-use super::scores::{Edges, Recorded};
+use super::scores::{Edges, RecordedPair};
 use crate::parallel;
 use crate::study::circuits::alive::{Edge, alive};
 use crate::study::circuits::edges::Receiver;
-use crate::study::circuits::rewire::{Rewired, leads};
+use crate::study::circuits::rewire::{RewiredRun, leads};
 use crate::study::sweep::not_stopped;
 
 /// Rows that run at once, and shares of edges that they may hold.
@@ -17,7 +17,7 @@ const ROWS: usize = 64;
 const HELD: usize = 1 << 26;
 
 /// Every edge that can exist with its score summed over pairs, the largest first, whatever its sign.
-pub fn ranked(edges: &Edges, pairs: &[Recorded], scores: &[Vec<Array2<f64>>]) -> Vec<(Edge, f64)> {
+pub fn ranked(edges: &Edges, pairs: &[RecordedPair], scores: &[Vec<Array2<f64>>]) -> Vec<(Edge, f64)> {
     let graph = edges.weights.graph;
     let mut out: Vec<(Edge, f64)> = vec![];
     for (place, has) in receiving(edges.places, pairs).into_iter().enumerate() {
@@ -35,14 +35,14 @@ pub fn ranked(edges: &Edges, pairs: &[Recorded], scores: &[Vec<Array2<f64>>]) ->
 
 /// Which of the receivers that not every position has stand at a place, in some pair.
 #[derive(Clone, Copy, Default)]
-struct Receiving {
+struct Receivers {
     /// A position before a latent step.
     latent: bool,
     /// The read-out.
     logits: bool,
 }
 
-impl Receiving {
+impl Receivers {
     fn has(self, receiver: Receiver) -> bool {
         match receiver {
             Receiver::Latent => self.latent,
@@ -53,9 +53,9 @@ impl Receiving {
 }
 
 /// Of every place. An edge to a receiver that never stands there is no edge: it counts in no share, and no random set draws it.
-fn receiving(places: usize, pairs: &[Recorded]) -> Vec<Receiving> {
-    let mut out = vec![Receiving::default(); places];
-    for Recorded { pair, places, .. } in pairs {
+fn receiving(places: usize, pairs: &[RecordedPair]) -> Vec<Receivers> {
+    let mut out = vec![Receivers::default(); places];
+    for RecordedPair { pair, places, .. } in pairs {
         let row = &pair.clean;
         for (position, &place) in places.iter().enumerate() {
             out[place].logits |= position + 1 == row.ids.len();
@@ -73,7 +73,7 @@ impl Edges<'_> {
     /// As the model's.
     pub fn alone<'c>(
         &self,
-        recorded: &Recorded,
+        recorded: &RecordedPair,
         circuits: impl Iterator<Item = &'c BTreeSet<Edge>>,
     ) -> Result<Vec<f64>> {
         let graph = self.weights.graph;
@@ -83,7 +83,7 @@ impl Edges<'_> {
         for some in circuits.chunks((HELD / floats.max(1)).clamp(1, ROWS)) {
             not_stopped()?;
             let shares: Vec<Vec<Array2<f32>>> = some.iter().map(|circuit| self.shares_of(circuit)).collect();
-            let runs: Vec<Rewired> = shares.iter().map(|shares| recorded.rewired(shares)).collect();
+            let runs: Vec<RewiredRun> = shares.iter().map(|shares| recorded.rewired(shares)).collect();
             out.extend(leads(self.study, self.weights, &runs)?);
         }
         Ok(out)
@@ -97,9 +97,9 @@ impl Edges<'_> {
     }
 
     /// Σ (lead − corrupt) / Σ (clean − corrupt) of one circuit.
-    fn effect(&self, recorded: &[&Recorded], circuit: &BTreeSet<Edge>) -> Result<f64> {
+    fn effect(&self, recorded: &[&RecordedPair], circuit: &BTreeSet<Edge>) -> Result<f64> {
         let shares = self.shares_of(circuit);
-        let runs: Vec<Rewired> = recorded.iter().map(|r| r.rewired(&shares)).collect();
+        let runs: Vec<RewiredRun> = recorded.iter().map(|r| r.rewired(&shares)).collect();
         let found = parallel::run(&parallel::cut(&runs, self.threads), |part| {
             let mut out = vec![];
             for some in part.chunks(ROWS) {
@@ -118,7 +118,7 @@ impl Edges<'_> {
     ///
     /// # Errors
     /// As the model's.
-    pub fn smallest(&self, recorded: &[&Recorded], ranked: &[(Edge, f64)], share: f64) -> Result<BTreeSet<Edge>> {
+    pub fn smallest(&self, recorded: &[&RecordedPair], ranked: &[(Edge, f64)], share: f64) -> Result<BTreeSet<Edge>> {
         let pairs: Vec<_> = recorded.iter().map(|r| (r.pair, &r.places[..])).collect();
         let top = |n: usize| -> BTreeSet<Edge> { ranked[..n].iter().map(|(edge, _)| *edge).collect() };
         let enough = |n: usize| anyhow::Ok(self.effect(recorded, &top(n))? >= share);

@@ -30,14 +30,14 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 
 use super::{About, Files, Fit, Journal};
-use crate::schema::{CircuitRow, EdgePairRow, EdgeRow, Form, Measurement, Named, circuits};
+use crate::schema::{CircuitRow, EdgePairRow, EdgeRow, Form, Measurement, RowFile, circuits};
 use crate::store::Measurements;
 use crate::study::circuits::edges::Weights;
 use crate::study::circuits::pairs::{Pair, no_pairs, of_file, of_form};
 use crate::study::circuits::places::{Place, whole};
 use crate::study::{DoesNotApply, Study};
 use circuit::ranked;
-use scores::{Edges, Recorded};
+use scores::{Edges, RecordedPair};
 pub use table::table;
 use trial::Trial;
 
@@ -153,16 +153,16 @@ fn of_pairs(
     let edges = Edges { study, weights, places: places.len(), threads: study.threads };
     let recorded = edges.recorded(pairs, &numbered)?;
     // Every second pair finds, the others test.
-    let finds: Vec<&Recorded> = recorded.iter().step_by(2).collect();
+    let finds: Vec<&RecordedPair> = recorded.iter().step_by(2).collect();
     let scores = edges.scores(&finds, config.steps)?;
     let ranked = ranked(&edges, &recorded, &scores);
     let found = edges.smallest(&finds, &ranked, config.share)?;
-    let recorded: Vec<(usize, Recorded)> = recorded.into_iter().enumerate().collect();
+    let recorded: Vec<(usize, RecordedPair)> = recorded.into_iter().enumerate().collect();
     let identity = study.identity(pairs.len());
     let trial = Trial::new(&edges, &places, &ranked, &found, config, (form, &identity));
-    let expected = |(number, _): &(usize, Recorded)| ((Some(form), *number), trial.rows(*number));
+    let expected = |(number, _): &(usize, RecordedPair)| ((Some(form), *number), trial.rows(*number));
     study.measure(rows, &identity, (&recorded, 2), expected, |some| {
-        let one = |(number, recorded): &(usize, Recorded)| match number % 2 {
+        let one = |(number, recorded): &(usize, RecordedPair)| match number % 2 {
             0 => Ok(trial.edges(*number, recorded, &scores[number / 2])),
             _ => trial.circuits(*number, recorded),
         };

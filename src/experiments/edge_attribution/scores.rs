@@ -6,14 +6,14 @@ use ndarray::Array2;
 use crate::parallel;
 use crate::study::Study;
 use crate::study::circuits::edges::Weights;
-use crate::study::circuits::gradient::Aimed;
+use crate::study::circuits::gradient::TargetRow;
 use crate::study::circuits::pairs::Pair;
 use crate::study::circuits::pulls::pulls;
-use crate::study::circuits::rewire::{Rewired, leads, outputs};
+use crate::study::circuits::rewire::{RewiredRun, leads, outputs};
 use crate::study::sweep::not_stopped;
 
 /// A pair with what its two runs put out.
-pub struct Recorded<'p> {
+pub struct RecordedPair<'p> {
     pub pair: &'p Pair,
     /// To which place each position belongs.
     pub places: Vec<usize>,
@@ -24,15 +24,15 @@ pub struct Recorded<'p> {
     pub leads: [f64; 2],
 }
 
-impl Recorded<'_> {
+impl RecordedPair<'_> {
     pub fn whole(&self) -> f64 {
         self.leads[1] - self.leads[0]
     }
 
     /// The clean run with the corrupt run's values on a share of each edge.
-    pub fn rewired<'r>(&'r self, shares: &'r [Array2<f32>]) -> Rewired<'r> {
+    pub fn rewired<'r>(&'r self, shares: &'r [Array2<f32>]) -> RewiredRun<'r> {
         let Pair { clean, says, .. } = self.pair;
-        Rewired { row: clean, other: &self.corrupt, places: &self.places, shares, says: *says }
+        RewiredRun { row: clean, other: &self.corrupt, places: &self.places, shares, says: *says }
     }
 }
 
@@ -56,7 +56,7 @@ impl Edges<'_> {
     ///
     /// # Errors
     /// As the model's.
-    pub fn recorded<'p>(&self, pairs: &'p [Pair], places: &[Vec<usize>]) -> Result<Vec<Recorded<'p>>> {
+    pub fn recorded<'p>(&self, pairs: &'p [Pair], places: &[Vec<usize>]) -> Result<Vec<RecordedPair<'p>>> {
         let items: Vec<(&Pair, &Vec<usize>)> = pairs.iter().zip(places).collect();
         let done = parallel::run(&parallel::cut(&items, self.threads), |part| {
             part.iter().map(|&(pair, places)| self.one(pair, places)).collect::<Result<Vec<_>>>()
@@ -64,11 +64,11 @@ impl Edges<'_> {
         Ok(done.into_iter().flatten().collect())
     }
 
-    fn one<'p>(&self, pair: &'p Pair, places: &[usize]) -> Result<Recorded<'p>> {
+    fn one<'p>(&self, pair: &'p Pair, places: &[usize]) -> Result<RecordedPair<'p>> {
         let both = outputs(self.study, self.weights, &[pair.corrupt.clone(), pair.clean.clone()])?;
         let mut both = both.into_iter();
         let (corrupt, clean) = (both.next().unwrap_or_default(), both.next().unwrap_or_default());
-        let mut out = Recorded { pair, places: places.to_vec(), corrupt, clean, leads: [0.0; 2] };
+        let mut out = RecordedPair { pair, places: places.to_vec(), corrupt, clean, leads: [0.0; 2] };
         let (none, all) = (self.shares(1.0), self.shares(0.0));
         let found = leads(self.study, self.weights, &[out.rewired(&none), out.rewired(&all)])?;
         out.leads.copy_from_slice(&found);
@@ -81,13 +81,13 @@ impl Edges<'_> {
     ///
     /// # Errors
     /// As the model's.
-    pub fn scores(&self, recorded: &[&Recorded], steps: usize) -> Result<Vec<Vec<Array2<f64>>>> {
+    pub fn scores(&self, recorded: &[&RecordedPair], steps: usize) -> Result<Vec<Vec<Array2<f64>>>> {
         let shares: Vec<f64> = match steps {
             0 => vec![0.0],
             _ => (0..steps).map(|step| (step as f64 + 0.5) / steps as f64).collect(),
         };
         // The same groups whatever the number of threads: a pair's sums are rounded with those of its group.
-        let groups: Vec<&[&Recorded]> = recorded.chunks(8).collect();
+        let groups: Vec<&[&RecordedPair]> = recorded.chunks(8).collect();
         let parts = parallel::run(&parallel::cut(&groups, self.threads), |part| {
             let mut out = vec![];
             for &some in part {
@@ -104,8 +104,8 @@ impl Edges<'_> {
         Ok(parts.into_iter().flatten().collect())
     }
 
-    fn add(&self, some: &[&Recorded], share: f64, factor: f64, sums: &mut [Vec<Array2<f64>>]) -> Result<()> {
-        let aimed: Vec<Aimed> = some.iter().map(|r| on_the_way(r.pair, share)).collect();
+    fn add(&self, some: &[&RecordedPair], share: f64, factor: f64, sums: &mut [Vec<Array2<f64>>]) -> Result<()> {
+        let aimed: Vec<TargetRow> = some.iter().map(|r| on_the_way(r.pair, share)).collect();
         let graph = self.weights.graph;
         let reads: Vec<usize> = graph.receivers().into_iter().map(|receiver| graph.reads(receiver)).collect();
         let Study { model, reasoning, .. } = self.study;
@@ -127,6 +127,6 @@ impl Edges<'_> {
 }
 
 /// The corrupt row, a share of the way to the clean one.
-fn on_the_way(Pair { clean, corrupt, says, .. }: &Pair, share: f64) -> Aimed<'_> {
-    Aimed { row: corrupt, says: *says, toward: Some((clean, share)) }
+fn on_the_way(Pair { clean, corrupt, says, .. }: &Pair, share: f64) -> TargetRow<'_> {
+    TargetRow { row: corrupt, says: *says, toward: Some((clean, share)) }
 }

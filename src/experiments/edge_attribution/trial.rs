@@ -10,7 +10,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use super::Config;
-use super::scores::{Edges, Recorded};
+use super::scores::{Edges, RecordedPair};
 use crate::schema::{Circuit, EdgePairRow, Form, Identity};
 use crate::study::circuits::alive::Edge;
 use crate::study::circuits::places::Place;
@@ -66,7 +66,7 @@ impl<'a> Trial<'a> {
     }
 
     /// What a pair's gradients say of every edge that is written down.
-    pub fn edges(&self, pair: usize, recorded: &Recorded, scores: &[Array2<f64>]) -> Vec<EdgePairRow> {
+    pub fn edges(&self, pair: usize, recorded: &RecordedPair, scores: &[Array2<f64>]) -> Vec<EdgePairRow> {
         let graph = self.edges.weights.graph;
         let (senders, receivers) = (graph.senders(), graph.receivers());
         let row = |&(rank, (place, receiver, sender), inside): &(usize, Edge, bool)| EdgePairRow {
@@ -88,7 +88,7 @@ impl<'a> Trial<'a> {
     ///
     /// # Errors
     /// As the model's.
-    pub fn circuits(&self, pair: usize, recorded: &Recorded) -> Result<Vec<EdgePairRow>> {
+    pub fn circuits(&self, pair: usize, recorded: &RecordedPair) -> Result<Vec<EdgePairRow>> {
         let leads = self.edges.alone(recorded, self.sets.iter().map(|set| &set.edges))?;
         let row = |(set, found): (&Set, f64)| EdgePairRow {
             circuit: Some(set.circuit),
@@ -101,7 +101,7 @@ impl<'a> Trial<'a> {
         Ok(self.sets.iter().zip(leads).map(row).collect())
     }
 
-    fn blank(&self, pair: usize, recorded: &Recorded) -> EdgePairRow {
+    fn blank(&self, pair: usize, recorded: &RecordedPair) -> EdgePairRow {
         let (identity, [corrupt, clean]) = (self.identity.clone(), recorded.leads);
         EdgePairRow {
             identity,

@@ -9,7 +9,7 @@ use crate::schema::{Form, Identity, PatchMode, PatchedNodeRow};
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::circuits::pairs::Pair;
-use crate::study::circuits::patch::{Captured, Node, Patch, leads, points, record};
+use crate::study::circuits::patch::{Node, Patch, RowCapture, leads, points, record};
 use crate::study::circuits::places::Place;
 
 /// Patches the pairs of a form that are not there yet: every node × place, in every mode.
@@ -26,19 +26,19 @@ pub fn patch_form(
     let identity = study.identity(pairs.len());
     let recorded = recorded(study, pairs, places, nodes)?;
     let means = means(study, &recorded, nodes)?;
-    let patching = Patching { study, identity: &identity, form, nodes, modes, means: &means };
-    let expected = |r: &Recorded| ((Some(form), r.pair.number), patching.cells(r));
+    let patching = PatchPlan { study, identity: &identity, form, nodes, modes, means: &means };
+    let expected = |r: &RecordedPair| ((Some(form), r.pair.number), patching.cells(r));
     study.measure(rows, &identity, (&recorded, 1), expected, |some| {
         Ok(some.iter().map(|r| patching.of_pair(r)).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
     })
 }
 
 /// A pair with its places and what its two runs held there.
-struct Recorded<'p> {
+struct RecordedPair<'p> {
     pair: &'p Pair,
     places: Vec<(Place, Vec<usize>)>,
-    clean: Captured,
-    corrupt: Captured,
+    clean: RowCapture,
+    corrupt: RowCapture,
 }
 
 /// Runs both rows of every pair.
@@ -47,7 +47,7 @@ fn recorded<'p>(
     pairs: &'p [Pair],
     places: impl Fn(&Pair) -> Vec<(Place, Vec<usize>)> + Sync,
     nodes: &[Node],
-) -> Result<Vec<Recorded<'p>>> {
+) -> Result<Vec<RecordedPair<'p>>> {
     let points = points(nodes.iter().copied());
     let done = parallel::run(&parallel::cut(pairs, study.threads), |part| {
         let one = |pair: &Pair| {
@@ -61,7 +61,7 @@ fn recorded<'p>(
     let all = pairs.iter().zip(done.into_iter().flatten());
     all.map(|(pair, (places, mut held))| {
         let (corrupt, clean) = held.pop().zip(held.pop()).context("a pair without runs")?;
-        Ok(Recorded { pair, places, clean, corrupt })
+        Ok(RecordedPair { pair, places, clean, corrupt })
     })
     .collect()
 }
@@ -70,7 +70,7 @@ fn recorded<'p>(
 type Means = BTreeMap<(Place, Node), Vec<f32>>;
 
 /// The mean of every cell over the runs, both of a pair, and over the positions of a place.
-fn means(study: &Study, recorded: &[Recorded], nodes: &[Node]) -> Result<Means> {
+fn means(study: &Study, recorded: &[RecordedPair], nodes: &[Node]) -> Result<Means> {
     let mut sums: BTreeMap<(Place, Node), (Vec<f64>, usize)> = BTreeMap::new();
     for r in recorded {
         for ((place, positions), node) in r.places.iter().flat_map(|p| nodes.iter().map(move |n| (p, *n))) {
@@ -89,7 +89,7 @@ fn means(study: &Study, recorded: &[Recorded], nodes: &[Node]) -> Result<Means> 
 }
 
 /// What is patched.
-struct Patching<'a> {
+struct PatchPlan<'a> {
     study: &'a Study,
     identity: &'a Identity,
     form: Form,
@@ -98,14 +98,14 @@ struct Patching<'a> {
     means: &'a Means,
 }
 
-impl Patching<'_> {
+impl PatchPlan<'_> {
     /// Rows of a pair.
-    fn cells(&self, r: &Recorded) -> usize {
+    fn cells(&self, r: &RecordedPair) -> usize {
         r.places.len() * self.nodes.len() * self.modes.len()
     }
 
     /// Every cell of a pair in every mode.
-    fn of_pair(&self, r: &Recorded) -> Result<Vec<PatchedNodeRow>> {
+    fn of_pair(&self, r: &RecordedPair) -> Result<Vec<PatchedNodeRow>> {
         let cells: Vec<(&(Place, Vec<usize>), Node)> =
             r.places.iter().flat_map(|place| self.nodes.iter().map(move |&node| (place, node))).collect();
         let as_it_is = Patch { node: Node::Resid(0), values: vec![] };
@@ -132,7 +132,14 @@ impl Patching<'_> {
         Ok(rows)
     }
 
-    fn patch(&self, r: &Recorded, mode: PatchMode, node: Node, place: &Place, positions: &[usize]) -> Result<Patch> {
+    fn patch(
+        &self,
+        r: &RecordedPair,
+        mode: PatchMode,
+        node: Node,
+        place: &Place,
+        positions: &[usize],
+    ) -> Result<Patch> {
         let config = self.study.model.config();
         match mode {
             PatchMode::Denoise => Patch::from(&r.clean, node, positions, config),

@@ -24,7 +24,7 @@ use anyhow::{Result, ensure};
 
 use super::{About, Files, Fit, Journal};
 use crate::schema::{
-    Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, Measurement, Named, PatchMode, PatchedNodeRow, agreement,
+    Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, Measurement, PatchMode, PatchedNodeRow, RowFile, agreement,
     shares, too_few,
 };
 use crate::store::Measurements;

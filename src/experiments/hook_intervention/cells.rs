@@ -10,7 +10,7 @@ use crate::schema::NORMAL;
 use crate::study::modes::{Action, cells, names};
 
 /// One row of the table.
-pub struct Hooked {
+pub struct HookCell {
     pub point: HookPoint,
     pub heads: Heads,
     pub region: Select,
@@ -25,8 +25,8 @@ pub struct Hooked {
 ///
 /// # Errors
 /// An unknown hook, head, step or mode, one that says nothing at a point, and the same cell twice.
-pub fn asked(config: &Config, model: &ModelConfig, k_cap: usize) -> Result<Vec<Hooked>> {
-    let mut out: Vec<Hooked> = vec![];
+pub fn asked(config: &Config, model: &ModelConfig, k_cap: usize) -> Result<Vec<HookCell>> {
+    let mut out: Vec<HookCell> = vec![];
     for hook in &config.hooks {
         let (target, change) = split(hook);
         let target: Target = target.parse().with_context(|| format!("--hook `{hook}`"))?;
@@ -49,7 +49,7 @@ pub fn asked(config: &Config, model: &ModelConfig, k_cap: usize) -> Result<Vec<H
                 for &region in &regions {
                     for heads in &heads {
                         let (mode, what, heads) = (mode.clone(), what.clone(), heads.clone());
-                        add(&mut out, Hooked { point, heads, region, mode, dose, draws, what })?;
+                        add(&mut out, HookCell { point, heads, region, mode, dose, draws, what })?;
                     }
                 }
             }
@@ -59,8 +59,8 @@ pub fn asked(config: &Config, model: &ModelConfig, k_cap: usize) -> Result<Vec<H
     Ok(out)
 }
 
-fn add(out: &mut Vec<Hooked>, new: Hooked) -> Result<()> {
-    let says = |h: &Hooked| (h.point, h.heads.clone(), h.region, h.mode.clone(), h.dose.map(f64::to_bits));
+fn add(out: &mut Vec<HookCell>, new: HookCell) -> Result<()> {
+    let says = |h: &HookCell| (h.point, h.heads.clone(), h.region, h.mode.clone(), h.dose.map(f64::to_bits));
     let twice = out.iter().any(|held| says(held) == says(&new));
     let (point, mode, heads, place) = (new.point, &new.mode, &new.heads, new.region.place());
     ensure!(!twice, "--hook names `{point}` twice: {mode}, heads {heads}, {place} ({})", new.region.steps());

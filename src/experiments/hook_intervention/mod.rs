@@ -27,7 +27,7 @@ use crate::model::Select;
 use crate::schema::{InterventionRow, Measurement, Observation, Summary, summarise};
 use crate::store::Measurements;
 use crate::study::Study;
-use cells::{Hooked, asked};
+use cells::{HookCell, asked};
 use run::observe;
 
 /// What it asks.
@@ -53,7 +53,7 @@ settings! {
     }
 }
 
-fn all(study: &Study, config: &Config) -> Result<Vec<Hooked>> {
+fn all(study: &Study, config: &Config) -> Result<Vec<HookCell>> {
     asked(config, study.model.config(), study.recipe.evaluation.k_cap)
 }
 

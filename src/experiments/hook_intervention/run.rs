@@ -6,9 +6,9 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 
 use super::super::latent_intervention::record::{Record, Template, blank};
-use super::cells::Hooked;
-use crate::interventions::{Acting, Bank, Draw, Firings, Intervention, Material, What, With, gather};
-use crate::latent::{DecodeSettings, Decoded, Request, Trace, Watched, decode_watched};
+use super::cells::HookCell;
+use crate::interventions::{ActiveChange, Bank, Draw, Firings, Intervention, Material, What, With, gather};
+use crate::latent::{DecodeSettings, FinishedRow, Request, RowWatch, Trace, decode_watched};
 use crate::machine::Compute;
 use crate::model::{HookPoint, HookSpec, Hooks, Select};
 use crate::parallel;
@@ -22,7 +22,7 @@ use crate::study::sweep::{Outcome, Sweep, not_stopped};
 ///
 /// # Errors
 /// Observations of another run; as the decoder's.
-pub fn observe(study: &Study, asked: &[Hooked], rows: &mut Measurements<Observation>) -> Result<()> {
+pub fn observe(study: &Study, asked: &[HookCell], rows: &mut Measurements<Observation>) -> Result<()> {
     let sweep = &study.sweep()?;
     if asked.iter().any(|hooked| matches!(hooked.region, Select::Latent { .. })) {
         sweep.switches()?;
@@ -45,7 +45,7 @@ pub fn observe(study: &Study, asked: &[Hooked], rows: &mut Measurements<Observat
     Ok(())
 }
 
-fn template(hooked: &Hooked, blank: &Observation) -> Template {
+fn template(hooked: &HookCell, blank: &Observation) -> Template {
     let says = Observation {
         mode: hooked.mode.clone(),
         dose: hooked.dose,
@@ -68,11 +68,11 @@ struct Runs<'a> {
 }
 
 /// The normal run of some requests with a hook that only looks: what stood there, and the traces.
-type Seen = (BTreeMap<String, Bank>, Vec<Trace>);
+type HookReading = (BTreeMap<String, Bank>, Vec<Trace>);
 
 impl Runs<'_> {
     /// The cells of one hook point. Each batch is decoded as the normal run was, so that equal values give equal bits.
-    fn at_point(&self, asked: &[Hooked], group: &[usize]) -> Result<()> {
+    fn at_point(&self, asked: &[HookCell], group: &[usize]) -> Result<()> {
         let (study, threads) = (self.study, self.study.threads);
         let point = asked[group[0]].point;
         let mut regions: Vec<Select> = vec![];
@@ -92,7 +92,7 @@ impl Runs<'_> {
             traces.extend(more);
         }
         for &number in group.iter().filter(|&&number| !self.record.holds_all(number + 1)) {
-            let Hooked { region, heads, draws, what, .. } = &asked[number];
+            let HookCell { region, heads, draws, what, .. } = &asked[number];
             let bank = banks.get(&region.recorded().place()).cloned().unwrap_or_default();
             let all = point.kind.heads(study.model.config()).unwrap_or(1);
             let bank = bank.parts(|values| heads.part(values, all));
@@ -125,16 +125,16 @@ impl Runs<'_> {
         Ok(())
     }
 
-    fn decoded(&self, chunk: &[Request], hooks: &mut Hooks) -> Result<Vec<Decoded>> {
-        let watched: Vec<Watched> = chunk
+    fn decoded(&self, chunk: &[Request], hooks: &mut Hooks) -> Result<Vec<FinishedRow>> {
+        let watched: Vec<RowWatch> = chunk
             .iter()
-            .map(|r| Watched { token: self.gold[r.problem], force_at: self.sweep.force_at[r.problem] })
+            .map(|r| RowWatch { token: self.gold[r.problem], force_at: self.sweep.force_at[r.problem] })
             .collect();
         let how = self.study.decoding(self.settings);
         decode_watched(how, chunk, (0..chunk.len()).collect(), &watched, hooks)
     }
 
-    fn seen(&self, point: HookPoint, regions: &[Select], chunk: &[Request]) -> Result<Seen> {
+    fn seen(&self, point: HookPoint, regions: &[Select], chunk: &[Request]) -> Result<HookReading> {
         let banks: RefCell<BTreeMap<String, Bank>> = RefCell::default();
         let mut hooks = Hooks::none();
         hooks.observe(&HookSpec::all(point), self.layers(), |site, value| {
@@ -158,7 +158,7 @@ impl Runs<'_> {
     /// What became of the problems of a chunk, and what was replaced in each.
     fn replaced(
         &self,
-        hooked: &Hooked,
+        hooked: &HookCell,
         made: Option<&dyn Intervention>,
         chunk: &[Request],
         normal: &[Trace],
@@ -169,12 +169,12 @@ impl Runs<'_> {
         };
         let problems = chunk.iter().map(|request| request.problem).collect();
         let ends = chunk.iter().map(|request| request.prompt.len()).collect();
-        let acting = Acting::new((hooked.heads.clone(), hooked.region), with, problems, ends);
+        let acting = ActiveChange::new((hooked.heads.clone(), hooked.region), with, problems, ends);
         let mut hooks = Hooks::none();
         acting.attach(&hooked.point.to_string(), &mut hooks, self.layers())?;
         let done = self.decoded(chunk, &mut hooks)?;
         drop(hooks);
-        let of = |(decoded, firings): (&Decoded, Firings)| {
+        let of = |(decoded, firings): (&FinishedRow, Firings)| {
             Ok((outcome(&self.study.corpus, decoded, normal.get(decoded.trace.problem))?, firings))
         };
         done.iter().zip(acting.firings()).map(of).collect()

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 
 use crate::study::{DoesNotApply, Study};
-use crate::tasks::{Split, TaskProblem, Worked};
+use crate::tasks::{Split, TaskProblem, WorkedSolution};
 use crate::text::Problem;
 
 /// The arithmetic of a checkpoint's problems. A closure from (problem, step, value) to the answer is one whose steps have no
@@ -48,10 +48,10 @@ impl Arithmetic for OfTask {
 }
 
 /// That of solutions whose steps a file brings as calculations; `None` where it is not known.
-struct OfSteps(Vec<Option<Worked>>);
+struct OfSteps(Vec<Option<WorkedSolution>>);
 
 impl OfSteps {
-    fn read(&self, problem: usize) -> Option<&Worked> {
+    fn read(&self, problem: usize) -> Option<&WorkedSolution> {
         self.0.get(problem)?.as_ref()
     }
 }
@@ -70,8 +70,8 @@ impl Arithmetic for OfSteps {
     }
 }
 
-fn worked(problem: &Problem) -> Option<Worked> {
-    Worked::of(&problem.question, &problem.steps, &problem.answer)
+fn worked(problem: &Problem) -> Option<WorkedSolution> {
+    WorkedSolution::of(&problem.question, &problem.steps, &problem.answer)
 }
 
 /// Whether answers follow from the values of steps: those of a generated task, or of solutions that bring calculations.

@@ -57,7 +57,7 @@ pub(crate) fn by_chance(drawable: &BTreeMap<String, usize>, answer: Option<&str>
 
 /// A block and the value that it holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Held {
+pub(crate) struct BlockValue {
     pub problem: usize,
     pub block: usize,
     /// Of the solution.
@@ -69,8 +69,8 @@ pub(crate) struct Held {
 ///
 /// # Errors
 /// A token that the vocabulary does not know.
-pub(crate) fn held(sweep: &Sweep, study: &Study) -> Result<Vec<Held>> {
-    let mut held: Vec<Held> = vec![];
+pub(crate) fn held(sweep: &Sweep, study: &Study) -> Result<Vec<BlockValue>> {
+    let mut held: Vec<BlockValue> = vec![];
     for (trace, _) in sweep.traces.iter().zip(&sweep.normal).filter(|(_, o)| o.switched && o.correct) {
         let (i, problem) = (trace.problem, &study.corpus.test[trace.problem]);
         let vocabulary = &study.corpus.vocabulary;
@@ -81,7 +81,7 @@ pub(crate) fn held(sweep: &Sweep, study: &Study) -> Result<Vec<Held>> {
         };
         for (block, step) in blocks {
             let value = problem.steps[step].value.number();
-            held.extend(value.map(|value| Held { problem: i, block, step, value }));
+            held.extend(value.map(|value| BlockValue { problem: i, block, step, value }));
         }
     }
     Ok(held)
@@ -100,7 +100,7 @@ pub fn plan(
 ) -> Result<Vec<BTreeMap<usize, Exchange>>> {
     let held = held(sweep, study)?;
     ensure!(!held.is_empty(), "{}: no block of a right answer stands for a known step", study.name);
-    let mut values: BTreeMap<i64, Vec<Held>> = BTreeMap::new();
+    let mut values: BTreeMap<i64, Vec<BlockValue>> = BTreeMap::new();
     held.iter().for_each(|h| values.entry(h.value).or_default().push(*h));
     let mut plans = vec![];
     for draw in 0..draws {
@@ -125,14 +125,19 @@ pub fn plan(
 
 /// A block that a target's could be exchanged for, and the answers that the two readings predict.
 struct Donor {
-    held: Held,
+    held: BlockValue,
     by_value: String,
     by_operand: Option<String>,
 }
 
 /// Blocks of other problems with another value, as long as it leads to another answer: the same one could not be told from no
 /// effect.
-fn donors(target: &Held, values: &BTreeMap<i64, Vec<Held>>, gold: &str, arithmetic: &dyn Arithmetic) -> Vec<Donor> {
+fn donors(
+    target: &BlockValue,
+    values: &BTreeMap<i64, Vec<BlockValue>>,
+    gold: &str,
+    arithmetic: &dyn Arithmetic,
+) -> Vec<Donor> {
     let (problem, step) = (target.problem, target.step);
     let answer_if = |value| arithmetic.answer_if(problem, step, value).filter(|answer| answer != gold);
     let mut pool = vec![];
@@ -148,7 +153,7 @@ fn donors(target: &Held, values: &BTreeMap<i64, Vec<Held>>, gold: &str, arithmet
     pool
 }
 
-fn exchange(target: &Held, pool: &[Donor], drawn: usize) -> Exchange {
+fn exchange(target: &BlockValue, pool: &[Donor], drawn: usize) -> Exchange {
     let donor = &pool[drawn];
     let counted = |answers: &mut dyn Iterator<Item = &String>| {
         let mut drawable: BTreeMap<String, usize> = BTreeMap::new();

@@ -19,7 +19,7 @@ use super::{About, Files, Fit, Journal};
 use crate::interventions::{At, Later, Steps};
 use crate::progress::say;
 use crate::schema::{
-    InterventionRow, KnownValueRow, Measurement, NORMAL, NULLS, Named, Observation, Summary, summarise,
+    InterventionRow, KnownValueRow, Measurement, NORMAL, NULLS, Observation, RowFile, Summary, summarise,
 };
 use crate::store::Measurements;
 use crate::study::Study;
@@ -27,8 +27,8 @@ use crate::study::modes::{all_modes, default_modes};
 pub use arithmetic::Arithmetic;
 pub(crate) use arithmetic::{is_known, of_study};
 use check::check;
-pub(crate) use known_value::{Held, by_chance, held};
-use observe::{Asked, observe, ready};
+pub(crate) use known_value::{BlockValue, by_chance, held};
+use observe::{ModeRequest, observe, ready};
 pub use table::table;
 
 /// What it asks.
@@ -77,7 +77,7 @@ pub(crate) const FILES: &[Files] =
 /// An unknown mode, dose or step; `known_value` alone where no values are known.
 pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
     let config = config.named(study);
-    Asked::all(&config, k_cap(study))?;
+    ModeRequest::all(&config, k_cap(study))?;
     ensure!(!config.later.is_empty() && !config.at.is_empty(), "--later and --at each need a value");
     if config.modes.iter().all(|mode| mode == KnownValueRow::MODE) {
         of_study(study).map(drop)?;
@@ -91,7 +91,7 @@ pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
 /// As [`run_on`]; no mode that can be run; unfinished observations of another run.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Observation>) -> Result<()> {
     let config = &config.named(study);
-    let (asked, skipped) = ready(study, &Asked::all(config, k_cap(study))?, None)?;
+    let (asked, skipped) = ready(study, &ModeRequest::all(config, k_cap(study))?, None)?;
     skipped.iter().for_each(|why| say(&format!("intervene: {}: skipped: {why}", study.name)));
     observe(study, &asked, rows)
 }
@@ -141,7 +141,7 @@ fn k_cap(study: &Study) -> usize {
 /// something; no problem on which the model switched.
 pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Summary> {
     let config = &config.named(study);
-    let (asked, skipped) = ready(study, &Asked::all(config, k_cap(study))?, arithmetic)?;
+    let (asked, skipped) = ready(study, &ModeRequest::all(config, k_cap(study))?, arithmetic)?;
     let mut rows = Measurements::in_memory();
     skipped.into_iter().try_for_each(|why| Err(anyhow!(why)))?;
     observe(study, &asked, &mut rows)?;
@@ -152,7 +152,7 @@ pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic
 /// The tables of every mode that can be run and says something; and of the others why not.
 pub(crate) fn summary(study: &Study, config: &Config) -> Result<(Summary, Vec<String>)> {
     let config = &config.named(study);
-    let (asked, mut skipped) = ready(study, &Asked::all(config, k_cap(study))?, None)?;
+    let (asked, mut skipped) = ready(study, &ModeRequest::all(config, k_cap(study))?, None)?;
     let mut rows = Measurements::in_memory();
     observe(study, &asked, &mut rows)?;
     let silent = check(rows.rows())?;

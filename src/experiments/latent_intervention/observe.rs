@@ -19,13 +19,13 @@ use crate::study::{Study, nulls};
 
 /// One row of the table: a mode at one dose, on one choice of steps, acting at one place.
 #[derive(Clone)]
-pub struct Asked {
+pub struct ModeRequest {
     pub cell: Cell,
     pub later: Later,
     pub at: At,
 }
 
-impl Asked {
+impl ModeRequest {
     /// The cells in the order of the settings: all of them at the first place, replaced inputs only at the others. A block has
     /// up to `k_cap` steps.
     ///
@@ -59,12 +59,12 @@ impl Asked {
 
 /// The cells that can be run, with what they need beside the normal run.
 pub struct Ready {
-    asked: Vec<Asked>,
+    asked: Vec<ModeRequest>,
     plans: Vec<BTreeMap<usize, Exchange>>,
 }
 
 /// What some modes are made of.
-struct Given {
+struct Supplies {
     swaps: Vec<BTreeMap<usize, Swap>>,
     siblings: Vec<Bank>,
     /// `E[</swi>]`.
@@ -75,7 +75,11 @@ struct Given {
 ///
 /// # Errors
 /// None that can be run beside the normal run and the nulls; as the decoder's.
-pub fn ready(study: &Study, asked: &[Asked], arithmetic: Option<&dyn Arithmetic>) -> Result<(Ready, Vec<String>)> {
+pub fn ready(
+    study: &Study,
+    asked: &[ModeRequest],
+    arithmetic: Option<&dyn Arithmetic>,
+) -> Result<(Ready, Vec<String>)> {
     let sweep = &study.sweep()?;
     let (mut plans, mut skipped) = (vec![], vec![]);
     let mut asked = asked.to_vec();
@@ -103,7 +107,7 @@ pub fn ready(study: &Study, asked: &[Asked], arithmetic: Option<&dyn Arithmetic>
     }
     if let Err(why) = sweep.switches() {
         // Where nothing would be left that acts, that is the answer.
-        let acts = |a: &Asked| matches!(a.cell.action, Action::Replace(_) | Action::Rule(_));
+        let acts = |a: &ModeRequest| matches!(a.cell.action, Action::Replace(_) | Action::Rule(_));
         if !asked.iter().any(|a| acts(a) && !a.cell.needs_blocks()) && asked.iter().any(acts) {
             return Err(why);
         }
@@ -150,13 +154,13 @@ pub fn observe(study: &Study, Ready { asked, plans }: &Ready, rows: &mut Measure
 }
 
 /// Numbers of the cells that decode together: those that act at the same place.
-fn groups(asked: &[Asked]) -> Vec<Vec<usize>> {
+fn groups(asked: &[ModeRequest]) -> Vec<Vec<usize>> {
     let numbers: Vec<usize> = (0..asked.len()).collect();
     let place = |i: usize| (asked[i].later, asked[i].at);
     numbers.chunk_by(|&a, &b| place(a) == place(b)).map(<[usize]>::to_vec).collect()
 }
 
-fn given(study: &Study, sweep: &Sweep, asked: &[Asked], plans: &[BTreeMap<usize, Exchange>]) -> Result<Given> {
+fn given(study: &Study, sweep: &Sweep, asked: &[ModeRequest], plans: &[BTreeMap<usize, Exchange>]) -> Result<Supplies> {
     let siblings = match asked.iter().find(|a| a.cell.is("sibling")).map(|a| a.cell.draws) {
         Some(draws) => {
             study.say("sampling sibling rollouts");
@@ -167,19 +171,19 @@ fn given(study: &Study, sweep: &Sweep, asked: &[Asked], plans: &[BTreeMap<usize,
     let swaps = plans.iter().map(|plan| plan.iter().map(|(&problem, e)| (problem, e.swap)).collect()).collect();
     let exit = study.model.embed(&[vec![study.corpus.switch.swi_end]])?;
     let exit = Activation::Rank3(exit).to_vec()?;
-    Ok(Given { swaps, siblings, exit })
+    Ok(Supplies { swaps, siblings, exit })
 }
 
 /// Decodes the cells of one place that need it.
 fn continuations(
     study: &Study,
     sweep: &Sweep,
-    asked: &[Asked],
+    asked: &[ModeRequest],
     group: &[usize],
-    given: &Given,
+    given: &Supplies,
     record: &Record,
 ) -> Result<()> {
-    let Given { swaps, siblings, exit, .. } = given;
+    let Supplies { swaps, siblings, exit, .. } = given;
     let material = Material { bank: &sweep.bank, siblings, swaps, model: &study.model, exit };
     // One intervention per draw, made before any is run.
     let mut made: Vec<Vec<Box<dyn Intervention + '_>>> = vec![];

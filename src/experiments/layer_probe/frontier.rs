@@ -21,7 +21,7 @@ use crate::model::Activation;
 use crate::schema::{Features, Negatives, ProbeRow, Protocol};
 use crate::stats::probe::{GroupedProtocol, GroupedScore, ProbeData, TooFew};
 use crate::study::Study;
-use crate::tasks::Known;
+use crate::tasks::Fact;
 use crate::text::Problem;
 
 /// The names of nodes, and their embeddings [names, D].
@@ -156,9 +156,9 @@ pub(super) fn probe(
     Ok(())
 }
 
-fn set(value: &Known) -> Option<&Vec<String>> {
+fn set(value: &Fact) -> Option<&Vec<String>> {
     match value {
-        Known::Set(names) => Some(names),
+        Fact::Set(names) => Some(names),
         _ => None,
     }
 }

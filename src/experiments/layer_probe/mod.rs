@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{About, Journal};
 use crate::model::{HookPoint, PointKind};
-use crate::schema::{Named as _, ProbeRow};
+use crate::schema::{ProbeRow, RowFile as _};
 use crate::stats::probe::{GroupedProtocol, PaperProtocol, TooFew, ValueProtocol, paper_layers};
 use crate::study::{DoesNotApply, Study};
 
@@ -35,7 +35,7 @@ pub const ABOUT: About = About::asking("at which layer the switch, and values in
 pub struct Config {
     pub layers: Layers,
     /// Where the grouped protocol's negatives come from.
-    pub matched: Matched,
+    pub matched: NegativeScope,
     /// Rows of both protocols together; above it, the last problems are left out.
     pub max_positions: usize,
     /// Features held at once; more layers than fit are run in several passes.
@@ -52,8 +52,8 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            layers: Layers::Named(Named::Auto),
-            matched: Matched::Problem,
+            layers: Layers::Named(LayerSet::Auto),
+            matched: NegativeScope::Problem,
             max_positions: 10_000,
             memory_mb: 256,
             untrained: true,
@@ -68,7 +68,7 @@ impl Default for Config {
 /// Among which positions a boundary finds its negative of the same token type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Matched {
+pub enum NegativeScope {
     /// Its own problem: what a probe knows of the token or of the problem is then worth nothing.
     Problem,
     /// Any problem: more rows. The problem's kind (how uncertain, how many steps) tells something too, and where boundaries
@@ -81,13 +81,13 @@ pub enum Matched {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Layers {
-    Named(Named),
+    Named(LayerSet),
     Listed(Vec<usize>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Named {
+pub enum LayerSet {
     /// All of a model of at most twelve layers, the paper's of a deeper one.
     Auto,
     All,
@@ -102,9 +102,9 @@ impl Layers {
     /// A layer that the model does not have.
     pub fn of(&self, depth: usize) -> Result<Vec<usize>> {
         let mut layers: Vec<usize> = match self {
-            Layers::Named(Named::Auto) if depth > 12 => return Layers::Named(Named::Paper).of(depth),
-            Layers::Named(Named::Auto | Named::All) => (1..=depth).collect(),
-            Layers::Named(Named::Paper) => paper_layers(depth).into_iter().map(|(_, layer)| layer).collect(),
+            Layers::Named(LayerSet::Auto) if depth > 12 => return Layers::Named(LayerSet::Paper).of(depth),
+            Layers::Named(LayerSet::Auto | LayerSet::All) => (1..=depth).collect(),
+            Layers::Named(LayerSet::Paper) => paper_layers(depth).into_iter().map(|(_, layer)| layer).collect(),
             Layers::Listed(layers) => layers.clone(),
         };
         layers.sort_unstable();
@@ -190,13 +190,13 @@ mod tests {
 
     #[test]
     fn the_papers_layers_are_those_of_the_same_depth() {
-        let paper = Layers::Named(Named::Paper);
+        let paper = Layers::Named(LayerSet::Paper);
         // Offset −1 is the last layer, −24 of 36 the thirteenth.
         assert_eq!(paper.of(36).expect("layers"), [13, 17, 21, 25, 29, 33, 36]);
         assert_eq!(paper.of(30).expect("layers"), [11, 14, 18, 21, 24, 28, 30]);
         assert_eq!(paper.of(6).expect("layers"), [2, 3, 4, 5, 6]);
         assert_eq!(paper.of(4).expect("layers"), [1, 2, 3, 4]);
-        assert_eq!(Layers::Named(Named::Auto).of(4).expect("layers"), [1, 2, 3, 4]);
+        assert_eq!(Layers::Named(LayerSet::Auto).of(4).expect("layers"), [1, 2, 3, 4]);
         assert!(Layers::Listed(vec![0]).of(4).is_err());
         assert!(Layers::Listed(vec![5]).of(4).is_err());
     }
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn layers_are_a_name_or_a_list() {
         let of = |text: &str| toml::from_str::<Config>(text).map(|c| c.layers);
-        assert_eq!(of("layers = \"all\"").expect("a name"), Layers::Named(Named::All));
+        assert_eq!(of("layers = \"all\"").expect("a name"), Layers::Named(LayerSet::All));
         assert_eq!(of("layers = [1, 4]").expect("a list"), Layers::Listed(vec![1, 4]));
         assert!(of("layers = \"most\"").is_err() && of("layer = 1").is_err());
     }

@@ -6,9 +6,9 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::Matched;
+use super::NegativeScope;
 use crate::schema::{Event, Negatives};
-use crate::study::staging::{Place, Staged, places};
+use crate::study::staging::{Place, StagedSolutions, places};
 
 /// A position is (problem, position).
 type At = (usize, usize);
@@ -38,7 +38,7 @@ pub struct Set {
 /// task names its clauses, before an untagged clause. Inside a clause stands the same `=` before a result, which a probe
 /// tells from one before an operand without knowing of any switch. Of every type as many positives as negatives are kept, so
 /// that the type says nothing about the label; `matched` says among which positions. At most `max` positions in all.
-pub fn choose(staged: &Staged, seed: u64, max: usize, matched: Matched) -> Positions {
+pub fn choose(staged: &StagedSolutions, seed: u64, max: usize, matched: NegativeScope) -> Positions {
     let mut all = places(staged, seed);
     let of = |all: &[Place], event| -> Vec<At> {
         all.iter().filter(|p| p.event == event).map(|p| (p.problem, p.position)).collect()
@@ -64,7 +64,7 @@ pub fn choose(staged: &Staged, seed: u64, max: usize, matched: Matched) -> Posit
     let random = draw(&plain, starts.len());
     let by_kind = |places: &[At]| {
         let mut kinds: BTreeMap<(u32, Option<usize>), Vec<At>> = BTreeMap::new();
-        let among = |at: &At| (matched == Matched::Problem).then_some(at.0);
+        let among = |at: &At| (matched == NegativeScope::Problem).then_some(at.0);
         places.iter().for_each(|at| kinds.entry((token(at), among(at))).or_default().push(*at));
         kinds
     };
@@ -111,12 +111,12 @@ mod tests {
     use crate::study::staging::Solution;
 
     /// Four problems, each `a = 3 + 4 = 2 ; b = <swi> ⟨2 latents⟩ </swi> ; c = 1 + 1 = 2` after a prompt of two: 10 is `=`.
-    fn staged(named_clauses: bool) -> Staged {
+    fn staged(named_clauses: bool) -> StagedSolutions {
         let ids = [1, 2, 20, 10, 3, 11, 4, 10, 2, 12, 21, 10, 90, 92, 92, 91, 12, 22, 10, 1, 11, 1, 10, 2];
         let sequence = |row| Sequence::new(row, ids.to_vec(), 2, Some(92)).expect("a row");
         let block = 12..15;
         let solution = Solution { prompt: 2, boundaries: vec![11], blocks: vec![block], clause_starts: vec![3, 18] };
-        Staged { sequences: (0..4).map(sequence).collect(), solutions: vec![solution; 4], named_clauses }
+        StagedSolutions { sequences: (0..4).map(sequence).collect(), solutions: vec![solution; 4], named_clauses }
     }
 
     /// Positions of the grouped protocol's negatives.
@@ -127,7 +127,8 @@ mod tests {
 
     #[test]
     fn negatives_of_the_same_type_begin_an_untagged_clause() {
-        for (seed, matched) in (0..20).flat_map(|seed| [(seed, Matched::Problem), (seed, Matched::Corpus)]) {
+        for (seed, matched) in (0..20).flat_map(|seed| [(seed, NegativeScope::Problem), (seed, NegativeScope::Corpus)])
+        {
             let chosen = choose(&staged(true), seed, 1000, matched);
             let found = negatives(&chosen);
             assert_eq!((found.len(), chosen.grouped.rows.len(), chosen.negatives), (4, 8, Negatives::ClauseStart));
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn without_named_clauses_they_are_of_the_same_type_only() {
         let found: BTreeSet<usize> =
-            (0..20).flat_map(|seed| negatives(&choose(&staged(false), seed, 1000, Matched::Problem))).collect();
+            (0..20).flat_map(|seed| negatives(&choose(&staged(false), seed, 1000, NegativeScope::Problem))).collect();
         assert_eq!(found, BTreeSet::from([3, 7, 18, 22]));
     }
 }

@@ -21,7 +21,7 @@ use crate::nth::Nth;
 use crate::schema::{Features, ProbeRow, Protocol};
 use crate::study::Study;
 use crate::study::staging::capture::capture;
-use crate::tasks::Known;
+use crate::tasks::Fact;
 use crate::text::Problem;
 
 /// One latent position.
@@ -102,7 +102,7 @@ fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
 
 /// Whether a step's value can be probed for.
 fn is_known(problem: &Problem, step: usize) -> bool {
-    problem.steps.get(step).is_some_and(|step| matches!(step.value, Known::Number(_) | Known::Set(_)))
+    problem.steps.get(step).is_some_and(|step| matches!(step.value, Fact::Number(_) | Fact::Set(_)))
 }
 
 fn values(problem: &Problem) -> Rc<[Option<usize>]> {

@@ -34,7 +34,7 @@ use crate::stats::{Estimate, grouped_kfold};
 use crate::study::{DoesNotApply, Study};
 use reading::{Grid, Key};
 pub(crate) use reading::{LOGITS_HELD, head};
-use residuals::{Sampled, walk};
+use residuals::{PositionSample, walk};
 use translators::{Translators, train};
 
 /// What it asks.
@@ -111,7 +111,7 @@ fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> R
 
     let text: BTreeSet<(usize, usize)> =
         sequences.iter().flat_map(|s| text_places(s, config, study.seed, switch.swi)).collect();
-    let text = Sampled::collect(study, layers, &sequences, &text)?;
+    let text = PositionSample::collect(study, layers, &sequences, &text)?;
     let problems: Vec<usize> = (0..traces.len()).collect();
     let switched: Vec<bool> = traces.iter().map(Trace::switched).collect();
     let splits = grouped_kfold(&problems, &switched, config.folds, study.seed)?;

@@ -76,7 +76,7 @@ pub(crate) fn rows_of(x: &Tensor<2>, rows: &[usize]) -> Tensor<2> {
 }
 
 /// A sample of positions, kept whole.
-pub struct Sampled {
+pub struct PositionSample {
     /// Problem of each position.
     pub problems: Vec<usize>,
     /// What the model's own head reads, `[n, D]`.
@@ -85,7 +85,7 @@ pub struct Sampled {
     pub states: Vec<Tensor<2>>,
 }
 
-impl Sampled {
+impl PositionSample {
     /// The states at `(row, position)` of the rows, in an order of its own that does not depend on threads.
     pub fn collect(
         study: &Study,

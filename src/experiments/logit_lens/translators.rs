@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::Config;
 use super::reading::LOGITS_HELD;
-use super::residuals::{Sampled, rows_of};
+use super::residuals::{PositionSample, rows_of};
 use crate::model::Decoder;
 use crate::ops;
 use crate::parallel;
@@ -63,7 +63,13 @@ impl Translators {
 ///
 /// # Errors
 /// States that are not finite.
-pub fn train(study: &Study, config: &Config, text: &Sampled, seen: &[usize], fold: usize) -> Result<Translators> {
+pub fn train(
+    study: &Study,
+    config: &Config,
+    text: &PositionSample,
+    seen: &[usize],
+    fold: usize,
+) -> Result<Translators> {
     let model = &study.model;
     let layers: Vec<usize> = (0..text.states.len() - 1).collect();
     let scales: Result<Vec<f64>> = layers.iter().map(|&layer| root_mean_square(&text.states[layer])).collect();
@@ -99,7 +105,7 @@ impl Affine {
 fn train_group(
     model: &Decoder,
     config: &Config,
-    text: &Sampled,
+    text: &PositionSample,
     group: &[usize],
     scales: &[f64],
     batches: &[Vec<usize>],

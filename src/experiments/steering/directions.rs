@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 
-use super::super::latent_intervention::Held;
+use super::super::latent_intervention::BlockValue;
 use super::trials::Cell;
 use crate::latent::{Sequence, Trace};
 use crate::model::{HookPoint, Step};
@@ -22,7 +22,7 @@ impl Directions {
     ///
     /// # Errors
     /// As the model's.
-    pub fn of(study: &Study, traces: &[Trace], blocks: &[Held], cells: &[Cell], least: usize) -> Result<Self> {
+    pub fn of(study: &Study, traces: &[Trace], blocks: &[BlockValue], cells: &[Cell], least: usize) -> Result<Self> {
         let points: Vec<HookPoint> = cells.iter().map(|c| c.point).collect::<BTreeSet<_>>().into_iter().collect();
         let steps: BTreeSet<usize> = cells.iter().map(|c| c.step).collect();
         let problems: BTreeSet<usize> = blocks.iter().map(|h| h.problem).collect();

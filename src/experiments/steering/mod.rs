@@ -21,7 +21,7 @@ use super::latent_intervention::{Arithmetic, held, is_known, of_study};
 use super::{About, Files, Fit, Journal};
 use crate::model::Step;
 use crate::nth::Nth;
-use crate::schema::{Measurement, Named, SteeringRow, SteeringTrialRow, steerings};
+use crate::schema::{Measurement, RowFile, SteeringRow, SteeringTrialRow, steerings};
 use crate::stats::grouped_holdout;
 use crate::store::Measurements;
 use crate::study::circuits::patch::Node;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use burn::tensor::{Tensor, TensorData};
 use rand::Rng;
 
-use super::super::latent_intervention::{Arithmetic, Held, by_chance};
+use super::super::latent_intervention::{Arithmetic, BlockValue, by_chance};
 use super::directions::Directions;
 use crate::latent::{Branch, Fork, Prefix, Request, Start, Switching};
 use crate::model::hooks::Site;
@@ -33,7 +33,7 @@ pub struct Cell {
 /// A problem to be steered to another value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
-    pub held: Held,
+    pub held: BlockValue,
     pub to: i64,
     /// What the answer must become.
     predicted: String,
@@ -44,7 +44,7 @@ pub struct Target {
 /// One block of each problem and a value for it, in an order of chance.
 pub fn targets(
     study: &Study,
-    held: &[Held],
+    held: &[BlockValue],
     values: &BTreeSet<i64>,
     arithmetic: &dyn Arithmetic,
     seed: u64,
@@ -178,7 +178,7 @@ impl Trials<'_> {
 
     /// From the target's value to the other one; `None` where its block does not reach the cell, or a value has no mean there.
     fn direction(&self, target: &Target, cell: &Cell) -> Option<Vec<f64>> {
-        let Held { problem, block, value, .. } = target.held;
+        let BlockValue { problem, block, value, .. } = target.held;
         // The sweep holds the states that went in at every latent of the normal run.
         let reached = self.sweep.bank.get(problem, block, cell.step).is_some();
         self.directions.between(cell, value, target.to).filter(|_| reached)
@@ -188,7 +188,7 @@ impl Trials<'_> {
     fn arms(&self, targets: &[&Target]) -> Vec<Arm<'_>> {
         let mut arms = vec![];
         for (number, target) in targets.iter().enumerate() {
-            let Held { problem, block, .. } = target.held;
+            let BlockValue { problem, block, .. } = target.held;
             for (c, cell) in self.cells.iter().enumerate() {
                 let Some(direction) = self.direction(target, cell) else { continue };
                 let mut rng = keyed([self.study.seed, 1, problem as u64, c as u64]);

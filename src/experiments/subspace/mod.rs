@@ -32,9 +32,9 @@ use crate::model::HookPoint;
 use crate::nth::Nth;
 use crate::parallel;
 use crate::random::keyed;
-use crate::schema::{Donors, Named, Rotation, SubspaceRow, Variable};
+use crate::schema::{Donors, Rotation, RowFile, SubspaceRow, Variable};
 use crate::stats::{Bootstrap, by_problem, holm};
-use crate::study::circuits::interchange::{Given, Interchange, Within};
+use crate::study::circuits::interchange::{GivenState, Interchange, Within};
 use crate::study::circuits::patch::Node;
 use crate::study::{DoesNotApply, Study};
 use pairs::{Pair, Pairs, States, Target, states, targets};
@@ -243,7 +243,7 @@ struct Event {
 }
 
 /// What one subspace did.
-struct Measured {
+struct SubspaceEffect {
     trained_on: usize,
     /// Training pairs that give what they were trained to give, and how many there are; draws pooled.
     fits: usize,
@@ -275,7 +275,7 @@ impl<'a> Search<'a> {
         steps.into_iter().map(ready).collect()
     }
 
-    fn all(&self, jobs: &[Job], ready: &[Ready]) -> Result<Vec<Measured>> {
+    fn all(&self, jobs: &[Job], ready: &[Ready]) -> Result<Vec<SubspaceEffect>> {
         let one = |job: &Job| {
             crate::progress::go_on()?;
             let ready = ready.iter().find(|r| r.step == job.place.step).context("a step without rows")?;
@@ -287,16 +287,16 @@ impl<'a> Search<'a> {
     }
 
     /// The pairs that reach a place, with the state that each is given.
-    fn given<'p>(&'p self, pairs: &'p [Pair], ready: &Ready, point: HookPoint) -> (Vec<&'p Pair>, Vec<Given<'p>>) {
+    fn given<'p>(&'p self, pairs: &'p [Pair], ready: &Ready, point: HookPoint) -> (Vec<&'p Pair>, Vec<GivenState<'p>>) {
         let state = |pair: &Pair| self.states.get(&(point, ready.step, pair.donor)).map(Vec::as_slice);
         pairs.iter().filter_map(|pair| Some((pair, (ready.rows[pair.target]?, state(pair)?)))).unzip()
     }
 
-    fn measure(&self, job: &Job, ready: &Ready) -> Result<Measured> {
+    fn measure(&self, job: &Job, ready: &Ready) -> Result<SubspaceEffect> {
         let (point, model) = (job.place.point(), &self.study.model);
         let (pairs, given) = self.given(&job.pairs.train, ready, point);
         let mut lessons: Vec<(u32, i64)> = pairs.iter().map(|pair| (pair.says, pair.holds)).collect();
-        let mut out = Measured { trained_on: 0, fits: 0, of: 0, seen: vec![], unseen: vec![] };
+        let mut out = SubspaceEffect { trained_on: 0, fits: 0, of: 0, seen: vec![], unseen: vec![] };
         if given.is_empty() {
             return Ok(out);
         }
@@ -335,8 +335,8 @@ impl<'a> Search<'a> {
         mean: &[f32],
     ) -> Result<Vec<Event>> {
         let (pairs, given) = self.given(pairs, ready, point);
-        let erasing: Vec<Given> = given.iter().map(|&(row, _)| (row, mean)).collect();
-        let says = |given: &[Given]| ready.interchange.says(point, given, within, &self.masked);
+        let erasing: Vec<GivenState> = given.iter().map(|&(row, _)| (row, mean)).collect();
+        let says = |given: &[GivenState]| ready.interchange.says(point, given, within, &self.masked);
         let (said, without) = (says(&given)?, says(&erasing)?);
         let event = |((pair, said), without): ((&&Pair, u32), u32)| {
             let Target { held, gold, .. } = &self.targets[pair.target];
@@ -347,7 +347,13 @@ impl<'a> Search<'a> {
     }
 
     /// `None` of a single problem, which has no interval.
-    fn row(&self, job: &Job, measured: &Measured, donors: Donors, events: &[Event]) -> Result<Option<SubspaceRow>> {
+    fn row(
+        &self,
+        job: &Job,
+        measured: &SubspaceEffect,
+        donors: Donors,
+        events: &[Event],
+    ) -> Result<Option<SubspaceRow>> {
         let seed = self.study.seed;
         let share = |pick: fn(&Event) -> bool| {
             by_problem::share(seed, &events.iter().map(|e| (e.problem, pick(e))).collect::<Vec<_>>())
@@ -388,7 +394,7 @@ impl<'a> Search<'a> {
 }
 
 /// The mean of what is given, `[D]`.
-fn mean(given: &[Given]) -> Vec<f32> {
+fn mean(given: &[GivenState]) -> Vec<f32> {
     let mut sum = vec![0.0_f64; given.first().map_or(0, |(_, state)| state.len())];
     given.iter().for_each(|(_, state)| sum.iter_mut().zip(*state).for_each(|(sum, x)| *sum += f64::from(*x)));
     sum.into_iter().map(|x| (x / given.len() as f64) as f32).collect()

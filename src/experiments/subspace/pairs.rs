@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result};
 use rand::Rng;
 
-use super::super::latent_intervention::{Arithmetic, Held, held};
+use super::super::latent_intervention::{Arithmetic, BlockValue, held};
 use crate::latent::{Sequence, Trace};
 use crate::model::{HookPoint, Step};
 use crate::random::keyed;
@@ -17,7 +17,7 @@ use crate::study::staging::capture::capture;
 
 /// A block that its problem's answer follows from, in a row that ends where that answer's first token is decided.
 pub struct Target {
-    pub held: Held,
+    pub held: BlockValue,
     pub row: Sequence,
     /// The first token of the gold answer, which the normal run gives.
     pub gold: u32,
@@ -162,7 +162,7 @@ pub fn pairs(
 }
 
 /// What a block holds of a variable.
-fn number(held: &Held, variable: Variable, arithmetic: &dyn Arithmetic) -> Option<i64> {
+fn number(held: &BlockValue, variable: Variable, arithmetic: &dyn Arithmetic) -> Option<i64> {
     match variable {
         Variable::Value => Some(held.value),
         Variable::Operand => arithmetic.operand(held.problem, held.step),
@@ -213,11 +213,11 @@ fn drawn(
 fn predicted(
     study: &Study,
     target: &Target,
-    donor: &Held,
+    donor: &BlockValue,
     variable: Variable,
     arithmetic: &dyn Arithmetic,
 ) -> Result<Option<u32>> {
-    let Held { problem, step, .. } = target.held;
+    let BlockValue { problem, step, .. } = target.held;
     let first = |value: i64| -> Result<Option<u32>> {
         let Some(answer) = arithmetic.answer_if(problem, step, value) else { return Ok(None) };
         Ok(study.corpus.vocabulary.encode(&answer)?.first().copied())

@@ -16,7 +16,7 @@ use crate::model::{Decoder, HookPoint};
 use crate::ops::{Targets, loss_of_logits};
 use crate::progress;
 use crate::random::normal;
-use crate::study::circuits::interchange::{Given, Interchange, Within};
+use crate::study::circuits::interchange::{GivenState, Interchange, Within};
 
 /// How columns are learnt: descent over subspaces (the gradient's part outside the span, with momentum; Edelman, Arias and Smith 1998),
 /// each update as long as the rate says however small the gradient is. One scale for the whole matrix: a scale for each entry, as
@@ -33,7 +33,7 @@ pub struct Training {
 /// Exchanges to learn from, one entry each.
 #[derive(Clone, Copy)]
 pub struct Lessons<'p> {
-    pub given: &'p [Given<'p>],
+    pub given: &'p [GivenState<'p>],
     /// The token that must come.
     pub says: &'p [u32],
     /// What the given state holds.
@@ -59,7 +59,7 @@ const WITHIN: f64 = 1e-3;
 impl At<'_> {
     /// Mean loss of some exchanges.
     fn loss(self, columns: Tensor<2>, lessons: Lessons, which: &[usize]) -> Result<Tensor<1>> {
-        let given: Vec<Given> = which.iter().map(|&i| lessons.given[i]).collect();
+        let given: Vec<GivenState> = which.iter().map(|&i| lessons.given[i]).collect();
         let ids = which.iter().map(|&i| lessons.says[i]).collect();
         let targets = Targets { ids, banned: self.masked.to_vec(), unrestricted: vec![] };
         let finals = self.interchange.finals(self.point, &given, &Within::Span(Box::new(columns)))?;

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::host::HostTensor;
 use super::safetensors::{INDEX, SINGLE, SafetensorsFile};
 use super::{Weights, pickle};
-use crate::ops::stored::Stored;
+use crate::ops::stored::StoredMatrix;
 
 /// Names of a file, and of the index over several, in the order in which transformers looks for them.
 const FILES: [(&str, &str); 2] = [(SINGLE, INDEX), (pickle::SINGLE, pickle::INDEX)];
@@ -115,7 +115,7 @@ impl Weights for WeightsFolder {
         self.need(name)?.tensor(name)
     }
 
-    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         self.need(name)?.stored(name, floats)
     }
 

@@ -69,7 +69,7 @@ impl ModelRef {
     pub fn locate(&self) -> Result<PathBuf> {
         match self {
             ModelRef::Folder(path) | ModelRef::Gguf(path) => Ok(path.clone()),
-            ModelRef::Hub { id, revision, file } => Wanted { id, revision, file: file.as_deref() }.locate(),
+            ModelRef::Hub { id, revision, file } => HubModel { id, revision, file: file.as_deref() }.locate(),
         }
     }
 }
@@ -99,14 +99,14 @@ const OPTIONAL: [&str; 12] = [
 ];
 
 /// A model of the hub on this machine.
-struct Wanted<'a> {
+struct HubModel<'a> {
     id: &'a str,
     revision: &'a str,
     /// Of a GGUF, the one file.
     file: Option<&'a str>,
 }
 
-impl Wanted<'_> {
+impl HubModel<'_> {
     /// What the cache has, or what the hub has of it.
     fn locate(&self) -> Result<PathBuf> {
         let root = cache::root()?;

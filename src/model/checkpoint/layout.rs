@@ -9,7 +9,7 @@ use anyhow::{Result, anyhow, bail, ensure};
 
 use super::{HostTensor, Weights, expected_parameters};
 use crate::model::config::ModelConfig;
-use crate::ops::stored::Stored;
+use crate::ops::stored::StoredMatrix;
 
 /// One of our modules in a module of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ pub(super) fn as_filed<'t>(
         }
         (part.nth == 0).then_some((theirs, shape))
     });
-    (filed.collect(), Box::new(Joined { inner: tensors.into_iter(), held: BTreeMap::new() }))
+    (filed.collect(), Box::new(JoinedTensors { inner: tensors.into_iter(), held: BTreeMap::new() }))
 }
 
 /// GPT-2's name of one of our parameters, and which part of it that is.
@@ -103,13 +103,13 @@ pub(super) fn filed(name: &str) -> Option<(String, Part)> {
     Some((format!("{theirs}.{kind}"), part))
 }
 
-struct Joined<I> {
+struct JoinedTensors<I> {
     inner: I,
     /// By the file's name, what has come of it so far.
     held: BTreeMap<String, BTreeMap<usize, HostTensor>>,
 }
 
-impl<I: Iterator<Item = Result<(String, HostTensor)>>> Iterator for Joined<I> {
+impl<I: Iterator<Item = Result<(String, HostTensor)>>> Iterator for JoinedTensors<I> {
     type Item = Result<(String, HostTensor)>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -152,12 +152,12 @@ struct Place {
 }
 
 /// A file's weights under our names.
-pub(super) struct Laid {
+pub(super) struct RenamedWeights {
     inner: Box<dyn Weights>,
     places: BTreeMap<String, Place>,
 }
 
-impl Laid {
+impl RenamedWeights {
     /// The weights under our names; as they are where these are ours already.
     ///
     /// # Errors
@@ -210,7 +210,7 @@ fn shape_of(stored: &[usize], part: &Part) -> Option<Vec<usize>> {
     Some(shape)
 }
 
-impl Weights for Laid {
+impl Weights for RenamedWeights {
     fn names(&self) -> Vec<String> {
         self.places.keys().cloned().collect()
     }
@@ -232,7 +232,7 @@ impl Weights for Laid {
         HostTensor::new(shape.clone(), tensor.data[part.nth * size..][..size].to_vec())
     }
 
-    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         let Place { stored, shape, part } = self.place(name)?;
         let Some(matrix) = self.inner.stored(stored, floats)? else { return Ok(None) };
         if !part.is_conv && part.of == 1 {
@@ -242,7 +242,7 @@ impl Weights for Laid {
         let Some((_, whole)) = matrix.parts().next() else { return Ok(None) };
         if !part.is_conv {
             let bytes = whole.bytes(part.nth * rows..(part.nth + 1) * rows).to_vec();
-            return Stored::new(whole.format, [rows, width], bytes).map(Some);
+            return StoredMatrix::new(whole.format, [rows, width], bytes).map(Some);
         }
         let size = whole.format.block_bytes();
         ensure!(whole.format.block_len() == 1, "a matrix of blocks cannot be laid another way");
@@ -250,7 +250,7 @@ impl Weights for Laid {
         for out in part.nth * rows..(part.nth + 1) * rows {
             (0..width).for_each(|input| bytes.extend_from_slice(&whole.bytes[(input * d_out + out) * size..][..size]));
         }
-        Stored::new(whole.format, [rows, width], bytes).map(Some)
+        StoredMatrix::new(whole.format, [rows, width], bytes).map(Some)
     }
 
     fn file_of(&self, name: &str) -> &Path {

@@ -42,9 +42,9 @@ pub use save::{SaveOptions, save_hf_folder};
 pub use text::check_fits;
 
 use crate::model::config::ModelConfig;
-use crate::ops::stored::Stored;
+use crate::ops::stored::StoredMatrix;
 use folder::WeightsFolder;
-use layout::Laid;
+use layout::RenamedWeights;
 use peft::{Adapter, Apply, Factors, Overlay};
 
 /// Where values come from: tensors by Hugging Face name, converted on demand.
@@ -55,7 +55,7 @@ pub(crate) trait Weights: Send + Sync {
     fn tensor(&self, name: &str) -> Result<HostTensor>;
     /// A matrix as its file stores it; `None` of what is no matrix, of one that is stored as f32 unless `floats` asks for it, and of
     /// one that has been changed.
-    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>>;
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>>;
     /// Factors of an adapter that [`Self::stored`] leaves out and [`Self::tensor`] merges, and their scale.
     fn factors(&self, _name: &str) -> Result<Option<(Factors, f64)>> {
         Ok(None)
@@ -101,7 +101,7 @@ impl ModelFiles {
         }
         let mut config = ModelConfig::read(dir.join("config.json"))?;
         let mut notes = vec![];
-        let weights = Laid::over(Box::new(WeightsFolder::open(dir)?))?;
+        let weights = RenamedWeights::over(Box::new(WeightsFolder::open(dir)?))?;
         let weights = tied::resolve(weights, &mut config, &mut notes)?;
         params::check(weights.as_ref(), &config)?;
         let text = vec![text::Source::Folder(dir.to_path_buf())];
@@ -135,7 +135,7 @@ impl ModelFiles {
     /// Opens a `.gguf`: settings, weights and tokenizer are all in the one file.
     pub fn open_gguf(path: impl AsRef<Path>) -> Result<Self> {
         let file = Arc::new(GgufFile::open(path.as_ref())?);
-        let weights: Arc<dyn Weights> = Laid::over(Box::new(file.clone()))?.into();
+        let weights: Arc<dyn Weights> = RenamedWeights::over(Box::new(file.clone()))?.into();
         params::check(weights.as_ref(), file.config())?;
         Ok(Self {
             config: file.config().clone(),
@@ -174,7 +174,7 @@ impl ModelFiles {
     ///
     /// # Errors
     /// A matrix that cannot be read, or holds a value that is not finite.
-    pub fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
+    pub fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         let read = self.weights.stored(name, floats);
         read.with_context(|| format!("{}: `{name}`", self.weights.file_of(name).display()))
     }

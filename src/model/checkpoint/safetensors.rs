@@ -16,7 +16,7 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use super::host::{Dtype, HostTensor, count};
 use super::params::is_buffer;
 use super::{Weights, map_file, release};
-use crate::ops::stored::Stored;
+use crate::ops::stored::StoredMatrix;
 
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
@@ -122,12 +122,12 @@ impl SafetensorsFile {
     }
 
     /// A matrix as it is stored; `None` of what is no matrix, and of one that is stored as f32 unless `floats` asks for it.
-    pub(crate) fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
+    pub(crate) fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         let entry = self.entry(name)?;
         let (&[rows, width], true) = (&entry.shape[..], floats || entry.dtype != Dtype::F32) else { return Ok(None) };
         let bytes = self.map[entry.range.clone()].to_vec();
         release(&self.map, &entry.range);
-        Stored::new(entry.dtype.format(), [rows, width], bytes).map(Some)
+        StoredMatrix::new(entry.dtype.format(), [rows, width], bytes).map(Some)
     }
 
     fn entry(&self, name: &str) -> Result<&Entry> {
@@ -163,7 +163,7 @@ impl Weights for SafetensorsFile {
         self.tensor(name)
     }
 
-    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         self.stored(name, floats)
     }
 

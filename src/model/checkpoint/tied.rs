@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::params::{EMBED, HEAD};
 use super::{HostTensor, Weights};
 use crate::model::config::ModelConfig;
-use crate::ops::stored::Stored;
+use crate::ops::stored::StoredMatrix;
 
 /// The weights of a model that is said to be tied; its configuration and a note for whoever reads it, where they are not.
 pub(super) fn resolve(
@@ -55,7 +55,7 @@ impl Weights for FromHead {
         self.0.tensor(stored_name(name))
     }
 
-    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         self.0.stored(stored_name(name), floats)
     }
 

@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::folder::{WeightsFolder, has_weights, open_file};
-use super::layout::{Laid, parts};
+use super::layout::{RenamedWeights, parts};
 use super::params::{self, EMBED, HEAD, is_buffer};
 use super::peft::Factors;
 use super::{HostTensor, ModelFiles, Weights, text, tied};
 use crate::model::config::ModelConfig;
-use crate::ops::stored::Stored;
+use crate::ops::stored::StoredMatrix;
 
 /// Who wraps the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ impl Wrapper {
 }
 
 /// A model that was taken out of its wrapper.
-pub struct Unwrapped {
+pub struct InnerModel {
     pub wrapper: Wrapper,
     /// Its settings and text side are the base's, with the rows of its own tables.
     pub checkpoint: ModelFiles,
@@ -52,7 +52,7 @@ pub struct Unwrapped {
 ///
 /// # Errors
 /// No file of weights, one without the wrapper's names, one that does not fit the base, and heads that are not the authors'.
-pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<Unwrapped> {
+pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
     let file = open(file)?;
     let names = file.names();
     let path = file.file_of("").display().to_string();
@@ -82,7 +82,7 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<Unwrapped> {
     let rank = inside.keys.values().find_map(|key| inside.file.shape(&key.factors.as_ref()?.0)?.first().copied());
     let projection =
         projection(inside.file.as_ref(), &heads, config.hidden_size).map_err(|e| anyhow!("{path}: {e}"))?;
-    let weights = Laid::over(Box::new(inside))?;
+    let weights = RenamedWeights::over(Box::new(inside))?;
     let tables = [EMBED, HEAD].iter().find_map(|table| weights.shape(table)?.first().copied());
     let rows = tables.with_context(|| format!("{path}: neither an embedding table nor a head is there"))?;
     ensure!(
@@ -98,7 +98,7 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<Unwrapped> {
     params::check(weights.as_ref(), &config)?;
     let text = vec![text::Source::Folder(base.to_path_buf())];
     let checkpoint = ModelFiles { config, path: base.to_path_buf(), base: None, notes, weights, text };
-    Ok(Unwrapped { wrapper, checkpoint, projection, rank, left_out })
+    Ok(InnerModel { wrapper, checkpoint, projection, rank, left_out })
 }
 
 /// A folder of weights, a file of them, or a folder with one file that has no name of its own (`checkpoint_12`).
@@ -210,7 +210,7 @@ impl Weights for Inside {
         Ok(if is_conv { weight.transposed() } else { weight })
     }
 
-    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         let key = self.key(name)?;
         if key.factors.is_some() { Ok(None) } else { self.file.stored(&key.stored, floats) }
     }

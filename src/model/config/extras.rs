@@ -11,7 +11,7 @@ use super::keys::Keys;
 #[serde(default)]
 pub struct Extras {
     /// `None`: every layer attends to all that came before.
-    pub sliding: Option<Sliding>,
+    pub sliding: Option<SlidingWindow>,
     /// Scores are divided by the root of this instead of the head width's.
     pub query_pre_attn_scalar: Option<f64>,
     /// Scores x become `c · tanh(x / c)` before they are masked (Bello et al. 2016, arXiv:1611.09940).
@@ -100,7 +100,7 @@ impl Experts {
 
 /// Layers whose positions see no more than the last ones (Beltagy et al. 2020, arXiv:2004.05150, as Mistral has it).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sliding {
+pub struct SlidingWindow {
     /// How many positions are seen, a position's own among them.
     pub window: usize,
     /// By layer, whether it is one of them.
@@ -110,7 +110,7 @@ pub struct Sliding {
 const SLIDING: &str = "sliding_attention";
 const FULL: &str = "full_attention";
 
-impl Sliding {
+impl SlidingWindow {
     /// `layer_types` of `config.json`, where it is there: which layers slide.
     pub(super) fn listed(keys: &Keys) -> Result<Option<Vec<bool>>> {
         let Some(found) = keys.get("layer_types") else { return Ok(None) };
@@ -147,7 +147,7 @@ pub(super) fn plain(x: f64) -> Value {
 
 impl Extras {
     pub(super) fn validate(&self, layers: usize, origin: &str) -> Result<()> {
-        if let Some(Sliding { window, layers: listed }) = &self.sliding {
+        if let Some(SlidingWindow { window, layers: listed }) = &self.sliding {
             ensure!(*window > 0, "{origin}: `sliding_window` must be null (full attention) or at least 1, found 0");
             ensure!(
                 listed.len() == layers,

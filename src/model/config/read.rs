@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::keys::{Keys, brief};
 use super::{
-    Activation, Experts, Extras, Family, Llama3Scaling, MAX_LAYERS, ModelConfig, RopeScaling, Sliding, YarnScaling,
+    Activation, Experts, Extras, Family, Llama3Scaling, MAX_LAYERS, ModelConfig, RopeScaling, SlidingWindow,
+    YarnScaling,
 };
 use crate::guard::read_text;
 
@@ -189,14 +190,14 @@ fn extras(keys: &Keys, family: Family, layers: usize) -> Result<Extras> {
 
 /// Windows are read where transformers has them, with its defaults: in a Mistral of every layer, in a Gemma 2 of every other, in a Qwen
 /// where `use_sliding_window` turns them on.
-fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<Sliding>> {
+fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<SlidingWindow>> {
     const DEFAULT: usize = 4096;
     let said = match keys.usize("sliding_window")? {
         None if !keys.map.contains_key("sliding_window") => Some(DEFAULT),
         said => said,
     };
     let used = keys.bool("use_sliding_window")?.unwrap_or(false);
-    let listed = Sliding::listed(keys)?;
+    let listed = SlidingWindow::listed(keys)?;
     let found = match family {
         // Every other layer, the first among them.
         Family::Gemma2 => {
@@ -224,7 +225,7 @@ fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<Sliding>
             None
         }
     };
-    let found = found.and_then(|(window, layers)| Sliding::of(window, layers));
+    let found = found.and_then(|(window, layers)| SlidingWindow::of(window, layers));
     if let (Some(listed), Some(value)) = (listed, keys.get("layer_types"))
         && found.as_ref().map_or(listed.contains(&true), |found| found.layers != listed)
     {

@@ -26,7 +26,7 @@ use burn::tensor::{Bool, Device, Tensor, TensorData};
 
 pub use activation::{Activation, Hookable};
 pub use point::{HookPoint, PointKind};
-pub use recording::{Recorded, Recording};
+pub use recording::{RecordedTensor, Recording};
 pub(crate) use spec::parse_specs;
 pub use spec::{HookSpec, Select};
 

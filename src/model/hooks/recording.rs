@@ -14,7 +14,7 @@ use crate::ops::MASKED;
 
 /// One tensor: a hook point at the positions selected.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Recorded {
+pub struct RecordedTensor {
     /// The point's name, with its selection if it has one; `logits` for those.
     pub name: String,
     /// `[rows, positions, …]`; scores and pattern `[rows, H, positions, keys]`.
@@ -26,7 +26,7 @@ pub struct Recorded {
     pub position_axis: usize,
 }
 
-impl Recorded {
+impl RecordedTensor {
     /// What stood at a position of a row, heads side by side.
     ///
     /// # Errors
@@ -46,12 +46,12 @@ impl Recorded {
 /// What is being recorded. Attach it to the hooks of any number of calls, then take [`Recording::tensors`].
 #[derive(Debug, Default)]
 pub struct Recording {
-    kept: RefCell<Vec<Kept>>,
+    kept: RefCell<Vec<PointValues>>,
 }
 
 /// The values at one point so far.
 #[derive(Debug)]
-struct Kept {
+struct PointValues {
     name: String,
     /// `None`: logits, which stand at no point.
     point: Option<HookPoint>,
@@ -72,12 +72,12 @@ impl Recording {
     /// # Errors
     /// A spec that does not resolve.
     pub fn of(specs: &[HookSpec], config: &ModelConfig) -> Result<Self> {
-        let mut kept: Vec<Kept> = vec![];
+        let mut kept: Vec<PointValues> = vec![];
         for spec in specs {
             for point in spec.resolve_in(config)? {
                 let name = HookSpec { pattern: point.to_string(), select: spec.select }.to_string();
                 if kept.iter().all(|k| k.name != name) {
-                    kept.push(Kept::new(name, Some(point), spec.select));
+                    kept.push(PointValues::new(name, Some(point), spec.select));
                 }
             }
         }
@@ -107,7 +107,7 @@ impl Recording {
     pub(crate) fn keep_logits(&self, places: &[Place], logits: &Activation) -> Result<()> {
         let mut kept = self.kept.borrow_mut();
         let index = kept.iter().position(|k| k.name == LOGITS).unwrap_or_else(|| {
-            kept.push(Kept::new(LOGITS.into(), None, Select::All));
+            kept.push(PointValues::new(LOGITS.into(), None, Select::All));
             kept.len() - 1
         });
         kept[index].keep(places, logits)
@@ -118,12 +118,12 @@ impl Recording {
     ///
     /// # Errors
     /// A point at which nothing was kept: it would have been a silent no-op.
-    pub fn tensors(self, rows: usize) -> Result<Vec<Recorded>> {
+    pub fn tensors(self, rows: usize) -> Result<Vec<RecordedTensor>> {
         self.kept.into_inner().into_iter().map(|kept| kept.tensor(rows)).collect()
     }
 }
 
-impl Kept {
+impl PointValues {
     fn new(name: String, point: Option<HookPoint>, select: Select) -> Self {
         Self { name, point, select, axes: vec![], values: BTreeMap::new(), slots: BTreeMap::new() }
     }
@@ -174,7 +174,7 @@ impl Kept {
         if self.point.is_some_and(|point| point.kind == super::PointKind::AttnScores) { MASKED } else { 0.0 }
     }
 
-    fn tensor(self, rows: usize) -> Result<Recorded> {
+    fn tensor(self, rows: usize) -> Result<RecordedTensor> {
         ensure!(!self.values.is_empty(), "hook `{}` never fired: no call reached it at these positions", self.name);
         let positions: BTreeSet<usize> = self.values.keys().map(|(_, position)| *position).collect();
         let positions: Vec<usize> = positions.into_iter().collect();
@@ -195,7 +195,7 @@ impl Kept {
             }
         }
         let position_axis = if self.is_attention() { 2 } else { 1 };
-        Ok(Recorded { name: self.name, shape, data, positions, position_axis })
+        Ok(RecordedTensor { name: self.name, shape, data, positions, position_axis })
     }
 }
 

@@ -6,14 +6,14 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 use crate::model::checkpoint::HostTensor;
 use crate::model::checkpoint::peft::Factors;
-use crate::ops::stored::Stored;
-use crate::ops::{Frozen, linear, linear_stored, linear_transposed, matmul};
+use crate::ops::stored::StoredMatrix;
+use crate::ops::{FrozenMatrix, linear, linear_stored, linear_transposed, matmul};
 
 /// A matrix `[d_out, d_in]` as its file stores it, frozen, with what adapters add to it.
 #[derive(Module, Debug)]
-pub struct Kept {
+pub struct AdaptedMatrix {
     #[module(skip)]
-    pub(in crate::model) matrix: Frozen,
+    pub(in crate::model) matrix: FrozenMatrix,
     /// A `[d_in, r]` and B `[r, d_out]`, the scale in B: of adapters that are not trained further.
     #[module(skip)]
     factors: Option<(Tensor<2>, Tensor<2>)>,
@@ -23,15 +23,19 @@ pub struct Kept {
     learnt: Option<Param<Tensor<2>>>,
 }
 
-impl Kept {
+impl AdaptedMatrix {
     /// `factors` in PEFT's layout, and their scale. Those that add nothing are left out.
-    pub(in crate::model) fn new(matrix: Stored, factors: Option<(Factors, f64)>, device: &Device) -> Result<Self> {
+    pub(in crate::model) fn new(
+        matrix: StoredMatrix,
+        factors: Option<(Factors, f64)>,
+        device: &Device,
+    ) -> Result<Self> {
         let turned = |x: HostTensor| {
             Tensor::<2>::from_data(TensorData::new(x.data, x.shape), &device.clone().inner()).transpose()
         };
         let factors = factors.filter(|(f, _)| f.b.data.iter().any(|x| *x != 0.0));
         let factors = factors.map(|(f, scale)| (turned(f.a), turned(f.b).mul_scalar(scale)));
-        Ok(Self { matrix: Frozen::new(matrix, device)?, factors, lora: None, learnt: None })
+        Ok(Self { matrix: FrozenMatrix::new(matrix, device)?, factors, lora: None, learnt: None })
     }
 
     /// Its first rows, and more that are floats.
@@ -59,7 +63,7 @@ impl Kept {
     }
 
     /// Rows as they are stored, and those that are trained, where nothing else is beside them.
-    pub(in crate::model) fn rows_apart(&self) -> Option<(&Frozen, Tensor<2>)> {
+    pub(in crate::model) fn rows_apart(&self) -> Option<(&FrozenMatrix, Tensor<2>)> {
         let alone = self.factors.is_none() && self.lora.is_none();
         self.learnt.as_ref().filter(|_| alone).map(|learnt| (&self.matrix, learnt.val()))
     }

@@ -37,7 +37,7 @@ pub(super) use matmul::{has_tf32, matmul, rounds_products};
 pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use rope::rotate;
 pub(super) use softmax::{softmax, softmax_backward};
-pub(super) use stored::Packed;
+pub(super) use stored::DeviceMatrix;
 pub(super) use swiglu::{swiglu, swiglu_backward};
 
 /// Units of a cube, at most: what every GPU has.

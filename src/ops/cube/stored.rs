@@ -13,7 +13,7 @@ use super::blocks::{FOUR, LANES, SPARE, few, widen};
 use super::matmul::matmul;
 use super::{UNITS, addresses, cubes, dim, largest_buffer, sums_like, units};
 use crate::ops::like_parts;
-use crate::ops::stored::{Format, Part, Stored};
+use crate::ops::stored::{Format, Part, StoredMatrix};
 
 /// Rows of x that are multiplied with blocks as they lie.
 const FEW: usize = 32;
@@ -29,7 +29,7 @@ const WIDE: usize = 1 << 26;
 
 /// `[rows, width]`, rows of one format behind those of another.
 #[derive(Clone)]
-pub struct Packed {
+pub struct DeviceMatrix {
     device: Device,
     width: usize,
     parts: Vec<Words>,
@@ -45,7 +45,7 @@ struct Words {
     words: CubeTensor,
 }
 
-impl std::fmt::Debug for Packed {
+impl std::fmt::Debug for DeviceMatrix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let formats: Vec<Format> = self.parts.iter().map(|part| part.format).collect();
         f.debug_struct("Packed").field("shape", &[self.rows(), self.width]).field("formats", &formats).finish()
@@ -75,12 +75,12 @@ impl Words {
     }
 }
 
-impl Packed {
+impl DeviceMatrix {
     /// Moves a matrix to a GPU.
     ///
     /// # Errors
     /// Another device.
-    pub fn new(stored: Stored, device: &Device) -> Result<Self> {
+    pub fn new(stored: StoredMatrix, device: &Device) -> Result<Self> {
         let device = device.clone().inner();
         let DispatchDevice::Cube(place) = device.as_dispatch() else {
             bail!("{device:?} is no GPU that CubeCL reaches");
@@ -121,7 +121,7 @@ impl Packed {
         ensure!(more.len().is_multiple_of(self.width), "{} values are not rows of {}", more.len(), self.width);
         if !more.is_empty() {
             let bytes = more.iter().flat_map(|x| x.to_le_bytes()).collect();
-            let more = Stored::new(Format::F32, [more.len() / self.width, self.width], bytes)?;
+            let more = StoredMatrix::new(Format::F32, [more.len() / self.width, self.width], bytes)?;
             self.parts.extend(Self::new(more, &self.device)?.parts);
         }
         Ok(self)

@@ -8,12 +8,12 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::attend::{Heads, PARALLEL, Scale, Sizes, TOGETHER, add_mask, padded};
-use super::product::{self, Matrix, Transposed};
+use super::product::{self, Matrix, Transpose};
 use super::simd::{exp, sum, vectorised};
 
 /// What the forward pass read and wrote, and the gradient of `out`: q, out and grad `[B, L, H, dh]`, keys and values as
 /// matrices `[T, dh]`, the mask `[B, L, T]`, scales `[B, L, H]`.
-pub(super) struct Attended<'a> {
+pub(super) struct AttentionPass<'a> {
     pub q: &'a [f32],
     pub keys: Heads<'a>,
     pub values: Heads<'a>,
@@ -24,7 +24,7 @@ pub(super) struct Attended<'a> {
     pub sizes: Sizes,
 }
 
-impl Attended<'_> {
+impl AttentionPass<'_> {
     /// Adds to dq `[B, L, H, dh]`, dk and dv `[B, T, Hkv, dh]`.
     pub fn backward(&self, dq: &mut [f32], dk: &mut [f32], dv: &mut [f32]) {
         let Sizes { positions, groups, slots, width, .. } = self.sizes;
@@ -71,8 +71,8 @@ impl Attended<'_> {
                 let own = group * width..(group + 1) * width;
                 let (patterns, dscores) = (dense(&patterns, wide), dense(&dscores, wide));
                 let (dk, dv) = (&mut dk[..seen * groups * width], &mut dv[..seen * groups * width]);
-                product::times(Transposed(patterns), grad, together * share, &mut parts(dv, groups * width, &own));
-                product::times(Transposed(dscores), q, together * share, &mut parts(dk, groups * width, &own));
+                product::times(Transpose(patterns), grad, together * share, &mut parts(dv, groups * width, &own));
+                product::times(Transpose(dscores), q, together * share, &mut parts(dk, groups * width, &own));
                 let dq = dq.chunks_exact_mut(one).skip(first).take(together);
                 let own = group * share * width..(group + 1) * share * width;
                 let mut dq: Vec<_> = dq.flat_map(|dq| dq[own.clone()].chunks_exact_mut(width)).collect();
@@ -96,7 +96,7 @@ struct Queries {
 }
 
 impl Queries {
-    fn read(&mut self, from: &Attended, at: Range<usize>, group: usize) {
+    fn read(&mut self, from: &AttentionPass, at: Range<usize>, group: usize) {
         let Sizes { heads, width, .. } = from.sizes;
         let (one, share, scale) = (from.sizes.one(), from.sizes.share(), from.sizes.scale());
         self.q.clear();

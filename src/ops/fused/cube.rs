@@ -1,13 +1,13 @@
-//! [`Fused`], [`Stores`] and [`Inference`] on Burn's GPU backend: the kernels of `ops::cube`.
+//! [`FusedOps`], [`Stores`] and [`Inference`] on Burn's GPU backend: the kernels of `ops::cube`.
 
 use burn::backend::tensor::FloatTensor;
 use burn_cubecl::CubeBackend;
 
-use super::{AdamW, Fused, Inference, Stores, Targets, head};
+use super::{AdamW, FusedOps, Inference, Stores, Targets, head};
 use crate::ops::cube;
-use crate::ops::frozen::Frozen;
+use crate::ops::frozen::FrozenMatrix;
 
-impl Fused for CubeBackend {
+impl FusedOps for CubeBackend {
     fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self> {
         cube::rms_norm(x, weight, eps)
     }
@@ -75,21 +75,21 @@ impl Fused for CubeBackend {
 }
 
 impl Stores for CubeBackend {
-    fn linear_stored(x: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self> {
+    fn linear_stored(x: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
         weight.on_device().product(x)
     }
 
-    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self> {
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
         weight.on_device().back(grad)
     }
 
     fn head_loss_stored(
         hidden: FloatTensor<Self>,
         learnt: FloatTensor<Self>,
-        stored: Frozen,
+        stored: FrozenMatrix,
         targets: Targets,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        head::forward(&hidden, &head::Mixed::<Self> { stored: &stored, learnt: &learnt }, &targets)
+        head::forward(&hidden, &head::MixedRows::<Self> { stored: &stored, learnt: &learnt }, &targets)
     }
 }
 

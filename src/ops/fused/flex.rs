@@ -1,4 +1,4 @@
-//! [`Fused`] on Burn's CPU backend: tensors to slices and back.
+//! [`FusedOps`] on Burn's CPU backend: tensors to slices and back.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::ops::FloatTensorOps;
@@ -7,7 +7,7 @@ use burn::tensor::{DType, Shape, TensorData};
 use rayon::prelude::*;
 
 use super::flex_products::attended;
-use super::{AdamW, Fused, Inference, Targets, flex_products, head, kernels};
+use super::{AdamW, FusedOps, Inference, Targets, flex_products, head, kernels};
 use crate::ops::MASKED;
 
 /// A row-major view of a tensor: its own memory where it is laid out so, a copy otherwise.
@@ -54,7 +54,7 @@ fn in_place(x: FlexTensor, work: impl FnOnce(&mut [f32])) -> FlexTensor {
     x
 }
 
-impl Fused for Flex {
+impl FusedOps for Flex {
     fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self> {
         let (shape, x, weight) = (x.shape(), Rows::new(x), Rows::new(weight));
         let mut out = vec![0.0; x.get().len()];

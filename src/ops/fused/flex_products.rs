@@ -1,4 +1,4 @@
-//! [`CpuFused`] and [`Stores`] on Burn's CPU backend: products with weights, and attention with its gradients.
+//! [`CpuFusedOps`] and [`Stores`] on Burn's CPU backend: products with weights, and attention with its gradients.
 
 use burn::backend::flex::FlexTensor;
 use burn::backend::ops::{FloatTensorOps, ModuleOps};
@@ -7,10 +7,10 @@ use burn::tensor::{DType, Shape};
 use rayon::prelude::*;
 
 use super::attend::{self, Heads, Sizes};
-use super::attend_gradient::Attended;
+use super::attend_gradient::AttentionPass;
 use super::flex::{Rows, last, made};
-use super::{CpuFused, CpuInference, Stores, Targets, head, many, product, stored, stored_back, stored_many};
-use crate::ops::frozen::Frozen;
+use super::{CpuFusedOps, CpuInference, Stores, Targets, head, many, product, stored, stored_back, stored_many};
+use crate::ops::frozen::FrozenMatrix;
 
 /// Whether the loops for few rows take it: few rows, and weights that lie in rows.
 fn is_few(x: &FlexTensor, weights: &[&FlexTensor]) -> bool {
@@ -88,10 +88,10 @@ fn side<'a>(x: &'a FlexTensor, product: &Shape, mut at: usize) -> many::Side<'a>
 }
 
 /// Products with weights `[N, K]` kept as stored.
-fn stored_products<const P: usize>(x: FlexTensor, weights: [Frozen; P]) -> [FlexTensor; P] {
+fn stored_products<const P: usize>(x: FlexTensor, weights: [FrozenMatrix; P]) -> [FlexTensor; P] {
     let (rows, _) = flat(&x, 1);
     let shapes = weights.each_ref().map(|w| flat(&x, w.rows()).1);
-    let (x, weights) = (Rows::new(x), weights.each_ref().map(Frozen::host));
+    let (x, weights) = (Rows::new(x), weights.each_ref().map(FrozenMatrix::host));
     let outs = match rows <= product::FEW {
         true => stored::rows_times_stored(x.get(), weights),
         false => stored_many::many_rows_times_stored(x.get(), weights),
@@ -110,12 +110,12 @@ fn flat(x: &FlexTensor, columns: usize) -> (usize, Shape) {
 }
 
 impl Stores for Flex {
-    fn linear_stored(x: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self> {
+    fn linear_stored(x: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
         let [out] = stored_products(x, [weight]);
         out
     }
 
-    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self> {
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
         let (_, shape) = flat(&grad, weight.width());
         made(stored_back::rows_through_stored(Rows::new(grad).get(), weight.host()), shape)
     }
@@ -123,14 +123,14 @@ impl Stores for Flex {
     fn head_loss_stored(
         hidden: FloatTensor<Self>,
         learnt: FloatTensor<Self>,
-        stored: Frozen,
+        stored: FrozenMatrix,
         targets: Targets,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
-        head::forward(&hidden, &head::Mixed::<Self> { stored: &stored, learnt: &learnt }, &targets)
+        head::forward(&hidden, &head::MixedRows::<Self> { stored: &stored, learnt: &learnt }, &targets)
     }
 }
 
-impl CpuFused for Flex {
+impl CpuFusedOps for Flex {
     fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
         let [out] = products(x, [weight]);
         out
@@ -175,7 +175,7 @@ impl CpuFused for Flex {
         let (shape, sizes) = (q.shape(), sizes(&q, &k));
         let (q, k, v) = (Rows::new(q), side_by_side(k), side_by_side(v));
         let (mask, out, scales, grad) = (Rows::new(mask), Rows::new(out), Rows::new(scales), Rows::new(grad));
-        let attended = Attended {
+        let attended = AttentionPass {
             q: q.get(),
             keys: matrices(&k),
             values: matrices(&v),
@@ -214,14 +214,14 @@ impl CpuInference for Flex {
         (a, b, c)
     }
 
-    fn linear_stored_two(x: FloatTensor<Self>, weights: [Frozen; 2]) -> (FloatTensor<Self>, FloatTensor<Self>) {
+    fn linear_stored_two(x: FloatTensor<Self>, weights: [FrozenMatrix; 2]) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let [a, b] = stored_products(x, weights);
         (a, b)
     }
 
     fn linear_stored_three(
         x: FloatTensor<Self>,
-        weights: [Frozen; 3],
+        weights: [FrozenMatrix; 3],
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
         let [a, b, c] = stored_products(x, weights);
         (a, b, c)

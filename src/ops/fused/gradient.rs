@@ -1,4 +1,4 @@
-//! [`Fused`], [`Stores`] and [`CpuFused`] under autodiff: one node each, whose backward is the fused one.
+//! [`FusedOps`], [`Stores`] and [`CpuFusedOps`] under autodiff: one node each, whose backward is the fused one.
 
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
@@ -7,8 +7,8 @@ use burn::backend::ops::{FloatTensorOps, ModuleOps};
 use burn::backend::{Autodiff, Backend, TensorMetadata, tensor::FloatTensor};
 use burn::tensor::Shape;
 
-use super::{CpuFused, Fused, Stores, Targets, head, many, parts};
-use crate::ops::frozen::Frozen;
+use super::{CpuFusedOps, FusedOps, Stores, Targets, head, many, parts};
+use crate::ops::frozen::FrozenMatrix;
 
 /// The end of every operation: the output, tracked with its state where a parent wants a gradient.
 macro_rules! finish {
@@ -48,7 +48,7 @@ macro_rules! register_wanted {
 #[derive(Debug)]
 struct RmsNorm;
 
-impl<B: Fused> Backward<B, 2> for RmsNorm {
+impl<B: FusedOps> Backward<B, 2> for RmsNorm {
     type State = (FloatTensor<B>, FloatTensor<B>, f64);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -61,7 +61,7 @@ impl<B: Fused> Backward<B, 2> for RmsNorm {
 #[derive(Debug)]
 struct SwiGlu;
 
-impl<B: Fused> Backward<B, 2> for SwiGlu {
+impl<B: FusedOps> Backward<B, 2> for SwiGlu {
     type State = (FloatTensor<B>, FloatTensor<B>);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -74,7 +74,7 @@ impl<B: Fused> Backward<B, 2> for SwiGlu {
 #[derive(Debug)]
 struct Matmul;
 
-impl<B: Fused> Backward<B, 2> for Matmul {
+impl<B: FusedOps> Backward<B, 2> for Matmul {
     type State = (Option<FloatTensor<B>>, Option<FloatTensor<B>>, [Shape; 2]);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -96,7 +96,7 @@ fn summed<B: Backend>(grad: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
 struct LinearStored;
 
 impl<B: Stores> Backward<B, 1> for LinearStored {
-    type State = Frozen;
+    type State = FrozenMatrix;
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let weight = ops.state;
@@ -109,7 +109,7 @@ impl<B: Stores> Backward<B, 1> for LinearStored {
 struct LinearStoredBack;
 
 impl<B: Stores> Backward<B, 1> for LinearStoredBack {
-    type State = Frozen;
+    type State = FrozenMatrix;
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let weight = ops.state;
@@ -120,7 +120,7 @@ impl<B: Stores> Backward<B, 1> for LinearStoredBack {
 #[derive(Debug)]
 struct Rotate;
 
-impl<B: Fused> Backward<B, 1> for Rotate {
+impl<B: FusedOps> Backward<B, 1> for Rotate {
     type State = (FloatTensor<B>, FloatTensor<B>, bool);
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -133,7 +133,7 @@ impl<B: Fused> Backward<B, 1> for Rotate {
 #[derive(Debug)]
 struct Attend;
 
-impl<B: CpuFused> Backward<B, 3> for Attend {
+impl<B: CpuFusedOps> Backward<B, 3> for Attend {
     type State = [FloatTensor<B>; 6];
 
     fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -152,7 +152,7 @@ impl<B: CpuFused> Backward<B, 3> for Attend {
 #[derive(Debug)]
 struct AttendInParts;
 
-impl<B: Fused> Backward<B, 3> for AttendInParts {
+impl<B: FusedOps> Backward<B, 3> for AttendInParts {
     type State = parts::Inputs<B>;
 
     fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -167,7 +167,7 @@ impl<B: Fused> Backward<B, 3> for AttendInParts {
 #[derive(Debug)]
 struct Softmax;
 
-impl<B: Fused> Backward<B, 1> for Softmax {
+impl<B: FusedOps> Backward<B, 1> for Softmax {
     type State = FloatTensor<B>;
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -179,7 +179,7 @@ impl<B: Fused> Backward<B, 1> for Softmax {
 #[derive(Debug)]
 struct HeadLoss;
 
-impl<B: Fused> Backward<B, 2> for HeadLoss {
+impl<B: FusedOps> Backward<B, 2> for HeadLoss {
     type State = (FloatTensor<B>, FloatTensor<B>, Targets);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -195,19 +195,19 @@ impl<B: Fused> Backward<B, 2> for HeadLoss {
 struct HeadLossStored;
 
 impl<B: Stores> Backward<B, 2> for HeadLossStored {
-    type State = (FloatTensor<B>, FloatTensor<B>, Frozen, Targets);
+    type State = (FloatTensor<B>, FloatTensor<B>, FrozenMatrix, Targets);
 
     fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
         let grad = grads.consume::<B>(&ops.node);
         let (hidden, learnt, stored, targets) = ops.state;
         let wanted = [ops.parents[0].is_some(), ops.parents[1].is_some()];
-        let head = head::Mixed::<B> { stored: &stored, learnt: &learnt };
+        let head = head::MixedRows::<B> { stored: &stored, learnt: &learnt };
         let gradients = head::backward(&hidden, &head, &targets, &grad, wanted);
         register_wanted!(ops, grads, gradients);
     }
 }
 
-impl<B: Fused, C: CheckpointStrategy> Fused for Autodiff<B, C> {
+impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
     fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self> {
         let parents = [x.node(), weight.node()];
         let (x, weight) = (x.into_primitive(), weight.into_primitive());
@@ -314,13 +314,13 @@ impl<B: Fused, C: CheckpointStrategy> Fused for Autodiff<B, C> {
 }
 
 impl<B: Stores, C: CheckpointStrategy> Stores for Autodiff<B, C> {
-    fn linear_stored(x: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self> {
+    fn linear_stored(x: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
         let parents = [x.node()];
         let output = B::linear_stored(x.into_primitive(), weight.clone());
         finish!(LinearStored, parents, output, weight)
     }
 
-    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self> {
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
         let parents = [grad.node()];
         let output = B::linear_stored_backward(grad.into_primitive(), weight.clone());
         finish!(LinearStoredBack, parents, output, weight)
@@ -329,7 +329,7 @@ impl<B: Stores, C: CheckpointStrategy> Stores for Autodiff<B, C> {
     fn head_loss_stored(
         hidden: FloatTensor<Self>,
         learnt: FloatTensor<Self>,
-        stored: Frozen,
+        stored: FrozenMatrix,
         targets: Targets,
     ) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let parents = [hidden.node(), learnt.node()];
@@ -339,7 +339,7 @@ impl<B: Stores, C: CheckpointStrategy> Stores for Autodiff<B, C> {
     }
 }
 
-impl<B: CpuFused, C: CheckpointStrategy> CpuFused for Autodiff<B, C> {
+impl<B: CpuFusedOps, C: CheckpointStrategy> CpuFusedOps for Autodiff<B, C> {
     fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
         if !many::is_used() {
             return <Self as ModuleOps<Self>>::linear(x, weight, None);
@@ -348,11 +348,11 @@ impl<B: CpuFused, C: CheckpointStrategy> CpuFused for Autodiff<B, C> {
         let (last, depth) = (shape.num_dims() - 1, weight.shape()[0]);
         let flat = Shape::new([shape.num_elements() / depth, depth]);
         shape[last] = weight.shape()[1];
-        Self::float_reshape(<Self as Fused>::matmul(Self::float_reshape(x, flat), weight), shape)
+        Self::float_reshape(<Self as FusedOps>::matmul(Self::float_reshape(x, flat), weight), shape)
     }
 
     fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
-        <Self as CpuFused>::linear(x, Self::float_transpose(table))
+        <Self as CpuFusedOps>::linear(x, Self::float_transpose(table))
     }
 
     fn attend(

@@ -6,8 +6,8 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, TensorMetadata};
 use burn::tensor::Slice;
 
-use super::{Fused, Stores, Targets};
-use crate::ops::frozen::Frozen;
+use super::{FusedOps, Stores, Targets};
+use crate::ops::frozen::FrozenMatrix;
 
 /// Logits that are held at once, unless that is fewer than [`ROWS`] rows: every product reads the whole head.
 const HELD: usize = 1 << 20;
@@ -41,7 +41,7 @@ pub(super) trait Head<B: Backend> {
 /// Floats `[D, V]`.
 pub(super) struct Floats<'a, B: Backend>(pub &'a FloatTensor<B>);
 
-impl<B: Fused> Head<B> for Floats<'_, B> {
+impl<B: FusedOps> Head<B> for Floats<'_, B> {
     fn vocab(&self) -> usize {
         self.0.shape()[1]
     }
@@ -60,12 +60,12 @@ impl<B: Fused> Head<B> for Floats<'_, B> {
 }
 
 /// The first rows as a file stores them, the last as floats `[n, D]`, which are its own.
-pub(super) struct Mixed<'a, B: Backend> {
-    pub stored: &'a Frozen,
+pub(super) struct MixedRows<'a, B: Backend> {
+    pub stored: &'a FrozenMatrix,
     pub learnt: &'a FloatTensor<B>,
 }
 
-impl<B: Backend> Mixed<'_, B> {
+impl<B: Backend> MixedRows<'_, B> {
     /// Columns of logits that belong to the floats.
     fn of_learnt(&self, grad: FloatTensor<B>) -> FloatTensor<B> {
         B::float_slice(
@@ -75,7 +75,7 @@ impl<B: Backend> Mixed<'_, B> {
     }
 }
 
-impl<B: Stores> Head<B> for Mixed<'_, B> {
+impl<B: Stores> Head<B> for MixedRows<'_, B> {
     fn vocab(&self) -> usize {
         self.stored.rows() + self.learnt.shape()[0]
     }
@@ -97,7 +97,7 @@ impl<B: Stores> Head<B> for Mixed<'_, B> {
 }
 
 /// Losses and hits, `[N]` each.
-pub(super) fn forward<B: Fused>(
+pub(super) fn forward<B: FusedOps>(
     hidden: &FloatTensor<B>,
     head: &impl Head<B>,
     targets: &Targets,
@@ -109,7 +109,7 @@ pub(super) fn forward<B: Fused>(
 }
 
 /// Gradients of the hidden states and of the head's floats, as far as they are wanted.
-pub(super) fn backward<B: Fused>(
+pub(super) fn backward<B: FusedOps>(
     hidden: &FloatTensor<B>,
     head: &impl Head<B>,
     targets: &Targets,

@@ -179,8 +179,8 @@ impl Block<'_> {
         for (i, panel) in panels.chunks_exact(depth).take(out[0].len().div_ceil(STEP)).enumerate() {
             for (r, (out, left)) in out.chunks_mut(ROWS).zip(left.chunks_exact(depth)).enumerate() {
                 let rows = match out.len() {
-                    ROWS if !self.a.columns => Strided::new(self.a.from(r * ROWS, self.inputs.start), self.a.step),
-                    _ => Strided::together(left),
+                    ROWS if !self.a.columns => StridedRows::new(self.a.from(r * ROWS, self.inputs.start), self.a.step),
+                    _ => StridedRows::together(left),
                 };
                 let own = i * STEP..out[0].len().min((i + 1) * STEP);
                 let whole = own.len() == STEP && out.len() == ROWS;
@@ -228,13 +228,13 @@ impl Block<'_> {
 
 /// Rows of a left side: input k of row r is at `k · near + r · far`.
 #[derive(Clone, Copy)]
-struct Strided<'a> {
+struct StridedRows<'a> {
     values: &'a [f32],
     near: usize,
     far: usize,
 }
 
-impl<'a> Strided<'a> {
+impl<'a> StridedRows<'a> {
     /// Rows that begin `far` values apart.
     fn new(values: &'a [f32], far: usize) -> Self {
         Self { values, near: 1, far }
@@ -250,12 +250,12 @@ impl<'a> Strided<'a> {
 #[inline(always)]
 fn tile<S: Simd, const T: usize, const STEP: usize>(
     simd: S,
-    rows: Strided,
+    rows: StridedRows,
     panel: &[[f32; STEP]],
     out: [&mut [f32]; ROWS],
     first: bool,
 ) {
-    let Strided { values, near, far } = rows;
+    let StridedRows { values, near, far } = rows;
     assert!(
         panel.is_empty() || (panel.len() - 1) * near + (ROWS - 1) * far < values.len(),
         "rows end within their values"

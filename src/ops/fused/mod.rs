@@ -1,7 +1,7 @@
 //! The decoder's element-wise work as single passes, each with its own backward.
 //!
-//! Burn backend extensions: [`Fused`] and [`Inference`] on the CPU (Flex) run the loops of `kernels`, on a GPU (Cube) the kernels
-//! of `ops::cube`, and so do [`Stores`]; [`CpuFused`] and [`CpuInference`] are the CPU's alone. Under autodiff `gradient` records one node where the
+//! Burn backend extensions: [`FusedOps`] and [`Inference`] on the CPU (Flex) run the loops of `kernels`, on a GPU (Cube) the kernels
+//! of `ops::cube`, and so do [`Stores`]; [`CpuFusedOps`] and [`CpuInference`] are the CPU's alone. Under autodiff `gradient` records one node where the
 //! composition records up to a dozen. Every float type but f32 takes the plain composition of Burn operations in the parent
 //! module, which is also what the tests compare with; so does a GPU in builds where Burn fuses kernels itself. On a GPU the
 //! operations of a forward are single passes in bf16 and f16 too.
@@ -30,13 +30,13 @@ mod turn;
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
 use burn::tensor::{DType, Device, Tensor};
 
-use super::frozen::Frozen;
+use super::frozen::FrozenMatrix;
 use super::{AdamW, Targets};
 pub(super) use product::is_shared;
 
 /// Single-pass operations. Shapes are checked by the callers in `ops`.
 #[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))), Autodiff)]
-pub(crate) trait Fused: Backend {
+pub(crate) trait FusedOps: Backend {
     /// `x / sqrt(mean(x²) + eps) · weight` over the last axis.
     fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self>;
     /// Gradients of `x` and `weight`.
@@ -93,23 +93,23 @@ pub(crate) trait Fused: Backend {
 
 /// Products with matrices that are kept as their file stores them.
 #[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))), Autodiff)]
-pub(crate) trait Stores: Fused {
+pub(crate) trait Stores: FusedOps {
     /// `x Wᵀ` with W `[N, K]`: `[.., K]` → `[.., N]`.
-    fn linear_stored(x: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self>;
+    fn linear_stored(x: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self>;
     /// Gradient of x: `[.., N]` → `[.., K]`.
-    fn linear_stored_backward(grad: FloatTensor<Self>, weight: Frozen) -> FloatTensor<Self>;
-    /// [`Fused::head_loss`] of a head whose first rows a file stores; the last are floats: `[N, D]`, `[n, D]` → `[N]`, `[N]`.
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self>;
+    /// [`FusedOps::head_loss`] of a head whose first rows a file stores; the last are floats: `[N, D]`, `[n, D]` → `[N]`, `[N]`.
     fn head_loss_stored(
         hidden: FloatTensor<Self>,
         learnt: FloatTensor<Self>,
-        stored: Frozen,
+        stored: FrozenMatrix,
         targets: Targets,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
 /// What is a single pass on the CPU only: products with weights, and attention with gradients.
 #[backend_extension(Flex, Autodiff)]
-pub(crate) trait CpuFused: Fused {
+pub(crate) trait CpuFusedOps: FusedOps {
     /// `x W`: `[.., K]`, `[K, N]` → `[.., N]`.
     fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
     /// `x Tᵀ`: `[.., K]`, `[N, K]` → `[.., N]`.
@@ -164,10 +164,10 @@ pub(crate) trait Inference: Backend {
     fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
-/// [`CpuFused`] outside autodiff only.
+/// [`CpuFusedOps`] outside autodiff only.
 #[backend_extension(Flex)]
 pub(crate) trait CpuInference: Backend {
-    /// [`CpuFused::linear`] of one input with two weights.
+    /// [`CpuFusedOps::linear`] of one input with two weights.
     fn linear_two(
         x: FloatTensor<Self>,
         a: FloatTensor<Self>,
@@ -181,15 +181,15 @@ pub(crate) trait CpuInference: Backend {
         c: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
     /// [`Stores::linear_stored`] of one input with two weights.
-    fn linear_stored_two(x: FloatTensor<Self>, weights: [Frozen; 2]) -> (FloatTensor<Self>, FloatTensor<Self>);
+    fn linear_stored_two(x: FloatTensor<Self>, weights: [FrozenMatrix; 2]) -> (FloatTensor<Self>, FloatTensor<Self>);
     /// With three.
     fn linear_stored_three(
         x: FloatTensor<Self>,
-        weights: [Frozen; 3],
+        weights: [FrozenMatrix; 3],
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// Whether a tensor can take the path of [`Fused`] and [`Inference`].
+/// Whether a tensor can take the path of [`FusedOps`] and [`Inference`].
 pub(crate) fn is_fused<const R: usize>(x: &Tensor<R>) -> bool {
     x.dtype() == DType::F32 && (is_cpu(&x.device()) || on_gpu(x))
 }
@@ -200,7 +200,7 @@ pub(super) fn is_forward_fused<const R: usize>(x: &Tensor<R>) -> bool {
     is_fused(x) || matches!(x.dtype(), DType::BF16 | DType::F16) && on_gpu(x)
 }
 
-/// Whether a tensor can take the path of [`CpuFused`] and [`CpuInference`].
+/// Whether a tensor can take the path of [`CpuFusedOps`] and [`CpuInference`].
 pub(super) fn is_cpu_fused<const R: usize>(x: &Tensor<R>) -> bool {
     x.dtype() == DType::F32 && is_cpu(&x.device())
 }
@@ -289,26 +289,26 @@ pub(super) fn widest_head<const R: usize>(_x: &Tensor<R>) -> Option<usize> {
 }
 
 pub(super) fn rms_norm<const R: usize>(x: Tensor<R>, weight: Tensor<1>, eps: f64) -> Tensor<R> {
-    Tensor::from_dispatch(<Dispatch as Fused>::rms_norm(x.into_dispatch(), weight.into_dispatch(), eps))
+    Tensor::from_dispatch(<Dispatch as FusedOps>::rms_norm(x.into_dispatch(), weight.into_dispatch(), eps))
 }
 
 pub(super) fn swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
-    Tensor::from_dispatch(<Dispatch as Fused>::swiglu(gate.into_dispatch(), up.into_dispatch()))
+    Tensor::from_dispatch(<Dispatch as FusedOps>::swiglu(gate.into_dispatch(), up.into_dispatch()))
 }
 
 pub(super) fn matmul<const R: usize>(a: Tensor<R>, b: Tensor<R>) -> Tensor<R> {
-    Tensor::from_dispatch(<Dispatch as Fused>::matmul(a.into_dispatch(), b.into_dispatch()))
+    Tensor::from_dispatch(<Dispatch as FusedOps>::matmul(a.into_dispatch(), b.into_dispatch()))
 }
 
 pub(super) fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
-    Tensor::from_dispatch(<Dispatch as CpuFused>::linear(x.into_dispatch(), weight.into_dispatch()))
+    Tensor::from_dispatch(<Dispatch as CpuFusedOps>::linear(x.into_dispatch(), weight.into_dispatch()))
 }
 
 pub(super) fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
-    Tensor::from_dispatch(<Dispatch as CpuFused>::linear_transposed(x.into_dispatch(), table.into_dispatch()))
+    Tensor::from_dispatch(<Dispatch as CpuFusedOps>::linear_transposed(x.into_dispatch(), table.into_dispatch()))
 }
 
-pub(super) fn linear_stored(x: Tensor<3>, weight: Frozen) -> Tensor<3> {
+pub(super) fn linear_stored(x: Tensor<3>, weight: FrozenMatrix) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as Stores>::linear_stored(x.into_dispatch(), weight))
 }
 
@@ -324,41 +324,41 @@ pub(super) fn linear_three(x: Tensor<3>, weights: [Tensor<2>; 3]) -> [Tensor<3>;
     [a, b, c].map(Tensor::from_dispatch)
 }
 
-pub(super) fn linear_stored_two(x: Tensor<3>, weights: [Frozen; 2]) -> [Tensor<3>; 2] {
+pub(super) fn linear_stored_two(x: Tensor<3>, weights: [FrozenMatrix; 2]) -> [Tensor<3>; 2] {
     let (a, b) = <Dispatch as CpuInference>::linear_stored_two(x.into_dispatch(), weights);
     [a, b].map(Tensor::from_dispatch)
 }
 
-pub(super) fn linear_stored_three(x: Tensor<3>, weights: [Frozen; 3]) -> [Tensor<3>; 3] {
+pub(super) fn linear_stored_three(x: Tensor<3>, weights: [FrozenMatrix; 3]) -> [Tensor<3>; 3] {
     let (a, b, c) = <Dispatch as CpuInference>::linear_stored_three(x.into_dispatch(), weights);
     [a, b, c].map(Tensor::from_dispatch)
 }
 
-pub(super) fn linear_stored_back(y: Tensor<3>, weight: Frozen) -> Tensor<3> {
+pub(super) fn linear_stored_back(y: Tensor<3>, weight: FrozenMatrix) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as Stores>::linear_stored_backward(y.into_dispatch(), weight))
 }
 
 pub(super) fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
-    let out = <Dispatch as Fused>::rotate(x.into_dispatch(), cos.into_dispatch(), sin.into_dispatch(), false);
+    let out = <Dispatch as FusedOps>::rotate(x.into_dispatch(), cos.into_dispatch(), sin.into_dispatch(), false);
     Tensor::from_dispatch(out)
 }
 
 pub(super) fn softmax<const R: usize>(scores: Tensor<R>, mask: Option<Tensor<R>>) -> Tensor<R> {
     Tensor::from_dispatch(match mask {
-        Some(mask) => <Dispatch as Fused>::masked_softmax(scores.into_dispatch(), mask.into_dispatch()),
-        None => <Dispatch as Fused>::row_softmax(scores.into_dispatch()),
+        Some(mask) => <Dispatch as FusedOps>::masked_softmax(scores.into_dispatch(), mask.into_dispatch()),
+        None => <Dispatch as FusedOps>::row_softmax(scores.into_dispatch()),
     })
 }
 
 pub(super) fn attend_in_parts(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Tensor<4>, held: usize) -> Tensor<4> {
     let (q, k, v) = (q.into_dispatch(), k.into_dispatch(), v.into_dispatch());
-    Tensor::from_dispatch(<Dispatch as Fused>::attend_in_parts(q, k, v, mask.into_dispatch(), held))
+    Tensor::from_dispatch(<Dispatch as FusedOps>::attend_in_parts(q, k, v, mask.into_dispatch(), held))
 }
 
 /// With gradients, on the CPU only.
 pub(super) fn attend_tracked(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Tensor<4>) -> Tensor<4> {
     let (q, k, v) = (q.into_dispatch(), k.into_dispatch(), v.into_dispatch());
-    Tensor::from_dispatch(<Dispatch as CpuFused>::attend(q, k, v, mask.into_dispatch()))
+    Tensor::from_dispatch(<Dispatch as CpuFusedOps>::attend(q, k, v, mask.into_dispatch()))
 }
 
 /// Outside autodiff only.
@@ -371,14 +371,14 @@ pub(super) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tens
 }
 
 pub(super) fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor<1>) {
-    let (loss, hits) = <Dispatch as Fused>::head_loss(hidden.into_dispatch(), head.into_dispatch(), targets);
+    let (loss, hits) = <Dispatch as FusedOps>::head_loss(hidden.into_dispatch(), head.into_dispatch(), targets);
     (Tensor::from_dispatch(loss), Tensor::from_dispatch(hits))
 }
 
 pub(super) fn head_loss_stored(
     hidden: Tensor<2>,
     learnt: Tensor<2>,
-    stored: Frozen,
+    stored: FrozenMatrix,
     targets: Targets,
 ) -> (Tensor<1>, Tensor<1>) {
     let (hidden, learnt) = (hidden.into_dispatch(), learnt.into_dispatch());

@@ -7,14 +7,14 @@ use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{FloatDType, Shape, Slice};
 
-use super::Fused;
+use super::FusedOps;
 
 /// Positions that a part has a multiple of, where it has as many: matrix products work in such tiles.
 const TILE: usize = 64;
 
 /// q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, the mask `[B, 1, L, T]`, by which query l of L sees no slot after `T − L + l`.
 #[derive(Clone, Debug)]
-pub(super) struct Inputs<B: Fused> {
+pub(super) struct Inputs<B: FusedOps> {
     pub q: FloatTensor<B>,
     pub k: FloatTensor<B>,
     pub v: FloatTensor<B>,
@@ -24,7 +24,7 @@ pub(super) struct Inputs<B: Fused> {
 }
 
 /// What attention of some positions reads. Slots that none of them sees are left out.
-struct Part<B: Fused> {
+struct Part<B: FusedOps> {
     /// `[B, Hkv, H / Hkv · n, dh]`, scaled by `1 / √dh`.
     q: FloatTensor<B>,
     k: FloatTensor<B>,
@@ -35,16 +35,16 @@ struct Part<B: Fused> {
     slots: usize,
 }
 
-fn cut<B: Fused>(x: &FloatTensor<B>, axis: usize, range: &Range<usize>) -> FloatTensor<B> {
+fn cut<B: FusedOps>(x: &FloatTensor<B>, axis: usize, range: &Range<usize>) -> FloatTensor<B> {
     let some = |i| if i == axis { Slice::from(range.clone()) } else { Slice::full() };
     B::float_slice(x.clone(), &(0..x.shape().num_dims()).map(some).collect::<Vec<_>>())
 }
 
-fn reshaped<B: Fused>(x: FloatTensor<B>, shape: [usize; 4]) -> FloatTensor<B> {
+fn reshaped<B: FusedOps>(x: FloatTensor<B>, shape: [usize; 4]) -> FloatTensor<B> {
     B::float_reshape(x, Shape::new(shape))
 }
 
-impl<B: Fused> Inputs<B> {
+impl<B: FusedOps> Inputs<B> {
     fn scale(&self) -> f64 {
         1.0 / (self.q.shape()[3] as f64).sqrt()
     }
@@ -89,7 +89,7 @@ impl<B: Fused> Inputs<B> {
 }
 
 /// `softmax(q·k / √dh + mask) v`, `[B, L, H, dh]`.
-pub(super) fn forward<B: Fused>(inputs: &Inputs<B>) -> FloatTensor<B> {
+pub(super) fn forward<B: FusedOps>(inputs: &Inputs<B>) -> FloatTensor<B> {
     let z = |positions: Range<usize>| {
         let Part { v, pattern, .. } = inputs.part(positions.clone());
         inputs.apart(B::matmul(inputs.rows(pattern), v), &positions)
@@ -98,7 +98,7 @@ pub(super) fn forward<B: Fused>(inputs: &Inputs<B>) -> FloatTensor<B> {
 }
 
 /// Gradients of q, k and v, as far as they are wanted, from that of the output.
-pub(super) fn backward<B: Fused>(
+pub(super) fn backward<B: FusedOps>(
     inputs: &Inputs<B>,
     grad: &FloatTensor<B>,
     wanted: [bool; 3],
@@ -130,12 +130,12 @@ pub(super) fn backward<B: Fused>(
 }
 
 /// A gradient `[B, Hkv, T, dh]` that parts add to the first slots of, in f32 whatever its own type.
-struct Sum<B: Fused> {
+struct Sum<B: FusedOps> {
     so_far: FloatTensor<B>,
     dtype: FloatDType,
 }
 
-impl<B: Fused> Sum<B> {
+impl<B: FusedOps> Sum<B> {
     fn like(x: &FloatTensor<B>) -> Self {
         let so_far = B::float_zeros(x.shape(), &x.device(), FloatDType::F32);
         Self { so_far, dtype: x.dtype().into() }

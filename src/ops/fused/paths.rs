@@ -2,7 +2,7 @@
 //! 1e-6 of the sum without signs.
 
 use super::attend::{Heads, Scale, Sizes, attend, padded};
-use super::attend_gradient::Attended;
+use super::attend_gradient::AttentionPass;
 use super::kernels;
 use super::product::{rows_times, rows_times_transposed};
 use super::simd::LANES;
@@ -11,7 +11,7 @@ use super::stored_back::rows_through_stored;
 use super::stored_many::many_rows_times_stored;
 use crate::ops::AdamW;
 use crate::ops::cpu::tests::with_each;
-use crate::ops::stored::{Format, Stored};
+use crate::ops::stored::{Format, StoredMatrix};
 
 fn drawn(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.0 - 1.0).collect()
@@ -61,7 +61,7 @@ fn products_of_few_rows() {
 fn products_with_stored_matrices() {
     for format in Format::ALL {
         let [k, n] = [512, 70];
-        let w = Stored::drawn(format, n, k);
+        let w = StoredMatrix::drawn(format, n, k);
         let floats = w.widened_range(0..n);
         same(&format!("{format:?}, widened"), || w.widened_range(0..n));
         for m in [1, 3, 40] {
@@ -73,7 +73,7 @@ fn products_with_stored_matrices() {
         }
     }
     let [m, k, n] = [40, 96, 20];
-    let (x, w) = (drawn(m * k, 1), Stored::drawn(Format::Bf16, n, k).rounding_inputs());
+    let (x, w) = (drawn(m * k, 1), StoredMatrix::drawn(Format::Bf16, n, k).rounding_inputs());
     let wide = rows_times_transposed(&sizes(&x), &sizes(&w.widened_range(0..n)), [k, n]);
     close("rounded inputs", &wide, || many_rows_times_stored(&x, [&w]).concat());
 }
@@ -99,7 +99,7 @@ fn attention_and_its_gradients() {
             let (mut out, mut scales) = (vec![0.0; q.len()], vec![[0.0; 2]; batch * positions * heads]);
             let (keys, values) = (heads_of(&across, width, room), heads_of(&v, slots, width));
             attend(&q, &keys, &values, &mask, sizes, &mut out, &mut scales);
-            let attended = Attended {
+            let attended = AttentionPass {
                 q: &q,
                 keys: heads_of(&k, slots, width),
                 values,

@@ -46,7 +46,7 @@ pub(super) struct Matrix<'a> {
 
 /// A matrix that is used as its transpose.
 #[derive(Clone, Copy)]
-pub(super) struct Transposed<'a>(pub Matrix<'a>);
+pub(super) struct Transpose<'a>(pub Matrix<'a>);
 
 /// Adds x `[M, K]` · w `[K, N]` to the M pieces of `out`, which are N values long.
 pub(super) fn times(x: impl Left, w: Matrix, depth: usize, out: &mut [&mut [f32]]) {
@@ -81,7 +81,7 @@ impl Left for Matrix<'_> {
     }
 }
 
-impl Left for Transposed<'_> {
+impl Left for Transpose<'_> {
     #[inline(always)]
     fn rows<const R: usize>(self, first: usize, part: Range<usize>) -> impl Rows<R> {
         let Matrix { values, step } = self.0;
@@ -493,7 +493,7 @@ mod tests {
             close(&plain, naive(&x, |j, c| w[j * n + c], [m, k, n]));
             let (across, mut again) = (turned(&x, k), vec![0.0; m * n]);
             let mut pieces: Vec<&mut [f32]> = again.chunks_exact_mut(n).collect();
-            let across = Transposed(Matrix { values: &across, step: m });
+            let across = Transpose(Matrix { values: &across, step: m });
             times(across, Matrix { values: &w, step: n }, k, &mut pieces);
             close(&again, naive(&x, |j, c| w[j * n + c], [m, k, n]));
             let transposed = rows_times_transposed(&x, &w, [k, n]);

@@ -11,7 +11,7 @@ use super::product::{deal, products, soon};
 use super::stored_bf16;
 use crate::ops::cpu::dispatch;
 use crate::ops::stored::formats::{Layout, PIECE, cut_short, with_layout};
-use crate::ops::stored::{Part, Stored};
+use crate::ops::stored::{Part, StoredMatrix};
 
 /// Rows of the matrix that are worked on together.
 const TOGETHER: usize = 4;
@@ -23,9 +23,9 @@ const LINE: usize = 64;
 const AHEAD: usize = 8 << 10;
 
 /// x `[M, K]` · each wᵀ with w `[N, K]` → its output `[M, N]`; dealt to threads together.
-pub(super) fn rows_times_stored<const P: usize>(x: &[f32], weights: [&Stored; P]) -> [Vec<f32>; P] {
+pub(super) fn rows_times_stored<const P: usize>(x: &[f32], weights: [&StoredMatrix; P]) -> [Vec<f32>; P] {
     let depth = weights.first().map_or(1, |w| w.width());
-    let (rows, columns) = (x.len() / depth, weights.map(Stored::rows));
+    let (rows, columns) = (x.len() / depth, weights.map(StoredMatrix::rows));
     let mut outs = columns.map(|columns| vec![0.0; rows * columns]);
     let mut rounded = vec![];
     let x = if weights.iter().any(|w| w.rounds_inputs()) {
@@ -179,12 +179,12 @@ mod tests {
                 }
                 // Rows added later are floats: two formats in one product.
                 let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9.0 - 3.0).collect();
-                let w = Stored::drawn(format, n, k).with_rows(&more).unwrap();
+                let w = StoredMatrix::drawn(format, n, k).with_rows(&more).unwrap();
                 let x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
                 let [ours] = rows_times_stored(&x, [&w]);
                 let wide = rows_times_transposed(&x, &w.widened_range(0..n + 2), [k, n + 2]);
                 assert_eq!(ours, wide, "{format:?}, {m}x{k}x{n}");
-                let beside = Stored::drawn(Format::F32, 3, k);
+                let beside = StoredMatrix::drawn(Format::F32, 3, k);
                 let [_, among] = rows_times_stored(&x, [&beside, &w]);
                 assert_eq!(among, wide, "{format:?}, {m}x{k}x{n}, beside another matrix");
             }

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use super::product::{Matrix, soon, times};
 use super::stored_many::{rows_of, taken};
-use crate::ops::stored::{Part, Stored};
+use crate::ops::stored::{Part, StoredMatrix};
 
 /// Columns of W go to threads in multiples of this: whole blocks of every format.
 const GRAIN: usize = 256;
@@ -28,7 +28,7 @@ const AHEAD: usize = 2;
 const LINE: usize = 64;
 
 /// y `[M, N]` · W → `[M, K]`; columns of the output are dealt to threads.
-pub(super) fn rows_through_stored(y: &[f32], weight: &Stored) -> Vec<f32> {
+pub(super) fn rows_through_stored(y: &[f32], weight: &StoredMatrix) -> Vec<f32> {
     let (height, width) = (weight.rows(), weight.width());
     let mut out = vec![0.0; y.len() / height * width];
     let mut left = rows_of(&mut out, width);
@@ -78,7 +78,7 @@ mod tests {
                 }
                 // Two parts: rows of the format, and floats behind them.
                 let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9000.0 - 0.3).collect();
-                let w = Stored::drawn(format, n, k).with_rows(&more).unwrap();
+                let w = StoredMatrix::drawn(format, n, k).with_rows(&more).unwrap();
                 let y: Vec<f32> = (0..m * (n + 2)).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
                 let ours = rows_through_stored(&y, &w);
                 let wide = w.widened_range(0..n + 2);

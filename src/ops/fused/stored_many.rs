@@ -16,7 +16,7 @@ use super::many::ROWS;
 use super::stored_bf16;
 use super::turn::turn;
 use crate::ops::cpu::dispatch;
-use crate::ops::stored::{Format, Part, Stored};
+use crate::ops::stored::{Format, Part, StoredMatrix};
 
 /// Values of the matrix that a thread holds as floats at once: they stay in its cache.
 const WIDE: usize = 1 << 18;
@@ -33,7 +33,7 @@ const SLAB: usize = 96;
 const EIGHT: usize = 8;
 
 /// x `[M, K]` · each wᵀ with w `[N, K]` → its output `[M, N]`; dealt to threads together.
-pub(super) fn many_rows_times_stored<const P: usize>(x: &[f32], weights: [&Stored; P]) -> [Vec<f32>; P] {
+pub(super) fn many_rows_times_stored<const P: usize>(x: &[f32], weights: [&StoredMatrix; P]) -> [Vec<f32>; P] {
     let depth = weights.first().map_or(1, |w| w.width());
     let mut outs = weights.map(|w| vec![0.0; x.len() / depth * w.rows()]);
     let mut pieces = vec![];
@@ -44,7 +44,7 @@ pub(super) fn many_rows_times_stored<const P: usize>(x: &[f32], weights: [&Store
     let panels = Panels::new(x, depth, rounds, &pieces);
     // A thread takes the next piece when it has done one, large ones first: pieces of q, k and v are of several sizes.
     pieces.sort_by_key(|piece| Reverse(piece.rows.len()));
-    pieces.into_iter().par_bridge().for_each_init(Held::default, |held, piece| piece.fill(&panels, held));
+    pieces.into_iter().par_bridge().for_each_init(Scratch::default, |held, piece| piece.fill(&panels, held));
     outs
 }
 
@@ -86,7 +86,7 @@ struct Piece<'a, 'o> {
 
 /// What a thread holds while it works on a piece.
 #[derive(Default)]
-struct Held {
+struct Scratch {
     /// Rows of the matrix as floats.
     wide: Vec<f32>,
     /// Their products with a panel.
@@ -94,7 +94,7 @@ struct Held {
 }
 
 impl Piece<'_, '_> {
-    fn fill(self, panels: &Panels, held: &mut Held) {
+    fn fill(self, panels: &Panels, held: &mut Scratch) {
         let Self { part, depth, rows, in_pairs, mut out } = self;
         let wide = if in_pairs { &[] } else { part.widened(rows.clone(), depth, &mut held.wide) };
         held.out.resize(rows.len() * PANEL, 0.0);
@@ -113,7 +113,7 @@ impl Piece<'_, '_> {
 }
 
 /// Cuts a matrix and its output `[M, N]` into pieces, as many as there are threads or more.
-fn cut<'a, 'o>(out: &'o mut [f32], weight: &'a Stored) -> Vec<Piece<'a, 'o>> {
+fn cut<'a, 'o>(out: &'o mut [f32], weight: &'a StoredMatrix) -> Vec<Piece<'a, 'o>> {
     let depth = weight.width();
     let share = weight.rows().div_ceil(rayon::current_num_threads());
     let most = (WIDE / depth).min(share).max(1);
@@ -259,7 +259,7 @@ mod tests {
             [[1, 256, 1], [33, 41, 5], [64, 512, 130], [100, 768, 67], [37, 1025, 600], [70, 1, 20], [20, 389, 13]]
         {
             let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9000.0 - 0.3).collect();
-            let plain = Stored::drawn(Format::Bf16, n, k).with_rows(&more).unwrap();
+            let plain = StoredMatrix::drawn(Format::Bf16, n, k).with_rows(&more).unwrap();
             let w = plain.clone().rounding_inputs();
             let mut x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 10_007) as f32 / 5000.0 - 1.0).collect();
             let [[ours], [few]] = [many_rows_times_stored(&x, [&w]), rows_times_stored(&x, [&w])];
@@ -287,9 +287,9 @@ mod tests {
                     continue;
                 }
                 let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9000.0 - 0.3).collect();
-                let w = Stored::drawn(format, n, k).with_rows(&more).unwrap();
+                let w = StoredMatrix::drawn(format, n, k).with_rows(&more).unwrap();
                 let x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
-                let [ours, beside] = many_rows_times_stored(&x, [&w, &Stored::drawn(Format::F16, 9, k)]);
+                let [ours, beside] = many_rows_times_stored(&x, [&w, &StoredMatrix::drawn(Format::F16, 9, k)]);
                 let wide = w.widened_range(0..n + 2);
                 let size = |x: &[f32]| x.iter().map(|x| x.abs()).collect::<Vec<_>>();
                 let expected = rows_times_transposed(&x, &wide, [k, n + 2]);

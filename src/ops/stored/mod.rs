@@ -41,13 +41,13 @@ impl Part {
 
 /// A frozen matrix `[rows, width]` as its file stores it. Rows that were added later are floats.
 #[derive(Clone)]
-pub struct Stored {
+pub struct StoredMatrix {
     width: usize,
     parts: Vec<Part>,
     rounds_inputs: bool,
 }
 
-impl std::fmt::Debug for Stored {
+impl std::fmt::Debug for StoredMatrix {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let formats: Vec<Format> = self.parts.iter().map(|part| part.format).collect();
         f.debug_struct("Stored").field("shape", &[self.rows(), self.width]).field("formats", &formats).finish()
@@ -57,7 +57,7 @@ impl std::fmt::Debug for Stored {
 /// Values that one thread widens at a time.
 const SHARE: usize = 1 << 16;
 
-impl Stored {
+impl StoredMatrix {
     /// # Errors
     /// Bytes that do not fill the shape, and a value that is not finite: every product with it would be noise.
     pub fn new(format: Format, [rows, width]: [usize; 2], bytes: Vec<u8>) -> Result<Self> {
@@ -212,23 +212,24 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut values = vec![1.0; 3 * 40];
             values[2 * 40 + 39] = bad;
-            let said = Stored::new(Format::F16, [3, 40], f16(&values)).unwrap_err().to_string();
+            let said = StoredMatrix::new(Format::F16, [3, 40], f16(&values)).unwrap_err().to_string();
             assert!(said.contains("row 2") && said.contains("not finite"), "{said}");
             // A block whose scale is no number.
             let mut block = f16(&[bad]);
             block.extend([1; 32]);
-            assert!(Stored::new(Format::Q8_0, [1, 32], block).is_err());
+            assert!(StoredMatrix::new(Format::Q8_0, [1, 32], block).is_err());
         }
-        assert!(Stored::new(Format::F16, [3, 40], f16(&[1.0; 120])).is_ok());
-        assert!(Stored::new(Format::Bf16, [3, 40], vec![0; 239]).is_err(), "a byte is missing");
-        assert!(Stored::new(Format::Q8_0, [1, 40], vec![0; 34]).is_err(), "not whole blocks");
+        assert!(StoredMatrix::new(Format::F16, [3, 40], f16(&[1.0; 120])).is_ok());
+        assert!(StoredMatrix::new(Format::Bf16, [3, 40], vec![0; 239]).is_err(), "a byte is missing");
+        assert!(StoredMatrix::new(Format::Q8_0, [1, 40], vec![0; 34]).is_err(), "not whole blocks");
     }
 
     #[test]
     fn rows_are_cut_and_added() {
         let bytes: Vec<u8> =
             (0..5).flat_map(|row| [0_u8, 0x3f].repeat(3).into_iter().map(move |b| b + row % 2)).collect();
-        let stored = Stored::new(Format::Bf16, [5, 3], bytes).unwrap().cut(4).with_rows(&[7.0, 8.0, 9.0]).unwrap();
+        let stored =
+            StoredMatrix::new(Format::Bf16, [5, 3], bytes).unwrap().cut(4).with_rows(&[7.0, 8.0, 9.0]).unwrap();
         assert_eq!(stored.rows(), 5);
         assert_eq!(stored.widened(&[4, 0]).unwrap(), [7.0, 8.0, 9.0, 0.5, 0.5, 0.5]);
         let all = stored.widened_range(0..5);

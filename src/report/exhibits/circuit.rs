@@ -10,7 +10,7 @@ use crate::report::figures::{Figure, Link, Network, Node};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
 use crate::report::places;
-use crate::schema::{Circuit, CircuitRow, EdgeRow, Form, Named};
+use crate::schema::{Circuit, CircuitRow, EdgeRow, Form, RowFile};
 
 pub(super) const EXHIBITS: &[Exhibit] =
     &[Exhibit { covers: true, draw, ..Exhibit::of("fig:circuit", &[EdgeRow::NAME]) }];

@@ -6,7 +6,7 @@ use anyhow::Result;
 use super::Exhibit;
 use crate::report::folder::Folder;
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
-use crate::schema::{InterventionRow, KnownValueRow, NORMAL, Named, Steps};
+use crate::schema::{InterventionRow, KnownValueRow, NORMAL, RowFile, Steps};
 use crate::stats::{Estimate, LEVEL};
 
 pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::of("tab:dependence", &[InterventionRow::NAME]) }];

@@ -6,7 +6,7 @@ use crate::report::cells::Cells;
 use crate::report::figures::{Axis, Figure, Line, LineChart};
 use crate::report::folder::{Folder, called};
 use crate::report::paper::Paper;
-use crate::schema::{ExitGroup, ExitRow, Named};
+use crate::schema::{ExitGroup, ExitRow, RowFile};
 use crate::stats::Estimate;
 
 const SOURCES: &[&str] = &[ExitRow::NAME];

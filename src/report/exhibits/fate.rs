@@ -10,7 +10,7 @@ use crate::report::folder::Folder;
 use crate::report::paper::Paper;
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
 use crate::report::verdicts::shown_p;
-use crate::schema::{Compared, FateCell, FateRow, FateTest, Law, Named, fate_tests, law, runs};
+use crate::schema::{ComparisonPoint, FateCell, FateRow, FateTest, Law, RowFile, fate_tests, law, runs};
 use crate::stats::{Estimate, holm, mean_of_runs, sign_flip};
 
 const SOURCES: &[&str] = &[FateRow::NAME];
@@ -37,8 +37,8 @@ const LAW: &str = "A mark is a run. Left of 0 a block hurts at the start, right 
 /// `<accuracy|with_block|switch_rate>` by `end` or `equal`: the change under `full_bptt` less that under `segmented`, budget 30.
 fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     let compared = match column {
-        "end" => Compared::AtTheEnd,
-        "equal" => Compared::AtEqualDistance,
+        "end" => ComparisonPoint::AtTheEnd,
+        "equal" => ComparisonPoint::AtEqualDistance,
         _ => return None,
     };
     let tests = fate_tests(cells.folder.rows(""), compared).ok()?;
@@ -106,7 +106,9 @@ fn tests(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let columns = columns.map(|(name, kind)| Heading::new(name, kind)).into();
     let mut table = Table::new(exhibit.label, "What the study was written to test", columns);
     table.note = TESTS.to_owned();
-    for (compared, at) in [(Compared::AtTheEnd, "at the end"), (Compared::AtEqualDistance, "at equal distance")] {
+    for (compared, at) in
+        [(ComparisonPoint::AtTheEnd, "at the end"), (ComparisonPoint::AtEqualDistance, "at equal distance")]
+    {
         // Rows of other seeds or modes have no such test.
         let Ok(tests) = fate_tests(rows, compared) else { continue };
         let p: Vec<f64> = tests.iter().map(FateTest::p).collect::<Result<_>>()?;
@@ -166,7 +168,7 @@ fn signs(law: &Law) -> (usize, usize) {
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let rows = folder.rows::<FateRow>("");
     let run = |(budget, mode): (usize, &'static str)| {
-        let runs = runs(rows, Compared::AtTheEnd, (mode, budget)).ok()?;
+        let runs = runs(rows, ComparisonPoint::AtTheEnd, (mode, budget)).ok()?;
         let mark =
             |[start, end]: [&FateRow; 2]| Some(Point::bare(start.benefit()?, end.switch_rate - start.switch_rate));
         Some(Line::scatter(&format!("{mode}, budget {budget}"), runs.into_iter().filter_map(mark).collect()))

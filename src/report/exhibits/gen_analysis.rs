@@ -2,7 +2,7 @@
 
 use super::{Exhibit, Layout};
 use crate::report::cells::{Cells, mean};
-use crate::schema::{Named, OutcomeRow, ResponseRow};
+use crate::schema::{OutcomeRow, ResponseRow, RowFile};
 use crate::stats::Estimate;
 
 pub(super) const EXHIBITS: &[Exhibit] = &[

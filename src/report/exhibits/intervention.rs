@@ -5,7 +5,7 @@ use crate::report::cells::{Cells, intervention_row};
 use crate::report::figures::{Axis, BarChart, BarSeries, Figure};
 use crate::report::folder::{Folder, called, distinct, sound};
 use crate::report::paper::Paper;
-use crate::schema::{InterventionRow, KnownValueRow, NORMAL, Named};
+use crate::schema::{InterventionRow, KnownValueRow, NORMAL, RowFile};
 use crate::stats::Estimate;
 
 const SOURCES: &[&str] = &[InterventionRow::NAME];

@@ -6,7 +6,7 @@ use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};
 use crate::report::folder::{Folder, called};
 use crate::report::paper::Paper;
-use crate::schema::{InterventionRow, Named, Steps};
+use crate::schema::{InterventionRow, RowFile, Steps};
 
 const SOURCES: &[&str] = &[InterventionRow::NAME];
 

@@ -7,7 +7,7 @@ use crate::report::cells::Cells;
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, called, distinct, sound};
 use crate::report::paper::Paper;
-use crate::schema::{At, InterventionRow, Later, NORMAL, Named, Steps};
+use crate::schema::{At, InterventionRow, Later, NORMAL, RowFile, Steps};
 use crate::stats::Estimate;
 
 /// Rows of single steps lie in a file of their own where a run named no `all`.

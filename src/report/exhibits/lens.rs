@@ -7,7 +7,7 @@ use crate::report::cells::Cells;
 use crate::report::figures::{Figure, HeatMap};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
-use crate::schema::{JacobianLensRow, Lens, LensRow, Named, Opening, Transport};
+use crate::schema::{JacobianLensRow, Lens, LensRow, Opening, RowFile, Transport};
 use crate::stats::Estimate;
 
 const SOURCES: &[&str] = &[LensRow::NAME];

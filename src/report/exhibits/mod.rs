@@ -177,7 +177,7 @@ pub struct Drawing {
 }
 
 /// A figure of the paper that the rows do not suffice for.
-pub struct Undrawn {
+pub struct MissingFigure {
     pub label: String,
     pub title: String,
     /// Why, and which rows would do.
@@ -185,7 +185,7 @@ pub struct Undrawn {
 }
 
 /// Every figure of the folder, the paper's first, and those of the paper's that lack rows.
-pub(super) fn drawings(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<Undrawn>) {
+pub(super) fn drawings(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<MissingFigure>) {
     let (mut drawn, mut undrawn) = (vec![], vec![]);
     for figure in &paper.figures {
         let exhibit = of(&figure.label);
@@ -193,7 +193,7 @@ pub(super) fn drawings(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<Und
         if found.is_empty() {
             let needs = exhibit.map_or_else(String::new, Exhibit::needs);
             let reason = if figure.diagram { "a diagram, no data".into() } else { format!("no rows: {needs}") };
-            undrawn.push(Undrawn { label: figure.label.clone(), title: figure.title.clone(), reason });
+            undrawn.push(MissingFigure { label: figure.label.clone(), title: figure.title.clone(), reason });
         }
         drawn.append(&mut found);
     }

@@ -9,7 +9,7 @@ use crate::report::generic::{Of, table};
 use crate::report::tables::Table;
 use crate::schema::{
     AttentionRow, AttributionRow, CalibrationRow, Component, DecodedTraceRow, DirectLogitRow, HeadPatchRow,
-    JacobianLensRow, KnownValueRow, Named, PartSwapRow, PassRow, PatternRow, PhaseChangeRow, PositionRow,
+    JacobianLensRow, KnownValueRow, PartSwapRow, PassRow, PatternRow, PhaseChangeRow, PositionRow, RowFile,
     SwitchProblemRow, TeacherForcedRow, TokenLensRow, columns,
 };
 
@@ -102,7 +102,7 @@ const ON_THE_PAGE: &[&str] = &[
 impl Exhibit {
     /// A table of the rows that are kept, with these columns. Of several sources a later one counts for checkpoints that the
     /// earlier have nothing of.
-    pub(super) fn of_rows<R: Named>(
+    pub(super) fn of_rows<R: RowFile>(
         &self,
         folder: &Folder,
         title: &str,

@@ -6,7 +6,7 @@ use crate::report::figures::{Figure, HeatMap};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
 use crate::report::places;
-use crate::schema::{Axis, Component, Form, HeadPatchRow, Named, PatchMode, PatchRow};
+use crate::schema::{Axis, Component, Form, HeadPatchRow, PatchMode, PatchRow, RowFile};
 use crate::stats::Estimate;
 
 pub(super) const EXHIBITS: &[Exhibit] = &[

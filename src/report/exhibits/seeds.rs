@@ -6,7 +6,7 @@ use anyhow::Result;
 use super::Exhibit;
 use crate::report::folder::{Folder, distinct};
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
-use crate::schema::{Named, PhaseRow};
+use crate::schema::{PhaseRow, RowFile};
 use crate::stats::{APART, Estimate, lie_apart, mean_of_runs};
 
 pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::of("tab:seeds", &[PhaseRow::NAME]) }];

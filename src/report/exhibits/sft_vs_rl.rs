@@ -2,7 +2,7 @@
 
 use super::{Exhibit, Layout};
 use crate::report::folder::Folder;
-use crate::schema::{AccuracyRow, Named, PhaseRow};
+use crate::schema::{AccuracyRow, PhaseRow, RowFile};
 
 /// Rows of groups, and a run's own of its phases.
 pub(super) const SOURCES: &[&str] = &[AccuracyRow::NAME, PhaseRow::NAME];

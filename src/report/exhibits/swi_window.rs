@@ -6,7 +6,7 @@ use crate::report::cells::Cells;
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, called};
 use crate::report::paper::Paper;
-use crate::schema::{Named, WindowRow};
+use crate::schema::{RowFile, WindowRow};
 use crate::stats::Estimate;
 
 const SOURCES: &[&str] = &[WindowRow::NAME];

@@ -3,7 +3,7 @@
 use super::{Exhibit, Layout};
 use crate::report::cells::Cells;
 use crate::report::folder::Folder;
-use crate::schema::{Event, Named, TeacherForcedRow};
+use crate::schema::{Event, RowFile, TeacherForcedRow};
 use crate::stats::Estimate;
 
 pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {

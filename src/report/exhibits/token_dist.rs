@@ -3,7 +3,7 @@
 use super::Exhibit;
 use crate::report::figures::{Axis, Ecdf, Figure, Histogram};
 use crate::report::folder::{Folder, called};
-use crate::schema::{Named, OutcomeRow};
+use crate::schema::{OutcomeRow, RowFile};
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
     Exhibit {

@@ -9,7 +9,7 @@ use super::Exhibit;
 use crate::report::folder::Folder;
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
 use crate::report::verdicts::shown_p;
-use crate::schema::{Named, OutcomeRow};
+use crate::schema::{OutcomeRow, RowFile};
 use crate::stats::{Estimate, Flips, LEVEL, accuracy, holm};
 
 pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::of("tab:versus", &[OutcomeRow::NAME]) }];

@@ -62,9 +62,9 @@ fn draw<DB: DrawingBackend>(scene: &Scene, area: DrawingArea<DB, Shift>, backend
     area.present().map_err(failed)
 }
 
-type Drawn<DB> = Result<(), plotters::drawing::DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
+type DrawResult<DB> = Result<(), plotters::drawing::DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
-fn draw_shape<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, shape: &Shape, backend: Backend) -> Drawn<DB> {
+fn draw_shape<DB: DrawingBackend>(area: &DrawingArea<DB, Shift>, shape: &Shape, backend: Backend) -> DrawResult<DB> {
     let k = backend.scale;
     let px = |(x, y): At| ((x * k).round() as i32, (y * k).round() as i32);
     let all = |points: &[At]| points.iter().map(|&p| px(p)).collect::<Vec<_>>();

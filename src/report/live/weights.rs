@@ -39,7 +39,7 @@ impl Exact {
 }
 
 /// Weights in the form that `decoder.js` reads.
-pub(super) struct Packed {
+pub(super) struct PageWeights {
     /// `[[name, shape], …]` in the order of the numbers.
     pub index: Value,
     pub base64: String,
@@ -55,7 +55,7 @@ pub(super) fn count(file: &Path, most: usize) -> Result<usize> {
     Ok(opened(file, &bytes)?.tensors().iter().map(|(_, view)| view.shape().iter().product::<usize>()).sum())
 }
 
-pub(super) fn pack(file: &Path, exact: Exact) -> Result<Packed> {
+pub(super) fn pack(file: &Path, exact: Exact) -> Result<PageWeights> {
     let bytes = read(file)?;
     let (mut index, mut floats) = (vec![], vec![]);
     for (name, view) in opened(file, &bytes)?.tensors() {
@@ -71,7 +71,7 @@ pub(super) fn pack(file: &Path, exact: Exact) -> Result<Packed> {
         index.push(json!([name, view.shape()]));
     }
     let planes: Vec<u8> = (0..4).flat_map(|plane| floats.iter().map(move |x| x.to_le_bytes()[plane])).collect();
-    Ok(Packed { index: index.into(), base64: zipped(&planes)? })
+    Ok(PageWeights { index: index.into(), base64: zipped(&planes)? })
 }
 
 /// Gzip in base64.

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::escape::{prose, text};
 use crate::report::claims_list::{count, counted, in_paper};
-use crate::report::verdicts::{READING, Tested, Verdict};
+use crate::report::verdicts::{READING, TestedClaim, Verdict};
 
 pub(super) fn class(verdict: Verdict) -> &'static str {
     match verdict {
@@ -26,7 +26,7 @@ fn mark(verdict: Verdict) -> &'static str {
 }
 
 /// One bar of all verdicts, and under it, folded, every claim.
-pub(super) fn html(claims: &[Tested<'_>], id: &str) -> String {
+pub(super) fn html(claims: &[TestedClaim<'_>], id: &str) -> String {
     let mut bar = String::new();
     for v in Verdict::ALL.into_iter().filter(|v| count(claims, *v) > 0) {
         let _ = write!(
@@ -46,7 +46,7 @@ pub(super) fn html(claims: &[Tested<'_>], id: &str) -> String {
 }
 
 /// All claims; those of one text stand under it together.
-fn list(claims: &[Tested<'_>], id: &str) -> String {
+fn list(claims: &[TestedClaim<'_>], id: &str) -> String {
     let mut out = String::from("<div class=\"filter\" role=\"group\" aria-label=\"Show claims\" hidden>");
     for v in Verdict::ALL {
         let _ = write!(

@@ -7,14 +7,15 @@ use super::missing;
 use crate::report::figures::Figure;
 use crate::report::paper::Paper;
 use crate::report::recipes::Recipe;
-use crate::report::render::{Drawn, Rendered};
+use crate::report::render::{RenderedFigure, Rendering};
 
-pub(super) fn html(paper: &Paper, r: &Rendered<'_>, recipes: &[(&'static str, Recipe)]) -> String {
+pub(super) fn html(paper: &Paper, r: &Rendering<'_>, recipes: &[(&'static str, Recipe)]) -> String {
     if r.figures.is_empty() && r.undrawn.is_empty() {
         return String::new();
     }
     // Broad ones stand below: between the others they would leave a hole in one of the two columns.
-    let (broad, narrow): (Vec<&Drawn>, Vec<&Drawn>) = r.figures.iter().partition(|drawn| drawn.drawing.columns > 1);
+    let (broad, narrow): (Vec<&RenderedFigure>, Vec<&RenderedFigure>) =
+        r.figures.iter().partition(|drawn| drawn.drawing.columns > 1);
     let heights: Vec<f64> = narrow.iter().map(|drawn| height(&drawn.svg)).collect();
     let columns = balanced(&heights).map(|places| {
         let shown = |place: &usize| figure(paper, r, narrow[*place], &format!(" style=\"order: {place}\""));
@@ -64,7 +65,7 @@ fn balanced(heights: &[f64]) -> [Vec<usize>; 2] {
     columns
 }
 
-fn figure(paper: &Paper, r: &Rendered<'_>, drawn: &Drawn, place: &str) -> String {
+fn figure(paper: &Paper, r: &Rendering<'_>, drawn: &RenderedFigure, place: &str) -> String {
     let d = &drawn.drawing;
     let words = if r.claims.is_empty() { "" } else { paper.block(&d.label).map_or("", |b| b.words.as_str()) };
     let theirs =

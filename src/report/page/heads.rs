@@ -8,7 +8,7 @@ use super::escape::text;
 use crate::report::folder::{Folder, called, sound};
 use crate::report::places;
 use crate::report::render_table::number;
-use crate::schema::{AttributionRow, Component, Form, HeadPatchRow, Named, PatchMode};
+use crate::schema::{AttributionRow, Component, Form, HeadPatchRow, PatchMode, RowFile};
 use crate::stats::Estimate;
 
 const INTRODUCTION: &str = "<p class=\"note\">Two problems that differ in a value are run. In each cell the output of one head (columns H0, \
@@ -25,7 +25,7 @@ const FULL: f64 = 0.5;
 type Cell<'a> = (usize, Component, Option<usize>, &'a str, Option<usize>);
 
 #[derive(Default)]
-struct Known<'a> {
+struct NodeRows<'a> {
     patched: BTreeMap<PatchMode, &'a HeadPatchRow>,
     predicted: Vec<&'a AttributionRow>,
 }
@@ -65,9 +65,9 @@ pub(super) fn html(folder: &Folder, id: &str) -> String {
 }
 
 /// Heads and MLPs; what the whole stream does at a place is a figure's matter.
-fn cells<'a>(folder: &'a Folder, checkpoint: &str, form: Form) -> BTreeMap<Cell<'a>, Known<'a>> {
+fn cells<'a>(folder: &'a Folder, checkpoint: &str, form: Form) -> BTreeMap<Cell<'a>, NodeRows<'a>> {
     let node = |component| matches!(component, Component::Head | Component::Mlp);
-    let mut out: BTreeMap<Cell, Known> = BTreeMap::new();
+    let mut out: BTreeMap<Cell, NodeRows> = BTreeMap::new();
     for row in folder.rows::<HeadPatchRow>(checkpoint).iter().filter(|r| r.form == form && node(r.component)) {
         let cell = (row.layer, row.component, row.head, row.place.as_str(), row.back);
         out.entry(cell).or_default().patched.insert(row.mode, row);
@@ -80,7 +80,7 @@ fn cells<'a>(folder: &'a Folder, checkpoint: &str, form: Form) -> BTreeMap<Cell<
 }
 
 /// A small grid a place, in the order in which places are met.
-fn grids(cells: &BTreeMap<Cell, Known>) -> String {
+fn grids(cells: &BTreeMap<Cell, NodeRows>) -> String {
     let mut places: Vec<(&str, Option<usize>)> = cells.keys().map(|(.., place, back)| (*place, *back)).collect();
     places.sort_by_key(|(place, back)| places::order(place, *back));
     places.dedup();
@@ -115,7 +115,7 @@ fn grids(cells: &BTreeMap<Cell, Known>) -> String {
     out
 }
 
-fn cell(node: String, known: &Known) -> String {
+fn cell(node: String, known: &NodeRows) -> String {
     let shown = known.patched.get(&PatchMode::Denoise).or_else(|| known.patched.values().next());
     let effect = shown.map_or_else(|| known.predicted.first().map(|row| row.effect), |row| Some(row.effect));
     let Some(effect) = effect.and_then(sound) else { return "<td></td>".into() };

@@ -33,7 +33,7 @@ use super::figures::fonts::font_face_css;
 use super::live::{self, Live};
 use super::paper::Paper;
 use super::recipes::Recipe;
-use super::render::Rendered;
+use super::render::Rendering;
 
 /// What tells a page of ours from somebody's own.
 pub const MARKER: &str = "<meta name=\"generator\" content=\"switchyard report\">";
@@ -60,7 +60,7 @@ const SCRIPT: &str = include_str!("script.js");
 /// The whole page; `places` say where its folders are, `live` are the models that run in it.
 pub(crate) fn html(
     paper: &Paper,
-    folders: &[Rendered<'_>],
+    folders: &[Rendering<'_>],
     recipes: &[(&'static str, Recipe)],
     places: &[String],
     live: &Live,
@@ -120,7 +120,7 @@ fn plain(name: &str) -> String {
 
 fn folder(
     paper: &Paper,
-    r: &Rendered<'_>,
+    r: &Rendering<'_>,
     recipes: &[(&'static str, Recipe)],
     id: &str,
     laboratory: &str,
@@ -176,7 +176,7 @@ fn folder(
 }
 
 /// What was left out so that rows of different origin are not mixed: a bar that nobody overlooks.
-fn mixed(r: &Rendered<'_>) -> String {
+fn mixed(r: &Rendering<'_>) -> String {
     if r.folder.mixed.is_empty() {
         return String::new();
     }
@@ -188,7 +188,7 @@ fn mixed(r: &Rendered<'_>) -> String {
 }
 
 /// Which models on which problems.
-fn facts(r: &Rendered<'_>) -> String {
+fn facts(r: &Rendering<'_>) -> String {
     if r.folder.is_calibration() {
         return "<p class=\"facts\">How often the verdicts of this workbench are right: models whose truth is known, through \
                 every experiment.</p>\n"

@@ -11,7 +11,7 @@ use crate::report::paper::{Paper, parts};
 use crate::stats::Estimate;
 
 /// A comparison that our rows could be asked.
-pub(crate) struct Tried {
+pub(crate) struct Trial {
     pub evidence: Evidence,
     /// Left and right in a few words.
     pub ours: String,
@@ -42,7 +42,7 @@ pub(crate) fn compare(
     checkpoint: &str,
     rl: bool,
     c: &Comparison,
-) -> Result<Tried, String> {
+) -> Result<Trial, String> {
     let needed: Vec<&str> =
         [&c.left, &c.right].into_iter().filter_map(Term::label).flat_map(sources).copied().collect();
     let cells = Cells { folder, checkpoint, sft: if rl { folder.before_grpo(&needed) } else { &folder.sft } };
@@ -91,7 +91,7 @@ pub(crate) fn compare(
     let of = [&c.left, &c.right].into_iter().filter_map(|term| whose(cells, term)).map(str::to_owned).collect();
     let after_sft = [&c.left, &c.right].into_iter().any(says_sft);
     let names = [&c.left, &c.right].into_iter().filter_map(Term::cell).map(str::to_owned).collect();
-    Ok(Tried {
+    Ok(Trial {
         evidence,
         ours,
         text,
@@ -102,7 +102,7 @@ pub(crate) fn compare(
     })
 }
 
-impl Tried {
+impl Trial {
     /// Whether both are one comparison of ours: the paper's two data sets, and two of its tables, may be one number here. Two
     /// rows of one table are not, however alike.
     pub(crate) fn repeats(&self, other: &Self) -> bool {

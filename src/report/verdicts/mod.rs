@@ -16,7 +16,7 @@ use super::folder::{Folder, distinct};
 use super::paper::Paper;
 use crate::schema::METRICS;
 use crate::stats::{LEVEL, holm};
-use compare::{Tried, compare};
+use compare::{Trial, compare};
 
 pub use contrast::shown_p;
 pub(crate) use contrast::{Contrast, Evidence, Test};
@@ -47,7 +47,7 @@ impl Verdict {
 
 /// A claim, on one checkpoint (or on two phases of training), with the tests behind its verdict.
 #[derive(Clone, Debug)]
-pub struct Tested<'a> {
+pub struct TestedClaim<'a> {
     pub claim: &'a Claim,
     /// Checkpoint, or `grpo_start → grpo`; empty where nothing could be tested.
     pub on: String,
@@ -62,7 +62,7 @@ pub struct Tested<'a> {
     pub calibrated: Vec<String>,
 }
 
-impl Tested<'_> {
+impl TestedClaim<'_> {
     /// The verdict in words, with its p-value and whether it is of the whole claim.
     pub(crate) fn said(&self) -> String {
         let tested = self.p.filter(|_| self.verdict != Verdict::NotTestable);
@@ -79,10 +79,10 @@ pub(crate) const READING: &str = "Each comparison has a two-sided p-value of its
     compare the checkpoint that Switch-GRPO started from with the one that it ended in.";
 
 /// What a claim says on one checkpoint, before the correction.
-struct Asked<'a> {
+struct ClaimReading<'a> {
     claim: &'a Claim,
     on: String,
-    tried: Vec<Tried>,
+    tried: Vec<Trial>,
     /// Why there are no others.
     missing: Vec<String>,
     /// What must be said of those that were tried.
@@ -90,17 +90,18 @@ struct Asked<'a> {
 }
 
 /// Tests every claim on a folder's rows. `at_scale` gives, for a label, the command that would test it on the paper's model.
-pub fn test<'a>(paper: &'a Paper, folder: &Folder, at_scale: impl Fn(&str) -> Option<String>) -> Vec<Tested<'a>> {
-    let mut all: Vec<Asked<'_>> = vec![];
+pub fn test<'a>(paper: &'a Paper, folder: &Folder, at_scale: impl Fn(&str) -> Option<String>) -> Vec<TestedClaim<'a>> {
+    let mut all: Vec<ClaimReading<'_>> = vec![];
     for claim in &paper.claims {
         if let Some(why) = untestable(claim, folder, &at_scale) {
-            all.push(Asked { claim, on: String::new(), tried: vec![], missing: vec![why], note: None });
+            all.push(ClaimReading { claim, on: String::new(), tried: vec![], missing: vec![why], note: None });
             continue;
         }
         let asked = subjects(claim, folder).into_iter().map(|checkpoint| ask(paper, claim, folder, checkpoint));
         let (some, none): (Vec<_>, Vec<_>) = asked.partition(|a| !a.tried.is_empty());
         // What can be tested nowhere is said once.
-        let nowhere = none.into_iter().take(usize::from(some.is_empty())).map(|a| Asked { on: String::new(), ..a });
+        let nowhere =
+            none.into_iter().take(usize::from(some.is_empty())).map(|a| ClaimReading { on: String::new(), ..a });
         all.extend(nowhere.chain(some));
     }
     settle(all)
@@ -139,8 +140,8 @@ fn subjects<'f>(claim: &Claim, folder: &'f Folder) -> Vec<&'f str> {
     }
 }
 
-fn ask<'a>(paper: &Paper, claim: &'a Claim, folder: &Folder, checkpoint: &str) -> Asked<'a> {
-    let (mut tried, mut missing): (Vec<Tried>, Vec<String>) = (vec![], vec![]);
+fn ask<'a>(paper: &Paper, claim: &'a Claim, folder: &Folder, checkpoint: &str) -> ClaimReading<'a> {
+    let (mut tried, mut missing): (Vec<Trial>, Vec<String>) = (vec![], vec![]);
     for comparison in claim.here() {
         match compare(paper, folder, checkpoint, claim.rl, comparison) {
             Ok(new) if tried.iter().any(|t| t.repeats(&new)) => {}
@@ -153,12 +154,12 @@ fn ask<'a>(paper: &Paper, claim: &'a Claim, folder: &Folder, checkpoint: &str) -
     let mut of = distinct(tried.iter().flat_map(|t| &t.of).map(String::as_str));
     // In the order of training.
     of.sort_by_key(|name| *name == folder.grpo);
-    Asked { claim, on: of.join(if claim.rl { " → " } else { ", " }), tried, missing, note }
+    ClaimReading { claim, on: of.join(if claim.rl { " → " } else { ", " }), tried, missing, note }
 }
 
 /// Verdicts, corrected for their number.
-fn settle(all: Vec<Asked<'_>>) -> Vec<Tested<'_>> {
-    let evidence: Vec<Option<Evidence>> = all.iter().map(Asked::evidence).collect();
+fn settle(all: Vec<ClaimReading<'_>>) -> Vec<TestedClaim<'_>> {
+    let evidence: Vec<Option<Evidence>> = all.iter().map(ClaimReading::evidence).collect();
     let p: Vec<f64> = evidence.iter().flatten().map(|e| e.two_sided()).collect();
     // Each lies in [0, 1], so Holm's correction can only fail where there is none.
     let mut adjusted = holm(&p).unwrap_or_default().into_iter();
@@ -173,12 +174,12 @@ fn settle(all: Vec<Asked<'_>>) -> Vec<Tested<'_>> {
         };
         let (ours, calibrated) = (asked.ours(), asked.calibrated());
         let tests = asked.tried.into_iter().map(|t| t.text).chain(asked.missing).chain(asked.note).collect();
-        Tested { claim: asked.claim, on: asked.on, verdict, p, ours, tests, calibrated }
+        TestedClaim { claim: asked.claim, on: asked.on, verdict, p, ours, tests, calibrated }
     });
     settled.collect()
 }
 
-impl Asked<'_> {
+impl ClaimReading<'_> {
     /// All comparisons together; none where none could be tried.
     fn evidence(&self) -> Option<Evidence> {
         let largest = self.tried.iter().map(|t| t.evidence.holds).reduce(f64::max)?;

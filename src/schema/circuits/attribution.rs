@@ -110,14 +110,14 @@ pub struct AttributionAgreementRow {
 }
 
 /// Predicted effects, each as if it were a patch's.
-type Predicted = BTreeMap<GradientAt, Vec<PatchedNodeRow>>;
+type PredictedEffects = BTreeMap<GradientAt, Vec<PatchedNodeRow>>;
 
 /// The maps of every form and gradient, and how they agree with the patches that were run; `least` as in [`shares`].
 pub(crate) fn attributions(
     rows: &[AttributedNodeRow],
     least: f64,
 ) -> Result<(Vec<AttributionRow>, Vec<AttributionAgreementRow>)> {
-    let (mut predicted, mut exact) = (Predicted::new(), vec![]);
+    let (mut predicted, mut exact) = (PredictedEffects::new(), vec![]);
     for AttributedNodeRow { node, gradient } in rows {
         match gradient {
             Some(at) => predicted.entry(*at).or_default().push(node.clone()),
@@ -128,7 +128,7 @@ pub(crate) fn attributions(
 }
 
 /// The maps of every form and gradient. `exact`: patches that were run on the same pairs, of the cells that were sampled.
-fn maps(predicted: &Predicted, exact: &[PatchedNodeRow], least: f64) -> Result<Vec<AttributionRow>> {
+fn maps(predicted: &PredictedEffects, exact: &[PatchedNodeRow], least: f64) -> Result<Vec<AttributionRow>> {
     type At = (Form, PatchMode, String, Option<usize>, Component, usize, Option<usize>);
     let at = |r: &HeadPatchRow| -> At { (r.form, r.mode, r.place.clone(), r.back, r.component, r.layer, r.head) };
     let exact: BTreeMap<At, Estimate> = shares(exact, least)?.iter().map(|r| (at(r), r.effect)).collect();
@@ -156,7 +156,7 @@ fn maps(predicted: &Predicted, exact: &[PatchedNodeRow], least: f64) -> Result<V
 }
 
 /// Compares every map with the patches that it predicts; left out where fewer than two pairs or three cells were run.
-fn agreements(predicted: &Predicted, exact: &[PatchedNodeRow]) -> Result<Vec<AttributionAgreementRow>> {
+fn agreements(predicted: &PredictedEffects, exact: &[PatchedNodeRow]) -> Result<Vec<AttributionAgreementRow>> {
     let mut out = vec![];
     for form in Form::ALL {
         for (&gradient, rows) in predicted {

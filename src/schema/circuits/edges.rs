@@ -167,9 +167,9 @@ fn edge(rank: usize, pairs: &[&EdgePairRow], needed: Option<Estimate>) -> Result
 }
 
 /// By the rank of the missing edge, how much smaller the effect is without it; and the circuits without one edge, together.
-type Needed = (BTreeMap<Option<usize>, Estimate>, Option<CircuitRow>);
+type EdgeNeed = (BTreeMap<Option<usize>, Estimate>, Option<CircuitRow>);
 
-fn needed(sets: &BTreeMap<usize, &Vec<&EdgePairRow>>) -> Result<Needed> {
+fn needed(sets: &BTreeMap<usize, &Vec<&EdgePairRow>>) -> Result<EdgeNeed> {
     let Some(whole) = sets.get(&0) else { return Ok((BTreeMap::new(), None)) };
     let without: Vec<_> = sets.iter().filter(|(number, _)| **number > 0).map(|(_, pairs)| *pairs).collect();
     let mut of_edges = BTreeMap::new();

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::super::{
     Bootstrap, Estimate, Groups, LEVEL, Logistic, Split, Standardiser, balanced_accuracy, grouped_kfold, wilson,
 };
-use super::pooled::{Fold, Pooled};
+use super::pooled::{Fold, PooledSums};
 use super::score::{Control, GroupedScore};
 use super::{ProbeData, TooFew, balance, permuted_within, pick, widened};
 
@@ -76,7 +76,7 @@ impl GroupedProtocol {
         self.check(data)?;
         let groups = Groups::new(data.groups)?;
         let folds = self.out_of_fold(data, data.labels).context("probe")?;
-        let pooled = Pooled::new(&folds, data.labels, &groups);
+        let pooled = PooledSums::new(&folds, data.labels, &groups);
         let bootstrap = Bootstrap { draws: self.draws, ..Bootstrap::seeded(self.seed) };
         let estimate =
             |f: &(dyn Fn(&[u32]) -> f64 + Sync)| bootstrap.units(groups.len(), f).map(|e| widened(e, self.folds, 0.0));
@@ -87,7 +87,7 @@ impl GroupedProtocol {
             let labels = permuted_within(data.labels, &groups, self.seed);
             let moved = labels.iter().zip(data.labels).filter(|(a, b)| a != b).count() as f64 / labels.len() as f64;
             let folds = self.out_of_fold(data, &labels).context("probe on control labels")?;
-            let control = Pooled::new(&folds, &labels, &groups);
+            let control = PooledSums::new(&folds, &labels, &groups);
             let score = |times: &[u32]| control.rates(times).balanced_accuracy();
             let gap = |times: &[u32]| pooled.rates(times).balanced_accuracy() - score(times);
             Some(Control {

@@ -13,14 +13,14 @@ pub(super) struct Fold {
 }
 
 /// Everything the scores need, precomputed per problem.
-pub(super) struct Pooled {
+pub(super) struct PooledSums {
     /// Per group: [positives called positive, positives, negatives called negative, negatives].
     counts: Vec<[f64; 4]>,
     /// Per fold: (score, label, group) sorted upwards by score.
     ranked: Vec<Vec<(f64, bool, usize)>>,
 }
 
-impl Pooled {
+impl PooledSums {
     pub fn new(folds: &[Fold], labels: &[bool], groups: &Groups) -> Self {
         let mut counts = vec![[0.0; 4]; groups.len()];
         let mut ranked = Vec::with_capacity(folds.len());

@@ -78,7 +78,7 @@ impl ValueProtocol {
         let mut frequent = std::collections::BTreeMap::new();
         values.iter().for_each(|v| *frequent.entry(v).or_insert(0usize) += 1);
         several(values)?;
-        let scored = |graded: &[Graded]| -> (Vec<f64>, Vec<f64>) {
+        let scored = |graded: &[ProbeGrade]| -> (Vec<f64>, Vec<f64>) {
             graded.iter().map(|graded| (f64::from(u8::from(graded.right)), graded.bits)).unzip()
         };
         let (read, c) = self.out_of_fold(features, values, groups, None).context("value probe")?;
@@ -171,7 +171,7 @@ impl ValueProtocol {
         values: &[usize],
         groups: &[usize],
         given: Option<&[f64]>,
-    ) -> Result<(Vec<Graded>, Vec<f64>)> {
+    ) -> Result<(Vec<ProbeGrade>, Vec<f64>)> {
         let splits = self.splits(groups, self.folds)?;
         let fold = |(i, split): (usize, &Split)| {
             let c = match given {
@@ -180,8 +180,8 @@ impl ValueProtocol {
             };
             Ok((fit_and_grade(features, values, &split.train, &split.test, &[c])?.remove(0), c))
         };
-        let folds: Vec<(Vec<Graded>, f64)> = splits.par_iter().enumerate().map(fold).collect::<Result<_>>()?;
-        let mut rows = vec![Graded::default(); values.len()];
+        let folds: Vec<(Vec<ProbeGrade>, f64)> = splits.par_iter().enumerate().map(fold).collect::<Result<_>>()?;
+        let mut rows = vec![ProbeGrade::default(); values.len()];
         for (split, (graded, _)) in splits.iter().zip(&folds) {
             split.test.iter().zip(graded).for_each(|(&row, graded)| rows[row] = *graded);
         }
@@ -235,7 +235,7 @@ fn several(values: &[usize]) -> Result<()> {
 
 /// One row under a probe that never saw its problem.
 #[derive(Clone, Copy, Default)]
-struct Graded {
+struct ProbeGrade {
     predicted: usize,
     /// Whether its value is predicted.
     right: bool,
@@ -250,7 +250,7 @@ fn fit_and_grade<F: Copy + Into<f64>>(
     train: &[usize],
     test: &[usize],
     grid: &[f64],
-) -> Result<Vec<Vec<Graded>>> {
+) -> Result<Vec<Vec<ProbeGrade>>> {
     let raw = rows_in_f64(features, train);
     let scaler = Standardiser::fit(raw.view())?;
     let seen = pick(values, train);
@@ -268,7 +268,7 @@ fn fit_and_grade<F: Copy + Into<f64>>(
     };
     let graded = |model: &Softmax| {
         let (predicted, probabilities) = (model.predict(held.view()), model.probabilities(held.view()));
-        let of = |(i, (&predicted, &row)): (usize, (&usize, &usize))| Graded {
+        let of = |(i, (&predicted, &row)): (usize, (&usize, &usize))| ProbeGrade {
             predicted,
             right: predicted == values[row],
             bits: gained(&probabilities, i, values[row]),

@@ -15,7 +15,7 @@ use crate::text::{cut, lines};
 
 /// A pair, and where it stands: `file:line`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct PlacedPair {
     pub pair: Pair,
     pub place: String,
 }
@@ -35,7 +35,7 @@ struct Line {
 /// # Errors
 /// By file and line: what is no such object, prompts that differ in their number of tokens or in where their latent steps are, two
 /// prompts that are the same, words that the model has no token for, an answer that is not exactly one token.
-pub fn read(study: &Study, path: &Path) -> Result<Vec<Given>> {
+pub fn read(study: &Study, path: &Path) -> Result<Vec<PlacedPair>> {
     let (mut out, mut repeated) = (vec![], vec![]);
     let mut seen = HashSet::new();
     for (place, line) in lines(path)? {
@@ -44,7 +44,7 @@ pub fn read(study: &Study, path: &Path) -> Result<Vec<Given>> {
         })?;
         let pair = pair(study, out.len(), &line).with_context(|| place.clone())?;
         if seen.insert((pair.clean.ids.clone(), pair.corrupt.ids.clone(), pair.says)) {
-            out.push(Given { pair, place });
+            out.push(PlacedPair { pair, place });
         } else {
             repeated.push(place);
         }

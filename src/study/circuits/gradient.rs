@@ -10,14 +10,14 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{FloatDType, Gradients, Tensor, TensorData};
 
-use super::patch::Captured;
+use super::patch::RowCapture;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::Site;
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind};
 
 /// A row whose lead is differentiated.
 #[derive(Clone, Copy, Debug)]
-pub struct Aimed<'a> {
+pub struct TargetRow<'a> {
     pub row: &'a Sequence,
     /// The lead is the logit of the first minus that of the second, at the row's end.
     pub says: [u32; 2],
@@ -29,8 +29,8 @@ pub struct Aimed<'a> {
 #[derive(Clone, Debug, Default)]
 pub struct Slope {
     pub lead: f64,
-    pub values: Captured,
-    pub gradients: Captured,
+    pub values: RowCapture,
+    pub gradients: RowCapture,
 }
 
 /// Differentiates the rows in one batch, at the positions that `wanted` names (index of the row, position).
@@ -41,12 +41,12 @@ pub struct Slope {
 pub fn slopes(
     model: &Decoder,
     source: &dyn LatentSource,
-    aimed: &[Aimed],
+    aimed: &[TargetRow],
     points: &[HookPoint],
     wanted: impl Fn(usize, usize) -> bool,
 ) -> Result<Vec<Slope>> {
     ensure!(!aimed.is_empty(), "no rows to differentiate");
-    for Aimed { row, toward, .. } in aimed {
+    for TargetRow { row, toward, .. } in aimed {
         let same = toward.is_none_or(|(other, _)| other.ids.len() == row.ids.len());
         ensure!(same, "a row of {} positions cannot be moved to one of another length", row.ids.len());
     }
@@ -80,10 +80,10 @@ pub fn slopes(
 }
 
 /// `[n, D]` after the final norm → each row's lead, `[n, 1]`.
-fn leads(model: &Decoder, hidden: Tensor<2>, aimed: &[Aimed]) -> Result<Tensor<2>> {
+fn leads(model: &Decoder, hidden: Tensor<2>, aimed: &[TargetRow]) -> Result<Tensor<2>> {
     let vocab = model.config().vocab_size;
     let mut pick = vec![0.0_f32; aimed.len() * vocab];
-    for (row, Aimed { says, .. }) in aimed.iter().enumerate() {
+    for (row, TargetRow { says, .. }) in aimed.iter().enumerate() {
         for (&token, sign) in says.iter().zip([1.0, -1.0]) {
             ensure!((token as usize) < vocab, "token id {token} has no logit: the head has {vocab} rows");
             pick[row * vocab + token as usize] += sign;
@@ -97,9 +97,9 @@ fn leads(model: &Decoder, hidden: Tensor<2>, aimed: &[Aimed]) -> Result<Tensor<2
 /// What each token that is moved has to move by, at a share of 1: by (own token, other token).
 type Moves = HashMap<(u32, u32), Vec<f32>>;
 
-fn moves(model: &Decoder, aimed: &[Aimed]) -> Result<Moves> {
+fn moves(model: &Decoder, aimed: &[TargetRow]) -> Result<Moves> {
     let mut moves = Moves::new();
-    for Aimed { row, toward, .. } in aimed {
+    for TargetRow { row, toward, .. } in aimed {
         let Some((other, share)) = toward else { continue };
         for (&own, &new) in row.ids.iter().zip(&other.ids).filter(|(own, new)| own != new && *share != 0.0) {
             if moves.contains_key(&(own, new)) {
@@ -114,12 +114,12 @@ fn moves(model: &Decoder, aimed: &[Aimed]) -> Result<Moves> {
 }
 
 /// `hook_embed` of rows that are on the way to others.
-fn moved(site: &Site, value: Activation, aimed: &[Aimed], moves: &Moves) -> Result<Activation> {
+fn moved(site: &Site, value: Activation, aimed: &[TargetRow], moves: &Moves) -> Result<Activation> {
     let old = value.three()?;
     let [b, l, d] = old.dims();
     let mut by = vec![0.0_f32; b * l * d];
     for place in site.places {
-        let Aimed { row, toward: Some((other, share)), .. } = aimed[place.batch] else { continue };
+        let TargetRow { row, toward: Some((other, share)), .. } = aimed[place.batch] else { continue };
         let Some(step) = moves.get(&(row.ids[place.position], other.ids[place.position])) else { continue };
         let from = (place.batch * l + place.index) * d;
         by[from..from + d].iter_mut().zip(step).for_each(|(by, step)| *by = (share * f64::from(*step)) as f32);

@@ -38,7 +38,7 @@ pub(crate) struct Interchange<'a> {
 }
 
 /// The row, and the state `[D]` that it is given.
-pub(crate) type Given<'s> = (usize, &'s [f32]);
+pub(crate) type GivenState<'s> = (usize, &'s [f32]);
 
 impl<'a> Interchange<'a> {
     /// # Errors
@@ -59,7 +59,7 @@ impl<'a> Interchange<'a> {
     ///
     /// # Errors
     /// A state of another width, a place that was not reached, and as the model's.
-    pub fn finals(&self, point: HookPoint, given: &[Given], within: &Within) -> Result<Tensor<2>> {
+    pub fn finals(&self, point: HookPoint, given: &[GivenState], within: &Within) -> Result<Tensor<2>> {
         let which: Vec<usize> = given.iter().map(|(row, _)| *row).collect();
         let rows: Vec<&Sequence> = which.iter().map(|&row| self.rows[row]).collect();
         let mut cursors: Vec<usize> = which.iter().map(|&row| self.at[row]).collect();
@@ -80,7 +80,7 @@ impl<'a> Interchange<'a> {
     ///
     /// # Errors
     /// As [`Self::finals`].
-    pub fn says(&self, point: HookPoint, given: &[Given], within: &Within, masked: &[u32]) -> Result<Vec<u32>> {
+    pub fn says(&self, point: HookPoint, given: &[GivenState], within: &Within, masked: &[u32]) -> Result<Vec<u32>> {
         let mut out = vec![];
         for given in given.chunks(ROWS) {
             for logits in logits(&self.study.model, self.finals(point, given, within)?)? {
@@ -93,7 +93,7 @@ impl<'a> Interchange<'a> {
 }
 
 /// `[B, L, D]` with the first position's states exchanged.
-fn exchanged(site: &Site, value: Activation, given: &[Given], within: &Within) -> Result<Activation> {
+fn exchanged(site: &Site, value: Activation, given: &[GivenState], within: &Within) -> Result<Activation> {
     let value = value.three()?;
     let [b, l, d] = value.dims();
     let firsts = site.places.iter().filter(|place| place.index == 0).count();

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{FloatDType, Tensor, TensorData};
 
 use super::gradient::{Leaf, Slope};
-use super::patch::Captured;
+use super::patch::RowCapture;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::Site;
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind};
@@ -28,11 +28,11 @@ pub struct Passage<'a> {
 
 /// What one row gives.
 #[derive(Clone, Debug, Default)]
-pub struct Passed {
+pub struct RowJacobian {
     /// By point and group, `[D, D]`: row i is the gradient of dimension i of the final state.
     pub jacobians: HashMap<(HookPoint, usize), Vec<f32>>,
     /// What stood at the points, `[D]`, by point and position.
-    pub values: Captured,
+    pub values: RowCapture,
 }
 
 /// The Jacobians of one row at points of the residual stream, `together` dimensions in one backward pass.
@@ -46,13 +46,13 @@ pub fn jacobians(
     passage: Passage,
     points: &[HookPoint],
     together: usize,
-) -> Result<Passed> {
+) -> Result<RowJacobian> {
     let (width, length) = (model.config().hidden_size, passage.row.ids.len());
     ensure!(together > 0, "no dimension at a time is differentiated");
     ensure!(!passage.to.is_empty() && passage.from.iter().all(|g| !g.is_empty()), "no position to differentiate");
     let beyond = passage.from.iter().flatten().chain(passage.to).find(|&&p| p >= length);
     ensure!(beyond.is_none(), "position {beyond:?} lies outside a row of {length}");
-    let mut out = Passed::default();
+    let mut out = RowJacobian::default();
     for start in (0..width).step_by(together) {
         let slopes = pass(model, source, passage, points, start..width.min(start + together))?;
         for (i, slope) in slopes.iter().enumerate() {

@@ -19,4 +19,4 @@ pub mod readout;
 pub mod rewire;
 pub mod rows;
 
-pub use rows::{At, Block, Role, Written, written};
+pub use rows::{At, Block, Role, SolutionForms, written};

@@ -202,12 +202,12 @@ fn solved(study: &Study, number: usize, clean: &Problem, corrupt: &Problem) -> R
     let (Some(clean), Some(corrupt)) = (cut(study, clean)?, cut(study, corrupt)?) else { return Ok(None) };
     let says = [clean.due, corrupt.due];
     let same = clean.row.ids.len() == corrupt.row.ids.len() && clean.clauses == corrupt.clauses && says[0] != says[1];
-    let Cut { row, clauses, .. } = clean;
+    let CutSolution { row, clauses, .. } = clean;
     Ok(same.then_some(Pair { number, clean: row, corrupt: corrupt.row, says, clauses }))
 }
 
 /// A solution up to its last value.
-struct Cut {
+struct CutSolution {
     row: Sequence,
     /// The value that comes next.
     due: u32,
@@ -215,7 +215,7 @@ struct Cut {
 }
 
 /// `None` where no clause is known, or not where it states its value.
-fn cut(study: &Study, problem: &Problem) -> Result<Option<Cut>> {
+fn cut(study: &Study, problem: &Problem) -> Result<Option<CutSolution>> {
     let corpus = &study.corpus;
     let sample = Sample::new(problem, &corpus.vocabulary, &corpus.template)?;
     let Some(due) = sample.clauses.last().and_then(|last| value(problem, &sample, last)) else { return Ok(None) };
@@ -223,7 +223,7 @@ fn cut(study: &Study, problem: &Problem) -> Result<Option<Cut>> {
     let ids = sample.prompt.iter().chain(&sample.response[..due]).copied().collect();
     let clauses = sample.clauses.iter().map(|c| prompt + c.start..prompt + c.end.min(due)).collect();
     let row = Sequence::new(0, ids, prompt, Some(corpus.switch.latent))?;
-    Ok(Some(Cut { row, due: sample.response[due], clauses }))
+    Ok(Some(CutSolution { row, due: sample.response[due], clauses }))
 }
 
 /// The most probable token of text after each row.

@@ -90,7 +90,7 @@ pub fn points(nodes: impl IntoIterator<Item = Node>) -> Vec<HookPoint> {
 }
 
 /// Values of one row: by point and position, heads side by side.
-pub(crate) type Captured = HashMap<(HookPoint, usize), Vec<f32>>;
+pub(crate) type RowCapture = HashMap<(HookPoint, usize), Vec<f32>>;
 
 /// Runs rows of any lengths and keeps what stands at `points` at the positions that `wanted` names (index of the row,
 /// position).
@@ -102,8 +102,8 @@ pub fn record(
     rows: &[Sequence],
     points: &[HookPoint],
     wanted: impl Fn(usize, usize) -> bool,
-) -> Result<Vec<Captured>> {
-    let held = RefCell::new(vec![Captured::new(); rows.len()]);
+) -> Result<Vec<RowCapture>> {
+    let held = RefCell::new(vec![RowCapture::new(); rows.len()]);
     let mut hooks = Hooks::none();
     for point in points {
         let spec = HookSpec::all(point);
@@ -136,7 +136,7 @@ impl Patch {
     ///
     /// # Errors
     /// A place that the other run lacks.
-    pub fn from(held: &Captured, node: Node, positions: &[usize], config: &ModelConfig) -> Result<Self> {
+    pub fn from(held: &RowCapture, node: Node, positions: &[usize], config: &ModelConfig) -> Result<Self> {
         let value = |&position: &usize| {
             let all = held.get(&(node.point(), position)).context("a place that the other run lacks")?;
             Ok((position, all[node.part(config)].to_vec()))

@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 use ndarray::{Array2, ArrayView1, aview1};
 
 use super::edges::{Projection, Receiver, Weights, columns};
-use super::gradient::{Aimed, Slope, slopes};
-use super::patch::Captured;
+use super::gradient::{Slope, TargetRow, slopes};
+use super::patch::RowCapture;
 use crate::latent::LatentSource;
 use crate::model::{Decoder, HookPoint, PointKind};
 
@@ -19,7 +19,7 @@ pub fn pulls(
     model: &Decoder,
     source: &dyn LatentSource,
     weights: &Weights,
-    aimed: &[Aimed],
+    aimed: &[TargetRow],
 ) -> Result<Vec<Vec<Array2<f32>>>> {
     let layers = weights.graph.layers;
     let kinds =
@@ -27,15 +27,15 @@ pub fn pulls(
     let mut points: Vec<HookPoint> = (0..layers).flat_map(|l| kinds.map(|kind| HookPoint::at(l, kind))).collect();
     points.extend([HookPoint::at(layers - 1, PointKind::ResidPost), HookPoint::new(PointKind::LnFinalNormalized)]);
     let found = slopes(model, source, aimed, &points, |_, _| true)?;
-    let of_row = |(aimed, slope): (&Aimed, &Slope)| {
+    let of_row = |(aimed, slope): (&TargetRow, &Slope)| {
         (0..aimed.row.ids.len()).map(|p| at_position(weights, aimed, slope, p)).collect::<Result<Vec<_>>>()
     };
     aimed.iter().zip(&found).map(of_row).collect()
 }
 
-fn at_position(weights: &Weights, aimed: &Aimed, slope: &Slope, position: usize) -> Result<Array2<f32>> {
+fn at_position(weights: &Weights, aimed: &TargetRow, slope: &Slope, position: usize) -> Result<Array2<f32>> {
     let graph = weights.graph;
-    let of = |held: &Captured, point: HookPoint| -> Result<Vec<f32>> {
+    let of = |held: &RowCapture, point: HookPoint| -> Result<Vec<f32>> {
         held.get(&(point, position)).cloned().with_context(|| format!("nothing stood at `{point}`"))
     };
     let last = HookPoint::at(graph.layers - 1, PointKind::ResidPost);

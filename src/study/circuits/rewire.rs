@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use ndarray::{Array1, Array2, ArrayView1, aview1};
 
 use super::edges::{Graph, Receiver, Sender, Weights};
-use super::patch::{Captured, record};
+use super::patch::{RowCapture, record};
 use super::readout::logits;
 use crate::latent::Sequence;
 use crate::model::hooks::{Place, Site};
@@ -21,7 +21,7 @@ use crate::study::Study;
 
 /// One run.
 #[derive(Clone, Copy)]
-pub struct Rewired<'a> {
+pub struct RewiredRun<'a> {
     pub row: &'a Sequence,
     /// What every sender put out in the other run: `[senders, D]` a position.
     pub other: &'a [Array2<f32>],
@@ -43,13 +43,13 @@ pub fn outputs(study: &Study, weights: &Weights, rows: &[Sequence]) -> Result<Ve
     points
         .extend((0..graph.layers).flat_map(|l| [HookPoint::at(l, PointKind::Z), HookPoint::at(l, PointKind::MlpOut)]));
     let held = record(study, rows, &points, |_, _| true)?;
-    let of_row = |(row, held): (&Sequence, &Captured)| {
+    let of_row = |(row, held): (&Sequence, &RowCapture)| {
         (0..row.ids.len()).map(|position| at_position(weights, held, position)).collect::<Result<Vec<_>>>()
     };
     rows.iter().zip(&held).map(of_row).collect()
 }
 
-fn at_position(weights: &Weights, held: &Captured, position: usize) -> Result<Array2<f32>> {
+fn at_position(weights: &Weights, held: &RowCapture, position: usize) -> Result<Array2<f32>> {
     let graph = weights.graph;
     let at = |point: HookPoint| held.get(&(point, position)).with_context(|| format!("nothing stood at `{point}`"));
     let mut out = Array2::zeros((graph.senders().len(), weights.width));
@@ -71,7 +71,7 @@ fn at_position(weights: &Weights, held: &Captured, position: usize) -> Result<Ar
 ///
 /// # Errors
 /// As the model's.
-pub fn leads(study: &Study, weights: &Weights, runs: &[Rewired]) -> Result<Vec<f64>> {
+pub fn leads(study: &Study, weights: &Weights, runs: &[RewiredRun]) -> Result<Vec<f64>> {
     let wires = &Wires { weights, runs, own: RefCell::default() };
     let layers = weights.graph.layers;
     let mut hooks = Hooks::none();
@@ -101,7 +101,7 @@ pub fn leads(study: &Study, weights: &Weights, runs: &[Rewired]) -> Result<Vec<f
     drop(hooks);
     let ends: Vec<(usize, usize)> = rows.iter().enumerate().map(|(b, row)| (b, row.ids.len() - 1)).collect();
     let logits = logits(&study.model, all.hidden_at(&ends)?)?;
-    let lead = |(run, logits): (&Rewired, &Vec<f32>)| {
+    let lead = |(run, logits): (&RewiredRun, &Vec<f32>)| {
         let [clean, corrupt] = run.says.map(|token| f64::from(logits[token as usize]));
         clean - corrupt
     };
@@ -111,7 +111,7 @@ pub fn leads(study: &Study, weights: &Weights, runs: &[Rewired]) -> Result<Vec<f
 /// The runs of one batch, and what their senders have put out at the positions of the present call.
 struct Wires<'a> {
     weights: &'a Weights,
-    runs: &'a [Rewired<'a>],
+    runs: &'a [RewiredRun<'a>],
     /// By row and position, `[senders, D]`.
     own: RefCell<HashMap<(usize, usize), Array2<f32>>>,
 }

@@ -31,7 +31,7 @@ pub struct At {
 
 /// A known token and where it stands in the text form; the position before it decides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct KnownToken {
     pub token: u32,
     pub at: usize,
 }
@@ -46,22 +46,22 @@ pub struct Block {
     /// Positions in the text form.
     pub clause: Range<usize>,
     /// The value that the clause states, where the problem's steps are known.
-    pub value: Option<Said>,
+    pub value: Option<KnownToken>,
 }
 
 /// One solution in both forms.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct SolutionForms {
     pub problem: usize,
     pub prompt: usize,
     pub latents: Sequence,
     pub text: Sequence,
     pub blocks: Vec<Block>,
     /// The first token of the gold answer.
-    pub answer: Option<Said>,
+    pub answer: Option<KnownToken>,
 }
 
-impl Written {
+impl SolutionForms {
     pub fn sequence(&self, form: Form) -> &Sequence {
         match form {
             Form::Latents => &self.latents,
@@ -107,7 +107,7 @@ impl Written {
 ///
 /// # Errors
 /// As [`Study::staged`].
-pub fn written(study: &Study, limit: usize) -> Result<Vec<Written>> {
+pub fn written(study: &Study, limit: usize) -> Result<Vec<SolutionForms>> {
     let (staged, tagged) = (study.staged()?, study.tagged()?);
     let corpus = &study.corpus;
     let mut out = vec![];
@@ -125,12 +125,12 @@ pub fn written(study: &Study, limit: usize) -> Result<Vec<Written>> {
                 latents: block.start + 1..block.start + 1 + steps,
                 end: block.end,
                 clause: prompt + span.start..prompt + span.end,
-                value: value(asked, sample, span).map(|t| Said { token: sample.response[t], at: prompt + t }),
+                value: value(asked, sample, span).map(|t| KnownToken { token: sample.response[t], at: prompt + t }),
             }
         };
         let text = sample.prompt.iter().chain(&sample.response).copied().collect();
         let gold = corpus.vocabulary.encode(&asked.answer)?.first().copied();
-        out.push(Written {
+        out.push(SolutionForms {
             problem,
             prompt,
             latents: latents.clone(),
@@ -138,7 +138,7 @@ pub fn written(study: &Study, limit: usize) -> Result<Vec<Written>> {
             blocks: spans.iter().zip(&solution.blocks).map(place).collect(),
             answer: gold
                 .and_then(|gold| answer(sample, gold))
-                .map(|t| Said { token: sample.response[t], at: prompt + t }),
+                .map(|t| KnownToken { token: sample.response[t], at: prompt + t }),
         });
     }
     Ok(out)

@@ -4,7 +4,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Solution, Staged};
+use super::{Solution, StagedSolutions};
 use crate::schema::Event;
 
 /// One position of one class.
@@ -16,7 +16,7 @@ pub struct Place {
 }
 
 /// Every class's positions, in the order of the problems. `seed` decides the random ones.
-pub fn places(staged: &Staged, seed: u64) -> Vec<Place> {
+pub fn places(staged: &StagedSolutions, seed: u64) -> Vec<Place> {
     let mut all = vec![];
     for (problem, solution) in staged.solutions.iter().enumerate() {
         let ids = &staged.sequences[problem].ids;

@@ -2,8 +2,8 @@
 
 use anyhow::{Result, bail};
 
-use super::Staged;
-use crate::latent::{Sequence, SwitchIds, Unrolled, sampling, text_mask};
+use super::StagedSolutions;
+use crate::latent::{Sequence, SwitchIds, UnrolledStates, sampling, text_mask};
 use crate::model::{Decoder, Hooks};
 use crate::study::Study;
 use crate::study::open::rows_held;
@@ -40,7 +40,7 @@ impl Reading {
 
 /// Readings of every position from the prompt's last on: `[problem][position − (prompt − 1)]`. Outside blocks the
 /// distribution is the decoder's own in text mode, where `<latent>` and `</swi>` cannot be drawn; inside it is the whole.
-pub(crate) fn readings(study: &Study, staged: &Staged, threads: usize) -> Result<Vec<Vec<Reading>>> {
+pub(crate) fn readings(study: &Study, staged: &StagedSolutions, threads: usize) -> Result<Vec<Vec<Reading>>> {
     let solution = |s: &Sequence| &staged.solutions[s.row];
     let wanted = |s: &Sequence| (solution(s).prompt - 1..s.ids.len()).collect();
     let ids = study.corpus.switch;
@@ -68,7 +68,7 @@ pub(crate) fn logits_at<R: Send>(
 
 fn of_row<R>(
     model: &Decoder,
-    all: &Unrolled,
+    all: &UnrolledStates,
     b: usize,
     sequence: &Sequence,
     wanted: &[usize],

@@ -16,20 +16,20 @@ pub(crate) use events::classes;
 pub use events::{Place, places};
 pub use logits::Reading;
 
-use super::{DoesNotApply, Study, Tagged};
+use super::{DoesNotApply, Study, TaggedSolution};
 use crate::latent::{Sequence, SwitchIds};
 use crate::method::curriculum::{At, staged};
 use crate::text::clauses::clause_starts;
 
 /// All held-out solutions, in the order of the problems.
-pub(crate) struct Staged {
+pub(crate) struct StagedSolutions {
     pub sequences: Vec<Sequence>,
     pub solutions: Vec<Solution>,
     /// Whether the task names the clauses of its solutions. If not, clauses are sentences, and a span begins anywhere.
     pub named_clauses: bool,
 }
 
-impl Staged {
+impl StagedSolutions {
     /// Of [`logits::readings`], that of a position.
     pub fn reading<'r>(&self, readings: &'r [Vec<Reading>], problem: usize, position: usize) -> &'r Reading {
         &readings[problem][position + 1 - self.solutions[problem].prompt]
@@ -58,7 +58,7 @@ impl Solution {
 ///
 /// # Errors
 /// No span in any of them: there is no boundary to look at.
-pub(crate) fn stage(study: &Study, tagged: &[Tagged]) -> Result<Staged> {
+pub(crate) fn stage(study: &Study, tagged: &[TaggedSolution]) -> Result<StagedSolutions> {
     let (ids, latent) = (study.corpus.switch, &study.recipe.latent);
     let snapped = study.recipe.annotate.spans.snap_to_clause;
     let (mut sequences, mut solutions) = (vec![], vec![]);
@@ -77,7 +77,7 @@ pub(crate) fn stage(study: &Study, tagged: &[Tagged]) -> Result<Staged> {
         ))
     );
     let named_clauses = tagged.iter().any(|(sample, _)| sample.names_clauses(snapped));
-    Ok(Staged { sequences, solutions, named_clauses })
+    Ok(StagedSolutions { sequences, solutions, named_clauses })
 }
 
 /// Walks a staged row beside the tokens of its solution. `starts` are tokens that begin a clause.

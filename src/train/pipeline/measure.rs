@@ -5,14 +5,14 @@ use anyhow::{Context, Result};
 use super::Run;
 use super::summary::PhaseResult;
 use crate::corpus::Corpus;
-use crate::evaluation::{Evaluated, Scores, decode_batches, evaluate, requests, score};
+use crate::evaluation::{EvaluationResult, Scores, decode_batches, evaluate, requests, score};
 use crate::latent::source::LatentSource;
 use crate::latent::{Reasoning, Request, Switching, Trace};
 use crate::model::Decoder;
-use crate::progress::{Stopped, say};
+use crate::progress::{Interruption, say};
 use crate::recipe::{Lora, Recipe};
 use crate::store::write_atomic;
-use crate::train::state::{PhaseFolder, Trained};
+use crate::train::state::{PhaseFolder, TrainingHistory};
 
 /// A phase that takes over a checkpoint inside another: measured like any other.
 pub(super) fn take(run: &Run, phase: &str, from: &str, checkpoint: &str) -> Result<PhaseResult> {
@@ -69,14 +69,14 @@ impl Run {
         if world.size == 1 {
             return evaluate(model, corpus, evaluation, reasoning, switching, threads);
         }
-        let how = Evaluated { model, corpus, evaluation, reasoning, switching };
+        let how = EvaluationResult { model, corpus, evaluation, reasoning, switching };
         let requests = requests(corpus);
         let batches: Vec<&[Request]> = requests.chunks(evaluation.batch).collect();
         let own = world.own(&batches);
         let decoded = decode_batches(&how, &own, threads, &|_| Ok(()));
         // A stop that came while one decoded and after another had done so ends all of them.
-        if world.any(decoded.as_ref().is_err_and(|error| error.is::<Stopped>())) {
-            return Err(Stopped.into());
+        if world.any(decoded.as_ref().is_err_and(|error| error.is::<Interruption>())) {
+            return Err(Interruption.into());
         }
         let mut traces = decoded?.into_iter();
         let by_batch: Vec<Vec<Trace>> = own.iter().map(|batch| traces.by_ref().take(batch.len()).collect()).collect();
@@ -91,7 +91,7 @@ impl Run {
         phase: &str,
         model: &Decoder,
         reasoning: &Reasoning,
-        trained: Trained,
+        trained: TrainingHistory,
     ) -> Result<PhaseResult> {
         if self.writes() {
             self.export(folder, "checkpoint", model, reasoning, trained)?;
@@ -106,7 +106,7 @@ impl Run {
         phase: &str,
         model: &Decoder,
         reasoning: &Reasoning,
-        trained: Trained,
+        trained: TrainingHistory,
     ) -> Result<PhaseResult> {
         let model = model.merged(self.recipe.optimizer.dtype.dtype());
         let evaluated = |switching| self.evaluate(&model, reasoning, switching);

@@ -22,7 +22,7 @@ use crate::progress::say;
 use crate::recipe::{Compute, Lora, Recipe};
 use crate::store::{Lock, write_atomic};
 use crate::text::{Template, Vocabulary};
-use crate::train::state::{Exported, PhaseFolder, Trained};
+use crate::train::state::{CheckpointExport, PhaseFolder, TrainingHistory};
 use crate::train::trainer::Trainer;
 use crate::world::World;
 
@@ -106,7 +106,7 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
         Some(model) => {
             let opened = opened.take().map_or_else(|| open(model), Ok)?;
             opened.text()?;
-            let pretrained = Pretrained::of(model, &opened.files, &recipe)?;
+            let pretrained = PretrainedAdapter::of(model, &opened.files, &recipe)?;
             files = Some(inputs::model(&opened.files)?);
             (opened.vocabulary, Some(pretrained))
         }
@@ -158,14 +158,14 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
 }
 
 /// What an adapter over the pretrained model says of it.
-pub(super) struct Pretrained {
+pub(super) struct PretrainedAdapter {
     /// A hub id, or a path from wherever it is opened; where the model is an adapter itself, its base.
     name: String,
     /// Tokens whose rows such an adapter brings.
     tokens: Vec<u32>,
 }
 
-impl Pretrained {
+impl PretrainedAdapter {
     fn of(model: &str, checkpoint: &ModelFiles, recipe: &Recipe) -> Result<Self> {
         if let Some(base) = &checkpoint.base {
             if recipe.optimizer.dtype.is_stored() {
@@ -262,13 +262,13 @@ impl Run {
         name: &str,
         model: &Decoder,
         reasoning: &Reasoning,
-        trained: Trained,
+        trained: TrainingHistory,
     ) -> Result<()> {
         let SwitchIds { swi, swi_end, latent } = self.switch();
         let (base, more) = self.pretrained.as_ref().map(|from| (from.name.as_str(), from.tokens.as_slice())).unzip();
         let tokens = &[&[swi, swi_end, latent], more.unwrap_or_default()].concat();
         folder
-            .export(name, model, &Exported { vocabulary: self.vocabulary(), base, tokens, reasoning, trained })
+            .export(name, model, &CheckpointExport { vocabulary: self.vocabulary(), base, tokens, reasoning, trained })
             .map(drop)
     }
 

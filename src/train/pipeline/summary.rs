@@ -7,11 +7,11 @@ use super::{Run, taken};
 use crate::evaluation::{Outcome, Scores};
 use crate::method::Phase;
 use crate::progress::show;
-use crate::schema::{Identity, Named, PhaseRow};
+use crate::schema::{Identity, PhaseRow, RowFile};
 use crate::stats::{Bootstrap, LEVEL, wilson};
 use crate::store::write_atomic;
 use crate::store::{RowWriter, program};
-use crate::train::state::Trained;
+use crate::train::state::TrainingHistory;
 
 /// What a note begins with that says that a phase is no result.
 pub(in crate::train) const WARNING: &str = "warning";
@@ -22,7 +22,7 @@ pub struct PhaseResult {
     pub phase: String,
     /// What entered at latent positions.
     pub source: String,
-    pub trained: Trained,
+    pub trained: TrainingHistory,
     pub scores: Scores,
     /// The same checkpoint with `<swi>` masked.
     pub text_only: Option<Scores>,
@@ -39,7 +39,7 @@ pub struct Stage {
     /// Latents per replaced token, where the stage has a number of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub c: Option<f64>,
-    pub trained: Trained,
+    pub trained: TrainingHistory,
     pub scores: Scores,
 }
 
@@ -61,7 +61,7 @@ pub fn table(results: &[PhaseResult]) -> String {
 struct Line<'a> {
     name: String,
     source: &'a str,
-    trained: Trained,
+    trained: TrainingHistory,
     scores: &'a Scores,
     text_only: Option<&'a Scores>,
 }

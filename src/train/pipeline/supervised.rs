@@ -7,10 +7,10 @@ use super::summary::{PhaseResult, Stage, WARNING};
 use super::taken;
 use crate::latent::{Reasoning, Switching};
 use crate::method::batches::Batches;
-use crate::method::{Context, Supervised};
-use crate::text::tagging::{Tagged, read_tagged};
+use crate::method::{Context, SupervisedPhase};
+use crate::text::tagging::{TaggedLine, read_tagged};
 use crate::train::sft::{self, Sft, StepStats};
-use crate::train::state::{PhaseFolder, Trained};
+use crate::train::state::{PhaseFolder, TrainingHistory};
 use crate::train::trainer::Trainer;
 
 /// Steps of the window over which the annotator's token accuracy is averaged.
@@ -20,7 +20,7 @@ pub(super) const ANNOTATOR_WINDOW: usize = 25;
 pub(super) fn run(
     run: &Run,
     phase: &'static str,
-    declare: for<'a> fn(Context<'a>) -> Result<Supervised<'a>>,
+    declare: for<'a> fn(Context<'a>) -> Result<SupervisedPhase<'a>>,
 ) -> Result<Option<PhaseResult>> {
     let folder = PhaseFolder::open(run.path(), phase)?;
     if let Some(done) = folder.result()? {
@@ -37,7 +37,7 @@ pub(super) fn run(
             let before = PhaseFolder::open(run.path(), before)?;
             (before.import_to_train("checkpoint", run.base_dtype(), &plain)?, before.trained("checkpoint")?)
         }
-        None => (run.initial_model()?, Trained::default()),
+        None => (run.initial_model()?, TrainingHistory::default()),
     };
     let heads = what.objective.heads(model.config().hidden_size);
     let model = model.with_new_heads(heads, run.recipe.seed)?;
@@ -98,7 +98,7 @@ fn learnt_little(phase: &str, steps: usize, skipped: usize) -> Option<String> {
 }
 
 /// A phase of another run, under this run's evaluation: how its checkpoints reason is written anew, and they are measured.
-fn taken_over(run: &Run, folder: &PhaseFolder, phase: &str, what: &Supervised) -> Result<PhaseResult> {
+fn taken_over(run: &Run, folder: &PhaseFolder, phase: &str, what: &SupervisedPhase) -> Result<PhaseResult> {
     let on_the_way = what.exports.iter().map(|e| (e.name.as_str(), e.reasoning.as_ref().unwrap_or(&what.reasoning)));
     for (name, reasoning) in on_the_way.chain([("annotator", &what.reasoning), ("checkpoint", &what.reasoning)]) {
         if run.writes() && folder.path.join(name).is_dir() {
@@ -113,7 +113,12 @@ fn taken_over(run: &Run, folder: &PhaseFolder, phase: &str, what: &Supervised) -
 }
 
 /// Measures the stages of a curriculum too, and marks the phase as finished.
-fn with_stages(run: &Run, folder: &PhaseFolder, what: &Supervised, mut result: PhaseResult) -> Result<PhaseResult> {
+fn with_stages(
+    run: &Run,
+    folder: &PhaseFolder,
+    what: &SupervisedPhase,
+    mut result: PhaseResult,
+) -> Result<PhaseResult> {
     for export in &what.exports {
         let Some(stage) = &export.stage else { continue };
         let model = folder.import(&export.name, run.recipe.optimizer.dtype, &run.device.clone().inner())?;
@@ -140,7 +145,7 @@ fn reached(window: &[f64], wanted: f64) -> bool {
 
 impl Run {
     /// The annotation, in the order of the corpus; empty before there is one.
-    fn tagged(&self) -> Result<Vec<Tagged>> {
+    fn tagged(&self) -> Result<Vec<TaggedLine>> {
         let file = self.path().join("annotate").join("tagged.jsonl");
         if !file.exists() {
             return Ok(vec![]);

@@ -17,9 +17,9 @@ use crate::stats::Flips;
 use crate::store::{FlatRow, RowWriter};
 use crate::train::grpo::{self, LossParts};
 use crate::train::hacking::{self, Watch};
-use crate::train::rollouts::{self, Behaviour, Sampled};
+use crate::train::rollouts::{self, Behaviour, RolloutBatch};
 use crate::train::sft::{metrics_from, sum};
-use crate::train::state::{PhaseFolder, Trained};
+use crate::train::state::{PhaseFolder, TrainingHistory};
 use crate::train::trainer::Trainer;
 
 pub(super) fn run(
@@ -149,7 +149,7 @@ fn said(row: &GrpoStepRow) -> String {
 }
 
 /// A checkpoint on the way, as a phase of its own: `probe --phase grpo_step20` opens it.
-fn keep(run: &Run, name: &str, trainer: &Trainer, reasoning: &Reasoning, trained: Trained) -> Result<()> {
+fn keep(run: &Run, name: &str, trainer: &Trainer, reasoning: &Reasoning, trained: TrainingHistory) -> Result<()> {
     let folder = PhaseFolder::open(run.path(), name)?;
     run.export(&folder, "checkpoint", &trainer.frozen(), reasoning, trained)
 }
@@ -176,7 +176,7 @@ fn one_step(
     reasoning: &Reasoning,
     settings: &Grpo,
     step: usize,
-) -> Result<(Sampled, Vec<Epoch>, Cosines)> {
+) -> Result<(RolloutBatch, Vec<Epoch>, Cosines)> {
     let seed = run.recipe.seed.wrapping_add(step as u64 + 1);
     let decoding = rollouts::rollout_settings(settings, &run.recipe.evaluation, &run.corpus.stops, seed);
     let questions: Vec<(usize, &[u32], &str)> = batches
@@ -215,7 +215,7 @@ fn one_step(
 fn row(
     phase: &'static str,
     step: usize,
-    sampled: &Sampled,
+    sampled: &RolloutBatch,
     epochs: &[Epoch],
     (cosine_text_graph, cosine_full_bptt): Cosines,
 ) -> GrpoStepRow {

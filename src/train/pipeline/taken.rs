@@ -27,7 +27,7 @@ pub struct Branch {
 
 /// A phase that can be taken over.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Planned {
+pub(super) struct PlannedPhase {
     name: &'static str,
     /// Its weights stand, but this recipe measures them otherwise.
     measured_again: bool,
@@ -50,9 +50,10 @@ pub(super) struct Origin {
 const FILE: &str = "taken.json";
 
 /// The run that gives a recipe most phases, the fewest of them to be measured again, and those phases; of several the first.
-pub(super) fn best(recipe: &Recipe, phases: &[Phase], branches: &[Branch]) -> Result<(PathBuf, Vec<Planned>)> {
-    let (mut best, mut why_not): (Option<(PathBuf, Vec<Planned>)>, _) = (None, None);
-    let worth = |planned: &[Planned]| (planned.len(), planned.iter().filter(|phase| !phase.measured_again).count());
+pub(super) fn best(recipe: &Recipe, phases: &[Phase], branches: &[Branch]) -> Result<(PathBuf, Vec<PlannedPhase>)> {
+    let (mut best, mut why_not): (Option<(PathBuf, Vec<PlannedPhase>)>, _) = (None, None);
+    let worth =
+        |planned: &[PlannedPhase]| (planned.len(), planned.iter().filter(|phase| !phase.measured_again).count());
     for branch in branches {
         for run in runs(&branch.run)? {
             match plan(recipe, phases, &run, branch.until.as_deref()) {
@@ -92,17 +93,17 @@ fn runs(folder: &Path) -> Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// No run there; none that can be taken over, or not the one asked for: what is in the way, by name.
-fn plan(recipe: &Recipe, phases: &[Phase], run: &Path, until: Option<&str>) -> Result<Vec<Planned>> {
+fn plan(recipe: &Recipe, phases: &[Phase], run: &Path, until: Option<&str>) -> Result<Vec<PlannedPhase>> {
     let at = || format!("--from {}", run.display());
     let file = run.join("recipe.toml");
     ensure!(file.is_file(), "{}: holds no run (no recipe.toml)", at());
     let held = read_recipe(&file)?;
     let ours = toml::Table::try_from(recipe).context("writing the recipe as TOML")?;
-    let mut planned: Vec<Planned> = vec![];
+    let mut planned: Vec<PlannedPhase> = vec![];
     let mut why_not = vec![];
     for phase in phases {
         match admitted(phase, phases, (&held, &ours, recipe), run, &planned) {
-            Ok(measured_again) => planned.push(Planned { name: phase.name, measured_again }),
+            Ok(measured_again) => planned.push(PlannedPhase { name: phase.name, measured_again }),
             Err(why) => why_not.push((phase.name, why)),
         }
     }
@@ -139,7 +140,7 @@ fn admitted(
     phases: &[Phase],
     (held, ours, recipe): (&toml::Table, &toml::Table, &Recipe),
     run: &Path,
-    planned: &[Planned],
+    planned: &[PlannedPhase],
 ) -> Result<bool, String> {
     let reads = phase.reads(recipe);
     let folder = run.join(phase.name);
@@ -170,10 +171,10 @@ fn admitted(
 ///
 /// # Errors
 /// Files that cannot be read or written.
-pub(super) fn take(planned: &[Planned], from: &Path, to: &Path) -> Result<()> {
+pub(super) fn take(planned: &[PlannedPhase], from: &Path, to: &Path) -> Result<()> {
     let manifest = inputs::held(from, &[])?.unwrap_or_default();
     let run = fs::canonicalize(from).with_context(|| format!("{}: cannot resolve", from.display()))?;
-    for &Planned { name, measured_again } in planned {
+    for &PlannedPhase { name, measured_again } in planned {
         let (source, target) = (from.join(name), to.join(name));
         if target.exists() {
             continue;
@@ -297,7 +298,7 @@ pub(super) fn waits(folder: &PhaseFolder) -> Result<bool> {
 ///
 /// # Errors
 /// What differs, by name.
-pub(super) fn same_work(ours: &Value, from: &Path, planned: &[Planned]) -> Result<()> {
+pub(super) fn same_work(ours: &Value, from: &Path, planned: &[PlannedPhase]) -> Result<()> {
     let path = from.join("manifest.json");
     let held = inputs::held(from, &[])?.with_context(|| format!("{}: cannot read", path.display()))?;
     let mut ours = ours.clone();

@@ -21,7 +21,7 @@ use super::layout::FUSED;
 use super::params::{EMBED, HEAD, NORM, NORM_BIAS, POSITIONS};
 use super::{HostTensor, Weights, release};
 use crate::model::config::{Family, ModelConfig};
-use crate::ops::stored::{Format, Stored};
+use crate::ops::stored::{Format, StoredMatrix};
 use crate::tokenizer::{Templates, TextSide};
 use parse::{Contents, Info, Value};
 use parts::Parts;
@@ -249,7 +249,7 @@ impl Weights for Arc<GgufFile> {
         HostTensor::new(info.shape.clone(), data)
     }
 
-    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         let (info, source) = self.find(name)?;
         let (&[rows, width], true) = (&info.shape[..], floats || info.kind != Format::F32) else { return Ok(None) };
         let Some(row_bytes) = info.kind.row_bytes(width) else { return Ok(None) };
@@ -258,7 +258,7 @@ impl Weights for Arc<GgufFile> {
         let mut bytes = Vec::with_capacity(held.len());
         (0..rows).for_each(|row| bytes.extend_from_slice(&held[source(row) * row_bytes..][..row_bytes]));
         release(map, &info.range);
-        Stored::new(info.kind, [rows, width], bytes).map(Some)
+        StoredMatrix::new(info.kind, [rows, width], bytes).map(Some)
     }
 
     fn file_of(&self, name: &str) -> &Path {

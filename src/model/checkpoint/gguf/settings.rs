@@ -8,7 +8,7 @@ use super::super::params::HEAD;
 use super::parse::{Info, Value};
 use super::tokenizer::CONTROL;
 use super::{ROPE_FREQS, hf_name, quant};
-use crate::model::config::{Experts, Extras, Family, Llama3Scaling, ModelConfig, RopeScaling, Sliding};
+use crate::model::config::{Experts, Extras, Family, Llama3Scaling, ModelConfig, RopeScaling, SlidingWindow};
 
 /// Typed look-ups in the metadata, whose errors name the file and the key.
 pub struct Keys<'a> {
@@ -179,7 +179,7 @@ fn gemma2(keys: &Keys, config: &ModelConfig) -> Result<Extras> {
     let large = config.num_hidden_layers == LAYERS_OF_27B;
     let scalar = if large { config.hidden_size / config.num_attention_heads } else { config.head_dim };
     Ok(Extras {
-        sliding: Some(Sliding {
+        sliding: Some(SlidingWindow {
             window: keys.usize("gemma2.attention.sliding_window")?.unwrap_or(4096),
             layers: (0..config.num_hidden_layers).map(|layer| layer % 2 == 0).collect(),
         }),

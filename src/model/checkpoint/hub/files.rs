@@ -45,7 +45,7 @@ pub(super) struct Files<'a> {
 }
 
 /// What the hub announces of a file.
-struct Announced {
+struct HubFile {
     /// The name of its bytes: a hash, of which kind its length tells.
     tag: String,
     size: Option<u64>,
@@ -110,7 +110,7 @@ impl<'a> Files<'a> {
     }
 
     /// What the hub says of a file; the host of the bytes is believed its length alone.
-    fn announced(&self, answer: &Answer) -> Result<Announced> {
+    fn announced(&self, answer: &Answer) -> Result<HubFile> {
         if let Some(commit) = answer.said("x-repo-commit") {
             ensure!(is_hash(commit), "the server names the commit {commit:?}, which is no hash");
             ensure!(commit == self.commit, "comes from commit {commit}, asked for was {}: try again", self.commit);
@@ -123,11 +123,11 @@ impl<'a> Files<'a> {
         let size = answer.said("x-linked-size").and_then(|size| size.parse().ok());
         // Of an empty file no range can be sent (416).
         let whole = answer.response.status() == StatusCode::OK;
-        Ok(Announced { tag, size: size.or_else(|| if whole { length() } else { total() }) })
+        Ok(HubFile { tag, size: size.or_else(|| if whole { length() } else { total() }) })
     }
 
     /// Brings `part` to its length, over as many connections as bring something, up to [`TRIES`] that break off.
-    fn fill(&self, path: &str, part: &Path, name: &str, announced: &Announced, most: u64) -> Result<()> {
+    fn fill(&self, path: &str, part: &Path, name: &str, announced: &HubFile, most: u64) -> Result<()> {
         if let Some(folder) = part.parent() {
             fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
         }
@@ -193,7 +193,7 @@ impl<'a> Files<'a> {
 
 /// Whether a file is what was announced. The hub's tag of a large file is the SHA-256 of its bytes, of a small one git's
 /// SHA-1 of it; some mirrors give the plain SHA-1.
-fn whole(path: &Path, announced: &Announced, name: &str) -> Result<()> {
+fn whole(path: &Path, announced: &HubFile, name: &str) -> Result<()> {
     let found = path.metadata()?.len();
     if let Some(size) = announced.size {
         ensure!(found == size, "came with {found} bytes of {size}; try again");

@@ -29,7 +29,7 @@ pub(crate) struct FactorKeys {
     pub scaling: f64,
 }
 
-pub(crate) struct Replaced {
+pub(crate) struct Replacement {
     pub key: String,
     /// A copy of its own beside the base's, which stays where another module is tied to it.
     pub is_copy: bool,
@@ -38,7 +38,7 @@ pub(crate) struct Replaced {
 /// What the keys are for, by our names.
 pub(crate) struct Keys {
     pub factors: BTreeMap<String, FactorKeys>,
-    pub replaced: BTreeMap<String, Replaced>,
+    pub replaced: BTreeMap<String, Replacement>,
     /// Key of the token rows.
     pub token_rows: Option<String>,
     /// Key of those of the head. A tied head's rows are the table's: PEFT may write them a second time.
@@ -120,7 +120,7 @@ fn half(inner: &str) -> Option<(&str, usize, bool, &str)> {
 }
 
 /// A weight that replaces the base's.
-fn whole(key: &str, inner: &str, config: &AdapterConfig, replaced: &mut BTreeMap<String, Replaced>) -> Result<()> {
+fn whole(key: &str, inner: &str, config: &AdapterConfig, replaced: &mut BTreeMap<String, Replacement>) -> Result<()> {
     let (module, kind) = inner.rsplit_once('.').unwrap_or((inner, ""));
     ensure!(["weight", "bias"].contains(&kind), "unexpected key `{key}`");
     // The weight before training, which PEFT keeps beside the trained one.
@@ -144,14 +144,14 @@ fn whole(key: &str, inner: &str, config: &AdapterConfig, replaced: &mut BTreeMap
     // PEFT may write the trained weight a second time under its plain name: the wrapped one is what it loads.
     match replaced.entry(name) {
         Entry::Vacant(slot) => {
-            slot.insert(Replaced { key: key.to_owned(), is_copy });
+            slot.insert(Replacement { key: key.to_owned(), is_copy });
         }
         Entry::Occupied(mut slot) => {
             let name = slot.key().clone();
             let before_wrapped = slot.get().key.contains(".modules_to_save");
             ensure!(before_wrapped != is_wrapped, "`{name}` is replaced twice, the second time by `{key}`");
             if is_wrapped {
-                slot.insert(Replaced { key: key.to_owned(), is_copy: true });
+                slot.insert(Replacement { key: key.to_owned(), is_copy: true });
             }
         }
     }

@@ -28,7 +28,7 @@ use crate::model::config::ModelConfig;
 
 pub use config::{AdapterConfig, Targets};
 pub use difference::{Difference, difference};
-use keys::{FactorKeys, Keys, Replaced};
+use keys::{FactorKeys, Keys, Replacement};
 pub use overlay::Apply;
 pub(super) use overlay::Overlay;
 pub use save::{AdapterWeights, save_adapter};
@@ -60,7 +60,7 @@ pub struct Adapter {
     pub notes: Vec<String>,
     file: Box<dyn Weights>,
     factors: BTreeMap<String, FactorKeys>,
-    replaced: BTreeMap<String, Replaced>,
+    replaced: BTreeMap<String, Replacement>,
     /// Key of the rows of `config.token_rows`, `[n, d]`.
     token_rows: Option<String>,
     /// Key of the rows of `config.head_rows`, where the file holds them.
@@ -178,7 +178,7 @@ impl Adapter {
     pub fn fit(&self, base: &ModelConfig) -> Result<ModelConfig> {
         let origin = self.path.display();
         let mut config = ModelConfig { tie_word_embeddings: self.stays_tied(base)?, ..base.clone() };
-        for (name, Replaced { key, .. }) in &self.replaced {
+        for (name, Replacement { key, .. }) in &self.replaced {
             if name == EMBED || name == HEAD {
                 let shape = self.shape(key);
                 let good = shape.len() == 2 && shape[1] == base.hidden_size && shape[0] > 0;
@@ -197,7 +197,7 @@ impl Adapter {
             config.vocab_size = config.vocab_size.min(rows);
         }
         let expected: BTreeMap<String, Vec<usize>> = expected_parameters(&config).into_iter().collect();
-        for (name, Replaced { key, .. }) in &self.replaced {
+        for (name, Replacement { key, .. }) in &self.replaced {
             if name == HEAD && config.tie_word_embeddings {
                 continue;
             }

@@ -9,7 +9,7 @@ use super::super::params::{EMBED, HEAD};
 use super::super::{HostTensor, Weights, expected_parameters};
 use super::{Adapter, Factors};
 use crate::model::config::ModelConfig;
-use crate::ops::stored::Stored;
+use crate::ops::stored::StoredMatrix;
 
 /// How much of an adapter goes into the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl Weights for Overlay {
         Ok(weight)
     }
 
-    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         let stored = match self.key(name) {
             Some(key) => self.adapter.file.stored(key, floats)?,
             None => self.base.stored(self.below(name), floats)?,

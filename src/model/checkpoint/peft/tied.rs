@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use anyhow::{Result, bail, ensure};
 
 use super::super::params::{EMBED, HEAD};
-use super::keys::Replaced;
+use super::keys::Replacement;
 use super::{Adapter, SETTINGS};
 use crate::model::config::ModelConfig;
 
 impl Adapter {
     /// What replaces a weight. Of a tied base a table that is no copy is the other's too.
-    pub(super) fn replacement(&self, name: &str, is_tied: bool) -> Option<&Replaced> {
+    pub(super) fn replacement(&self, name: &str, is_tied: bool) -> Option<&Replacement> {
         let other = match name {
             EMBED => HEAD,
             HEAD => EMBED,

@@ -86,7 +86,7 @@ fn storage_kind(name: &str) -> Option<&'static str> {
 
 /// What a container holds.
 #[derive(Debug)]
-enum Held {
+enum Contents {
     Items(Vec<Value>),
     Pairs(Vec<(Value, Value)>),
 }
@@ -100,7 +100,7 @@ pub(super) struct Machine<'a> {
     stack: Vec<Value>,
     marks: Vec<usize>,
     memo: HashMap<usize, Value>,
-    held: Vec<Held>,
+    held: Vec<Contents>,
     storages: Vec<Storage>,
 }
 
@@ -164,16 +164,16 @@ impl<'a> Machine<'a> {
             b'B' => self.blob(4)?,
             b'C' => self.blob(1)?,
             0x8e | 0x96 => self.blob(8)?,
-            b']' => self.hold(Held::Items(vec![]), Value::List)?,
-            b'}' => self.hold(Held::Pairs(vec![]), Value::Dict)?,
-            b')' => self.hold(Held::Items(vec![]), Value::Tuple)?,
-            b'l' => self.since_mark().and_then(|items| self.hold(Held::Items(items), Value::List))?,
-            b't' => self.since_mark().and_then(|items| self.hold(Held::Items(items), Value::Tuple))?,
-            b'd' => self.since_mark().and_then(pairs).and_then(|all| self.hold(Held::Pairs(all), Value::Dict))?,
+            b']' => self.hold(Contents::Items(vec![]), Value::List)?,
+            b'}' => self.hold(Contents::Pairs(vec![]), Value::Dict)?,
+            b')' => self.hold(Contents::Items(vec![]), Value::Tuple)?,
+            b'l' => self.since_mark().and_then(|items| self.hold(Contents::Items(items), Value::List))?,
+            b't' => self.since_mark().and_then(|items| self.hold(Contents::Items(items), Value::Tuple))?,
+            b'd' => self.since_mark().and_then(pairs).and_then(|all| self.hold(Contents::Pairs(all), Value::Dict))?,
             0x85..=0x87 => {
                 let from = self.stack.len().checked_sub(usize::from(code) - 0x84).context("an empty stack")?;
                 let items = self.stack.split_off(from);
-                self.hold(Held::Items(items), Value::Tuple)?;
+                self.hold(Contents::Items(items), Value::Tuple)?;
             }
             b'a' => self.pop().and_then(|item| self.append(vec![item]))?,
             b'e' => self.since_mark().and_then(|items| self.append(items))?,
@@ -228,7 +228,7 @@ impl<'a> Machine<'a> {
         let arguments = arguments.to_vec();
         match (what, arguments.as_slice()) {
             (Global::OrderedDict, []) => {
-                self.hold(Held::Pairs(vec![]), Value::Dict)?;
+                self.hold(Contents::Pairs(vec![]), Value::Dict)?;
                 self.pop()
             }
             (Global::Size, [sizes]) => Ok(sizes.clone()),
@@ -273,8 +273,8 @@ impl<'a> Machine<'a> {
     pub fn items(&self, value: &Value) -> Result<&[Value]> {
         match value {
             Value::List(at) | Value::Tuple(at) => match &self.held[*at] {
-                Held::Items(items) => Ok(items),
-                Held::Pairs(_) => bail!("a list that is a dictionary"),
+                Contents::Items(items) => Ok(items),
+                Contents::Pairs(_) => bail!("a list that is a dictionary"),
             },
             _ => bail!("something that is no list"),
         }
@@ -284,14 +284,14 @@ impl<'a> Machine<'a> {
     pub fn pairs(&self, value: &Value) -> Option<&[(Value, Value)]> {
         match value {
             Value::Dict(at) => match &self.held[*at] {
-                Held::Pairs(pairs) => Some(pairs),
-                Held::Items(_) => None,
+                Contents::Pairs(pairs) => Some(pairs),
+                Contents::Items(_) => None,
             },
             _ => None,
         }
     }
 
-    fn hold(&mut self, held: Held, value: fn(usize) -> Value) -> Result<()> {
+    fn hold(&mut self, held: Contents, value: fn(usize) -> Value) -> Result<()> {
         self.push(value(self.held.len()));
         self.held.push(held);
         Ok(())
@@ -299,7 +299,7 @@ impl<'a> Machine<'a> {
 
     fn append(&mut self, more: Vec<Value>) -> Result<()> {
         match self.stack.last() {
-            Some(Value::List(at)) if let Held::Items(items) = &mut self.held[*at] => items.extend(more),
+            Some(Value::List(at)) if let Contents::Items(items) = &mut self.held[*at] => items.extend(more),
             _ => bail!("items for what is no list"),
         }
         Ok(())
@@ -307,7 +307,7 @@ impl<'a> Machine<'a> {
 
     fn set(&mut self, more: Vec<(Value, Value)>) -> Result<()> {
         match self.stack.last() {
-            Some(Value::Dict(at)) if let Held::Pairs(pairs) = &mut self.held[*at] => pairs.extend(more),
+            Some(Value::Dict(at)) if let Contents::Pairs(pairs) = &mut self.held[*at] => pairs.extend(more),
             _ => bail!("entries for what is no dictionary"),
         }
         Ok(())

@@ -14,7 +14,7 @@ use memmap2::Mmap;
 
 use super::host::{Dtype, HostTensor, count};
 use super::{Weights, map_file, release};
-use crate::ops::stored::Stored;
+use crate::ops::stored::StoredMatrix;
 use machine::{KINDS, Machine, Tensor, Value};
 
 pub(super) const SINGLE: &str = "pytorch_model.bin";
@@ -283,13 +283,13 @@ impl Weights for PickleFile {
         self.tensor(name)
     }
 
-    fn stored(&self, name: &str, floats: bool) -> Result<Option<Stored>> {
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         let entry = self.entry(name)?;
         let dtype = self.dtype(name, entry)?;
         let (&[rows, width], true) = (&entry.shape[..], floats || dtype != Dtype::F32) else { return Ok(None) };
         let bytes = entry.bytes(&self.map, dtype.size());
         release(&self.map, &entry.range);
-        Stored::new(dtype.format(), [rows, width], bytes).map(Some)
+        StoredMatrix::new(dtype.format(), [rows, width], bytes).map(Some)
     }
 
     fn file_of(&self, _name: &str) -> &Path {
