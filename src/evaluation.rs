@@ -84,12 +84,12 @@ pub fn evaluate(
     let requests = requests(corpus);
     let parts = parallel::cut(&requests, threads);
     let batches: Vec<&[Request]> = parts.iter().flat_map(|part| part.chunks(evaluation.batch)).collect();
-    let how = EvaluationResult { model, corpus, evaluation, reasoning, switching };
-    let traces = decode_batches(&how, &batches, threads, &|_| Ok(()))?;
+    let setup = EvaluationSetup { model, corpus, evaluation, reasoning, switching };
+    let traces = decode_batches(&setup, &batches, threads, &|_| Ok(()))?;
     Ok((score(&traces, corpus)?, traces))
 }
 
-pub(crate) struct EvaluationResult<'a> {
+pub(crate) struct EvaluationSetup<'a> {
     pub model: &'a Decoder,
     pub corpus: &'a Corpus,
     pub evaluation: &'a Evaluation,
@@ -100,17 +100,17 @@ pub(crate) struct EvaluationResult<'a> {
 /// Decodes batches of problems, dealt to threads; traces in the order of the batches. `done` hears of each batch, from several
 /// threads.
 pub(crate) fn decode_batches(
-    how: &EvaluationResult,
+    setup: &EvaluationSetup,
     batches: &[&[Request]],
     threads: usize,
     done: &(dyn Fn(&[Trace]) -> Result<()> + Sync),
 ) -> Result<Vec<Trace>> {
-    let EvaluationResult { model, corpus, evaluation, reasoning, switching } = *how;
+    let EvaluationSetup { model, corpus, evaluation, reasoning, switching } = *setup;
     let settings = decode_settings(evaluation, &corpus.stops, switching);
     batches.iter().try_for_each(|batch| ensure_positions(model, &settings, batch))?;
     let cancel = crate::progress::stop_flag();
     let traces = parallel::run(&parallel::cut(batches, threads), |part| {
-        let how = Decode {
+        let decoding = Decode {
             model,
             source: &reasoning.source,
             controller: &reasoning.blocks,
@@ -121,7 +121,7 @@ pub(crate) fn decode_batches(
         };
         let mut traces = vec![];
         for batch in part {
-            let decoded = decode(how, batch, 1, &mut Hooks::none())?;
+            let decoded = decode(decoding, batch, 1, &mut Hooks::none())?;
             if decoded.iter().any(|trace| trace.end == End::Cancelled) {
                 return Err(Interruption.into());
             }

@@ -201,7 +201,7 @@ fn trained(what: &SupervisedPhase) -> Vec<Vec<u32>> {
         };
         sft::step(&mut trainer, &sft, &rows(what, step), 1e-2).expect("a step");
     }
-    let weights = trainer.frozen().export().expect("weights");
+    let weights = trainer.decoder().export().expect("weights");
     weights.into_iter().map(|(_, tensor)| tensor.data.iter().map(|x| x.to_bits()).collect()).collect()
 }
 

@@ -75,7 +75,7 @@ fn checkpointing_recomputes_and_changes_nothing() {
         let model = Decoder::load(&checkpoint, &device).expect("its weights");
         let mut trainer = Trainer::new(model, &Optimizer::default());
         sft::step(&mut trainer, &sft_settings(1), &known_rows(), 1e-3).expect("a step");
-        trainer.frozen().export().expect("weights")
+        trainer.decoder().export().expect("weights")
     };
     let before = model().valid().export().expect("weights");
     let kept = after(Device::flex().autodiff());
@@ -111,7 +111,7 @@ fn a_restored_trainer_still_recomputes() {
     assert_eq!(restored.model.parameters(), whole.model.parameters());
     step(&mut whole);
     step(&mut restored);
-    assert_eq!(restored.frozen().export().expect("weights"), whole.frozen().export().expect("weights"));
+    assert_eq!(restored.decoder().export().expect("weights"), whole.decoder().export().expect("weights"));
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn bf16_computes_near_f32_over_f32_masters() {
     let after = |dtype| {
         let mut trainer = Trainer::new(model(), &Optimizer { dtype, ..Optimizer::default() });
         let stats = sft::step(&mut trainer, &sft_settings(2), &known_rows(), 1e-3).expect("a step");
-        (stats, trainer.frozen().export().expect("weights"))
+        (stats, trainer.decoder().export().expect("weights"))
     };
     let ((f32_stats, _), (bf16_stats, weights)) = (after(Compute::F32), after(Compute::Bf16));
     let off = (f32_stats.loss - bf16_stats.loss).abs() / f32_stats.loss;
@@ -179,7 +179,7 @@ fn a_frozen_base_is_held_once_in_bf16_beside_f32_factors() {
     assert_eq!(held(&f32_trainer), (DType::F32, DType::F32, DType::F32));
 
     // What is exported: the base to bf16's rounding, and what was learnt.
-    let exported = |trainer: &Trainer| trainer.frozen().export().expect("weights");
+    let exported = |trainer: &Trainer| trainer.decoder().export().expect("weights");
     let (start, ours, theirs) =
         (model().valid().export().expect("weights"), exported(&trainer), exported(&f32_trainer));
     let mut learnt = 0;
@@ -199,7 +199,7 @@ fn a_frozen_base_is_held_once_in_bf16_beside_f32_factors() {
     };
     let policy = trainer.policy();
     assert_eq!(Compute::of(&policy), Compute::Bf16);
-    assert!(relative(&logits(&policy), &logits(&trainer.frozen().materialize().cast(FloatDType::F32))) < 3e-2);
+    assert!(relative(&logits(&policy), &logits(&trainer.decoder().materialize().cast(FloatDType::F32))) < 3e-2);
     assert!(relative(&logits(&policy), &logits(&model().valid())) > 1e-3, "the factors are in it");
 }
 
@@ -299,14 +299,14 @@ fn the_gradient_is_that_of_the_rollouts_that_can_be_replayed() {
 #[test]
 fn nan_steps_are_skipped_counted_and_end_the_run() {
     let mut trainer = Trainer::new(model(), &Optimizer::default());
-    let before = trainer.frozen().export().expect("weights");
+    let before = trainer.decoder().export().expect("weights");
     for attempt in 1..=3 {
         let grads = burn::optim::GradientsParams::new();
         let result = trainer.apply(grads, f64::NAN, 1e-3);
         assert_eq!(result.is_err(), attempt == 3, "attempt {attempt}");
         assert_eq!(trainer.health.skipped, attempt);
     }
-    assert_eq!(before, trainer.frozen().export().expect("weights"));
+    assert_eq!(before, trainer.decoder().export().expect("weights"));
 }
 
 #[test]

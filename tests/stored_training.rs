@@ -159,7 +159,7 @@ fn factors_over_kept_weights_have_the_gradients_of_those_over_floats() {
             }
             let off = relative(&logits(&kept.policy(), switch), &logits(&wide.policy(), switch));
             assert!(off < 1e-2, "{tables:?}: the policies differ by {off:e}");
-            let off = relative(&logits(&kept.policy(), switch), &logits(&kept.frozen(), switch));
+            let off = relative(&logits(&kept.policy(), switch), &logits(&kept.decoder(), switch));
             assert!(off < 1e-5, "{tables:?}: folding changes {off:e}");
         }
     }
@@ -185,7 +185,7 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                     same_gradients(&gradients(&trainer, switch), &gradients(&wide, switch), &what);
                 }
                 assert!(
-                    relative(&logits(&trainer.frozen(), switch), &before) < 1e-5,
+                    relative(&logits(&trainer.decoder(), switch), &before) < 1e-5,
                     "{what}: {phase} begins elsewhere"
                 );
                 for _ in 0..2 {
@@ -201,7 +201,7 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                     reasoning: &Reasoning::default(),
                     trained: TrainingHistory::default(),
                 };
-                let out = folder.export("checkpoint", &trainer.frozen(), &to).expect("writes");
+                let out = folder.export("checkpoint", &trainer.decoder(), &to).expect("writes");
                 assert!(!out.join("model.safetensors").exists());
                 let adapter = Adapter::open(&out).expect("opens");
                 assert_eq!(adapter.config.r, 4 * (number + 1), "{what}: ranks of the phases add up");
@@ -249,7 +249,7 @@ fn a_restored_run_goes_on_with_the_same_bits() {
         assert_eq!(restored.model.parameters(), whole.model.parameters());
         step(&mut whole);
         step(&mut restored);
-        assert_eq!(logits(&restored.frozen(), switch), logits(&whole.frozen(), switch), "{tables:?}");
+        assert_eq!(logits(&restored.decoder(), switch), logits(&whole.decoder(), switch), "{tables:?}");
     }
 }
 
@@ -259,7 +259,7 @@ fn an_adapter_without_its_base_is_refused_by_name() {
     let path = base(root.path(), true, true);
     let (model, vocabulary) = opened(&path, Compute::Stored, &Device::flex());
     let switch = ids(&vocabulary);
-    let frozen = trainer(model.clone(), switch, Tables::NewRows, Compute::Stored).frozen();
+    let frozen = trainer(model.clone(), switch, Tables::NewRows, Compute::Stored).decoder();
     let folder = PhaseFolder::open(root.path(), "sft").expect("a phase");
     let reasoning = Reasoning::default();
     let to = |base| CheckpointExport {

@@ -56,7 +56,7 @@ pub(crate) struct ModelArgs {
     /// org/name/file.gguf); fixtures/micro where none is named
     #[arg(value_name = "RUN|MODEL")]
     target: Option<String>,
-    /// The same
+    /// The model, where it is not named as the first argument
     #[arg(long, value_name = "RUN|MODEL", conflicts_with = "target")]
     model: Option<String>,
     /// Which phase's checkpoint of a run; by default the last of sft, grpo_start and grpo that exists, or of another method's

@@ -150,7 +150,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DecodedTraceRow>> {
     rows_by(study, config, derivation(study)?.as_ref())
 }
 
-/// The same by what the caller says follows from what.
+/// [`rows`] with a derivation of the caller's: what follows from what.
 ///
 /// # Errors
 /// As [`rows`].

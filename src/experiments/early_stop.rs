@@ -144,8 +144,8 @@ fn cut(study: &Study, asked: &[Request], k: usize) -> Result<Vec<Trace>> {
     let controller = Cutoff { own: &study.reasoning.blocks, latents: k };
     let batches: Vec<&[Request]> = asked.chunks(study.together()).collect();
     let traces = parallel::run(&parallel::cut(&batches, study.threads), |part| {
-        let how = Decode { controller: &controller, ..study.decoding(&settings) };
-        let decoded = |batch: &&[Request]| decode(how, batch, 1, &mut Hooks::none());
+        let decoding = Decode { controller: &controller, ..study.decoding(&settings) };
+        let decoded = |batch: &&[Request]| decode(decoding, batch, 1, &mut Hooks::none());
         Ok(part.iter().map(decoded).collect::<Result<Vec<_>>>()?.concat())
     })?;
     not_stopped()?;

@@ -117,9 +117,9 @@ fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
     let batches: Vec<&[Request]> = asked.chunks((study.together() / config.samples).max(1)).collect();
     let counted = study.counted("batches sampled", batches.len());
     let traces = parallel::run(&parallel::cut(&batches, study.threads), |part| {
-        let how: Decode = study.decoding(&settings);
+        let decoding: Decode = study.decoding(&settings);
         let sampled = |batch: &&[Request]| {
-            let traces = decode(how, batch, config.samples, &mut Hooks::none())?;
+            let traces = decode(decoding, batch, config.samples, &mut Hooks::none())?;
             traces.iter().try_for_each(Trace::ensure_finite)?;
             counted.one();
             Ok(traces)

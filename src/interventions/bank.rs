@@ -43,7 +43,7 @@ impl Bank {
         self.states.get(&(problem, block, step)).map(Vec::as_slice)
     }
 
-    /// The same states, of each only a part of its values.
+    /// These states, of each only a part of its values.
     pub(crate) fn parts(&self, part: impl Fn(&[f32]) -> Vec<f32>) -> Self {
         Self { states: self.states.iter().map(|(at, state)| (*at, part(state))).collect() }
     }

@@ -27,7 +27,7 @@ const WIDTH: usize = 7;
 
 /// What the device decides by; the same for all rows and steps.
 pub(super) struct Ahead<'a> {
-    how: Decode<'a>,
+    decoding: Decode<'a>,
     bounds: Bounds,
     steps: usize,
     draws_swi: bool,
@@ -40,31 +40,31 @@ const TEXT: f32 = -1.0;
 
 impl<'a> Ahead<'a> {
     /// `None` where the host decides every step: on the CPU, and for methods, sources and samplings that need it.
-    pub fn of(how: Decode<'a>, rows: &[DecodingRow]) -> Result<Option<Self>> {
-        let device = how.model.device();
-        let steps = how.ahead.unwrap_or(if crate::ops::is_cpu(&device) { 0 } else { STEPS });
-        let sampling = &how.settings.sampling;
+    pub fn of(decoding: Decode<'a>, rows: &[DecodingRow]) -> Result<Option<Self>> {
+        let device = decoding.model.device();
+        let steps = decoding.ahead.unwrap_or(if crate::ops::is_cpu(&device) { 0 } else { STEPS });
+        let sampling = &decoding.settings.sampling;
         let cut = sampling.top_k > 0 || sampling.top_p < 1.0;
-        let bounds = how.controller.bounds(how.settings.k_min, how.settings.k_cap);
+        let bounds = decoding.controller.bounds(decoding.settings.k_min, decoding.settings.k_cap);
         let (Some(bounds), Some(row)) = (bounds, rows.first()) else { return Ok(None) };
-        if steps == 0 || cut || !how.source.stays_on_device() || how.model.looks_up_on_host() {
+        if steps == 0 || cut || !decoding.source.stays_on_device() || decoding.model.looks_up_on_host() {
             return Ok(None);
         }
-        let draws_swi = row.draws_swi(&how);
-        let vocab = how.model.config().vocab_size;
+        let draws_swi = row.draws_swi(&decoding);
+        let vocab = decoding.model.config().vocab_size;
         let mut masked = vec![false; vocab.next_multiple_of(GROUP)];
-        for token in text_masked(&how, draws_swi) {
+        for token in text_masked(&decoding, draws_swi) {
             // A latent's placeholder may lie outside the vocabulary.
             masked.get_mut(token as usize).into_iter().for_each(|place| *place = true);
         }
         let padded = masked.len();
         let masked = Tensor::from_data(TensorData::new(masked, [1, padded]), &device);
-        Ok(Some(Self { how, bounds, steps, draws_swi, masked }))
+        Ok(Some(Self { decoding, bounds, steps, draws_swi, masked }))
     }
 
     /// Whether the next steps of all these rows can be decided on the device.
     pub fn takes<'r>(&self, mut rows: impl Iterator<Item = &'r DecodingRow>) -> bool {
-        rows.all(|row| row.is_plain() && row.draws_swi(&self.how) == self.draws_swi)
+        rows.all(|row| row.is_plain() && row.draws_swi(&self.decoding) == self.draws_swi)
     }
 
     /// Feeds every row of the stream some positions; writes what was decided into the rows, which end where the host ends them.
@@ -72,12 +72,13 @@ impl<'a> Ahead<'a> {
     /// # Errors
     /// As the decoder's, and a host that decides another step than the device fed.
     pub fn run(&self, stream: &mut Stream, rows: &mut [&mut DecodingRow]) -> Result<()> {
-        let (b, device) = (rows.len(), self.how.model.device());
+        let (b, device) = (rows.len(), self.decoding.model.device());
         // No row goes on beyond its budget; latents do not count against it.
-        let budget = self.how.settings.max_new_tokens;
+        let budget = self.decoding.settings.max_new_tokens;
         let left = rows.iter().map(|row| budget.saturating_sub(row.visible())).max().unwrap_or(0);
         let steps = self.steps.min(left.max(1));
-        let uniforms: Vec<f32> = rows.iter().flat_map(|row| row.uniforms(&self.how, steps)).map(|u| u as f32).collect();
+        let uniforms: Vec<f32> =
+            rows.iter().flat_map(|row| row.uniforms(&self.decoding, steps)).map(|u| u as f32).collect();
         let uniforms = Tensor::<2>::from_data(TensorData::new(uniforms, [b, steps]), (&device, DType::F32));
         let states: Vec<f32> = rows.iter().map(|row| row.latents().map_or(TEXT, |step| step as f32)).collect();
         let mut state = Tensor::<2>::from_data(TensorData::new(states, [b, 1]), (&device, DType::F32));
@@ -92,7 +93,7 @@ impl<'a> Ahead<'a> {
         for (at, values) in read.chunks(WIDTH).enumerate() {
             let row = &mut *rows[at % b];
             if row.is_live() {
-                let piece = row.choose(&seen(values), &self.how);
+                let piece = row.choose(&seen(values), &self.decoding);
                 ensure!(!row.is_live() || is_fed(&piece, values), "{}", disagreement(row, &piece, values));
             }
         }
@@ -102,7 +103,7 @@ impl<'a> Ahead<'a> {
     /// One step of all rows: the state `[B, 1]` of each row ([`TEXT`], or the latents that its block has been fed) and its draw
     /// `[B, 1]` → the [`WIDTH`] values that are read `[B, WIDTH]`, and the next state.
     fn step(&self, stream: &mut Stream, state: Tensor<2>, uniform: Tensor<2>) -> Result<(Tensor<2>, Tensor<2>)> {
-        let Decode { model, settings, switch, .. } = self.how;
+        let Decode { model, settings, switch, .. } = self.decoding;
         let (b, device) = (state.dims()[0], state.device());
         // Filled up to whole groups with values that have no probability.
         let logits = wide::padded(stream.plain_logits()?.cast(DType::F32), MASKED);

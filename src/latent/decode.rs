@@ -101,10 +101,10 @@ pub struct Decode<'a> {
 /// # Errors
 /// Settings out of range, an empty prompt, and whatever a hook returns. Trouble in one row (budget, non-finite
 /// logits) ends that row with its reason and nothing else.
-pub fn decode(how: Decode, requests: &[Request], rollouts: usize, hooks: &mut Hooks) -> Result<Vec<Trace>> {
+pub fn decode(decoding: Decode, requests: &[Request], rollouts: usize, hooks: &mut Hooks) -> Result<Vec<Trace>> {
     ensure!(rollouts > 0, "nothing to decode: {rollouts} rollouts");
     let problems = requests.iter().map(|r| r.problem).collect();
-    let mut stream = prefill(how, requests, problems, hooks)?;
+    let mut stream = prefill(decoding, requests, problems, hooks)?;
     let forks: Vec<usize> = (0..requests.len()).flat_map(|r| std::iter::repeat_n(r, rollouts)).collect();
     if rollouts > 1 {
         stream = stream.keep(&forks);
@@ -112,21 +112,21 @@ pub fn decode(how: Decode, requests: &[Request], rollouts: usize, hooks: &mut Ho
     let rows = forks
         .iter()
         .enumerate()
-        .map(|(i, &r)| DecodingRow::new(&requests[r], requests[r].rollout + i % rollouts, how.settings.switching));
-    let done = continue_rows(how, stream, rows.collect(), &mut Branch::whole(hooks))?;
+        .map(|(i, &r)| DecodingRow::new(&requests[r], requests[r].rollout + i % rollouts, decoding.settings.switching));
+    let done = continue_rows(decoding, stream, rows.collect(), &mut Branch::whole(hooks))?;
     Ok(done.into_iter().map(|row| row.decoded().trace).collect())
 }
 
 /// Continues every prompt once. Hooks see row `i` under the name `names[i]`, where [`decode`] shows the problem: rollouts
 /// of one problem can be told apart.
 pub(crate) fn decode_named(
-    how: Decode,
+    decoding: Decode,
     requests: &[Request],
     names: Vec<usize>,
     hooks: &mut Hooks,
 ) -> Result<Vec<Trace>> {
     let none = vec![RowWatch::default(); requests.len()];
-    let done = decode_watched(how, requests, names, &none, hooks)?;
+    let done = decode_watched(decoding, requests, names, &none, hooks)?;
     Ok(done.into_iter().map(|decoded| decoded.trace).collect())
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct RowWatch {
 
 /// Decodes with something watched in each row.
 pub(crate) fn decode_watched(
-    how: Decode,
+    decoding: Decode,
     requests: &[Request],
     names: Vec<usize>,
     watched: &[RowWatch],
@@ -149,15 +149,18 @@ pub(crate) fn decode_watched(
 ) -> Result<Vec<FinishedRow>> {
     ensure!(names.len() == requests.len(), "{} names for {} requests", names.len(), requests.len());
     ensure!(watched.len() == requests.len(), "{} rows to watch for {} requests", watched.len(), requests.len());
-    let stream = prefill(how, requests, names, hooks)?;
+    let stream = prefill(decoding, requests, names, hooks)?;
     let start = |(request, watched): (&Request, &RowWatch)| {
-        let mut row = DecodingRow::new(request, request.rollout, how.settings.switching);
+        let mut row = DecodingRow::new(request, request.rollout, decoding.settings.switching);
         row.watch = watched.token;
         row.force_at = watched.force_at.or(row.force_at);
         row
     };
     let rows = requests.iter().zip(watched).map(start).collect();
-    Ok(continue_rows(how, stream, rows, &mut Branch::whole(hooks))?.into_iter().map(DecodingRow::decoded).collect())
+    Ok(continue_rows(decoding, stream, rows, &mut Branch::whole(hooks))?
+        .into_iter()
+        .map(DecodingRow::decoded)
+        .collect())
 }
 
 /// Whether the model has a position for all that a response may hold, one block among it: one whose positions are rows of a table has
@@ -184,14 +187,14 @@ pub(crate) fn ensure_positions(model: &Decoder, settings: &DecodeSettings, reque
 
 /// Feeds the prompts.
 pub(super) fn prefill<'m>(
-    how: Decode<'m>,
+    decoding: Decode<'m>,
     requests: &[Request],
     names: Vec<usize>,
     hooks: &mut Hooks,
 ) -> Result<Stream<'m>> {
-    how.settings.check()?;
+    decoding.settings.check()?;
     ensure!(!requests.is_empty(), "nothing to decode: no prompts");
-    let (k_cap, positions) = (how.settings.k_cap, how.model.config().max_position_embeddings);
+    let (k_cap, positions) = (decoding.settings.k_cap, decoding.model.config().max_position_embeddings);
     ensure!(
         k_cap <= positions.max(SMALL_BLOCK),
         "k_cap is {k_cap}, the model has {positions} positions (max_position_embeddings): a block would outgrow it"
@@ -199,8 +202,8 @@ pub(super) fn prefill<'m>(
     for request in requests {
         ensure!(!request.prompt.is_empty(), "problem {}: the prompt is empty", request.problem);
     }
-    ensure_positions(how.model, how.settings, requests)?;
-    let mut stream = Stream::new(how.model, how.source, Gradient::Through, names);
+    ensure_positions(decoding.model, decoding.settings, requests)?;
+    let mut stream = Stream::new(decoding.model, decoding.source, Gradient::Through, names);
     let prompts: Vec<Piece> =
         requests.iter().map(|r| Piece { ids: r.prompt.clone(), steps: vec![Step::Prompt; r.prompt.len()] }).collect();
     stream.advance(&prompts, hooks).context("prefilling the prompts")?;
@@ -209,12 +212,12 @@ pub(super) fn prefill<'m>(
 
 /// Decodes on from a stream whose rows have been fed up to the traces given (a fork of an earlier decode).
 pub(super) fn continue_rows(
-    how: Decode,
+    decoding: Decode,
     stream: Stream,
     rows: Vec<DecodingRow>,
     branch: &mut Branch,
 ) -> Result<Vec<DecodingRow>> {
-    let done = drive(how, stream, rows, branch)?;
+    let done = drive(decoding, stream, rows, branch)?;
     Ok(done.into_iter().map(|(row, _)| row).collect())
 }
 
@@ -223,35 +226,35 @@ pub(super) type DrivenRow<'m> = (DecodingRow, Option<(Stream<'m>, usize)>);
 
 /// Decodes until every row has ended or is held ([`DecodingRow::hold`]).
 pub(super) fn drive<'m>(
-    how: Decode<'m>,
+    decoding: Decode<'m>,
     stream: Stream<'m>,
     rows: Vec<DecodingRow>,
     branch: &mut Branch,
 ) -> Result<Vec<DrivenRow<'m>>> {
-    if how.model.layers.first().is_some_and(|block| block.mlp.is_shared(rows.len())) {
-        return parallel::threads_awake(|| step_by_step(how, stream, rows, branch));
+    if decoding.model.layers.first().is_some_and(|block| block.mlp.is_shared(rows.len())) {
+        return parallel::threads_awake(|| step_by_step(decoding, stream, rows, branch));
     }
-    step_by_step(how, stream, rows, branch)
+    step_by_step(decoding, stream, rows, branch)
 }
 
 fn step_by_step<'m>(
-    how: Decode<'m>,
+    decoding: Decode<'m>,
     mut stream: Stream<'m>,
     rows: Vec<DecodingRow>,
     branch: &mut Branch,
 ) -> Result<Vec<DrivenRow<'m>>> {
     let mut done: Vec<Option<DrivenRow<'m>>> = rows.iter().map(|_| None).collect();
-    let ahead = if branch.is_plain() { Ahead::of(how, &rows)? } else { None };
+    let ahead = if branch.is_plain() { Ahead::of(decoding, &rows)? } else { None };
     let mut active: Vec<(usize, DecodingRow)> = rows.into_iter().enumerate().collect();
     while !active.is_empty() {
         let device = ahead.as_ref().filter(|ahead| ahead.takes(active.iter().map(|(_, row)| row)));
         let mut pieces = match device {
-            Some(ahead) if !is_cancelled(&how) => {
+            Some(ahead) if !is_cancelled(&decoding) => {
                 let mut rows: Vec<&mut DecodingRow> = active.iter_mut().map(|(_, row)| row).collect();
                 ahead.run(&mut stream, &mut rows)?;
                 vec![Piece::default(); active.len()]
             }
-            _ => chosen_by_host(&how, &stream, &mut active, branch.hooks)?,
+            _ => chosen_by_host(&decoding, &stream, &mut active, branch.hooks)?,
         };
         // Finished rows leave once they are a quarter of the batch: a copy of the cache is not free.
         let live: Vec<usize> = (0..active.len()).filter(|&i| active[i].1.is_live()).collect();
@@ -281,13 +284,13 @@ fn step_by_step<'m>(
     done.into_iter().map(|row| row.context("a row was lost")).collect()
 }
 
-fn is_cancelled(how: &Decode) -> bool {
-    how.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
+fn is_cancelled(decoding: &Decode) -> bool {
+    decoding.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
 }
 
 /// What each row is fed next, from logits that are read here.
 fn chosen_by_host(
-    how: &Decode,
+    decoding: &Decode,
     stream: &Stream,
     rows: &mut [(usize, DecodingRow)],
     hooks: &mut Hooks,
@@ -296,7 +299,7 @@ fn chosen_by_host(
     let logits = stream.logits(&steps, hooks)?;
     let vocab = logits.dims()[1];
     let logits = logits.try_into_vec_as::<f32>().context("reading logits")?;
-    let cancelled = is_cancelled(how);
+    let cancelled = is_cancelled(decoding);
     let mut pieces = vec![];
     for ((_, row), logits) in rows.iter_mut().zip(logits.chunks(vocab)) {
         let piece = if !row.is_live() {
@@ -305,7 +308,7 @@ fn chosen_by_host(
             row.end = Some(End::Cancelled);
             Piece::default()
         } else {
-            row.choose(&PositionView::Logits(logits), how)
+            row.choose(&PositionView::Logits(logits), decoding)
         };
         pieces.push(piece);
     }

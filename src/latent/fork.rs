@@ -93,13 +93,18 @@ impl Prefix {
     ///
     /// # Errors
     /// As [`super::decode()`].
-    pub fn new(how: Decode, requests: &[Request], watch: &[Option<u32>], force_at: &[Option<usize>]) -> Result<Self> {
+    pub fn new(
+        decoding: Decode,
+        requests: &[Request],
+        watch: &[Option<u32>],
+        force_at: &[Option<usize>],
+    ) -> Result<Self> {
         ensure!(force_at.len() == requests.len(), "{} places for {} requests", force_at.len(), requests.len());
-        let (prompts, mut starts) = Self::begun(how, requests, watch)?;
+        let (prompts, mut starts) = Self::begun(decoding, requests, watch)?;
         starts.iter_mut().zip(force_at).filter(|(_, at)| at.is_some()).for_each(|(row, &at)| row.force_at = at);
         let mut holding = starts.clone();
         holding.iter_mut().for_each(|row| row.hold = true);
-        let driven = drive(how, prompts.clone(), holding, &mut Branch::whole(&mut Hooks::none()))?;
+        let driven = drive(decoding, prompts.clone(), holding, &mut Branch::whole(&mut Hooks::none()))?;
         let mut parts = vec![];
         let mut rows = vec![];
         for (mut row, at) in driven {
@@ -118,21 +123,21 @@ impl Prefix {
     ///
     /// # Errors
     /// As [`super::decode()`].
-    pub fn prompts(how: Decode, requests: &[Request], watch: &[Option<u32>]) -> Result<Self> {
-        let (prompts, starts) = Self::begun(how, requests, watch)?;
+    pub fn prompts(decoding: Decode, requests: &[Request], watch: &[Option<u32>]) -> Result<Self> {
+        let (prompts, starts) = Self::begun(decoding, requests, watch)?;
         Ok(Self { prompts: prompts.parked(), starts, held: None, rows: vec![] })
     }
 
     fn begun<'m>(
-        how: Decode<'m>,
+        decoding: Decode<'m>,
         requests: &[Request],
         watch: &[Option<u32>],
     ) -> Result<(Stream<'m>, Vec<DecodingRow>)> {
         ensure!(watch.len() == requests.len(), "{} watched tokens for {} requests", watch.len(), requests.len());
         let problems = requests.iter().map(|r| r.problem).collect();
-        let prompts = prefill(how, requests, problems, &mut Hooks::none())?;
+        let prompts = prefill(decoding, requests, problems, &mut Hooks::none())?;
         let start = |(request, &watch): (&Request, &Option<u32>)| {
-            let mut row = DecodingRow::new(request, request.rollout, how.settings.switching);
+            let mut row = DecodingRow::new(request, request.rollout, decoding.settings.switching);
             row.watch = watch;
             row
         };
@@ -149,7 +154,13 @@ impl Prefix {
     ///
     /// # Errors
     /// No fork, a fork from a block that its row does not open, and as [`super::decode()`].
-    pub fn fork(&self, how: Decode, start: Start, forks: &[Fork], branch: &mut Branch) -> Result<Vec<FinishedRow>> {
+    pub fn fork(
+        &self,
+        decoding: Decode,
+        start: Start,
+        forks: &[Fork],
+        branch: &mut Branch,
+    ) -> Result<Vec<FinishedRow>> {
         ensure!(!forks.is_empty(), "nothing to decode: no forks");
         let (mut from, mut rows) = (vec![], vec![]);
         for fork in forks {
@@ -175,8 +186,8 @@ impl Prefix {
             Start::Prompt => Some(&self.prompts),
             Start::Switch => self.held.as_ref(),
         };
-        let stream = stream.context("no row opens a block")?.go_on(how.model, how.source).keep(&from);
+        let stream = stream.context("no row opens a block")?.go_on(decoding.model, decoding.source).keep(&from);
         let stream = stream.renamed(forks.iter().map(|f| f.id).collect());
-        Ok(continue_rows(how, stream, rows, branch)?.into_iter().map(DecodingRow::decoded).collect())
+        Ok(continue_rows(decoding, stream, rows, branch)?.into_iter().map(DecodingRow::decoded).collect())
     }
 }

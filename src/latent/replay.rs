@@ -30,16 +30,16 @@ pub(crate) struct ReplayedWave {
 /// Replays traces wave by wave, so that each wave can be back-propagated and dropped before the next.
 pub(crate) struct Replay<'m> {
     waves: Waves<'m>,
-    how: Decode<'m>,
+    decoding: Decode<'m>,
     switch: SwitchIds,
     traces: &'m [Trace],
 }
 
 /// The same decoder, fed the mixtures that were drawn where there are any. Rows are then named by their number.
-pub(crate) fn with_mixtures<'m>(how: Decode<'m>, stored: Option<&'m StoredMixtures>) -> Decode<'m> {
+pub(crate) fn with_mixtures<'m>(decoding: Decode<'m>, stored: Option<&'m StoredMixtures>) -> Decode<'m> {
     match stored {
-        Some(stored) => Decode { source: stored, ..how },
-        None => how,
+        Some(stored) => Decode { source: stored, ..decoding },
+        None => decoding,
     }
 }
 
@@ -56,15 +56,20 @@ impl<'m> Replay<'m> {
     ///
     /// # Errors
     /// No traces, a rollout without switch tokens.
-    pub fn new(how: Decode<'m>, traces: &'m [Trace], sequences: &'m [Sequence], gradient: Gradient) -> Result<Self> {
+    pub fn new(
+        decoding: Decode<'m>,
+        traces: &'m [Trace],
+        sequences: &'m [Sequence],
+        gradient: Gradient,
+    ) -> Result<Self> {
         ensure!(traces.len() == sequences.len(), "{} traces, {} sequences", traces.len(), sequences.len());
-        Self::over(how, traces, Waves::new(how.model, sequences, how.source, gradient)?)
+        Self::over(decoding, traces, Waves::new(decoding.model, sequences, decoding.source, gradient)?)
     }
 
     /// Of some of the waves of these traces.
-    pub(crate) fn over(how: Decode<'m>, traces: &'m [Trace], waves: Waves<'m>) -> Result<Self> {
-        let switch = how.switch.context("a replay needs the ids of the switch tokens")?;
-        Ok(Self { waves, how, switch, traces })
+    pub(crate) fn over(decoding: Decode<'m>, traces: &'m [Trace], waves: Waves<'m>) -> Result<Self> {
+        let switch = decoding.switch.context("a replay needs the ids of the switch tokens")?;
+        Ok(Self { waves, decoding, switch, traces })
     }
 
     pub(crate) fn into_waves(self) -> Waves<'m> {
@@ -116,7 +121,7 @@ impl<'m> Replay<'m> {
                     decided.push(place);
                 } else if next.kind == PositionRole::Latent
                     && in_block
-                    && self.step_of(row, response - 1) >= self.how.settings.k_min
+                    && self.step_of(row, response - 1) >= self.decoding.settings.k_min
                 {
                     stays.push(Place { token: self.switch.swi_end, ..place });
                 }
@@ -133,7 +138,7 @@ impl<'m> Replay<'m> {
     /// Log-densities of drawn mixtures, `[n]`.
     fn densities(&self, wave: &Wave, places: &[Place]) -> Result<Tensor<1>> {
         let mixtures: Vec<&Mixture> = places.iter().filter_map(|place| self.drawn(place)).collect();
-        gumbel::log_densities(self.how.model, self.states(wave, places), &mixtures)
+        gumbel::log_densities(self.decoding.model, self.states(wave, places), &mixtures)
     }
 
     /// The states that decide at these places, divided by the temperature: `[n, D]`. The head is linear.
@@ -142,7 +147,7 @@ impl<'m> Replay<'m> {
         let rows: Vec<i64> = places.iter().map(|p| p.flat as i64).collect();
         let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [places.len()]), &wave.hidden.device());
         let hidden = wave.hidden.clone().reshape([b * w, d]).select(0, rows);
-        hidden.div_scalar(self.how.settings.sampling.scale())
+        hidden.div_scalar(self.decoding.settings.sampling.scale())
     }
 
     /// How many latents of its block had been fed at this latent position (it included).
@@ -155,16 +160,17 @@ impl<'m> Replay<'m> {
         if places.is_empty() {
             return Ok(Tensor::zeros([0], &wave.hidden.device()));
         }
-        let mut banned = self.how.settings.masked.clone();
-        let draws_swi = self.how.settings.switching != Switching::Suppressed && self.how.controller.model_opens();
+        let mut banned = self.decoding.settings.masked.clone();
+        let draws_swi =
+            self.decoding.settings.switching != Switching::Suppressed && self.decoding.controller.model_opens();
         banned.extend(text_mask(&self.switch, draws_swi));
-        banned.retain(|&token| (token as usize) < self.how.model.config().vocab_size);
+        banned.retain(|&token| (token as usize) < self.decoding.model.config().vocab_size);
         let targets = Targets {
             ids: places.iter().map(|p| p.token).collect(),
             banned,
             unrestricted: places.iter().map(|p| p.full_softmax).collect(),
         };
-        Ok(self.how.model.token_losses(self.states(wave, places), targets)?.0.neg())
+        Ok(self.decoding.model.token_losses(self.states(wave, places), targets)?.0.neg())
     }
 }
 
@@ -183,13 +189,13 @@ struct Place {
 ///
 /// # Errors
 /// As [`Replay::next_wave`].
-pub fn logprobs(how: Decode, traces: &[Trace]) -> Result<Vec<Vec<Option<f64>>>> {
-    let switch = how.switch.context("a replay needs the ids of the switch tokens")?;
+pub fn logprobs(decoding: Decode, traces: &[Trace]) -> Result<Vec<Vec<Option<f64>>>> {
+    let switch = decoding.switch.context("a replay needs the ids of the switch tokens")?;
     let mut rows = sequences(traces, &switch)?;
     rows.iter_mut().enumerate().for_each(|(name, row)| row.row = name);
     let stored = StoredMixtures::of(traces);
-    let how = with_mixtures(how, stored.as_ref());
-    let mut replay = Replay::new(how, traces, &rows, Gradient::Through)?;
+    let decoding = with_mixtures(decoding, stored.as_ref());
+    let mut replay = Replay::new(decoding, traces, &rows, Gradient::Through)?;
     let mut out: Vec<Vec<Option<f64>>> = traces.iter().map(|t| vec![None; t.positions.len()]).collect();
     while let Some(wave) = replay.next_wave(&mut Hooks::none())? {
         if wave.decisions.is_empty() {

@@ -56,9 +56,9 @@ pub(super) struct DecodingRow {
 }
 
 /// What text mode never draws.
-pub(super) fn text_masked(how: &Decode, draws_swi: bool) -> Vec<u32> {
-    let mut masked = how.settings.masked.clone();
-    masked.extend(how.switch.iter().flat_map(|ids| text_mask(ids, draws_swi)));
+pub(super) fn text_masked(decoding: &Decode, draws_swi: bool) -> Vec<u32> {
+    let mut masked = decoding.settings.masked.clone();
+    masked.extend(decoding.switch.iter().flat_map(|ids| text_mask(ids, draws_swi)));
     masked
 }
 
@@ -127,8 +127,8 @@ impl DecodingRow {
     }
 
     /// The draws of its next positions, uniform in [0, 1).
-    pub fn uniforms(&self, how: &Decode, steps: usize) -> impl Iterator<Item = f64> {
-        let (key, seed) = (self.key(), how.settings.sampling.seed);
+    pub fn uniforms(&self, decoding: &Decode, steps: usize) -> impl Iterator<Item = f64> {
+        let (key, seed) = (self.key(), decoding.settings.sampling.seed);
         (0..steps as u64).map(move |ahead| Key { position: key.position + ahead, ..key }.uniform(seed))
     }
 
@@ -147,13 +147,13 @@ impl DecodingRow {
     }
 
     /// Decides what this row feeds next, from what it sees at its last position. An empty piece means it has ended.
-    pub fn choose(&mut self, seen: &PositionView, how: &Decode) -> Piece {
+    pub fn choose(&mut self, seen: &PositionView, decoding: &Decode) -> Piece {
         if !seen.is_finite() {
             return self.not_finite();
         }
-        match (self.mode, how.switch) {
-            (Mode::Block { .. } | Mode::Between, Some(ids)) => self.in_block(seen, how, ids),
-            _ => self.in_text(seen, how, false, None),
+        match (self.mode, decoding.switch) {
+            (Mode::Block { .. } | Mode::Between, Some(ids)) => self.in_block(seen, decoding, ids),
+            _ => self.in_text(seen, decoding, false, None),
         }
     }
 
@@ -163,19 +163,19 @@ impl DecodingRow {
     }
 
     /// Whether the model's own `<swi>` opens a block here.
-    pub fn draws_swi(&self, how: &Decode) -> bool {
-        self.switching != Switching::Suppressed && how.controller.model_opens()
+    pub fn draws_swi(&self, decoding: &Decode) -> bool {
+        self.switching != Switching::Suppressed && decoding.controller.model_opens()
     }
 
     /// What weighs most in the mixture that would be fed here, where the rule goes by it.
-    fn top(&self, seen: &PositionView, how: &Decode) -> Option<u32> {
-        let logits = seen.logits().filter(|_| how.controller.by_mixture())?;
-        how.source.top(logits, self.key())
+    fn top(&self, seen: &PositionView, decoding: &Decode) -> Option<u32> {
+        let logits = seen.logits().filter(|_| decoding.controller.by_mixture())?;
+        decoding.source.top(logits, self.key())
     }
 
     /// The entropy that the rule is told of, where the row reads `entropy`.
-    fn judged(seen: &PositionView, how: &Decode, masked: &[u32], entropy: f64) -> f64 {
-        match (how.controller.temperature(), seen.logits()) {
+    fn judged(seen: &PositionView, decoding: &Decode, masked: &[u32], entropy: f64) -> f64 {
+        match (decoding.controller.temperature(), seen.logits()) {
             (temperature, Some(logits)) if temperature != 1.0 => log_softmax_and_entropy(logits, temperature, masked).1,
             _ => entropy,
         }
@@ -183,21 +183,21 @@ impl DecodingRow {
 
     /// `after_block`: this is what a latent sees, and its block closed without a token; text comes next, not another block.
     /// `taken`: the token that the rule says comes next.
-    fn in_text(&mut self, seen: &PositionView, how: &Decode, after_block: bool, taken: Option<u32>) -> Piece {
-        let settings = how.settings;
-        let masked = text_masked(how, self.draws_swi(how));
-        let marker = how.switch.map(|ids| ids.swi);
+    fn in_text(&mut self, seen: &PositionView, decoding: &Decode, after_block: bool, taken: Option<u32>) -> Piece {
+        let settings = decoding.settings;
+        let masked = text_masked(decoding, self.draws_swi(decoding));
+        let marker = decoding.switch.map(|ids| ids.swi);
         let may_open = self.switching != Switching::Suppressed;
         let begins = may_open && !after_block && self.visible + self.blocks == 0;
-        let top = self.top(seen, how).filter(|_| begins);
+        let top = self.top(seen, decoding).filter(|_| begins);
         let imposed = self.imposed.take();
-        let taken = taken.or(imposed).or(top.filter(|&top| how.controller.ends_thinking(top)));
+        let taken = taken.or(imposed).or(top.filter(|&top| decoding.controller.ends_thinking(top)));
         let reader =
             Reader { sampling: &settings.sampling, masked: &masked, marker, watch: self.watch, key: self.key(), taken };
         let Some(Reading { drawn, logprob, marker_logprob, p_marker, entropy, lead }) = seen.read(&reader) else {
             return self.not_finite();
         };
-        self.answering |= how.controller.ends_thinking(top.unwrap_or(drawn));
+        self.answering |= decoding.controller.ends_thinking(top.unwrap_or(drawn));
         let at = InText {
             visible: self.visible,
             blocks: self.blocks,
@@ -206,19 +206,19 @@ impl DecodingRow {
             reference: *self.reference.get_or_insert(entropy),
             answering: self.answering,
         };
-        let opens = self.force_at == Some(self.visible) || (may_open && how.controller.opens(&at));
-        let marked = how.controller.marked();
-        if let (Some(ids), true, false) = (how.switch, opens && !after_block, marked) {
-            let judged = Self::judged(seen, how, &masked, entropy);
-            if let Some(piece) = self.open_unmarked(ids, how, Position::text(drawn, logprob, entropy), judged) {
+        let opens = self.force_at == Some(self.visible) || (may_open && decoding.controller.opens(&at));
+        let marked = decoding.controller.marked();
+        if let (Some(ids), true, false) = (decoding.switch, opens && !after_block, marked) {
+            let judged = Self::judged(seen, decoding, &masked, entropy);
+            if let Some(piece) = self.open_unmarked(ids, decoding, Position::text(drawn, logprob, entropy), judged) {
                 return piece;
             }
         }
-        let token = match how.switch {
+        let token = match decoding.switch {
             Some(ids) if opens && marked => ids.swi,
             _ => drawn,
         };
-        let is_swi = how.switch.is_some_and(|ids| ids.swi == token);
+        let is_swi = decoding.switch.is_some_and(|ids| ids.swi == token);
         if is_swi && self.hold {
             self.held = true;
             return Piece::default();
@@ -228,7 +228,7 @@ impl DecodingRow {
             kind: if is_swi { PositionRole::Swi } else { PositionRole::Text },
             logprob: Some(if is_swi { marker_logprob } else { logprob }).filter(|p| p.is_finite() && imposed.is_none()),
             entropy: Some(entropy),
-            p_swi: how.switch.map(|_| p_marker),
+            p_swi: decoding.switch.map(|_| p_marker),
             p_exit: None,
             drawn: None,
         };
@@ -238,12 +238,12 @@ impl DecodingRow {
             self.mode = Mode::Block { block: self.blocks, step: 0 };
             self.blocks += 1;
         }
-        self.push_visible(position, how)
+        self.push_visible(position, decoding)
     }
 
     /// Opens a block that no `<swi>` stands before: with its first latent, or `drawn` in its place. `None` where every block is
     /// closed as it opens.
-    fn open_unmarked(&mut self, ids: SwitchIds, how: &Decode, drawn: Position, entropy: f64) -> Option<Piece> {
+    fn open_unmarked(&mut self, ids: SwitchIds, decoding: &Decode, drawn: Position, entropy: f64) -> Option<Piece> {
         if self.hold {
             self.held = true;
             return Some(Piece::default());
@@ -254,14 +254,14 @@ impl DecodingRow {
             self.blocks += 1;
             return None;
         }
-        Some(self.think(ids, how, drawn))
+        Some(self.think(ids, decoding, drawn))
     }
 
     /// The next position of a block without markers.
-    fn think(&mut self, ids: SwitchIds, how: &Decode, drawn: Position) -> Piece {
-        if how.controller.feeds(drawn.token) {
+    fn think(&mut self, ids: SwitchIds, decoding: &Decode, drawn: Position) -> Piece {
+        if decoding.controller.feeds(drawn.token) {
             self.mode = Mode::Between;
-            return self.push_visible(drawn, how);
+            return self.push_visible(drawn, decoding);
         }
         if let Mode::Block { block, step } = self.mode {
             return self.latent(ids, block, step);
@@ -270,18 +270,18 @@ impl DecodingRow {
         self.latent(ids, self.blocks - 1, 0)
     }
 
-    fn in_block(&mut self, seen: &PositionView, how: &Decode, ids: SwitchIds) -> Piece {
-        let settings = how.settings;
+    fn in_block(&mut self, seen: &PositionView, decoding: &Decode, ids: SwitchIds) -> Piece {
+        let settings = decoding.settings;
         if self.switching == Switching::Empty {
             self.mode = Mode::Text;
-            return self.push_visible(Position::closing(ids.swi_end, PositionRole::SwiEndForced, None), how);
+            return self.push_visible(Position::closing(ids.swi_end, PositionRole::SwiEndForced, None), decoding);
         }
         if let Mode::Block { block, step: 0 } = self.mode {
             return self.latent(ids, block, 0);
         }
-        let marked = how.controller.marked();
+        let marked = decoding.controller.marked();
         // Where no marker closes the block, text may come next, and what text never draws is masked.
-        let masked = if marked { vec![] } else { text_masked(how, false) };
+        let masked = if marked { vec![] } else { text_masked(decoding, false) };
         let marker = Some(ids.swi_end);
         let key = self.key();
         let reader = Reader { sampling: &settings.sampling, masked: &masked, marker, watch: None, key, taken: None };
@@ -292,8 +292,8 @@ impl DecodingRow {
             last.p_exit = Some(p_marker);
             last.entropy = Some(entropy);
         }
-        self.entropies.push(Self::judged(seen, how, &masked, entropy));
-        let top = self.top(seen, how);
+        self.entropies.push(Self::judged(seen, decoding, &masked, entropy));
+        let top = self.top(seen, decoding);
         let at = InBlock {
             step: self.entropies.len(),
             entropies: &self.entropies,
@@ -305,14 +305,14 @@ impl DecodingRow {
         };
         // A text that has ended goes on in no block either.
         let ended = !marked && settings.stop.contains(&at.drawn);
-        let (kind, exit, says) = match how.controller.closes(&at) {
+        let (kind, exit, says) = match decoding.controller.closes(&at) {
             BlockEnd::Drawn => (PositionRole::SwiEndSampled, Some(marker_logprob), None),
             BlockEnd::Forced => (PositionRole::SwiEndForced, None, None),
             BlockEnd::Says(token) => (PositionRole::SwiEndForced, None, Some(token)),
             BlockEnd::Stay if ended => (PositionRole::SwiEndForced, None, top),
             BlockEnd::Stay => match self.mode {
                 Mode::Block { block, step } if marked => return self.latent(ids, block, step),
-                _ => return self.think(ids, how, Position::text(drawn, logprob, entropy)),
+                _ => return self.think(ids, decoding, Position::text(drawn, logprob, entropy)),
             },
         };
         self.mode = Mode::Text;
@@ -320,10 +320,10 @@ impl DecodingRow {
         self.entropies.clear();
         self.switches += 1;
         if marked {
-            return self.push_visible(Position::closing(ids.swi_end, kind, exit), how);
+            return self.push_visible(Position::closing(ids.swi_end, kind, exit), decoding);
         }
-        let piece = self.in_text(seen, how, true, says);
-        self.imposed = how.controller.imposes(self.switches).filter(|_| !self.answering);
+        let piece = self.in_text(seen, decoding, true, says);
+        self.imposed = decoding.controller.imposes(self.switches).filter(|_| !self.answering);
         piece
     }
 
@@ -343,17 +343,17 @@ impl DecodingRow {
         Piece::one(ids.latent, self.at)
     }
 
-    fn push_visible(&mut self, position: Position, how: &Decode) -> Piece {
+    fn push_visible(&mut self, position: Position, decoding: &Decode) -> Piece {
         let token = position.token;
         self.trace.positions.push(position);
         self.at = Step::Text(self.visible);
         self.visible += 1;
         self.since += 1;
-        if how.settings.stop.contains(&token) {
+        if decoding.settings.stop.contains(&token) {
             self.end = Some(End::Stop);
             return Piece::default();
         }
-        if self.visible >= how.settings.max_new_tokens {
+        if self.visible >= decoding.settings.max_new_tokens {
             self.end = Some(End::Budget);
             return Piece::default();
         }

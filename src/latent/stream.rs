@@ -76,7 +76,7 @@ pub(super) struct ParkedStream {
 }
 
 impl ParkedStream {
-    /// The same rows, to be fed by the model that fed them before.
+    /// These rows, to be fed by the model that fed them before.
     pub fn go_on<'m>(&self, model: &'m Decoder, source: &'m dyn LatentSource) -> Stream<'m> {
         let Self { cache, rows, next, last } = self;
         let (rows, next) = (rows.clone(), next.clone());
@@ -132,7 +132,7 @@ impl<'m> Stream<'m> {
         Self { cache: self.cache.keep(rows), rows: pick(&self.rows), next: pick(&self.next), last, ..self.clone() }
     }
 
-    /// The same rows under other names: what hooks see.
+    /// These rows under other names: what hooks see.
     #[must_use]
     pub(super) fn renamed(self, rows: Vec<usize>) -> Self {
         Self { rows, ..self }

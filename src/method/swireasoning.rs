@@ -55,7 +55,7 @@ fn reasoning(recipe: &Recipe, corpus: &Corpus) -> Result<Reasoning> {
 /// Operators, relations and brackets of one character.
 const SIGNS: &str = "+ - * / ^ _ = < > | ( ) [ ] { }";
 
-/// The same, functions, letters and layout as LaTeX writes them, each behind a backslash.
+/// Operators, functions, letters and layout as LaTeX writes them, each behind a backslash.
 const COMMANDS: &str = "alpha angle approx arccos arcsin arctan arg ast because begin{pmatrix} beta binom boxed cap cdot cdots choose \
     circ cos cot cotg csc cup ddots deg delta dfrac dots emptyset end{pmatrix} epsilon equiv exists exp forall frac gamma gcd geq iff \
     implies in infty int lambda lceil ldots left left( left[ left\\{ leq lfloor lim ln log mathbb mathbf mathrm max mbox mid min mu neg \

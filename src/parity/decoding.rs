@@ -76,8 +76,8 @@ fn decoded(
     ahead: Option<usize>,
 ) -> Result<Vec<Trace>> {
     let (source, controller) = (&HiddenState, &Blocks::Learnt);
-    let how = Decode { model, source, controller, switch: Some(IDS), settings, cancel: None, ahead };
-    decode(how, requests, 1, &mut Hooks::none())
+    let decoding = Decode { model, source, controller, switch: Some(IDS), settings, cancel: None, ahead };
+    decode(decoding, requests, 1, &mut Hooks::none())
 }
 
 fn difference(ours: &Trace, theirs: &Trace) -> Result<Deviation> {

@@ -50,7 +50,7 @@ pub fn sft_step(fixtures: &Fixtures, threads: usize, accumulate: usize) -> Resul
     let value = |name| get(&references, name).map(|x| f64::from(x.data[0]));
     let (loss, norm) = (value("loss")?, value("norm")?);
     let (mut weights, mut far) = (vec![], vec![]);
-    for (name, after) in trainer.frozen().export()? {
+    for (name, after) in trainer.decoder().export()? {
         let theirs = get(&references, &format!("after.{name}"))?;
         // AdamW's first step is lr · g / (|g| + eps): where g is next to nothing, its last digits decide the step.
         weights.push(relative(&after.data, &theirs.data, &name)?);
@@ -185,9 +185,9 @@ fn replayed(
 ) -> Result<Vec<Deviation>> {
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
     let (source, controller) = (&policy.reasoning.source, &policy.reasoning.blocks);
-    let how =
+    let decoding =
         Decode { model, source, controller, switch: Some(IDS), settings: policy.settings, cancel: None, ahead: None };
-    let again = replay::logprobs(how, &traces)?;
+    let again = replay::logprobs(decoding, &traces)?;
     let mut out = vec![];
     for (theirs, ours) in values.rollouts.iter().zip(again) {
         for (theirs, ours) in theirs.new.iter().zip(ours) {

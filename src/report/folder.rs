@@ -80,7 +80,7 @@ pub struct Folder {
 
 struct File {
     flat: Vec<FlatRow>,
-    /// The same as a `Vec` of their struct, where they have one.
+    /// The rows as a `Vec` of their struct, where they have one.
     typed: Option<TypedRows>,
 }
 
@@ -163,7 +163,7 @@ impl Folder {
         self.files.keys().all(|(rows, _)| rows == CalibrationRow::NAME)
     }
 
-    /// The same with the paper's tables and claims, whatever the model is.
+    /// This folder with the paper's tables and claims, whatever the model is.
     pub fn with_paper(self, asked: bool) -> Self {
         Self { asked, ..self }
     }
@@ -175,7 +175,7 @@ impl Folder {
         !self.is_calibration() && (self.asked || self.files.keys().any(|(_, checkpoint)| stands(checkpoint)))
     }
 
-    /// The same with other checkpoints in the roles that the paper names.
+    /// This folder with other checkpoints in the roles that the paper names.
     pub fn named(self, sft: &str, grpo: &str, start: &str) -> Self {
         let [sft, grpo, start] = [sft, grpo, start].map(str::to_owned);
         Self { sft, grpo, start, ..self }
@@ -231,7 +231,7 @@ impl Folder {
         self.rows_in(R::NAME, checkpoint)
     }
 
-    /// The same from a file whose name is not that of its rows.
+    /// Rows of a checkpoint from a file whose name is not theirs.
     pub(crate) fn rows_in<R: RowFile>(&self, experiment: &str, checkpoint: &str) -> &[R] {
         let typed = self.file(experiment, checkpoint).and_then(|file| file.typed.as_ref());
         typed.and_then(|rows| rows.downcast_ref::<Vec<R>>()).map_or(&[], Vec::as_slice)
@@ -242,7 +242,7 @@ impl Folder {
         self.rows("")
     }
 
-    /// The same of every run that the folder holds the phases of: its own (`summary`), and those of other seeds
+    /// What every run says of its phases that the folder holds: its own (`summary`), and those of other seeds
     /// (`summary-seed1`), each seed once.
     pub(crate) fn runs(&self) -> Vec<&[PhaseRow]> {
         let names =

@@ -154,7 +154,7 @@ impl Paper {
         Ok(paper)
     }
 
-    /// The same without its numbers and words: for a model that is not compared with it.
+    /// The paper without its numbers and words: for a model that is not compared with it.
     pub(crate) fn silent(&self) -> Self {
         let mut paper = self.clone();
         for block in paper.tables.iter_mut().chain(&mut paper.figures).chain(&mut paper.prose) {

@@ -71,7 +71,7 @@ pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
     report_as(folders, page, Formats::default())
 }
 
-/// The same in further formats; those of an earlier report that are not asked for are removed, because they may be out of date.
+/// [`report`] in further formats; those of an earlier report that are not asked for are removed, because they may be out of date.
 pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Report> {
     ours_or_new(page, folders)?;
     let paper = Paper::embedded()?;

@@ -61,7 +61,7 @@ pub struct SubspaceRow {
     pub fitted: Option<f64>,
     /// Share of exchanges after which the answer's first token is the predicted one.
     pub hit_rate: Estimate,
-    /// The same, had what is put in nothing to do with the answer.
+    /// The hit rate, had what is put in nothing to do with the answer.
     pub chance: Estimate,
     /// The difference of the two, paired.
     pub above_chance: Estimate,

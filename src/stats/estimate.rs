@@ -56,7 +56,7 @@ impl Estimate {
         self.n >= FEWEST && 2.0 * self.p_above(x) <= 1.0 - LEVEL
     }
 
-    /// The same, its interval cut to what a share can be.
+    /// The same estimate, its interval cut to what a share can be.
     pub fn share(&self) -> Self {
         Self { low: self.low.max(0.0), high: self.high.min(1.0), ..*self }
     }

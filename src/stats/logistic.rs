@@ -18,7 +18,7 @@ use super::scale::all_finite;
 /// Norm of the mean gradient (in scaled coordinates) at which a fit stops; scikit-learn's own default is 1e-4.
 const TOLERANCE: f64 = 1e-7;
 
-/// The same for linfa's fit, and its most iterations.
+/// The norm at which linfa's fit stops, and its most iterations.
 const LOOSE: (f64, u64) = (1e-3, 200);
 
 /// A fitted model: `z = x · weights + intercept`, positive where `z > 0`.

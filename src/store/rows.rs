@@ -106,7 +106,7 @@ impl RowWriter {
         self.finish_describing(&Value::Null)
     }
 
-    /// The same; the Parquet file says unit and description of each column.
+    /// Writes both files; the Parquet file says unit and description of each column.
     pub(crate) fn finish_describing(self, columns: &Value) -> Result<RowFiles> {
         ensure!(!self.rows.is_empty(), "experiment '{}' produced no rows", self.name);
         let path = |ending: &str| self.folder.join(format!("{}.{ending}", self.name));

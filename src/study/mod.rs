@@ -24,7 +24,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 
 use crate::corpus::Corpus;
-use crate::evaluation::{EvaluationResult, Scores, decode_batches, decode_settings, requests, score};
+use crate::evaluation::{EvaluationSetup, Scores, decode_batches, decode_settings, requests, score};
 use crate::latent::{
     Blocks, Decode, DecodeSettings, Gradient, Reasoning, Request, Sequence, Switching, Trace, UnrolledStates, unroll,
 };
@@ -376,7 +376,7 @@ impl Study {
         let requests = requests(corpus);
         let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
         let evaluated =
-            EvaluationResult { model, corpus, evaluation: &recipe.evaluation, reasoning, switching: Switching::Free };
+            EvaluationSetup { model, corpus, evaluation: &recipe.evaluation, reasoning, switching: Switching::Free };
         score(&decode_batches(&evaluated, &batches, self.threads, &|_| Ok(()))?, corpus)
     }
 
@@ -392,7 +392,7 @@ impl Study {
         let Self { model, corpus, recipe, reasoning, .. } = self;
         let evaluation = &Evaluation { k_min, k_cap: recipe.evaluation.k_cap.max(k_min), ..recipe.evaluation.clone() };
         decode_batches(
-            &EvaluationResult { model, corpus, evaluation, reasoning, switching },
+            &EvaluationSetup { model, corpus, evaluation, reasoning, switching },
             batches,
             self.threads,
             done,

@@ -28,13 +28,13 @@ fn sample(
     batch: usize,
 ) -> Result<SampledRollouts> {
     let gold = gold_tokens(&study.corpus)?;
-    let how = study.decoding(settings);
+    let decoding = study.decoding(settings);
     let bank = RefCell::new(Bank::default());
     let mut decoded = vec![];
     // Whole batches, so that every shard rounds as one process does.
     for chunk in sweep.requests.chunks(batch).filter(|chunk| chunk.iter().any(|r| study.owns(r.problem))) {
         let watch: Vec<Option<u32>> = chunk.iter().map(|r| gold[r.problem]).collect();
-        let prefix = Prefix::prompts(how, chunk, &watch)?;
+        let prefix = Prefix::prompts(decoding, chunk, &watch)?;
         let fork = |(request, r): (usize, &Request)| Fork {
             request,
             id: r.problem,
@@ -47,7 +47,7 @@ fn sample(
         hooks.observe(&latents(), study.model.layers.len(), |site, value| {
             bank.borrow_mut().record(site, value, |id| id)
         })?;
-        decoded.extend(prefix.fork(how, Start::Prompt, &forks, &mut Branch::whole(&mut hooks))?);
+        decoded.extend(prefix.fork(decoding, Start::Prompt, &forks, &mut Branch::whole(&mut hooks))?);
     }
     not_stopped()?;
     Ok(SampledRollouts { decoded, bank: bank.into_inner() })

@@ -172,14 +172,14 @@ fn batch(
     requests: &[Request],
 ) -> Result<(Batch, Vec<FinishedRow>, Bank)> {
     let first = requests.first().map_or(0, |r| r.problem);
-    let how = study.decoding(settings);
+    let decoding = study.decoding(settings);
     let watch: Vec<Option<u32>> = requests.iter().map(|r| gold[r.problem]).collect();
     let mut force_at = vec![None; requests.len()];
-    let mut prefix = Prefix::new(how, requests, &watch, &force_at)?;
+    let mut prefix = Prefix::new(decoding, requests, &watch, &force_at)?;
     if study.blocks == BlockOrigin::Forced {
         let at = |r| prefix.ended(r).map(|decoded| closest(&decoded.trace));
         force_at = (0..requests.len()).map(at).collect();
-        prefix = Prefix::new(how, requests, &watch, &force_at)?;
+        prefix = Prefix::new(decoding, requests, &watch, &force_at)?;
     }
     let ended: Vec<bool> = (0..requests.len()).map(|r| prefix.ended(r).is_some()).collect();
     let held: Vec<usize> = (0..requests.len()).filter(|&r| !ended[r]).collect();
@@ -190,7 +190,7 @@ fn batch(
         let layers = study.model.layers.len();
         hooks.observe(&latents(), layers, |site, value| bank.borrow_mut().record(site, value, |id| first + id))?;
         let forks: Vec<Fork> = held.iter().map(|&r| fork(r, r, &requests[r], Switching::Free, None)).collect();
-        let done = prefix.fork(how, Start::Switch, &forks, &mut Branch::whole(&mut hooks))?;
+        let done = prefix.fork(decoding, Start::Switch, &forks, &mut Branch::whole(&mut hooks))?;
         held.iter().zip(done).for_each(|(&r, d)| decoded[r] = Some(d));
     }
     let decoded = decoded.into_iter().flatten().collect();
@@ -313,8 +313,8 @@ impl<'a> Sweep<'a> {
         let layers = self.study.model.layers.len();
         arms.attach(&mut hooks, layers)?;
         arms.attach_frozen(&mut other, layers)?;
-        let how = self.study.decoding(&self.settings);
-        let done = prefix.fork(how, unit.start, &forks, &mut Branch::reaching(channel, &mut hooks, &mut other))?;
+        let decoding = self.study.decoding(&self.settings);
+        let done = prefix.fork(decoding, unit.start, &forks, &mut Branch::reaching(channel, &mut hooks, &mut other))?;
         drop((hooks, other));
         let of = |((&(request, continuation), decoded), firings): ((&(usize, usize), &FinishedRow), Firings)| {
             let problem = first + request;

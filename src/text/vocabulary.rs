@@ -173,7 +173,7 @@ impl Vocabulary {
         self
     }
 
-    /// The same ending a generation at these ids too.
+    /// This vocabulary, with a generation ending at these ids too.
     #[must_use]
     pub(crate) fn stopping_at(mut self, ids: &[u32]) -> Self {
         for id in ids {

@@ -148,21 +148,21 @@ fn shard_gradients(
     };
     let mut hooks = masks.hooks(model)?;
     let stored = StoredMixtures::of(&traces);
-    let how = replay::with_mixtures(behaviour.of(model), stored.as_ref());
+    let decoding = replay::with_mixtures(behaviour.of(model), stored.as_ref());
     let (mut sums, mut grads) = (LossParts::default(), GradientsParams::default());
     // Summed as they come: keeping one set a wave or segment would make memory grow with them.
     let mut add = |gradients| shards::add_gradients(model, &mut grads, GradientsParams::from_grads(gradients, model));
     if gradient == Gradient::Through && grpo.checkpoint_every > 0 {
-        let mut segments = Segments::new(model, &rows, how.source, grpo.checkpoint_every, &mut hooks)?;
+        let mut segments = Segments::new(model, &rows, decoding.source, grpo.checkpoint_every, &mut hooks)?;
         while let Some(Segment { waves, leaves }) = segments.last() {
-            let mut replay = Replay::over(how, &traces, waves)?;
+            let mut replay = Replay::over(decoding, &traces, waves)?;
             let loss = whole_loss(&mut replay, &mut hooks, (rollouts, grpo, n_tok), &mut sums)?;
             let segment = Segment { waves: replay.into_waves(), leaves };
             segments.backward(segment, loss).into_iter().for_each(&mut add);
         }
         return Ok((grads, sums));
     }
-    let mut replay = Replay::new(how, &traces, &rows, gradient)?;
+    let mut replay = Replay::new(decoding, &traces, &rows, gradient)?;
     let mut backward = |loss: Tensor<1>| {
         if loss.is_tracked() {
             add(loss.backward());

@@ -210,35 +210,35 @@ fn together_or_alone(group: &[Request], decode: impl Fn(&[Request]) -> Result<Ve
 
 /// Rollouts of one question, in one batch.
 fn roll_out(model: &Decoder, rollouts: &[Request], grpo: &Grpo, behaviour: Behaviour) -> Result<Vec<Trace>> {
-    let how = behaviour.of(model);
+    let decoding = behaviour.of(model);
     if grpo.gumbel > 0.0 {
         let Source::VocabularyMixture { top_k, top_p, .. } = behaviour.reasoning.source else {
-            let name = how.source.name();
+            let name = decoding.source.name();
             bail!("grpo.gumbel is noise on mixtures of the vocabulary; the latents of this checkpoint are {name}")
         };
-        let Sampling { temperature, seed, .. } = how.settings.sampling;
+        let Sampling { temperature, seed, .. } = decoding.settings.sampling;
         let rows = rollouts.iter().map(|r| (r.problem, r.rollout)).collect();
         let noise = Noise { top_k, top_p, temperature, gumbel: grpo.gumbel, density: grpo.density };
         let source = GumbelMixture::new(noise, seed, rows)?;
-        let mut traces = roll_out_named(Decode { source: &source, ..how }, rollouts, grpo)?;
+        let mut traces = roll_out_named(Decode { source: &source, ..decoding }, rollouts, grpo)?;
         source.remember_in(&mut traces);
         return Ok(traces);
     }
     if grpo.dropout_rollouts == 0.0 {
         // Their prompt is the same and is read once.
-        return decode(how, &rollouts[..1], rollouts.len(), &mut Hooks::none());
+        return decode(decoding, &rollouts[..1], rollouts.len(), &mut Hooks::none());
     }
-    roll_out_named(how, rollouts, grpo)
+    roll_out_named(decoding, rollouts, grpo)
 }
 
 /// Rolls out with a name for each rollout, so that masks and mixtures can tell them apart.
-fn roll_out_named(how: Decode, rollouts: &[Request], grpo: &Grpo) -> Result<Vec<Trace>> {
+fn roll_out_named(decoding: Decode, rollouts: &[Request], grpo: &Grpo) -> Result<Vec<Trace>> {
     let masks = Masks {
         share: grpo.dropout_rollouts,
-        seed: how.settings.sampling.seed,
+        seed: decoding.settings.sampling.seed,
         rollouts: rollouts.iter().map(|r| (r.problem, r.rollout)).collect(),
     };
-    decode_named(how, rollouts, (0..rollouts.len()).collect(), &mut masks.hooks(how.model)?)
+    decode_named(decoding, rollouts, (0..rollouts.len()).collect(), &mut masks.hooks(decoding.model)?)
 }
 
 /// A computation that panicked.

@@ -120,7 +120,7 @@ impl Trainer {
     }
 
     /// The weights outside autodiff, factors beside them, to be exported.
-    pub fn frozen(&self) -> Decoder {
+    pub fn decoder(&self) -> Decoder {
         self.model.valid()
     }
 

@@ -130,8 +130,8 @@ impl Runs<'_> {
             .iter()
             .map(|r| RowWatch { token: self.gold[r.problem], force_at: self.sweep.force_at[r.problem] })
             .collect();
-        let how = self.study.decoding(self.settings);
-        decode_watched(how, chunk, (0..chunk.len()).collect(), &watched, hooks)
+        let decoding = self.study.decoding(self.settings);
+        decode_watched(decoding, chunk, (0..chunk.len()).collect(), &watched, hooks)
     }
 
     fn seen(&self, point: HookPoint, regions: &[Select], chunk: &[Request]) -> Result<HookReading> {

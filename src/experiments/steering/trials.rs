@@ -112,10 +112,10 @@ impl Trials<'_> {
         let targets: Vec<&Target> = numbered.iter().map(|(_, target)| target).collect();
         let study = self.study;
         let settings = study.settings();
-        let how = study.decoding(&settings);
+        let decoding = study.decoding(&settings);
         let requests: Vec<Request> = targets.iter().map(|t| self.sweep.requests[t.held.problem].clone()).collect();
         let force_at: Vec<Option<usize>> = targets.iter().map(|t| self.sweep.force_at[t.held.problem]).collect();
-        let prefix = Prefix::new(how, &requests, &vec![None; requests.len()], &force_at)?;
+        let prefix = Prefix::new(decoding, &requests, &vec![None; requests.len()], &force_at)?;
         let arms = self.arms(&targets);
         // The two directions of a cell stand side by side.
         let mut trials = vec![];
@@ -137,7 +137,7 @@ impl Trials<'_> {
                 force_at: force_at[arm.target],
             };
             let forks: Vec<Fork> = arms.iter().enumerate().map(fork).collect();
-            let done = prefix.fork(how, Start::Switch, &forks, &mut Branch::whole(&mut hooks))?;
+            let done = prefix.fork(decoding, Start::Switch, &forks, &mut Branch::whole(&mut hooks))?;
             drop(hooks);
             let lengths = lengths.into_inner();
             let outcomes =

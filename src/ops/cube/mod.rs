@@ -83,7 +83,7 @@ fn made_like(x: &CubeTensor, shape: Shape) -> CubeTensor {
     empty_device_dtype(x.client.clone(), x.device.clone(), shape, x.dtype)
 }
 
-/// The same in f32.
+/// A tensor of this shape on the device of another, in f32, not written yet.
 fn sums_like(x: &CubeTensor, shape: Shape) -> CubeTensor {
     empty_device_dtype(x.client.clone(), x.device.clone(), shape, DType::F32)
 }

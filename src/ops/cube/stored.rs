@@ -63,7 +63,7 @@ impl Words {
         Ok(Self { format, rows, row_bytes, words })
     }
 
-    /// The same in pieces of at most so many bytes.
+    /// The part on the device, in pieces of at most so many bytes.
     fn in_pieces(part: Part, device: &Device, most: u64) -> Result<Vec<Self>> {
         let Part { format, rows, row_bytes, bytes } = part;
         let most = usize::try_from(most.min(PIECE)).unwrap_or(usize::MAX).saturating_sub(8 * SPARE);

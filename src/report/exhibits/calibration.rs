@@ -70,7 +70,7 @@ fn overlay(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     exhibit.drawing("Switch-GRPO trajectory", 1, figure.into_iter().collect(), note)
 }
 
-/// The same four with their units, raw batches and bands.
+/// The four curves of the trajectory with their units, raw batches and bands.
 fn full(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let phases = [("grpo", folder.flat(METRICS, "grpo"))];
     let panel =

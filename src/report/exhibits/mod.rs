@@ -94,7 +94,7 @@ impl Exhibit {
         self.drawing_of("", title, columns, panels, note)
     }
 
-    /// The same of one checkpoint.
+    /// Its figure of one checkpoint, with so many panels beside one another; none without panels.
     fn drawing_of(
         &self,
         checkpoint: &str,

@@ -88,7 +88,7 @@ fn theirs(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     exhibit.drawing("Layer probes", 1, panel.into_iter().collect(), note)
 }
 
-/// The same split by problem, with its controls.
+/// The probes split by problem, with their controls.
 fn grouped(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let named = [
         (Features::ResidPost, "residual stream"),

@@ -23,12 +23,12 @@ impl Axis {
         Self { label: label.to_string(), ..Self::default() }
     }
 
-    /// The same axis, logarithmic.
+    /// This axis, logarithmic.
     pub fn log(self) -> Self {
         Self { log: true, ..self }
     }
 
-    /// The same axis, of whole numbers: nothing lies between them.
+    /// This axis, of whole numbers: nothing lies between them.
     pub fn whole(self) -> Self {
         Self { whole: true, ..self }
     }
@@ -38,7 +38,7 @@ impl Axis {
         Self::new(label).range(0.0, 1.04)
     }
 
-    /// The same axis with a fixed range.
+    /// This axis with a fixed range.
     pub fn range(self, low: f64, high: f64) -> Self {
         Self { range: Some((low, high)), ..self }
     }
@@ -78,7 +78,7 @@ impl Axis {
         !self.log && !self.whole && (low > 0.0 || high < 0.0)
     }
 
-    /// The same over these data.
+    /// Whether the axis over these data leaves zero out.
     pub(super) fn is_cut(&self, data: impl Iterator<Item = f64>) -> bool {
         self.span(data).is_ok_and(|span| self.cut(span))
     }

@@ -14,7 +14,7 @@ pub(super) fn words(text: &str, room: f64, height: f64, bold: bool) -> Vec<Strin
     lines.iter().map(|line| line.trim_end().to_string()).collect()
 }
 
-/// The same; a word that is longer is broken where the room ends.
+/// Lines of words; a word that is longer than a line is broken where the room ends.
 pub(super) fn wrap(text: &str, room: f64, height: f64, bold: bool) -> Vec<String> {
     let mut lines: Vec<String> = vec![];
     for mut line in words(text, room, height, bold) {
@@ -42,7 +42,7 @@ pub(super) fn ticks(low: f64, high: f64, log: bool) -> Vec<(f64, String)> {
     linear(low, high, 0.0)
 }
 
-/// The same at whole numbers alone.
+/// Ticks of a linear axis, at whole numbers alone.
 pub(super) fn whole_ticks(low: f64, high: f64) -> Vec<(f64, String)> {
     linear(low, high, 1.0)
 }

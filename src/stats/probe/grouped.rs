@@ -21,7 +21,7 @@ use super::{ProbeData, TooFew, balance, permuted_within, pick, widened};
 /// Mean gradient at which a fit stops. Scikit-learn's 1e-4 leaves the weights of a large C half way.
 const TOLERANCE: f64 = 1e-6;
 
-/// The same where fits are compared only to choose C.
+/// Mean gradient at which a fit stops that only serves to choose C.
 const LOOSE: f64 = 1e-4;
 
 /// Settings of our protocol.

@@ -65,7 +65,7 @@ fn widened(e: Estimate, folds: usize, bottom: f64) -> Estimate {
     Estimate { low: wide.low.max(bottom), high: wide.high.min(1.0), ..e }
 }
 
-/// The same of what has no bounds.
+/// An interval widened for the folds, of a value without bounds.
 fn unbounded(e: Estimate, folds: usize) -> Estimate {
     let k = folds as f64;
     let factor = (1.0 + k / (k - 1.0)).sqrt();

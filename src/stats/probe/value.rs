@@ -18,7 +18,7 @@ use super::{TooFew, check, pick, rows_in_f64};
 /// Mean gradient at which a fit stops.
 const TOLERANCE: f64 = 1e-5;
 
-/// The same where fits are compared only to choose C.
+/// Mean gradient at which a fit stops that only serves to choose C.
 const LOOSE: f64 = 1e-4;
 
 /// Settings, as in [`GroupedProtocol`](super::GroupedProtocol).
@@ -54,7 +54,7 @@ pub struct ValueScore {
     /// Usable information (Xu et al. 2020): mean over rows of `log₂ p(value | features) − log₂ p(value)`, both fitted where the
     /// row's problem is not. Below 0 where the probe is surer than it should be.
     pub bits: Estimate,
-    /// The same with values shuffled.
+    /// Bits with values shuffled.
     pub control_bits: Estimate,
     /// Share of the most frequent value: what saying always the same scores.
     pub majority: f64,

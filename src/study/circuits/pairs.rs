@@ -131,14 +131,14 @@ pub(crate) fn of_form(
 /// As the decoder's.
 pub fn decoded(study: &Study, prompts: &[Prompts], switching: Switching, limit: usize) -> Result<Vec<Pair>> {
     let settings = DecodeSettings { switching, ..study.settings() };
-    let how = study.decoding(&settings);
+    let decoding = study.decoding(&settings);
     let mut pairs = vec![];
     let size = study.recipe.evaluation.batch.max(1);
     for (chunk, prompts) in prompts.chunks(size).enumerate() {
         let both = prompts.iter().flat_map(|(clean, corrupt)| [clean, corrupt]).enumerate();
         let requests: Vec<Request> =
             both.map(|(problem, prompt)| Request { problem, prompt: prompt.clone(), rollout: 0 }).collect();
-        let traces = decode(how, &requests, 1, &mut Hooks::none())?;
+        let traces = decode(decoding, &requests, 1, &mut Hooks::none())?;
         for (i, two) in traces.chunks_exact(2).enumerate() {
             let opened = switching == Switching::Suppressed;
             if two[0].prompt.len() == two[1].prompt.len()

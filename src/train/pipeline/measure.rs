@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use super::Run;
 use super::summary::PhaseResult;
 use crate::corpus::Corpus;
-use crate::evaluation::{EvaluationResult, Scores, decode_batches, evaluate, requests, score};
+use crate::evaluation::{EvaluationSetup, Scores, decode_batches, evaluate, requests, score};
 use crate::latent::source::LatentSource;
 use crate::latent::{Reasoning, Request, Switching, Trace};
 use crate::model::Decoder;
@@ -69,11 +69,11 @@ impl Run {
         if world.size == 1 {
             return evaluate(model, corpus, evaluation, reasoning, switching, threads);
         }
-        let how = EvaluationResult { model, corpus, evaluation, reasoning, switching };
+        let setup = EvaluationSetup { model, corpus, evaluation, reasoning, switching };
         let requests = requests(corpus);
         let batches: Vec<&[Request]> = requests.chunks(evaluation.batch).collect();
         let own = world.own(&batches);
-        let decoded = decode_batches(&how, &own, threads, &|_| Ok(()));
+        let decoded = decode_batches(&setup, &own, threads, &|_| Ok(()));
         // A stop that came while one decoded and after another had done so ends all of them.
         if world.any(decoded.as_ref().is_err_and(|error| error.is::<Interruption>())) {
             return Err(Interruption.into());

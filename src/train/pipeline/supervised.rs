@@ -65,7 +65,7 @@ pub(super) fn run(
         }
         let trained = before.and(done, positions);
         let export =
-            |name: &str, reasoning: &Reasoning| run.export(&folder, name, &trainer.frozen(), reasoning, trained);
+            |name: &str, reasoning: &Reasoning| run.export(&folder, name, &trainer.decoder(), reasoning, trained);
         if reached(&window, what.annotator_accuracy) && !folder.path.join("annotator").exists() {
             export("annotator", &what.reasoning)?;
         }
@@ -78,7 +78,7 @@ pub(super) fn run(
         return Ok(None);
     }
     let trained = before.and(what.steps, positions);
-    let mut result = run.measure(&folder, phase, &trainer.frozen(), &what.reasoning, trained)?;
+    let mut result = run.measure(&folder, phase, &trainer.decoder(), &what.reasoning, trained)?;
     result.notes.extend(learnt_little(phase, what.steps, trainer.health.skipped));
     with_stages(run, &folder, &what, result).map(Some)
 }

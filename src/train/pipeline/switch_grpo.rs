@@ -103,7 +103,7 @@ pub(super) fn run(
         metrics.finish()?;
     }
     trainer.ensure_same()?;
-    let mut result = run.measure(&folder, phase, &trainer.frozen(), &reasoning, trained)?;
+    let mut result = run.measure(&folder, phase, &trainer.decoder(), &reasoning, trained)?;
     match nothing {
         Some(warning) => {
             say(&warning);
@@ -151,7 +151,7 @@ fn said(row: &GrpoStepRow) -> String {
 /// A checkpoint on the way, as a phase of its own: `probe --phase grpo_step20` opens it.
 fn keep(run: &Run, name: &str, trainer: &Trainer, reasoning: &Reasoning, trained: TrainingHistory) -> Result<()> {
     let folder = PhaseFolder::open(run.path(), name)?;
-    run.export(&folder, "checkpoint", &trainer.frozen(), reasoning, trained)
+    run.export(&folder, "checkpoint", &trainer.decoder(), reasoning, trained)
 }
 
 /// What the watch saw of the steps that are not run again.

@@ -65,7 +65,7 @@ impl AdapterWeights {
     }
 }
 
-/// The same under GPT-2's names. Queries, keys and values are one module there: its A has the rows of theirs one below the other, its B
+/// Factors under GPT-2's names. Queries, keys and values are one module there: its A has the rows of theirs one below the other, its B
 /// the columns of theirs one beside the other, each at its own outputs.
 fn of_gpt2(factors: BTreeMap<String, Factors>) -> Result<BTreeMap<String, Factors>> {
     let mut out: BTreeMap<String, Factors> = BTreeMap::new();
