@@ -12,6 +12,7 @@ use switchyard::machine::Machine;
 use switchyard::report::folder::Folder;
 use switchyard::report::render::report;
 use switchyard::schema::{CalibrationDrawRow, CalibrationRow, Identity, InterventionRow, calibrated};
+use switchyard::store::read;
 use switchyard::study::Study;
 
 fn rows(only: &[&str], n: &[usize], draws: usize) -> Vec<CalibrationDrawRow> {
@@ -216,4 +217,29 @@ fn the_command_writes_what_the_report_cites() {
     let claims = text(&micro.join("tables/claims.md"));
     assert!(claims.contains("(reports/calibration: latent_intervention/skip)"), "{claims}");
     refused(&mut probe(&["--only", "nothing"]), &["--list"]);
+}
+
+/// A later run puts its tests beside those that stand there, and takes the place of its own earlier rows only.
+#[test]
+fn tests_can_be_added_to_rows_that_stand_there() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let out = folder.path().join("calibration");
+    let probe = |more: &[&str]| {
+        let mut command = program("probe");
+        command.args(["calibrate", "--draws", "1", "--n", "20"]).args(more).arg("--out").arg(&out);
+        command
+    };
+    let held = || read::<CalibrationDrawRow>(&out.join("calibration_draws-hand_built.parquet")).expect("rows");
+    refused(&mut probe(&["--only", "unread,attention_to_latents", "--add"]), &["--add", "does not exist"]);
+    done(&mut probe(&["--only", "unread,direct_logit"]));
+    let first = held();
+    done(&mut probe(&["--only", "unread,attention_to_latents", "--add"]));
+    let both = held();
+    assert!(both.len() > first.len() && both[..first.len()] == first, "{both:?}");
+    done(&mut probe(&["--only", "unread,attention_to_latents", "--add"]));
+    assert_eq!(held(), both, "made again, not doubled");
+    let manifest = std::fs::read_to_string(out.join("manifest.json")).expect("a manifest");
+    assert!(manifest.contains("\"kept\"") && manifest.contains("unread,direct_logit"), "{manifest}");
+    refused(&mut probe(&["--only", "unread,attention_to_latents", "--add", "--seed", "3"]), &["--seed 0"]);
+    assert_eq!(held(), both);
 }

@@ -1,11 +1,12 @@
 //! `probe calibrate`: how often the workbench's own verdicts are right, on models whose truth is known.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::device::MachineArgs;
 use super::print;
@@ -13,7 +14,7 @@ use crate::calibration::{Settings, listed};
 use crate::machine::{self, Machine};
 use crate::progress::Progress;
 use crate::schema::{CalibrationDrawRow, CalibrationRow, RowFile, calibrated, described};
-use crate::store::{Entry, IDENTITY, Manifest, RowWriter, command};
+use crate::store::{Entry, IDENTITY, Manifest, RowWriter, command, read};
 
 /// Measure the workbench: hand-built models with random parameters through the experiments, verdicts beside the truth.
 ///
@@ -35,6 +36,9 @@ pub struct Calibrate {
     /// Where rows and manifest go
     #[arg(long, value_name = "DIR", default_value = "runs/reports/calibration")]
     out: PathBuf,
+    /// Keep what --out has of other tests, kinds of truth and n; it must be of the same seed
+    #[arg(long)]
+    add: bool,
     /// List the kinds of truth and the experiments
     #[arg(long)]
     list: bool,
@@ -60,19 +64,19 @@ impl Calibrate {
         let (only, n) = (self.only.clone(), self.n.clone());
         let settings = Settings { draws: self.draws as usize, seed: self.seed, only, n };
         let (jobs, started) = (settings.jobs()?, Instant::now());
-        let name = |rows: &str| format!("{rows}-{}", CalibrationRow::CHECKPOINT);
+        let (kept, sources) = if self.add { self.kept()? } else { (vec![], vec![]) };
         let create = |rows| Ok::<_, anyhow::Error>(RowWriter::create(&self.out, &name(rows))?.requiring(&IDENTITY));
         let mut writer = create(CalibrationDrawRow::NAME)?;
         let (mut progress, mut draws) = (Progress::new("calibrate", jobs.len(), 0), vec![]);
         let each = AT_ONCE * machine.threads;
         for (i, some) in jobs.chunks(each).enumerate() {
             progress.update(i * each, &some[0].label());
-            let rows = settings.run(some, &machine.device, machine.threads)?;
-            rows.iter().try_for_each(|row| writer.push(row))?;
-            draws.extend(rows);
+            draws.extend(settings.run(some, &machine.device, machine.threads)?);
         }
         progress.update(jobs.len(), "");
         progress.finish();
+        let draws = beside(kept, draws);
+        draws.iter().try_for_each(|row| writer.push(row))?;
         let rows = calibrated(&draws)?;
         let mut summary = create(CalibrationRow::NAME)?;
         rows.iter().try_for_each(|row| summary.push(row))?;
@@ -87,6 +91,7 @@ impl Calibrate {
             "seed": self.seed,
             "only": self.only,
             "n": self.n,
+            "kept": sources,
             "device": machine::described(&machine.device),
         });
         let seconds = started.elapsed().as_secs_f64();
@@ -96,6 +101,37 @@ impl Calibrate {
         }
         print(&format!("{}\n{} ({seconds:.1} s)\n", table(&rows), file.parquet.display()))
     }
+
+    /// The rows that --out has, and the commands that made them.
+    fn kept(&self) -> Result<(Vec<CalibrationDrawRow>, Vec<Value>)> {
+        let name = name(CalibrationDrawRow::NAME);
+        let file = self.out.join(format!("{name}.parquet"));
+        ensure!(file.is_file(), "--add: {} does not exist; without --add it is made", file.display());
+        let rows: Vec<CalibrationDrawRow> = read(&file)?;
+        if let Some(other) = rows.iter().map(|row| row.identity.seed).find(|&seed| seed != self.seed) {
+            anyhow::bail!("--add: {} has rows of seed {other}, not {}; give --seed {other}", file.display(), self.seed);
+        }
+        let manifest = Manifest::open(&self.out)?;
+        let entry = manifest.entries().find(|(held, _)| ***held == *name).map(|(_, entry)| entry);
+        let mut sources: Vec<Value> = entry.and_then(|e| e["setup"]["kept"].as_array()).cloned().unwrap_or_default();
+        sources
+            .extend(entry.map(|e| json!({ "command": e["command"], "commit": e["commit"], "seconds": e["seconds"] })));
+        Ok((rows, sources))
+    }
+}
+
+/// A file's name, without its ending.
+fn name(rows: &str) -> String {
+    format!("{rows}-{}", CalibrationRow::CHECKPOINT)
+}
+
+/// The kept rows whose test, kind and n were not asked again, then the new ones.
+fn beside(mut kept: Vec<CalibrationDrawRow>, draws: Vec<CalibrationDrawRow>) -> Vec<CalibrationDrawRow> {
+    let key = |row: &CalibrationDrawRow| (row.kind.clone(), row.test.clone(), row.identity.n);
+    let asked: BTreeSet<_> = draws.iter().map(key).collect();
+    kept.retain(|row| !asked.contains(&key(row)));
+    kept.extend(draws);
+    kept
 }
 
 /// Markdown: every test at its default n, on all kinds of truth.
