@@ -28,11 +28,18 @@ use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::Trainer;
 use switchyard::world::{Launch, World};
 
+thread_local! {
+    /// Where a test's launchers keep their sessions. In one folder two of Open MPI's that start at once may both want to make the same
+    /// one, and one then fails.
+    static SESSIONS: tempfile::TempDir = tempfile::tempdir().expect("a folder");
+}
+
 /// A program started `processes` times. A container has one user and fewer cores than processes.
 fn launch(processes: usize, program: &Path) -> Command {
     let mut command = Command::new("mpirun");
     command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]);
     command.arg("-n").arg(processes.to_string()).arg(program).env("RAYON_NUM_THREADS", "1");
+    SESSIONS.with(|folder| command.env("TMPDIR", folder.path()));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
