@@ -7,6 +7,7 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use super::common::programs::copy;
 use super::common::run_files::difference;
 
 /// What writes, and what makes a written file count.
@@ -27,10 +28,18 @@ struct Point {
     number: usize,
 }
 
-/// Every phase of SWITCH on `smoke`, a few steps of each; or the branch of such a run that is `trunk` beside it.
+/// Every phase of SWITCH on `smoke`, a few steps of each; or the branch of such a run that is `trunk` beside it; or the same with LoRA over
+/// the model that is [`MODEL`] beside it.
 fn train(out: &Path, resume: bool) -> Vec<String> {
     let mut line = vec![env!("CARGO_BIN_EXE_train")];
-    line.extend(["--preset", "smoke", "--method", "switch", "--threads", "1", "--set", "checkpoint.every=3"]);
+    let (recipe, model) = (out.with_file_name(RECIPE), out.with_file_name(MODEL));
+    let (recipe, model) = (recipe.display().to_string(), model.display().to_string());
+    if out.with_file_name(MODEL).exists() {
+        line.extend(["--preset", &recipe, "--model", &model]);
+    } else {
+        line.extend(["--preset", "smoke"]);
+    }
+    line.extend(["--method", "switch", "--threads", "1", "--set", "checkpoint.every=3"]);
     line.extend([
         "--set",
         "data.rows=60",
@@ -55,6 +64,22 @@ fn train(out: &Path, resume: bool) -> Vec<String> {
 
 /// A finished run of this name makes the others its branches.
 const TRUNK: &str = "trunk";
+
+/// A folder of this name is the model under the factors that a recipe of this name trains.
+const MODEL: &str = "model";
+const RECIPE: &str = "lora.toml";
+
+/// `smoke` over a model from files.
+fn write_lora(temp: &Path) {
+    let smoke = std::fs::read_to_string("src/presets/smoke.toml").expect("a preset");
+    let mut recipe: toml::Table = smoke.parse().expect("TOML");
+    recipe.remove("model").expect("trains a model from nothing");
+    let lora = "rank = 2\nalpha = 4.0\nonly_new_rows = true".parse::<toml::Table>().expect("TOML");
+    recipe.insert("lora".into(), lora.into());
+    recipe["optimizer"]["weight_decay"] = 0.0.into();
+    std::fs::write(temp.join(RECIPE), recipe.to_string()).expect("written");
+    copy(Path::new("fixtures/micro/base/annotator"), &temp.join(MODEL));
+}
 
 fn run(line: &[String]) -> Output {
     let mut command = Command::new(&line[0]);
@@ -151,13 +176,23 @@ fn full(temp: &Path, at: Point) -> Option<String> {
     wrong.map(|wrong| format!("refused at {at:?}: {wrong}"))
 }
 
-fn attack(branches: bool, kills: usize, pairs: usize, refusals: usize) {
+/// What is attacked.
+#[derive(Clone, Copy, PartialEq)]
+enum Victim {
+    Plain,
+    Branch,
+    Lora,
+}
+
+fn attack(victim: Victim, kills: usize, pairs: usize, refusals: usize) {
     if !has_strace() {
         return;
     }
     let temp = tempfile::tempdir().expect("a temporary folder");
-    if branches {
-        assert!(run(&train(&temp.path().join(TRUNK), false)).status.success());
+    match victim {
+        Victim::Plain => {}
+        Victim::Branch => assert!(run(&train(&temp.path().join(TRUNK), false)).status.success()),
+        Victim::Lora => write_lora(temp.path()),
     }
     let counts = whole(temp.path());
     let mut wrong = vec![];
@@ -198,18 +233,24 @@ fn a_stop_just_before_a_phase_ends_costs_nothing() {
 
 #[test]
 fn a_kill_or_a_full_disk_at_any_call_costs_nothing() {
-    attack(false, 7, 3, 7);
+    attack(Victim::Plain, 7, 3, 7);
 }
 
 #[test]
 fn a_kill_at_any_call_of_a_branch_costs_nothing() {
-    attack(true, 7, 0, 0);
+    attack(Victim::Branch, 7, 0, 0);
+}
+
+#[test]
+fn a_kill_or_a_full_disk_at_any_call_of_a_run_with_lora_costs_nothing() {
+    attack(Victim::Lora, 7, 3, 7);
 }
 
 #[test]
 #[ignore = "hours with SWITCHYARD_KILLS=1000"]
 fn a_thousand_kills_cost_nothing() {
     let kills = std::env::var("SWITCHYARD_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(100);
-    attack(false, kills, kills / 5, kills / 5);
-    attack(true, kills / 5, kills / 5, kills / 5);
+    attack(Victim::Plain, kills, kills / 5, kills / 5);
+    attack(Victim::Branch, kills / 5, kills / 5, kills / 5);
+    attack(Victim::Lora, kills / 5, kills / 5, kills / 5);
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::common::programs::{self, program, text};
-use crate::common::{tiny_config, word_vocabulary};
+use crate::common::{relative, tiny_config, word_vocabulary};
 use serde_json::json;
 use switchyard::model::Decoder;
 use switchyard::model::checkpoint::peft::Adapter;
@@ -217,6 +217,89 @@ fn a_pretrained_model_goes_through_all_phases_as_it_is_stored() {
     refused("train", &["--preset", "smoke", "--dtype", "stored"], &["optimizer.dtype", "stored", "[lora]"]);
     let other = ["--preset", "smollm2-gsm8k", "--model", text(&model), "--data", text(&data), "--dtype", "stored-bf16"];
     refused("train", &other, &["stored-bf16", "examined"]);
+}
+
+/// Factors over floats are written as an adapter too: no phase copies the base, and what is read is what a whole checkpoint says.
+#[test]
+fn factors_over_floats_are_written_as_adapters() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let (data, model) = (sums(temp.path(), ["question", "solution", "answer"]), temp.path().join("model"));
+    programs::copy(Path::new(MICRO), &model);
+    let short: Vec<&str> = SHORT.into_iter().flat_map(|key| ["--set", key]).collect();
+    let train = |out: &Path, more: &[&str]| {
+        let base = ["--preset", "smollm2-gsm8k", "--model", text(&model), "--data", text(&data), "--out", text(out)];
+        let own = ["--set", "lora.rank=2", "--set", "lora.only_new_rows=true", "--set", "grpo.keep_every=1"];
+        done("train", &[&base[..], &own, &short, more].concat());
+    };
+    let [out, whole] = ["run", "whole"].map(|name| temp.path().join(name));
+    train(&out, &["--set", "grpo.steps=2"]);
+    let config = ModelFiles::open_folder(&model).expect("opens").config;
+    let (layers, d, ffn) = (config.num_hidden_layers, config.hidden_size, config.intermediate_size);
+    let (q, kv) = (config.num_attention_heads * config.head_dim, config.num_key_value_heads * config.head_dim);
+    for (nth, phase) in ["base", "boundary", "sft", "grpo_step1", "grpo"].into_iter().enumerate() {
+        let folder = out.join(phase).join("checkpoint");
+        let adapter = Adapter::open(&folder).unwrap_or_else(|why| panic!("{phase}: {why:#}"));
+        // The base learnt nothing: zeros of rank 1 at the queries alone. Reinforcement learns only where rewards differ.
+        let (rank, known) = (adapter.config.r, [&[1][..], &[2], &[4], &[4, 6], &[4, 6]][nth]);
+        assert!(known.contains(&rank), "{phase}: rank {rank}");
+        let factors = if nth == 0 { d + q } else { 2 * (d + q) + 2 * (d + kv) + 3 * (d + ffn) };
+        let floats = layers * rank * factors + 3 * d;
+        let tensors = layers * if nth == 0 { 2 } else { 14 } + 1;
+        let bytes = std::fs::metadata(folder.join("adapter_model.safetensors")).expect("there").len() as usize;
+        assert!((4 * floats..4 * floats + 256 * tensors).contains(&bytes), "{phase}: {bytes} for {floats} floats");
+        assert!(!folder.join("model.safetensors").exists(), "{phase}");
+        let left = std::fs::read_dir(out.join(phase)).expect("a folder").flatten();
+        let left: Vec<_> = left.filter(|entry| entry.file_name().to_string_lossy().starts_with("state")).collect();
+        assert!(left.is_empty(), "{phase}: {left:?}");
+    }
+    // Every program opens it, in every type.
+    for dtype in ["f32", "stored", "bf16"] {
+        let args = ["generate", text(&out), "--phase", "grpo", "--dtype", dtype, "--prompt", "? h :"];
+        done("probe", &[&args[..], &["--max-new-tokens", "2"]].concat());
+    }
+    let rows = temp.path().join("rows");
+    done("probe", &[text(&out), "--phase", "sft", "--only", "accuracy,outcomes", "--out", text(&rows)]);
+    done("intervene", &[text(&out), "--phase", "sft", "--modes", "zero", "--draws", "1", "--out", text(&rows)]);
+    // The same training with whole checkpoints, which differ by rounding alone where the phase began with the same bits.
+    train(&whole, &["--set", "checkpoint.whole=true", "--only", "base,annotate,boundary"]);
+    let [ours, theirs] = [&out, &whole].map(|run| run.join("boundary/checkpoint"));
+    assert!(theirs.join("model.safetensors").is_file() && !theirs.join("adapter_config.json").exists());
+    let [ours, theirs] = [ours, theirs].map(|folder| ModelFiles::open_folder(folder).expect("opens"));
+    assert_eq!(ours.config.vocab_size, theirs.config.vocab_size);
+    for (ours, theirs) in ours.tensors().zip(theirs.tensors()) {
+        let ((name, ours), (_, theirs)) = (ours.expect("reads"), theirs.expect("reads"));
+        let off = relative(&ours.data, &theirs.data);
+        assert!(off < 3e-7, "{name}: off by {off:e}");
+    }
+    // A branch of a run with whole checkpoints goes on with them: nobody knows what was learnt over the base there.
+    let branch = temp.path().join("branch");
+    train(&branch, &["--from", text(&whole), "--only", "base,annotate,boundary,sft"]);
+    assert!(branch.join("sft/checkpoint/model.safetensors").is_file());
+    // One of a run with adapters goes on with those.
+    let branch = temp.path().join("further");
+    train(&branch, &["--from", text(&out), "--phase", "boundary", "--only", "base,annotate,boundary,sft"]);
+    assert_eq!(Adapter::open(branch.join("sft/checkpoint")).expect("opens").config.r, 4);
+    // Another model at the base's place, and none.
+    let weights = model.join("model.safetensors");
+    let kept = temp.path().join("kept.safetensors");
+    std::fs::rename(&weights, &kept).expect("moved");
+    let other = ModelFiles::open_folder(MICRO).expect("opens");
+    let changed = other.tensors().map(|read| {
+        let (name, mut tensor) = read?;
+        tensor.data.iter_mut().for_each(|x| *x *= 1.5);
+        Ok((name, tensor))
+    });
+    let elsewhere = temp.path().join("elsewhere");
+    save_hf_folder(&elsewhere, &other.config, changed, &SaveOptions::default()).expect("writes");
+    std::fs::copy(elsewhere.join("model.safetensors"), &weights).expect("copied");
+    let args = ["generate", text(&out), "--phase", "sft", "--prompt", "? h :", "--max-new-tokens", "2"];
+    refused("probe", &args, &["sft/checkpoint/base.json", "model is another", "--adapter"]);
+    std::fs::remove_file(&weights).expect("removed");
+    refused("probe", &args, &["sft/checkpoint/adapter_config.json", "base_model_name_or_path", "link"]);
+    std::fs::rename(&kept, &weights).expect("moved back");
+    done("probe", &args);
+    let stored = ["--preset", "smollm2-gsm8k", "--model", text(&model), "--data", text(&data), "--dtype", "stored"];
+    refused("train", &[&stored[..], &["--set", "checkpoint.whole=true"]].concat(), &["checkpoint.whole", "stored"]);
 }
 
 #[test]

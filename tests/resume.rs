@@ -245,11 +245,11 @@ fn a_phase_that_learnt_nothing_is_not_a_result() {
 }
 
 /// In this process, stopped after every step and gone on with, until it ends.
-fn lives(set: &[&str], out: &Path, stop: fn() -> bool) -> Result<usize, String> {
+fn lives(preset: &str, set: &[&str], out: &Path, stop: fn() -> bool) -> Result<usize, String> {
     let short = ["data.rows=40", "evaluation.problems=6", "grpo.questions=2", "grpo.group=4", "grpo.cosine_every=0"];
     let set: Vec<String> = short.iter().chain(set).map(|set| (*set).to_owned()).collect();
     for life in 0.. {
-        let mut recipe = Recipe::resolve("smoke", &set).expect("a recipe");
+        let mut recipe = Recipe::resolve(preset, &set).expect("a recipe");
         recipe.methods = vec!["switch".into()];
         let options = Options {
             out: out.to_owned(),
@@ -287,8 +287,8 @@ fn stopped_at_every_step_is_undisturbed() {
         let home = tempfile::tempdir().expect("a folder");
         let [whole, broken] = ["whole", "broken"].map(|name| home.path().join(name));
         let set = [steps.as_slice(), &more].concat();
-        let undisturbed = lives(&set, &whole, || false);
-        let stopped = lives(&set, &broken, || true);
+        let undisturbed = lives("smoke", &set, &whole, || false);
+        let stopped = lives("smoke", &set, &broken, || true);
         match (undisturbed, stopped) {
             (Ok(one), Ok(many)) => {
                 assert!(one == 0 && many > 10, "{more:?}: {many} lives");
@@ -306,4 +306,32 @@ fn stopped_at_every_step_is_undisturbed() {
         finished > 0 && failed.iter().any(|why| why.contains("3 steps in a row")),
         "{finished} finished, {failed:?}"
     );
+}
+
+/// The same where LoRA is trained: states hold what is trained, checkpoints are adapters, and the rest is read from the base again.
+#[test]
+fn stopped_at_every_step_with_lora_is_undisturbed() {
+    for (lora, dtype) in [
+        ("lora={ rank = 2, alpha = 4.0, only_new_rows = true }", "f32"),
+        ("lora={ rank = 2, alpha = 4.0 }", "f32"),
+        ("lora={ rank = 2, alpha = 4.0, only_new_rows = false, train_embeddings = false }", "bf16"),
+    ] {
+        let home = Home::new();
+        let [model, data, preset] =
+            ["model", "data.jsonl", "mini.toml"].map(|name| home.at(name).display().to_string());
+        let (pretrained, data) = (format!("pretrained={model:?}"), format!("data.path={data:?}"));
+        let dtype = format!("optimizer.dtype={dtype:?}");
+        let set = [lora, &pretrained, &data, &dtype, "optimizer.weight_decay=0.0", "grpo.keep_every=1"];
+        let [whole, broken] = ["whole", "broken"].map(|name| home.at(name));
+        assert_eq!(lives(&preset, &set, &whole, || false), Ok(0), "{lora}");
+        let many = lives(&preset, &set, &broken, || true).expect("it ends");
+        assert!(many > 6, "{lora}: {many} lives");
+        assert_eq!(difference(&whole, &broken), None, "{lora}");
+        for phase in ["base", "boundary", "sft", "grpo_step1", "grpo"] {
+            let folder = broken.join(phase);
+            assert!(folder.join("checkpoint/adapter_model.safetensors").is_file(), "{lora}: {phase}");
+            assert!(!folder.join("checkpoint/model.safetensors").exists(), "{lora}: {phase}");
+            assert!(!folder.join("state.json").exists(), "{lora}: {phase}");
+        }
+    }
 }

@@ -1,9 +1,11 @@
-//! LoRA factors trained over weights that stay as their files store them, against the same over the widened weights.
+//! LoRA factors trained over weights that stay as their files store them, against the same over the widened weights; and what a phase of
+//! either writes: an adapter over the files of its base.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::module::Module;
+use burn::store::ModuleRecord;
 use burn::tensor::Device;
 use switchyard::corpus::Row;
 use switchyard::latent::{Gradient, Reasoning, Source, SwitchIds};
@@ -18,7 +20,7 @@ use switchyard::model::{Decoder, Hooks};
 use switchyard::recipe::{Compute, Optimizer};
 use switchyard::text::Vocabulary;
 use switchyard::train::sft::{self, Sft};
-use switchyard::train::state::{CheckpointExport, PhaseFolder, TrainingHistory};
+use switchyard::train::state::{CheckpointExport, Over, PhaseFolder, TrainingHistory};
 use switchyard::train::trainer::Trainer;
 
 use crate::common::{relative, tiny_config, values};
@@ -104,7 +106,7 @@ fn trainer(model: Decoder, switch: SwitchIds, tables: Tables, dtype: Compute) ->
     let settings =
         LoraSettings { rank: 4, alpha: 8.0, train_embeddings: tables != Tables::Frozen, ..Default::default() };
     let model = model.fork(&Device::flex().autodiff()).train().with_lora(&settings).expect("factors");
-    let mut trainer = Trainer::new(model, &Optimizer { dtype, ..Optimizer::default() });
+    let mut trainer = Trainer::new(model, &Optimizer { dtype, weight_decay: 0.0, ..Optimizer::default() });
     if tables == Tables::NewRows {
         trainer.token_rows = Some(tokens.to_vec());
     }
@@ -168,19 +170,33 @@ fn factors_over_kept_weights_have_the_gradients_of_those_over_floats() {
 const BASES: [(bool, bool); 4] = [(true, true), (false, true), (true, false), (false, false)];
 const ALL: [Tables; 3] = [Tables::Whole, Tables::NewRows, Tables::Frozen];
 
+/// Floats that an adapter of these ranks holds over [`base`], and how many tensors they are.
+fn held(config: &ModelConfig, rank: usize, tables: Tables) -> (usize, usize) {
+    let (d, q, kv, ffn) = (config.hidden_size, 4 * config.head_dim, 2 * config.head_dim, config.intermediate_size);
+    let projections = [(d, q), (d, kv), (d, kv), (q, d), (d, ffn), (d, ffn), (ffn, d)];
+    let factors: usize = projections.iter().map(|(d_in, d_out)| rank * (d_in + d_out)).sum();
+    let rows = if tables == Tables::Whole { WORDS + 3 } else { 3 };
+    let tables = if config.tie_word_embeddings { 1 } else { 2 };
+    (config.num_hidden_layers * factors + tables * rows * d, config.num_hidden_layers * 14 + tables)
+}
+
 #[test]
 fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
     let root = tempfile::tempdir().expect("a folder");
-    for (tied, gguf) in BASES {
+    for ((tied, gguf), in_memory) in
+        BASES.into_iter().flat_map(|of| [Compute::Stored, Compute::F32].map(|as_| (of, as_)))
+    {
         let path = base(root.path(), tied, gguf);
+        let files = ModelFiles::open(path.to_str().expect("a path")).expect("opens");
         for tables in ALL {
-            let what = format!("{}, {tables:?}", path.display());
-            let (mut model, vocabulary) = opened(&path, Compute::Stored, &Device::flex());
-            let (switch, run) = (ids(&vocabulary), root.path().join(format!("run-{tied}-{gguf}-{tables:?}")));
-            let (mut before, mut wide) = (logits(&model, switch), None);
+            let what = format!("{}, {in_memory:?}, {tables:?}", path.display());
+            let (mut model, vocabulary) = opened(&path, in_memory, &Device::flex());
+            let name = format!("run-{tied}-{gguf}-{in_memory:?}-{tables:?}");
+            let (switch, run) = (ids(&vocabulary), root.path().join(name));
+            let (mut before, mut wide, mut held_before) = (logits(&model, switch), None, None);
             for (number, phase) in ["one", "two"].into_iter().enumerate() {
-                let mut trainer = trainer(model, switch, tables, Compute::Stored);
-                if let Some(wide) = wide.take() {
+                let mut trainer = trainer(model, switch, tables, in_memory);
+                if let Some(wide) = wide.take().filter(|_| in_memory == Compute::Stored) {
                     // The factors of the phase before: beside the weights here, merged there.
                     same_gradients(&gradients(&trainer, switch), &gradients(&wide, switch), &what);
                 }
@@ -194,25 +210,46 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                 let learnt = logits(&trainer.policy(), switch);
                 assert!(relative(&learnt, &before) > 1e-3, "{what}: {phase} learnt nothing");
                 let folder = PhaseFolder::open(&run, phase).expect("a phase");
-                let to = CheckpointExport {
-                    vocabulary: &vocabulary,
-                    base: path.to_str(),
+                let over = Over {
+                    base: &files,
+                    name: path.to_str().expect("a path"),
+                    before: held_before.as_ref(),
                     tokens: &[switch.swi, switch.swi_end, switch.latent],
+                    tables: tables == Tables::Whole,
+                };
+                let whole = CheckpointExport {
+                    vocabulary: &vocabulary,
+                    over: None,
                     reasoning: &Reasoning::default(),
                     trained: TrainingHistory::default(),
                 };
+                let to = CheckpointExport { over: Some(over), ..whole };
                 let out = folder.export("checkpoint", &trainer.decoder(), &to).expect("writes");
                 assert!(!out.join("model.safetensors").exists());
                 let adapter = Adapter::open(&out).expect("opens");
-                assert_eq!(adapter.config.r, 4 * (number + 1), "{what}: ranks of the phases add up");
-                let whole = ModelFiles::open_folder(&out).expect("opens").names().len();
-                assert_eq!(whole, ModelFiles::open(path.to_str().expect("a path")).expect("opens").names().len());
+                let rank = 4 * (number + 1);
+                assert_eq!(adapter.config.r, rank, "{what}: ranks of the phases add up");
+                assert_eq!(files.names().len(), ModelFiles::open_folder(&out).expect("opens").names().len());
                 assert_eq!(adapter.factor_names().count(), 2 * 7, "{what}");
+                // Its tensors, and for each a line of the header with its name.
+                let (floats, tensors) = held(&files.config, rank, tables);
+                let bytes = std::fs::metadata(out.join("adapter_model.safetensors")).expect("there").len() as usize;
+                assert!(
+                    (4 * floats..4 * floats + 256 * tensors).contains(&bytes),
+                    "{what}: {bytes} for {floats} floats"
+                );
                 for dtype in [Compute::Stored, Compute::F32] {
                     let read = folder.import("checkpoint", dtype, &Device::flex()).expect("reads");
                     assert_eq!(read.config().vocab_size, vocabulary.size(), "{what}: padded rows are cut");
                     let off = relative(&logits(&read, switch), &learnt);
                     assert!(off < 1e-5, "{what}, {phase} read as {dtype:?}: off by {off:e}");
+                }
+                if in_memory == Compute::F32 {
+                    // Factors are merged in f64 and rounded once, and not a phase at a time in f32.
+                    folder.export("whole", &trainer.decoder(), &whole).expect("writes");
+                    let read = |name| folder.import(name, Compute::F32, &Device::flex()).expect("reads");
+                    let off = relative(&logits(&read("checkpoint"), switch), &logits(&read("whole"), switch));
+                    assert!(off < 1e-6, "{what}, {phase}: the whole checkpoint is off by {off:e}");
                 }
                 // As a user opens it: by itself, and over the base.
                 let (own, over) = (out.to_str().expect("a path"), path.to_str().expect("a path"));
@@ -223,33 +260,74 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                     assert!(relative(&logits(&read, switch), &learnt) < 1e-5, "{what}, {phase}");
                 }
                 let read = |dtype| folder.import_to_train("checkpoint", dtype, &Device::flex()).expect("reads");
-                (before, model) = (learnt, read(Compute::Stored));
+                (before, model) = (learnt, read(in_memory));
                 wide = Some(self::trainer(read(Compute::F32), switch, tables, Compute::F32));
+                held_before = folder.adapter("checkpoint").expect("opens");
             }
         }
     }
 }
 
+/// Tables that may have been trained whole and were not: the rows of new tokens, and no copy of the others.
+#[test]
+fn a_phase_that_learnt_nothing_writes_the_rows_of_new_tokens() {
+    let root = tempfile::tempdir().expect("a folder");
+    for (tied, gguf) in BASES {
+        let path = base(root.path(), tied, gguf);
+        let files = ModelFiles::open(path.to_str().expect("a path")).expect("opens");
+        let (model, vocabulary) = opened(&path, Compute::F32, &Device::flex());
+        let switch = ids(&vocabulary);
+        let frozen = trainer(model, switch, Tables::Whole, Compute::F32).decoder();
+        let folder = PhaseFolder::open(root.path(), &format!("base-{tied}-{gguf}-out")).expect("a phase");
+        let tokens = [switch.swi, switch.swi_end, switch.latent];
+        let name = path.to_str().expect("a path");
+        let over = Over { base: &files, name, before: None, tokens: &tokens, tables: true };
+        let reasoning = Reasoning::default();
+        let to = CheckpointExport {
+            vocabulary: &vocabulary,
+            over: Some(over),
+            reasoning: &reasoning,
+            trained: TrainingHistory::default(),
+        };
+        let out = folder.export("checkpoint", &frozen, &to).expect("writes");
+        let adapter = Adapter::open(&out).expect("opens");
+        let rows: Vec<usize> = tokens.iter().map(|token| *token as usize).collect();
+        assert_eq!((adapter.config.r, &adapter.config.token_rows), (1, &rows));
+        let read = folder.import("checkpoint", Compute::F32, &Device::flex()).expect("reads");
+        assert_eq!(logits(&read, switch), logits(&frozen, switch));
+    }
+}
+
+/// The state of a phase holds what is trained; the rest is the base's.
 #[test]
 fn a_restored_run_goes_on_with_the_same_bits() {
     let root = tempfile::tempdir().expect("a folder");
     let path = base(root.path(), false, true);
-    for tables in ALL {
-        let (model, vocabulary) = opened(&path, Compute::Stored, &Device::flex());
+    for (tables, dtype) in ALL.into_iter().flat_map(|tables| [Compute::Stored, Compute::F32].map(|as_| (tables, as_))) {
+        let (model, vocabulary) = opened(&path, dtype, &Device::flex());
         let switch = ids(&vocabulary);
         let step = |trainer: &mut Trainer| {
             sft::step(trainer, &sft(switch.latent), &rows(switch), 3e-3).expect("a step");
         };
-        let folder = PhaseFolder::open(&root.path().join(format!("{tables:?}")), "sft").expect("a phase");
-        let mut whole = trainer(model.clone(), switch, tables, Compute::Stored);
+        let folder = PhaseFolder::open(&root.path().join(format!("{tables:?}-{dtype:?}")), "sft").expect("a phase");
+        let mut whole = trainer(model.clone(), switch, tables, dtype);
         step(&mut whole);
         folder.save(1, &whole).expect("saves");
-        let mut restored = trainer(model, switch, tables, Compute::Stored);
+        let state = folder.path.join("state-0000001/model.bpk");
+        let trained = whole.model.parameters().iter().filter(|parameter| parameter.trained).count();
+        assert_eq!(ModuleRecord::load(&state).expect("reads").len(), trained, "{tables:?}, {dtype:?}");
+        let mut restored = trainer(model.clone(), switch, tables, dtype);
         assert_eq!(folder.restore(&mut restored).expect("reads"), 1);
         assert_eq!(restored.model.parameters(), whole.model.parameters());
         step(&mut whole);
         step(&mut restored);
-        assert_eq!(logits(&restored.decoder(), switch), logits(&whole.decoder(), switch), "{tables:?}");
+        assert_eq!(logits(&restored.decoder(), switch), logits(&whole.decoder(), switch), "{tables:?}, {dtype:?}");
+        // A state of another training, of fewer weights, does not pass for this one.
+        if tables == Tables::Frozen {
+            let mut more = trainer(model, switch, Tables::Whole, dtype);
+            let said = format!("{:#}", folder.restore(&mut more).expect_err("refused"));
+            assert!(said.contains("state-0000001") && said.contains("are trained"), "{said}");
+        }
     }
 }
 
@@ -261,21 +339,44 @@ fn an_adapter_without_its_base_is_refused_by_name() {
     let switch = ids(&vocabulary);
     let frozen = trainer(model.clone(), switch, Tables::NewRows, Compute::Stored).decoder();
     let folder = PhaseFolder::open(root.path(), "sft").expect("a phase");
-    let reasoning = Reasoning::default();
-    let to = |base| CheckpointExport {
+    let (reasoning, files) = (Reasoning::default(), ModelFiles::open(path.to_str().expect("a path")).expect("opens"));
+    let name = path.to_str().expect("a path");
+    let over = Over { base: &files, name, before: None, tokens: &[], tables: false };
+    let to = |over| CheckpointExport {
         vocabulary: &vocabulary,
-        base,
-        tokens: &[],
+        over,
         reasoning: &reasoning,
         trained: TrainingHistory::default(),
     };
     let said = folder.export("checkpoint", &frozen, &to(None)).expect_err("refused").to_string();
-    assert!(said.contains("pretrained model"), "{said}");
-    let out = folder.export("checkpoint", &frozen, &to(path.to_str())).expect("writes");
-    std::fs::rename(&path, root.path().join("moved.gguf")).expect("moves");
-    let said = format!("{:#}", ModelFiles::open_folder(&out).err().expect("refused"));
-    for part in ["adapter_config.json", "base_model_name_or_path", "model.gguf", "lies elsewhere"] {
+    assert!(said.contains("not written whole"), "{said}");
+    let out = folder.export("checkpoint", &frozen, &to(Some(over))).expect("writes");
+    // Another model of the same shape at the base's place.
+    let (own, moved) = (out.display().to_string(), root.path().join("moved.gguf"));
+    std::fs::rename(&path, &moved).expect("moves");
+    write_random(&config(true), &path, 6).expect("writes");
+    let said = format!("{:#}", ModelFiles::open(&own).err().expect("refused"));
+    for part in ["base.json", "trained over a base of", "model.gguf is another", "base_model_name_or_path", "--adapter"]
+    {
         assert!(said.contains(part), "`{part}` is not in: {said}");
+    }
+    let noted = |base: &Path| {
+        let adapter = std::sync::Arc::new(Adapter::open(&out).expect("opens"));
+        let base = ModelFiles::open(base.to_str().expect("a path")).expect("opens");
+        base.with_adapter(adapter, Apply::Merged).expect("fits").notes.concat()
+    };
+    assert!(noted(&path).contains("warning") && noted(&path).contains("is another"), "{}", noted(&path));
+    assert!(!noted(&moved).contains("is another"), "the base is known where it lies now");
+    std::fs::remove_file(&path).expect("removed");
+    let said = format!("{:#}", ModelFiles::open_folder(&out).err().expect("refused"));
+    for part in ["adapter_config.json", "base_model_name_or_path", "model.gguf", "lies elsewhere", "link"] {
+        assert!(said.contains(part), "`{part}` is not in: {said}");
+    }
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(&moved, &path).expect("linked");
+        ModelFiles::open(&own).expect("opens by the link");
+        std::fs::remove_file(&path).expect("removed");
     }
     let settings = out.join("adapter_config.json");
     let text = std::fs::read_to_string(&settings).expect("reads");

@@ -13,9 +13,9 @@ use crate::model::heads;
 
 /// Write what training changed in a model as a PEFT adapter over the model that it began with.
 ///
-/// A run of `train` with LoRA merges its factors after each phase; this finds them again (with `--dtype stored` a run merges nothing: its
-/// checkpoints are such folders already). The folder opens with --adapter, here
-/// and in PEFT (resize the base to the tokenizer's length first). It prints what the rank leaves out.
+/// For whole models: what training in full changed, or the LoRA factors that `train` merged under checkpoint.whole=true (without it, the
+/// checkpoints of a run with LoRA are such folders already). The folder opens with --adapter, here and in PEFT (resize the base to the
+/// tokenizer's length first). It prints what the rank leaves out.
 #[derive(Args, Debug)]
 pub struct AdapterArgs {
     #[command(flatten)]

@@ -1,7 +1,6 @@
 //! A decoder whose matrices stay in memory as their files store them (f32, bf16, f16, blocks of 8 or 4 bits), the computer's or a GPU's:
 //! to be examined, or to train LoRA factors over. It computes in f32: its logits are those of the widened model up to rounding.
 
-mod adapter;
 pub(super) mod matrix;
 mod train;
 

@@ -2,6 +2,7 @@
 //! the trained parts, merge.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::module::{Lora, Module, ModuleMapper, Param, ParamGroup, ParamId};
@@ -16,6 +17,9 @@ use crate::random::fnv1a;
 
 /// The projections that can carry factors, by Hugging Face name.
 pub const TARGETS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+
+/// Burn's generator is one for the whole process: between its seed and the last draw no other thread may draw.
+static DRAWS: Mutex<()> = Mutex::new(());
 
 /// Settings of an adapter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -66,9 +70,11 @@ impl Decoder {
             ParamGroup::from_regex(format!(r"^layers\.\d+\.(self_attn|mlp\.{DENSE})\.({targets})\.weight\.{DENSE}$"))
                 .map_err(|e| anyhow::anyhow!("lora.targets: {e:?}"))?;
         let model = if settings.train_embeddings { self.with_float_tables()? } else { self };
+        let alone = DRAWS.lock().unwrap_or_else(PoisonError::into_inner);
         model.device().seed(settings.seed);
         let lora = Lora::new(settings.rank, settings.alpha).set_dtype(FloatDType::F32).set_param_group(group);
         let model = model.apply_lora(lora).with_lora_over_kept(settings);
+        drop(alone);
         let mut ids = NameIds { names: Names::default() };
         let model = model.map(&mut ids);
         if !settings.train_embeddings {

@@ -1,5 +1,6 @@
 //! The instrumented decoder. Knows nothing of text or training.
 
+mod adapter;
 mod attention;
 mod branch;
 pub mod cache;

@@ -143,6 +143,10 @@ impl Recipe {
             "optimizer.dtype (--dtype) stored: only LoRA factors are trained over weights that stay as they are stored, and this recipe \
              has no [lora]; use f32 or bf16"
         );
+        ensure!(
+            o.dtype != Compute::Stored || !self.checkpoint.whole,
+            "checkpoint.whole = true: weights that stay as they are stored (--dtype stored) are not written whole; use f32 or bf16"
+        );
         Ok(())
     }
 

@@ -1,7 +1,7 @@
-//! Held-out evaluation, and how often state is saved.
+//! Held-out evaluation, and what is saved how often.
 
 use super::check::MOST_ROWS;
-use super::ranges::Range::Count;
+use super::ranges::Range::{Count, Typed};
 use super::ranges::{BATCH, POSITIONS, STEPS};
 
 settings! {
@@ -16,9 +16,11 @@ settings! {
 }
 
 settings! {
-    /// How often a run can be resumed from.
+    /// What a run leaves behind, and how often it can be resumed from.
     pub struct CheckpointEvery {
         /// Optimiser steps.
         pub every: usize = 100 => Count(1, STEPS),
+        /// Where LoRA factors are trained: write whole models, not adapters over the pretrained one.
+        pub whole: bool = false => Typed,
     }
 }

@@ -7,15 +7,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use burn::module::Module;
+use burn::module::{Module, ParamGroup, ParamId};
+use burn::store::ModuleRecord;
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 
 use super::trainer::{Health, Trainer};
 use crate::guard::{guarded, read_text};
 use crate::latent::reasoning::{self, Reasoning};
-use crate::model::checkpoint::peft::save_adapter;
-use crate::model::checkpoint::{Dtype, ModelFiles, SaveOptions, save_hf_folder};
+use crate::model::checkpoint::peft::{self, Adapter, save_adapter};
+use crate::model::checkpoint::{Dtype, FINGERPRINT, ModelFiles, SaveOptions, save_hf_folder};
 use crate::model::{Decoder, heads};
 use crate::recipe::Compute;
 use crate::store::{Inside, json, sha256, write_atomic};
@@ -43,12 +44,24 @@ impl TrainingHistory {
 #[derive(Clone, Copy)]
 pub struct CheckpointExport<'a> {
     pub vocabulary: &'a Vocabulary,
-    /// What an adapter names as its base.
-    pub base: Option<&'a str>,
-    /// Those whose rows an adapter holds.
-    pub tokens: &'a [u32],
+    /// What they are written over, as an adapter; `None`: whole.
+    pub over: Option<Over<'a>>,
     pub reasoning: &'a Reasoning,
     pub trained: TrainingHistory,
+}
+
+/// What an adapter that is written stands over.
+#[derive(Clone, Copy)]
+pub struct Over<'a> {
+    pub base: &'a ModelFiles,
+    /// As the adapter names it.
+    pub name: &'a str,
+    /// What was learnt over it before: the adapter that the phase began with.
+    pub before: Option<&'a Adapter>,
+    /// Those whose rows it holds.
+    pub tokens: &'a [u32],
+    /// Whether other rows of embedding table and head may have been trained too.
+    pub tables: bool,
 }
 
 /// What is written beside the weights: how a checkpoint reasons, and what is behind it.
@@ -82,8 +95,13 @@ fn folder_of(step: usize) -> Result<Inside> {
     Inside::parse(&format!("state-{step:07}"))
 }
 
-/// What a state's folder holds: weights and optimiser, in Burn's format. Burn trusts the sizes in them.
+/// What a state's folder holds: weights that are trained and optimiser, in Burn's format. Burn trusts the sizes in them. Frozen weights are
+/// those that the phase began with.
 const FILES: [&str; 2] = ["model.bpk", "optimizer.bpk"];
+
+fn trained(model: &Decoder) -> Vec<ParamId> {
+    model.parameters().into_iter().filter(|parameter| parameter.trained).map(|parameter| parameter.id).collect()
+}
 
 impl PhaseFolder {
     /// # Errors
@@ -137,8 +155,8 @@ impl PhaseFolder {
         }
         fs::create_dir_all(&folder).with_context(|| format!("{}: cannot make the folder", folder.display()))?;
         let failed = |what: &str, e: String| anyhow!("{}: cannot write {what}: {e}", folder.display());
-        let model = trainer.model.clone().valid();
-        model.save_file(folder.join("model.bpk")).map_err(|e| failed("the weights", format!("{e:?}")))?;
+        let record = trainer.model.valid().into_record_group(ParamGroup::from_ids(trained(&trainer.model)));
+        record.save(folder.join("model.bpk")).map_err(|e| failed("the weights", format!("{e:?}")))?;
         let optimizer = trainer.optimizer.save(folder.join("optimizer.bpk"));
         optimizer.map_err(|e| failed("the optimiser", format!("{e:?}")))?;
         for file in FILES {
@@ -171,9 +189,13 @@ impl PhaseFolder {
         };
         let again = || failed("it", "its bytes are not those that were written (checksum)".to_owned());
         ensure!(sums(&folder)? == current.sums, again());
-        // The state was written outside autodiff; `train` makes leaves of what was trained before.
-        let plain = trainer.model.valid();
-        let weights = guarded(|| plain.try_load_file(folder.join("model.bpk")).map_err(|e| anyhow!("{e:?}")));
+        // The state was written outside autodiff; `train` makes leaves of what was trained before. What is frozen is there already.
+        let (plain, wanted) = (trainer.model.valid(), trained(&trainer.model).len());
+        let weights = guarded(|| {
+            let record = ModuleRecord::load(folder.join("model.bpk")).map_err(|e| anyhow!("{e:?}"))?;
+            ensure!(record.len() >= wanted, "it holds {} weights, and {wanted} are trained", record.len());
+            plain.try_load_record(record.allow_partial(true)).map_err(|e| anyhow!("{e:?}"))
+        });
         let weights = weights.flatten().map_err(|e| failed("the weights", e.to_string()))?;
         trainer.model = weights.trained_again_on(&trainer.model.device());
         let fresh = trainer.optimizer.clone();
@@ -238,13 +260,13 @@ impl PhaseFolder {
         Ok(())
     }
 
-    /// Writes a folder `<phase>/<name>`, and beside the weights how they reason and how long they were trained: a Hugging Face folder of
-    /// the whole model, or, of one that is kept as stored, a PEFT folder over `base`.
+    /// Writes a folder `<phase>/<name>`, and beside the weights how they reason and how long they were trained: a PEFT folder over a base,
+    /// or a Hugging Face folder of the whole model.
     ///
     /// # Errors
-    /// A full disk; a model kept as stored without a base.
+    /// A full disk; a model kept as stored that is to be written whole.
     pub fn export(&self, name: &str, model: &Decoder, to: &CheckpointExport) -> Result<PathBuf> {
-        let CheckpointExport { vocabulary, base, tokens, reasoning, trained } = *to;
+        let CheckpointExport { vocabulary, over, reasoning, trained } = *to;
         let folder = self.path.join(name);
         let mut files = vec![
             (reasoning::FILE.to_owned(), serde_json::to_vec_pretty(reasoning)?),
@@ -255,14 +277,13 @@ impl PhaseFolder {
         config.bos_token_id = vocabulary.bos();
         config.eos_token_ids = vocabulary.stops().to_vec();
         config.pad_token_id = vocabulary.pad();
-        if model.is_kept() {
-            let mut adapter = model.adapter_over_kept(tokens)?;
-            let base =
-                base.context("weights that are kept as stored stand over a pretrained model, and the run has none")?;
-            adapter.config.base_model = Some(base.to_owned());
+        if let Some(Over { base, name, before, tokens, tables }) = over {
+            let mut adapter = model.adapter_over(tables.then_some(base), before, tokens)?;
+            adapter.config.base_model = Some(name.to_owned());
             // The vocabulary may be shorter than the base's padded one.
             let config = config.to_json(Dtype::F32.torch_name());
             files.push(("config.json".to_owned(), serde_json::to_vec_pretty(&config)?));
+            files.push((FINGERPRINT.to_owned(), serde_json::to_vec_pretty(&base.fingerprint()?)?));
             save_adapter(&folder, &adapter, Dtype::F32, &files, true)?;
         } else {
             let options = SaveOptions { overwrite: true, files, ..SaveOptions::default() };
@@ -286,6 +307,15 @@ impl PhaseFolder {
     /// As [`Self::import`].
     pub fn import_to_train(&self, name: &str, dtype: Compute, device: &Device) -> Result<Decoder> {
         dtype.load_to_train(&ModelFiles::open_folder(self.path.join(name))?, device)
+    }
+
+    /// The adapter that [`Self::export`] wrote; `None` where it wrote a whole model.
+    ///
+    /// # Errors
+    /// An adapter that cannot be read.
+    pub fn adapter(&self, name: &str) -> Result<Option<Adapter>> {
+        let folder = self.path.join(name);
+        peft::is_folder(&folder).then(|| Adapter::open(&folder)).transpose()
     }
 
     /// How long what [`Self::export`] wrote was trained.

@@ -86,7 +86,7 @@ fn learnt(path: &Path, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
         losses.push(sft::step(&mut trainer, &step, &rows, 1e-3)?.loss as f32);
     }
     let trained = trainer.decoder();
-    let adapter = trained.adapter_over_kept(&[swi, swi_end, latent])?;
+    let adapter = trained.adapter_over(None, None, &[swi, swi_end, latent])?;
     let n = last as usize + 1;
     // As decoding looks them up: by numbers that are on the device, if the table is there.
     let looked_up = match trained.looks_up_on_host() {

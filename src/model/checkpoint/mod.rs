@@ -4,6 +4,7 @@
 //! the first value is read, and values are converted one tensor at a time from a memory map. [`save_hf_folder`] writes
 //! what `transformers` loads. Knows nothing of the decoder or of Burn.
 
+mod fingerprint;
 mod folder;
 mod gguf;
 mod host;
@@ -26,9 +27,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use memmap2::Mmap;
 
+pub(crate) use fingerprint::FILE as FINGERPRINT;
 pub use gguf::GgufFile;
 pub use host::{Dtype, HostTensor};
 pub use hub::ModelRef;
@@ -124,9 +126,15 @@ impl ModelFiles {
         let base = Self::open(&name).with_context(|| {
             format!(
                 "{origin}: `base_model_name_or_path` (with `revision`, if any) is {name:?}; where the base lies elsewhere now, \
-                 correct it there"
+                 correct it there, or leave a link at the old place"
             )
         })?;
+        if let Some(why) = adapter.trained_over_another(&base)? {
+            bail!(
+                "{why}. Put the base back, or correct `base_model_name_or_path` of {origin}; --model with --adapter {} opens it over another",
+                dir.display()
+            );
+        }
         let (path, adapter) = (base.path.clone(), Arc::new(adapter));
         let whole = base.with_adapter(adapter.clone(), Apply::Merged)?;
         Ok(Self { path: dir.to_path_buf(), base: Some(Base { name, path, adapter }), ..whole })
@@ -150,11 +158,12 @@ impl ModelFiles {
     /// This model with an adapter over it: settings of the two together, the adapter folder's tokenizer if it has one.
     pub fn with_adapter(self, adapter: Arc<Adapter>, apply: Apply) -> Result<Self> {
         let config = adapter.fit(&self.config)?;
+        let another = adapter.trained_over_another(&self)?.map(|why| format!("warning: {why}"));
         let mut text = self.text;
         if let Some(dir) = adapter.path.parent() {
             text.insert(0, text::Source::Folder(dir.to_path_buf()));
         }
-        let notes = [self.notes, adapter.notes.clone()].concat();
+        let notes = [self.notes, adapter.notes.clone(), another.into_iter().collect()].concat();
         let weights = Arc::new(Overlay::new(self.weights, adapter, apply, [&self.config, &config]));
         Ok(Self { config, path: self.path, base: self.base, notes, weights, text })
     }

@@ -4,6 +4,7 @@ use anyhow::{Result, anyhow, bail, ensure};
 use burn::module::{LoraAdapter, Module, Param, ParamId};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
+use crate::model::adapter::{factors, has_learnt};
 use crate::model::checkpoint::HostTensor;
 use crate::model::checkpoint::peft::Factors;
 use crate::ops::stored::StoredMatrix;
@@ -82,10 +83,8 @@ impl AdaptedMatrix {
 
     /// All factors in PEFT's layout, the scale in B, without those that have learnt nothing. Outside autodiff.
     pub(in crate::model) fn all_factors(&self) -> Result<Option<Factors>> {
-        let learnt = |lora: &LoraAdapter| lora.b.val().abs().max().into_scalar::<f32>() != 0.0;
-        let learnt = Self { lora: self.lora.clone().filter(learnt), ..self.clone() };
-        let Some((a, b)) = learnt.folded().factors else { return Ok(None) };
-        Ok(Some(Factors { a: host(a.transpose())?, b: host(b.transpose())? }))
+        let learnt = Self { lora: self.lora.clone().filter(has_learnt), ..self.clone() };
+        learnt.folded().factors.map(|(a, b)| factors([a, b])).transpose()
     }
 
     /// Rows that it has: outputs of the map, or tokens of a table.
@@ -181,7 +180,7 @@ impl AdaptedMatrix {
 }
 
 /// A matrix on the host.
-pub(super) fn host(x: Tensor<2>) -> Result<HostTensor> {
+pub(in crate::model) fn host(x: Tensor<2>) -> Result<HostTensor> {
     let shape = x.dims().to_vec();
     HostTensor::new(shape, x.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading a matrix: {e:?}"))?)
 }

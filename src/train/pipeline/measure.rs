@@ -3,6 +3,7 @@
 use anyhow::{Context, Result};
 
 use super::Run;
+use super::setup::Start;
 use super::summary::PhaseResult;
 use crate::corpus::Corpus;
 use crate::evaluation::{EvaluationSetup, Scores, decode_batches, evaluate, requests, score};
@@ -43,10 +44,10 @@ fn again(
     }
     let source = PhaseFolder::open(run.path(), from)?;
     // What is measured is written as this phase's checkpoint too: its tables keep their digits.
-    let model = source.import_to_train(name, run.base_dtype(), &run.device.clone().inner())?;
+    let (model, start) = run.start(Some((&source, name)))?;
     let model =
         if run.recipe.lora.as_ref().is_some_and(Lora::trains_tables) { model.with_float_tables()? } else { model };
-    let result = run.measure(&folder, phase, &model, &reasoning(&source)?, source.trained(name)?)?;
+    let result = run.measure(&folder, phase, (&model, &start), &reasoning(&source)?, source.trained(name)?)?;
     run.finish(&folder, &result)?;
     Ok(result)
 }
@@ -89,12 +90,19 @@ impl Run {
         &self,
         folder: &PhaseFolder,
         phase: &str,
-        model: &Decoder,
+        (model, start): (&Decoder, &Start),
         reasoning: &Reasoning,
         trained: TrainingHistory,
     ) -> Result<PhaseResult> {
         if self.writes() {
-            self.export(folder, "checkpoint", model, reasoning, trained)?;
+            self.export(folder, "checkpoint", (model, start), reasoning, trained)?;
+        }
+        let dtype = self.recipe.optimizer.dtype;
+        if self.writes_adapter(start) && !dtype.is_stored() {
+            // Factors are merged in another order when they are read: what is measured is what every program will read.
+            self.options.world.barrier();
+            let model = folder.import("checkpoint", dtype, &self.device.clone().inner())?;
+            return self.measured(folder, phase, &model, reasoning, trained);
         }
         self.measured(folder, phase, model, reasoning, trained)
     }

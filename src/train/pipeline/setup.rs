@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
@@ -22,7 +23,7 @@ use crate::progress::say;
 use crate::recipe::{Compute, Lora, Recipe};
 use crate::store::{Lock, write_atomic};
 use crate::text::{Template, Vocabulary};
-use crate::train::state::{CheckpointExport, PhaseFolder, TrainingHistory};
+use crate::train::state::{CheckpointExport, Over, PhaseFolder, TrainingHistory};
 use crate::train::trainer::Trainer;
 use crate::world::World;
 
@@ -108,12 +109,12 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
             opened.text()?;
             let pretrained = PretrainedAdapter::of(model, &opened.files, &recipe)?;
             files = Some(inputs::model(&opened.files)?);
-            (opened.vocabulary, Some(pretrained))
+            (opened.vocabulary, pretrained)
         }
         None => (None, None),
     };
     let corpus = Corpus::build(&recipe, vocabulary)?;
-    if pretrained.is_some() && recipe.data.template.is_chat() {
+    if recipe.pretrained.is_some() && recipe.data.template.is_chat() {
         say(&format!("prompts are made by {}", corpus.template.told(&corpus.vocabulary)));
     }
     if corpus.dropped > 0 {
@@ -157,47 +158,58 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
     Ok(run)
 }
 
-/// What an adapter over the pretrained model says of it.
+/// The pretrained model below the adapters that a run writes.
 pub(super) struct PretrainedAdapter {
-    /// A hub id, or a path from wherever it is opened; where the model is an adapter itself, its base.
+    files: ModelFiles,
+    /// A hub id, or a path from wherever it is opened.
     name: String,
-    /// Tokens whose rows such an adapter brings.
-    tokens: Vec<u32>,
+    /// The adapter over it that the run begins with.
+    adapter: Option<Arc<Adapter>>,
 }
 
 impl PretrainedAdapter {
-    fn of(model: &str, checkpoint: &ModelFiles, recipe: &Recipe) -> Result<Self> {
-        if let Some(base) = &checkpoint.base {
-            if recipe.optimizer.dtype.is_stored() {
-                ensure_nothing_is_lost(model, &base.adapter, recipe)?;
-            }
-            let tokens = base.adapter.config.token_rows.iter().map(|&token| token as u32).collect();
-            return Ok(Self { name: base.name.clone(), tokens });
-        }
-        let name = match ModelRef::parse(model)? {
-            ModelRef::Hub { .. } => model.to_owned(),
-            ModelRef::Folder(path) | ModelRef::Gguf(path) => {
+    /// `None` where checkpoints are whole models.
+    fn of(model: &str, checkpoint: &ModelFiles, recipe: &Recipe) -> Result<Option<Self>> {
+        let Some(lora) = recipe.lora.as_ref().filter(|_| !recipe.checkpoint.whole) else { return Ok(None) };
+        let name = match (&checkpoint.base, ModelRef::parse(model)?) {
+            (Some(base), _) => base.name.clone(),
+            (None, ModelRef::Hub { .. }) => model.to_owned(),
+            (None, ModelRef::Folder(path) | ModelRef::Gguf(path)) => {
                 let path = fs::canonicalize(&path).with_context(|| format!("{}: cannot resolve", path.display()))?;
                 path.display().to_string()
             }
         };
-        Ok(Self { name, tokens: vec![] })
+        let files = ModelFiles::open(&name)?;
+        let adapter = checkpoint.base.as_ref().map(|base| base.adapter.clone());
+        let mut lost = adapter.as_ref().map_or_else(Vec::new, |adapter| not_written_again(adapter, lora));
+        if files.config.tie_word_embeddings != checkpoint.config.tie_word_embeddings {
+            lost.push(HEAD);
+        }
+        if lost.is_empty() {
+            return Ok(Some(Self { files, name, adapter }));
+        }
+        let why = format!(
+            "{model}: is an adapter that changes {lost:?} in a way that an adapter of ours does not hold (whole weights, or factors of \
+             other matrices than projections)"
+        );
+        ensure!(!recipe.optimizer.dtype.is_stored(), "{why}, and --dtype stored writes no other: use --dtype f32");
+        say(&format!("{why}: checkpoints are whole models"));
+        Ok(None)
     }
 }
 
 /// What is learnt over an adapter is written as one adapter over its base: projections' factors, rows of tokens, and tables where they
 /// are trained whole.
-fn ensure_nothing_is_lost(model: &str, adapter: &Adapter, recipe: &Recipe) -> Result<()> {
-    let whole_tables = recipe.lora.as_ref().is_some_and(Lora::trains_tables);
-    let replaced = adapter.replaced_names().filter(|name| !(whole_tables && [EMBED, HEAD].contains(name)));
+fn not_written_again<'a>(adapter: &'a Adapter, lora: &Lora) -> Vec<&'a str> {
+    let replaced = adapter.replaced_names().filter(|name| !(lora.trains_tables() && [EMBED, HEAD].contains(name)));
     let is_projection = |name: &str| TARGETS.iter().any(|target| name.ends_with(&format!(".{target}.weight")));
-    let lost: Vec<&str> = replaced.chain(adapter.factor_names().filter(|name| !is_projection(name))).collect();
-    ensure!(
-        lost.is_empty(),
-        "{model}: is an adapter that changes {lost:?} in a way that --dtype stored does not write again (whole weights, or factors of \
-         other matrices than projections): use --dtype f32"
-    );
-    Ok(())
+    replaced.chain(adapter.factor_names().filter(|name| !is_projection(name))).collect()
+}
+
+/// What the weights that a phase starts from are: the pretrained model, under an adapter or not, or weights that are no adapter's.
+pub(super) enum Start {
+    Over(Option<Arc<Adapter>>),
+    Whole,
 }
 
 /// Removes what a killed process left half-written.
@@ -213,7 +225,7 @@ fn sweep(root: &Path) -> Result<()> {
 
 impl Run {
     /// The model that the first phase starts from, with rows for the switch tokens.
-    pub(super) fn initial_model(&self) -> Result<Decoder> {
+    fn initial_model(&self) -> Result<Decoder> {
         match (&self.recipe.pretrained, &self.recipe.model) {
             (Some(name), _) => {
                 let device = self.device.clone().inner();
@@ -249,10 +261,26 @@ impl Run {
         }
     }
 
+    /// The weights that a phase starts from: those in a folder of another, or the pretrained ones.
+    pub(super) fn start(&self, from: Option<(&PhaseFolder, &str)>) -> Result<(Decoder, Start)> {
+        let Some((folder, name)) = from else {
+            let adapter = self.pretrained.as_ref().and_then(|from| from.adapter.clone());
+            return Ok((self.initial_model()?, Start::Over(adapter)));
+        };
+        let model = folder.import_to_train(name, self.base_dtype(), &self.device.clone().inner())?;
+        let adapter = folder.adapter(name)?;
+        Ok((model, adapter.map_or(Start::Whole, |adapter| Start::Over(Some(Arc::new(adapter))))))
+    }
+
     /// What the weights that a phase starts from are read in: those under LoRA factors as training computes, others in f32.
     pub(super) fn base_dtype(&self) -> Compute {
         let frozen = self.recipe.lora.is_some() && self.recipe.pretrained.is_some();
         if frozen { self.recipe.optimizer.dtype } else { Compute::F32 }
+    }
+
+    /// Whether what these weights learn is written as an adapter.
+    pub(super) fn writes_adapter(&self, start: &Start) -> bool {
+        self.pretrained.is_some() && matches!(start, Start::Over(_))
     }
 
     /// Writes weights with what belongs to them.
@@ -260,15 +288,25 @@ impl Run {
         &self,
         folder: &PhaseFolder,
         name: &str,
-        model: &Decoder,
+        (model, start): (&Decoder, &Start),
         reasoning: &Reasoning,
         trained: TrainingHistory,
     ) -> Result<()> {
         let SwitchIds { swi, swi_end, latent } = self.switch();
-        let (base, more) = self.pretrained.as_ref().map(|from| (from.name.as_str(), from.tokens.as_slice())).unzip();
-        let tokens = &[&[swi, swi_end, latent], more.unwrap_or_default()].concat();
+        let held = self.pretrained.iter().flat_map(|from| &from.adapter).flat_map(|held| &held.config.token_rows);
+        let tokens: Vec<u32> = [swi, swi_end, latent].into_iter().chain(held.map(|&token| token as u32)).collect();
+        let over = match (&self.pretrained, start) {
+            (Some(PretrainedAdapter { files, name, .. }), Start::Over(before)) => Some(Over {
+                base: files,
+                name,
+                before: before.as_deref(),
+                tokens: &tokens,
+                tables: self.recipe.lora.as_ref().is_some_and(Lora::trains_tables),
+            }),
+            _ => None,
+        };
         folder
-            .export(name, model, &CheckpointExport { vocabulary: self.vocabulary(), base, tokens, reasoning, trained })
+            .export(name, model, &CheckpointExport { vocabulary: self.vocabulary(), over, reasoning, trained })
             .map(drop)
     }
 

@@ -31,14 +31,9 @@ pub(super) fn run(
     if taken::waits(&folder)? {
         return taken_over(run, &folder, phase, &what).map(Some);
     }
-    let plain = run.device.clone().inner();
-    let (model, before) = match what.from {
-        Some(before) => {
-            let before = PhaseFolder::open(run.path(), before)?;
-            (before.import_to_train("checkpoint", run.base_dtype(), &plain)?, before.trained("checkpoint")?)
-        }
-        None => (run.initial_model()?, TrainingHistory::default()),
-    };
+    let from = what.from.map(|phase| PhaseFolder::open(run.path(), phase)).transpose()?;
+    let before = from.as_ref().map_or(Ok(TrainingHistory::default()), |from| from.trained("checkpoint"))?;
+    let (model, start) = run.start(from.as_ref().map(|from| (from, "checkpoint")))?;
     let heads = what.objective.heads(model.config().hidden_size);
     let model = model.with_new_heads(heads, run.recipe.seed)?;
     let mut trainer = run.trainer(model)?;
@@ -64,8 +59,9 @@ pub(super) fn run(
             return Ok(());
         }
         let trained = before.and(done, positions);
-        let export =
-            |name: &str, reasoning: &Reasoning| run.export(&folder, name, &trainer.decoder(), reasoning, trained);
+        let export = |name: &str, reasoning: &Reasoning| {
+            run.export(&folder, name, (&trainer.decoder(), &start), reasoning, trained)
+        };
         if reached(&window, what.annotator_accuracy) && !folder.path.join("annotator").exists() {
             export("annotator", &what.reasoning)?;
         }
@@ -78,7 +74,7 @@ pub(super) fn run(
         return Ok(None);
     }
     let trained = before.and(what.steps, positions);
-    let mut result = run.measure(&folder, phase, &trainer.decoder(), &what.reasoning, trained)?;
+    let mut result = run.measure(&folder, phase, (&trainer.decoder(), &start), &what.reasoning, trained)?;
     result.notes.extend(learnt_little(phase, what.steps, trainer.health.skipped));
     with_stages(run, &folder, &what, result).map(Some)
 }

@@ -19,7 +19,7 @@ use crate::train::grpo::{self, LossParts};
 use crate::train::hacking::{self, Watch};
 use crate::train::rollouts::{self, Behaviour, RolloutBatch};
 use crate::train::sft::{metrics_from, sum};
-use crate::train::state::{PhaseFolder, TrainingHistory};
+use crate::train::state::PhaseFolder;
 use crate::train::trainer::Trainer;
 
 pub(super) fn run(
@@ -33,12 +33,10 @@ pub(super) fn run(
         return Ok(Some(done));
     }
     let settings = &settings(&run.recipe);
-    let plain = run.device.clone().inner();
-    let start = PhaseFolder::open(run.path(), from)?;
-    let (model, reasoning) =
-        (start.import_to_train("checkpoint", run.base_dtype(), &plain)?, start.reasoning("checkpoint")?);
-    let before: PhaseResult = start.result()?.with_context(|| {
-        format!("{}: phase `{from}` is not finished, and {phase} starts from it", start.path.display())
+    let parent = PhaseFolder::open(run.path(), from)?;
+    let ((model, start), reasoning) = (run.start(Some((&parent, "checkpoint")))?, parent.reasoning("checkpoint")?);
+    let before: PhaseResult = parent.result()?.with_context(|| {
+        format!("{}: phase `{from}` is not finished, and {phase} starts from it", parent.path.display())
     })?;
     let reference = (settings.anchor == Anchor::Reference).then(|| run.recipe.optimizer.dtype.apply(model.clone()));
     let mut trainer = run.trainer(model)?;
@@ -50,7 +48,7 @@ pub(super) fn run(
     let mut watch = Watch::new(settings.early_stop_window, metrics.as_ref().map(watched).unwrap_or_default());
     // A run that was stopped just when the watch would have ended it ends here.
     let mut hacking = world.any(watch.fires() && run.writes());
-    let begun = start.trained("checkpoint")?;
+    let begun = parent.trained("checkpoint")?;
     let trained = |metrics: &Option<RowWriter>| {
         let rows = metrics.as_ref().map(RowWriter::rows).unwrap_or_default();
         begun.and(sum(rows, "updates"), sum(rows, "positions"))
@@ -76,7 +74,9 @@ pub(super) fn run(
         hacking = world.any(watch.fires() && run.writes());
         let stopped = world.any((run.options.stop)());
         if settings.keep_every > 0 && done % settings.keep_every == 0 && done < settings.steps && run.writes() {
-            keep(run, &format!("{phase}_step{done}"), &trainer, &reasoning, trained(&metrics))?;
+            // As a phase of its own: `probe --phase grpo_step20` opens it.
+            let kept = PhaseFolder::open(run.path(), &format!("{phase}_step{done}"))?;
+            run.export(&kept, "checkpoint", (&trainer.decoder(), &start), &reasoning, trained(&metrics))?;
         }
         if stopped || (done % run.recipe.checkpoint.every == 0 && done < settings.steps) {
             trainer.ensure_same()?;
@@ -103,7 +103,7 @@ pub(super) fn run(
         metrics.finish()?;
     }
     trainer.ensure_same()?;
-    let mut result = run.measure(&folder, phase, &trainer.decoder(), &reasoning, trained)?;
+    let mut result = run.measure(&folder, phase, (&trainer.decoder(), &start), &reasoning, trained)?;
     match nothing {
         Some(warning) => {
             say(&warning);
@@ -146,12 +146,6 @@ fn said(row: &GrpoStepRow) -> String {
     let of = |value: Option<f64>| value.map_or_else(|| "—".to_owned(), |value| format!("{value:.3}"));
     let [reward, accuracy, switch, latents] = [row.reward, row.accuracy, row.switch_rate, row.latent_calls].map(of);
     format!("reward {reward} acc {accuracy} switch {switch} latents {latents}")
-}
-
-/// A checkpoint on the way, as a phase of its own: `probe --phase grpo_step20` opens it.
-fn keep(run: &Run, name: &str, trainer: &Trainer, reasoning: &Reasoning, trained: TrainingHistory) -> Result<()> {
-    let folder = PhaseFolder::open(run.path(), name)?;
-    run.export(&folder, "checkpoint", &trainer.decoder(), reasoning, trained)
 }
 
 /// What the watch saw of the steps that are not run again.

@@ -19,10 +19,11 @@ use anyhow::{Context, Result, anyhow, ensure};
 use rayon::prelude::*;
 use serde_json::Value;
 
+use super::fingerprint::Fingerprint;
 use super::folder::{has_weights, open_file};
 use super::layout::gpt2_module;
 use super::params::{EMBED, HEAD};
-use super::{HostTensor, Weights, expected_parameters};
+use super::{HostTensor, ModelFiles, Weights, expected_parameters, fingerprint};
 use crate::guard::read_text;
 use crate::model::config::ModelConfig;
 
@@ -68,6 +69,8 @@ pub struct Adapter {
     /// Rows of the vocabulary, where a `config.json` lies beside: the base's behind them are cut, as padded ones are where tokens were
     /// added.
     vocab_size: Option<usize>,
+    /// The base that it was trained over, where a file beside it says so.
+    fingerprint: Option<Fingerprint>,
 }
 
 impl Adapter {
@@ -100,7 +103,9 @@ impl Adapter {
         }
         let beside = dir.join("config.json");
         let vocab_size = beside.is_file().then(|| vocab_size(&beside)).transpose()?.flatten();
-        let adapter = Self { config, path, notes, file, factors, replaced, token_rows, head_rows, vocab_size };
+        let fingerprint = Fingerprint::beside(dir)?;
+        let adapter =
+            Self { config, path, notes, file, factors, replaced, token_rows, head_rows, vocab_size, fingerprint };
         adapter.check_ranks()?;
         Ok(adapter)
     }
@@ -131,6 +136,16 @@ impl Adapter {
         Ok(Some(Factors { a, b }))
     }
 
+    /// Factors that hold their scale; those that add nothing are left out.
+    pub(crate) fn scaled_factors(&self, name: &str) -> Result<Option<Factors>> {
+        let factors = self.factors(name)?.filter(|factors| factors.b.data.iter().any(|x| *x != 0.0));
+        let scale = self.scaling(name) as f32;
+        Ok(factors.map(|mut factors| {
+            factors.b.data.iter_mut().for_each(|x| *x *= scale);
+            factors
+        }))
+    }
+
     /// What the product of a weight's factors is multiplied by.
     pub fn scaling(&self, name: &str) -> f64 {
         self.factors.get(name).map_or(1.0, |keys| keys.scaling)
@@ -149,6 +164,16 @@ impl Adapter {
             self.path.display()
         );
         Ok(first)
+    }
+
+    /// What is wrong with a base that is not the one it was trained over.
+    pub(super) fn trained_over_another(&self, base: &ModelFiles) -> Result<Option<String>> {
+        let Some(wanted) = &self.fingerprint else { return Ok(None) };
+        let found = base.fingerprint()?;
+        let file = self.path.with_file_name(fingerprint::FILE);
+        Ok((found != *wanted).then(|| {
+            format!("{}: trained over a base of {wanted}; {} is another: {found}", file.display(), base.path.display())
+        }))
     }
 
     fn shape(&self, key: &str) -> &[usize] {

@@ -69,7 +69,7 @@ impl AdapterWeights {
 /// the columns of theirs one beside the other, each at its own outputs.
 fn of_gpt2(factors: BTreeMap<String, Factors>) -> Result<BTreeMap<String, Factors>> {
     let mut out: BTreeMap<String, Factors> = BTreeMap::new();
-    for (name, Factors { mut a, b }) in factors {
+    for (name, Factors { a, b }) in factors {
         let Some((theirs, part)) = filed(&name) else {
             out.insert(name, Factors { a, b });
             continue;
@@ -77,20 +77,27 @@ fn of_gpt2(factors: BTreeMap<String, Factors>) -> Result<BTreeMap<String, Factor
         let (rows, r) = (b.rows(), b.width());
         let mut placed = vec![0.0; part.of * rows * r];
         placed[part.nth * rows * r..][..rows * r].copy_from_slice(&b.data);
-        let mut b = HostTensor::new(vec![part.of * rows, r], placed)?;
-        if let Some(before) = out.remove(&theirs) {
-            let (own, all) = (before.b.width(), before.b.width() + r);
-            let width = a.width();
-            a = HostTensor::new(vec![all, width], [before.a.data, a.data].concat())?;
-            let pairs = before.b.data.chunks_exact(own).zip(b.data.chunks_exact(r));
-            b = HostTensor::new(vec![b.rows(), all], pairs.flat_map(|(x, y)| [x, y].concat()).collect())?;
-        }
-        out.insert(theirs, Factors { a, b });
+        let b = HostTensor::new(vec![part.of * rows, r], placed)?;
+        let own = Factors { a, b };
+        let all = match out.remove(&theirs) {
+            Some(before) => before.beside(own)?,
+            None => own,
+        };
+        out.insert(theirs, all);
     }
     Ok(out)
 }
 
 impl Factors {
+    /// These and more of the same weight, whose products are added: A one below the other, B one beside the other.
+    pub(crate) fn beside(self, more: Self) -> Result<Self> {
+        let (own, other) = (self.b.width(), more.b.width());
+        let a = HostTensor::new(vec![own + other, self.a.width()], [self.a.data, more.a.data].concat())?;
+        let pairs = self.b.data.chunks_exact(own).zip(more.b.data.chunks_exact(other));
+        let b = pairs.flat_map(|(x, y)| [x, y].concat()).collect();
+        Ok(Self { a, b: HostTensor::new(vec![self.b.rows(), own + other], b)? })
+    }
+
     /// Filled up with zeros to this rank, at least its own.
     fn of_rank(self, r: usize) -> Result<Self> {
         let Self { mut a, b } = self;
