@@ -4,7 +4,7 @@ use anyhow::{Context, Result, anyhow};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::jinja::{environment, seen, without_generation};
+use super::jinja::{environment, plain, seen};
 use super::{Template, Vocabulary};
 use crate::store::hex;
 use crate::tokenizer::Templates;
@@ -56,7 +56,7 @@ impl Chat {
         ] {
             names.insert(name.to_owned(), value.clone());
         }
-        let jinja = without_generation(&self.jinja);
+        let jinja = plain(&self.jinja);
         let render = || environment()?.template_from_named_str("chat template", &jinja)?.render(seen(&json!(names)));
         render().map_err(|error| anyhow!("{}: the chat template cannot be rendered: {}", self.origin, told(&error)))
     }

@@ -2,7 +2,7 @@
 //! after and spaces before a block tag are dropped, loops can be left, Python's methods and constants are Python's.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value, ValueKind, from_args};
+use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
 use serde_json::Value as Json;
 
@@ -32,8 +32,13 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
     Ok(env)
 }
 
-/// The template without the tags around what an assistant wrote, which print nothing.
-pub(super) fn without_generation(jinja: &str) -> String {
+/// The template as Jinja2 reads it: line ends are `\n`, whatever the file has, and the tags around what an assistant wrote, which
+/// print nothing, are gone.
+pub(super) fn plain(jinja: &str) -> String {
+    without_generation(&jinja.replace("\r\n", "\n").replace('\r', "\n"))
+}
+
+fn without_generation(jinja: &str) -> String {
     let mut kept = String::with_capacity(jinja.len());
     let mut rest = jinja;
     while let Some((before, tag)) = rest.split_once("{%") {
@@ -88,6 +93,10 @@ fn list(parts: &[&str]) -> Value {
     parts.iter().map(|part| Value::from(*part)).collect()
 }
 
+fn tuple(parts: [&str; 3]) -> Value {
+    Value::from(Tuple::from(parts.map(Value::from)))
+}
+
 /// Methods of Python's strings that minijinja lacks, or counts in bytes.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
     let Some(text) = value.as_str() else {
@@ -117,11 +126,11 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
         }
         "partition" => {
             let (what,): (&str,) = from_args(args)?;
-            list(&text.split_once(what).map_or([text, "", ""], |(before, behind)| [before, what, behind]))
+            tuple(text.split_once(what).map_or([text, "", ""], |(before, behind)| [before, what, behind]))
         }
         "rpartition" => {
             let (what,): (&str,) = from_args(args)?;
-            list(&text.rsplit_once(what).map_or(["", "", text], |(before, behind)| [before, what, behind]))
+            tuple(text.rsplit_once(what).map_or(["", "", text], |(before, behind)| [before, what, behind]))
         }
         "rsplit" => {
             let (what, most): (&str, Option<usize>) = from_args(args)?;
@@ -136,10 +145,10 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
     })
 }
 
-/// Python's `json.dumps`, with `transformers`' choice of its arguments.
-fn tojson(value: Value, kwargs: Kwargs) -> Result<String, Error> {
-    let ascii = kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
-    let indent = kwargs.get::<Option<usize>>("indent")?;
+/// Python's `json.dumps`, with `transformers`' choice of its arguments and their order.
+fn tojson(value: Value, ascii: Option<bool>, indent: Option<usize>, kwargs: Kwargs) -> Result<String, Error> {
+    let ascii = ascii.or(kwargs.get("ensure_ascii")?).unwrap_or(false);
+    let indent = indent.or(kwargs.get("indent")?);
     let sorted = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     let marks: Option<Vec<String>> = kwargs.get("separators")?;
     kwargs.assert_all_used()?;
@@ -152,6 +161,20 @@ fn tojson(value: Value, kwargs: Kwargs) -> Result<String, Error> {
     let mut out = String::new();
     Dumps { ascii, indent, sorted, marks }.write(&value, 0, &mut out)?;
     Ok(out)
+}
+
+/// As Python writes it: large and small ones with an exponent of two digits.
+fn number(value: &Value) -> String {
+    let float = f64::try_from(value.clone()).unwrap_or_default();
+    let large = !value.is_integer() && float.is_finite() && float != 0.0 && !(1e-4..1e16).contains(&float.abs());
+    let written = format!("{float:e}");
+    match written.split_once('e').filter(|_| large) {
+        Some((digits, power)) => {
+            let (sign, power) = power.strip_prefix('-').map_or(('+', power), |power| ('-', power));
+            format!("{digits}e{sign}{power:0>2}")
+        }
+        None => value.to_string(),
+    }
 }
 
 struct Dumps {
@@ -167,7 +190,7 @@ impl Dumps {
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => out.push_str(&value.to_string()),
+            ValueKind::Number => out.push_str(&number(&value)),
             ValueKind::String => self.text(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items = value.try_iter()?.map(|item| (None, item)).collect();
@@ -176,7 +199,13 @@ impl Dumps {
             ValueKind::Map => {
                 let mut items = vec![];
                 for key in value.try_iter()? {
-                    items.push((Some(key.to_string()), value.get_item(&key)?));
+                    let name = match key.kind() {
+                        ValueKind::None => "null".to_owned(),
+                        ValueKind::Bool => key.is_true().to_string(),
+                        ValueKind::Number => number(&key),
+                        _ => key.to_string(),
+                    };
+                    items.push((Some(name), value.get_item(&key)?));
                 }
                 if self.sorted {
                     items.sort_by(|(a, _), (b, _)| a.cmp(b));

@@ -47,12 +47,25 @@ pub(super) fn roles_of(folder: &Path, config: &Map<String, Value>, class: Class)
     let mut all: Map<String, Value> =
         class.defaults().iter().map(|(key, token)| ((*key).to_owned(), Value::from(*token))).collect();
     all.extend(roles(&folder.join("tokenizer_config.json").display().to_string(), config)?);
-    if decoder(config).is_none() {
-        let file = folder.join("special_tokens_map.json");
-        all.extend(roles(&file.display().to_string(), &read_object(&file)?.unwrap_or_default())?);
+    let older = older(folder, config)?;
+    all.extend(roles(&folder.join(OLDER).display().to_string(), &older)?);
+    for (key, value) in named(config).chain(named(&older)) {
+        match given(value) {
+            Some(token) => all.insert(key.clone(), Value::String(token.content)),
+            None if value.is_null() => all.shift_remove(key),
+            None => None,
+        };
     }
     all.retain(|_, token| !token.is_null());
     Ok(all)
+}
+
+const OLDER: &str = "special_tokens_map.json";
+
+/// What is asked where tokenizer_config.json lists no added tokens.
+fn older(folder: &Path, config: &Map<String, Value>) -> Result<Map<String, Value>> {
+    let found = if decoder(config).is_none() { read_object(&folder.join(OLDER))? } else { None };
+    Ok(found.unwrap_or_default())
 }
 
 /// `null` is none.
@@ -60,22 +73,45 @@ fn decoder(config: &Map<String, Value>) -> Option<&Value> {
     config.get("added_tokens_decoder").filter(|listed| !listed.is_null())
 }
 
-/// Further tokens of no named part, of the file that names the parts.
-fn extra(folder: &Path, config: &Map<String, Value>) -> Result<Vec<String>> {
-    let keys = ["extra_special_tokens", "additional_special_tokens"];
-    let older = match decoder(config).is_some() {
-        true => Map::new(),
-        false => read_object(&folder.join("special_tokens_map.json"))?.unwrap_or_default(),
-    };
-    let found = [&older, config].into_iter().flat_map(|object| keys.map(|key| object.get(key)));
-    let found = found.flatten().find(|value| !value.is_null());
-    let values: Vec<&Value> = match found {
-        Some(Value::Array(list)) => list.iter().collect(),
-        Some(Value::Object(map)) => map.values().collect(),
+/// A token as a file gives it: its text, which is special then, or an object with how it is matched.
+fn given(value: &Value) -> Option<AddedToken> {
+    let flag = |key: &str| value[key].as_bool().unwrap_or(false);
+    let text = value.as_str().or_else(|| value["content"].as_str())?;
+    let token = AddedToken::from(text.to_owned(), true);
+    Some(
+        token
+            .single_word(flag("single_word"))
+            .lstrip(flag("lstrip"))
+            .rstrip(flag("rstrip"))
+            .normalized(flag("normalized")),
+    )
+}
+
+const EXTRA: &str = "extra_special_tokens";
+
+/// Tokens of a name that is no usual part (`image_token`): keys of their own, or those of an object of further tokens.
+fn named(object: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
+    let own = object.iter().filter(|(key, _)| key.ends_with("_token") && !ROLES.contains(&key.as_str()));
+    own.chain(object.get(EXTRA).and_then(Value::as_object).into_iter().flatten())
+}
+
+/// Tokens of no name. A list of tokenizer_config.json stands before the one of special_tokens_map.json.
+fn extra(config: &Map<String, Value>, older: &Map<String, Value>) -> Vec<AddedToken> {
+    const ADDITIONAL: &str = "additional_special_tokens";
+    let list = |object: &Map<String, Value>, key: &str| match object.get(key) {
+        Some(Value::Array(list)) => list.iter().filter_map(given).collect(),
         _ => vec![],
     };
-    let text = |value: &Value| value.as_str().or_else(|| value["content"].as_str()).map(str::to_owned);
-    Ok(values.into_iter().filter_map(text).collect())
+    let mut tokens: Vec<AddedToken> = list(config, EXTRA);
+    if tokens.is_empty() {
+        tokens = list(config, ADDITIONAL);
+    }
+    tokens.extend(list(older, EXTRA));
+    let listed = config.get(EXTRA).is_some_and(Value::is_array) || config.contains_key(ADDITIONAL);
+    if !listed && tokens.is_empty() {
+        tokens = list(older, ADDITIONAL);
+    }
+    tokens
 }
 
 /// The listed tokens by id: `added_tokens_decoder` alone where there is one, else added_tokens.json and the file's own.
@@ -148,13 +184,21 @@ pub(super) fn add(
     let known = |tokens: &[(Option<u32>, AddedToken, String)], content: &str| {
         there.values().any(|token| token.content == content) || tokens.iter().any(|(_, t, _)| t.content == content)
     };
-    for (role, token) in roles {
-        let Some(token) = token.as_str().filter(|token| !known(&tokens, token)) else { continue };
-        tokens.push((None, AddedToken::from(token, true), role.clone()));
+    let older = older(folder, config)?;
+    let further = extra(config, &older);
+    // New ones get their ids in the order of the parts.
+    let usual = ROLES.iter().copied().filter(|role| roles.contains_key(*role));
+    for role in usual.chain(roles.keys().map(String::as_str).filter(|role| !ROLES.contains(role))) {
+        let Some(text) = roles[role].as_str().filter(|text| !known(&tokens, text)) else { continue };
+        let places = [&older, config]
+            .into_iter()
+            .flat_map(|object| [object.get(role), object.get(EXTRA).and_then(|e| e.get(role))]);
+        let written = places.flatten().filter_map(given).find(|token| token.content == text);
+        tokens.push((None, written.unwrap_or_else(|| AddedToken::from(text, true)), role.to_owned()));
     }
-    for token in extra(folder, config)? {
-        if !known(&tokens, &token) {
-            tokens.push((None, AddedToken::from(token, true), "extra_special_tokens".to_owned()));
+    for token in &further {
+        if !known(&tokens, &token.content) {
+            tokens.push((None, token.clone(), EXTRA.to_owned()));
         }
     }
     let (mut notes, mut left) = (vec![], vec![]);
@@ -177,6 +221,13 @@ pub(super) fn add(
         tokenizer
             .add_tokens([token])
             .map_err(|error| anyhow!("{}: cannot add {content:?}: {error}", folder.display()))?;
+    }
+    if class == Class::Qwen2 {
+        // It adds its special tokens once more, by their text alone.
+        let named = roles.values().filter_map(Value::as_str).chain(further.iter().map(|token| token.content.as_str()));
+        let there: Vec<_> = named.filter(|text| tokenizer.token_to_id(text).is_some()).collect();
+        let plain = there.into_iter().map(|text| AddedToken::from(text, true));
+        tokenizer.add_tokens(plain).map_err(|error| anyhow!("{}: {error}", folder.display()))?;
     }
     if !left.is_empty() {
         let what = left.join(", ");

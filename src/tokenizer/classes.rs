@@ -3,23 +3,27 @@
 
 use serde_json::{Map, Value, json};
 
-use super::split::QWEN2;
+use super::split::{QWEN2, QWEN35};
 
 /// A class with rules of its own, or the generic one, which reads the file as it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Generic,
     Llama,
+    CodeLlama,
     Gpt2,
     Qwen2,
+    Qwen35,
     GptNeoX,
     Gemma,
 }
 
-const NAMES: [(&str, Class); 5] = [
+const NAMES: [(&str, Class); 7] = [
     ("LlamaTokenizer", Class::Llama),
+    ("CodeLlamaTokenizer", Class::CodeLlama),
     ("GPT2Tokenizer", Class::Gpt2),
     ("Qwen2Tokenizer", Class::Qwen2),
+    ("Qwen3_5Tokenizer", Class::Qwen35),
     ("GPTNeoXTokenizer", Class::GptNeoX),
     ("GemmaTokenizer", Class::Gemma),
 ];
@@ -31,6 +35,8 @@ fn registered(model_type: &str) -> Option<Class> {
         "qwen2" | "qwen2_moe" | "qwen3" | "qwen3_moe" | "qwen3_next" => Class::Qwen2,
         "gpt2" | "gpt_neo" | "gptj" | "codegen" | "phi" | "opt" | "starcoder2" => Class::Gpt2,
         "gpt_neox" | "olmo" | "olmoe" | "mamba" | "mpt" => Class::GptNeoX,
+        "code_llama" => Class::CodeLlama,
+        "qwen3_5" | "qwen3_5_moe" | "qwen3_5_text" | "qwen3_5_moe_text" => Class::Qwen35,
         "gemma" | "gemma2" | "gemma3" | "gemma3_text" => Class::Gemma,
         "mistral" | "mixtral" | "ministral" | "olmo2" | "olmo3" | "phi3" | "granite" | "stablelm" | "glm" | "glm4" => {
             Class::Generic
@@ -68,15 +74,34 @@ impl Class {
         match self {
             Class::Generic => &[],
             Class::Llama => &[("unk_token", "<unk>"), ("bos_token", "<s>"), ("eos_token", "</s>")],
+            Class::CodeLlama => &[
+                ("unk_token", "<unk>"),
+                ("bos_token", "<s>"),
+                ("eos_token", "</s>"),
+                ("prefix_token", "▁<PRE>"),
+                ("middle_token", "▁<MID>"),
+                ("suffix_token", "▁<SUF>"),
+                ("eot_token", "▁<EOT>"),
+                ("fill_token", "<FILL_ME>"),
+            ],
             Class::Gpt2 => &[("unk_token", END), ("bos_token", END), ("eos_token", END)],
-            Class::Qwen2 => &[("unk_token", END), ("eos_token", END), ("pad_token", END)],
+            Class::Qwen2 | Class::Qwen35 => &[("unk_token", END), ("eos_token", END), ("pad_token", END)],
             Class::GptNeoX => {
                 &[("unk_token", END), ("bos_token", END), ("eos_token", END), ("pad_token", "<|padding|>")]
             }
-            Class::Gemma => {
-                &[("unk_token", "<unk>"), ("bos_token", "<bos>"), ("eos_token", "<eos>"), ("pad_token", "<pad>")]
-            }
+            Class::Gemma => &[
+                ("unk_token", "<unk>"),
+                ("bos_token", "<bos>"),
+                ("eos_token", "<eos>"),
+                ("pad_token", "<pad>"),
+                ("mask_token", "<mask>"),
+            ],
         }
+    }
+
+    /// Whether its words are SentencePiece's.
+    pub fn is_sentencepiece(self) -> bool {
+        matches!(self, Class::Llama | Class::CodeLlama | Class::Gemma)
     }
 
     /// Whether it says how text is cut without a tokenizer.json.
@@ -107,8 +132,9 @@ impl Class {
             Class::Generic => return made,
             Class::Gpt2 => (Value::Null, bytes(true), plain),
             Class::GptNeoX => (nfc, bytes(true), plain),
-            Class::Qwen2 => {
-                let cut = json!({ "type": "Split", "pattern": { "Regex": QWEN2 }, "behavior": "Isolated",
+            Class::Qwen2 | Class::Qwen35 => {
+                let rule = if self == Class::Qwen2 { QWEN2 } else { QWEN35 };
+                let cut = json!({ "type": "Split", "pattern": { "Regex": rule }, "behavior": "Isolated",
                     "invert": false });
                 (nfc, json!({ "type": "Sequence", "pretokenizers": [cut, bytes(false)] }), plain)
             }
@@ -117,9 +143,9 @@ impl Class {
                     "invert": false });
                 (replaced(" ", "▁"), cut, sentencepiece(vec![]))
             }
-            Class::Llama => {
+            Class::Llama | Class::CodeLlama => {
                 let prefixed = prefixed.unwrap_or(true);
-                let legacy = config.get("legacy").and_then(Value::as_bool).unwrap_or(false);
+                let legacy = self == Class::Llama && config.get("legacy").and_then(Value::as_bool).unwrap_or(false);
                 let scheme = match (prefixed, legacy) {
                     (false, _) => "never",
                     (true, true) => "always",
@@ -128,11 +154,12 @@ impl Class {
                 let spaces = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme,
                     "split": false });
                 let strip = json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 });
-                (Value::Null, spaces, sentencepiece(if prefixed { vec![strip] } else { vec![] }))
+                let strips = prefixed || self == Class::CodeLlama;
+                (Value::Null, spaces, sentencepiece(if strips { vec![strip] } else { vec![] }))
             }
         };
-        let words = matches!(self, Class::Llama | Class::Gemma);
-        let unk = if self == Class::Gemma { json!("<unk>") } else { Value::Null };
+        let words = self.is_sentencepiece();
+        let unk = if matches!(self, Class::Gemma | Class::CodeLlama) { json!("<unk>") } else { Value::Null };
         let model = &mut made["model"];
         *model = json!({ "type": "BPE", "dropout": null, "unk_token": unk, "continuing_subword_prefix": null,
             "end_of_word_suffix": null, "fuse_unk": words, "byte_fallback": words, "ignore_merges": false,

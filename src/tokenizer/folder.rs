@@ -71,8 +71,12 @@ pub(crate) fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide
         }
     }
     let notes = added::add(&mut tokenizer, (folder, &config, &own), (&roles, class), rows)?;
-    if !has_file {
-        add_around(&mut tokenizer, &config, &roles, &source)?;
+    if !has_file || class == Class::CodeLlama {
+        add_around(&mut tokenizer, (&config, class), &roles, &source)?;
+    }
+    if config.get("split_special_tokens").and_then(Value::as_bool) == Some(true) {
+        // Special tokens in a text are text.
+        tokenizer.set_encode_special_tokens(true);
     }
     let templates = Templates::in_folder(folder, &config)?;
     Ok(Some(TextSide { tokenizer, config, roles, templates, source, notes }))
@@ -91,8 +95,8 @@ impl TokenizerFiles {
     fn of(folder: &Path, config: &Map<String, Value>, model: &Map<String, Value>) -> Result<Self> {
         let source = folder.join(FILE);
         if source.is_file() {
-            let bytes = fs::read(&source).with_context(|| format!("{}: cannot read", source.display()))?;
-            let file: Value = serde_json::from_slice(&bytes)
+            let text = read_text(&source).with_context(|| format!("{}: cannot read", source.display()))?;
+            let file: Value = serde_json::from_str(&text)
                 .map_err(|error| anyhow!("{}: not a tokenizer.json: {error}", source.display()))?;
             let class = Class::of(config, model, is_byte_level(&file));
             return Ok(Self { file, source, class, named: vec![] });
@@ -126,7 +130,7 @@ fn is_tiktoken(bytes: &[u8]) -> bool {
 fn slow(folder: &Path, class: Class, config: &Map<String, Value>) -> Result<Value> {
     let [vocab, merges] = SLOW.map(|name| folder.join(name));
     ensure!(
-        class.is_whole() && class != Class::Llama,
+        class.is_whole() && !matches!(class, Class::Llama | Class::CodeLlama),
         "{}: holds vocab.json and merges.txt and no tokenizer.json, and its tokenizer_class does not say how text is cut: open it \
          in transformers once and save its tokenizer, which writes tokenizer.json",
         folder.display()
@@ -145,16 +149,21 @@ fn slow(folder: &Path, class: Class, config: &Map<String, Value>) -> Result<Valu
     Ok(class.remade(bare, config))
 }
 
-/// What stands around every text of a tokenizer without a tokenizer.json: what the flags ask for, and nothing else.
+/// What stands around every text of a tokenizer without a tokenizer.json: what the flags ask for, and nothing else. CodeLlama's
+/// class puts a beginning there whatever they say.
 fn add_around(
     tokenizer: &mut Tokenizer,
-    config: &Map<String, Value>,
+    (config, class): (&Map<String, Value>, Class),
     roles: &Map<String, Value>,
     source: &Path,
 ) -> Result<()> {
     let asked = |flag: &str, role: &str| {
         let token = roles.get(role).and_then(Value::as_str);
-        token.filter(|_| config.get(flag).and_then(Value::as_bool) == Some(true)).map(str::to_owned)
+        let asked = match class {
+            Class::CodeLlama => role == "bos_token",
+            _ => config.get(flag).and_then(Value::as_bool) == Some(true),
+        };
+        token.filter(|_| asked).map(str::to_owned)
     };
     let (before, behind) = (asked("add_bos_token", "bos_token"), asked("add_eos_token", "eos_token"));
     let around = |text: &str| [before.clone(), Some(text.to_owned()), behind.clone()].into_iter().flatten().collect();

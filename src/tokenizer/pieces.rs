@@ -105,7 +105,8 @@ pub(crate) fn of_gguf(pieces: &[Piece], unk: Option<&str>, prefix: bool, source:
 pub(super) fn of_model(model: &Model, class: Class, config: &Map<String, Value>) -> Value {
     let pieces = &model.pieces;
     let unk = model.unk.and_then(|id| pieces.get(id as usize)).map(|piece| piece.token.as_str());
-    let mut made = if class == Class::Llama && !model.unigram {
+    let by_class = class.is_sentencepiece() && !model.unigram;
+    let mut made = if by_class {
         let bare = whole(bpe(pieces, &merges_by_id(pieces), None, true), vec![], Value::Null, vec![]);
         class.remade(bare, config)
     } else {
@@ -118,7 +119,7 @@ pub(super) fn of_model(model: &Model, class: Class, config: &Map<String, Value>)
         generic(model, inner, config)
     };
     // The class takes what a user defined for added tokens; the model's own settings cut it out of the text.
-    let added = |kind: u64| kind == CONTROL || (kind == USER_DEFINED && class == Class::Llama && !model.unigram);
+    let added = |kind: u64| kind == CONTROL || (kind == USER_DEFINED && by_class);
     let added = pieces.iter().enumerate().filter(|(_, piece)| added(piece.kind));
     let added = added.map(|(id, piece)| {
         json!({ "id": id, "content": piece.token, "single_word": false, "lstrip": false, "rstrip": false,

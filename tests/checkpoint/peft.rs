@@ -175,6 +175,76 @@ fn unsupported_settings_are_refused_by_name() {
     assert_eq!(AdapterConfig::from_json(&kept.to_json(), "c").expect("reads"), kept);
 }
 
+/// As transformers opens it: the adapter over the base that it names, not the model beside it.
+#[test]
+fn an_adapter_goes_before_the_model_in_its_folder() {
+    let root = tempfile::tempdir().expect("temp");
+    let (below, dir) = (root.path().join("base"), root.path().join("both"));
+    let base = base(&below, &llama_json());
+    let names = ["q_proj"];
+    let adapter = |name: &Path| AdapterWeights {
+        config: AdapterConfig { base_model: Some(name.display().to_string()), ..settings(&names) },
+        factors: factors(&base.config, &names),
+        replaced: BTreeMap::new(),
+        token_rows: None,
+        head_rows: None,
+    };
+    let wanted = |base: ModelFiles, dir: &Path| {
+        let adapter = Arc::new(Adapter::open(dir).expect("opens"));
+        base.with_adapter(adapter, Apply::Merged).expect("fits").tensor(Q0).expect("reads")
+    };
+    let apart = root.path().join("apart");
+    save_adapter(&apart, &adapter(&below), Dtype::F32, &[], false).expect("saves");
+    let with_model = |name: &Path| {
+        fs::remove_dir_all(&dir).ok();
+        save(&dir, &config(&llama_json()), &SaveOptions::default());
+        save_adapter(&root.path().join("other"), &adapter(name), Dtype::F32, &[], true).expect("saves");
+        for file in ["adapter_config.json", "adapter_model.safetensors"] {
+            fs::copy(root.path().join("other").join(file), dir.join(file)).expect("copies");
+        }
+    };
+    with_model(&below);
+    let opened = ModelFiles::open_folder(&dir).expect("opens");
+    assert_eq!(opened.base.as_ref().expect("has a base").path, below);
+    assert_eq!(opened.tensor(Q0).expect("reads"), wanted(ModelFiles::open_folder(&below).expect("opens"), &apart));
+    // Over the model in its own folder.
+    with_model(&dir);
+    let opened = ModelFiles::open_folder(&dir).expect("opens");
+    assert_eq!(opened.tensor(Q0).expect("reads"), wanted(ModelFiles::open_folder(&below).expect("opens"), &apart));
+    with_model(&root.path().join("gone"));
+    assert_names(
+        &message(ModelFiles::open_folder(&dir)),
+        &["base_model_name_or_path", "gone", "move adapter_config.json"],
+    );
+    // Several adapters of one model lie in folders of their names.
+    let several = root.path().join("several");
+    save_adapter(&several.join("default"), &adapter(&below), Dtype::F32, &[], false).expect("saves");
+    assert_names(&message(Adapter::open(&several)), &["several", "name one of", "default"]);
+}
+
+/// PEFT does not find the modules of a model without head in a causal one, and uses none of the factors.
+#[test]
+fn an_adapter_of_a_base_class_is_refused() {
+    let root = tempfile::tempdir().expect("temp");
+    let base = base(&root.path().join("base"), &llama_json());
+    let names = ["q_proj"];
+    let dir = root.path().join("adapter");
+    let all = AdapterWeights {
+        config: settings(&names),
+        factors: factors(&base.config, &names),
+        replaced: BTreeMap::new(),
+        token_rows: None,
+        head_rows: None,
+    };
+    save_adapter(&dir, &all, Dtype::F32, &[], false).expect("saves");
+    let path = dir.join("adapter_model.safetensors");
+    let bytes = fs::read(&path).expect("reads");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("a file");
+    let renamed = file.iter().map(|(name, view)| (name.replace("model.model.layers", "model.layers"), view));
+    safetensors::serialize_to_file(renamed.collect::<Vec<_>>(), None, &path).expect("writes");
+    assert_names(&message(Adapter::open(&dir)), &["base_model.model.layers.0.self_attn.q_proj", "AutoModel"]);
+}
+
 #[test]
 fn what_does_not_fit_the_base_is_named() {
     let root = tempfile::tempdir().expect("temp");

@@ -45,7 +45,7 @@ pub use text::check_fits;
 
 use crate::model::config::ModelConfig;
 use crate::ops::stored::StoredMatrix;
-use folder::WeightsFolder;
+use folder::{WeightsFolder, has_weights};
 use layout::RenamedWeights;
 use peft::{Adapter, Apply, Factors, Overlay};
 
@@ -101,6 +101,11 @@ impl ModelFiles {
         if peft::is_folder(dir) {
             return Self::open_adapter(dir);
         }
+        Self::open_whole(dir)
+    }
+
+    /// The model of a folder, whether an adapter lies beside it or not.
+    fn open_whole(dir: &Path) -> Result<Self> {
         let mut config = ModelConfig::read(dir.join("config.json"))?;
         let mut notes = vec![];
         let weights = RenamedWeights::over(Box::new(WeightsFolder::open(dir)?))?;
@@ -119,14 +124,20 @@ impl ModelFiles {
         })?;
         let below = Path::new(&name);
         ensure!(
-            !peft::is_folder(below),
+            !peft::is_folder(below) || has_weights(below),
             "{origin}: `base_model_name_or_path` is {name}, an adapter itself: name its base"
         );
+        let base =
+            if peft::is_folder(below) { Self::open_whole(below) } else { Self::open(&adapter.config.base_at(&name)) };
         let name = adapter.config.base_at(&name);
-        let base = Self::open(&name).with_context(|| {
+        let base = base.with_context(|| {
+            let own = match has_weights(dir) {
+                true => format!("; to open the whole model that lies beside it, move {} away", peft::SETTINGS),
+                false => String::new(),
+            };
             format!(
                 "{origin}: `base_model_name_or_path` (with `revision`, if any) is {name:?}; where the base lies elsewhere now, \
-                 correct it there, or leave a link at the old place"
+                 correct it there, or leave a link at the old place{own}"
             )
         })?;
         if let Some(why) = adapter.trained_over_another(&base)? {
