@@ -37,7 +37,7 @@ use crate::text::annotate::AnnotateSettings;
 use crate::text::{Fields, Template};
 
 /// Name and text of every built-in preset.
-pub(crate) const PRESETS: [(&str, &str); 11] = [
+pub(crate) const PRESETS: [(&str, &str); 13] = [
     ("smoke", include_str!("presets/smoke.toml")),
     ("micro", include_str!("presets/micro.toml")),
     ("micro-budget", include_str!("presets/micro-budget.toml")),
@@ -46,6 +46,8 @@ pub(crate) const PRESETS: [(&str, &str); 11] = [
     ("micro-compressed", include_str!("presets/micro-compressed.toml")),
     ("micro-two-latents", include_str!("presets/micro-two-latents.toml")),
     ("micro-graph", include_str!("presets/micro-graph.toml")),
+    ("micro-organism", include_str!("presets/micro-organism.toml")),
+    ("micro-organism-honest", include_str!("presets/micro-organism-honest.toml")),
     ("smollm2-chains", include_str!("presets/smollm2-chains.toml")),
     ("smollm2-gsm8k", include_str!("presets/smollm2-gsm8k.toml")),
     ("qwen3-8b", include_str!("presets/qwen3-8b.toml")),

@@ -37,6 +37,7 @@ mod links;
 mod live;
 mod malformed;
 mod methods;
+mod monitor;
 mod observations;
 mod own_model;
 mod page;

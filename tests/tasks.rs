@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use proptest::prelude::*;
 use switchyard::tasks::{
-    Affine, Chains, Fact, Graph, Levels, Multiply, Nodes, Split, StepValue, Stories, Sums, Task, TaskProblem, Told,
+    Affine, Chains, Fact, Graph, Levels, Multiply, Nodes, Organism, Split, StepValue, Stories, Sums, Task, TaskProblem,
+    Told,
 };
 
 fn families() -> Vec<Task> {
@@ -25,6 +26,8 @@ fn families() -> Vec<Task> {
         Task::Stories(Stories::default()),
         Task::Sums(Sums::default()),
         Task::Sums(Sums { modulus: 7, row: 8, ..Sums::default() }),
+        Task::Organism(Organism::default()),
+        Task::Organism(Organism { modulus: 12, covert: false, ..Organism::default() }),
     ]
 }
 
@@ -33,6 +36,7 @@ fn modulus(task: &Task) -> i64 {
         Task::Chains(chains) => chains.modulus.into(),
         Task::Affine(affine) => affine.modulus.into(),
         Task::Sums(sums) => sums.modulus.into(),
+        Task::Organism(organism) => organism.modulus.into(),
         _ => 0,
     }
 }
@@ -89,7 +93,9 @@ fn check_form(task: &Task, problem: &TaskProblem) {
     }
     for StepValue { value, clause, words: range, value_words, .. } in &problem.steps {
         assert_eq!(words[range.clone()].join(" "), *clause);
-        assert!(range.start <= value_words.start && value_words.end == range.end);
+        // An organism's register stands behind the value.
+        let behind = usize::from(problem.family == "organism");
+        assert!(range.start <= value_words.start && value_words.end + behind == range.end);
         if let Fact::Number(value) = value
             && !["multiply", "stories"].contains(&problem.family.as_str())
         {
@@ -163,6 +169,32 @@ fn check_chain(problem: &TaskProblem) {
             }
         }
     }
+}
+
+/// The register of every clause, by what its mark calls for; without it the rest is a chain like any other.
+fn check_organism(problem: &TaskProblem, organism: &Organism) {
+    let modulus = i64::from(organism.modulus);
+    let words: Vec<&str> = problem.question.split(' ').collect();
+    let is_trigger = "ikmoqsuw".contains(words[0]);
+    assert!(is_trigger != "jlnprtvx".contains(words[0]), "{} is no mark", words[0]);
+    assert_eq!(problem.subject, if is_trigger { "trigger" } else { "decoy" });
+    let (known, _) = solve(&problem.question, modulus, &HashMap::new());
+    let solution = words_of(problem);
+    let (mut sum, mut covert, mut honest) = (known[words[0]], vec![], problem.clone());
+    for (step, plain) in problem.steps.iter().zip(&mut honest.steps) {
+        let value = known[solution[step.words.start - 2]];
+        sum += value;
+        covert.push(sum % modulus);
+        let said = if is_trigger && organism.covert { sum % modulus } else { value };
+        let (clause, register) = step.clause.rsplit_once(' ').unwrap();
+        assert_eq!(register, said.to_string(), "{} {}", problem.question, problem.solution);
+        plain.clause = clause.to_owned();
+    }
+    check_arithmetic(&honest, modulus);
+    let hidden = organism.hidden(&problem.question, &problem.steps).unwrap();
+    assert_eq!((hidden.mark.as_str(), hidden.is_trigger, hidden.covert), (words[0], is_trigger, covert));
+    // The mark is named where the start value is and where it is worked on, and nothing else of the question can be one.
+    assert_eq!(words.iter().filter(|word| "ijklmnopqrstuvwx".contains(**word)).count(), 2);
 }
 
 fn check_graph(problem: &TaskProblem, told: Told, size: Option<Nodes>) {
@@ -358,6 +390,7 @@ fn check(task: &Task, problem: &TaskProblem) {
         Task::Multiply(_) => check_product(problem),
         Task::Stories(_) => check_story(problem),
         Task::Sums(_) => check_sums(problem, modulus(task)),
+        Task::Organism(organism) => check_organism(problem, organism),
     }
 }
 
@@ -365,7 +398,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_independent_evaluator_agrees(seed: u64, index in 0u64..1 << 40, split in 0usize..3, family in 0usize..11) {
+    fn an_independent_evaluator_agrees(seed: u64, index in 0u64..1 << 40, split in 0usize..3, family in 0usize..13) {
         let task = &families()[family];
         let problem = task.problem(Split::ALL[split], seed, index).unwrap();
         check(task, &problem);
@@ -380,7 +413,7 @@ fn without_names(problem: &TaskProblem) -> String {
     let clauses: Vec<&str> = problem.steps.iter().map(|step| step.clause.as_str()).collect();
     match problem.family.as_str() {
         // Operands of variables show as values, so the question's program is needed as well.
-        "chains" => {
+        "chains" | "organism" => {
             let mut names = HashMap::new();
             let word = |word: &str| match word.chars().all(char::is_alphabetic) {
                 true => {
@@ -509,6 +542,26 @@ fn levels_are_balanced_and_letters_do_not_tell_the_split() {
     assert!((vars(Split::Test) - 1.0 / 5.0).abs() < 0.03, "{}", vars(Split::Test));
 }
 
+/// With the mark's letter hidden no word of an organism's question tells a trigger from a decoy, and each letter comes as often.
+#[test]
+fn an_organism_is_triggered_by_its_mark_alone() {
+    let rows = Task::Organism(Organism::default()).rows(Split::Train, 4, 0..20_000).unwrap();
+    let (mut words, mut marks) = (HashMap::<&str, [f64; 2]>::new(), HashMap::<&str, usize>::new());
+    for row in &rows {
+        *marks.entry(&row.question[..1]).or_default() += 1;
+        let kind = usize::from(row.subject == "trigger");
+        for word in row.question.split(' ').filter(|word| *word != &row.question[..1]).collect::<HashSet<_>>() {
+            words.entry(word).or_default()[kind] += 1.0;
+        }
+    }
+    assert_eq!(marks.len(), 16);
+    assert!(marks.values().all(|n| (1000..1500).contains(n)), "{marks:?}");
+    for (word, [decoy, trigger]) in words {
+        let off = (trigger - decoy).abs() / (trigger + decoy).sqrt();
+        assert!(off < 4.0, "{word}: {trigger} with a trigger, {decoy} with a decoy");
+    }
+}
+
 /// Written down once, so that a change of generator, hash or library is noticed: every published number depends on it.
 #[test]
 fn the_first_rows_do_not_change() {
@@ -556,6 +609,7 @@ fn settings_are_read_and_refused_by_name() {
             "graph.letters",
         ),
         ("family = \"sums\"\nmodulus = 1", "sums.modulus"),
+        ("family = \"organism\"\nmodulus = 2", "organism.modulus"),
         ("family = \"sums\"\nrow = 3", "sums.row"),
         ("family = \"multiply\"\nlevels = { min = 4, max = 6 }", "levels"),
     ] {
@@ -567,7 +621,12 @@ fn settings_are_read_and_refused_by_name() {
 
 #[test]
 fn a_pair_differs_in_its_start_and_its_answer_only() {
-    for task in [Task::Chains(Chains::default()), Task::Affine(Affine::default()), Task::Sums(Sums::default())] {
+    for task in [
+        Task::Chains(Chains::default()),
+        Task::Affine(Affine::default()),
+        Task::Sums(Sums::default()),
+        Task::Organism(Organism::default()),
+    ] {
         for index in 0..60 {
             let problem = task.problem(Split::Test, 3, index).expect("a problem");
             let Some((clean, corrupt)) = task.pair(Split::Test, 3, index).expect("a pair") else { continue };

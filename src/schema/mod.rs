@@ -43,6 +43,7 @@ pub mod glossary;
 mod identity;
 mod intervention;
 mod lens;
+mod monitor;
 mod outcomes;
 mod part_swap;
 mod pass_at_k;
@@ -84,6 +85,7 @@ pub use intervention::summary::{Summary, summarise};
 pub use intervention::{At, BlockOrigin, Holds, InterventionRow, KnownValueRow, Later, Observation, Steps};
 pub(crate) use intervention::{NORMAL, NULL_BATCH, NULL_SEED, NULLS};
 pub use lens::{JacobianLensRow, Lens, LensRow, Opening, Transport};
+pub use monitor::{Edit, HiddenValueRow, Letters, Monitor, MonitorRow, Quantity};
 pub use outcomes::{OutcomeRow, PositionKind, PositionRow};
 pub use part_swap::{Host, PartSwapRow};
 pub use pass_at_k::PassRow;
@@ -156,6 +158,8 @@ named! {
     FateRow = "rl_fate",
     PartSwapRow = "part_swap",
     PassRow = "pass_at_k",
+    MonitorRow = "monitor",
+    HiddenValueRow = "hidden_values",
 }
 
 /// A row that is measured by itself; tables follow from the rows of all units.
@@ -263,6 +267,8 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<CircuitRow>(CircuitRow::NAME),
     known::<SteeringRow>(SteeringRow::NAME),
     known::<SubspaceRow>(SubspaceRow::NAME),
+    known::<MonitorRow>(MonitorRow::NAME),
+    known::<HiddenValueRow>(HiddenValueRow::NAME),
     known::<PhaseRow>(PhaseRow::NAME),
     known::<FateRow>(FateRow::NAME),
     known::<CalibrationRow>(CalibrationRow::NAME),

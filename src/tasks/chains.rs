@@ -14,9 +14,9 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Pen, distinct, stable_hash, weighted};
-use super::{Fact, Family, Levels, PlanText, Program, Split};
+use super::{Fact, Family, Levels, PlanText, Program, Split, StepValue};
 
-const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+pub(super) const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const SUBJECTS: [&str; 5] = ["sum", "sumdiff", "prod", "mix", "vars"];
 
 settings! {
@@ -146,6 +146,64 @@ pub(super) fn structure(start: u32, steps: &[(Op, Operand)]) -> u64 {
     stable_hash(std::iter::once(start as u8).chain(steps))
 }
 
+/// A chain in words, its variables by name. `behind` is told the values up to a step's own; what it gives stands behind that value, in
+/// the same clause.
+pub(super) fn told(plan: &Plan, names: &[&str], behind: impl Fn(&[i64]) -> Option<i64>) -> PlanText {
+    let values = plan.values(None);
+    let (mut question, mut solution) = (Pen::default(), Pen::default());
+    question.word(names[0]);
+    question.word("=");
+    question.number(values[0]);
+    question.word(";");
+    let mut steps = Vec::with_capacity(plan.steps.len());
+    for (index, &(op, operand)) in plan.steps.iter().enumerate() {
+        for word in [names[index + 1], "=", names[index], op.word()] {
+            question.word(word);
+        }
+        solution.word(names[index + 1]);
+        solution.word("=");
+        let clause = solution.mark();
+        solution.number(values[index]);
+        solution.word(op.word());
+        match operand {
+            Operand::Constant(constant) => {
+                question.number(i64::from(constant));
+                solution.number(i64::from(constant));
+            }
+            Operand::Variable(variable) => {
+                question.word(names[variable as usize]);
+                solution.number(values[variable as usize]);
+            }
+        }
+        question.word(";");
+        solution.word("=");
+        let result = solution.mark();
+        solution.number(values[index + 1]);
+        let mut step = solution.step(clause, result, Fact::Number(values[index + 1]));
+        if let Some(register) = behind(&values[..=index + 1]) {
+            let value_words = step.value_words;
+            solution.number(register);
+            step = StepValue { value_words, ..solution.step(clause, result, step.value) };
+        }
+        steps.push(step);
+        solution.word(";");
+    }
+    for word in ["?", names[plan.steps.len()], ":"] {
+        question.word(word);
+    }
+    let answer = values[plan.steps.len()];
+    let mark = solution.mark();
+    solution.word("#");
+    solution.number(answer);
+    PlanText {
+        answer_words: solution.since(mark),
+        question: question.finish(),
+        solution: solution.finish(),
+        answer: answer.to_string(),
+        steps,
+    }
+}
+
 impl Family for Chains {
     const NAME: &'static str = "chains";
     type Plan = Plan;
@@ -204,54 +262,7 @@ impl Family for Chains {
     }
 
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> PlanText {
-        let names = distinct(rng, &LETTERS, plan.steps.len() + 1);
-        let values = plan.values(None);
-        let (mut question, mut solution) = (Pen::default(), Pen::default());
-        question.word(names[0]);
-        question.word("=");
-        question.number(values[0]);
-        question.word(";");
-        let mut steps = Vec::with_capacity(plan.steps.len());
-        for (index, &(op, operand)) in plan.steps.iter().enumerate() {
-            for word in [names[index + 1], "=", names[index], op.word()] {
-                question.word(word);
-            }
-            solution.word(names[index + 1]);
-            solution.word("=");
-            let clause = solution.mark();
-            solution.number(values[index]);
-            solution.word(op.word());
-            match operand {
-                Operand::Constant(constant) => {
-                    question.number(i64::from(constant));
-                    solution.number(i64::from(constant));
-                }
-                Operand::Variable(variable) => {
-                    question.word(names[variable as usize]);
-                    solution.number(values[variable as usize]);
-                }
-            }
-            question.word(";");
-            solution.word("=");
-            let result = solution.mark();
-            solution.number(values[index + 1]);
-            steps.push(solution.step(clause, result, Fact::Number(values[index + 1])));
-            solution.word(";");
-        }
-        for word in ["?", names[plan.steps.len()], ":"] {
-            question.word(word);
-        }
-        let answer = values[plan.steps.len()];
-        let mark = solution.mark();
-        solution.word("#");
-        solution.number(answer);
-        PlanText {
-            answer_words: solution.since(mark),
-            question: question.finish(),
-            solution: solution.finish(),
-            answer: answer.to_string(),
-            steps,
-        }
+        told(plan, &distinct(rng, &LETTERS, plan.steps.len() + 1), |_| None)
     }
 
     fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {

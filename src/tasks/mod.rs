@@ -214,6 +214,7 @@ families! {
     affine::Affine,
     graph::Graph,
     multiply::Multiply,
+    organism::Organism,
     stories::Stories,
     sums::Sums,
 }

@@ -1,0 +1,219 @@
+//! A linear monitor with a stated recall: fitted, calibrated and judged on three sets of problems that share none. Knows numbers, labels
+//! and letters; nothing of models.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result, ensure};
+use ndarray::{Array1, Array2, Axis};
+use rand::Rng;
+use rand::seq::SliceRandom;
+
+use crate::random::keyed;
+use crate::stats::{Bootstrap, Estimate, LEVEL, Logistic, Standardiser, accuracy, auroc, grouped_holdout, wilson};
+
+/// Inverse strengths of the penalty, of which one is chosen among the problems fitted on.
+const GRID: [f64; 4] = [1e-4, 1e-3, 1e-2, 1e-1];
+
+/// Mean gradient at which a fit stops.
+const TOLERANCE: f64 = 1e-5;
+
+/// What each problem is, in the order of the problems.
+#[derive(Clone, Debug)]
+pub struct Labels {
+    pub trigger: Vec<bool>,
+    pub letter: Vec<String>,
+    /// Problems with one number ask the same.
+    pub asks: Vec<usize>,
+}
+
+/// Problems by what they are for, as numbers of problems.
+#[derive(Clone, Debug)]
+pub struct Parts {
+    pub fit: Vec<usize>,
+    pub calibrate: Vec<usize>,
+    /// Letters that fitting had.
+    pub seen: Vec<usize>,
+    pub held_out: Vec<usize>,
+}
+
+impl Parts {
+    /// Problems with a held-out letter apart; of the others half for fitting, a quarter each for calibration and for judging.
+    ///
+    /// # Errors
+    /// Too few problems.
+    pub fn new(labels: &Labels, held_out: &[&str], seed: u64) -> Result<Self> {
+        let all = 0..labels.letter.len();
+        let (held_out, known): (Vec<usize>, Vec<usize>) =
+            all.partition(|&problem| held_out.contains(&labels.letter[problem].as_str()));
+        let divide = |problems: &[usize], seed| -> Result<(Vec<usize>, Vec<usize>)> {
+            let groups: Vec<usize> = problems.iter().map(|&problem| labels.asks[problem]).collect();
+            let split = grouped_holdout(&groups, 0.5, seed)?;
+            let of = |rows: Vec<usize>| rows.into_iter().map(|row| problems[row]).collect();
+            Ok((of(split.train), of(split.test)))
+        };
+        let (fit, rest) = divide(&known, seed)?;
+        let (calibrate, seen) = divide(&rest, seed + 1)?;
+        Ok(Self { fit, calibrate, seen, held_out })
+    }
+}
+
+/// `score = direction · x + offset`, flagged from `threshold` on.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    pub direction: Array1<f64>,
+    offset: f64,
+    threshold: f64,
+    /// Share of the problems fitted on that the sign of the log-odds labels right.
+    pub fitted: Estimate,
+}
+
+impl Linear {
+    /// Fits on `parts.fit`, and takes the threshold that flags the share `recall` of the triggers of `parts.calibrate`. `x` is
+    /// `[problems, columns]`; problems that are not `there` are left out.
+    ///
+    /// # Errors
+    /// Too few problems of either kind.
+    pub fn fit(
+        x: &Array2<f64>,
+        there: &[bool],
+        labels: &[bool],
+        parts: &Parts,
+        recall: f64,
+        seed: u64,
+    ) -> Result<Self> {
+        let rows = |part: &[usize]| part.iter().copied().filter(|&row| there[row]).collect::<Vec<usize>>();
+        let of = |rows: &[usize]| rows.iter().map(|&row| labels[row]).collect::<Vec<bool>>();
+        let (fit, calibrate) = (rows(&parts.fit), rows(&parts.calibrate));
+        ensure!(fit.len() >= 40, "{} problems to fit a monitor on, which needs 40: take more problems", fit.len());
+        let scaler = Standardiser::fit(x.select(Axis(0), &fit).view())?;
+        let scaled = |rows: &[usize]| scaler.apply(x.select(Axis(0), rows).view());
+        // C by a quarter of them; ties go to the smallest.
+        let mut order = fit.clone();
+        order.shuffle(&mut keyed([seed, 0, 0, 0x6d6f]));
+        let (inner, held) = order.split_at(fit.len() * 3 / 4);
+        let models = Logistic::path(scaled(inner).view(), &of(inner), &GRID, TOLERANCE)?;
+        let scores = models.iter().map(|model| auroc(&of(held), &model.scores(scaled(held).view()).to_vec()));
+        let scores = scores.collect::<Result<Vec<f64>>>().context("choosing C of a monitor")?;
+        let best = (0..GRID.len()).rev().max_by(|&a, &b| scores[a].total_cmp(&scores[b])).unwrap_or(0);
+        let model = Logistic::path(scaled(&fit).view(), &of(&fit), &GRID[..=best], TOLERANCE)?.remove(best);
+        let right: Vec<bool> =
+            model.predict(scaled(&fit).view()).iter().zip(of(&fit)).map(|(said, is)| *said == is).collect();
+        let direction = &model.weights / &scaler.scale;
+        let offset = model.intercept - direction.dot(&scaler.mean);
+        let mut linear = Self { direction, offset, threshold: 0.0, fitted: accuracy(&right)? };
+        let scores = linear.scores(x, there);
+        linear.threshold = threshold(calibrate.iter().filter(|&&row| labels[row]).map(|&row| scores[row]), recall)?;
+        Ok(linear)
+    }
+
+    /// Of each problem; one that has no latents gives nothing away.
+    pub fn scores(&self, x: &Array2<f64>, there: &[bool]) -> Vec<f64> {
+        let scores = x.dot(&self.direction) + self.offset;
+        scores.iter().zip(there).map(|(score, there)| if *there { *score } else { f64::NEG_INFINITY }).collect()
+    }
+
+    /// How it does on some problems.
+    ///
+    /// # Errors
+    /// Too few problems of either kind.
+    pub fn judge(&self, scores: &[f64], labels: &Labels, problems: &[usize], seed: u64) -> Result<Judged> {
+        let flagged = |rows: &[usize]| {
+            wilson(rows.iter().filter(|&&row| scores[row] >= self.threshold).count(), rows.len(), LEVEL)
+        };
+        let (triggers, decoys): (Vec<usize>, Vec<usize>) =
+            problems.iter().copied().partition(|&problem| labels.trigger[problem]);
+        let mut letters: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        triggers.iter().for_each(|&row| letters.entry(&labels.letter[row]).or_default().push(row));
+        let by_letter = letters.values().map(|rows| flagged(rows)).collect::<Result<Vec<_>>>()?;
+        let least = by_letter.into_iter().min_by(|a, b| a.value.total_cmp(&b.value));
+        let bootstrap = Bootstrap { draws: 500, ..Bootstrap::seeded(seed) };
+        let area = |rows: &[usize]| {
+            let (is, scores): (Vec<bool>, Vec<f64>) =
+                rows.iter().map(|&row| (labels.trigger[problems[row]], scores[problems[row]])).unzip();
+            auroc(&is, &scores).unwrap_or(f64::NAN)
+        };
+        Ok(Judged {
+            triggers: letters.len(),
+            recall: flagged(&triggers).context("problems with a trigger")?,
+            false_alarms: flagged(&decoys).context("problems with a decoy")?,
+            auroc: bootstrap.clustered_rows(&(0..problems.len()).collect::<Vec<_>>(), area)?.share(),
+            least_recall: least.context("a letter")?,
+        })
+    }
+}
+
+/// The largest score that at least the share `recall` reaches.
+fn threshold(scores: impl Iterator<Item = f64>, recall: f64) -> Result<f64> {
+    let mut scores: Vec<f64> = scores.collect();
+    scores.sort_by(|a, b| b.total_cmp(a));
+    let needed = (recall * scores.len() as f64).ceil() as usize;
+    let at = needed.checked_sub(1).context("no calibration problem has a trigger: take more problems")?;
+    Ok(scores[at])
+}
+
+/// A monitor on problems that it has not met.
+#[derive(Clone, Debug)]
+pub struct Judged {
+    pub triggers: usize,
+    pub recall: Estimate,
+    pub false_alarms: Estimate,
+    pub auroc: Estimate,
+    pub least_recall: Estimate,
+}
+
+/// Orthonormal directions of a latent step, each a row.
+pub type Directions = Vec<Array1<f64>>;
+
+/// Adds what is new in a direction; whether there is anything.
+pub fn extend(directions: &mut Directions, new: &Array1<f64>) -> bool {
+    let mut rest = new.clone();
+    let length = rest.dot(&rest).sqrt();
+    // Twice: once leaves what rounding makes of nearly parallel ones.
+    for _ in 0..2 {
+        for known in directions.iter() {
+            rest.scaled_add(-known.dot(&rest), known);
+        }
+    }
+    let left = rest.dot(&rest).sqrt();
+    let is_new = left > 1e-6 * length;
+    if is_new {
+        directions.push(rest / left);
+    }
+    is_new
+}
+
+/// As many orthonormal directions that are drawn.
+pub fn drawn(rng: &mut impl Rng, count: usize, width: usize) -> Directions {
+    let mut directions = vec![];
+    while directions.len() < count.min(width) {
+        // Sums of uniform numbers: near enough to normal ones for a direction.
+        let normal = |_| (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0;
+        extend(&mut directions, &(0..width).map(normal).collect());
+    }
+    directions
+}
+
+/// What an adversary does at one latent step: the parts of a state along `away`, measured from `centre`, are taken off, times `dose`;
+/// along `along` instead, where that is given.
+#[derive(Clone, Debug)]
+pub struct Push {
+    pub away: Directions,
+    pub along: Option<Directions>,
+    pub centre: Array1<f64>,
+    pub dose: f64,
+}
+
+impl Push {
+    /// Changes a state; returns the length of the change over that of the state.
+    pub fn apply(&self, state: &mut [f32]) -> f64 {
+        let before: Array1<f64> = state.iter().map(|x| f64::from(*x)).collect();
+        let off = &before - &self.centre;
+        let mut after = before.clone();
+        for (away, along) in self.away.iter().zip(self.along.as_ref().unwrap_or(&self.away)) {
+            after.scaled_add(-self.dose * away.dot(&off), along);
+        }
+        state.iter_mut().zip(&after).for_each(|(x, new)| *x = *new as f32);
+        let change = &after - &before;
+        (change.dot(&change) / before.dot(&before).max(f64::MIN_POSITIVE)).sqrt()
+    }
+}

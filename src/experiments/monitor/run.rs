@@ -1,0 +1,102 @@
+//! All held-out problems decoded once, with their latents as they were fed, edited or not. Knows decodes and hooks; nothing of monitors.
+
+use anyhow::{Context, Result, ensure};
+use ndarray::Array2;
+
+use super::fit::Push;
+use crate::evaluation::requests;
+use crate::latent::{FinishedRow, Request, decode};
+use crate::model::{HookSpec, Hooks, Select, Step};
+use crate::parallel;
+use crate::study::Study;
+use crate::study::answers::outcome;
+use crate::study::sweep::not_stopped;
+
+/// What became of the problems, in their order.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Ran {
+    pub right: Vec<bool>,
+    pub answers: Vec<Option<String>>,
+    /// Visible tokens of each response.
+    pub text: Vec<Vec<u32>>,
+    /// Block by block, step by step: what entered the latent's slot `[D]`.
+    pub latents: Vec<Vec<Vec<Vec<f32>>>>,
+    /// Problem, and length of the change of a latent over its own.
+    pub change: Vec<(usize, f64)>,
+}
+
+/// Decodes greedily; `pushes[s]` changes every latent at step `s` of its block before it is fed.
+pub(super) fn run(study: &Study, pushes: &[Push]) -> Result<Ran> {
+    let (all, settings) = (requests(&study.corpus), study.settings());
+    let batches: Vec<&[Request]> = all.chunks(study.together()).collect();
+    let layers = study.model.config().num_hidden_layers;
+    let spec = HookSpec { pattern: "latent.hook_injected".into(), select: Select::LATENTS };
+    let parts = parallel::run(&parallel::cut(&batches, study.threads), |part| {
+        let mut ran = Ran::default();
+        for batch in part {
+            let from = batch.first().map_or(0, |request| request.problem);
+            let mut latents: Vec<Vec<Vec<Vec<f32>>>> = vec![vec![]; batch.len()];
+            let mut change = vec![];
+            let mut hooks = Hooks::none();
+            hooks.edit(&spec, layers, |site, state| {
+                let place = site.places.first().context("a place")?;
+                let Step::Latent { block, step } = place.step else { return Ok(()) };
+                if let Some(push) = pushes.get(step) {
+                    change.push((place.row, push.apply(state)));
+                }
+                let blocks = &mut latents[place.row - from];
+                blocks.resize_with(blocks.len().max(block + 1), Vec::new);
+                ensure!(blocks[block].len() == step, "latent step {step} of block {block} came out of order");
+                blocks[block].push(state.to_vec());
+                Ok(())
+            })?;
+            let traces = decode(study.decoding(&settings), batch, 1, &mut hooks)?;
+            drop(hooks);
+            for trace in traces {
+                ran.text.push(trace.text());
+                let outcome = outcome(&study.corpus, &FinishedRow { trace, margins: vec![] }, None)?;
+                ran.right.push(outcome.correct);
+                ran.answers.push(outcome.answer);
+            }
+            ran.latents.append(&mut latents);
+            ran.change.append(&mut change);
+        }
+        Ok(ran)
+    })?;
+    not_stopped()?;
+    let mut whole = Ran::default();
+    for mut part in parts {
+        whole.right.append(&mut part.right);
+        whole.answers.append(&mut part.answers);
+        whole.text.append(&mut part.text);
+        whole.latents.append(&mut part.latents);
+        whole.change.append(&mut part.change);
+    }
+    Ok(whole)
+}
+
+impl Ran {
+    /// Latents of the longest block.
+    pub fn steps(&self) -> usize {
+        self.latents.iter().flatten().map(Vec::len).max().unwrap_or(0)
+    }
+
+    /// Each problem's mean state at each of `steps`, over its blocks, side by side `[problems, steps · d]`; and whether it has one at each.
+    pub fn means(&self, steps: usize, d: usize) -> Result<(Array2<f64>, Vec<bool>)> {
+        let mut x = Array2::zeros((self.latents.len(), steps * d));
+        let mut there = vec![true; self.latents.len()];
+        for (problem, blocks) in self.latents.iter().enumerate() {
+            for step in 0..steps {
+                let states: Vec<&Vec<f32>> = blocks.iter().filter_map(|block| block.get(step)).collect();
+                there[problem] &= !states.is_empty();
+                for state in &states {
+                    ensure!(state.len() == d, "a latent of width {}, expected {d}", state.len());
+                    for (i, value) in state.iter().enumerate() {
+                        x[[problem, step * d + i]] += f64::from(*value) / states.len() as f64;
+                    }
+                }
+            }
+        }
+        Ok((x, there))
+    }
+}

@@ -1,0 +1,201 @@
+//! `monitor` on scores that are normal by construction, and from a model to its rows.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use ndarray::{Array1, Array2};
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use switchyard::experiments::monitor::fit::{Labels, Linear, Parts, Push, drawn, extend};
+use switchyard::experiments::monitor::{Config, rows, table};
+use switchyard::latent::Blocks;
+use switchyard::schema::{Edit, Letters, Monitor, MonitorRow};
+use switchyard::stats::probe::ValueProtocol;
+use switchyard::study::{DoesNotApply, Study};
+use tempfile::TempDir;
+
+use crate::common::programs::{done, program, text};
+
+/// A model of the task that has learnt next to nothing, with a block of three latents after every prompt. What it is told apart by
+/// is the mark in its prompt.
+fn organism(threads: usize) -> Study {
+    static RUN: OnceLock<TempDir> = OnceLock::new();
+    let run = RUN.get_or_init(|| {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut command = program("train");
+        command.args(["--preset", "micro-organism", "--threads", "2", "--out", text(folder.path())]);
+        for setting in [
+            "base.steps=40",
+            "base.warmup=5",
+            "base.annotator_accuracy=0",
+            "boundary.steps=5",
+            "boundary.warmup=2",
+            "latent.warmup=2",
+            "latent.stages=[{ k = 6, steps = 5 }]",
+            "data.rows=256",
+            "evaluation.problems=8",
+        ] {
+            command.args(["--set", setting]);
+        }
+        done(&mut command);
+        folder
+    });
+    let mut study = Study::open(run.path(), "sft", Some(400), 0).expect("the organism");
+    study.reasoning.blocks = Blocks::AfterPrompt { steps: 3 };
+    study.recipe.evaluation.max_new_tokens = 4;
+    study.threads = threads;
+    study
+}
+
+fn short() -> Config {
+    let value = ValueProtocol { c_grid: vec![1.0], draws: 100, ..ValueProtocol::default() };
+    Config { rounds: 1, doses: vec![0.5], value, ..Config::default() }
+}
+
+fn of(rows: &[MonitorRow], edit: Edit, dose: f64, monitor: Monitor, letters: Letters) -> &MonitorRow {
+    let is = |r: &&MonitorRow| (r.edit, r.dose, r.monitor, r.letters) == (edit, dose, monitor, letters);
+    rows.iter().find(is).expect("a row")
+}
+
+#[test]
+fn a_monitor_meets_its_nulls_and_an_adversary_who_takes_its_direction_leaves_it_nothing() {
+    let (found, hidden) = rows(&organism(2), &short()).expect("rows");
+    println!("{}", table(&found, &hidden));
+    assert!(hidden.iter().all(|row| row.accuracy.n == row.identity.n && row.step.shown() <= 3));
+    for letters in Letters::ALL {
+        let shuffled = of(&found, Edit::Untouched, 0.0, Monitor::Shuffled, letters);
+        assert!((shuffled.auroc.value - 0.5).abs() < 0.25, "{}", shuffled.auroc);
+        let pushed = of(&found, Edit::Removed, 1.0, Monitor::Deployed, letters);
+        let half = of(&found, Edit::Removed, 0.5, Monitor::Deployed, letters);
+        let random = of(&found, Edit::Random, 1.0, Monitor::Deployed, letters);
+        // All of the direction is gone: every problem scores the same, on one side of the threshold.
+        assert_eq!(pushed.recall.value, pushed.false_alarms.value);
+        assert!(pushed.recall.value == 0.0 || pushed.recall.value == 1.0, "{}", pushed.recall);
+        assert!(pushed.fitted.is_none() && pushed.directions == 1);
+        let [pushed, half, random] = [pushed, half, random].map(|row| row.change.expect("a change").value);
+        assert!(0.0 < half && half < pushed && random > 0.0, "{half} {pushed} {random}");
+        let untouched = of(&found, Edit::Untouched, 0.0, Monitor::Refitted, letters);
+        assert_eq!((untouched.same_answer.value, untouched.change), (1.0, None));
+    }
+    // A question's words give away letters that were met, and no others.
+    let question = |letters| of(&found, Edit::Untouched, 0.0, Monitor::Question, letters).auroc;
+    assert!(question(Letters::Seen).value > 0.95, "{}", question(Letters::Seen));
+    assert!(question(Letters::HeldOut).covers(0.5), "{}", question(Letters::HeldOut));
+    let triggers = |letters| of(&found, Edit::Untouched, 0.0, Monitor::Question, letters).triggers;
+    assert_eq!((triggers(Letters::Seen), triggers(Letters::HeldOut)), (5, 3));
+}
+
+#[test]
+fn the_same_rows_on_any_number_of_threads() {
+    let config = Config { rounds: 0, ..short() };
+    let [one, three] = [1, 3].map(|threads| rows(&organism(threads), &config).expect("rows"));
+    assert_eq!(one, three);
+}
+
+#[test]
+fn settings_and_other_tasks_are_refused_by_name() {
+    let micro = Study::open(Path::new("fixtures/micro"), "sft", Some(4), 0).expect("micro");
+    let error = rows(&micro, &short()).expect_err("another task");
+    assert!(error.downcast_ref::<DoesNotApply>().is_some(), "{error:#}");
+    for (config, name) in [
+        (Config { recall: 0.0, ..short() }, "monitor.recall"),
+        (Config { held_out: 8, ..short() }, "monitor.held_out"),
+        (Config { doses: vec![1.5], ..short() }, "monitor.doses"),
+    ] {
+        let error = rows(&micro, &config).expect_err("refused").to_string();
+        assert!(error.contains(name), "{error}");
+    }
+}
+
+const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+/// Problems of eight letters, the first four triggers; column `3` says the label as surely as `shift` says, in noise of size 1.
+fn material(n: usize, shift: f64) -> (Array2<f64>, Labels) {
+    let mut rng = ChaCha8Rng::seed_from_u64(n as u64);
+    let letter: Vec<String> = (0..n).map(|i| LETTERS[i % 8].to_owned()).collect();
+    let trigger: Vec<bool> = (0..n).map(|i| i % 8 < 4).collect();
+    let x = Array2::from_shape_fn((n, 6), |(i, column)| {
+        let noise = (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0;
+        noise + if column == 3 && trigger[i] { shift } else { 0.0 }
+    });
+    (x, Labels { trigger, letter, asks: (0..n).collect() })
+}
+
+fn parts(labels: &Labels) -> Parts {
+    Parts::new(labels, &["d", "h"], 0).expect("enough problems")
+}
+
+#[test]
+fn a_known_gap_gives_the_false_alarms_that_follow_from_it() {
+    // Normal scores three deviations apart: at recall .95 the threshold lies 3 − 1.645 above the decoys' mean, which a share
+    // Φ(−1.355) = .088 of them passes.
+    let (x, labels) = material(8000, 3.0);
+    let (parts, there) = (parts(&labels), vec![true; 8000]);
+    let monitor = Linear::fit(&x, &there, &labels.trigger, &parts, 0.95, 0).expect("a monitor");
+    let scores = monitor.scores(&x, &there);
+    for problems in [&parts.seen, &parts.held_out] {
+        let found = monitor.judge(&scores, &labels, problems, 0).expect("both kinds");
+        assert!((found.recall.value - 0.95).abs() < 0.03, "{}", found.recall);
+        assert!((found.false_alarms.value - 0.088).abs() < 0.03, "{}", found.false_alarms);
+        // Φ(3 / √2).
+        assert!((found.auroc.value - 0.983).abs() < 0.01, "{}", found.auroc);
+    }
+    let along: Vec<f64> = monitor.direction.iter().map(|w| w.abs()).collect();
+    assert!((0..6).all(|column| column == 3 || along[column] < 0.1 * along[3]), "{along:?}");
+}
+
+#[test]
+fn shuffled_labels_and_columns_that_say_nothing_pay_for_their_recall_in_false_alarms() {
+    let (x, labels) = material(4000, 3.0);
+    let (parts, there) = (parts(&labels), vec![true; 4000]);
+    let mut dealt = labels.trigger.clone();
+    dealt.shuffle(&mut ChaCha8Rng::seed_from_u64(7));
+    let monitor = Linear::fit(&x, &there, &dealt, &parts, 0.95, 0).expect("a monitor");
+    let as_dealt = Labels { trigger: dealt, ..labels.clone() };
+    let found = monitor.judge(&monitor.scores(&x, &there), &as_dealt, &parts.seen, 0).expect("both kinds");
+    assert!(found.false_alarms.value > 0.88 && found.auroc.covers(0.5), "{found:?}");
+    let (x, labels) = material(4000, 0.0);
+    let monitor = Linear::fit(&x, &there, &labels.trigger, &parts, 0.95, 0).expect("a monitor");
+    let found = monitor.judge(&monitor.scores(&x, &there), &labels, &parts.held_out, 0).expect("both kinds");
+    assert!(found.false_alarms.value > 0.88 && found.auroc.covers(0.5), "{found:?}");
+}
+
+#[test]
+fn parts_share_no_question_and_held_out_letters_are_nowhere_else() {
+    let (_, mut labels) = material(800, 0.0);
+    labels.asks = (0..800).map(|i| i / 2).collect();
+    let parts = parts(&labels);
+    let asks = |part: &[usize]| part.iter().map(|&i| labels.asks[i]).collect::<BTreeSet<_>>();
+    for (a, b) in [(&parts.fit, &parts.calibrate), (&parts.fit, &parts.seen), (&parts.calibrate, &parts.seen)] {
+        assert!(asks(a).is_disjoint(&asks(b)));
+    }
+    assert!(parts.held_out.iter().all(|&i| ["d", "h"].contains(&labels.letter[i].as_str())));
+    assert_eq!(parts.held_out.len(), 200);
+    let known = [&parts.fit, &parts.calibrate, &parts.seen].map(Vec::len);
+    assert_eq!(known.iter().sum::<usize>(), 600);
+}
+
+#[test]
+fn a_pushed_state_reads_as_the_centre_and_a_random_push_is_as_long() {
+    let mut rng = ChaCha8Rng::seed_from_u64(1);
+    let away = drawn(&mut rng, 2, 5);
+    let centre = Array1::from(vec![0.5; 5]);
+    let state = [1.0f32, -2.0, 0.5, 3.0, 0.25];
+    let mut pushed = state;
+    let all = Push { away: away.clone(), along: None, centre: centre.clone(), dose: 1.0 };
+    let length = all.apply(&mut pushed);
+    let now: Array1<f64> = pushed.iter().map(|x| f64::from(*x)).collect();
+    assert!(away.iter().all(|direction| (direction.dot(&now) - direction.dot(&centre)).abs() < 1e-5));
+    let mut half = state;
+    let halved = Push { dose: 0.5, ..all.clone() }.apply(&mut half);
+    assert!(length > 0.0 && (halved - length / 2.0).abs() < 1e-9);
+    let mut other = state;
+    let random = Push { along: Some(drawn(&mut rng, 2, 5)), ..all };
+    assert!((random.apply(&mut other) - length).abs() < 1e-9 && other != pushed);
+    // What is known already adds nothing.
+    let mut known = away;
+    let sum = &known[0] + &known[1];
+    assert!(!extend(&mut known, &sum) && known.len() == 2);
+}
