@@ -26,6 +26,7 @@ mod faults;
 mod figures;
 mod fused;
 mod grade;
+mod hacking;
 mod hooked;
 mod interventions;
 mod jacobian_lens;
