@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use proptest::prelude::*;
 use switchyard::tasks::{
-    Affine, Chains, Fact, Graph, Levels, Multiply, Nodes, Split, StepValue, Stories, Sums, Task, TaskProblem, Told,
+    Adaptive, Affine, Chains, Fact, Graph, Levels, Multiply, Nodes, Split, StepValue, Stories, Sums, Task, TaskProblem,
+    Told,
 };
 
 fn families() -> Vec<Task> {
@@ -25,12 +26,16 @@ fn families() -> Vec<Task> {
         Task::Stories(Stories::default()),
         Task::Sums(Sums::default()),
         Task::Sums(Sums { modulus: 7, row: 8, ..Sums::default() }),
+        Task::Adaptive(Adaptive::default()),
+        // A budget that is a value too.
+        Task::Adaptive(Adaptive { budgets: vec![5, 30], ..Adaptive::default() }),
     ]
 }
 
 fn modulus(task: &Task) -> i64 {
     match task {
         Task::Chains(chains) => chains.modulus.into(),
+        Task::Adaptive(adaptive) => adaptive.chains.modulus.into(),
         Task::Affine(affine) => affine.modulus.into(),
         Task::Sums(sums) => sums.modulus.into(),
         _ => 0,
@@ -346,12 +351,25 @@ fn check_product(problem: &TaskProblem) {
     assert_eq!(problem.answer_if(problem.steps.len() - 1, 10i64.pow(2 * u32::from(problem.level))), None);
 }
 
+/// The budget of `budget N ; …`, and the problem without it.
+fn behind_budget(problem: &TaskProblem) -> (usize, TaskProblem) {
+    let (said, question) = problem.question.split_once(" ; ").expect("a budget");
+    let budget = said.strip_prefix("budget ").expect("a budget").parse().expect("a number");
+    (budget, TaskProblem { question: question.to_owned(), ..problem.clone() })
+}
+
 fn check(task: &Task, problem: &TaskProblem) {
     check_form(task, problem);
     match task {
         Task::Chains(_) => {
             check_chain(problem);
             check_arithmetic(problem, modulus(task));
+        }
+        Task::Adaptive(adaptive) => {
+            let (budget, chain) = behind_budget(problem);
+            assert!(adaptive.budgets.contains(&budget), "{}", problem.question);
+            check_chain(&chain);
+            check_arithmetic(&chain, modulus(task));
         }
         Task::Affine(_) => check_arithmetic(problem, modulus(task)),
         Task::Graph(graph) => check_graph(problem, graph.told, graph.nodes),
@@ -365,7 +383,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_independent_evaluator_agrees(seed: u64, index in 0u64..1 << 40, split in 0usize..3, family in 0usize..11) {
+    fn an_independent_evaluator_agrees(seed: u64, index in 0u64..1 << 40, split in 0usize..3, family in 0usize..13) {
         let task = &families()[family];
         let problem = task.problem(Split::ALL[split], seed, index).unwrap();
         check(task, &problem);
@@ -380,6 +398,7 @@ fn without_names(problem: &TaskProblem) -> String {
     let clauses: Vec<&str> = problem.steps.iter().map(|step| step.clause.as_str()).collect();
     match problem.family.as_str() {
         // Operands of variables show as values, so the question's program is needed as well.
+        "adaptive" => without_names(&TaskProblem { family: "chains".into(), ..behind_budget(problem).1 }),
         "chains" => {
             let mut names = HashMap::new();
             let word = |word: &str| match word.chars().all(char::is_alphabetic) {
@@ -548,6 +567,9 @@ fn settings_are_read_and_refused_by_name() {
         ("family = \"chains\"\nlevels = { min = 0, max = 5 }", "levels"),
         ("family = \"chains\"\nvariable_probability = 1.5", "chains.variable_probability"),
         ("family = \"chains\"\nweights = { sum = 0, sumdiff = 0, prod = 0, mix = 0, vars = 0 }", "chains.weights"),
+        ("family = \"adaptive\"\nbudgets = []", "adaptive.budgets"),
+        ("family = \"adaptive\"\nbudgets = [12, 0]", "adaptive.budgets"),
+        ("family = \"adaptive\"\nchains = { modulus = 2 }", "chains.modulus"),
         ("family = \"affine\"\nmodulus = 4", "affine.modulus"),
         ("family = \"graph\"\ndense_probability = -1", "graph.dense_probability"),
         ("family = \"graph\"\nnodes = { min = 8, max = 12 }", "graph.nodes"),
@@ -567,7 +589,8 @@ fn settings_are_read_and_refused_by_name() {
 
 #[test]
 fn a_pair_differs_in_its_start_and_its_answer_only() {
-    for task in [Task::Chains(Chains::default()), Task::Affine(Affine::default()), Task::Sums(Sums::default())] {
+    let (chains, affine) = (Task::Chains(Chains::default()), Task::Affine(Affine::default()));
+    for task in [chains, affine, Task::Sums(Sums::default()), Task::Adaptive(Adaptive::default())] {
         for index in 0..60 {
             let problem = task.problem(Split::Test, 3, index).expect("a problem");
             let Some((clean, corrupt)) = task.pair(Split::Test, 3, index).expect("a pair") else { continue };
@@ -585,4 +608,18 @@ fn a_pair_differs_in_its_start_and_its_answer_only() {
         }
     }
     assert_eq!(Task::Graph(Graph::default()).pair(Split::Test, 3, 0).expect("no pair"), None);
+}
+
+/// The budget of a problem says nothing of it: neither how many steps it has nor what it asks.
+#[test]
+fn budgets_are_drawn_evenly_whatever_the_level() {
+    let task = Adaptive::default();
+    let rows = Task::Adaptive(task.clone()).rows(Split::Test, 5, 0..4000).unwrap();
+    let mut cells: HashMap<(usize, u8), usize> = HashMap::new();
+    for row in &rows {
+        *cells.entry((behind_budget(row).0, row.level)).or_default() += 1;
+    }
+    assert_eq!(cells.len(), task.budgets.len() * 5);
+    // 200 are expected of each; the standard deviation is 12.
+    assert!(cells.values().all(|n| (140..260).contains(n)), "{cells:?}");
 }
