@@ -274,7 +274,8 @@ const NEW: usize = 64;
 
 fn requests(size: &Size, rows: usize) -> Vec<Request> {
     let ids = size.ids();
-    let request = |i: usize| Request { problem: i, prompt: ids[i % ids.len()][..PROMPT].to_vec(), rollout: 0 };
+    let request =
+        |i: usize| Request { problem: i, prompt: ids[i % ids.len()][..PROMPT].to_vec(), rollout: 0, limit: None };
     (0..rows).map(request).collect()
 }
 

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 
 use crate::grade::{Grader, Grading, Rule, Verdict};
-use crate::latent::SwitchIds;
+use crate::latent::{Request, SwitchIds};
 use crate::recipe::Recipe;
-use crate::tasks::Split;
+use crate::tasks::{Split, Task};
 use crate::text::formats::Format;
-use crate::text::{Part, Problem, Prompts, Sample, Source, Vocabulary, cut, has_part};
+use crate::text::{Part, Problem, Prompts, Sample, Source, Vocabulary, cut, has_part, said_budget};
 
 /// Everything about text that training needs.
 pub struct Corpus {
@@ -34,6 +34,8 @@ pub struct Corpus {
     pub grading: Grading,
     /// Whether the problems are generated: responses then end in `# answer`.
     pub is_task: bool,
+    /// Whether each question begins with the budget of its answer.
+    pub budgets: bool,
     /// What a user should know of the problems: repeated questions, training problems among the held-out ones.
     pub told: Vec<String>,
 }
@@ -60,6 +62,10 @@ impl Corpus {
             told.extend(known_steps(&train, &test));
         } else {
             told.extend(drawn_twice(&test));
+        }
+        let budgets = recipe.task.as_ref().map_or(recipe.data.budgets, Task::says_budget);
+        if budgets {
+            train.iter().chain(&test).try_for_each(says_budget)?;
         }
         let template = Prompts::of(recipe.data.template, &vocabulary)?;
         let stops = template.stops(&vocabulary)?;
@@ -99,9 +105,23 @@ impl Corpus {
                 strict: false,
             },
             is_task: recipe.task.is_some(),
+            budgets,
             told,
             vocabulary,
         })
+    }
+
+    /// The first response to a prompt, which may be as long as the prompt says where prompts say that.
+    ///
+    /// # Errors
+    /// A token that the vocabulary lacks; a prompt without its budget.
+    pub fn request(&self, problem: usize, prompt: &[u32]) -> Result<Request> {
+        let text = if self.budgets { Some(self.vocabulary.decode_visible(prompt)?) } else { None };
+        let said = |text: String| {
+            said_budget(&text)
+                .with_context(|| format!("problem {problem}: its prompt says no `budget N ;`: {}", cut(&text)))
+        };
+        Ok(Request { problem, prompt: prompt.to_vec(), rollout: 0, limit: text.map(said).transpose()? })
     }
 
     /// The grader of the held-out problems, as manifests have it: `math`, or `choice, math` where each gold answer has its own.
@@ -283,6 +303,17 @@ fn known<'p>(trained: &HashSet<String>, test: impl ExactSizeIterator<Item = &'p 
              problems that the model has not seen"
         )
     })
+}
+
+/// Refuses a question that does not begin with the budget of its answer.
+fn says_budget((problem, place): &ProblemAt) -> Result<()> {
+    let question = problem.question.trim_start();
+    ensure!(
+        question.starts_with("budget ") && said_budget(question).is_some(),
+        "{place}: the question must begin with `budget N ;`, N visible tokens of its answer and at least 1, found `{}`",
+        cut(question)
+    );
+    Ok(())
 }
 
 /// A problem and the place it stands at, for messages.

@@ -64,9 +64,11 @@ pub(crate) fn decode_settings(evaluation: &Evaluation, stops: &[u32], switching:
 }
 
 /// One request for each held-out problem.
-pub fn requests(corpus: &Corpus) -> Vec<Request> {
-    let request = |(problem, prompt): (usize, &Vec<u32>)| Request { problem, prompt: prompt.clone(), rollout: 0 };
-    corpus.test_prompts.iter().enumerate().map(request).collect()
+///
+/// # Errors
+/// As [`Corpus::request`].
+pub fn requests(corpus: &Corpus) -> Result<Vec<Request>> {
+    corpus.test_prompts.iter().enumerate().map(|(problem, prompt)| corpus.request(problem, prompt)).collect()
 }
 
 /// Decodes every held-out problem and grades it. `model` is outside autodiff.
@@ -81,7 +83,7 @@ pub fn evaluate(
     switching: Switching,
     threads: usize,
 ) -> Result<(Scores, Vec<Trace>)> {
-    let requests = requests(corpus);
+    let requests = requests(corpus)?;
     let parts = parallel::cut(&requests, threads);
     let batches: Vec<&[Request]> = parts.iter().flat_map(|part| part.chunks(evaluation.batch)).collect();
     let setup = EvaluationSetup { model, corpus, evaluation, reasoning, switching };

@@ -37,11 +37,12 @@ use crate::text::annotate::AnnotateSettings;
 use crate::text::{Fields, Template};
 
 /// Name and text of every built-in preset.
-pub(crate) const PRESETS: [(&str, &str); 13] = [
+pub(crate) const PRESETS: [(&str, &str); 14] = [
     ("smoke", include_str!("presets/smoke.toml")),
     ("micro", include_str!("presets/micro.toml")),
     ("micro-budget", include_str!("presets/micro-budget.toml")),
     ("micro-bptt", include_str!("presets/micro-bptt.toml")),
+    ("micro-adaptive", include_str!("presets/micro-adaptive.toml")),
     ("micro-rivals", include_str!("presets/micro-rivals.toml")),
     ("micro-compressed", include_str!("presets/micro-compressed.toml")),
     ("micro-two-latents", include_str!("presets/micro-two-latents.toml")),
@@ -142,6 +143,9 @@ pub struct Data {
     /// How answers of a file are graded (`--grader`): `math`, `exact` or `choice`; absent: as each gold answer asks for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grader: Option<Grader>,
+    /// Each question of a file begins with `budget N ;`: its answer may have N visible tokens, at most `evaluation.max_new_tokens`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub budgets: bool,
 }
 
 fn default_max_tokens() -> usize {

@@ -156,6 +156,38 @@ fn a_folder_of_a_data_set_is_trained_on_and_held_out_by_its_parts() {
     assert!(of.told[1].contains("4 of 4 held-out problems are training problems too"), "{:?}", of.told);
 }
 
+/// Questions that say how long their answers may be, all of them or none.
+#[test]
+fn a_question_without_the_budget_that_its_file_says_is_refused_by_its_place() {
+    let temp = TempDir::new().expect("a folder");
+    let of = |questions: &[&str]| {
+        let row = |(n, question): (usize, &&str)| json!({"id": n.to_string(), "question": question, "solution": "a # 1", "answer": "1"});
+        let lines: Vec<Value> = questions.iter().enumerate().map(row).collect();
+        let mut recipe = Recipe::like("smollm2-gsm8k").expect("a preset");
+        recipe.data.path = Some(written(&temp, "budgets.jsonl", &lines));
+        (recipe.data.rows, recipe.data.test_rows, recipe.data.budgets) = (100, 1, true);
+        recipe.data.template = Template::Words;
+        let words = Vocabulary::from_words(["budget", "12", "7", "0", ";", "a", "b", "#", "1"]).expect("words");
+        Corpus::build(&recipe, Some(words))
+    };
+    let corpus = of(&["budget 12 ; a", "budget 7 ; b", "budget 7 ; a b"]).expect("problems");
+    let limits = [&corpus.train[0].prompt, &corpus.train[1].prompt, &corpus.test_prompts[0]]
+        .map(|prompt| corpus.request(3, prompt).expect("a request").limit);
+    assert_eq!(limits, [Some(12), Some(7), Some(7)]);
+    for wrong in ["a b", "budget ; a", "budget 0 ; a", "budget a ; b", "budget 12 a", "a budget 12 ; b"] {
+        for at in 0..3 {
+            let mut questions = ["budget 12 ; a", "budget 7 ; b", "budget 7 ; a b"];
+            questions[at] = wrong;
+            let said = format!("{:#}", of(&questions).map(drop).expect_err(wrong));
+            let line = format!("budgets.jsonl:{}", at + 1);
+            assert!(said.contains(&line) && said.contains("`budget N ;`") && said.contains(wrong), "{said}");
+        }
+    }
+    let prompt = corpus.vocabulary.encode("a b").expect("ids");
+    let said = format!("{:#}", corpus.request(3, &prompt).expect_err("no budget"));
+    assert!(said.contains("problem 3") && said.contains("budget N ;"), "{said}");
+}
+
 #[test]
 fn golds_that_no_response_can_reach_end_it_before_any_work() {
     let temp = TempDir::new().expect("a folder");

@@ -105,7 +105,7 @@ fn a_cell_is_a_decode_with_that_hook_set() {
         };
         hooks.replace(&spec, study.model.layers.len(), zero).expect("a hook");
         let settings = study.settings();
-        let requests = switchyard::evaluation::requests(&study.corpus);
+        let requests = switchyard::evaluation::requests(&study.corpus).expect("requests");
         let traces = decode(study.decoding(&settings), &requests, 1, &mut hooks).expect("traces");
         let scores = switchyard::evaluation::score(&traces, &study.corpus).expect("scores");
         assert_eq!(rows[1].accuracy, scores.accuracy, "heads {zeroed:?}");

@@ -103,7 +103,7 @@ fn behaviour<'a>(study: &'a Study, settings: &'a DecodeSettings) -> Behaviour<'a
 fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
     let study = study(Purpose::Working, 4, 6);
     let corpus = &study.corpus;
-    let asked = requests(corpus);
+    let asked = requests(corpus).expect("requests");
     let questions = with_golds(&asked, corpus);
     let with = |dropout_rollouts, replay| Grpo {
         temperature: 6.0,
@@ -145,7 +145,7 @@ fn a_rollout_keeps_its_dropout_mask_through_every_replay() {
 fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
     let study = study(Purpose::Working, 8, 6);
     let corpus = &study.corpus;
-    let asked = requests(corpus);
+    let asked = requests(corpus).expect("requests");
     let questions = with_golds(&asked, corpus);
     // Hot enough that responses differ in length.
     let grpo = Grpo { temperature: 6.0, k_min: 1, group: 16, max_positions: 16, ..Grpo::default() };

@@ -76,7 +76,7 @@ fn a_batch_costs_one_call_and_one_more_for_each_latent_of_its_longest_row() {
 
 fn requests(n: usize) -> Vec<Request> {
     let prompt = |i: usize| (0..2 + i % 5).map(|t| ((i * 7 + t * 3) % 21) as u32).collect();
-    (0..n).map(|i| Request { problem: i, prompt: prompt(i), rollout: 0 }).collect()
+    (0..n).map(|i| Request { problem: i, prompt: prompt(i), rollout: 0, limit: None }).collect()
 }
 
 fn settings(temperature: f64) -> DecodeSettings {
@@ -107,6 +107,10 @@ fn switching_model(seed: u64) -> Decoder {
     Decoder::from_weights(base.config(), &base.device(), scaled).expect("same size")
 }
 
+fn tokens(t: &Trace) -> Vec<(u32, PositionRole)> {
+    t.positions.iter().map(|p| (p.token, p.kind)).collect()
+}
+
 fn run(model: &Decoder, settings: &DecodeSettings, requests: &[Request], rollouts: usize) -> Vec<Trace> {
     let how = how(model, settings);
     decode(how, requests, rollouts, &mut Hooks::none()).expect("decode")
@@ -121,7 +125,6 @@ fn batch_of_sixteen_is_sixteen_batches_of_one() {
         assert!(together.iter().any(Trace::switched), "no row switched: the test would show nothing");
         for (request, batched) in requests(16).into_iter().zip(&together) {
             let alone = run(&model, &settings, &[request], 1).remove(0);
-            let tokens = |t: &Trace| t.positions.iter().map(|p| (p.token, p.kind)).collect::<Vec<_>>();
             assert_eq!(tokens(&alone), tokens(batched));
             assert_eq!(alone.end, batched.end);
         }
@@ -508,12 +511,45 @@ fn a_response_that_would_leave_the_table_of_positions_is_refused_at_once() {
             cancel: None,
             ahead: None,
         };
-        let request = |n: usize| Request { problem: n, prompt: vec![1; n], rollout: 0 };
+        let request = |n: usize| Request { problem: n, prompt: vec![1; n], rollout: 0, limit: None };
         decode(how, &[request(3), request(8)], 1, &mut Hooks::none())
     };
     assert_eq!(run(10).expect("it fits").len(), 2);
     let error = run(11).expect_err("refused").to_string();
     for part in ["problem 8", "8 tokens", "max_new_tokens 11", "k_cap 2", "20 positions"] {
         assert!(error.contains(part), "{error}");
+    }
+}
+
+/// A row with a limit of its own is what it is alone, where the settings have that limit; and so are the rows beside it.
+#[test]
+fn a_limit_of_its_own_ends_a_row_and_no_other() {
+    let model = switching_model(1);
+    for (temperature, ahead) in [(0.0, None), (0.8, None), (0.8, Some(3))] {
+        let settings = settings(temperature);
+        let limits = [Some(1), None, Some(5), Some(9), None, Some(24), Some(40), Some(2)];
+        let requests: Vec<Request> = requests(16)
+            .into_iter()
+            .zip(limits.iter().cycle())
+            .map(|(r, limit)| Request { limit: *limit, ..r })
+            .collect();
+        let run = |settings: &DecodeSettings, requests: &[Request]| {
+            let how = Decode { ahead, ..how(&model, settings) };
+            decode(how, requests, 2, &mut Hooks::none()).expect("decode")
+        };
+        let together = run(&settings, &requests);
+        let mut cut = 0;
+        for (request, batched) in requests.iter().zip(together.chunks(2)) {
+            let most = request.limit.unwrap_or(24).min(24);
+            let own = DecodeSettings { max_new_tokens: most, ..settings.clone() };
+            let alone = Request { limit: None, ..request.clone() };
+            let alone = run(&own, &[alone]);
+            for (alone, batched) in alone.iter().zip(batched) {
+                assert_eq!((tokens(alone), &alone.end), (tokens(batched), &batched.end), "{request:?}");
+                assert!(batched.visible_tokens() <= most);
+                cut += usize::from(most < 24 && batched.end == End::Budget);
+            }
+        }
+        assert!(cut >= 8, "only {cut} rows were cut: the test would show nothing");
     }
 }

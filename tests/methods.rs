@@ -79,6 +79,7 @@ fn corpus() -> Corpus {
         dropped: 0,
         grading: Grading::by(Grader::Exact),
         is_task: true,
+        budgets: false,
         told: vec![],
     }
 }
@@ -454,7 +455,7 @@ fn stages_may_hold_the_same_text_in_fewer_and_fewer_latents() {
 fn paused(model: &Decoder, switching: Switching, temperature: f64) -> Vec<Trace> {
     let settings = settings(switching, temperature);
     let requests: Vec<Request> =
-        (0..3).map(|i| Request { problem: i, prompt: vec![3, 1 + i as u32, 7], rollout: 0 }).collect();
+        (0..3).map(|i| Request { problem: i, prompt: vec![3, 1 + i as u32, 7], rollout: 0, limit: None }).collect();
     decode(pauses(model, &settings), &requests, 2, &mut Hooks::none()).expect("decodes")
 }
 
@@ -540,7 +541,7 @@ fn forward_passes_are_counted_as_the_model_makes_them() {
             });
             counted.expect("a hook");
             let how = Decode { controller: &rule, ..pauses(&model, &settings) };
-            let request = Request { problem: 0, prompt: vec![3, 1, 7], rollout: 0 };
+            let request = Request { problem: 0, prompt: vec![3, 1, 7], rollout: 0, limit: None };
             let traces = decode(how, &[request], 1, &mut hooks).expect("decodes");
             let trace = &traces[0];
             let outcome = Outcome {
@@ -585,7 +586,7 @@ fn training_free_rules_feed_what_pytorch_feeds() {
         // Thinking ends by the mixture: what a row would draw does not matter.
         let source = mixture(3, 0.2, 0.6);
         let how = Decode { source: &source, controller: &soft, ..pauses(&model, &wild) };
-        let request = Request { problem: 1, prompt: prompt.clone(), rollout: 0 };
+        let request = Request { problem: 1, prompt: prompt.clone(), rollout: 0, limit: None };
         let drawn = &decode(how, &[request], 1, &mut Hooks::none()).expect("decodes")[0];
         let thought = soft_thinking.iter().take_while(|token| token.is_none()).count();
         assert_eq!(drawn.latent_calls(), thought, "{prompt:?}, end {end}");
@@ -597,7 +598,7 @@ fn training_free_rules_feed_what_pytorch_feeds() {
             ("soft_thinking", source, Blocks::SoftThinking(soft), soft_thinking),
         ] {
             let how = Decode { source: &source, controller: &rule, ..pauses(&model, &settings) };
-            let request = Request { problem: 0, prompt: prompt.clone(), rollout: 0 };
+            let request = Request { problem: 0, prompt: prompt.clone(), rollout: 0, limit: None };
             let traces = decode(how, &[request], 1, &mut Hooks::none()).expect("decodes");
             let fed = |p: &Position| (p.kind == PositionRole::Text).then_some(p.token);
             assert_eq!(

@@ -83,7 +83,7 @@ fn an_imported_reasoner_decodes_with_its_block() {
         let prompt = loaded.vocabulary.as_ref().and_then(|v| v.encode_row("w5 w9 w30 w2 w17").ok()).expect("ids");
         // The tiny models have 48 positions.
         let settings = DecodeSettings { max_new_tokens: 4, ..loaded.settings() };
-        let request = Request { problem: 0, prompt, rollout: 0 };
+        let request = Request { problem: 0, prompt, rollout: 0, limit: None };
         let traces = decode(loaded.decode(&settings), &[request], 1, &mut Hooks::none()).expect("a response");
         let trace = &traces[0];
         assert_eq!(loaded.row(trace).expect("a row").latents(), STEPS, "{name}");

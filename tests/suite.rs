@@ -1,6 +1,7 @@
 //! All tests in one program: it is linked once, and `cargo test --test suite latent::` runs one file of them.
 //! `memory.rs` stands alone, because it counts every allocation of its process; `mpi.rs`, because it needs the feature `mpi`.
 
+mod adaptive;
 mod annotate;
 mod answers;
 mod architecture;
@@ -26,6 +27,7 @@ mod faults;
 mod figures;
 mod fused;
 mod grade;
+mod hacking;
 mod hooked;
 mod interventions;
 mod jacobian_lens;

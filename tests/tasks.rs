@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use proptest::prelude::*;
 use switchyard::tasks::{
-    Affine, Chains, Fact, Graph, Levels, Multiply, Nodes, Organism, Split, StepValue, Stories, Sums, Task, TaskProblem,
-    Told,
+    Adaptive, Affine, Chains, Fact, Graph, Levels, Multiply, Nodes, Organism, Split, StepValue, Stories, Sums, Task,
+    TaskProblem, Told,
 };
 
 fn families() -> Vec<Task> {
@@ -28,12 +28,16 @@ fn families() -> Vec<Task> {
         Task::Sums(Sums { modulus: 7, row: 8, ..Sums::default() }),
         Task::Organism(Organism::default()),
         Task::Organism(Organism { modulus: 12, covert: false, ..Organism::default() }),
+        Task::Adaptive(Adaptive::default()),
+        // A budget that is a value too.
+        Task::Adaptive(Adaptive { budgets: vec![5, 30], ..Adaptive::default() }),
     ]
 }
 
 fn modulus(task: &Task) -> i64 {
     match task {
         Task::Chains(chains) => chains.modulus.into(),
+        Task::Adaptive(adaptive) => adaptive.chains.modulus.into(),
         Task::Affine(affine) => affine.modulus.into(),
         Task::Sums(sums) => sums.modulus.into(),
         Task::Organism(organism) => organism.modulus.into(),
@@ -378,12 +382,25 @@ fn check_product(problem: &TaskProblem) {
     assert_eq!(problem.answer_if(problem.steps.len() - 1, 10i64.pow(2 * u32::from(problem.level))), None);
 }
 
+/// The budget of `budget N ; …`, and the problem without it.
+fn behind_budget(problem: &TaskProblem) -> (usize, TaskProblem) {
+    let (said, question) = problem.question.split_once(" ; ").expect("a budget");
+    let budget = said.strip_prefix("budget ").expect("a budget").parse().expect("a number");
+    (budget, TaskProblem { question: question.to_owned(), ..problem.clone() })
+}
+
 fn check(task: &Task, problem: &TaskProblem) {
     check_form(task, problem);
     match task {
         Task::Chains(_) => {
             check_chain(problem);
             check_arithmetic(problem, modulus(task));
+        }
+        Task::Adaptive(adaptive) => {
+            let (budget, chain) = behind_budget(problem);
+            assert!(adaptive.budgets.contains(&budget), "{}", problem.question);
+            check_chain(&chain);
+            check_arithmetic(&chain, modulus(task));
         }
         Task::Affine(_) => check_arithmetic(problem, modulus(task)),
         Task::Graph(graph) => check_graph(problem, graph.told, graph.nodes),
@@ -413,6 +430,7 @@ fn without_names(problem: &TaskProblem) -> String {
     let clauses: Vec<&str> = problem.steps.iter().map(|step| step.clause.as_str()).collect();
     match problem.family.as_str() {
         // Operands of variables show as values, so the question's program is needed as well.
+        "adaptive" => without_names(&TaskProblem { family: "chains".into(), ..behind_budget(problem).1 }),
         "chains" | "organism" => {
             let mut names = HashMap::new();
             let word = |word: &str| match word.chars().all(char::is_alphabetic) {
@@ -601,6 +619,9 @@ fn settings_are_read_and_refused_by_name() {
         ("family = \"chains\"\nlevels = { min = 0, max = 5 }", "levels"),
         ("family = \"chains\"\nvariable_probability = 1.5", "chains.variable_probability"),
         ("family = \"chains\"\nweights = { sum = 0, sumdiff = 0, prod = 0, mix = 0, vars = 0 }", "chains.weights"),
+        ("family = \"adaptive\"\nbudgets = []", "adaptive.budgets"),
+        ("family = \"adaptive\"\nbudgets = [12, 0]", "adaptive.budgets"),
+        ("family = \"adaptive\"\nchains = { modulus = 2 }", "chains.modulus"),
         ("family = \"affine\"\nmodulus = 4", "affine.modulus"),
         ("family = \"graph\"\ndense_probability = -1", "graph.dense_probability"),
         ("family = \"graph\"\nnodes = { min = 8, max = 12 }", "graph.nodes"),
@@ -626,6 +647,7 @@ fn a_pair_differs_in_its_start_and_its_answer_only() {
         Task::Affine(Affine::default()),
         Task::Sums(Sums::default()),
         Task::Organism(Organism::default()),
+        Task::Adaptive(Adaptive::default()),
     ] {
         for index in 0..60 {
             let problem = task.problem(Split::Test, 3, index).expect("a problem");
@@ -644,4 +666,18 @@ fn a_pair_differs_in_its_start_and_its_answer_only() {
         }
     }
     assert_eq!(Task::Graph(Graph::default()).pair(Split::Test, 3, 0).expect("no pair"), None);
+}
+
+/// The budget of a problem says nothing of it: neither how many steps it has nor what it asks.
+#[test]
+fn budgets_are_drawn_evenly_whatever_the_level() {
+    let task = Adaptive::default();
+    let rows = Task::Adaptive(task.clone()).rows(Split::Test, 5, 0..4000).unwrap();
+    let mut cells: HashMap<(usize, u8), usize> = HashMap::new();
+    for row in &rows {
+        *cells.entry((behind_budget(row).0, row.level)).or_default() += 1;
+    }
+    assert_eq!(cells.len(), task.budgets.len() * 5);
+    // 200 are expected of each; the standard deviation is 12.
+    assert!(cells.values().all(|n| (140..260).contains(n)), "{cells:?}");
 }

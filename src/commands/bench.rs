@@ -209,7 +209,8 @@ impl Bench {
 
     fn decoding(&self, model: &Decoder, rows: usize) -> Result<String> {
         let prompts = tokens(model.config(), rows, BEFORE).into_iter().enumerate();
-        let requests: Vec<Request> = prompts.map(|(problem, prompt)| Request { problem, prompt, rollout: 0 }).collect();
+        let requests: Vec<Request> =
+            prompts.map(|(problem, prompt)| Request { problem, prompt, rollout: 0, limit: None }).collect();
         let run = |new: usize| {
             let settings = DecodeSettings { max_new_tokens: new, ..DecodeSettings::default() };
             let (source, controller) = (&HiddenState, &Blocks::Learnt);
@@ -281,7 +282,7 @@ impl Bench {
         let last = config.vocab_size as u32 - 1;
         let switch = SwitchIds { swi: last - 2, swi_end: last - 1, latent: last };
         let prompt = tokens(&config, 1, BEFORE).remove(0);
-        let request = Request { problem: 0, prompt, rollout: 0 };
+        let request = Request { problem: 0, prompt, rollout: 0, limit: None };
         let (reasoning, grpo) = (Reasoning::default(), Grpo::default());
         let evaluation = Evaluation { max_new_tokens: self.new, ..Evaluation::default() };
         let settings = DecodeSettings { stop: vec![], ..rollout_settings(&grpo, &evaluation, &[last], 0) };

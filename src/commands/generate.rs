@@ -245,7 +245,8 @@ pub(super) fn continue_prompts(
     let recording = Recording::of(specs, loaded.model.config())?;
     let ends: Vec<usize> = prompts.iter().map(Vec::len).collect();
     let requests = prompts.into_iter().enumerate();
-    let requests: Vec<Request> = requests.map(|(problem, prompt)| Request { problem, prompt, rollout: 0 }).collect();
+    let requests: Vec<Request> =
+        requests.map(|(problem, prompt)| Request { problem, prompt, rollout: 0, limit: None }).collect();
     let ran = |traces: &Vec<Trace>| match traces.as_slice() {
         [trace] => taken(trace),
         _ => "no row reached it".to_owned(),

@@ -121,7 +121,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<EarlyStopRow>> {
     let none = || format!("{}: no latent step in this data: none of {} problems has a block", study.name, traces.len());
     ensure!(full.len() > 1, DoesNotApply::because(none()));
     let longest = full.iter().map(longest).max().unwrap_or(0);
-    let all = requests(&study.corpus);
+    let all = requests(&study.corpus)?;
     let asked: Vec<Request> = full.iter().map(|trace| all[trace.problem].clone()).collect();
     let mut stops = vec![];
     for k in config.before(longest)? {

@@ -113,7 +113,7 @@ fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
     let sampling = Sampling { temperature: config.temperature, seed: study.seed, ..Sampling::default() };
     sampling.check()?;
     let settings = DecodeSettings { sampling, ..study.settings() };
-    let asked = requests(&study.corpus);
+    let asked = requests(&study.corpus)?;
     let batches: Vec<&[Request]> = asked.chunks((study.together() / config.samples).max(1)).collect();
     let counted = study.counted("batches sampled", batches.len());
     let traces = parallel::run(&parallel::cut(&batches, study.threads), |part| {

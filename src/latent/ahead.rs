@@ -74,8 +74,7 @@ impl<'a> Ahead<'a> {
     pub fn run(&self, stream: &mut Stream, rows: &mut [&mut DecodingRow]) -> Result<()> {
         let (b, device) = (rows.len(), self.decoding.model.device());
         // No row goes on beyond its budget; latents do not count against it.
-        let budget = self.decoding.settings.max_new_tokens;
-        let left = rows.iter().map(|row| budget.saturating_sub(row.visible())).max().unwrap_or(0);
+        let left = rows.iter().map(|row| row.left(&self.decoding)).max().unwrap_or(0);
         let steps = self.steps.min(left.max(1));
         let uniforms: Vec<f32> =
             rows.iter().flat_map(|row| row.uniforms(&self.decoding, steps)).map(|u| u as f32).collect();

@@ -48,7 +48,7 @@ settings! {
         pub k_min: usize = 4,
         /// Latent steps after which `</swi>` is forced.
         pub k_cap: usize = 16,
-        /// Visible tokens of a response, boundary tokens included.
+        /// Visible tokens of a response, boundary tokens included; a request may have fewer.
         pub max_new_tokens: usize = 256,
         /// Tokens that end a row.
         pub stop: Vec<u32> = vec![],
@@ -78,6 +78,8 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// Number of its first rollout: names the randomness.
     pub rollout: usize,
+    /// Visible tokens that its own response may have, at most those of the settings; `None`: as many as the settings say.
+    pub limit: Option<usize>,
 }
 
 /// What every row of a decode shares.

@@ -37,6 +37,7 @@ pub(super) struct DecodingRow {
     margins: Vec<Option<f64>>,
     /// Response positions so far that are not latent.
     visible: usize,
+    limit: Option<usize>,
     blocks: usize,
     /// Tokens of text since the last block.
     since: usize,
@@ -89,6 +90,7 @@ impl DecodingRow {
             watch: None,
             margins: vec![],
             visible: 0,
+            limit: request.limit,
             blocks: 0,
             since: 0,
             reference: None,
@@ -121,9 +123,10 @@ impl DecodingRow {
         }
     }
 
-    /// Visible positions of its response so far.
-    pub fn visible(&self) -> usize {
-        self.visible
+    /// Visible positions that its response may still have.
+    pub fn left(&self, decoding: &Decode) -> usize {
+        let most = decoding.settings.max_new_tokens;
+        self.limit.map_or(most, |own| own.min(most)).saturating_sub(self.visible)
     }
 
     /// The draws of its next positions, uniform in [0, 1).
@@ -353,7 +356,7 @@ impl DecodingRow {
             self.end = Some(End::Stop);
             return Piece::default();
         }
-        if self.visible >= decoding.settings.max_new_tokens {
+        if self.left(decoding) == 0 {
             self.end = Some(End::Budget);
             return Piece::default();
         }

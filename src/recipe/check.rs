@@ -107,6 +107,10 @@ impl Recipe {
             );
         }
         ensure!(
+            self.task.is_none() || !self.data.budgets,
+            "data.budgets is for problems of a file; a generated task says budgets or does not (family = \"adaptive\" does): leave it out"
+        );
+        ensure!(
             self.grpo.early_stop_window != 1,
             "grpo.early_stop_window must be 0 (never stops) or at least 2 (it compares means), found 1"
         );

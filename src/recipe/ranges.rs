@@ -62,6 +62,7 @@ static PARTS: [(&str, Settings); 26] = [
             ("max_tokens", Count(1, POSITIONS)),
             ("fields.*", Typed),
             ("grader", Typed),
+            ("budgets", Typed),
         ],
     ),
     (
@@ -238,6 +239,7 @@ mod tests {
             "data.test_path=x",
             "data.fields={ question = 'q' }",
             "data.grader=math",
+            "data.budgets=true",
             "latent.keep_steps=[1]",
             "latent.stages=[{ k = 1, steps = 2, epochs = 0.0, c = 0.5 }]",
             "coconut.stages=[{ k = 1, steps = 2, epochs = 0.0, c = 0.5 }]",

@@ -31,6 +31,7 @@ macro_rules! measured {
 }
 
 mod accuracy;
+mod adaptive;
 mod benefit;
 mod calibration;
 mod circuits;
@@ -66,6 +67,7 @@ use serde::de::DeserializeOwned;
 use crate::store::{FlatRow, typed};
 
 pub use accuracy::{AccuracyRow, ResponseRow};
+pub use adaptive::{AdaptiveRow, Optimum, by_budget};
 pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
 pub use calibration::{CalibrationDrawRow, CalibrationRow, calibrated};
 pub use circuits::{
@@ -135,6 +137,7 @@ named! {
     KnownValueRow = "known_value",
     SwitchProblemRow = "switch_problems",
     SwitchBenefitRow = "switch_benefit",
+    AdaptiveRow = "adaptive",
     PatchRow = "activation_patching",
     DirectLogitRow = "direct_logit",
     AttentionRow = "attention_to_latents",
@@ -255,6 +258,7 @@ pub(crate) const KNOWN: &[KnownRows] = &[
     known::<KnownValueRow>(KnownValueRow::STEPS),
     known::<SwitchProblemRow>(SwitchProblemRow::NAME),
     known::<SwitchBenefitRow>(SwitchBenefitRow::NAME),
+    known::<AdaptiveRow>(AdaptiveRow::NAME),
     known::<PatchRow>(PatchRow::NAME),
     known::<DirectLogitRow>(DirectLogitRow::NAME),
     known::<AttentionRow>(AttentionRow::NAME),

@@ -25,7 +25,7 @@ pub(crate) fn decode(study: &Study, ways: &[(Switching, usize)], rows: &mut Meas
     study.goes_on(rows.rows(), &(None, 0), &identity)?;
     let there: BTreeSet<_> = rows.rows().iter().map(DecodeRow::key).collect();
     let rows = Mutex::new(rows);
-    let requests = requests(&study.corpus);
+    let requests = requests(&study.corpus)?;
     for &(switching, k_min) in ways {
         let way = named(switching, k_min);
         let missing = |batch: &&[Request]| {

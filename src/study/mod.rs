@@ -360,7 +360,7 @@ impl Study {
         if let Some(traces) = self.decodes.get(&named(switching, k_min)) {
             return Ok((score(traces, &self.corpus)?, traces.clone()));
         }
-        let requests = requests(&self.corpus);
+        let requests = requests(&self.corpus)?;
         let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
         let counted = self.counted("batches decoded", batches.len());
         let traces = self.decode_only(switching, k_min, &batches, &|_| {
@@ -373,7 +373,7 @@ impl Study {
     /// Greedy decoding of every held-out problem by another model of its shape.
     pub(crate) fn decode_as(&self, model: &Decoder) -> Result<Scores> {
         let Self { corpus, recipe, reasoning, .. } = self;
-        let requests = requests(corpus);
+        let requests = requests(corpus)?;
         let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
         let evaluated =
             EvaluationSetup { model, corpus, evaluation: &recipe.evaluation, reasoning, switching: Switching::Free };

@@ -129,7 +129,7 @@ impl Forkable {
     /// Decodes every problem normally and keeps where each can be forked.
     pub(super) fn of(study: &Study) -> Result<Self> {
         let (settings, blocks) = (study.settings(), study.blocks);
-        let requests = requests(&study.corpus);
+        let requests = requests(&study.corpus)?;
         let given = study.normal.as_ref();
         if let Some(given) = given {
             ensure!(given.blocks == blocks, "--decoded: blocks {:?} there, {blocks:?} here", given.blocks);
@@ -374,7 +374,7 @@ fn decoded_batches<'r>(
 
 /// The normal run of the process' own problems as rows.
 pub(crate) fn normal_rows(study: &Study) -> Result<Vec<NormalRunRow>> {
-    let requests = requests(&study.corpus);
+    let requests = requests(&study.corpus)?;
     let identity = study.identity(requests.len());
     let mut rows = vec![];
     let done = decoded_batches(study, &requests, &study.settings(), false)?;

@@ -83,6 +83,8 @@ pub trait Family {
     const NAME: &'static str;
     /// Whether a step holds a number that another could stand for: not where it is a set.
     const NUMBERS: bool = true;
+    /// Whether each question says how many visible tokens its answer may have.
+    const SAYS_BUDGET: bool = false;
     /// What is drawn: the problem without its names.
     type Plan: Clone + std::fmt::Debug + PartialEq + Eq + Serialize + DeserializeOwned;
 
@@ -175,6 +177,13 @@ macro_rules! families {
                 }
             }
 
+            /// Whether each question begins with `budget N ;`, which limits its answer.
+            pub fn says_budget(&self) -> bool {
+                match self {
+                    $(Task::$family(_) => $family::SAYS_BUDGET,)*
+                }
+            }
+
             /// Whether there are start values to make pairs with ([`Task::pair`]).
             pub fn has_pairs(&self) -> bool {
                 match self {
@@ -211,6 +220,7 @@ macro_rules! families {
 
 families! {
     chains::Chains,
+    adaptive::Adaptive,
     affine::Affine,
     graph::Graph,
     multiply::Multiply,

@@ -3,6 +3,7 @@
 //! problem → prompt text (`templates`, `chat`) → ids (`vocabulary`); base-model entropies → spans → tagged solutions (`annotate`).
 
 pub mod annotate;
+mod budget;
 mod chat;
 pub mod clauses;
 mod dates;
@@ -24,6 +25,7 @@ pub mod templates;
 pub mod vocabulary;
 pub mod words;
 
+pub use budget::said_budget;
 pub use chat::Chat;
 pub(crate) use files::{Part, data_files, has_part};
 pub use problems::Problem;

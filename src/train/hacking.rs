@@ -1,5 +1,7 @@
-//! Early stop on reward hacking (the paper's appendix): switch rate and latent calls climb while reward falls.
+//! Early stop on reward hacking (the paper's appendix): switch rate and latent calls climb while fewer answers are right.
 //!
+//! The paper's run was seen by its reward, which is all but the share of right answers. A policy that finds what a reward pays for besides
+//! right answers makes the reward rise; so what is watched is the share of right answers, graded as the reward's settings say.
 //! Over two neighbouring windows of steps each of the three must move by more than [`Z`] standard errors. A rule that only asks
 //! for the signs fires on noise alone: one look in eight, and a run has hundreds of looks.
 
@@ -10,15 +12,16 @@ const Z: f64 = 4.8;
 /// What is watched of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
-    pub reward: f64,
+    /// Share of right answers.
+    pub accuracy: f64,
     pub switch_rate: f64,
     pub latent_calls: f64,
 }
 
 impl Step {
     /// A step in which every rollout was lost is not watched.
-    pub fn of(reward: Option<f64>, switch_rate: Option<f64>, latent_calls: Option<f64>) -> Option<Self> {
-        Some(Self { reward: reward?, switch_rate: switch_rate?, latent_calls: latent_calls? })
+    pub fn of(accuracy: Option<f64>, switch_rate: Option<f64>, latent_calls: Option<f64>) -> Option<Self> {
+        Some(Self { accuracy: accuracy?, switch_rate: switch_rate?, latent_calls: latent_calls? })
     }
 }
 
@@ -49,7 +52,7 @@ impl Watch {
         }
         let (before, recent) = self.steps[n - 2 * self.window..].split_at(self.window);
         let rises = |of: fn(&Step) -> f64| rise(before, recent, of) > Z;
-        rises(|s| -s.reward) && rises(|s| s.switch_rate) && rises(|s| s.latent_calls)
+        rises(|s| -s.accuracy) && rises(|s| s.switch_rate) && rises(|s| s.latent_calls)
     }
 }
 
@@ -91,7 +94,7 @@ mod tests {
             let (moved, common) = (drift * at as f64 / WINDOW as f64, normal());
             let mut noise = || if together { common } else { normal() };
             let (a, b, c) = (noise(), noise(), noise());
-            watch.extend(Some(Step { reward: -a - moved, switch_rate: b + moved, latent_calls: c + moved }));
+            watch.extend(Some(Step { accuracy: -a - moved, switch_rate: b + moved, latent_calls: c + moved }));
             watch.fires()
         })
     }
@@ -116,7 +119,7 @@ mod tests {
     #[test]
     fn a_resumed_watch_judges_as_one_that_went_on() {
         let jump = |i: usize| if i < 5 { i as f64 } else { 1000.0 + i as f64 };
-        let step = |i: usize| Step { reward: -jump(i), switch_rate: jump(i), latent_calls: jump(i) };
+        let step = |i: usize| Step { accuracy: -jump(i), switch_rate: jump(i), latent_calls: jump(i) };
         let mut whole = Watch::new(3, vec![]);
         let judge = |watch: &mut Watch, i: usize| {
             watch.extend(Some(step(i)));

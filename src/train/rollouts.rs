@@ -138,7 +138,7 @@ pub(crate) fn sample_among(
 ) -> Result<RolloutBatch> {
     let own = world.own(questions);
     let groups = parallel::run(&parallel::cut(&own, threads), |part| {
-        part.iter().map(|question| rollouts_of(model, *question, grpo, behaviour)).collect::<Result<Vec<_>>>()
+        part.iter().map(|question| rollouts_of(model, corpus, *question, grpo, behaviour)).collect::<Result<Vec<_>>>()
     })?;
     let groups: Vec<(Vec<Trace>, DropCounts)> = world.all(groups.into_iter().flatten().collect())?;
     let mut sampled = RolloutBatch::default();
@@ -173,12 +173,13 @@ pub(crate) fn sample_among(
 /// The survivors of one question's rollouts, and what became of the others.
 fn rollouts_of(
     model: &Decoder,
+    corpus: &Corpus,
     (problem, prompt, _): Question,
     grpo: &Grpo,
     behaviour: Behaviour,
 ) -> Result<(Vec<Trace>, DropCounts)> {
-    let group: Vec<Request> =
-        (0..grpo.group).map(|rollout| Request { problem, prompt: prompt.to_vec(), rollout }).collect();
+    let first = corpus.request(problem, prompt)?;
+    let group: Vec<Request> = (0..grpo.group).map(|rollout| Request { rollout, ..first.clone() }).collect();
     let traces = together_or_alone(&group, |requests| roll_out(model, requests, grpo, behaviour))?;
     let mut dropped = DropCounts { memory: grpo.group - traces.len(), ..DropCounts::default() };
     let mut survivors = vec![];
@@ -272,7 +273,8 @@ pub(super) mod tests {
 
     #[test]
     fn values_that_a_gpu_had_no_memory_for_cost_only_the_rollouts_that_are_too_long() {
-        let group: Vec<Request> = [3, 400, 5].map(|n| Request { problem: 0, prompt: vec![1; n], rollout: n }).to_vec();
+        let group: Vec<Request> =
+            [3, 400, 5].map(|n| Request { problem: 0, prompt: vec![1; n], rollout: n, limit: None }).to_vec();
         let decode = |requests: &[Request]| {
             if requests.iter().any(|r| r.prompt.len() == 400) {
                 return Err(unread());

@@ -55,7 +55,8 @@ fn greedy_continuations_are_those_of_transformers() {
     let vocabulary = loaded.vocabulary.as_ref().expect("a tokenizer");
     check_tokenizer(vocabulary, "smollm2/tokenizer_cases.json");
     let settings = DecodeSettings { max_new_tokens: expected[0].ids.len(), ..DecodeSettings::default() };
-    let request = |(i, c): (usize, &Continuation)| Request { problem: i, prompt: c.prompt_ids.clone(), rollout: 0 };
+    let request =
+        |(i, c): (usize, &Continuation)| Request { problem: i, prompt: c.prompt_ids.clone(), rollout: 0, limit: None };
     let requests: Vec<Request> = expected.iter().enumerate().map(request).collect();
     let together = run(&loaded, &settings, &requests, 1);
     for (i, (trace, expected)) in together.iter().zip(&expected).enumerate() {
@@ -85,8 +86,12 @@ fn rollout_is_replay_on_a_real_model() {
         switching: Switching::Forced,
         ..DecodeSettings::default()
     };
-    let request =
-        |(i, text): (usize, &&str)| Request { problem: i, prompt: vocabulary.encode(text).expect("ids"), rollout: 0 };
+    let request = |(i, text): (usize, &&str)| Request {
+        problem: i,
+        prompt: vocabulary.encode(text).expect("ids"),
+        rollout: 0,
+        limit: None,
+    };
     let requests: Vec<Request> = ["The capital of France is", "Two plus"].iter().enumerate().map(request).collect();
     let traces = run(&loaded, &settings, &requests, 2);
     assert!(traces.iter().all(|t| t.latent_calls() >= 2));

@@ -132,6 +132,7 @@ pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Stud
         dropped: 0,
         grading: Grading::by(Grader::Exact),
         is_task: true,
+        budgets: false,
         told: vec![],
         vocabulary,
     };

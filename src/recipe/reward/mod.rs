@@ -88,7 +88,7 @@ macro_rules! terms {
 }
 
 terms! {
-    correct: "correct", format: "format", usage: "use", brevity: "brevity",
+    correct: "correct", format: "format", usage: "use", brevity: "brevity", switched: "switched",
 }
 
 /// How the term of use pays.

@@ -137,7 +137,7 @@ pub fn decoded(study: &Study, prompts: &[Prompts], switching: Switching, limit: 
     for (chunk, prompts) in prompts.chunks(size).enumerate() {
         let both = prompts.iter().flat_map(|(clean, corrupt)| [clean, corrupt]).enumerate();
         let requests: Vec<Request> =
-            both.map(|(problem, prompt)| Request { problem, prompt: prompt.clone(), rollout: 0 }).collect();
+            both.map(|(problem, prompt)| study.corpus.request(problem, prompt)).collect::<Result<_>>()?;
         let traces = decode(decoding, &requests, 1, &mut Hooks::none())?;
         for (i, two) in traces.chunks_exact(2).enumerate() {
             let opened = switching == Switching::Suppressed;

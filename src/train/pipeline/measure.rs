@@ -71,7 +71,7 @@ impl Run {
             return evaluate(model, corpus, evaluation, reasoning, switching, threads);
         }
         let setup = EvaluationSetup { model, corpus, evaluation, reasoning, switching };
-        let requests = requests(corpus);
+        let requests = requests(corpus)?;
         let batches: Vec<&[Request]> = requests.chunks(evaluation.batch).collect();
         let own = world.own(&batches);
         let decoded = decode_batches(&setup, &own, threads, &|_| Ok(()));

@@ -69,7 +69,7 @@ pub(super) fn run(
         if let Some(metrics) = &mut metrics {
             metrics.push(&row)?;
         }
-        watch.extend(hacking::Step::of(row.reward, row.switch_rate, row.latent_calls));
+        watch.extend(hacking::Step::of(row.accuracy, row.switch_rate, row.latent_calls));
         // Who writes has seen the steps before a stop too.
         hacking = world.any(watch.fires() && run.writes());
         let stopped = world.any((run.options.stop)());
@@ -94,7 +94,7 @@ pub(super) fn run(
     let mut notes = vec![];
     if hacking {
         notes.push(format!(
-            "{phase} stopped early at step {done}: over {} steps switch rate and latent calls rose while reward fell",
+            "{phase} stopped early at step {done}: over {} steps switch rate and latent calls rose while fewer answers were right",
             settings.early_stop_window
         ));
     }
@@ -151,9 +151,9 @@ fn said(row: &GrpoStepRow) -> String {
 /// What the watch saw of the steps that are not run again.
 fn watched(metrics: &RowWriter) -> Vec<hacking::Step> {
     let step = |row: &FlatRow| {
-        let [reward, switch_rate, latent_calls] =
-            ["reward", "switch_rate", "latent_calls"].map(|key| row.get(key).and_then(serde_json::Value::as_f64));
-        hacking::Step::of(reward, switch_rate, latent_calls)
+        let [accuracy, switch_rate, latent_calls] =
+            ["accuracy", "switch_rate", "latent_calls"].map(|key| row.get(key).and_then(serde_json::Value::as_f64));
+        hacking::Step::of(accuracy, switch_rate, latent_calls)
     };
     metrics.rows().iter().filter_map(step).collect()
 }

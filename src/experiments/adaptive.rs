@@ -1,0 +1,73 @@
+//! Does the model switch only where text does not fit? Problems that say how many visible tokens their answer may have, each with a
+//! block and without one under that budget (as `switch_benefit` does), by budget and number of steps.
+//!
+//! The optimal policy switches in a cell where accuracy with a block lies above accuracy without one, beyond the interval of their
+//! difference, and does not where it lies below; cells between are not decided. It is optimal for this checkpoint: training that makes
+//! blocks better moves it. `as_optimal` is to be read beside what a policy gets that never looks at the budget: `optimal_rate` if it always
+//! switches, one less that if it never does. Misleads as `switch_benefit` does: where the model opened none, one block is forced.
+
+use anyhow::{Context, Result};
+
+use super::{About, switch_benefit};
+use crate::schema::{AdaptiveRow, Optimum, by_budget};
+use crate::store::Measurements;
+use crate::study::{DoesNotApply, Study};
+use crate::text::said_budget;
+
+/// What it asks.
+pub const ABOUT: About = About::asking(
+    "adaptive switching: are blocks opened where the budget that a question says leaves no room for text?",
+)
+.of_grpo_start()
+.on_request()
+.of_switching();
+
+settings! {
+    /// No settings: the budgets are those of the problems.
+    pub struct Config {}
+}
+
+/// One row a budget and number of steps, one a budget, one for all.
+///
+/// # Errors
+/// [`DoesNotApply`] where questions say no budget; as the decoder's.
+pub fn rows(study: &Study, _config: &Config) -> Result<Vec<AdaptiveRow>> {
+    if !study.corpus.budgets {
+        let why = format!("{}: its questions say no budget (task `adaptive`, or data.budgets = true)", study.name);
+        return Err(DoesNotApply::because(why).into());
+    }
+    let mut problems = Measurements::in_memory();
+    switch_benefit::measure(study, &switch_benefit::Config::default(), &mut problems)?;
+    let problems = problems.sorted(|row| row.problem)?;
+    let said = |problem: &usize| said_budget(&study.corpus.test[*problem].question);
+    let budgets: Option<Vec<usize>> = problems.iter().map(|row| said(&row.problem)).collect();
+    by_budget(&problems, &budgets.context("a question without its budget")?)
+}
+
+/// Markdown, one row a budget and number of steps.
+pub fn table(rows: &[AdaptiveRow]) -> String {
+    let mut out = String::from(
+        "| budget | steps | switch rate [95 %] | optimal | as optimal | accuracy | best | with a block | without | benefit |\n\
+         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    let all = |value: Option<String>| value.unwrap_or_else(|| "all".into());
+    for r in rows {
+        let optimal = match (r.optimum, r.optimal_rate) {
+            (Some(Optimum::Undecided), _) | (None, None) => Optimum::Undecided.name().to_owned(),
+            (_, rate) => rate.map_or_else(String::new, |rate| format!("{rate:.3}")),
+        };
+        let as_optimal = r.as_optimal.map_or_else(|| "—".to_owned(), |e| format!("{e:.3}"));
+        out += &format!(
+            "| {} | {} | {:.3} | {optimal} | {as_optimal} | {:.3} | {:.3} | {:.3} | {:.3} | {:.3} |\n",
+            all(r.budget.map(|b| b.to_string())),
+            all(r.level.map(|l| l.to_string())),
+            r.switch_rate,
+            r.accuracy,
+            r.best_accuracy,
+            r.with_block,
+            r.without_block,
+            r.benefit,
+        );
+    }
+    out
+}

@@ -1,0 +1,116 @@
+//! Whether blocks come where they pay: problems by the budget that they say and by their number of steps.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use super::{Identity, SwitchProblemRow};
+use crate::stats::{Estimate, Flips, LEVEL, accuracy};
+
+names! {
+    /// What answers a cell better, by the interval of `benefit`.
+    pub enum Optimum {
+        Block = "block",
+        Text = "text",
+        Undecided = "undecided",
+    }
+}
+
+/// Problems with one budget and one number of steps (a cell), with one budget, or all of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdaptiveRow {
+    /// `n` counts the row's problems.
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// Visible tokens; absent: all budgets.
+    pub budget: Option<usize>,
+    /// Steps of the problem; absent: all.
+    pub level: Option<u8>,
+    pub switch_rate: Estimate,
+    pub accuracy: Estimate,
+    pub with_block: Estimate,
+    pub without_block: Estimate,
+    /// With a block less without, paired.
+    pub benefit: Estimate,
+    /// Of a cell.
+    pub optimum: Option<Optimum>,
+    /// Problems of cells that are decided.
+    pub decided: usize,
+    /// Share of these on which the optimal policy switches; absent where there are none.
+    pub optimal_rate: Option<f64>,
+    /// Share of these on which the model did as the optimal policy does.
+    pub as_optimal: Option<Estimate>,
+    /// Accuracy of the policy that takes in each cell what has the higher accuracy there: chosen on the same problems, so a little too high.
+    pub best_accuracy: Estimate,
+}
+
+/// A problem with what the optimal policy does in its cell.
+struct Placed<'p> {
+    problem: &'p SwitchProblemRow,
+    budget: usize,
+    optimum: Optimum,
+    /// Whether a block has the higher accuracy in its cell, decided or not.
+    block: bool,
+}
+
+/// One row a cell of at least two problems, one a budget, one for all; `budgets` are those of the problems, in their order.
+///
+/// # Errors
+/// None that rows of problems can cause.
+pub fn by_budget(problems: &[SwitchProblemRow], budgets: &[usize]) -> Result<Vec<AdaptiveRow>> {
+    let mut of: Vec<Placed<'_>> = problems
+        .iter()
+        .zip(budgets)
+        .map(|(problem, &budget)| Placed { problem, budget, optimum: Optimum::Undecided, block: false })
+        .collect();
+    of.sort_by_key(|p| (p.budget, p.problem.level));
+    let mut rows = vec![];
+    for cell in of.chunk_by_mut(|a, b| (a.budget, a.problem.level) == (b.budget, b.problem.level)) {
+        let benefit = benefit(cell)?;
+        let optimum = match benefit {
+            b if b.is_above(0.0) => Optimum::Block,
+            b if b.scaled(-1.0).is_above(0.0) => Optimum::Text,
+            _ => Optimum::Undecided,
+        };
+        cell.iter_mut().for_each(|p| (p.optimum, p.block) = (optimum, benefit.value > 0.0));
+        let row = row(cell, Some(cell[0].budget), cell[0].problem.level)?;
+        rows.extend(row.map(|row| AdaptiveRow { optimum: Some(optimum), ..row }));
+    }
+    for budget in of.chunk_by(|a, b| a.budget == b.budget) {
+        rows.extend(row(budget, Some(budget[0].budget), None)?);
+    }
+    rows.extend(row(&of, None, None)?);
+    Ok(rows)
+}
+
+fn bools(of: &[Placed<'_>], is: impl Fn(&Placed<'_>) -> bool) -> Vec<bool> {
+    of.iter().map(is).collect()
+}
+
+fn benefit(of: &[Placed<'_>]) -> Result<Estimate> {
+    Flips::count(&bools(of, |p| p.problem.without_block), &bools(of, |p| p.problem.with_block))?.change(LEVEL)
+}
+
+fn row(of: &[Placed<'_>], budget: Option<usize>, level: Option<u8>) -> Result<Option<AdaptiveRow>> {
+    let [first, _, ..] = of else { return Ok(None) };
+    let share = |is: &dyn Fn(&Placed<'_>) -> bool| accuracy(&bools(of, is));
+    let right = |p: &Placed<'_>, block: bool| if block { p.problem.with_block } else { p.problem.without_block };
+    let decided: Vec<&Placed<'_>> = of.iter().filter(|p| p.optimum != Optimum::Undecided).collect();
+    let as_optimal: Vec<bool> = decided.iter().map(|p| p.problem.chosen == (p.optimum == Optimum::Block)).collect();
+    let blocks = decided.iter().filter(|p| p.optimum == Optimum::Block).count();
+    let some = !decided.is_empty();
+    Ok(Some(AdaptiveRow {
+        identity: Identity { n: of.len(), ..first.problem.identity.clone() },
+        budget,
+        level,
+        switch_rate: share(&|p| p.problem.chosen)?,
+        accuracy: share(&|p| right(p, p.problem.chosen))?,
+        with_block: share(&|p| p.problem.with_block)?,
+        without_block: share(&|p| p.problem.without_block)?,
+        benefit: benefit(of)?,
+        optimum: None,
+        decided: decided.len(),
+        optimal_rate: some.then(|| blocks as f64 / decided.len() as f64),
+        as_optimal: some.then(|| accuracy(&as_optimal)).transpose()?,
+        best_accuracy: share(&|p| right(p, p.block))?,
+    }))
+}

@@ -1,0 +1,94 @@
+//! `adaptive`: `chains`, each with a budget of visible tokens that its question says first, so that whether a latent block pays
+//! differs from problem to problem.
+//!
+//! Question `budget 14 ; a = 5 ; j = a + 4 ; c = j - a ; ? c :`; the solution is that of `chains`, whatever the budget. A response
+//! may have that many visible tokens ([`said_budget`](crate::text::said_budget)). Of text a problem of L steps has 8 L + 3 of them,
+//! its end counted, and up to 3 L fewer with blocks of five latents. The budget is drawn after the names, by the row's own
+//! generator: it depends neither on the level nor on the program, and the split does not depend on it.
+
+use anyhow::{Result, ensure};
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+use super::{Chains, Family, Levels, PlanText, Program, Split};
+
+settings! {
+    /// Settings of the family.
+    pub struct Adaptive {
+        /// Visible tokens that a response may have; each is as likely as another.
+        pub budgets: Vec<usize> = vec![14, 22, 30, 46],
+        /// The problems behind the budgets.
+        pub chains: Chains = Chains::default(),
+    }
+}
+
+impl Family for Adaptive {
+    const NAME: &'static str = "adaptive";
+    const SAYS_BUDGET: bool = true;
+    type Plan = <Chains as Family>::Plan;
+
+    fn check(&self) -> Result<()> {
+        let budgets = &self.budgets;
+        ensure!(
+            !budgets.is_empty() && budgets.iter().all(|budget| (1..=100_000).contains(budget)),
+            "adaptive.budgets: expected visible tokens, each from 1 to 100000, found {budgets:?}"
+        );
+        self.chains.check()
+    }
+
+    fn levels(&self) -> Levels {
+        self.chains.levels()
+    }
+
+    fn words(&self) -> Vec<String> {
+        let mut words = self.chains.words();
+        for word in std::iter::once("budget".to_owned()).chain(self.budgets.iter().map(usize::to_string)) {
+            if !words.contains(&word) {
+                words.push(word);
+            }
+        }
+        words
+    }
+
+    fn subject(&self, rng: &mut ChaCha8Rng, split: Split) -> &'static str {
+        self.chains.subject(rng, split)
+    }
+
+    fn plan(&self, rng: &mut ChaCha8Rng, subject: &'static str, level: u8) -> Self::Plan {
+        self.chains.plan(rng, subject, level)
+    }
+
+    fn structure(plan: &Self::Plan) -> u64 {
+        Chains::structure(plan)
+    }
+
+    fn write(&self, rng: &mut ChaCha8Rng, plan: &Self::Plan, subject: &str) -> PlanText {
+        let written = self.chains.write(rng, plan, subject);
+        let budget = self.budgets[rng.random_range(0..self.budgets.len() as u32) as usize];
+        PlanText { question: format!("budget {budget} ; {}", written.question), ..written }
+    }
+
+    fn answer_if(plan: &Self::Plan, step: usize, value: i64) -> Option<String> {
+        Chains::answer_if(plan, step, value)
+    }
+
+    fn operand(plan: &Self::Plan, step: usize) -> Option<i64> {
+        Chains::operand(plan, step)
+    }
+
+    fn apply(plan: &Self::Plan, step: usize, operand: i64) -> Option<i64> {
+        Chains::apply(plan, step, operand)
+    }
+
+    fn starts(&self) -> u32 {
+        self.chains.starts()
+    }
+
+    fn with_start(plan: &Self::Plan, start: u32) -> Option<Self::Plan> {
+        Chains::with_start(plan, start)
+    }
+
+    fn program(plan: Self::Plan) -> Program {
+        Program::Adaptive(plan)
+    }
+}

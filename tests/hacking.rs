@@ -1,0 +1,47 @@
+//! A policy that is paid for blocks alone is stopped while its reward still rises; one that is paid for right answers is not.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+use switchyard::recipe::Recipe;
+use switchyard::store::read_flat;
+
+use crate::common::programs::{done, program};
+
+const RECIPE: &str = "fixtures/hacking.toml";
+
+type FlatRow = Map<String, Value>;
+
+/// The steps of a run, and what its summary says.
+fn trained(folder: &Path, name: &str, set: &[&str]) -> (Vec<FlatRow>, String) {
+    let out = folder.join(name);
+    let mut command = program("train");
+    command.args(["--threads", "2", "--preset", RECIPE, "--out"]).arg(&out);
+    set.iter().for_each(|pair| drop(command.args(["--set", pair])));
+    done(&mut command);
+    let steps = read_flat(&out.join("grpo/metrics.parquet")).expect("steps");
+    (steps, std::fs::read_to_string(out.join("summary.md")).expect("a summary"))
+}
+
+fn mean(rows: &[FlatRow], column: &str) -> f64 {
+    rows.iter().filter_map(|row| row[column].as_f64()).sum::<f64>() / rows.len() as f64
+}
+
+#[test]
+fn a_run_paid_for_blocks_alone_is_stopped_and_a_sound_one_is_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let hack = ["grpo.reward.switched=1", "grpo.reward.correct=0", "grpo.reward.format=0", "grpo.reward.use=0"];
+    let (steps, said) = trained(folder.path(), "hack", &hack);
+    let all = Recipe::resolve(RECIPE, &[]).expect("the recipe").grpo.steps;
+    assert!(steps.len() < all && said.contains(&format!("grpo stopped early at step {}", steps.len())), "{said}");
+    let (first, last) = (&steps[..10], &steps[steps.len() - 10..]);
+    let rise = |column: &str| mean(last, column) - mean(first, column);
+    println!("stopped at {}: reward {:+.3}, right {:+.3}", steps.len(), rise("reward"), rise("accuracy"));
+    // Its own reward would have told nothing.
+    assert!(rise("reward") > 0.1 && (rise("reward") - rise("reward_switched")).abs() < 1e-12);
+    assert!(rise("switch_rate") > 0.1 && rise("accuracy") < -0.1);
+
+    let (steps, said) = trained(folder.path(), "sound", &[]);
+    assert!(steps.len() == all && !said.contains("stopped early"), "{said}");
+    assert!(steps.iter().all(|row| row["reward_switched"].as_f64().is_some()));
+}
