@@ -27,7 +27,7 @@ pub(super) struct Ran {
 
 /// Decodes greedily; `pushes[s]` changes every latent at step `s` of its block before it is fed.
 pub(super) fn run(study: &Study, pushes: &[Push]) -> Result<Ran> {
-    let (all, settings) = (requests(&study.corpus), study.settings());
+    let (all, settings) = (requests(&study.corpus)?, study.settings());
     let batches: Vec<&[Request]> = all.chunks(study.together()).collect();
     let layers = study.model.config().num_hidden_layers;
     let spec = HookSpec { pattern: "latent.hook_injected".into(), select: Select::LATENTS };
