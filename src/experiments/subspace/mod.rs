@@ -487,7 +487,7 @@ mod tests {
     #[ignore = "writes the pairs that pyvene is given: SWITCHYARD_PAIRS names the file"]
     fn writes_the_pairs_for_pyvene() {
         let out = std::env::var("SWITCHYARD_PAIRS").expect("SWITCHYARD_PAIRS names a file");
-        let asked = ProblemChoice { problems: Some(400), ..ProblemChoice::default() };
+        let asked = ProblemChoice { problems: Some(500), ..ProblemChoice::default() };
         let study = Study::of_run(Path::new("fixtures/micro"), "sft", &asked, &Machine::default()).expect("micro");
         let place = Place { layer: 1, step: 4 };
         let config = Config {
@@ -498,7 +498,8 @@ mod tests {
             judged: 200,
             ..Config::default()
         };
-        let targets = targets(&study).expect("targets");
+        let mut targets = targets(&study).expect("targets");
+        targets.retain(|t| (0..t.row.ids.len()).rfind(|&at| t.row.is_latent(at)) == t.at(place.step));
         let states = states(&study, &targets, &[place.point()]).expect("states");
         let masked = text_mask(&study.corpus.switch, study.reasoning.blocks.model_opens());
         let search = Search { study: &study, config: &config, targets: &targets, states, masked };
