@@ -56,7 +56,8 @@ def page_data(run, rows=None, problems=None, phases=None):
     missing = [phase for phase in phases if phase not in there]
     if missing or not phases:
         wanted = ", ".join(missing) or "a checkpoint"
-        raise ValueError(f"{run}: no {wanted} here; it has {', '.join(there) or 'no */checkpoint/model.safetensors'}")
+        whole = "no */checkpoint/model.safetensors (where LoRA is trained: with checkpoint.whole=true)"
+        raise ValueError(f"{run}: no {wanted} here; it has {', '.join(there) or whole}")
     prompts = _problems(run, rows, problems, phases)
     models, weights = [], {}
     for phase in phases:
