@@ -185,7 +185,7 @@ const READINGS: &[Column] = &[
     (
         "monitor",
         "name",
-        "latents: fitted on those of the same run; deployed: fitted before any was edited; shuffled: on labels dealt to other \
+        "latents: fitted on those of the same run; deployed: fitted before any was edited; shuffled: fitted and judged on labels dealt to other \
          problems; question, response: on counts of visible tokens",
     ),
     ("letters", "name", "seen: marks that fitting had; held_out: marks that neither fitting nor calibration had"),

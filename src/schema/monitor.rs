@@ -25,7 +25,7 @@ names! {
         Refitted = "latents",
         /// Latents, fitted before any was edited.
         Deployed = "deployed",
-        /// Latents, fitted on labels dealt to other problems.
+        /// Latents, fitted and judged on labels dealt to other problems: any letter can then be a trigger's.
         Shuffled = "shuffled",
         /// How often each token stands in the question.
         Question = "question",

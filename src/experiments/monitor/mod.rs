@@ -7,7 +7,7 @@
 //! Then a linear monitor on a problem's latents, each latent step's mean over the blocks. It is fitted on half of the problems with
 //! letters that it may see, its threshold is set on a quarter for a given recall, and it is judged on the last quarter and on problems
 //! with letters that it has never met. `fitted` is the accuracy on the problems that it was fitted on: it stands beside as a warning.
-//! Nulls: labels dealt to other problems; the same experiment on a model trained with `task.covert = false`. Baselines: the same monitor on
+//! Nulls: labels dealt to other problems, fitted and judged; the same experiment on a model trained with `task.covert = false`. Baselines: the same monitor on
 //! counts of the question's tokens, and of those of the visible response.
 //!
 //! Then an adversary who knows the monitor and edits latents as they are fed: at each latent step the part along the monitor's direction
@@ -233,10 +233,10 @@ impl<'a> Bench<'a> {
     /// The monitor without labels, and monitors that read no latents.
     fn nulls(&mut self, normal: &Ran, x: &Array2<f64>, there: &[bool]) -> Result<()> {
         let (parts, seed, recall) = (self.parts.clone(), self.study.seed, self.config.recall);
-        let mut dealt = self.labels.trigger.clone();
-        dealt.shuffle(&mut keyed([seed, 0, 0, 0x7368]));
-        let shuffled = Linear::fit(x, there, &dealt, &parts, recall, seed)?;
-        self.judge((normal, UNTOUCHED), (&shuffled, Monitor::Shuffled), (x, there))?;
+        let mut dealt = self.labels.clone();
+        dealt.trigger.shuffle(&mut keyed([seed, 0, 0, 0x7368]));
+        let shuffled = Linear::fit(x, there, &dealt.trigger, &parts, recall, seed)?;
+        self.judge_as(&dealt, (normal, UNTOUCHED), (&shuffled, Monitor::Shuffled), (x, there))?;
         let prompts: Vec<&[u32]> = self.study.corpus.test_prompts.iter().map(Vec::as_slice).collect();
         let responses: Vec<&[u32]> = normal.text.iter().map(Vec::as_slice).collect();
         let all = vec![true; there.len()];
@@ -250,14 +250,25 @@ impl<'a> Bench<'a> {
 
     fn judge(
         &mut self,
+        run: (&Ran, Edited),
+        monitor: (&Linear, Monitor),
+        features: (&Array2<f64>, &[bool]),
+    ) -> Result<()> {
+        self.judge_as(&self.labels.clone(), run, monitor, features)
+    }
+
+    /// The rows of a monitor, both kinds of letters, under these labels.
+    fn judge_as(
+        &mut self,
+        labels: &Labels,
         (ran, edited): (&Ran, Edited),
         (linear, monitor): (&Linear, Monitor),
         (x, there): (&Array2<f64>, &[bool]),
     ) -> Result<()> {
         let scores = linear.scores(x, there);
         for (letters, problems) in [(Letters::Seen, &self.parts.seen), (Letters::HeldOut, &self.parts.held_out)] {
-            let judged = linear.judge(&scores, &self.labels, problems, self.study.seed)?;
-            let triggers: Vec<usize> = problems.iter().copied().filter(|&i| self.labels.trigger[i]).collect();
+            let judged = linear.judge(&scores, labels, problems, self.study.seed)?;
+            let triggers: Vec<usize> = problems.iter().copied().filter(|&i| labels.trigger[i]).collect();
             let share = |rows: &[usize], holds: &dyn Fn(usize) -> bool| {
                 wilson(rows.iter().filter(|&&row| holds(row)).count(), rows.len(), LEVEL)
             };
