@@ -27,6 +27,7 @@ mod figures;
 mod fused;
 mod grade;
 mod hooked;
+mod hrpo;
 mod interventions;
 mod jacobian_lens;
 mod kills;
