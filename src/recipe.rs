@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-pub use baselines::{Coconut, Codi, Colar, Icot, Pause, Reset, Short, SimCot, SoftThinking, SwiReasoning};
+pub use baselines::{Coconut, Codi, Colar, Hrpo, Icot, Pause, Reset, Short, SimCot, SoftThinking, SwiReasoning};
 pub(crate) use check::MOST_ROWS;
 pub use evaluation::{CheckpointEvery, Evaluation};
 pub use grpo::{Anchor, Grpo, ReplayMode};
@@ -110,6 +110,8 @@ pub struct Recipe {
     pub swireasoning: SwiReasoning,
     #[serde(default)]
     pub soft_thinking: SoftThinking,
+    #[serde(default)]
+    pub hrpo: Hrpo,
     #[serde(default)]
     pub evaluation: Evaluation,
     #[serde(default)]

@@ -62,6 +62,7 @@ fn rollout(blocks: usize, latents: usize, text: usize) -> Rollout {
         p_swi: None,
         p_exit: None,
         drawn: None,
+        mixed: None,
     };
     let mut positions = vec![];
     for _ in 0..blocks {

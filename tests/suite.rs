@@ -29,6 +29,7 @@ mod fused;
 mod grade;
 mod hacking;
 mod hooked;
+mod hrpo;
 mod interventions;
 mod jacobian_lens;
 mod kills;

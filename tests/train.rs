@@ -11,7 +11,7 @@ use super::common::run_files::assert_same;
 use crate::common::programs::text_of;
 
 /// Every phase of every method that leaves a checkpoint.
-const PHASES: [&str; 21] = [
+const PHASES: [&str; 23] = [
     "base",
     "text_cot_grpo",
     "boundary",
@@ -32,13 +32,15 @@ const PHASES: [&str; 21] = [
     "swireasoning",
     "soft_thinking",
     "soft_grpo",
+    "hrpo_start",
+    "hrpo",
     "fixed_embedding",
 ];
 /// Those without training.
-const TRAINING_FREE: [&str; 2] = ["swireasoning", "soft_thinking"];
+const TRAINING_FREE: [&str; 3] = ["swireasoning", "soft_thinking", "hrpo_start"];
 
 /// Those that train more than the decoder.
-const WITH_HEADS: [&str; 2] = ["codi", "colar"];
+const WITH_HEADS: [&str; 4] = ["codi", "colar", "hrpo_start", "hrpo"];
 
 /// What a phase's `result.json` holds of its evaluation.
 fn accuracy_of(out: &Path, phase: &str) -> f64 {
@@ -178,7 +180,7 @@ fn smoke_leaves_every_artefact() {
         assert!(out.join(file).exists(), "{file} is missing");
     }
     // The invariant of GRPO's first inner epoch, as logged by the run itself.
-    for phase in ["grpo", "soft_grpo"] {
+    for phase in ["grpo", "soft_grpo", "hrpo"] {
         let rows = switchyard::store::read_flat(&out.join(phase).join("metrics.parquet")).expect("rows");
         let drift = rows.iter().filter_map(|r| r.get("drift")?.as_f64()).fold(0.0, f64::max);
         println!("{phase}: rollout against replay over {} steps: max |Δ log-prob| {drift:.2e}", rows.len());

@@ -1,6 +1,6 @@
 //! The hidden-state recurrence, written once: stream, unroll, decode, trace, replay.
 //!
-//! Input at position t is `E[x_t]`, or the hidden state `h_{t-1}` where `x_t` is `<latent>` (the paper's Eq. 1).
+//! Input at position t is `E[x_t]`, or the hidden state `h_{t-1}` where `x_t` is `<latent>` (the paper's Eq. 1); [`hybrid`] mixes both.
 //! [`Stream`] is the only place where that happens; [`unroll()`] feeds it known rows, [`decode()`] what it samples.
 
 mod ahead;
@@ -8,6 +8,7 @@ pub mod controller;
 mod decode;
 mod fork;
 pub mod gumbel;
+pub mod hybrid;
 mod reading;
 pub mod reasoning;
 pub mod replay;

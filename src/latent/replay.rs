@@ -6,7 +6,9 @@ use burn::tensor::{Int, Tensor, TensorData};
 use super::SwitchIds;
 use super::decode::{Decode, Switching, text_mask};
 use super::gumbel::{self, Mixture, StoredMixtures};
+use super::hybrid::StoredStates;
 use super::sequence::Sequence;
+use super::source::LatentSource;
 use super::stream::{Gradient, Wave};
 use super::trace::{PositionRole, Trace};
 use super::unroll::Waves;
@@ -35,11 +37,29 @@ pub(crate) struct Replay<'m> {
     traces: &'m [Trace],
 }
 
-/// The same decoder, fed the mixtures that were drawn where there are any. Rows are then named by their number.
-pub(crate) fn with_mixtures<'m>(decoding: Decode<'m>, stored: Option<&'m StoredMixtures>) -> Decode<'m> {
-    match stored {
-        Some(stored) => Decode { source: stored, ..decoding },
-        None => decoding,
+/// What the rollouts of traces were fed beside tokens: constants of the replay.
+pub(crate) enum StoredMatrix<'t> {
+    Nothing,
+    Mixtures(StoredMixtures<'t>),
+    States(StoredStates<'t>),
+}
+
+impl<'t> StoredMatrix<'t> {
+    /// Of traces that this source drew.
+    pub fn of(source: &dyn LatentSource, traces: &'t [Trace]) -> Self {
+        match source.mixing() {
+            Some(mixing) => StoredStates::of(mixing.end(), traces).map_or(StoredMatrix::Nothing, StoredMatrix::States),
+            None => StoredMixtures::of(traces).map_or(StoredMatrix::Nothing, StoredMatrix::Mixtures),
+        }
+    }
+
+    /// The same decoder, fed what is stored, if anything is. Rows are then named by their number.
+    pub fn fed<'m>(&'m self, decoding: Decode<'m>) -> Decode<'m> {
+        match self {
+            StoredMatrix::Nothing => decoding,
+            StoredMatrix::Mixtures(stored) => Decode { source: stored, ..decoding },
+            StoredMatrix::States(stored) => Decode { source: stored, ..decoding },
+        }
     }
 }
 
@@ -193,8 +213,8 @@ pub fn logprobs(decoding: Decode, traces: &[Trace]) -> Result<Vec<Vec<Option<f64
     let switch = decoding.switch.context("a replay needs the ids of the switch tokens")?;
     let mut rows = sequences(traces, &switch)?;
     rows.iter_mut().enumerate().for_each(|(name, row)| row.row = name);
-    let stored = StoredMixtures::of(traces);
-    let decoding = with_mixtures(decoding, stored.as_ref());
+    let stored = StoredMatrix::of(decoding.source, traces);
+    let decoding = stored.fed(decoding);
     let mut replay = Replay::new(decoding, traces, &rows, Gradient::Through)?;
     let mut out: Vec<Vec<Option<f64>>> = traces.iter().map(|t| vec![None; t.positions.len()]).collect();
     while let Some(wave) = replay.next_wave(&mut Hooks::none())? {

@@ -234,6 +234,7 @@ impl DecodingRow {
             p_swi: decoding.switch.map(|_| p_marker),
             p_exit: None,
             drawn: None,
+            mixed: None,
         };
         self.margins.resize(self.trace.positions.len(), None);
         self.margins.push(lead);
@@ -339,6 +340,7 @@ impl DecodingRow {
             p_swi: None,
             p_exit: None,
             drawn: None,
+            mixed: None,
         };
         self.trace.positions.push(latent);
         self.mode = Mode::Block { block, step: step + 1 };

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{Tensor, activation::softmax};
 use serde::{Deserialize, Serialize};
 
+use super::hybrid::{Hybrid, Mixing};
 use super::sampling::Key;
 use crate::model::{Decoder, Span, heads};
 use crate::ops;
@@ -23,6 +24,11 @@ pub trait LatentSource: Send + Sync {
     /// The token that weighs most in the mixture that is fed at this place, of the logits `[V]` before it; `None` of what is no
     /// mixture.
     fn top(&self, _logits: &[f32], _at: Key) -> Option<u32> {
+        None
+    }
+
+    /// How states are mixed into the tokens of text, where they are.
+    fn mixing(&self) -> Option<&dyn Mixing> {
         None
     }
 
@@ -51,6 +57,8 @@ pub enum Source {
     },
     Projection,
     LatentHead,
+    /// No latents: text whose tokens are mixed with states.
+    Hybrid(Hybrid),
 }
 
 fn whole() -> f64 {
@@ -66,6 +74,9 @@ impl Source {
             ensure!(top_p > 0.0 && top_p <= 1.0, "vocabulary mixture: top_p must be in (0, 1], found {top_p}");
             ensure!(temperature > 0.0, "vocabulary mixture: temperature must be above 0, found {temperature}");
         }
+        if let Source::Hybrid(Hybrid { temperature, .. }) = *self {
+            ensure!(temperature > 0.0, "hybrid: temperature must be above 0, found {temperature}");
+        }
         Ok(())
     }
 }
@@ -80,6 +91,7 @@ impl LatentSource for Source {
             }
             Source::Projection => Projection.inject(h, at, model),
             Source::LatentHead => LatentHead.inject(h, at, model),
+            Source::Hybrid(hybrid) => hybrid.inject(h, at, model),
         }
     }
 
@@ -92,6 +104,7 @@ impl LatentSource for Source {
             }
             Source::Projection => Projection.name(),
             Source::LatentHead => LatentHead.name(),
+            Source::Hybrid(hybrid) => hybrid.name(),
         }
     }
 
@@ -100,8 +113,12 @@ impl LatentSource for Source {
         matches!(self, Source::VocabularyMixture { .. }).then(|| logits.iter().enumerate().fold(0, likelier) as u32)
     }
 
+    fn mixing(&self) -> Option<&dyn Mixing> {
+        if let Source::Hybrid(hybrid) = self { Some(hybrid) } else { None }
+    }
+
     fn stays_on_device(&self) -> bool {
-        !matches!(self, Source::VocabularyMixture { .. })
+        !matches!(self, Source::VocabularyMixture { .. } | Source::Hybrid(_))
     }
 }
 

@@ -1,15 +1,17 @@
 //! The only place where a hidden state becomes an input.
 //!
 //! A [`Stream`] holds a batch of rows in progress: their cache, their last hidden state, their next position.
-//! [`Stream::advance`] feeds each row a piece (at most one latent position, first, then text) in one call of the model;
-//! who chooses the pieces (known rows, a sampler, an experiment) is the caller's business.
+//! [`Stream::advance`] feeds each row a piece (at most one latent position, first, then text) in one call of the model, or, where
+//! states are mixed into text as it is run, in one for each such token; who chooses the pieces (known rows, a sampler, an experiment)
+//! is the caller's business.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use burn::module::Module;
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 
+use super::hybrid::Mixing;
 use super::source::LatentSource;
-use crate::model::{Decoder, HookPoint, Hooks, KvCache, PointKind, Span, Step};
+use crate::model::{Decoder, HookPoint, Hooks, KvCache, PointKind, Span, Step, heads};
 
 /// What happens to the gradient at latent positions and between waves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
@@ -63,6 +65,8 @@ pub(crate) struct Stream<'m> {
     /// Problem or sample of each row.
     rows: Vec<usize>,
     next: Vec<usize>,
+    /// Whether each row still thinks: only there states are mixed into text.
+    thinking: Vec<bool>,
     /// Hidden state at each row's last position, `[B, D]`.
     last: Option<Tensor<2>>,
 }
@@ -72,15 +76,16 @@ pub(super) struct ParkedStream {
     cache: KvCache,
     rows: Vec<usize>,
     next: Vec<usize>,
+    thinking: Vec<bool>,
     last: Option<Tensor<2>>,
 }
 
 impl ParkedStream {
     /// These rows, to be fed by the model that fed them before.
     pub fn go_on<'m>(&self, model: &'m Decoder, source: &'m dyn LatentSource) -> Stream<'m> {
-        let Self { cache, rows, next, last } = self;
-        let (rows, next) = (rows.clone(), next.clone());
-        Stream::begun(model, source, (rows, next), (cache.clone(), last.clone()))
+        let Self { cache, rows, next, thinking, last } = self;
+        let begun = Stream::begun(model, source, (rows.clone(), next.clone()), (cache.clone(), last.clone()));
+        Stream { thinking: thinking.clone(), ..begun }
     }
 }
 
@@ -90,25 +95,34 @@ impl<'m> Stream<'m> {
         &self.next
     }
 
-    /// A stream of [`Gradient::Through`] whose rows have been fed so many positions, with what it would hold then.
+    /// A stream of [`Gradient::Through`] whose rows have been fed so many positions, with what it would hold then. Where states are mixed
+    /// into text, [`Self::remembering`] says which rows still think.
     pub(crate) fn begun(
         model: &'m Decoder,
         source: &'m dyn LatentSource,
         (rows, next): (Vec<usize>, Vec<usize>),
         (cache, last): (KvCache, Option<Tensor<2>>),
     ) -> Self {
-        Self { model, frozen: None, source, gradient: Gradient::Through, cache, rows, next, last }
+        let thinking = vec![true; rows.len()];
+        Self { model, frozen: None, source, gradient: Gradient::Through, cache, rows, next, thinking, last }
+    }
+
+    /// The same, having been fed these tokens, a list a row.
+    pub(super) fn remembering(mut self, fed: &[Piece]) -> Self {
+        self.note(fed);
+        self
     }
 
     pub(super) fn parked(self) -> ParkedStream {
-        let Self { cache, rows, next, last, .. } = self;
-        ParkedStream { cache, rows, next, last }
+        let Self { cache, rows, next, thinking, last, .. } = self;
+        ParkedStream { cache, rows, next, thinking, last }
     }
 
     pub fn new(model: &'m Decoder, source: &'m dyn LatentSource, gradient: Gradient, rows: Vec<usize>) -> Self {
         let frozen = (gradient != Gradient::Through).then(|| model.valid());
         let cache = model.cache(rows.len());
-        Self { model, frozen, source, gradient, cache, next: vec![0; rows.len()], rows, last: None }
+        let (next, thinking) = (vec![0; rows.len()], vec![true; rows.len()]);
+        Self { model, frozen, source, gradient, cache, rows, next, thinking, last: None }
     }
 
     pub fn rows(&self) -> &[usize] {
@@ -129,7 +143,8 @@ impl<'m> Stream<'m> {
     pub fn keep(&self, rows: &[usize]) -> Self {
         let pick = |from: &[usize]| rows.iter().map(|&r| from[r]).collect();
         let last = self.last.as_ref().map(|last| last.clone().select(0, indices(rows, &last.device())));
-        Self { cache: self.cache.keep(rows), rows: pick(&self.rows), next: pick(&self.next), last, ..self.clone() }
+        let (cache, thinking) = (self.cache.keep(rows), rows.iter().map(|&r| self.thinking[r]).collect());
+        Self { cache, rows: pick(&self.rows), next: pick(&self.next), thinking, last, ..self.clone() }
     }
 
     /// These rows under other names: what hooks see.
@@ -152,7 +167,8 @@ impl<'m> Stream<'m> {
         let cache = KvCache::join(&parts.iter().map(|part| &part.cache).collect::<Vec<_>>());
         let rows = parts.iter().flat_map(|part| part.rows.clone()).collect();
         let next = parts.iter().flat_map(|part| part.next.clone()).collect();
-        Ok(Self { cache, rows, next, last: Some(Tensor::cat(last, 0)), ..first.clone() })
+        let thinking = parts.iter().flat_map(|part| part.thinking.clone()).collect();
+        Ok(Self { cache, rows, next, thinking, last: Some(Tensor::cat(last, 0)), ..first.clone() })
     }
 
     /// The last hidden states of a stream that was fed the same pieces.
@@ -213,7 +229,7 @@ impl<'m> Stream<'m> {
         Ok(())
     }
 
-    /// Feeds every row its piece (possibly empty) in one call; returns the hidden states.
+    /// Feeds every row its piece (possibly empty); returns the hidden states.
     ///
     /// # Errors
     /// Nothing to feed, a latent position that is not the first of its piece, a latent before any text, and whatever
@@ -240,9 +256,85 @@ impl<'m> Stream<'m> {
         if any_latent && self.gradient != Gradient::Through {
             return self.advance_frozen(pieces, hooks);
         }
+        if let Some(mixing) = self.source.mixing().filter(|mixing| !mixing.is_known()) {
+            return self.advance_mixed(pieces, mixing, hooks);
+        }
         let wave = self.run(pieces, hooks)?;
         self.remember(&wave, pieces);
         Ok(wave)
+    }
+
+    /// Up to each token that a state is mixed into in turn: the state is that of the token before.
+    fn advance_mixed(&mut self, pieces: &[Piece], mixing: &dyn Mixing, hooks: &mut Hooks) -> Result<Wave> {
+        let mut cuts: Vec<Vec<usize>> = vec![];
+        for mixed in self.mixed(mixing, pieces, 0) {
+            let inner = (1..mixed.len()).filter(|&at| mixed[at]);
+            cuts.push([0].into_iter().chain(inner).chain([mixed.len()]).collect());
+        }
+        let calls = cuts.iter().map(|cuts| cuts.len() - 1).max().unwrap_or(0);
+        let mut waves = vec![];
+        for call in 0..calls {
+            let part = |(piece, cuts): (&Piece, &Vec<usize>)| match cuts.get(call..call + 2) {
+                Some(&[from, until]) => {
+                    Piece { ids: piece.ids[from..until].to_vec(), steps: piece.steps[from..until].to_vec() }
+                }
+                _ => Piece::default(),
+            };
+            let parts: Vec<Piece> = pieces.iter().zip(&cuts).map(part).collect();
+            let wave = self.run(&parts, hooks)?;
+            self.remember(&wave, &parts);
+            waves.push(wave);
+        }
+        let columns = |row: usize| waves.iter().flat_map(|wave| wave.columns[row].clone()).collect();
+        let columns = (0..pieces.len()).map(columns).collect();
+        Ok(Wave { columns, hidden: Tensor::cat(waves.into_iter().map(|wave| wave.hidden).collect(), 1) })
+    }
+
+    /// Where a state is mixed into what is fed, `[B][w]`; rows are at least `width` long.
+    fn mixed(&self, mixing: &dyn Mixing, pieces: &[Piece], width: usize) -> Vec<Vec<bool>> {
+        let of = |(piece, &thinking): (&Piece, &bool)| {
+            let mut thinking = thinking;
+            let mut mixed = |(&id, step): (&u32, &Step)| {
+                let is_text = matches!(step, Step::Text(_));
+                thinking &= !(is_text && id == mixing.end());
+                thinking && is_text
+            };
+            let mut row: Vec<bool> = piece.ids.iter().zip(&piece.steps).map(&mut mixed).collect();
+            row.resize(row.len().max(width), false);
+            row
+        };
+        pieces.iter().zip(&self.thinking).map(of).collect()
+    }
+
+    /// Embeddings `[B, w, D]` with states mixed in where `mixed` says so.
+    fn mix(&self, mixing: &dyn Mixing, x: Tensor<3>, span: &Span, mixed: &[Vec<bool>]) -> Result<Tensor<3>> {
+        let gate = self.model.heads.gate.as_ref();
+        let gate = gate.with_context(|| format!("the source `hybrid` needs a gate that is not in {}", heads::FILE))?;
+        let [b, w, d] = x.dims();
+        let n = if mixing.is_known() { w } else { 1 };
+        let site = Span {
+            rows: span.rows.clone(),
+            positions: span.positions.iter().map(|p| p[..n].to_vec()).collect(),
+            steps: span.steps.iter().map(|s| s[..n].to_vec()).collect(),
+        };
+        let mixed: Vec<Vec<bool>> = mixed.iter().map(|row| row[..n].to_vec()).collect();
+        let e = x.clone().narrow(1, 0, n);
+        let last = self.last.clone().map(|last| last.unsqueeze_dim(1));
+        let states = mixing.states(last, &site, &mixed, self.model)?.cast(e.dtype());
+        let (input, a) = gate.forward(e.clone(), states.clone());
+        mixing.saw(&states, &a, &site, &mixed)?;
+        let mask = Tensor::<2, Bool>::from_data(TensorData::new(mixed.concat(), [b, n]), &e.device());
+        let first = e.mask_where(mask.reshape([b, n, 1]).expand([b, n, d]), input);
+        Ok(if n == w { first } else { Tensor::cat(vec![first, x.narrow(1, n, w - n)], 1) })
+    }
+
+    /// Which rows go on thinking after these pieces.
+    fn note(&mut self, pieces: &[Piece]) {
+        let Some(mixing) = self.source.mixing() else { return };
+        for (thinking, piece) in self.thinking.iter_mut().zip(pieces) {
+            let ends = |(id, step): (&u32, &Step)| matches!(step, Step::Text(_)) && *id == mixing.end();
+            *thinking &= !piece.ids.iter().zip(&piece.steps).any(ends);
+        }
     }
 
     /// Latents first, without gradient; then the text of all rows, with gradient.
@@ -280,6 +372,7 @@ impl<'m> Stream<'m> {
             cache: self.cache.without_autodiff(),
             rows: self.rows.clone(),
             next: self.next.clone(),
+            thinking: self.thinking.clone(),
             last: self.last.clone().map(Tensor::without_autodiff),
         }
     }
@@ -297,6 +390,12 @@ impl<'m> Stream<'m> {
             .map(|(row, &is)| row.iter().enumerate().map(|(i, &id)| if is && i == 0 { 0 } else { id }).collect())
             .collect();
         let mut x = self.model.embed(&lookup)?;
+        if let Some(mixing) = self.source.mixing() {
+            let mixed = self.mixed(mixing, pieces, width);
+            if mixed.iter().flatten().any(|mixed| *mixed) {
+                x = self.mix(mixing, x, &span, &mixed)?;
+            }
+        }
         if latent.contains(&true) {
             let first = self.inject(&span, &latent, x.clone().narrow(1, 0, 1), hooks)?;
             x = if width == 1 { first } else { Tensor::cat(vec![first, x.narrow(1, 1, width - 1)], 1) };
@@ -341,6 +440,7 @@ impl<'m> Stream<'m> {
     }
 
     fn remember(&mut self, wave: &Wave, pieces: &[Piece]) {
+        self.note(pieces);
         let [b, w, d] = wave.hidden.dims();
         let flat = wave.hidden.clone().reshape([b * w, d]);
         let mut from: Vec<usize> = vec![];

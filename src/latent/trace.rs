@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SwitchIds;
 use super::gumbel::Mixture;
+use super::hybrid::MixedInput;
 use super::sequence::Sequence;
 
 /// What a response position is.
@@ -51,6 +52,9 @@ pub struct Position {
     /// The mixture that was drawn for this latent, where one was; `logprob` is then its log-density.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drawn: Option<Mixture>,
+    /// What was mixed into this token when it was fed, in rollouts that mix states into text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixed: Option<MixedInput>,
 }
 
 impl Position {
@@ -73,7 +77,7 @@ impl Position {
 
     /// A `</swi>`.
     pub(super) fn closing(token: u32, kind: PositionRole, logprob: Option<f64>) -> Self {
-        Self { token, kind, logprob, entropy: None, p_swi: None, p_exit: None, drawn: None }
+        Self { token, kind, logprob, entropy: None, p_swi: None, p_exit: None, drawn: None, mixed: None }
     }
 }
 

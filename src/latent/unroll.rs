@@ -62,7 +62,9 @@ impl<'m> Waves<'m> {
         let rows = sequences.iter().map(|s| s.row).collect();
         let (cache, last) = states;
         let cache = if cache.width() == 0 { model.cache(sequences.len()) } else { cache };
-        let stream = Stream::begun(model, source, (rows, fed.clone()), (cache, last));
+        let before = |(s, &n): (&Sequence, &usize)| Piece { ids: s.ids[..n].to_vec(), steps: s.steps[..n].to_vec() };
+        let pieces: Vec<Piece> = sequences.iter().zip(&fed).map(before).collect();
+        let stream = Stream::begun(model, source, (rows, fed.clone()), (cache, last)).remembering(&pieces);
         Self { stream, sequences, cursors: fed, left }
     }
 

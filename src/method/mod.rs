@@ -62,6 +62,7 @@ methods! {
     swireasoning::SwiReasoning,
     soft_thinking::SoftThinking,
     soft_grpo::SoftGrpo,
+    hrpo::Hrpo,
     fixed_embedding::FixedEmbedding,
 }
 

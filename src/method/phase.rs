@@ -6,6 +6,7 @@ use super::objective::Objective;
 use super::schedule::LrSchedule;
 use crate::corpus::{Corpus, Row};
 use crate::latent::Reasoning;
+use crate::model::Decoder;
 use crate::recipe::{Grpo, Recipe, Stage};
 use crate::text::tagging::TaggedLine;
 
@@ -24,10 +25,20 @@ pub enum Work {
     Annotate,
     /// Takes over a checkpoint inside another phase, whose name the recipe says, as it is, and measures it.
     Take { from: &'static str, checkpoint: fn(&Recipe) -> String },
-    /// Decodes another phase's finished checkpoint by another rule: training-free methods.
-    Decode { from: &'static str, reasoning: fn(&Recipe, &Corpus) -> Result<Reasoning> },
+    /// Decodes another phase's finished checkpoint by another rule: training-free methods, and what others start from, with untrained
+    /// heads that `model` adds.
+    Decode {
+        from: &'static str,
+        model: fn(&Recipe, Decoder) -> Result<Decoder>,
+        reasoning: fn(&Recipe, &Corpus) -> Result<Reasoning>,
+    },
     /// GRPO on the checkpoint of the phase named, with these settings of the recipe.
     Grpo { from: &'static str, settings: fn(&Recipe) -> Grpo },
+}
+
+/// Decoded as it is.
+pub(super) fn as_it_is(_: &Recipe, model: Decoder) -> Result<Decoder> {
+    Ok(model)
 }
 
 /// What a declaration may look at.

@@ -51,10 +51,15 @@ impl Phase {
             Work::Annotate => of(Some("base"), &["annotate"], true),
             Work::Take { from, .. } => of(Some(from), &["grpo.from_step", "evaluation"], false),
             Work::Decode { from, .. } => {
-                let own = ["swireasoning", "soft_thinking"].into_iter().find(|name| *name == self.name);
-                let known = own.map(|own| vec![own, "evaluation"]);
+                let known = match self.name {
+                    "swireasoning" => Some(vec!["swireasoning", "evaluation"]),
+                    "soft_thinking" => Some(vec!["soft_thinking", "evaluation"]),
+                    "hrpo_start" => Some(vec!["hrpo.r_min", "hrpo.r_max", "grpo.temperature", "evaluation"]),
+                    _ => None,
+                };
                 Reads { parent: Some(from), own: known, measured_apart: false }
             }
+            Work::Grpo { from, .. } if self.name == "hrpo" => of(Some(from), &["grpo", "hrpo", "evaluation"], false),
             Work::Grpo { from, .. } => {
                 of(Some(from), &["grpo", "soft_thinking.gumbel", "soft_thinking.density", "evaluation"], false)
             }

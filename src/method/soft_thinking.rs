@@ -10,7 +10,7 @@
 use anyhow::{Context as _, Result};
 
 use super::Method;
-use super::phase::{Phase, Work};
+use super::phase::{Phase, Work, as_it_is};
 use super::text_cot::BASE;
 use crate::corpus::Corpus;
 use crate::latent::{Blocks, Reasoning, Source, rules};
@@ -28,7 +28,7 @@ impl Method for SoftThinking {
     }
 
     fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
-        vec![BASE, Phase { name: "soft_thinking", work: Work::Decode { from: "base", reasoning } }]
+        vec![BASE, Phase { name: "soft_thinking", work: Work::Decode { from: "base", model: as_it_is, reasoning } }]
     }
 }
 

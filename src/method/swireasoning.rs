@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 
 use super::Method;
-use super::phase::{Phase, Work};
+use super::phase::{Phase, Work, as_it_is};
 use super::soft_thinking::end_of_thinking;
 use super::text_cot::BASE;
 use crate::corpus::Corpus;
@@ -36,7 +36,7 @@ impl Method for SwiReasoning {
     }
 
     fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
-        vec![BASE, Phase { name: "swireasoning", work: Work::Decode { from: "base", reasoning } }]
+        vec![BASE, Phase { name: "swireasoning", work: Work::Decode { from: "base", model: as_it_is, reasoning } }]
     }
 }
 

@@ -275,6 +275,13 @@ impl Decoder {
         Ok(if scale == 1.0 { rows } else { rows.mul_scalar(scale) })
     }
 
+    /// `Σ p_v E[v]` of weights `[B, L, V]`: `[B, L, D]`, as the first block reads embeddings.
+    pub(crate) fn embed_mixture(&self, p: Tensor<3>) -> Tensor<3> {
+        let mixture = self.embed_tokens.as_head_back(p);
+        let scale = self.config.embed_scale();
+        if scale == 1.0 { mixture } else { mixture.mul_scalar(scale) }
+    }
+
     /// Token ids `[N]` that are on the device, all in the table → what the first block reads of them, `[N, D]`.
     pub(crate) fn embed_on_device(&self, ids: Tensor<1, Int>) -> Result<Tensor<2>> {
         let rows = self.embed_tokens.embedding_on_device(ids)?;

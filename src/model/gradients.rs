@@ -46,6 +46,32 @@ pub fn keep_token_rows(model: &Decoder, grads: &mut GradientsParams, tokens: &[u
     model.visit(&mut KeepRows { names: Names::default(), grads, mask: &mask });
 }
 
+/// Takes the gradients of the parameters whose names begin so out of all.
+pub(crate) fn take(model: &Decoder, grads: &mut GradientsParams, name: &str) -> GradientsParams {
+    let mut visitor = Take { names: Names::default(), grads, name, taken: GradientsParams::new() };
+    model.visit(&mut visitor);
+    visitor.taken
+}
+
+struct Take<'a> {
+    names: Names,
+    grads: &'a mut GradientsParams,
+    name: &'a str,
+    taken: GradientsParams,
+}
+
+impl ModuleVisitor for Take<'_> {
+    follow_names!();
+
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        if self.names.hugging_face().starts_with(self.name)
+            && let Some(grad) = self.grads.remove::<R>(param.id)
+        {
+            self.taken.register(param.id, grad);
+        }
+    }
+}
+
 struct KeepRows<'a> {
     names: Names,
     grads: &'a mut GradientsParams,

@@ -7,7 +7,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use burn::module::{Module, Param};
-use burn::tensor::{Device, Tensor, activation::gelu};
+use burn::tensor::{Device, Tensor, activation};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use safetensors::tensor::TensorView;
 
 use super::checkpoint::{HostTensor, SafetensorsFile, expected_parameters};
@@ -16,6 +18,7 @@ use super::decoder::Decoder;
 use super::linear::Matrix;
 use super::weights::{AUXILIARY, fill_heads, normals};
 use crate::ops::linear;
+use crate::random::fnv1a;
 
 /// Their file in a checkpoint folder; names as [`HeadSizes::parameters`], matrices `[out, in]`.
 pub const FILE: &str = "heads.safetensors";
@@ -52,11 +55,24 @@ pub struct LatentHead {
     pub scale: Param<Tensor<1>>,
 }
 
+/// HRPO's: per dimension, how much of a token's embedding is kept and how much of a state is let in beside it (Yue et al. 2025,
+/// after the recurrence of Griffin, De et al. 2024).
+#[derive(Module, Debug)]
+pub struct Gate {
+    /// r = σ(·) of the embedding: how far `lambda` is felt.
+    pub keep: Affine,
+    /// i = σ(·) of the embedding: how much of the state is let in.
+    pub admit: Affine,
+    /// `[D]`: a = σ(Λ)^(c·r).
+    pub lambda: Param<Tensor<1>>,
+}
+
 /// The heads of a decoder; none by default.
 #[derive(Module, Debug, Default)]
 pub struct Heads {
     pub projection: Option<Projection>,
     pub latent: Option<LatentHead>,
+    pub gate: Option<Gate>,
     /// SIM-CoT's decoder of the model's own shape, or none: it spells out what latents stand for. It is there in training alone, and
     /// in no checkpoint.
     pub auxiliary: Vec<Decoder>,
@@ -67,6 +83,8 @@ pub struct Heads {
 pub struct HeadSizes {
     pub projection: Option<usize>,
     pub latent: Option<usize>,
+    /// As wide as the model.
+    pub gate: bool,
     pub auxiliary: bool,
 }
 
@@ -108,7 +126,7 @@ impl Projection {
 
     /// `[B, L, d_in]` → `[B, L, d_out]`.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
-        self.norm.forward(self.down.forward(gelu(self.up.forward(x))))
+        self.norm.forward(self.down.forward(activation::gelu(self.up.forward(x))))
     }
 }
 
@@ -129,6 +147,41 @@ impl LatentHead {
     }
 }
 
+impl Gate {
+    /// c.
+    const POWER: f64 = 8.0;
+    /// Under the root, so that its slope at a = 1 is finite.
+    const EPS: f64 = 1e-8;
+    /// Standard deviation of new matrices: `initializer_range` of the public code's models.
+    const SPREAD: f64 = 0.02;
+
+    fn zeros(width: usize, device: &Device) -> Self {
+        Self {
+            keep: Affine::zeros(width, width, device),
+            admit: Affine::zeros(width, width, device),
+            lambda: Param::from_tensor(Tensor::zeros([width], device)),
+        }
+    }
+
+    /// Embeddings and states → what is fed, `a ⊙ e + √(1 − a² + ε) ⊙ (i ⊙ h)`, and a; `[B, L, D]` all.
+    pub fn forward(&self, e: Tensor<3>, h: Tensor<3>) -> (Tensor<3>, Tensor<3>) {
+        let r = activation::sigmoid(self.keep.forward(e.clone()));
+        let i = activation::sigmoid(self.admit.forward(e.clone()));
+        let x = self.lambda.val().neg();
+        let softplus = x.clone().clamp_min(0.0) + x.abs().neg().exp().log1p();
+        let u = (r * softplus.unsqueeze()).mul_scalar(Self::POWER);
+        let a = u.clone().neg().exp();
+        // 1 − a² for a = e⁻ᵘ: the difference itself would lose its digits near a = 1, where training begins.
+        let rest = u.tanh() * (a.clone().square() + 1.0);
+        (a.clone() * e + (rest + Self::EPS).sqrt() * (i * h), a)
+    }
+
+    /// The Λ at which a is this where r = 1.
+    fn lambda_of(a: f64) -> f64 {
+        -(a.powf(-1.0 / Self::POWER) - 1.0).ln()
+    }
+}
+
 impl Heads {
     fn zeros(sizes: HeadSizes, config: &ModelConfig, device: &Device) -> Result<Self> {
         let width = config.hidden_size;
@@ -136,6 +189,7 @@ impl Heads {
         Ok(Self {
             projection: sizes.projection.map(|inside| Projection::zeros([width, inside, width], device)),
             latent: sizes.latent.map(|inside| LatentHead::zeros(width, inside, device)),
+            gate: sizes.gate.then(|| Gate::zeros(width, device)),
             auxiliary: auxiliary.into_iter().collect::<Result<_>>()?,
         })
     }
@@ -145,6 +199,7 @@ impl Heads {
         HeadSizes {
             projection: self.projection.as_ref().map(inside),
             latent: self.latent.as_ref().map(|head| inside(&head.body)),
+            gate: self.gate.is_some(),
             auxiliary: !self.auxiliary.is_empty(),
         }
     }
@@ -152,6 +207,8 @@ impl Heads {
 
 /// Name of [`LatentHead::scale`].
 const SCALE: &str = "heads.latent.scale";
+/// Name of [`Gate::lambda`].
+const LAMBDA: &str = "heads.gate.lambda";
 
 impl HeadSizes {
     /// Name and shape of every parameter beside a model of this shape, matrices `[out, in]`.
@@ -172,6 +229,10 @@ impl HeadSizes {
             affine("latent.mean", inside, width);
             affine("latent.log_std", inside, width);
         }
+        if self.gate {
+            affine("gate.keep", width, width);
+            affine("gate.admit", width, width);
+        }
         for &(name, inside, d_out) in &bodies {
             affine(&format!("{name}.up"), width, inside);
             affine(&format!("{name}.down"), inside, d_out);
@@ -180,6 +241,7 @@ impl HeadSizes {
             out.extend(["weight", "bias"].map(|part| (format!("heads.{name}.norm.{part}"), vec![d_out])));
         }
         out.extend(self.latent.map(|_| (SCALE.to_owned(), vec![1])));
+        out.extend(self.gate.then(|| (LAMBDA.to_owned(), vec![width])));
         out
     }
 
@@ -188,6 +250,7 @@ impl HeadSizes {
         Self {
             projection: self.projection.or(others.projection),
             latent: self.latent.or(others.latent),
+            gate: self.gate || others.gate,
             auxiliary: self.auxiliary || others.auxiliary,
         }
     }
@@ -237,6 +300,41 @@ impl Decoder {
         })
     }
 
+    /// With a random gate where it has none yet: at r = 1, a is drawn evenly between these; matrices of standard deviation .02, biases
+    /// zero.
+    ///
+    /// # Errors
+    /// A bound that is not between 0 and 1; a device that cannot hand its data over.
+    pub fn with_new_gate(self, [least, most]: [f64; 2], seed: u64) -> Result<Self> {
+        ensure!(
+            0.0 < least && least <= most && most < 1.0,
+            "a gate begins between two shares of the token above 0 and below 1, found {least} and {most}"
+        );
+        if self.heads.gate.is_some() {
+            return Ok(self);
+        }
+        let sizes = HeadSizes { gate: true, ..self.heads.sizes() };
+        let shapes: BTreeMap<String, Vec<usize>> = sizes.parameters(self.config()).into_iter().collect();
+        let held: BTreeMap<String, HostTensor> = self.export_heads()?.into_iter().collect();
+        self.with_heads(sizes, |name| {
+            if let Some(value) = held.get(name) {
+                return Ok(value.clone());
+            }
+            let shape = shapes.get(name).cloned().unwrap_or_default();
+            let count = shape.iter().product();
+            let data = match shape.as_slice() {
+                [_, _] => normals(count, Gate::SPREAD, seed, name),
+                _ if name == LAMBDA => {
+                    let mut rng = ChaCha8Rng::seed_from_u64(seed ^ fnv1a(name.bytes()));
+                    let mut share = || least + (most - least) * rng.random::<f64>();
+                    (0..count).map(|_| Gate::lambda_of(share()) as f32).collect()
+                }
+                _ => vec![0.0; count],
+            };
+            HostTensor::new(shape, data)
+        })
+    }
+
     /// With the heads that stand beside its weights, if any.
     pub(super) fn with_heads_of(self, folder: &Path) -> Result<Self> {
         let path = folder.join(FILE);
@@ -248,6 +346,7 @@ impl Decoder {
         let sizes = HeadSizes {
             projection: inside("heads.projection.up.weight"),
             latent: inside("heads.latent.body.up.weight"),
+            gate: file.shape(LAMBDA).is_some(),
             auxiliary: false,
         };
         self.with_heads(sizes, |name| file.tensor(name))

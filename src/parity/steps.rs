@@ -1,6 +1,8 @@
 //! One supervised step and one Switch-GRPO loss (`fixtures/make_steps.py`).
 
 use anyhow::{Context, Result, ensure};
+use burn::module::Module;
+use burn::tensor::Device;
 use serde::Deserialize;
 
 use super::latent::{LATENT, rows_of};
@@ -8,15 +10,19 @@ use super::reference::{self, Deviation, get, read, relative};
 use super::{Comparison, Fixtures};
 use crate::guard::read_text;
 use crate::latent::gumbel::Mixture;
+use crate::latent::hybrid::{Hybrid, MixedInput};
 use crate::latent::trace::{Position, PositionRole};
 use crate::latent::{
-    Blocks, Decode, DecodeSettings, End, Gradient, Reasoning, Sampling, Source, SwitchIds, Trace, replay, rules,
+    Blocks, Decode, DecodeSettings, End, Gradient, LatentSource, Reasoning, Sampling, Source, SwitchIds, Trace, replay,
+    rules,
 };
 use crate::method::{CrossEntropy, LrSchedule};
+use crate::model::Decoder;
 use crate::model::gradients::gradients_by_name;
-use crate::recipe::{Compute, Facts, Grpo, Optimizer, ReplayMode};
+use crate::model::heads::HeadSizes;
+use crate::recipe::{Anchor, Compute, Facts, Grpo, Optimizer, ReplayMode};
 use crate::train::advantages::advantages;
-use crate::train::grpo::gradients;
+use crate::train::grpo::{anchor_to, gradients};
 use crate::train::rollouts::{Behaviour, Rollout};
 use crate::train::sft::{self, Sft};
 use crate::train::trainer::Trainer;
@@ -95,6 +101,12 @@ pub struct GrpoRollout {
     /// The mixtures of `soft.json`.
     #[serde(default)]
     drawn: Vec<Option<Mixture>>,
+    /// The states that are mixed into the text of `hrpo.json`.
+    #[serde(default)]
+    states: Vec<Option<Vec<f32>>>,
+    /// The log-probabilities of plain text there.
+    #[serde(default)]
+    anchor: Vec<f64>,
 }
 
 impl GrpoValues {
@@ -127,9 +139,12 @@ impl GrpoRollout {
             p_swi: None,
             p_exit: None,
             drawn: None,
+            mixed: None,
         };
         let mut positions: Vec<Position> = self.tokens.iter().zip(&self.kinds).zip(&self.old).map(position).collect();
         positions.iter_mut().zip(&self.drawn).for_each(|(position, drawn)| position.drawn.clone_from(drawn));
+        let mixed = |state: &Option<Vec<f32>>| state.clone().map(|state| MixedInput { state, token_share: 0.0 });
+        positions.iter_mut().zip(&self.states).for_each(|(position, state)| position.mixed = mixed(state));
         let trace = Trace { problem: self.group, rollout: 0, prompt: self.prompt.clone(), positions, end: End::Stop };
         let terms = Grpo::default().reward.of(Facts::of(&trace, true));
         Rollout { anchor: self.old.clone(), trace, terms, correct: true, advantage: self.advantage }
@@ -138,34 +153,80 @@ impl GrpoRollout {
 
 /// Loss, its terms, gradients, replayed log-probabilities and advantages of a step's rollouts.
 pub fn grpo_step(fixtures: &Fixtures, mode: (&str, ReplayMode), threads: usize) -> Result<Vec<Comparison>> {
-    step_of(fixtures, ("grpo", &Reasoning::default()), mode, threads)
+    let grpo = Grpo { replay: mode.1, ..Grpo::default() };
+    step_of(fixtures, ("grpo", &Reasoning::default()), (mode.0, &grpo), threads)
 }
 
 /// The comparison of [`grpo_step`], of rollouts whose latents are mixtures that were drawn (`fixtures/make_soft.py`).
 pub fn soft_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Comparison>> {
     let rule = rules::SoftThinking { certain: 0.0, patience: 0, temperature: 1.0, limit: 8, end: 0 };
     let reasoning = Reasoning { blocks: Blocks::SoftThinking(rule), ..Reasoning::default() };
-    step_of(fixtures, ("soft", &reasoning), ("full_bptt", ReplayMode::FullBptt), threads)
+    let grpo = Grpo { replay: ReplayMode::FullBptt, ..Grpo::default() };
+    step_of(fixtures, ("soft", &reasoning), ("full_bptt", &grpo), threads)
+}
+
+/// How the rollouts of `hrpo.json` were drawn.
+pub const HYBRID: Hybrid = Hybrid { temperature: 0.7, end: 7 };
+
+/// The tiny model with the gate of `hrpo.safetensors`.
+///
+/// # Errors
+/// Fixtures that cannot be read.
+pub fn gated(fixtures: &Fixtures, device: &Device) -> Result<Decoder> {
+    let references = read(&fixtures.path("steps/hrpo.safetensors"))?;
+    fixtures.tiny("qwen3_tied", device)?.with_heads(HeadSizes { gate: true, ..HeadSizes::default() }, |name| {
+        get(&references, name.trim_start_matches("heads.")).cloned()
+    })
+}
+
+/// The comparison of [`grpo_step`], of rollouts with states mixed into their text, with the gradients of the gate, the anchor of plain
+/// text, and log-probabilities of states that are computed again (`fixtures/make_hrpo.py`).
+pub fn hrpo_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Comparison>> {
+    let reasoning = Reasoning { source: Source::Hybrid(HYBRID), ..Reasoning::text("hrpo") };
+    let grpo = Grpo { replay: ReplayMode::FullBptt, anchor: Anchor::Reference, beta: 5e-3, ..Grpo::default() };
+    step_of(fixtures, ("hrpo", &reasoning), ("full_bptt", &grpo), threads)
 }
 
 fn step_of(
     fixtures: &Fixtures,
     (file, reasoning): (&str, &Reasoning),
-    (mode, replay): (&str, ReplayMode),
+    (mode, grpo): (&str, &Grpo),
     threads: usize,
 ) -> Result<Vec<Comparison>> {
-    let (values, rollouts) = GrpoValues::read_file(fixtures.path(&format!("steps/{file}.json")))?;
+    let (values, mut rollouts) = GrpoValues::read_file(fixtures.path(&format!("steps/{file}.json")))?;
     let references = read(&fixtures.path(&format!("steps/{file}.safetensors")))?;
     let settings = values.decoding();
     let policy = Behaviour { reasoning, switch: IDS, settings: &settings, compute: Compute::F32 };
-    let model = fixtures.tiny("qwen3_tied", &fixtures.device.clone().autodiff())?;
-    let grpo = Grpo { replay, ..Grpo::default() };
-    let (grads, parts) = gradients(&model, policy, &rollouts, &grpo, threads)?;
+    let device = fixtures.device.clone().autodiff();
+    let mixes = reasoning.source.mixing().is_some();
+    let model = if mixes { gated(fixtures, &device)? } else { fixtures.tiny("qwen3_tied", &device)? };
+    let how = match file {
+        "grpo" => "GRPO",
+        "soft" => "SofT-GRPO",
+        _ => "HRPO",
+    };
+    let how = format!("{how} step, {mode}, {threads} thread(s)");
+    let mut more = vec![];
+    if mixes {
+        anchor_to(&model.valid(), policy, &mut rollouts)?;
+        let anchors = values.rollouts.iter().zip(&rollouts).flat_map(|(theirs, ours)| {
+            theirs.anchor.iter().zip(&ours.anchor).map(|(theirs, ours)| scalar(ours.unwrap_or(f64::NAN), *theirs, 1.0))
+        });
+        more.push(Comparison::new(
+            format!("{how}: log-probabilities of plain text"),
+            1e-5,
+            anchors.collect::<Vec<_>>(),
+        ));
+        let mut fresh = rollouts.clone();
+        fresh.iter_mut().flat_map(|r| &mut r.trace.positions).for_each(|position| position.mixed = None);
+        let again = replayed(&values, &fresh, &model, policy)?;
+        more.push(Comparison::new(format!("{how}: log-probabilities through states of its own"), 1e-5, again));
+    }
+    let (grads, parts) = gradients(&model, policy, &rollouts, grpo, threads)?;
     ensure!(parts.tokens == values.n_tok, "{mode}: {} tokens, the reference has {}", parts.tokens, values.n_tok);
     let terms = [(parts.loss, values.loss), (parts.surrogate, values.surrogate), (parts.kl, values.kl)];
     let found = reference::gradients(&gradients_by_name(&model, &grads)?, &references, mode)?;
-    let how = format!("{} step, {mode}, {threads} thread(s)", if file == "grpo" { "GRPO" } else { "SofT-GRPO" });
-    Ok(vec![
+    more.extend([
         Comparison::new(format!("{how}: loss and its terms"), 1e-5, terms.map(|(a, b)| scalar(a, b, 1.0))),
         Comparison::new(format!("{how}: gradients"), 1e-4, found),
         Comparison::new(
@@ -174,15 +235,11 @@ fn step_of(
             replayed(&values, &rollouts, &model, policy)?,
         ),
         Comparison::new(format!("{how}: advantages"), 1e-9, advantages_of(&values)?),
-    ])
+    ]);
+    Ok(more)
 }
 
-fn replayed(
-    values: &GrpoValues,
-    rollouts: &[Rollout],
-    model: &crate::model::Decoder,
-    policy: Behaviour,
-) -> Result<Vec<Deviation>> {
+fn replayed(values: &GrpoValues, rollouts: &[Rollout], model: &Decoder, policy: Behaviour) -> Result<Vec<Deviation>> {
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
     let (source, controller) = (&policy.reasoning.source, &policy.reasoning.blocks);
     let decoding =

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ranges::Range::{Count, Each, NotNegative, Positive, PositiveOrInfinite, PositiveShare, Share, Typed};
+use super::ranges::Range::{
+    BelowOne, Count, Each, NotNegative, Positive, PositiveOrInfinite, PositiveShare, Share, Typed,
+};
 use super::ranges::{BATCH, POSITIONS, STEPS, WIDTH};
 use super::supervised::Stage;
 use crate::latent::Gradient;
@@ -198,5 +200,21 @@ settings! {
         pub gumbel: f64 = 0.1 => NotNegative,
         /// `soft_grpo`'s log-density of a mixture: `mean`, the public code's, or `sum`, the equation's.
         pub density: Density = Density::Mean => Typed,
+    }
+}
+
+settings! {
+    /// HRPO (Yue et al. 2025): text whose tokens a gate mixes with states, trained by GRPO from the checkpoint of `base`. Steps, group,
+    /// rate, temperature and reward are those of `grpo`.
+    pub struct Hrpo {
+        /// a, the share of the token's own embedding, begins between these where r = 1, and at their roots where r is ½, as it is at first.
+        pub r_min: f64 = 0.99 => BelowOne,
+        pub r_max: f64 = 0.999 => BelowOne,
+        /// Learning rate of the gate's matrices and biases.
+        pub gate_rate: f64 = 1e-4 => Positive,
+        /// Learning rate of the gate's Λ.
+        pub lambda_rate: f64 = 1e-3 => Positive,
+        /// Weight of the KL term against the text model that it starts from; instead of `grpo.beta`.
+        pub beta: f64 = 5e-3 => NotNegative,
     }
 }

@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Compute, Recipe, ReplayMode, ranges};
+use super::{Compute, Hrpo, Recipe, ReplayMode, ranges};
 use crate::latent::reasoning::MOST_LATENTS;
 
 /// More problems than anyone has, and few enough to be held.
@@ -59,6 +59,11 @@ impl Recipe {
         }
         self.check_optimizer()?;
         ensure!(!self.colar.factors.is_empty(), "colar.factors must name numbers of tokens, found none");
+        let Hrpo { r_min, r_max, .. } = self.hrpo;
+        ensure!(
+            0.0 < r_min && r_min <= r_max,
+            "hrpo.r_min must be above 0 and at most hrpo.r_max = {r_max}, found {r_min}"
+        );
         self.check_methods()?;
         self.check_unused()?;
         self.check_latents()

@@ -67,6 +67,9 @@ settings! {
         /// `soft_thinking.density`.
         #[serde(skip)]
         pub density: Density = Density::Mean,
+        /// Learning rates of parameters whose names begin so, instead of `learning_rate` (`hrpo`).
+        #[serde(skip)]
+        pub own_rates: Vec<(&'static str, f64)> = vec![],
         /// Adds `log(1 − p_exit)` for each choice to stay in a block.
         pub continue_term: bool = false => Typed,
         /// Rollouts with more positions are dropped from their group.

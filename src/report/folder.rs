@@ -20,7 +20,7 @@ use crate::stats::Estimate;
 use crate::store::{FlatRow, read, read_carried, read_flat};
 
 /// Phases of a run in the order they are trained; other checkpoints follow by name.
-const ORDER: [&str; 22] = [
+const ORDER: [&str; 24] = [
     "base",
     "text_cot_grpo",
     "boundary",
@@ -43,6 +43,8 @@ const ORDER: [&str; 22] = [
     "swireasoning",
     "soft_thinking",
     "soft_grpo",
+    "hrpo_start",
+    "hrpo",
 ];
 
 /// Where a checkpoint comes in the order of training.

@@ -91,6 +91,11 @@ const DISTRIBUTIONS: &[Column] = &[
     ("offset", "positions", "from the annotated <swi>; 0 is the position that predicts it"),
     ("in_block", "count", "of the positions, those inside a latent block"),
     ("entropy", "nats", "of the next-token distribution"),
+    (
+        "token_share",
+        "share",
+        "mean a of HRPO's gate over the tokens that a state was mixed into: what is left of their own embedding",
+    ),
     ("logprob", "nats", "log-probability of what was drawn"),
     ("p_swi", "probability", "of <swi> as the next token"),
     ("p_exit", "probability", "of </swi> as the next token"),

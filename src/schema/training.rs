@@ -46,6 +46,8 @@ pub(crate) struct GrpoStepRow {
     pub visible_tokens: Option<f64>,
     pub truncated: Option<f64>,
     pub entropy: Option<f64>,
+    /// Mean a of the gate over the tokens that states were mixed into; of `hrpo` alone.
+    pub token_share: Option<f64>,
     pub groups: usize,
     pub skipped_groups: usize,
     pub dropped_rollouts: usize,

@@ -12,10 +12,9 @@ use super::dropout::Masks;
 use super::rollouts::{Behaviour, Rollout, RolloutBatch, guarded, is_out_of_memory};
 use super::shards;
 use super::trainer::Trainer;
-use crate::latent::gumbel::StoredMixtures;
-use crate::latent::replay::{self, Replay};
+use crate::latent::replay::{self, Replay, StoredMatrix};
 use crate::latent::segments::{Segment, Segments};
-use crate::latent::{Gradient, Trace};
+use crate::latent::{Gradient, HiddenState, Trace};
 use crate::model::{Decoder, Hooks, gradients};
 use crate::parallel;
 use crate::progress::say;
@@ -147,8 +146,9 @@ fn shard_gradients(
         rollouts: traces.iter().map(|t| (t.problem, t.rollout)).collect(),
     };
     let mut hooks = masks.hooks(model)?;
-    let stored = StoredMixtures::of(&traces);
-    let decoding = replay::with_mixtures(behaviour.of(model), stored.as_ref());
+    let decoding = behaviour.of(model);
+    let stored = StoredMatrix::of(decoding.source, &traces);
+    let decoding = stored.fed(decoding);
     let (mut sums, mut grads) = (LossParts::default(), GradientsParams::default());
     // Summed as they come: keeping one set a wave or segment would make memory grow with them.
     let mut add = |gradients| shards::add_gradients(model, &mut grads, GradientsParams::from_grads(gradients, model));
@@ -291,10 +291,14 @@ fn stay_loss(
     })
 }
 
-/// Fills the KL anchor of every rollout from a reference model, which has no dropout.
+/// Fills the KL anchor of every rollout from a reference model, which has no dropout and reads text as text: no state is mixed in.
 pub(crate) fn anchor_to(reference: &Decoder, behaviour: Behaviour, rollouts: &mut [Rollout]) -> Result<()> {
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
-    let logprobs = replay::logprobs(behaviour.of(reference), &traces)?;
+    let mut decoding = behaviour.of(reference);
+    if decoding.source.mixing().is_some() {
+        decoding.source = &HiddenState;
+    }
+    let logprobs = replay::logprobs(decoding, &traces)?;
     for (rollout, anchor) in rollouts.iter_mut().zip(logprobs) {
         rollout.anchor = anchor;
     }

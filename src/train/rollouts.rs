@@ -10,6 +10,7 @@ use super::advantages::advantages;
 use super::dropout::Masks;
 use crate::corpus::Corpus;
 use crate::latent::gumbel::{GumbelMixture, Noise};
+use crate::latent::hybrid::MixMemory;
 use crate::latent::{
     Decode, DecodeSettings, End, Reasoning, Request, Sampling, Source, SwitchIds, Switching, Trace, decode,
     decode_named,
@@ -221,6 +222,12 @@ fn roll_out(model: &Decoder, rollouts: &[Request], grpo: &Grpo, behaviour: Behav
         let rows = rollouts.iter().map(|r| (r.problem, r.rollout)).collect();
         let noise = Noise { top_k, top_p, temperature, gumbel: grpo.gumbel, density: grpo.density };
         let source = GumbelMixture::new(noise, seed, rows)?;
+        let mut traces = roll_out_named(Decode { source: &source, ..decoding }, rollouts, grpo)?;
+        source.remember_in(&mut traces);
+        return Ok(traces);
+    }
+    if let Source::Hybrid(hybrid) = behaviour.reasoning.source {
+        let source = MixMemory::new(hybrid);
         let mut traces = roll_out_named(Decode { source: &source, ..decoding }, rollouts, grpo)?;
         source.remember_in(&mut traces);
         return Ok(traces);

@@ -26,6 +26,8 @@ pub struct Trainer {
     pub compute: Compute,
     /// The tokens whose rows of embedding table and head are learnt; `None`: whatever the model has unfrozen.
     pub token_rows: Option<Vec<u32>>,
+    /// Learning rates of parameters whose names begin so, instead of the step's.
+    pub own_rates: Vec<(&'static str, f64)>,
     /// The processes that train it together: each with the same weights, on its own part of every batch.
     pub world: World,
     /// How training has gone so far: part of its saved state.
@@ -48,6 +50,7 @@ impl Trainer {
             settings: settings.clone(),
             compute: settings.dtype,
             token_rows: None,
+            own_rates: vec![],
             world: World::ALONE,
             health: Health::default(),
         }
@@ -78,9 +81,13 @@ impl Trainer {
             return Ok(norm);
         }
         self.health.in_a_row = 0;
-        // The optimiser takes the model by value.
-        let model = self.model.clone();
-        self.model = self.optimizer.step(lr, model, grads);
+        let apart: Vec<_> =
+            self.own_rates.iter().map(|(name, rate)| (*rate, gradients::take(&self.model, &mut grads, name))).collect();
+        for (rate, grads) in apart.into_iter().chain([(lr, grads)]) {
+            // The optimiser takes the model by value. What has no gradient it leaves alone.
+            let model = self.model.clone();
+            self.model = self.optimizer.step(rate, model, grads);
+        }
         Ok(norm)
     }
 

@@ -163,6 +163,7 @@ mod tests {
             p_swi: None,
             p_exit: None,
             drawn: None,
+            mixed: None,
         };
         Trace { problem: 0, rollout: 0, prompt: vec![], positions: kinds.map(position).collect(), end: End::Stop }
     }

@@ -23,7 +23,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 const METHODS: [(&str, &[&str]); 2] = [
     (
         "Reasoning in text, in part or first",
-        &["base", "text_cot_grpo", "sft", "grpo", "swireasoning", "soft_thinking", "soft_grpo"],
+        &["base", "text_cot_grpo", "sft", "grpo", "swireasoning", "soft_thinking", "soft_grpo", "hrpo"],
     ),
     ("Reasoning not in text", &["no_cot", "icot", "pause", "coconut", "simcot", "codi", "colar", "fixed_embedding"]),
 ];

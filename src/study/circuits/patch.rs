@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use burn::tensor::Tensor;
 
 use super::readout::logits;
-use crate::latent::{Gradient, Piece, Sequence, Stream};
+use crate::latent::{Gradient, LatentSource, Piece, Sequence, Stream};
 use crate::model::config::ModelConfig;
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Trunk};
@@ -154,7 +154,9 @@ pub fn leads(study: &Study, row: &Sequence, patches: &[Patch], says: [u32; 2]) -
     let (model, end) = (&study.model, row.ids.len());
     // With windows or caps a shared beginning is off by more than rounding, for a reason that is not known: all is run.
     let extras = &model.config().extras;
-    let shared = extras.sliding.is_none() && extras.attention_cap.is_none() && extras.logit_cap.is_none();
+    // States that are mixed into text pass a patch on: all is run there too.
+    let mixes = study.reasoning.source.mixing().is_some();
+    let shared = !mixes && extras.sliding.is_none() && extras.attention_cap.is_none() && extras.logit_cap.is_none();
     let trunk = shared.then(|| trunk(study, row)).transpose()?;
     let first = |i: &usize| patches[*i].values.iter().map(|(position, _)| *position).min().unwrap_or(end - 1);
     let start =

@@ -17,7 +17,7 @@ use crate::train::state::{PhaseFolder, TrainingHistory};
 
 /// A phase that takes over a checkpoint inside another: measured like any other.
 pub(super) fn take(run: &Run, phase: &str, from: &str, checkpoint: &str) -> Result<PhaseResult> {
-    again(run, phase, from, checkpoint, |source| source.reasoning(checkpoint))
+    again(run, phase, from, checkpoint, Ok, |source| source.reasoning(checkpoint))
 }
 
 /// A phase that decodes another's finished checkpoint by a rule of its own.
@@ -25,9 +25,10 @@ pub(super) fn decode(
     run: &Run,
     phase: &str,
     from: &str,
-    reasoning: fn(&Recipe, &Corpus) -> Result<Reasoning>,
+    (model, reasoning): (fn(&Recipe, Decoder) -> Result<Decoder>, fn(&Recipe, &Corpus) -> Result<Reasoning>),
 ) -> Result<PhaseResult> {
-    again(run, phase, from, "checkpoint", |_| reasoning(&run.recipe, &run.corpus))
+    let begun = |of_source| model(&run.recipe, of_source);
+    again(run, phase, from, "checkpoint", begun, |_| reasoning(&run.recipe, &run.corpus))
 }
 
 /// Weights `name` of the phase `from`, measured as this phase.
@@ -36,6 +37,7 @@ fn again(
     phase: &str,
     from: &str,
     name: &str,
+    begun: impl Fn(Decoder) -> Result<Decoder>,
     reasoning: impl Fn(&PhaseFolder) -> Result<Reasoning>,
 ) -> Result<PhaseResult> {
     let folder = PhaseFolder::open(run.path(), phase)?;
@@ -47,6 +49,7 @@ fn again(
     let (model, start) = run.start(Some((&source, name)))?;
     let model =
         if run.recipe.lora.as_ref().is_some_and(Lora::trains_tables) { model.with_float_tables()? } else { model };
+    let model = begun(model)?;
     let result = run.measure(&folder, phase, (&model, &start), &reasoning(&source)?, source.trained(name)?)?;
     run.finish(&folder, &result)?;
     Ok(result)

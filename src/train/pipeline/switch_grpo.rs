@@ -40,6 +40,7 @@ pub(super) fn run(
     })?;
     let reference = (settings.anchor == Anchor::Reference).then(|| run.recipe.optimizer.dtype.apply(model.clone()));
     let mut trainer = run.trainer(model)?;
+    trainer.own_rates.clone_from(&settings.own_rates);
     let world = trainer.world;
     let from = folder.restore(&mut trainer)?;
     let batches = Batches::new(vec![0; run.corpus.train.len()], settings.questions, run.recipe.seed, phase);
@@ -240,6 +241,7 @@ fn row(
         latent_calls: mean(&|(t, _, _)| t.latent_calls() as f64),
         visible_tokens: mean(&|(t, _, _)| t.visible_tokens() as f64),
         truncated: mean(&|(t, _, _)| yes(t.truncated())),
+        token_share: token_share(&sampled.all),
         entropy: (!entropies.is_empty()).then(|| entropies.iter().sum::<f64>() / entropies.len() as f64),
         groups: sampled.groups,
         skipped_groups: sampled.skipped_groups,
@@ -260,6 +262,14 @@ fn row(
         skipped: 0,
         seconds: 0.0,
     }
+}
+
+/// Mean share of their own embeddings in the tokens that states were mixed into; `None` where there are none.
+fn token_share(all: &[(Trace, Terms, bool)]) -> Option<f64> {
+    let positions = all.iter().flat_map(|(trace, _, _)| &trace.positions);
+    let shares: Vec<f64> =
+        positions.filter_map(|p| p.mixed.as_ref()).map(|mixed| f64::from(mixed.token_share)).collect();
+    (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
 }
 
 /// The checkpoint before and after RL on the same problems: gained, lost, exact McNemar.

@@ -1,0 +1,228 @@
+//! Text whose tokens are mixed with states (HRPO, Yue et al. 2025, arXiv:2505.18454). While the model thinks, what is fed at a token
+//! that it drew is `a ⊙ e + √(1 − a² + ε) ⊙ (i ⊙ h)`: e is the token's embedding, a and i are the model's
+//! [`Gate`](crate::model::heads::Gate) of e, and h is what the model expected there,
+//!
+//! `h = Σ p_v E[v] / ‖p‖₂`, `p = softmax(logits / τ)` of the logits before the token.
+//!
+//! Such positions are text: they are drawn, read and graded as text. The token that ends thinking and all behind it are fed as they
+//! are, and so is the prompt. Who mixes is the [`Stream`](super::Stream), so that every program that feeds a row does. Hooks see what
+//! is fed as `hook_embed`; no `latent.*` hook fires.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use anyhow::{Context, Result, bail, ensure};
+use burn::tensor::{Tensor, TensorData, activation::softmax};
+use serde::{Deserialize, Serialize};
+
+use super::source::LatentSource;
+use super::trace::Trace;
+use crate::model::{Decoder, Span};
+
+/// Where the states that are mixed into text come from.
+pub trait Mixing: Send + Sync {
+    /// From this token on nothing of a response is mixed.
+    fn end(&self) -> u32;
+
+    /// Whether the states depend on nothing that is run, so that a row can be fed at once.
+    fn is_known(&self) -> bool {
+        false
+    }
+
+    /// States for these positions, `[B, L, D]`, of the model's states before them, `[B, 1, D]`. L is 1 where they are not known.
+    /// `mixed` says at which positions they are used, `[B][L]`.
+    ///
+    /// # Errors
+    /// A position without a state.
+    fn states(&self, last: Option<Tensor<3>>, at: &Span, mixed: &[Vec<bool>], model: &Decoder) -> Result<Tensor<3>>;
+
+    /// Is shown the states that were used and the gate's a, `[B, L, D]` both.
+    ///
+    /// # Errors
+    /// A device that cannot hand them over.
+    fn saw(&self, _states: &Tensor<3>, _a: &Tensor<3>, _at: &Span, _mixed: &[Vec<bool>]) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// What was mixed into a token that was fed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MixedInput {
+    /// h, `[D]`.
+    pub state: Vec<f32>,
+    /// Mean of a over the dimensions: the share of the token's own embedding.
+    pub token_share: f32,
+}
+
+/// States of the model that is run, as it is run.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Hybrid {
+    /// τ: of the distribution whose mean embedding the state is.
+    pub temperature: f64,
+    /// The token that ends thinking.
+    pub end: u32,
+}
+
+impl Mixing for Hybrid {
+    fn end(&self) -> u32 {
+        self.end
+    }
+
+    fn states(&self, last: Option<Tensor<3>>, _at: &Span, _mixed: &[Vec<bool>], model: &Decoder) -> Result<Tensor<3>> {
+        let last = last.context("a response before any prompt: there is no state to mix")?;
+        let p = softmax(model.unembed(last).div_scalar(self.temperature), 2);
+        let norm = p.clone().square().sum_dim(2).sqrt();
+        Ok(model.embed_mixture(p) / norm)
+    }
+}
+
+/// Where text is mixed there are no latents.
+fn no_latents() -> Result<Tensor<3>> {
+    bail!("this checkpoint has no latent positions: states are mixed into its text (`hybrid` in reasoning.json)")
+}
+
+impl LatentSource for Hybrid {
+    fn inject(&self, _h: Tensor<3>, _at: &Span, _model: &Decoder) -> Result<Tensor<3>> {
+        no_latents()
+    }
+
+    fn name(&self) -> String {
+        format!("hybrid({})", self.temperature)
+    }
+
+    fn mixing(&self) -> Option<&dyn Mixing> {
+        Some(self)
+    }
+}
+
+/// [`Hybrid`] that remembers what it mixed, by the names of the rows.
+pub(crate) struct MixMemory {
+    hybrid: Hybrid,
+    mixed: Mutex<HashMap<(usize, usize), MixedInput>>,
+}
+
+impl MixMemory {
+    pub fn new(hybrid: Hybrid) -> Self {
+        Self { hybrid, mixed: Mutex::default() }
+    }
+
+    /// Writes what was mixed into the traces of the decode, the `i`-th being the row named `i`.
+    pub fn remember_in(&self, traces: &mut [Trace]) {
+        let mut mixed = self.mixed.lock().unwrap_or_else(PoisonError::into_inner);
+        for (row, trace) in traces.iter_mut().enumerate() {
+            let before = trace.prompt.len();
+            for (at, position) in trace.positions.iter_mut().enumerate() {
+                position.mixed = mixed.remove(&(row, before + at));
+            }
+        }
+    }
+}
+
+impl Mixing for MixMemory {
+    fn end(&self) -> u32 {
+        self.hybrid.end
+    }
+
+    fn states(&self, last: Option<Tensor<3>>, at: &Span, mixed: &[Vec<bool>], model: &Decoder) -> Result<Tensor<3>> {
+        self.hybrid.states(last, at, mixed, model)
+    }
+
+    fn saw(&self, states: &Tensor<3>, a: &Tensor<3>, at: &Span, mixed: &[Vec<bool>]) -> Result<()> {
+        let [_, l, d] = states.dims();
+        let host = |x: Tensor<3>| x.try_into_vec_as::<f32>().context("reading what is mixed into text");
+        let (states, shares) = (host(states.clone())?, host(a.clone().mean_dim(2))?);
+        let mut kept = self.mixed.lock().unwrap_or_else(PoisonError::into_inner);
+        for (row, mixed) in mixed.iter().enumerate() {
+            for (column, _) in mixed.iter().enumerate().filter(|(_, mixed)| **mixed) {
+                let flat = row * l + column;
+                let state = states[flat * d..(flat + 1) * d].to_vec();
+                let place = (at.rows[row], at.positions[row][column]);
+                kept.insert(place, MixedInput { state, token_share: shares[flat] });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LatentSource for MixMemory {
+    fn inject(&self, _h: Tensor<3>, _at: &Span, _model: &Decoder) -> Result<Tensor<3>> {
+        no_latents()
+    }
+
+    fn name(&self) -> String {
+        self.hybrid.name()
+    }
+
+    fn mixing(&self) -> Option<&dyn Mixing> {
+        Some(self)
+    }
+}
+
+/// The states of traces, mixed in again as constants: rows are named by their number.
+pub(crate) struct StoredStates<'t> {
+    end: u32,
+    by_place: HashMap<(usize, usize), &'t [f32]>,
+    /// Positions of each row.
+    lengths: Vec<usize>,
+}
+
+impl<'t> StoredStates<'t> {
+    /// `None` where the traces hold no states.
+    pub fn of(end: u32, traces: &'t [Trace]) -> Option<Self> {
+        let mut by_place = HashMap::new();
+        for (row, trace) in traces.iter().enumerate() {
+            for (at, position) in trace.positions.iter().enumerate() {
+                if let Some(mixed) = &position.mixed {
+                    by_place.insert((row, trace.prompt.len() + at), mixed.state.as_slice());
+                }
+            }
+        }
+        let lengths = traces.iter().map(Trace::length).collect();
+        (!by_place.is_empty()).then_some(Self { end, by_place, lengths })
+    }
+}
+
+impl Mixing for StoredStates<'_> {
+    fn end(&self) -> u32 {
+        self.end
+    }
+
+    fn is_known(&self) -> bool {
+        true
+    }
+
+    fn states(&self, _last: Option<Tensor<3>>, at: &Span, mixed: &[Vec<bool>], model: &Decoder) -> Result<Tensor<3>> {
+        let (l, d) = (mixed.first().map_or(0, Vec::len), model.config().hidden_size);
+        let mut states = vec![0.0_f32; mixed.len() * l * d];
+        for (row, mixed) in mixed.iter().enumerate() {
+            for (column, _) in mixed.iter().enumerate().filter(|(_, mixed)| **mixed) {
+                let (name, position) = (at.rows[row], at.positions[row][column]);
+                let Some(state) = self.by_place.get(&(name, position)) else {
+                    // The last token of a row was never fed, and nothing is decided after it.
+                    let is_last = self.lengths.get(name).is_some_and(|length| position + 1 == *length);
+                    ensure!(is_last, "row {name}: no state was mixed in at position {position}");
+                    continue;
+                };
+                ensure!(state.len() == d, "row {name}: a state of width {}, the model has {d}", state.len());
+                let from = (row * l + column) * d;
+                states[from..from + d].copy_from_slice(state);
+            }
+        }
+        Ok(Tensor::from_data(TensorData::new(states, [mixed.len(), l, d]), &model.device()))
+    }
+}
+
+impl LatentSource for StoredStates<'_> {
+    fn inject(&self, _h: Tensor<3>, _at: &Span, _model: &Decoder) -> Result<Tensor<3>> {
+        no_latents()
+    }
+
+    fn name(&self) -> String {
+        "stored_states".into()
+    }
+
+    fn mixing(&self) -> Option<&dyn Mixing> {
+        Some(self)
+    }
+}

@@ -1,0 +1,82 @@
+//! HRPO (Yue et al. 2025, arXiv:2505.18454): the text checkpoint, whose drawn tokens are mixed with states while it thinks
+//! (`latent::hybrid`), trained by GRPO. A gate of its own begins near the token alone and learns how much of the state to let in.
+//!
+//! As in the public code (Yueeeeeeee/HRPO): every response token up to the one that ends thinking is mixed, the first with the state
+//! that the prompt leaves; the distribution behind a state has the temperature of the rollouts, in greedy decoding too; in the replay
+//! states are the constants that they were in the rollout, while embeddings and gate have a gradient; one step of the optimiser for
+//! each batch of rollouts; gate and Λ have learning rates of their own; the KL term (k3) is against the model that it started from, which
+//! reads the response as plain text; W from N(0, .02²), biases zero, Λ so that a is uniform in [r_min, r_max] where r = 1.
+//!
+//! It differs in this:
+//! - Thinking ends at a token (`</think>`, `####` or `#`, whichever the vocabulary has; theirs: at the text `####`, which several tokens
+//!   may spell).
+//! - States are of the softmax over the whole vocabulary; `<swi>`, `</swi>` and `<latent>`, which text never draws, are in it.
+//! - 1 − a² is computed without cancellation; the value is the same.
+//! - The loss is GRPO's as everywhere here: a mean over the tokens of all rollouts (theirs: over each response, then over responses),
+//!   log-probabilities at the temperature of the rollouts (theirs: at 1), the KL term weighted with π/old, which is 1 in value at the one
+//!   step and gives its gradient the right direction; a ratio that is clipped, which at the one step it never is; groups without
+//!   variance are left out; the deviation's floor is `grpo.std_floor` (theirs: 1e-4 added).
+//! - The reward is `[grpo.reward]` (theirs: 1 where the answer is right and `####` stands once).
+//! - All weights are trained where the recipe has no `[lora]` (theirs: LoRA of rank 32 and α 64 on all projections, embeddings frozen).
+//! - AdamW in f32, constant rates (theirs: 8 bits, cosine with a tenth of warm-up, β 0.9 and .99, decay .1, clip .1). Group, rate and
+//!   temperature are the recipe's (theirs: 4, 5e-6 and .5).
+
+use anyhow::Result;
+
+use super::Method;
+use super::phase::{Phase, Work};
+use super::soft_thinking::end_of_thinking;
+use super::text_cot::BASE;
+use crate::corpus::Corpus;
+use crate::latent::hybrid::Hybrid;
+use crate::latent::{Reasoning, Source};
+use crate::model::Decoder;
+use crate::recipe::{self, Anchor, Grpo, Recipe, ReplayMode};
+
+pub struct Hrpo;
+
+impl Method for Hrpo {
+    fn name(&self) -> &'static str {
+        "hrpo"
+    }
+
+    fn about(&self) -> &'static str {
+        "text whose tokens a gate mixes with states while it thinks, by GRPO (Yue et al. 2025)"
+    }
+
+    fn phases(&self, recipe: &Recipe) -> Vec<Phase> {
+        let start = Work::Decode { from: "base", model: gated, reasoning };
+        let mut phases = vec![BASE, Phase { name: "hrpo_start", work: start }];
+        if recipe.grpo.steps > 0 {
+            phases.push(Phase { name: "hrpo", work: Work::Grpo { from: "hrpo_start", settings } });
+        }
+        phases
+    }
+}
+
+fn gated(recipe: &Recipe, model: Decoder) -> Result<Decoder> {
+    let recipe::Hrpo { r_min, r_max, .. } = recipe.hrpo;
+    model.with_new_gate([r_min, r_max], recipe.seed)
+}
+
+fn reasoning(recipe: &Recipe, corpus: &Corpus) -> Result<Reasoning> {
+    let hybrid = Hybrid { temperature: recipe.grpo.temperature, end: end_of_thinking(corpus)? };
+    Ok(Reasoning { source: Source::Hybrid(hybrid), ..Reasoning::text("hrpo") })
+}
+
+fn settings(recipe: &Recipe) -> Grpo {
+    let recipe::Hrpo { gate_rate, lambda_rate, beta, .. } = recipe.hrpo;
+    Grpo {
+        anchor: Anchor::Reference,
+        beta,
+        inner_epochs: 1,
+        replay: ReplayMode::FullBptt,
+        cosine_every: 0,
+        own_rates: vec![
+            ("heads.gate.keep.", gate_rate),
+            ("heads.gate.admit.", gate_rate),
+            ("heads.gate.lambda", lambda_rate),
+        ],
+        ..recipe.grpo.clone()
+    }
+}
