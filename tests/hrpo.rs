@@ -79,7 +79,7 @@ fn settings(temperature: f64) -> DecodeSettings {
 
 fn requests() -> Vec<Request> {
     let prompt = |problem: usize| (0..3 + problem as u32 % 4).map(|i| (11 * i + 5 * problem as u32) % 90).collect();
-    (0..6).map(|problem| Request { problem, prompt: prompt(problem), rollout: 0 }).collect()
+    (0..6).map(|problem| Request { problem, prompt: prompt(problem), rollout: 0, limit: None }).collect()
 }
 
 fn how<'a>(model: &'a Decoder, source: &'a dyn LatentSource, settings: &'a DecodeSettings) -> Decode<'a> {

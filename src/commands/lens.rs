@@ -92,7 +92,7 @@ pub struct PatternArgs {
 }
 
 /// A text that has been run.
-struct Ran<T> {
+struct TextRun<T> {
     tokens: Vec<String>,
     row: Sequence,
     found: T,
@@ -104,7 +104,7 @@ impl TextArgs {
         &self,
         fits: impl Fn(&Sequence) -> Result<()> + Send + Sync,
         work: impl Fn(&Loaded, &Sequence, Hooks) -> Result<T> + Send + Sync,
-    ) -> Result<Ran<T>> {
+    ) -> Result<TextRun<T>> {
         self.machine.compute(|machine| {
             let opened = self.model.open()?;
             let ids = row_ids(&opened, self.prompt.as_deref(), self.ids.as_deref())?;
@@ -123,7 +123,7 @@ impl TextArgs {
                 |hooks| work(&loaded, &row, hooks),
             )?;
             let tokens = row.ids.iter().map(|id| token(&loaded, *id)).collect();
-            Ok(Ran { tokens, row, found })
+            Ok(TextRun { tokens, row, found })
         })
     }
 }
@@ -139,7 +139,7 @@ impl LensArgs {
             "--kind jacobian reads a lens: give --lens FILE.pt or --fit FILE.txt, and neither without it"
         );
         let held = self.lens.as_deref().map(JacobianLens::load).transpose()?;
-        let Ran { tokens, row, found } = self.text.run(
+        let TextRun { tokens, row, found } = self.text.run(
             |_| Ok(()),
             |loaded, row, hooks| {
                 let fitted = self.fit.as_deref().map(|texts| self.fitted(loaded, texts)).transpose()?;
@@ -207,7 +207,7 @@ impl PatternArgs {
     /// As [`LensArgs::run`], and a position that the text does not have.
     pub fn run(&self) -> Result<()> {
         let names = ["blocks.*.attn.hook_pattern"];
-        let Ran { tokens, row, found } = self.text.run(
+        let TextRun { tokens, row, found } = self.text.run(
             |row| self.position(row.ids.len()).map(drop),
             |loaded, row, hooks| {
                 let from = self.position(row.ids.len())?;

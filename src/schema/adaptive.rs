@@ -44,7 +44,7 @@ pub struct AdaptiveRow {
 }
 
 /// A problem with what the optimal policy does in its cell.
-struct Placed<'p> {
+struct ProblemPlace<'p> {
     problem: &'p SwitchProblemRow,
     budget: usize,
     optimum: Optimum,
@@ -57,10 +57,10 @@ struct Placed<'p> {
 /// # Errors
 /// None that rows of problems can cause.
 pub fn by_budget(problems: &[SwitchProblemRow], budgets: &[usize]) -> Result<Vec<AdaptiveRow>> {
-    let mut of: Vec<Placed<'_>> = problems
+    let mut of: Vec<ProblemPlace<'_>> = problems
         .iter()
         .zip(budgets)
-        .map(|(problem, &budget)| Placed { problem, budget, optimum: Optimum::Undecided, block: false })
+        .map(|(problem, &budget)| ProblemPlace { problem, budget, optimum: Optimum::Undecided, block: false })
         .collect();
     of.sort_by_key(|p| (p.budget, p.problem.level));
     let mut rows = vec![];
@@ -82,19 +82,19 @@ pub fn by_budget(problems: &[SwitchProblemRow], budgets: &[usize]) -> Result<Vec
     Ok(rows)
 }
 
-fn bools(of: &[Placed<'_>], is: impl Fn(&Placed<'_>) -> bool) -> Vec<bool> {
+fn bools(of: &[ProblemPlace<'_>], is: impl Fn(&ProblemPlace<'_>) -> bool) -> Vec<bool> {
     of.iter().map(is).collect()
 }
 
-fn benefit(of: &[Placed<'_>]) -> Result<Estimate> {
+fn benefit(of: &[ProblemPlace<'_>]) -> Result<Estimate> {
     Flips::count(&bools(of, |p| p.problem.without_block), &bools(of, |p| p.problem.with_block))?.change(LEVEL)
 }
 
-fn row(of: &[Placed<'_>], budget: Option<usize>, level: Option<u8>) -> Result<Option<AdaptiveRow>> {
+fn row(of: &[ProblemPlace<'_>], budget: Option<usize>, level: Option<u8>) -> Result<Option<AdaptiveRow>> {
     let [first, _, ..] = of else { return Ok(None) };
-    let share = |is: &dyn Fn(&Placed<'_>) -> bool| accuracy(&bools(of, is));
-    let right = |p: &Placed<'_>, block: bool| if block { p.problem.with_block } else { p.problem.without_block };
-    let decided: Vec<&Placed<'_>> = of.iter().filter(|p| p.optimum != Optimum::Undecided).collect();
+    let share = |is: &dyn Fn(&ProblemPlace<'_>) -> bool| accuracy(&bools(of, is));
+    let right = |p: &ProblemPlace<'_>, block: bool| if block { p.problem.with_block } else { p.problem.without_block };
+    let decided: Vec<&ProblemPlace<'_>> = of.iter().filter(|p| p.optimum != Optimum::Undecided).collect();
     let as_optimal: Vec<bool> = decided.iter().map(|p| p.problem.chosen == (p.optimum == Optimum::Block)).collect();
     let blocks = decided.iter().filter(|p| p.optimum == Optimum::Block).count();
     let some = !decided.is_empty();

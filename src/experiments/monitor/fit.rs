@@ -116,7 +116,7 @@ impl Linear {
     ///
     /// # Errors
     /// Too few problems of either kind.
-    pub fn judge(&self, scores: &[f64], labels: &Labels, problems: &[usize], seed: u64) -> Result<Judged> {
+    pub fn judge(&self, scores: &[f64], labels: &Labels, problems: &[usize], seed: u64) -> Result<Judgement> {
         let flagged = |rows: &[usize]| {
             wilson(rows.iter().filter(|&&row| scores[row] >= self.threshold).count(), rows.len(), LEVEL)
         };
@@ -132,7 +132,7 @@ impl Linear {
                 rows.iter().map(|&row| (labels.trigger[problems[row]], scores[problems[row]])).unzip();
             auroc(&is, &scores).unwrap_or(f64::NAN)
         };
-        Ok(Judged {
+        Ok(Judgement {
             triggers: letters.len(),
             recall: flagged(&triggers).context("problems with a trigger")?,
             false_alarms: flagged(&decoys).context("problems with a decoy")?,
@@ -153,7 +153,7 @@ fn threshold(scores: impl Iterator<Item = f64>, recall: f64) -> Result<f64> {
 
 /// A monitor on problems that it has not met.
 #[derive(Clone, Debug)]
-pub struct Judged {
+pub struct Judgement {
     pub triggers: usize,
     pub recall: Estimate,
     pub false_alarms: Estimate,

@@ -38,7 +38,7 @@ use crate::study::{DoesNotApply, Study};
 use crate::tasks::Task;
 use crate::tasks::organism::{DECOYS, Hidden, TRIGGERS};
 use fit::{Directions, Labels, Linear, Parts, Push, drawn, extend};
-use run::Ran;
+use run::RunOutput;
 
 /// What it asks.
 pub const ABOUT: About = About::asking(
@@ -101,7 +101,7 @@ struct Bench<'a> {
     hidden: Vec<Hidden>,
     labels: Labels,
     parts: Parts,
-    normal: Ran,
+    normal: RunOutput,
     /// Latent steps of a block.
     steps: usize,
     rows: Vec<MonitorRow>,
@@ -110,13 +110,13 @@ struct Bench<'a> {
 
 /// How latents are edited in a run.
 #[derive(Clone, Copy)]
-struct Edited {
+struct EditOutcome {
     edit: Edit,
     directions: usize,
     dose: f64,
 }
 
-const UNTOUCHED: Edited = Edited { edit: Edit::Untouched, directions: 0, dose: 0.0 };
+const UNTOUCHED: EditOutcome = EditOutcome { edit: Edit::Untouched, directions: 0, dose: 0.0 };
 
 /// Monitors, and what is read in latents.
 ///
@@ -203,7 +203,7 @@ impl<'a> Bench<'a> {
             }
             for (edit, dose) in runs {
                 let ran = run::run(study, &pushes(dose, edit == Edit::Random))?;
-                let edited = Edited { edit, directions: round, dose };
+                let edited = EditOutcome { edit, directions: round, dose };
                 let (x, there) = self.latents(&ran)?;
                 self.judge((&ran, edited), (&deployed, Monitor::Deployed), (&x, &there))?;
                 if let Some(step) = read_at.filter(|_| dose == 1.0) {
@@ -226,12 +226,12 @@ impl<'a> Bench<'a> {
     }
 
     /// A problem's latents, each step's mean over its blocks, steps side by side `[problems, steps · D]`; and which problems have them.
-    fn latents(&self, ran: &Ran) -> Result<(Array2<f64>, Vec<bool>)> {
+    fn latents(&self, ran: &RunOutput) -> Result<(Array2<f64>, Vec<bool>)> {
         ran.means(self.steps, self.study.model.config().hidden_size)
     }
 
     /// The monitor without labels, and monitors that read no latents.
-    fn nulls(&mut self, normal: &Ran, x: &Array2<f64>, there: &[bool]) -> Result<()> {
+    fn nulls(&mut self, normal: &RunOutput, x: &Array2<f64>, there: &[bool]) -> Result<()> {
         let (parts, seed, recall) = (self.parts.clone(), self.study.seed, self.config.recall);
         let mut dealt = self.labels.clone();
         dealt.trigger.shuffle(&mut keyed([seed, 0, 0, 0x7368]));
@@ -250,7 +250,7 @@ impl<'a> Bench<'a> {
 
     fn judge(
         &mut self,
-        run: (&Ran, Edited),
+        run: (&RunOutput, EditOutcome),
         monitor: (&Linear, Monitor),
         features: (&Array2<f64>, &[bool]),
     ) -> Result<()> {
@@ -261,7 +261,7 @@ impl<'a> Bench<'a> {
     fn judge_as(
         &mut self,
         labels: &Labels,
-        (ran, edited): (&Ran, Edited),
+        (ran, edited): (&RunOutput, EditOutcome),
         (linear, monitor): (&Linear, Monitor),
         (x, there): (&Array2<f64>, &[bool]),
     ) -> Result<()> {
@@ -298,8 +298,8 @@ impl<'a> Bench<'a> {
     /// Probes the blocks at one latent step; the accuracy, where there are problems enough.
     fn value(
         &mut self,
-        ran: &Ran,
-        Edited { edit, directions, .. }: Edited,
+        ran: &RunOutput,
+        EditOutcome { edit, directions, .. }: EditOutcome,
         (step, triggered, quantity): (usize, bool, Quantity),
     ) -> Result<Option<f64>> {
         let (mut states, mut values, mut groups) = (vec![], vec![], vec![]);

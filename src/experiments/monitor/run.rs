@@ -14,7 +14,7 @@ use crate::study::sweep::not_stopped;
 
 /// What became of the problems, in their order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ran {
+pub(super) struct RunOutput {
     pub right: Vec<bool>,
     pub answers: Vec<Option<String>>,
     /// Visible tokens of each response.
@@ -26,13 +26,13 @@ pub(super) struct Ran {
 }
 
 /// Decodes greedily; `pushes[s]` changes every latent at step `s` of its block before it is fed.
-pub(super) fn run(study: &Study, pushes: &[Push]) -> Result<Ran> {
+pub(super) fn run(study: &Study, pushes: &[Push]) -> Result<RunOutput> {
     let (all, settings) = (requests(&study.corpus)?, study.settings());
     let batches: Vec<&[Request]> = all.chunks(study.together()).collect();
     let layers = study.model.config().num_hidden_layers;
     let spec = HookSpec { pattern: "latent.hook_injected".into(), select: Select::LATENTS };
     let parts = parallel::run(&parallel::cut(&batches, study.threads), |part| {
-        let mut ran = Ran::default();
+        let mut ran = RunOutput::default();
         for batch in part {
             let from = batch.first().map_or(0, |request| request.problem);
             let mut latents: Vec<Vec<Vec<Vec<f32>>>> = vec![vec![]; batch.len()];
@@ -64,7 +64,7 @@ pub(super) fn run(study: &Study, pushes: &[Push]) -> Result<Ran> {
         Ok(ran)
     })?;
     not_stopped()?;
-    let mut whole = Ran::default();
+    let mut whole = RunOutput::default();
     for mut part in parts {
         whole.right.append(&mut part.right);
         whole.answers.append(&mut part.answers);
@@ -75,7 +75,7 @@ pub(super) fn run(study: &Study, pushes: &[Push]) -> Result<Ran> {
     Ok(whole)
 }
 
-impl Ran {
+impl RunOutput {
     /// Latents of the longest block.
     pub fn steps(&self) -> usize {
         self.latents.iter().flatten().map(Vec::len).max().unwrap_or(0)
