@@ -25,7 +25,8 @@ pub(super) fn decode(
     run: &Run,
     phase: &str,
     from: &str,
-    (model, reasoning): (fn(&Recipe, Decoder) -> Result<Decoder>, fn(&Recipe, &Corpus) -> Result<Reasoning>),
+    model: fn(&Recipe, Decoder) -> Result<Decoder>,
+    reasoning: fn(&Recipe, &Corpus) -> Result<Reasoning>,
 ) -> Result<PhaseResult> {
     let begun = |of_source| model(&run.recipe, of_source);
     again(run, phase, from, "checkpoint", begun, |_| reasoning(&run.recipe, &run.corpus))
