@@ -43,7 +43,7 @@ pub use text::check_fits;
 
 use crate::model::config::ModelConfig;
 use crate::ops::stored::StoredMatrix;
-use folder::{WeightsFolder, has_weights};
+use folder::WeightsFolder;
 use layout::RenamedWeights;
 use peft::{Adapter, Apply, Factors, Overlay};
 
@@ -99,11 +99,6 @@ impl ModelFiles {
         if peft::is_folder(dir) {
             return Self::open_adapter(dir);
         }
-        Self::open_whole(dir)
-    }
-
-    /// The model of a folder, whether an adapter lies beside it or not.
-    fn open_whole(dir: &Path) -> Result<Self> {
         let mut config = ModelConfig::read(dir.join("config.json"))?;
         let mut notes = vec![];
         let weights = RenamedWeights::over(Box::new(WeightsFolder::open(dir)?))?;
@@ -122,20 +117,14 @@ impl ModelFiles {
         })?;
         let below = Path::new(&name);
         ensure!(
-            !peft::is_folder(below) || has_weights(below),
+            !peft::is_folder(below),
             "{origin}: `base_model_name_or_path` is {name}, an adapter itself: name its base"
         );
-        let base =
-            if peft::is_folder(below) { Self::open_whole(below) } else { Self::open(&adapter.config.base_at(&name)) };
         let name = adapter.config.base_at(&name);
-        let base = base.with_context(|| {
-            let own = match has_weights(dir) {
-                true => format!("; to open the whole model that lies beside it, move {} away", peft::SETTINGS),
-                false => String::new(),
-            };
+        let base = Self::open(&name).with_context(|| {
             format!(
                 "{origin}: `base_model_name_or_path` (with `revision`, if any) is {name:?}; where the base lies elsewhere now, \
-                 correct it there{own}"
+                 correct it there"
             )
         })?;
         let (path, adapter) = (base.path.clone(), Arc::new(adapter));
