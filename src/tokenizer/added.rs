@@ -89,10 +89,13 @@ fn given(value: &Value) -> Option<AddedToken> {
 
 const EXTRA: &str = "extra_special_tokens";
 
-/// Tokens of a name that is no usual part (`image_token`): keys of their own, or those of an object of further tokens.
+/// Tokens of a name that is no usual part (`image_token`): keys of their own, objects before texts, then those of an object of
+/// further tokens.
 fn named(object: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
-    let own = object.iter().filter(|(key, _)| key.ends_with("_token") && !ROLES.contains(&key.as_str()));
-    own.chain(object.get(EXTRA).and_then(Value::as_object).into_iter().flatten())
+    let own = |(key, _): &(&String, &Value)| key.ends_with("_token") && !ROLES.contains(&key.as_str());
+    let (objects, others): (Vec<_>, Vec<_>) = object.iter().filter(own).partition(|(_, value)| value.is_object());
+    let further = object.get(EXTRA).and_then(Value::as_object).into_iter().flatten();
+    objects.into_iter().chain(others).chain(further)
 }
 
 /// Tokens of no name. A list of tokenizer_config.json stands before the one of special_tokens_map.json.
@@ -106,7 +109,11 @@ fn extra(config: &Map<String, Value>, older: &Map<String, Value>) -> Vec<AddedTo
     if tokens.is_empty() {
         tokens = list(config, ADDITIONAL);
     }
-    tokens.extend(list(older, EXTRA));
+    match older.get(EXTRA) {
+        // It takes the list's place.
+        Some(Value::Object(_)) => tokens.clear(),
+        _ => tokens.extend(list(older, EXTRA)),
+    }
     let listed = config.get(EXTRA).is_some_and(Value::is_array) || config.contains_key(ADDITIONAL);
     if !listed && tokens.is_empty() {
         tokens = list(older, ADDITIONAL);

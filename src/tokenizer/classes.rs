@@ -48,6 +48,30 @@ fn registered(model_type: &str) -> Option<Class> {
 /// Types whose folders name a wrong class so often that the registered one is taken.
 const MISNAMED: [&str; 3] = ["qwen2", "phi3", "internlm2"];
 
+/// Names of further classes with rules of their own, which are not read here.
+const UNREAD: [&str; 12] = [
+    "Bart",
+    "Bert",
+    "Camembert",
+    "CodeGen",
+    "Cohere",
+    "Deberta",
+    "Nllb",
+    "Roberta",
+    "T5",
+    "Whisper",
+    "XLMRoberta",
+    "XLNet",
+];
+
+/// The class that a folder names, where its rules are not read: a tokenizer.json is then taken as it stands.
+pub(super) fn unread<'c>(config: &'c Map<String, Value>, model: &Map<String, Value>) -> Option<&'c str> {
+    let named = config.get("tokenizer_class")?.as_str()?;
+    let own = named.trim_end_matches("Fast").strip_suffix("Tokenizer")?;
+    let generic = model.get("model_type").and_then(Value::as_str).and_then(registered) == Some(Class::Generic);
+    (UNREAD.contains(&own) && !generic).then_some(named)
+}
+
 impl Class {
     /// By `tokenizer_config.json`, `config.json`, and whether the tokenizer.json works on bytes.
     pub fn of(config: &Map<String, Value>, model: &Map<String, Value>, byte_level: bool) -> Self {

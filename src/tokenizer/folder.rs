@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 use tokenizers::processors::template::TemplateProcessing;
 
-use super::classes::{Class, is_byte_level};
+use super::classes::{Class, is_byte_level, unread};
 use super::{Templates, TextSide, added, parse, pieces, sentencepiece};
 use crate::guard::read_text;
 
@@ -70,7 +70,14 @@ pub(crate) fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide
             roles.entry(role).or_insert(Value::from(token));
         }
     }
-    let notes = added::add(&mut tokenizer, (folder, &config, &own), (&roles, class), rows)?;
+    let mut notes = added::add(&mut tokenizer, (folder, &config, &own), (&roles, class), rows)?;
+    if let Some(named) = unread(&config, &model) {
+        notes.push(format!(
+            "warning: {}: `tokenizer_class` is {named:?}, a class with rules of its own in transformers: here tokenizer.json is read as \
+             it stands",
+            folder.join("tokenizer_config.json").display()
+        ));
+    }
     if !has_file || class == Class::CodeLlama {
         add_around(&mut tokenizer, (&config, class), &roles, &source)?;
     }

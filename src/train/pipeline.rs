@@ -124,7 +124,7 @@ impl Run {
                 Some(Some(measure::take(self, phase.name, from, &checkpoint(&self.recipe))?))
             }
             Work::Decode { from, model, reasoning } => {
-                Some(Some(measure::decode(self, phase.name, from, (model, reasoning))?))
+                Some(Some(measure::decode(self, phase.name, from, model, reasoning)?))
             }
             Work::Grpo { from, settings } => switch_grpo::run(self, phase.name, from, settings)?.map(Some),
         })

@@ -158,6 +158,23 @@ fn what_lies_in_the_place_of_weights_is_named() {
     ModelFiles::open_folder(&dir).expect("opens");
 }
 
+#[test]
+fn a_tokenizer_class_whose_rules_are_not_read_is_named() {
+    let root = tempfile::tempdir().expect("temp");
+    let dir = root.path().join("m");
+    let mut value = qwen3_json();
+    value["vocab_size"] = json!(400);
+    save(&dir, &config(&value), &SaveOptions::default());
+    fs::copy("fixtures/text/tokenizer.json", dir.join("tokenizer.json")).expect("copies");
+    let notes = |class: &str| {
+        fs::write(dir.join("tokenizer_config.json"), json!({ "tokenizer_class": class }).to_string()).expect("writes");
+        let opened = ModelFiles::open_folder(&dir).expect("opens");
+        opened.text_side().expect("reads").expect("has one").notes.join("\n")
+    };
+    assert_names(&notes("CohereTokenizerFast"), &["tokenizer_config.json", "CohereTokenizerFast", "as it stands"]);
+    assert_eq!(notes("PreTrainedTokenizerFast"), "");
+}
+
 /// A safetensors file of this header and so many bytes of data.
 fn with_header(header: &str, data: usize) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat()

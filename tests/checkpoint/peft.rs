@@ -175,50 +175,36 @@ fn unsupported_settings_are_refused_by_name() {
     assert_eq!(AdapterConfig::from_json(&kept.to_json(), "c").expect("reads"), kept);
 }
 
-/// As transformers opens it: the adapter over the base that it names, not the model beside it.
+/// As transformers 5.24 opens a folder of both, whatever base the adapter names.
 #[test]
-fn an_adapter_goes_before_the_model_in_its_folder() {
+fn an_adapter_goes_over_the_model_beside_it() {
     let root = tempfile::tempdir().expect("temp");
-    let (below, dir) = (root.path().join("base"), root.path().join("both"));
+    let (below, both) = (root.path().join("base"), root.path().join("both"));
     let base = base(&below, &llama_json());
     let names = ["q_proj"];
-    let adapter = |name: &Path| AdapterWeights {
-        config: AdapterConfig { base_model: Some(name.display().to_string()), ..settings(&names) },
+    let adapter = AdapterWeights {
+        config: settings(&names),
         factors: factors(&base.config, &names),
         replaced: BTreeMap::new(),
         token_rows: None,
         head_rows: None,
     };
-    let wanted = |base: ModelFiles, dir: &Path| {
-        let adapter = Arc::new(Adapter::open(dir).expect("opens"));
-        base.with_adapter(adapter, Apply::Merged).expect("fits").tensor(Q0).expect("reads")
-    };
     let apart = root.path().join("apart");
-    save_adapter(&apart, &adapter(&below), Dtype::F32, &[], false).expect("saves");
-    let with_model = |name: &Path| {
-        fs::remove_dir_all(&dir).ok();
-        save(&dir, &config(&llama_json()), &SaveOptions::default());
-        save_adapter(&root.path().join("other"), &adapter(name), Dtype::F32, &[], true).expect("saves");
-        for file in ["adapter_config.json", "adapter_model.safetensors"] {
-            fs::copy(root.path().join("other").join(file), dir.join(file)).expect("copies");
-        }
-    };
-    with_model(&below);
-    let opened = ModelFiles::open_folder(&dir).expect("opens");
-    assert_eq!(opened.base.as_ref().expect("has a base").path, below);
-    assert_eq!(opened.tensor(Q0).expect("reads"), wanted(ModelFiles::open_folder(&below).expect("opens"), &apart));
-    // Over the model in its own folder.
-    with_model(&dir);
-    let opened = ModelFiles::open_folder(&dir).expect("opens");
-    assert_eq!(opened.tensor(Q0).expect("reads"), wanted(ModelFiles::open_folder(&below).expect("opens"), &apart));
-    with_model(&root.path().join("gone"));
-    assert_names(
-        &message(ModelFiles::open_folder(&dir)),
-        &["base_model_name_or_path", "gone", "move adapter_config.json"],
-    );
+    save_adapter(&apart, &adapter, Dtype::F32, &[], false).expect("saves");
+    save(&both, &config(&llama_json()), &SaveOptions::default());
+    assert!(ModelFiles::open_folder(&both).expect("opens").notes.is_empty());
+    fs::copy(apart.join("adapter_config.json"), both.join("adapter_config.json")).expect("copies");
+    let (q, wanted) = (base.tensor(Q0).expect("reads"), Arc::new(Adapter::open(&apart).expect("opens")));
+    assert_eq!(ModelFiles::open_folder(&both).expect("opens").tensor(Q0).expect("reads"), q, "settings alone");
+    fs::copy(apart.join("adapter_model.safetensors"), both.join("adapter_model.safetensors")).expect("copies");
+    let opened = ModelFiles::open_folder(&both).expect("opens");
+    let wanted = base.with_adapter(wanted, Apply::Merged).expect("fits").tensor(Q0).expect("reads");
+    assert_ne!(wanted, q);
+    assert_eq!(opened.tensor(Q0).expect("reads"), wanted);
+    assert_names(&opened.notes.join("\n"), &["a whole model and an adapter", "move adapter_config.json away"]);
     // Several adapters of one model lie in folders of their names.
     let several = root.path().join("several");
-    save_adapter(&several.join("default"), &adapter(&below), Dtype::F32, &[], false).expect("saves");
+    save_adapter(&several.join("default"), &adapter, Dtype::F32, &[], false).expect("saves");
     assert_names(&message(Adapter::open(&several)), &["several", "name one of", "default"]);
 }
 

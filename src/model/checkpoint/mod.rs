@@ -45,7 +45,7 @@ pub use text::check_fits;
 
 use crate::model::config::ModelConfig;
 use crate::ops::stored::StoredMatrix;
-use folder::{WeightsFolder, has_weights};
+use folder::WeightsFolder;
 use layout::RenamedWeights;
 use peft::{Adapter, Apply, Factors, Overlay};
 
@@ -88,7 +88,8 @@ pub struct Base {
 }
 
 impl ModelFiles {
-    /// Opens a Hugging Face folder: `config.json` and weights; or a PEFT folder, with the base that its settings name.
+    /// Opens a Hugging Face folder: `config.json` and weights; or a PEFT folder, with the base that its settings name. Where both lie
+    /// in one folder the adapter goes over the model beside it, as in transformers.
     pub fn open_folder(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         ensure!(
@@ -101,10 +102,20 @@ impl ModelFiles {
         if peft::is_folder(dir) {
             return Self::open_adapter(dir);
         }
-        Self::open_whole(dir)
+        let whole = Self::open_whole(dir)?;
+        if !peft::is_beside(dir) {
+            return Ok(whole);
+        }
+        let mut both = whole.with_adapter(Arc::new(Adapter::open(dir)?), Apply::Merged)?;
+        both.notes.push(format!(
+            "warning: {}: holds a whole model and an adapter, which is put over it, as in transformers: where the model has it already, \
+             move {} away",
+            dir.display(),
+            peft::SETTINGS
+        ));
+        Ok(both)
     }
 
-    /// The model of a folder, whether an adapter lies beside it or not.
     fn open_whole(dir: &Path) -> Result<Self> {
         let mut config = ModelConfig::read(dir.join("config.json"))?;
         let mut notes = vec![];
@@ -124,20 +135,14 @@ impl ModelFiles {
         })?;
         let below = Path::new(&name);
         ensure!(
-            !peft::is_folder(below) || has_weights(below),
+            !peft::is_folder(below),
             "{origin}: `base_model_name_or_path` is {name}, an adapter itself: name its base"
         );
-        let base =
-            if peft::is_folder(below) { Self::open_whole(below) } else { Self::open(&adapter.config.base_at(&name)) };
         let name = adapter.config.base_at(&name);
-        let base = base.with_context(|| {
-            let own = match has_weights(dir) {
-                true => format!("; to open the whole model that lies beside it, move {} away", peft::SETTINGS),
-                false => String::new(),
-            };
+        let base = Self::open(&name).with_context(|| {
             format!(
                 "{origin}: `base_model_name_or_path` (with `revision`, if any) is {name:?}; where the base lies elsewhere now, \
-                 correct it there, or leave a link at the old place{own}"
+                 correct it there, or leave a link at the old place"
             )
         })?;
         if let Some(why) = adapter.trained_over_another(&base)? {

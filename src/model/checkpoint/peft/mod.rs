@@ -39,10 +39,14 @@ pub(crate) const WEIGHTS: &str = "adapter_model.safetensors";
 const FILES: [&str; 2] = [WEIGHTS, "adapter_model.bin"];
 pub(crate) const SETTINGS: &str = "adapter_config.json";
 
-/// Whether a folder is opened as an adapter: it holds one, or the settings of one and no model. As in transformers, an adapter goes
-/// before the whole model that may lie in the same folder.
+/// Whether a folder holds an adapter and no model.
 pub(crate) fn is_folder(dir: &Path) -> bool {
-    dir.join(SETTINGS).is_file() && (weights(dir).is_some() || !has_weights(dir))
+    dir.join(SETTINGS).is_file() && !has_weights(dir)
+}
+
+/// Whether a folder holds an adapter, whatever else lies there.
+pub(super) fn is_beside(dir: &Path) -> bool {
+    dir.join(SETTINGS).is_file() && weights(dir).is_some()
 }
 
 /// The file of an adapter's weights.
