@@ -190,7 +190,7 @@ impl Dumps {
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => out.push_str(&number(&value)),
+            ValueKind::Number => out.push_str(&number(value)),
             ValueKind::String => self.text(value.as_str().unwrap_or_default(), out),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items = value.try_iter()?.map(|item| (None, item)).collect();
