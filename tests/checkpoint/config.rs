@@ -71,7 +71,16 @@ fn gpt2_has_keys_and_defaults_of_its_own() {
     assert_eq!((shape, found.vocab_size, found.max_position_embeddings), ((768, 12, 12, 3072), 50_257, 1024));
     assert_eq!((found.bos_token_id, found.eos_token_ids.as_slice()), (Some(50_256), &[50_256][..]));
     assert!(found.tie_word_embeddings);
+    // transformers takes the other families' names for its own.
+    let named =
+        config(&json!({ "model_type": "gpt2", "hidden_size": 48, "num_attention_heads": 6, "num_hidden_layers": 3,
+        "max_position_embeddings": 32 }));
+    let shape = (named.hidden_size, named.num_attention_heads, named.head_dim, named.intermediate_size);
+    assert_eq!((shape, named.num_hidden_layers, named.max_position_embeddings), ((48, 6, 8, 192), 3, 32));
+    let twice = with(gpt2_json(), "num_attention_heads", json!(2));
+    assert_names(&message(ModelConfig::from_json(&twice, "c")), &["c: ", "num_attention_heads", "`n_head`"]);
     for (key, wrong) in [
+        ("quantization_config", json!({ "bits": 4 })),
         ("activation_function", json!("relu")),
         ("scale_attn_by_inverse_layer_idx", json!(true)),
         ("scale_attn_weights", json!(false)),
@@ -293,6 +302,7 @@ fn unsupported_settings_are_refused_by_name() {
         ("attention_bias", json!(true)),
         ("hidden_act", json!("gelu")),
         ("quantization_config", json!({ "bits": 4 })),
+        ("quantization", json!({ "group_size": 64, "bits": 4 })),
         ("partial_rotary_factor", json!(0.5)),
         ("rope_type", json!(null)),
         ("num_key_value_heads", json!(3)),

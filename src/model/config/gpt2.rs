@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::keys::Keys;
-use super::read::first;
+use super::read::{first, refuse_quantised};
 use super::{Extras, Family, ModelConfig};
 
 /// Both the first and the last token of a text: `<|endoftext|>`.
@@ -17,6 +17,25 @@ const ACTIVATIONS: [&str; 3] = ["gelu_new", "gelu_pytorch_tanh", "gelu_fast"];
 const FLAGS: [(&str, bool); 3] =
     [("scale_attn_weights", true), ("scale_attn_by_inverse_layer_idx", false), ("add_cross_attention", false)];
 
+/// Sizes, by GPT-2's names and by those of the other families, which transformers takes for them.
+const OTHER_NAMES: [(&str, &str); 4] = [
+    ("n_embd", "hidden_size"),
+    ("n_head", "num_attention_heads"),
+    ("n_layer", "num_hidden_layers"),
+    ("n_positions", "max_position_embeddings"),
+];
+
+fn size(keys: &Keys, key: &str, default: usize) -> Result<usize> {
+    let own = keys.usize(key)?;
+    let Some((_, other)) = OTHER_NAMES.iter().find(|(name, _)| *name == key) else { return Ok(own.unwrap_or(default)) };
+    match (own, keys.usize(other)?) {
+        (Some(own), Some(found)) if own != found => {
+            Err(keys.refuse(other, &format!("{own}, as `{key}` says"), &Value::from(found)))
+        }
+        (own, found) => Ok(own.or(found).unwrap_or(default)),
+    }
+}
+
 pub(super) fn from_keys(keys: &Keys) -> Result<ModelConfig> {
     for (key, wanted) in FLAGS {
         if let Some(found) = keys.bool(key)?.filter(|found| *found != wanted) {
@@ -27,10 +46,8 @@ pub(super) fn from_keys(keys: &Keys) -> Result<ModelConfig> {
     if !ACTIVATIONS.contains(&activation) {
         return Err(keys.refuse("activation_function", "\"gelu_new\"", &Value::from(activation)));
     }
-    if let Some(found) = keys.get("quantization_config") {
-        return Err(keys.refuse("quantization_config", "unquantised weights (F32, F16 or BF16)", found));
-    }
-    let or = |key: &str, default| Ok::<usize, anyhow::Error>(keys.usize(key)?.unwrap_or(default));
+    refuse_quantised(keys)?;
+    let or = |key: &str, default| size(keys, key, default);
     let (hidden_size, heads) = (or("n_embd", 768)?, or("n_head", 12)?);
     ensure!(
         heads > 0 && hidden_size.is_multiple_of(heads),

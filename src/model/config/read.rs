@@ -148,9 +148,7 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
             return Err(keys.refuse(key, wanted, found));
         }
     }
-    if let Some(found) = keys.get("quantization_config") {
-        return Err(keys.refuse("quantization_config", "unquantised weights (F32, F16 or BF16), or a GGUF", found));
-    }
+    refuse_quantised(keys)?;
     if let Some(found) = keys.get("per_layer_config") {
         return Err(keys.refuse("per_layer_config", "the same settings for every layer", found));
     }
@@ -160,6 +158,16 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
             "1 (all of the head is turned)",
             &keys.map["partial_rotary_factor"],
         ));
+    }
+    Ok(())
+}
+
+/// Quantised weights, as transformers' methods and MLX say so.
+pub(super) fn refuse_quantised(keys: &Keys) -> Result<()> {
+    for key in ["quantization_config", "quantization"] {
+        if let Some(found) = keys.get(key) {
+            return Err(keys.refuse(key, "unquantised weights (F32, F16 or BF16), or a GGUF", found));
+        }
     }
     Ok(())
 }
