@@ -48,7 +48,26 @@ pub(crate) fn read_text(file: impl AsRef<Path>) -> std::io::Result<String> {
         let words = format!("longer than {MOST_TEXT} bytes: no file of settings is");
         return Err(Error::new(ErrorKind::InvalidData, words));
     }
-    Ok(text)
+    match instead(text.as_bytes()) {
+        Some(what) if what == POINTER => Err(Error::new(ErrorKind::InvalidData, what)),
+        _ => Ok(text),
+    }
+}
+
+const POINTER: &str = "it is a pointer of Git LFS: fetch the file itself with git lfs pull";
+
+/// What a file holds that a download or a clone left in the place of another, by its first bytes.
+pub(crate) fn instead(bytes: &[u8]) -> Option<&'static str> {
+    let begins = |mark: &[u8]| bytes.starts_with(mark);
+    if bytes.is_empty() {
+        Some("the file is empty")
+    } else if begins(b"version https://git-lfs") {
+        Some(POINTER)
+    } else if begins(b"<") || begins(b"{") {
+        Some("it is a page or an answer of a server, not the file")
+    } else {
+        None
+    }
 }
 
 fn said(panic: &(dyn Any + Send)) -> String {

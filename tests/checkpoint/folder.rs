@@ -119,6 +119,62 @@ fn damaged_files_are_one_line_errors() {
     assert_names(&message(ModelFiles::open_folder(root.path().join("nowhere"))), &["nowhere"]);
 }
 
+/// What a clone or a download leaves in the place of a file, and weights under names that nobody looks for.
+#[test]
+fn what_lies_in_the_place_of_weights_is_named() {
+    const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:0000\nsize 12345\n";
+    let root = tempfile::tempdir().expect("temp");
+    let dir = root.path().join("m");
+    foreign(&dir, None, &[]);
+    let (weights, settings) = (dir.join("model.safetensors"), dir.join("config.json"));
+    let (whole, json) = (fs::read(&weights).expect("reads"), fs::read(&settings).expect("reads"));
+    for (held, said) in [(POINTER, "git lfs pull"), ("<!DOCTYPE html><html>", "a page"), ("{\"error\": 1}", "a page")] {
+        fs::write(&weights, held).expect("writes");
+        assert_names(&message(ModelFiles::open_folder(&dir)), &["model.safetensors", said]);
+    }
+    fs::write(&settings, POINTER).expect("writes");
+    assert_names(&message(ModelFiles::open_folder(&dir)), &["config.json", "git lfs pull"]);
+    fs::write(&settings, json).expect("writes");
+    fs::remove_file(&weights).expect("removes");
+    for (name, said) in [
+        ("model.fp16.safetensors", "rename it"),
+        ("consolidated.00.pth", "rename it"),
+        ("model-00001-of-00002.safetensors", "index"),
+        ("tf_model.h5", "rename it"),
+        ("m.gguf", "by its name"),
+    ] {
+        fs::write(dir.join(name), &whole).expect("writes");
+        assert_names(&message(ModelFiles::open_folder(&dir)), &[name, said]);
+        fs::remove_file(dir.join(name)).expect("removes");
+    }
+    fs::write(dir.join("pytorch_model.bin"), POINTER).expect("writes");
+    assert_names(&message(ModelFiles::open_folder(&dir)), &["pytorch_model.bin", "git lfs pull"]);
+    // A header may be as long as the letter that a page begins with.
+    fs::remove_file(dir.join("pytorch_model.bin")).expect("removes");
+    let length = u64::from_le_bytes(whole[..8].try_into().expect("eight bytes")) as usize;
+    let padded = length + (256 + usize::from(b'<') - length % 256) % 256;
+    let header = [&whole[8..8 + length], &vec![b' '; padded - length]].concat();
+    fs::write(&weights, [&(padded as u64).to_le_bytes()[..], &header, &whole[8 + length..]].concat()).expect("writes");
+    ModelFiles::open_folder(&dir).expect("opens");
+}
+
+#[test]
+fn a_tokenizer_class_whose_rules_are_not_read_is_named() {
+    let root = tempfile::tempdir().expect("temp");
+    let dir = root.path().join("m");
+    let mut value = qwen3_json();
+    value["vocab_size"] = json!(400);
+    save(&dir, &config(&value), &SaveOptions::default());
+    fs::copy("fixtures/text/tokenizer.json", dir.join("tokenizer.json")).expect("copies");
+    let notes = |class: &str| {
+        fs::write(dir.join("tokenizer_config.json"), json!({ "tokenizer_class": class }).to_string()).expect("writes");
+        let opened = ModelFiles::open_folder(&dir).expect("opens");
+        opened.text_side().expect("reads").expect("has one").notes.join("\n")
+    };
+    assert_names(&notes("CohereTokenizerFast"), &["tokenizer_config.json", "CohereTokenizerFast", "as it stands"]);
+    assert_eq!(notes("PreTrainedTokenizerFast"), "");
+}
+
 /// A safetensors file of this header and so many bytes of data.
 fn with_header(header: &str, data: usize) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat()

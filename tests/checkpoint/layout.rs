@@ -51,6 +51,43 @@ fn a_base_class_leaves_the_prefix_away() {
     }
 }
 
+/// Names as parallel, sharded, compiled and recomputed modules leave them in a state dict, and a trainer's module that holds the model.
+#[test]
+fn what_training_puts_into_names_is_left_out() {
+    let root = tempfile::tempdir().expect("temp");
+    let (dir, all) = (root.path().join("m"), counted(&llama_json()));
+    let inside = |name: &str| name.replace("layers.0.", "layers.0._checkpoint_wrapped_module.");
+    let forms: [&dyn Fn(&str) -> String; 5] = [
+        &|name| format!("module.{name}"),
+        &|name| format!("_orig_mod.module.{name}"),
+        &|name| format!("_fsdp_wrapped_module.{}", inside(name)),
+        &|name| name.replace("layers.1.", "layers.1._orig_mod."),
+        &|name| format!("model.{name}"),
+    ];
+    for form in forms {
+        written(&dir, &llama_json(), all.iter().map(|(name, t)| (form(name), t)));
+        let opened = ModelFiles::open_folder(&dir).expect("opens");
+        for (name, wanted) in &all {
+            assert_eq!(&opened.tensor(name).expect("reads"), wanted, "{}", form(name));
+        }
+    }
+    // Of other prefixes one name is shown, and factors that were never merged are named for what they are.
+    written(&dir, &llama_json(), all.iter().map(|(name, t)| (format!("language_model.{name}"), t)));
+    assert_names(&message(ModelFiles::open_folder(&dir)), &["missing", "among them `language_model.lm_head.weight`"]);
+    let q = "model.layers.0.self_attn.q_proj";
+    let unmerged = all.iter().map(|(name, t)| (name.replace("q_proj.weight", "q_proj.base_layer.weight"), t));
+    let factor = HostTensor::new(vec![2, 2], vec![1.0; 4]).expect("fits");
+    written(&dir, &llama_json(), unmerged.chain([(format!("{q}.lora_A.default.weight"), &factor)]));
+    assert_names(&message(ModelFiles::open_folder(&dir)), &[q, "missing", "not merged", "merge_and_unload"]);
+    // One matrix for queries, keys and values is no Llama's: in which order they lie nobody says.
+    let fused = HostTensor::new(vec![96, 32], vec![0.5; 96 * 32]).expect("fits");
+    let others = all.iter().filter(|(name, _)| !["q_proj", "k_proj", "v_proj"].iter().any(|part| name.contains(part)));
+    let others = others.map(|(name, t)| (name.clone(), t));
+    let fused = others.chain((0..2).map(|n| (format!("model.layers.{n}.self_attn.qkv_proj.weight"), &fused)));
+    written(&dir, &llama_json(), fused);
+    assert_names(&message(ModelFiles::open_folder(&dir)), &["q_proj", "missing", "qkv_proj"]);
+}
+
 /// GPT-2 by its own names, with and without `transformer.`, and with the masks that old files hold.
 #[test]
 fn gpt2_is_read_from_its_own_layout_and_written_in_it() {

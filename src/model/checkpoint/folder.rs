@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::host::HostTensor;
 use super::safetensors::{INDEX, SINGLE, SafetensorsFile};
-use super::{Weights, pickle};
+use super::{Weights, pickle, place};
 use crate::ops::stored::StoredMatrix;
 
 /// Names of a file, and of the index over several, in the order in which transformers looks for them.
@@ -29,6 +29,24 @@ pub(super) fn has_weights(dir: &Path) -> bool {
     FILES.iter().any(|(single, index)| dir.join(single).is_file() || dir.join(index).is_file())
 }
 
+/// Files that may hold weights, under names that nobody looks for, and what to do.
+fn others(dir: &Path) -> String {
+    const KINDS: [&str; 10] = ["safetensors", "bin", "pt", "pth", "gguf", "onnx", "h5", "msgpack", "ot", "nemo"];
+    const OF_TRAINING: [&str; 5] = ["training_args", "optimizer", "scheduler", "rng_state", "scaler"];
+    let is_weights = |name: &String| {
+        name.split('.').skip(1).any(|part| KINDS.contains(&part)) && !OF_TRAINING.iter().any(|of| name.starts_with(of))
+    };
+    let names: Vec<String> = place::names(dir, false).into_iter().filter(is_weights).take(6).collect();
+    let hint = if names.iter().any(|name| name.contains("-of-")) {
+        " (the index that says which parameter is in which of them is missing)"
+    } else if names.iter().any(|name| name.ends_with(".gguf")) {
+        " (a .gguf is opened by its name)"
+    } else {
+        " (where one is the whole model in transformers' names, rename it)"
+    };
+    if names.is_empty() { String::new() } else { names.join(", ") + hint }
+}
+
 impl WeightsFolder {
     pub fn open(dir: &Path) -> Result<Self> {
         for (single, index) in FILES {
@@ -42,7 +60,9 @@ impl WeightsFolder {
                 return Self::open_sharded(dir, index);
             }
         }
-        bail!("{}: expected {SINGLE}, {INDEX} or {}, found none", dir.display(), pickle::SINGLE)
+        let found = others(dir);
+        let found = if found.is_empty() { "none".to_owned() } else { format!("weights of other names only: {found}") };
+        bail!("{}: expected {SINGLE}, {INDEX} or {}, found {found}", dir.display(), pickle::SINGLE)
     }
 
     fn open_sharded(dir: &Path, index: PathBuf) -> Result<Self> {

@@ -38,7 +38,11 @@ impl ModelRef {
             return Ok(ModelRef::Folder(path.to_path_buf()));
         }
         if path.is_file() {
-            ensure!(is_gguf, "--model {text}: expected a folder, a .gguf file or a hub id, found another kind of file");
+            ensure!(
+                is_gguf,
+                "--model {text}: expected a folder, a .gguf file or a hub id, found another kind of file: of a model in several files \
+                 name the folder"
+            );
             return Ok(ModelRef::Gguf(path.to_path_buf()));
         }
         let (name, revision) = text.split_once('@').unwrap_or((text, "main"));

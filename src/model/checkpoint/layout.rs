@@ -33,7 +33,7 @@ const GPT2: [(&str, &[&str], bool); 6] = [
 ];
 
 /// What a file in GGUF has in their place is read as.
-pub(super) const FUSED: &str = "self_attn.qkv_proj";
+pub(super) const FUSED: &str = "self_attn.attn_qkv";
 
 /// GPT-2's names outside the blocks, and ours.
 const GPT2_OUTSIDE: [(&str, &str); 3] =
@@ -70,6 +70,16 @@ pub(crate) fn gpt2_module(ours: &str) -> Option<String> {
     let (layer, part) = ours.strip_prefix("model.layers.")?.split_once('.')?;
     let (theirs, ..) = GPT2.iter().find(|(_, own, _)| own.contains(&part))?;
     Some(format!("transformer.h.{layer}.{theirs}"))
+}
+
+/// A name without what training puts into it: parallel, sharded, compiled and recomputed modules wrap the model or its blocks, and
+/// a trainer's own module holds it as `model`.
+pub(super) fn bare(name: &str) -> String {
+    const WRAPPERS: [&str; 3] = ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"];
+    let parts: Vec<&str> = name.split('.').filter(|part| !WRAPPERS.contains(part)).collect();
+    let parts = &parts[parts.iter().take_while(|part| **part == "module").count()..];
+    let inner = matches!(parts, ["model", "model" | "lm_head" | "transformer", ..]);
+    parts[usize::from(inner)..].join(".")
 }
 
 type Tensors<'t> = Box<dyn Iterator<Item = Result<(String, HostTensor)>> + 't>;
@@ -166,7 +176,8 @@ impl RenamedWeights {
         let mut places = BTreeMap::new();
         let mut is_ours = true;
         for stored in inner.names() {
-            let (path, kind) = stored.rsplit_once('.').unwrap_or((&stored, ""));
+            let own = bare(&stored);
+            let (path, kind) = own.rsplit_once('.').unwrap_or((&own, ""));
             for part in parts(path) {
                 let name = if kind.is_empty() { part.module.clone() } else { format!("{}.{kind}", part.module) };
                 is_ours &= name == stored;

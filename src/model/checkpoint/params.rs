@@ -81,7 +81,7 @@ pub(super) fn is_buffer(name: &str) -> bool {
 pub(super) fn check(weights: &dyn Weights, config: &ModelConfig) -> Result<()> {
     let expected = expected_parameters(config);
     for (name, shape) in &expected {
-        let found = weights.shape(name).ok_or_else(|| missing(weights, name, shape))?;
+        let found = weights.shape(name).ok_or_else(|| missing(weights, name, shape, &expected))?;
         ensure!(
             found == shape,
             "{}: `{name}` has the wrong shape: config.json expects {shape:?}, found {found:?}",
@@ -104,15 +104,20 @@ pub(super) fn check(weights: &dyn Weights, config: &ModelConfig) -> Result<()> {
     Ok(())
 }
 
-fn missing(weights: &dyn Weights, name: &str, shape: &[usize]) -> anyhow::Error {
-    let hint = if name == HEAD {
+fn missing(weights: &dyn Weights, name: &str, shape: &[usize], expected: &[(String, Vec<usize>)]) -> anyhow::Error {
+    let names = weights.names();
+    let other = names.iter().find(|name| !expected.iter().any(|(known, _)| known == *name) && !is_buffer(name));
+    let other = other.map_or_else(String::new, |name| format!(", among them `{name}`"));
+    let hint = if names.iter().any(|name| name.contains(".lora_A.")) {
+        " (LoRA factors that were not merged: save the model after merge_and_unload, or the adapter by itself)"
+    } else if name == HEAD {
         " (a base model without head gives no logits; if the head is tied, set `tie_word_embeddings` to true in config.json)"
     } else {
         ""
     };
     anyhow!(
-        "{}: parameter `{name}` is missing: expected shape {shape:?}, found {} other parameters{hint}",
+        "{}: parameter `{name}` is missing: expected shape {shape:?}, found {} other parameters{other}{hint}",
         weights.file_of(name).display(),
-        weights.names().len()
+        names.len()
     )
 }

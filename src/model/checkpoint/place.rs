@@ -60,7 +60,7 @@ fn is_model(dir: &Path) -> bool {
 }
 
 /// Names in a folder: of folders, or of files.
-fn names(dir: &Path, folders: bool) -> Vec<String> {
+pub(super) fn names(dir: &Path, folders: bool) -> Vec<String> {
     let listed = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let of_kind = listed.filter(|entry| entry.path().is_dir() == folders);
     let mut names: Vec<String> = of_kind.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
@@ -68,7 +68,7 @@ fn names(dir: &Path, folders: bool) -> Vec<String> {
     names
 }
 
-fn listed(dir: &Path, names: &[&String]) -> String {
+pub(super) fn listed(dir: &Path, names: &[&String]) -> String {
     let more = if names.len() > MOST { format!(", and {} more", names.len() - MOST) } else { String::new() };
     let paths: Vec<String> = names.iter().take(MOST).map(|name| dir.join(name).display().to_string()).collect();
     paths.join(", ") + &more

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use memmap2::Mmap;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde::Deserialize;
@@ -16,6 +16,7 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use super::host::{Dtype, HostTensor, count};
 use super::params::is_buffer;
 use super::{Weights, map_file, release};
+use crate::guard::instead;
 use crate::ops::stored::StoredMatrix;
 
 pub(crate) const SINGLE: &str = "model.safetensors";
@@ -73,9 +74,13 @@ impl SafetensorsFile {
         let map = map_file(path)?;
         let origin = path.display();
         let length = map.len();
+        let header = map.first_chunk().and_then(|head| usize::try_from(u64::from_le_bytes(*head)).ok());
+        // A length that is believed may begin with any byte.
+        if let Some(what) = instead(&map).filter(|_| header.is_some_and(|header| header > MAX_HEADER)) {
+            bail!("{origin}: not a safetensors file: {what}");
+        }
         ensure!(length >= 8, "{origin}: truncated safetensors: expected at least 8 bytes, found {length}");
-        let (head, _) = map.as_chunks::<8>();
-        let header = usize::try_from(u64::from_le_bytes(head[0])).unwrap_or(usize::MAX);
+        let header = header.unwrap_or(usize::MAX);
         ensure!(
             header <= MAX_HEADER,
             "{origin}: not a safetensors file: its header claims {header} bytes, at most {MAX_HEADER} are possible"

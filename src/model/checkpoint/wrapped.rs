@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::folder::{WeightsFolder, has_weights, open_file};
-use super::layout::{RenamedWeights, parts};
+use super::layout::{RenamedWeights, bare, parts};
 use super::params::{self, EMBED, HEAD, is_buffer};
 use super::peft::Factors;
 use super::{HostTensor, ModelFiles, Weights, text, tied};
@@ -135,17 +135,6 @@ fn open(path: &Path) -> Result<Box<dyn Weights>> {
             several[0].display()
         ),
     }
-}
-
-/// Without what training wrappers put before every name.
-fn bare(name: &str) -> &str {
-    let mut name = name;
-    while let Some(rest) =
-        ["module.", "_orig_mod.", "_fsdp_wrapped_module."].iter().find_map(|mark| name.strip_prefix(mark))
-    {
-        name = rest;
-    }
-    name
 }
 
 /// The wrapped model's parameters by their own names, factors merged as they are read.

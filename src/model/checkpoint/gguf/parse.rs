@@ -7,6 +7,7 @@ use std::ops::Range;
 use anyhow::{Result, anyhow, bail, ensure};
 
 use super::quant;
+use crate::guard;
 use crate::ops::stored::Format;
 
 /// A metadata value. Numbers of all widths, and booleans (0 or 1), are one kind: readers ask for what they need.
@@ -90,24 +91,17 @@ pub fn parse(bytes: &[u8]) -> Result<Contents> {
 }
 
 /// What a file is that does not begin as a GGUF.
-fn instead(bytes: &[u8]) -> &'static str {
+fn instead(bytes: &[u8]) -> String {
     let begins = |mark: &[u8]| bytes.starts_with(mark);
-    if bytes.is_empty() {
-        "; the file is empty"
-    } else if begins(b"version https://git-lfs") {
-        "; it is a pointer of Git LFS: fetch the file itself with git lfs pull"
-    } else if [&b"ggml"[..], b"lmgg", b"ggjt", b"tjgg", b"ggmf", b"fmgg", b"ggla", b"algg"]
-        .iter()
-        .any(|mark| begins(mark))
-    {
-        "; it is a GGML file from before GGUF: convert the model again"
-    } else if begins(b"<") || begins(b"{") {
-        "; it is a page or an answer of a server, not the file"
+    let ggml = [&b"ggml"[..], b"lmgg", b"ggjt", b"tjgg", b"ggmf", b"fmgg", b"ggla", b"algg"];
+    let what = if ggml.iter().any(|mark| begins(mark)) {
+        Some("it is a GGML file from before GGUF: convert the model again")
     } else if begins(b"PK") {
-        "; it is a zip archive, perhaps PyTorch's"
+        Some("it is a zip archive, perhaps PyTorch's")
     } else {
-        ""
-    }
+        guard::instead(bytes)
+    };
+    what.map_or_else(String::new, |what| format!("; {what}"))
 }
 
 struct RawInfo {

@@ -6,7 +6,7 @@ use rayon::prelude::*;
 use crate::ops::stored::Format;
 
 /// Names of the types that exist, so that one we do not read is refused by its name.
-const NAMES: [(u32, &str); 31] = [
+const NAMES: [(u32, &str); 32] = [
     (0, "F32"),
     (1, "F16"),
     (2, "Q4_0"),
@@ -37,6 +37,7 @@ const NAMES: [(u32, &str); 31] = [
     (29, "IQ1_M"),
     (30, "BF16"),
     (34, "TQ1_0"),
+    (35, "TQ2_0"),
     (39, "MXFP4"),
 ];
 

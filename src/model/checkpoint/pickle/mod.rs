@@ -14,6 +14,7 @@ use memmap2::Mmap;
 
 use super::host::{Dtype, HostTensor, count};
 use super::{Weights, map_file, release};
+use crate::guard::instead;
 use crate::ops::stored::StoredMatrix;
 use machine::{KINDS, Machine, Tensor, Value};
 
@@ -164,7 +165,8 @@ fn whole(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
     } else if bytes.starts_with(&LEGACY) {
         from_pickles(bytes)
     } else {
-        bail!("not a file that torch.save wrote (safetensors files end in .safetensors)")
+        let what = instead(bytes).unwrap_or("safetensors files end in .safetensors");
+        bail!("not a file that torch.save wrote ({what})")
     }
 }
 
