@@ -175,6 +175,62 @@ fn unsupported_settings_are_refused_by_name() {
     assert_eq!(AdapterConfig::from_json(&kept.to_json(), "c").expect("reads"), kept);
 }
 
+/// As transformers 5.24 opens a folder of both, whatever base the adapter names.
+#[test]
+fn an_adapter_goes_over_the_model_beside_it() {
+    let root = tempfile::tempdir().expect("temp");
+    let (below, both) = (root.path().join("base"), root.path().join("both"));
+    let base = base(&below, &llama_json());
+    let names = ["q_proj"];
+    let adapter = AdapterWeights {
+        config: settings(&names),
+        factors: factors(&base.config, &names),
+        replaced: BTreeMap::new(),
+        token_rows: None,
+        head_rows: None,
+    };
+    let apart = root.path().join("apart");
+    save_adapter(&apart, &adapter, Dtype::F32, &[], false).expect("saves");
+    save(&both, &config(&llama_json()), &SaveOptions::default());
+    assert!(ModelFiles::open_folder(&both).expect("opens").notes.is_empty());
+    fs::copy(apart.join("adapter_config.json"), both.join("adapter_config.json")).expect("copies");
+    let (q, wanted) = (base.tensor(Q0).expect("reads"), Arc::new(Adapter::open(&apart).expect("opens")));
+    assert_eq!(ModelFiles::open_folder(&both).expect("opens").tensor(Q0).expect("reads"), q, "settings alone");
+    fs::copy(apart.join("adapter_model.safetensors"), both.join("adapter_model.safetensors")).expect("copies");
+    let opened = ModelFiles::open_folder(&both).expect("opens");
+    let wanted = base.with_adapter(wanted, Apply::Merged).expect("fits").tensor(Q0).expect("reads");
+    assert_ne!(wanted, q);
+    assert_eq!(opened.tensor(Q0).expect("reads"), wanted);
+    assert_names(&opened.notes.join("\n"), &["a whole model and an adapter", "move adapter_config.json away"]);
+    // Several adapters of one model lie in folders of their names.
+    let several = root.path().join("several");
+    save_adapter(&several.join("default"), &adapter, Dtype::F32, &[], false).expect("saves");
+    assert_names(&message(Adapter::open(&several)), &["several", "name one of", "default"]);
+}
+
+/// PEFT does not find the modules of a model without head in a causal one, and uses none of the factors.
+#[test]
+fn an_adapter_of_a_base_class_is_refused() {
+    let root = tempfile::tempdir().expect("temp");
+    let base = base(&root.path().join("base"), &llama_json());
+    let names = ["q_proj"];
+    let dir = root.path().join("adapter");
+    let all = AdapterWeights {
+        config: settings(&names),
+        factors: factors(&base.config, &names),
+        replaced: BTreeMap::new(),
+        token_rows: None,
+        head_rows: None,
+    };
+    save_adapter(&dir, &all, Dtype::F32, &[], false).expect("saves");
+    let path = dir.join("adapter_model.safetensors");
+    let bytes = fs::read(&path).expect("reads");
+    let file = safetensors::SafeTensors::deserialize(&bytes).expect("a file");
+    let renamed = file.iter().map(|(name, view)| (name.replace("model.model.layers", "model.layers"), view));
+    safetensors::serialize_to_file(renamed.collect::<Vec<_>>(), None, &path).expect("writes");
+    assert_names(&message(Adapter::open(&dir)), &["base_model.model.layers.0.self_attn.q_proj", "AutoModel"]);
+}
+
 #[test]
 fn what_does_not_fit_the_base_is_named() {
     let root = tempfile::tempdir().expect("temp");

@@ -86,7 +86,8 @@ pub struct Base {
 }
 
 impl ModelFiles {
-    /// Opens a Hugging Face folder: `config.json` and weights; or a PEFT folder, with the base that its settings name.
+    /// Opens a Hugging Face folder: `config.json` and weights; or a PEFT folder, with the base that its settings name. Where both lie
+    /// in one folder the adapter goes over the model beside it, as in transformers.
     pub fn open_folder(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         ensure!(
@@ -99,6 +100,21 @@ impl ModelFiles {
         if peft::is_folder(dir) {
             return Self::open_adapter(dir);
         }
+        let whole = Self::open_whole(dir)?;
+        if !peft::is_beside(dir) {
+            return Ok(whole);
+        }
+        let mut both = whole.with_adapter(Arc::new(Adapter::open(dir)?), Apply::Merged)?;
+        both.notes.push(format!(
+            "warning: {}: holds a whole model and an adapter, which is put over it, as in transformers: where the model has it already, \
+             move {} away",
+            dir.display(),
+            peft::SETTINGS
+        ));
+        Ok(both)
+    }
+
+    fn open_whole(dir: &Path) -> Result<Self> {
         let mut config = ModelConfig::read(dir.join("config.json"))?;
         let mut notes = vec![];
         let weights = RenamedWeights::over(Box::new(WeightsFolder::open(dir)?))?;

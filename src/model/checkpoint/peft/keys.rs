@@ -62,6 +62,12 @@ pub(crate) fn sort(file: &dyn Weights, config: &AdapterConfig, path: &Path) -> R
             .strip_prefix(PREFIX)
             .ok_or_else(|| anyhow!("{origin}: unexpected key `{key}`: expected it to begin with {PREFIX}"))?;
         ensure!(!inner.contains("lora_magnitude_vector"), "{origin}: `{key}`: DoRA is not supported");
+        let is_base = ["layers.", "h.", "embed_tokens.", "wte."].iter().any(|module| inner.starts_with(module));
+        ensure!(
+            !is_base,
+            "{origin}: `{key}`: the adapter of a model without its head (AutoModel), whose modules PEFT does not find in a causal \
+             model: put `model.` (`transformer.` in a GPT-2) behind {PREFIX} in the names of its tensors"
+        );
         if let Some(module) = inner.strip_suffix(TOKEN_ROWS) {
             let table = parts(module.trim_end_matches('.')).pop().map(|part| format!("{}.weight", part.module));
             let rows = match table.as_deref() {

@@ -15,14 +15,14 @@ mod tied;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use rayon::prelude::*;
 use serde_json::Value;
 
 use super::folder::{has_weights, open_file};
 use super::layout::gpt2_module;
 use super::params::{EMBED, HEAD};
-use super::{HostTensor, Weights, expected_parameters};
+use super::{HostTensor, Weights, expected_parameters, place};
 use crate::guard::read_text;
 use crate::model::config::ModelConfig;
 
@@ -41,6 +41,16 @@ pub(crate) const SETTINGS: &str = "adapter_config.json";
 /// Whether a folder holds an adapter and no model.
 pub(crate) fn is_folder(dir: &Path) -> bool {
     dir.join(SETTINGS).is_file() && !has_weights(dir)
+}
+
+/// Whether a folder holds an adapter, whatever else lies there.
+pub(super) fn is_beside(dir: &Path) -> bool {
+    dir.join(SETTINGS).is_file() && weights(dir).is_some()
+}
+
+/// The file of an adapter's weights.
+fn weights(dir: &Path) -> Option<PathBuf> {
+    FILES.iter().map(|file| dir.join(file)).find(|path| path.is_file())
 }
 
 /// The two matrices of one weight.
@@ -74,10 +84,18 @@ impl Adapter {
     pub fn open(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         let origin = dir.display();
-        ensure!(dir.join(SETTINGS).is_file(), "{origin}: expected a PEFT folder with {SETTINGS}, found none");
+        if !dir.join(SETTINGS).is_file() {
+            let inner = place::names(dir, true);
+            let inner: Vec<&String> = inner.iter().filter(|name| dir.join(name).join(SETTINGS).is_file()).collect();
+            ensure!(
+                inner.is_empty(),
+                "{origin}: holds no {SETTINGS} itself: name one of {}",
+                place::listed(dir, &inner)
+            );
+            bail!("{origin}: expected a PEFT folder with {SETTINGS}, found none");
+        }
         let config = AdapterConfig::read(&dir.join(SETTINGS))?;
-        let path = FILES.iter().map(|file| dir.join(file)).find(|path| path.is_file());
-        let path = path.with_context(|| format!("{origin}: expected {WEIGHTS}, found none"))?;
+        let path = weights(dir).with_context(|| format!("{origin}: expected {WEIGHTS}, found none"))?;
         let file = open_file(&path)?;
         let Keys { factors, replaced, token_rows, head_rows, mut left_out } =
             keys::sort(file.as_ref(), &config, &path)?;
