@@ -16,7 +16,7 @@ type FlatRow = Map<String, Value>;
 fn trained(folder: &Path, name: &str, set: &[&str]) -> (Vec<FlatRow>, String) {
     let out = folder.join(name);
     let mut command = program("train");
-    command.args(["--threads", "2", "--preset", RECIPE, "--out"]).arg(&out);
+    command.args(["--threads", "1", "--preset", RECIPE, "--out"]).arg(&out);
     set.iter().for_each(|pair| drop(command.args(["--set", pair])));
     done(&mut command);
     let steps = read_flat(&out.join("grpo/metrics.parquet")).expect("steps");
