@@ -77,10 +77,13 @@ fn moments(steps: &[Step], of: fn(&Step) -> f64) -> (f64, f64) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use rand::{Rng, SeedableRng};
     use rand_chacha::ChaCha8Rng;
 
     use super::*;
+    use crate::store::read_flat;
 
     const WINDOW: usize = 20;
 
@@ -133,5 +136,21 @@ mod tests {
             assert_eq!((stopped..9).map(|i| judge(&mut resumed, i)).collect::<Vec<_>>(), judged[stopped..]);
         }
         assert!(judged.contains(&true));
+    }
+
+    /// The run of `reports/hacking`, whose reward rises to its end, by the windows that the text names.
+    #[test]
+    fn the_recorded_run_is_stopped_where_the_text_says() {
+        let rows = read_flat(Path::new("reports/hacking/unwatched/metrics-grpo.parquet")).expect("committed rows");
+        let stop = |window| {
+            let mut watch = Watch::new(window, vec![]);
+            rows.iter().position(|row| {
+                let [accuracy, switch_rate, latent_calls] =
+                    ["accuracy", "switch_rate", "latent_calls"].map(|key| row[key].as_f64());
+                watch.extend(Step::of(accuracy, switch_rate, latent_calls));
+                watch.fires()
+            })
+        };
+        assert_eq!([10, 15, 20].map(stop), [None, Some(31), None]);
     }
 }
