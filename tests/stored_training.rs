@@ -182,10 +182,10 @@ fn held(config: &ModelConfig, rank: usize, tables: Tables) -> (usize, usize) {
 
 #[test]
 fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
-    let root = tempfile::tempdir().expect("a folder");
     for ((tied, gguf), in_memory) in
         BASES.into_iter().flat_map(|of| [Compute::Stored, Compute::F32].map(|as_| (of, as_)))
     {
+        let root = tempfile::tempdir().expect("a folder");
         let path = base(root.path(), tied, gguf);
         let files = ModelFiles::open(path.to_str().expect("a path")).expect("opens");
         for tables in ALL {
@@ -249,7 +249,7 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                     folder.export("whole", &trainer.decoder(), &whole).expect("writes");
                     let read = |name| folder.import(name, Compute::F32, &Device::flex()).expect("reads");
                     let off = relative(&logits(&read("checkpoint"), switch), &logits(&read("whole"), switch));
-                    assert!(off < 1e-6, "{what}, {phase}: the whole checkpoint is off by {off:e}");
+                    assert!(off < 3e-6, "{what}, {phase}: the whole checkpoint is off by {off:e}");
                 }
                 // As a user opens it: by itself, and over the base.
                 let (own, over) = (out.to_str().expect("a path"), path.to_str().expect("a path"));
