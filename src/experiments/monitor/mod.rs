@@ -158,6 +158,7 @@ impl<'a> Bench<'a> {
     fn run(mut self) -> Result<(Vec<MonitorRow>, Vec<HiddenValueRow>)> {
         let (study, config, normal) = (self.study, self.config, self.normal.clone());
         let mut read_at: Option<(usize, f64)> = None;
+        study.say("monitor: which values can be read");
         for step in 0..self.steps {
             for triggered in [true, false] {
                 for quantity in Quantity::ALL {
@@ -184,6 +185,7 @@ impl<'a> Bench<'a> {
         let mut taken: Vec<Directions> = vec![vec![]; self.steps];
         let mut latest = deployed.direction.clone();
         for round in 1..=config.rounds {
+            study.say(&format!("monitor: the adversary's round {round} of {}", config.rounds));
             let new: Vec<bool> =
                 taken.iter_mut().enumerate().map(|(step, taken)| extend(taken, &part(&latest, step))).collect();
             if !new.contains(&true) {
