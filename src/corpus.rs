@@ -66,6 +66,7 @@ impl Corpus {
         let budgets = recipe.task.as_ref().map_or(recipe.data.budgets, Task::says_budget);
         if budgets {
             train.iter().chain(&test).try_for_each(says_budget)?;
+            told.extend(cut_budgets(&test, recipe.evaluation.max_new_tokens));
         }
         let template = Prompts::of(recipe.data.template, &vocabulary)?;
         let stops = template.stops(&vocabulary)?;
@@ -314,6 +315,17 @@ fn says_budget((problem, place): &ProblemAt) -> Result<()> {
         cut(question)
     );
     Ok(())
+}
+
+/// That responses end before the budget that their question says.
+fn cut_budgets(test: &[ProblemAt], most: usize) -> Option<String> {
+    let above = test.iter().filter(|(problem, _)| said_budget(&problem.question) > Some(most)).count();
+    (above > 0).then(|| {
+        format!(
+            "warning: {above} of {} held-out questions say a budget above evaluation.max_new_tokens = {most}, which ends their responses",
+            test.len()
+        )
+    })
 }
 
 /// A problem and the place it stands at, for messages.

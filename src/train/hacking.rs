@@ -151,6 +151,8 @@ mod tests {
                 watch.fires()
             })
         };
-        assert_eq!([10, 15, 20].map(stop), [None, Some(31), None]);
+        for window in [4, 5, 6, 8, 10, 15, 20, 25, 30] {
+            assert_eq!(stop(window), (window == 15).then_some(31), "{window}");
+        }
     }
 }

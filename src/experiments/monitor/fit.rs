@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 use ndarray::{Array1, Array2, Axis};
-use rand::Rng;
 use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
 
-use crate::random::keyed;
+use crate::random::{keyed, normal};
 use crate::stats::{Bootstrap, Estimate, LEVEL, Logistic, Standardiser, accuracy, auroc, grouped_holdout, wilson};
 
 /// Inverse strengths of the penalty, of which one is chosen among the problems fitted on.
@@ -183,12 +183,10 @@ pub fn extend(directions: &mut Directions, new: &Array1<f64>) -> bool {
 }
 
 /// As many orthonormal directions that are drawn.
-pub fn drawn(rng: &mut impl Rng, count: usize, width: usize) -> Directions {
+pub fn drawn(rng: &mut ChaCha8Rng, count: usize, width: usize) -> Directions {
     let mut directions = vec![];
     while directions.len() < count.min(width) {
-        // Sums of uniform numbers: near enough to normal ones for a direction.
-        let normal = |_| (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0;
-        extend(&mut directions, &(0..width).map(normal).collect());
+        extend(&mut directions, &(0..width).map(|_| normal(rng)).collect());
     }
     directions
 }

@@ -320,10 +320,11 @@ impl<'a> Bench<'a> {
         }
         let mut problems = groups.clone();
         problems.dedup();
-        let states = Array2::from_shape_vec((values.len(), states.len() / values.len().max(1)), states)?;
-        let few = problems.len() < 4 * self.config.value.folds;
+        if problems.len() < 4 * self.config.value.folds {
+            return Ok(None);
+        }
+        let states = Array2::from_shape_vec((values.len(), states.len() / values.len()), states)?;
         let score = match self.config.value.run(states.view(), &values, &groups) {
-            _ if few => return Ok(None),
             Err(error) if error.downcast_ref::<TooFew>().is_some() => return Ok(None),
             score => score?,
         };
