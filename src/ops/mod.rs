@@ -28,7 +28,7 @@ pub(crate) use attention::{grouped_scores, grouped_values};
 pub use cpu::{Cpu, VARIABLE as CPU_VARIABLE};
 pub use fits::{TooLarge, ensure_attention_fits, ensure_fits};
 pub use frozen::FrozenMatrix;
-pub(crate) use fused::{is_cpu, is_fused};
+pub(crate) use fused::{is_cpu, is_fused, of_copies};
 pub(crate) use linear::{
     is_shared, is_stored_shared, linear_stored_back, linear_stored_three, linear_stored_two, linear_three, linear_two,
 };

@@ -1,5 +1,7 @@
 //! [`FusedOps`], [`Stores`] and [`CpuFusedOps`] under autodiff: one node each, whose backward is the fused one.
 
+use std::cell::Cell;
+
 use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
 use burn::backend::autodiff::grads::Gradients;
 use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
@@ -18,6 +20,35 @@ macro_rules! finish {
             OpsKind::UnTracked(prep) => prep.finish($output),
         }
     };
+}
+
+thread_local! {
+    /// Whether this thread's batches hold copies of one row.
+    static COPIES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a model on copies of one row, each of which will have a gradient of its own: a product with a weight that takes none is
+/// computed for the first copy and repeated. Burn keeps no graph for a second backward pass, so a Jacobian needs many forward ones.
+pub(crate) fn of_copies<T>(run: impl FnOnce() -> T) -> T {
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            COPIES.set(false);
+        }
+    }
+    COPIES.set(true);
+    let _end = End;
+    run()
+}
+
+/// A product of each row of a batch; of copies that of the first.
+fn of_each<B: Backend>(x: FloatTensor<B>, product: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>) -> FloatTensor<B> {
+    match x.shape()[0] {
+        copies if COPIES.get() && copies > 1 => {
+            B::float_repeat_dim(product(B::float_slice(x, &[(0..1).into()])), 0, copies)
+        }
+        _ => product(x),
+    }
 }
 
 /// Hands the two gradients of a binary operation to the parents that want them.
@@ -101,6 +132,19 @@ impl<B: Stores> Backward<B, 1> for LinearStored {
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let weight = ops.state;
         unary::<B, _>(ops.parents, ops.node, grads, |grad| B::linear_stored_backward(grad, weight));
+    }
+}
+
+/// With a weight that takes no gradient.
+#[derive(Debug)]
+struct LinearOfCopies;
+
+impl<B: CpuFusedOps> Backward<B, 1> for LinearOfCopies {
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let weight = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::linear_transposed(grad, weight));
     }
 }
 
@@ -316,7 +360,7 @@ impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
 impl<B: Stores, C: CheckpointStrategy> Stores for Autodiff<B, C> {
     fn linear_stored(x: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
         let parents = [x.node()];
-        let output = B::linear_stored(x.into_primitive(), weight.clone());
+        let output = of_each::<B>(x.into_primitive(), |x| B::linear_stored(x, weight.clone()));
         finish!(LinearStored, parents, output, weight)
     }
 
@@ -341,6 +385,12 @@ impl<B: Stores, C: CheckpointStrategy> Stores for Autodiff<B, C> {
 
 impl<B: CpuFusedOps, C: CheckpointStrategy> CpuFusedOps for Autodiff<B, C> {
     fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        if COPIES.get() && !weight.is_tracked() {
+            let (parents, weight) = ([x.node()], weight.into_primitive());
+            let product = |x| <B as CpuFusedOps>::linear(x, weight.clone());
+            let output = of_each::<B>(x.into_primitive(), product);
+            return finish!(LinearOfCopies, parents, output, weight);
+        }
         if !many::is_used() {
             return <Self as ModuleOps<Self>>::linear(x, weight, None);
         }

@@ -32,6 +32,7 @@ use burn::tensor::{DType, Device, Tensor};
 
 use super::frozen::FrozenMatrix;
 use super::{AdamW, Targets};
+pub(crate) use gradient::of_copies;
 pub(super) use product::is_shared;
 
 /// Single-pass operations. Shapes are checked by the callers in `ops`.

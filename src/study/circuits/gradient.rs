@@ -129,7 +129,7 @@ fn moved(site: &Site, value: Activation, aimed: &[TargetRow], moves: &Moves) -> 
 }
 
 /// Zeros that were added to one activation.
-pub(super) struct Leaf {
+struct Leaf {
     point: HookPoint,
     zeros: Zeros,
     /// Row of the batch, position, where its values begin in the tensor.
@@ -146,7 +146,7 @@ enum Zeros {
 
 impl Leaf {
     /// Puts itself under an activation.
-    pub fn under(site: &Site, value: Activation, wanted: impl Fn(usize, usize) -> bool) -> Result<(Activation, Self)> {
+    fn under(site: &Site, value: Activation, wanted: impl Fn(usize, usize) -> bool) -> Result<(Activation, Self)> {
         let (dims, values) = (value.dims(), value.to_vec()?);
         let width: usize = dims[2..].iter().product();
         let places = site.places.iter().filter(|place| wanted(place.batch, place.position));
@@ -166,7 +166,7 @@ impl Leaf {
 
     /// Hands values and gradients to the rows. What leads nowhere (the last block at a position whose state nobody reads) has
     /// a gradient of 0.
-    pub fn read(self, gradients: &Gradients, out: &mut [Slope]) -> Result<()> {
+    fn read(self, gradients: &Gradients, out: &mut [Slope]) -> Result<()> {
         let found = match &self.zeros {
             Zeros::Rank3(zeros) => zeros.grad(gradients).map(Activation::Rank3),
             Zeros::Rank4(zeros) => zeros.grad(gradients).map(Activation::Rank4),

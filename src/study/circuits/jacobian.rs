@@ -6,15 +6,16 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::ops::Range;
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{FloatDType, Tensor, TensorData};
 
-use super::gradient::{Leaf, Slope};
 use super::patch::RowCapture;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
-use crate::model::hooks::Site;
+use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind};
+use crate::ops::of_copies;
 
 /// From where to where a row is differentiated.
 #[derive(Clone, Copy, Debug)]
@@ -53,22 +54,11 @@ pub fn jacobians(
     let beyond = passage.from.iter().flatten().chain(passage.to).find(|&&p| p >= length);
     ensure!(beyond.is_none(), "position {beyond:?} lies outside a row of {length}");
     let mut out = RowJacobian::default();
+    for (&point, group) in points.iter().flat_map(|point| (0..passage.from.len()).map(move |group| (point, group))) {
+        out.jacobians.insert((point, group), vec![0.0; width * width]);
+    }
     for start in (0..width).step_by(together) {
-        let slopes = pass(model, source, passage, points, start..width.min(start + together))?;
-        for (i, slope) in slopes.iter().enumerate() {
-            for &point in points {
-                for (group, positions) in passage.from.iter().enumerate() {
-                    let matrix = out.jacobians.entry((point, group)).or_insert_with(|| vec![0.0; width * width]);
-                    let row = &mut matrix[(start + i) * width..(start + i + 1) * width];
-                    for &position in positions {
-                        let found = slope.gradients.get(&(point, position)).context("a position without a gradient")?;
-                        ensure!(found.len() == width, "`{point}` is not as wide as the residual stream");
-                        row.iter_mut().zip(found).for_each(|(sum, g)| *sum += g / positions.len() as f32);
-                    }
-                }
-            }
-        }
-        out.values.extend(slopes.into_iter().next().map(|slope| slope.values).unwrap_or_default());
+        pass(model, source, passage, points, start..width.min(start + together), &mut out)?;
     }
     Ok(out)
 }
@@ -79,17 +69,22 @@ fn pass(
     source: &dyn LatentSource,
     passage: Passage,
     points: &[HookPoint],
-    dimensions: std::ops::Range<usize>,
-) -> Result<Vec<Slope>> {
-    let layers = model.layers.len();
-    let (leaves, aims) = (RefCell::new(vec![]), RefCell::new(vec![]));
-    let wanted = |_: usize, position: usize| passage.from.iter().flatten().any(|&p| p == position);
+    dimensions: Range<usize>,
+    out: &mut RowJacobian,
+) -> Result<()> {
+    let (layers, width) = (model.layers.len(), model.config().hidden_size);
+    let (leaves, values, aims) = (RefCell::new(vec![]), RefCell::new(RowCapture::new()), RefCell::new(vec![]));
     let mut hooks = Hooks::none();
     for &point in points {
         hooks.replace(&HookSpec::all(point), layers, |site, value| {
-            let (value, leaf) = Leaf::under(site, value, wanted)?;
-            leaves.borrow_mut().push(leaf);
-            Ok(value)
+            let value = value.three()?;
+            ensure!(value.dims()[2] == width, "`{}` is not as wide as the residual stream", site.point);
+            if dimensions.start == 0 {
+                values.borrow_mut().extend(seen(site, &value, passage.from)?);
+            }
+            let (value, leaf) = GroupLeaf::under(site, value, passage.from);
+            leaves.borrow_mut().extend(leaf);
+            Ok(Activation::Rank3(value))
         })?;
     }
     let last = HookPoint::at(layers - 1, PointKind::ResidPost);
@@ -98,14 +93,71 @@ fn pass(
         Ok(())
     })?;
     let rows = vec![passage.row.clone(); dimensions.len()];
-    unroll(model, &rows, source, Gradient::Through, &mut hooks)?;
+    of_copies(|| unroll(model, &rows, source, Gradient::Through, &mut hooks))?;
     drop(hooks);
+    out.values.extend(values.into_inner());
     let aim =
         aims.into_inner().into_iter().reduce(|a: Tensor<1>, b| a + b).context("the final state was never seen")?;
     let gradients = aim.backward();
-    let mut out = vec![Slope::default(); rows.len()];
-    leaves.into_inner().into_iter().try_for_each(|leaf: Leaf| leaf.read(&gradients, &mut out))?;
-    Ok(out)
+    for leaf in leaves.into_inner() {
+        let GroupLeaf { point, groups, zeros } = leaf;
+        // What leads nowhere (the last block at a position whose state nobody reads) has a gradient of 0.
+        let Some(found) = zeros.grad(&gradients) else { continue };
+        let found = Activation::Rank3(found).to_vec()?;
+        for (i, gradient) in found.chunks(width).enumerate() {
+            let (copy, group) = (i / groups.len(), groups[i % groups.len()]);
+            let matrix = out.jacobians.get_mut(&(point, group)).context("a group that nobody asked for")?;
+            let row = &mut matrix[(dimensions.start + copy) * width..][..width];
+            let positions = passage.from[group].len() as f32;
+            row.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g / positions);
+        }
+    }
+    Ok(())
+}
+
+/// What stands at the groups' positions, in the first of the copies.
+fn seen(site: &Site, value: &Tensor<3>, from: &[Vec<usize>]) -> Result<RowCapture> {
+    let row = Activation::Rank3(value.clone().narrow(0, 0, 1)).to_vec()?;
+    let width = value.dims()[2];
+    let wanted = of_first(site).filter(|place| from.iter().flatten().any(|&p| p == place.position));
+    Ok(wanted.map(|p| ((site.point, p.position), row[p.index * width..][..width].to_vec())).collect())
+}
+
+/// The places of the first copy: the others lie as it does.
+fn of_first<'a>(site: &'a Site) -> impl Iterator<Item = &'a Place> {
+    site.places.iter().filter(|place| place.batch == 0)
+}
+
+/// Zeros that take a gradient, `[copies, groups, D]`: each group's are added to the state at all its positions, so that their
+/// gradient is the sum over those.
+struct GroupLeaf {
+    point: HookPoint,
+    groups: Vec<usize>,
+    zeros: Tensor<3>,
+}
+
+impl GroupLeaf {
+    /// Puts itself under an activation; none where no group has a position in it.
+    fn under(site: &Site, value: Tensor<3>, from: &[Vec<usize>]) -> (Tensor<3>, Option<Self>) {
+        let [copies, length, width] = value.dims();
+        let has = |group: &usize| of_first(site).any(|place| from[*group].contains(&place.position));
+        let groups: Vec<usize> = (0..from.len()).filter(has).collect();
+        if groups.is_empty() {
+            return (value, None);
+        }
+        let mut at = vec![0.0_f32; length * groups.len()];
+        for place in of_first(site) {
+            for (column, &group) in groups.iter().enumerate() {
+                let inside = from[group].contains(&place.position);
+                at[place.index * groups.len() + column] = f32::from(u8::from(inside));
+            }
+        }
+        let like = (&value.device(), value.dtype());
+        let at = Tensor::<3>::from_data(TensorData::new(at, [1, length, groups.len()]), like);
+        let zeros = Tensor::zeros([copies, groups.len(), width], like).autodiff().require_grad();
+        let moved = at.expand([copies, length, groups.len()]).matmul(zeros.clone());
+        (value + moved, Some(Self { point: site.point, groups, zeros }))
+    }
 }
 
 /// The sum of each copy's own dimension over the wave's positions that are asked for; nothing where it has none.
