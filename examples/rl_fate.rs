@@ -1,5 +1,5 @@
 //! The rows of `experiments/rl-fate.toml`: `cargo run --example rl_fate -- runs/rl-fate OUT` reads the runs of the primary block and of
-//! the grid, and writes a row a checkpoint to OUT; rows of a block that has no runs stay as OUT has them. `report` draws tables,
+//! the grid, and writes a row a checkpoint to OUT; rows of what has no runs (a block, a seed of the grid) stay as OUT has them. `report` draws tables,
 //! tests and figure where they stand in a folder of rows.
 
 use std::path::{Path, PathBuf};
@@ -125,7 +125,7 @@ impl Run {
 }
 
 /// The rows of the primary block. Of the two modes the one that went farther is also read where it was as far as the other.
-fn primary(root: &Path) -> Result<Vec<FateRow>> {
+fn primary(root: &Path, _before: &[FateRow]) -> Result<Vec<FateRow>> {
     let mut rows = vec![];
     for (budget, seed) in FateRow::BUDGETS.into_iter().flat_map(|budget| SEEDS.map(|seed| (budget, seed))) {
         let [frozen, full] = FateRow::MODES.map(|mode| Run::primary(root, Cell::primary(mode, budget, seed)));
@@ -144,8 +144,8 @@ fn primary(root: &Path) -> Result<Vec<FateRow>> {
     Ok(rows)
 }
 
-/// The rows of the grid, of the seeds that have all cells under both modes.
-fn grid(root: &Path) -> Result<Vec<FateRow>> {
+/// The rows of the grid, of the seeds that have all cells under both modes; of others those of before.
+fn grid(root: &Path, before: &[FateRow]) -> Result<Vec<FateRow>> {
     let mut rows = vec![];
     for seed in SEEDS {
         let cells = FateRow::MODES.into_iter().flat_map(|replay| {
@@ -158,11 +158,17 @@ fn grid(root: &Path) -> Result<Vec<FateRow>> {
                     rows.extend([run.row(0, false)?, run.row(FateRow::GRID_STEPS, false)?]);
                 }
             }
-            Err(why) => eprintln!("seed {seed} is left out: {why:#}"),
+            Err(why) => {
+                eprintln!("seed {seed} is left as it was: {why:#}");
+                rows.extend(before.iter().filter(|row| row.of == FateRow::GRID_STEPS && row.seed == seed).cloned());
+            }
         }
     }
     Ok(rows)
 }
+
+/// Reads a block's runs, given the rows of before.
+type Collect = fn(&Path, &[FateRow]) -> Result<Vec<FateRow>>;
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -171,12 +177,10 @@ fn main() -> Result<()> {
     let file = out.join(format!("{}.parquet", FateRow::NAME));
     let before: Vec<FateRow> = if file.is_file() { read(&file)? } else { vec![] };
     let mut all = vec![];
-    for (block, of, collect) in
-        [("primary", FateRow::STEPS, primary as fn(&Path) -> Result<Vec<FateRow>>), ("grid", FateRow::GRID_STEPS, grid)]
-    {
+    for (block, of, collect) in [("primary", FateRow::STEPS, primary as Collect), ("grid", FateRow::GRID_STEPS, grid)] {
         let there = FateRow::MODES.iter().all(|mode| runs.join(format!("{block}-{mode}")).is_dir());
         let kept = before.iter().filter(|row| row.of == of).cloned();
-        all.extend(if there { collect(runs)? } else { kept.collect() });
+        all.extend(if there { collect(runs, &before)? } else { kept.collect() });
     }
     let mut rows = RowWriter::create(out, FateRow::NAME)?;
     all.iter().try_for_each(|row| rows.push(row))?;
