@@ -24,12 +24,10 @@ use crate::study::circuits::pairs::{Pair, Prompts, decoded, no_twins, of_task};
 use crate::study::circuits::patch::{Node, Patch, leads, points, record};
 use crate::study::{DoesNotApply, Study};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("where the difference between two problems lives: layer × latent step, layer × position");
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Pairs that are drawn; not all are usable.
         pub candidates: usize = 300,
@@ -49,9 +47,6 @@ struct PairEffect {
 }
 
 /// Makes its pairs from a generated task, or of a file's problems with known values.
-///
-/// # Errors
-/// None.
 pub fn fits(study: &Study, _config: &Config) -> Result<Fit> {
     let missing = no_twins(study, "activation_patching").filter(|_| of_problems(study).len() < 2);
     let own =
@@ -120,9 +115,6 @@ pub(crate) fn conclude(_config: &Config, rows: Measurements<PatchedPlaceRow>, jo
 }
 
 /// The heat maps of those pairs, in memory.
-///
-/// # Errors
-/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatchRow>> {
     run_pairs(study, config, &prompts(study, config.candidates)?)
 }

@@ -14,7 +14,6 @@ use crate::store::Measurements;
 use crate::study::{DoesNotApply, Study};
 use crate::text::said_budget;
 
-/// What it asks.
 pub const ABOUT: About = About::asking(
     "adaptive switching: are blocks opened where the budget that a question says leaves no room for text?",
 )

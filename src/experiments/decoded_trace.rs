@@ -38,14 +38,12 @@ use crate::study::{DoesNotApply, Study};
 use crate::tasks::{Task, edges};
 use crate::text::{Problem, Vocabulary};
 
-/// What it asks.
 pub const ABOUT: About = About::asking(
     "whether the steps that blocks stand for can be read from latents as a valid solution: logit lens, probe, two nulls",
 )
 .on_request();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Layer that is read, 0 to the number of blocks; the last where it is not given.
         pub layer: Option<usize> = None,
@@ -151,9 +149,6 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DecodedTraceRow>> {
 }
 
 /// [`rows`] with a derivation of the caller's: what follows from what.
-///
-/// # Errors
-/// As [`rows`].
 pub fn rows_by(study: &Study, config: &Config, derivation: &dyn Derivation) -> Result<Vec<DecodedTraceRow>> {
     study.chooses_blocks()?;
     let depth = study.model.config().num_hidden_layers;

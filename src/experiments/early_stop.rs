@@ -33,13 +33,11 @@ use crate::study::staging::logits::logits_at;
 use crate::study::sweep::not_stopped;
 use crate::study::{DoesNotApply, Study};
 
-/// What it asks.
 pub const ABOUT: About = About::asking(
     "after how many latents the answer is settled: every block closed after its first k, accuracy, commitment, reversals",
 )
 .on_request();
 
-/// Settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {

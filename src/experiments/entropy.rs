@@ -13,7 +13,6 @@ use crate::schema::EntropyRow;
 use crate::stats::by_problem::{cell, mean};
 use crate::study::Study;
 
-/// What it asks.
 pub const ABOUT: About = About::asking("entropy and log-probability by kind of position").of_responses();
 
 settings! {
@@ -29,9 +28,6 @@ struct Observation {
 }
 
 /// One row a kind that occurs.
-///
-/// # Errors
-/// As the decoder's.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<EntropyRow>> {
     let (_, traces) = study.decoded()?;
     let seen: Vec<Observation> = traces.iter().flat_map(see).collect();

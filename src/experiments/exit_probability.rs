@@ -16,7 +16,6 @@ use crate::stats::by_problem::{mean, share};
 use crate::study::staging::logits::logits_at;
 use crate::study::{DoesNotApply, Study};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("when the model is ready to leave a block (tab:exit)").of_grpo_start().of_responses().of_switching();
 
@@ -55,9 +54,6 @@ pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<Str
 }
 
 /// Rows of all groups; a step that fewer than two problems of a group reach has none.
-///
-/// # Errors
-/// As [`run`].
 pub fn rows(study: &Study) -> Result<Vec<ExitRow>> {
     let (n, seen) = observe(study)?;
     let steps: BTreeSet<Nth> = seen.iter().map(|s| s.step).collect();

@@ -27,7 +27,6 @@ use crate::study::circuits::patch::{Node, Patch, leads};
 use crate::study::circuits::places::{every, named};
 use crate::study::{DoesNotApply, Study};
 
-/// What it asks.
 pub const ABOUT: About = About::asking(
     "pairs of one's own (intervene pairs): which head, MLP or stream carries the answer, at which position",
 )
@@ -45,7 +44,6 @@ pub enum Places {
 }
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// `{"clean": …, "corrupt": …, "answer": …, "wrong": …}` a line.
         pub file: Option<PathBuf> = None,
@@ -135,9 +133,6 @@ pub(crate) fn conclude(config: &Config, rows: Measurements<PatchedNodeRow>, jour
 }
 
 /// The map, in memory.
-///
-/// # Errors
-/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
     let mut rows = Measurements::in_memory();
     measure(study, config, &mut rows)?;

@@ -18,7 +18,6 @@ use crate::schema::{Host, PartSwapRow, RowFile};
 use crate::stats::{Flips, LEVEL, holm};
 use crate::study::{DoesNotApply, Study};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("which part of the weights carries what a later phase changed (needs two phases)").on_request();
 

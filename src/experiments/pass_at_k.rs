@@ -20,13 +20,11 @@ use crate::study::Study;
 use crate::study::answers::outcome;
 use crate::study::sweep::not_stopped;
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("pass@k: right in one of k samples, majority of k, distinct answers (sampled, not greedy)")
         .on_request();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Answers drawn of each problem.
         pub samples: usize = 16,

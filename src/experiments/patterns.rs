@@ -15,14 +15,12 @@ use crate::schema::{PatternRow, RowFile};
 use crate::study::Study;
 use crate::study::shown::{ShownProblem, shown};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("attention patterns of the first responses, head by head (the prompt explorer's rows)")
         .on_request()
         .of_responses();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// How many problems, from the first.
         pub problems: usize = 3,
@@ -43,9 +41,6 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 }
 
 /// The rows: problem by problem, head by head, position by position.
-///
-/// # Errors
-/// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatternRow>> {
     ensure!(config.problems > 0, "patterns.problems must be at least 1, found 0");
     let of_problem = shown(study, config.problems)?.into_iter().map(|shown| of_problem(study, &shown));

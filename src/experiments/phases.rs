@@ -11,7 +11,6 @@ use crate::stats::Bootstrap;
 use crate::study::Study;
 use crate::study::staging::{Reading, classes, places};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("what a later phase of a run changed at the same positions (needs two phases)").of_grpo_start();
 

@@ -18,7 +18,6 @@ use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::sweep::{Continuation, Outcome, What};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("what switching is worth: every problem with a block and without one").of_grpo_start().of_switching();
 
@@ -28,9 +27,6 @@ settings! {
 }
 
 /// Runs on blocks of the model's own.
-///
-/// # Errors
-/// None.
 pub fn fits(study: &Study, _config: &Config) -> Result<Fit> {
     Ok(match study.blocks {
         BlockOrigin::Own => Fit::Yes,

@@ -13,12 +13,10 @@ use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
 use crate::study::staging::Reading;
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("whether <swi> is a spike or a region (tab:swi-window)").of_grpo_start().of_switching();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Offsets −radius..=radius; the paper's 8.
         pub radius: usize = 8,

@@ -13,7 +13,6 @@ use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
 use crate::study::staging::{Reading, classes, places};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("how sharply the model places <swi> (tab:tf)").of_grpo_start().of_switching().at_first();
 

@@ -16,14 +16,12 @@ use crate::schema::{RowFile, TokenLensRow};
 use crate::study::Study;
 use crate::study::shown::{ShownProblem, most_probable, shown};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("what each layer would say at each token of the first responses (the prompt explorer's rows)")
         .on_request()
         .of_responses();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// How many problems, from the first.
         pub problems: usize = 3,
@@ -43,9 +41,6 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 }
 
 /// The rows: problem by problem, layer by layer, position by position.
-///
-/// # Errors
-/// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<TokenLensRow>> {
     ensure!(config.problems > 0 && config.top > 0, "token_lens: problems and top must be at least 1, found {config:?}");
     let of_problem = shown(study, config.problems)?.into_iter().map(|shown| of_problem(study, config, &shown));

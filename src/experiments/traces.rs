@@ -16,7 +16,6 @@ use crate::stats::by_problem::{cell, mean};
 use crate::stats::{LEVEL, wilson};
 use crate::study::Study;
 
-/// What it asks.
 pub const ABOUT: About = About::asking("length, blocks and confidence of right and wrong responses (tab:gen-analysis)")
     .of_grpo_start()
     .of_responses()
@@ -42,9 +41,6 @@ const GROUPS: [(&str, Belongs); 7] = [
 ];
 
 /// One row a group that is not empty.
-///
-/// # Errors
-/// As the decoder's.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<ResponseRow>> {
     let (scores, traces) = study.decoded()?;
     let mut rows = vec![];

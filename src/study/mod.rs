@@ -244,9 +244,6 @@ impl Study {
     }
 
     /// Known rows of it run to the end, latents through its own source.
-    ///
-    /// # Errors
-    /// As [`unroll`].
     pub fn unroll(&self, sequences: &[Sequence], hooks: &mut Hooks) -> Result<UnrolledStates> {
         unroll(&self.model, sequences, &self.reasoning.source, Gradient::Through, hooks)
     }
@@ -336,26 +333,17 @@ impl Study {
     }
 
     /// Greedy decoding of every held-out problem: scores and traces, in the order of the problems.
-    ///
-    /// # Errors
-    /// As the decoder's.
     pub fn decoded(&self) -> Result<(&Scores, &[Trace])> {
         let (scores, traces) = lazy(&self.decoded, || self.decode(Switching::Free, self.recipe.evaluation.k_min))?;
         Ok((scores, traces))
     }
 
     /// The problems decoded normally, ready to be forked.
-    ///
-    /// # Errors
-    /// As the decoder's.
     pub fn sweep(&self) -> Result<Sweep<'_>> {
         Ok(Sweep::of(self, lazy(&self.forkable, || Forkable::of(self))?))
     }
 
     /// Greedy decoding under another rule of switching or another `K_min`.
-    ///
-    /// # Errors
-    /// As the decoder's.
     pub fn decode(&self, switching: Switching, k_min: usize) -> Result<(Scores, Vec<Trace>)> {
         if let Some(traces) = self.decodes.get(&named(switching, k_min)) {
             return Ok((score(traces, &self.corpus)?, traces.clone()));

@@ -244,9 +244,6 @@ impl<'a> Sweep<'a> {
     }
 
     /// Runs continuations in memory; results in the order of the continuations.
-    ///
-    /// # Errors
-    /// As [`Self::each`].
     pub fn run(&self, all: &[Continuation], later: Later, channel: At) -> Result<Vec<SweepResult>> {
         let forks = Mutex::new(vec![]);
         self.each(all, later, channel, &|_, _| false, &|more| {

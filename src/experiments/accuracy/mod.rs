@@ -17,7 +17,6 @@ use crate::stats::holm;
 use crate::study::Study;
 use rows::{Case, DecodeOutcomes};
 
-/// What it asks.
 pub const ABOUT: About = About::asking(
     "accuracy and length: all, switched, per level and subject, forced, K_min (tab:main, tab:per-subject)",
 )
@@ -26,7 +25,6 @@ pub const ABOUT: About = About::asking(
 .at_first();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Values of `K_min` to decode with, by default the paper's sweep and 1; the evaluation's own is always among the rows.
         pub k_min: Vec<usize> = vec![0, 1, 2, 4, 8, 16],
@@ -36,10 +34,6 @@ settings! {
     }
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// As the decoder's.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
     journal.save(AccuracyRow::NAME, &rows)?;
@@ -60,9 +54,6 @@ pub(crate) fn ways(study: &Study, config: &Config) -> Vec<(Switching, usize)> {
 const DONE: [(&str, Switching); 2] = [("text_only", Switching::Suppressed), ("forced", Switching::Forced)];
 
 /// All rows: groups of the free decode, then the other ways of decoding.
-///
-/// # Errors
-/// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
     let own = study.recipe.evaluation.k_min;
     let free = DecodeOutcomes::free(study)?;

@@ -28,12 +28,10 @@ use crate::study::{DoesNotApply, Study};
 use classes::Class;
 use reading::{Cell, Cells, read};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("how much of each head's attention goes to the latents, and what it brings to the answer");
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Problems with a tagged span that are read, at most.
         pub problems: usize = 200,

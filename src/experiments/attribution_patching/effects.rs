@@ -70,9 +70,6 @@ impl AttributionRun<'_> {
     }
 
     /// Every cell by every gradient, and the sampled cells patched both ways.
-    ///
-    /// # Errors
-    /// As the model's.
     pub fn of_pairs(&self, pairs: &[PairPlaces], sample: &BTreeSet<(Place, Node)>) -> Result<Vec<AttributedNodeRow>> {
         let mut rows = vec![];
         for ((pair, places), ends) in pairs.iter().zip(self.ends(pairs)?) {

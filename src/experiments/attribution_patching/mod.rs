@@ -33,12 +33,10 @@ use crate::study::circuits::pairs::{no_pairs, of_file, of_form};
 use crate::study::circuits::patch::Node;
 use effects::{AttributionRun, PairPlaces};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("the map of head_patching by one backward pass, and how far it agrees with patches").on_request();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Pairs that are drawn; not all are usable.
         pub candidates: usize = 300,
@@ -120,9 +118,6 @@ pub(crate) fn conclude(
 }
 
 /// The maps and how they agree with patches, in memory.
-///
-/// # Errors
-/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<(Vec<AttributionRow>, Vec<AttributionAgreementRow>)> {
     let mut rows = Measurements::in_memory();
     measure(study, config, &mut rows)?;

@@ -31,7 +31,6 @@ use crate::study::{DoesNotApply, Study};
 pub use attribution::{Explanation, Node, centre, explain, nodes};
 pub use sites::{Decision, decisions};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("what each head, MLP and embedding adds to the answer, the value, <swi> and </swi>, exactly")
         .of_switching();
@@ -39,7 +38,6 @@ pub const ABOUT: About =
 /// Problems whose activations are held at once.
 const HELD: usize = 32;
 
-/// Settings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -82,9 +80,6 @@ struct Sums {
 }
 
 /// One row a kind of decision and node.
-///
-/// # Errors
-/// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     study.is_plain_sum()?;
     ensure!(config.problems >= 2, "direct_logit.problems must be at least 2, found {}", config.problems);

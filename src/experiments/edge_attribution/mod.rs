@@ -41,12 +41,10 @@ use scores::{Edges, RecordedPair};
 pub use table::table;
 use trial::Trial;
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("which edges between heads, MLPs and latents carry the value: a circuit, run alone").on_request();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Pairs that are drawn; not all are usable.
         pub candidates: usize = 300,
@@ -129,9 +127,6 @@ pub(crate) fn conclude(_config: &Config, rows: Measurements<EdgePairRow>, journa
 }
 
 /// Edges and circuits of every form, in memory.
-///
-/// # Errors
-/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<(Vec<EdgeRow>, Vec<CircuitRow>)> {
     let mut rows = Measurements::in_memory();
     measure(study, config, &mut rows)?;

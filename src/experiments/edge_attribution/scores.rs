@@ -53,9 +53,6 @@ impl Edges<'_> {
     }
 
     /// Runs both rows of every pair. `places` says to which place each position of each pair belongs.
-    ///
-    /// # Errors
-    /// As the model's.
     pub fn recorded<'p>(&self, pairs: &'p [Pair], places: &[Vec<usize>]) -> Result<Vec<RecordedPair<'p>>> {
         let items: Vec<(&Pair, &Vec<usize>)> = pairs.iter().zip(places).collect();
         let done = parallel::run(&parallel::cut(&items, self.threads), |part| {
@@ -78,9 +75,6 @@ impl Edges<'_> {
     /// Of every pair, by place `[receivers, senders]`: gradient × (clean − corrupt), summed over the positions of the place; the
     /// gradient is the mean over `steps` runs whose token embeddings lie between the two rows, at the middles of as many equal parts of
     /// the way. 0 steps: that of the corrupt run.
-    ///
-    /// # Errors
-    /// As the model's.
     pub fn scores(&self, recorded: &[&RecordedPair], steps: usize) -> Result<Vec<Vec<Array2<f64>>>> {
         let shares: Vec<f64> = match steps {
             0 => vec![0.0],

@@ -34,12 +34,10 @@ use crate::study::circuits::places::{every, named};
 use crate::study::{DoesNotApply, Study};
 pub(super) use effects::patch_form;
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("which heads, MLPs and layers carry the value, at which latent step or token: patched one by one");
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Pairs that are drawn; not all are usable.
         pub candidates: usize = 300,
@@ -100,9 +98,6 @@ pub(crate) fn conclude(config: &Config, rows: Measurements<PatchedNodeRow>, jour
 }
 
 /// The maps, in memory.
-///
-/// # Errors
-/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
     let mut rows = Measurements::in_memory();
     measure(study, config, &mut rows)?;

@@ -44,9 +44,6 @@ struct Pair {
 
 impl Names {
     /// Those of all sets in the problems, as far as they are one token; `None` where there is no set.
-    ///
-    /// # Errors
-    /// The model's.
     pub fn of(study: &Study) -> Result<Option<Self>> {
         let corpus = &study.corpus;
         let sets = corpus.test.iter().flat_map(|p| p.steps.iter().filter_map(|s| set(&s.value)));

@@ -24,12 +24,10 @@ use crate::schema::{ProbeRow, RowFile as _};
 use crate::stats::probe::{GroupedProtocol, PaperProtocol, TooFew, ValueProtocol, paper_layers};
 use crate::study::{DoesNotApply, Study};
 
-/// What it asks.
 pub const ABOUT: About = About::asking("at which layer the switch, and values in latents, can be read (tab:probe)")
     .of_grpo_start()
     .of_switching();
 
-/// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -133,9 +131,6 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 }
 
 /// Hands every row to `push` as it is made. Where the switch cannot be probed for and values can, it says why.
-///
-/// # Errors
-/// As [`run`].
 pub fn probe(study: &Study, config: &Config, mut push: impl FnMut(ProbeRow) -> Result<()>) -> Result<Option<String>> {
     ensure!(config.memory_mb > 0, "layer_probe.memory_mb: expected at least 1, found 0");
     let layers = config.layers.of(study.model.config().num_hidden_layers)?;

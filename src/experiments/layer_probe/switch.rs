@@ -29,9 +29,6 @@ struct Run<'a> {
 type Push<'a> = &'a mut dyn FnMut(ProbeRow) -> Result<()>;
 
 /// All probes, layer by layer.
-///
-/// # Errors
-/// As [`super::run`].
 pub fn probe(study: &Study, config: &Config, layers: &[usize], push: Push) -> Result<()> {
     let staged = study.staged()?;
     let at = choose(staged, study.seed, config.max_positions, config.matched);

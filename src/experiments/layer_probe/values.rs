@@ -57,9 +57,6 @@ impl Latent {
 }
 
 /// All probes, layer by layer. Data without known values has no rows and is no error.
-///
-/// # Errors
-/// As [`super::run`].
 pub fn probe(
     study: &Study,
     config: &Config,

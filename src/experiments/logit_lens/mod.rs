@@ -37,13 +37,11 @@ pub(crate) use reading::{LOGITS_HELD, head};
 use residuals::{PositionSample, walk};
 use translators::{Translators, train};
 
-/// What it asks.
 pub const ABOUT: About = About::asking("what each layer would say next at each latent step: logit lens and tuned lens")
     .of_responses()
     .of_switching();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Layers to read, 0 to the number of blocks; all where empty. The last is always read.
         pub layers: Vec<usize> = vec![],

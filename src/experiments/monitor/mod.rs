@@ -40,13 +40,11 @@ use crate::tasks::organism::{DECOYS, Hidden, TRIGGERS};
 use fit::{Directions, Labels, Linear, Parts, Push, drawn, extend};
 use run::RunOutput;
 
-/// What it asks.
 pub const ABOUT: About = About::asking(
     "whether a monitor on latents notices what answers do not show: recall, false alarms, held-out triggers, an adversary who knows it",
 )
 .on_request();
 
-/// Settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
@@ -81,10 +79,6 @@ impl Config {
     }
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// As [`rows`].
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let (rows, hidden) = rows(study, config)?;
     journal.save(MonitorRow::NAME, &rows)?;

@@ -29,13 +29,11 @@ use crate::study::{DoesNotApply, Study};
 use directions::Directions;
 use trials::{Cell, Target, Trials, targets};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("whether the answer follows a direction: difference of two values' means, by layer × step × dose")
         .on_request();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// 0 is the input of the first block, l the stream after the l-th; empty: all.
         pub layers: Vec<usize> = vec![],
@@ -119,9 +117,6 @@ pub(crate) fn conclude(
 }
 
 /// One row a cell, in memory. `arithmetic` is what answers are compared with; `None` takes that of the recipe's task.
-///
-/// # Errors
-/// As [`measure`].
 pub fn rows(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<SteeringRow>> {
     let mut rows = Measurements::in_memory();
     match arithmetic {

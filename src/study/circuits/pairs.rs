@@ -126,9 +126,6 @@ pub(crate) fn of_form(
 
 /// Decodes both prompts of every pair and keeps those that agree up to a token of text (the read-out), `limit` at most. Where
 /// the model may switch, a block must stand before the read-out.
-///
-/// # Errors
-/// As the decoder's.
 pub fn decoded(study: &Study, prompts: &[Prompts], switching: Switching, limit: usize) -> Result<Vec<Pair>> {
     let settings = DecodeSettings { switching, ..study.settings() };
     let decoding = study.decoding(&settings);

@@ -147,9 +147,6 @@ impl Patch {
 
 /// The lead of `says[0]`'s logit over `says[1]`'s at the row's end, once for every patch of the row. A patch changes nothing before its
 /// first position, nor at positions up to the next latent below its block: that is computed once for all.
-///
-/// # Errors
-/// As the model's.
 pub fn leads(study: &Study, row: &Sequence, patches: &[Patch], says: [u32; 2]) -> Result<Vec<f64>> {
     let (model, end) = (&study.model, row.ids.len());
     // With windows or caps a shared beginning is off by more than rounding, for a reason that is not known: all is run.
