@@ -117,10 +117,7 @@ impl Settings {
     /// # Errors
     /// An experiment that cannot be run; a stop by the user.
     pub fn run(&self, jobs: &[Job], device: &Device, threads: usize) -> Result<Vec<CalibrationDrawRow>> {
-        let done = parallel::run(&parallel::cut(jobs, threads), |part| {
-            part.iter().map(|job| self.one(job, device)).collect::<Result<Vec<_>>>()
-        })?;
-        Ok(done.into_iter().flatten().flatten().collect())
+        Ok(parallel::each(jobs, threads, |job| self.one(job, device))?.concat())
     }
 
     fn one(&self, job: &Job, device: &Device) -> Result<Vec<CalibrationDrawRow>> {

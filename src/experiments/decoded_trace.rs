@@ -24,6 +24,7 @@ use super::About;
 use super::jacobian_lens::read_out;
 use super::latent_intervention::known_value::blocks;
 use super::latent_intervention::{Arithmetic, of_study};
+use super::markdown::heads;
 use crate::latent::{Sequence, Trace};
 use crate::model::Step;
 use crate::nth::Nth;
@@ -32,9 +33,9 @@ use crate::schema::{DecodedTraceRow, Reader};
 use crate::stats::by_problem::{cell, share};
 use crate::stats::probe::{TooFew, ValueProtocol};
 use crate::stats::{Estimate, Flips, LEVEL, holm, wilson};
+use crate::study::Study;
 use crate::study::circuits::patch::Node;
 use crate::study::staging::capture::capture;
-use crate::study::{DoesNotApply, Study};
 use crate::tasks::{Task, edges};
 use crate::text::{Problem, Vocabulary};
 
@@ -110,10 +111,7 @@ fn derivation(study: &Study) -> Result<Box<dyn Derivation>> {
             let answers = test.iter().map(|problem| problem.answer.clone()).collect();
             Ok(Box::new(Chains { arithmetic: of_study(study)?, answers }))
         }
-        None => {
-            let why = format!("{}: what follows from what is known of generated tasks only", study.name);
-            Err(DoesNotApply::because(why).into())
-        }
+        None => Err(study.lacks("what follows from what is known of generated tasks only").into()),
     }
 }
 
@@ -143,7 +141,7 @@ impl ReadProblem {
 /// One row a reader and latent.
 ///
 /// # Errors
-/// [`DoesNotApply`] where blocks stand for no step of a generated task that is known; a layer that does not exist.
+/// Blocks that stand for no step of a generated task that is known; a layer that does not exist.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<DecodedTraceRow>> {
     rows_by(study, config, derivation(study)?.as_ref())
 }
@@ -155,8 +153,7 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &dyn Derivation) -> R
     let layer = config.layer.unwrap_or(depth);
     ensure!(layer <= depth, "decoded_trace.layer: layer {layer} does not exist, the model has 0 to {depth}");
     let (all, left_out) = reads(study, derivation)?;
-    let few = || format!("{}: {} right answers have blocks in the place of known steps", study.name, all.len());
-    ensure!(all.len() > 1, DoesNotApply::because(few()));
+    study.needs(all.len() > 1, || format!("{} right answers have blocks in the place of known steps", all.len()))?;
     let found = LatentStates::of(study, layer, &all)?;
     let longest = all.iter().flat_map(ReadProblem::lengths).max().unwrap_or(0);
     let (mut rows, mut p_values) = (vec![], vec![]);
@@ -386,9 +383,9 @@ fn donors(lengths: &[Vec<usize>], seed: u64) -> Vec<(usize, usize)> {
 
 /// Markdown, one row a reader and latent.
 pub fn table(rows: &[DecodedTraceRow]) -> String {
-    let mut out = String::from(
-        "| reader | latent | valid [95 %] | steps that follow | another problem's values | several blocks: valid | moved to other steps \
-         | verdict |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    let mut out = heads(
+        "reader | latent | valid [95 %] | steps that follow | another problem's values | several blocks: valid | \
+         moved to other steps | verdict",
     );
     for r in rows {
         let [follows, shuffled, several, permuted] =

@@ -7,6 +7,7 @@
 use anyhow::Result;
 
 use super::About;
+use super::markdown::heads;
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
 use crate::schema::EntropyRow;
@@ -76,7 +77,7 @@ fn floored_ln(p: f64) -> f64 {
 
 /// Markdown, one row a kind.
 pub fn table(rows: &[EntropyRow]) -> String {
-    let mut out = String::from("| kind | positions | H (nats) | log p |\n| --- | --- | --- | --- |\n");
+    let mut out = heads("kind | positions | H (nats) | log p");
     for r in rows {
         out += &format!("| {} | {} | {} | {} |\n", r.kind, r.positions, cell(r.entropy, 3), cell(r.logprob, 3));
     }

@@ -3,8 +3,8 @@
 //!
 //! An experiment is a function of a [`Study`], its settings and a [`Journal`]. To add one: a file here with `ABOUT` and `Config`,
 //! and its name in the list below:
-//! - `one` checkpoint, or a `pair` of phases of one run: `run` computes rows and saves them in the journal. Of one with `=> table`
-//!   behind its name there is no `run`: what `rows` computes is saved, and `table` is its summary. `probe` runs these.
+//! - `one` checkpoint: `run` computes rows and saves them in the journal. Of one with `=> table` behind its name there is no `run`:
+//!   what `rows` computes is saved, and `table` is its summary. So it is of a `pair` of phases of one run. `probe` runs these.
 //! - `measured`: `measure` adds rows of units (pairs, problems) as they come, and `conclude` makes tables of the rows alone. It is
 //!   thereby resumed and shared by several processes. `intervene` runs these; `fits` says whether it can be run at all.
 //!
@@ -12,6 +12,7 @@
 
 pub(crate) mod decodes;
 mod journal;
+pub(crate) mod markdown;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -194,8 +195,8 @@ macro_rules! experiments {
             $(experiments!(@ $one, Run::One(|study, settings, journal| {
                 journal.observed(|journal| experiments!(@run $one $($table)?, study, &settings.$one, journal))
             })),)*
-            $(experiments!(@ $pair, Run::Pair(|a, b, settings, journal| {
-                journal.observed(|journal| $pair::run(a, b, &settings.$pair, journal))
+            $(experiments!(@ $pair, Run::Pair(|a, b, _, journal| {
+                journal.observed(|journal| journal.tell(&$pair::rows(a, b)?, $pair::table))
             })),)*
             $(Experiment {
                 files: $measured::FILES,
@@ -236,9 +237,9 @@ macro_rules! experiments {
 
 experiments! {
     one: accuracy, outcomes => table, traces => table, entropy => table, positions, logit_lens => table, teacher_forced => table,
-        switch_window => table, exit_probability, layer_probe, direct_logit, attention_to_latents => table, patterns, token_lens,
-        jacobian_lens => table, early_stop => table, decoded_trace => table, subspace, pass_at_k => table, monitor,
-         adaptive => table;
+        switch_window => table, exit_probability, layer_probe, direct_logit => table, attention_to_latents => table, patterns,
+        token_lens, jacobian_lens => table, early_stop => table, decoded_trace => table, subspace, pass_at_k => table, monitor,
+        adaptive => table;
     pair: phases, part_swap;
     measured: latent_intervention, switch_benefit, activation_patching, head_patching, pair_patching, attribution_patching,
         edge_attribution, steering, hook_intervention, normal_run

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
+use super::markdown::heads;
 use super::{About, Files, Fit, Journal};
 use crate::interventions::{At, Later};
 use crate::latent::Switching;
@@ -83,10 +84,7 @@ fn row(study: &Study, identity: &Identity, problem: usize, normal: &Outcome, oth
 
 /// Markdown, one row a group.
 pub fn table(rows: &[SwitchBenefitRow]) -> String {
-    let mut out = String::from(
-        "| problems | with a block [95 %] | without | benefit | better / worse | p | verdict |\n\
-         | --- | --- | --- | --- | --- | --- | --- |\n",
-    );
+    let mut out = heads("problems | with a block [95 %] | without | benefit | better / worse | p | verdict");
     for r in rows {
         out += &format!(
             "| {} | {:.3} | {:.3} | {:.3} | {} / {} | {:.1e} | {} |\n",

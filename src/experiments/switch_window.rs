@@ -8,6 +8,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::About;
+use super::markdown::heads;
 use crate::schema::WindowRow;
 use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
@@ -73,9 +74,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
 
 /// Markdown, one row an offset.
 pub fn table(rows: &[WindowRow]) -> String {
-    let mut out = String::from(
-        "| offset | positions | in a block | p(swi) | H (nats) | below offset 0 |\n| --- | --- | --- | --- | --- | --- |\n",
-    );
+    let mut out = heads("offset | positions | in a block | p(swi) | H (nats) | below offset 0");
     let tag = rows.iter().find(|r| r.offset == 0);
     for r in rows {
         let below = if tag.is_some_and(|tag| tag.is_sharper(r)) { "yes" } else { "—" };

@@ -8,6 +8,7 @@
 use anyhow::Result;
 
 use super::About;
+use super::markdown::heads;
 use crate::evaluation::Outcome;
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
@@ -83,9 +84,8 @@ fn row(study: &Study, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<Respo
 
 /// Markdown, the paper's columns first.
 pub fn table(rows: &[ResponseRow]) -> String {
-    let mut out = String::from(
-        "| group | avg. tokens | avg. swi | avg. latent steps | switch rate | H at swi (nats) | p(swi) at swi | first swi |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    let mut out = heads(
+        "group | avg. tokens | avg. swi | avg. latent steps | switch rate | H at swi (nats) | p(swi) at swi | first swi",
     );
     for r in rows {
         out += &format!(

@@ -9,6 +9,7 @@ mod rows;
 
 use anyhow::Result;
 
+use super::markdown::heads;
 use super::{About, Journal};
 use crate::latent::Switching;
 use crate::schema::{AccuracyRow, RowFile};
@@ -134,9 +135,9 @@ fn note(study: &Study, config: &Config, rows: &[AccuracyRow]) -> String {
 
 /// Markdown, one row a group.
 pub fn table(rows: &[AccuracyRow], note: &str) -> String {
-    let mut out = String::from(
-        "| group | accuracy [95 %] | latent accuracy | switch rate | latent calls | visible tokens | truncated | \
-         capped blocks | difference | p (Holm) |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    let mut out = heads(
+        "group | accuracy [95 %] | latent accuracy | switch rate | latent calls | visible tokens | truncated | \
+         capped blocks | difference | p (Holm)",
     );
     for r in rows {
         out += &format!(

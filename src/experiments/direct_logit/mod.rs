@@ -18,15 +18,15 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use ndarray::Array2;
-use serde::{Deserialize, Serialize};
 
-use super::{About, Journal};
+use super::About;
+use super::markdown::titled;
 use crate::nth::Nth;
-use crate::schema::{Component, DirectLogitRow, Form, Part, RowFile, Target};
+use crate::schema::{Component, DirectLogitRow, Form, Part, Target};
 use crate::stats::Bootstrap;
 use crate::stats::by_problem::share;
+use crate::study::Study;
 use crate::study::circuits::{SolutionForms, written};
-use crate::study::{DoesNotApply, Study};
 
 pub use attribution::{Explanation, Node, centre, explain, nodes};
 pub use sites::{Decision, decisions};
@@ -38,30 +38,14 @@ pub const ABOUT: About =
 /// Problems whose activations are held at once.
 const HELD: usize = 32;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Problems with a tagged span that are explained, at most.
-    pub problems: usize,
-    /// Takes the mean over the vocabulary off every token's logit, as TransformerLens does by default (`center_unembed`): what adds
-    /// the same to all tokens then adds nothing to `logit`. `lead` is the same either way.
-    pub centred: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { problems: 200, centred: false }
+settings! {
+    pub struct Config {
+        /// Problems with a tagged span that are explained, at most.
+        pub problems: usize = 200,
+        /// Takes the mean over the vocabulary off every token's logit, as TransformerLens does by default (`center_unembed`): what
+        /// adds the same to all tokens then adds nothing to `logit`. `lead` is the same either way.
+        pub centred: bool = false,
     }
-}
-
-/// Runs the experiment.
-///
-/// # Errors
-/// Data without a tagged span, contributions that do not sum up, and as the model's.
-pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study, config)?;
-    journal.save(DirectLogitRow::NAME, &rows)?;
-    Ok(table(&rows))
 }
 
 /// Decisions of the same kind.
@@ -80,6 +64,9 @@ struct Sums {
 }
 
 /// One row a kind of decision and node.
+///
+/// # Errors
+/// Data without a tagged span, contributions that do not sum up, and as the model's.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     study.is_plain_sum()?;
     ensure!(config.problems >= 2, "direct_logit.problems must be at least 2, found {}", config.problems);
@@ -105,8 +92,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     for (key, problems) in &kinds {
         rows.extend(of_kind(study, *key, problems, &nodes(&study.model))?);
     }
-    let why = || format!("{}: fewer than two problems with a decision of one kind", study.name);
-    ensure!(!rows.is_empty(), DoesNotApply::because(why()));
+    study.needs(!rows.is_empty(), || "fewer than two problems with a decision of one kind".into())?;
     Ok(rows)
 }
 
@@ -168,10 +154,9 @@ fn label(row: &DirectLogitRow) -> String {
 
 /// Markdown: the four nodes that add most to each decision's lead, for and against.
 pub fn table(rows: &[DirectLogitRow]) -> String {
-    let mut out = String::from(
-        "Lead of the target over the best other token (nats), and the nodes that add most to it (* more than nothing) [95 %].\n\n\
-         | form | target | latent step | lead | target on top | largest contributions |\n\
-         | --- | --- | --- | --- | --- | --- |\n",
+    let mut out = titled(
+        "Lead of the target over the best other token (nats), and the nodes that add most to it (* more than nothing) [95 %].",
+        "form | target | latent step | lead | target on top | largest contributions",
     );
     for total in rows.iter().filter(|r| r.component == Component::Total) {
         let same = |r: &&DirectLogitRow| {

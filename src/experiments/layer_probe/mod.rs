@@ -28,38 +28,22 @@ pub const ABOUT: About = About::asking("at which layer the switch, and values in
     .of_grpo_start()
     .of_switching();
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    pub layers: Layers,
-    /// Where the grouped protocol's negatives come from.
-    pub matched: NegativeScope,
-    /// Rows of both protocols together; above it, the last problems are left out.
-    pub max_positions: usize,
-    /// Features held at once; more layers than fit are run in several passes.
-    pub memory_mb: usize,
-    /// Whether to run the network with random weights too.
-    pub untrained: bool,
-    /// Whether to probe for intermediate values, where the problems have them.
-    pub values: bool,
-    pub paper: PaperProtocol,
-    pub grouped: GroupedProtocol,
-    pub value: ValueProtocol,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            layers: Layers::Named(LayerSet::Auto),
-            matched: NegativeScope::Problem,
-            max_positions: 10_000,
-            memory_mb: 256,
-            untrained: true,
-            values: true,
-            paper: PaperProtocol::default(),
-            grouped: GroupedProtocol::default(),
-            value: ValueProtocol::default(),
-        }
+settings! {
+    pub struct Config {
+        pub layers: Layers = Layers::Named(LayerSet::Auto),
+        /// Where the grouped protocol's negatives come from.
+        pub matched: NegativeScope = NegativeScope::Problem,
+        /// Rows of both protocols together; above it, the last problems are left out.
+        pub max_positions: usize = 10_000,
+        /// Features held at once; more layers than fit are run in several passes.
+        pub memory_mb: usize = 256,
+        /// Whether to run the network with random weights too.
+        pub untrained: bool = true,
+        /// Whether to probe for intermediate values, where the problems have them.
+        pub values: bool = true,
+        pub paper: PaperProtocol = PaperProtocol::default(),
+        pub grouped: GroupedProtocol = GroupedProtocol::default(),
+        pub value: ValueProtocol = ValueProtocol::default(),
     }
 }
 
