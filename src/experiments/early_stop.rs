@@ -10,7 +10,7 @@
 //! latents are needed *or* that the place is strange (`latent_intervention` leaves the length alone). Text after the block can make
 //! up for what was cut: an answer that stays does not show that the latents had it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 
@@ -55,11 +55,8 @@ impl Config {
             anyhow::bail!("early_stop.k: no block has {k} latents; the longest has {longest}");
         }
         let evenly = (0..longest.min(MOST)).map(|i| i * longest / longest.clamp(1, MOST));
-        let mut all: Vec<usize> = if self.k.is_empty() { evenly.collect() } else { self.k.clone() };
-        all.retain(|k| *k < longest);
-        all.sort_unstable();
-        all.dedup();
-        Ok(all)
+        let all: BTreeSet<usize> = if self.k.is_empty() { evenly.collect() } else { self.k.iter().copied().collect() };
+        Ok(all.into_iter().filter(|k| *k < longest).collect())
     }
 }
 

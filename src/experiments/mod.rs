@@ -87,9 +87,12 @@ pub struct Experiment {
     pub run: Run,
     /// Of one that is measured: file of measurements and file of the main table; the first pair unless its settings say otherwise.
     files: &'static [Files],
-    fits: fn(&Study, &Settings) -> Result<Fit>,
-    settings: fn(&Settings) -> Value,
-    merge: fn(&mut Journal, &[FlatRow]) -> Result<String>,
+    /// Whether it can be run on a checkpoint; settings that cannot be are an error.
+    pub(crate) fits: fn(&Study, &Settings) -> Result<Fit>,
+    /// Its own settings, for the manifest.
+    pub settings: fn(&Settings) -> Value,
+    /// Makes what one process would write of the measurements of all shards.
+    pub(crate) merge: fn(&mut Journal, &[FlatRow]) -> Result<String>,
 }
 
 /// The file of measurements and the file of the main table.
@@ -154,24 +157,6 @@ impl Experiment {
     pub(crate) fn measuring(file: &str) -> Option<(&'static Self, Files)> {
         let all = ALL.iter().chain([&decodes::DECODES]);
         all.flat_map(|e| e.files.iter().map(move |files| (e, *files))).find(|(_, files)| files.0 == file)
-    }
-
-    /// Whether it can be run on a checkpoint.
-    ///
-    /// # Errors
-    /// Settings that cannot be run on it.
-    pub(crate) fn fits(&self, study: &Study, settings: &Settings) -> Result<Fit> {
-        (self.fits)(study, settings)
-    }
-
-    /// Makes what one process would write of the measurements of all shards.
-    pub(crate) fn merge(&self, journal: &mut Journal, rows: &[FlatRow]) -> Result<String> {
-        (self.merge)(journal, rows)
-    }
-
-    /// Its own settings, for the manifest.
-    pub fn settings(&self, settings: &Settings) -> Value {
-        (self.settings)(settings)
     }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Misleads: the pairs left out are those that the model does not solve, so that effects speak of solved ones only.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -178,9 +179,7 @@ pub fn table(rows: &[HeadPatchRow]) -> String {
         "Share of the logit difference that one node moves, largest first [95 %]; * significant (Holm).",
         "form | mode | node | place | effect | p (Holm)",
     );
-    let mut kinds: Vec<_> = rows.iter().map(|r| (r.form, r.mode, r.component)).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
+    let kinds: BTreeSet<_> = rows.iter().map(|r| (r.form, r.mode, r.component)).collect();
     for kind in kinds {
         let mut found: Vec<&HeadPatchRow> = rows.iter().filter(|r| (r.form, r.mode, r.component) == kind).collect();
         found.sort_by(|a, b| b.effect.value.abs().total_cmp(&a.effect.value.abs()));

@@ -7,6 +7,8 @@
 
 mod rows;
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 
 use super::markdown::heads;
@@ -90,14 +92,10 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
 }
 
 /// The values that are decoded with, in order, the evaluation's own among them.
-fn sweep(study: &Study, config: &Config) -> Vec<usize> {
+fn sweep(study: &Study, config: &Config) -> BTreeSet<usize> {
     let evaluation = &study.recipe.evaluation;
     let runs = |k: &usize| config.raise_cap || *k <= evaluation.k_cap;
-    let mut values: Vec<usize> = config.k_min.iter().copied().filter(runs).collect();
-    values.push(evaluation.k_min);
-    values.sort_unstable();
-    values.dedup();
-    values
+    config.k_min.iter().copied().filter(runs).chain([evaluation.k_min]).collect()
 }
 
 /// What the sweep can and cannot say.

@@ -13,7 +13,7 @@
 mod classes;
 mod reading;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 use ndarray::Array2;
@@ -64,9 +64,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
 
 fn of_form(study: &Study, form: Form, problems: &[(usize, Cells)]) -> Result<Vec<AttentionRow>> {
     let heads = study.model.config().num_attention_heads;
-    let mut kinds: Vec<(Class, Class)> = problems.iter().flat_map(|(_, cells)| cells.keys().copied()).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
+    let kinds: BTreeSet<(Class, Class)> = problems.iter().flat_map(|(_, cells)| cells.keys().copied()).collect();
     let mut rows = vec![];
     for kind in kinds {
         let cells: Vec<&Cell> = problems.iter().filter_map(|(_, cells)| cells.get(&kind)).collect();
