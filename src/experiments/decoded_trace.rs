@@ -403,6 +403,7 @@ pub fn table(rows: &[DecodedTraceRow]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::latent_intervention::arithmetic::OfTask;
     use super::*;
     use crate::tasks::{Chains as Family, Graph, Split};
 
@@ -433,19 +434,7 @@ mod tests {
         let chains = problems(&task);
         let rows = task.rows(Split::Test, 0, 0..50).expect("problems");
         let answers = rows.iter().map(|row| row.answer.clone()).collect();
-        struct Own(Vec<crate::tasks::TaskProblem>);
-        impl Arithmetic for Own {
-            fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String> {
-                self.0[problem].answer_if(step, value)
-            }
-            fn operand(&self, problem: usize, step: usize) -> Option<i64> {
-                self.0[problem].operand(step)
-            }
-            fn apply(&self, problem: usize, step: usize, operand: i64) -> Option<i64> {
-                self.0[problem].apply(step, operand)
-            }
-        }
-        let arithmetic = Chains { arithmetic: Box::new(Own(rows)), answers };
+        let arithmetic = Chains { arithmetic: Box::new(OfTask(rows)), answers };
         changed(&arithmetic, &chains, |value| ((value.parse::<i64>().expect("a digit") + 1) % 7).to_string());
 
         let graphs = problems(&Task::Graph(Graph::default()));

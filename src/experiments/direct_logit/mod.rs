@@ -26,9 +26,10 @@ use crate::schema::{Component, DirectLogitRow, Form, Part, Target};
 use crate::stats::Bootstrap;
 use crate::stats::by_problem::share;
 use crate::study::Study;
+use crate::study::circuits::edges::{Graph, Sender};
 use crate::study::circuits::{SolutionForms, written};
 
-pub use attribution::{Explanation, Node, centre, explain, nodes};
+pub use attribution::{Explanation, centre, explain};
 pub use sites::{Decision, decisions};
 
 pub const ABOUT: About =
@@ -71,7 +72,8 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     study.is_plain_sum()?;
     ensure!(config.problems >= 2, "direct_logit.problems must be at least 2, found {}", config.problems);
     let written = written(study, config.problems)?;
-    let columns = 2 * (2 * nodes(&study.model).len() + 1);
+    let nodes = Graph::of(study.model.config()).senders();
+    let columns = 2 * (2 * nodes.len() + 1);
     let centre = config.centred.then(|| centre(&study.model)).transpose()?;
     let mut kinds: BTreeMap<Key, BTreeMap<usize, Sums>> = BTreeMap::new();
     for form in Form::ALL {
@@ -90,7 +92,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     }
     let mut rows = vec![];
     for (key, problems) in &kinds {
-        rows.extend(of_kind(study, *key, problems, &nodes(&study.model))?);
+        rows.extend(of_kind(study, *key, problems, &nodes)?);
     }
     study.needs(!rows.is_empty(), || "fewer than two problems with a decision of one kind".into())?;
     Ok(rows)
@@ -107,7 +109,7 @@ fn add(sums: &mut Sums, explained: &Explanation, columns: usize) {
     sums.values.iter_mut().zip(all.flatten()).for_each(|(sum, x)| *sum += x);
 }
 
-fn of_kind(study: &Study, key: Key, problems: &BTreeMap<usize, Sums>, nodes: &[Node]) -> Result<Vec<DirectLogitRow>> {
+fn of_kind(study: &Study, key: Key, problems: &BTreeMap<usize, Sums>, nodes: &[Sender]) -> Result<Vec<DirectLogitRow>> {
     let of = |f: &dyn Fn(&Sums) -> Vec<f64>| -> Result<Array2<f64>> {
         let values: Vec<Vec<f64>> = problems.values().map(f).collect();
         let width = values.first().map_or(0, Vec::len);
@@ -123,9 +125,9 @@ fn of_kind(study: &Study, key: Key, problems: &BTreeMap<usize, Sums>, nodes: &[N
     for part in [Part::Own, Part::Carried] {
         let there = part == Part::Own || whole;
         named.extend(nodes.iter().filter(|_| there).map(|node| match *node {
-            Node::Embed => (Component::Embed, None, None, part),
-            Node::Head(layer, head) => (Component::Head, Some(layer), Some(head), part),
-            Node::Mlp(layer) => (Component::Mlp, Some(layer), None, part),
+            Sender::Input => (Component::Embed, None, None, part),
+            Sender::Head(layer, head) => (Component::Head, Some(layer), Some(head), part),
+            Sender::Mlp(layer) => (Component::Mlp, Some(layer), None, part),
         }));
     }
     let rows = named.into_iter().zip(estimates.chunks_exact(2)).filter_map(|((component, layer, head, part), two)| {

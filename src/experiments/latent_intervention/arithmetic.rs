@@ -31,7 +31,7 @@ impl<F: Fn(usize, usize, i64) -> Option<String> + Sync> Arithmetic for F {
 }
 
 /// That of a generated task.
-struct OfTask(Vec<TaskProblem>);
+pub(crate) struct OfTask(pub Vec<TaskProblem>);
 
 impl Arithmetic for OfTask {
     fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String> {

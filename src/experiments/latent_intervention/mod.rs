@@ -6,7 +6,7 @@
 //! other token (difference of logits, nats), at the position of the mode's own response that gives its answer; responses that
 //! give none are left out (its n says so).
 
-mod arithmetic;
+pub(super) mod arithmetic;
 pub(super) mod check;
 pub(crate) mod known_value;
 mod observe;
