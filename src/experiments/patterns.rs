@@ -9,8 +9,6 @@
 use anyhow::{Result, ensure};
 
 use super::{About, Journal};
-use crate::model::hooks::Recording;
-use crate::model::{HookSpec, Hooks};
 use crate::schema::{PatternRow, RowFile};
 use crate::study::Study;
 use crate::study::shown::{ShownProblem, shown};
@@ -48,17 +46,11 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatternRow>> {
 }
 
 fn of_problem(study: &Study, shown: &ShownProblem) -> Result<Vec<PatternRow>> {
-    let model = study.model.config();
-    let (layers, heads) = (model.num_hidden_layers, model.num_attention_heads);
-    let spec: HookSpec = "blocks.*.attn.hook_pattern".parse()?;
-    let recording = Recording::of(&[spec], model)?;
-    let mut hooks = Hooks::none();
-    recording.attach(&mut hooks, layers)?;
-    study.unroll(std::slice::from_ref(&shown.sequence), &mut hooks)?;
-    drop(hooks);
+    let heads = study.model.config().num_attention_heads;
+    let recorded = shown.record(study, &["blocks.*.attn.hook_pattern".parse()?])?;
     let identity = study.identity(study.decoded()?.1.len());
     let mut rows = vec![];
-    for (layer, pattern) in recording.tensors(1)?.iter().enumerate() {
+    for (layer, pattern) in recorded.iter().enumerate() {
         let length = shown.positions.len();
         for head in 0..heads {
             for (position, (kind, token)) in shown.positions.iter().enumerate() {
