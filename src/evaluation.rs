@@ -111,7 +111,7 @@ pub(crate) fn decode_batches(
     let settings = decode_settings(evaluation, &corpus.stops, switching);
     batches.iter().try_for_each(|batch| ensure_positions(model, &settings, batch))?;
     let cancel = crate::progress::stop_flag();
-    let traces = parallel::run(&parallel::cut(batches, threads), |part| {
+    let traces = parallel::each(batches, threads, |batch| {
         let decoding = Decode {
             model,
             source: &reasoning.source,
@@ -121,19 +121,15 @@ pub(crate) fn decode_batches(
             cancel: Some(cancel),
             ahead: None,
         };
-        let mut traces = vec![];
-        for batch in part {
-            let decoded = decode(decoding, batch, 1, &mut Hooks::none())?;
-            if decoded.iter().any(|trace| trace.end == End::Cancelled) {
-                return Err(Interruption.into());
-            }
-            decoded.iter().try_for_each(Trace::ensure_finite)?;
-            done(&decoded)?;
-            traces.extend(decoded);
+        let decoded = decode(decoding, batch, 1, &mut Hooks::none())?;
+        if decoded.iter().any(|trace| trace.end == End::Cancelled) {
+            return Err(Interruption.into());
         }
-        Ok(traces)
+        decoded.iter().try_for_each(Trace::ensure_finite)?;
+        done(&decoded)?;
+        Ok(decoded)
     })?;
-    Ok(traces.into_iter().flatten().collect())
+    Ok(traces.concat())
 }
 
 /// Grades traces against the held-out problems that they name.

@@ -77,12 +77,12 @@ pub(crate) struct PanicResult;
 ///
 /// # Errors
 /// The first part that fails; a panic inside a worker becomes an error.
-pub fn run<T: Sync, R: Send>(parts: &[&[T]], work: impl Fn(&[T]) -> Result<R> + Sync) -> Result<Vec<R>> {
-    if let [only] = parts {
+pub fn run<'t, T: Sync, R: Send>(parts: &[&'t [T]], work: impl Fn(&'t [T]) -> Result<R> + Sync) -> Result<Vec<R>> {
+    if let &[only] = parts {
         return Ok(vec![work(only)?]);
     }
     let threads = (rayon::current_num_threads() / parts.len().max(1)).max(1);
-    let within = |part: &[T]| {
+    let within = |part: &'t [T]| {
         let pool = idle_pool(threads)?;
         let done = pool.install(|| work(part));
         IDLE.lock().unwrap_or_else(PoisonError::into_inner).push(pool);
@@ -96,6 +96,19 @@ pub fn run<T: Sync, R: Send>(parts: &[&[T]], work: impl Fn(&[T]) -> Result<R> + 
         let joined: Vec<_> = workers.into_iter().map(|worker| Ok(worker.context(ADVICE)?.join())).collect();
         joined.into_iter().map(|done: Result<_>| done?.map_err(|_| anyhow!(PanicResult))?).collect()
     })
+}
+
+/// Runs `work` on every item, those of a part by one worker ([`cut`], [`run`]); results in order.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn each<'t, T: Sync, R: Send>(
+    items: &'t [T],
+    shards: usize,
+    work: impl Fn(&'t T) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let done = run(&cut(items, shards), |part| part.iter().map(&work).collect::<Result<Vec<_>>>())?;
+    Ok(done.into_iter().flatten().collect())
 }
 
 /// Pools that nobody uses now. A step's threads are the next step's too, with the memory that they hold.

@@ -1,7 +1,5 @@
 //! Problems that say how many visible tokens their answer may have: who obeys, and what is told of it.
 
-use std::path::Path;
-
 use burn::tensor::Device;
 use switchyard::corpus::Corpus;
 use switchyard::evaluation::evaluate;
@@ -12,11 +10,11 @@ use switchyard::model::config::{Family, ModelConfig};
 use switchyard::recipe::{Compute, Recipe};
 use switchyard::schema::{AccuracyRow, AdaptiveRow, Identity, Optimum, OutcomeRow, SwitchProblemRow, by_budget};
 use switchyard::store::read;
-use switchyard::study::Study;
 use switchyard::tasks::{Split, TaskProblem};
 use switchyard::text::said_budget;
 use switchyard::train::rollouts::{Behaviour, rollout_settings, sample};
 
+use crate::common::known::micro;
 use crate::common::programs::{done, program};
 use crate::common::tiny_config;
 
@@ -121,7 +119,7 @@ fn what_is_told_of_a_run_is_what_its_responses_are() {
 
 #[test]
 fn where_no_budget_is_said_there_is_nothing_to_adapt_to() {
-    let study = Study::open(Path::new("fixtures/micro"), "sft", Some(10), 0).expect("the micro fixture");
+    let study = micro("sft", 10);
     let error = adaptive::rows(&study, &adaptive::Config {}).expect_err("no budgets").to_string();
     assert!(error.contains("micro/sft") && error.contains("say no budget"), "{error}");
 }

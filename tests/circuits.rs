@@ -1,9 +1,7 @@
 //! Circuit tools on models whose circuit is known, and on the committed micro checkpoints.
 
-use std::path::Path;
-
 use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, pair_file, study};
-use crate::common::known::{Purpose, of};
+use crate::common::known::{Purpose, micro, of};
 use crate::common::tiny_config;
 use switchyard::calibration::known::Built;
 use switchyard::experiments::attention_to_latents;
@@ -25,10 +23,6 @@ use switchyard::study::circuits::pairs::{Pair, as_text, decoded, of_task};
 use switchyard::study::circuits::patch::{Node, Patch, leads, points, record};
 use switchyard::study::circuits::places::named;
 use switchyard::study::circuits::{Role, written};
-
-fn micro(phase: &str, problems: usize) -> Study {
-    Study::open(&Path::new(".").join("fixtures/micro"), phase, Some(problems), 0).expect("the micro fixture")
-}
 
 #[test]
 fn a_solution_is_the_same_in_both_forms() {

@@ -1,16 +1,14 @@
 //! `early_stop` on models whose truth is known, on blocks that a rule puts after the prompt, and on the committed micro model.
 
-use std::path::Path;
-
 use switchyard::experiments::early_stop::{Config, rows, table};
 use switchyard::latent::Blocks;
 use switchyard::schema::EarlyStopRow;
 use switchyard::study::Study;
 
-use crate::common::known::{EXIT_STEP, Purpose, study};
+use crate::common::known::{EXIT_STEP, Purpose, micro, study};
 
-fn micro(threads: usize) -> Study {
-    let mut study = Study::open(Path::new("fixtures/micro"), "sft", Some(24), 0).expect("micro");
+fn on_threads(threads: usize) -> Study {
+    let mut study = micro("sft", 24);
     study.threads = threads;
     study
 }
@@ -38,7 +36,7 @@ fn answers_need_the_latent_that_they_are_read_from_and_no_idle_one() {
 #[test]
 fn blocks_after_the_prompt_are_cut_with_and_without_markers() {
     for blocks in [Blocks::AfterPrompt { steps: 3 }, Blocks::Pause { steps: 3 }, Blocks::Thinking { limit: 3 }] {
-        let mut study = Study::open(Path::new("fixtures/micro"), "sft", Some(6), 0).expect("micro");
+        let mut study = micro("sft", 6);
         study.reasoning.blocks = blocks.clone();
         let found = rows(&study, &Config::default()).expect("rows");
         for row in &found {
@@ -56,9 +54,9 @@ fn blocks_after_the_prompt_are_cut_with_and_without_markers() {
 #[test]
 fn the_same_rows_on_any_number_of_threads_and_no_more_latents_than_there_are() {
     let config = Config { k: vec![2, 0] };
-    let one = rows(&micro(1), &config).expect("rows");
-    assert_eq!(one, rows(&micro(3), &config).expect("rows"));
+    let one = rows(&on_threads(1), &config).expect("rows");
+    assert_eq!(one, rows(&on_threads(3), &config).expect("rows"));
     assert_eq!(numbers(&one), [0, 2, 5]);
-    let wrong = rows(&micro(1), &Config { k: vec![6] }).expect_err("refused").to_string();
+    let wrong = rows(&on_threads(1), &Config { k: vec![6] }).expect_err("refused").to_string();
     assert!(wrong.contains("no block has 6 latents; the longest has 5"), "{wrong}");
 }

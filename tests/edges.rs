@@ -2,12 +2,11 @@
 //! model.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
 use ndarray::Array2;
 
 use crate::common::circuit_models::{DECOY, pair_file};
-use crate::common::known::{Purpose, of};
+use crate::common::known::{Purpose, micro, of};
 use switchyard::calibration::known::Built;
 use switchyard::experiments::edge_attribution::{self, Config};
 use switchyard::latent::Switching;
@@ -23,10 +22,6 @@ use switchyard::study::circuits::pairs::{Pair, as_text, decoded, of_task};
 use switchyard::study::circuits::patch::{Node, Patch, leads as patched};
 use switchyard::study::circuits::pulls::pulls;
 use switchyard::study::circuits::rewire::{RewiredRun, leads, outputs};
-
-fn micro() -> Study {
-    Study::open(&Path::new(".").join("fixtures/micro"), "sft", Some(4), 0).expect("the micro fixture")
-}
 
 fn some_pairs(study: &Study) -> Vec<Pair> {
     let mut pairs = decoded(study, &of_task(study, 40).expect("pairs"), Switching::Free, 3).expect("usable pairs");
@@ -72,7 +67,7 @@ impl<'p> Wired<'p> {
 /// With its own values on all edges a run is itself; with the other run's on all, it says what the other run says.
 #[test]
 fn all_edges_make_the_run_and_none_the_other() {
-    let study = micro();
+    let study = micro("sft", 4);
     let weights = Weights::of(&study.model).expect("weights");
     for pair in &some_pairs(&study) {
         let wired = Wired::of(&study, &weights, pair);
@@ -106,7 +101,7 @@ fn as_family(family: Family, model: &Decoder) -> Decoder {
 /// multiplied by are the family's own.
 #[test]
 fn edges_are_rewired_in_every_family() {
-    let mut study = micro();
+    let mut study = micro("sft", 4);
     let pairs = some_pairs(&study);
     let model = study.model.clone();
     for (family, pair) in
@@ -130,7 +125,7 @@ fn edges_are_rewired_in_every_family() {
 #[test]
 fn scores_are_slopes_of_real_edge_patches() {
     const STEP: f32 = 0.02;
-    let study = micro();
+    let study = micro("sft", 4);
     let weights = Weights::of(&study.model).expect("weights");
     let graph = weights.graph;
     let (mut compared, mut kinds) = (0, BTreeSet::new());
@@ -186,7 +181,7 @@ fn scores_are_slopes_of_real_edge_patches() {
 /// Edges that lie on no way from a difference to the read-out change nothing.
 #[test]
 fn a_circuit_computes_the_same_without_its_dead_edges() {
-    let study = micro();
+    let study = micro("sft", 4);
     let weights = Weights::of(&study.model).expect("weights");
     let graph = weights.graph;
     let (mut dropped, mut moved) = (0, 0);
@@ -297,7 +292,7 @@ fn circuits_of_inert_latents_raise_few_alarms() {
 
 #[test]
 fn settings_that_say_nothing_are_refused() {
-    let study = micro();
+    let study = micro("sft", 4);
     for (config, says) in [
         (Config { share: 1.0, ..Config::default() }, "share"),
         (Config { random: 0, ..Config::default() }, "random"),

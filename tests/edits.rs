@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::common::known::micro;
 use crate::common::programs::text;
 use burn::tensor::Device;
 use safetensors::tensor::TensorView;
@@ -13,7 +14,6 @@ use switchyard::interventions::{At, Later, Steps, Zero};
 use switchyard::model::checkpoint::ModelFiles;
 use switchyard::model::hooks::{RecordedTensor, Recording};
 use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
-use switchyard::study::Study;
 use switchyard::study::sweep::{Continuation, What};
 
 const MICRO: &str = "fixtures/micro/sft/checkpoint";
@@ -144,7 +144,7 @@ fn a_change_that_is_none_changes_nothing() {
 
 #[test]
 fn zero_at_the_latents_is_what_intervene_does() {
-    let study = Study::open(Path::new("fixtures/micro"), "sft", Some(12), 0).expect("the micro fixture");
+    let study = micro("sft", 12);
     let settings = study.settings();
     let sweep = study.sweep().expect("a sweep");
     let zero = Continuation { what: What::Replace { with: &Zero, steps: Steps::All }, same_shape: false };

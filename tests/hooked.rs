@@ -1,10 +1,8 @@
 //! Interventions at hook points: what they do to models whose circuit is known, that a cell is a decode with that hook set, and that
 //! what does not exist is refused before any work.
 
-use std::path::Path;
-
 use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, study};
-use crate::common::known::Purpose;
+use crate::common::known::{Purpose, micro};
 use crate::common::programs::{program, refused};
 use switchyard::experiments::hook_intervention::{self, Config};
 use switchyard::latent::decode;
@@ -12,10 +10,6 @@ use switchyard::model::hooks::Site;
 use switchyard::model::{Activation, HookSpec, Hooks, Select};
 use switchyard::schema::{InterventionRow, Steps};
 use switchyard::study::Study;
-
-fn micro(problems: usize) -> Study {
-    Study::open(&Path::new(".").join("fixtures/micro"), "sft", Some(problems), 0).expect("the micro fixture")
-}
 
 fn try_rows(study: &Study, config: &Config) -> anyhow::Result<Vec<InterventionRow>> {
     hook_intervention::rows(study, config).map(|summary| summary.rows)
@@ -64,7 +58,7 @@ fn heads_that_are_used_matter_and_the_decoy_does_not() {
 /// Points of every rank and place; the experiment itself refuses a self-patch that changed a bit.
 #[test]
 fn a_value_put_in_its_own_place_changes_nothing() {
-    let study = micro(24);
+    let study = micro("sft", 24);
     let hooks =
         ["blocks.1.attn.hook_z", "blocks.1.attn.hook_pattern", "blocks.3.attn.hook_k", "blocks.2.hook_resid_post"];
     let mut config = asked(&hooks, &["self_patch"]);
@@ -85,7 +79,7 @@ fn a_value_put_in_its_own_place_changes_nothing() {
 /// A cell is a decode of the same prompts with a hook of the test's own at the same heads and step.
 #[test]
 fn a_cell_is_a_decode_with_that_hook_set() {
-    let study = micro(24);
+    let study = micro("sft", 24);
     for (heads, zeroed) in [("1", &[1][..]), ("0+3", &[0, 3])] {
         let heads = vec![heads.parse().expect("heads")];
         let config = Config { heads, steps: vec![Steps::Only(1)], ..asked(&["blocks.1.attn.hook_z"], &["zero"]) };
@@ -117,7 +111,7 @@ fn a_cell_is_a_decode_with_that_hook_set() {
 /// The grammar and its shorthands are two ways to write one thing; a position can be counted from the prompt's end.
 #[test]
 fn a_change_written_whole_is_what_its_shorthands_say() {
-    let study = micro(12);
+    let study = micro("sft", 12);
     let whole = ["blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample", "blocks.1.hook_mlp_out@pos[-1]=zero"];
     let whole = try_rows(&study, &asked(&whole, &[])).expect("rows");
     let heads = vec!["0+3".parse().expect("two heads")];
@@ -139,7 +133,7 @@ fn a_change_written_whole_is_what_its_shorthands_say() {
 
 #[test]
 fn what_does_not_exist_is_refused_before_any_work() {
-    let study = micro(4);
+    let study = micro("sft", 4);
     let head = |n: &str| vec![n.parse().expect("a head")];
     let z = asked(&["blocks.2.attn.hook_z"], &["zero"]);
     for (config, says) in [

@@ -2,9 +2,8 @@
 //! setting, settings that must differ as they say, and the value that a latent holds.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use crate::common::known::{EXIT_STEP, Purpose};
+use crate::common::known::{EXIT_STEP, Purpose, micro};
 use crate::common::programs::{done, program, refused};
 use switchyard::experiments::activation_patching::{self, Config as Patching, run_pairs};
 use switchyard::experiments::latent_intervention::{Arithmetic, Config, rows, run_on};
@@ -18,11 +17,6 @@ use switchyard::study::sweep::{Continuation, What};
 
 const CHANNELS: [At; 3] = [At::Both, At::Embedding, At::Kv];
 const LATERS: [Later; 2] = [Later::Recompute, Later::Frozen];
-
-fn micro(phase: &str, problems: usize) -> Study {
-    let run = Path::new(".").join("fixtures/micro");
-    Study::open(&run, phase, Some(problems), 0).expect("the micro fixture")
-}
 
 fn config(modes: &[&str], steps: &[Steps]) -> Config {
     let modes = modes.iter().map(|m| (*m).to_owned()).collect();

@@ -1,13 +1,10 @@
 //! `jacobian_lens` on models whose truth is known, and on the committed micro model.
 
-use std::path::Path;
-
 use switchyard::experiments::jacobian_lens::{Config, rows, table};
 use switchyard::schema::{JacobianLensRow, Transport};
-use switchyard::study::Study;
 
 use crate::common::circuit_models::study;
-use crate::common::known::Purpose;
+use crate::common::known::{Purpose, micro};
 
 fn of(rows: &[JacobianLensRow], lens: Transport, layer: usize) -> Vec<&JacobianLensRow> {
     rows.iter().filter(|r| r.lens == lens && r.layer == layer).collect()
@@ -33,7 +30,7 @@ fn a_latent_that_the_answer_is_read_from_says_it_and_an_idle_one_does_not() {
 #[test]
 fn the_same_command_gives_the_same_rows_on_any_number_of_threads() {
     let micro = |threads| {
-        let mut study = Study::open(Path::new("fixtures/micro"), "sft", Some(6), 0).expect("micro");
+        let mut study = micro("sft", 6);
         study.threads = threads;
         study
     };

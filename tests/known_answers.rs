@@ -213,13 +213,7 @@ fn probed(which: Purpose, n: usize, seed: u64, layers: &[usize]) -> Vec<ProbeRow
         untrained: false,
         ..layer_probe::Config::default()
     };
-    let mut rows = vec![];
-    let push = |row| {
-        rows.push(row);
-        Ok(())
-    };
-    layer_probe::probe(&study(which, n, seed), &config, push).expect("rows");
-    rows
+    layer_probe::probe(&study(which, n, seed), &config).expect("rows").0
 }
 
 #[test]
@@ -230,22 +224,15 @@ fn values_are_probed_for_where_no_switch_can_be() {
         untrained: false,
         ..layer_probe::Config::default()
     };
-    let ask = |config: &layer_probe::Config| {
-        let mut rows = vec![];
-        let said = layer_probe::probe(&study(Purpose::Working, 60, 10), config, |row| {
-            rows.push(row);
-            Ok(())
-        });
-        (rows, said)
-    };
-    let (rows, said) = ask(&config);
-    assert!(said.expect("rows").is_some_and(|why| why.contains("no boundary has a look-alike")));
+    let ask = |config: &layer_probe::Config| layer_probe::probe(&study(Purpose::Working, 60, 10), config);
+    let (rows, said) = ask(&config).expect("rows");
+    assert!(said.is_some_and(|why| why.contains("no boundary has a look-alike")));
     assert!(!rows.is_empty() && rows.iter().all(|row| row.value().is_some()), "{rows:?}");
     // Every split says its C.
     let chosen = |row: &ProbeRow| row.chosen_c.as_ref().map(|chosen| chosen.split(' ').count());
     assert!(rows.iter().all(|row| chosen(row) == (row.features == Features::ResidPost).then_some(5)), "{rows:?}");
-    let (rows, said) = ask(&layer_probe::Config { values: false, ..config });
-    assert!(rows.is_empty() && format!("{:#}", said.expect_err("nothing to probe for")).contains("look-alike"));
+    let nothing = ask(&layer_probe::Config { values: false, ..config }).expect_err("nothing to probe for");
+    assert!(format!("{nothing:#}").contains("look-alike"));
 }
 
 #[test]

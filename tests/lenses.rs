@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::common::known::micro;
 use crate::common::programs::{done, program, refused};
 use switchyard::evaluation::evaluate;
 use switchyard::experiments::{
@@ -16,11 +17,6 @@ use switchyard::schema::{AccuracyRow, Lens, LensRow, Opening, PositionRow, Respo
 use switchyard::store::read;
 use switchyard::study::{ProblemChoice, Study};
 
-fn micro(phase: &str, problems: Option<usize>) -> Study {
-    let run = Path::new(".").join("fixtures/micro");
-    Study::open(&run, phase, problems, 0).expect("the micro fixture")
-}
-
 fn of<'r>(rows: &'r [AccuracyRow], group: &str) -> &'r AccuracyRow {
     rows.iter().find(|r| r.group == group).unwrap_or_else(|| panic!("no row `{group}`"))
 }
@@ -31,7 +27,7 @@ fn accuracy_is_what_training_reported() {
     for (phase, all, latent, switched, text_only) in
         [("sft", 0.928, 0.913, 358, 0.922), ("grpo_start", 0.710, 0.621, 359, 0.838), ("grpo", 0.886, 0.851, 47, 0.892)]
     {
-        let study = micro(phase, None);
+        let study = Study::open(Path::new("fixtures/micro"), phase, None, 0).expect("the micro fixture");
         let rows = accuracy::rows(&study, &accuracy::Config::default()).expect("rows");
         let near = |group: &str, expected: f64, slack: f64| {
             let row = of(&rows, group);
@@ -77,7 +73,7 @@ fn accuracy_is_what_training_reported() {
 
 #[test]
 fn the_papers_rows_of_traces_add_up() {
-    let study = micro("sft", Some(200));
+    let study = micro("sft", 200);
     let rows = traces::rows(&study, &traces::Config {}).expect("rows");
     let (scores, decoded) = study.decoded().expect("the decode");
     let of = |group: &str| rows.iter().find(|r| r.group == group).unwrap_or_else(|| panic!("no row `{group}`"));
@@ -105,7 +101,7 @@ fn the_papers_rows_of_traces_add_up() {
 
 #[test]
 fn positions_rebuild_the_traces() {
-    let study = micro("sft", Some(40));
+    let study = micro("sft", 40);
     let rows = positions::rows(&study, &positions::Config::default()).expect("rows");
     let (scores, decoded) = study.decoded().expect("the decode");
     let corpus = &study.corpus;
@@ -141,7 +137,7 @@ fn positions_rebuild_the_traces() {
 /// Every experiment of this file writes rows that read back as they were, with their identity.
 #[test]
 fn rows_read_back() {
-    let study = micro("grpo", Some(60));
+    let study = micro("grpo", 60);
     let folder = tempfile::tempdir().expect("a temporary folder");
     for name in ["accuracy", "outcomes", "traces", "entropy", "positions", "logit_lens"] {
         let experiment = ALL.iter().find(|e| e.name == name).expect("in the list");
@@ -164,7 +160,7 @@ fn rows_read_back() {
 
 #[test]
 fn the_last_layer_is_the_model_and_the_tuned_lens_is_nearer_to_it() {
-    let study = micro("sft", Some(200));
+    let study = micro("sft", 200);
     let rows = logit_lens::rows(&study, &logit_lens::Config::default()).expect("rows");
     let at = |lens, step, layer| {
         let step = Nth::try_from(step).ok();
@@ -216,7 +212,7 @@ fn top(row: &LensRow) -> String {
 
 #[test]
 fn lens_settings_are_checked_before_any_work() {
-    let study = micro("sft", Some(20));
+    let study = micro("sft", 20);
     let with = |config| logit_lens::rows(&study, &config).expect_err("refused").to_string();
     assert!(with(logit_lens::Config { layers: vec![5], ..Default::default() }).contains("layer 5"));
     assert!(with(logit_lens::Config { folds: 1, ..Default::default() }).contains("folds"));

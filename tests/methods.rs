@@ -631,13 +631,8 @@ fn smoke(out: &Path) {
 /// Names of what the probes of layers were fitted for.
 fn probed(study: &Study) -> BTreeSet<String> {
     let quick = layer_probe::Config { untrained: false, ..layer_probe::Config::default() };
-    let mut targets = BTreeSet::new();
-    layer_probe::probe(study, &quick, |row| {
-        targets.insert(row.target);
-        Ok(())
-    })
-    .expect("probes");
-    targets
+    let (rows, _) = layer_probe::probe(study, &quick).expect("probes");
+    rows.into_iter().map(|row| row.target).collect()
 }
 
 #[test]

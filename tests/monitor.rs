@@ -1,7 +1,6 @@
 //! `monitor` on scores that are normal by construction, and from a model to its rows.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::OnceLock;
 
 use ndarray::{Array1, Array2};
@@ -16,6 +15,7 @@ use switchyard::stats::probe::ValueProtocol;
 use switchyard::study::{DoesNotApply, Study};
 use tempfile::TempDir;
 
+use crate::common::known::micro;
 use crate::common::programs::{done, program, text};
 
 /// A model of the task that has learnt next to nothing, with a block of three latents after every prompt. What it is told apart by
@@ -96,7 +96,7 @@ fn the_same_rows_on_any_number_of_threads() {
 
 #[test]
 fn settings_and_other_tasks_are_refused_by_name() {
-    let micro = Study::open(Path::new("fixtures/micro"), "sft", Some(4), 0).expect("micro");
+    let micro = micro("sft", 4);
     let error = rows(&micro, &short()).expect_err("another task");
     assert!(error.downcast_ref::<DoesNotApply>().is_some(), "{error:#}");
     for (config, name) in [

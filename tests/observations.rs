@@ -157,7 +157,7 @@ fn run(study: &Study, experiment: &Experiment, folder: &Path, resume: bool) -> a
 }
 
 fn setup(experiment: &Experiment, settings: &Settings) -> Value {
-    json!({"weights": "0123456789abcdef-and-more", "settings": experiment.settings(settings)})
+    json!({"weights": "0123456789abcdef-and-more", "settings": (experiment.settings)(settings)})
 }
 
 fn named(name: &str) -> &'static Experiment {

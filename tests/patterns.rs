@@ -9,15 +9,10 @@ use switchyard::report::folder::Folder;
 use switchyard::report::render::report;
 use switchyard::schema::{PatternRow, PositionKind, RowFile, TokenLensRow};
 use switchyard::store::{RowWriter, read};
-use switchyard::study::Study;
 
 use crate::common::circuit_models::{READER, study};
-use crate::common::known::Purpose;
+use crate::common::known::{Purpose, micro};
 use crate::common::programs::{done, program};
-
-fn micro() -> Study {
-    Study::open(&Path::new(".").join("fixtures/micro"), "sft", Some(6), 0).expect("the micro fixture")
-}
 
 fn reader() -> Vec<PatternRow> {
     patterns::rows(&study(Purpose::Working, 8, 0), &patterns::Config { problems: 8 }).expect("rows")
@@ -60,7 +55,7 @@ fn the_reading_head_points_at_the_latent_that_it_reads() {
 
 #[test]
 fn weights_are_of_all_positions_up_to_the_own_one_and_make_one() {
-    let study = micro();
+    let study = micro("sft", 6);
     let micro = patterns::rows(&study, &patterns::Config::default()).expect("rows");
     let problems: std::collections::BTreeSet<usize> = micro.iter().map(|r| r.problem).collect();
     assert_eq!(problems.into_iter().collect::<Vec<_>>(), [0, 1, 2]);
@@ -74,7 +69,7 @@ fn weights_are_of_all_positions_up_to_the_own_one_and_make_one() {
 
 #[test]
 fn the_last_layer_of_the_lens_says_what_the_model_says() {
-    let study = micro();
+    let study = micro("sft", 6);
     let lens = token_lens::rows(&study, &token_lens::Config::default()).expect("rows");
     let layers = study.model.config().num_hidden_layers;
     let last: BTreeMap<(usize, usize), &TokenLensRow> =
@@ -123,7 +118,7 @@ const PART: &str = "-explorer\"><summary>";
 #[test]
 fn the_page_draws_each_head_and_shows_the_reading_one_large() {
     let folder = tempfile::tempdir().expect("a folder");
-    let study = micro();
+    let study = micro("sft", 6);
     write(folder.path(), "sft", &token_lens::rows(&study, &token_lens::Config { problems: 1, top: 3 }).expect("rows"));
     let html = page(folder.path());
     assert!(html.contains(PART) && !html.contains("class=\"heads\""), "a lens without patterns");
@@ -164,7 +159,7 @@ fn the_page_draws_each_head_and_shows_the_reading_one_large() {
 #[test]
 fn a_page_without_these_rows_has_no_explorer() {
     let folder = tempfile::tempdir().expect("a folder");
-    let rows = positions::rows(&micro(), &positions::Config::default()).expect("rows");
+    let rows = positions::rows(&micro("sft", 6), &positions::Config::default()).expect("rows");
     write(folder.path(), "sft", &rows);
     assert!(!page(folder.path()).contains(PART));
 }
@@ -176,14 +171,7 @@ fn they_are_run_on_request_and_leave_no_csv() {
     let out = folder.path().display().to_string();
     probe(&["--phase", "sft", "--problems", "4", "--only", "patterns,token_lens", "--out", &out]);
     let rows: Vec<PatternRow> = read(&folder.path().join("patterns-sft.parquet")).expect("rows");
-    assert_eq!(
-        rows,
-        patterns::rows(
-            &Study::open(Path::new("fixtures/micro"), "sft", Some(4), 0).expect("micro"),
-            &patterns::Config::default()
-        )
-        .expect("rows")
-    );
+    assert_eq!(rows, patterns::rows(&micro("sft", 4), &patterns::Config::default()).expect("rows"));
     assert!(folder.path().join("token_lens-sft.parquet").is_file());
     assert!(!folder.path().join("patterns-sft.csv").exists() && !folder.path().join("token_lens-sft.csv").exists());
     let listed = probe(&["--list"]);

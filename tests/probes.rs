@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::common::known::micro;
 use switchyard::experiments::layer_probe::{self, Layers, NegativeScope};
 use switchyard::experiments::{ALL, Journal, Run, Settings, exit_probability, phases, switch_window, teacher_forced};
 use switchyard::machine::Machine;
@@ -11,10 +12,6 @@ use switchyard::schema::{Event, Features, Negatives, ProbeRow, Protocol};
 use switchyard::stats::probe::{GroupedProtocol, ValueProtocol};
 use switchyard::store::read_flat;
 use switchyard::study::{ProblemChoice, Study};
-
-fn study(phase: &str, problems: usize) -> Study {
-    Study::open(&Path::new(".").join("fixtures/micro"), phase, Some(problems), 0).expect("the micro fixture")
-}
 
 /// Cheap protocols: one C.
 fn quick() -> layer_probe::Config {
@@ -26,13 +23,7 @@ fn quick() -> layer_probe::Config {
 }
 
 fn probes(study: &Study, config: &layer_probe::Config) -> Vec<ProbeRow> {
-    let mut rows = vec![];
-    layer_probe::probe(study, config, |row| {
-        rows.push(row);
-        Ok(())
-    })
-    .expect("probes");
-    rows
+    layer_probe::probe(study, config).expect("probes").0
 }
 
 fn error<T>(result: anyhow::Result<T>) -> String {
@@ -41,7 +32,7 @@ fn error<T>(result: anyhow::Result<T>) -> String {
 
 #[test]
 fn swi_is_a_spike_between_look_alikes() {
-    let study = study("sft", 200);
+    let study = micro("sft", 200);
     let forced = teacher_forced::rows(&study, &teacher_forced::Config {}).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;
     // Sharper, the less alike: untagged clause starts, the same token, random positions, neighbours.
@@ -64,7 +55,7 @@ fn swi_is_a_spike_between_look_alikes() {
 
 #[test]
 fn blocks_are_left_at_the_step_that_was_trained() {
-    let rows = exit_probability::rows(&study("sft", 200)).expect("rows");
+    let rows = exit_probability::rows(&micro("sft", 200)).expect("rows");
     assert_eq!(rows.len(), 15, "all, correct, wrong; five steps");
     for row in &rows {
         let last = row.step.shown() == 5;
@@ -77,7 +68,7 @@ fn blocks_are_left_at_the_step_that_was_trained() {
 #[test]
 fn a_switch_is_told_from_its_look_alikes_as_well_at_the_first_layer_as_at_the_last() {
     // Half the boundaries have no look-alike in their problem: fewer problems leave too few rows.
-    let rows = probes(&study("sft", 500), &layer_probe::Config { values: false, ..quick() });
+    let rows = probes(&micro("sft", 500), &layer_probe::Config { values: false, ..quick() });
     let of = |protocol, features, layer| {
         let found = rows.iter().find(|r| (r.protocol, r.features, r.layer) == (protocol, features, layer));
         found.unwrap_or_else(|| panic!("{protocol:?} {features:?} {layer}"))
@@ -114,7 +105,7 @@ fn a_switch_is_told_from_its_look_alikes_as_well_at_the_first_layer_as_at_the_la
 
 #[test]
 fn latent_steps_carry_what_they_should() {
-    let study = study("sft", 200);
+    let study = micro("sft", 200);
     let layers = Layers::Listed(vec![4]);
     let rows = probes(&study, &layer_probe::Config { untrained: false, layers: layers.clone(), ..quick() });
     let accuracy = |target: &str| {
@@ -141,7 +132,7 @@ fn latent_steps_carry_what_they_should() {
 fn shuffled_values_are_at_chance() {
     let (mut inside, mut all) = (0, 0);
     for seed in 0..3 {
-        let mut study = study("sft", 200);
+        let mut study = micro("sft", 200);
         study.seed = seed;
         let rows =
             probes(&study, &layer_probe::Config { layers: Layers::Listed(vec![2, 4]), untrained: false, ..quick() });
@@ -156,8 +147,8 @@ fn shuffled_values_are_at_chance() {
 
 #[test]
 fn a_phase_does_not_differ_from_itself_and_differs_from_the_next() {
-    let (latent, grpo) = (study("sft", 120), study("grpo", 120));
-    let same = phases::rows(&latent, &study("sft", 120)).expect("rows");
+    let (latent, grpo) = (micro("sft", 120), micro("grpo", 120));
+    let same = phases::rows(&latent, &micro("sft", 120)).expect("rows");
     for row in &same {
         let all = [row.d_p_swi, row.d_entropy, row.d_margin, row.d_rank];
         assert!(all.iter().all(|d| (d.value, d.low, d.high) == (0.0, 0.0, 0.0)), "{row:?}");
@@ -166,30 +157,30 @@ fn a_phase_does_not_differ_from_itself_and_differs_from_the_next() {
     let start = rows.iter().find(|r| r.event == Event::SwiStart).expect("boundaries");
     assert!(start.d_p_swi.high < 0.0 && start.d_entropy.low > 0.0, "reinforcement softened the boundary: {start:?}");
     assert_eq!((start.identity.checkpoint.as_str(), start.against.as_str()), ("micro/grpo", "micro/sft"));
-    let said = error(phases::rows(&latent, &study("grpo", 60)));
+    let said = error(phases::rows(&latent, &micro("grpo", 60)));
     assert!(said.contains("do not read the same rows"), "{said}");
 }
 
 #[test]
 fn data_without_a_boundary_says_so() {
-    let mut study = study("sft", 20);
+    let mut study = micro("sft", 20);
     study.recipe.annotate.spans.min_length = 500;
     study.recipe.evaluation.max_new_tokens = 1;
     for said in [
         error(teacher_forced::rows(&study, &teacher_forced::Config {})),
         error(switch_window::rows(&study, &switch_window::Config::default())),
-        error(layer_probe::probe(&study, &quick(), |_| Ok(()))),
+        error(layer_probe::probe(&study, &quick())),
         error(phases::rows(&study, &study)),
     ] {
         assert!(said.contains("micro/sft: no boundary in this data"), "{said}");
     }
     let said = error(exit_probability::rows(&study));
     assert!(said.contains("never switched"), "{said}");
-    let few = self::study("sft", 6);
-    let said = error(layer_probe::probe(&few, &quick(), |_| Ok(())));
+    let few = micro("sft", 6);
+    let said = error(layer_probe::probe(&few, &quick()));
     assert!(said.contains("problem"), "{said}");
     let absent = layer_probe::Config { layers: Layers::Listed(vec![9]), ..quick() };
-    assert!(error(layer_probe::probe(&few, &absent, |_| Ok(()))).contains("layer 9 does not exist"));
+    assert!(error(layer_probe::probe(&few, &absent)).contains("layer 9 does not exist"));
 }
 
 /// Runs an experiment into files and returns the file of rows.
@@ -207,7 +198,7 @@ fn every_number_has_an_interval_and_an_n() {
     /// Not measured: what a score is compared with.
     const CONSTANTS: [&str; 1] = ["chance"];
     let temp = tempfile::tempdir().expect("a temporary folder");
-    let (latent, grpo) = (study("sft", 120), study("grpo", 120));
+    let (latent, grpo) = (micro("sft", 120), micro("grpo", 120));
     let settings = Settings { layer_probe: quick(), ..Settings::default() };
     let mut files = vec![];
     for name in ["teacher_forced", "switch_window", "exit_probability", "layer_probe", "phases"] {

@@ -182,12 +182,8 @@ fn probes(built: &Built, study: &Study) -> Result<Tally> {
         ..layer_probe::Config::default()
     };
     let mut said = Tally::default();
-    layer_probe::probe(study, &config, |row| {
-        if row.features == Features::ResidPost {
-            probed(built, &row, &mut said);
-        }
-        Ok(())
-    })?;
+    let (rows, _) = layer_probe::probe(study, &config)?;
+    rows.iter().filter(|row| row.features == Features::ResidPost).for_each(|row| probed(built, row, &mut said));
     Ok(said)
 }
 

@@ -12,6 +12,8 @@ pub mod known;
 mod looks;
 mod truths;
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
 use rand::Rng;
@@ -96,9 +98,7 @@ impl Settings {
         for truth in TRUTHS {
             for of_pairs in [false, true] {
                 let looks = || LOOKS.iter().filter(|l| l.of_pairs == of_pairs && self.wants(truth, l));
-                let mut sizes: Vec<usize> = looks().flat_map(|l| l.sizes).copied().collect();
-                sizes.sort_unstable();
-                sizes.dedup();
+                let sizes: BTreeSet<usize> = looks().flat_map(|l| l.sizes).copied().collect();
                 let most = sizes.last().copied();
                 for n in sizes.into_iter().filter(|n| self.n.is_empty() || self.n.contains(n)) {
                     let default_n = Some(n) == most;
@@ -117,10 +117,7 @@ impl Settings {
     /// # Errors
     /// An experiment that cannot be run; a stop by the user.
     pub fn run(&self, jobs: &[Job], device: &Device, threads: usize) -> Result<Vec<CalibrationDrawRow>> {
-        let done = parallel::run(&parallel::cut(jobs, threads), |part| {
-            part.iter().map(|job| self.one(job, device)).collect::<Result<Vec<_>>>()
-        })?;
-        Ok(done.into_iter().flatten().flatten().collect())
+        Ok(parallel::each(jobs, threads, |job| self.one(job, device))?.concat())
     }
 
     fn one(&self, job: &Job, device: &Device) -> Result<Vec<CalibrationDrawRow>> {

@@ -36,8 +36,6 @@ pub(super) struct Grade {
 }
 
 impl Grade {
-    /// # Errors
-    /// As [`grade_file`].
     pub fn run(&self) -> Result<()> {
         let s = grade_file(
             &self.pairs,

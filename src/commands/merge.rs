@@ -83,7 +83,7 @@ impl Merge {
         let mut journal = Journal::new(self.out.clone(), checkpoint.to_owned(), files, setup);
         journal.command = command("report");
         journal.threads = parts[0].entry["threads"].as_u64().unwrap_or(1) as usize;
-        let merged = experiment.merge(&mut journal, &rows);
+        let merged = (experiment.merge)(&mut journal, &rows);
         let summary = merged.with_context(|| format!("{name} of {} shards", parts.len()))?;
         print(&format!("\n## {name}, {} shards\n\n{}\n{}\n", parts.len(), fitted(&summary, WIDTH), self.out.display()))
     }

@@ -137,9 +137,9 @@ impl Runner<'_> {
                     ));
                     continue;
                 }
-                match experiment.fits(study, &settings)? {
+                match (experiment.fits)(study, &settings)? {
                     Fit::Yes => {
-                        let setup = setup(study, origin, experiment.settings(&settings));
+                        let setup = setup(study, origin, (experiment.settings)(&settings));
                         jobs.push(self.job(experiment, (None, study), settings.clone(), setup));
                     }
                     Fit::No(why) if self.chosen.names(experiment) => bail!("{why}"),
@@ -154,7 +154,7 @@ impl Runner<'_> {
                 continue;
             }
             for &experiment in experiments.iter().filter(|e| matches!(e.run, Run::Pair(_))) {
-                let against = json!({ "against": setup(first, before, experiment.settings(self.settings)) });
+                let against = json!({ "against": setup(first, before, (experiment.settings)(self.settings)) });
                 let setup = setup(second, origin, against);
                 jobs.push(self.job(experiment, (Some(first), second), self.settings.clone(), setup));
             }

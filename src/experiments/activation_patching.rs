@@ -12,24 +12,23 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::{About, Files, Fit, Journal};
 use crate::latent::{Sequence, Switching};
 use crate::model::Step;
 use crate::nth::Nth;
-use crate::schema::{Axis, Identity, Measurement, PatchRow, PatchedPlaceRow, Place, RowFile, recovered};
+use crate::schema::{Axis, Identity, PatchRow, PatchedPlaceRow, Place, RowFile, recovered};
 use crate::store::Measurements;
+use crate::study::Study;
 use crate::study::circuits::pairs::{Pair, Prompts, decoded, no_twins, of_task};
 use crate::study::circuits::patch::{Node, Patch, leads, points, record};
-use crate::study::{DoesNotApply, Study};
+use crate::study::units::in_memory;
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("where the difference between two problems lives: layer × latent step, layer × position");
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Pairs that are drawn; not all are usable.
         pub candidates: usize = 300,
@@ -38,20 +37,7 @@ settings! {
     }
 }
 
-/// One patch: layer and position, and what it does to the read-out (patched minus corrupt).
-type Effect = ((usize, usize), f64);
-
-/// What a pair was found to do.
-struct PairEffect {
-    /// Clean minus corrupt.
-    whole: f64,
-    effects: Vec<Effect>,
-}
-
 /// Makes its pairs from a generated task, or of a file's problems with known values.
-///
-/// # Errors
-/// None.
 pub fn fits(study: &Study, _config: &Config) -> Result<Fit> {
     let missing = no_twins(study, "activation_patching").filter(|_| of_problems(study).len() < 2);
     let own =
@@ -115,14 +101,10 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedPl
 
 pub(crate) fn conclude(_config: &Config, rows: Measurements<PatchedPlaceRow>, journal: &mut Journal) -> Result<String> {
     let rows = recovered(&journal.finish(rows, false)?)?;
-    journal.save(PatchRow::NAME, &rows)?;
-    Ok(table(&rows))
+    journal.tell(&rows, table)
 }
 
 /// The heat maps of those pairs, in memory.
-///
-/// # Errors
-/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatchRow>> {
     run_pairs(study, config, &prompts(study, config.candidates)?)
 }
@@ -132,34 +114,27 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatchRow>> {
 /// # Errors
 /// Fewer than two usable pairs, and as the model's.
 pub fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<Vec<PatchRow>> {
-    let mut rows = Measurements::in_memory();
-    places(study, config, prompts, &mut rows)?;
-    recovered(&rows.sorted(PatchedPlaceRow::key)?)
+    recovered(&in_memory(|rows| places(study, config, prompts, rows))?)
 }
 
 fn places(study: &Study, config: &Config, prompts: &[Prompts], rows: &mut Measurements<PatchedPlaceRow>) -> Result<()> {
     let pairs = decoded(study, prompts, Switching::Free, config.pairs)?;
-    ensure!(
-        pairs.len() > 1,
-        DoesNotApply::because(format!(
-            "{}: {} of {} pairs open a block before their responses part; activation_patching needs 2",
-            study.name,
-            pairs.len(),
-            prompts.len()
-        ))
-    );
-    let identity = study.identity(pairs.len());
+    let (usable, all) = (pairs.len(), prompts.len());
+    study.needs(usable > 1, || {
+        format!("{usable} of {all} pairs open a block before their responses part; activation_patching needs 2")
+    })?;
+    let identity = study.identity(usable);
     let pairs: Vec<(usize, Pair)> = pairs.into_iter().enumerate().collect();
     let expected =
         |(number, pair): &(usize, Pair)| ((None, *number), (study.model.layers.len() + 1) * pair.clean.ids.len());
     study.measure(rows, &identity, (&pairs, 1), expected, |some| {
-        let of = |(number, pair): &(usize, Pair)| Ok(rows_of(study, &identity, *number, pair, patch(study, pair)?));
-        Ok(some.iter().map(of).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+        let of = |(number, pair): &(usize, Pair)| patched(study, &identity, *number, pair);
+        Ok(some.iter().map(of).collect::<Result<Vec<_>>>()?.concat())
     })
 }
 
 /// Every layer and position of one pair, one row each.
-fn patch(study: &Study, pair: &Pair) -> Result<PairEffect> {
+fn patched(study: &Study, identity: &Identity, number: usize, pair: &Pair) -> Result<Vec<PatchedPlaceRow>> {
     let config = study.model.config();
     let nodes: Vec<Node> = (0..=config.num_hidden_layers).map(Node::Resid).collect();
     let held = record(study, std::slice::from_ref(&pair.clean), &points(nodes.iter().copied()), |_, _| true)?;
@@ -172,20 +147,7 @@ fn patch(study: &Study, pair: &Pair) -> Result<PairEffect> {
     let clean = leads(study, &pair.clean, &as_it_is, pair.says)?[0];
     let mut found = leads(study, &pair.corrupt, &patches, pair.says)?;
     let corrupt = found.pop().context("no unpatched row")?;
-    let effects = cells.iter().zip(found).map(|(&cell, lead)| (cell, lead - corrupt)).collect();
-    Ok(PairEffect { whole: clean - corrupt, effects })
-}
-
-/// What was found of a pair, as rows.
-fn rows_of(
-    study: &Study,
-    identity: &Identity,
-    number: usize,
-    pair: &Pair,
-    patched: PairEffect,
-) -> Vec<PatchedPlaceRow> {
-    let whole = patched.whole;
-    let row = |((layer, position), effect): Effect| {
+    let row = |(&(layer, position), lead): (&(usize, usize), f64)| {
         let at = pair.clean.steps[position];
         let (place, text, block, step) = match at {
             Step::Prompt => (Place::Prompt, None, None, None),
@@ -196,9 +158,8 @@ fn rows_of(
             Step::Latent { .. } => at.to_string(),
             _ => study.corpus.vocabulary.token(sequence.ids[position]).unwrap_or_default(),
         };
-        let (clean, corrupt, identity) = (token(&pair.clean), token(&pair.corrupt), identity.clone());
         PatchedPlaceRow {
-            identity,
+            identity: identity.clone(),
             pair: number,
             layer,
             position,
@@ -206,13 +167,13 @@ fn rows_of(
             text,
             block,
             step,
-            clean,
-            corrupt,
-            effect,
-            whole,
+            clean: token(&pair.clean),
+            corrupt: token(&pair.corrupt),
+            effect: lead - corrupt,
+            whole: clean - corrupt,
         }
     };
-    patched.effects.into_iter().map(row).collect()
+    Ok(cells.iter().zip(found).map(row).collect())
 }
 
 /// Markdown: layer × latent step.

@@ -8,13 +8,13 @@
 
 use anyhow::{Context, Result};
 
+use super::markdown::heads;
 use super::{About, switch_benefit};
 use crate::schema::{AdaptiveRow, Optimum, by_budget};
 use crate::store::Measurements;
-use crate::study::{DoesNotApply, Study};
+use crate::study::Study;
 use crate::text::said_budget;
 
-/// What it asks.
 pub const ABOUT: About = About::asking(
     "adaptive switching: are blocks opened where the budget that a question says leaves no room for text?",
 )
@@ -30,12 +30,10 @@ settings! {
 /// One row a budget and number of steps, one a budget, one for all.
 ///
 /// # Errors
-/// [`DoesNotApply`] where questions say no budget; as the decoder's.
+/// Questions that say no budget; as the decoder's.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<AdaptiveRow>> {
-    if !study.corpus.budgets {
-        let why = format!("{}: its questions say no budget (task `adaptive`, or data.budgets = true)", study.name);
-        return Err(DoesNotApply::because(why).into());
-    }
+    let why = || "its questions say no budget (task `adaptive`, or data.budgets = true)".into();
+    study.needs(study.corpus.budgets, why)?;
     let mut problems = Measurements::in_memory();
     switch_benefit::measure(study, &switch_benefit::Config::default(), &mut problems)?;
     let problems = problems.sorted(|row| row.problem)?;
@@ -46,9 +44,8 @@ pub fn rows(study: &Study, _config: &Config) -> Result<Vec<AdaptiveRow>> {
 
 /// Markdown, one row a budget and number of steps.
 pub fn table(rows: &[AdaptiveRow]) -> String {
-    let mut out = String::from(
-        "| budget | steps | switch rate [95 %] | optimal | as optimal | accuracy | best | with a block | without | benefit |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    let mut out = heads(
+        "budget | steps | switch rate [95 %] | optimal | as optimal | accuracy | best | with a block | without | benefit",
     );
     let all = |value: Option<String>| value.unwrap_or_else(|| "all".into());
     for r in rows {

@@ -24,6 +24,7 @@ use super::About;
 use super::jacobian_lens::read_out;
 use super::latent_intervention::known_value::blocks;
 use super::latent_intervention::{Arithmetic, of_study};
+use super::markdown::heads;
 use crate::latent::{Sequence, Trace};
 use crate::model::Step;
 use crate::nth::Nth;
@@ -32,20 +33,18 @@ use crate::schema::{DecodedTraceRow, Reader};
 use crate::stats::by_problem::{cell, share};
 use crate::stats::probe::{TooFew, ValueProtocol};
 use crate::stats::{Estimate, Flips, LEVEL, holm, wilson};
+use crate::study::Study;
 use crate::study::circuits::patch::Node;
 use crate::study::staging::capture::capture;
-use crate::study::{DoesNotApply, Study};
 use crate::tasks::{Task, edges};
 use crate::text::{Problem, Vocabulary};
 
-/// What it asks.
 pub const ABOUT: About = About::asking(
     "whether the steps that blocks stand for can be read from latents as a valid solution: logit lens, probe, two nulls",
 )
 .on_request();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Layer that is read, 0 to the number of blocks; the last where it is not given.
         pub layer: Option<usize> = None,
@@ -112,10 +111,7 @@ fn derivation(study: &Study) -> Result<Box<dyn Derivation>> {
             let answers = test.iter().map(|problem| problem.answer.clone()).collect();
             Ok(Box::new(Chains { arithmetic: of_study(study)?, answers }))
         }
-        None => {
-            let why = format!("{}: what follows from what is known of generated tasks only", study.name);
-            Err(DoesNotApply::because(why).into())
-        }
+        None => Err(study.lacks("what follows from what is known of generated tasks only").into()),
     }
 }
 
@@ -145,23 +141,19 @@ impl ReadProblem {
 /// One row a reader and latent.
 ///
 /// # Errors
-/// [`DoesNotApply`] where blocks stand for no step of a generated task that is known; a layer that does not exist.
+/// Blocks that stand for no step of a generated task that is known; a layer that does not exist.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<DecodedTraceRow>> {
     rows_by(study, config, derivation(study)?.as_ref())
 }
 
 /// [`rows`] with a derivation of the caller's: what follows from what.
-///
-/// # Errors
-/// As [`rows`].
 pub fn rows_by(study: &Study, config: &Config, derivation: &dyn Derivation) -> Result<Vec<DecodedTraceRow>> {
     study.chooses_blocks()?;
     let depth = study.model.config().num_hidden_layers;
     let layer = config.layer.unwrap_or(depth);
     ensure!(layer <= depth, "decoded_trace.layer: layer {layer} does not exist, the model has 0 to {depth}");
     let (all, left_out) = reads(study, derivation)?;
-    let few = || format!("{}: {} right answers have blocks in the place of known steps", study.name, all.len());
-    ensure!(all.len() > 1, DoesNotApply::because(few()));
+    study.needs(all.len() > 1, || format!("{} right answers have blocks in the place of known steps", all.len()))?;
     let found = LatentStates::of(study, layer, &all)?;
     let longest = all.iter().flat_map(ReadProblem::lengths).max().unwrap_or(0);
     let (mut rows, mut p_values) = (vec![], vec![]);
@@ -391,9 +383,9 @@ fn donors(lengths: &[Vec<usize>], seed: u64) -> Vec<(usize, usize)> {
 
 /// Markdown, one row a reader and latent.
 pub fn table(rows: &[DecodedTraceRow]) -> String {
-    let mut out = String::from(
-        "| reader | latent | valid [95 %] | steps that follow | another problem's values | several blocks: valid | moved to other steps \
-         | verdict |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    let mut out = heads(
+        "reader | latent | valid [95 %] | steps that follow | another problem's values | several blocks: valid | \
+         moved to other steps | verdict",
     );
     for r in rows {
         let [follows, shuffled, several, permuted] =
@@ -411,6 +403,7 @@ pub fn table(rows: &[DecodedTraceRow]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::latent_intervention::arithmetic::OfTask;
     use super::*;
     use crate::tasks::{Chains as Family, Graph, Split};
 
@@ -441,19 +434,7 @@ mod tests {
         let chains = problems(&task);
         let rows = task.rows(Split::Test, 0, 0..50).expect("problems");
         let answers = rows.iter().map(|row| row.answer.clone()).collect();
-        struct Own(Vec<crate::tasks::TaskProblem>);
-        impl Arithmetic for Own {
-            fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String> {
-                self.0[problem].answer_if(step, value)
-            }
-            fn operand(&self, problem: usize, step: usize) -> Option<i64> {
-                self.0[problem].operand(step)
-            }
-            fn apply(&self, problem: usize, step: usize, operand: i64) -> Option<i64> {
-                self.0[problem].apply(step, operand)
-            }
-        }
-        let arithmetic = Chains { arithmetic: Box::new(Own(rows)), answers };
+        let arithmetic = Chains { arithmetic: Box::new(OfTask(rows)), answers };
         changed(&arithmetic, &chains, |value| ((value.parse::<i64>().expect("a digit") + 1) % 7).to_string());
 
         let graphs = problems(&Task::Graph(Graph::default()));

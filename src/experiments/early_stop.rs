@@ -10,12 +10,12 @@
 //! latents are needed *or* that the place is strange (`latent_intervention` leaves the length alone). Text after the block can make
 //! up for what was cut: an answer that stays does not show that the latents had it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
+use anyhow::Result;
 
 use super::About;
+use super::markdown::heads;
 use crate::evaluation::requests;
 use crate::latent::controller::{InBlock, InText};
 use crate::latent::trace::PositionRole;
@@ -28,23 +28,21 @@ use crate::parallel;
 use crate::schema::EarlyStopRow;
 use crate::stats::by_problem::{cell, mean};
 use crate::stats::{Estimate, Flips, LEVEL, holm, wilson};
+use crate::study::Study;
 use crate::study::answers::{answer_at, gold_tokens, outcome};
 use crate::study::staging::logits::logits_at;
 use crate::study::sweep::not_stopped;
-use crate::study::{DoesNotApply, Study};
 
-/// What it asks.
 pub const ABOUT: About = About::asking(
     "after how many latents the answer is settled: every block closed after its first k, accuracy, commitment, reversals",
 )
 .on_request();
 
-/// Settings.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Latents that are kept; empty: every number up to the longest block, or [`MOST`] of them evenly spaced.
-    pub k: Vec<usize>,
+settings! {
+    pub struct Config {
+        /// Latents that are kept; empty: every number up to the longest block, or [`MOST`] of them evenly spaced.
+        pub k: Vec<usize> = vec![],
+    }
 }
 
 /// Early stops that are tried by default, at most.
@@ -57,11 +55,8 @@ impl Config {
             anyhow::bail!("early_stop.k: no block has {k} latents; the longest has {longest}");
         }
         let evenly = (0..longest.min(MOST)).map(|i| i * longest / longest.clamp(1, MOST));
-        let mut all: Vec<usize> = if self.k.is_empty() { evenly.collect() } else { self.k.clone() };
-        all.retain(|k| *k < longest);
-        all.sort_unstable();
-        all.dedup();
-        Ok(all)
+        let all: BTreeSet<usize> = if self.k.is_empty() { evenly.collect() } else { self.k.iter().copied().collect() };
+        Ok(all.into_iter().filter(|k| *k < longest).collect())
     }
 }
 
@@ -118,8 +113,8 @@ struct StopResult {
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<EarlyStopRow>> {
     let (_, traces) = study.decoded()?;
     let full: Vec<Trace> = traces.iter().filter(|trace| trace.latent_calls() > 0).cloned().collect();
-    let none = || format!("{}: no latent step in this data: none of {} problems has a block", study.name, traces.len());
-    ensure!(full.len() > 1, DoesNotApply::because(none()));
+    let none = || format!("no latent step in this data: none of {} problems has a block", traces.len());
+    study.needs(full.len() > 1, none)?;
     let longest = full.iter().map(longest).max().unwrap_or(0);
     let all = requests(&study.corpus)?;
     let asked: Vec<Request> = full.iter().map(|trace| all[trace.problem].clone()).collect();
@@ -143,10 +138,9 @@ fn cut(study: &Study, asked: &[Request], k: usize) -> Result<Vec<Trace>> {
     let settings = DecodeSettings { switching, ..study.settings() };
     let controller = Cutoff { own: &study.reasoning.blocks, latents: k };
     let batches: Vec<&[Request]> = asked.chunks(study.together()).collect();
-    let traces = parallel::run(&parallel::cut(&batches, study.threads), |part| {
+    let traces = parallel::each(&batches, study.threads, |batch| {
         let decoding = Decode { controller: &controller, ..study.decoding(&settings) };
-        let decoded = |batch: &&[Request]| decode(decoding, batch, 1, &mut Hooks::none());
-        Ok(part.iter().map(decoded).collect::<Result<Vec<_>>>()?.concat())
+        decode(decoding, batch, 1, &mut Hooks::none())
     })?;
     not_stopped()?;
     Ok(traces.concat())
@@ -216,9 +210,9 @@ fn of_stops(study: &Study, stops: &[StopResult]) -> Result<Vec<EarlyStopRow>> {
 
 /// Markdown, one row a number of latents.
 pub fn table(rows: &[EarlyStopRow]) -> String {
-    let mut out = String::from(
-        "| latents kept | accuracy [95 %] | answer of the full run | of another problem's | settled | reversed later | log p(gold) | \
-         difference | verdict |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    let mut out = heads(
+        "latents kept | accuracy [95 %] | answer of the full run | of another problem's | settled | reversed later | \
+         log p(gold) | difference | verdict",
     );
     let share = |e: Estimate| format!("{:.3}", e.value);
     for r in rows {

@@ -7,13 +7,13 @@
 use anyhow::Result;
 
 use super::About;
+use super::markdown::heads;
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
 use crate::schema::EntropyRow;
 use crate::stats::by_problem::{cell, mean};
 use crate::study::Study;
 
-/// What it asks.
 pub const ABOUT: About = About::asking("entropy and log-probability by kind of position").of_responses();
 
 settings! {
@@ -29,9 +29,6 @@ struct Observation {
 }
 
 /// One row a kind that occurs.
-///
-/// # Errors
-/// As the decoder's.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<EntropyRow>> {
     let (_, traces) = study.decoded()?;
     let seen: Vec<Observation> = traces.iter().flat_map(see).collect();
@@ -80,7 +77,7 @@ fn floored_ln(p: f64) -> f64 {
 
 /// Markdown, one row a kind.
 pub fn table(rows: &[EntropyRow]) -> String {
-    let mut out = String::from("| kind | positions | H (nats) | log p |\n| --- | --- | --- | --- |\n");
+    let mut out = heads("kind | positions | H (nats) | log p");
     for r in rows {
         out += &format!("| {} | {} | {} | {} |\n", r.kind, r.positions, cell(r.entropy, 3), cell(r.logprob, 3));
     }

@@ -8,15 +8,15 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 
+use super::markdown::heads;
 use super::{About, Journal};
 use crate::latent::{Sequence, sampling};
 use crate::nth::Nth;
 use crate::schema::{ExitGroup, ExitRow, RowFile};
 use crate::stats::by_problem::{mean, share};
+use crate::study::Study;
 use crate::study::staging::logits::logits_at;
-use crate::study::{DoesNotApply, Study};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("when the model is ready to leave a block (tab:exit)").of_grpo_start().of_responses().of_switching();
 
@@ -55,9 +55,6 @@ pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<Str
 }
 
 /// Rows of all groups; a step that fewer than two problems of a group reach has none.
-///
-/// # Errors
-/// As [`run`].
 pub fn rows(study: &Study) -> Result<Vec<ExitRow>> {
     let (n, seen) = observe(study)?;
     let steps: BTreeSet<Nth> = seen.iter().map(|s| s.step).collect();
@@ -83,14 +80,8 @@ fn observe(study: &Study) -> Result<(usize, Vec<Observation>)> {
     let (scores, traces) = study.decoded()?;
     let exit = study.corpus.switch.swi_end;
     let switched: Vec<usize> = (0..traces.len()).filter(|&i| traces[i].switched()).collect();
-    ensure!(
-        !switched.is_empty(),
-        DoesNotApply::because(format!(
-            "{}: no latent step in this data: the model never switched in {} problems",
-            study.name,
-            traces.len()
-        ))
-    );
+    let none = || format!("no latent step in this data: the model never switched in {} problems", traces.len());
+    study.needs(!switched.is_empty(), none)?;
     let ids = &study.corpus.switch;
     let sequences: Result<Vec<Sequence>> = switched.iter().map(|&i| traces[i].sequence(ids)).collect();
     let latent = |s: &Sequence| (0..s.ids.len()).filter(|&p| s.is_latent(p)).collect();
@@ -119,9 +110,7 @@ fn observe(study: &Study) -> Result<(usize, Vec<Observation>)> {
 
 /// Markdown, one row a group and step.
 pub fn table(rows: &[ExitRow]) -> String {
-    let mut out = String::from(
-        "| group | step | blocks | p(</swi>) | `</swi>` first | most may end |\n| --- | --- | --- | --- | --- | --- |\n",
-    );
+    let mut out = heads("group | step | blocks | p(</swi>) | `</swi>` first | most may end");
     for r in rows {
         let ends = if r.ends() { "yes" } else { "—" };
         out += &format!("| {:?} | {} | {} | {:.4} | {:.3} | {ends} |\n", r.group, r.step, r.blocks, r.p_exit, r.exits);

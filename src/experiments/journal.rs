@@ -126,9 +126,6 @@ impl Journal {
     }
 
     /// Finishes measurements: rows in the order of their keys, as Parquet and, if they are few, as CSV.
-    ///
-    /// # Errors
-    /// As [`Measurements::finish`].
     pub fn finish<R: Measurement>(&mut self, rows: Measurements<R>, csv: bool) -> Result<Vec<R>> {
         // Not the first row's: rows of the normal run may lack columns, and which row comes first is chance.
         let mut widest = FlatRow::default();

@@ -3,8 +3,8 @@
 //!
 //! An experiment is a function of a [`Study`], its settings and a [`Journal`]. To add one: a file here with `ABOUT` and `Config`,
 //! and its name in the list below:
-//! - `one` checkpoint, or a `pair` of phases of one run: `run` computes rows and saves them in the journal. Of one with `=> table`
-//!   behind its name there is no `run`: what `rows` computes is saved, and `table` is its summary. `probe` runs these.
+//! - `one` checkpoint: `run` computes rows and saves them in the journal. Of one with `=> table` behind its name there is no `run`:
+//!   what `rows` computes is saved, and `table` is its summary. So it is of a `pair` of phases of one run. `probe` runs these.
 //! - `measured`: `measure` adds rows of units (pairs, problems) as they come, and `conclude` makes tables of the rows alone. It is
 //!   thereby resumed and shared by several processes. `intervene` runs these; `fits` says whether it can be run at all.
 //!
@@ -12,6 +12,7 @@
 
 pub(crate) mod decodes;
 mod journal;
+pub(crate) mod markdown;
 
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
@@ -86,9 +87,12 @@ pub struct Experiment {
     pub run: Run,
     /// Of one that is measured: file of measurements and file of the main table; the first pair unless its settings say otherwise.
     files: &'static [Files],
-    fits: fn(&Study, &Settings) -> Result<Fit>,
-    settings: fn(&Settings) -> Value,
-    merge: fn(&mut Journal, &[FlatRow]) -> Result<String>,
+    /// Whether it can be run on a checkpoint; settings that cannot be are an error.
+    pub(crate) fits: fn(&Study, &Settings) -> Result<Fit>,
+    /// Its own settings, for the manifest.
+    pub settings: fn(&Settings) -> Value,
+    /// Makes what one process would write of the measurements of all shards.
+    pub(crate) merge: fn(&mut Journal, &[FlatRow]) -> Result<String>,
 }
 
 /// The file of measurements and the file of the main table.
@@ -154,24 +158,6 @@ impl Experiment {
         let all = ALL.iter().chain([&decodes::DECODES]);
         all.flat_map(|e| e.files.iter().map(move |files| (e, *files))).find(|(_, files)| files.0 == file)
     }
-
-    /// Whether it can be run on a checkpoint.
-    ///
-    /// # Errors
-    /// Settings that cannot be run on it.
-    pub(crate) fn fits(&self, study: &Study, settings: &Settings) -> Result<Fit> {
-        (self.fits)(study, settings)
-    }
-
-    /// Makes what one process would write of the measurements of all shards.
-    pub(crate) fn merge(&self, journal: &mut Journal, rows: &[FlatRow]) -> Result<String> {
-        (self.merge)(journal, rows)
-    }
-
-    /// Its own settings, for the manifest.
-    pub fn settings(&self, settings: &Settings) -> Value {
-        (self.settings)(settings)
-    }
 }
 
 macro_rules! experiments {
@@ -194,8 +180,8 @@ macro_rules! experiments {
             $(experiments!(@ $one, Run::One(|study, settings, journal| {
                 journal.observed(|journal| experiments!(@run $one $($table)?, study, &settings.$one, journal))
             })),)*
-            $(experiments!(@ $pair, Run::Pair(|a, b, settings, journal| {
-                journal.observed(|journal| $pair::run(a, b, &settings.$pair, journal))
+            $(experiments!(@ $pair, Run::Pair(|a, b, _, journal| {
+                journal.observed(|journal| journal.tell(&$pair::rows(a, b)?, $pair::table))
             })),)*
             $(Experiment {
                 files: $measured::FILES,
@@ -236,9 +222,9 @@ macro_rules! experiments {
 
 experiments! {
     one: accuracy, outcomes => table, traces => table, entropy => table, positions, logit_lens => table, teacher_forced => table,
-        switch_window => table, exit_probability, layer_probe, direct_logit, attention_to_latents => table, patterns, token_lens,
-        jacobian_lens => table, early_stop => table, decoded_trace => table, subspace, pass_at_k => table, monitor,
-         adaptive => table;
+        switch_window => table, exit_probability, layer_probe, direct_logit => table, attention_to_latents => table, patterns,
+        token_lens, jacobian_lens => table, early_stop => table, decoded_trace => table, subspace, pass_at_k => table, monitor,
+        adaptive => table;
     pair: phases, part_swap;
     measured: latent_intervention, switch_benefit, activation_patching, head_patching, pair_patching, attribution_patching,
         edge_attribution, steering, hook_intervention, normal_run

@@ -14,7 +14,6 @@ use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::sweep::normal_rows;
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("the normal run with its latent states, which later shards read (--decoded)").on_request();
 
@@ -26,17 +25,11 @@ settings! {
 pub(crate) const FILES: &[Files] = &[(NormalRunRow::NAME, NormalRunRow::NAME)];
 
 /// Runs on every checkpoint.
-///
-/// # Errors
-/// None.
 pub fn fits(_study: &Study, _config: &Config) -> Result<Fit> {
     Ok(Fit::Yes)
 }
 
 /// Decodes the process' own problems normally.
-///
-/// # Errors
-/// As the decoder's.
 pub fn measure(study: &Study, _config: &Config, rows: &mut Measurements<NormalRunRow>) -> Result<()> {
     study.say("the normal run");
     let there: BTreeSet<usize> = rows.rows().iter().map(|row| row.problem).collect();

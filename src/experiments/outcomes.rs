@@ -7,7 +7,6 @@ use super::About;
 use crate::schema::OutcomeRow;
 use crate::study::Study;
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("every problem's outcome and length (fig:token-dist, fig:token-cdf)").of_grpo_start().of_responses();
 
@@ -17,9 +16,6 @@ settings! {
 }
 
 /// The rows, in the order of the problems.
-///
-/// # Errors
-/// As the decoder's.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<OutcomeRow>> {
     let (scores, traces) = study.decoded()?;
     let corpus = &study.corpus;

@@ -7,27 +7,27 @@
 //!
 //! Misleads: the pairs left out are those that the model does not solve, so that effects speak of solved ones only.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::head_patching::patch_form;
+use super::markdown::titled;
 use super::{About, Files, Fit, Journal};
 use crate::latent::Sequence;
 use crate::parallel;
 use crate::progress::say;
-use crate::schema::{
-    Component, Form, HeadPatchRow, LEAST_SHARE, Measurement, PatchMode, PatchedNodeRow, shares, too_few,
-};
+use crate::schema::{Component, Form, HeadPatchRow, LEAST_SHARE, PatchMode, PatchedNodeRow, shares, too_few};
 use crate::store::Measurements;
+use crate::study::Study;
 use crate::study::circuits::given::{PlacedPair, read};
 use crate::study::circuits::pairs::Pair;
 use crate::study::circuits::patch::{Node, Patch, leads};
 use crate::study::circuits::places::{every, named};
-use crate::study::{DoesNotApply, Study};
+use crate::study::units::in_memory;
 
-/// What it asks.
 pub const ABOUT: About = About::asking(
     "pairs of one's own (intervene pairs): which head, MLP or stream carries the answer, at which position",
 )
@@ -45,7 +45,6 @@ pub enum Places {
 }
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// `{"clean": …, "corrupt": …, "answer": …, "wrong": …}` a line.
         pub file: Option<PathBuf> = None,
@@ -116,16 +115,8 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedNo
             patch_form(study, (form, &pairs), (&nodes, &config.modes), places, rows)?;
         }
     }
-    ensure!(
-        any,
-        DoesNotApply::because(format!(
-            "{}: {} usable pairs in {}: an interval needs two at least",
-            study.name,
-            usable.len(),
-            file.display()
-        ))
-    );
-    Ok(())
+    let few = || format!("{} usable pairs in {}: an interval needs two at least", usable.len(), file.display());
+    study.needs(any, few)
 }
 
 pub(crate) fn conclude(config: &Config, rows: Measurements<PatchedNodeRow>, journal: &mut Journal) -> Result<String> {
@@ -135,13 +126,8 @@ pub(crate) fn conclude(config: &Config, rows: Measurements<PatchedNodeRow>, jour
 }
 
 /// The map, in memory.
-///
-/// # Errors
-/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
-    let mut rows = Measurements::in_memory();
-    measure(study, config, &mut rows)?;
-    shares(&rows.sorted(PatchedNodeRow::key)?, config.least)
+    shares(&in_memory(|rows| measure(study, config, rows))?, config.least)
 }
 
 fn form_of(pair: &Pair) -> Form {
@@ -167,14 +153,12 @@ fn comparable(given: &[PlacedPair], places: Places) -> Result<()> {
 fn usable(study: &Study, given: Vec<PlacedPair>) -> Result<Vec<Pair>> {
     let as_it_is = [Patch { node: Node::Resid(0), values: vec![] }];
     let lead = |row: &Sequence, says| leads(study, row, &as_it_is, says).map(|leads| leads[0]);
-    let wholes = parallel::run(&parallel::cut(&given, study.threads), |part| {
-        let whole =
-            |PlacedPair { pair, .. }: &PlacedPair| Ok(lead(&pair.clean, pair.says)? - lead(&pair.corrupt, pair.says)?);
-        part.iter().map(whole).collect::<Result<Vec<f64>>>()
+    let wholes = parallel::each(&given, study.threads, |PlacedPair { pair, .. }| {
+        Ok(lead(&pair.clean, pair.says)? - lead(&pair.corrupt, pair.says)?)
     })?;
     let (mut out, mut left) = (vec![], vec![]);
     let n = given.len();
-    for (PlacedPair { pair, place }, whole) in given.into_iter().zip(wholes.into_iter().flatten()) {
+    for (PlacedPair { pair, place }, whole) in given.into_iter().zip(wholes) {
         if whole > 0.0 { out.push(pair) } else { left.push(place) }
     }
     if !left.is_empty() {
@@ -191,13 +175,11 @@ fn usable(study: &Study, given: Vec<PlacedPair>) -> Result<Vec<Pair>> {
 
 /// Markdown: of each form, mode and component the largest effects.
 pub fn table(rows: &[HeadPatchRow]) -> String {
-    let mut out = String::from(
-        "Share of the logit difference that one node moves, largest first [95 %]; * significant (Holm).\n\n\
-         | form | mode | node | place | effect | p (Holm) |\n| --- | --- | --- | --- | --- | --- |\n",
+    let mut out = titled(
+        "Share of the logit difference that one node moves, largest first [95 %]; * significant (Holm).",
+        "form | mode | node | place | effect | p (Holm)",
     );
-    let mut kinds: Vec<_> = rows.iter().map(|r| (r.form, r.mode, r.component)).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
+    let kinds: BTreeSet<_> = rows.iter().map(|r| (r.form, r.mode, r.component)).collect();
     for kind in kinds {
         let mut found: Vec<&HeadPatchRow> = rows.iter().filter(|r| (r.form, r.mode, r.component) == kind).collect();
         found.sort_by(|a, b| b.effect.value.abs().total_cmp(&a.effect.value.abs()));

@@ -8,33 +8,22 @@
 use std::collections::HashMap;
 
 use anyhow::{Result, ensure};
-use serde::{Deserialize, Serialize};
 
-use super::{About, Journal};
+use super::About;
+use super::markdown::heads;
 use crate::evaluation::Scores;
 use crate::model::{Decoder, Half};
 
-use crate::schema::{Host, PartSwapRow, RowFile};
+use crate::schema::{Host, PartSwapRow};
 use crate::stats::{Flips, LEVEL, holm};
 use crate::study::{DoesNotApply, Study};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("which part of the weights carries what a later phase changed (needs two phases)").on_request();
 
-/// No settings: problems and decoding are the evaluation's.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {}
-
-/// Runs the experiment on two checkpoints.
-///
-/// # Errors
-/// As [`rows`], and rows that cannot be written.
-pub fn run(first: &Study, second: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(first, second)?;
-    journal.save(PartSwapRow::NAME, &rows)?;
-    Ok(table(&rows))
+settings! {
+    /// No settings: problems and decoding are the evaluation's.
+    pub struct Config {}
 }
 
 /// A part of the weights.
@@ -145,10 +134,8 @@ fn change(model: &Decoder, swapped: &Decoder) -> Result<f64> {
 
 /// Markdown, one row a part and phase.
 pub fn table(rows: &[PartSwapRow]) -> String {
-    let mut out = String::from(
-        "| part | into | change of weights | accuracy [95 %] | change | switch rate | change | p (Holm) | verdict |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
-    );
+    let mut out =
+        heads("part | into | change of weights | accuracy [95 %] | change | switch rate | change | p (Holm) | verdict");
     for r in rows {
         let into = if r.host == Host::Earlier { &r.against } else { &r.identity.checkpoint };
         out += &format!(

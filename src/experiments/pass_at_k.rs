@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 
 use super::About;
+use super::markdown::heads;
 use crate::evaluation::requests;
-use crate::latent::{Decode, DecodeSettings, FinishedRow, Request, Sampling, Trace, decode};
+use crate::latent::{DecodeSettings, FinishedRow, Request, Sampling, Trace, decode};
 use crate::model::Hooks;
 use crate::parallel;
 use crate::schema::PassRow;
@@ -20,13 +21,11 @@ use crate::study::Study;
 use crate::study::answers::outcome;
 use crate::study::sweep::not_stopped;
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("pass@k: right in one of k samples, majority of k, distinct answers (sampled, not greedy)")
         .on_request();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Answers drawn of each problem.
         pub samples: usize = 16,
@@ -116,15 +115,11 @@ fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
     let asked = requests(&study.corpus)?;
     let batches: Vec<&[Request]> = asked.chunks((study.together() / config.samples).max(1)).collect();
     let counted = study.counted("batches sampled", batches.len());
-    let traces = parallel::run(&parallel::cut(&batches, study.threads), |part| {
-        let decoding: Decode = study.decoding(&settings);
-        let sampled = |batch: &&[Request]| {
-            let traces = decode(decoding, batch, config.samples, &mut Hooks::none())?;
-            traces.iter().try_for_each(Trace::ensure_finite)?;
-            counted.one();
-            Ok(traces)
-        };
-        Ok(part.iter().map(sampled).collect::<Result<Vec<_>>>()?.concat())
+    let traces = parallel::each(&batches, study.threads, |batch| {
+        let traces = decode(study.decoding(&settings), batch, config.samples, &mut Hooks::none())?;
+        traces.iter().try_for_each(Trace::ensure_finite)?;
+        counted.one();
+        Ok(traces)
     })?;
     not_stopped()?;
     let all: Vec<Trace> = traces.concat();
@@ -143,9 +138,7 @@ fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
 
 /// Markdown, one row a k.
 pub fn table(rows: &[PassRow]) -> String {
-    let mut out = String::from(
-        "| k | right in one of k [95 %] | majority of k | distinct answers | samples that switch |\n| --- | --- | --- | --- | --- |\n",
-    );
+    let mut out = heads("k | right in one of k [95 %] | majority of k | distinct answers | samples that switch");
     for r in rows {
         let (pass, majority, distinct, switched) = (r.pass_at_k, r.majority, r.distinct, r.switch_rate);
         out += &format!("| {} of {} | {pass:.3} | {majority:.3} | {distinct:.2} | {switched:.3} |\n", r.k, r.samples);

@@ -9,20 +9,16 @@
 use anyhow::{Result, ensure};
 
 use super::{About, Journal};
-use crate::model::hooks::Recording;
-use crate::model::{HookSpec, Hooks};
 use crate::schema::{PatternRow, RowFile};
 use crate::study::Study;
 use crate::study::shown::{ShownProblem, shown};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("attention patterns of the first responses, head by head (the prompt explorer's rows)")
         .on_request()
         .of_responses();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// How many problems, from the first.
         pub problems: usize = 3,
@@ -43,9 +39,6 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 }
 
 /// The rows: problem by problem, head by head, position by position.
-///
-/// # Errors
-/// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatternRow>> {
     ensure!(config.problems > 0, "patterns.problems must be at least 1, found 0");
     let of_problem = shown(study, config.problems)?.into_iter().map(|shown| of_problem(study, &shown));
@@ -53,17 +46,11 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatternRow>> {
 }
 
 fn of_problem(study: &Study, shown: &ShownProblem) -> Result<Vec<PatternRow>> {
-    let model = study.model.config();
-    let (layers, heads) = (model.num_hidden_layers, model.num_attention_heads);
-    let spec: HookSpec = "blocks.*.attn.hook_pattern".parse()?;
-    let recording = Recording::of(&[spec], model)?;
-    let mut hooks = Hooks::none();
-    recording.attach(&mut hooks, layers)?;
-    study.unroll(std::slice::from_ref(&shown.sequence), &mut hooks)?;
-    drop(hooks);
+    let heads = study.model.config().num_attention_heads;
+    let recorded = shown.record(study, &["blocks.*.attn.hook_pattern".parse()?])?;
     let identity = study.identity(study.decoded()?.1.len());
     let mut rows = vec![];
-    for (layer, pattern) in recording.tensors(1)?.iter().enumerate() {
+    for (layer, pattern) in recorded.iter().enumerate() {
         let length = shown.positions.len();
         for head in 0..heads {
             for (position, (kind, token)) in shown.positions.iter().enumerate() {

@@ -5,29 +5,19 @@
 
 use anyhow::{Context, Result, ensure};
 
-use super::{About, Journal};
-use crate::schema::{PhaseChangeRow, RowFile};
+use super::About;
+use super::markdown::heads;
+use crate::schema::PhaseChangeRow;
 use crate::stats::Bootstrap;
 use crate::study::Study;
 use crate::study::staging::{Reading, classes, places};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("what a later phase of a run changed at the same positions (needs two phases)").of_grpo_start();
 
 settings! {
     /// No settings: the positions are the annotator's.
     pub struct Config {}
-}
-
-/// Runs the experiment on two checkpoints.
-///
-/// # Errors
-/// As [`rows`], and rows that cannot be written.
-pub fn run(first: &Study, second: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(first, second)?;
-    journal.save(PhaseChangeRow::NAME, &rows)?;
-    Ok(table(&rows))
 }
 
 /// One row a class of positions.
@@ -69,10 +59,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
 
 /// Markdown, one row a class.
 pub fn table(rows: &[PhaseChangeRow]) -> String {
-    let mut out = String::from(
-        "| event | positions | Δ p(swi) | Δ H (nats) | Δ margin | Δ rank | p(swi) |\n\
-         | --- | --- | --- | --- | --- | --- | --- |\n",
-    );
+    let mut out = heads("event | positions | Δ p(swi) | Δ H (nats) | Δ margin | Δ rank | p(swi)");
     for r in rows {
         out += &format!(
             "| {:?} | {} | {:.4} | {:.3} | {:.2} | {:.2} | {} |\n",

@@ -13,12 +13,10 @@ use crate::schema::{PositionRow, RowFile};
 use crate::study::Study;
 use crate::study::shown::{kind, most_probable, pieces};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("the first responses position by position (the trace viewer's rows)").of_responses();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// How many problems, from the first.
         pub problems: usize = 24,
@@ -27,10 +25,6 @@ settings! {
     }
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// As the decoder's.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
     journal.save(PositionRow::NAME, &rows)?;
@@ -40,9 +34,6 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 }
 
 /// The rows, problem by problem.
-///
-/// # Errors
-/// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PositionRow>> {
     let (scores, traces) = study.decoded()?;
     let chosen = &traces[..config.problems.min(traces.len())];

@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
+use super::markdown::heads;
 use super::{About, Files, Fit, Journal};
 use crate::interventions::{At, Later};
 use crate::latent::Switching;
@@ -18,7 +19,6 @@ use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::sweep::{Continuation, Outcome, What};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("what switching is worth: every problem with a block and without one").of_grpo_start().of_switching();
 
@@ -28,9 +28,6 @@ settings! {
 }
 
 /// Runs on blocks of the model's own.
-///
-/// # Errors
-/// None.
 pub fn fits(study: &Study, _config: &Config) -> Result<Fit> {
     Ok(match study.blocks {
         BlockOrigin::Own => Fit::Yes,
@@ -87,10 +84,7 @@ fn row(study: &Study, identity: &Identity, problem: usize, normal: &Outcome, oth
 
 /// Markdown, one row a group.
 pub fn table(rows: &[SwitchBenefitRow]) -> String {
-    let mut out = String::from(
-        "| problems | with a block [95 %] | without | benefit | better / worse | p | verdict |\n\
-         | --- | --- | --- | --- | --- | --- | --- |\n",
-    );
+    let mut out = heads("problems | with a block [95 %] | without | benefit | better / worse | p | verdict");
     for r in rows {
         out += &format!(
             "| {} | {:.3} | {:.3} | {:.3} | {} / {} | {:.1e} | {} |\n",

@@ -8,17 +8,16 @@
 use anyhow::{Context, Result, ensure};
 
 use super::About;
+use super::markdown::heads;
 use crate::schema::WindowRow;
 use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
 use crate::study::staging::Reading;
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("whether <swi> is a spike or a region (tab:swi-window)").of_grpo_start().of_switching();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Offsets −radius..=radius; the paper's 8.
         pub radius: usize = 8,
@@ -75,9 +74,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
 
 /// Markdown, one row an offset.
 pub fn table(rows: &[WindowRow]) -> String {
-    let mut out = String::from(
-        "| offset | positions | in a block | p(swi) | H (nats) | below offset 0 |\n| --- | --- | --- | --- | --- | --- |\n",
-    );
+    let mut out = heads("offset | positions | in a block | p(swi) | H (nats) | below offset 0");
     let tag = rows.iter().find(|r| r.offset == 0);
     for r in rows {
         let below = if tag.is_some_and(|tag| tag.is_sharper(r)) { "yes" } else { "—" };

@@ -8,12 +8,12 @@
 use anyhow::{Context, Result};
 
 use super::About;
+use super::markdown::heads;
 use crate::schema::{Event, TeacherForcedRow};
 use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
 use crate::study::staging::{Reading, classes, places};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("how sharply the model places <swi> (tab:tf)").of_grpo_start().of_switching().at_first();
 
@@ -50,9 +50,7 @@ pub fn rows(study: &Study, _config: &Config) -> Result<Vec<TeacherForcedRow>> {
 
 /// Markdown, one row a class.
 pub fn table(rows: &[TeacherForcedRow]) -> String {
-    let mut out = String::from(
-        "| event | positions | H (nats) | p(swi) | rank | margin |\n| --- | --- | --- | --- | --- | --- |\n",
-    );
+    let mut out = heads("event | positions | H (nats) | p(swi) | rank | margin");
     for r in rows {
         out += &format!(
             "| {:?} | {} | {:.3} | {:.4} | {:.2} | {:.2} |\n",

@@ -10,20 +10,17 @@ use burn::tensor::{Tensor, TensorData};
 use super::logit_lens::{LOGITS_HELD, head};
 use super::{About, Journal};
 use crate::latent::sampling;
-use crate::model::hooks::{RecordedTensor, Recording};
-use crate::model::{HookSpec, Hooks};
+use crate::model::hooks::RecordedTensor;
 use crate::schema::{RowFile, TokenLensRow};
 use crate::study::Study;
 use crate::study::shown::{ShownProblem, most_probable, shown};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("what each layer would say at each token of the first responses (the prompt explorer's rows)")
         .on_request()
         .of_responses();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// How many problems, from the first.
         pub problems: usize = 3,
@@ -43,9 +40,6 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 }
 
 /// The rows: problem by problem, layer by layer, position by position.
-///
-/// # Errors
-/// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<TokenLensRow>> {
     ensure!(config.problems > 0 && config.top > 0, "token_lens: problems and top must be at least 1, found {config:?}");
     let of_problem = shown(study, config.problems)?.into_iter().map(|shown| of_problem(study, config, &shown));
@@ -53,17 +47,10 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<TokenLensRow>> {
 }
 
 fn of_problem(study: &Study, config: &Config, shown: &ShownProblem) -> Result<Vec<TokenLensRow>> {
-    let model = study.model.config();
-    let layers = model.num_hidden_layers;
-    let specs: [HookSpec; 2] = ["hook_embed".parse()?, "blocks.*.hook_resid_post".parse()?];
-    let recording = Recording::of(&specs, model)?;
-    let mut hooks = Hooks::none();
-    recording.attach(&mut hooks, layers)?;
-    study.unroll(std::slice::from_ref(&shown.sequence), &mut hooks)?;
-    drop(hooks);
+    let recorded = shown.record(study, &["hook_embed".parse()?, "blocks.*.hook_resid_post".parse()?])?;
     let identity = study.identity(study.decoded()?.1.len());
     let mut rows = vec![];
-    for (layer, states) in recording.tensors(1)?.iter().enumerate() {
+    for (layer, states) in recorded.iter().enumerate() {
         for (position, (log_probs, (kind, token))) in said(study, states)?.iter().zip(&shown.positions).enumerate() {
             rows.push(TokenLensRow {
                 identity: identity.clone(),

@@ -8,6 +8,7 @@
 use anyhow::Result;
 
 use super::About;
+use super::markdown::heads;
 use crate::evaluation::Outcome;
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
@@ -16,7 +17,6 @@ use crate::stats::by_problem::{cell, mean};
 use crate::stats::{LEVEL, wilson};
 use crate::study::Study;
 
-/// What it asks.
 pub const ABOUT: About = About::asking("length, blocks and confidence of right and wrong responses (tab:gen-analysis)")
     .of_grpo_start()
     .of_responses()
@@ -42,9 +42,6 @@ const GROUPS: [(&str, Belongs); 7] = [
 ];
 
 /// One row a group that is not empty.
-///
-/// # Errors
-/// As the decoder's.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<ResponseRow>> {
     let (scores, traces) = study.decoded()?;
     let mut rows = vec![];
@@ -87,9 +84,8 @@ fn row(study: &Study, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<Respo
 
 /// Markdown, the paper's columns first.
 pub fn table(rows: &[ResponseRow]) -> String {
-    let mut out = String::from(
-        "| group | avg. tokens | avg. swi | avg. latent steps | switch rate | H at swi (nats) | p(swi) at swi | first swi |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    let mut out = heads(
+        "group | avg. tokens | avg. swi | avg. latent steps | switch rate | H at swi (nats) | p(swi) at swi | first swi",
     );
     for r in rows {
         out += &format!(

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
-use crate::model::hooks::Site;
+use super::Intervention;
+use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, Step};
 
 /// `(problem, block, step)` → what entered there, `[D]`.
@@ -73,5 +74,13 @@ impl Bank {
 
     pub(crate) fn merge(&mut self, other: Bank) {
         self.states.extend(other.states);
+    }
+}
+
+/// What stood at the same place of the same problem in the bank's run.
+impl Intervention for Bank {
+    fn input(&self, at: &Place, _h: &[f32]) -> Option<Vec<f32>> {
+        let Step::Latent { block, step } = at.step else { return None };
+        self.get(at.row, block, step).map(<[f32]>::to_vec)
     }
 }

@@ -5,20 +5,8 @@ use crate::model::hooks::Place;
 use crate::model::{Activation, Decoder};
 
 pub(super) const ABOUT: &[About] = &[
-    About {
-        name: "embedding",
-        acts: Acts::OnLatents,
-        random: false,
-        doses: &[],
-        make: |m, _| Box::new(ExitEmbedding { row: m.exit.to_vec() }),
-    },
-    About {
-        name: "embedding_argmax",
-        acts: Acts::OnLatents,
-        random: false,
-        doses: &[],
-        make: |m, _| Box::new(ArgmaxEmbedding { model: m.model }),
-    },
+    About::new("embedding", Acts::OnLatents, |m, _| Box::new(ExitEmbedding { row: m.exit.to_vec() })),
+    About::new("embedding_argmax", Acts::OnLatents, |m, _| Box::new(ArgmaxEmbedding { model: m.model })),
 ];
 
 /// `E[</swi>]` at every step: the position computes, but is handed nothing. Misleads: an embedding's norm and place are

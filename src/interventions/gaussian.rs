@@ -6,13 +6,8 @@ use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::random::{keyed, normal};
 
-pub(super) const ABOUT: &[About] = &[About {
-    name: "gaussian",
-    acts: Acts::OnRun,
-    random: true,
-    doses: &[],
-    make: |m, d| Box::new(Gaussian::per_step(m.bank, d.seed)),
-}];
+pub(super) const ABOUT: &[About] =
+    &[About::new("gaussian", Acts::OnRun, |m, d| Box::new(Gaussian::per_step(m.bank, d.seed))).random()];
 
 /// The sample covariance needs no matrix: with centred states c₁ … cₙ and independent standard normal z₁ … zₙ,
 /// `mean + Σ zᵢ cᵢ / √(n − 1)` has exactly that covariance, also where there are fewer states than dimensions. Misleads:

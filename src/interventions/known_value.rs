@@ -6,13 +6,10 @@ use super::{About, Acts, Bank, Intervention};
 use crate::model::Step;
 use crate::model::hooks::Place;
 
-pub(super) const ABOUT: &[About] = &[About {
-    name: "known_value",
-    acts: Acts::OnLatents,
-    random: true,
-    doses: &[],
-    make: |m, d| Box::new(KnownValue { bank: m.bank, swaps: &m.swaps[d.number] }),
-}];
+pub(super) const ABOUT: &[About] = &[About::new("known_value", Acts::OnLatents, |m, d| {
+    Box::new(KnownValue { bank: m.bank, swaps: &m.swaps[d.number] })
+})
+.random()];
 
 /// Which block of a problem is exchanged, and for which of another problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,14 +5,8 @@ use crate::model::Step;
 use crate::model::hooks::Place;
 
 pub(super) const ABOUT: &[About] = &[
-    About { name: "mean", acts: Acts::OnRun, random: false, doses: &[], make: |m, _| Box::new(Mean::per_step(m.bank)) },
-    About {
-        name: "mean_global",
-        acts: Acts::OnRun,
-        random: false,
-        doses: &[],
-        make: |m, _| Box::new(Mean::of_all(m.bank)),
-    },
+    About::new("mean", Acts::OnRun, |m, _| Box::new(Mean::per_step(m.bank))),
+    About::new("mean_global", Acts::OnRun, |m, _| Box::new(Mean::of_all(m.bank))),
 ];
 
 /// Removes what is specific to a problem and keeps what the step has in common. Misleads: a mean of states need not be a

@@ -95,6 +95,27 @@ pub struct About {
     pub make: for<'a> fn(&Material<'a>, Draw) -> Box<dyn Intervention + 'a>,
 }
 
+impl About {
+    /// Without draws that differ and without doses.
+    pub const fn new(
+        name: &'static str,
+        acts: Acts,
+        make: for<'a> fn(&Material<'a>, Draw) -> Box<dyn Intervention + 'a>,
+    ) -> Self {
+        Self { name, acts, random: false, doses: &[], make }
+    }
+
+    /// One whose draws differ.
+    pub const fn random(self) -> Self {
+        Self { random: true, ..self }
+    }
+
+    /// One that is tried at these doses.
+    pub const fn at(self, doses: &'static [f64]) -> Self {
+        Self { doses, ..self }
+    }
+}
+
 macro_rules! interventions {
     ($($replacement:ident),*; rules: $($rule:ident),* $(,)?) => {
         $(mod $replacement;)*

@@ -5,13 +5,8 @@ use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::random::{keyed, normal};
 
-pub(super) const ABOUT: &[About] = &[About {
-    name: "random_norm",
-    acts: Acts::Alone,
-    random: true,
-    doses: &[],
-    make: |_, d| Box::new(RandomNorm { seed: d.seed }),
-}];
+pub(super) const ABOUT: &[About] =
+    &[About::new("random_norm", Acts::Alone, |_, d| Box::new(RandomNorm { seed: d.seed })).random()];
 
 /// Misleads: it keeps the norm only; a direction that no state ever takes is off the distribution too. It writes into every
 /// coordinate, those that are read elsewhere too, and so lowers the accuracy of hand-built models that read nothing from their

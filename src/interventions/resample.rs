@@ -7,13 +7,8 @@ use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::random::keyed;
 
-pub(super) const ABOUT: &[About] = &[About {
-    name: "resample",
-    acts: Acts::OnRun,
-    random: true,
-    doses: &[],
-    make: |m, d| Box::new(Resample::new(m.bank, d.seed)),
-}];
+pub(super) const ABOUT: &[About] =
+    &[About::new("resample", Acts::OnRun, |m, d| Box::new(Resample::new(m.bank, d.seed))).random()];
 
 /// On the distribution, wrong content: the fairest test of whether the content matters. Misleads where most problems
 /// share the value in question (a modulus of 7 leaves one in seven unchanged).

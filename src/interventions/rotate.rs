@@ -5,13 +5,10 @@ use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::random::{keyed, normal};
 
-pub(super) const ABOUT: &[About] = &[About {
-    name: "rotate",
-    acts: Acts::Alone,
-    random: true,
-    doses: &[15.0, 30.0, 45.0, 60.0, 90.0, 180.0],
-    make: |_, d| Box::new(Rotate { degrees: d.dose, seed: d.seed }),
-}];
+pub(super) const ABOUT: &[About] =
+    &[About::new("rotate", Acts::Alone, |_, d| Box::new(Rotate { degrees: d.dose, seed: d.seed }))
+        .random()
+        .at(&[15.0, 30.0, 45.0, 60.0, 90.0, 180.0])];
 
 /// Turns `h` by `degrees` towards a random direction at right angles to it: `cos θ · h + sin θ · ‖h‖ · u`. Misleads: in
 /// a wide model a random direction is nearly always one that no state uses, so a flat curve does not show that directions

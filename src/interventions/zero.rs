@@ -3,8 +3,7 @@
 use super::{About, Acts, Intervention};
 use crate::model::hooks::Place;
 
-pub(super) const ABOUT: &[About] =
-    &[About { name: "zero", acts: Acts::Alone, random: false, doses: &[], make: |_, _| Box::new(Zero) }];
+pub(super) const ABOUT: &[About] = &[About::new("zero", Acts::Alone, |_, _| Box::new(Zero))];
 
 /// Misleads: zero is far off the distribution of states, so a loss shows that something is read there, not what.
 #[derive(Clone, Copy, Debug)]

@@ -77,9 +77,7 @@ pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Re
     let paper = Paper::embedded()?;
     let recipes = recipes::all()?;
     // Another report on one of these folders ends first. In one order, so that no two wait for each other.
-    let mut rooms: Vec<PathBuf> = folders.iter().map(|folder| folder.path.join("tables")).collect();
-    rooms.sort();
-    rooms.dedup();
+    let rooms: BTreeSet<PathBuf> = folders.iter().map(|folder| folder.path.join("tables")).collect();
     let _locks: Vec<Lock> = rooms.iter().map(|room| Lock::wait(room)).collect::<Result<_>>()?;
     let rendered: Vec<Rendering<'_>> =
         folders.iter().map(|f| render(&paper, f, &recipes, formats)).collect::<Result<_>>()?;

@@ -78,70 +78,75 @@ pub(super) fn safe(s: &str) -> String {
     letters::all(s).replace('&', "&amp;").replace('<', "&lt;").replace('|', "\\|").replace('\n', " ")
 }
 
-pub(super) fn markdown(table: &Table) -> String {
-    let PrintedTable { headings, rows } = printed(table);
-    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    let mut out = format!("**{}** (`{}`)\n\n", safe(&table.title), table.label);
-    out += &line(headings.iter().map(|(name, _)| safe(name)).collect());
-    out += &line(headings.iter().map(|(_, right)| if *right { "---:" } else { "---" }.to_string()).collect());
-    for row in rows {
-        out += &line(row.iter().map(|cell| safe(cell)).collect());
-    }
-    if !table.note.is_empty() {
-        out += &format!("\n{}\n", safe(&table.note));
-    }
-    out
-}
-
-pub(super) fn csv(table: &Table) -> String {
-    let quoted = |s: &str| {
-        let s = no_formula(s);
-        if s.contains([',', '"', '\n', '\r']) { format!("\"{}\"", s.replace('"', "\"\"")) } else { s.into_owned() }
-    };
-    let mut head = Vec::new();
-    for column in &table.columns {
-        head.push(quoted(&column.name));
-        if matches!(column.kind, ColumnKind::Measured(_)) {
-            head.extend(["low", "high", "n"].map(|part| quoted(&format!("{} {part}", column.name))));
+impl Table {
+    /// A GitHub table: `0.872 [0.840, 0.898]`, n in a column of its own.
+    pub fn markdown(&self) -> String {
+        let PrintedTable { headings, rows } = printed(self);
+        let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+        let mut out = format!("**{}** (`{}`)\n\n", safe(&self.title), self.label);
+        out += &line(headings.iter().map(|(name, _)| safe(name)).collect());
+        out += &line(headings.iter().map(|(_, right)| if *right { "---:" } else { "---" }.to_string()).collect());
+        for row in rows {
+            out += &line(row.iter().map(|cell| safe(cell)).collect());
         }
+        if !self.note.is_empty() {
+            out += &format!("\n{}\n", safe(&self.note));
+        }
+        out
     }
-    let mut out = head.join(",") + "\n";
-    for row in table.rows() {
-        let mut fields = Vec::new();
-        for (cell, column) in row.iter().zip(&table.columns) {
-            match cell {
-                Cell::Measured(e) => {
-                    fields.extend([e.value, e.low, e.high].map(|v| v.to_string()));
-                    fields.push(e.n.to_string());
-                }
-                Cell::Published(value) => fields.push(value.to_string()),
-                Cell::Count(count) => fields.push(count.to_string()),
-                Cell::Text(text) | Cell::Missing(text) => {
-                    fields.push(quoted(text));
-                    if matches!(column.kind, ColumnKind::Measured(_)) {
-                        fields.extend([String::new(), String::new(), String::new()]);
+
+    /// RFC 4180 with value, low, high and n of each estimate in columns of their own, unrounded.
+    pub fn csv(&self) -> String {
+        let quoted = |s: &str| {
+            let s = no_formula(s);
+            if s.contains([',', '"', '\n', '\r']) { format!("\"{}\"", s.replace('"', "\"\"")) } else { s.into_owned() }
+        };
+        let mut head = Vec::new();
+        for column in &self.columns {
+            head.push(quoted(&column.name));
+            if matches!(column.kind, ColumnKind::Measured(_)) {
+                head.extend(["low", "high", "n"].map(|part| quoted(&format!("{} {part}", column.name))));
+            }
+        }
+        let mut out = head.join(",") + "\n";
+        for row in self.rows() {
+            let mut fields = Vec::new();
+            for (cell, column) in row.iter().zip(&self.columns) {
+                match cell {
+                    Cell::Measured(e) => {
+                        fields.extend([e.value, e.low, e.high].map(|v| v.to_string()));
+                        fields.push(e.n.to_string());
+                    }
+                    Cell::Published(value) => fields.push(value.to_string()),
+                    Cell::Count(count) => fields.push(count.to_string()),
+                    Cell::Text(text) | Cell::Missing(text) => {
+                        fields.push(quoted(text));
+                        if matches!(column.kind, ColumnKind::Measured(_)) {
+                            fields.extend([String::new(), String::new(), String::new()]);
+                        }
                     }
                 }
             }
+            out += &(fields.join(",") + "\n");
         }
-        out += &(fields.join(",") + "\n");
+        out
     }
-    out
-}
 
-pub(super) fn latex(table: &Table) -> String {
-    let PrintedTable { headings, rows } = printed(table);
-    let line = |cells: Vec<String>| cells.join(" & ") + " \\\\\n";
-    let align: String = headings.iter().map(|(_, right)| if *right { 'r' } else { 'l' }).collect();
-    let mut out = format!("\\begin{{table}}[t]\n\\centering\n\\small\n\\begin{{tabular}}{{{align}}}\n\\toprule\n");
-    out += &line(headings.iter().map(|(name, _)| tex(name)).collect());
-    out += "\\midrule\n";
-    for row in rows {
-        out += &line(row.iter().map(|cell| tex(cell)).collect());
+    /// A `table` environment with booktabs rules, label and caption.
+    pub fn latex(&self) -> String {
+        let PrintedTable { headings, rows } = printed(self);
+        let line = |cells: Vec<String>| cells.join(" & ") + " \\\\\n";
+        let align: String = headings.iter().map(|(_, right)| if *right { 'r' } else { 'l' }).collect();
+        let mut out = format!("\\begin{{table}}[t]\n\\centering\n\\small\n\\begin{{tabular}}{{{align}}}\n\\toprule\n");
+        out += &line(headings.iter().map(|(name, _)| tex(name)).collect());
+        out += "\\midrule\n";
+        for row in rows {
+            out += &line(row.iter().map(|cell| tex(cell)).collect());
+        }
+        let note = if self.note.is_empty() { String::new() } else { format!(" {}", tex(&self.note)) };
+        let caption = format!("\\caption{{{}.{note}}}\n\\label{{{}}}\n", tex(&self.title), self.label);
+        out + "\\bottomrule\n\\end{tabular}\n" + &caption + "\\end{table}\n"
     }
-    let note = if table.note.is_empty() { String::new() } else { format!(" {}", tex(&table.note)) };
-    let caption = format!("\\caption{{{}.{note}}}\n\\label{{{}}}\n", tex(&table.title), table.label);
-    out + "\\bottomrule\n\\end{tabular}\n" + &caption + "\\end{table}\n"
 }
 
 /// Escapes what LaTeX reads as commands. `-` before a digit becomes a minus.

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, ensure};
 
 use super::folder::sound;
-use super::render_table;
 use crate::stats::Estimate;
 use crate::store::write_atomic;
 
@@ -120,21 +119,6 @@ impl Table {
 
     pub fn rows(&self) -> &[Vec<Cell>] {
         &self.rows
-    }
-
-    /// A GitHub table: `0.872 [0.840, 0.898]`, n in a column of its own.
-    pub fn markdown(&self) -> String {
-        render_table::markdown(self)
-    }
-
-    /// RFC 4180 with value, low, high and n of each estimate in columns of their own, unrounded.
-    pub fn csv(&self) -> String {
-        render_table::csv(self)
-    }
-
-    /// A `table` environment with booktabs rules, label and caption.
-    pub fn latex(&self) -> String {
-        render_table::latex(self)
     }
 
     /// Writes `<stem>.md`, and `<stem>.csv` and `<stem>.tex` where they are asked for; returns what was written.

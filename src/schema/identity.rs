@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 /// Flattened into the rows' own fields.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub checkpoint: String,
     pub dataset: String,

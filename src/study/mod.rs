@@ -15,7 +15,7 @@ pub(crate) mod shown;
 pub(crate) mod staging;
 pub mod sweep;
 mod tagging;
-mod units;
+pub(crate) mod units;
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -244,11 +244,19 @@ impl Study {
     }
 
     /// Known rows of it run to the end, latents through its own source.
-    ///
-    /// # Errors
-    /// As [`unroll`].
     pub fn unroll(&self, sequences: &[Sequence], hooks: &mut Hooks) -> Result<UnrolledStates> {
         unroll(&self.model, sequences, &self.reasoning.source, Gradient::Through, hooks)
+    }
+
+    /// That it has nothing of what is asked about.
+    pub(crate) fn lacks(&self, why: &str) -> DoesNotApply {
+        DoesNotApply(format!("{}: {why}", self.name))
+    }
+
+    /// Refuses a checkpoint that [`Self::lacks`] what must be `there`.
+    pub(crate) fn needs(&self, there: bool, why: impl FnOnce() -> String) -> Result<()> {
+        ensure!(there, self.lacks(&why()));
+        Ok(())
     }
 
     /// Whether what heads and MLPs put out goes into the stream as it is, and logits are sums over the stream, so that a head's own part
@@ -258,16 +266,14 @@ impl Study {
     /// [`DoesNotApply`] to a model that normalises it first, or caps its logits.
     pub fn adds_as_it_is(&self) -> Result<()> {
         let family = self.model.config().family;
-        ensure!(
-            family.norm_place() == NormPlace::Before && self.model.config().extras.logit_cap.is_none(),
-            DoesNotApply::because(format!(
-                "{}: a {} model normalises what attention and MLP put out before it is added, or caps its logits, which this experiment \
+        let adds = family.norm_place() == NormPlace::Before && self.model.config().extras.logit_cap.is_none();
+        self.needs(adds, || {
+            format!(
+                "a {} model normalises what attention and MLP put out before it is added, or caps its logits, which this experiment \
                  does not take apart",
-                self.name,
                 family.name()
-            ))
-        );
-        Ok(())
+            )
+        })
     }
 
     /// Whether the stream is the sum of what embeddings, heads and MLPs write, and norms only divide it: what takes a decision
@@ -278,15 +284,9 @@ impl Study {
     pub fn is_plain_sum(&self) -> Result<()> {
         self.adds_as_it_is()?;
         let family = self.model.config().family;
-        ensure!(
-            !family.layer_norm() && !family.other_biases() && !family.learned_positions(),
-            DoesNotApply::because(format!(
-                "{}: a {} model has LayerNorms, biases and learned positions, which this experiment does not take apart",
-                self.name,
-                family.name()
-            ))
-        );
-        Ok(())
+        let plain = !family.layer_norm() && !family.other_biases() && !family.learned_positions();
+        let has = "LayerNorms, biases and learned positions, which this experiment does not take apart";
+        self.needs(plain, || format!("a {} model has {has}", family.name()))
     }
 
     /// Whether the model itself says where its blocks stand and how long they are, or was trained to where it cannot yet.
@@ -302,7 +302,7 @@ impl Study {
             Blocks::Thinking { .. } => "the model does not choose where to switch",
             _ => "the model chooses neither where to switch nor how long to stay",
         };
-        Err(DoesNotApply(format!("{}: its blocks follow a rule ({rule}): {why}", self.name)).into())
+        Err(self.lacks(&format!("its blocks follow a rule ({rule}): {why}")).into())
     }
 
     /// The held-out solutions with the spans that the annotator tags in them, in the order of the problems.
@@ -312,15 +312,10 @@ impl Study {
     pub fn tagged(&self) -> Result<&[TaggedSolution]> {
         self.chooses_blocks()?;
         Ok(lazy(&self.tagged, || {
-            let (test, bare) = (&self.corpus.test, |solution: &str| solution.trim().is_empty());
-            let bare = test.iter().filter(|problem| bare(&problem.solution)).count();
-            ensure!(
-                bare == 0,
-                DoesNotApply(format!(
-                    "{bare} of {} problems bring no worked solution in which to tag spans",
-                    test.len()
-                ))
-            );
+            let test = &self.corpus.test;
+            let bare = test.iter().filter(|problem| problem.solution.trim().is_empty()).count();
+            let why = || format!("{bare} of {} problems bring no worked solution in which to tag spans", test.len());
+            ensure!(bare == 0, DoesNotApply(why()));
             self.tag_held_out().context("tagging the held-out solutions")
         })?)
     }
@@ -336,26 +331,17 @@ impl Study {
     }
 
     /// Greedy decoding of every held-out problem: scores and traces, in the order of the problems.
-    ///
-    /// # Errors
-    /// As the decoder's.
     pub fn decoded(&self) -> Result<(&Scores, &[Trace])> {
         let (scores, traces) = lazy(&self.decoded, || self.decode(Switching::Free, self.recipe.evaluation.k_min))?;
         Ok((scores, traces))
     }
 
     /// The problems decoded normally, ready to be forked.
-    ///
-    /// # Errors
-    /// As the decoder's.
     pub fn sweep(&self) -> Result<Sweep<'_>> {
         Ok(Sweep::of(self, lazy(&self.forkable, || Forkable::of(self))?))
     }
 
     /// Greedy decoding under another rule of switching or another `K_min`.
-    ///
-    /// # Errors
-    /// As the decoder's.
     pub fn decode(&self, switching: Switching, k_min: usize) -> Result<(Scores, Vec<Trace>)> {
         if let Some(traces) = self.decodes.get(&named(switching, k_min)) {
             return Ok((score(traces, &self.corpus)?, traces.clone()));

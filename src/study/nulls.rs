@@ -59,9 +59,6 @@ fn sampling(study: &Study) -> DecodeSettings {
 }
 
 /// The states of sampled rollouts (at the temperature of the recipe's rollouts), one bank a draw.
-///
-/// # Errors
-/// As the decoder's.
 pub fn siblings(study: &Study, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>> {
     let settings = sampling(study);
     let batch = study.recipe.evaluation.batch;

@@ -6,6 +6,8 @@ use anyhow::Result;
 use super::Study;
 use crate::latent::trace::PositionRole;
 use crate::latent::{Sequence, Trace};
+use crate::model::hooks::{RecordedTensor, Recording};
+use crate::model::{HookSpec, Hooks};
 use crate::schema::PositionKind;
 use crate::text::Vocabulary;
 
@@ -16,6 +18,19 @@ pub(crate) struct ShownProblem {
     pub sequence: Sequence,
     /// Kind (`None` in the prompt) and text of every position.
     pub positions: Vec<(Option<PositionKind>, String)>,
+}
+
+impl ShownProblem {
+    /// The values at `specs`, a tensor a point, of its row alone.
+    pub fn record(&self, study: &Study, specs: &[HookSpec]) -> Result<Vec<RecordedTensor>> {
+        let config = study.model.config();
+        let recording = Recording::of(specs, config)?;
+        let mut hooks = Hooks::none();
+        recording.attach(&mut hooks, config.num_hidden_layers)?;
+        study.unroll(std::slice::from_ref(&self.sequence), &mut hooks)?;
+        drop(hooks);
+        recording.tensors(1)
+    }
 }
 
 /// The first `problems` greedy responses.

@@ -9,9 +9,9 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 
+use super::Study;
 use super::answers::{gold_tokens, outcome};
 use super::normal::{Normal, row};
-use super::{DoesNotApply, Study};
 use crate::evaluation::requests;
 use crate::interventions::{Bank, Firings, Intervention, Later, Replacement, Replacements, Steps, latents};
 use crate::latent::trace::PositionRole;
@@ -230,23 +230,17 @@ impl<'a> Sweep<'a> {
     ) -> Result<()> {
         let mut units = self.units(all);
         units.retain(|unit| unit.members.iter().any(|&(r, c)| !known(self.batches[unit.batch].first + r, c)));
-        let parts = parallel::cut(&units, self.study.threads);
         let counted = self.study.counted("groups of continuations", units.len());
-        parallel::run(&parts, |part| {
-            part.iter().try_for_each(|unit| {
-                let forks = self.unit(unit, all, later, channel)?;
-                not_stopped()?;
-                counted.one();
-                hand_over(forks)
-            })
+        parallel::each(&units, self.study.threads, |unit| {
+            let forks = self.unit(unit, all, later, channel)?;
+            not_stopped()?;
+            counted.one();
+            hand_over(forks)
         })?;
         not_stopped()
     }
 
     /// Runs continuations in memory; results in the order of the continuations.
-    ///
-    /// # Errors
-    /// As [`Self::each`].
     pub fn run(&self, all: &[Continuation], later: Later, channel: At) -> Result<Vec<SweepResult>> {
         let forks = Mutex::new(vec![]);
         self.each(all, later, channel, &|_, _| false, &|more| {
@@ -329,15 +323,10 @@ impl<'a> Sweep<'a> {
     /// # Errors
     /// No latent in any problem.
     pub fn switches(&self) -> Result<()> {
-        let name = &self.study.name;
-        ensure!(
-            !self.bank.is_empty(),
-            DoesNotApply::because(format!(
-                "{name}: no problem switched, there is no latent to intervene on (--force opens blocks where the model came \
-                 closest to it)"
-            ))
-        );
-        Ok(())
+        self.study.needs(!self.bank.is_empty(), || {
+            "no problem switched, there is no latent to intervene on (--force opens blocks where the model came closest to it)"
+                .into()
+        })
     }
 }
 
@@ -366,10 +355,9 @@ fn decoded_batches<'r>(
         batch.prefix = batch.prefix.filter(|_| own);
         Ok(Ok((batch, decoded, bank)))
     };
-    let parts = parallel::cut(&chunks, study.threads);
-    let done = parallel::run(&parts, |part| part.iter().map(one).collect::<Result<Vec<_>>>())?;
+    let done = parallel::each(&chunks, study.threads, one)?;
     not_stopped()?;
-    Ok(done.into_iter().flatten().collect())
+    Ok(done)
 }
 
 /// The normal run of the process' own problems as rows.

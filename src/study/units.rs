@@ -11,6 +11,16 @@ use crate::parallel;
 use crate::schema::{Identity, Measurement, Unit};
 use crate::store::Measurements;
 
+/// The rows that `measure` adds, in the order of their keys; nothing is written.
+///
+/// # Errors
+/// As [`Measurements::sorted`], and those of `measure`.
+pub(crate) fn in_memory<R: Measurement>(measure: impl FnOnce(&mut Measurements<R>) -> Result<()>) -> Result<Vec<R>> {
+    let mut rows = Measurements::in_memory();
+    measure(&mut rows)?;
+    rows.sorted(R::key)
+}
+
 impl Study {
     /// Refuses rows of a form that another run left.
     ///
@@ -56,14 +66,12 @@ impl Study {
             .map(|(_, group)| group)
             .collect();
         let (rows, counted) = (Mutex::new(rows), self.counted("units", missing.len()));
-        parallel::run(&parallel::cut(&missing, self.threads), |part| {
-            part.iter().try_for_each(|group| {
-                crate::progress::go_on()?;
-                let new = work(group)?.into_iter().filter(|row| !known.contains(&row.key())).collect();
-                rows.lock().unwrap_or_else(PoisonError::into_inner).push(new)?;
-                counted.one();
-                Ok(())
-            })
+        parallel::each(&missing, self.threads, |group| {
+            crate::progress::go_on()?;
+            let new = work(group)?.into_iter().filter(|row| !known.contains(&row.key())).collect();
+            rows.lock().unwrap_or_else(PoisonError::into_inner).push(new)?;
+            counted.one();
+            Ok(())
         })?;
         Ok(())
     }

@@ -1,4 +1,6 @@
-//! The hand-built models of `calibration::known`, as tests ask for them.
+//! The hand-built models of `calibration::known` and the trained micro fixture, as tests ask for them.
+
+use std::path::Path;
 
 use switchyard::calibration::known::{self, Built};
 use switchyard::machine::Machine;
@@ -19,4 +21,9 @@ pub fn study(which: Purpose, n: usize, seed: u64) -> Study {
 /// The same of a model with other parts.
 pub fn of(built: &Built, n: usize, seed: u64) -> Study {
     known::study(built, n, seed, &Machine::default().device).expect("a study")
+}
+
+/// The micro fixture on its first problems.
+pub fn micro(phase: &str, problems: usize) -> Study {
+    Study::open(Path::new("fixtures/micro"), phase, Some(problems), 0).expect("the micro fixture")
 }

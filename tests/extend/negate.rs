@@ -3,8 +3,7 @@
 use super::{About, Acts, Intervention};
 use crate::model::hooks::Place;
 
-pub(super) const ABOUT: &[About] =
-    &[About { name: "negate", acts: Acts::Alone, random: false, doses: &[], make: |_, _| Box::new(Negate) }];
+pub(super) const ABOUT: &[About] = &[About::new("negate", Acts::Alone, |_, _| Box::new(Negate))];
 
 #[derive(Clone, Copy, Debug)]
 struct Negate;

@@ -45,7 +45,7 @@ fn a_stranger_trains_measures_and_intervenes() {
     let Run::One(measure) = experiment.run else { panic!("it was listed as of one checkpoint") };
     for (recipe, steps) in [("", 2.0), ("[block_length]\nmost = 1", 1.0)] {
         let settings: Settings = toml::from_str(recipe).expect("its own settings");
-        let setup = experiment.settings(&settings);
+        let setup = (experiment.settings)(&settings);
         let mut journal = Journal::new(temporary.path().into(), "dots".into(), experiment.files(&settings), setup);
         let said = measure(&study, &settings, &mut journal).expect("measures");
         let rows = read_flat(&temporary.path().join("block_length-dots.parquet")).expect("rows");

@@ -7,8 +7,11 @@
 
 mod rows;
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 
+use super::markdown::heads;
 use super::{About, Journal};
 use crate::latent::Switching;
 use crate::schema::{AccuracyRow, RowFile};
@@ -17,7 +20,6 @@ use crate::stats::holm;
 use crate::study::Study;
 use rows::{Case, DecodeOutcomes};
 
-/// What it asks.
 pub const ABOUT: About = About::asking(
     "accuracy and length: all, switched, per level and subject, forced, K_min (tab:main, tab:per-subject)",
 )
@@ -26,7 +28,6 @@ pub const ABOUT: About = About::asking(
 .at_first();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Values of `K_min` to decode with, by default the paper's sweep and 1; the evaluation's own is always among the rows.
         pub k_min: Vec<usize> = vec![0, 1, 2, 4, 8, 16],
@@ -36,10 +37,6 @@ settings! {
     }
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// As the decoder's.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
     journal.save(AccuracyRow::NAME, &rows)?;
@@ -60,9 +57,6 @@ pub(crate) fn ways(study: &Study, config: &Config) -> Vec<(Switching, usize)> {
 const DONE: [(&str, Switching); 2] = [("text_only", Switching::Suppressed), ("forced", Switching::Forced)];
 
 /// All rows: groups of the free decode, then the other ways of decoding.
-///
-/// # Errors
-/// As [`run`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
     let own = study.recipe.evaluation.k_min;
     let free = DecodeOutcomes::free(study)?;
@@ -98,14 +92,10 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
 }
 
 /// The values that are decoded with, in order, the evaluation's own among them.
-fn sweep(study: &Study, config: &Config) -> Vec<usize> {
+fn sweep(study: &Study, config: &Config) -> BTreeSet<usize> {
     let evaluation = &study.recipe.evaluation;
     let runs = |k: &usize| config.raise_cap || *k <= evaluation.k_cap;
-    let mut values: Vec<usize> = config.k_min.iter().copied().filter(runs).collect();
-    values.push(evaluation.k_min);
-    values.sort_unstable();
-    values.dedup();
-    values
+    config.k_min.iter().copied().filter(runs).chain([evaluation.k_min]).collect()
 }
 
 /// What the sweep can and cannot say.
@@ -143,9 +133,9 @@ fn note(study: &Study, config: &Config, rows: &[AccuracyRow]) -> String {
 
 /// Markdown, one row a group.
 pub fn table(rows: &[AccuracyRow], note: &str) -> String {
-    let mut out = String::from(
-        "| group | accuracy [95 %] | latent accuracy | switch rate | latent calls | visible tokens | truncated | \
-         capped blocks | difference | p (Holm) |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    let mut out = heads(
+        "group | accuracy [95 %] | latent accuracy | switch rate | latent calls | visible tokens | truncated | \
+         capped blocks | difference | p (Holm)",
     );
     for r in rows {
         out += &format!(

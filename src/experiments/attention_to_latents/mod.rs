@@ -13,27 +13,26 @@
 mod classes;
 mod reading;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 use ndarray::Array2;
 
 use super::About;
+use super::markdown::titled;
 use crate::latent::text_mask;
 use crate::schema::{AttentionRow, Form};
 use crate::stats::{Bootstrap, Estimate};
+use crate::study::Study;
 use crate::study::circuits::{SolutionForms, written};
 use crate::study::staging::logits::in_batches;
-use crate::study::{DoesNotApply, Study};
 use classes::Class;
 use reading::{Cell, Cells, read};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("how much of each head's attention goes to the latents, and what it brings to the answer");
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Problems with a tagged span that are read, at most.
         pub problems: usize = 200,
@@ -59,16 +58,13 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
         })?;
         rows.extend(of_form(study, form, &done)?);
     }
-    let why = || format!("{}: fewer than two problems with the same classes", study.name);
-    ensure!(!rows.is_empty(), DoesNotApply::because(why()));
+    study.needs(!rows.is_empty(), || "fewer than two problems with the same classes".into())?;
     Ok(rows)
 }
 
 fn of_form(study: &Study, form: Form, problems: &[(usize, Cells)]) -> Result<Vec<AttentionRow>> {
     let heads = study.model.config().num_attention_heads;
-    let mut kinds: Vec<(Class, Class)> = problems.iter().flat_map(|(_, cells)| cells.keys().copied()).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
+    let kinds: BTreeSet<(Class, Class)> = problems.iter().flat_map(|(_, cells)| cells.keys().copied()).collect();
     let mut rows = vec![];
     for kind in kinds {
         let cells: Vec<&Cell> = problems.iter().filter_map(|(_, cells)| cells.get(&kind)).collect();
@@ -103,10 +99,10 @@ fn estimates(study: &Study, cells: &[&Cell], of: impl Fn(&Cell) -> &Vec<f64>) ->
 
 /// Markdown: which heads look at the last block from where the answer is decided, and what each brings.
 pub fn table(rows: &[AttentionRow]) -> String {
-    let mut out = String::from(
+    let mut out = titled(
         "Where the answer is decided: the heads that look most at one part of the last block (`latent[k]`; as text \
-         `clause[k]`), and what that brings to the answer's lead (nats; * more than nothing).\n\n\
-         | form | head | looks at | attention | brings |\n| --- | --- | --- | --- | --- |\n",
+         `clause[k]`), and what that brings to the answer's lead (nats; * more than nothing).",
+        "form | head | looks at | attention | brings",
     );
     for form in Form::ALL {
         let into = |r: &&AttentionRow| r.form == form && r.from == "answer" && r.back == Some(0);

@@ -45,9 +45,6 @@ struct Open<'a> {
 }
 
 /// Reads a batch; `masked` are tokens that cannot be drawn as an answer.
-///
-/// # Errors
-/// As the model's.
 pub fn read(study: &Study, batch: &[&SolutionForms], form: Form, masked: &[u32]) -> Result<Vec<(usize, Cells)>> {
     let model = &study.model;
     let layers = model.config().num_hidden_layers;

@@ -7,6 +7,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
+use crate::experiments::head_patching::row;
 use crate::schema::{AttributedNodeRow, Form, GradientAt, Identity, PatchMode, PatchedNodeRow};
 use crate::study::Study;
 use crate::study::circuits::gradient::{Slope, TargetRow, slopes};
@@ -70,9 +71,6 @@ impl AttributionRun<'_> {
     }
 
     /// Every cell by every gradient, and the sampled cells patched both ways.
-    ///
-    /// # Errors
-    /// As the model's.
     pub fn of_pairs(&self, pairs: &[PairPlaces], sample: &BTreeSet<(Place, Node)>) -> Result<Vec<AttributedNodeRow>> {
         let mut rows = vec![];
         for ((pair, places), ends) in pairs.iter().zip(self.ends(pairs)?) {
@@ -86,7 +84,8 @@ impl AttributionRun<'_> {
                 let Some(gradients) = gradients else { continue };
                 for ((place, positions), &node) in places.iter().flat_map(|p| self.nodes.iter().map(move |n| (p, n))) {
                     let moved = self.predicted(&ends, gradients, node, positions)?;
-                    let node = self.row(pair.number, at.predicts()[0], place, node, moved, whole);
+                    let node =
+                        row(self.identity, self.form, (pair.number, at.predicts()[0]), (place, node), [moved, whole]);
                     rows.push(AttributedNodeRow { node, gradient: Some(at) });
                 }
             }
@@ -103,7 +102,7 @@ impl AttributionRun<'_> {
         let mut ends: Vec<Ends> = ends.collect();
         for step in 0..self.steps {
             let share = (step as f64 + 0.5) / self.steps as f64;
-            for (ends, slope) in ends.iter_mut().zip(self.slopes(pairs, |pair| on_the_way(pair, share))?) {
+            for (ends, slope) in ends.iter_mut().zip(self.slopes(pairs, |pair| pair.on_the_way(share))?) {
                 let sum = ends.between.get_or_insert_default();
                 for (at, gradient) in slope.gradients {
                     let sum = sum.entry(at).or_insert_with(|| vec![0.0; gradient.len()]);
@@ -157,20 +156,10 @@ impl AttributionRun<'_> {
             let patches: Vec<Patch> = patches.collect::<Result<_>>()?;
             for (((place, _), node), lead) in cells.iter().zip(leads(self.study, into, &patches, pair.says)?) {
                 let moved = if mode == PatchMode::Denoise { lead - ends.corrupt.lead } else { ends.clean.lead - lead };
-                rows.push(self.row(pair.number, mode, place, *node, moved, ends.clean.lead - ends.corrupt.lead));
+                let whole = ends.clean.lead - ends.corrupt.lead;
+                rows.push(row(self.identity, self.form, (pair.number, mode), (place, *node), [moved, whole]));
             }
         }
         Ok(rows)
     }
-
-    fn row(&self, pair: usize, mode: PatchMode, place: &Place, node: Node, moved: f64, whole: f64) -> PatchedNodeRow {
-        let (component, layer, head) = node.named();
-        let (identity, form, back, place) = (self.identity.clone(), self.form, place.back, place.name.clone());
-        PatchedNodeRow { identity, form, pair, mode, component, layer, head, place, back, moved, whole }
-    }
-}
-
-/// The corrupt row, a share of the way to the clean one.
-fn on_the_way(pair: &Pair, share: f64) -> TargetRow<'_> {
-    TargetRow { row: &pair.corrupt, says: pair.says, toward: Some((&pair.clean, share)) }
 }

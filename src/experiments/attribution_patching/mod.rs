@@ -21,24 +21,23 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use super::head_patching::unusable;
+use super::markdown::titled;
 use super::{About, Files, Fit, Journal};
 use crate::schema::{
-    AttributedNodeRow, AttributionAgreementRow, AttributionRow, Component, Form, GradientAt, LEAST_SHARE, Measurement,
-    RowFile, attributions,
+    AttributedNodeRow, AttributionAgreementRow, AttributionRow, Component, Form, GradientAt, LEAST_SHARE, RowFile,
+    attributions,
 };
 use crate::store::Measurements;
 use crate::study::Study;
-use crate::study::circuits::pairs::{no_pairs, of_file, of_form};
+use crate::study::circuits::pairs::{PairChoice, no_pairs, of_file};
 use crate::study::circuits::patch::Node;
+use crate::study::units::in_memory;
 use effects::{AttributionRun, PairPlaces};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("the map of head_patching by one backward pass, and how far it agrees with patches").on_request();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Pairs that are drawn; not all are usable.
         pub candidates: usize = 300,
@@ -84,15 +83,11 @@ pub(crate) const FILES: &[Files] = &[(AttributedNodeRow::NAME, AttributionRow::N
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<AttributedNodeRow>) -> Result<()> {
     study.say("attribution patching");
     config.check()?;
-    let given = config.pairs_file.as_ref().map(|file| of_file(study, file)).transpose()?;
+    let given = of_file(study, config.pairs_file.as_deref())?;
     let nodes = Node::all(study.model.config());
-    let mut any = false;
-    for &form in &config.forms {
-        let pairs = of_form(study, form, given.as_deref(), config.candidates, config.pairs)?;
-        if pairs.len() < 2 {
-            continue;
-        }
-        any = true;
+    let &Config { ref forms, candidates, pairs: limit, .. } = config;
+    let choice = PairChoice { forms, given: given.as_deref(), candidates, limit, alike: false };
+    choice.each(study, false, |form, pairs| {
         let identity = study.identity(pairs.len());
         let attributing = AttributionRun { study, identity: &identity, form, nodes: &nodes, steps: config.steps };
         let places: Vec<_> = pairs.iter().map(|pair| (pair, attributing.places(pair, config.blocks))).collect();
@@ -100,10 +95,8 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Attribute
         let expected = |placed: &PairPlaces| ((Some(form), placed.0.number), attributing.rows(placed, &sample));
         study.measure(rows, &identity, (&places, attributing.pairs_at_once()), expected, |some| {
             attributing.of_pairs(some, &sample)
-        })?;
-    }
-    ensure!(any, unusable(study, config.candidates));
-    Ok(())
+        })
+    })
 }
 
 pub(crate) fn conclude(
@@ -120,21 +113,15 @@ pub(crate) fn conclude(
 }
 
 /// The maps and how they agree with patches, in memory.
-///
-/// # Errors
-/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<(Vec<AttributionRow>, Vec<AttributionAgreementRow>)> {
-    let mut rows = Measurements::in_memory();
-    measure(study, config, &mut rows)?;
-    attributions(&rows.sorted(AttributedNodeRow::key)?, config.least)
+    attributions(&in_memory(|rows| measure(study, config, rows))?, config.least)
 }
 
 /// Markdown: the agreement of every map, and the largest heads and MLPs of each form.
 pub fn table(rows: &[AttributionRow], agreement: &[AttributionAgreementRow]) -> String {
-    let mut out = String::from(
-        "How well gradients predict patches, over a sample of cells [95 %]; misses are shares of the whole difference.\n\n\
-         | form | gradient | patch | cells | rank correlation | mean miss | worst miss |\n\
-         | --- | --- | --- | --- | --- | --- | --- |\n",
+    let mut out = titled(
+        "How well gradients predict patches, over a sample of cells [95 %]; misses are shares of the whole difference.",
+        "form | gradient | patch | cells | rank correlation | mean miss | worst miss",
     );
     for a in agreement {
         out += &format!(
@@ -151,8 +138,8 @@ pub fn table(rows: &[AttributionRow], agreement: &[AttributionAgreementRow]) -> 
             a.worst_cell
         );
     }
-    out += "\nSignificant cells (Holm), largest first [95 %].\n\n| form | gradient | node | place | effect | patch |\n\
-            | --- | --- | --- | --- | --- | --- |\n";
+    out +=
+        &titled("\nSignificant cells (Holm), largest first [95 %].", "form | gradient | node | place | effect | patch");
     for (form, gradient) in Form::ALL.into_iter().flat_map(|form| GradientAt::ALL.map(|at| (form, at))) {
         let same = |r: &&AttributionRow| {
             (r.form, r.gradient) == (form, gradient) && r.component != Component::Resid && r.matters()

@@ -1,6 +1,6 @@
 //! What every node adds to a logit, exactly. Works on solutions in one form; knows nothing of rows or intervals.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 use burn::tensor::{Tensor, TensorData};
@@ -11,6 +11,7 @@ use super::sites::Decision;
 use crate::latent::Sequence;
 use crate::model::{Decoder, HookPoint, PointKind};
 use crate::study::Study;
+use crate::study::circuits::edges::{Graph, Sender};
 use crate::study::circuits::readout::{Rivals, directions, final_weight, logits, writes};
 use crate::study::staging::capture::capture;
 
@@ -21,23 +22,7 @@ const SAME: f32 = 1e-4;
 /// Relative error of the sum at which something is wrong with the model's precision or this code.
 const OFF: f64 = 1e-3;
 
-/// A node: the embedding, a head, an MLP. In the order of [`nodes`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Node {
-    /// A token's embedding or, at a latent step, the state that was injected.
-    Embed,
-    Head(usize, usize),
-    Mlp(usize),
-}
-
-/// Every node of a model.
-pub fn nodes(model: &Decoder) -> Vec<Node> {
-    let config = model.config();
-    let layer = |l| (0..config.num_attention_heads).map(move |h| Node::Head(l, h)).chain([Node::Mlp(l)]);
-    [Node::Embed].into_iter().chain((0..config.num_hidden_layers).flat_map(layer)).collect()
-}
-
-/// A decision explained. Lists follow [`nodes`]; each entry is what the node adds to `[logit, lead]`.
+/// A decision explained. Lists follow [`Graph::senders`]; each entry is what the node adds to `[logit, lead]`.
 pub struct Explanation {
     pub rivals: Rivals,
     /// Nodes of the position itself: they sum to the logit and the lead.
@@ -82,13 +67,12 @@ pub fn explain(
     centre: Option<&[f64]>,
     threads: usize,
 ) -> Result<Vec<Vec<Explanation>>> {
-    let mut places: Vec<(usize, usize)> = decisions
+    let places: BTreeSet<(usize, usize)> = decisions
         .iter()
         .enumerate()
         .flat_map(|(i, all)| all.iter().flat_map(move |d| d.chain.iter().map(move |&p| (i, p))))
         .collect();
-    places.sort_unstable();
-    places.dedup();
+    let places = Vec::from_iter(places);
     let at: BTreeMap<(usize, usize), usize> = places.iter().enumerate().map(|(slot, &place)| (place, slot)).collect();
     let model = &study.model;
     let layers = model.config().num_hidden_layers;
@@ -150,9 +134,8 @@ impl Run<'_> {
     /// The directions of every decision: at its own position `(w ⊙ W_v) / s`, and at each position before it, as far as the
     /// state was handed on unchanged, once more times `w / s`.
     fn readings(&self, model: &Decoder, decisions: &[(usize, &Decision)], rivals: &[Rivals]) -> Result<Vec<Reading>> {
-        let mut tokens: Vec<u32> = rivals.iter().flat_map(|r| [r.token, r.rival]).collect();
-        tokens.sort_unstable();
-        tokens.dedup();
+        let tokens: BTreeSet<u32> = rivals.iter().flat_map(|r| [r.token, r.rival]).collect();
+        let tokens = Vec::from_iter(tokens);
         let of_token: BTreeMap<u32, Vec<f32>> = tokens.iter().copied().zip(directions(model, &tokens)?).collect();
         let mut out = vec![];
         for (decision, ((i, d), rivals)) in decisions.iter().zip(rivals).enumerate() {
@@ -200,7 +183,7 @@ fn add_up(
     decisions: &[(usize, &Decision)],
     rivals: Vec<Rivals>,
 ) -> Result<Vec<Explanation>> {
-    let nodes = nodes(model);
+    let nodes = Graph::of(model.config()).senders();
     let mut explained: Vec<Explanation> = rivals
         .into_iter()
         .map(|rivals| Explanation { rivals, own: vec![[0.0; 2]; nodes.len()], carried: None })
@@ -220,7 +203,7 @@ fn add_up(
             }
             let carried = of.carried.get_or_insert_with(|| vec![[0.0; 2]; nodes.len()]);
             // An injected state between is itself taken apart.
-            if which != Node::Embed || reading.depth == deepest[reading.decision] {
+            if which != Sender::Input || reading.depth == deepest[reading.decision] {
                 carried[node].iter_mut().zip(value).for_each(|(sum, x)| *sum += x);
             }
         }
@@ -229,12 +212,12 @@ fn add_up(
 }
 
 /// What a node writes to the stream at every place, `[places, D]`.
-fn output(model: &Decoder, held: &[Array2<f32>], node: Node) -> Result<Array2<f32>> {
+fn output(model: &Decoder, held: &[Array2<f32>], node: Sender) -> Result<Array2<f32>> {
     let dh = model.config().head_dim;
     Ok(match node {
-        Node::Embed => held[0].clone(),
-        Node::Mlp(layer) => held[4 + 2 * layer].clone(),
-        Node::Head(layer, head) => {
+        Sender::Input => held[0].clone(),
+        Sender::Mlp(layer) => held[4 + 2 * layer].clone(),
+        Sender::Head(layer, head) => {
             let part = s![head * dh..(head + 1) * dh, ..];
             held[3 + 2 * layer].slice(s![.., head * dh..(head + 1) * dh]).dot(&writes(model, layer)?.slice(part))
         }

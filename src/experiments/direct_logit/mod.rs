@@ -18,20 +18,20 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use ndarray::Array2;
-use serde::{Deserialize, Serialize};
 
-use super::{About, Journal};
+use super::About;
+use super::markdown::titled;
 use crate::nth::Nth;
-use crate::schema::{Component, DirectLogitRow, Form, Part, RowFile, Target};
+use crate::schema::{Component, DirectLogitRow, Form, Part, Target};
 use crate::stats::Bootstrap;
 use crate::stats::by_problem::share;
+use crate::study::Study;
+use crate::study::circuits::edges::{Graph, Sender};
 use crate::study::circuits::{SolutionForms, written};
-use crate::study::{DoesNotApply, Study};
 
-pub use attribution::{Explanation, Node, centre, explain, nodes};
+pub use attribution::{Explanation, centre, explain};
 pub use sites::{Decision, decisions};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("what each head, MLP and embedding adds to the answer, the value, <swi> and </swi>, exactly")
         .of_switching();
@@ -39,31 +39,14 @@ pub const ABOUT: About =
 /// Problems whose activations are held at once.
 const HELD: usize = 32;
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// Problems with a tagged span that are explained, at most.
-    pub problems: usize,
-    /// Takes the mean over the vocabulary off every token's logit, as TransformerLens does by default (`center_unembed`): what adds
-    /// the same to all tokens then adds nothing to `logit`. `lead` is the same either way.
-    pub centred: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self { problems: 200, centred: false }
+settings! {
+    pub struct Config {
+        /// Problems with a tagged span that are explained, at most.
+        pub problems: usize = 200,
+        /// Takes the mean over the vocabulary off every token's logit, as TransformerLens does by default (`center_unembed`): what
+        /// adds the same to all tokens then adds nothing to `logit`. `lead` is the same either way.
+        pub centred: bool = false,
     }
-}
-
-/// Runs the experiment.
-///
-/// # Errors
-/// Data without a tagged span, contributions that do not sum up, and as the model's.
-pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study, config)?;
-    journal.save(DirectLogitRow::NAME, &rows)?;
-    Ok(table(&rows))
 }
 
 /// Decisions of the same kind.
@@ -84,12 +67,13 @@ struct Sums {
 /// One row a kind of decision and node.
 ///
 /// # Errors
-/// As [`run`].
+/// Data without a tagged span, contributions that do not sum up, and as the model's.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     study.is_plain_sum()?;
     ensure!(config.problems >= 2, "direct_logit.problems must be at least 2, found {}", config.problems);
     let written = written(study, config.problems)?;
-    let columns = 2 * (2 * nodes(&study.model).len() + 1);
+    let nodes = Graph::of(study.model.config()).senders();
+    let columns = 2 * (2 * nodes.len() + 1);
     let centre = config.centred.then(|| centre(&study.model)).transpose()?;
     let mut kinds: BTreeMap<Key, BTreeMap<usize, Sums>> = BTreeMap::new();
     for form in Form::ALL {
@@ -108,10 +92,9 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     }
     let mut rows = vec![];
     for (key, problems) in &kinds {
-        rows.extend(of_kind(study, *key, problems, &nodes(&study.model))?);
+        rows.extend(of_kind(study, *key, problems, &nodes)?);
     }
-    let why = || format!("{}: fewer than two problems with a decision of one kind", study.name);
-    ensure!(!rows.is_empty(), DoesNotApply::because(why()));
+    study.needs(!rows.is_empty(), || "fewer than two problems with a decision of one kind".into())?;
     Ok(rows)
 }
 
@@ -126,7 +109,7 @@ fn add(sums: &mut Sums, explained: &Explanation, columns: usize) {
     sums.values.iter_mut().zip(all.flatten()).for_each(|(sum, x)| *sum += x);
 }
 
-fn of_kind(study: &Study, key: Key, problems: &BTreeMap<usize, Sums>, nodes: &[Node]) -> Result<Vec<DirectLogitRow>> {
+fn of_kind(study: &Study, key: Key, problems: &BTreeMap<usize, Sums>, nodes: &[Sender]) -> Result<Vec<DirectLogitRow>> {
     let of = |f: &dyn Fn(&Sums) -> Vec<f64>| -> Result<Array2<f64>> {
         let values: Vec<Vec<f64>> = problems.values().map(f).collect();
         let width = values.first().map_or(0, Vec::len);
@@ -142,9 +125,9 @@ fn of_kind(study: &Study, key: Key, problems: &BTreeMap<usize, Sums>, nodes: &[N
     for part in [Part::Own, Part::Carried] {
         let there = part == Part::Own || whole;
         named.extend(nodes.iter().filter(|_| there).map(|node| match *node {
-            Node::Embed => (Component::Embed, None, None, part),
-            Node::Head(layer, head) => (Component::Head, Some(layer), Some(head), part),
-            Node::Mlp(layer) => (Component::Mlp, Some(layer), None, part),
+            Sender::Input => (Component::Embed, None, None, part),
+            Sender::Head(layer, head) => (Component::Head, Some(layer), Some(head), part),
+            Sender::Mlp(layer) => (Component::Mlp, Some(layer), None, part),
         }));
     }
     let rows = named.into_iter().zip(estimates.chunks_exact(2)).filter_map(|((component, layer, head, part), two)| {
@@ -173,10 +156,9 @@ fn label(row: &DirectLogitRow) -> String {
 
 /// Markdown: the four nodes that add most to each decision's lead, for and against.
 pub fn table(rows: &[DirectLogitRow]) -> String {
-    let mut out = String::from(
-        "Lead of the target over the best other token (nats), and the nodes that add most to it (* more than nothing) [95 %].\n\n\
-         | form | target | latent step | lead | target on top | largest contributions |\n\
-         | --- | --- | --- | --- | --- | --- |\n",
+    let mut out = titled(
+        "Lead of the target over the best other token (nats), and the nodes that add most to it (* more than nothing) [95 %].",
+        "form | target | latent step | lead | target on top | largest contributions",
     );
     for total in rows.iter().filter(|r| r.component == Component::Total) {
         let same = |r: &&DirectLogitRow| {

@@ -68,9 +68,6 @@ fn receiving(places: usize, pairs: &[RecordedPair]) -> Vec<Receivers> {
 impl Edges<'_> {
     /// The lead of a pair where only a circuit's edges carry what the clean run computes, for each circuit; on all others stands the
     /// corrupt run's value.
-    ///
-    /// # Errors
-    /// As the model's.
     pub fn alone<'c>(
         &self,
         recorded: &RecordedPair,
@@ -115,9 +112,6 @@ impl Edges<'_> {
     /// The fewest edges from the top of the ranking whose effect alone is at least `share`, and of these the ones that lie on a way
     /// from a difference to the read-out. The effect need not grow with every edge: the search doubles the number until it is
     /// enough, then halves the gap.
-    ///
-    /// # Errors
-    /// As the model's.
     pub fn smallest(&self, recorded: &[&RecordedPair], ranked: &[(Edge, f64)], share: f64) -> Result<BTreeSet<Edge>> {
         let pairs: Vec<_> = recorded.iter().map(|r| (r.pair, &r.places[..])).collect();
         let top = |n: usize| -> BTreeSet<Edge> { ranked[..n].iter().map(|(edge, _)| *edge).collect() };

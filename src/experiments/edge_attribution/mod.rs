@@ -30,23 +30,22 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 
 use super::{About, Files, Fit, Journal};
-use crate::schema::{CircuitRow, EdgePairRow, EdgeRow, Form, Measurement, RowFile, circuits};
+use crate::schema::{CircuitRow, EdgePairRow, EdgeRow, Form, RowFile, circuits};
 use crate::store::Measurements;
+use crate::study::Study;
 use crate::study::circuits::edges::Weights;
-use crate::study::circuits::pairs::{Pair, no_pairs, of_file, of_form};
+use crate::study::circuits::pairs::{Pair, PairChoice, no_pairs, of_file};
 use crate::study::circuits::places::{Place, whole};
-use crate::study::{DoesNotApply, Study};
+use crate::study::units::in_memory;
 use circuit::ranked;
 use scores::{Edges, RecordedPair};
 pub use table::table;
 use trial::Trial;
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("which edges between heads, MLPs and latents carry the value: a circuit, run alone").on_request();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Pairs that are drawn; not all are usable.
         pub candidates: usize = 300,
@@ -100,25 +99,11 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<EdgePairR
     study.say("edge attribution");
     config.check()?;
     study.is_plain_sum()?;
-    let given = config.pairs_file.as_ref().map(|file| of_file(study, file)).transpose()?;
+    let given = of_file(study, config.pairs_file.as_deref())?;
     let weights = Weights::of(&study.model)?;
-    let mut any = false;
-    for &form in &config.forms {
-        let pairs = of_form(study, form, given.as_deref(), config.candidates, config.pairs)?;
-        if pairs.len() >= 4 {
-            any = true;
-            of_pairs(study, config, &weights, (form, &pairs), rows)?;
-        }
-    }
-    ensure!(
-        any,
-        DoesNotApply::because(format!(
-            "{}: fewer than four of {} pairs are usable: a pair must agree up to a token of text behind a block, or be solved \
-             as text",
-            study.name, config.candidates
-        ))
-    );
-    Ok(())
+    let &Config { ref forms, candidates, pairs: limit, .. } = config;
+    let choice = PairChoice { forms, given: given.as_deref(), candidates, limit, alike: false };
+    choice.each(study, true, |form, pairs| of_pairs(study, config, &weights, (form, pairs), rows))
 }
 
 pub(crate) fn conclude(_config: &Config, rows: Measurements<EdgePairRow>, journal: &mut Journal) -> Result<String> {
@@ -129,13 +114,8 @@ pub(crate) fn conclude(_config: &Config, rows: Measurements<EdgePairRow>, journa
 }
 
 /// Edges and circuits of every form, in memory.
-///
-/// # Errors
-/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<(Vec<EdgeRow>, Vec<CircuitRow>)> {
-    let mut rows = Measurements::in_memory();
-    measure(study, config, &mut rows)?;
-    circuits(&rows.sorted(EdgePairRow::key)?)
+    circuits(&in_memory(|rows| measure(study, config, rows))?)
 }
 
 fn of_pairs(
@@ -166,6 +146,6 @@ fn of_pairs(
             0 => Ok(trial.edges(*number, recorded, &scores[number / 2])),
             _ => trial.circuits(*number, recorded),
         };
-        Ok(some.iter().map(one).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+        Ok(some.iter().map(one).collect::<Result<Vec<_>>>()?.concat())
     })
 }

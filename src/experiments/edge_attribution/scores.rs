@@ -53,15 +53,9 @@ impl Edges<'_> {
     }
 
     /// Runs both rows of every pair. `places` says to which place each position of each pair belongs.
-    ///
-    /// # Errors
-    /// As the model's.
     pub fn recorded<'p>(&self, pairs: &'p [Pair], places: &[Vec<usize>]) -> Result<Vec<RecordedPair<'p>>> {
         let items: Vec<(&Pair, &Vec<usize>)> = pairs.iter().zip(places).collect();
-        let done = parallel::run(&parallel::cut(&items, self.threads), |part| {
-            part.iter().map(|&(pair, places)| self.one(pair, places)).collect::<Result<Vec<_>>>()
-        })?;
-        Ok(done.into_iter().flatten().collect())
+        parallel::each(&items, self.threads, |&(pair, places)| self.one(pair, places))
     }
 
     fn one<'p>(&self, pair: &'p Pair, places: &[usize]) -> Result<RecordedPair<'p>> {
@@ -78,9 +72,6 @@ impl Edges<'_> {
     /// Of every pair, by place `[receivers, senders]`: gradient × (clean − corrupt), summed over the positions of the place; the
     /// gradient is the mean over `steps` runs whose token embeddings lie between the two rows, at the middles of as many equal parts of
     /// the way. 0 steps: that of the corrupt run.
-    ///
-    /// # Errors
-    /// As the model's.
     pub fn scores(&self, recorded: &[&RecordedPair], steps: usize) -> Result<Vec<Vec<Array2<f64>>>> {
         let shares: Vec<f64> = match steps {
             0 => vec![0.0],
@@ -88,24 +79,20 @@ impl Edges<'_> {
         };
         // The same groups whatever the number of threads: a pair's sums are rounded with those of its group.
         let groups: Vec<&[&RecordedPair]> = recorded.chunks(8).collect();
-        let parts = parallel::run(&parallel::cut(&groups, self.threads), |part| {
-            let mut out = vec![];
-            for &some in part {
-                let mut sums: Vec<Vec<Array2<f64>>> =
-                    some.iter().map(|_| self.shares(0.0).iter().map(|x| x.mapv(f64::from)).collect()).collect();
-                for &share in &shares {
-                    not_stopped()?;
-                    self.add(some, share, 1.0 / shares.len() as f64, &mut sums)?;
-                }
-                out.extend(sums);
+        let done = parallel::each(&groups, self.threads, |some| {
+            let mut sums: Vec<Vec<Array2<f64>>> =
+                some.iter().map(|_| self.shares(0.0).iter().map(|x| x.mapv(f64::from)).collect()).collect();
+            for &share in &shares {
+                not_stopped()?;
+                self.add(some, share, 1.0 / shares.len() as f64, &mut sums)?;
             }
-            Ok(out)
+            Ok(sums)
         })?;
-        Ok(parts.into_iter().flatten().collect())
+        Ok(done.into_iter().flatten().collect())
     }
 
     fn add(&self, some: &[&RecordedPair], share: f64, factor: f64, sums: &mut [Vec<Array2<f64>>]) -> Result<()> {
-        let aimed: Vec<TargetRow> = some.iter().map(|r| on_the_way(r.pair, share)).collect();
+        let aimed: Vec<TargetRow> = some.iter().map(|r| r.pair.on_the_way(share)).collect();
         let graph = self.weights.graph;
         let reads: Vec<usize> = graph.receivers().into_iter().map(|receiver| graph.reads(receiver)).collect();
         let Study { model, reasoning, .. } = self.study;
@@ -124,9 +111,4 @@ impl Edges<'_> {
         }
         Ok(())
     }
-}
-
-/// The corrupt row, a share of the way to the clean one.
-fn on_the_way(Pair { clean, corrupt, says, .. }: &Pair, share: f64) -> TargetRow<'_> {
-    TargetRow { row: corrupt, says: *says, toward: Some((clean, share)) }
 }

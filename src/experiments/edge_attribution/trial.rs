@@ -85,9 +85,6 @@ impl<'a> Trial<'a> {
     }
 
     /// What every set of edges does alone in a pair.
-    ///
-    /// # Errors
-    /// As the model's.
     pub fn circuits(&self, pair: usize, recorded: &RecordedPair) -> Result<Vec<EdgePairRow>> {
         let leads = self.edges.alone(recorded, self.sets.iter().map(|set| &set.edges))?;
         let row = |(set, found): (&Set, f64)| EdgePairRow {

@@ -29,7 +29,7 @@ pub fn patch_form(
     let patching = PatchPlan { study, identity: &identity, form, nodes, modes, means: &means };
     let expected = |r: &RecordedPair| ((Some(form), r.pair.number), patching.cells(r));
     study.measure(rows, &identity, (&recorded, 1), expected, |some| {
-        Ok(some.iter().map(|r| patching.of_pair(r)).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+        Ok(some.iter().map(|r| patching.of_pair(r)).collect::<Result<Vec<_>>>()?.concat())
     })
 }
 
@@ -49,21 +49,13 @@ fn recorded<'p>(
     nodes: &[Node],
 ) -> Result<Vec<RecordedPair<'p>>> {
     let points = points(nodes.iter().copied());
-    let done = parallel::run(&parallel::cut(pairs, study.threads), |part| {
-        let one = |pair: &Pair| {
-            let places = places(pair);
-            let wanted = |_: usize, position: usize| places.iter().any(|(_, at)| at.contains(&position));
-            let held = record(study, &[pair.clean.clone(), pair.corrupt.clone()], &points, wanted)?;
-            Ok((places, held))
-        };
-        part.iter().map(one).collect::<Result<Vec<_>>>()
-    })?;
-    let all = pairs.iter().zip(done.into_iter().flatten());
-    all.map(|(pair, (places, mut held))| {
+    parallel::each(pairs, study.threads, |pair| {
+        let places = places(pair);
+        let wanted = |_: usize, position: usize| places.iter().any(|(_, at)| at.contains(&position));
+        let mut held = record(study, &[pair.clean.clone(), pair.corrupt.clone()], &points, wanted)?;
         let (corrupt, clean) = held.pop().zip(held.pop()).context("a pair without runs")?;
         Ok(RecordedPair { pair, places, clean, corrupt })
     })
-    .collect()
 }
 
 /// The mean of a node's output at a place over all runs.
@@ -126,7 +118,8 @@ impl PatchPlan<'_> {
                     PatchMode::Denoise => corrupt.next().context("a patch without a run")? - to,
                     PatchMode::Noise | PatchMode::Mean => from - clean.next().context("a patch without a run")?,
                 };
-                rows.push(self.row(r.pair.number, mode, place, *node, moved, from - to));
+                let of = (r.pair.number, mode);
+                rows.push(row(self.identity, self.form, of, (place, *node), [moved, from - to]));
             }
         }
         Ok(rows)
@@ -150,10 +143,17 @@ impl PatchPlan<'_> {
             }
         }
     }
+}
 
-    fn row(&self, pair: usize, mode: PatchMode, place: &Place, node: Node, moved: f64, whole: f64) -> PatchedNodeRow {
-        let (component, layer, head) = node.named();
-        let (identity, form, back, place) = (self.identity.clone(), self.form, place.back, place.name.clone());
-        PatchedNodeRow { identity, form, pair, mode, component, layer, head, place, back, moved, whole }
-    }
+/// What a patch of a node at a place of a pair `moved`, of the `whole` difference.
+pub fn row(
+    identity: &Identity,
+    form: Form,
+    (pair, mode): (usize, PatchMode),
+    (place, node): (&Place, Node),
+    [moved, whole]: [f64; 2],
+) -> PatchedNodeRow {
+    let (component, layer, head) = node.named();
+    let Place { name: place, back } = place.clone();
+    PatchedNodeRow { identity: identity.clone(), form, pair, mode, component, layer, head, place, back, moved, whole }
 }

@@ -17,29 +17,28 @@
 
 mod effects;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
+use super::markdown::titled;
 use super::{About, Files, Fit, Journal};
 use crate::schema::{
-    Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, Measurement, PatchMode, PatchedNodeRow, RowFile, agreement,
-    shares, too_few,
+    Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, PatchMode, PatchedNodeRow, RowFile, agreement, shares,
+    too_few,
 };
 use crate::store::Measurements;
-use crate::study::circuits::pairs::{Pair, Prompts, no_pairs, of_file, of_form};
+use crate::study::Study;
+use crate::study::circuits::pairs::{Pair, PairChoice, Prompts, no_pairs, of_file};
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::places::{every, named};
-use crate::study::{DoesNotApply, Study};
-pub(super) use effects::patch_form;
+use crate::study::units::in_memory;
+pub(super) use effects::{patch_form, row};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("which heads, MLPs and layers carry the value, at which latent step or token: patched one by one");
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Pairs that are drawn; not all are usable.
         pub candidates: usize = 300,
@@ -84,7 +83,7 @@ pub(crate) const FILES: &[Files] = &[(PatchedNodeRow::NAME, HeadPatchRow::NAME)]
 /// No pairs to make, fewer than two usable ones in every form, and as the model's.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedNodeRow>) -> Result<()> {
     study.say("head patching");
-    let given = config.pairs_file.as_ref().map(|file| of_file(study, file)).transpose()?;
+    let given = of_file(study, config.pairs_file.as_deref())?;
     patched(study, config, given.as_deref(), rows)
 }
 
@@ -100,20 +99,13 @@ pub(crate) fn conclude(config: &Config, rows: Measurements<PatchedNodeRow>, jour
 }
 
 /// The maps, in memory.
-///
-/// # Errors
-/// As [`measure`].
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
-    let mut rows = Measurements::in_memory();
-    measure(study, config, &mut rows)?;
-    shares(&rows.sorted(PatchedNodeRow::key)?, config.least)
+    shares(&in_memory(|rows| measure(study, config, rows))?, config.least)
 }
 
 /// The maps of given pairs of prompts, clean and corrupt, in memory; as those of a pair file.
 pub(crate) fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<Vec<HeadPatchRow>> {
-    let mut rows = Measurements::in_memory();
-    patched(study, config, Some(prompts), &mut rows)?;
-    shares(&rows.sorted(PatchedNodeRow::key)?, config.least)
+    shares(&in_memory(|rows| patched(study, config, Some(prompts), rows))?, config.least)
 }
 
 fn patched(
@@ -124,40 +116,10 @@ fn patched(
 ) -> Result<()> {
     config.check()?;
     let (nodes, switch) = (Node::all(study.model.config()), study.corpus.switch);
-    let places = |pair: &Pair| match config.every_position {
-        true => every(pair),
-        false => named(pair, switch, config.blocks),
-    };
-    let mut any = false;
-    for &form in &config.forms {
-        let mut pairs = of_form(study, form, given, config.candidates, config.pairs)?;
-        if config.every_position {
-            pairs = alike(pairs);
-        }
-        if pairs.len() > 1 {
-            any = true;
-            patch_form(study, (form, &pairs), (&nodes, &config.modes), places, rows)?;
-        }
-    }
-    ensure!(any, unusable(study, config.candidates));
-    Ok(())
-}
-
-/// Why none of the forms has pairs enough.
-pub(super) fn unusable(study: &Study, candidates: usize) -> DoesNotApply {
-    DoesNotApply::because(format!(
-        "{}: fewer than two of {candidates} pairs are usable: a pair must agree up to a token of text behind a block, or be \
-         solved as text",
-        study.name
-    ))
-}
-
-/// The pairs whose rows have the most common length.
-fn alike(pairs: Vec<Pair>) -> Vec<Pair> {
-    let mut lengths: BTreeMap<usize, usize> = BTreeMap::new();
-    pairs.iter().for_each(|pair| *lengths.entry(pair.clean.ids.len()).or_default() += 1);
-    let most = lengths.into_iter().max_by_key(|(_, n)| *n).map(|(length, _)| length);
-    pairs.into_iter().filter(|pair| Some(pair.clean.ids.len()) == most).collect()
+    let &Config { ref forms, candidates, pairs: limit, every_position: alike, .. } = config;
+    let places = |pair: &Pair| if alike { every(pair) } else { named(pair, switch, config.blocks) };
+    PairChoice { forms, given, candidates, limit, alike }
+        .each(study, false, |form, pairs| patch_form(study, (form, pairs), (&nodes, &config.modes), places, rows))
 }
 
 fn said(forms: &FormsRow) -> String {
@@ -170,9 +132,9 @@ fn said(forms: &FormsRow) -> String {
 
 /// Markdown: the significant heads and MLPs of each form and mode, largest first.
 pub fn table(rows: &[HeadPatchRow]) -> String {
-    let mut out = String::from(
-        "Share of the logit difference that one node moves; significant cells (Holm), largest first [95 %].\n\n\
-         | form | mode | node | place | effect | p (Holm) |\n| --- | --- | --- | --- | --- | --- |\n",
+    let mut out = titled(
+        "Share of the logit difference that one node moves; significant cells (Holm), largest first [95 %].",
+        "form | mode | node | place | effect | p (Holm)",
     );
     for (form, mode) in Form::ALL.into_iter().flat_map(|form| PatchMode::ALL.map(|mode| (form, mode))) {
         let same =

@@ -30,13 +30,11 @@ use crate::study::Study;
 use cells::{HookCell, asked};
 use run::observe;
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("what replaced values at any hook point (--hook) do to answers, by head, latent step or position")
         .on_request();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Changes, `blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample`; or hook points alone, or patterns of them, of which what
         /// they leave open is said below. None: nothing is run.

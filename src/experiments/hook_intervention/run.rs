@@ -83,11 +83,9 @@ impl Runs<'_> {
         }
         study.say(&format!("{point}: {} cells", group.len()));
         let chunks: Vec<&[Request]> = self.sweep.requests.chunks(study.together()).collect();
-        let seen = parallel::run(&parallel::cut(&chunks, threads), |part| {
-            part.iter().map(|chunk| self.seen(point, &regions, chunk)).collect::<Result<Vec<_>>>()
-        })?;
+        let seen = parallel::each(&chunks, threads, |chunk| self.seen(point, &regions, chunk))?;
         let (mut banks, mut traces): (BTreeMap<String, Bank>, Vec<Trace>) = (BTreeMap::new(), vec![]);
-        for (of_chunk, more) in seen.into_iter().flatten() {
+        for (of_chunk, more) in seen {
             of_chunk.into_iter().for_each(|(region, bank)| banks.entry(region).or_default().merge(bank));
             traces.extend(more);
         }
@@ -113,13 +111,11 @@ impl Runs<'_> {
                 .flat_map(|draw| own.iter().map(move |chunk| (draw, *chunk)))
                 .filter(|(draw, chunk)| missing(*draw, chunk))
                 .collect();
-            parallel::run(&parallel::cut(&units, threads), |part| {
-                part.iter().try_for_each(|&(draw, chunk)| {
-                    let done = self.replaced(&asked[number], made[draw].as_deref(), chunk, &traces)?;
-                    not_stopped()?;
-                    let rows = chunk.iter().zip(&done);
-                    self.record.add(rows.map(|(r, (o, f))| ((number + 1, draw, r.problem), o, true, *f)))
-                })
+            parallel::each(&units, threads, |&(draw, chunk)| {
+                let done = self.replaced(&asked[number], made[draw].as_deref(), chunk, &traces)?;
+                not_stopped()?;
+                let rows = chunk.iter().zip(&done);
+                self.record.add(rows.map(|(r, (o, f))| ((number + 1, draw, r.problem), o, true, *f)))
             })?;
         }
         Ok(())

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 
-use crate::study::{DoesNotApply, Study};
+use crate::study::Study;
 use crate::tasks::{Split, TaskProblem, WorkedSolution};
 use crate::text::Problem;
 
@@ -31,7 +31,7 @@ impl<F: Fn(usize, usize, i64) -> Option<String> + Sync> Arithmetic for F {
 }
 
 /// That of a generated task.
-struct OfTask(Vec<TaskProblem>);
+pub(crate) struct OfTask(pub Vec<TaskProblem>);
 
 impl Arithmetic for OfTask {
     fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String> {
@@ -85,21 +85,19 @@ pub(crate) fn is_known(study: &Study) -> bool {
 /// The generated task's own arithmetic, or that of a file's solutions.
 ///
 /// # Errors
-/// [`DoesNotApply`] to problems whose steps hold no known numbers; generated problems that are not those of the recipe.
+/// Problems whose steps hold no known numbers; generated problems that are not those of the recipe.
 pub(crate) fn of_study(study: &Study) -> Result<Box<dyn Arithmetic>> {
-    let name = &study.name;
-    ensure!(
-        is_known(study),
-        DoesNotApply::because(format!(
-            "{name}: known_value needs a generated task whose steps hold numbers, or solutions with `steps` or marks <<a*b=c>> that end \
+    study.needs(is_known(study), || {
+        format!(
+            "known_value needs a generated task whose steps hold numbers, or solutions with `steps` or marks <<a*b=c>> that end \
              in the answer: those of `{}` are not known, or are none",
             study.dataset()
-        ))
-    );
+        )
+    })?;
     let test = &study.corpus.test;
     let Some(task) = &study.recipe.task else { return Ok(Box::new(OfSteps(test.iter().map(worked).collect()))) };
     let problems: Vec<TaskProblem> = task.rows(Split::Test, study.recipe.seed, 0..test.len() as u64)?;
     let same = problems.iter().zip(test).all(|(a, b)| a.id == b.id);
-    ensure!(same, "{name}: known_value needs the problems of the recipe's own task");
+    ensure!(same, "{}: known_value needs the problems of the recipe's own task", study.name);
     Ok(Box::new(OfTask(problems)))
 }

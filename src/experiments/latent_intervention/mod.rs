@@ -6,7 +6,7 @@
 //! other token (difference of logits, nats), at the position of the mode's own response that gives its answer; responses that
 //! give none are left out (its n says so).
 
-mod arithmetic;
+pub(super) mod arithmetic;
 pub(super) mod check;
 pub(crate) mod known_value;
 mod observe;
@@ -31,12 +31,10 @@ pub(crate) use known_value::{BlockValue, by_chance, held};
 use observe::{ModeRequest, observe, ready};
 pub use table::table;
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("what replaced latent inputs and other rules of switching do to answers (tab:intervention)");
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Empty: the paper's four, the controls it lacks, the nulls and, where values are known, their exchange. `all`: every one.
         pub modes: Vec<String> = vec![],
@@ -163,9 +161,6 @@ pub(crate) fn summary(study: &Study, config: &Config) -> Result<(Summary, Vec<St
 }
 
 /// Decodes the problems and runs every mode; rows in the order of the settings.
-///
-/// # Errors
-/// As [`run_on`].
 pub fn rows(study: &Study, config: &Config) -> Result<Summary> {
     run_on(study, config, None)
 }

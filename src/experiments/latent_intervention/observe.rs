@@ -125,9 +125,6 @@ pub fn ready(
 }
 
 /// Observes what is not there yet of the process' own problems.
-///
-/// # Errors
-/// As [`super::run_on`].
 pub fn observe(study: &Study, Ready { asked, plans }: &Ready, rows: &mut Measurements<Observation>) -> Result<()> {
     let sweep = &study.sweep()?;
     let given = given(study, sweep, asked, plans)?;

@@ -6,9 +6,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use anyhow::{Result, ensure};
 
 use super::known_value::Exchange;
-use crate::interventions::{Firings, Later, Steps};
+use crate::interventions::Firings;
 use crate::machine::Compute;
-use crate::schema::{At, BlockOrigin, Identity, Measurement, Observation};
+use crate::schema::{BlockOrigin, Identity, Measurement, Observation};
 use crate::store::Measurements;
 use crate::study::sweep::Outcome;
 
@@ -30,31 +30,8 @@ pub(crate) fn blank(identity: &Identity, weights: &str, dtype: Compute, blocks: 
         identity: identity.clone(),
         weights: weights.chars().take(DIGITS).collect(),
         dtype: dtype.name().to_owned(),
-        cell: 0,
-        mode: String::new(),
-        dose: None,
-        steps: Steps::All,
-        later: Later::Recompute,
-        at: At::Both,
         blocks,
-        hook: None,
-        heads: None,
-        place: None,
-        draw: 0,
-        problem: 0,
-        correct: false,
-        answer: None,
-        margin: None,
-        switched: false,
-        latent_calls: 0,
-        identical: false,
-        forked: false,
-        firings: 0,
-        moved: 0.0,
-        predicted: None,
-        chance: None,
-        operand_predicted: None,
-        operand_chance: None,
+        ..Observation::default()
     }
 }
 

@@ -1,13 +1,14 @@
 //! The rows of an intervention experiment for a terminal.
 
+use crate::experiments::markdown::heads;
 use crate::schema::{NORMAL, Summary, never};
 use crate::stats::by_problem::cell;
 
 /// Markdown, one row a mode.
 pub fn table(Summary { rows, known }: &Summary) -> String {
-    let mut out = String::from(
-        "| mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | lost / gained | p (Holm) | verdict | lead of gold (nats) | firings | mean ‖Δ‖ |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
+    let mut out = heads(
+        "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | \
+         lost / gained | p (Holm) | verdict | lead of gold (nats) | firings | mean ‖Δ‖",
     );
     for r in rows {
         let dose = r.dose.map(|d| format!(":{d}")).unwrap_or_default();

@@ -44,9 +44,6 @@ struct Pair {
 
 impl Names {
     /// Those of all sets in the problems, as far as they are one token; `None` where there is no set.
-    ///
-    /// # Errors
-    /// The model's.
     pub fn of(study: &Study) -> Result<Option<Self>> {
         let corpus = &study.corpus;
         let sets = corpus.test.iter().flat_map(|p| p.steps.iter().filter_map(|s| set(&s.value)));
@@ -117,8 +114,8 @@ pub(super) fn probe(
     latents: &[Latent],
     states: &Array2<f32>,
     layer: usize,
-    push: &mut dyn FnMut(ProbeRow) -> Result<()>,
-) -> Result<()> {
+) -> Result<Vec<ProbeRow>> {
+    let mut rows = vec![];
     let (problems, depth) = (&study.corpus.test, study.model.config().num_hidden_layers);
     for step in latents.iter().map(|latent| latent.step).collect::<BTreeSet<_>>() {
         let here: Vec<(usize, &Latent)> =
@@ -145,15 +142,22 @@ pub(super) fn probe(
                 chosen_c: ProbeRow::listed(&score.c),
                 bits: None,
             };
-            push(row.clone())?;
+            rows.push(row.clone());
             if let Some(control) = score.control {
                 let balanced_accuracy = control.balanced_accuracy;
                 let features = Features::Shuffled;
-                push(ProbeRow { features, balanced_accuracy, auroc: None, selectivity: None, chosen_c: None, ..row })?;
+                rows.push(ProbeRow {
+                    features,
+                    balanced_accuracy,
+                    auroc: None,
+                    selectivity: None,
+                    chosen_c: None,
+                    ..row
+                });
             }
         }
     }
-    Ok(())
+    Ok(rows)
 }
 
 fn set(value: &Fact) -> Option<&Vec<String>> {

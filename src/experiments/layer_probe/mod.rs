@@ -15,53 +15,40 @@ mod summary;
 mod switch;
 mod values;
 
-use anyhow::{Context, Result, ensure};
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, bail, ensure};
+use ndarray::Array2;
 use serde::{Deserialize, Serialize};
 
 use super::{About, Journal};
-use crate::model::{HookPoint, PointKind};
+use crate::latent::Sequence;
+use crate::model::{Decoder, HookPoint, PointKind};
 use crate::schema::{ProbeRow, RowFile as _};
 use crate::stats::probe::{GroupedProtocol, PaperProtocol, TooFew, ValueProtocol, paper_layers};
+use crate::study::staging::capture::capture;
 use crate::study::{DoesNotApply, Study};
 
-/// What it asks.
 pub const ABOUT: About = About::asking("at which layer the switch, and values in latents, can be read (tab:probe)")
     .of_grpo_start()
     .of_switching();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    pub layers: Layers,
-    /// Where the grouped protocol's negatives come from.
-    pub matched: NegativeScope,
-    /// Rows of both protocols together; above it, the last problems are left out.
-    pub max_positions: usize,
-    /// Features held at once; more layers than fit are run in several passes.
-    pub memory_mb: usize,
-    /// Whether to run the network with random weights too.
-    pub untrained: bool,
-    /// Whether to probe for intermediate values, where the problems have them.
-    pub values: bool,
-    pub paper: PaperProtocol,
-    pub grouped: GroupedProtocol,
-    pub value: ValueProtocol,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            layers: Layers::Named(LayerSet::Auto),
-            matched: NegativeScope::Problem,
-            max_positions: 10_000,
-            memory_mb: 256,
-            untrained: true,
-            values: true,
-            paper: PaperProtocol::default(),
-            grouped: GroupedProtocol::default(),
-            value: ValueProtocol::default(),
-        }
+settings! {
+    pub struct Config {
+        pub layers: Layers = Layers::Named(LayerSet::Auto),
+        /// Where the grouped protocol's negatives come from.
+        pub matched: NegativeScope = NegativeScope::Problem,
+        /// Rows of both protocols together; above it, the last problems are left out.
+        pub max_positions: usize = 10_000,
+        /// Features held at once; more layers than fit are run in several passes.
+        pub memory_mb: usize = 256,
+        /// Whether to run the network with random weights too.
+        pub untrained: bool = true,
+        /// Whether to probe for intermediate values, where the problems have them.
+        pub values: bool = true,
+        pub paper: PaperProtocol = PaperProtocol::default(),
+        pub grouped: GroupedProtocol = GroupedProtocol::default(),
+        pub value: ValueProtocol = ValueProtocol::default(),
     }
 }
 
@@ -101,19 +88,17 @@ impl Layers {
     /// # Errors
     /// A layer that the model does not have.
     pub fn of(&self, depth: usize) -> Result<Vec<usize>> {
-        let mut layers: Vec<usize> = match self {
+        let layers: BTreeSet<usize> = match self {
             Layers::Named(LayerSet::Auto) if depth > 12 => return Layers::Named(LayerSet::Paper).of(depth),
             Layers::Named(LayerSet::Auto | LayerSet::All) => (1..=depth).collect(),
             Layers::Named(LayerSet::Paper) => paper_layers(depth).into_iter().map(|(_, layer)| layer).collect(),
-            Layers::Listed(layers) => layers.clone(),
+            Layers::Listed(layers) => layers.iter().copied().collect(),
         };
-        layers.sort_unstable();
-        layers.dedup();
         ensure!(!layers.is_empty(), "layer_probe.layers names no layer");
         if let Some(wrong) = layers.iter().find(|l| !(1..=depth).contains(*l)) {
-            anyhow::bail!("layer_probe.layers: layer {wrong} does not exist, the model has 1..={depth}");
+            bail!("layer_probe.layers: layer {wrong} does not exist, the model has 1..={depth}");
         }
-        Ok(layers)
+        Ok(layers.into_iter().collect())
     }
 }
 
@@ -122,21 +107,14 @@ impl Layers {
 /// # Errors
 /// No tagged span in the data, too few problems for the protocols, and whatever the model returns.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
-    let mut rows = vec![];
-    let without = probe(study, config, |row| {
-        rows.push(row);
-        Ok(())
-    })?;
+    let (rows, without) = probe(study, config)?;
     journal.save(ProbeRow::NAME, &rows)?;
     let without = without.map_or_else(String::new, |why| format!("No probe of the switch: {why}\n\n"));
     Ok(without + &summary::tables(&rows, config))
 }
 
-/// Hands every row to `push` as it is made. Where the switch cannot be probed for and values can, it says why.
-///
-/// # Errors
-/// As [`run`].
-pub fn probe(study: &Study, config: &Config, mut push: impl FnMut(ProbeRow) -> Result<()>) -> Result<Option<String>> {
+/// Where the switch cannot be probed for and values can, it says why beside the rows.
+pub fn probe(study: &Study, config: &Config) -> Result<(Vec<ProbeRow>, Option<String>)> {
     ensure!(config.memory_mb > 0, "layer_probe.memory_mb: expected at least 1, found 0");
     let layers = config.layers.of(study.model.config().num_hidden_layers)?;
     let mut seeded = config.clone();
@@ -145,30 +123,19 @@ pub fn probe(study: &Study, config: &Config, mut push: impl FnMut(ProbeRow) -> R
     let (mut rows, mut without) = (vec![], None);
     // Blocks that follow every prompt are not chosen: there is no switch to probe for.
     if !study.reasoning.blocks.follow_prompt() {
-        let probed = switch::probe(study, &seeded, &layers, &mut |row| {
-            rows.push(row);
-            Ok(())
-        });
-        match probed.context("probing for the switch") {
-            Err(why) if config.values && lacks_rows(&why) => (rows, without) = (vec![], Some(why)),
-            probed => probed?,
+        match switch::probe(study, &seeded, &layers).context("probing for the switch") {
+            Err(why) if config.values && lacks_rows(&why) => without = Some(why),
+            probed => rows = probed?,
         }
     }
-    rows.into_iter().try_for_each(&mut push)?;
     if config.values {
-        let mut values = 0;
-        let mut count = |row| {
-            values += 1;
-            push(row)
-        };
-        values::probe(study, &seeded, &layers, &mut count).context("probing for values")?;
-        if values == 0
-            && let Some(why) = without
-        {
-            return Err(why);
+        let values = values::probe(study, &seeded, &layers).context("probing for values")?;
+        match without {
+            Some(why) if values.is_empty() => return Err(why),
+            _ => rows.extend(values),
         }
     }
-    Ok(without.map(|why| format!("{why:#}")))
+    Ok((rows, without.map(|why| format!("{why:#}"))))
 }
 
 /// Whether there are too few positions, or none, of what is asked for.
@@ -182,6 +149,26 @@ fn point(layer: usize) -> HookPoint {
         Some(block) => HookPoint::at(block, PointKind::ResidPost),
         None => HookPoint::new(PointKind::Embed),
     }
+}
+
+/// Hands the stream at `places` of the sequences to `of_layer`, layer by layer: as many are captured at a time as fit the memory.
+fn by_layer(
+    (study, model, config): (&Study, &Decoder, &Config),
+    (sequences, places): (&[Sequence], &[(usize, usize)]),
+    layers: &[usize],
+    mut of_layer: impl FnMut(usize, &Array2<f32>) -> Result<Vec<ProbeRow>>,
+) -> Result<Vec<ProbeRow>> {
+    let bytes = 4 * places.len() * model.config().hidden_size;
+    let fit = (config.memory_mb * (1 << 20) / bytes.max(1)).max(1);
+    let mut rows = vec![];
+    for layers in layers.chunks(fit) {
+        let points: Vec<HookPoint> = layers.iter().map(|&l| point(l)).collect();
+        let captured = capture(model, &study.reasoning.source, sequences, &points, places, study.threads)?;
+        for (&layer, states) in layers.iter().zip(&captured) {
+            rows.extend(of_layer(layer, states)?);
+        }
+    }
+    Ok(rows)
 }
 
 #[cfg(test)]

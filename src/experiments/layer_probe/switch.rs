@@ -6,13 +6,12 @@ use anyhow::{Context, Result, ensure};
 use ndarray::{Array2, Axis};
 
 use super::positions::{Positions, Set, choose};
-use super::{Config, point};
+use super::{Config, by_layer};
 use crate::machine::Compute;
-use crate::model::{Decoder, HookPoint};
+use crate::model::Decoder;
 use crate::schema::{Features, Negatives, ProbeRow, Protocol};
 use crate::stats::Estimate;
 use crate::stats::probe::{GroupedProtocol, ProbeData};
-use crate::study::staging::capture::capture;
 use crate::study::{DoesNotApply, Study};
 
 /// Columns of the token-identity baseline: the most frequent types, one each.
@@ -26,13 +25,8 @@ struct Run<'a> {
     problems: usize,
 }
 
-type Push<'a> = &'a mut dyn FnMut(ProbeRow) -> Result<()>;
-
 /// All probes, layer by layer.
-///
-/// # Errors
-/// As [`super::run`].
-pub fn probe(study: &Study, config: &Config, layers: &[usize], push: Push) -> Result<()> {
+pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<ProbeRow>> {
     let staged = study.staged()?;
     let at = choose(staged, study.seed, config.max_positions, config.matched);
     ensure!(
@@ -44,76 +38,70 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize], push: Push) -> Re
     );
     let model = &study.model;
     let run = Run { study, config, at, depth: model.config().num_hidden_layers, problems: staged.sequences.len() };
-    run.tokens(push)?;
-    run.margin(push)?;
-    run.layers(model, &[0], Features::Embedding, push)?;
-    run.layers(model, layers, Features::ResidPost, push)?;
+    let mut rows = run.tokens()?;
+    rows.extend(run.margin()?);
+    rows.extend(run.layers(model, &[0], Features::Embedding)?);
+    rows.extend(run.layers(model, layers, Features::ResidPost)?);
     if config.untrained {
         let random = Compute::of(model).apply(Decoder::random(model.config(), study.seed, &study.device)?);
-        run.layers(&random, layers, Features::Untrained, push)?;
+        rows.extend(run.layers(&random, layers, Features::Untrained)?);
     }
-    Ok(())
+    Ok(rows)
 }
 
 impl Run<'_> {
-    /// As many layers at a time as fit the memory.
-    fn layers(&self, model: &Decoder, layers: &[usize], features: Features, push: Push) -> Result<()> {
-        let bytes = 4 * self.at.all.len() * model.config().hidden_size;
-        let fit = (self.config.memory_mb * (1 << 20) / bytes.max(1)).max(1);
-        for layers in layers.chunks(fit) {
-            let points: Vec<HookPoint> = layers.iter().map(|&l| point(l)).collect();
-            let (source, sequences) = (&self.study.reasoning.source, &self.study.staged()?.sequences);
-            let values = capture(model, source, sequences, &points, &self.at.all, self.study.threads)?;
-            for (&layer, values) in layers.iter().zip(values) {
-                self.both(layer, features, |set| values.select(Axis(0), &set.rows), push)?;
-            }
-        }
-        Ok(())
+    fn layers(&self, model: &Decoder, layers: &[usize], features: Features) -> Result<Vec<ProbeRow>> {
+        let at = (self.study.staged()?.sequences.as_slice(), self.at.all.as_slice());
+        by_layer((self.study, model, self.config), at, layers, |layer, values| {
+            self.both(layer, features, |set| values.select(Axis(0), &set.rows))
+        })
     }
 
-    fn margin(&self, push: Push) -> Result<()> {
+    fn margin(&self) -> Result<Vec<ProbeRow>> {
         let (staged, readings) = (self.study.staged()?, self.study.readings()?);
         let margin = |row: usize| {
             let (problem, position) = self.at.all[row];
             staged.reading(readings, problem, position).margin as f32
         };
         let column = |set: &Set| Array2::from_shape_fn((set.rows.len(), 1), |(i, _)| margin(set.rows[i]));
-        self.both(self.depth, Features::Margin, column, push)
+        self.both(self.depth, Features::Margin, column)
     }
 
-    fn tokens(&self, push: Push) -> Result<()> {
-        self.both(0, Features::Token, |set| one_hot(&set.tokens), push)
+    fn tokens(&self) -> Result<Vec<ProbeRow>> {
+        self.both(0, Features::Token, |set| one_hot(&set.tokens))
     }
 
     /// Both protocols on the same features, each at its own positions.
-    fn both(&self, layer: usize, features: Features, of: impl Fn(&Set) -> Array2<f32>, push: Push) -> Result<()> {
+    fn both(&self, layer: usize, features: Features, of: impl Fn(&Set) -> Array2<f32>) -> Result<Vec<ProbeRow>> {
         let what = || format!("{features:?} at layer {layer}");
-        self.paper(layer, features, &of(&self.at.paper), push).with_context(what)?;
-        self.grouped(layer, features, &of(&self.at.grouped), push).with_context(what)
+        let mut rows = vec![self.paper(layer, features, &of(&self.at.paper)).with_context(what)?];
+        rows.extend(self.grouped(layer, features, &of(&self.at.grouped)).with_context(what)?);
+        Ok(rows)
     }
 
-    fn paper(&self, layer: usize, features: Features, values: &Array2<f32>, push: Push) -> Result<()> {
+    fn paper(&self, layer: usize, features: Features, values: &Array2<f32>) -> Result<ProbeRow> {
         let set = &self.at.paper;
         let score = self.config.paper.run(&ProbeData::new(values.view(), &set.labels, &set.problems)?)?;
         let row = self.row(layer, features, Protocol::Paper, score.accuracy);
-        push(ProbeRow { accuracy: Some(score.accuracy), ..row })
+        Ok(ProbeRow { accuracy: Some(score.accuracy), ..row })
     }
 
-    fn grouped(&self, layer: usize, features: Features, values: &Array2<f32>, push: Push) -> Result<()> {
+    fn grouped(&self, layer: usize, features: Features, values: &Array2<f32>) -> Result<Vec<ProbeRow>> {
         let set = &self.at.grouped;
         // Control labels where a claim rests on them; they double the time.
         let control = self.config.grouped.control && features == Features::ResidPost;
         let protocol = GroupedProtocol { control, prevalence: Some(self.at.prevalence), ..self.config.grouped.clone() };
         let score = protocol.run(&ProbeData::new(values.view(), &set.labels, &set.problems)?)?;
-        push(ProbeRow {
+        let own = ProbeRow {
             accuracy: Some(score.accuracy_at_prevalence),
             auroc: Some(score.auroc),
             selectivity: score.control.map(|c| c.selectivity),
             chosen_c: ProbeRow::listed(&score.c),
             ..self.row(layer, features, Protocol::Grouped, score.balanced_accuracy)
-        })?;
-        let Some(control) = score.control else { return Ok(()) };
-        push(self.row(layer, Features::Shuffled, Protocol::Grouped, control.balanced_accuracy))
+        };
+        let control =
+            score.control.map(|c| self.row(layer, Features::Shuffled, Protocol::Grouped, c.balanced_accuracy));
+        Ok([own].into_iter().chain(control).collect())
     }
 
     /// A row with nothing but its balanced accuracy.

@@ -14,13 +14,12 @@ use anyhow::Result;
 use ndarray::{Array2, Axis};
 
 use super::frontier::{self, Names};
-use super::{Config, point};
+use super::{Config, by_layer};
 use crate::latent::{Controller, Sequence};
-use crate::model::{HookPoint, Step};
+use crate::model::Step;
 use crate::nth::Nth;
 use crate::schema::{Features, ProbeRow, Protocol};
 use crate::study::Study;
-use crate::study::staging::capture::capture;
 use crate::tasks::Fact;
 use crate::text::Problem;
 
@@ -57,37 +56,22 @@ impl Latent {
 }
 
 /// All probes, layer by layer. Data without known values has no rows and is no error.
-///
-/// # Errors
-/// As [`super::run`].
-pub fn probe(
-    study: &Study,
-    config: &Config,
-    layers: &[usize],
-    push: &mut dyn FnMut(ProbeRow) -> Result<()>,
-) -> Result<()> {
+pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<ProbeRow>> {
     let (sequences, latents) = latents(study)?;
     let places: Vec<(usize, usize)> = latents.iter().map(|l| (l.problem, l.position)).collect();
     if places.is_empty() {
-        return Ok(());
+        return Ok(vec![]);
     }
     let (model, names) = (&study.model, Names::of(study)?);
     let depth = model.config().num_hidden_layers;
-    let bytes = 4 * places.len() * model.config().hidden_size;
-    let fit = (config.memory_mb * (1 << 20) / bytes).max(1);
-    for layers in layers.chunks(fit) {
-        let points: Vec<HookPoint> = layers.iter().map(|&l| point(l)).collect();
-        let source = &study.reasoning.source;
-        let captured = capture(model, source, &sequences, &points, &places, study.threads)?;
-        for (&layer, features) in layers.iter().zip(&captured) {
-            let probe = Probe { study, config, latents: &latents, features, layer, depth };
-            probe.targets(push)?;
-            if let Some(names) = &names {
-                frontier::probe((study, config, names), &latents, features, layer, push)?;
-            }
+    by_layer((study, model, config), (&sequences, &places), layers, |layer, features| {
+        let probe = Probe { study, config, latents: &latents, features, layer, depth };
+        let mut rows = probe.targets()?;
+        if let Some(names) = &names {
+            rows.extend(frontier::probe((study, config, names), &latents, features, layer)?);
         }
-    }
-    Ok(())
+        Ok(rows)
+    })
 }
 
 /// The rows, and their latent positions in blocks whose values are known numbers or sets, in the order of their positions.
@@ -190,27 +174,24 @@ struct Probe<'a> {
 }
 
 impl Probe<'_> {
-    fn targets(&self, push: &mut dyn FnMut(ProbeRow) -> Result<()>) -> Result<()> {
+    fn targets(&self) -> Result<Vec<ProbeRow>> {
+        let mut rows = vec![];
         let steps: BTreeSet<Nth> = self.latents.iter().map(|l| l.step).collect();
         let clauses = self.latents.iter().map(|l| l.clause.map_or(l.values.len(), |c| c + 1)).max().unwrap_or(0);
         for step in steps {
             let at = |l: &Latent, value: Option<usize>| value.filter(|_| l.step == step);
-            self.target(&format!("value:s_j@{step}"), |l| at(l, l.own()), push)?;
-            self.target(&format!("value:s_j-1@{step}"), |l| at(l, l.before()), push)?;
+            rows.extend(self.target(&format!("value:s_j@{step}"), |l| at(l, l.own()))?);
+            rows.extend(self.target(&format!("value:s_j-1@{step}"), |l| at(l, l.before()))?);
             for clause in (0..clauses).filter(|_| self.layer == self.depth) {
-                self.target(&format!("value:s{}@{step}", clause + 1), |l| at(l, l.of_clause(clause)), push)?;
+                let name = format!("value:s{}@{step}", clause + 1);
+                rows.extend(self.target(&name, |l| at(l, l.of_clause(clause)))?);
             }
         }
-        Ok(())
+        Ok(rows)
     }
 
     /// One probe for `value`, where it is known; nothing where too few problems have it.
-    fn target(
-        &self,
-        target: &str,
-        value: impl Fn(&Latent) -> Option<usize>,
-        push: &mut dyn FnMut(ProbeRow) -> Result<()>,
-    ) -> Result<()> {
+    fn target(&self, target: &str, value: impl Fn(&Latent) -> Option<usize>) -> Result<Vec<ProbeRow>> {
         let known = self.latents.iter().enumerate().filter_map(|(row, l)| value(l).map(|v| (row, l.problem, v)));
         let (mut rows, mut problems, mut values) = (vec![], vec![], vec![]);
         for (row, problem, value) in known {
@@ -218,13 +199,12 @@ impl Probe<'_> {
             problems.push(problem);
             values.push(value);
         }
-        let mut distinct = problems.clone();
-        distinct.dedup();
+        let distinct: BTreeSet<usize> = problems.iter().copied().collect();
         let protocol = &self.config.value;
         // Inside a training side of the outer folds, the inner folds need two problems each too.
         let few = distinct.len() < 4 * protocol.folds.max(protocol.inner_folds);
         if few || values.iter().all(|v| v == &values[0]) {
-            return Ok(());
+            return Ok(vec![]);
         }
         let score = protocol.run(self.features.select(Axis(0), &rows).view(), &values, &problems)?;
         let row = ProbeRow {
@@ -245,15 +225,15 @@ impl Probe<'_> {
             chosen_c: ProbeRow::listed(&score.c),
             bits: Some(score.bits),
         };
-        push(row.clone())?;
-        push(ProbeRow {
+        let control = ProbeRow {
             features: Features::Shuffled,
             accuracy: Some(score.control),
             balanced_accuracy: score.control_balanced,
             selectivity: None,
             chosen_c: None,
             bits: Some(score.control_bits),
-            ..row
-        })
+            ..row.clone()
+        };
+        Ok(vec![row, control])
     }
 }

@@ -25,6 +25,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::About;
 use super::latent_intervention::known_value::blocks;
+use super::markdown::heads;
 use crate::latent::{Sequence, Switching, Trace};
 use crate::model::Step;
 use crate::model::hooks::Place;
@@ -37,13 +38,11 @@ pub(crate) use reading::{LOGITS_HELD, head};
 use residuals::{PositionSample, walk};
 use translators::{Translators, train};
 
-/// What it asks.
 pub const ABOUT: About = About::asking("what each layer would say next at each latent step: logit lens and tuned lens")
     .of_responses()
     .of_switching();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Layers to read, 0 to the number of blocks; all where empty. The last is always read.
         pub layers: Vec<usize> = vec![],
@@ -196,8 +195,8 @@ pub fn table(rows: &[LensRow]) -> String {
     if rows.iter().any(|r| r.switching == Opening::Forced) {
         out += "The model switched on fewer than two problems: <swi> was forced at the first position of each.\n\n";
     }
-    out += "| layer, unseen text | logit lens: KL to the last layer | top-1 agreement | tuned lens: KL | agreement |\n\
-            | --- | --- | --- | --- | --- |\n";
+    out +=
+        &heads("layer, unseen text | logit lens: KL to the last layer | top-1 agreement | tuned lens: KL | agreement");
     let cell = |row: Option<&LensRow>, of: fn(&LensRow) -> Estimate| {
         row.map_or_else(|| "—".into(), |r| format!("{:.3}", of(r)))
     };
@@ -213,7 +212,7 @@ pub fn table(rows: &[LensRow]) -> String {
         );
     }
     let last = rows.iter().map(|r| r.layer).max();
-    out += "\n| latent step, last layer | p(/swi) | says /swi | rank of /swi | H (nats) | top |\n| --- | --- | --- | --- | --- | --- |\n";
+    out += &format!("\n{}", heads("latent step, last layer | p(/swi) | says /swi | rank of /swi | H (nats) | top"));
     for r in rows.iter().filter(|r| Some(r.layer) == last && r.lens == Lens::Logit) {
         let Some(step) = r.step else { continue };
         let top: Vec<(String, f64)> = serde_json::from_str(&r.top).unwrap_or_default();

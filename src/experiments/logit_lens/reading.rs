@@ -13,7 +13,7 @@ use crate::nth::Nth;
 use crate::schema::{Lens, LensRow, Opening};
 use crate::stats::Estimate;
 use crate::stats::by_problem::{mean, share};
-use crate::study::{DoesNotApply, Study};
+use crate::study::Study;
 
 /// Most probable tokens of one distribution that enter the means of `top`. The mean of a token is too low by at most the
 /// probability that the 64th had where it was not among them.
@@ -159,13 +159,8 @@ impl Grid {
                 own_value: share(study.seed, &cell.own)?,
             });
         }
-        anyhow::ensure!(
-            rows.iter().any(|r| r.step.is_some()),
-            DoesNotApply::because(format!(
-                "{}: no latent step that two problems reached, there is nothing to look at",
-                study.name
-            ))
-        );
+        let any = rows.iter().any(|r| r.step.is_some());
+        study.needs(any, || "no latent step that two problems reached, there is nothing to look at".into())?;
         Ok(rows)
     }
 }

@@ -93,20 +93,16 @@ impl PositionSample {
         sequences: &[Sequence],
         places: &BTreeSet<(usize, usize)>,
     ) -> Result<Self> {
-        // Parts are whole batches, so that the order is that of the batches.
         let batches: Vec<&[Sequence]> = sequences.chunks(BATCH).collect();
-        let parts = parallel::cut(&batches, study.threads);
-        let done = parallel::run(&parts, |part| {
+        let done = parallel::each(&batches, study.threads, |batch| {
             let (mut problems, mut own, mut states) = (vec![], vec![], vec![vec![]; layers.len()]);
             let wanted = |place: &Place| places.contains(&(place.row, place.position));
-            for batch in part {
-                walk(study, layers, batch, &wanted, &mut |places, hidden, layers| {
-                    problems.extend(places.iter().map(|place| place.row));
-                    own.push(hidden);
-                    states.iter_mut().zip(layers).for_each(|(held, state)| held.push(state.clone()));
-                    Ok(())
-                })?;
-            }
+            walk(study, layers, batch, &wanted, &mut |places, hidden, layers| {
+                problems.extend(places.iter().map(|place| place.row));
+                own.push(hidden);
+                states.iter_mut().zip(layers).for_each(|(held, state)| held.push(state.clone()));
+                Ok(())
+            })?;
             Ok((problems, own, states))
         })?;
         let (mut problems, mut own, mut states) = (vec![], vec![], vec![vec![]; layers.len()]);

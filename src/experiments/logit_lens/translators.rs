@@ -79,14 +79,9 @@ pub fn train(
     let fit = LOGITS_HELD / (config.batch.min(seen.len()) * model.config().vocab_size).max(1);
     let together = layers.len().div_ceil(study.threads.max(1)).min(fit).max(1);
     let groups: Vec<&[usize]> = layers.chunks(together).collect();
-    let parts = parallel::cut(&groups, study.threads);
-    let trained = parallel::run(&parts, |part| {
-        let mut done = vec![];
-        for group in part {
-            let affine = train_group(model, config, text, group, &scales, &batches)?;
-            done.extend(group.iter().enumerate().map(|(i, &layer)| (affine.layer(i), scales[layer])));
-        }
-        Ok(done)
+    let trained = parallel::each(&groups, study.threads, |group| {
+        let affine = train_group(model, config, text, group, &scales, &batches)?;
+        Ok(group.iter().enumerate().map(|(i, &layer)| (affine.layer(i), scales[layer])).collect::<Vec<_>>())
     })?;
     Ok(Translators { layers: trained.into_iter().flatten().collect() })
 }

@@ -31,46 +31,41 @@ pub(super) fn run(study: &Study, pushes: &[Push]) -> Result<RunOutput> {
     let batches: Vec<&[Request]> = all.chunks(study.together()).collect();
     let layers = study.model.config().num_hidden_layers;
     let spec = HookSpec { pattern: "latent.hook_injected".into(), select: Select::LATENTS };
-    let parts = parallel::run(&parallel::cut(&batches, study.threads), |part| {
-        let mut ran = RunOutput::default();
-        for batch in part {
-            let from = batch.first().map_or(0, |request| request.problem);
-            let mut latents: Vec<Vec<Vec<Vec<f32>>>> = vec![vec![]; batch.len()];
-            let mut change = vec![];
-            let mut hooks = Hooks::none();
-            hooks.edit(&spec, layers, |site, state| {
-                let place = site.places.first().context("a place")?;
-                let Step::Latent { block, step } = place.step else { return Ok(()) };
-                if let Some(push) = pushes.get(step) {
-                    change.push((place.row, push.apply(state)));
-                }
-                let blocks = &mut latents[place.row - from];
-                blocks.resize_with(blocks.len().max(block + 1), Vec::new);
-                ensure!(blocks[block].len() == step, "latent step {step} of block {block} came out of order");
-                blocks[block].push(state.to_vec());
-                Ok(())
-            })?;
-            let traces = decode(study.decoding(&settings), batch, 1, &mut hooks)?;
-            drop(hooks);
-            for trace in traces {
-                ran.text.push(trace.text());
-                let outcome = outcome(&study.corpus, &FinishedRow { trace, margins: vec![] }, None)?;
-                ran.right.push(outcome.correct);
-                ran.answers.push(outcome.answer);
+    let ran = parallel::each(&batches, study.threads, |batch| {
+        let from = batch.first().map_or(0, |request| request.problem);
+        let mut ran = RunOutput { latents: vec![vec![]; batch.len()], ..RunOutput::default() };
+        let RunOutput { latents, change, .. } = &mut ran;
+        let mut hooks = Hooks::none();
+        hooks.edit(&spec, layers, |site, state| {
+            let place = site.places.first().context("a place")?;
+            let Step::Latent { block, step } = place.step else { return Ok(()) };
+            if let Some(push) = pushes.get(step) {
+                change.push((place.row, push.apply(state)));
             }
-            ran.latents.append(&mut latents);
-            ran.change.append(&mut change);
+            let blocks = &mut latents[place.row - from];
+            blocks.resize_with(blocks.len().max(block + 1), Vec::new);
+            ensure!(blocks[block].len() == step, "latent step {step} of block {block} came out of order");
+            blocks[block].push(state.to_vec());
+            Ok(())
+        })?;
+        let traces = decode(study.decoding(&settings), batch, 1, &mut hooks)?;
+        drop(hooks);
+        for trace in traces {
+            ran.text.push(trace.text());
+            let outcome = outcome(&study.corpus, &FinishedRow { trace, margins: vec![] }, None)?;
+            ran.right.push(outcome.correct);
+            ran.answers.push(outcome.answer);
         }
         Ok(ran)
     })?;
     not_stopped()?;
     let mut whole = RunOutput::default();
-    for mut part in parts {
-        whole.right.append(&mut part.right);
-        whole.answers.append(&mut part.answers);
-        whole.text.append(&mut part.text);
-        whole.latents.append(&mut part.latents);
-        whole.change.append(&mut part.change);
+    for RunOutput { right, answers, text, latents, change } in ran {
+        whole.right.extend(right);
+        whole.answers.extend(answers);
+        whole.text.extend(text);
+        whole.latents.extend(latents);
+        whole.change.extend(change);
     }
     Ok(whole)
 }

@@ -19,9 +19,6 @@ pub struct Directions {
 
 impl Directions {
     /// From blocks of a normal run; a mean rests on `least` blocks or more.
-    ///
-    /// # Errors
-    /// As the model's.
     pub fn of(study: &Study, traces: &[Trace], blocks: &[BlockValue], cells: &[Cell], least: usize) -> Result<Self> {
         let points: Vec<HookPoint> = cells.iter().map(|c| c.point).collect::<BTreeSet<_>>().into_iter().collect();
         let steps: BTreeSet<usize> = cells.iter().map(|c| c.step).collect();

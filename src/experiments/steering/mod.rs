@@ -18,24 +18,23 @@ mod trials;
 use anyhow::{Result, ensure};
 
 use super::latent_intervention::{Arithmetic, held, is_known, of_study};
+use super::markdown::titled;
 use super::{About, Files, Fit, Journal};
 use crate::model::Step;
 use crate::nth::Nth;
 use crate::schema::{Measurement, RowFile, SteeringRow, SteeringTrialRow, steerings};
 use crate::stats::grouped_holdout;
 use crate::store::Measurements;
+use crate::study::Study;
 use crate::study::circuits::patch::Node;
-use crate::study::{DoesNotApply, Study};
 use directions::Directions;
 use trials::{Cell, Target, Trials, targets};
 
-/// What it asks.
 pub const ABOUT: About =
     About::asking("whether the answer follows a direction: difference of two values' means, by layer × step × dose")
         .on_request();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// 0 is the input of the first block, l the stream after the l-th; empty: all.
         pub layers: Vec<usize> = vec![],
@@ -119,9 +118,6 @@ pub(crate) fn conclude(
 }
 
 /// One row a cell, in memory. `arithmetic` is what answers are compared with; `None` takes that of the recipe's task.
-///
-/// # Errors
-/// As [`measure`].
 pub fn rows(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<SteeringRow>> {
     let mut rows = Measurements::in_memory();
     match arithmetic {
@@ -142,21 +138,21 @@ fn trials(
     sweep.switches()?;
     let held = held(sweep, study)?;
     let problems: Vec<usize> = held.iter().map(|h| h.problem).collect();
-    let few = |what: &str| DoesNotApply::because(format!("{}: steering needs {what}; ask more problems", study.name));
-    ensure!(problems.first() != problems.last(), few("two problems with a block that stands for a known step"));
+    let needs = |there, what: &str| study.needs(there, || format!("steering needs {what}; ask more problems"));
+    needs(problems.first() != problems.last(), "two problems with a block that stands for a known step")?;
     let halves = grouped_holdout(&problems, 0.5, study.seed)?;
     let of = |rows: &[usize]| rows.iter().map(|&row| held[row]).collect::<Vec<_>>();
     let cells = config.cells(study, longest(study, sweep.traces.iter().map(|t| t.sequence(&study.corpus.switch)))?)?;
     let directions = Directions::of(study, &sweep.traces, &of(&halves.train), &cells, config.least)?;
-    ensure!(directions.values().len() > 1, few(&format!("{} blocks of each of two values", config.least)));
+    needs(directions.values().len() > 1, &format!("{} blocks of each of two values", config.least))?;
     let mut targets = targets(study, &of(&halves.test), directions.values(), arithmetic, study.seed);
     targets.truncate(config.problems);
-    ensure!(targets.len() > 1, few("two problems whose answer another value would change"));
+    needs(targets.len() > 1, "two problems whose answer another value would change")?;
     let identity = study.identity(targets.len());
     let trials = Trials { study, identity: &identity, sweep, cells: &cells, directions: &directions };
     let targets: Vec<(usize, Target)> = targets.into_iter().enumerate().collect();
     let any = targets.iter().any(|(_, target)| trials.reached(target) > 0);
-    ensure!(any, few("a block that reaches a step which both values' means are of"));
+    needs(any, "a block that reaches a step which both values' means are of")?;
     let expected = |(number, target): &(usize, Target)| ((None, *number), trials.reached(target));
     study.measure(rows, &identity, (&targets, trials.targets_at_once()), expected, |some| trials.of_targets(some))
 }
@@ -171,16 +167,15 @@ fn longest(study: &Study, rows: impl Iterator<Item = Result<crate::latent::Seque
         });
         most = steps.fold(most, usize::max);
     }
-    ensure!(most > 0, DoesNotApply::because(format!("{}: no problem has a latent step", study.name)));
+    study.needs(most > 0, || "no problem has a latent step".into())?;
     Ok(most)
 }
 
 /// Markdown: by layer and step, the hit rate of every action beside that of a random direction.
 pub fn table(rows: &[SteeringRow]) -> String {
-    let mut out = String::from(
-        "Share of answers that became the predicted one [95 %]; `*`: they follow the direction (Holm over all cells).\n\n\
-         | layer | step | action | hit rate | chance | random direction | still gold |\n\
-         | --- | --- | --- | --- | --- | --- | --- |\n",
+    let mut out = titled(
+        "Share of answers that became the predicted one [95 %]; `*`: they follow the direction (Holm over all cells).",
+        "layer | step | action | hit rate | chance | random direction | still gold",
     );
     for r in rows {
         let dose = r.dose.map_or_else(String::new, |dose| format!(" {dose}"));

@@ -1,5 +1,7 @@
 //! Whether blocks are opened where the budget that a question says leaves no room for text.
 
+use std::collections::BTreeSet;
+
 use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};
 use crate::report::folder::{Folder, called};
@@ -23,9 +25,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let panel = |checkpoint: &str, what: &str, y: Axis, of: fn(&AdaptiveRow) -> Estimate| {
         let rows = folder.rows::<AdaptiveRow>(checkpoint);
-        let mut budgets: Vec<usize> = rows.iter().filter_map(|row| row.budget).collect();
-        budgets.sort_unstable();
-        budgets.dedup();
+        let budgets: BTreeSet<usize> = rows.iter().filter_map(|row| row.budget).collect();
         let line = |budget: usize| {
             let cells = rows.iter().filter(|row| row.budget == Some(budget));
             let cells = cells.filter_map(|row| Some((f64::from(row.level?), of(row))));

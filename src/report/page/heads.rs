@@ -1,7 +1,7 @@
 //! Which heads act: what a patch of one head or MLP does, layer by head for each place, and what the gradient says of the same
 //! cell. Knows the rows of `head_patching` and `attribution_patching`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use super::escape::text;
@@ -84,11 +84,8 @@ fn grids(cells: &BTreeMap<Cell, NodeRows>) -> String {
     let mut places: Vec<(&str, Option<usize>)> = cells.keys().map(|(.., place, back)| (*place, *back)).collect();
     places.sort_by_key(|(place, back)| places::order(place, *back));
     places.dedup();
-    let mut layers: Vec<usize> = cells.keys().map(|cell| cell.0).collect();
-    layers.dedup();
-    let mut columns: Vec<(Component, Option<usize>)> = cells.keys().map(|cell| (cell.1, cell.2)).collect();
-    columns.sort_unstable();
-    columns.dedup();
+    let layers: BTreeSet<usize> = cells.keys().map(|cell| cell.0).collect();
+    let columns: BTreeSet<(Component, Option<usize>)> = cells.keys().map(|cell| (cell.1, cell.2)).collect();
     let named = |(component, head): &(Component, Option<usize>)| match (component, head) {
         (Component::Head, Some(head)) => format!("<th scope=\"col\">H{head}</th>"),
         _ => "<th scope=\"col\">M</th>".into(),

@@ -1,5 +1,6 @@
 //! The layer × step grid of the lenses. Knows the rows of `logit_lens`; the switch between lenses is CSS.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::escape::{text, token};
@@ -44,12 +45,7 @@ pub(super) fn html(folder: &Folder, id: &str) -> String {
 }
 
 fn grid(lens: &str, rows: &[(usize, &LensRow)]) -> String {
-    let axis = |of: fn(&(usize, &LensRow)) -> usize| {
-        let mut all: Vec<usize> = rows.iter().map(of).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
-    };
+    let axis = |of: fn(&(usize, &LensRow)) -> usize| rows.iter().map(of).collect::<BTreeSet<usize>>();
     let (layers, steps) = (axis(|(_, r)| r.layer), axis(|(step, _)| *step));
     let highest = rows.iter().map(|(_, r)| r.entropy.value).fold(1e-9, f64::max);
     let head: String = steps.iter().map(|s| format!("<th scope=\"col\">step {s}</th>")).collect();

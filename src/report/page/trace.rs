@@ -1,6 +1,7 @@
 //! The trace viewer: what a model wrote, its latent blocks as chips, what it thought at each position. Knows the rows of
 //! `positions` and `outcomes`.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use super::escape::{text, token};
@@ -18,10 +19,8 @@ const FULL: f64 = 2.0;
 /// One `<details>` per problem, one column per checkpoint; and how many problems.
 pub(super) fn html(folder: &Folder, id: &str) -> (String, usize) {
     let checkpoints = folder.of::<PositionRow>();
-    let mut problems: Vec<usize> =
+    let problems: BTreeSet<usize> =
         checkpoints.iter().flat_map(|c| folder.rows::<PositionRow>(c)).map(|r| r.problem).collect();
-    problems.sort_unstable();
-    problems.dedup();
     let mut out = String::new();
     for (at, problem) in problems.iter().enumerate() {
         let of = |c: &str| -> Vec<&PositionRow> {

@@ -62,7 +62,7 @@ pub enum BlockOrigin {
 
 /// What became of one problem in one draw of one cell. A cell is a mode at one dose, on one choice of steps, acting at one
 /// place. (`cell`, `draw`, `problem`) is the key: files of several machines, cut by problem, are merged by it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Observation {
     #[serde(flatten)]
     pub identity: Identity,

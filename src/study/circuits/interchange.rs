@@ -77,9 +77,6 @@ impl<'a> Interchange<'a> {
     }
 
     /// The most probable token at the end of each row, those that text does not draw left out.
-    ///
-    /// # Errors
-    /// As [`Self::finals`].
     pub fn says(&self, point: HookPoint, given: &[GivenState], within: &Within, masked: &[u32]) -> Result<Vec<u32>> {
         let mut out = vec![];
         for given in given.chunks(ROWS) {

@@ -3,12 +3,14 @@
 //! Three sources: a generated task's problem and its twin with another start value, decoded ([`decoded`]); the same two as
 //! plain text, cut where the last value is due ([`as_text`]); a user's file of two questions a line ([`of_file`]).
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
+use super::gradient::TargetRow;
 use super::rows::value;
 use crate::latent::trace::PositionRole;
 use crate::latent::{DecodeSettings, Request, Sequence, Switching, Trace, decode, text_mask};
@@ -30,6 +32,13 @@ pub struct Pair {
     pub says: [u32; 2],
     /// Of rows of plain text, the positions of each clause.
     pub clauses: Vec<Range<usize>>,
+}
+
+impl Pair {
+    /// The corrupt row with its token embeddings a share of the way to the clean one's, to be differentiated.
+    pub(crate) fn on_the_way(&self, share: f64) -> TargetRow<'_> {
+        TargetRow { row: &self.corrupt, says: self.says, toward: Some((&self.clean, share)) }
+    }
 }
 
 /// Two questions.
@@ -66,11 +75,12 @@ struct Line {
     corrupt: String,
 }
 
-/// The prompts of a file: a JSON object a line, `{"clean": "a question", "corrupt": "its twin"}`.
+/// The prompts of a file, where one is named: a JSON object a line, `{"clean": "a question", "corrupt": "its twin"}`.
 ///
 /// # Errors
 /// A file that cannot be read, and a line that is not such an object.
-pub(crate) fn of_file(study: &Study, path: &Path) -> Result<Vec<Prompts>> {
+pub(crate) fn of_file(study: &Study, path: Option<&Path>) -> Result<Option<Vec<Prompts>>> {
+    let Some(path) = path else { return Ok(None) };
     let encode = |question: &str| study.corpus.template.encode_prompt(&study.corpus.vocabulary, question);
     let (mut out, mut repeated) = (vec![], 0);
     for (place, line) in lines(path)? {
@@ -87,7 +97,7 @@ pub(crate) fn of_file(study: &Study, path: &Path) -> Result<Vec<Prompts>> {
         ));
     }
     ensure!(!out.is_empty(), "{}: holds no pair", path.display());
-    Ok(out)
+    Ok(Some(out))
 }
 
 /// Why an experiment has no pairs to make: no file of them, and no task that makes some.
@@ -107,28 +117,65 @@ pub(crate) fn no_twins(study: &Study, experiment: &str) -> Option<String> {
     })
 }
 
-/// The usable pairs of a form, `limit` at most: of `given` prompts, or of the first `candidates` problems of the recipe's task.
-/// Given prompts have no worked solutions: their text form is what the model writes without switching.
-pub(crate) fn of_form(
-    study: &Study,
-    form: Form,
-    given: Option<&[Prompts]>,
-    candidates: usize,
-    limit: usize,
-) -> Result<Vec<Pair>> {
-    match (given, form) {
-        (Some(prompts), Form::Latents) => decoded(study, prompts, Switching::Free, limit),
-        (Some(prompts), Form::Text) => decoded(study, prompts, Switching::Suppressed, limit),
-        (None, Form::Latents) => decoded(study, &of_task(study, candidates)?, Switching::Free, limit),
-        (None, Form::Text) => as_text(study, candidates, limit),
+/// Which pairs are asked for.
+pub(crate) struct PairChoice<'a> {
+    pub forms: &'a [Form],
+    /// Made of these prompts; `None`: of the first `candidates` problems of the recipe's task. Given prompts have no worked
+    /// solutions: their text form is what the model writes without switching.
+    pub given: Option<&'a [Prompts]>,
+    pub candidates: usize,
+    /// Of a form, at most.
+    pub limit: usize,
+    /// Only those whose rows have the most common length.
+    pub alike: bool,
+}
+
+impl PairChoice<'_> {
+    /// Hands `work` the usable pairs of every form that has two of them, or four.
+    ///
+    /// # Errors
+    /// No form with so many, and those of `work`.
+    pub fn each(&self, study: &Study, four: bool, mut work: impl FnMut(Form, &[Pair]) -> Result<()>) -> Result<()> {
+        let (least, said) = if four { (4, "four") } else { (2, "two") };
+        let mut any = false;
+        for &form in self.forms {
+            let pairs = self.of_form(study, form)?;
+            let pairs = if self.alike { alike(pairs) } else { pairs };
+            if pairs.len() >= least {
+                any = true;
+                work(form, &pairs)?;
+            }
+        }
+        study.needs(any, || {
+            format!(
+                "fewer than {said} of {} pairs are usable: a pair must agree up to a token of text behind a block, or be solved as \
+                 text",
+                self.candidates
+            )
+        })
     }
+
+    fn of_form(&self, study: &Study, form: Form) -> Result<Vec<Pair>> {
+        let &Self { given, candidates, limit, .. } = self;
+        match (given, form) {
+            (Some(prompts), Form::Latents) => decoded(study, prompts, Switching::Free, limit),
+            (Some(prompts), Form::Text) => decoded(study, prompts, Switching::Suppressed, limit),
+            (None, Form::Latents) => decoded(study, &of_task(study, candidates)?, Switching::Free, limit),
+            (None, Form::Text) => as_text(study, candidates, limit),
+        }
+    }
+}
+
+/// The pairs whose rows have the most common length.
+fn alike(pairs: Vec<Pair>) -> Vec<Pair> {
+    let mut lengths: BTreeMap<usize, usize> = BTreeMap::new();
+    pairs.iter().for_each(|pair| *lengths.entry(pair.clean.ids.len()).or_default() += 1);
+    let most = lengths.into_iter().max_by_key(|(_, n)| *n).map(|(length, _)| length);
+    pairs.into_iter().filter(|pair| Some(pair.clean.ids.len()) == most).collect()
 }
 
 /// Decodes both prompts of every pair and keeps those that agree up to a token of text (the read-out), `limit` at most. Where
 /// the model may switch, a block must stand before the read-out.
-///
-/// # Errors
-/// As the decoder's.
 pub fn decoded(study: &Study, prompts: &[Prompts], switching: Switching, limit: usize) -> Result<Vec<Pair>> {
     let settings = DecodeSettings { switching, ..study.settings() };
     let decoding = study.decoding(&settings);

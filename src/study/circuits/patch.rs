@@ -2,7 +2,7 @@
 //! caller's business.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
 use anyhow::{Context, Result};
@@ -83,10 +83,8 @@ impl Node {
 
 /// The distinct hook points of some nodes.
 pub fn points(nodes: impl IntoIterator<Item = Node>) -> Vec<HookPoint> {
-    let mut points: Vec<HookPoint> = nodes.into_iter().map(Node::point).collect();
-    points.sort_unstable();
-    points.dedup();
-    points
+    let points: BTreeSet<HookPoint> = nodes.into_iter().map(Node::point).collect();
+    points.into_iter().collect()
 }
 
 /// Values of one row: by point and position, heads side by side.
@@ -147,9 +145,6 @@ impl Patch {
 
 /// The lead of `says[0]`'s logit over `says[1]`'s at the row's end, once for every patch of the row. A patch changes nothing before its
 /// first position, nor at positions up to the next latent below its block: that is computed once for all.
-///
-/// # Errors
-/// As the model's.
 pub fn leads(study: &Study, row: &Sequence, patches: &[Patch], says: [u32; 2]) -> Result<Vec<f64>> {
     let (model, end) = (&study.model, row.ids.len());
     // With windows or caps a shared beginning is off by more than rounding, for a reason that is not known: all is run.
@@ -169,9 +164,8 @@ pub fn leads(study: &Study, row: &Sequence, patches: &[Patch], says: [u32; 2]) -
         let until = (from + 1..end).find(|&p| row.is_latent(p)).unwrap_or(end);
         let mine: Vec<&Patch> = group.iter().map(|&i| &patches[i]).collect();
         let mut hooks = Hooks::none();
-        let mut points: Vec<_> = mine.iter().filter(|p| !p.values.is_empty()).map(|p| p.node.seen(model)).collect();
-        points.sort_unstable();
-        points.dedup();
+        let changed = mine.iter().filter(|p| !p.values.is_empty());
+        let points: BTreeSet<HookPoint> = changed.map(|p| p.node.seen(model)).collect();
         for point in points {
             let (spec, mine) = (HookSpec::all(point), &mine);
             hooks.replace(&spec, model.layers.len(), move |site, value| replaced(model, site, value, mine))?;

@@ -12,9 +12,6 @@ use crate::latent::LatentSource;
 use crate::model::{Decoder, HookPoint, PointKind};
 
 /// Of each row and position the gradient at every receiver's input, `[receivers, D]`; a receiver that is not read there has 0.
-///
-/// # Errors
-/// As [`slopes`].
 pub fn pulls(
     model: &Decoder,
     source: &dyn LatentSource,

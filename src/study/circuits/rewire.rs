@@ -34,9 +34,6 @@ pub struct RewiredRun<'a> {
 }
 
 /// What every sender of some rows puts out: `[senders, D]` a position.
-///
-/// # Errors
-/// As the model's.
 pub fn outputs(study: &Study, weights: &Weights, rows: &[Sequence]) -> Result<Vec<Vec<Array2<f32>>>> {
     let graph = weights.graph;
     let mut points = vec![HookPoint::new(PointKind::Embed)];
@@ -68,9 +65,6 @@ fn at_position(weights: &Weights, held: &RowCapture, position: usize) -> Result<
 }
 
 /// The lead at the end of each run, in one batch.
-///
-/// # Errors
-/// As the model's.
 pub fn leads(study: &Study, weights: &Weights, runs: &[RewiredRun]) -> Result<Vec<f64>> {
     let wires = &Wires { weights, runs, own: RefCell::default() };
     let layers = weights.graph.layers;

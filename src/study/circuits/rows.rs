@@ -104,9 +104,6 @@ impl SolutionForms {
 }
 
 /// The held-out solutions that have a tagged span, the first `limit` of them, in the order of the problems.
-///
-/// # Errors
-/// As [`Study::staged`].
 pub fn written(study: &Study, limit: usize) -> Result<Vec<SolutionForms>> {
     let (staged, tagged) = (study.staged()?, study.tagged()?);
     let corpus = &study.corpus;

@@ -103,15 +103,10 @@ pub(crate) fn in_batches<R: Send>(
     let longest = sequences.iter().map(|s| s.ids.len()).max().unwrap_or(1);
     let rows = rows_held(model.config(), longest).clamp(1, ROWS);
     let batches: Vec<&[Sequence]> = sequences.chunks(rows).collect();
-    let parts = parallel::cut(&batches, threads);
-    let done = parallel::run(&parts, |part| {
-        let mut out = vec![];
-        for batch in part {
-            // A batch of a large model takes minutes.
-            progress::go_on()?;
-            out.extend(work(batch)?);
-        }
-        Ok(out)
+    let done = parallel::each(&batches, threads, |batch| {
+        // A batch of a large model takes minutes.
+        progress::go_on()?;
+        work(batch)
     })?;
     Ok(done.into_iter().flatten().collect())
 }

@@ -10,13 +10,13 @@ pub mod logits;
 
 use std::ops::Range;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 pub(crate) use events::classes;
 pub use events::{Place, places};
 pub use logits::Reading;
 
-use super::{DoesNotApply, Study, TaggedSolution};
+use super::{Study, TaggedSolution};
 use crate::latent::{Sequence, SwitchIds};
 use crate::method::curriculum::{At, staged};
 use crate::text::clauses::clause_starts;
@@ -69,13 +69,8 @@ pub(crate) fn stage(study: &Study, tagged: &[TaggedSolution]) -> Result<StagedSo
         solutions.push(lay_out(&row, prompt, spans, &clause_starts(sample, snapped), ids));
         sequences.push(Sequence::new(problem, row, prompt, Some(ids.latent))?);
     }
-    ensure!(
-        solutions.iter().any(|s| !s.boundaries.is_empty()),
-        DoesNotApply::because(format!(
-            "{}: no boundary in this data: no held-out solution has a tagged span",
-            study.name
-        ))
-    );
+    let any = solutions.iter().any(|s| !s.boundaries.is_empty());
+    study.needs(any, || "no boundary in this data: no held-out solution has a tagged span".into())?;
     let named_clauses = tagged.iter().any(|(sample, _)| sample.names_clauses(snapped));
     Ok(StagedSolutions { sequences, solutions, named_clauses })
 }
