@@ -424,7 +424,7 @@ mod tests {
     fn one_sided_noise_only_raises() {
         let probabilities = [0.4, 0.3, 0.2, 0.1];
         let logits = log_probs(probabilities);
-        let device = crate::machine::Machine::default().device.autodiff();
+        let device = burn::tensor::Device::default().autodiff();
         let key = |position| Key { problem: 2, rollout: 0, position };
         let (mut lowered, mut rare) = ([0, 0], 0);
         for position in 0..300 {
