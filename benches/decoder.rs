@@ -170,7 +170,7 @@ fn as_train_does(c: &mut Criterion, size: &Size, what: &str, threads: usize, pre
     let trainer = || Trainer::new(prepare(size.model(&Device::flex().autodiff())), &Optimizer::default());
     let mut trainer = LazyCell::new(trainer);
     let rows: Vec<Row> =
-        size.ids().into_iter().map(|ids| Row { ids, prompt: 1, teacher: None, slots: vec![] }).collect();
+        size.ids().into_iter().map(|ids| Row { ids, prompt: 1, teacher: None, slots: vec![], noise: None }).collect();
     let step = Sft {
         name: "bench",
         steps: 1,

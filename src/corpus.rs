@@ -379,6 +379,8 @@ pub struct Row {
     pub teacher: Option<Box<Row>>,
     /// What each latent, or each of as many equal groups of them, stands for, in order, where a method learns that; else empty.
     pub slots: Vec<Slot>,
+    /// Names the noise on what its latents are fed, where a method that knows their inputs adds some.
+    pub noise: Option<u64>,
 }
 
 /// Tokens that one latent, or one group of them, stands for.
@@ -392,7 +394,7 @@ pub struct Slot {
 impl Row {
     pub fn new(prompt: &[u32], response: &[u32], end: u32) -> Self {
         let ids = prompt.iter().chain(response).copied().chain([end]).collect();
-        Self { ids, prompt: prompt.len(), teacher: None, slots: vec![] }
+        Self { ids, prompt: prompt.len(), teacher: None, slots: vec![], noise: None }
     }
 
     /// The visible chain of thought as it is.

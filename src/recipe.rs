@@ -15,10 +15,12 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-pub use baselines::{Coconut, Codi, Colar, Hrpo, Icot, Pause, Reset, Short, SimCot, SoftThinking, SwiReasoning};
+pub use baselines::{
+    Coconut, Codi, Colar, Hrpo, Icot, LatentGrpo, LatentSft, Pause, Reset, Short, SimCot, SoftThinking, SwiReasoning,
+};
 pub(crate) use check::MOST_ROWS;
 pub use evaluation::{CheckpointEvery, Evaluation};
-pub use grpo::{Anchor, Grpo, ReplayMode};
+pub use grpo::{Anchor, Grpo, Invalid, ReplayMode};
 pub use optimizer::Optimizer;
 pub(crate) use ranges::Range;
 use ranges::Range::{Count, Each, Positive, Typed};
@@ -112,6 +114,10 @@ pub struct Recipe {
     pub soft_thinking: SoftThinking,
     #[serde(default)]
     pub hrpo: Hrpo,
+    #[serde(default)]
+    pub latent_sft: LatentSft,
+    #[serde(default)]
+    pub latent_grpo: LatentGrpo,
     #[serde(default)]
     pub evaluation: Evaluation,
     #[serde(default)]

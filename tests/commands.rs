@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use tokenizers::AddedToken;
 
 /// Every phase of every preset in a few steps.
-const SHORT: [&str; 24] = [
+const SHORT: [&str; 26] = [
     "data.rows=48",
     "base.steps=2",
     "annotate.batch_tokens=256",
@@ -36,6 +36,8 @@ const SHORT: [&str; 24] = [
     "codi.epochs=0",
     "colar.steps=2",
     "colar.epochs=0",
+    "latent_sft.chain_steps=1",
+    "latent_sft.steps=1",
     "boundary.epochs=0",
     "evaluation.problems=4",
     "evaluation.max_new_tokens=16",

@@ -213,6 +213,7 @@ fn losses_and_gradients(world: World) -> BTreeMap<String, Vec<f32>> {
         ids: serde_json::from_value(row["ids"].clone()).expect("ids"),
         prompt: row["prompt"].as_u64().expect("a length") as usize,
         teacher: None,
+        noise: None,
         slots: vec![],
     };
     let rows: Vec<Row> = rows["b"].as_array().expect("rows").iter().map(row).collect();

@@ -15,7 +15,7 @@ use switchyard::model::checkpoint::ModelFiles;
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::lora::LoraSettings;
 use switchyard::model::{Decoder, Hooks};
-use switchyard::parity::{GRPO_MODES, GrpoValues, grpo_step, sft_step, soft_step};
+use switchyard::parity::{GRPO_MODES, GrpoValues, grpo_step, latent_grpo_step, sft_step, soft_step};
 use switchyard::recipe::{Compute, Grpo, Optimizer, ReplayMode};
 use switchyard::train::grpo::{cosine, gradients};
 use switchyard::train::rollouts::{Behaviour, Rollout};
@@ -43,7 +43,7 @@ struct Fact {
 fn known_rows() -> Vec<Row> {
     let text = std::fs::read_to_string(fixture("latent/rows.json")).expect("rows");
     let sets: BTreeMap<String, Vec<Fact>> = serde_json::from_str(&text).expect("rows");
-    sets["b"].iter().map(|r| Row { ids: r.ids.clone(), prompt: r.prompt, teacher: None, slots: vec![] }).collect()
+    sets["b"].iter().map(|r| Row { ids: r.ids.clone(), prompt: r.prompt, teacher: None, slots: vec![], noise: None }).collect()
 }
 
 fn sft_settings(threads: usize) -> Sft<'static> {
@@ -226,6 +226,14 @@ fn the_grpo_loss_is_pytorchs() {
 fn the_soft_grpo_loss_is_pytorchs() {
     for threads in [1, 2] {
         assert_all(soft_step(&fixtures(), threads));
+    }
+}
+
+/// The same with one-sided noise, rollouts that are masked, and one first latent in each group.
+#[test]
+fn the_latent_grpo_loss_is_pytorchs() {
+    for threads in [1, 2] {
+        assert_all(latent_grpo_step(&fixtures(), threads));
     }
 }
 

@@ -69,7 +69,7 @@ fn rows(ids: SwitchIds) -> Vec<Row> {
         let words = |n: u32| (0..n).map(move |i| (i * 7 + r * 3) % WORDS as u32);
         let block = [ids.swi, ids.latent, ids.latent, ids.swi_end];
         let ids: Vec<u32> = words(4).chain(block).chain(words(5 + r)).collect();
-        Row { ids, prompt: 3, teacher: None, slots: vec![] }
+        Row { ids, prompt: 3, teacher: None, slots: vec![], noise: None }
     };
     (0..4).map(row).collect()
 }

@@ -11,7 +11,7 @@ use super::common::run_files::assert_same;
 use crate::common::programs::text_of;
 
 /// Every phase of every method that leaves a checkpoint.
-const PHASES: [&str; 23] = [
+const PHASES: [&str; 25] = [
     "base",
     "text_cot_grpo",
     "boundary",
@@ -34,6 +34,8 @@ const PHASES: [&str; 23] = [
     "soft_grpo",
     "hrpo_start",
     "hrpo",
+    "latent_sft",
+    "latent_grpo",
     "fixed_embedding",
 ];
 /// Those without training.
@@ -180,7 +182,7 @@ fn smoke_leaves_every_artefact() {
         assert!(out.join(file).exists(), "{file} is missing");
     }
     // The invariant of GRPO's first inner epoch, as logged by the run itself.
-    for phase in ["grpo", "soft_grpo", "hrpo"] {
+    for phase in ["grpo", "soft_grpo", "hrpo", "latent_grpo"] {
         let rows = switchyard::store::read_flat(&out.join(phase).join("metrics.parquet")).expect("rows");
         let drift = rows.iter().filter_map(|r| r.get("drift")?.as_f64()).fold(0.0, f64::max);
         println!("{phase}: rollout against replay over {} steps: max |Δ log-prob| {drift:.2e}", rows.len());

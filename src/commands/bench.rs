@@ -253,7 +253,7 @@ impl Bench {
     fn training(&self, machine: &Machine, rows: usize) -> Result<String> {
         let (mut trainer, dtype) = self.trainer(machine)?;
         let config = trainer.model.config().clone();
-        let row = |ids| Row { ids, prompt: 1, teacher: None, slots: vec![] };
+        let row = |ids| Row { ids, prompt: 1, teacher: None, slots: vec![], noise: None };
         let batch: Vec<Row> = tokens(&config, rows, self.prompt).into_iter().map(row).collect();
         let step = Sft {
             name: "bench",

@@ -33,7 +33,7 @@ pub struct InBlock<'a> {
     pub reference: f64,
     /// What the row would draw at the last of them; of a rule that goes by mixtures, what weighs most in the next one.
     pub drawn: u32,
-    /// Whether `</swi>` is what the row would draw there.
+    /// Whether `</swi>` is what the row would draw there, or what weighs most in the next mixture of a rule that goes by mixtures.
     pub exit_drawn: bool,
     pub k_min: usize,
     pub k_cap: usize,
@@ -133,7 +133,8 @@ pub enum Blocks {
     AfterPrompt { steps: usize },
     /// One of exactly `steps` latents after the prompt, without `<swi>` and `</swi>` around it (pause tokens).
     Pause { steps: usize },
-    /// One directly after the prompt, and no other: the model leaves it with `</swi>`, at `limit` latents it must (CoLaR).
+    /// One directly after the prompt, and no other: the model leaves it with `</swi>`, at `limit` latents it must (CoLaR). Where latents
+    /// are mixtures, with the `</swi>` that weighs most in the next one (Latent-SFT).
     Thinking { limit: usize },
     /// By the entropy of the next token, in both directions.
     #[serde(rename = "swireasoning")]
@@ -200,7 +201,7 @@ impl Controller for Blocks {
     }
 
     fn by_mixture(&self) -> bool {
-        self.rule().is_some_and(Controller::by_mixture)
+        matches!(self, Blocks::Thinking { .. }) || self.rule().is_some_and(Controller::by_mixture)
     }
 
     fn temperature(&self) -> f64 {

@@ -6,7 +6,7 @@
 //! temperature of the rollouts.
 //!
 //! [`Density`] says what `p` is and how the tokens' densities are put together: the equation of the paper, or its public code, whose
-//! scale is that of one token and not of `top_k`.
+//! scale is that of one token and not of `top_k`; or Latent-GRPO's, whose noise only raises (Deng et al. 2026, arXiv:2604.27998).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +17,7 @@ use rand::Rng;
 use serde::{Deserialize, Serialize};
 
 use super::sampling::{self, Key};
-use super::source::LatentSource;
+use super::source::{LatentSource, largest};
 use super::trace::{PositionRole, Trace};
 use crate::model::{Decoder, Span, Step};
 use crate::ops::{self, wide::log_softmax};
@@ -32,6 +32,27 @@ pub enum Density {
     Mean,
     /// The equation: `p` is the full softmax, noise is free, the sum over the tokens.
     Sum,
+    /// Latent-GRPO: `p` is the full softmax at temperature 1; noise is clamped as in `mean` and raised by 1.5, so that none is below 0 and
+    /// the density grows with every `log p` of the mixture; the mean over the tokens. They are the `top_k` that are largest with their noise,
+    /// of the `top_k` most probable and of those that have `top_p` together.
+    OneSided,
+}
+
+impl Density {
+    /// Of the log-probabilities, where rollouts have this one.
+    fn temperature(self, of_rollouts: f64) -> f64 {
+        if self == Density::OneSided { 1.0 } else { of_rollouts }
+    }
+
+    /// A Gumbel variable as it is added to log-probabilities.
+    fn noise(self, gumbel: f64) -> f64 {
+        let clamped = gumbel.clamp(CLAMP[0], CLAMP[1]);
+        match self {
+            Density::Sum => gumbel,
+            Density::Mean => clamped,
+            Density::OneSided => clamped - CLAMP[0],
+        }
+    }
 }
 
 /// Added to the probabilities of a mixture's tokens.
@@ -73,32 +94,38 @@ pub(crate) struct Noise {
     /// τ.
     pub gumbel: f64,
     pub density: Density,
+    /// A token that noise does not overrule: where it is the most probable one, it weighs most.
+    pub end: Option<u32>,
 }
 
 impl Noise {
     /// The mixture at a place, and its log-density.
     pub fn draw(&self, logits: &[f32], seed: u64, key: Key) -> (Mixture, f64) {
-        let log_probs = sampling::log_softmax(logits, self.temperature, &[]);
-        let order = self.order(&log_probs);
-        let base: Vec<f64> = match self.density {
-            Density::Sum => order.iter().map(|&token| log_probs[token]).collect(),
+        let log_probs = sampling::log_softmax(logits, self.density.temperature(self.temperature), &[]);
+        let mut order = self.order(&log_probs);
+        let mut base: Vec<f64> = match self.density {
+            Density::Sum | Density::OneSided => order.iter().map(|&token| log_probs[token]).collect(),
             Density::Mean => {
                 let total: f64 = order.iter().map(|&token| log_probs[token].exp()).sum();
                 order.iter().map(|&token| (log_probs[token].exp() / total + LEAST).ln()).collect()
             }
         };
         let mut rng = key.rng(seed ^ NOISE);
-        let clamped = |noise: f64| match self.density {
-            Density::Sum => noise,
-            Density::Mean => noise.clamp(CLAMP[0], CLAMP[1]),
-        };
-        let noise: Vec<f64> = order.iter().map(|_| clamped(gumbel(rng.random()))).collect();
+        let mut noise: Vec<f64> = order.iter().map(|_| self.density.noise(gumbel(rng.random()))).collect();
+        if self.density == Density::OneSided {
+            let mut best: Vec<usize> = (0..order.len()).collect();
+            best.sort_by(|&a, &b| (base[b] + noise[b]).total_cmp(&(base[a] + noise[a])));
+            best.truncate(self.top_k);
+            let of = |values: &[f64]| best.iter().map(|&i| values[i]).collect();
+            (order, base, noise) = (best.iter().map(|&i| order[i]).collect(), of(&base), of(&noise));
+        }
         let perturbed: Vec<f64> = base.iter().zip(&noise).map(|(base, noise)| base + noise).collect();
         let scaled: Vec<f32> = perturbed.iter().map(|g| (g / self.gumbel) as f32).collect();
         let weights = sampling::log_softmax(&scaled, 1.0, &[]).iter().map(|p| p.exp() as f32).collect();
         let counted = |(base, noise): (&f64, &f64)| (*base > COUNTS).then(|| log_density(*noise));
         let density = match self.density {
             Density::Sum => noise.iter().copied().map(log_density).sum(),
+            Density::OneSided => noise.iter().copied().map(log_density).sum::<f64>() / noise.len() as f64,
             Density::Mean => {
                 let counted: Vec<f64> = base.iter().zip(&noise).filter_map(counted).collect();
                 counted.iter().sum::<f64>() / counted.len().max(1) as f64
@@ -109,12 +136,13 @@ impl Noise {
         (Mixture { tokens, perturbed, weights, density: self.density }, density)
     }
 
-    /// The tokens of a mixture, the most probable first.
+    /// The tokens of a mixture, or those that it is drawn from, the most probable first.
     fn order(&self, log_probs: &[f64]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..log_probs.len()).collect();
         // Of equal ones the first: the same tokens on every machine. The rest of the vocabulary is not sorted.
         let by_probability = |a: &usize, b: &usize| log_probs[*b].total_cmp(&log_probs[*a]).then(a.cmp(b));
-        if self.top_k < order.len() {
+        let drawn_from = self.density == Density::OneSided;
+        if self.top_k < order.len() && !drawn_from {
             order.select_nth_unstable_by(self.top_k, by_probability);
             order.truncate(self.top_k);
         }
@@ -126,7 +154,7 @@ impl Noise {
             kept
         });
         let kept = kept.count();
-        order.truncate(kept);
+        order.truncate(if drawn_from { kept.max(self.top_k) } else { kept });
         order
     }
 }
@@ -175,6 +203,11 @@ impl GumbelMixture {
     }
 }
 
+/// Gumbel noise between the clamps.
+pub(crate) fn clamped(scale: f64, rng: &mut impl Rng) -> f64 {
+    (scale * gumbel(rng.random())).clamp(CLAMP[0], CLAMP[1])
+}
+
 /// `−log(−log u)`, finite also at the ends of [0, 1).
 fn gumbel(u: f64) -> f64 {
     -(-u.clamp(1e-300, 1.0 - 1e-16).ln()).ln()
@@ -206,6 +239,9 @@ impl LatentSource for GumbelMixture {
     }
 
     fn top(&self, logits: &[f32], at: Key) -> Option<u32> {
+        if self.noise.end.is_some_and(|end| largest(logits) == end) {
+            return self.noise.end;
+        }
         let (drawn, _) = self.noise.draw(logits, self.seed, at);
         let heaviest = drawn.tokens.iter().zip(&drawn.perturbed).max_by(|a, b| a.1.total_cmp(b.1));
         heaviest.map(|(&token, _)| token)
@@ -274,10 +310,16 @@ fn mixed(mixtures: &[Option<&Mixture>], model: &Decoder) -> Result<Tensor<3>> {
     Ok(ops::matmul(Tensor::from_data(weights, (&rows.device(), rows.dtype())), rows))
 }
 
-/// Log-densities of drawn mixtures under a model, in its graph: hidden states after the final norm `[n, D]`, already divided by the
-/// temperature → `[n]`.
-pub(super) fn log_densities(model: &Decoder, hidden: Tensor<2>, mixtures: &[&Mixture]) -> Result<Tensor<1>> {
-    let logits = model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim::<2>(0);
+/// Log-densities of mixtures that were drawn at this temperature under a model, in its graph: hidden states after the final norm
+/// `[n, D]` → `[n]`.
+pub(super) fn log_densities(
+    model: &Decoder,
+    hidden: Tensor<2>,
+    temperature: f64,
+    mixtures: &[&Mixture],
+) -> Result<Tensor<1>> {
+    let temperature = mixtures.first().map_or(temperature, |mixture| mixture.density.temperature(temperature));
+    let logits = model.unembed(hidden.div_scalar(temperature).unsqueeze_dim(0)).squeeze_dim::<2>(0);
     densities(log_softmax(logits), mixtures)
 }
 
@@ -304,6 +346,9 @@ pub(crate) fn densities(log_probs: Tensor<2>, mixtures: &[&Mixture]) -> Result<T
     if density == Density::Sum {
         return Ok(summed(of(perturbed - log_p) * there));
     }
+    if density == Density::OneSided {
+        return Ok(summed(of(perturbed - log_p) * there.clone()) / summed(there));
+    }
     let p = log_p.exp() * there.clone();
     let base = (p.clone() / p.sum_dim(1) + LEAST).log();
     let counted = base.clone().detach().greater_elem(COUNTS).float() * there;
@@ -318,7 +363,7 @@ mod tests {
     use super::*;
 
     fn noise(top_k: usize, gumbel: f64, density: Density) -> Noise {
-        Noise { top_k, top_p: 1.0, temperature: 1.0, gumbel, density }
+        Noise { top_k, top_p: 1.0, temperature: 1.0, gumbel, density, end: None }
     }
 
     fn log_probs(probabilities: [f64; 4]) -> Vec<f32> {

@@ -158,16 +158,16 @@ impl<'m> Replay<'m> {
     /// Log-densities of drawn mixtures, `[n]`.
     fn densities(&self, wave: &Wave, places: &[Place]) -> Result<Tensor<1>> {
         let mixtures: Vec<&Mixture> = places.iter().filter_map(|place| self.drawn(place)).collect();
-        gumbel::log_densities(self.decoding.model, self.states(wave, places), &mixtures)
+        let temperature = self.decoding.settings.sampling.scale();
+        gumbel::log_densities(self.decoding.model, self.states(wave, places), temperature, &mixtures)
     }
 
-    /// The states that decide at these places, divided by the temperature: `[n, D]`. The head is linear.
+    /// The states that decide at these places: `[n, D]`.
     fn states(&self, wave: &Wave, places: &[Place]) -> Tensor<2> {
         let [b, w, d] = wave.hidden.dims();
         let rows: Vec<i64> = places.iter().map(|p| p.flat as i64).collect();
         let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [places.len()]), &wave.hidden.device());
-        let hidden = wave.hidden.clone().reshape([b * w, d]).select(0, rows);
-        hidden.div_scalar(self.decoding.settings.sampling.scale())
+        wave.hidden.clone().reshape([b * w, d]).select(0, rows)
     }
 
     /// How many latents of its block had been fed at this latent position (it included).
@@ -190,7 +190,9 @@ impl<'m> Replay<'m> {
             banned,
             unrestricted: places.iter().map(|p| p.full_softmax).collect(),
         };
-        Ok(self.decoding.model.token_losses(self.states(wave, places), targets)?.0.neg())
+        // Of the states, not of the logits: the head is linear.
+        let states = self.states(wave, places).div_scalar(self.decoding.settings.sampling.scale());
+        Ok(self.decoding.model.token_losses(states, targets)?.0.neg())
     }
 }
 

@@ -192,7 +192,7 @@ impl DecodingRow {
         let marker = decoding.switch.map(|ids| ids.swi);
         let may_open = self.switching != Switching::Suppressed;
         let begins = may_open && !after_block && self.visible + self.blocks == 0;
-        let top = self.top(seen, decoding).filter(|_| begins);
+        let top = begins.then(|| self.top(seen, decoding)).flatten();
         let imposed = self.imposed.take();
         let taken = taken.or(imposed).or(top.filter(|&top| decoding.controller.ends_thinking(top)));
         let reader =
@@ -298,12 +298,13 @@ impl DecodingRow {
         }
         self.entropies.push(Self::judged(seen, decoding, &masked, entropy));
         let top = self.top(seen, decoding);
+        let next = top.unwrap_or(drawn);
         let at = InBlock {
             step: self.entropies.len(),
             entropies: &self.entropies,
             reference: self.reference.unwrap_or(entropy),
-            drawn: top.unwrap_or(drawn),
-            exit_drawn: drawn == ids.swi_end,
+            drawn: next,
+            exit_drawn: next == ids.swi_end,
             k_min: settings.k_min,
             k_cap: settings.k_cap,
         };

@@ -65,6 +65,12 @@ fn whole() -> f64 {
     1.0
 }
 
+/// The first of the most probable tokens.
+pub(super) fn largest(logits: &[f32]) -> u32 {
+    let likelier = |best: usize, (token, x): (usize, &f32)| if *x > logits[best] { token } else { best };
+    logits.iter().enumerate().fold(0, likelier) as u32
+}
+
 impl Source {
     /// # Errors
     /// A value out of range, by name.
@@ -109,8 +115,7 @@ impl LatentSource for Source {
     }
 
     fn top(&self, logits: &[f32], _at: Key) -> Option<u32> {
-        let likelier = |best: usize, (token, x): (usize, &f32)| if *x > logits[best] { token } else { best };
-        matches!(self, Source::VocabularyMixture { .. }).then(|| logits.iter().enumerate().fold(0, likelier) as u32)
+        matches!(self, Source::VocabularyMixture { .. }).then(|| largest(logits))
     }
 
     fn mixing(&self) -> Option<&dyn Mixing> {

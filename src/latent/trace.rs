@@ -119,6 +119,18 @@ impl Trace {
         self.end == End::Budget
     }
 
+    /// Whether the model ended its text and every block of it: neither ran into a limit.
+    pub fn ends_by_itself(&self) -> bool {
+        self.end == End::Stop && self.positions.iter().all(|p| p.kind != PositionRole::SwiEndForced)
+    }
+
+    /// Mean log-probability of what was sampled; of nothing 0.
+    pub fn mean_logprob(&self) -> f64 {
+        let sampled = self.positions.iter().filter(|position| position.is_sampled());
+        let logprobs: Vec<f64> = sampled.filter_map(|position| position.logprob).collect();
+        logprobs.iter().sum::<f64>() / logprobs.len().max(1) as f64
+    }
+
     /// Positions of prompt and response.
     pub fn length(&self) -> usize {
         self.prompt.len() + self.positions.len()

@@ -96,15 +96,21 @@ fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<
 }
 
 /// Tokens of the chain of thought: what stands before the final answer.
-fn chain(sample: &Sample) -> Result<usize> {
+pub(super) fn chain(sample: &Sample) -> Result<usize> {
     let answer = sample.answer.as_ref().with_context(|| {
-        format!("problem {}: no final answer is marked in its solution, so CoLaR cannot be trained", sample.id)
+        format!("problem {}: no final answer is marked in its solution, so its chain cannot be compressed", sample.id)
     })?;
     Ok(answer.start)
 }
 
 /// `<swi>`, a latent for each `factor` tokens of the chain, `</swi>`, answer; learnt from `</swi>` on.
-fn row_at(corpus: &Corpus, sample: &Sample, chain: usize, (factor, short): (usize, Short), rng: &mut impl Rng) -> Row {
+pub(super) fn row_at(
+    corpus: &Corpus,
+    sample: &Sample,
+    chain: usize,
+    (factor, short): (usize, Short),
+    rng: &mut impl Rng,
+) -> Row {
     let first = if short == Short::First { chain % factor } else { 0 };
     let (first, rest) = sample.response[..chain].split_at(first);
     let groups = std::iter::once(first).filter(|group| !group.is_empty()).chain(rest.chunks(factor));

@@ -63,6 +63,8 @@ methods! {
     soft_thinking::SoftThinking,
     soft_grpo::SoftGrpo,
     hrpo::Hrpo,
+    latent_sft::LatentSft,
+    latent_grpo::LatentGrpo,
     fixed_embedding::FixedEmbedding,
 }
 

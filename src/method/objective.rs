@@ -93,6 +93,12 @@ pub fn response_loss(
     Ok(LossSums { loss: learnt.losses.sum(), tokens: learnt.targets.len(), correct: learnt.correct })
 }
 
+/// These rows as a rectangle, filled up with token 0 on the right.
+pub(super) fn padded(ids: &[Vec<u32>]) -> Vec<Vec<u32>> {
+    let width = ids.iter().map(Vec::len).max().unwrap_or(0);
+    ids.iter().map(|ids| ids.iter().copied().chain(std::iter::repeat(0)).take(width).collect()).collect()
+}
+
 /// A token to be learnt: `(row, position that predicts, token)`.
 pub(super) type Target = (usize, usize, u32);
 

@@ -13,7 +13,7 @@ const NEVER: [&str; 4] = ["name", "methods", "checkpoint", "latent.keep_steps"];
 
 /// Supervised phases with the phase that each starts from and what it reads of the recipe besides. A test changes every other
 /// setting and looks for a difference in what the phase declares.
-const SUPERVISED: [(&str, Option<&str>, &[&str]); 15] = [
+const SUPERVISED: [(&str, Option<&str>, &[&str]); 16] = [
     ("base", None, &["base"]),
     ("boundary", Some("annotate"), &["boundary"]),
     ("sft", Some("boundary"), &["latent"]),
@@ -29,6 +29,7 @@ const SUPERVISED: [(&str, Option<&str>, &[&str]); 15] = [
     ("codi", Some("base"), &["codi"]),
     ("codi_fixed", Some("base"), &["codi"]),
     ("colar", Some("base"), &["colar"]),
+    ("latent_sft", Some("base"), &["latent_sft"]),
 ];
 
 /// What a phase depends on.
@@ -60,6 +61,9 @@ impl Phase {
                 Reads { parent: Some(from), own: known, measured_apart: false }
             }
             Work::Grpo { from, .. } if self.name == "hrpo" => of(Some(from), &["grpo", "hrpo", "evaluation"], false),
+            Work::Grpo { from, .. } if self.name == "latent_grpo" => {
+                of(Some(from), &["grpo", "latent_grpo", "evaluation"], false)
+            }
             Work::Grpo { from, .. } => {
                 of(Some(from), &["grpo", "soft_thinking.gumbel", "soft_thinking.density", "evaluation"], false)
             }

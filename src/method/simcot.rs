@@ -20,7 +20,7 @@ use burn::tensor::{Int, Tensor, TensorData};
 use super::Method;
 use super::coconut::{curriculum, step_ends};
 use super::codi::{counts, like};
-use super::objective::{Learnt, LossSums, Objective, response_losses};
+use super::objective::{Learnt, LossSums, Objective, padded, response_losses};
 use super::phase::{Context, Phase, SupervisedPhase, Work};
 use crate::corpus::{Corpus, Row, Slot};
 use crate::latent::{Gradient, LatentSource, Source};
@@ -124,9 +124,8 @@ fn spelled(model: &Decoder, rows: &[Row], learnt: &Learnt, latent: u32) -> Resul
     let (n, d) = (said.len(), model.config().hidden_size);
     let c = before.len() / n;
     ensure!(c * n == before.len(), "{} latents for {n} thoughts: each has as many", before.len());
-    let width = said.iter().map(Vec::len).max().unwrap_or(0);
-    let padded: Vec<Vec<u32>> =
-        said.iter().map(|ids| ids.iter().copied().chain(std::iter::repeat(0)).take(width).collect()).collect();
+    let padded = padded(&said);
+    let width = padded[0].len();
     let states = learnt.all.hidden_at(&before)?.reshape([n, c, d]);
     let input = Tensor::cat(vec![states, model.embed(&padded)?], 1);
     let lengths: Vec<usize> = said.iter().map(|ids| c + ids.len()).collect();

@@ -9,8 +9,6 @@
 //! clamp cut always has a gradient, where theirs has one as its rounding falls; temperature, top-k, top-p, group and rate are the
 //! recipe's ([`Grpo`]; theirs: temperature 1, top-k 5, top-p .95, τ .1, groups of 8, 1e-6, β 1e-3); the answer is drawn from the full
 //! softmax; measured without noise, as Soft-Thinking (theirs: with noise at τ .5, 32 samples).
-//! Of Latent-SFT (mixtures as targets of supervised training) and Latent-GRPO (one-sided noise with margins) nothing is here beyond
-//! this source, its density and its gradient.
 
 use super::Method;
 use super::phase::{Phase, Work};

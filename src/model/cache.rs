@@ -221,6 +221,16 @@ impl KvCache {
         )
     }
 
+    /// [`Self::keep`], of each row only the positions that it `sees`: the others are holes.
+    #[must_use]
+    pub(crate) fn keep_seeing(&self, rows: &[usize], sees: impl Fn(usize, usize) -> bool) -> Self {
+        let mut kept = self.keep(rows);
+        for (row, slots) in kept.slots.iter_mut().enumerate() {
+            slots.iter_mut().for_each(|slot| *slot = slot.filter(|&position| sees(row, position)));
+        }
+        kept
+    }
+
     /// The rows of several caches of one model as one batch; shorter ones get holes at the end.
     #[must_use]
     pub fn join(parts: &[&Self]) -> Self {

@@ -282,6 +282,11 @@ impl Decoder {
         if scale == 1.0 { mixture } else { mixture.mul_scalar(scale) }
     }
 
+    /// The embedding table as a head, without a gradient of its own: `[B, L, D]` → `[B, L, V]`.
+    pub(crate) fn onto_embeddings(&self, x: Tensor<3>) -> Tensor<3> {
+        self.embed_tokens.clone().no_grad().as_head(x)
+    }
+
     /// Token ids `[N]` that are on the device, all in the table → what the first block reads of them, `[N, D]`.
     pub(crate) fn embed_on_device(&self, ids: Tensor<1, Int>) -> Result<Tensor<2>> {
         let rows = self.embed_tokens.embedding_on_device(ids)?;

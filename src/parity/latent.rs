@@ -31,7 +31,10 @@ pub(super) fn rows_of(fixtures: &Fixtures, set: &str) -> Result<Vec<Row>> {
     let mut sets: BTreeMap<String, Vec<KnownRow>> =
         serde_json::from_str(&text).with_context(|| path.display().to_string())?;
     let known = sets.remove(set).with_context(|| format!("{}: no set `{set}`", path.display()))?;
-    Ok(known.into_iter().map(|r| Row { ids: r.ids, prompt: r.prompt, teacher: None, slots: vec![] }).collect())
+    Ok(known
+        .into_iter()
+        .map(|r| Row { ids: r.ids, prompt: r.prompt, teacher: None, slots: vec![], noise: None })
+        .collect())
 }
 
 /// Logits, loss and gradients of known rows with latents.

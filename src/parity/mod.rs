@@ -12,7 +12,7 @@ mod steps;
 pub use gradients::gradients;
 pub use hooks::{compare_hooks, hooks};
 pub use latent::known_rows;
-pub use steps::{GRPO_MODES, GrpoValues, HYBRID, gated, grpo_step, hrpo_step, sft_step, soft_step};
+pub use steps::{GRPO_MODES, GrpoValues, HYBRID, gated, grpo_step, hrpo_step, latent_grpo_step, sft_step, soft_step};
 
 use std::path::{Path, PathBuf};
 
@@ -112,6 +112,7 @@ impl Fixtures {
             out.extend(grpo_step(self, mode, 1)?);
         }
         out.extend(soft_step(self, 1)?);
+        out.extend(latent_grpo_step(self, 1)?);
         out.extend(hrpo_step(self, 1)?);
         Ok(out)
     }

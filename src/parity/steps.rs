@@ -20,8 +20,8 @@ use crate::method::{CrossEntropy, LrSchedule};
 use crate::model::Decoder;
 use crate::model::gradients::gradients_by_name;
 use crate::model::heads::HeadSizes;
-use crate::recipe::{Anchor, Compute, Facts, Grpo, Optimizer, ReplayMode};
-use crate::train::advantages::advantages;
+use crate::recipe::{Anchor, Compute, Facts, Grpo, Invalid, Optimizer, ReplayMode};
+use crate::train::advantages::of_rollouts;
 use crate::train::grpo::{anchor_to, gradients};
 use crate::train::rollouts::{Behaviour, Rollout};
 use crate::train::sft::{self, Sft};
@@ -81,6 +81,9 @@ pub const GRPO_MODES: [(&str, ReplayMode); 3] =
 #[derive(Deserialize)]
 pub struct GrpoValues {
     pub rewards: Vec<Vec<f64>>,
+    /// Who ran into no limit, in `latent_grpo.json`: the others are masked.
+    #[serde(default)]
+    valid: Vec<Vec<bool>>,
     pub rollouts: Vec<GrpoRollout>,
     pub n_tok: usize,
     pub loss: f64,
@@ -107,6 +110,13 @@ pub struct GrpoRollout {
     /// The log-probabilities of plain text there.
     #[serde(default)]
     anchor: Vec<f64>,
+    /// Whether its first decision is learnt.
+    #[serde(default = "yes")]
+    first: bool,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl GrpoValues {
@@ -147,7 +157,7 @@ impl GrpoRollout {
         positions.iter_mut().zip(&self.states).for_each(|(position, state)| position.mixed = mixed(state));
         let trace = Trace { problem: self.group, rollout: 0, prompt: self.prompt.clone(), positions, end: End::Stop };
         let terms = Grpo::default().reward.of(Facts::of(&trace, true));
-        Rollout { anchor: self.old.clone(), trace, terms, correct: true, advantage: self.advantage }
+        Rollout { anchor: self.old.clone(), trace, terms, correct: true, advantage: self.advantage, first: self.first }
     }
 }
 
@@ -163,6 +173,14 @@ pub fn soft_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Comparison>>
     let reasoning = Reasoning { blocks: Blocks::SoftThinking(rule), ..Reasoning::default() };
     let grpo = Grpo { replay: ReplayMode::FullBptt, ..Grpo::default() };
     step_of(fixtures, ("soft", &reasoning), ("full_bptt", &grpo), threads)
+}
+
+/// The comparison of [`grpo_step`], of rollouts whose latents are mixtures drawn with one-sided noise, with those masked that ran into a
+/// limit and one first latent learnt in each group (`fixtures/make_latent_grpo.py`).
+pub fn latent_grpo_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Comparison>> {
+    let reasoning = Reasoning { blocks: Blocks::Thinking { limit: 4 }, ..Reasoning::default() };
+    let grpo = Grpo { replay: ReplayMode::FullBptt, beta: 0.0, invalid: Invalid::Mask, first: true, ..Grpo::default() };
+    step_of(fixtures, ("latent_grpo", &reasoning), ("full_bptt", &grpo), threads)
 }
 
 /// How the rollouts of `hrpo.json` were drawn.
@@ -203,6 +221,7 @@ fn step_of(
     let how = match file {
         "grpo" => "GRPO",
         "soft" => "SofT-GRPO",
+        "latent_grpo" => "Latent-GRPO",
         _ => "HRPO",
     };
     let how = format!("{how} step, {mode}, {threads} thread(s)");
@@ -234,7 +253,7 @@ fn step_of(
             1e-5,
             replayed(&values, &rollouts, &model, policy)?,
         ),
-        Comparison::new(format!("{how}: advantages"), 1e-9, advantages_of(&values)?),
+        Comparison::new(format!("{how}: advantages"), 1e-9, advantages_of(&values, &rollouts, grpo)?),
     ]);
     Ok(more)
 }
@@ -255,12 +274,19 @@ fn replayed(values: &GrpoValues, rollouts: &[Rollout], model: &Decoder, policy: 
     Ok(out)
 }
 
-fn advantages_of(values: &GrpoValues) -> Result<Vec<Deviation>> {
+fn advantages_of(values: &GrpoValues, rollouts: &[Rollout], grpo: &Grpo) -> Result<Vec<Deviation>> {
     let mut out = vec![];
     for (group, rewards) in values.rewards.iter().enumerate() {
-        let ours = advantages(rewards, 0.0).context("a group without variance")?;
-        let theirs = values.rollouts.iter().filter(|r| r.group == group).map(|r| r.advantage);
-        out.extend(ours.iter().zip(theirs).map(|(a, b)| scalar(*a, b, 1.0)));
+        let of_group = rollouts.iter().filter(|r| r.trace.problem == group);
+        let (traces, theirs): (Vec<&Trace>, Vec<&Rollout>) = of_group.map(|r| (&r.trace, r)).unzip();
+        if let Some(valid) = values.valid.get(group) {
+            ensure!(traces.iter().map(|trace| trace.ends_by_itself()).eq(valid.iter().copied()), "others are valid");
+        }
+        let ours = of_rollouts(rewards, &traces, grpo).context("a group without variance")?;
+        for ((advantage, first), theirs) in ours.into_iter().zip(theirs) {
+            ensure!(first == theirs.first, "another rollout of group {group} teaches the first latent");
+            out.push(scalar(advantage, theirs.advantage, 1.0));
+        }
     }
     Ok(out)
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::grpo::Invalid;
 use super::ranges::Range::{
     BelowOne, Count, Each, NotNegative, Positive, PositiveOrInfinite, PositiveShare, Share, Typed,
 };
@@ -216,5 +217,51 @@ settings! {
         pub lambda_rate: f64 = 1e-3 => Positive,
         /// Weight of the KL term against the text model that it starts from; instead of `grpo.beta`.
         pub beta: f64 = 5e-3 => NotNegative,
+    }
+}
+
+settings! {
+    /// Latent-SFT (Deng et al. 2026): the chain of thought as superpositions of the vocabulary. The authors train each of two stages for
+    /// tens of passes over the data, at 1e-4 and 3e-4 with LoRA.
+    pub struct LatentSft {
+        /// Steps of the first stage, in which an encoder learns to compress the chain, and the model to read what it makes.
+        pub chain_steps: usize = 0 => Count(0, STEPS),
+        /// Steps of the second stage, in which the model learns to write superpositions itself.
+        pub steps: usize = 0 => Count(0, STEPS),
+        pub batch: usize = 512 => Count(1, BATCH),
+        pub learning_rate: f64 = 3e-4 => Positive,
+        pub warmup: usize = 0 => Count(0, STEPS),
+        /// The learning rate falls as a cosine in the second stage; otherwise it is constant.
+        pub cosine: bool = true => Typed,
+        /// Tokens of the chain that one latent stands for (`compression_rate` of the public code).
+        pub compression: usize = 2 => Count(1, POSITIONS),
+        /// Tokens of a superposition (`topk_interpolation` of the public code).
+        pub top_k: usize = 10 => Count(1, POSITIONS),
+        /// Scale of the Gumbel noise on the superpositions that are learnt; 0 is none.
+        pub noise: f64 = 1.0 => NotNegative,
+        /// Weight of the divergence from them.
+        pub kl: f64 = 1.0 => NotNegative,
+        /// Latents at most.
+        pub limit: usize = 64 => Count(1, POSITIONS),
+    }
+}
+
+settings! {
+    /// Latent-GRPO (Deng et al. 2026): the checkpoint of `latent_sft`, trained by GRPO. Steps, group, rate, temperature and reward are those
+    /// of `grpo`.
+    pub struct LatentGrpo {
+        /// τ, the temperature of the Gumbel-softmax that weighs the tokens of a mixture.
+        pub gumbel: f64 = 1.0 => Positive,
+        /// A mixture's tokens are drawn from those that have this probability together.
+        pub top_p: f64 = 0.95 => PositiveShare,
+        /// What rollouts that ran into a limit teach: `mask` (nothing), `exclude` (nothing, and the others are compared without them) or
+        /// `learn` (as the others).
+        pub invalid: Invalid = Invalid::Mask => Typed,
+        /// In a group with right answers, the first latent is learnt from the most probable of these alone.
+        pub first: bool = true => Typed,
+        /// The embeddings are not trained, nor a head that is tied to them.
+        pub freeze_embeddings: bool = true => Typed,
+        /// Weight of the KL term; instead of `grpo.beta`.
+        pub beta: f64 = 0.0 => NotNegative,
     }
 }

@@ -38,6 +38,7 @@ impl Recipe {
             ("coconut.c x coconut.max_stage", self.coconut.c.saturating_mul(self.coconut.max_stage)),
             ("codi.latents", self.codi.latents),
             ("colar.limit", self.colar.limit),
+            ("latent_sft.limit", self.latent_sft.limit),
             ("pause.tokens", self.pause.tokens),
         ] {
             ensure!(n <= MOST_LATENTS, "{key} must be at most {MOST_LATENTS} (latents of one block), found {n}");
@@ -122,7 +123,7 @@ impl Recipe {
         ensure!(
             self.grpo.checkpoint_every == 0
                 || self.grpo.replay == ReplayMode::FullBptt
-                || self.methods.iter().any(|method| method == "soft_grpo"),
+                || self.methods.iter().any(|method| ["soft_grpo", "latent_grpo"].contains(&method.as_str())),
             "grpo.checkpoint_every = {} does nothing where grpo.replay is not full_bptt: set grpo.replay=full_bptt, or leave it out",
             self.grpo.checkpoint_every
         );
@@ -180,6 +181,7 @@ impl Recipe {
                 &["colar"],
                 self.colar.steps > 0 || self.colar.epochs > 0.0,
             ),
+            ("latent_sft.steps must be at least 1", &["latent_sft", "latent_grpo"], self.latent_sft.steps > 0),
         ] {
             let named = methods.iter().find(|name| self.methods.iter().any(|m| m == *name));
             if let (false, Some(name)) = (there, named) {

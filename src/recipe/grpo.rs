@@ -39,6 +39,19 @@ pub enum Anchor {
     Reference,
 }
 
+/// What a rollout teaches that ran into a limit: of its text, or of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Invalid {
+    /// As much as any other.
+    #[default]
+    Learn,
+    /// Nothing; mean and deviation of its group are with it.
+    Mask,
+    /// Nothing; mean and deviation of its group are without it.
+    Exclude,
+}
+
 settings! {
     /// Phase 3: Switch-GRPO.
     pub struct Grpo {
@@ -67,6 +80,15 @@ settings! {
         /// `soft_thinking.density`.
         #[serde(skip)]
         pub density: Density = Density::Mean,
+        /// `latent_grpo.top_p`.
+        #[serde(skip)]
+        pub top_p: f64 = 1.0,
+        /// `latent_grpo.invalid`.
+        #[serde(skip)]
+        pub invalid: Invalid = Invalid::Learn,
+        /// `latent_grpo.first`.
+        #[serde(skip)]
+        pub first: bool = false,
         /// Learning rates of parameters whose names begin so, instead of `learning_rate` (`hrpo`).
         #[serde(skip)]
         pub own_rates: Vec<(&'static str, f64)> = vec![],

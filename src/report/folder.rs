@@ -20,7 +20,7 @@ use crate::stats::Estimate;
 use crate::store::{FlatRow, read, read_carried, read_flat};
 
 /// Phases of a run in the order they are trained; other checkpoints follow by name.
-const ORDER: [&str; 24] = [
+const ORDER: [&str; 26] = [
     "base",
     "text_cot_grpo",
     "boundary",
@@ -45,6 +45,8 @@ const ORDER: [&str; 24] = [
     "soft_grpo",
     "hrpo_start",
     "hrpo",
+    "latent_sft",
+    "latent_grpo",
 ];
 
 /// Where a checkpoint comes in the order of training.

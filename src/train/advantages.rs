@@ -1,4 +1,7 @@
-//! Group-relative advantages of rewards.
+//! Group-relative advantages of rewards, and who of a group learns them.
+
+use crate::latent::Trace;
+use crate::recipe::{Grpo, Invalid};
 
 /// `(R − mean) / (max(std, floor) + 1e-8)` with the unbiased std (the paper's Eq. for `A`, where the floor is 0).
 /// `None` where the group has fewer than two members or no variance: it teaches nothing.
@@ -16,9 +19,59 @@ pub fn advantages(rewards: &[f64], std_floor: f64) -> Option<Vec<f64>> {
     Some(rewards.iter().map(|r| (r - mean) / scale).collect())
 }
 
+/// Advantages of a group's rollouts, and whether the first decision of each is learnt. `None` as of [`advantages`].
+pub fn of_rollouts(rewards: &[f64], traces: &[&Trace], grpo: &Grpo) -> Option<Vec<(f64, bool)>> {
+    let valid: Vec<bool> = traces.iter().map(|trace| trace.ends_by_itself()).collect();
+    let all = masked(rewards, &valid, grpo.invalid, grpo.std_floor)?;
+    let means: Vec<f64> = traces.iter().map(|trace| trace.mean_logprob()).collect();
+    let leader = if grpo.first { leader(&all, &means) } else { None };
+    Some(all.into_iter().enumerate().map(|(i, advantage)| (advantage, leader.is_none_or(|l| l == i))).collect())
+}
+
+/// [`advantages`] of a group, of which some rollouts are `valid` (Latent-GRPO's masking of invalid samples).
+fn masked(rewards: &[f64], valid: &[bool], invalid: Invalid, std_floor: f64) -> Option<Vec<f64>> {
+    let counts = |i: usize| valid[i] || invalid != Invalid::Exclude;
+    let counted: Vec<f64> = (0..rewards.len()).filter(|&i| counts(i)).map(|i| rewards[i]).collect();
+    let mut learnt = advantages(&counted, std_floor)?.into_iter();
+    let of = |i: usize| {
+        let advantage = if counts(i) { learnt.next().unwrap_or_default() } else { 0.0 };
+        if valid[i] || invalid == Invalid::Learn { advantage } else { 0.0 }
+    };
+    Some((0..rewards.len()).map(of).collect())
+}
+
+/// The rollout whose first decision alone is learnt: of those with a positive advantage the first with the highest mean log-probability
+/// (Latent-GRPO's selection of a first token). `None` where no advantage is positive.
+fn leader(advantages: &[f64], mean_logprobs: &[f64]) -> Option<usize> {
+    let positive = (0..advantages.len()).rev().filter(|&i| advantages[i] > 0.0);
+    positive.max_by(|&a, &b| mean_logprobs[a].total_cmp(&mean_logprobs[b]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A rollout that ran into a limit learns nothing, and is in the mean of its group or not.
+    #[test]
+    fn invalid_rollouts_are_masked_or_left_out() {
+        let (rewards, valid) = ([1.0, -1.0, -1.0, 1.0], [true, true, false, false]);
+        let of = |invalid| masked(&rewards, &valid, invalid, 0.0).expect("variance");
+        let plain = advantages(&rewards, 0.0).expect("variance");
+        assert_eq!(of(Invalid::Learn), plain);
+        assert_eq!(of(Invalid::Mask), [plain[0], plain[1], 0.0, 0.0]);
+        let pair = advantages(&rewards[..2], 0.0).expect("variance");
+        assert_eq!(of(Invalid::Exclude), [pair[0], pair[1], 0.0, 0.0]);
+        assert_ne!(pair[0], plain[0], "of a group of two, the deviation is another");
+        assert!(masked(&rewards, &[false, true, false, false], Invalid::Exclude, 0.0).is_none());
+    }
+
+    #[test]
+    fn the_most_probable_of_the_better_ones_leads() {
+        let logprobs = [-1.0, -0.5, -0.1, -0.5];
+        assert_eq!(leader(&[0.5, 0.5, -1.5, 0.5], &logprobs), Some(1), "the first of equals; the third is not better");
+        assert_eq!(leader(&[1.5, -0.5, -0.5, -0.5], &logprobs), Some(0));
+        assert_eq!(leader(&[0.0, 0.0, -1.0, 0.0], &logprobs), None);
+    }
 
     #[test]
     fn advantages_sum_to_zero_and_empty_groups_are_skipped() {

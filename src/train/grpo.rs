@@ -233,7 +233,7 @@ fn wave_loss(
         wave.decisions.iter().map(|&(r, p)| f(&rollouts[r], p) as f32).collect()
     };
     let old_values = of(&|r, p| r.trace.positions[p].logprob.unwrap_or(0.0));
-    let advantage_values = of(&|r, _| r.advantage);
+    let advantage_values = of(&Rollout::advantage_at);
     let old = constant(old_values.clone());
     let advantage = constant(advantage_values.clone());
     let ratio = (wave.logprobs.clone() - old.clone()).exp();
@@ -356,7 +356,8 @@ pub fn cosine(model: &Decoder, behaviour: Behaviour, rollouts: &[Rollout], [a, b
 mod tests {
     use super::super::rollouts::tests::unread;
     use super::*;
-    use crate::latent::gumbel::{Density, Mixture, Noise, densities};
+    use crate::latent::LatentSource;
+    use crate::latent::gumbel::{Density, GumbelMixture, Mixture, Noise, densities};
     use crate::latent::sampling::Key;
 
     #[test]
@@ -431,11 +432,11 @@ mod tests {
     fn a_replayed_density_is_the_one_that_was_drawn() {
         let device = crate::machine::Machine::default().device.autodiff();
         let logits = [0.6_f32, 0.3, 0.08, 0.02].map(f32::ln);
-        for density in [Density::Mean, Density::Sum] {
+        for density in [Density::Mean, Density::Sum, Density::OneSided] {
             let drawn: Vec<(Mixture, f64)> = (0..40)
                 .map(|i| {
                     let top_p = if i % 2 == 0 { 1.0 } else { 0.7 };
-                    let noise = Noise { top_k: 3, top_p, temperature: 1.0, gumbel: 0.5, density };
+                    let noise = Noise { top_k: 3, top_p, temperature: 1.0, gumbel: 0.5, density, end: None };
                     noise.draw(&logits, 5, Key { problem: i, rollout: 0, position: 9 })
                 })
                 .collect();
@@ -451,8 +452,40 @@ mod tests {
             let policy = row.require_grad();
             let grads = densities(policy.clone(), &[&far]).expect("a density").backward();
             let grad = policy.grad(&grads).expect("a gradient").abs().sum().into_scalar::<f32>();
-            assert_eq!(grad > 0.0, density == Density::Sum, "{density:?}: {grad}");
+            assert_eq!(grad > 0.0, density != Density::Mean, "{density:?}: {grad}");
         }
+    }
+
+    /// No token of a mixture is drawn below its probability, so that each is pushed up where two-sided noise pushes some down; which
+    /// tokens they are is drawn too; noise does not overrule the token that ends thinking.
+    #[test]
+    fn one_sided_noise_only_raises() {
+        let probabilities = [0.4, 0.3, 0.2, 0.1];
+        let logits = probabilities.map(|p: f64| p.ln() as f32);
+        let noise = |density, end| Noise { top_k: 2, top_p: 1.0, temperature: 1.0, gumbel: 1.0, density, end };
+        let device = crate::machine::Machine::default().device.autodiff();
+        let key = |position| Key { problem: 2, rollout: 0, position };
+        let (mut lowered, mut rare) = ([0, 0], 0);
+        for position in 0..300 {
+            for (i, density) in [Density::OneSided, Density::Sum].into_iter().enumerate() {
+                let (drawn, density) = noise(density, None).draw(&logits, 3, key(position));
+                let row = Tensor::<1>::from_floats(logits.as_slice(), &device).require_grad();
+                let again = densities(row.clone().unsqueeze_dim(0), &[&drawn]).expect("a density");
+                let value = f64::from(again.clone().without_autodiff().into_scalar::<f32>());
+                assert!((value - density).abs() < 1e-4, "{value}, drawn with {density}");
+                let slopes = row.grad(&again.backward()).expect("a gradient").try_into_vec_as::<f32>().expect("values");
+                lowered[i] += slopes.iter().filter(|slope| **slope < -1e-6).count();
+                let above = |(&token, g): (&u32, &f32)| f64::from(*g) - probabilities[token as usize].ln();
+                let z: Vec<f64> = drawn.tokens.iter().zip(&drawn.perturbed).map(above).collect();
+                assert!(i == 1 || z.iter().all(|z| (-1e-5..4.5001).contains(z)), "{z:?}");
+                rare += usize::from(i == 0 && drawn.tokens.contains(&3));
+            }
+        }
+        assert!(lowered[0] == 0 && lowered[1] > 100, "tokens pushed down: {lowered:?}");
+        assert!((60..250).contains(&rare), "the least probable of four is in {rare} of 300 mixtures of two");
+        let ends = |end| GumbelMixture::new(noise(Density::OneSided, end), 3, vec![]).expect("a source");
+        let tops = |end| (0..300).filter(|&at| ends(end).top(&logits, key(at)) == Some(0)).count();
+        assert!(tops(None) < 250 && tops(Some(0)) == 300 && tops(Some(1)) == tops(None));
     }
 
     #[test]

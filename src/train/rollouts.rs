@@ -6,11 +6,12 @@ use anyhow::{Result, anyhow, bail};
 use burn::tensor::{ExecutionError, TensorReadError};
 use serde::{Deserialize, Serialize};
 
-use super::advantages::advantages;
+use super::advantages::of_rollouts;
 use super::dropout::Masks;
 use crate::corpus::Corpus;
-use crate::latent::gumbel::{GumbelMixture, Noise};
+use crate::latent::gumbel::{Density, GumbelMixture, Noise};
 use crate::latent::hybrid::MixMemory;
+use crate::latent::trace::Position;
 use crate::latent::{
     Decode, DecodeSettings, End, Reasoning, Request, Sampling, Source, SwitchIds, Switching, Trace, decode,
     decode_named,
@@ -28,6 +29,8 @@ pub struct Rollout {
     pub terms: Terms,
     pub correct: bool,
     pub advantage: f64,
+    /// Whether its first decision is learnt; the others are in any case.
+    pub first: bool,
     /// Log-probabilities under the KL anchor, per response position; the rollout's own where the anchor is old.
     pub anchor: Vec<Option<f64>>,
 }
@@ -37,7 +40,13 @@ impl Rollout {
     pub(crate) fn of(trace: Trace, advantage: f64) -> Self {
         let anchor = trace.positions.iter().map(|p| p.logprob).collect();
         let terms = Terms { total: advantage, ..Terms::default() };
-        Self { trace, terms, correct: false, advantage, anchor }
+        Self { trace, terms, correct: false, advantage, first: true, anchor }
+    }
+
+    /// The advantage of the decision at a response position.
+    pub(crate) fn advantage_at(&self, position: usize) -> f64 {
+        let is_first = || !self.trace.positions[..position].iter().any(Position::is_sampled);
+        if self.first || !is_first() { self.advantage } else { 0.0 }
     }
 }
 
@@ -157,11 +166,12 @@ pub(crate) fn sample_among(
             graded.push((trace, terms, correct));
         }
         let totals: Vec<f64> = graded.iter().map(|(_, terms, _)| terms.total).collect();
-        match advantages(&totals, grpo.std_floor) {
+        let traces: Vec<&Trace> = graded.iter().map(|(trace, ..)| trace).collect();
+        match of_rollouts(&totals, &traces, grpo) {
             Some(group) => {
-                for ((trace, terms, correct), advantage) in graded.iter().cloned().zip(group) {
+                for ((trace, terms, correct), (advantage, first)) in graded.iter().cloned().zip(group) {
                     let anchor = trace.positions.iter().map(|p| p.logprob).collect();
-                    sampled.rollouts.push(Rollout { trace, terms, correct, advantage, anchor });
+                    sampled.rollouts.push(Rollout { trace, terms, correct, advantage, first, anchor });
                 }
             }
             None => sampled.skipped_groups += 1,
@@ -220,7 +230,9 @@ fn roll_out(model: &Decoder, rollouts: &[Request], grpo: &Grpo, behaviour: Behav
         };
         let Sampling { temperature, seed, .. } = decoding.settings.sampling;
         let rows = rollouts.iter().map(|r| (r.problem, r.rollout)).collect();
-        let noise = Noise { top_k, top_p, temperature, gumbel: grpo.gumbel, density: grpo.density };
+        let Grpo { gumbel, density, .. } = *grpo;
+        let end = (density == Density::OneSided).then_some(behaviour.switch.swi_end);
+        let noise = Noise { top_k, top_p: top_p.min(grpo.top_p), temperature, gumbel, density, end };
         let source = GumbelMixture::new(noise, seed, rows)?;
         let mut traces = roll_out_named(Decode { source: &source, ..decoding }, rollouts, grpo)?;
         source.remember_in(&mut traces);

@@ -137,7 +137,7 @@ fn trained() -> Trainer {
         threads: 1,
         checkpoint_every: 1,
     };
-    let row = Row { ids: vec![5, 6, 7, 8], prompt: 1, teacher: None, slots: vec![] };
+    let row = Row { ids: vec![5, 6, 7, 8], prompt: 1, teacher: None, slots: vec![], noise: None };
     sft::step(&mut trainer, &settings, &[row], 1e-3).expect("a step");
     trainer
 }

@@ -67,7 +67,7 @@ fn learnt(path: &Path, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
     let row = |r: u32| {
         let words = |n: u32| (0..n).map(move |i| (i * 7 + r * 3) % swi);
         let ids: Vec<u32> = words(4).chain([swi, latent, latent, swi_end]).chain(words(9)).collect();
-        Row { ids, prompt: 3, teacher: None, slots: vec![] }
+        Row { ids, prompt: 3, teacher: None, slots: vec![], noise: None }
     };
     let rows: Vec<Row> = (0..4).map(row).collect();
     let step = Sft {

@@ -21,13 +21,15 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
 }];
 
 /// Phases that the paper's main table lacks.
-const BESIDE: [(&str, &str); 12] = [
+const BESIDE: [(&str, &str); 14] = [
     ("text_cot_grpo", "Text-CoT, then GRPO without latents (control)"),
     ("swireasoning", "SwiReasoning (training-free)"),
     ("soft_thinking", "Soft-Thinking (training-free)"),
     ("soft_grpo", "Soft-Thinking, then GRPO with Gumbel noise (SofT-GRPO)"),
     ("hrpo_start", "Text-CoT through a gate that is not trained yet"),
     ("hrpo", "Text-CoT through a gate between token and state, then GRPO (HRPO)"),
+    ("latent_sft", "superpositions of the vocabulary (Latent-SFT)"),
+    ("latent_grpo", "superpositions of the vocabulary, then GRPO with one-sided noise (Latent-GRPO)"),
     ("fixed_embedding", "fixed embedding at the latent steps (control)"),
     ("coconut_pause", "Coconut with one embedding at every latent (control)"),
     ("coconut_no_thought", "Coconut's curriculum without latents (control)"),

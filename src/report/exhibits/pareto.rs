@@ -25,7 +25,21 @@ const METHODS: [(&str, &[&str]); 2] = [
         "Reasoning in text, in part or first",
         &["base", "text_cot_grpo", "sft", "grpo", "swireasoning", "soft_thinking", "soft_grpo", "hrpo"],
     ),
-    ("Reasoning not in text", &["no_cot", "icot", "pause", "coconut", "simcot", "codi", "colar", "fixed_embedding"]),
+    (
+        "Reasoning not in text",
+        &[
+            "no_cot",
+            "icot",
+            "pause",
+            "coconut",
+            "simcot",
+            "codi",
+            "colar",
+            "latent_sft",
+            "latent_grpo",
+            "fixed_embedding",
+        ],
+    ),
 ];
 
 /// A panel of accuracy for each group of methods, and the methods' `length`: one mark a method.
