@@ -43,7 +43,10 @@ struct Fact {
 fn known_rows() -> Vec<Row> {
     let text = std::fs::read_to_string(fixture("latent/rows.json")).expect("rows");
     let sets: BTreeMap<String, Vec<Fact>> = serde_json::from_str(&text).expect("rows");
-    sets["b"].iter().map(|r| Row { ids: r.ids.clone(), prompt: r.prompt, teacher: None, slots: vec![], noise: None }).collect()
+    sets["b"]
+        .iter()
+        .map(|r| Row { ids: r.ids.clone(), prompt: r.prompt, teacher: None, slots: vec![], noise: None })
+        .collect()
 }
 
 fn sft_settings(threads: usize) -> Sft<'static> {

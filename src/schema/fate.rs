@@ -52,6 +52,8 @@ impl FateRow {
     /// Steps of a run of the primary block, which starts from step 50.
     pub const STEPS: usize = 160;
     pub const FROM_STEP: usize = 50;
+    /// Seeds of the plan.
+    pub const SEEDS: usize = 5;
     /// Steps of a run of the grid.
     pub const GRID_STEPS: usize = 80;
 
