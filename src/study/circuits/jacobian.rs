@@ -15,7 +15,7 @@ use super::patch::RowCapture;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind};
-use crate::ops::of_copies;
+use crate::ops::{matmul, of_copies};
 
 /// From where to where a row is differentiated.
 #[derive(Clone, Copy, Debug)]
@@ -155,7 +155,7 @@ impl GroupLeaf {
         let like = (&value.device(), value.dtype());
         let at = Tensor::<3>::from_data(TensorData::new(at, [1, length, groups.len()]), like);
         let zeros = Tensor::zeros([copies, groups.len(), width], like).autodiff().require_grad();
-        let moved = at.expand([copies, length, groups.len()]).matmul(zeros.clone());
+        let moved = matmul(at.expand([copies, length, groups.len()]), zeros.clone());
         (value + moved, Some(Self { point: site.point, groups, zeros }))
     }
 }
