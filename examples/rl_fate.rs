@@ -1,6 +1,6 @@
 //! The rows of `experiments/rl-fate.toml`: `cargo run --example rl_fate -- runs/rl-fate OUT` reads the runs of the primary block and of
-//! the grid, and writes a row a checkpoint to OUT; rows of what has no runs (a block, a seed of the grid) stay as OUT has them. `report` draws tables,
-//! tests and figure where they stand in a folder of rows.
+//! the grid, and writes a row a checkpoint to OUT; rows of what has no runs (a block, a seed of the grid) stay as OUT has them.
+//! `report` draws tables, tests and figure where they stand in a folder of rows.
 
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use switchyard::schema::{AccuracyRow, FateRow, PhaseRow, RowFile, SwitchBenefitRow};
 use switchyard::store::{RowWriter, read, read_flat};
 
-const SEEDS: [u64; 5] = [2, 3, 4, 5, 6];
+const SEEDS: [u64; FateRow::SEEDS] = [2, 3, 4, 5, 6];
 /// Steps of the primary block at which weights are kept.
 const KEPT: [usize; 4] = [40, 80, 120, FateRow::STEPS];
 /// Of the grid.
@@ -125,7 +125,7 @@ impl Run {
 }
 
 /// The rows of the primary block. Of the two modes the one that went farther is also read where it was as far as the other.
-fn primary(root: &Path, _before: &[FateRow]) -> Result<Vec<FateRow>> {
+fn primary(root: &Path) -> Result<Vec<FateRow>> {
     let mut rows = vec![];
     for (budget, seed) in FateRow::BUDGETS.into_iter().flat_map(|budget| SEEDS.map(|seed| (budget, seed))) {
         let [frozen, full] = FateRow::MODES.map(|mode| Run::primary(root, Cell::primary(mode, budget, seed)));
@@ -167,21 +167,18 @@ fn grid(root: &Path, before: &[FateRow]) -> Result<Vec<FateRow>> {
     Ok(rows)
 }
 
-/// Reads a block's runs, given the rows of before.
-type Collect = fn(&Path, &[FateRow]) -> Result<Vec<FateRow>>;
-
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [runs, out] = arguments.as_slice() else { bail!("name the folder of the runs, and one for the rows") };
     let (runs, out) = (Path::new(runs), Path::new(out));
     let file = out.join(format!("{}.parquet", FateRow::NAME));
     let before: Vec<FateRow> = if file.is_file() { read(&file)? } else { vec![] };
-    let mut all = vec![];
-    for (block, of, collect) in [("primary", FateRow::STEPS, primary as Collect), ("grid", FateRow::GRID_STEPS, grid)] {
-        let there = FateRow::MODES.iter().all(|mode| runs.join(format!("{block}-{mode}")).is_dir());
-        let kept = before.iter().filter(|row| row.of == of).cloned();
-        all.extend(if there { collect(runs, &before)? } else { kept.collect() });
-    }
+    let block = |name: &str, of: usize, collect: &dyn Fn() -> Result<Vec<FateRow>>| {
+        let there = FateRow::MODES.iter().all(|mode| runs.join(format!("{name}-{mode}")).is_dir());
+        if there { collect() } else { Ok(before.iter().filter(|row| row.of == of).cloned().collect()) }
+    };
+    let mut all = block("primary", FateRow::STEPS, &|| primary(runs))?;
+    all.extend(block("grid", FateRow::GRID_STEPS, &|| grid(runs, &before))?);
     let mut rows = RowWriter::create(out, FateRow::NAME)?;
     all.iter().try_for_each(|row| rows.push(row))?;
     rows.finish()?;

@@ -1,6 +1,10 @@
 //! Which modules an adapter's settings reach, as PEFT's `check_target_module_exists` has it: factors of others that are in the
 //! file are not used.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
 use anyhow::{Result, anyhow};
 use tokenizers::utils::SysRegex as Regex;
 
@@ -30,7 +34,7 @@ impl AdapterConfig {
         let Some(layers) = &self.layers else { return true };
         // Everything up to the number's dot.
         let number = |pattern: String| {
-            let (_, end) = Regex::new(&format!("^(?:{pattern})")).ok()?.find_iter(module).next()?;
+            let (_, end) = compiled(format!("^(?:{pattern})")).ok()?.find_iter(module).next()?;
             module[..end].trim_end_matches('.').rsplit('.').next()?.parse::<usize>().ok()
         };
         let number = match self.layers_pattern.as_slice() {
@@ -62,8 +66,29 @@ impl Targets {
 
 /// Whether all of `text` is what the expression says (Python's `re.fullmatch`).
 pub(super) fn in_pattern(pattern: &str, text: &str) -> Result<bool> {
-    let regex = Regex::new(&format!("^(?:{pattern})$")).map_err(|e| anyhow!("{e}"))?;
-    Ok(regex.find_iter(text).next().is_some())
+    Ok(compiled(format!("^(?:{pattern})$"))?.find_iter(text).next().is_some())
+}
+
+/// Expressions that are kept, at most.
+const KEPT: usize = 64;
+
+thread_local! {
+    static COMPILED: RefCell<HashMap<String, Rc<Regex>>> = RefCell::default();
+}
+
+/// The expression, kept: each is asked of every module, and a long one takes a tenth of a second to compile.
+fn compiled(pattern: String) -> Result<Rc<Regex>> {
+    COMPILED.with_borrow_mut(|kept| {
+        if let Some(regex) = kept.get(&pattern) {
+            return Ok(regex.clone());
+        }
+        let regex = Rc::new(Regex::new(&pattern).map_err(|e| anyhow!("{e}"))?);
+        if kept.len() == KEPT {
+            kept.clear();
+        }
+        kept.insert(pattern, regex.clone());
+        Ok(regex)
+    })
 }
 
 fn fits(pattern: &str, text: &str) -> bool {
