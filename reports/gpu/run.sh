@@ -1,21 +1,25 @@
 #!/usr/bin/env bash
 # What is to be known of a GPU, in parts (RUNBOOK.md). Goes on after a step that fails: what fails is a result too.
 #   reports/gpu/run.sh DEVICE NAME BIN [PART...]     for example: run.sh cuda:0 h100 gpu-pack/bin check
-# PART: check, 0.6b, 8b, stored, more, compiled; without one all of them. BIN: where the programs are, or switchyard.xz that is all of them.
+# PART: check, make, warm, 8b, 0.6b, profile, long, grpo, stored, compiled, smollm2, memory; without one all but compiled and smollm2. BIN: where the programs are, or switchyard.xz that is all of them.
 # Logs, and a line a step with its exit code and seconds, go to reports/gpu/NAME/PART/. In the environment:
+#   ROUNDS=5           of each figure
 #   SECONDS_LEFT=540   all parts of this call end by then: the last steps are cut short or left out
 #   PEAK_TFLOPS=989    for utilisation (H100 SXM, bf16, dense)
 #   PACKED=DIR         where NAME-PART.tar.xz of each part goes, anew after every step; by default reports/gpu
 #   PYTHON=python3     one with torch, transformers and peft
 #   KERNELS=0          in a pack: compiled kernels stay in CubeCL's own folder. Otherwise they are in kernels/, and as NAME-kernels.tar.xz in
 #                      PACKED for the next call: put it into the pack as kernels.tar.xz
+#   MODELS=DIR         where the models with random weights are kept for the next call; by default they go with this one
+#   SMOLLM2=FILE       SmolLM2-135M-Instruct as .gguf, for the part smollm2
 #   SMALL=1            small models and few rounds: every step within minutes on a CPU
 set -u
 device=${1:?device, for example cuda:0}; name=${2:?a name for the folder}; bin=$(realpath "${3:?the folder of the programs}"); shift 3
-[ $# != 0 ] || set -- check 0.6b 8b stored more compiled
+[ $# != 0 ] || set -- check make warm 8b 0.6b profile long grpo stored memory
 deadline=$((SECONDS + ${SECONDS_LEFT:-540})); python=${PYTHON:-python3}; results=$(realpath "${PACKED:-$(dirname "$0")}")
 cd "$(dirname "$0")/../.." || exit 2
 out=reports/gpu/$name; scratch=$(mktemp -d "${TMPDIR:-/tmp}/switchyard-gpu.XXXXXX"); trap 'rm -rf "$scratch"' EXIT
+models=${MODELS:-$scratch}
 peak=${PEAK_TFLOPS:+--peak-tflops $PEAK_TFLOPS}
 
 # packed FOLDER NAME LEVEL and unpacked FILE: Python does it, because not every machine has xz.
@@ -55,6 +59,12 @@ fi
 
 # step NAME SECONDS COMMAND: its output in a log, its exit code and seconds in steps.tsv. Code 124: ended for time; 125: left out.
 step() {
+  timed "$@"; local code=$?
+  [ "$code" = 125 ] || pack
+  return $code
+}
+
+timed() {
   local what=$1 most=$2 start=$SECONDS left=$((deadline - SECONDS)) code=125; shift 2
   [ "$most" -lt "$left" ] || most=$left
   echo "== $what: $*"
@@ -63,8 +73,35 @@ step() {
     tail -n 3 "$folder/$what.log"
   fi
   printf '%s\t%s\t%s\t%s\n' "$what" "$code" "$((SECONDS - start))" "$*" >> "$folder/steps.tsv"
-  [ "$code" = 125 ] || pack
   return $code
+}
+
+# beside NAME SECONDS COMMAND: the same while others run, with kernels of its own: what was tuned beside other work is not used again.
+# `together` waits for all of them.
+beside() { (export CUBECL_ENVIRONMENT=$1; timed "$@" > "$folder/$1.out" 2>&1; cat "$folder/$1.out"; rm -f "$folder/$1.out") & }
+together() { wait; pack; }
+
+# profiled NAME SECONDS COMMAND: every launch timed by itself, and the sums by kernel, largest first, in NAME.kernels.tsv.
+profiled() {
+  local what=$1 most=$2 place; shift 2
+  place=$scratch/$what; mkdir -p "$place"
+  printf '%s\n[profiling]\nlogger = { level = "full", file = "%s/log", append = false }\n' "$(cat cubecl.toml 2>/dev/null)" "$place" > "$place/cubecl.toml"
+  step "$what" "$most" env -C "$place" "$@"
+  "$python" - "$place/log" > "$folder/$what.kernels.tsv" <<'PYTHON'
+import collections, re, sys
+unit = {"ns": 1e-3, "µs": 1.0, "ms": 1e3, "s": 1e6}
+sums = collections.defaultdict(lambda: [0.0, 0])
+for line in open(sys.argv[1], errors="replace"):
+    found = re.match(r"\S*\s*\|\s*([0-9.]+)(ns|µs|ms|s)\s*\|\s*(.*)", line)
+    if found:
+        own = sums[found[3][:1200]]
+        own[0] += float(found[1]) * unit[found[2]]
+        own[1] += 1
+print("microseconds\tlaunches\tkernel")
+for name, (time, n) in sorted(sums.items(), key=lambda x: -x[1][0])[:60]:
+    print(f"{time:.0f}\t{n}\t{name}")
+PYTHON
+  pack
 }
 
 # watched NAME SECONDS COMMAND: the same, and the GPU's memory in use (MiB), every two seconds.
@@ -91,8 +128,9 @@ JSON
 }
 config 0.6b 1024 3072 28 16 true
 config 8b 4096 12288 36 32 false
+config 8b-one 4096 12288 1 32 false
 
-prompt=512 new=64 rows=1,8,64 rounds=5 many=100 batch=4 rollouts=8 rank=32 problems=12 written=512
+prompt=512 new=64 rows=1,8,64 rounds=${ROUNDS:-5} many=200 batch=4 rollouts=8 rank=32 problems=500 written=512
 [ -z "${SMALL:-}" ] || { prompt=16 new=4 rows=1,2 rounds=2 many=3 batch=2 rollouts=2 rank=2 problems=3 written=4; }
 
 # bench NAME SECONDS MODEL DTYPE: prefill and decoding of ours.
@@ -117,52 +155,106 @@ peer() {
     --rounds "$rounds" --lora "$rank" --grpo-new "$written" --grpo-rounds 1 --json "$folder/$what.json" $peak "$@"
 }
 
+# Random weights of a size, once.
+made() { [ -d "$models/$1" ] || step "make-$1" 150 "$bin/probe" random-weights "$scratch/$1.json" --out "$models/$1"; }
+
 # Ours and PyTorch's, both in bf16, of one size, in one call on one machine.
 size() {
-  step "make-$1" 150 "$bin/probe" random-weights "$scratch/$1.json" --out "$scratch/$1" || return
-  bench "bench-$1-bf16" 150 "$scratch/$1" bf16
-  learn "train-$1" 120 "$scratch/$1" bf16 "$rounds"
-  peer "peer-$1" 150 "$1" --rows "$rows" --train "$batch" --grpo "$rollouts"
+  made "$1" || return
+  bench "bench-$1-bf16" 90 "$models/$1" bf16
+  learn "train-$1" 100 "$models/$1" bf16 "$rounds"
+  peer "peer-$1" 80 "$1" --rows "$rows" --train "$batch"
   beside=$folder/peer-$1.log
-  policy "grpo-$1" 180 "$scratch/$1" bf16
+}
+
+# answers NAME DEVICE: what `micro` says to 500 problems.
+answers() {
+  beside "$1" 180 "$bin/probe" fixtures/micro --phase grpo --only outcomes --problems "$problems" --device "$2" --threads 4 --out "$scratch/$1"
 }
 
 part() {
   case $1 in
-    check)
+    check) # Right or wrong: all at once.
       step devices 30 "$bin/train" --list-devices
-      step check-reference 240 "$bin/probe" check --device "$device" --part reference --out "$folder/check-reference.md" ||
-        step check-loosened 60 "$bin/probe" check --device "$device" --part reference --loosen 100
-      step check-kernels 300 "$bin/probe" check --device "$device" --part kernels --out "$folder/check-kernels.md"
-      step check-halves 180 "$bin/probe" check --device "$device" --part halves --out "$folder/check-halves.md"
-      step check-stored 180 "$bin/probe" check --device "$device" --part stored --out "$folder/check-stored.md"
-      step launches 90 "$bin/probe" bench fixtures/micro --device "$device" --launches --rows 1,4 --new 33 --prompt 8 --train 2 --threads 1
+      for parts in reference kernels products halves stored training,grpo intervene,probe,verdicts; do
+        beside "check-${parts%%,*}" 180 "$bin/probe" check --device "$device" --part "$parts" --threads 2 --out "$folder/check-${parts%%,*}.md"
+      done
+      answers answers-device "$device"
+      answers answers-cpu cpu
+      beside launches 180 "$bin/probe" bench fixtures/micro --device "$device" --launches --rows 1,4 --new 33 --prompt 8 --train 2 --threads 1
+      for threads in 1 2; do
+        beside "train-smoke-$threads" 180 "$bin/train" --preset smoke --device "$device" --threads "$threads" --out "$scratch/train-$threads"
+      done
+      together
+      step answers 20 "$python" - "$scratch"/answers-{cpu,device}/outcomes-grpo.parquet <<'PYTHON'
+import sys
+import pyarrow.parquet
+cpu, device = (pyarrow.parquet.read_table(path).to_pylist() for path in sys.argv[1:])
+assert len(cpu) == len(device), (len(cpu), len(device))
+for key in ("answer", "correct", "switched", "visible_tokens", "latent_calls"):
+    print(f"{key}: {sum(a[key] != b[key] for a, b in zip(cpu, device))} of {len(cpu)} differ")
+PYTHON
       ;;
+    smollm2) # The four programs on a pretrained model, SMOLLM2 its file, under the adapter of `smollm2-chains`.
+      local model=("${SMOLLM2:?the file of SmolLM2-135M-Instruct}" --adapter fixtures/smollm2-chains --like smollm2-chains --device "$device" --threads 4)
+      beside smollm2-probe 180 "$bin/probe" "${model[@]}" --only accuracy,outcomes --problems 200 --out "$scratch/smollm2-probe"
+      beside smollm2-intervene 180 "$bin/intervene" "${model[@]}" --only latent_intervention --modes zero,skip --problems 50 --out "$scratch/smollm2-intervene"
+      beside smollm2-train 180 "$bin/train" --preset smollm2-chains --model "$SMOLLM2" --device "$device" --threads 1 --set base.steps=8 \
+        --set boundary.steps=8 --set "latent.stages=[{k=1,steps=4},{k=5,steps=4}]" --set evaluation.problems=16 --set 'methods=["switch"]' \
+        --out "$scratch/smollm2-train"
+      together
+      step smollm2-report 60 "$bin/report" "$scratch/smollm2-probe" --out "$scratch/smollm2-report"
+      cp "$scratch"/smollm2-probe/*.parquet "$folder/"
+      ;;
+    warm) # A layer of 8B: what the figures of 8B need is compiled and, where Burn chooses, tuned.
+      made 8b-one || return
+      bench warm-bench 120 "$models/8b-one" bf16
+      learn warm-train 180 "$models/8b-one" bf16 1
+      ;;
+    make) for of in 0.6b 8b; do made "$of"; done ;;
     0.6b)
       size 0.6b
-      bench bench-0.6b-f32 90 "$scratch/0.6b" f32
+      bench bench-0.6b-f32 90 "$models/0.6b" f32
       # The memory that the GPU says is in use must not grow.
-      learn train-0.6b-long 90 "$scratch/0.6b" bf16 "$many"
+      learn train-0.6b-long 90 "$models/0.6b" bf16 "$many"
       ;;
     8b) size 8b ;;
+    profile) # Where the time goes, of models that other parts made.
+      for of in 8b 0.6b; do
+        [ -d "$models/$of" ] || continue
+        for together in 1 8; do
+          profiled "decode-$of-$together" 40 "$bin/probe" bench "$models/$of" --device "$device" --dtype bf16 --prompt "$prompt" --new 5 --rows "$together" --rounds 1
+        done
+        profiled "train-$of" 60 "$bin/probe" bench "$models/$of" --device "$device" --dtype bf16 --training-only --prompt "$prompt" --train "$batch" --lora "$rank" --rounds 1 --threads 1
+      done
+      ;;
+    long) # A prompt of thousands of tokens.
+      made 8b || return
+      prompt=8192 new=2 rows=1 rounds=3
+      bench bench-8b-long 90 "$models/8b" bf16
+      peer peer-8b-long 90 8b --rows 1
+      ;;
+    grpo)
+      for of in 0.6b 8b; do
+        made "$of" || continue
+        policy "grpo-$of" 120 "$models/$of" bf16
+        peer "peer-$of-grpo" 120 "$of" --rows '' --grpo "$rollouts"
+      done
+      ;;
     stored) # The base as a file has it, in Q8_0: half the memory of bf16. PyTorch's bf16 stands beside it.
-      step make-8b-q8_0 150 "$bin/probe" random-weights "$scratch/8b.json" --out "$scratch/8b.gguf" || return
-      bench bench-8b-stored 150 "$scratch/8b.gguf" stored
-      learn train-8b-stored 120 "$scratch/8b.gguf" stored "$rounds"
+      step make-8b-q8_0 150 "$bin/probe" random-weights "$scratch/8b.json" --out "$models/8b.gguf" || return
+      bench bench-8b-stored 150 "$models/8b.gguf" stored
+      learn train-8b-stored 120 "$models/8b.gguf" stored "$rounds"
       # Of this call, if there is one.
       if [[ ${beside:-} == *-8b.log ]]; then cp "$beside" "$folder/"; else peer peer-8b 90 8b --rows "$rows" --train "$batch"; fi
       ;;
-    more)
-      step intervene 120 "$bin/intervene" fixtures/micro --device "$device" --problems "$problems" --out "$scratch/intervene"
-      for threads in 1 2; do
-        step "train-smoke-$threads" 120 "$bin/train" --preset smoke --device "$device" --threads "$threads" --out "$scratch/train-$threads"
-      done
+    memory) # Last: it asks for all that the GPU has.
       step check-memory 60 "$bin/probe" check --device "$device" --part memory
       ;;
     compiled) # PyTorch's other way: compiling takes most of the time.
       for size in 0.6b 8b; do peer "peer-$size-compiled" 180 "$size" --compiled --rows "$rows" --train "$batch"; done
       ;;
-    *) echo "run.sh: no part $1; there are check, 0.6b, 8b, stored, more, compiled"; return 2 ;;
+    *) echo "run.sh: no part $1; there are check, make, warm, 8b, 0.6b, profile, long, grpo, stored, compiled, smollm2, memory"; return 2 ;;
   esac
 }
 
@@ -192,7 +284,8 @@ for part in "$@"; do
   cp "$scratch/machine.txt" "$folder/"
   part "$part"; pack
 done
-[ ! -d kernels ] || packed kernels "$name-kernels" 1
+# What was tuned beside other work stays behind.
+[ ! -d kernels ] || { mkdir "$scratch/kernels"; cp kernels/default* "$scratch/kernels/" 2>/dev/null; packed "$scratch/kernels" "$name-kernels" 1; }
 for part in "$@"; do
   echo; echo "=== $part"
   awk -F '\t' '{ printf "%-24s exit %-4s %5s s\n", $1, $2, $3 }' "$out/$part/steps.tsv"

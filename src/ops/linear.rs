@@ -11,8 +11,11 @@ pub fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
     if fused::is_cpu_fused(&x) && fused::is_cpu_fused(&weight) {
         return fused::linear(x, weight);
     }
-    if fused::rounds_products(&x) {
-        return matmul(x, weight.unsqueeze());
+    if fused::is_few_on_gpu(&x, std::slice::from_ref(&weight)) {
+        return fused::linear_one(x, weight);
+    }
+    if fused::chooses_products(&x) {
+        return of_all_rows(x, weight.unsqueeze());
     }
     composed_linear(x, weight)
 }
@@ -22,10 +25,19 @@ pub fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
     if fused::is_cpu_fused(&x) && fused::is_cpu_fused(&table) {
         return fused::linear_transposed(x, table);
     }
-    if fused::rounds_products(&x) {
-        return matmul(x, table.transpose().unsqueeze());
+    if fused::is_few_on_gpu(&x, std::slice::from_ref(&table)) {
+        return fused::linear_by_row(x, table);
+    }
+    if fused::chooses_products(&x) {
+        return of_all_rows(x, table.transpose().unsqueeze());
     }
     composed_linear_transposed(x, table)
+}
+
+/// The product of all rows of a batch as one, whose gradient of the weight is one product too: x `[B, L, K]`, W `[1, K, N]`.
+fn of_all_rows(x: Tensor<3>, weight: Tensor<3>) -> Tensor<3> {
+    let ([b, l, k], n) = (x.dims(), weight.dims()[2]);
+    matmul(x.reshape([1, b * l, k]), weight).reshape([b, l, n])
 }
 
 /// `x Wᵀ` with W `[N, K]` kept as its file stores it: x `[B, L, K]` in f32 → `[B, L, N]`. Only x has a gradient.
@@ -51,7 +63,7 @@ pub(crate) fn linear_three(x: Tensor<3>, weights: [Tensor<2>; 3]) -> [Tensor<3>;
 
 fn is_inference(x: &Tensor<3>, weights: &[Tensor<2>]) -> bool {
     let usable = |weight: &Tensor<2>| fused::is_cpu_fused(weight) && !weight.is_autodiff();
-    fused::is_cpu_fused(x) && !x.is_autodiff() && weights.iter().all(usable)
+    fused::is_few_on_gpu(x, weights) || fused::is_cpu_fused(x) && !x.is_autodiff() && weights.iter().all(usable)
 }
 
 /// [`linear_stored`] of one input with two weights.

@@ -26,7 +26,7 @@ pub(crate) fn has_tf32(device: &Device) -> bool {
 /// their type. Burn's own product rounds f32 to TF32 (10 bits of mantissa of 23) wherever that is faster on a GPU that has it; this one does
 /// after [`round_to_tf32`] only.
 pub fn matmul<const R: usize>(a: Tensor<R>, b: Tensor<R>) -> Tensor<R> {
-    if fused::rounds_products(&a) || fused::own_products(&a) {
+    if fused::own_products(&a) {
         return fused::matmul(a, b);
     }
     if fused::is_cpu(&a.device()) {
@@ -34,7 +34,8 @@ pub fn matmul<const R: usize>(a: Tensor<R>, b: Tensor<R>) -> Tensor<R> {
     }
     let (left, right) = (a.dims(), b.dims());
     let batches = std::array::from_fn(|axis| left[axis].max(right[axis]));
-    repeated(a, batches).matmul(repeated(b, batches))
+    let (a, b) = (repeated(a, batches), repeated(b, batches));
+    if fused::chooses_products(&a) { fused::matmul(a, b) } else { a.matmul(b) }
 }
 
 /// A factor that has some of the product's batch axes and one matrix for all of another, with that matrix repeated. Burn's kernels that copy

@@ -11,6 +11,7 @@ use super::kernel_cases;
 use crate::machine::Machine;
 use crate::ops;
 use crate::parity::{Comparison, reference::values};
+use crate::progress::say;
 
 const F32: FloatDType = FloatDType::F32;
 
@@ -131,6 +132,7 @@ pub(super) fn against_the_cpu_and_the_composition(device: &Device) -> Result<Vec
             let theirs = computed(&case, other, F32, way)?;
             let mut note = |what, ours: &[f32], theirs: &[f32], floor| {
                 let off = off(ours, theirs, floor);
+                say(&format!("check: {} {}: {what} against {whom}: off by {off:.1e}", case.operation, case.shape));
                 let (worst, values, at) = found.entry((case.operation, what, whom)).or_default();
                 *values += theirs.len();
                 if off > *worst {
@@ -174,6 +176,7 @@ pub(super) fn in_one_type(
         let (worst, values, at) = found.entry(case.operation).or_default();
         *values += theirs.0.len() + theirs.1.len();
         let off = off(&ours.0, &theirs.0, SMALL).max(off(&ours.1, &theirs.1, case.floor.max(SMALL)));
+        say(&format!("check: {} {} in {name}: off by {off:.1e}", case.operation, case.shape));
         if off > *worst {
             (*worst, *at) = (off, case.shape.clone());
         }

@@ -12,7 +12,7 @@ use crate::commands::intervene::Intervene;
 use crate::machine::{self, Machine};
 use crate::method;
 use crate::parity::{Comparison, Fixtures};
-use crate::progress::{Interruption, stop_asked};
+use crate::progress::{Interruption, say, stop_asked};
 use crate::recipe::Recipe;
 use crate::report::folder::Folder;
 use crate::report::paper::Paper;
@@ -33,7 +33,7 @@ pub(super) struct Part {
 }
 
 pub(super) const PARTS: [Part; 11] = [
-    Part { name: "reference", run: |setting| setting.fixtures.all() },
+    Part { name: "reference", run: |setting| setting.fixtures.all(said) },
     Part { name: "kernels", run: |setting| kernels::against_the_cpu_and_the_composition(&setting.fixtures.device) },
     Part { name: "products", run: |setting| products::against_the_cpu(&setting.fixtures.device) },
     Part { name: "halves", run: |setting| halves::against_f32(&setting.fixtures) },
@@ -45,6 +45,11 @@ pub(super) const PARTS: [Part; 11] = [
     Part { name: "verdicts", run: same_verdicts },
     Part { name: "memory", run: |setting| Ok(vec![memory::a_rollout_that_does_not_fit(&setting.fixtures.device)?]) },
 ];
+
+/// A comparison as it is made: of a check that is cut short, these lines are left.
+fn said(one: &Comparison) {
+    say(&format!("check: {}: off by {:.1e}", one.what, one.off));
+}
 
 /// What parts share.
 pub(super) struct Setting {

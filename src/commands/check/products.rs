@@ -4,7 +4,7 @@
 use anyhow::Result;
 use burn::tensor::{Device, FloatDType, Tensor};
 
-use super::kernel_cases::tracked;
+use super::kernel_cases::{tracked, untracked};
 use super::kernels::{Case, HALVES, in_one_type, noise};
 use crate::machine::Machine;
 use crate::ops;
@@ -19,10 +19,42 @@ pub(super) fn against_the_cpu(device: &Device) -> Result<Vec<Comparison>> {
     let mut out = vec![];
     for (dtype, name, bound) in [(FloatDType::F32, "f32", BOUND)].into_iter().chain(HALVES) {
         if device.supports_dtype(dtype) {
-            out.extend(in_one_type(cases(), device, &cpu, dtype, name, bound)?);
+            let all = cases().into_iter().chain(few_rows()).collect();
+            out.extend(in_one_type(all, device, &cpu, dtype, name, bound)?);
         }
     }
     Ok(out)
+}
+
+/// Few rows by one, two and three matrices and by a table, as decoding asks for them, outside autodiff. Rows that are no whole number of
+/// vectors too, and matrices whose columns cubes share in more than one way.
+fn few_rows() -> Vec<Case> {
+    let mut out = vec![];
+    for [m, k, n] in [[1, 256, 64], [3, 512, 96], [8, 64, 2048], [13, 128, 8], [2, 67, 33], [1, 64, 36_864]] {
+        for count in 1..=3 {
+            let inputs = (0..=count).map(|i| match i {
+                0 => noise([1, 1, m, k], 33, 1.0),
+                _ => noise([1, 1, k, (n / i / 8 * 8).max(8) + n % 8], 33 + i as u64, 1.0),
+            });
+            out.push(untracked("few rows", format!("{m} by {k} by {n}, {count}"), inputs.collect(), |x, _| {
+                let weights: Vec<Tensor<2>> = x[1..].iter().map(|w| w.clone().squeeze_dims(&[0, 1])).collect();
+                let x = x[0].clone().squeeze_dim::<3>(0);
+                let products = match <[Tensor<2>; 3]>::try_from(weights) {
+                    Ok(three) => ops::linear_three(x, three).to_vec(),
+                    Err(fewer) => match <[Tensor<2>; 2]>::try_from(fewer) {
+                        Ok(two) => ops::linear_two(x, two).to_vec(),
+                        Err(one) => one.into_iter().map(|w| ops::linear(x.clone(), w)).collect(),
+                    },
+                };
+                Tensor::cat(products, 2).unsqueeze()
+            }));
+        }
+        let inputs = vec![noise([1, 1, m, k], 37, 1.0), noise([1, 1, n, k], 38, 1.0)];
+        out.push(untracked("few rows by a table", format!("{m} by {k} by {n}"), inputs, |x, _| {
+            ops::linear_transposed(x[0].clone().squeeze_dim(0), x[1].clone().squeeze_dims(&[0, 1])).unsqueeze()
+        }));
+    }
+    out
 }
 
 type View = fn(Tensor<4>) -> Tensor<4>;

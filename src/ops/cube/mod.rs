@@ -2,7 +2,7 @@
 //!
 //! Tensors in, tensors out; losses and the optimiser in f32, what a forward is made of also in bf16 and f16 (all inputs of an
 //! operation in one type). Kernels read their inputs by strides, so that a view needs no copy; they compute in f32, and round what they write.
-//! They ask for no more than any GPU has: 256 units a cube, 4 KB of shared memory, and as many cubes a dimension as it allows.
+//! They ask for no more than any GPU has: 256 units a cube, 8 KB of shared memory, and as many cubes a dimension as it allows.
 
 #![allow(
     clippy::too_many_arguments,
@@ -12,6 +12,7 @@
 mod adamw;
 mod attend;
 mod blocks;
+mod few;
 mod loss;
 mod matmul;
 mod norm;
@@ -32,8 +33,9 @@ use burn_cubecl::tensor::CubeTensor;
 
 pub(super) use adamw::{adamw, sum_of_squares};
 pub(super) use attend::attend;
+pub(super) use few::{FEW, linear, linear_by_row};
 pub(super) use loss::{cross_entropy, cross_entropy_backward};
-pub(super) use matmul::{has_tf32, matmul, rounds_products};
+pub(super) use matmul::{chooses_products, has_tf32, matmul};
 pub(super) use norm::{rms_norm, rms_norm_backward};
 pub(super) use rope::rotate;
 pub(super) use softmax::{softmax, softmax_backward};

@@ -1,9 +1,9 @@
-//! [`FusedOps`], [`Stores`] and [`Inference`] on Burn's GPU backend: the kernels of `ops::cube`.
+//! [`FusedOps`], [`Stores`], [`Inference`] and [`Products`] on Burn's GPU backend: the kernels of `ops::cube`.
 
 use burn::backend::tensor::FloatTensor;
 use burn_cubecl::CubeBackend;
 
-use super::{AdamW, FusedOps, Inference, Stores, Targets, head};
+use super::{AdamW, FusedOps, Inference, Products, Stores, Targets, head};
 use crate::ops::cube;
 use crate::ops::frozen::FrozenMatrix;
 
@@ -71,6 +71,34 @@ impl FusedOps for CubeBackend {
         grad: FloatTensor<Self>,
     ) -> FloatTensor<Self> {
         cube::cross_entropy_backward(logits, &targets, grad)
+    }
+}
+
+impl Products for CubeBackend {
+    fn linear_one(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        let [out] = cube::linear(x, [weight]);
+        out
+    }
+
+    fn linear_two(
+        x: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        cube::linear(x, [a, b]).into()
+    }
+
+    fn linear_three(
+        x: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        cube::linear(x, [a, b, c]).into()
+    }
+
+    fn linear_by_row(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
+        cube::linear_by_row(x, table)
     }
 }
 

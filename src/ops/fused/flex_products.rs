@@ -9,7 +9,9 @@ use rayon::prelude::*;
 use super::attend::{self, Heads, Sizes};
 use super::attend_gradient::AttentionPass;
 use super::flex::{Rows, last, made};
-use super::{CpuFusedOps, CpuInference, Stores, Targets, head, many, product, stored, stored_back, stored_many};
+use super::{
+    CpuFusedOps, CpuInference, Products, Stores, Targets, head, many, product, stored, stored_back, stored_many,
+};
 use crate::ops::frozen::FrozenMatrix;
 
 /// Whether the loops for few rows take it: few rows, and weights that lie in rows.
@@ -194,7 +196,15 @@ impl CpuFusedOps for Flex {
     }
 }
 
-impl CpuInference for Flex {
+impl Products for Flex {
+    fn linear_one(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as CpuFusedOps>::linear(x, weight)
+    }
+
+    fn linear_by_row(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as CpuFusedOps>::linear_transposed(x, table)
+    }
+
     fn linear_two(
         x: FloatTensor<Self>,
         a: FloatTensor<Self>,
@@ -213,7 +223,9 @@ impl CpuInference for Flex {
         let [a, b, c] = products(x, [a, b, c]);
         (a, b, c)
     }
+}
 
+impl CpuInference for Flex {
     fn linear_stored_two(x: FloatTensor<Self>, weights: [FrozenMatrix; 2]) -> (FloatTensor<Self>, FloatTensor<Self>) {
         let [a, b] = stored_products(x, weights);
         (a, b)

@@ -1,7 +1,7 @@
 //! The decoder's element-wise work as single passes, each with its own backward.
 //!
 //! Burn backend extensions: [`FusedOps`] and [`Inference`] on the CPU (Flex) run the loops of `kernels`, on a GPU (Cube) the kernels
-//! of `ops::cube`, and so do [`Stores`]; [`CpuFusedOps`] and [`CpuInference`] are the CPU's alone. Under autodiff `gradient` records one node where the
+//! of `ops::cube`, and so do [`Stores`] and [`Products`]; [`CpuFusedOps`] and [`CpuInference`] are the CPU's alone. Under autodiff `gradient` records one node where the
 //! composition records up to a dozen. Every float type but f32 takes the plain composition of Burn operations in the parent
 //! module, which is also what the tests compare with; so does a GPU in builds where Burn fuses kernels itself. On a GPU the
 //! operations of a forward are single passes in bf16 and f16 too.
@@ -165,10 +165,12 @@ pub(crate) trait Inference: Backend {
     fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
-/// [`CpuFusedOps`] outside autodiff only.
-#[backend_extension(Flex)]
-pub(crate) trait CpuInference: Backend {
-    /// [`CpuFusedOps::linear`] of one input with two weights.
+/// Products outside autodiff with matrices of floats, on a GPU those of few rows.
+#[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))))]
+pub(crate) trait Products: Backend {
+    /// `x W`: `[.., K]`, `[K, N]` → `[.., N]`.
+    fn linear_one(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Of one input with two weights.
     fn linear_two(
         x: FloatTensor<Self>,
         a: FloatTensor<Self>,
@@ -181,6 +183,13 @@ pub(crate) trait CpuInference: Backend {
         b: FloatTensor<Self>,
         c: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    /// `x Tᵀ`: `[.., K]`, `[N, K]` → `[.., N]`.
+    fn linear_by_row(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+/// [`CpuFusedOps`] outside autodiff only.
+#[backend_extension(Flex)]
+pub(crate) trait CpuInference: Backend {
     /// [`Stores::linear_stored`] of one input with two weights.
     fn linear_stored_two(x: FloatTensor<Self>, weights: [FrozenMatrix; 2]) -> (FloatTensor<Self>, FloatTensor<Self>);
     /// With three.
@@ -228,17 +237,30 @@ fn on_gpu<const R: usize>(_x: &Tensor<R>) -> bool {
     false
 }
 
-/// Whether Burn's own products of such tensors may round them.
+/// Whether the products of a tensor with some matrices are [`Products`] on a GPU: few rows, outside autodiff.
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
-pub(super) fn rounds_products<const R: usize>(x: &Tensor<R>) -> bool {
+pub(super) fn is_few_on_gpu(x: &Tensor<3>, weights: &[Tensor<2>]) -> bool {
+    let [b, l, _] = x.dims();
+    let alike = |w: &Tensor<2>| w.dtype() == x.dtype() && !w.is_autodiff();
+    b * l <= super::cube::FEW && is_forward_fused(x) && on_gpu(x) && !x.is_autodiff() && weights.iter().all(alike)
+}
+
+#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
+pub(super) fn is_few_on_gpu(_x: &Tensor<3>, _weights: &[Tensor<2>]) -> bool {
+    false
+}
+
+/// Whether `ops::cube` chooses the kernels for products of such tensors: where Burn's own may round them, and on tensor cores.
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+pub(super) fn chooses_products<const R: usize>(x: &Tensor<R>) -> bool {
     match x.device().inner().as_dispatch() {
-        burn::backend::DispatchDevice::Cube(device) => x.dtype() == DType::F32 && super::cube::rounds_products(device),
+        burn::backend::DispatchDevice::Cube(device) => super::cube::chooses_products(device, x.dtype()),
         _ => false,
     }
 }
 
 #[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
-pub(super) fn rounds_products<const R: usize>(_x: &Tensor<R>) -> bool {
+pub(super) fn chooses_products<const R: usize>(_x: &Tensor<R>) -> bool {
     false
 }
 
@@ -313,15 +335,23 @@ pub(super) fn linear_stored(x: Tensor<3>, weight: FrozenMatrix) -> Tensor<3> {
     Tensor::from_dispatch(<Dispatch as Stores>::linear_stored(x.into_dispatch(), weight))
 }
 
-/// Outside autodiff only, as the next three.
+/// Outside autodiff only, as the next five.
+pub(super) fn linear_one(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Products>::linear_one(x.into_dispatch(), weight.into_dispatch()))
+}
+
+pub(super) fn linear_by_row(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Products>::linear_by_row(x.into_dispatch(), table.into_dispatch()))
+}
+
 pub(super) fn linear_two(x: Tensor<3>, [a, b]: [Tensor<2>; 2]) -> [Tensor<3>; 2] {
-    let (a, b) = <Dispatch as CpuInference>::linear_two(x.into_dispatch(), a.into_dispatch(), b.into_dispatch());
+    let (a, b) = <Dispatch as Products>::linear_two(x.into_dispatch(), a.into_dispatch(), b.into_dispatch());
     [a, b].map(Tensor::from_dispatch)
 }
 
 pub(super) fn linear_three(x: Tensor<3>, weights: [Tensor<2>; 3]) -> [Tensor<3>; 3] {
     let [a, b, c] = weights.map(Tensor::into_dispatch);
-    let (a, b, c) = <Dispatch as CpuInference>::linear_three(x.into_dispatch(), a, b, c);
+    let (a, b, c) = <Dispatch as Products>::linear_three(x.into_dispatch(), a, b, c);
     [a, b, c].map(Tensor::from_dispatch)
 }
 
