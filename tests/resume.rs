@@ -96,10 +96,14 @@ impl Home {
     }
 
     fn train(&self, out: &str, args: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
-        command.current_dir(self.0.path()).args(["--preset", "mini.toml", "--model", "model", "--data", "data.jsonl"]);
         let threads: &[&str] = if args.contains(&"--threads") { &[] } else { &["--threads", "1"] };
-        command.args(threads).args(["--out", out]).args(args).stdin(Stdio::null()).output().expect("train runs")
+        let recipe = ["--preset", "mini.toml", "--model", "model", "--data", "data.jsonl", "--out", out];
+        self.typed(&[&recipe, threads, args].concat())
+    }
+
+    fn typed(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
+        command.current_dir(self.0.path()).args(args).stdin(Stdio::null()).output().expect("train runs")
     }
 
     fn manifest(&self, out: &str) -> serde_json::Value {
@@ -165,7 +169,8 @@ fn what_is_behind_a_path_is_what_counts() {
         text_of(&output)
     );
     std::fs::rename(home.at("aside"), home.at("run/manifest.json")).expect("moved back");
-    let done = home.train("run", &["--resume"]);
+    // Of the run's own recipe, where none is named.
+    let done = home.typed(&["--out", "run", "--resume", "--threads", "1"]);
     assert!(done.status.success(), "{}", text_of(&done));
     assert_eq!(home.manifest("run"), before, "the command that began a run stays in its manifest");
     // Neither is a branch of it taken with other data or another model.

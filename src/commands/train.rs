@@ -28,8 +28,9 @@ use crate::world::{Launch, World, spent};
 )]
 pub struct Train {
     /// smoke, micro, micro-budget, micro-bptt, micro-adaptive, micro-rivals, micro-compressed, micro-two-latents, micro-graph, micro-organism, micro-organism-honest, smollm2-chains, smollm2-gsm8k, qwen3-8b, or a .toml recipe.
-    #[arg(long, default_value = "micro")]
-    preset: String,
+    /// By default micro, with --resume the recipe of the run in --out.
+    #[arg(long)]
+    preset: Option<String>,
     /// Override a setting, e.g. `latent.learning_rate=1e-3`. May be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
@@ -45,7 +46,7 @@ pub struct Train {
     /// The run folder; by default runs/<name>, of a sweep runs/<name>-sweep.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Go on with a run that was stopped.
+    /// Go on with the run in --out that was stopped.
     #[arg(long)]
     resume: bool,
     /// Take over every finished phase of this run (or of a run of this sweep) whose settings are the same, and train the rest.
@@ -75,6 +76,13 @@ pub struct Train {
 }
 
 impl Train {
+    /// The preset or recipe: of a run that is gone on with its own, where none is named.
+    fn source(&self) -> String {
+        let own = self.out.as_ref().filter(|_| self.resume).map(|run| run.join("recipe.toml"));
+        let own = own.filter(|recipe| recipe.is_file()).map(|recipe| recipe.display().to_string());
+        self.preset.clone().or(own).unwrap_or_else(|| "micro".into())
+    }
+
     /// The run whose phases are taken over.
     fn branch(&self) -> Vec<Branch> {
         let base = self.base.clone().map(|run| Branch { run, until: Some("base".into()) });
@@ -176,7 +184,7 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
 
 /// The preset with what the command line changes in it.
 fn recipe_of(args: &Train, set: &[String]) -> Result<Recipe> {
-    let mut recipe = Recipe::resolve(&args.preset, set)?;
+    let mut recipe = Recipe::resolve(&args.source(), set)?;
     if let Some(fields) = fields(&args.field)? {
         ensure!(recipe.data.path.is_some(), "--field names the keys of a file of problems: give it with --data FILE");
         recipe.data.fields = Some(fields);

@@ -1,5 +1,6 @@
 //! What results were made from and with: the manifest of a folder of rows, and what every manifest says.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -173,11 +174,17 @@ pub(crate) fn writable(folder: &Path) -> Result<()> {
 /// The command as typed; of an argument that is no text, what can be shown of it.
 pub fn command(binary: &str) -> String {
     let mut typed = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
-    let program = typed.next().unwrap_or_default();
-    // `switchyard probe …`, where the first argument names the program.
-    let through_door = Path::new(&program).file_stem().is_some_and(|name| name == "switchyard");
-    let arguments = typed.skip(usize::from(through_door));
-    std::iter::once(binary.to_owned()).chain(arguments).collect::<Vec<_>>().join(" ")
+    let called = typed.next().unwrap_or_default();
+    as_typed(binary, Path::new(&called), typed)
+}
+
+/// Without the name of the program where the first argument says it: `switchyard probe …`, whatever that file is called.
+fn as_typed(binary: &str, called: &Path, typed: impl Iterator<Item = String>) -> String {
+    let mut typed = typed.peekable();
+    if called.file_stem().is_none_or(|stem| stem != binary) {
+        typed.next_if(|first| first == binary);
+    }
+    std::iter::once(binary.to_owned()).chain(typed).collect::<Vec<_>>().join(" ")
 }
 
 /// How another of the four programs is called by whoever called this one: `switchyard report`, `cargo run --bin report --`, or beside it.
@@ -190,10 +197,11 @@ fn called_as(called: &Path, by_cargo: bool, name: &str) -> String {
     if by_cargo {
         return format!("cargo run --bin {name} --");
     }
-    if called.file_stem().is_some_and(|stem| stem == "switchyard") {
-        return format!("{} {name}", called.display());
+    let one_of_four = ["train", "probe", "intervene", "report"].map(OsStr::new);
+    match called.file_stem() {
+        Some(stem) if !one_of_four.contains(&stem) => format!("{} {name}", called.display()),
+        _ => called.with_file_name(name).display().to_string(),
     }
-    called.with_file_name(name).display().to_string()
 }
 
 #[cfg(test)]
@@ -209,6 +217,13 @@ mod tests {
         assert_eq!(of("probe", false), "report");
         assert_eq!(of("./target/debug/probe", false), "./target/debug/report");
         assert_eq!(of("switchyard", false), "switchyard report");
+        assert_eq!(of("bin/sy-0.2", false), "bin/sy-0.2 report");
+        let of = |called: &str, typed: &[&str]| {
+            as_typed("train", Path::new(called), typed.iter().map(|word| (*word).to_owned()))
+        };
+        assert_eq!(of("bin/train", &["--resume"]), "train --resume");
+        assert_eq!(of("switchyard", &["train", "--resume"]), "train --resume");
+        assert_eq!(of("bin/sy-0.2", &["train", "--resume"]), "train --resume");
     }
 
     #[test]
