@@ -37,7 +37,7 @@ use crate::study::Study;
 use crate::study::circuits::patch::Node;
 use crate::study::staging::capture::capture;
 use crate::tasks::{Task, edges};
-use crate::text::{Problem, Vocabulary};
+use crate::text::Problem;
 
 pub const ABOUT: About = About::asking(
     "whether the steps that blocks stand for can be read from latents as a valid solution: logit lens, probe, two nulls",
@@ -244,7 +244,7 @@ impl<'a> LatentStates<'a> {
         let mut words: Vec<&str> = all.iter().flat_map(|read| read.words.iter().map(String::as_str)).collect();
         words.sort_unstable();
         words.dedup();
-        let tokens = words.iter().map(|word| tokens(&study.corpus.vocabulary, word)).collect::<Result<_>>()?;
+        let tokens = words.iter().map(|word| study.corpus.vocabulary.word_tokens(word)).collect::<Result<_>>()?;
         Ok(Self { all, at: keys.into_iter().enumerate().map(|(row, key)| (key, row)).collect(), states, words, tokens })
     }
 
@@ -298,18 +298,6 @@ impl<'a> LatentStates<'a> {
         let problems: Vec<usize> = keys.iter().map(|&(i, _)| i).collect();
         config.probe.predictions(states.view(), &values, &problems)
     }
-}
-
-/// The single tokens that are this word, with and without a blank before it.
-fn tokens(vocabulary: &Vocabulary, word: &str) -> Result<Vec<u32>> {
-    let mut tokens = vec![];
-    for text in [word.to_owned(), format!(" {word}")] {
-        if let [token] = vocabulary.encode(&text)?[..] {
-            tokens.push(token);
-        }
-    }
-    tokens.dedup();
-    Ok(tokens)
 }
 
 /// The row of one reading, and its p-value if it has one.

@@ -278,7 +278,7 @@ impl DecodingRow {
         let settings = decoding.settings;
         if self.switching == Switching::Empty {
             self.mode = Mode::Text;
-            return self.push_visible(Position::closing(ids.swi_end, PositionRole::SwiEndForced, None), decoding);
+            return self.push_visible(Position::bare(ids.swi_end, PositionRole::SwiEndForced, None), decoding);
         }
         if let Mode::Block { block, step: 0 } = self.mode {
             return self.latent(ids, block, 0);
@@ -325,7 +325,7 @@ impl DecodingRow {
         self.entropies.clear();
         self.switches += 1;
         if marked {
-            return self.push_visible(Position::closing(ids.swi_end, kind, exit), decoding);
+            return self.push_visible(Position::bare(ids.swi_end, kind, exit), decoding);
         }
         let piece = self.in_text(seen, decoding, true, says);
         self.imposed = decoding.controller.imposes(self.switches).filter(|_| !self.answering);
@@ -333,16 +333,7 @@ impl DecodingRow {
     }
 
     fn latent(&mut self, ids: SwitchIds, block: usize, step: usize) -> Piece {
-        let latent = Position {
-            token: ids.latent,
-            kind: PositionRole::Latent,
-            logprob: None,
-            entropy: None,
-            p_swi: None,
-            p_exit: None,
-            drawn: None,
-            mixed: None,
-        };
+        let latent = Position::bare(ids.latent, PositionRole::Latent, None);
         self.trace.positions.push(latent);
         self.mode = Mode::Block { block, step: step + 1 };
         self.at = Step::Latent { block, step };

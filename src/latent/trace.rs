@@ -72,11 +72,11 @@ impl Position {
     /// A token of text that was drawn inside a block without markers.
     pub(super) fn text(token: u32, logprob: f64, entropy: f64) -> Self {
         let logprob = Some(logprob).filter(|p| p.is_finite());
-        Self { entropy: Some(entropy), ..Self::closing(token, PositionRole::Text, logprob) }
+        Self { entropy: Some(entropy), ..Self::bare(token, PositionRole::Text, logprob) }
     }
 
-    /// A `</swi>`.
-    pub(super) fn closing(token: u32, kind: PositionRole, logprob: Option<f64>) -> Self {
+    /// A token of which nothing but its log-probability is recorded.
+    pub(crate) fn bare(token: u32, kind: PositionRole, logprob: Option<f64>) -> Self {
         Self { token, kind, logprob, entropy: None, p_swi: None, p_exit: None, drawn: None, mixed: None }
     }
 }

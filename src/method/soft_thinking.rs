@@ -15,6 +15,7 @@ use super::text_cot::BASE;
 use crate::corpus::Corpus;
 use crate::latent::{Blocks, Reasoning, Source, rules};
 use crate::recipe::{self, Recipe};
+use crate::text::Sample;
 
 pub struct SoftThinking;
 
@@ -46,11 +47,22 @@ fn reasoning(recipe: &Recipe, corpus: &Corpus) -> Result<Reasoning> {
 /// before the answer.
 const ENDS: [&str; 3] = ["</think>", "####", "#"];
 
-/// The token that ends thinking.
+/// The token with which a solution begins its answer, where it is one of [`ENDS`].
+fn mark(sample: &Sample) -> Option<u32> {
+    let first = sample.answer.clone()?.start;
+    ENDS.contains(&sample.token(first).trim()).then(|| sample.response[first])
+}
+
+/// The token that ends thinking, as the corpus' solutions have it: behind a blank it may be another one than alone.
 ///
 /// # Errors
 /// A vocabulary with none of them.
 pub(super) fn end_of_thinking(corpus: &Corpus) -> Result<u32> {
-    let found = ENDS.iter().find_map(|word| corpus.vocabulary.id(word));
+    let alone = |words: &[&str]| words.iter().find_map(|word| corpus.vocabulary.id(word));
+    let written = || {
+        let held_out = |p| Sample::new(p, &corpus.vocabulary, &corpus.template).ok();
+        corpus.train.iter().find_map(mark).or_else(|| corpus.test.iter().find_map(|p| mark(&held_out(p)?)))
+    };
+    let found = alone(&ENDS[..1]).or_else(written).or_else(|| alone(&ENDS));
     found.with_context(|| format!("the vocabulary has none of {ENDS:?}: nothing tells where thinking ends"))
 }

@@ -57,6 +57,13 @@ impl Problem {
         }
     }
 
+    /// The byte of the solution at which the gold answer begins: where its final answer says so, else where it was last written.
+    /// None where it is not written as the answer has it.
+    pub(crate) fn answer_at(&self) -> Option<usize> {
+        let stated = self.answer_range().and_then(|range| Some(range.start + self.solution[range].find(&self.answer)?));
+        stated.or_else(|| self.solution.rfind(&self.answer)).filter(|_| !self.answer.is_empty())
+    }
+
     /// Bytes of the solution behind a range of its words.
     pub fn word_bytes(&self, words: Range<usize>) -> Option<Range<usize>> {
         let start = word_ranges(&self.solution).nth(words.start)?.start;

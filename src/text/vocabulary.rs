@@ -198,6 +198,18 @@ impl Vocabulary {
         Ok(EncodedText { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
 
+    /// The single tokens that are this word: at a beginning, and behind a blank. One where both are the same.
+    pub(crate) fn word_tokens(&self, word: &str) -> Result<Vec<u32>> {
+        let mut tokens = vec![];
+        for text in [word.to_owned(), format!(" {word}")] {
+            if let [token] = self.encode(&text)?[..] {
+                tokens.push(token);
+            }
+        }
+        tokens.dedup();
+        Ok(tokens)
+    }
+
     /// Words of a text that the vocabulary lacks, each once: encoding makes the unknown token of them.
     pub(crate) fn unknown(&self, text: &str) -> Result<Vec<String>> {
         let Some(unk) = self.unk() else { return Ok(vec![]) };

@@ -48,8 +48,11 @@ impl Names {
         let corpus = &study.corpus;
         let sets = corpus.test.iter().flat_map(|p| p.steps.iter().filter_map(|s| set(&s.value)));
         let names: BTreeSet<&String> = sets.flatten().collect();
-        let known: Vec<(&String, u32)> =
-            names.into_iter().filter_map(|name| Some((name, corpus.vocabulary.id(name)?))).collect();
+        let mut known: Vec<(&String, u32)> = vec![];
+        for name in names {
+            // As it is written inside a text.
+            known.extend(corpus.vocabulary.word_tokens(name)?.last().map(|&id| (name, id)));
+        }
         if known.is_empty() {
             return Ok(None);
         }

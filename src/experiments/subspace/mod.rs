@@ -208,7 +208,6 @@ fn search(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> Result
     let mut measured = search.all(&jobs, &ready)?;
     let best = measured.iter().enumerate().max_by(|(i, a), (j, b)| a.fits.cmp(&b.fits).then(j.cmp(i)));
     let place = best.map(|(i, _)| jobs[i].place).context("no place to exchange states at")?;
-    study.say("learning subspaces");
     let mut more: Vec<Job> = vec![];
     let learnt = |variable, pairs, rotation| {
         let ranks = config.ranks.iter().filter(|rank| **rank < study.model.config().hidden_size);
@@ -278,10 +277,12 @@ impl<'a> Search<'a> {
     }
 
     fn all(&self, jobs: &[Job], ready: &[Ready]) -> Result<Vec<SubspaceEffect>> {
+        let counted = self.study.counted("subspaces measured", jobs.len());
         let one = |job: &Job| {
-            crate::progress::go_on()?;
             let ready = ready.iter().find(|r| r.step == job.place.step).context("a step without rows")?;
-            self.measure(job, ready)
+            let measured = self.measure(job, ready);
+            counted.one();
+            measured
         };
         let parts = parallel::cut(jobs, self.study.threads);
         let done = parallel::run(&parts, |part| part.iter().map(one).collect::<Result<Vec<_>>>())?;

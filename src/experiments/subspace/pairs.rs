@@ -12,7 +12,7 @@ use crate::random::keyed;
 use crate::schema::Variable;
 use crate::stats::grouped_holdout;
 use crate::study::Study;
-use crate::study::answers::{answer_at, gold_tokens};
+use crate::study::answers::{answer_at, first_token, gold_tokens};
 use crate::study::staging::capture::capture;
 
 /// A block that its problem's answer follows from, in a row that ends where that answer's first token is decided.
@@ -47,9 +47,11 @@ pub fn targets(study: &Study) -> Result<Vec<Target>> {
         let steps = corpus.test[trace.problem].steps.len();
         for &held in own {
             let later = |step: usize| own.iter().any(|other| other.step == step && other.block > held.block);
-            let value = corpus.vocabulary.encode(&held.value.to_string())?.first().copied();
             let end = row.steps.iter().rposition(|at| matches!(at, Step::Latent { block, .. } if *block == held.block));
-            let stated = end.is_none_or(|end| row.ids[end..].iter().any(|id| Some(*id) == value));
+            let behind = end.map(|end| corpus.vocabulary.decode_visible(&row.ids[end + 1..])).transpose()?;
+            let problem = &corpus.test[trace.problem];
+            let value = problem.word_bytes(problem.steps[held.step].value_words.clone()).map(|at| &problem.solution[at]);
+            let stated = behind.zip(value).is_none_or(|(text, value)| holds_words(&text, value));
             if (held.step + 1..steps).all(later)
                 && !stated
                 && let Some(gold) = gold[trace.problem]
@@ -59,6 +61,12 @@ pub fn targets(study: &Study) -> Result<Vec<Target>> {
         }
     }
     Ok(out)
+}
+
+/// Whether these words stand in a text, one behind the other.
+fn holds_words(text: &str, words: &str) -> bool {
+    let [text, words] = [text, words].map(|text| text.split_whitespace().collect::<Vec<_>>());
+    text.windows(words.len().max(1)).any(|window| window == words)
 }
 
 /// A response before the token that begins its answer, if that is the gold one.
@@ -220,7 +228,7 @@ fn predicted(
     let BlockValue { problem, step, .. } = target.held;
     let first = |value: i64| -> Result<Option<u32>> {
         let Some(answer) = arithmetic.answer_if(problem, step, value) else { return Ok(None) };
-        Ok(study.corpus.vocabulary.encode(&answer)?.first().copied())
+        first_token(&study.corpus.vocabulary, &study.corpus.test[problem], &answer)
     };
     let by_value = first(donor.value)?;
     let says = match variable {

@@ -155,16 +155,7 @@ mod tests {
         };
         let visible = tags.iter().filter(|kind| **kind != PositionRole::Latent).count();
         let kinds = std::iter::repeat_n(&PositionRole::Text, 15 - visible).chain(tags);
-        let position = |kind: &PositionRole| Position {
-            token: 0,
-            kind: *kind,
-            logprob: None,
-            entropy: None,
-            p_swi: None,
-            p_exit: None,
-            drawn: None,
-            mixed: None,
-        };
+        let position = |kind: &PositionRole| Position::bare(0, *kind, None);
         Trace { problem: 0, rollout: 0, prompt: vec![], positions: kinds.map(position).collect(), end: End::Stop }
     }
 

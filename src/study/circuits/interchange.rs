@@ -80,6 +80,7 @@ impl<'a> Interchange<'a> {
     pub fn says(&self, point: HookPoint, given: &[GivenState], within: &Within, masked: &[u32]) -> Result<Vec<u32>> {
         let mut out = vec![];
         for given in given.chunks(ROWS) {
+            crate::progress::go_on()?;
             for logits in logits(&self.study.model, self.finals(point, given, within)?)? {
                 let drawable = (0u32..).zip(&logits).filter(|(token, _)| !masked.contains(token));
                 out.push(drawable.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(token, _)| token));

@@ -126,24 +126,22 @@ pub fn written(study: &Study, limit: usize) -> Result<Vec<SolutionForms>> {
             }
         };
         let text = sample.prompt.iter().chain(&sample.response).copied().collect();
-        let gold = corpus.vocabulary.encode(&asked.answer)?.first().copied();
         out.push(SolutionForms {
             problem,
             prompt,
             latents: latents.clone(),
             text: Sequence::new(problem, text, prompt, Some(corpus.switch.latent))?,
             blocks: spans.iter().zip(&solution.blocks).map(place).collect(),
-            answer: gold
-                .and_then(|gold| answer(sample, gold))
-                .map(|t| KnownToken { token: sample.response[t], at: prompt + t }),
+            answer: answer(asked, sample).map(|t| KnownToken { token: sample.response[t], at: prompt + t }),
         });
     }
     Ok(out)
 }
 
 /// The response token at which the solution gives its answer.
-fn answer(sample: &Sample, gold: u32) -> Option<usize> {
-    sample.answer.clone()?.find(|&t| sample.response[t] == gold)
+fn answer(problem: &Problem, sample: &Sample) -> Option<usize> {
+    let at = problem.answer_at()?;
+    sample.answer.clone()?.find(|&t| sample.offsets[t].1 > at)
 }
 
 /// The response token inside a span that begins the value of the span's step.
