@@ -106,22 +106,25 @@ mod tests {
     #[test]
     fn an_answer_that_a_solution_does_not_write_is_taken_alone() {
         let vocabulary = Vocabulary::load("fixtures/smollm2-chains").expect("a vocabulary");
-        let problem = |solution: &str| Problem {
+        let asked = |solution: &str, answer: &str| Problem {
             id: "p".into(),
             question: String::new(),
             solution: solution.into(),
-            answer: "sixteen".into(),
+            answer: answer.into(),
             subject: None,
             level: None,
             steps: vec![],
         };
         let first = |solution: &str, answer: &str| {
-            first_token(&vocabulary, &problem(solution), answer).expect("a token").and_then(|id| vocabulary.token(id))
+            let problem = asked(solution, "sixteen");
+            first_token(&vocabulary, &problem, answer).expect("a token").and_then(|id| vocabulary.token(id))
         };
         assert_eq!(first("", "sixteen").as_deref(), Some("six"));
         assert_eq!(first("so it is sixteen", "sixteen").as_deref(), Some("Ġsixteen"));
         assert_eq!(first("sixteen is \\boxed{sixteen}", "eight").as_deref(), Some("eight"));
         assert_eq!(first("it is sixteen . # sixteen", "eight").as_deref(), Some("Ġeight"));
         assert_eq!(first("it is sixteen", "").as_deref(), None);
+        // The x of `\boxed` is none.
+        assert_eq!(asked("\\boxed{x}", "x").answer_at(), Some(7));
     }
 }

@@ -60,7 +60,9 @@ impl Problem {
     /// The byte of the solution at which the gold answer begins: where its final answer says so, else where it was last written.
     /// None where it is not written as the answer has it.
     pub(crate) fn answer_at(&self) -> Option<usize> {
-        let stated = self.answer_range().and_then(|range| Some(range.start + self.solution[range].find(&self.answer)?));
+        // From behind: `\boxed{x}` has an x in its name.
+        let stated =
+            self.answer_range().and_then(|range| Some(range.start + self.solution[range].rfind(&self.answer)?));
         stated.or_else(|| self.solution.rfind(&self.answer)).filter(|_| !self.answer.is_empty())
     }
 
