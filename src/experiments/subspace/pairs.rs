@@ -50,7 +50,8 @@ pub fn targets(study: &Study) -> Result<Vec<Target>> {
             let end = row.steps.iter().rposition(|at| matches!(at, Step::Latent { block, .. } if *block == held.block));
             let behind = end.map(|end| corpus.vocabulary.decode_visible(&row.ids[end + 1..])).transpose()?;
             let problem = &corpus.test[trace.problem];
-            let value = problem.word_bytes(problem.steps[held.step].value_words.clone()).map(|at| &problem.solution[at]);
+            let value =
+                problem.word_bytes(problem.steps[held.step].value_words.clone()).map(|at| &problem.solution[at]);
             let stated = behind.zip(value).is_none_or(|(text, value)| holds_words(&text, value));
             if (held.step + 1..steps).all(later)
                 && !stated
