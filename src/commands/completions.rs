@@ -5,11 +5,13 @@ use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches, Parser, val
 use clap_complete::{Shell, generate};
 
 use super::{device, print};
+use crate::machine::keep_freed_memory;
 
 const FLAG: &str = "completions";
 
 /// Parses the command line as `T::parse()` does; an option that only prints something ends the process here.
 pub fn parse<T: Parser + CommandFactory + FromArgMatches>() -> T {
+    keep_freed_memory();
     let mut command = complete(T::command());
     let matches = command.get_matches_mut();
     or_end(&matches, &mut command);

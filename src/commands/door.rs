@@ -7,6 +7,7 @@ use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use super::completions::{self, parse};
 use super::{exit, intervene::Intervene, print, probe::Probe, report::Report, train::Train};
+use crate::machine::keep_freed_memory;
 
 const ABOUT: &str = "A workbench for language models that switch between text and hidden thinking.";
 
@@ -42,6 +43,7 @@ fn command() -> Command {
 }
 
 fn by_first_argument(mut command: Command) -> ExitCode {
+    keep_freed_memory();
     let matches = command.get_matches_mut();
     completions::or_end(&matches, &mut command);
     let Some((name, matches)) = matches.subcommand() else {
