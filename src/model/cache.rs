@@ -211,14 +211,15 @@ impl KvCache {
     #[must_use]
     pub fn keep(&self, rows: &[usize]) -> Self {
         let index: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
-        self.map(
-            |x| {
-                let index = TensorData::new(index.clone(), [rows.len()]);
-                let index = Tensor::<1, Int>::from_data(index, &x.device());
-                x.select(0, index)
-            },
-            rows.iter().map(|&row| self.slots[row].clone()).collect(),
-        )
+        let pick = |x: &Tensor<4>| {
+            let index = TensorData::new(index.clone(), [rows.len()]);
+            x.clone().select(0, Tensor::<1, Int>::from_data(index, &x.device()))
+        };
+        // As they lie, with their room: the next step writes into it.
+        let kept = |held: &LayerCache| LayerCache { k: pick(&held.k), v: pick(&held.v), len: held.len };
+        let layers = self.layers.iter().map(|layer| layer.as_ref().map(kept));
+        let slots = rows.iter().map(|&row| self.slots[row].clone());
+        Self { layers: layers.collect(), slots: slots.collect(), for_one_call: self.for_one_call }
     }
 
     /// [`Self::keep`], of each row only the positions that it `sees`: the others are holes.

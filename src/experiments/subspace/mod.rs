@@ -23,6 +23,8 @@ mod pairs;
 mod pyvene;
 mod rotation;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use anyhow::{Context, Result, ensure};
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
@@ -338,15 +340,17 @@ impl<'a> Search<'a> {
         mean: &[f32],
     ) -> Result<Vec<Event>> {
         let (pairs, given) = self.given(pairs, ready, point);
-        let erasing: Vec<GivenState> = given.iter().map(|&(row, _)| (row, mean)).collect();
         let says = |given: &[GivenState]| ready.interchange.says(point, given, within, &self.masked);
-        let (said, without) = (says(&given)?, says(&erasing)?);
-        let event = |((pair, said), without): ((&&Pair, u32), u32)| {
+        // A row without the part says the same, whoever its donor is.
+        let rows: Vec<usize> = given.iter().map(|(row, _)| *row).collect::<BTreeSet<_>>().into_iter().collect();
+        let erasing: Vec<GivenState> = rows.iter().map(|&row| (row, mean)).collect();
+        let without: BTreeMap<usize, u32> = rows.into_iter().zip(says(&erasing)?).collect();
+        let event = |((pair, (row, _)), said): ((&&Pair, &GivenState), u32)| {
             let Target { held, gold, .. } = &self.targets[pair.target];
-            let (hit, kept, erased) = (said == pair.says, said == *gold, without == *gold);
+            let (hit, kept, erased) = (said == pair.says, said == *gold, without[row] == *gold);
             Event { problem: held.problem, hit, kept, erased, chance: pair.chance(said) }
         };
-        Ok(pairs.iter().zip(said).zip(without).map(event).collect())
+        Ok(pairs.iter().zip(&given).zip(says(&given)?).map(event).collect())
     }
 
     /// `None` of a single problem, which has no interval.

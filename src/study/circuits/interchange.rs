@@ -51,7 +51,12 @@ impl<'a> Interchange<'a> {
         }
         let names = rows.iter().map(|row| row.row).collect();
         let mut before = Stream::new(&study.model, &study.reasoning.source, Gradient::Through, names);
-        feed(&mut before, &rows, &mut vec![0; rows.len()], |i| at[i], &mut Hooks::none())?;
+        let mut cursors = vec![0; rows.len()];
+        while cursors != at {
+            let next = |((row, cursor), at): ((&&Sequence, &mut usize), &usize)| next_piece(row, cursor, *at);
+            let pieces: Vec<Piece> = rows.iter().zip(&mut cursors).zip(&at).map(next).collect();
+            before.advance(&pieces, &mut Hooks::none())?;
+        }
         Ok(Self { study, rows, at, before })
     }
 
@@ -63,17 +68,33 @@ impl<'a> Interchange<'a> {
         let which: Vec<usize> = given.iter().map(|(row, _)| *row).collect();
         let rows: Vec<&Sequence> = which.iter().map(|&row| self.rows[row]).collect();
         let mut cursors: Vec<usize> = which.iter().map(|&row| self.at[row]).collect();
-        let mut stream = self.before.keep(&which);
         let reached = Cell::new(false);
         let mut hooks = Hooks::none();
         hooks.replace(&HookSpec::all(point), self.study.model.layers.len(), |site, value| {
             // The first wave begins with the exchanged latent of every row.
             if reached.replace(true) { Ok(value) } else { exchanged(site, value, given, within) }
         })?;
-        feed(&mut stream, &rows, &mut cursors, |i| rows[i].ids.len(), &mut hooks)?;
+        let mut stream = self.before.keep(&which);
+        let mut running: Vec<usize> = (0..rows.len()).collect();
+        let mut finals: Vec<Option<Tensor<2>>> = vec![None; rows.len()];
+        while !running.is_empty() {
+            let next = |&i: &usize| next_piece(rows[i], &mut cursors[i], rows[i].ids.len());
+            stream.advance(&running.iter().map(next).collect::<Vec<_>>(), &mut hooks)?;
+            // A row at its end would be computed as padding.
+            let (going, ended): (Vec<usize>, Vec<usize>) =
+                (0..running.len()).partition(|&at| cursors[running[at]] < rows[running[at]].ids.len());
+            for &at in &ended {
+                finals[running[at]] = stream.last().map(|last| last.clone().narrow(0, at, 1));
+            }
+            if !ended.is_empty() && !going.is_empty() {
+                stream = stream.keep(&going);
+            }
+            running = going.into_iter().map(|at| running[at]).collect();
+        }
         drop(hooks);
         ensure!(reached.get(), "`{point}` was never reached");
-        stream.last().cloned().context("rows without positions")
+        let finals: Option<Vec<Tensor<2>>> = finals.into_iter().collect();
+        Ok(Tensor::cat(finals.context("rows without positions")?, 0))
     }
 
     /// The most probable token at the end of each row, those that text does not draw left out.
@@ -111,24 +132,44 @@ fn exchanged(site: &Site, value: Activation, given: &[GivenState], within: &With
     Ok(Activation::Rank3(if l == 1 { new } else { Tensor::cat(vec![new, value.narrow(1, 1, l - 1)], 1) }))
 }
 
-/// Feeds every row from its cursor to an end of its own, up to each latent in turn.
-fn feed(
-    stream: &mut Stream,
-    rows: &[&Sequence],
-    cursors: &mut [usize],
-    end: impl Fn(usize) -> usize,
-    hooks: &mut Hooks,
-) -> Result<()> {
-    loop {
-        let mut pieces = vec![];
-        for (i, (row, from)) in rows.iter().zip(cursors.iter_mut()).enumerate() {
-            let until = (*from + 1..end(i)).find(|&p| row.is_latent(p)).unwrap_or(end(i)).max(*from);
-            pieces.push(Piece { ids: row.ids[*from..until].to_vec(), steps: row.steps[*from..until].to_vec() });
-            *from = until;
-        }
-        if pieces.iter().all(|piece| piece.ids.is_empty()) {
-            return Ok(());
-        }
-        stream.advance(&pieces, hooks)?;
+/// What a row is fed next: from its cursor up to a latent or to an end.
+fn next_piece(row: &Sequence, cursor: &mut usize, end: usize) -> Piece {
+    let from = *cursor;
+    *cursor = (from + 1..end).find(|&p| row.is_latent(p)).unwrap_or(end).max(from);
+    Piece { ids: row.ids[from..*cursor].to_vec(), steps: row.steps[from..*cursor].to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+    use crate::machine::Machine;
+    use crate::study::ProblemChoice;
+
+    /// Rows leave a batch at their ends, some with more latents to come than others.
+    #[test]
+    fn rows_together_end_as_each_does_alone() {
+        let asked = ProblemChoice { problems: Some(24), ..ProblemChoice::default() };
+        let study = Study::of_run(Path::new("fixtures/micro"), "sft", &asked, &Machine::default()).expect("micro");
+        let sweep = study.sweep().expect("traces");
+        let rows = sweep.traces.iter().map(|trace| trace.sequence(&study.corpus.switch).expect("a row"));
+        let rows: Vec<Sequence> = rows.filter(|row| (0..row.ids.len()).any(|at| row.is_latent(at))).collect();
+        let latents = |row: &Sequence| (0..row.ids.len()).filter(|&at| row.is_latent(at)).collect::<Vec<_>>();
+        assert!(rows.iter().map(|row| latents(row).len()).collect::<BTreeSet<_>>().len() > 1, "rows of one shape");
+        let places: Vec<(&Sequence, usize)> = rows.iter().map(|row| (row, latents(row)[0])).collect();
+        let interchange = Interchange::new(&study, &places).expect("rows");
+        let states: Vec<Vec<f32>> = (0..rows.len()).map(|i| vec![0.1 * i as f32; 64]).collect();
+        let given: Vec<GivenState> = states.iter().enumerate().map(|(i, state)| (i, &state[..])).collect();
+        let finals = |given: &[GivenState]| {
+            let point = crate::study::circuits::patch::Node::Resid(1).point();
+            let states = interchange.finals(point, given, &Within::Whole).expect("states");
+            states.try_into_vec_as::<f32>().expect("floats")
+        };
+        let (together, alone) = (finals(&given), given.iter().flat_map(|one| finals(&[*one])).collect::<Vec<_>>());
+        assert_eq!(together.len(), alone.len());
+        let apart = together.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart < 1e-4, "{apart}");
     }
 }
