@@ -14,16 +14,22 @@ pub struct Beside {
     pub ours: usize,
 }
 
-/// All tables of the paper, in its order.
+/// The tables of the paper that say something beside a folder, in its order.
 ///
 /// # Errors
 /// A mistake in the fixture; a table that no exhibit is of.
 pub fn tables(paper: &Paper, folder: &Folder) -> Result<Vec<Beside>> {
-    paper.tables.iter().map(|block| table(block, folder)).collect()
+    let mut tables = vec![];
+    for block in &paper.tables {
+        let exhibit = exhibits::of(&block.label).with_context(|| format!("no exhibit is of '{}'", block.label))?;
+        if (exhibit.beside.stands)(folder) {
+            tables.push(table(block, exhibit, folder)?);
+        }
+    }
+    Ok(tables)
 }
 
-fn table(block: &Block, folder: &Folder) -> Result<Beside> {
-    let exhibit = exhibits::of(&block.label).with_context(|| format!("no exhibit is of '{}'", block.label))?;
+fn table(block: &Block, exhibit: &Exhibit, folder: &Folder) -> Result<Beside> {
     let layout = &exhibit.beside;
     let subjects = subjects(exhibit, folder);
     let mut columns = vec![Heading::new("", ColumnKind::Text)];
@@ -38,17 +44,25 @@ fn table(block: &Block, folder: &Folder) -> Result<Beside> {
             columns.push(Heading::new(&name, ColumnKind::Measured(digits)));
         }
     }
-    for (_, name) in layout.beyond {
-        columns.extend(subjects.iter().map(|_| Heading::new(&format!("{name} (ours)"), ColumnKind::Measured(1))));
-    }
-    let mut table = Table::new(exhibit.label, &block.title, columns);
-    let mut found = 0;
     let rows = block.rows.iter().map(|row| {
         let name = if row.group.is_empty() { row.name.clone() } else { format!("{}: {}", row.group, row.name) };
         (row.key.clone(), name, Some(&row.values))
     });
     let extra = (layout.extra)(folder).into_iter().map(|(key, name)| (key, format!("ours: {name}"), None));
-    for (key, name, values) in rows.chain(extra) {
+    let rows: Vec<_> = rows.chain(extra).collect();
+    let has = |found: &dyn Fn(&Cells, &str) -> bool| {
+        rows.iter().any(|(key, _, _)| subjects.iter().any(|(_, ours)| found(ours, key)))
+    };
+    let there = |column: &str| has(&|ours, key| ours.get(exhibit.label, key, column).is_some());
+    let beyond: Vec<_> = layout.beyond.iter().filter(|(column, _, _)| there(column)).collect();
+    let words: Vec<_> = layout.words.iter().filter(|(_, of)| has(&|ours, key| of(ours, key).is_some())).collect();
+    let measured = beyond.iter().map(|(_, name, unit)| (name, ColumnKind::Measured(unit.digits().max(1))));
+    for (name, kind) in measured.chain(words.iter().map(|(name, _)| (name, ColumnKind::Text))) {
+        columns.extend(subjects.iter().map(|_| Heading::new(&format!("{name} (ours)"), kind)));
+    }
+    let mut table = Table::new(exhibit.label, &block.title, columns);
+    let mut found = 0;
+    for (key, name, values) in rows {
         let repeats = (layout.repeats)(folder, &key);
         let mut cells = vec![Cell::Text(name)];
         for (at, column) in block.columns.iter().enumerate() {
@@ -59,8 +73,12 @@ fn table(block: &Block, folder: &Folder) -> Result<Beside> {
                 cells.push(Cell::measured(estimate.map(|e| e.scaled(column.unit.per_share()))));
             }
         }
-        for (column, _) in layout.beyond {
-            cells.extend(subjects.iter().map(|(_, ours)| Cell::measured(ours.get(exhibit.label, &key, column))));
+        for (column, _, unit) in &beyond {
+            let estimate = |ours: &Cells| ours.get(exhibit.label, &key, column).map(|e| e.scaled(unit.per_share()));
+            cells.extend(subjects.iter().map(|(_, ours)| Cell::measured(estimate(ours))));
+        }
+        for (_, of) in &words {
+            cells.extend(subjects.iter().map(|(_, ours)| of(ours, &key).map_or_else(Cell::nothing, Cell::Text)));
         }
         table.push(cells)?;
     }

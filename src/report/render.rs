@@ -160,7 +160,7 @@ fn render<'a>(
     let ours_alone = !folder.beside_paper();
     let silent = paper.silent();
     let claims = if ours_alone { vec![] } else { verdicts::test(paper, folder, at_scale) };
-    let paper_tables = if ours_alone { vec![] } else { beside::tables(paper, folder)? };
+    let paper_tables = beside::tables(paper, folder)?;
     let own_tables = exhibits::tables(folder)?;
     let stem = |room: &str, label: &str| folder.path.join(room).join(label.replace(':', "-"));
     let mut made = BTreeSet::new();
@@ -234,7 +234,10 @@ fn summary(r: &Rendering<'_>) -> String {
     if !r.claims.is_empty() {
         out += &format!("  claims   {}\n", counted(&r.claims));
     } else if !r.folder.is_calibration() {
-        out += "  the paper's tables and claims are left out: no checkpoint stands for its own (--paper shows them)\n";
+        let what = if r.paper_tables.is_empty() { "tables and" } else { "other tables and its" };
+        out += &format!(
+            "  the paper's {what} claims are left out: no checkpoint stands for its own (--paper shows them)\n"
+        );
     }
     for MissingFigure { label, reason, .. } in r.undrawn.iter().filter(|u| u.reason.contains("cannot")) {
         out += &format!("  left out: {label} {reason}\n");

@@ -9,7 +9,7 @@ use anyhow::Result;
 use super::cells::Cells;
 use super::figures::{Figure, Point};
 use super::folder::{Folder, sound};
-use super::paper::Paper;
+use super::paper::{Paper, Unit};
 use super::tables::Table;
 use crate::stats::Estimate;
 
@@ -38,14 +38,21 @@ pub(crate) struct Exhibit {
     pub draw: fn(&Exhibit, &Paper, &Folder) -> Vec<Drawing>,
 }
 
+/// What stands in a row of a table.
+type Words = fn(&Cells<'_>, &str) -> Option<String>;
+
 /// What one of the paper's tables has of ours beside the cells.
 pub(crate) struct Layout {
     /// Columns that ours stand beside: a setting of the paper's has none.
     pub shows: fn(&str) -> bool,
     /// What our column is called, where that is not the paper's heading and the checkpoint.
     pub heading: fn(&Folder, &str) -> Option<String>,
-    /// Columns of ours that the paper lacks: key and heading.
-    pub beyond: &'static [(&'static str, &'static str)],
+    /// Whether it says something beside what a folder holds.
+    pub stands: fn(&Folder) -> bool,
+    /// Columns of ours that the paper lacks, where the folder has numbers for them: key, heading, unit.
+    pub beyond: &'static [(&'static str, &'static str, Unit)],
+    /// The same of words: heading, and what stands in a row.
+    pub words: &'static [(&'static str, Words)],
     /// Rows of ours that the paper lacks: key and name.
     pub extra: fn(&Folder) -> Vec<(String, String)>,
     /// Whether a row's number of ours stands in another row already.
@@ -60,7 +67,9 @@ impl Layout {
     pub(super) const PLAIN: Layout = Layout {
         shows: |_| true,
         heading: |_, _| None,
+        stands: Folder::beside_paper,
         beyond: &[],
+        words: &[],
         extra: |_| vec![],
         repeats: |_, _| false,
         rl: false,
