@@ -129,6 +129,7 @@ fn of_problem(written: &SolutionForms) -> Option<ReadProblem<'_>> {
 fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -> Result<HalfFit> {
     let points: Vec<HookPoint> = layers.iter().map(|&layer| Node::Resid(layer).point()).collect();
     let each: Vec<&ReadProblem> = read.iter().collect();
+    let counted = study.counted("problems passed", each.len());
     // A part's sums are added in the order of the parts; one problem a part would do, but for the memory.
     let mut out = HalfFit::default();
     for some in each.chunks(study.threads.max(1)) {
@@ -142,6 +143,7 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -
                     one.number,
                     jacobians(&study.model, &study.reasoning.source, passage, &points, config.together)?,
                 ));
+                counted.one();
             }
             Ok(done)
         })?;

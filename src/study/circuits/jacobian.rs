@@ -16,6 +16,7 @@ use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind};
 use crate::ops::{matmul, of_copies};
+use crate::progress::go_on;
 
 /// From where to where a row is differentiated.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +59,7 @@ pub fn jacobians(
         out.jacobians.insert((point, group), vec![0.0; width * width]);
     }
     for start in (0..width).step_by(together) {
+        go_on()?;
         pass(model, source, passage, points, start..width.min(start + together), &mut out)?;
     }
     Ok(out)

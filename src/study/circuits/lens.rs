@@ -14,7 +14,7 @@ use crate::latent::{LatentSource, Sequence};
 use crate::model::checkpoint::{HostTensor, PickleFile, write_lens};
 use crate::model::{Decoder, HookPoint, PointKind};
 use crate::parallel;
-use crate::progress::go_on;
+use crate::progress::Progress;
 use crate::store::write_atomic;
 
 /// One matrix `[D, D]` a layer.
@@ -53,12 +53,13 @@ impl JacobianLens {
         ensure!(!points.is_empty(), "a model of one layer has no layer before the last");
         let width = model.config().hidden_size;
         let mut sums = vec![vec![0.0_f64; width * width]; points.len()];
+        let mut progress = Progress::new("lens", long.len(), 0);
+        progress.update(0, "texts passed");
         // A part's sums are added in the order of the prompts.
-        for some in long.chunks(how.threads.max(1)) {
+        for (chunk, some) in long.chunks(how.threads.max(1)).enumerate() {
             let parts = parallel::cut(some, how.threads);
             let passed = parallel::run(&parts, |part| {
                 let one = |row: &&Sequence| {
-                    go_on()?;
                     let places: Vec<usize> = (skip..row.ids.len() - 1).collect();
                     let passage = Passage { row, from: std::slice::from_ref(&places), to: &places };
                     jacobians(model, source, passage, &points, how.together)
@@ -71,7 +72,9 @@ impl JacobianLens {
                     sum.iter_mut().zip(jacobian).for_each(|(sum, x)| *sum += f64::from(*x));
                 }
             }
+            progress.update(chunk * how.threads.max(1) + some.len(), "texts passed");
         }
+        progress.finish();
         let mean = |sum: Vec<f64>| sum.into_iter().map(|x| (x / long.len() as f64) as f32).collect();
         let host = |(layer, sum)| Ok((layer, HostTensor::new(vec![width, width], mean(sum))?));
         Ok(Self {
