@@ -12,7 +12,7 @@
 //! | [`method`] | methods as values: phases, rows at a point of the curriculum, objective, how a checkpoint reasons |
 //! | [`tasks`] | generated problems with known intermediate values (no tensors) |
 //! | [`grade`] | answer extraction and mathematical equivalence (no tensors) |
-//! | [`stats`] | intervals, paired tests, bootstrap, probe protocol (no tensors) |
+//! | [`stats`] | intervals, paired tests, bootstrap, probe protocol (a package of its own: `stats/`) |
 //! | [`schema`] | what stands in the files of rows, and what follows from rows alone (no tensors) |
 //! | [`recipe`] | typed settings of a run: presets, TOML, overrides |
 //!
@@ -22,7 +22,7 @@
 //!
 //! | room | what it knows |
 //! | --- | --- |
-//! | `ops` | the handful of tensor functions a decoder is made of |
+//! | `ops` | the handful of tensor functions a decoder is made of (a package of its own: `ops/`) |
 //! | `tokenizer` | from the files of a model to a tokenizer and its chat templates (no tensors) |
 //! | `text` | vocabulary, prompts, problems, span annotation (no tensors) |
 //! | `corpus` | a recipe's problems as token rows, and who grades them |
@@ -170,8 +170,6 @@ mod names;
 #[doc(hidden)]
 pub mod nth;
 #[doc(hidden)]
-pub mod ops;
-#[doc(hidden)]
 pub mod parallel;
 #[doc(hidden)]
 pub mod parity;
@@ -183,7 +181,6 @@ pub mod recipe;
 #[doc(hidden)]
 pub mod report;
 pub mod schema;
-pub mod stats;
 #[doc(hidden)]
 pub mod store;
 pub mod study;
@@ -196,3 +193,7 @@ pub mod tokenizer;
 pub mod train;
 #[doc(hidden)]
 pub mod world;
+
+#[doc(hidden)]
+pub use switchyard_ops as ops;
+pub use switchyard_stats as stats;

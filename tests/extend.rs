@@ -53,10 +53,15 @@ fn a_stranger_adds_a_file_and_a_line_each() {
         write(&copied.join(file), &fs::read(ours.join(file)).expect("a file"));
     }
     let manifest = fs::read_to_string(ours.join("Cargo.toml")).expect("a manifest");
-    // The copy has no tests or benches of ours.
-    let kept = |section: &&str| !section.starts_with("[test]]") && !section.starts_with("[bench]]");
+    // The copy has no tests or benches of ours, is a workspace by itself, and takes the other packages from where they are.
+    let kept =
+        |section: &&str| ["[test]]", "[bench]]", "[workspace]\n"].iter().all(|begin| !section.starts_with(begin));
     let manifest: Vec<&str> = manifest.split("\n[").filter(kept).collect();
-    write(&copied.join("Cargo.toml"), manifest.join("\n[").as_bytes());
+    let beside = format!("path = \"{}/", ours.display());
+    write(
+        &copied.join("Cargo.toml"),
+        format!("[workspace]\n\n[{}", manifest.join("\n[").replace("path = \"", &beside)).as_bytes(),
+    );
 
     for (name, room, list, line) in ADDED {
         let file = fs::read(ours.join("tests/extend").join(name).with_extension("rs")).expect("a template");

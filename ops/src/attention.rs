@@ -1,0 +1,117 @@
+//! Grouped-query attention in explicit steps, so that scores and pattern can be observed.
+//!
+//! The `rep = H / Hkv` query heads of a group are folded into rows: keys and values are never copied.
+//! Query head `h` reads group `h / rep`, as in Hugging Face's `repeat_kv`.
+
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation::softmax};
+
+use super::{MASKED, fused, matmul};
+
+/// Query positions whose attention a GPU makes without a pattern in memory.
+const FEW: usize = 8;
+
+/// Bytes of a pattern that a GPU has in memory as a whole, and keeps for the backward pass. Larger ones are made in parts, and again.
+const WHOLE: usize = 1 << 24;
+
+/// Bytes of scores of such a part: about what a large GPU's cache holds.
+const HELD: usize = 1 << 26;
+
+/// Grouped attention where nobody looks at scores or pattern: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask
+/// `[B, 1, L, T]` → z `[B, L, H, dh]`. With a mask, query l must see no slot after `T − L + l`, which is its own: slots are in the
+/// order of time, and those after it are not always read.
+pub fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
+    let tracked = q.is_autodiff() || k.is_autodiff() || v.is_autodiff();
+    let all = |usable: fn(&Tensor<4>) -> bool| [&q, &k, &v].into_iter().chain(&mask).all(usable);
+    if tracked && all(fused::is_cpu_fused) {
+        let nothing = || Tensor::zeros([q.dims()[0], 1, q.dims()[1], k.dims()[2]], &q.device());
+        let mask = mask.unwrap_or_else(nothing);
+        return fused::attend_tracked(q, k, v, mask);
+    }
+    let [_, l, _, dh] = q.dims();
+    // On a GPU many queries are worth matrix products, which read the keys once for all of them.
+    let fits = fused::widest_head(&q).is_none_or(|widest| dh <= widest && l <= FEW);
+    let of_one_type = [&k, &v].into_iter().chain(&mask).all(|x| x.dtype() == q.dtype());
+    if !tracked && fits && of_one_type && fused::is_forward_fused(&q) {
+        return fused::attend(q, k, v, mask);
+    }
+    if let Some(mask) = &mask
+        && of_one_type
+        && fused::widest_head(&q).is_some()
+        && fused::is_forward_fused(&q)
+        && mask.dims()[0] * mask.dims()[2] * mask.dims()[3] * q.dims()[2] * q.dtype().size() > WHOLE
+    {
+        return attend_in_parts(q, k, v, mask.clone(), HELD);
+    }
+    let pattern = grouped_pattern(grouped_scores(q, k), mask);
+    grouped_values(pattern, v)
+}
+
+/// [`attend`] with the scores of some positions at a time: as many as have `held` bytes of them, or one.
+pub fn attend_in_parts(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Tensor<4>, held: usize) -> Tensor<4> {
+    fused::attend_in_parts(q, k, v, mask, held)
+}
+
+/// Attention in Burn's operations.
+pub fn composed_attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
+    grouped_values(composed_pattern(grouped_scores(q, k), mask), v)
+}
+
+/// Scores `q·k / sqrt(dh)`: q `[B, L, H, dh]`, k `[B, Hkv, T, dh]` → `[B, H, L, T]`, not masked yet.
+pub fn grouped_scores(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
+    let [b, l, h, dh] = q.dims();
+    let [_, groups, t, _] = k.dims();
+    // Scaling q costs L·dh instead of L·T products.
+    let q = q.swap_dims(1, 2).mul_scalar(1.0 / (dh as f64).sqrt());
+    let q = q.reshape([b, groups, (h / groups) * l, dh]);
+    matmul(q, k.swap_dims(2, 3)).reshape([b, h, l, t])
+}
+
+/// Scores `[B, H, L, T]` plus the mask `[B, 1, L, T]`, as hooks see them.
+pub fn masked(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
+    match mask {
+        Some(mask) => scores + mask,
+        None => scores,
+    }
+}
+
+/// Softmax over keys: scores `[B, H, L, T]` plus mask `[B, 1, L, T]` → `[B, H, L, T]`.
+pub fn grouped_pattern(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
+    if fused::is_forward_fused(&scores) && mask.as_ref().is_none_or(|mask| mask.dtype() == scores.dtype()) {
+        return fused::softmax(scores, mask);
+    }
+    composed_pattern(scores, mask)
+}
+
+/// The pattern in Burn's operations.
+pub fn composed_pattern(scores: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
+    softmax(masked(scores, mask), 3)
+}
+
+/// Mixes values by the pattern: `[B, H, L, T]`, v `[B, Hkv, T, dh]` → z `[B, L, H, dh]`.
+pub fn grouped_values(pattern: Tensor<4>, v: Tensor<4>) -> Tensor<4> {
+    let [b, h, l, t] = pattern.dims();
+    let [_, groups, _, dh] = v.dims();
+    let z = matmul(pattern.reshape([b, groups, (h / groups) * l, t]), v);
+    z.reshape([b, h, l, dh]).swap_dims(1, 2)
+}
+
+/// Additive mask `[B, 1, L, T]` from `visible[b][l][t]` flattened in that order.
+pub fn additive_mask(visible: &[bool], [b, l, t]: [usize; 3], dtype: DType, device: &Device) -> Tensor<4> {
+    let bias: Vec<f32> = visible.iter().map(|&seen| if seen { 0.0 } else { MASKED }).collect();
+    Tensor::from_data(TensorData::new(bias, [b, 1, l, t]).convert_dtype(dtype), (device, dtype))
+}
+
+/// The mask of queries of the last `l` of `t` slots: each sees its own slot and those before it, but no hole. Made on the device from
+/// `held[b][t]`, flattened in that order, so that no L × T values are made on the host and moved.
+pub fn causal_mask(held: &[bool], [b, l, t]: [usize; 3], dtype: DType, device: &Device) -> Tensor<4> {
+    let count = |range: std::ops::Range<usize>, shape: [usize; 4]| {
+        Tensor::<1, Int>::arange(range.start as i64..range.end as i64, device).reshape(shape)
+    };
+    let later =
+        count(0..t, [1, 1, 1, t]).expand([1, 1, l, t]).greater(count(t - l..t, [1, 1, l, 1]).expand([1, 1, l, t]));
+    if held.iter().all(|&held| held) {
+        return Tensor::zeros([1, 1, l, t], (device, dtype)).mask_fill(later, MASKED).expand([b, 1, l, t]);
+    }
+    let holes = additive_mask(held, [b, 1, t], dtype, device);
+    holes.expand([b, 1, l, t]).mask_fill(later.expand([b, 1, l, t]), MASKED)
+}

@@ -1,0 +1,159 @@
+//! Which vector instructions the CPU's loops are run with: decided once a process, by what the processor has or by what somebody asks
+//! for. Products that Burn's own crates make (`gemm`) choose for themselves: where another set is asked for, ours take their place.
+
+use std::sync::OnceLock;
+
+use anyhow::{Result, bail};
+use pulp::{Arch, WithSimd};
+
+/// The environment variable that asks for one, by its [`Cpu::name`].
+pub const VARIABLE: &str = "SWITCHYARD_CPU";
+
+/// A set of vector instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cpu {
+    /// x86-64-v4: 32 registers of 16 floats.
+    Avx512,
+    /// x86-64-v3, with FMA: 16 registers of 8.
+    Avx2,
+    /// aarch64: 32 registers of 4.
+    Neon,
+    /// None that is asked for by name.
+    Scalar,
+}
+
+static CHOSEN: OnceLock<std::result::Result<Cpu, String>> = OnceLock::new();
+
+impl Cpu {
+    pub const ALL: [Self; 4] = [Self::Avx512, Self::Avx2, Self::Neon, Self::Scalar];
+
+    /// As [`VARIABLE`] and `--cpu` have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Avx512 => "avx512",
+            Self::Avx2 => "avx2",
+            Self::Neon => "neon",
+            Self::Scalar => "scalar",
+        }
+    }
+
+    /// Those that this processor has.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|cpu| cpu.arch().is_some())
+    }
+
+    /// The fastest that this processor has.
+    pub fn best() -> Self {
+        Self::available().next().unwrap_or(Self::Scalar)
+    }
+
+    /// # Errors
+    /// A name that none has, and one that this processor does not have.
+    pub fn named(name: &str) -> Result<Self> {
+        let available: Vec<&str> = Self::available().map(Self::name).collect();
+        match Self::ALL.into_iter().find(|cpu| cpu.name() == name) {
+            Some(cpu) if available.contains(&name) => Ok(cpu),
+            Some(_) => bail!("this processor does not have {name}: it has {}", available.join(", ")),
+            None => bail!("{name:?} names no vector instructions: this processor has {}", available.join(", ")),
+        }
+    }
+
+    /// What this process uses.
+    ///
+    /// # Errors
+    /// What [`VARIABLE`] asks for and this processor does not have.
+    pub fn chosen() -> Result<Self> {
+        match chosen() {
+            Ok(cpu) => Ok(*cpu),
+            Err(why) => bail!("{VARIABLE}: {why}"),
+        }
+    }
+
+    /// Uses this one from now on, before anything is computed.
+    ///
+    /// # Errors
+    /// A process that uses another already.
+    pub fn choose(self) -> Result<()> {
+        match CHOSEN.get_or_init(|| Ok(self)) {
+            Ok(used) if *used == self => Ok(()),
+            Ok(used) => bail!("this process computes with {} already", used.name()),
+            Err(why) => bail!("{VARIABLE}: {why}"),
+        }
+    }
+
+    fn arch(self) -> Option<Arch> {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => pulp::x86::V4::try_new().map(Arch::V4),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => pulp::x86::V3::try_new().map(Arch::V3),
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => pulp::aarch64::Neon::try_new().map(Arch::Neon),
+            Self::Scalar => Some(Arch::Scalar),
+            _ => None,
+        }
+    }
+}
+
+fn chosen() -> &'static std::result::Result<Cpu, String> {
+    CHOSEN.get_or_init(|| match std::env::var(VARIABLE) {
+        Ok(name) => Cpu::named(&name).map_err(|why| why.to_string()),
+        Err(std::env::VarError::NotPresent) => Ok(Cpu::best()),
+        Err(why) => Err(why.to_string()),
+    })
+}
+
+/// What loops use; one that this processor has.
+#[inline]
+pub(super) fn cpu() -> Cpu {
+    #[cfg(test)]
+    if let Some(cpu) = tests::HERE.get() {
+        return cpu;
+    }
+    // Programs have refused a wrong variable by now ([`Cpu::chosen`]).
+    chosen().as_ref().copied().unwrap_or_else(|_| Cpu::best())
+}
+
+/// Runs a loop that is compiled for all of them.
+#[inline]
+pub(super) fn dispatch<Op: WithSimd>(op: Op) -> Op::Output {
+    cpu().arch().unwrap_or(Arch::Scalar).dispatch(op)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        /// What this thread uses instead.
+        pub(super) static HERE: Cell<Option<Cpu>> = const { Cell::new(None) };
+    }
+
+    /// What `work` returns with each set that this processor has, the fastest first; by two threads.
+    pub(crate) fn with_each<R: Send>(work: impl Fn() -> R + Sync) -> Vec<(Cpu, R)> {
+        let with = |cpu: Cpu| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(2).start_handler(move |_| HERE.set(Some(cpu)));
+            (cpu, pool.build().expect("threads").install(&work))
+        };
+        Cpu::available().map(with).collect()
+    }
+
+    #[test]
+    fn names_are_of_what_the_processor_has() {
+        assert_eq!(Cpu::named("scalar").unwrap(), Cpu::Scalar);
+        assert_eq!(Cpu::named(Cpu::best().name()).unwrap(), Cpu::best());
+        let wrong = Cpu::named("sse").unwrap_err().to_string();
+        assert!(wrong.contains("\"sse\"") && wrong.contains("scalar"), "{wrong}");
+        let foreign = if cfg!(target_arch = "aarch64") { "avx2" } else { "neon" };
+        let missing = Cpu::named(foreign).unwrap_err().to_string();
+        assert!(missing.contains("does not have") && missing.contains(foreign), "{missing}");
+    }
+
+    #[test]
+    fn a_set_is_used_where_it_was_asked_for() {
+        let used = with_each(cpu);
+        assert!(used.len() > 1 && used.iter().all(|(asked, used)| asked == used), "{used:?}");
+    }
+}

@@ -1,0 +1,326 @@
+//! Attention without keeping scores: slices in, slices out.
+
+use pulp::{Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::product::{self, Matrix};
+use super::simd::{LANES, softmax, vectorised};
+use crate::MASKED;
+use crate::cpu::dispatch;
+
+/// Matrices of every row and head somewhere in one slice: values of a matrix's row lie side by side.
+pub(super) struct Heads<'a> {
+    pub values: &'a [f32],
+    pub start: usize,
+    /// Steps to the next row of the batch, the next head, the next row of the matrix.
+    pub steps: [usize; 3],
+}
+
+impl<'a> Heads<'a> {
+    pub fn of(&self, row: usize, head: usize) -> &'a [f32] {
+        &self.values[self.start + row * self.steps[0] + head * self.steps[1]..]
+    }
+}
+
+/// Sizes of one call: positions, query heads, key/value heads, slots, head width.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sizes {
+    pub positions: usize,
+    pub heads: usize,
+    pub groups: usize,
+    pub slots: usize,
+    pub width: usize,
+}
+
+/// Query positions that are worked on together: their scores stay in the cache.
+pub(super) const TOGETHER: usize = 16;
+
+/// Products of query and key values that are worth a second thread.
+pub(super) const PARALLEL: usize = 1 << 22;
+
+/// Slots are worked on in whole vectors: keys have room for [`padded`] of them, whatever stands there.
+pub(super) fn padded(slots: usize) -> usize {
+    slots.next_multiple_of(LANES)
+}
+
+impl Sizes {
+    /// Values of one position's queries.
+    pub fn one(&self) -> usize {
+        self.heads * self.width
+    }
+
+    /// Query heads that read one key/value head.
+    pub fn share(&self) -> usize {
+        self.heads / self.groups
+    }
+
+    /// What scores are multiplied by.
+    pub fn scale(&self) -> f32 {
+        1.0 / (self.width as f64).sqrt() as f32
+    }
+
+    /// Slots that somebody among positions with these masks sees, in whole vectors; all where somebody sees nothing, whose
+    /// attention is uniform.
+    pub fn seen(&self, mask: &[f32]) -> usize {
+        let last = |mask: &[f32]| mask.iter().rposition(|&bias| bias > MASKED);
+        let most = mask.chunks_exact(self.slots).try_fold(0, |most, mask| last(mask).map(|last| most.max(last + 1)));
+        most.map_or(self.slots, |most| padded(most).min(self.slots))
+    }
+}
+
+/// What a backward pass needs to make a query's pattern again: its largest score, and one over the sum of the exponentials
+/// of what the scores are below it.
+pub(super) type Scale = [f32; 2];
+
+/// `softmax(q kᵀ / √dh + mask) v`: q and `out` `[B, L, H, dh]`, keys as matrices `[dh, padded(T)]`, values `[T, dh]`, the
+/// mask `[B, L, T]` or empty; `scales` `[B, L, H]` is written too.
+pub(super) fn attend(
+    q: &[f32],
+    keys: &Heads,
+    values: &Heads,
+    mask: &[f32],
+    sizes: Sizes,
+    out: &mut [f32],
+    scales: &mut [Scale],
+) {
+    let Sizes { positions, heads, slots, .. } = sizes;
+    let one = sizes.one();
+    let units = positions.div_ceil(TOGETHER);
+    let work = |at: usize, out: &mut [f32], scales: &mut [Scale]| {
+        let (row, first) = (at / units, at % units * TOGETHER);
+        let query = (row * positions + first) * one;
+        let q = &q[query..query + out.len()];
+        let mask =
+            if mask.is_empty() { mask } else { &mask[(row * positions + first) * slots..][..q.len() / one * slots] };
+        some_positions(q, keys, values, mask, row, sizes, out, scales);
+    };
+    // Units do not reach over the end of a row of the batch.
+    let outs = out.chunks_mut(positions * one).flat_map(|row| row.chunks_mut(TOGETHER * one));
+    let scales = scales.chunks_mut(positions * heads).flat_map(|row| row.chunks_mut(TOGETHER * heads));
+    let parts = outs.zip(scales).enumerate();
+    if q.len() * slots < PARALLEL {
+        parts.for_each(|(at, (out, scales))| work(at, out, scales));
+    } else {
+        let parts: Vec<_> = parts.collect();
+        parts.into_par_iter().for_each(|(at, (out, scales))| work(at, out, scales));
+    }
+}
+
+#[expect(clippy::too_many_arguments, reason = "slices of one unit of work")]
+fn some_positions(
+    q: &[f32],
+    keys: &Heads,
+    values: &Heads,
+    mask: &[f32],
+    row: usize,
+    sizes: Sizes,
+    out: &mut [f32],
+    scales: &mut [Scale],
+) {
+    let Sizes { groups, slots, width, .. } = sizes;
+    let (one, share) = (sizes.one(), sizes.share());
+    let scale = sizes.scale();
+    let rows = q.len() / one * share;
+    let seen = if mask.is_empty() { slots } else { sizes.seen(mask) };
+    let room = padded(seen);
+    let (mut queries, mut scores) = (vec![0.0; rows * width], vec![0.0; rows * room]);
+    let mut own_scales: Vec<Scale> = vec![[0.0; 2]; rows];
+    for group in 0..groups {
+        let own = group * share * width..(group + 1) * share * width;
+        for (query, q) in queries.chunks_exact_mut(share * width).zip(q.chunks_exact(one)) {
+            scaled(&q[own.clone()], scale, query);
+        }
+        scores.fill(0.0);
+        let mut pieces: Vec<&mut [f32]> = scores.chunks_exact_mut(room).collect();
+        let keys = Matrix { values: keys.of(row, group), step: keys.steps[2] };
+        product::times(Matrix { values: &queries, step: width }, keys, width, &mut pieces);
+        if !mask.is_empty() {
+            add_mask(&mut scores, room, mask, [slots, seen, share]);
+        }
+        patterns(&mut scores, room, seen, &mut own_scales);
+        let heads = group * share..(group + 1) * share;
+        let kept = scales.chunks_exact_mut(sizes.heads).flat_map(|scales| &mut scales[heads.clone()]);
+        kept.zip(&own_scales).for_each(|(kept, scale)| *kept = *scale);
+        let pattern = scores.chunks_exact(room).map(|pattern| &pattern[..seen]);
+        let outs = out.chunks_exact_mut(one).flat_map(|out| out[own.clone()].chunks_exact_mut(width));
+        let (v, step) = (values.of(row, group), values.steps[2]);
+        dispatch(Mix { pattern, v, step, outs });
+    }
+}
+
+vectorised! {
+    /// `x · scale`.
+    fn scaled(x: &[f32], scale: f32, out: &mut [f32]) {
+        for (out, x) in out.iter_mut().zip(x) {
+            *out = x * scale;
+        }
+    }
+}
+
+vectorised! {
+    /// Adds the mask `[L, T]` to the first `seen` of each row of `width` scores; a row of it serves `share` rows of scores.
+    fn add_mask(x: &mut [f32], width: usize, mask: &[f32], shape: [usize; 3]) {
+        let [slots, seen, share] = shape;
+        for (x, mask) in x.chunks_exact_mut(share * width).zip(mask.chunks_exact(slots)) {
+            for x in x.chunks_exact_mut(width) {
+                for (score, mask) in x.iter_mut().zip(&mask[..seen]) {
+                    *score += mask;
+                }
+            }
+        }
+    }
+}
+
+vectorised! {
+    /// Softmax of each row of `width` scores over its first `seen`, in place.
+    fn patterns(x: &mut [f32], width: usize, seen: usize, scales: &mut [Scale]) {
+        for (x, scale) in x.chunks_exact_mut(width).zip(scales) {
+            x[seen..].fill(f32::NEG_INFINITY);
+            *scale = softmax(x);
+        }
+    }
+}
+
+/// Σ pattern[t] · v[t] for each query.
+struct Mix<'a, P, O> {
+    pattern: P,
+    v: &'a [f32],
+    step: usize,
+    outs: O,
+}
+
+impl<'p, 'o, P, O> WithSimd for Mix<'_, P, O>
+where
+    P: Iterator<Item = &'p [f32]>,
+    O: Iterator<Item = &'o mut [f32]>,
+{
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let mut queries = self.pattern.zip(self.outs);
+        loop {
+            // Queries that are worked on together read v once. Each has the sums that it has alone.
+            let three = [queries.next(), queries.next(), queries.next()];
+            match three {
+                [Some((a, x)), Some((b, y)), Some((c, z))] => mix_all(simd, [a, b, c], self.v, self.step, [x, y, z]),
+                three => {
+                    for (pattern, out) in three.into_iter().flatten() {
+                        mix_all(simd, [pattern], self.v, self.step, [out]);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// All columns of the mixtures of Q queries.
+#[inline(always)]
+fn mix_all<S: Simd, const Q: usize>(simd: S, pattern: [&[f32]; Q], v: &[f32], step: usize, out: [&mut [f32]; Q]) {
+    let (mut at, lanes, width) = (0, S::F32_LANES, out.first().map_or(0, |out| out.len()));
+    let mut out = out;
+    while Q == 1 && at + 4 * lanes <= width {
+        mix::<S, Q, 4>(simd, pattern, &v[at..], step, &mut out, at);
+        at += 4 * lanes;
+    }
+    while S::REGISTER_COUNT >= 32 && at + 2 * lanes <= width {
+        mix::<S, Q, 2>(simd, pattern, &v[at..], step, &mut out, at);
+        at += 2 * lanes;
+    }
+    while at + lanes <= width {
+        mix::<S, Q, 1>(simd, pattern, &v[at..], step, &mut out, at);
+        at += lanes;
+    }
+    for (pattern, out) in pattern.into_iter().zip(out) {
+        for (at, out) in out.iter_mut().enumerate().skip(at) {
+            *out = pattern.iter().enumerate().fold(0.0, |sum, (t, p)| p.mul_add(v[t * step + at], sum));
+        }
+    }
+}
+
+/// V vectors of Q mixtures from column `from` on, each in four interleaved sums: one would wait for itself.
+#[inline(always)]
+fn mix<S: Simd, const Q: usize, const V: usize>(
+    simd: S,
+    pattern: [&[f32]; Q],
+    v: &[f32],
+    step: usize,
+    out: &mut [&mut [f32]; Q],
+    from: usize,
+) {
+    let width = V * S::F32_LANES;
+    let slots = pattern[0].len();
+    assert!(slots == 0 || (slots - 1) * step + width <= v.len(), "a row of values for every slot");
+    let row = |t: usize| {
+        #[allow(unsafe_code)]
+        // SAFETY: the last row ends within, as was just asked.
+        let row = unsafe { v.get_unchecked(t * step..t * step + width) };
+        S::as_simd_f32s(row).0
+    };
+    let mut sums = [[[simd.splat_f32s(0.0); V]; 4]; Q];
+    let split = pattern.map(|pattern| pattern.as_chunks::<4>());
+    let fours = split[0].0.len();
+    let pattern = split.map(|(pattern, _)| &pattern[..fours]);
+    for t in 0..fours {
+        let of = pattern.map(|pattern| pattern[t]);
+        for i in 0..4 {
+            let row = row(4 * t + i);
+            for q in 0..Q {
+                let p = simd.splat_f32s(of[q][i]);
+                for j in 0..V {
+                    sums[q][i][j] = simd.mul_add_f32s(p, row[j], sums[q][i][j]);
+                }
+            }
+        }
+    }
+    for t in 0..split[0].1.len() {
+        let row = row(4 * fours + t);
+        for q in 0..Q {
+            let p = simd.splat_f32s(split[q].1[t]);
+            for j in 0..V {
+                sums[q][0][j] = simd.mul_add_f32s(p, row[j], sums[q][0][j]);
+            }
+        }
+    }
+    for q in 0..Q {
+        let (held, _) = S::as_mut_simd_f32s(&mut out[q][from..from + width]);
+        for j in 0..V {
+            let [a, b, c, d] = [sums[q][0][j], sums[q][1][j], sums[q][2][j], sums[q][3][j]];
+            held[j] = simd.add_f32s(simd.add_f32s(a, b), simd.add_f32s(c, d));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_that_share_keys_and_values_have_the_bits_they_have_alone() {
+        let drawn =
+            |n: usize, seed: usize| (0..n).map(|i| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0).collect::<Vec<_>>();
+        for [heads, slots, width] in [[1, 1, 1], [2, 3, 33], [3, 40, 64], [4, 17, 70], [5, 70, 48], [8, 129, 128]] {
+            let (q, v) = (drawn(heads * width, 3), drawn(slots * width, 5));
+            let k = drawn(width * padded(slots), 7);
+            let keys = Heads { values: &k, start: 0, steps: [0, 0, padded(slots)] };
+            let values = Heads { values: &v, start: 0, steps: [0, 0, width] };
+            let attended = |q: &[f32]| {
+                let sizes = Sizes { positions: 1, heads: q.len() / width, groups: 1, slots, width };
+                let (mut out, mut scales) = (vec![0.0; q.len()], vec![[0.0; 2]; q.len() / width]);
+                attend(q, &keys, &values, &[], sizes, &mut out, &mut scales);
+                (out, scales)
+            };
+            let (all, scales) = attended(&q);
+            for (head, q) in q.chunks(width).enumerate() {
+                let (alone, scale) = attended(q);
+                assert_eq!(
+                    alone,
+                    all[head * width..][..width],
+                    "{heads} heads, {slots} slots, width {width}: head {head}"
+                );
+                assert_eq!(scale, [scales[head]]);
+            }
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! [`FusedOps`] on Burn's CPU backend: tensors to slices and back.
+
+use burn::backend::flex::FlexTensor;
+use burn::backend::ops::FloatTensorOps;
+use burn::backend::{Flex, TensorMetadata, tensor::FloatTensor};
+use burn::tensor::{DType, Shape, TensorData};
+use rayon::prelude::*;
+
+use super::flex_products::attended;
+use super::{AdamW, FusedOps, Inference, Targets, flex_products, head, kernels};
+use crate::MASKED;
+
+/// A row-major view of a tensor: its own memory where it is laid out so, a copy otherwise.
+pub(super) struct Rows(pub(super) FlexTensor);
+
+impl Rows {
+    pub fn new(x: FlexTensor) -> Self {
+        if x.as_slice::<f32>().is_some() { Self(x) } else { Self(x.to_contiguous()) }
+    }
+
+    pub fn get(&self) -> &[f32] {
+        // `to_contiguous` has made it so; an f64 tensor never comes here (`is_fused`).
+        self.0.as_slice().unwrap_or_default()
+    }
+}
+
+pub(super) fn made(values: Vec<f32>, shape: Shape) -> FlexTensor {
+    FlexTensor::from_data(TensorData::new(values, shape))
+}
+
+/// Values that one thread works on at a time.
+const PART: usize = 1 << 16;
+
+pub(super) fn last(shape: &Shape) -> usize {
+    shape.iter().last().copied().unwrap_or(1)
+}
+
+/// The tensor's own memory, row-major, where nobody else holds it, or a copy.
+fn owned(mut x: FlexTensor) -> FlexTensor {
+    let shape = x.shape();
+    let whole = x.is_contiguous() && x.layout().start_offset() == 0 && x.bytes().len() == shape.num_elements() * 4;
+    if whole && x.try_storage_mut::<f32>().is_some() { x } else { made(Rows::new(x).get().to_vec(), shape) }
+}
+
+/// The values of a tensor that [`owned`] returned.
+fn values(x: &mut FlexTensor) -> &mut [f32] {
+    x.try_storage_mut().unwrap_or_default()
+}
+
+/// Runs `work` on a tensor's values in place, where nobody else holds them, or on a copy.
+fn in_place(x: FlexTensor, work: impl FnOnce(&mut [f32])) -> FlexTensor {
+    let mut x = owned(x);
+    work(values(&mut x));
+    x
+}
+
+impl FusedOps for Flex {
+    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self> {
+        let (shape, x, weight) = (x.shape(), Rows::new(x), Rows::new(weight));
+        let mut out = vec![0.0; x.get().len()];
+        kernels::rms_norm(x.get(), weight.get(), eps as f32, &mut out);
+        made(out, shape)
+    }
+
+    fn rms_norm_backward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        eps: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (shape, weight_shape) = (x.shape(), weight.shape());
+        let (x, weight, grad) = (Rows::new(x), Rows::new(weight), Rows::new(grad));
+        let (mut dx, mut dw) = (vec![0.0; x.get().len()], vec![0.0; weight.get().len()]);
+        kernels::rms_norm_backward(x.get(), weight.get(), grad.get(), eps as f32, &mut dx, &mut dw);
+        (made(dx, shape), made(dw, weight_shape))
+    }
+
+    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (shape, gate, up) = (gate.shape(), Rows::new(gate), Rows::new(up));
+        let mut out = vec![0.0; gate.get().len()];
+        kernels::swiglu(gate.get(), up.get(), &mut out);
+        made(out, shape)
+    }
+
+    fn swiglu_backward(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let shape = gate.shape();
+        let (gate, up, grad) = (Rows::new(gate), Rows::new(up), Rows::new(grad));
+        let n = gate.get().len();
+        let (mut dgate, mut dup) = (vec![0.0; n], vec![0.0; n]);
+        kernels::swiglu_backward(gate.get(), up.get(), grad.get(), &mut dgate, &mut dup);
+        (made(dgate, shape.clone()), made(dup, shape))
+    }
+
+    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self> {
+        let shape = x.shape();
+        let (heads, half) = (shape[2], shape[3] / 2);
+        let (x, cos, sin) = (Rows::new(x), Rows::new(cos), Rows::new(sin));
+        let mut out = vec![0.0; x.get().len()];
+        let sign = if back { -1.0 } else { 1.0 };
+        kernels::rotate(x.get(), cos.get(), sin.get(), [heads, half], sign, &mut out);
+        made(out, shape)
+    }
+
+    fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self> {
+        let shape = scores.shape();
+        let mask = Rows::new(mask);
+        in_place(scores, |x| kernels::softmax(x, mask.get(), [shape[1], shape[2], shape[3]]))
+    }
+
+    fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self> {
+        let width = last(&scores.shape());
+        in_place(scores, |x| kernels::softmax(x, &[], [1, 1, width]))
+    }
+
+    fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self> {
+        let width = last(&pattern.shape());
+        let pattern = Rows::new(pattern);
+        in_place(grad, |g| kernels::softmax_backward(pattern.get(), g, width))
+    }
+
+    fn head_loss(
+        hidden: FloatTensor<Self>,
+        head: FloatTensor<Self>,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        head::forward(&hidden, &head::Floats::<Self>(&head), &targets)
+    }
+
+    fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let n = targets.ids.len();
+        let (mut loss, mut hits) = (vec![0.0; n], vec![0.0; n]);
+        in_place(logits, |x| {
+            leave_out(x, &targets);
+            kernels::cross_entropy(x, &targets.ids, &mut loss, &mut hits);
+        });
+        (made(loss, Shape::new([n])), made(hits, Shape::new([n])))
+    }
+
+    fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+        if flex_products::is_own(&a, &b) { flex_products::matmul(a, b) } else { Self::float_matmul(a, b) }
+    }
+
+    fn cross_entropy_backward(
+        logits: FloatTensor<Self>,
+        targets: Targets,
+        grad: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        debug_assert_eq!(logits.dtype(), DType::F32);
+        let grad = Rows::new(grad);
+        in_place(logits, |x| {
+            leave_out(x, &targets);
+            kernels::cross_entropy_backward(x, &targets.ids, grad.get());
+        })
+    }
+}
+
+/// Takes the banned tokens out of each row of logits.
+fn leave_out(logits: &mut [f32], targets: &Targets) {
+    let width = logits.len() / targets.ids.len().max(1);
+    for (row, logits) in logits.chunks_exact_mut(width.max(1)).enumerate() {
+        targets.banned(row).iter().for_each(|&token| logits[token as usize] = MASKED);
+    }
+}
+
+impl Inference for Flex {
+    fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self> {
+        attended(q, k, v, &[]).0
+    }
+
+    fn attend_masked(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        attended(q, k, v, Rows::new(mask).get()).0
+    }
+
+    fn adamw(
+        weight: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        moment_1: FloatTensor<Self>,
+        moment_2: FloatTensor<Self>,
+        step: AdamW,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let grad = Rows::new(grad);
+        let (mut weight, mut moment_1, mut moment_2) = (owned(weight), owned(moment_1), owned(moment_2));
+        let parts = values(&mut weight).par_chunks_mut(PART).zip(grad.get().par_chunks(PART));
+        let parts = parts.zip(values(&mut moment_1).par_chunks_mut(PART));
+        let parts = parts.zip(values(&mut moment_2).par_chunks_mut(PART));
+        parts.for_each(|(((weight, grad), m), v)| kernels::adamw(weight, grad, m, v, step));
+        (weight, moment_1, moment_2)
+    }
+
+    fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self> {
+        let x = Rows::new(x);
+        let sum_of = |part: &[f32]| {
+            let mut sum = 0.0;
+            kernels::sum_of_squares(part, &mut sum);
+            f64::from(sum)
+        };
+        // Collected, so that the order of the sum does not depend on threads.
+        let sums: Vec<f64> = x.get().par_chunks(PART).map(sum_of).collect();
+        made(vec![sums.iter().sum::<f64>() as f32], Shape::new([1]))
+    }
+}

@@ -1,0 +1,450 @@
+//! [`FusedOps`], [`Stores`] and [`CpuFusedOps`] under autodiff: one node each, whose backward is the fused one.
+
+use std::cell::Cell;
+
+use burn::backend::autodiff::checkpoint::{base::Checkpointer, strategy::CheckpointStrategy};
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind, unary};
+use burn::backend::ops::{FloatTensorOps, ModuleOps};
+use burn::backend::{Autodiff, Backend, TensorMetadata, tensor::FloatTensor};
+use burn::tensor::Shape;
+
+use super::{CpuFusedOps, FusedOps, Stores, Targets, head, many, parts};
+use crate::frozen::FrozenMatrix;
+
+/// The end of every operation: the output, tracked with its state where a parent wants a gradient.
+macro_rules! finish {
+    ($node:expr, $parents:expr, $output:expr, $state:expr) => {
+        match $node.prepare::<C>($parents).compute_bound().stateful() {
+            OpsKind::Tracked(prep) => prep.finish($state, $output),
+            OpsKind::UnTracked(prep) => prep.finish($output),
+        }
+    };
+}
+
+thread_local! {
+    /// Whether this thread's batches hold copies of one row.
+    static COPIES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs a model on copies of one row, each of which will have a gradient of its own: a product with a weight that takes none is
+/// computed for the first copy and repeated. Burn keeps no graph for a second backward pass, so a Jacobian needs many forward ones.
+pub fn of_copies<T>(run: impl FnOnce() -> T) -> T {
+    struct End;
+    impl Drop for End {
+        fn drop(&mut self) {
+            COPIES.set(false);
+        }
+    }
+    COPIES.set(true);
+    let _end = End;
+    run()
+}
+
+/// A product of each row of a batch; of copies that of the first.
+fn of_each<B: Backend>(x: FloatTensor<B>, product: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>) -> FloatTensor<B> {
+    match x.shape()[0] {
+        copies if COPIES.get() && copies > 1 => {
+            B::float_repeat_dim(product(B::float_slice(x, &[(0..1).into()])), 0, copies)
+        }
+        _ => product(x),
+    }
+}
+
+/// Hands the two gradients of a binary operation to the parents that want them.
+macro_rules! register_both {
+    ($ops:ident, $grads:ident, $pair:expr) => {{
+        let [first, second] = $ops.parents;
+        let (a, b) = $pair;
+        if let Some(node) = first {
+            $grads.register::<B>(node.id, a);
+        }
+        if let Some(node) = second {
+            $grads.register::<B>(node.id, b);
+        }
+    }};
+}
+
+/// Registers those of the gradients that were computed.
+macro_rules! register_wanted {
+    ($ops:ident, $grads:ident, $gradients:expr) => {
+        for (node, gradient) in $ops.parents.into_iter().zip($gradients) {
+            if let (Some(node), Some(gradient)) = (node, gradient) {
+                $grads.register::<B>(node.id, gradient);
+            }
+        }
+    };
+}
+
+#[derive(Debug)]
+struct RmsNorm;
+
+impl<B: FusedOps> Backward<B, 2> for RmsNorm {
+    type State = (FloatTensor<B>, FloatTensor<B>, f64);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let (x, weight, eps) = ops.state;
+        register_both!(ops, grads, B::rms_norm_backward(x, weight, grad, eps));
+    }
+}
+
+#[derive(Debug)]
+struct SwiGlu;
+
+impl<B: FusedOps> Backward<B, 2> for SwiGlu {
+    type State = (FloatTensor<B>, FloatTensor<B>);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let (gate, up) = ops.state;
+        register_both!(ops, grads, B::swiglu_backward(gate, up, grad));
+    }
+}
+
+#[derive(Debug)]
+struct Matmul;
+
+impl<B: FusedOps> Backward<B, 2> for Matmul {
+    type State = (Option<FloatTensor<B>>, Option<FloatTensor<B>>, [Shape; 2]);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let (a, b, [left, right]) = ops.state;
+        let first = b.map(|b| summed::<B>(B::matmul(grad.clone(), B::float_transpose(b)), &left));
+        let second = a.map(|a| summed::<B>(B::matmul(B::float_transpose(a), grad), &right));
+        register_wanted!(ops, grads, [first, second]);
+    }
+}
+
+/// A gradient summed over the axes that an operation repeated.
+fn summed<B: Backend>(grad: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
+    let repeated = |grad: &FloatTensor<B>, axis: usize| shape[axis] == 1 && grad.shape()[axis] > 1;
+    (0..shape.rank()).fold(grad, |grad, axis| if repeated(&grad, axis) { B::float_sum_dim(grad, axis) } else { grad })
+}
+
+#[derive(Debug)]
+struct LinearStored;
+
+impl<B: Stores> Backward<B, 1> for LinearStored {
+    type State = FrozenMatrix;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let weight = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::linear_stored_backward(grad, weight));
+    }
+}
+
+/// With a weight that takes no gradient.
+#[derive(Debug)]
+struct LinearOfCopies;
+
+impl<B: CpuFusedOps> Backward<B, 1> for LinearOfCopies {
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let weight = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::linear_transposed(grad, weight));
+    }
+}
+
+/// Linear itself: the gradient of `y W` is a product with Wᵀ.
+#[derive(Debug)]
+struct LinearStoredBack;
+
+impl<B: Stores> Backward<B, 1> for LinearStoredBack {
+    type State = FrozenMatrix;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let weight = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::linear_stored(grad, weight));
+    }
+}
+
+#[derive(Debug)]
+struct Rotate;
+
+impl<B: FusedOps> Backward<B, 1> for Rotate {
+    type State = (FloatTensor<B>, FloatTensor<B>, bool);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let (cos, sin, back) = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::rotate(grad, cos, sin, !back));
+    }
+}
+
+/// Keeps what it read and wrote, and no pattern.
+#[derive(Debug)]
+struct Attend;
+
+impl<B: CpuFusedOps> Backward<B, 3> for Attend {
+    type State = [FloatTensor<B>; 6];
+
+    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let [q, k, v, mask, out, scales] = ops.state;
+        let (dq, dk, dv) = B::attend_backward(q, k, v, mask, out, scales, grad);
+        for (node, gradient) in ops.parents.into_iter().zip([dq, dk, dv]) {
+            if let Some(node) = node {
+                grads.register::<B>(node.id, gradient);
+            }
+        }
+    }
+}
+
+/// Keeps what it read.
+#[derive(Debug)]
+struct AttendInParts;
+
+impl<B: FusedOps> Backward<B, 3> for AttendInParts {
+    type State = parts::Inputs<B>;
+
+    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let wanted = [0, 1, 2].map(|i| ops.parents[i].is_some());
+        let gradients = parts::backward(&ops.state, &grad, wanted);
+        register_wanted!(ops, grads, gradients);
+    }
+}
+
+/// Keeps its output.
+#[derive(Debug)]
+struct Softmax;
+
+impl<B: FusedOps> Backward<B, 1> for Softmax {
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let pattern = ops.state;
+        unary::<B, _>(ops.parents, ops.node, grads, |grad| B::softmax_backward(pattern, grad));
+    }
+}
+
+#[derive(Debug)]
+struct HeadLoss;
+
+impl<B: FusedOps> Backward<B, 2> for HeadLoss {
+    type State = (FloatTensor<B>, FloatTensor<B>, Targets);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let (hidden, head, targets) = ops.state;
+        let wanted = [ops.parents[0].is_some(), ops.parents[1].is_some()];
+        let gradients = head::backward(&hidden, &head::Floats::<B>(&head), &targets, &grad, wanted);
+        register_wanted!(ops, grads, gradients);
+    }
+}
+
+#[derive(Debug)]
+struct HeadLossStored;
+
+impl<B: Stores> Backward<B, 2> for HeadLossStored {
+    type State = (FloatTensor<B>, FloatTensor<B>, FrozenMatrix, Targets);
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let (hidden, learnt, stored, targets) = ops.state;
+        let wanted = [ops.parents[0].is_some(), ops.parents[1].is_some()];
+        let head = head::MixedRows::<B> { stored: &stored, learnt: &learnt };
+        let gradients = head::backward(&hidden, &head, &targets, &grad, wanted);
+        register_wanted!(ops, grads, gradients);
+    }
+}
+
+impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
+    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self> {
+        let parents = [x.node(), weight.node()];
+        let (x, weight) = (x.into_primitive(), weight.into_primitive());
+        let output = B::rms_norm(x.clone(), weight.clone(), eps);
+        finish!(RmsNorm, parents, output, (x, weight, eps))
+    }
+
+    fn rms_norm_backward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        eps: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let pair = B::rms_norm_backward(x.into_primitive(), weight.into_primitive(), grad.into_primitive(), eps);
+        (constant::<B, C>(pair.0), constant::<B, C>(pair.1))
+    }
+
+    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self> {
+        let parents = [gate.node(), up.node()];
+        let (gate, up) = (gate.into_primitive(), up.into_primitive());
+        let output = B::swiglu(gate.clone(), up.clone());
+        finish!(SwiGlu, parents, output, (gate, up))
+    }
+
+    fn swiglu_backward(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let pair = B::swiglu_backward(gate.into_primitive(), up.into_primitive(), grad.into_primitive());
+        (constant::<B, C>(pair.0), constant::<B, C>(pair.1))
+    }
+
+    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self> {
+        let parents = [x.node()];
+        let (cos, sin) = (cos.into_primitive(), sin.into_primitive());
+        let output = B::rotate(x.into_primitive(), cos.clone(), sin.clone(), back);
+        finish!(Rotate, parents, output, (cos, sin, back))
+    }
+
+    fn attend_in_parts(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+        held: usize,
+    ) -> FloatTensor<Self> {
+        let parents = [q.node(), k.node(), v.node()];
+        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
+        let inputs = parts::Inputs::<B> { q, k, v, mask, held };
+        let output = parts::forward(&inputs);
+        finish!(AttendInParts, parents, output, inputs)
+    }
+
+    fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self> {
+        let parents = [scores.node()];
+        let output = B::masked_softmax(scores.into_primitive(), mask.into_primitive());
+        finish!(Softmax, parents, output, output.clone())
+    }
+
+    fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self> {
+        let parents = [scores.node()];
+        let output = B::row_softmax(scores.into_primitive());
+        finish!(Softmax, parents, output, output.clone())
+    }
+
+    fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self> {
+        constant::<B, C>(B::softmax_backward(pattern.into_primitive(), grad.into_primitive()))
+    }
+
+    fn head_loss(
+        hidden: FloatTensor<Self>,
+        head: FloatTensor<Self>,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let parents = [hidden.node(), head.node()];
+        let (hidden, head) = (hidden.into_primitive(), head.into_primitive());
+        let (output, hits) = B::head_loss(hidden.clone(), head.clone(), targets.clone());
+        (finish!(HeadLoss, parents, output, (hidden, head, targets)), constant::<B, C>(hits))
+    }
+
+    fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (loss, hits) = B::cross_entropy(logits.into_primitive(), targets);
+        (constant::<B, C>(loss), constant::<B, C>(hits))
+    }
+
+    fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
+        let parents = [a.node(), b.node()];
+        // Each factor is kept for the other's gradient.
+        let wanted = [a.is_tracked(), b.is_tracked()];
+        let (a, b) = (a.into_primitive(), b.into_primitive());
+        let output = B::matmul(a.clone(), b.clone());
+        let shapes = [a.shape(), b.shape()];
+        finish!(Matmul, parents, output, (wanted[1].then_some(a), wanted[0].then_some(b), shapes))
+    }
+
+    fn cross_entropy_backward(
+        logits: FloatTensor<Self>,
+        targets: Targets,
+        grad: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        constant::<B, C>(B::cross_entropy_backward(logits.into_primitive(), targets, grad.into_primitive()))
+    }
+}
+
+impl<B: Stores, C: CheckpointStrategy> Stores for Autodiff<B, C> {
+    fn linear_stored(x: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
+        let parents = [x.node()];
+        let output = of_each::<B>(x.into_primitive(), |x| B::linear_stored(x, weight.clone()));
+        finish!(LinearStored, parents, output, weight)
+    }
+
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self> {
+        let parents = [grad.node()];
+        let output = B::linear_stored_backward(grad.into_primitive(), weight.clone());
+        finish!(LinearStoredBack, parents, output, weight)
+    }
+
+    fn head_loss_stored(
+        hidden: FloatTensor<Self>,
+        learnt: FloatTensor<Self>,
+        stored: FrozenMatrix,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let parents = [hidden.node(), learnt.node()];
+        let (hidden, learnt) = (hidden.into_primitive(), learnt.into_primitive());
+        let (output, hits) = B::head_loss_stored(hidden.clone(), learnt.clone(), stored.clone(), targets.clone());
+        (finish!(HeadLossStored, parents, output, (hidden, learnt, stored, targets)), constant::<B, C>(hits))
+    }
+}
+
+impl<B: CpuFusedOps, C: CheckpointStrategy> CpuFusedOps for Autodiff<B, C> {
+    fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self> {
+        if COPIES.get() && !weight.is_tracked() {
+            let (parents, weight) = ([x.node()], weight.into_primitive());
+            let product = |x| <B as CpuFusedOps>::linear(x, weight.clone());
+            let output = of_each::<B>(x.into_primitive(), product);
+            return finish!(LinearOfCopies, parents, output, weight);
+        }
+        if !many::is_used() {
+            return <Self as ModuleOps<Self>>::linear(x, weight, None);
+        }
+        let mut shape = x.shape();
+        let (last, depth) = (shape.num_dims() - 1, weight.shape()[0]);
+        let flat = Shape::new([shape.num_elements() / depth, depth]);
+        shape[last] = weight.shape()[1];
+        Self::float_reshape(<Self as FusedOps>::matmul(Self::float_reshape(x, flat), weight), shape)
+    }
+
+    fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as CpuFusedOps>::linear(x, Self::float_transpose(table))
+    }
+
+    fn attend(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let parents = [q.node(), k.node(), v.node()];
+        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
+        let (output, scales) = B::attend_for_backward(q.clone(), k.clone(), v.clone(), mask.clone());
+        finish!(Attend, parents, output, [q, k, v, mask, output.clone(), scales])
+    }
+
+    fn attend_for_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
+        let (output, scales) = B::attend_for_backward(q, k, v, mask);
+        (constant::<B, C>(output), constant::<B, C>(scales))
+    }
+
+    fn attend_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        scales: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let (q, k, v, mask) = (q.into_primitive(), k.into_primitive(), v.into_primitive(), mask.into_primitive());
+        let (out, scales, grad) = (out.into_primitive(), scales.into_primitive(), grad.into_primitive());
+        let (dq, dk, dv) = B::attend_backward(q, k, v, mask, out, scales, grad);
+        (constant::<B, C>(dq), constant::<B, C>(dk), constant::<B, C>(dv))
+    }
+}
+
+/// Gradients of gradients are not tracked: nobody here takes them.
+fn constant<B: Backend, C: CheckpointStrategy>(x: FloatTensor<B>) -> FloatTensor<Autodiff<B, C>> {
+    <Autodiff<B, C> as burn::backend::AutodiffBackend>::from_inner(x)
+}

@@ -1,0 +1,434 @@
+//! The decoder's element-wise work as single passes, each with its own backward.
+//!
+//! Burn backend extensions: [`FusedOps`] and [`Inference`] on the CPU (Flex) run the loops of `kernels`, on a GPU (Cube) the kernels
+//! of `ops::cube`, and so do [`Stores`] and [`Products`]; [`CpuFusedOps`] and [`CpuInference`] are the CPU's alone. Under autodiff `gradient` records one node where the
+//! composition records up to a dozen. Every float type but f32 takes the plain composition of Burn operations in the parent
+//! module, which is also what the tests compare with; so does a GPU in builds where Burn fuses kernels itself. On a GPU the
+//! operations of a forward are single passes in bf16 and f16 too.
+
+mod attend;
+mod attend_gradient;
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+mod cube;
+mod flex;
+mod flex_products;
+mod gradient;
+mod head;
+mod kernels;
+mod many;
+mod parts;
+#[cfg(test)]
+mod paths;
+mod product;
+mod simd;
+mod stored;
+mod stored_back;
+mod stored_bf16;
+mod stored_many;
+mod turn;
+
+use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
+use burn::tensor::{DType, Device, Tensor};
+
+use super::frozen::FrozenMatrix;
+use super::{AdamW, Targets};
+pub use gradient::of_copies;
+pub(super) use product::is_shared;
+
+/// Single-pass operations. Shapes are checked by the callers in `ops`.
+#[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))), Autodiff)]
+pub(crate) trait FusedOps: Backend {
+    /// `x / sqrt(mean(x²) + eps) · weight` over the last axis.
+    fn rms_norm(x: FloatTensor<Self>, weight: FloatTensor<Self>, eps: f64) -> FloatTensor<Self>;
+    /// Gradients of `x` and `weight`.
+    fn rms_norm_backward(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        eps: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// `silu(gate) · up`.
+    fn swiglu(gate: FloatTensor<Self>, up: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Gradients of `gate` and `up`.
+    fn swiglu_backward(
+        gate: FloatTensor<Self>,
+        up: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// RoPE on `[B, L, H, dh]` with `[B, L, 1, dh/2]` tables; by `−angle` where `back`, which is also its gradient.
+    fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self>;
+    /// Grouped attention whose scores are made for some positions at a time, `held` bytes of them: q `[B, L, H, dh]`, k and v
+    /// `[B, Hkv, T, dh]` → `[B, L, H, dh]`. By the mask `[B, 1, L, T]` query l sees no slot after `T − L + l`.
+    fn attend_in_parts(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+        held: usize,
+    ) -> FloatTensor<Self> {
+        parts::forward(&parts::Inputs::<Self> { q, k, v, mask, held })
+    }
+    /// Softmax over the last axis of scores `[B, H, L, T]` plus a mask `[B, 1, L, T]`.
+    fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Softmax over the last axis.
+    fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Gradient of the scores from the softmax's output.
+    fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// `−log softmax(h W)[target]` of each row, and whether no token was more probable: `[N, D]`, `[D, V]` → `[N]`, `[N]`.
+    fn head_loss(
+        hidden: FloatTensor<Self>,
+        head: FloatTensor<Self>,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// `−log softmax(row)[target]` of logits `[N, V]`, and whether no token was more probable.
+    fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// `a b`: `[.., M, K]`, `[.., K, N]` → `[.., M, N]`; f32 is not rounded.
+    fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Gradient of the logits.
+    fn cross_entropy_backward(
+        logits: FloatTensor<Self>,
+        targets: Targets,
+        grad: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+}
+
+/// Products with matrices that are kept as their file stores them.
+#[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))), Autodiff)]
+pub(crate) trait Stores: FusedOps {
+    /// `x Wᵀ` with W `[N, K]`: `[.., K]` → `[.., N]`.
+    fn linear_stored(x: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self>;
+    /// Gradient of x: `[.., N]` → `[.., K]`.
+    fn linear_stored_backward(grad: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self>;
+    /// [`FusedOps::head_loss`] of a head whose first rows a file stores; the last are floats: `[N, D]`, `[n, D]` → `[N]`, `[N]`.
+    fn head_loss_stored(
+        hidden: FloatTensor<Self>,
+        learnt: FloatTensor<Self>,
+        stored: FrozenMatrix,
+        targets: Targets,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+}
+
+/// What is a single pass on the CPU only: products with weights, and attention with gradients.
+#[backend_extension(Flex, Autodiff)]
+pub(crate) trait CpuFusedOps: FusedOps {
+    /// `x W`: `[.., K]`, `[K, N]` → `[.., N]`.
+    fn linear(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// `x Tᵀ`: `[.., K]`, `[N, K]` → `[.., N]`.
+    fn linear_transposed(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Grouped attention: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask `[B, 1, L, T]` → `[B, L, H, dh]`.
+    fn attend(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+    /// Attention, and the scales of its patterns `[B, L, H, 2]`, from which `attend_backward` makes them again.
+    fn attend_for_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// Gradients of q, k and v. `out` and `scales` are what `attend_for_backward` returned.
+    fn attend_backward(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+        out: FloatTensor<Self>,
+        scales: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+}
+
+/// What is fused outside autodiff only.
+#[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))))]
+pub(crate) trait Inference: Backend {
+    /// Grouped attention where every query sees every slot: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]` → `[B, L, H, dh]`.
+    fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Grouped attention with a mask `[B, 1, L, T]`.
+    fn attend_masked(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        mask: FloatTensor<Self>,
+    ) -> FloatTensor<Self>;
+    /// A weight and its two moments after a step; all of one shape.
+    fn adamw(
+        weight: FloatTensor<Self>,
+        grad: FloatTensor<Self>,
+        moment_1: FloatTensor<Self>,
+        moment_2: FloatTensor<Self>,
+        step: AdamW,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    /// `Σ x²`, `[1]`.
+    fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+/// Products outside autodiff with matrices of floats, on a GPU those of few rows.
+#[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))))]
+pub(crate) trait Products: Backend {
+    /// `x W`: `[.., K]`, `[K, N]` → `[.., N]`.
+    fn linear_one(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Of one input with two weights.
+    fn linear_two(
+        x: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// With three.
+    fn linear_three(
+        x: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        c: FloatTensor<Self>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+    /// `x Tᵀ`: `[.., K]`, `[N, K]` → `[.., N]`.
+    fn linear_by_row(x: FloatTensor<Self>, table: FloatTensor<Self>) -> FloatTensor<Self>;
+}
+
+/// [`CpuFusedOps`] outside autodiff only.
+#[backend_extension(Flex)]
+pub(crate) trait CpuInference: Backend {
+    /// [`Stores::linear_stored`] of one input with two weights.
+    fn linear_stored_two(x: FloatTensor<Self>, weights: [FrozenMatrix; 2]) -> (FloatTensor<Self>, FloatTensor<Self>);
+    /// With three.
+    fn linear_stored_three(
+        x: FloatTensor<Self>,
+        weights: [FrozenMatrix; 3],
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+}
+
+/// Whether a tensor can take the path of [`FusedOps`] and [`Inference`].
+pub fn is_fused<const R: usize>(x: &Tensor<R>) -> bool {
+    x.dtype() == DType::F32 && (is_cpu(&x.device()) || on_gpu(x))
+}
+
+/// Whether a tensor can take the path of a forward's operations; on a GPU in bf16 and f16 too. All inputs of an operation must have
+/// one type.
+pub(super) fn is_forward_fused<const R: usize>(x: &Tensor<R>) -> bool {
+    is_fused(x) || matches!(x.dtype(), DType::BF16 | DType::F16) && on_gpu(x)
+}
+
+/// Whether a tensor can take the path of [`CpuFusedOps`] and [`CpuInference`].
+pub(super) fn is_cpu_fused<const R: usize>(x: &Tensor<R>) -> bool {
+    x.dtype() == DType::F32 && is_cpu(&x.device())
+}
+
+/// Without GPUs in the build there is one backend: nothing to ask.
+#[cfg(not(feature = "gpu"))]
+pub fn is_cpu(_device: &Device) -> bool {
+    true
+}
+
+#[cfg(feature = "gpu")]
+pub fn is_cpu(device: &Device) -> bool {
+    matches!(device.clone().inner().as_dispatch(), burn::backend::DispatchDevice::Flex(_))
+}
+
+/// Whether the kernels of `ops::cube` run on its device.
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+fn on_gpu<const R: usize>(x: &Tensor<R>) -> bool {
+    matches!(x.device().inner().as_dispatch(), burn::backend::DispatchDevice::Cube(_))
+}
+
+#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
+fn on_gpu<const R: usize>(_x: &Tensor<R>) -> bool {
+    false
+}
+
+/// Whether the products of a tensor with some matrices are [`Products`] on a GPU: few rows, outside autodiff.
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+pub(super) fn is_few_on_gpu(x: &Tensor<3>, weights: &[Tensor<2>]) -> bool {
+    let [b, l, _] = x.dims();
+    let alike = |w: &Tensor<2>| w.dtype() == x.dtype() && !w.is_autodiff();
+    b * l <= super::cube::FEW && is_forward_fused(x) && on_gpu(x) && !x.is_autodiff() && weights.iter().all(alike)
+}
+
+#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
+pub(super) fn is_few_on_gpu(_x: &Tensor<3>, _weights: &[Tensor<2>]) -> bool {
+    false
+}
+
+/// Whether `ops::cube` chooses the kernels for products of such tensors: where Burn's own may round them, and on tensor cores.
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+pub(super) fn chooses_products<const R: usize>(x: &Tensor<R>) -> bool {
+    match x.device().inner().as_dispatch() {
+        burn::backend::DispatchDevice::Cube(device) => super::cube::chooses_products(device, x.dtype()),
+        _ => false,
+    }
+}
+
+#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
+pub(super) fn chooses_products<const R: usize>(_x: &Tensor<R>) -> bool {
+    false
+}
+
+/// Whether products of such tensors are ours, and not Burn's.
+pub(super) fn own_products<const R: usize>(x: &Tensor<R>) -> bool {
+    is_cpu_fused(x) && many::is_used()
+}
+
+/// Whether a device multiplies f32 faster in TF32. Where Burn fuses, it does so without being asked.
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+pub(super) fn has_tf32(device: &Device) -> bool {
+    match device.clone().inner().as_dispatch() {
+        burn::backend::DispatchDevice::Cube(device) => super::cube::has_tf32(device),
+        _ => false,
+    }
+}
+
+#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
+pub(super) fn has_tf32(_device: &Device) -> bool {
+    false
+}
+
+/// Bytes of the largest tensor that a GPU computes with; no bound elsewhere, and none known where Burn fuses.
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+pub(super) fn largest_buffer(device: &Device) -> Option<u64> {
+    match device.clone().inner().as_dispatch() {
+        burn::backend::DispatchDevice::Cube(device) => Some(super::cube::largest_buffer(device)),
+        _ => None,
+    }
+}
+
+#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
+pub(super) fn largest_buffer(_device: &Device) -> Option<u64> {
+    None
+}
+
+/// The widest head whose attention is one pass on a GPU; no bound elsewhere.
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+pub(super) fn widest_head<const R: usize>(x: &Tensor<R>) -> Option<usize> {
+    match x.device().inner().as_dispatch() {
+        burn::backend::DispatchDevice::Cube(device) => Some(super::cube::widest_head(device)),
+        _ => None,
+    }
+}
+
+#[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
+pub(super) fn widest_head<const R: usize>(_x: &Tensor<R>) -> Option<usize> {
+    None
+}
+
+pub(super) fn rms_norm<const R: usize>(x: Tensor<R>, weight: Tensor<1>, eps: f64) -> Tensor<R> {
+    Tensor::from_dispatch(<Dispatch as FusedOps>::rms_norm(x.into_dispatch(), weight.into_dispatch(), eps))
+}
+
+pub(super) fn swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
+    Tensor::from_dispatch(<Dispatch as FusedOps>::swiglu(gate.into_dispatch(), up.into_dispatch()))
+}
+
+pub(super) fn matmul<const R: usize>(a: Tensor<R>, b: Tensor<R>) -> Tensor<R> {
+    Tensor::from_dispatch(<Dispatch as FusedOps>::matmul(a.into_dispatch(), b.into_dispatch()))
+}
+
+pub(super) fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as CpuFusedOps>::linear(x.into_dispatch(), weight.into_dispatch()))
+}
+
+pub(super) fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as CpuFusedOps>::linear_transposed(x.into_dispatch(), table.into_dispatch()))
+}
+
+pub(super) fn linear_stored(x: Tensor<3>, weight: FrozenMatrix) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Stores>::linear_stored(x.into_dispatch(), weight))
+}
+
+/// Outside autodiff only, as the next five.
+pub(super) fn linear_one(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Products>::linear_one(x.into_dispatch(), weight.into_dispatch()))
+}
+
+pub(super) fn linear_by_row(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Products>::linear_by_row(x.into_dispatch(), table.into_dispatch()))
+}
+
+pub(super) fn linear_two(x: Tensor<3>, [a, b]: [Tensor<2>; 2]) -> [Tensor<3>; 2] {
+    let (a, b) = <Dispatch as Products>::linear_two(x.into_dispatch(), a.into_dispatch(), b.into_dispatch());
+    [a, b].map(Tensor::from_dispatch)
+}
+
+pub(super) fn linear_three(x: Tensor<3>, weights: [Tensor<2>; 3]) -> [Tensor<3>; 3] {
+    let [a, b, c] = weights.map(Tensor::into_dispatch);
+    let (a, b, c) = <Dispatch as Products>::linear_three(x.into_dispatch(), a, b, c);
+    [a, b, c].map(Tensor::from_dispatch)
+}
+
+pub(super) fn linear_stored_two(x: Tensor<3>, weights: [FrozenMatrix; 2]) -> [Tensor<3>; 2] {
+    let (a, b) = <Dispatch as CpuInference>::linear_stored_two(x.into_dispatch(), weights);
+    [a, b].map(Tensor::from_dispatch)
+}
+
+pub(super) fn linear_stored_three(x: Tensor<3>, weights: [FrozenMatrix; 3]) -> [Tensor<3>; 3] {
+    let (a, b, c) = <Dispatch as CpuInference>::linear_stored_three(x.into_dispatch(), weights);
+    [a, b, c].map(Tensor::from_dispatch)
+}
+
+pub(super) fn linear_stored_back(y: Tensor<3>, weight: FrozenMatrix) -> Tensor<3> {
+    Tensor::from_dispatch(<Dispatch as Stores>::linear_stored_backward(y.into_dispatch(), weight))
+}
+
+pub(super) fn rotate(x: Tensor<4>, cos: Tensor<4>, sin: Tensor<4>) -> Tensor<4> {
+    let out = <Dispatch as FusedOps>::rotate(x.into_dispatch(), cos.into_dispatch(), sin.into_dispatch(), false);
+    Tensor::from_dispatch(out)
+}
+
+pub(super) fn softmax<const R: usize>(scores: Tensor<R>, mask: Option<Tensor<R>>) -> Tensor<R> {
+    Tensor::from_dispatch(match mask {
+        Some(mask) => <Dispatch as FusedOps>::masked_softmax(scores.into_dispatch(), mask.into_dispatch()),
+        None => <Dispatch as FusedOps>::row_softmax(scores.into_dispatch()),
+    })
+}
+
+pub(super) fn attend_in_parts(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Tensor<4>, held: usize) -> Tensor<4> {
+    let (q, k, v) = (q.into_dispatch(), k.into_dispatch(), v.into_dispatch());
+    Tensor::from_dispatch(<Dispatch as FusedOps>::attend_in_parts(q, k, v, mask.into_dispatch(), held))
+}
+
+/// With gradients, on the CPU only.
+pub(super) fn attend_tracked(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Tensor<4>) -> Tensor<4> {
+    let (q, k, v) = (q.into_dispatch(), k.into_dispatch(), v.into_dispatch());
+    Tensor::from_dispatch(<Dispatch as CpuFusedOps>::attend(q, k, v, mask.into_dispatch()))
+}
+
+/// Outside autodiff only.
+pub(super) fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
+    let (q, k, v) = (q.into_dispatch(), k.into_dispatch(), v.into_dispatch());
+    Tensor::from_dispatch(match mask {
+        Some(mask) => <Dispatch as Inference>::attend_masked(q, k, v, mask.into_dispatch()),
+        None => <Dispatch as Inference>::attend_all(q, k, v),
+    })
+}
+
+pub(super) fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor<1>) {
+    let (loss, hits) = <Dispatch as FusedOps>::head_loss(hidden.into_dispatch(), head.into_dispatch(), targets);
+    (Tensor::from_dispatch(loss), Tensor::from_dispatch(hits))
+}
+
+pub(super) fn head_loss_stored(
+    hidden: Tensor<2>,
+    learnt: Tensor<2>,
+    stored: FrozenMatrix,
+    targets: Targets,
+) -> (Tensor<1>, Tensor<1>) {
+    let (hidden, learnt) = (hidden.into_dispatch(), learnt.into_dispatch());
+    let (loss, hits) = <Dispatch as Stores>::head_loss_stored(hidden, learnt, stored, targets);
+    (Tensor::from_dispatch(loss), Tensor::from_dispatch(hits))
+}
+
+pub(super) fn adamw<const R: usize>(
+    weight: Tensor<R>,
+    grad: Tensor<R>,
+    [moment_1, moment_2]: [Tensor<R>; 2],
+    step: AdamW,
+) -> (Tensor<R>, [Tensor<R>; 2]) {
+    let (moment_1, moment_2) = (moment_1.into_dispatch(), moment_2.into_dispatch());
+    let (weight, moment_1, moment_2) =
+        <Dispatch as Inference>::adamw(weight.into_dispatch(), grad.into_dispatch(), moment_1, moment_2, step);
+    (Tensor::from_dispatch(weight), [Tensor::from_dispatch(moment_1), Tensor::from_dispatch(moment_2)])
+}
+
+pub(super) fn sum_of_squares<const R: usize>(x: Tensor<R>) -> Tensor<1> {
+    Tensor::from_dispatch(<Dispatch as Inference>::sum_of_squares(x.into_dispatch()))
+}

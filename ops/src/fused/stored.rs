@@ -1,0 +1,193 @@
+//! Products with a matrix kept as its file stores it: blocks are widened to floats in registers, or for several rows once
+//! into the cache. The values and the order of operations are those of the widened matrix ([`product`]), bit for bit, and do
+//! not depend on the number of rows.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use pulp::{Simd, WithSimd};
+
+use super::product::{deal, products, soon};
+use super::stored_bf16;
+use crate::cpu::dispatch;
+use crate::stored::formats::{Layout, PIECE, cut_short, with_layout};
+use crate::stored::{Part, StoredMatrix};
+
+/// Rows of the matrix that are worked on together.
+const TOGETHER: usize = 4;
+
+/// Bytes that memory hands over at once.
+const LINE: usize = 64;
+
+/// Bytes between what is worked on and what is asked for from memory: as many as are worked on while memory answers.
+const AHEAD: usize = 8 << 10;
+
+/// x `[M, K]` · each wᵀ with w `[N, K]` → its output `[M, N]`; dealt to threads together.
+pub(super) fn rows_times_stored<const P: usize>(x: &[f32], weights: [&StoredMatrix; P]) -> [Vec<f32>; P] {
+    let depth = weights.first().map_or(1, |w| w.width());
+    let (rows, columns) = (x.len() / depth, weights.map(StoredMatrix::rows));
+    let mut outs = columns.map(|columns| vec![0.0; rows * columns]);
+    let mut rounded = vec![];
+    let x = if weights.iter().any(|w| w.rounds_inputs()) {
+        rounded.extend_from_slice(x);
+        stored_bf16::round(&mut rounded);
+        &rounded[..]
+    } else {
+        x
+    };
+    deal(&mut outs, columns, [rows, depth], |which, from, out| {
+        let to = from + out.first().map_or(0, |out| out.len());
+        for (start, part) in weights[which].parts() {
+            let rows = from.max(start)..to.min(start + part.rows);
+            if !rows.is_empty() {
+                let at = rows.start - from;
+                let rows = rows.start - start..rows.end - start;
+                with_layout!(part.format, L => {
+                    dispatch(Dots::<L> { x, depth, part, rows, at, out: &mut *out, layout: PhantomData });
+                });
+            }
+        }
+    });
+    outs
+}
+
+/// Dot products of all rows of x with `rows` of a part, into columns `at ..` of the outputs.
+struct Dots<'a, 'o, 'p, L> {
+    x: &'a [f32],
+    depth: usize,
+    part: &'a Part,
+    rows: Range<usize>,
+    at: usize,
+    out: &'o mut [&'p mut [f32]],
+    layout: PhantomData<L>,
+}
+
+impl<L: Layout> WithSimd for Dots<'_, '_, '_, L> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        let Self { x, depth, part, rows, at, out, .. } = self;
+        let mut wide = vec![0.0; if out.len() > 1 { TOGETHER * depth } else { 0 }];
+        let mut row = rows.start;
+        while row < rows.end {
+            let at = at + row - rows.start;
+            if row + TOGETHER <= rows.end {
+                group::<S, L, TOGETHER>(simd, x, depth, std::array::from_fn(|t| part.row(row + t)), at, out, &mut wide);
+                row += TOGETHER;
+            } else {
+                group::<S, L, 1>(simd, x, depth, [part.row(row)], at, out, &mut wide);
+                row += 1;
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn group<S: Simd, L: Layout, const T: usize>(
+    simd: S,
+    x: &[f32],
+    depth: usize,
+    rows: [&[u8]; T],
+    at: usize,
+    out: &mut [&mut [f32]],
+    wide: &mut [f32],
+) {
+    if let [out] = out {
+        return out[at..at + T].copy_from_slice(&dots::<S, L, T>(simd, x, rows));
+    }
+    // Floats are used where they lie.
+    let mut floats = [&[][..]; T];
+    if rows.iter().zip(&mut floats).all(|(row, held)| L::floats(row).map(|row| *held = row).is_some()) {
+        return products::<S, T>(simd, x, floats, at, out);
+    }
+    for (row, wide) in rows.into_iter().zip(wide.chunks_exact_mut(depth)) {
+        let (pieces, rest) = wide.as_chunks_mut::<PIECE>();
+        for (i, (block, wide)) in row.chunks(L::BYTES).zip(pieces.chunks_mut(L::PIECES)).enumerate() {
+            ask::<L>(row, i);
+            for (piece, wide) in wide.iter_mut().enumerate() {
+                *wide = L::widen(block, piece);
+            }
+        }
+        if !rest.is_empty() {
+            let values = cut_short::<L>(&row[pieces.len() * L::BYTES..]);
+            rest.copy_from_slice(&values[..rest.len()]);
+        }
+    }
+    products::<S, T>(simd, x, std::array::from_fn(|t| &wide[t * depth..][..depth]), at, out);
+}
+
+/// Asks memory for what is needed some time after block i.
+#[inline(always)]
+fn ask<L: Layout>(row: &[u8], i: usize) {
+    for line in (0..L::BYTES).step_by(LINE) {
+        soon(row, i * L::BYTES + line + AHEAD);
+    }
+}
+
+/// Dot products of one row with T rows of the matrix.
+#[inline(always)]
+fn dots<S: Simd, L: Layout, const T: usize>(simd: S, x: &[f32], rows: [&[u8]; T]) -> [f32; T] {
+    let (pieces, rest) = x.as_chunks::<PIECE>();
+    let mut acc = [simd.splat_f32s(0.0); T];
+    for (i, x) in pieces.chunks(L::PIECES).enumerate() {
+        for t in 0..T {
+            let block = &rows[t][i * L::BYTES..(i + 1) * L::BYTES];
+            ask::<L>(rows[t], i);
+            for (piece, x) in x.iter().enumerate() {
+                let (x, _) = S::as_simd_f32s(x);
+                acc[t] = add::<S>(simd, x, &L::widen(block, piece), acc[t]);
+            }
+        }
+    }
+    if !rest.is_empty() {
+        let mut padded = [0.0; PIECE];
+        padded[..rest.len()].copy_from_slice(rest);
+        let (x, _) = S::as_simd_f32s(&padded);
+        for t in 0..T {
+            acc[t] = add::<S>(simd, x, &cut_short::<L>(&rows[t][pieces.len() * L::BYTES..]), acc[t]);
+        }
+    }
+    // A loop: the closure of a `map` is compiled without the vector instructions, and every sum became five calls.
+    let mut sums = [0.0; T];
+    for t in 0..T {
+        sums[t] = simd.reduce_sum_f32s(acc[t]);
+    }
+    sums
+}
+
+/// `acc + Σ x · w`, vector by vector in order.
+#[inline(always)]
+fn add<S: Simd>(simd: S, x: &[S::f32s], w: &[f32; PIECE], acc: S::f32s) -> S::f32s {
+    let (w, _) = S::as_simd_f32s(w);
+    x.iter().zip(w).fold(acc, |acc, (x, w)| simd.mul_add_f32s(*x, *w, acc))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::product::rows_times_transposed;
+    use super::*;
+    use crate::stored::Format;
+
+    #[test]
+    fn products_are_those_of_the_widened_matrix_bit_for_bit() {
+        for format in Format::ALL {
+            let shapes = [[1, 32, 1], [2, 96, 5], [1, 576, 130], [16, 64, 67], [7, 4096, 70], [1, 40, 9], [3, 7, 66]];
+            for [m, k, n] in shapes.into_iter().chain([[1, 256, 5], [1, 1536, 130], [3, 512, 67]]) {
+                if k % format.block_len() > 0 {
+                    continue;
+                }
+                // Rows added later are floats: two formats in one product.
+                let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9.0 - 3.0).collect();
+                let w = StoredMatrix::drawn(format, n, k).with_rows(&more).unwrap();
+                let x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+                let [ours] = rows_times_stored(&x, [&w]);
+                let wide = rows_times_transposed(&x, &w.widened_range(0..n + 2), [k, n + 2]);
+                assert_eq!(ours, wide, "{format:?}, {m}x{k}x{n}");
+                let beside = StoredMatrix::drawn(Format::F32, 3, k);
+                let [_, among] = rows_times_stored(&x, [&beside, &w]);
+                assert_eq!(among, wide, "{format:?}, {m}x{k}x{n}, beside another matrix");
+            }
+        }
+    }
+}

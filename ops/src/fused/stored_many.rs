@@ -1,0 +1,312 @@
+//! Products of many rows with a matrix kept as its file stores it, as in prefill and training.
+//!
+//! A general matrix product copies both sides into orders of its own; where the matrix comes in pieces, it does so with each piece, and
+//! with x for each piece. For a hundred rows that took as long as the product (benches/PROFILE.md). Here x is turned once into
+//! panels, pieces of the matrix are used as they were widened, and every output is one chain of operations in the order of the
+//! inputs, whatever the number of rows.
+
+use std::array::from_fn;
+use std::cmp::Reverse;
+use std::ops::Range;
+
+use pulp::{Simd, WithSimd};
+use rayon::prelude::*;
+
+use super::many::ROWS;
+use super::stored_bf16;
+use super::turn::turn;
+use crate::cpu::dispatch;
+use crate::stored::{Format, Part, StoredMatrix};
+
+/// Values of the matrix that a thread holds as floats at once: they stay in its cache.
+const WIDE: usize = 1 << 18;
+
+/// Rows of x in a panel: as many as the inner loop holds in registers beside each other. The last panel is filled up to whole
+/// vectors.
+const PANEL: usize = 64;
+pub(super) const VECTOR: usize = 16;
+
+/// Inputs that are used for all outputs of a piece before the next ones: their part of a panel stays in the first cache.
+const SLAB: usize = 96;
+
+/// Inputs that are worked on without asking where a row ends.
+const EIGHT: usize = 8;
+
+/// x `[M, K]` · each wᵀ with w `[N, K]` → its output `[M, N]`; dealt to threads together.
+pub(super) fn many_rows_times_stored<const P: usize>(x: &[f32], weights: [&StoredMatrix; P]) -> [Vec<f32>; P] {
+    let depth = weights.first().map_or(1, |w| w.width());
+    let mut outs = weights.map(|w| vec![0.0; x.len() / depth * w.rows()]);
+    let mut pieces = vec![];
+    for (out, weight) in outs.iter_mut().zip(weights) {
+        pieces.extend(cut(out, weight));
+    }
+    let rounds = weights.iter().any(|w| w.rounds_inputs());
+    let panels = Panels::new(x, depth, rounds, &pieces);
+    // A thread takes the next piece when it has done one, large ones first: pieces of q, k and v are of several sizes.
+    pieces.sort_by_key(|piece| Reverse(piece.rows.len()));
+    pieces.into_iter().par_bridge().for_each_init(Scratch::default, |held, piece| piece.fill(&panels, held));
+    outs
+}
+
+/// x in panels, in the forms that pieces need.
+struct Panels {
+    floats: Vec<Vec<f32>>,
+    pairs: Vec<Vec<u32>>,
+}
+
+impl Panels {
+    fn new(x: &[f32], depth: usize, rounds: bool, pieces: &[Piece]) -> Self {
+        let floats = |x: &[f32]| {
+            let mut panel = turned(x, depth);
+            if rounds {
+                stored_bf16::round(&mut panel);
+            }
+            panel
+        };
+        let pairs = |x: &[f32]| {
+            let panel = turned(x, depth);
+            stored_bf16::pairs(&panel, panel.len() / depth)
+        };
+        let needed = |in_pairs| if pieces.iter().any(|piece| piece.in_pairs == in_pairs) { x } else { &[] };
+        Self {
+            floats: needed(false).par_chunks(PANEL * depth).map(floats).collect(),
+            pairs: needed(true).par_chunks(PANEL * depth).map(pairs).collect(),
+        }
+    }
+}
+
+/// Some rows of a matrix, and their columns in each row of the output.
+struct Piece<'a, 'o> {
+    part: &'a Part,
+    depth: usize,
+    rows: Range<usize>,
+    in_pairs: bool,
+    out: Vec<&'o mut [f32]>,
+}
+
+/// What a thread holds while it works on a piece.
+#[derive(Default)]
+struct Scratch {
+    /// Rows of the matrix as floats.
+    wide: Vec<f32>,
+    /// Their products with a panel.
+    out: Vec<f32>,
+}
+
+impl Piece<'_, '_> {
+    fn fill(self, panels: &Panels, held: &mut Scratch) {
+        let Self { part, depth, rows, in_pairs, mut out } = self;
+        let wide = if in_pairs { &[] } else { part.widened(rows.clone(), depth, &mut held.wide) };
+        held.out.resize(rows.len() * PANEL, 0.0);
+        for (i, out) in out.chunks_mut(PANEL).enumerate() {
+            let step = out.len().next_multiple_of(VECTOR);
+            let held = &mut held.out[..rows.len() * step];
+            if in_pairs {
+                held.fill(0.0);
+                stored_bf16::add(part.bytes(rows.clone()), part.row_bytes, &panels.pairs[i], held);
+            } else {
+                dispatch(Product { wide, panel: &panels.floats[i], depth, out: held });
+            }
+            turn(held, step, out);
+        }
+    }
+}
+
+/// Cuts a matrix and its output `[M, N]` into pieces, as many as there are threads or more.
+fn cut<'a, 'o>(out: &'o mut [f32], weight: &'a StoredMatrix) -> Vec<Piece<'a, 'o>> {
+    let depth = weight.width();
+    let share = weight.rows().div_ceil(rayon::current_num_threads());
+    let most = (WIDE / depth).min(share).max(1);
+    let mut left = rows_of(out, weight.rows());
+    let mut pieces = vec![];
+    for (_, part) in weight.parts() {
+        let in_pairs = weight.rounds_inputs() && part.format == Format::Bf16 && stored_bf16::is_fast();
+        let size = part.rows.div_ceil(part.rows.div_ceil(most).max(1)).max(1).next_multiple_of(ROWS);
+        for from in (0..part.rows).step_by(size) {
+            let rows = from..(from + size).min(part.rows);
+            pieces.push(Piece { part, depth, in_pairs, out: taken(&mut left, rows.len()), rows });
+        }
+    }
+    pieces
+}
+
+pub(super) fn rows_of<T>(values: &mut [T], width: usize) -> Vec<&mut [T]> {
+    values.chunks_exact_mut(width).collect()
+}
+
+/// The first columns of some rows, which lose them.
+pub(super) fn taken<'o, T>(rows: &mut [&'o mut [T]], columns: usize) -> Vec<&'o mut [T]> {
+    let first = rows.iter_mut().map(|row| {
+        let (first, rest) = std::mem::take(row).split_at_mut(columns);
+        *row = rest;
+        first
+    });
+    first.collect()
+}
+
+/// x `[M, K]` → its transpose, with zeros behind the M values of each row: K rows of a multiple of [`VECTOR`].
+fn turned(x: &[f32], depth: usize) -> Vec<f32> {
+    let step = (x.len() / depth).next_multiple_of(VECTOR);
+    let mut across = vec![0.0; depth * step];
+    turn(x, depth, &mut rows_of(&mut across, step));
+    across
+}
+
+/// Writes wide `[n, K]` · panel `[K, step]` to `out` `[n, step]`.
+struct Product<'a, 'o> {
+    wide: &'a [f32],
+    panel: &'a [f32],
+    depth: usize,
+    out: &'o mut [f32],
+}
+
+impl WithSimd for Product<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn with_simd<S: Simd>(self, simd: S) {
+        // With 32 registers a row of the panel is held whole; with 16 two vectors of it.
+        match (self.panel.len() / self.depth / VECTOR, S::REGISTER_COUNT >= 32) {
+            (4, true) => self.write::<S, 4, 64>(simd),
+            (3, true) => self.write::<S, 3, 48>(simd),
+            (2, true) => self.write::<S, 2, 32>(simd),
+            (1, true) => self.write::<S, 1, 16>(simd),
+            (4, false) => self.write::<S, 2, 64>(simd),
+            (3, false) => self.write::<S, 2, 48>(simd),
+            (2, false) => self.write::<S, 2, 32>(simd),
+            _ => self.write::<S, 2, 16>(simd),
+        }
+    }
+}
+
+impl Product<'_, '_> {
+    #[inline(always)]
+    fn write<S: Simd, const T: usize, const STEP: usize>(self, simd: S) {
+        let Self { wide, panel, depth, out } = self;
+        let (panel, _) = panel.as_chunks::<STEP>();
+        for start in (0..depth).step_by(SLAB) {
+            let end = (start + SLAB).min(depth);
+            let (panel, first) = (&panel[start..end], start == 0);
+            for (wide, out) in wide.chunks(ROWS * depth).zip(out.chunks_mut(ROWS * STEP)) {
+                let (out, _) = out.as_chunks_mut::<STEP>();
+                let row = |r: usize| &wide[r * depth + start..r * depth + end];
+                match out {
+                    [a, b, c, d, e, f] => tiles::<S, 6, T, STEP>(simd, from_fn(row), panel, [a, b, c, d, e, f], first),
+                    out => out.iter_mut().enumerate().for_each(|(r, out)| {
+                        tiles::<S, 1, T, STEP>(simd, [row(r)], panel, [out], first);
+                    }),
+                }
+            }
+        }
+    }
+}
+
+/// Adds the products of R rows with a slab of the panel to their outputs, T vectors of a row at a time. Nothing is in the outputs
+/// before the first slab.
+#[inline(always)]
+fn tiles<S: Simd, const R: usize, const T: usize, const STEP: usize>(
+    simd: S,
+    rows: [&[f32]; R],
+    panel: &[[f32; STEP]],
+    out: [&mut [f32; STEP]; R],
+    first: bool,
+) {
+    let (eights, rest) = (rows.map(|row| row.as_chunks::<EIGHT>().0), rows.map(|row| row.as_chunks::<EIGHT>().1));
+    let (panels, left) = panel.as_chunks::<EIGHT>();
+    let out = out.map(|out| S::as_mut_simd_f32s(out).0);
+    for at in (0..STEP / S::F32_LANES).step_by(T) {
+        let mut acc: [[S::f32s; T]; R] = from_fn(|_| [simd.splat_f32s(0.0); T]);
+        if !first {
+            acc = from_fn(|r| from_fn(|t| out[r][at + t]));
+        }
+        for (i, panel) in panels.iter().enumerate() {
+            let x: [&[f32; EIGHT]; R] = from_fn(|r| &eights[r][i]);
+            for k in 0..EIGHT {
+                let (w, _) = S::as_simd_f32s(&panel[k]);
+                for r in 0..R {
+                    let x = simd.splat_f32s(x[r][k]);
+                    for t in 0..T {
+                        acc[r][t] = simd.mul_add_f32s(x, w[at + t], acc[r][t]);
+                    }
+                }
+            }
+        }
+        for (k, panel) in left.iter().enumerate() {
+            let (w, _) = S::as_simd_f32s(panel);
+            for r in 0..R {
+                let x = simd.splat_f32s(rest[r][k]);
+                for t in 0..T {
+                    acc[r][t] = simd.mul_add_f32s(x, w[at + t], acc[r][t]);
+                }
+            }
+        }
+        for r in 0..R {
+            out[r][at..at + T].copy_from_slice(&acc[r]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::product::rows_times_transposed;
+    use super::*;
+    use crate::stored::Format;
+
+    #[test]
+    fn rounded_inputs_have_the_products_of_bf16_on_both_sides() {
+        use super::super::stored::rows_times_stored;
+        for [m, k, n] in
+            [[1, 256, 1], [33, 41, 5], [64, 512, 130], [100, 768, 67], [37, 1025, 600], [70, 1, 20], [20, 389, 13]]
+        {
+            let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9000.0 - 0.3).collect();
+            let plain = StoredMatrix::drawn(Format::Bf16, n, k).with_rows(&more).unwrap();
+            let w = plain.clone().rounding_inputs();
+            let mut x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 10_007) as f32 / 5000.0 - 1.0).collect();
+            let [[ours], [few]] = [many_rows_times_stored(&x, [&w]), rows_times_stored(&x, [&w])];
+            stored_bf16::round(&mut x);
+            let [expected] = rows_times_stored(&x, [&plain]);
+            assert_eq!(few, expected, "{m}x{k}x{n}: few rows");
+            let magnitude: Vec<f32> = x.iter().map(|x| x.abs()).collect();
+            let wide: Vec<f32> = w.widened_range(0..n + 2).iter().map(|w| w.abs()).collect();
+            let sizes = rows_times_transposed(&magnitude, &wide, [k, n + 2]);
+            for ((ours, expected), size) in ours.iter().zip(&expected).zip(sizes) {
+                assert!(size > 0.0 && (ours - expected).abs() <= 1e-6 * size, "{m}x{k}x{n}: {ours} is not {expected}");
+            }
+            let [alone] = many_rows_times_stored(&x[(m - 1) * k..], [&w]);
+            assert_eq!(alone, ours[(m - 1) * (n + 2)..], "{m}x{k}x{n}: the last row alone");
+        }
+    }
+
+    #[test]
+    fn many_rows_have_the_products_of_the_widened_matrix_each_as_alone() {
+        for format in [Format::F32, Format::Bf16, Format::Q8_0, Format::Q6_K] {
+            for [m, k, n] in
+                [[1, 256, 1], [33, 256, 5], [64, 512, 130], [100, 768, 67], [37, 1024, 600], [50, 40, 9], [70, 7, 20]]
+            {
+                if k % format.block_len() > 0 {
+                    continue;
+                }
+                let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9000.0 - 0.3).collect();
+                let w = StoredMatrix::drawn(format, n, k).with_rows(&more).unwrap();
+                let x: Vec<f32> = (0..m * k).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();
+                let [ours, beside] = many_rows_times_stored(&x, [&w, &StoredMatrix::drawn(Format::F16, 9, k)]);
+                let wide = w.widened_range(0..n + 2);
+                let size = |x: &[f32]| x.iter().map(|x| x.abs()).collect::<Vec<_>>();
+                let expected = rows_times_transposed(&x, &wide, [k, n + 2]);
+                // What rounding is measured by: the sum without signs.
+                let sizes = rows_times_transposed(&size(&x), &size(&wide), [k, n + 2]);
+                assert_eq!(ours.len(), expected.len());
+                for ((ours, expected), size) in ours.iter().zip(&expected).zip(sizes) {
+                    assert!(
+                        size > 0.0 && (ours - expected).abs() <= 1e-6 * size,
+                        "{format:?}, {m}x{k}x{n}: {ours} is not {expected}"
+                    );
+                }
+                assert_eq!(beside.len(), m * 9);
+                let last = &x[(m - 1) * k..];
+                let [alone] = many_rows_times_stored(last, [&w]);
+                assert_eq!(alone, ours[(m - 1) * (n + 2)..], "{format:?}, {m}x{k}x{n}: the last row alone");
+            }
+        }
+    }
+}

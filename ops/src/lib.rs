@@ -1,0 +1,65 @@
+//! The tensor functions a decoder and its training are made of. Each is a plain composition of Burn operations, and in f32 a
+//! single pass with a backward of its own (`fused`): loops on the CPU, kernels on a GPU (`cube`), there in bf16 and f16 too.
+//!
+//! Knows nothing of models: shapes come in, shapes go out.
+
+#![deny(unsafe_code)]
+
+mod adamw;
+mod attention;
+mod cpu;
+#[cfg(all(feature = "gpu", not(feature = "fusion")))]
+mod cube;
+mod fits;
+mod frozen;
+mod fused;
+mod linear;
+mod loss;
+mod norm;
+mod product;
+mod rope;
+pub mod stored;
+mod swiglu;
+pub mod wide;
+
+use std::ops::Range;
+
+pub use adamw::{AdamW, adamw, sum_of_squares};
+pub use attention::{additive_mask, attend, attend_in_parts, causal_mask, grouped_pattern, masked};
+pub use attention::{grouped_scores, grouped_values};
+pub use cpu::{Cpu, VARIABLE as CPU_VARIABLE};
+pub use fits::{TooLarge, ensure_attention_fits, ensure_fits};
+pub use frozen::FrozenMatrix;
+pub use fused::{is_cpu, is_fused, of_copies};
+pub use linear::{
+    is_shared, is_stored_shared, linear_stored_back, linear_stored_three, linear_stored_two, linear_three, linear_two,
+};
+pub use linear::{linear, linear_stored, linear_transposed};
+pub use loss::{Targets, entropy, head_loss, loss_of_logits, token_log_probs};
+pub use loss::{head_loss_stored, loss_in_parts};
+pub use norm::rms_norm;
+pub use norm::rms_scale;
+pub use product::matmul;
+pub use product::{has_tf32, round_to_tf32, rounds_to_tf32};
+pub use rope::{Rotation, rotate};
+pub use swiglu::gelu;
+pub use swiglu::{geglu, swiglu};
+
+/// What stands for minus infinity in a mask. Finite, so that a row with nothing to attend to has a defined softmax.
+pub const MASKED: f32 = -1.0e30;
+
+/// `0..all` in parts of like size, each of at most `most`: a short rest would take the CPU's loops for few rows, which add in another order.
+pub fn like_parts(all: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
+    let size = all.div_ceil(all.div_ceil(most).max(1)).max(1);
+    (0..all).step_by(size).map(move |from| from..(from + size).min(all))
+}
+
+/// The compositions that the fused passes stand for: what they are tested against, and what other backends run.
+pub mod composed {
+    pub use super::adamw::composed_adamw as adamw;
+    pub use super::attention::{composed_attend as attend, composed_pattern as grouped_pattern};
+    pub use super::linear::{composed_linear as linear, composed_linear_transposed as linear_transposed};
+    pub use super::norm::composed_rms_norm as rms_norm;
+    pub use super::rope::composed_rotate as rotate;
+    pub use super::swiglu::composed_swiglu as swiglu;
+}

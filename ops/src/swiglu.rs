@@ -1,0 +1,29 @@
+//! The gated feed-forward activations (Shazeer 2020, arXiv:2002.05202).
+
+use burn::tensor::Tensor;
+use burn::tensor::activation::{gelu_approximate, silu};
+
+use super::fused;
+
+/// `silu(gate) * up`, any shape.
+pub fn swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
+    if fused::is_forward_fused(&gate) && gate.dtype() == up.dtype() {
+        return fused::swiglu(gate, up);
+    }
+    composed_swiglu(gate, up)
+}
+
+/// SwiGLU in Burn's operations.
+pub fn composed_swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
+    silu(gate) * up
+}
+
+/// GELU's approximation by tanh, any shape (GPT-2's `gelu_new`).
+pub fn gelu<const R: usize>(x: Tensor<R>) -> Tensor<R> {
+    gelu_approximate(x)
+}
+
+/// `gelu(gate) * up`, any shape, with GELU's approximation by tanh (Gemma).
+pub fn geglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R> {
+    gelu_approximate(gate) * up
+}
