@@ -24,14 +24,12 @@ use crate::latent::{
     sampling, text_mask,
 };
 use crate::model::Hooks;
-use crate::parallel;
 use crate::schema::EarlyStopRow;
 use crate::stats::by_problem::{cell, mean};
 use crate::stats::{Estimate, Flips, LEVEL, holm, wilson};
 use crate::study::Study;
 use crate::study::answers::{answer_at, gold_tokens, outcome};
 use crate::study::staging::logits::logits_at;
-use crate::study::sweep::not_stopped;
 
 pub const ABOUT: About = About::asking(
     "after how many latents the answer is settled: every block closed after its first k, accuracy, commitment, reversals",
@@ -138,11 +136,10 @@ fn cut(study: &Study, asked: &[Request], k: usize) -> Result<Vec<Trace>> {
     let settings = DecodeSettings { switching, ..study.settings() };
     let controller = Cutoff { own: &study.reasoning.blocks, latents: k };
     let batches: Vec<&[Request]> = asked.chunks(study.together()).collect();
-    let traces = parallel::each(&batches, study.threads, |batch| {
+    let traces = study.each(&format!("batches with {k} latents"), &batches, |batch| {
         let decoding = Decode { controller: &controller, ..study.decoding(&settings) };
         decode(decoding, batch, 1, &mut Hooks::none())
     })?;
-    not_stopped()?;
     Ok(traces.concat())
 }
 

@@ -17,7 +17,6 @@ use super::head_patching::patch_form;
 use super::markdown::titled;
 use super::{About, Files, Fit, Journal};
 use crate::latent::Sequence;
-use crate::parallel;
 use crate::progress::say;
 use crate::schema::{Component, Form, HeadPatchRow, LEAST_SHARE, PatchMode, PatchedNodeRow, shares, too_few};
 use crate::store::Measurements;
@@ -153,7 +152,7 @@ fn comparable(given: &[PlacedPair], places: Places) -> Result<()> {
 fn usable(study: &Study, given: Vec<PlacedPair>) -> Result<Vec<Pair>> {
     let as_it_is = [Patch { node: Node::Resid(0), values: vec![] }];
     let lead = |row: &Sequence, says| leads(study, row, &as_it_is, says).map(|leads| leads[0]);
-    let wholes = parallel::each(&given, study.threads, |PlacedPair { pair, .. }| {
+    let wholes = study.each("pairs run", &given, |PlacedPair { pair, .. }| {
         Ok(lead(&pair.clean, pair.says)? - lead(&pair.corrupt, pair.says)?)
     })?;
     let (mut out, mut left) = (vec![], vec![]);

@@ -14,12 +14,10 @@ use super::markdown::heads;
 use crate::evaluation::requests;
 use crate::latent::{DecodeSettings, FinishedRow, Request, Sampling, Trace, decode};
 use crate::model::Hooks;
-use crate::parallel;
 use crate::schema::PassRow;
 use crate::stats::{Bootstrap, Estimate, LEVEL, wilson};
 use crate::study::Study;
 use crate::study::answers::outcome;
-use crate::study::sweep::not_stopped;
 
 pub const ABOUT: About =
     About::asking("pass@k: right in one of k samples, majority of k, distinct answers (sampled, not greedy)")
@@ -114,14 +112,11 @@ fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
     let settings = DecodeSettings { sampling, ..study.settings() };
     let asked = requests(&study.corpus)?;
     let batches: Vec<&[Request]> = asked.chunks((study.together() / config.samples).max(1)).collect();
-    let counted = study.counted("batches sampled", batches.len());
-    let traces = parallel::each(&batches, study.threads, |batch| {
+    let traces = study.each("batches sampled", &batches, |batch| {
         let traces = decode(study.decoding(&settings), batch, config.samples, &mut Hooks::none())?;
         traces.iter().try_for_each(Trace::ensure_finite)?;
-        counted.one();
         Ok(traces)
     })?;
-    not_stopped()?;
     let all: Vec<Trace> = traces.concat();
     let of_problem = |traces: &[Trace]| {
         let mut draws = Draws { right: vec![], answers: vec![], switched: 0 };

@@ -30,7 +30,8 @@ use crate::latent::{
 };
 use crate::model::config::NormPlace;
 use crate::model::{Decoder, Hooks};
-use crate::progress::SharedProgress;
+use crate::parallel;
+use crate::progress::{SharedProgress, go_on};
 use crate::recipe::{Evaluation, Recipe};
 use crate::schema::{BlockOrigin, Identity};
 use decodes::{Decodes, named};
@@ -188,6 +189,26 @@ impl Study {
         if self.talks {
             crate::progress::say(&format!("intervene: {}: {what}", self.name));
         }
+    }
+
+    /// `work` on every item by the study's workers; results in order. Tells the user how many are done.
+    ///
+    /// # Errors
+    /// The first that fails; the user's Ctrl-C, after which nothing of what was under way is a result.
+    pub(crate) fn each<'t, T: Sync, R: Send>(
+        &self,
+        what: &str,
+        items: &'t [T],
+        work: impl Fn(&'t T) -> Result<R> + Sync,
+    ) -> Result<Vec<R>> {
+        let counted = self.counted(what, items.len());
+        parallel::each(items, self.threads, |item| {
+            go_on()?;
+            let done = work(item)?;
+            go_on()?;
+            counted.one();
+            Ok(done)
+        })
     }
 
     /// How far a part of the work is.

@@ -230,14 +230,12 @@ impl<'a> Sweep<'a> {
     ) -> Result<()> {
         let mut units = self.units(all);
         units.retain(|unit| unit.members.iter().any(|&(r, c)| !known(self.batches[unit.batch].first + r, c)));
-        let counted = self.study.counted("groups of continuations", units.len());
-        parallel::each(&units, self.study.threads, |unit| {
+        self.study.each("groups of continuations", &units, |unit| {
             let forks = self.unit(unit, all, later, channel)?;
             not_stopped()?;
-            counted.one();
             hand_over(forks)
         })?;
-        not_stopped()
+        Ok(())
     }
 
     /// Runs continuations in memory; results in the order of the continuations.

@@ -7,7 +7,6 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Result, ensure};
 
 use super::Study;
-use crate::parallel;
 use crate::schema::{Identity, Measurement, Unit};
 use crate::store::Measurements;
 
@@ -65,13 +64,10 @@ impl Study {
             .filter(|(number, group)| self.has(*number) && group.iter().any(lacks))
             .map(|(_, group)| group)
             .collect();
-        let (rows, counted) = (Mutex::new(rows), self.counted("units", missing.len()));
-        parallel::each(&missing, self.threads, |group| {
-            crate::progress::go_on()?;
+        let rows = Mutex::new(rows);
+        self.each("units", &missing, |group| {
             let new = work(group)?.into_iter().filter(|row| !known.contains(&row.key())).collect();
-            rows.lock().unwrap_or_else(PoisonError::into_inner).push(new)?;
-            counted.one();
-            Ok(())
+            rows.lock().unwrap_or_else(PoisonError::into_inner).push(new)
         })?;
         Ok(())
     }

@@ -3,7 +3,6 @@
 use anyhow::Result;
 use ndarray::Array2;
 
-use crate::parallel;
 use crate::study::Study;
 use crate::study::circuits::edges::Weights;
 use crate::study::circuits::gradient::TargetRow;
@@ -55,7 +54,7 @@ impl Edges<'_> {
     /// Runs both rows of every pair. `places` says to which place each position of each pair belongs.
     pub fn recorded<'p>(&self, pairs: &'p [Pair], places: &[Vec<usize>]) -> Result<Vec<RecordedPair<'p>>> {
         let items: Vec<(&Pair, &Vec<usize>)> = pairs.iter().zip(places).collect();
-        parallel::each(&items, self.threads, |&(pair, places)| self.one(pair, places))
+        self.study.each("pairs run", &items, |&(pair, places)| self.one(pair, places))
     }
 
     fn one<'p>(&self, pair: &'p Pair, places: &[usize]) -> Result<RecordedPair<'p>> {
@@ -79,7 +78,7 @@ impl Edges<'_> {
         };
         // The same groups whatever the number of threads: a pair's sums are rounded with those of its group.
         let groups: Vec<&[&RecordedPair]> = recorded.chunks(8).collect();
-        let done = parallel::each(&groups, self.threads, |some| {
+        let done = self.study.each("groups of pairs passed", &groups, |some| {
             let mut sums: Vec<Vec<Array2<f64>>> =
                 some.iter().map(|_| self.shares(0.0).iter().map(|x| x.mapv(f64::from)).collect()).collect();
             for &share in &shares {

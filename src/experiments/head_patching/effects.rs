@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-use crate::parallel;
 use crate::schema::{Form, Identity, PatchMode, PatchedNodeRow};
 use crate::store::Measurements;
 use crate::study::Study;
@@ -49,7 +48,7 @@ fn recorded<'p>(
     nodes: &[Node],
 ) -> Result<Vec<RecordedPair<'p>>> {
     let points = points(nodes.iter().copied());
-    parallel::each(pairs, study.threads, |pair| {
+    study.each("pairs run", pairs, |pair| {
         let places = places(pair);
         let wanted = |_: usize, position: usize| places.iter().any(|(_, at)| at.contains(&position));
         let mut held = record(study, &[pair.clean.clone(), pair.corrupt.clone()], &points, wanted)?;

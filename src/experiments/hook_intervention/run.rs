@@ -11,7 +11,6 @@ use crate::interventions::{ActiveChange, Bank, Draw, Firings, Intervention, Mate
 use crate::latent::{DecodeSettings, FinishedRow, Request, RowWatch, Trace, decode_watched};
 use crate::machine::Compute;
 use crate::model::{HookPoint, HookSpec, Hooks, Select};
-use crate::parallel;
 use crate::schema::Observation;
 use crate::store::Measurements;
 use crate::study::Study;
@@ -73,7 +72,7 @@ type HookReading = (BTreeMap<String, Bank>, Vec<Trace>);
 impl Runs<'_> {
     /// The cells of one hook point. Each batch is decoded as the normal run was, so that equal values give equal bits.
     fn at_point(&self, asked: &[HookCell], group: &[usize]) -> Result<()> {
-        let (study, threads) = (self.study, self.study.threads);
+        let study = self.study;
         let point = asked[group[0]].point;
         let mut regions: Vec<Select> = vec![];
         for region in group.iter().map(|&number| asked[number].region.recorded()) {
@@ -83,7 +82,7 @@ impl Runs<'_> {
         }
         study.say(&format!("{point}: {} cells", group.len()));
         let chunks: Vec<&[Request]> = self.sweep.requests.chunks(study.together()).collect();
-        let seen = parallel::each(&chunks, threads, |chunk| self.seen(point, &regions, chunk))?;
+        let seen = study.each("batches recorded", &chunks, |chunk| self.seen(point, &regions, chunk))?;
         let (mut banks, mut traces): (BTreeMap<String, Bank>, Vec<Trace>) = (BTreeMap::new(), vec![]);
         for (of_chunk, more) in seen {
             of_chunk.into_iter().for_each(|(region, bank)| banks.entry(region).or_default().merge(bank));
@@ -111,7 +110,7 @@ impl Runs<'_> {
                 .flat_map(|draw| own.iter().map(move |chunk| (draw, *chunk)))
                 .filter(|(draw, chunk)| missing(*draw, chunk))
                 .collect();
-            parallel::each(&units, threads, |&(draw, chunk)| {
+            study.each("batches changed", &units, |&(draw, chunk)| {
                 let done = self.replaced(&asked[number], made[draw].as_deref(), chunk, &traces)?;
                 not_stopped()?;
                 let rows = chunk.iter().zip(&done);

@@ -9,7 +9,6 @@ use burn::tensor::{Int, Tensor, TensorData};
 use crate::latent::{Gradient, Sequence, Waves};
 use crate::model::hooks::Place;
 use crate::model::{HookSpec, Hooks};
-use crate::parallel;
 use crate::study::Study;
 
 /// Rows run at once.
@@ -94,7 +93,7 @@ impl PositionSample {
         places: &BTreeSet<(usize, usize)>,
     ) -> Result<Self> {
         let batches: Vec<&[Sequence]> = sequences.chunks(BATCH).collect();
-        let done = parallel::each(&batches, study.threads, |batch| {
+        let done = study.each("batches read", &batches, |batch| {
             let (mut problems, mut own, mut states) = (vec![], vec![], vec![vec![]; layers.len()]);
             let wanted = |place: &Place| places.contains(&(place.row, place.position));
             walk(study, layers, batch, &wanted, &mut |places, hidden, layers| {

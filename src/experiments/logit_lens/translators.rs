@@ -17,7 +17,6 @@ use super::reading::LOGITS_HELD;
 use super::residuals::{PositionSample, rows_of};
 use crate::model::Decoder;
 use crate::ops;
-use crate::parallel;
 use crate::study::Study;
 
 /// Affine maps of N layers, trained side by side.
@@ -79,7 +78,7 @@ pub fn train(
     let fit = LOGITS_HELD / (config.batch.min(seen.len()) * model.config().vocab_size).max(1);
     let together = layers.len().div_ceil(study.threads.max(1)).min(fit).max(1);
     let groups: Vec<&[usize]> = layers.chunks(together).collect();
-    let trained = parallel::each(&groups, study.threads, |group| {
+    let trained = study.each("groups of layers trained", &groups, |group| {
         let affine = train_group(model, config, text, group, &scales, &batches)?;
         Ok(group.iter().enumerate().map(|(i, &layer)| (affine.layer(i), scales[layer])).collect::<Vec<_>>())
     })?;

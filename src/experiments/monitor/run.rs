@@ -7,7 +7,6 @@ use super::fit::Push;
 use crate::evaluation::requests;
 use crate::latent::{FinishedRow, Request, decode};
 use crate::model::{HookSpec, Hooks, Select, Step};
-use crate::parallel;
 use crate::study::Study;
 use crate::study::answers::outcome;
 use crate::study::sweep::not_stopped;
@@ -31,7 +30,7 @@ pub(super) fn run(study: &Study, pushes: &[Push]) -> Result<RunOutput> {
     let batches: Vec<&[Request]> = all.chunks(study.together()).collect();
     let layers = study.model.config().num_hidden_layers;
     let spec = HookSpec { pattern: "latent.hook_injected".into(), select: Select::LATENTS };
-    let ran = parallel::each(&batches, study.threads, |batch| {
+    let ran = study.each("batches decoded", &batches, |batch| {
         let from = batch.first().map_or(0, |request| request.problem);
         let mut ran = RunOutput { latents: vec![vec![]; batch.len()], ..RunOutput::default() };
         let RunOutput { latents, change, .. } = &mut ran;

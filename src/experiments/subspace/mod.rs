@@ -34,7 +34,6 @@ use super::{About, Journal};
 use crate::latent::{Controller, text_mask};
 use crate::model::HookPoint;
 use crate::nth::Nth;
-use crate::parallel;
 use crate::random::keyed;
 use crate::schema::{Donors, Rotation, RowFile, SubspaceRow, Variable};
 use crate::stats::{Bootstrap, by_problem, holm};
@@ -279,16 +278,10 @@ impl<'a> Search<'a> {
     }
 
     fn all(&self, jobs: &[Job], ready: &[Ready]) -> Result<Vec<SubspaceEffect>> {
-        let counted = self.study.counted("subspaces measured", jobs.len());
-        let one = |job: &Job| {
+        self.study.each("subspaces measured", jobs, |job| {
             let ready = ready.iter().find(|r| r.step == job.place.step).context("a step without rows")?;
-            let measured = self.measure(job, ready);
-            counted.one();
-            measured
-        };
-        let parts = parallel::cut(jobs, self.study.threads);
-        let done = parallel::run(&parts, |part| part.iter().map(one).collect::<Result<Vec<_>>>())?;
-        Ok(done.into_iter().flatten().collect())
+            self.measure(job, ready)
+        })
     }
 
     /// The pairs that reach a place, with the state that each is given.
