@@ -11,7 +11,7 @@
 //! | [`experiments`] | one file per experiment: Config, run |
 //! | [`method`] | methods as values: phases, rows at a point of the curriculum, objective, how a checkpoint reasons |
 //! | [`tasks`] | generated problems with known intermediate values (no tensors) |
-//! | [`grade`] | answer extraction and mathematical equivalence (no tensors) |
+//! | [`grade`] | answer extraction and mathematical equivalence (a package of its own: `grade/`) |
 //! | [`stats`] | intervals, paired tests, bootstrap, probe protocol (a package of its own: `stats/`) |
 //! | [`schema`] | what stands in the files of rows, and what follows from rows alone (no tensors) |
 //! | [`recipe`] | typed settings of a run: presets, TOML, overrides |
@@ -157,7 +157,6 @@ pub mod corpus;
 #[doc(hidden)]
 pub mod evaluation;
 pub mod experiments;
-pub mod grade;
 mod guard;
 pub mod interventions;
 pub mod latent;
@@ -194,6 +193,7 @@ pub mod train;
 #[doc(hidden)]
 pub mod world;
 
+pub use switchyard_grade as grade;
 #[doc(hidden)]
 pub use switchyard_ops as ops;
 pub use switchyard_stats as stats;

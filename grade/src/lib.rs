@@ -12,6 +12,8 @@
 //! accuracies compare with those that others report; where we differ on purpose is listed in `tests/grade.rs`.
 //! Every verdict names the rule that decided it. Any input is accepted: work, nesting and sizes are bounded.
 
+#![deny(unsafe_code)]
+
 mod arith;
 mod boxed;
 mod compare;
@@ -37,7 +39,7 @@ mod units;
 mod words;
 
 use anyhow::{Result, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -96,19 +98,36 @@ impl fmt::Display for Rule {
     }
 }
 
-names! {
-    /// How a gold answer and a response are compared.
-    pub enum Grader {
-        /// Numbers, formulas, sets, intervals, equations: what has the same value is equal.
-        Math = "math",
-        /// Sentences, names, yes and no, dates: the same words, whatever their case, styles and closing marks.
-        Exact = "exact",
-        /// A letter: `C`, `(C)`, `C.`, "option C".
-        Choice = "choice",
+/// How a gold answer and a response are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Grader {
+    /// Numbers, formulas, sets, intervals, equations: what has the same value is equal.
+    Math,
+    /// Sentences, names, yes and no, dates: the same words, whatever their case, styles and closing marks.
+    Exact,
+    /// A letter: `C`, `(C)`, `C.`, "option C".
+    Choice,
+}
+
+impl fmt::Display for Grader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
     }
 }
 
 impl Grader {
+    pub const ALL: [Self; 3] = [Self::Math, Self::Exact, Self::Choice];
+
+    /// As recipes and `--grader` have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Math => "math",
+            Self::Exact => "exact",
+            Self::Choice => "choice",
+        }
+    }
+
     /// The grader that a gold answer asks for: letters are choices, words are compared exactly, all else is mathematics.
     pub fn of(gold: &str) -> Grader {
         kind::of(gold)

@@ -7,7 +7,6 @@ use super::exact::rational;
 use super::expr::{E, Expr};
 use super::modular::{key, opaque};
 use super::real::Real;
-use crate::random::fnv1a;
 use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::{Signed, ToPrimitive};
@@ -322,7 +321,9 @@ pub fn order(a: &E, b: &E) -> Option<Ordering> {
 /// A fixed, scattered, non-zero rational of size 0.2 to 3.2 for a variable: the same on every run. A variable has
 /// opposite signs in trials 2k and 2k + 1.
 pub fn sample(name: &str, trial: u64) -> BigRational {
-    let mut h = fnv1a(name.bytes());
+    // FNV-1a: the same in every process.
+    let hashed = |h: u64, byte: u8| (h ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let mut h = name.bytes().fold(0xcbf2_9ce4_8422_2325, hashed);
     let negative = (h >> 17 ^ trial) & 1 == 1;
     h ^= trial.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     h ^= h >> 29;
