@@ -1,5 +1,8 @@
 //! Switchyard: train language models that switch between text and latent reasoning, and take them apart.
 //!
+//! `commands` and `report` are in this package. `ops`, `grade` and `stats` are packages of their own, and all other rooms are the
+//! package `lab`. Each has the same name here.
+//!
 //! # What a program may build on
 //! | room | what it knows |
 //! | --- | --- |
@@ -11,8 +14,8 @@
 //! | [`experiments`] | one file per experiment: Config, run |
 //! | [`method`] | methods as values: phases, rows at a point of the curriculum, objective, how a checkpoint reasons |
 //! | [`tasks`] | generated problems with known intermediate values (no tensors) |
-//! | [`grade`] | answer extraction and mathematical equivalence (a package of its own: `grade/`) |
-//! | [`stats`] | intervals, paired tests, bootstrap, probe protocol (a package of its own: `stats/`) |
+//! | [`grade`] | answer extraction and mathematical equivalence |
+//! | [`stats`] | intervals, paired tests, bootstrap, probe protocol |
 //! | [`schema`] | what stands in the files of rows, and what follows from rows alone (no tensors) |
 //! | [`recipe`] | typed settings of a run: presets, TOML, overrides |
 //!
@@ -22,7 +25,7 @@
 //!
 //! | room | what it knows |
 //! | --- | --- |
-//! | `ops` | the handful of tensor functions a decoder is made of (a package of its own: `ops/`) |
+//! | `ops` | the handful of tensor functions a decoder is made of |
 //! | `tokenizer` | from the files of a model to a tokenizer and its chat templates (no tensors) |
 //! | `text` | vocabulary, prompts, problems, span annotation (no tensors) |
 //! | `corpus` | a recipe's problems as token rows, and who grades them |
@@ -69,131 +72,19 @@
 //! `<swi> … </swi>`; a *step* is one latent position inside a block. Blocks and latent steps count from 1, as in the paper, in
 //! flags, hooks, rows, tables and figures; problems, layers, heads, positions and text tokens count from 0, as in TransformerLens.
 
-// Three places are allowed it, each with its reason beside it: the memory map of a checkpoint, and two of the vector kernels.
 #![deny(unsafe_code)]
 
-/// A struct of settings with the default of each beside it, as recipes and requests write them; in recipes each with its range too:
-/// `pub steps: usize = 0 => Count(0, STEPS)`.
-macro_rules! settings {
-    ($(#[$meta:meta])* $vis:vis struct $name:ident {
-        $($(#[$doc:meta])* $see:vis $field:ident: $type:ty = $default:expr $(=> $range:expr)?),* $(,)?
-    }) => {
-        $(#[$meta])*
-        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-        #[serde(default, deny_unknown_fields)]
-        $vis struct $name {
-            $($(#[$doc])* $see $field: $type,)*
-        }
-
-        impl Default for $name {
-            fn default() -> Self {
-                Self { $($field: $default,)* }
-            }
-        }
-
-        settings! { @ranges $name $([$field $($range)?])* }
-    };
-    (@ranges $name:ident $([$field:ident])*) => {};
-    (@ranges $name:ident $([$field:ident $($range:expr)?])*) => {
-        impl $name {
-            /// The range of each setting, by its key.
-            pub(super) const RANGES: &'static [(&'static str, crate::recipe::Range)] = &[$($((stringify!($field), $range),)?)*];
-        }
-    };
-}
-
-/// An enum of names, each with the word that it is in rows, recipes and on command lines; `ALL` has them in their order.
-macro_rules! names {
-    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),* $(,)? }) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-        $vis enum $name {
-            $($(#[$doc])* #[serde(rename = $word)] $variant,)*
-        }
-
-        impl $name {
-            pub const ALL: [Self; [$($word),*].len()] = [$(Self::$variant),*];
-
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $word,)*
-                }
-            }
-        }
-
-        impl std::fmt::Display for $name {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.name())
-            }
-        }
-    };
-}
-
-/// In rows and recipes a value of the type is its text.
-macro_rules! as_text {
-    ($($name:ty),*) => {$(
-        impl From<$name> for String {
-            fn from(value: $name) -> Self {
-                value.to_string()
-            }
-        }
-
-        impl TryFrom<String> for $name {
-            type Error = anyhow::Error;
-
-            fn try_from(text: String) -> anyhow::Result<Self> {
-                text.parse()
-            }
-        }
-    )*};
-}
-
-#[doc(hidden)]
-pub mod calibration;
 #[doc(hidden)]
 pub mod commands;
 #[doc(hidden)]
-pub mod corpus;
-#[doc(hidden)]
-pub mod evaluation;
-pub mod experiments;
-mod guard;
-pub mod interventions;
-pub mod latent;
-pub mod loading;
-#[doc(hidden)]
-pub mod machine;
-pub mod method;
-pub mod model;
-mod names;
-#[doc(hidden)]
-pub mod nth;
-#[doc(hidden)]
-pub mod parallel;
-#[doc(hidden)]
-pub mod parity;
-#[doc(hidden)]
-pub mod progress;
-#[doc(hidden)]
-pub mod random;
-pub mod recipe;
-#[doc(hidden)]
 pub mod report;
-pub mod schema;
-#[doc(hidden)]
-pub mod store;
-pub mod study;
-pub mod tasks;
-#[doc(hidden)]
-pub mod text;
-#[doc(hidden)]
-pub mod tokenizer;
-#[doc(hidden)]
-pub mod train;
-#[doc(hidden)]
-pub mod world;
 
-pub use switchyard_grade as grade;
 #[doc(hidden)]
-pub use switchyard_ops as ops;
-pub use switchyard_stats as stats;
+pub use switchyard_lab::{
+    calibration, corpus, evaluation, guard, machine, names, nth, ops, parallel, parity, progress, random, store, text,
+    tokenizer, train, world,
+};
+#[doc(inline)]
+pub use switchyard_lab::{
+    experiments, grade, interventions, latent, loading, method, model, recipe, schema, stats, study, tasks,
+};

@@ -46,29 +46,31 @@ fn a_stranger_adds_a_file_and_a_line_each() {
     // Always the same folder: cargo would keep the build of every new one.
     let copied: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join("extended");
     // What is compiled in stands beside the sources.
-    for folder in ["src", "experiments", "fixtures/fonts", "fixtures/micro", "reports/calibration"] {
+    for folder in ["src", "lab/src", "experiments", "fixtures/fonts", "fixtures/micro", "reports/calibration"] {
         copy(&ours.join(folder), &copied.join(folder));
     }
     for file in ["Cargo.lock", "fixtures/paper_tables.toml"] {
         write(&copied.join(file), &fs::read(ours.join(file)).expect("a file"));
     }
-    let manifest = fs::read_to_string(ours.join("Cargo.toml")).expect("a manifest");
     // The copy has no tests or benches of ours, is a workspace by itself, and takes the other packages from where they are.
     let kept =
         |section: &&str| ["[test]]", "[bench]]", "[workspace]\n"].iter().all(|begin| !section.starts_with(begin));
-    let manifest: Vec<&str> = manifest.split("\n[").filter(kept).collect();
-    let beside = format!("path = \"{}/", ours.display());
-    write(
-        &copied.join("Cargo.toml"),
-        format!("[workspace]\n\n[{}", manifest.join("\n[").replace("path = \"", &beside)).as_bytes(),
-    );
+    let beside = |path: &str| format!("path = \"{}/{path}", ours.display());
+    let manifest = fs::read_to_string(ours.join("Cargo.toml")).expect("a manifest");
+    let sections: Vec<&str> = manifest.split("\n[").filter(kept).collect();
+    let ops_and_stats =
+        |text: String, package| text.replace(&format!("path = \"{package}\""), &beside(&format!("{package}\"")));
+    let text = ["ops", "stats"].into_iter().fold(sections.join("\n["), ops_and_stats);
+    write(&copied.join("Cargo.toml"), format!("[workspace]\nmembers = [\"lab\"]\n\n[{text}").as_bytes());
+    let manifest = fs::read_to_string(ours.join("lab/Cargo.toml")).expect("a manifest");
+    write(&copied.join("lab/Cargo.toml"), manifest.replace("path = \"../", &beside("")).as_bytes());
 
     for (name, room, list, line) in ADDED {
         let file = fs::read(ours.join("tests/extend").join(name).with_extension("rs")).expect("a template");
-        write(&copied.join("src").join(room).join(name).with_extension("rs"), &file);
-        let lists = copied.join("src").join(room).join("mod.rs");
+        write(&copied.join("lab/src").join(room).join(name).with_extension("rs"), &file);
+        let lists = copied.join("lab/src").join(room).join("mod.rs");
         let text = fs::read_to_string(&lists).expect("a list");
-        assert_eq!(text.matches(list).count(), 1, "src/{room}/mod.rs has one list that begins with `{list}`");
+        assert_eq!(text.matches(list).count(), 1, "lab/src/{room}/mod.rs has one list that begins with `{list}`");
         write(&lists, text.replace(list, &format!("{list} {line}")).as_bytes());
     }
     let tests = fs::read(ours.join("tests/extend/together.rs")).expect("the test inside");
@@ -77,7 +79,7 @@ fn a_stranger_adds_a_file_and_a_line_each() {
     let text = fs::read_to_string(&lib).expect("lib.rs");
     write(&lib, format!("{text}\n#[cfg(test)]\nmod together;\n").as_bytes());
 
-    // Without optimisation of our own crate: it is compiled once and runs for seconds.
+    // Without optimisation of our own packages: they are compiled once and run for seconds.
     let mut cargo = Command::new(env!("CARGO"));
     // What cargo told this test of our package is not the copy's: build scripts that look at it (ring's) would run again, here and in
     // the next build of ours, and all that stands on them would be compiled again.
@@ -86,7 +88,11 @@ fn a_stranger_adds_a_file_and_a_line_each() {
         cargo.env_remove(name);
     }
     let output = cargo
-        .args(["test", "--offline", "--lib", "--config", "profile.dev.package.switchyard.opt-level=0", "together::"])
+        .args(["test", "--offline", "--lib", "together::"])
+        .args(
+            ["switchyard", "switchyard-lab"]
+                .map(|package| format!("--config=profile.dev.package.{package}.opt-level=0")),
+        )
         .current_dir(&copied)
         .output()
         .expect("cargo runs");

@@ -78,7 +78,7 @@ function traces(run, phase) {
   check(`traces ${run}/${phase}`, same === by.size && same === 24 && most < 1e-4, `${same} of ${by.size} token for token, numbers within ${most.toExponential(1)}`);
 }
 
-/** The rules of src/latent/controller.rs and rules.rs, on the cases of their own tests. */
+/** The rules of lab/src/latent/controller.rs and rules.rs, on the cases of their own tests. */
 function rules() {
   const rule = (blocks, k_min = 2, k_cap = 4) => ruleOf({ blocks, k_min, k_cap });
   const closes = (of, step, exit = false, more = {}) => of.closes({ step, exit, entropies: [0], reference: 0, drawn: 0, ...more });

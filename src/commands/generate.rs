@@ -60,7 +60,7 @@ pub struct Generate {
     machine: MachineArgs,
 }
 
-settings! {
+switchyard_lab::settings! {
     /// How to decode.
     #[derive(Args)]
     pub(super) struct DecodeArgs {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 
 use super::figures::{Axis, Figure, FigureFiles, Histogram, Line, LineChart, Point, save};
 use super::folder::{number, place};
-use crate::schema::{GrpoStepRow, METRICS, StepRow, columns};
+use crate::schema::{GrpoStepRow, METRICS, StepRow};
 use crate::store::{FlatRow, parquet, read_flat};
 
 /// Steps of the rolling mean that is drawn over the raw values (the paper's is 80 of 1,964 steps).

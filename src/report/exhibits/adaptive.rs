@@ -6,7 +6,7 @@ use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};
 use crate::report::folder::{Folder, called};
 use crate::report::paper::Paper;
-use crate::schema::{AdaptiveRow, RowFile, columns};
+use crate::schema::{AdaptiveRow, RowFile};
 use crate::stats::Estimate;
 
 const SOURCES: &[&str] = &[AdaptiveRow::NAME];

@@ -7,7 +7,7 @@ use crate::report::curves::{curve, rolling};
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, number};
 use crate::report::paper::Paper;
-use crate::schema::{GrpoStepRow, METRICS, columns};
+use crate::schema::{GrpoStepRow, METRICS};
 use crate::stats::{Estimate, FEWEST, unsigned_zero};
 
 const SOURCES: &[&str] = &[METRICS];

@@ -6,7 +6,7 @@ use super::{Drawing, Exhibit};
 use crate::report::figures::{Axis, BarChart, BarSeries, Figure};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
-use crate::schema::{InterventionRow, RowFile, Steps, columns};
+use crate::schema::{InterventionRow, RowFile, Steps};
 use crate::stats::Estimate;
 
 const SOURCES: &[&str] = &[InterventionRow::NAME];

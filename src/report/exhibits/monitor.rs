@@ -4,7 +4,7 @@ use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};
 use crate::report::folder::{Folder, called};
 use crate::report::paper::Paper;
-use crate::schema::{Edit, HiddenValueRow, Letters, Monitor, MonitorRow, Quantity, RowFile, columns};
+use crate::schema::{Edit, HiddenValueRow, Letters, Monitor, MonitorRow, Quantity, RowFile};
 use crate::stats::Estimate;
 
 const SOURCES: &[&str] = &[MonitorRow::NAME];

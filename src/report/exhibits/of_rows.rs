@@ -10,7 +10,7 @@ use crate::report::tables::Table;
 use crate::schema::{
     AttentionRow, AttributionRow, CalibrationRow, Component, DecodedTraceRow, DirectLogitRow, HeadPatchRow,
     JacobianLensRow, KnownValueRow, PartSwapRow, PassRow, PatternRow, PhaseChangeRow, PositionRow, RowFile,
-    SwitchProblemRow, TeacherForcedRow, TokenLensRow, columns,
+    SwitchProblemRow, TeacherForcedRow, TokenLensRow,
 };
 
 pub(super) const EXHIBITS: &[Exhibit] = &[

@@ -5,7 +5,7 @@ use crate::report::cells::Cells;
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::{Paper, PaperRow};
-use crate::schema::{Features, ProbeRow, Protocol, RowFile, columns};
+use crate::schema::{Features, ProbeRow, Protocol, RowFile};
 use crate::stats::Estimate;
 use crate::stats::probe::{PAPER_LAYERS, paper_layer, paper_layers};
 

@@ -4,7 +4,7 @@ use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};
 use crate::report::folder::{Folder, called};
 use crate::report::paper::Paper;
-use crate::schema::{Donors, Rotation, RowFile, SubspaceRow, Variable, columns};
+use crate::schema::{Donors, Rotation, RowFile, SubspaceRow, Variable};
 
 const SOURCES: &[&str] = &[SubspaceRow::NAME];
 

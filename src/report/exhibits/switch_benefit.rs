@@ -1,7 +1,7 @@
 //! What a block is worth: every problem with one and without; also as cells (`ours:benefit/chosen/benefit`).
 
 use super::Exhibit;
-use crate::schema::{RowFile, SwitchBenefitRow, columns};
+use crate::schema::{RowFile, SwitchBenefitRow};
 
 const SOURCES: &[&str] = &[SwitchBenefitRow::NAME];
 

@@ -1,7 +1,7 @@
 //! Accuracy by group, under forced and suppressed switching, and by K_min; also as cells (`ours:sweep/k_min:0/blocks`).
 
 use super::Exhibit;
-use crate::schema::{AccuracyRow, RowFile, columns};
+use crate::schema::{AccuracyRow, RowFile};
 
 const SOURCES: &[&str] = &[AccuracyRow::NAME];
 

@@ -2,7 +2,7 @@
 
 use super::Exhibit;
 use crate::report::curves::{curve, is_supervised};
-use crate::schema::{METRICS, PhaseRow, RowFile, StepRow, columns};
+use crate::schema::{METRICS, PhaseRow, RowFile, StepRow};
 use crate::store::FlatRow;
 
 pub(super) const EXHIBITS: &[Exhibit] = &[

@@ -4,7 +4,7 @@ use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};
 use crate::report::folder::{Folder, called, distinct};
 use crate::report::paper::Paper;
-use crate::schema::{Features, ProbeRow, Protocol, RowFile, columns};
+use crate::schema::{Features, ProbeRow, Protocol, RowFile};
 
 const SOURCES: &[&str] = &[ProbeRow::NAME];
 

@@ -1,6 +1,6 @@
 'use strict';
-// Small language models in plain JavaScript: the decoders of the Qwen3, Qwen2, Llama and Gemma families (src/model) with the latent
-// recurrence (src/latent), greedy, one row, one position at a time. Sums run in 64 bits, what is kept is 32 bits wide. No
+// Small language models in plain JavaScript: the decoders of the Qwen3, Qwen2, Llama and Gemma families (lab/src/model) with the latent
+// recurrence (lab/src/latent), greedy, one row, one position at a time. Sums run in 64 bits, what is kept is 32 bits wide. No
 // dependency, no request. Knows nothing of the page: Node runs the same file against the fixtures (tests/live.cjs).
 
 /** Base64 → bytes. */
@@ -288,7 +288,7 @@ class Words {
   }
 }
 
-// ---- Decoding: greedy, with blocks of latents (src/latent) ----------------------------------------------------------------------
+// ---- Decoding: greedy, with blocks of latents (lab/src/latent) ----------------------------------------------------------------------
 
 /** Log-probabilities with the masked tokens at −∞, the most probable token (the first of them) and the entropy in nats. */
 function read(logits, masked = []) {

@@ -336,7 +336,7 @@ function save(name, content, type) {
 
 /** Rows of decoded positions as CSV, with the columns of `positions`. */
 function csv(parts) {
-  // A spreadsheet runs a text that begins like a formula: an apostrophe before it says that it is text (as in src/store/rows.rs).
+  // A spreadsheet runs a text that begins like a formula: an apostrophe before it says that it is text (as in lab/src/store/rows.rs).
   const plain = (value) =>
     typeof value === 'string' && /^[=+\-@\t\r]/u.test(value) && Number.isNaN(Number(value)) ? `'${value}` : String(value ?? '');
   const cell = (value) => {

@@ -2,7 +2,7 @@
 // What can be done to a latent block, what arithmetic says the answer must then be, and the command that does the same. Knows decoded
 // rows (decoder.js); nothing of the page.
 
-// ---- Arithmetic: the task `chains` (src/tasks/chains.rs) ---------------------------------------------------------------------------
+// ---- Arithmetic: the task `chains` (lab/src/tasks/chains.rs) ---------------------------------------------------------------------------
 
 const OPERATIONS = { '+': (a, b) => a + b, '-': (a, b) => a - b, '*': (a, b) => a * b };
 
@@ -66,7 +66,7 @@ function solution(plan) {
 }
 
 /** Which step of the solution each block of a decoded row stands for: `[{ block, step, value }]`, as long as its text follows the
- * solution (`known_value` of src/experiments reads rows in the same way). */
+ * solution (`known_value` of lab/src/experiments reads rows in the same way). */
 function held(plan, words, positions) {
   const { words: gold, clauses } = solution(plan),
     all = values(plan),

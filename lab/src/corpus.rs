@@ -1,0 +1,438 @@
+//! The problems of a run as token rows: training and held-out, from a generated task or a file.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::ops::Range;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::grade::{Grader, Grading, Rule, Verdict};
+use crate::latent::{Request, SwitchIds};
+use crate::recipe::Recipe;
+use crate::tasks::{Split, Task};
+use crate::text::formats::Format;
+use crate::text::{Part, Problem, Prompts, Sample, Source, Vocabulary, cut, has_part, said_budget};
+
+/// Everything about text that training needs.
+pub struct Corpus {
+    pub vocabulary: Vocabulary,
+    pub switch: SwitchIds,
+    pub template: Prompts,
+    /// The token that closes a response.
+    pub end: u32,
+    /// Tokens that end a generation, that one first.
+    pub stops: Vec<u32>,
+    pub train: Vec<Sample>,
+    /// Gold answers of `train`.
+    pub train_answers: Vec<String>,
+    pub test: Vec<Problem>,
+    pub test_prompts: Vec<Vec<u32>>,
+    /// Training problems that were too long to use.
+    pub dropped: usize,
+    /// How answers are graded.
+    pub grading: Grading,
+    /// Whether the problems are generated: responses then end in `# answer`.
+    pub is_task: bool,
+    /// Whether each question begins with the budget of its answer.
+    pub budgets: bool,
+    /// What a user should know of the problems: repeated questions, training problems among the held-out ones.
+    pub told: Vec<String>,
+}
+
+impl Corpus {
+    /// Reads or generates the problems. `vocabulary` is the pretrained model's; a task makes its own.
+    ///
+    /// # Errors
+    /// A file that cannot be read, no usable sample, a template whose tokens the vocabulary lacks.
+    pub fn build(recipe: &Recipe, vocabulary: Option<Vocabulary>) -> Result<Self> {
+        let mut vocabulary = match (vocabulary, &recipe.task) {
+            (Some(vocabulary), _) => vocabulary,
+            (None, Some(task)) => Vocabulary::from_words(task.words())?,
+            (None, None) => {
+                anyhow::bail!("the model brings no tokenizer and the recipe no `task`: nothing to encode text with")
+            }
+        };
+        let switch = vocabulary.add_switch_tokens()?;
+        let (train, mut test) = problems(recipe)?;
+        let mut told = vec![];
+        if recipe.task.is_none() {
+            told = overlaps(&train, &mut test);
+            test.truncate(recipe.evaluation.problems);
+            told.extend(known_steps(&train, &test));
+        } else {
+            told.extend(drawn_twice(&test));
+        }
+        let budgets = recipe.task.as_ref().map_or(recipe.data.budgets, Task::says_budget);
+        if budgets {
+            train.iter().chain(&test).try_for_each(says_budget)?;
+            told.extend(cut_budgets(&test, recipe.evaluation.max_new_tokens));
+        }
+        let template = Prompts::of(recipe.data.template, &vocabulary)?;
+        let stops = template.stops(&vocabulary)?;
+        let end = stops[0];
+        let found = train.len();
+        let limit = recipe.data.max_tokens;
+        let (mut samples, mut train_answers) = (vec![], vec![]);
+        for (problem, place) in &train {
+            let sample = Sample::new(problem, &vocabulary, &template).with_context(|| place.clone())?;
+            if sample.length() < limit {
+                samples.push(sample);
+                train_answers.push(problem.answer.clone());
+            }
+        }
+        ensure!(
+            found == 0 || !samples.is_empty(),
+            "all {found} training problems exceed data.max_tokens = {limit}: raise it"
+        );
+        let mut test_prompts = vec![];
+        for (problem, place) in &test {
+            let prompt = template.encode_prompt(&vocabulary, &problem.question);
+            test_prompts.push(prompt.with_context(|| format!("{place}: the question"))?);
+            vocabulary.encode(&problem.answer).with_context(|| format!("{place}: the answer"))?;
+        }
+        Ok(Self {
+            switch,
+            template,
+            end,
+            stops,
+            dropped: found - samples.len(),
+            train: samples,
+            train_answers,
+            test_prompts,
+            test: test.into_iter().map(|(problem, _)| problem).collect(),
+            grading: Grading {
+                named: recipe.task.as_ref().map(|_| Grader::Exact).or(recipe.data.grader),
+                strict: false,
+            },
+            is_task: recipe.task.is_some(),
+            budgets,
+            told,
+            vocabulary,
+        })
+    }
+
+    /// The first response to a prompt, which may be as long as the prompt says where prompts say that.
+    ///
+    /// # Errors
+    /// A token that the vocabulary lacks; a prompt without its budget.
+    pub fn request(&self, problem: usize, prompt: &[u32]) -> Result<Request> {
+        let text = if self.budgets { Some(self.vocabulary.decode_visible(prompt)?) } else { None };
+        let said = |text: String| {
+            said_budget(&text)
+                .with_context(|| format!("problem {problem}: its prompt says no `budget N ;`: {}", cut(&text)))
+        };
+        Ok(Request { problem, prompt: prompt.to_vec(), rollout: 0, limit: text.map(said).transpose()? })
+    }
+
+    /// The grader of the held-out problems, as manifests have it: `math`, or `choice, math` where each gold answer has its own.
+    pub(crate) fn grader(&self) -> String {
+        let counted = self.grading.counted(self.test.iter().map(|problem| problem.answer.as_str()));
+        counted.graders.keys().map(|grader| grader.name()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Says how many of the held-out problems the run of this recipe was trained on, where its training problems can be read.
+    pub(crate) fn tell_trained(&mut self, recipe: &Recipe) {
+        let Ok((train, _)) = problems(recipe) else { return };
+        let trained = train.iter().map(|(problem, _)| problem.asks()).collect();
+        self.told.extend(known(&trained, self.test.iter()));
+    }
+
+    /// What to say of how the answers are graded, before any work.
+    ///
+    /// # Errors
+    /// Gold answers of which more than half cannot be read by their grader.
+    pub fn graded(&self) -> Result<Vec<String>> {
+        if self.is_task {
+            return Ok(vec![]);
+        }
+        let mut said = vec![];
+        let held_out: Vec<&str> = self.test.iter().map(|problem| problem.answer.as_str()).collect();
+        let training: Vec<&str> = self.train_answers.iter().map(String::as_str).collect();
+        for (of, golds) in [("held-out problems", &held_out), ("training problems", &training)] {
+            let counted = self.grading.counted(golds.iter().copied());
+            if of.starts_with("held") {
+                let how = if self.grading.named.is_some() {
+                    "named"
+                } else {
+                    "from the gold answers; --grader names one for all"
+                };
+                said.push(format!("grader: {counted} ({how})"));
+            }
+            said.extend(counted.check(of)?);
+            said.extend(self.unsayable(of, golds)?.map(|(_, what)| format!("warning: {what}")));
+        }
+        Ok(said)
+    }
+
+    /// Refuses training problems whose answers the model cannot give: there is nothing to learn from a reward of none.
+    ///
+    /// # Errors
+    /// More than half of them.
+    pub(crate) fn ensure_sayable(&self) -> Result<()> {
+        let golds: Vec<&str> = self.train_answers.iter().map(String::as_str).collect();
+        if let Some((count, what)) = self.unsayable("training problems", &golds)? {
+            ensure!(2 * count <= golds.len(), "{what}: no response would be right; look at the gold answers");
+        }
+        Ok(())
+    }
+
+    /// How many gold answers hold words which are no tokens of the model, and what to say of them.
+    fn unsayable(&self, of: &str, golds: &[&str]) -> Result<Option<(usize, String)>> {
+        let (mut count, mut first) = (0, None);
+        for gold in golds {
+            let unknown = self.vocabulary.unknown(gold)?;
+            count += usize::from(!unknown.is_empty());
+            first = first.or(unknown.into_iter().next());
+        }
+        let what = |word: String| {
+            format!(
+                "{of}: {count} of {} gold answers cannot be said by the model, which has no token for a word of theirs (the \
+                 first is `{}`)",
+                golds.len(),
+                cut(&word)
+            )
+        };
+        Ok(first.map(|word| (count, what(word))))
+    }
+
+    /// Whether a response's visible text reaches the gold answer, and by which rule.
+    pub(crate) fn verdict(&self, gold: &str, text: &str) -> Verdict {
+        self.verdict_of(self.grading, gold, text)
+    }
+
+    /// Whether a response earns its reward: graded strictly, where the reward's settings say so.
+    pub(crate) fn pays(&self, gold: &str, text: &str, strict: bool) -> bool {
+        self.verdict_of(Grading { strict, ..self.grading }, gold, text).equal
+    }
+
+    fn verdict_of(&self, grading: Grading, gold: &str, text: &str) -> Verdict {
+        if !self.is_task {
+            return grading.grade(gold, text);
+        }
+        match behind_the_last_mark(text) {
+            Some(answer) => Verdict { equal: answer == gold, rule: Rule::Text },
+            None => Verdict { equal: false, rule: Rule::NoAnswer },
+        }
+    }
+
+    /// The final answer of a response to the problem with this gold answer, as it is compared.
+    pub fn answer(&self, gold: &str, text: &str) -> Option<String> {
+        if self.is_task { behind_the_last_mark(text) } else { self.grading.answer(gold, text) }
+    }
+}
+
+/// The words after the last `#`, with which responses to generated problems end: one without it has not come to its answer.
+fn behind_the_last_mark(text: &str) -> Option<String> {
+    let (_, answer) = text.rsplit_once('#')?;
+    let answer = answer.split_whitespace().collect::<Vec<_>>().join(" ");
+    (!answer.is_empty()).then_some(answer)
+}
+
+/// How many values a file's solutions say, and what becomes of the marks that say them.
+fn known_steps(train: &[ProblemAt], test: &[ProblemAt]) -> Option<String> {
+    let of = |problems: &[ProblemAt]| {
+        let known = |problem: &Problem| problem.steps.iter().filter(|step| step.value.number().is_some()).count();
+        let counts: Vec<usize> = problems.iter().map(|(problem, _)| known(problem)).filter(|n| *n > 0).collect();
+        (counts.iter().sum::<usize>(), counts.len())
+    };
+    let ((trained, training), (asked, held)) = (of(train), of(test));
+    (trained + asked > 0).then(|| {
+        format!(
+            "known values: {asked} in {held} of {} held-out solutions, {trained} in {training} of {} training ones (of `steps` or of marks \
+             <<a*b=c>>, which are left out of the text of a sentence)",
+            test.len(),
+            train.len()
+        )
+    })
+}
+
+/// How many generated problems were drawn before. They stay: what an experiment knows of a generated problem goes by its number.
+fn drawn_twice(test: &[ProblemAt]) -> Option<String> {
+    let distinct = test.iter().map(|(problem, _)| problem.asks()).collect::<HashSet<_>>().len();
+    let (all, twice) = (test.len(), test.len() - distinct);
+    (twice > 0).then(|| {
+        format!("note: {twice} of {all} generated held-out problems were drawn before: {distinct} distinct questions")
+    })
+}
+
+/// Leaves of held-out problems that ask the same question the first: the question is what is sampled, and its copies would count as
+/// more evidence and stand on both sides of a split. Says how many, and how many questions are training problems.
+fn overlaps(train: &[ProblemAt], test: &mut Vec<ProblemAt>) -> Vec<String> {
+    let mut told = vec![];
+    let trained: HashSet<String> = train.iter().map(|(problem, _)| problem.asks()).collect();
+    let (all, mut seen) = (test.len(), HashMap::new());
+    let (mut other, mut shown) = (0, None);
+    test.retain(|(problem, place)| match seen.entry(problem.asks()) {
+        Entry::Vacant(new) => {
+            new.insert(problem.answer.clone());
+            true
+        }
+        Entry::Occupied(first) => {
+            other += usize::from(*first.get() != problem.answer);
+            shown.get_or_insert_with(|| place.clone());
+            false
+        }
+    });
+    if let Some(place) = shown {
+        let answers =
+            if other > 0 { format!("; {other} of them with another answer than the first") } else { String::new() };
+        told.push(format!(
+            "warning: {} of {all} held-out problems repeat the same question as one before (the first is {place}) and are left out, so \
+             that n counts questions{answers}",
+            all - test.len()
+        ));
+    }
+    if train.len() > trained.len() {
+        let twice = train.len() - trained.len();
+        told.push(format!(
+            "warning: {twice} of {} training problems repeat the same question as one before",
+            train.len()
+        ));
+    }
+    told.extend(known(&trained, test.iter().map(|(problem, _)| problem)));
+    told
+}
+
+/// How many held-out problems ask what training problems ask.
+fn known<'p>(trained: &HashSet<String>, test: impl ExactSizeIterator<Item = &'p Problem>) -> Option<String> {
+    let all = test.len();
+    let known = test.filter(|problem| trained.contains(&problem.asks())).count();
+    (known > 0).then(|| {
+        format!(
+            "warning: {known} of {all} held-out problems are training problems too (the same question): accuracy on them is no measure of \
+             problems that the model has not seen"
+        )
+    })
+}
+
+/// Refuses a question that does not begin with the budget of its answer.
+fn says_budget((problem, place): &ProblemAt) -> Result<()> {
+    let question = problem.question.trim_start();
+    ensure!(
+        question.starts_with("budget ") && said_budget(question).is_some(),
+        "{place}: the question must begin with `budget N ;`, N visible tokens of its answer and at least 1, found `{}`",
+        cut(question)
+    );
+    Ok(())
+}
+
+/// That responses end before the budget that their question says.
+fn cut_budgets(test: &[ProblemAt], most: usize) -> Option<String> {
+    let above = test.iter().filter(|(problem, _)| said_budget(&problem.question) > Some(most)).count();
+    (above > 0).then(|| {
+        format!(
+            "warning: {above} of {} held-out questions say a budget above evaluation.max_new_tokens = {most}, which ends their responses",
+            test.len()
+        )
+    })
+}
+
+/// A problem and the place it stands at, for messages.
+type ProblemAt = (Problem, String);
+
+fn problems(recipe: &Recipe) -> Result<(Vec<ProblemAt>, Vec<ProblemAt>)> {
+    let wanted = recipe.evaluation.problems;
+    if let Some(task) = &recipe.task {
+        let placed = |problem: Problem| (problem.clone(), format!("problem {}", problem.id));
+        let rows = |split, n: usize| -> Result<Vec<ProblemAt>> {
+            Ok(task.rows(split, recipe.seed, 0..n as u64)?.into_iter().map(Problem::from).map(placed).collect())
+        };
+        return Ok((rows(Split::Train, recipe.data.rows)?, rows(Split::Test, wanted)?));
+    }
+    let read = |path: &PathBuf, part| {
+        let format = recipe.data.fields.is_some().then_some(Format::Jsonl);
+        let fields = recipe.data.fields.clone().unwrap_or_default();
+        Source { format, fields, ..Source::new(path) }.placed(part)
+    };
+    let path = recipe.data.path.as_ref().context("data.path is missing")?;
+    let apart = has_part(path, Part::Train) && has_part(path, Part::Test);
+    let mut train = if recipe.data.rows > 0 || recipe.data.test_path.is_none() && !apart {
+        read(path, Part::Train)?
+    } else {
+        vec![]
+    };
+    let test = match &recipe.data.test_path {
+        Some(path) => read(path, Part::Test)?,
+        None if apart => read(path, Part::Test)?,
+        None => {
+            let held = recipe.data.test_rows;
+            ensure!(
+                held > 0 && held < train.len(),
+                "{}: data.test_rows = {held} of {} problems; hold out at least 1 and leave some, or give data.test_path",
+                path.display(),
+                train.len()
+            );
+            train.split_off(train.len() - held)
+        }
+    };
+    train.truncate(recipe.data.rows);
+    Ok((train, test))
+}
+
+/// A training row: prompt and closed response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub ids: Vec<u32>,
+    pub prompt: usize,
+    /// The same sample with its chain of thought, where a method learns from both. Ends as this one does.
+    pub teacher: Option<Box<Row>>,
+    /// What each latent, or each of as many equal groups of them, stands for, in order, where a method learns that; else empty.
+    pub slots: Vec<Slot>,
+    /// Names the noise on what its latents are fed, where a method that knows their inputs adds some.
+    pub noise: Option<u64>,
+}
+
+/// Tokens that one latent, or one group of them, stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Slot {
+    pub tokens: Vec<u32>,
+    /// That of them which the language model's head learns, where it learns one.
+    pub label: u32,
+}
+
+impl Row {
+    pub fn new(prompt: &[u32], response: &[u32], end: u32) -> Self {
+        let ids = prompt.iter().chain(response).copied().chain([end]).collect();
+        Self { ids, prompt: prompt.len(), teacher: None, slots: vec![], noise: None }
+    }
+
+    /// The visible chain of thought as it is.
+    pub fn text(sample: &Sample, end: u32) -> Self {
+        Self::new(&sample.prompt, &sample.response, end)
+    }
+
+    /// The response from its token `from` on: what stands before is gone.
+    pub fn rest(sample: &Sample, from: usize, end: u32) -> Self {
+        Self::new(&sample.prompt, &sample.response[from..], end)
+    }
+
+    /// The row with these tokens between prompt and response. They are not learnt.
+    #[must_use]
+    pub fn after(self, block: &[u32]) -> Self {
+        let (prompt, response) = self.ids.split_at(self.prompt);
+        Self { ids: [prompt, block, response].concat(), prompt: self.prompt + block.len(), ..self }
+    }
+
+    /// The row with this teacher.
+    #[must_use]
+    pub fn taught_by(self, teacher: Row) -> Self {
+        Self { teacher: Some(Box::new(teacher)), ..self }
+    }
+
+    /// Positions that are fed for it, the teacher's too.
+    pub fn positions(&self) -> usize {
+        self.ids.len() + self.teacher.as_ref().map_or(0, |teacher| teacher.positions())
+    }
+
+    /// The final answer only (the no-CoT control).
+    ///
+    /// # Errors
+    /// A sample whose final answer is not marked.
+    pub fn answer_only(sample: &Sample, end: u32) -> Result<Self> {
+        let Range { start, end: stop } = sample.answer.clone().with_context(|| {
+            format!("problem {}: no final answer is marked in its solution, so no-CoT cannot be trained", sample.id)
+        })?;
+        Ok(Self::new(&sample.prompt, &sample.response[start..stop], end))
+    }
+}

@@ -1,0 +1,46 @@
+//! `probe --shard i/n`: one part of the problems decoded in every way that the experiments read. Its rows are what
+//! `probe --decoded` makes all tables of; no user names it.
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::{About, Experiment, Files, Fit, Journal, Run, Settings, accuracy};
+use crate::latent::Switching;
+use crate::schema::{DecodeRow, RowFile};
+use crate::store::Measurements;
+use crate::study::{Study, decodes};
+
+const FILES: &[Files] = &[(DecodeRow::NAME, DecodeRow::NAME)];
+
+/// Its settings, in the journal's setup, are the [`ways`].
+pub const DECODES: Experiment = Experiment {
+    name: DecodeRow::NAME,
+    about: About::asking("decoded responses, of which other processes make tables").on_request(),
+    run: Run::One(|study, _, journal| {
+        let ways =
+            serde_json::from_value(journal.setup["settings"]["decodes"].clone()).context("the ways of decoding")?;
+        journal.measured(|rows| measure(study, ways, rows), conclude)
+    }),
+    files: FILES,
+    fits: |_, _| Ok(Fit::Yes),
+    settings: |_| json!(null),
+    merge: |journal, rows| journal.merged(rows, conclude),
+};
+
+/// The ways of decoding that experiments read, as [`DECODES`] is set up with them.
+pub fn ways(study: &Study, experiments: &[&Experiment], settings: &Settings) -> serde_json::Value {
+    let mut ways = vec![(Switching::Free, study.recipe.evaluation.k_min)];
+    if experiments.iter().any(|experiment| experiment.name == "accuracy") {
+        ways.extend(accuracy::ways(study, &settings.accuracy));
+    }
+    json!({ "decodes": ways })
+}
+
+fn measure(study: &Study, ways: Vec<(Switching, usize)>, rows: &mut Measurements<DecodeRow>) -> Result<()> {
+    decodes::decode(study, &ways, rows)
+}
+
+fn conclude(rows: Measurements<DecodeRow>, journal: &mut Journal) -> Result<String> {
+    let rows = journal.finish(rows, false)?;
+    Ok(format!("{} responses; `probe --decoded {}` makes the tables\n", rows.len(), journal.folder.display()))
+}

@@ -1,0 +1,183 @@
+//! What an experiment writes of one checkpoint: rows that come in any order and are resumed, tables that are computed from them,
+//! and a line in the manifest for each. Knows folders and names, not experiments.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::schema::{Measurement, RowFile, complete, described};
+use crate::store::{Entry, FlatRow, IDENTITY, Manifest, Measurements, RowWriter, flatten, typed};
+use crate::study::{DoesNotApply, Shard};
+
+/// Where the rows of one experiment on one checkpoint go, and what the manifest says of them.
+pub struct Journal {
+    pub folder: PathBuf,
+    /// The part of the files' names behind the experiment's.
+    pub checkpoint: String,
+    /// The file of measurements, if the experiment has one, and the file that says that it is done.
+    pub files: (Option<&'static str>, &'static str),
+    /// What the rows depend on; the manifest's `setup`.
+    pub setup: Value,
+    /// The command as typed.
+    pub command: String,
+    /// Worker threads, for the manifest.
+    pub threads: usize,
+    /// Go on with unfinished rows, leave finished ones that were made with the same setup.
+    pub resume: bool,
+    /// Of several processes the one that writes here; its tables are made when all are done.
+    pub shard: Option<Shard>,
+    started: Instant,
+    /// The table's file, begun so that other processes keep away from it.
+    begun: Option<RowWriter>,
+}
+
+impl Journal {
+    /// Started over by one process.
+    pub fn new(folder: PathBuf, checkpoint: String, files: (Option<&'static str>, &'static str), setup: Value) -> Self {
+        let (command, started) = (String::new(), Instant::now());
+        Self { folder, checkpoint, files, setup, command, threads: 1, resume: false, shard: None, started, begun: None }
+    }
+
+    /// Seconds since it was begun.
+    pub fn seconds(&self) -> f64 {
+        self.started.elapsed().as_secs_f64()
+    }
+
+    /// A file's name, without its ending.
+    pub fn name(&self, rows: &str) -> String {
+        format!("{rows}-{}", self.checkpoint)
+    }
+
+    /// The file with which this process is done: a shard with its measurements.
+    pub fn last(&self) -> &'static str {
+        let (measured, table) = self.files;
+        measured.filter(|_| self.shard.is_some()).unwrap_or(table)
+    }
+
+    /// Whether all is to be left as it is: made before, with the same setup.
+    ///
+    /// # Errors
+    /// A manifest that cannot be read.
+    pub fn done(&self) -> Result<bool> {
+        let name = self.name(self.last());
+        let there = self.folder.join(format!("{name}.parquet")).is_file();
+        Ok(self.resume && there && Manifest::open(&self.folder)?.has(&name, &self.setup)?)
+    }
+
+    /// Rows that are computed and written at once.
+    ///
+    /// # Errors
+    /// As `tables`; another process that writes them.
+    pub(crate) fn observed(&mut self, tables: impl FnOnce(&mut Self) -> Result<String>) -> Result<String> {
+        self.begun = Some(RowWriter::create(&self.folder, &self.name(self.files.1))?);
+        let done = tables(self);
+        self.begun.take().map_or(Ok(()), RowWriter::discard)?;
+        done
+    }
+
+    /// Measures what is not there yet, then makes the tables of it; of one process of several others do that.
+    ///
+    /// # Errors
+    /// A folder that cannot be written; unfinished rows that are not of this type, or made with another setup; those of `measure`
+    /// and `conclude`.
+    pub(crate) fn measured<R: Measurement>(
+        &mut self,
+        measure: impl FnOnce(&mut Measurements<R>) -> Result<()>,
+        conclude: impl FnOnce(Measurements<R>, &mut Self) -> Result<String>,
+    ) -> Result<String> {
+        let name = self.name(self.files.0.unwrap_or(R::NAME));
+        let mut rows = Measurements::open(&self.folder, &name, self.resume, &self.setup)?;
+        measure(&mut rows)?;
+        match self.shard {
+            None => conclude(rows, self),
+            Some(shard) => self.finish_shard(shard, rows),
+        }
+    }
+
+    fn finish_shard<R: Measurement>(&mut self, shard: Shard, rows: Measurements<R>) -> Result<String> {
+        let n = rows.rows().len();
+        if n == 0 {
+            // Fewer pairs than shards: a manifest that says so tells this shard from one that is missing.
+            rows.discard()?;
+            self.note(self.last(), Value::Null)?;
+        } else {
+            self.finish(rows, false)?;
+        }
+        Ok(format!("shard {shard}: {n} rows; `report merge` makes the tables when all shards are done\n"))
+    }
+
+    /// The measurements of shards put together, and the tables of them all.
+    ///
+    /// # Errors
+    /// Rows that are not of this type, or not those of all shards; a folder that cannot be written; those of `conclude`.
+    pub(crate) fn merged<R: Measurement>(
+        &mut self,
+        of: &[FlatRow],
+        conclude: impl FnOnce(Measurements<R>, &mut Self) -> Result<String>,
+    ) -> Result<String> {
+        let name = self.name(self.files.0.unwrap_or(R::NAME));
+        let mut rows = Measurements::open(&self.folder, &name, false, &self.setup)?;
+        rows.push(typed(of)?)?;
+        complete::<R>(rows.rows())?;
+        conclude(rows, self)
+    }
+
+    /// Finishes measurements: rows in the order of their keys, as Parquet and, if they are few, as CSV.
+    pub fn finish<R: Measurement>(&mut self, rows: Measurements<R>, csv: bool) -> Result<Vec<R>> {
+        // Not the first row's: rows of the normal run may lack columns, and which row comes first is chance.
+        let mut widest = FlatRow::default();
+        for row in rows.rows() {
+            let flat = flatten(serde_json::to_value(row)?)?;
+            if flat.len() > widest.len() {
+                widest = flat;
+            }
+        }
+        let name = self.files.0.unwrap_or(R::NAME);
+        let columns = described(name, widest.keys());
+        let done = rows.finish(R::key, csv, &columns)?;
+        self.note(name, columns)?;
+        Ok(done)
+    }
+
+    /// Writes a table of rows.
+    ///
+    /// # Errors
+    /// No rows, a disk that cannot be written.
+    pub fn save(&mut self, name: &str, rows: &[impl Serialize]) -> Result<()> {
+        self.write(name, rows, true)
+    }
+
+    /// Writes a table of rows; returns what `table` makes of them.
+    pub(crate) fn tell<R: RowFile + Serialize>(&mut self, rows: &[R], table: fn(&[R]) -> String) -> Result<String> {
+        self.save(R::NAME, rows)?;
+        Ok(table(rows))
+    }
+
+    /// Writes rows whose columns are lists, which nobody reads in a spreadsheet: no CSV.
+    pub(crate) fn save_lists(&mut self, name: &str, rows: &[impl Serialize]) -> Result<()> {
+        self.write(name, rows, false)
+    }
+
+    fn write(&mut self, name: &str, rows: &[impl Serialize], csv: bool) -> Result<()> {
+        ensure!(!rows.is_empty(), DoesNotApply::because("too few problems for a single row"));
+        let begun = if name == self.files.1 { self.begun.take() } else { None };
+        let writer = begun.map_or_else(|| RowWriter::create(&self.folder, &self.name(name)), Ok)?;
+        let mut writer = writer.requiring(&IDENTITY);
+        if !csv {
+            writer.leave_out_csv();
+        }
+        rows.iter().try_for_each(|row| writer.push(row))?;
+        let columns = described(name, writer.rows().iter().flat_map(|row| row.keys()));
+        writer.finish_describing(&columns)?;
+        self.note(name, columns)
+    }
+
+    fn note(&self, rows: &str, columns: Value) -> Result<()> {
+        let Self { setup, command, threads, .. } = self;
+        let entry = Entry { setup: setup.clone(), columns, command, threads: *threads, seconds: self.seconds() };
+        Manifest::open(&self.folder)?.add(&self.name(rows), entry)
+    }
+}

@@ -1,0 +1,166 @@
+//! The paper's causal experiment (tab:intervention): decode with the latent inputs replaced, compare with *normal* on
+//! the same problems. Per mode, dose and choice of steps one row; draws of a random mode are pooled.
+//!
+//! Every problem under every mode is an [`Observation`], on disk as soon as it is decoded; the rows are computed from the
+//! observations alone ([`crate::schema::summarise`]). `logit_diff` is the lead of the gold answer's first token over the best
+//! other token (difference of logits, nats), at the position of the mode's own response that gives its answer; responses that
+//! give none are left out (its n says so).
+
+pub(super) mod arithmetic;
+pub(super) mod check;
+pub(crate) mod known_value;
+mod observe;
+pub(super) mod record;
+mod table;
+
+use anyhow::{Result, anyhow, ensure};
+
+use super::{About, Files, Fit, Journal};
+use crate::interventions::{At, Later, Steps};
+use crate::progress::say;
+use crate::schema::{
+    InterventionRow, KnownValueRow, Measurement, NORMAL, NULLS, Observation, RowFile, Summary, summarise,
+};
+use crate::store::Measurements;
+use crate::study::Study;
+use crate::study::modes::{all_modes, default_modes};
+pub use arithmetic::Arithmetic;
+pub(crate) use arithmetic::{is_known, of_study};
+use check::check;
+pub(crate) use known_value::{BlockValue, by_chance, held};
+use observe::{ModeRequest, observe, ready};
+pub use table::table;
+
+pub const ABOUT: About =
+    About::asking("what replaced latent inputs and other rules of switching do to answers (tab:intervention)");
+
+settings! {
+    pub struct Config {
+        /// Empty: the paper's four, the controls it lacks, the nulls and, where values are known, their exchange. `all`: every one.
+        pub modes: Vec<String> = vec![],
+        /// One row each. Without `all` among them the rows go to files of their own, so that they do not replace the main tables.
+        pub steps: Vec<Steps> = vec![Steps::All],
+        /// Each with each of `at`; the first pair has the whole table, the others the replaced inputs only.
+        pub later: Vec<Later> = vec![Later::Recompute],
+        pub at: Vec<At> = vec![At::Both],
+        /// Draws of a random mode.
+        pub draws: usize = 5,
+    }
+}
+
+impl Config {
+    /// With the modes spelled out.
+    pub(crate) fn named(&self, study: &Study) -> Self {
+        let known = is_known(study);
+        let modes = match self.modes.as_slice() {
+            [] => default_modes(known),
+            [all] if all == "all" => all_modes(known),
+            named => named.to_vec(),
+        };
+        Self { modes, ..self.clone() }
+    }
+
+    /// Whether its rows go to files of their own: without `all` among the steps.
+    pub(crate) fn is_apart(&self) -> bool {
+        !self.steps.contains(&Steps::All)
+    }
+}
+
+pub(crate) const FILES: &[Files] =
+    &[(Observation::NAME, InterventionRow::NAME), (Observation::STEPS, InterventionRow::STEPS)];
+
+/// Refuses what cannot be run on this checkpoint, before any work. A mode among others that cannot be run is left out when they are.
+///
+/// # Errors
+/// An unknown mode, dose or step; `known_value` alone where no values are known.
+pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
+    let config = config.named(study);
+    ModeRequest::all(&config, k_cap(study))?;
+    ensure!(!config.later.is_empty() && !config.at.is_empty(), "--later and --at each need a value");
+    if config.modes.iter().all(|mode| mode == KnownValueRow::MODE) {
+        of_study(study).map(drop)?;
+    }
+    Ok(Fit::Yes)
+}
+
+/// Observes every mode that can be run, so far as it is not there yet.
+///
+/// # Errors
+/// As [`run_on`]; no mode that can be run; unfinished observations of another run.
+pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Observation>) -> Result<()> {
+    let config = &config.named(study);
+    let (asked, skipped) = ready(study, &ModeRequest::all(config, k_cap(study))?, None)?;
+    skipped.iter().for_each(|why| say(&format!("intervene: {}: skipped: {why}", study.name)));
+    observe(study, &asked, rows)
+}
+
+pub(crate) fn conclude(config: &Config, rows: Measurements<Observation>, journal: &mut Journal) -> Result<String> {
+    let run = |mode: &&String| {
+        let name = mode.split(':').next().unwrap_or(mode);
+        rows.rows().iter().any(|row| row.mode == name) || *mode == "all"
+    };
+    let skipped: Vec<String> = config.modes.iter().filter(|mode| !run(mode)).cloned().collect();
+    let skipped = (!skipped.is_empty()).then(|| format!("{} (cannot be run here)", skipped.join(", ")));
+    tables(rows, skipped.into_iter().collect(), journal)
+}
+
+/// Writes the observations of a whole run and the tables that follow from them. `skipped` is told with what turns out to say nothing.
+pub(super) fn tables(
+    rows: Measurements<Observation>,
+    mut skipped: Vec<String>,
+    journal: &mut Journal,
+) -> Result<String> {
+    let silent = check(rows.rows())?;
+    let mut observations = journal.finish(rows, false)?;
+    observations.retain(|row| !silent.iter().any(|silent| silent.cell == row.cell));
+    let silent = silent.into_iter().map(|silent| silent.why);
+    skipped.extend(silent);
+    let others = observations.iter().any(|row| row.mode != NORMAL && !NULLS.contains(&row.mode.as_str()));
+    ensure!(others || skipped.is_empty(), "no mode says anything: {}", skipped.join("; "));
+    let summary = summarise(&observations)?;
+    let table_of = journal.files.1;
+    if !summary.known.is_empty() {
+        let known = if table_of == InterventionRow::STEPS { KnownValueRow::STEPS } else { KnownValueRow::NAME };
+        journal.save(known, &summary.known)?;
+    }
+    journal.save(table_of, &summary.rows)?;
+    let skipped: String = skipped.iter().map(|why| format!("\nskipped: {why}\n")).collect();
+    Ok(table(&summary) + &skipped)
+}
+
+fn k_cap(study: &Study) -> usize {
+    study.recipe.evaluation.k_cap
+}
+
+/// The tables in memory. `arithmetic` is what `known_value` compares with; `None` takes that of the problems.
+///
+/// # Errors
+/// An unknown mode or step before any work; a mode that cannot be run, never fired or moved nothing; a self-patch that changed
+/// something; no problem on which the model switched.
+pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Summary> {
+    let config = &config.named(study);
+    let (asked, skipped) = ready(study, &ModeRequest::all(config, k_cap(study))?, arithmetic)?;
+    let mut rows = Measurements::in_memory();
+    skipped.into_iter().try_for_each(|why| Err(anyhow!(why)))?;
+    observe(study, &asked, &mut rows)?;
+    check(rows.rows())?.into_iter().try_for_each(|silent| Err(anyhow!(silent.why)))?;
+    summarise(&rows.sorted(Observation::key)?)
+}
+
+/// The tables of every mode that can be run and says something; and of the others why not.
+pub fn summary(study: &Study, config: &Config) -> Result<(Summary, Vec<String>)> {
+    let config = &config.named(study);
+    let (asked, mut skipped) = ready(study, &ModeRequest::all(config, k_cap(study))?, None)?;
+    let mut rows = Measurements::in_memory();
+    observe(study, &asked, &mut rows)?;
+    let silent = check(rows.rows())?;
+    let mut observations = rows.sorted(Observation::key)?;
+    observations.retain(|row| !silent.iter().any(|silent| silent.cell == row.cell));
+    skipped.extend(silent.into_iter().map(|silent| silent.why));
+    Ok((summarise(&observations)?, skipped))
+}
+
+/// Decodes the problems and runs every mode; rows in the order of the settings.
+pub fn rows(study: &Study, config: &Config) -> Result<Summary> {
+    run_on(study, config, None)
+}

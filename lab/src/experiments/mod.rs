@@ -1,0 +1,231 @@
+//! One file per experiment: its `Config`, how it runs; its rows are structs of [`crate::schema`]. Knows checkpoints, not
+//! training.
+//!
+//! An experiment is a function of a [`Study`], its settings and a [`Journal`]. To add one: a file here with `ABOUT` and `Config`,
+//! and its name in the list below:
+//! - `one` checkpoint: `run` computes rows and saves them in the journal. Of one with `=> table` behind its name there is no `run`:
+//!   what `rows` computes is saved, and `table` is its summary. So it is of a `pair` of phases of one run. `probe` runs these.
+//! - `measured`: `measure` adds rows of units (pairs, problems) as they come, and `conclude` makes tables of the rows alone. It is
+//!   thereby resumed and shared by several processes. `intervene` runs these; `fits` says whether it can be run at all.
+//!
+//! `--only` and `--list` know it, and `[settings.<name>]` of a recipe sets its `Config`. Each returns a Markdown summary.
+
+pub mod decodes;
+mod journal;
+pub(crate) mod markdown;
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use journal::Journal;
+
+use crate::store::FlatRow;
+use crate::study::Study;
+
+/// What a user is told of an experiment, and when it is run.
+#[derive(Clone, Copy, Debug)]
+pub struct About {
+    /// What it asks, and which table or figure of the paper.
+    pub asks: &'static str,
+    /// Run only where `--only` names it, so that `probe` and `intervene` without arguments stay short.
+    pub on_request: bool,
+    /// Whether the checkpoint that GRPO started from is measured by it where nobody names phases or experiments: what claims about
+    /// RL compare. The others cost minutes and ask nothing about RL.
+    pub of_grpo_start: bool,
+    /// Whether it reads decoded responses, which shards of `probe` save.
+    pub reads_responses: bool,
+    /// Whether it measures `<swi>` itself: of a model that never learnt it only where `--only` names it, and marked.
+    pub of_switching: bool,
+    /// Whether `probe` runs it where nobody says what to run: seconds on a small model, and a finding of its own.
+    pub first_look: bool,
+}
+
+impl About {
+    pub const fn asking(asks: &'static str) -> Self {
+        Self {
+            asks,
+            on_request: false,
+            of_grpo_start: false,
+            reads_responses: false,
+            of_switching: false,
+            first_look: false,
+        }
+    }
+
+    #[must_use]
+    pub const fn on_request(self) -> Self {
+        Self { on_request: true, ..self }
+    }
+
+    #[must_use]
+    pub const fn of_grpo_start(self) -> Self {
+        Self { of_grpo_start: true, ..self }
+    }
+
+    #[must_use]
+    pub const fn of_responses(self) -> Self {
+        Self { reads_responses: true, ..self }
+    }
+
+    #[must_use]
+    pub const fn of_switching(self) -> Self {
+        Self { of_switching: true, ..self }
+    }
+
+    #[must_use]
+    pub const fn at_first(self) -> Self {
+        Self { first_look: true, ..self }
+    }
+}
+
+/// One line of the list below.
+pub struct Experiment {
+    /// As in `--only` and in file names.
+    pub name: &'static str,
+    pub about: About,
+    pub run: Run,
+    /// Of one that is measured: file of measurements and file of the main table; the first pair unless its settings say otherwise.
+    files: &'static [Files],
+    /// Whether it can be run on a checkpoint; settings that cannot be are an error.
+    pub fits: fn(&Study, &Settings) -> Result<Fit>,
+    /// Its own settings, for the manifest.
+    pub settings: fn(&Settings) -> Value,
+    /// Makes what one process would write of the measurements of all shards.
+    pub merge: fn(&mut Journal, &[FlatRow]) -> Result<String>,
+}
+
+/// The file of measurements and the file of the main table.
+pub(crate) type Files = (&'static str, &'static str);
+
+/// What an experiment is run on; returns a Markdown summary.
+#[derive(Clone, Copy)]
+pub enum Run {
+    /// One checkpoint.
+    One(fn(&Study, &Settings, &mut Journal) -> Result<String>),
+    /// Two phases of one run.
+    Pair(fn(&Study, &Study, &Settings, &mut Journal) -> Result<String>),
+}
+
+/// Whether an experiment can be run on a checkpoint. What is wrong with its settings is an error instead.
+pub enum Fit {
+    Yes,
+    /// Why not; it is then left out unless the user named it.
+    No(String),
+}
+
+impl From<Option<String>> for Fit {
+    /// From what is missing, if anything.
+    fn from(missing: Option<String>) -> Self {
+        missing.map_or(Fit::Yes, Fit::No)
+    }
+}
+
+impl Settings {
+    /// For the checkpoint that GRPO started from: probes for the switch, not for values.
+    pub fn of_grpo_start(&self) -> Self {
+        let mut settings = self.clone();
+        settings.layer_probe.values = false;
+        settings
+    }
+
+    /// With the modes of interventions spelled out, so that two manifests can be compared.
+    pub fn named(&self, study: &Study) -> Self {
+        Self { latent_intervention: self.latent_intervention.named(study), ..self.clone() }
+    }
+}
+
+impl Experiment {
+    /// Whether it adds rows of units as they come, so that it is resumed and several processes can share it.
+    pub(crate) fn is_measured(&self) -> bool {
+        !self.files.is_empty()
+    }
+
+    /// The program that runs it.
+    pub fn program(&self) -> &'static str {
+        if self.is_measured() { "intervene" } else { "probe" }
+    }
+
+    /// The files that it writes under these settings: of measurements, if it has one, and of its main table.
+    pub fn files(&self, settings: &Settings) -> (Option<&'static str>, &'static str) {
+        let apart = self.files.len() > 1 && settings.latent_intervention.is_apart();
+        let files = self.files.get(usize::from(apart));
+        files.map_or((None, self.name), |&(measured, table)| (Some(measured), table))
+    }
+
+    /// The experiment whose shards write this file of measurements, and the file of its main table.
+    pub fn measuring(file: &str) -> Option<(&'static Self, Files)> {
+        let all = ALL.iter().chain([&decodes::DECODES]);
+        all.flat_map(|e| e.files.iter().map(move |files| (e, *files))).find(|(_, files)| files.0 == file)
+    }
+}
+
+macro_rules! experiments {
+    (one: $($one:ident $(=> $table:ident)?),*; pair: $($pair:ident),*; measured: $($measured:ident),* $(,)?) => {
+        $(pub mod $one;)*
+        $(pub mod $pair;)*
+        $(pub mod $measured;)*
+
+        /// Settings of every experiment, each under its own name.
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct Settings {
+            $(pub $one: $one::Config,)*
+            $(pub $pair: $pair::Config,)*
+            $(pub $measured: $measured::Config,)*
+        }
+
+        /// Every experiment, in the order in which it is run.
+        pub const ALL: &[Experiment] = &[
+            $(experiments!(@ $one, Run::One(|study, settings, journal| {
+                journal.observed(|journal| experiments!(@run $one $($table)?, study, &settings.$one, journal))
+            })),)*
+            $(experiments!(@ $pair, Run::Pair(|a, b, _, journal| {
+                journal.observed(|journal| journal.tell(&$pair::rows(a, b)?, $pair::table))
+            })),)*
+            $(Experiment {
+                files: $measured::FILES,
+                fits: |study, settings| $measured::fits(study, &settings.$measured),
+                merge: |journal, rows| {
+                    let config = serde_json::from_value(journal.setup["settings"].clone()).context("the settings")?;
+                    journal.merged(rows, |rows, journal| $measured::conclude(&config, rows, journal))
+                },
+                ..experiments!(@ $measured, Run::One(|study, settings, journal| {
+                    let config = &settings.$measured;
+                    journal.measured(
+                        |rows| $measured::measure(study, config, rows),
+                        |rows, journal| $measured::conclude(config, rows, journal),
+                    )
+                }))
+            },)*
+        ];
+    };
+    (@run $name:ident, $study:expr, $config:expr, $journal:expr) => {
+        $name::run($study, $config, $journal)
+    };
+    (@run $name:ident $table:ident, $study:expr, $config:expr, $journal:expr) => {
+        $journal.tell(&$name::rows($study, $config)?, $name::$table)
+    };
+    (@ $name:ident, $run:expr) => {
+        Experiment {
+            name: stringify!($name),
+            about: $name::ABOUT,
+            run: $run,
+            files: &[],
+            fits: |_, _| Ok(Fit::Yes),
+            // Plain structs of numbers and strings: they always have a JSON form.
+            settings: |settings| serde_json::to_value(&settings.$name).unwrap_or_default(),
+            merge: |_, _| anyhow::bail!(concat!(stringify!($name), " is not shared")),
+        }
+    };
+}
+
+experiments! {
+    one: accuracy, outcomes => table, traces => table, entropy => table, positions, logit_lens => table, teacher_forced => table,
+        switch_window => table, exit_probability, layer_probe, direct_logit => table, attention_to_latents => table, patterns,
+        token_lens, jacobian_lens => table, early_stop => table, decoded_trace => table, subspace, pass_at_k => table, monitor,
+        adaptive => table;
+    pair: phases, part_swap;
+    measured: latent_intervention, switch_benefit, activation_patching, head_patching, pair_patching, attribution_patching,
+        edge_attribution, steering, hook_intervention, normal_run
+}

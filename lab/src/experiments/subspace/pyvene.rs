@@ -1,0 +1,77 @@
+//! The pairs of `micro` in a file, for `fixtures/subspace/pyvene_das.py`.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::latent::Sequence;
+use crate::machine::Machine;
+use crate::study::ProblemChoice;
+use crate::study::staging::capture::capture;
+
+/// Writes rows, states and pairs of `micro` for `fixtures/subspace/pyvene_das.py`, and what our columns do to each pair. The place
+/// is one that no later latent follows, so that a plain forward pass says what the exchange does.
+#[test]
+#[ignore = "writes the pairs that pyvene is given: SWITCHYARD_PAIRS names the file"]
+fn writes_the_pairs_for_pyvene() {
+    let out = std::env::var("SWITCHYARD_PAIRS").expect("SWITCHYARD_PAIRS names a file");
+    let asked = ProblemChoice { problems: Some(500), ..ProblemChoice::default() };
+    let study = Study::of_run(Path::new("../fixtures/micro"), "sft", &asked, &Machine::default()).expect("micro");
+    let place = Place { layer: 1, step: 4 };
+    let config = Config {
+        layers: vec![place.layer],
+        steps: vec![Nth::of(place.step)],
+        ranks: vec![1, 2, 4, 8],
+        pairs: 256,
+        judged: 200,
+        updates: 400,
+        ..Config::default()
+    };
+    let mut targets = targets(&study).expect("targets");
+    targets.retain(|t| (0..t.row.ids.len()).rfind(|&at| t.row.is_latent(at)) == t.at(place.step));
+    let states = states(&study, &targets, &[place.point()]).expect("states");
+    let masked = text_mask(&study.corpus.switch, study.reasoning.blocks.model_opens());
+    let search = Search { study: &study, config: &config, targets: &targets, states, masked };
+    let ready = search.ready().expect("rows");
+    let arithmetic = of_study(&study).expect("arithmetic");
+    let pairs =
+        pairs::pairs(&study, &targets, Variable::Value, &*arithmetic, [config.pairs, config.judged], config.unseen)
+            .expect("pairs");
+
+    let rows: Vec<Sequence> = targets.iter().enumerate().map(|(i, t)| Sequence { row: i, ..t.row.clone() }).collect();
+    let latents: Vec<(usize, usize)> = rows
+        .iter()
+        .enumerate()
+        .flat_map(|(i, row)| (0..row.ids.len()).filter(|&at| row.is_latent(at)).map(move |at| (i, at)))
+        .collect();
+    let inputs = capture(&study.model, &study.reasoning.source, &rows, &[Node::Resid(0).point()], &latents, 1)
+        .expect("inputs of the first block");
+    let fed = |row: usize| -> Value {
+        let own = latents.iter().zip(inputs[0].rows()).filter(|((of, _), _)| *of == row);
+        own.map(|((_, at), x)| (at.to_string(), json!(x.to_vec()))).collect::<serde_json::Map<_, _>>().into()
+    };
+    let written: Vec<Value> = (targets.iter().enumerate())
+        .map(|(i, t)| json!({ "ids": t.row.ids, "fed": fed(i), "at": t.at(place.step), "gold": t.gold }))
+        .collect();
+    let given = |pairs: &[Pair]| -> Vec<Value> {
+        let (pairs, given) = search.given(pairs, &ready[0], place.point());
+        let one = |(pair, (_, state)): (&&Pair, &GivenState)| json!({ "row": pair.target, "says": pair.says, "state": state });
+        pairs.iter().zip(&given).map(one).collect()
+    };
+    let ours: Vec<Value> = config
+        .ranks
+        .iter()
+        .map(|&rank| {
+            let job = Job { variable: Variable::Value, pairs: &pairs, place, rotation: Rotation::Trained, rank };
+            let did = search.measure(&job, &ready[0]).expect("columns");
+            let hits = |events: &[Event]| events.iter().map(|e| u8::from(e.hit)).collect::<Vec<_>>();
+            json!({ "rank": rank, "train": [did.fits, did.of], "seen": hits(&did.seen), "unseen": hits(&did.unseen) })
+        })
+        .collect();
+    let all = json!({
+        "layer": place.layer, "masked": search.masked, "rows": written, "ours": ours,
+        "train": given(&pairs.train), "seen": given(&pairs.seen), "unseen": given(&pairs.unseen),
+    });
+    std::fs::write(out, all.to_string()).expect("a file");
+}

@@ -1,0 +1,141 @@
+//! Interventions, one small documented value per file; each says when it misleads.
+//!
+//! An [`Intervention`] says what enters a latent position instead of the recurrence's input (`latent.hook_injected`), or what stands at
+//! any other hook point; a [`Rule`] changes when blocks are opened and closed. To add one: a file here with a constant `ABOUT`, and its
+//! name in a list below. A [`Change`] is an intervention with the places where it acts, as users write it. On which steps it acts, what later latents do and how far it reaches are settings of every intervention ([`crate::schema::Steps`],
+//! [`crate::schema::Later`], [`crate::schema::At`]). Every firing is counted, with the norm of its change.
+
+mod apply;
+mod bank;
+mod change;
+mod region;
+mod values;
+
+use std::collections::BTreeMap;
+
+pub use apply::{Firings, Replacement, Replacements, latents};
+pub use bank::Bank;
+pub use bank::NO_STATES;
+pub use change::{ActiveChange, Change, Target, What, With, gather, split};
+pub(crate) use force_switch::ABOUT as FORCE_SWITCH;
+pub use known_value::Swap;
+pub use region::Heads;
+pub use zero::Zero;
+
+pub use crate::schema::{At, Later, Steps};
+
+use crate::latent::{Start, Switching};
+use crate::model::Decoder;
+use crate::model::hooks::Place;
+
+/// What replaces the input of one latent position.
+pub trait Intervention: Send + Sync {
+    /// The new input `[D]` at a place whose own would be `h` `[D]` (`at.row` is the problem); `None` leaves it alone (it
+    /// then does not fire).
+    fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>>;
+}
+
+impl<T: Intervention + ?Sized> Intervention for &T {
+    fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+        (**self).input(at, h)
+    }
+}
+
+/// A change of when blocks are opened and closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub name: &'static str,
+    /// From where it differs from a normal run.
+    pub start: Start,
+    pub switching: Switching,
+}
+
+/// What interventions are made of.
+#[derive(Clone, Copy)]
+pub struct Material<'a> {
+    /// The states of a normal run on the same problems.
+    pub bank: &'a Bank,
+    /// Those of sampled rollouts, one bank a draw.
+    pub siblings: &'a [Bank],
+    /// Who is exchanged for whom, one map a draw.
+    pub swaps: &'a [BTreeMap<usize, Swap>],
+    pub model: &'a Decoder,
+    /// `E[</swi>]`.
+    pub exit: &'a [f32],
+}
+
+/// Which of several draws, at which dose.
+#[derive(Clone, Copy, Debug)]
+pub struct Draw {
+    pub number: usize,
+    pub seed: u64,
+    pub dose: f64,
+}
+
+/// What an intervention takes its values from, and so where it can act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acts {
+    /// From the value itself: at any hook point of any run.
+    Alone,
+    /// From a normal run of the same problems: at any hook point of an experiment.
+    OnRun,
+    /// From what is known of latent inputs: there only.
+    OnLatents,
+}
+
+/// An intervention by its name on the command line and in tables.
+pub struct About {
+    /// As in `--modes` and in tables.
+    pub name: &'static str,
+    pub acts: Acts,
+    /// Whether draws differ.
+    pub random: bool,
+    /// What it is tried at unless a dose is named (`scale:0.5`); empty where there is no dose.
+    pub doses: &'static [f64],
+    pub make: for<'a> fn(&Material<'a>, Draw) -> Box<dyn Intervention + 'a>,
+}
+
+impl About {
+    /// Without draws that differ and without doses.
+    pub const fn new(
+        name: &'static str,
+        acts: Acts,
+        make: for<'a> fn(&Material<'a>, Draw) -> Box<dyn Intervention + 'a>,
+    ) -> Self {
+        Self { name, acts, random: false, doses: &[], make }
+    }
+
+    /// One whose draws differ.
+    pub const fn random(self) -> Self {
+        Self { random: true, ..self }
+    }
+
+    /// One that is tried at these doses.
+    pub const fn at(self, doses: &'static [f64]) -> Self {
+        Self { doses, ..self }
+    }
+}
+
+macro_rules! interventions {
+    ($($replacement:ident),*; rules: $($rule:ident),* $(,)?) => {
+        $(mod $replacement;)*
+        $(mod $rule;)*
+
+        /// Every replacement of latent inputs, in the order of the tables.
+        pub fn all() -> impl Iterator<Item = &'static About> {
+            [$($replacement::ABOUT),*].into_iter().flatten()
+        }
+
+        /// Every change of when blocks are opened and closed.
+        pub(crate) const RULES: &[Rule] = &[$($rule::ABOUT),*];
+    };
+}
+
+interventions! {
+    zero, random_norm, self_patch, mean, gaussian, resample, sibling, embedding, scale, rotate, known_value;
+    rules: skip, empty_block, force_switch, suppress_switch
+}
+
+fn norm(x: &[f64]) -> f64 {
+    x.iter().map(|v| v * v).sum::<f64>().sqrt()
+}

@@ -1,0 +1,296 @@
+//! Who opens, continues and closes a block. Knows what a row has done and what it would draw; nothing of tensors.
+
+use serde::{Deserialize, Serialize};
+
+use super::rules::{SoftThinking, SwiReasoning};
+
+/// A row in text mode, before its next token is drawn.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct InText {
+    /// Response positions so far that are not latent.
+    pub visible: usize,
+    /// Blocks opened so far.
+    pub blocks: usize,
+    /// Tokens of text since the last block, or since the prompt.
+    pub since: usize,
+    /// Entropy (nats) of the next token, masked tokens left out.
+    pub entropy: f64,
+    /// The entropy where this text began: after the prompt, or where the last block closed.
+    pub reference: f64,
+    /// Whether thinking has ended ([`Controller::ends_thinking`]).
+    pub answering: bool,
+}
+
+/// A row inside a block, after `step` positions of it (at least one).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct InBlock<'a> {
+    /// Latents, and tokens that were fed in place of one ([`Controller::feeds`]).
+    pub step: usize,
+    /// Entropy (nats) at each of them, `[step]`: of the full softmax; in a block without markers, as in text, at the rule's
+    /// temperature.
+    pub entropies: &'a [f64],
+    /// Entropy of the token in whose place the block opened.
+    pub reference: f64,
+    /// What the row would draw at the last of them; of a rule that goes by mixtures, what weighs most in the next one.
+    pub drawn: u32,
+    /// Whether `</swi>` is what the row would draw there, or what weighs most in the next mixture of a rule that goes by mixtures.
+    pub exit_drawn: bool,
+    pub k_min: usize,
+    pub k_cap: usize,
+}
+
+impl InBlock<'_> {
+    /// At the last latent.
+    pub fn entropy(&self) -> f64 {
+        self.entropies.last().copied().unwrap_or(self.reference)
+    }
+}
+
+/// How a block goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockEnd {
+    /// Another latent.
+    Stay,
+    /// The model left it: `</swi>` was drawn.
+    Drawn,
+    /// It is closed whatever the model says.
+    Forced,
+    /// It is closed whatever the model says, and this token is written next.
+    Says(u32),
+}
+
+/// Blocks that are left by their length and the token drawn alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// Latents from which on a drawn `</swi>` leaves the block; `None`: it never does.
+    pub leaves_from: Option<usize>,
+    /// Latents after which it is closed.
+    pub closes_at: usize,
+}
+
+/// The rule of a method for its blocks.
+pub trait Controller: Send + Sync {
+    /// Whether drawing `<swi>` opens a block; otherwise text mode never draws it.
+    fn model_opens(&self) -> bool;
+
+    /// Whether a block opens here whatever the model says.
+    fn opens(&self, _at: &InText) -> bool {
+        false
+    }
+
+    /// Whether a block stands between `<swi>` and `</swi>`. Where not, its first latent follows the text directly, and the
+    /// logits of its last one choose the next token of text.
+    fn marked(&self) -> bool {
+        true
+    }
+
+    /// Whether drawing this token ends thinking: no block opens from there on.
+    fn ends_thinking(&self, _token: u32) -> bool {
+        false
+    }
+
+    /// Whether thinking ends by the token that weighs most in the mixture to be fed, not by the one that would be drawn.
+    fn by_mixture(&self) -> bool {
+        false
+    }
+
+    /// The temperature of the entropies that the rule is told of.
+    fn temperature(&self) -> f64 {
+        1.0
+    }
+
+    /// Whether this token, drawn where a latent would be fed, is fed itself. The block goes on behind it.
+    fn feeds(&self, _token: u32) -> bool {
+        false
+    }
+
+    /// The token that is written after the next one once the row has gone over from latents to text so often; `None`: as the
+    /// model says.
+    fn imposes(&self, _switches: usize) -> Option<u32> {
+        None
+    }
+
+    /// What happens after a latent step.
+    fn closes(&self, at: &InBlock) -> BlockEnd;
+
+    /// When blocks close, as numbers, where it depends on nothing but the length of the block and the token drawn, and where no rule opens a
+    /// block after the first position: a device can follow it without asking.
+    fn bounds(&self, _k_min: usize, _k_cap: usize) -> Option<Bounds> {
+        None
+    }
+}
+
+/// The controllers that a checkpoint can name in its `reasoning.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "rule", deny_unknown_fields)]
+pub enum Blocks {
+    /// The model opens with `<swi>` and, from `K_min` steps on, leaves with `</swi>`; at `K_cap` it must (method §2).
+    #[default]
+    Learnt,
+    /// There are none: `<swi>` is masked.
+    Never,
+    /// One of exactly `steps` latents directly after the prompt, and no other (Coconut).
+    AfterPrompt { steps: usize },
+    /// One of exactly `steps` latents after the prompt, without `<swi>` and `</swi>` around it (pause tokens).
+    Pause { steps: usize },
+    /// One directly after the prompt, and no other: the model leaves it with `</swi>`, at `limit` latents it must (CoLaR). Where latents
+    /// are mixtures, with the `</swi>` that weighs most in the next one (Latent-SFT).
+    Thinking { limit: usize },
+    /// By the entropy of the next token, in both directions.
+    #[serde(rename = "swireasoning")]
+    SwiReasoning(SwiReasoning),
+    /// From the first position on, until thinking ends.
+    SoftThinking(SoftThinking),
+}
+
+impl Blocks {
+    /// Latents of the one block that stands after every prompt; `None` where blocks stand elsewhere, or there are none.
+    pub fn after_prompt(&self) -> Option<usize> {
+        match *self {
+            Blocks::AfterPrompt { steps } | Blocks::Pause { steps } if steps > 0 => Some(steps),
+            _ => None,
+        }
+    }
+
+    /// Whether one block stands after every prompt, of a length that is given or that the model chooses.
+    pub(crate) fn follow_prompt(&self) -> bool {
+        self.after_prompt().is_some() || matches!(self, Blocks::Thinking { .. })
+    }
+
+    /// Latent steps that one block can have at most, 0 where there are no blocks; `None` where a rule of its own decides.
+    pub fn longest(&self, k_cap: usize) -> Option<usize> {
+        match *self {
+            Blocks::Learnt => Some(k_cap),
+            Blocks::Never => Some(0),
+            Blocks::AfterPrompt { steps } | Blocks::Pause { steps } => Some(steps),
+            Blocks::Thinking { limit } => Some(limit),
+            Blocks::SwiReasoning(_) | Blocks::SoftThinking(_) => None,
+        }
+    }
+}
+
+impl Blocks {
+    /// The rule of its own that a variant stands for.
+    fn rule(&self) -> Option<&dyn Controller> {
+        match self {
+            Blocks::SwiReasoning(rule) => Some(rule),
+            Blocks::SoftThinking(rule) => Some(rule),
+            _ => None,
+        }
+    }
+}
+
+impl Controller for Blocks {
+    fn model_opens(&self) -> bool {
+        matches!(self, Blocks::Learnt)
+    }
+
+    fn opens(&self, at: &InText) -> bool {
+        match self.rule() {
+            Some(rule) => rule.opens(at),
+            None => self.follow_prompt() && at.visible == 0 && at.blocks == 0,
+        }
+    }
+
+    fn marked(&self) -> bool {
+        self.rule().map_or(!matches!(self, Blocks::Pause { .. }), Controller::marked)
+    }
+
+    fn ends_thinking(&self, token: u32) -> bool {
+        self.rule().is_some_and(|rule| rule.ends_thinking(token))
+    }
+
+    fn by_mixture(&self) -> bool {
+        matches!(self, Blocks::Thinking { .. }) || self.rule().is_some_and(Controller::by_mixture)
+    }
+
+    fn temperature(&self) -> f64 {
+        self.rule().map_or(1.0, Controller::temperature)
+    }
+
+    fn feeds(&self, token: u32) -> bool {
+        self.rule().is_some_and(|rule| rule.feeds(token))
+    }
+
+    fn imposes(&self, switches: usize) -> Option<u32> {
+        self.rule()?.imposes(switches)
+    }
+
+    fn closes(&self, at: &InBlock) -> BlockEnd {
+        let last = match *self {
+            Blocks::SwiReasoning(ref rule) => return rule.closes(at),
+            Blocks::SoftThinking(ref rule) => return rule.closes(at),
+            Blocks::AfterPrompt { steps } | Blocks::Pause { steps } => steps,
+            Blocks::Thinking { .. } if at.exit_drawn => return BlockEnd::Drawn,
+            Blocks::Thinking { limit } => limit,
+            Blocks::Learnt | Blocks::Never if at.exit_drawn && at.step >= at.k_min => return BlockEnd::Drawn,
+            Blocks::Learnt | Blocks::Never => at.k_cap,
+        };
+        if at.step >= last { BlockEnd::Forced } else { BlockEnd::Stay }
+    }
+
+    fn bounds(&self, k_min: usize, k_cap: usize) -> Option<Bounds> {
+        match *self {
+            Blocks::Learnt | Blocks::Never => Some(Bounds { leaves_from: Some(k_min), closes_at: k_cap }),
+            Blocks::AfterPrompt { steps } => Some(Bounds { leaves_from: None, closes_at: steps }),
+            Blocks::Thinking { limit } => Some(Bounds { leaves_from: Some(0), closes_at: limit }),
+            Blocks::Pause { .. } | Blocks::SwiReasoning(_) | Blocks::SoftThinking(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(step: usize, exit_drawn: bool) -> InBlock<'static> {
+        InBlock { step, entropies: &[0.0], reference: 0.0, drawn: 0, exit_drawn, k_min: 2, k_cap: 4 }
+    }
+
+    fn text(visible: usize, blocks: usize) -> InText {
+        InText { visible, blocks, since: 0, entropy: 1.0, reference: 1.0, answering: false }
+    }
+
+    #[test]
+    fn a_thinking_block_opens_once_and_is_left_when_the_model_says_so_or_at_its_limit() {
+        let rule = Blocks::Thinking { limit: 3 };
+        assert!(rule.opens(&text(0, 0)) && !rule.opens(&text(0, 1)) && !rule.opens(&text(1, 0)) && !rule.model_opens());
+        let closes = |step, drawn| rule.closes(&after(step, drawn));
+        assert_eq!([closes(1, false), closes(1, true)], [BlockEnd::Stay, BlockEnd::Drawn]);
+        assert_eq!([closes(3, false), closes(3, true)], [BlockEnd::Forced, BlockEnd::Drawn]);
+    }
+
+    #[test]
+    fn a_learnt_block_is_left_from_k_min_on_and_at_k_cap() {
+        let closes = |step, drawn| Blocks::Learnt.closes(&after(step, drawn));
+        assert_eq!([closes(1, true), closes(2, true)], [BlockEnd::Stay, BlockEnd::Drawn]);
+        assert_eq!(
+            [closes(3, false), closes(4, false), closes(4, true)],
+            [BlockEnd::Stay, BlockEnd::Forced, BlockEnd::Drawn]
+        );
+    }
+
+    #[test]
+    fn bounds_say_what_the_rule_does() {
+        let rules = [Blocks::Learnt, Blocks::Never, Blocks::AfterPrompt { steps: 3 }, Blocks::Thinking { limit: 3 }];
+        for (rule, step, drawn) in
+            rules.iter().flat_map(|rule| (1..=5).flat_map(move |k| [(rule, k, false), (rule, k, true)]))
+        {
+            let bounds = rule.bounds(2, 4).expect("bounds");
+            let leaves = drawn && bounds.leaves_from.is_some_and(|from| step >= from);
+            let stays = !leaves && step < bounds.closes_at;
+            assert_eq!(rule.closes(&after(step, drawn)) == BlockEnd::Stay, stays, "{rule:?} after {step}, {drawn}");
+        }
+        assert_eq!(Blocks::Pause { steps: 3 }.bounds(2, 4), None);
+    }
+
+    #[test]
+    fn a_block_after_the_prompt_has_its_length_whatever_the_model_says() {
+        let rule = Blocks::AfterPrompt { steps: 3 };
+        assert!(rule.opens(&text(0, 0)));
+        assert!(!rule.opens(&text(1, 1)) && !rule.model_opens());
+        assert_eq!([rule.closes(&after(2, true)), rule.closes(&after(3, false))], [BlockEnd::Stay, BlockEnd::Forced]);
+        let none = Blocks::AfterPrompt { steps: 0 };
+        assert!(!none.opens(&text(0, 0)), "no latents, no block");
+    }
+}

@@ -1,0 +1,247 @@
+//! From what a user names (`--model`, `--adapter`) to a decoder with its text side. Knows checkpoints, the decoder and
+//! vocabularies; knows nothing of command lines or of what the model is used for.
+
+mod by_hand;
+mod lens;
+
+pub use lens::Reading;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Error, Result, anyhow, ensure};
+use burn::tensor::Device;
+
+use crate::latent::{Reasoning, SwitchIds};
+use crate::machine::Compute;
+use crate::model::checkpoint::ModelFiles;
+use crate::model::checkpoint::peft::{Adapter, Apply};
+use crate::model::checkpoint::rows::jittered;
+use crate::model::{Decoder, ModelConfig};
+use crate::progress::say;
+use crate::text::Vocabulary;
+
+/// A model whose settings and text side have been read and checked, and whose weights have not been touched.
+///
+/// What a command asks for (hooks, ids, settings) is checked against it before anything slow happens.
+pub struct Checkpoint {
+    pub files: ModelFiles,
+    /// `None` where the checkpoint brings no tokenizer that can be read: such a model runs on ids.
+    pub vocabulary: Option<Vocabulary>,
+    /// Why its text side cannot be read. It never keeps the weights from being read.
+    fault: Option<Error>,
+    /// Ids that end a generation, from every file that names some.
+    pub stop: Vec<u32>,
+    /// How it reasons, where the folder of the adapter or of the weights says so.
+    pub reasoning: Option<Reasoning>,
+    /// Kept apart from the weights ([`Apply::ReplacedOnly`]).
+    attached: Option<Arc<Adapter>>,
+}
+
+/// A decoder with its text side.
+#[derive(Clone)]
+pub struct Loaded {
+    pub model: Decoder,
+    pub vocabulary: Option<Vocabulary>,
+    /// `None`: a model that cannot switch.
+    pub switch: Option<SwitchIds>,
+    pub stop: Vec<u32>,
+    /// SWITCH's own where the checkpoint does not say.
+    pub reasoning: Reasoning,
+}
+
+impl Checkpoint {
+    /// Opens a folder, a `.gguf` or a hub id, with a PEFT folder over it if there is one.
+    ///
+    /// # Errors
+    /// What cannot be read or does not fit together, naming the file.
+    pub fn open(model: &str, adapter: Option<&Path>, apply: Apply) -> Result<Self> {
+        let mut files = ModelFiles::open(model)?;
+        let mut attached = None;
+        if let Some(dir) = adapter {
+            let adapter = Arc::new(Adapter::open(dir)?);
+            attached = (apply == Apply::ReplacedOnly).then(|| adapter.clone());
+            files = files.with_adapter(adapter, apply)?;
+        }
+        files.notes.iter().for_each(|note| say(note));
+        let mut stop = files.config.eos_token_ids.clone();
+        let (vocabulary, fault) = match text_side(&files, &mut stop) {
+            Ok(vocabulary) => (vocabulary, None),
+            Err(fault) => {
+                say(&format!("warning: text cannot be read, only token ids: {fault:#}"));
+                (None, Some(fault))
+            }
+        };
+        let own = || Reasoning::read(&files.path);
+        let reasoning = match adapter.map(Reasoning::read).transpose()?.flatten() {
+            Some(reasoning) => Some(reasoning),
+            None => own()?,
+        };
+        if let Some(reasoning) = &reasoning {
+            reasoning.check_fits(files.config.max_position_embeddings, adapter.unwrap_or(&files.path))?;
+        }
+        Ok(Self { files, vocabulary, fault, stop, reasoning, attached })
+    }
+
+    pub fn config(&self) -> &ModelConfig {
+        &self.files.config
+    }
+
+    /// Ids of the switch tokens, where the vocabulary has them.
+    pub fn switch(&self) -> Option<SwitchIds> {
+        self.vocabulary.as_ref()?.switch().ok()
+    }
+
+    /// The vocabulary of a model that must have one.
+    ///
+    /// # Errors
+    /// A checkpoint without tokenizer, or with one that cannot be read: then why.
+    pub fn text(&self) -> Result<&Vocabulary> {
+        let path = self.files.path.display();
+        match (&self.vocabulary, &self.fault) {
+            (Some(vocabulary), _) => Ok(vocabulary),
+            (None, Some(fault)) => Err(anyhow!("{path}: its text side cannot be read: {fault:#}")),
+            (None, None) => Err(anyhow!("{path}: the model brings no tokenizer; give token ids with --ids")),
+        }
+    }
+
+    /// Refuses ids that the model has no embedding for, and no ids at all.
+    ///
+    /// # Errors
+    /// The first such id.
+    pub fn check_ids(&self, ids: &[u32]) -> Result<()> {
+        ensure!(!ids.is_empty(), "the prompt is empty: give at least one token");
+        let rows = self.config().vocab_size;
+        if let Some(id) = ids.iter().find(|id| **id as usize >= rows) {
+            anyhow::bail!("{}: token id {id} is outside the embedding of {rows} rows", self.files.path.display());
+        }
+        Ok(())
+    }
+
+    /// Reads the weights.
+    ///
+    /// # Errors
+    /// A tensor that cannot be read.
+    pub fn load(self, device: &Device) -> Result<Loaded> {
+        self.load_as(Compute::F32, device)
+    }
+
+    /// Reads the weights of a model that will compute in this type, layers in it. Embedding table and head stay in f32 until tokens have been
+    /// added ([`Loaded::computing_in`]).
+    ///
+    /// # Errors
+    /// A tensor that cannot be read or that the device has no place for.
+    pub fn load_as(self, dtype: Compute, device: &Device) -> Result<Loaded> {
+        let model = match dtype {
+            Compute::Stored => dtype.load(&self.files, device)?,
+            _ => dtype.load_to_train(&self.files, device)?,
+        };
+        self.loaded(model)
+    }
+
+    /// Reads the weights of a model that is to be trained ([`Decoder::load_kept_to_train`]).
+    ///
+    /// # Errors
+    /// As [`Self::load_as`].
+    pub fn load_to_train(self, dtype: Compute, device: &Device) -> Result<Loaded> {
+        let model = dtype.load_to_train(&self.files, device)?;
+        self.loaded(model)
+    }
+
+    fn loaded(self, mut model: Decoder) -> Result<Loaded> {
+        if let Some(adapter) = &self.attached {
+            model = model.with_adapter(adapter)?;
+        }
+        let switch = self.switch();
+        let Self { vocabulary, stop, reasoning, .. } = self;
+        Ok(Loaded { model, vocabulary, switch, stop, reasoning: reasoning.unwrap_or_default() })
+    }
+}
+
+/// The vocabulary, with the chat templates of the base where an adapter brings none. Ids that end a generation are put into
+/// `stop`, from every file that names some.
+fn text_side(files: &ModelFiles, stop: &mut Vec<u32>) -> Result<Option<Vocabulary>> {
+    let named = files.stop_ids()?;
+    let side = files.text_side()?;
+    for note in side.iter().flat_map(|side| &side.notes) {
+        say(&format!("{}: {note}", files.path.display()));
+    }
+    let templates = files.templates()?;
+    let vocabulary = side.map(Vocabulary::of).transpose()?.map(|vocabulary| vocabulary.or_templates(templates));
+    if let Some(vocabulary) = &vocabulary {
+        vocabulary.check_fits(files.config.vocab_size)?;
+    }
+    for id in named.into_iter().chain(vocabulary.iter().flat_map(|v| v.stops().to_vec())) {
+        if !stop.contains(&id) {
+            stop.push(id);
+        }
+    }
+    Ok(vocabulary.map(|vocabulary| vocabulary.stopping_at(stop)))
+}
+
+/// How the rows of the three added tokens begin (method §1).
+#[derive(Clone, Debug, PartialEq)]
+pub struct NewRows {
+    /// Text of the content-neutral token that they are copied from; `None` takes the first of [`NEUTRAL`] that exists.
+    pub seed_token: Option<String>,
+    /// Standard deviation of the noise that tells the three apart, relative to the row's root mean square.
+    pub jitter: f32,
+    pub seed: u64,
+}
+
+/// A line break, a space, a stop (`Ċ` and `Ġ` are how byte-level vocabularies spell the first two).
+const NEUTRAL: [&str; 6] = ["\n", "Ċ", " ", "Ġ", ".", ";"];
+
+impl Default for NewRows {
+    fn default() -> Self {
+        Self { seed_token: None, jitter: 0.02, seed: 0 }
+    }
+}
+
+impl NewRows {
+    /// The token whose row the new ones are copied from.
+    fn source(&self, vocabulary: &Vocabulary) -> Result<u32> {
+        match &self.seed_token {
+            Some(token) => vocabulary.required_id(token),
+            None => Ok(NEUTRAL.iter().find_map(|token| vocabulary.id(token)).unwrap_or(0)),
+        }
+    }
+}
+
+impl Loaded {
+    /// The model computing in this type. Add tokens first: new rows are drawn in f32.
+    #[must_use]
+    pub fn computing_in(mut self, dtype: Compute) -> Self {
+        self.model = dtype.apply(self.model);
+        self
+    }
+
+    /// Adds `<swi>`, `</swi>`, `<latent>` to vocabulary, embedding and head; a model that has them stays as it is.
+    /// Padded rows beyond the vocabulary are cut.
+    ///
+    /// # Errors
+    /// A model without vocabulary, or a seed token without a row.
+    pub fn add_switch_tokens(mut self, how: &NewRows) -> Result<Self> {
+        if self.switch.is_some() {
+            return Ok(self);
+        }
+        let vocabulary = self.vocabulary.as_mut();
+        let vocabulary = vocabulary.ok_or_else(|| anyhow!("the model brings no tokenizer to add switch tokens to"))?;
+        let (old, source) = (vocabulary.size(), how.source(vocabulary)?);
+        let rows = self.model.config().vocab_size;
+        ensure!(
+            old <= rows,
+            "{}: its tokens need {old} embedding rows, the model has {rows}: its embedding was not resized when they were added",
+            vocabulary.source().display()
+        );
+        self.switch = Some(vocabulary.add_switch_tokens()?);
+        let rows = vocabulary.size();
+        // Head and embedding draw different noise.
+        let mut stream = how.seed;
+        self.model = self.model.with_token_rows(old, source as usize, |row| {
+            stream = stream.wrapping_add(1);
+            Ok((old..rows).flat_map(|new| jittered(row, new, how.jitter, stream)).collect())
+        })?;
+        Ok(self)
+    }
+}

@@ -1,0 +1,200 @@
+//! What a user writes to name hooks: `blocks.*.hook_resid_post@latent[1,3]`, the third step of the first block of latents.
+//! Layers, positions and text tokens count from 0, as in TransformerLens; blocks of latents and their steps from 1.
+
+use std::fmt;
+use std::str::FromStr;
+
+use anyhow::{Context, Error, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use super::aliases;
+use super::point::{HookPoint, PointKind};
+use crate::model::config::ModelConfig;
+use crate::model::span::Step;
+use crate::nth::Nth;
+use crate::schema::Steps;
+
+/// Which positions of a row are meant: indices, from 0. An index of `None` is written `*`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Select {
+    All,
+    Prompt,
+    /// Visible tokens of the response.
+    Text(Option<usize>),
+    Latent {
+        block: Option<usize>,
+        steps: Steps,
+    },
+    /// A true position of the row, prompt and latents included. A negative one counts from the end of what is known when the run
+    /// begins: of the prompt, or of a whole known row; -1 is its last position.
+    Position(isize),
+}
+
+impl Select {
+    /// Every latent step.
+    pub const LATENTS: Self = Self::Latent { block: None, steps: Steps::All };
+
+    pub fn admits(&self, position: usize, step: Step) -> bool {
+        let is = |wanted: Option<usize>, have: usize| wanted.is_none_or(|w| w == have);
+        match (self, step) {
+            (Select::All, _) | (Select::Prompt, Step::Prompt) => true,
+            (Select::Text(t), Step::Text(have)) => is(*t, have),
+            (Select::Latent { block, steps }, Step::Latent { block: b, step: s }) => is(*block, b) && steps.admits(s),
+            (Select::Position(p), _) => usize::try_from(*p) == Ok(position),
+            _ => false,
+        }
+    }
+
+    /// In a row of which `end` positions are known when the run begins: nothing counts from the end any more.
+    ///
+    /// # Errors
+    /// A position before the row's first.
+    pub fn at(self, end: usize) -> Result<Self> {
+        let Select::Position(p @ ..0) = self else { return Ok(self) };
+        let from_start = end.checked_add_signed(p).and_then(|p| isize::try_from(p).ok()).map(Select::Position);
+        from_start.with_context(|| format!("{self} stands before the first of {end} positions"))
+    }
+}
+
+as_text!(Select);
+
+impl FromStr for Select {
+    type Err = Error;
+
+    /// What stands behind `@`: `prompt`, `text[3]`, `latent[*,2..]`, `pos[-1]`.
+    fn from_str(text: &str) -> Result<Self> {
+        let wrong = || {
+            format!(
+                "`{text}` names no positions: write prompt, text, text[t] (the t-th token of the response, from 0), pos[p] (a position \
+                 of the row, from 0; pos[-1] is the last of the prompt) or latent[block,step] (both from 1, and `2..` is from the \
+                 second on), with `*` for any"
+            )
+        };
+        let (name, inside) = match text.trim().split_once('[') {
+            Some((name, rest)) => (name, Some(rest.strip_suffix(']').with_context(wrong)?.trim())),
+            None => (text.trim(), None),
+        };
+        Ok(match (name, inside) {
+            ("prompt", None) => Select::Prompt,
+            ("text", None | Some("*")) => Select::Text(None),
+            ("text", Some(t)) => Select::Text(Some(t.parse().with_context(wrong)?)),
+            ("latent", None) => Select::LATENTS,
+            ("latent", Some(both)) => {
+                let (block, steps) = both.split_once(',').with_context(wrong)?;
+                let named = |text: &str| Some(text.trim().to_owned()).filter(|text| text != "*");
+                let block = named(block).map(|block| block.parse::<Nth>()).transpose().with_context(wrong)?;
+                let steps = named(steps).map(|steps| steps.parse::<Steps>()).transpose().with_context(wrong)?;
+                Select::Latent { block: block.map(Nth::index), steps: steps.unwrap_or(Steps::All) }
+            }
+            ("pos", Some("*")) => Select::All,
+            ("pos", Some(p)) | (p, None) => Select::Position(p.parse().with_context(wrong)?),
+            _ => bail!(wrong()),
+        })
+    }
+}
+
+impl fmt::Display for Select {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let or_star = |text: Option<String>| text.unwrap_or_else(|| "*".to_owned());
+        match *self {
+            Select::All => f.write_str("pos[*]"),
+            Select::Prompt => f.write_str("prompt"),
+            Select::Text(None) => f.write_str("text"),
+            Select::Text(Some(t)) => write!(f, "text[{t}]"),
+            Select::Latent { block, steps } => {
+                let block = block.map(|block| Nth::of(block).to_string());
+                let steps = Some(steps.to_string()).filter(|_| steps != Steps::All);
+                write!(f, "latent[{},{}]", or_star(block), or_star(steps))
+            }
+            Select::Position(p) => write!(f, "pos[{p}]"),
+        }
+    }
+}
+
+/// A pattern of hook points and the positions at which it acts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookSpec {
+    pub pattern: String,
+    pub select: Select,
+}
+
+impl HookSpec {
+    /// Every position of the points.
+    pub fn all(pattern: impl fmt::Display) -> Self {
+        Self { pattern: pattern.to_string(), select: Select::All }
+    }
+
+    /// The points meant in a model with `layers` blocks.
+    ///
+    /// # Errors
+    /// A pattern that names nothing, and a position that counts from the end of a row.
+    pub fn resolve(&self, layers: usize) -> Result<Vec<HookPoint>> {
+        if let Select::Position(..0) = self.select {
+            bail!("hook `{self}` counts from the end of a known row, and there is none here: name its position from 0");
+        }
+        HookPoint::resolve(&self.pattern, layers)
+    }
+
+    /// The points meant that a model of these settings has.
+    ///
+    /// # Errors
+    /// A pattern that names nothing, or only what models of other families have.
+    pub fn resolve_in(&self, config: &ModelConfig) -> Result<Vec<HookPoint>> {
+        let mut points = self.resolve(config.num_hidden_layers)?;
+        if aliases::is_elsewhere(&self.pattern, config.family.norm_place()) {
+            bail!(
+                "hook `{}` is before a norm that a {} model has behind its parts, and has no name here: `hook_attn_out` and `hook_mlp_out` \
+                 are what is added to the stream",
+                self.pattern,
+                config.family.name()
+            );
+        }
+        // Without a gate, what goes up is what is activated.
+        let theirs = self.pattern.ends_with("mlp.in.hook_out") && !config.family.is_gated();
+        points.iter_mut().filter(|_| theirs).for_each(|point| point.kind = PointKind::MlpPre);
+        points.retain(|point| point.is_in(config));
+        if points.is_empty() {
+            bail!("unknown hook `{}`: a {} model has none of that name", self.pattern, config.family.name());
+        }
+        Ok(points)
+    }
+}
+
+impl FromStr for HookSpec {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let (pattern, select) = match text.trim().split_once('@') {
+            Some((pattern, select)) => (pattern, select.parse().with_context(|| format!("hook `{text}`"))?),
+            None => (text.trim(), Select::All),
+        };
+        if pattern.is_empty() {
+            bail!("empty hook name in `{text}`: write for example `blocks.*.hook_resid_post`");
+        }
+        Ok(Self { pattern: pattern.to_owned(), select })
+    }
+}
+
+impl fmt::Display for HookSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.select {
+            Select::All => f.write_str(&self.pattern),
+            select => write!(f, "{}@{select}", self.pattern),
+        }
+    }
+}
+
+/// Splits a comma-separated list, leaving the commas inside brackets alone.
+pub fn parse_specs(list: &str) -> Result<Vec<HookSpec>> {
+    let mut depth = 0_usize;
+    let parts = list.split(|c| {
+        match c {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        c == ',' && depth == 0
+    });
+    parts.map(HookSpec::from_str).collect()
+}

@@ -1,0 +1,135 @@
+//! The decoder against other people's: reference values made by the scripts beside `fixtures/` (PyTorch, `transformers`),
+//! computed again on any device. Tests hold every difference to its bound; `probe check` prints them.
+
+mod decoding;
+mod gradients;
+mod hooks;
+mod latent;
+pub mod recorder;
+pub mod reference;
+mod steps;
+
+pub use gradients::gradients;
+pub use hooks::{compare_hooks, hooks};
+pub use latent::known_rows;
+pub use steps::{GRPO_MODES, GrpoValues, HYBRID, gated, grpo_step, hrpo_step, latent_grpo_step, sft_step, soft_step};
+
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use burn::tensor::Device;
+
+use crate::model::Decoder;
+use crate::model::checkpoint::ModelFiles;
+use reference::Deviation;
+
+/// The tiny models that have reference values.
+pub const TINY: [&str; 16] = [
+    "qwen3_tied",
+    "qwen3_untied",
+    "qwen3_yarn",
+    "qwen3_window",
+    "qwen3_moe",
+    "qwen2_tied",
+    "qwen2_untied",
+    "llama_gqa",
+    "llama3_scaled",
+    "llama_linear",
+    "mistral_gqa",
+    "mistral_window",
+    "gemma_mqa",
+    "gemma2_window",
+    "gpt2_tied",
+    "olmo2_gqa",
+];
+
+/// Reference values, and the device that is compared with them.
+#[derive(Clone, Debug)]
+pub struct Fixtures {
+    /// The folder `fixtures`.
+    pub root: PathBuf,
+    /// Outside autodiff.
+    pub device: Device,
+    /// Whether models keep their matrices as their files store them.
+    kept: bool,
+}
+
+/// One comparison: the worst difference of all its values.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Comparison {
+    pub what: String,
+    /// Largest absolute difference over the largest reference value; infinite where a value is not finite.
+    pub off: f64,
+    pub bound: f64,
+    /// Values that were compared.
+    pub values: usize,
+}
+
+impl Comparison {
+    fn new(what: impl Into<String>, bound: f64, all: impl IntoIterator<Item = Deviation>) -> Self {
+        let (mut off, mut values) = (0.0_f64, 0);
+        for found in all {
+            off = off.max(found.off);
+            values += found.values;
+        }
+        Self { what: what.into(), off, bound, values }
+    }
+
+    /// Within the bound. Nothing compared is no pass.
+    pub fn passes(&self) -> bool {
+        self.values > 0 && self.off <= self.bound
+    }
+}
+
+impl Fixtures {
+    pub fn new(root: PathBuf, device: Device) -> Self {
+        Self { root, device, kept: false }
+    }
+
+    pub fn tiny(&self, name: &str, device: &Device) -> Result<Decoder> {
+        let checkpoint = ModelFiles::open_folder(self.path(&format!("tiny/{name}")))?;
+        if self.kept { Decoder::load_kept_to_train(&checkpoint, device) } else { Decoder::load(&checkpoint, device) }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        Path::new(&self.root).join(name)
+    }
+
+    /// Everything that there are reference values of, in the order of what depends on what. `seen` is told of them as they are made: on a
+    /// GPU whose kernels are not compiled yet that takes minutes.
+    pub fn all(&self, seen: fn(&Comparison)) -> Result<Vec<Comparison>> {
+        let mut out = vec![];
+        let mut add = |found: Vec<Comparison>| {
+            found.iter().for_each(seen);
+            out.extend(found);
+        };
+        for name in TINY {
+            add(hooks(self, name)?);
+        }
+        for name in TINY {
+            add(gradients(self, name)?);
+        }
+        add(known_rows(self)?);
+        add(vec![decoding::against_one_row_on_the_cpu(self)?]);
+        add(vec![decoding::drawn_from_a_large_vocabulary(self)?]);
+        add(sft_step(self, 1, 1)?);
+        for mode in GRPO_MODES {
+            add(grpo_step(self, mode, 1)?);
+        }
+        add(soft_step(self, 1)?);
+        add(latent_grpo_step(self, 1)?);
+        add(hrpo_step(self, 1)?);
+        Ok(out)
+    }
+
+    /// What there is of it for models that are kept as stored: nothing in them is trained.
+    pub fn of_kept(&self) -> Result<Vec<Comparison>> {
+        let kept = Self { kept: true, ..self.clone() };
+        let mut out = vec![];
+        for name in TINY {
+            out.extend(hooks(&kept, name)?);
+        }
+        out.push(decoding::against_one_row_on_the_cpu(&kept)?);
+        Ok(out)
+    }
+}

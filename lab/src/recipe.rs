@@ -1,0 +1,322 @@
+//! Typed recipes: what `train` runs. A preset or a TOML file, over the one that it `extends`, then `--set key=value`; checked once,
+//! before any work.
+
+mod baselines;
+mod check;
+mod evaluation;
+mod grpo;
+mod optimizer;
+mod ranges;
+mod reward;
+mod supervised;
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+
+pub use baselines::{
+    Coconut, Codi, Colar, Hrpo, Icot, LatentGrpo, LatentSft, Pause, Reset, Short, SimCot, SoftThinking, SwiReasoning,
+};
+pub use check::MOST_ROWS;
+pub use evaluation::{CheckpointEvery, Evaluation};
+pub use grpo::{Anchor, Grpo, Invalid, ReplayMode};
+pub use optimizer::Optimizer;
+pub(crate) use ranges::Range;
+use ranges::Range::{Count, Each, Positive, Typed};
+use ranges::WIDTH;
+pub use ranges::settings;
+pub use reward::{Facts, Reward, TERMS, Terms, UseReward};
+pub use supervised::{Base, Boundary, Latent, NoCot, Schedule, Stage, Suffix};
+
+use crate::grade::Grader;
+use crate::guard::read_text;
+pub use crate::machine::Compute;
+use crate::model::lora::LoraSettings;
+use crate::names::meant;
+use crate::tasks::Task;
+use crate::text::annotate::AnnotateSettings;
+use crate::text::{Fields, Template};
+
+/// Name and text of every built-in preset.
+pub(crate) const PRESETS: [(&str, &str); 14] = [
+    ("smoke", include_str!("presets/smoke.toml")),
+    ("micro", include_str!("presets/micro.toml")),
+    ("micro-budget", include_str!("presets/micro-budget.toml")),
+    ("micro-bptt", include_str!("presets/micro-bptt.toml")),
+    ("micro-adaptive", include_str!("presets/micro-adaptive.toml")),
+    ("micro-rivals", include_str!("presets/micro-rivals.toml")),
+    ("micro-compressed", include_str!("presets/micro-compressed.toml")),
+    ("micro-two-latents", include_str!("presets/micro-two-latents.toml")),
+    ("micro-graph", include_str!("presets/micro-graph.toml")),
+    ("micro-organism", include_str!("presets/micro-organism.toml")),
+    ("micro-organism-honest", include_str!("presets/micro-organism-honest.toml")),
+    ("smollm2-chains", include_str!("presets/smollm2-chains.toml")),
+    ("smollm2-gsm8k", include_str!("presets/smollm2-gsm8k.toml")),
+    ("qwen3-8b", include_str!("presets/qwen3-8b.toml")),
+];
+
+/// Everything a training run depends on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    pub name: String,
+    pub seed: u64,
+    /// What is trained (`--method`), by name, in this order; phases that several share are trained once.
+    #[serde(default = "default_methods")]
+    pub methods: Vec<String>,
+    /// A generated task; otherwise `data.path` names a file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<Task>,
+    pub data: Data,
+    /// Dimensions of a model trained from nothing; otherwise `pretrained` names one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub model: Option<ModelSize>,
+    /// Folder, `.gguf` or hub id of a pretrained model (`--model`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pretrained: Option<String>,
+    /// The content-neutral token whose row `<swi>`, `</swi>` and `<latent>` are copied from (method §1); absent: the first that
+    /// the vocabulary has of line break, space and stop.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed_token: Option<String>,
+    /// LoRA settings for pretrained models; full fine-tuning where absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lora: Option<Lora>,
+    #[serde(default)]
+    pub optimizer: Optimizer,
+    #[serde(default)]
+    pub base: Base,
+    #[serde(default)]
+    pub annotate: AnnotateSettings,
+    #[serde(default)]
+    pub boundary: Boundary,
+    #[serde(default)]
+    pub latent: Latent,
+    #[serde(default)]
+    pub grpo: Grpo,
+    #[serde(default)]
+    pub no_cot: NoCot,
+    #[serde(default)]
+    pub icot: Icot,
+    #[serde(default)]
+    pub pause: Pause,
+    #[serde(default)]
+    pub coconut: Coconut,
+    #[serde(default)]
+    pub simcot: SimCot,
+    #[serde(default)]
+    pub codi: Codi,
+    #[serde(default)]
+    pub colar: Colar,
+    #[serde(default)]
+    pub swireasoning: SwiReasoning,
+    #[serde(default)]
+    pub soft_thinking: SoftThinking,
+    #[serde(default)]
+    pub hrpo: Hrpo,
+    #[serde(default)]
+    pub latent_sft: LatentSft,
+    #[serde(default)]
+    pub latent_grpo: LatentGrpo,
+    #[serde(default)]
+    pub evaluation: Evaluation,
+    #[serde(default)]
+    pub checkpoint: CheckpointEvery,
+}
+
+fn default_methods() -> Vec<String> {
+    vec!["switch".into()]
+}
+
+/// Problems to train and test on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Data {
+    /// Training problems; an epoch is one pass over them.
+    pub rows: usize,
+    /// A file of problems (`--data`); its last `test_rows` are held out unless `test_path` names another file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_path: Option<PathBuf>,
+    #[serde(default)]
+    pub test_rows: usize,
+    pub template: Template,
+    /// Samples with more tokens (prompt and tagged response) are dropped, counted and said.
+    #[serde(default = "default_max_tokens")]
+    pub max_tokens: usize,
+    /// Names of the files' keys (`--field question=frage`), where they are not those of a known format.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fields: Option<Fields>,
+    /// How answers of a file are graded (`--grader`): `math`, `exact` or `choice`; absent: as each gold answer asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grader: Option<Grader>,
+    /// Each question of a file begins with `budget N ;`: its answer may have N visible tokens, at most `evaluation.max_new_tokens`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub budgets: bool,
+}
+
+fn default_max_tokens() -> usize {
+    512
+}
+
+/// Shape of a Qwen3-style decoder trained from nothing; the vocabulary follows from the task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSize {
+    pub hidden_size: usize,
+    pub num_hidden_layers: usize,
+    pub num_attention_heads: usize,
+    pub num_key_value_heads: usize,
+    pub head_dim: usize,
+    pub intermediate_size: usize,
+    #[serde(default = "default_rope_theta")]
+    pub rope_theta: f64,
+    #[serde(default = "yes")]
+    pub tie_word_embeddings: bool,
+}
+
+fn default_rope_theta() -> f64 {
+    10_000.0
+}
+
+fn yes() -> bool {
+    true
+}
+
+settings! {
+    /// The paper's LoRA, by default.
+    pub struct Lora {
+        pub rank: usize = LoraSettings::default().rank => Count(1, WIDTH),
+        pub alpha: f64 = LoraSettings::default().alpha => Positive,
+        pub targets: Vec<String> = LoraSettings::default().targets => Each(&Typed),
+        pub train_embeddings: bool = LoraSettings::default().train_embeddings => Typed,
+        /// Of embedding table and head, train the rows of `<swi>`, `</swi>` and `<latent>` only: an adapter of a few megabytes.
+        pub only_new_rows: bool = false => Typed,
+    }
+}
+
+impl Lora {
+    /// Whether the tables of tokens are trained whole.
+    pub(crate) fn trains_tables(&self) -> bool {
+        self.train_embeddings && !self.only_new_rows
+    }
+}
+
+impl Recipe {
+    /// Resolves a preset (or a TOML file, where `source` ends in `.toml`) and the overrides.
+    ///
+    /// # Errors
+    /// An unknown preset, an unknown or ill-typed key, and contradictory settings, each by name.
+    pub fn resolve(source: &str, overrides: &[String]) -> Result<Self> {
+        let recipe = Self::read(source, overrides)?;
+        recipe.check()?;
+        Ok(recipe)
+    }
+
+    /// A preset or file whose data and model the caller will name: it says how a model is prompted, tagged and decoded.
+    ///
+    /// # Errors
+    /// An unknown preset, an unknown or ill-typed key.
+    pub fn like(source: &str) -> Result<Self> {
+        Self::read(source, &[])
+    }
+
+    /// What its problems are called in rows: the task's name, or the file's.
+    pub(crate) fn dataset(&self) -> String {
+        let file = self.data.test_path.as_ref().or(self.data.path.as_ref()).and_then(|path| path.file_stem());
+        let file = file.map_or_else(|| "file".into(), |stem| stem.to_string_lossy().into_owned());
+        self.task.as_ref().map_or(file, |task| task.name().to_owned())
+    }
+
+    fn read(source: &str, overrides: &[String]) -> Result<Self> {
+        let mut table = table(source, &mut vec![])?;
+        for pair in overrides {
+            set(&mut table, pair)?;
+        }
+        toml::Value::Table(table).try_into().with_context(|| format!("{source}: invalid recipe"))
+    }
+}
+
+/// A recipe as it is written, over the one that it `extends`. `under` are those that are being read.
+fn table(source: &str, under: &mut Vec<String>) -> Result<toml::Table> {
+    under.push(source.to_owned());
+    let text = if source.ends_with(".toml") {
+        read_text(source).with_context(|| format!("{source}: cannot read the recipe"))?
+    } else {
+        let names: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
+        let found = PRESETS.iter().find(|(name, _)| *name == source);
+        found
+            .with_context(|| {
+                let meant = meant(source, names.iter().copied());
+                format!("unknown preset `{source}`{meant}: expected one of {names:?} or a .toml file")
+            })?
+            .1
+            .into()
+    };
+    let mut own: toml::Table = text.parse().with_context(|| format!("{source}: not TOML"))?;
+    let Some(base) = own.remove("extends") else { return Ok(own) };
+    let base = base.as_str().with_context(|| format!("{source}: `extends` names a preset or a .toml file"))?;
+    ensure!(!under.iter().any(|name| name == base), "{source}: extends {base}, which extends it");
+    let mut whole = table(base, under).with_context(|| format!("{source}: extends {base}"))?;
+    lay(own, &mut whole);
+    Ok(whole)
+}
+
+/// Lays settings over others, table by table.
+fn lay(over: toml::Table, under: &mut toml::Table) {
+    for (key, value) in over {
+        match (under.get_mut(&key), value) {
+            (Some(toml::Value::Table(under)), toml::Value::Table(over)) => lay(over, under),
+            (_, value) => drop(under.insert(key, value)),
+        }
+    }
+}
+
+/// Applies `a.b.c=value`; the value is TOML, or a bare string.
+fn set(table: &mut toml::Table, pair: &str) -> Result<()> {
+    let Some((path, value)) = pair.split_once('=') else {
+        bail!("--set {pair}: write key=value, for example base.steps=200");
+    };
+    let parsed = format!("value = {value}").parse::<toml::Table>().ok().and_then(|mut t| t.remove("value"));
+    let value = parsed.unwrap_or_else(|| toml::Value::String(value.to_owned()));
+    let keys: Vec<&str> = path.trim().split('.').collect();
+    let Some((last, parents)) = keys.split_last() else { bail!("--set {pair}: empty key") };
+    let mut at = table;
+    for key in parents {
+        let entry = at.entry((*key).to_owned()).or_insert_with(|| toml::Value::Table(toml::Table::new()));
+        at = entry.as_table_mut().with_context(|| format!("--set {pair}: `{key}` is not a table"))?;
+    }
+    at.insert((*last).to_owned(), value);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recipe_lies_over_the_one_that_it_extends() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("a file");
+            path.display().to_string()
+        };
+        let own = file("own.toml", "name = \"own\"\nextends = \"micro-bptt\"\n[grpo.reward]\nuse = 0.0\n");
+        let (own, micro) =
+            (Recipe::resolve(&own, &[]).expect("a recipe"), Recipe::resolve("micro", &[]).expect("a preset"));
+        assert_eq!((own.name.as_str(), own.grpo.steps, own.evaluation.max_new_tokens), ("own", 160, 30));
+        assert_eq!((own.grpo.reward.usage, own.grpo.reward.format), (0.0, micro.grpo.reward.format));
+        // What a branch of a run shares with it.
+        assert_eq!((&own.base, &own.boundary, &own.latent), (&micro.base, &micro.boundary, &micro.latent));
+
+        let (a, b) = (folder.path().join("a.toml"), folder.path().join("b.toml"));
+        let first = file("a.toml", &format!("extends = {:?}\n", b.display().to_string()));
+        file("b.toml", &format!("extends = {:?}\n", a.display().to_string()));
+        let said = |source: &str| format!("{:#}", Recipe::resolve(source, &[]).expect_err("no recipe"));
+        assert!(said(&first).contains("which extends it"), "{}", said(&first));
+        assert!(said(&file("c.toml", "extends = \"mikro\"\n")).contains("unknown preset `mikro`"));
+        assert!(said(&file("d.toml", "extends = 3\n")).contains("`extends` names a preset"));
+    }
+}

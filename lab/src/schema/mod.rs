@@ -1,0 +1,279 @@
+//! What stands in the files of rows: one plain struct per kind of row, and what can be computed from rows alone. Knows
+//! numbers and words; nothing of models, and nothing of how rows are measured or shown.
+//!
+//! `experiments` and `train` write these structs, `report` reads them: a field that is renamed here does not compile there.
+//! A row lies in a file `<name>-<checkpoint>.parquet`. To make the rows of a new experiment known to `report`, add a struct
+//! and a line in [`KNOWN`]; rows that are not known are still shown, as a table of all their columns.
+
+/// [`Measurement`] of a row: what tells it from others, and its form and unit.
+macro_rules! measured {
+    ($row:ty, $key:ty, |$of:ident| $is:expr, $unit:expr $(, $($more:tt)*)?) => {
+        impl crate::schema::Measurement for $row {
+            type Key = $key;
+
+            fn key(&self) -> $key {
+                let $of = self;
+                $is
+            }
+
+            fn identity(&self) -> &Identity {
+                &self.identity
+            }
+
+            fn unit(&self) -> crate::schema::Unit {
+                let $of = self;
+                $unit
+            }
+
+            $($($more)*)?
+        }
+    };
+}
+
+mod accuracy;
+mod adaptive;
+mod benefit;
+mod calibration;
+mod circuits;
+mod decoded_trace;
+mod early_stop;
+mod entropy;
+mod exits;
+mod fate;
+pub mod glossary;
+mod identity;
+mod intervention;
+mod lens;
+mod monitor;
+mod outcomes;
+mod part_swap;
+mod pass_at_k;
+mod patching;
+mod patterns;
+mod probe;
+mod shards;
+mod subspace;
+mod switching;
+mod training;
+mod verdict;
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Result, ensure};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::store::{FlatRow, typed};
+
+pub use accuracy::{AccuracyRow, ResponseRow};
+pub use adaptive::{AdaptiveRow, Optimum, by_budget};
+pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
+pub use calibration::{CalibrationDrawRow, CalibrationRow, calibrated};
+pub use circuits::{
+    AttentionRow, AttributedNodeRow, AttributionAgreementRow, AttributionRow, Circuit, CircuitRow, Component,
+    DirectLogitRow, EdgePairRow, EdgeRow, Form, FormsRow, GradientAt, HeadPatchRow, Part, PatchMode, PatchedNodeRow,
+    SteeringRow, SteeringTrialRow, Target, agreement,
+};
+pub(crate) use circuits::{attributions, circuits, shares, steerings, too_few};
+pub use decoded_trace::{DecodedTraceRow, Reader};
+pub use early_stop::EarlyStopRow;
+pub use entropy::EntropyRow;
+pub use exits::{ExitGroup, ExitRow};
+pub use fate::{ComparisonPoint, FateCell, FateRow, FateTest, Law, fate_tests, law, runs};
+pub use glossary::described;
+pub use identity::Identity;
+pub use intervention::summary::{Summary, summarise};
+pub use intervention::{At, BlockOrigin, Holds, InterventionRow, KnownValueRow, Later, Observation, Steps};
+pub use intervention::{NORMAL, NULL_BATCH, NULL_SEED, NULLS};
+pub use lens::{JacobianLensRow, Lens, LensRow, Opening, Transport};
+pub use monitor::{Edit, HiddenValueRow, Letters, Monitor, MonitorRow, Quantity};
+pub use outcomes::{OutcomeRow, PositionKind, PositionRow};
+pub use part_swap::{Host, PartSwapRow};
+pub use pass_at_k::PassRow;
+pub(crate) use patching::recovered;
+pub use patching::{Axis, LEAST_SHARE, PatchRow, PatchedPlaceRow, Place};
+pub use patterns::{PatternRow, TokenLensRow};
+pub use probe::{Features, Negatives, ProbeRow, Protocol};
+pub use shards::{DecodeRow, NormalRunRow};
+pub use subspace::{Donors, Rotation, SubspaceRow, Variable};
+pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
+pub use training::{GRPO_START, GrpoStepRow, METRICS, StepRow};
+pub use training::{PhaseRow, SweepRow};
+pub(crate) use verdict::never;
+
+/// A kind of row that has files of its own.
+pub trait RowFile: DeserializeOwned + Send + Sync + 'static {
+    /// The part of the file's name before the checkpoint.
+    const NAME: &'static str;
+}
+
+macro_rules! named {
+    ($($row:ty = $name:literal),* $(,)?) => {
+        $(impl RowFile for $row {
+            const NAME: &'static str = $name;
+        })*
+    };
+}
+
+named! {
+    AccuracyRow = "accuracy",
+    OutcomeRow = "outcomes",
+    ResponseRow = "traces",
+    EntropyRow = "entropy",
+    PositionRow = "positions",
+    LensRow = "logit_lens",
+    JacobianLensRow = "jacobian_lens",
+    EarlyStopRow = "early_stop",
+    DecodedTraceRow = "decoded_trace",
+    PatternRow = "patterns",
+    TokenLensRow = "token_lens",
+    TeacherForcedRow = "teacher_forced",
+    WindowRow = "switch_window",
+    ExitRow = "exit_probability",
+    ProbeRow = "layer_probe",
+    PhaseChangeRow = "phases",
+    InterventionRow = "latent_intervention",
+    KnownValueRow = "known_value",
+    SwitchProblemRow = "switch_problems",
+    SwitchBenefitRow = "switch_benefit",
+    AdaptiveRow = "adaptive",
+    PatchRow = "activation_patching",
+    DirectLogitRow = "direct_logit",
+    AttentionRow = "attention_to_latents",
+    HeadPatchRow = "head_patching",
+    FormsRow = "head_patching_forms",
+    AttributionRow = "attribution_patching",
+    AttributionAgreementRow = "attribution_agreement",
+    EdgeRow = "edge_attribution",
+    CircuitRow = "circuits",
+    SteeringRow = "steering",
+    PhaseRow = "summary",
+    AttributedNodeRow = "attributed_nodes",
+    EdgePairRow = "edge_pairs",
+    PatchedNodeRow = "patched_nodes",
+    SteeringTrialRow = "steering_trials",
+    Observation = "observations",
+    PatchedPlaceRow = "patched_places",
+    DecodeRow = "decodes",
+    NormalRunRow = "normal_run",
+    SweepRow = "sweep",
+    FateRow = "rl_fate",
+    PartSwapRow = "part_swap",
+    PassRow = "pass_at_k",
+    MonitorRow = "monitor",
+    HiddenValueRow = "hidden_values",
+}
+
+/// A row that is measured by itself; tables follow from the rows of all units.
+pub trait Measurement: RowFile + Serialize {
+    type Key: Ord + Send + Sync;
+
+    /// What tells rows apart, and their order in the file.
+    fn key(&self) -> Self::Key;
+
+    fn identity(&self) -> &Identity;
+
+    /// What it is of: the form of a pair, if it is of one, and the pair or problem.
+    fn unit(&self) -> Unit;
+
+    /// Whether every unit that is asked for gives rows: `n` of the identity is their number then.
+    const EVERY_UNIT: bool = true;
+}
+
+/// As [`Measurement::unit`].
+pub(crate) type Unit = (Option<Form>, usize);
+
+/// Refuses rows that are not those of all units: a shard left some out.
+///
+/// # Errors
+/// How many are there, and how many were asked for.
+pub(crate) fn complete<R: Measurement>(rows: &[R]) -> Result<()> {
+    let mut forms: BTreeMap<Option<Form>, (usize, BTreeSet<usize>)> = BTreeMap::new();
+    for row in rows.iter().filter(|_| R::EVERY_UNIT) {
+        let (form, unit) = row.unit();
+        forms.entry(form).or_insert((row.identity().n, BTreeSet::new())).1.insert(unit);
+    }
+    for (form, (asked, there)) in forms {
+        let form = form.map_or_else(String::new, |form| format!(" of form {}", form.name()));
+        ensure!(there.len() == asked, "the shards hold {} of {asked} problems or pairs{form}", there.len());
+    }
+    Ok(())
+}
+
+/// Rows of one file, typed.
+pub type TypedRows = Box<dyn Any + Send + Sync>;
+
+/// One line of [`KNOWN`].
+pub struct KnownRows {
+    /// The part of a file's name before the checkpoint.
+    pub name: &'static str,
+    /// The file's rows as a `Vec` of their struct.
+    pub read: fn(&[FlatRow]) -> Result<TypedRows>,
+}
+
+const fn known<R: RowFile>(name: &'static str) -> KnownRows {
+    KnownRows { name, read: |rows| Ok(Box::new(typed::<R>(rows)?)) }
+}
+
+/// Rows that others are computed from: too many to be shown, and read by nobody but the experiment that goes on with them.
+pub const RAW: &[&str] = &[
+    Observation::NAME,
+    Observation::STEPS,
+    Observation::HOOKS,
+    PatchedPlaceRow::NAME,
+    PatchedNodeRow::NAME,
+    PatchedNodeRow::PAIRS,
+    AttributedNodeRow::NAME,
+    EdgePairRow::NAME,
+    SteeringTrialRow::NAME,
+    CalibrationDrawRow::NAME,
+    DecodeRow::NAME,
+    NormalRunRow::NAME,
+];
+
+/// Every kind of row that `report` reads as a struct.
+pub const KNOWN: &[KnownRows] = &[
+    known::<AccuracyRow>(AccuracyRow::NAME),
+    known::<OutcomeRow>(OutcomeRow::NAME),
+    known::<ResponseRow>(ResponseRow::NAME),
+    known::<EntropyRow>(EntropyRow::NAME),
+    known::<PositionRow>(PositionRow::NAME),
+    known::<LensRow>(LensRow::NAME),
+    known::<JacobianLensRow>(JacobianLensRow::NAME),
+    known::<EarlyStopRow>(EarlyStopRow::NAME),
+    known::<DecodedTraceRow>(DecodedTraceRow::NAME),
+    known::<PassRow>(PassRow::NAME),
+    known::<PatternRow>(PatternRow::NAME),
+    known::<TokenLensRow>(TokenLensRow::NAME),
+    known::<TeacherForcedRow>(TeacherForcedRow::NAME),
+    known::<WindowRow>(WindowRow::NAME),
+    known::<ExitRow>(ExitRow::NAME),
+    known::<ProbeRow>(ProbeRow::NAME),
+    known::<PhaseChangeRow>(PhaseChangeRow::NAME),
+    known::<PartSwapRow>(PartSwapRow::NAME),
+    known::<InterventionRow>(InterventionRow::NAME),
+    known::<InterventionRow>(InterventionRow::STEPS),
+    known::<KnownValueRow>(KnownValueRow::NAME),
+    known::<KnownValueRow>(KnownValueRow::STEPS),
+    known::<SwitchProblemRow>(SwitchProblemRow::NAME),
+    known::<SwitchBenefitRow>(SwitchBenefitRow::NAME),
+    known::<AdaptiveRow>(AdaptiveRow::NAME),
+    known::<PatchRow>(PatchRow::NAME),
+    known::<DirectLogitRow>(DirectLogitRow::NAME),
+    known::<AttentionRow>(AttentionRow::NAME),
+    known::<HeadPatchRow>(HeadPatchRow::NAME),
+    known::<HeadPatchRow>(HeadPatchRow::PAIRS),
+    known::<FormsRow>(FormsRow::NAME),
+    known::<AttributionRow>(AttributionRow::NAME),
+    known::<AttributionAgreementRow>(AttributionAgreementRow::NAME),
+    known::<EdgeRow>(EdgeRow::NAME),
+    known::<CircuitRow>(CircuitRow::NAME),
+    known::<SteeringRow>(SteeringRow::NAME),
+    known::<SubspaceRow>(SubspaceRow::NAME),
+    known::<MonitorRow>(MonitorRow::NAME),
+    known::<HiddenValueRow>(HiddenValueRow::NAME),
+    known::<PhaseRow>(PhaseRow::NAME),
+    known::<FateRow>(FateRow::NAME),
+    known::<CalibrationRow>(CalibrationRow::NAME),
+];

@@ -1,0 +1,109 @@
+//! Linear probes (tab:probe, fig:layer-probe).
+
+use serde::{Deserialize, Serialize};
+
+use super::Identity;
+use crate::stats::Estimate;
+
+/// How rows are chosen and split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protocol {
+    /// Random negatives, one split by row, C = 1.
+    Paper,
+    /// Look-alikes as negatives, split by problem, control labels.
+    Grouped,
+}
+
+/// What boundaries are told from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Negatives {
+    /// Any response position outside blocks (the paper's protocol).
+    Random,
+    /// The same token before a clause that is not tagged: the only other places where the annotator could have put a `<swi>`.
+    ClauseStart,
+    /// Of a frontier's nodes: the other nodes of the same graph.
+    OtherNodes,
+    /// The same token anywhere: in text whose clauses no task names, a span begins anywhere.
+    SameToken,
+}
+
+/// What the probe reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Features {
+    ResidPost,
+    /// `hook_embed` (layer 0): token identity as the model sees it.
+    Embedding,
+    /// `resid_post` of the same network with random weights.
+    Untrained,
+    /// One column a token type.
+    Token,
+    /// One column: the model's own log-margin of `<swi>`.
+    Margin,
+    /// `resid_post` with labels permuted (for values: shuffled): what the protocol scores where there is nothing.
+    Shuffled,
+}
+
+/// One probe.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProbeRow {
+    #[serde(flatten)]
+    pub identity: Identity,
+    /// `switch` (the next token is `<swi>`), or `value:s3@2`: the result of the problem's step 3, at latent step 2 of its
+    /// block. `s_j` stands for the block's own step, whichever it is, `s_j-1` for the step before. `value:frontier@2`: whether a
+    /// node is in the set that the block's step reaches; `frontier_unsaid` leaves out nodes that the solution writes.
+    pub target: String,
+    pub protocol: Protocol,
+    /// For values none: all latents of the step are read. None, too, in rows of before there was a choice.
+    pub negatives: Option<Negatives>,
+    /// Blocks passed: 0 is the embedding.
+    pub layer: usize,
+    /// 1 is the last layer.
+    pub from_last: usize,
+    pub features: Features,
+    pub rows: usize,
+    /// Rows whose label is yes; for values, rows of the most frequent value.
+    pub positives: usize,
+    /// Paper: on the test rows, balanced beforehand. Grouped, switch: at the share of positives among them and their look-alikes.
+    pub accuracy: Option<Estimate>,
+    /// Mean of the classes' recalls. Paper: its accuracy, for its rows are balanced.
+    pub balanced_accuracy: Estimate,
+    pub auroc: Option<Estimate>,
+    /// Score minus that with permuted labels: balanced accuracies (switch), accuracies (values).
+    pub selectivity: Option<Estimate>,
+    /// Balanced accuracy of a probe that reads nothing; for values, accuracy of always saying the commonest.
+    pub chance: f64,
+    /// C chosen in each split, with blanks between; the grid stands in the manifest's settings. None where it is fixed or of shuffled
+    /// labels, and in rows of before it was told.
+    pub chosen_c: Option<String>,
+    /// Of values: usable information (Xu et al. 2020), how many bits nearer to the value the probe is than its share among other
+    /// problems. None in rows of before it was measured.
+    pub bits: Option<Estimate>,
+}
+
+impl ProbeRow {
+    /// What stands in `target` of a probe for "the next token is `<swi>`".
+    pub const SWITCH: &'static str = "switch";
+
+    pub fn is_switch(&self) -> bool {
+        self.target == Self::SWITCH
+    }
+
+    /// As `chosen_c` has them.
+    pub(crate) fn listed(chosen: &[f64]) -> Option<String> {
+        Some(chosen.iter().map(f64::to_string).collect::<Vec<_>>().join(" "))
+    }
+
+    /// The verdict that it can be read: above a probe that reads nothing, in balanced accuracy (values: in accuracy).
+    pub fn is_readable(&self) -> bool {
+        let score = self.accuracy.filter(|_| !self.is_switch()).unwrap_or(self.balanced_accuracy);
+        score.is_above(self.chance)
+    }
+
+    /// The value and its latent step (`s3@2`) of a probe for an intermediate value.
+    pub fn value(&self) -> Option<&str> {
+        self.target.strip_prefix("value:")
+    }
+}

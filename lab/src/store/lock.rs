@@ -1,0 +1,124 @@
+//! One process at a time in a folder or at a file. The system lets go of a lock when its process ends, however it ends.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+
+/// Held until dropped.
+pub struct Lock {
+    _file: File,
+}
+
+impl Lock {
+    /// Takes `<folder>/.lock` for as long as the work lasts; `doing` is what another process is told.
+    ///
+    /// # Errors
+    /// A folder in which another process works, by its number and what it is doing; one that cannot be written.
+    pub fn take(folder: &Path, doing: &str) -> Result<Self> {
+        let mut file = open(folder, ".lock")?;
+        if !try_hold(&file).with_context(|| format!("{}: cannot lock", folder.display()))? {
+            let mut owner = String::new();
+            file.read_to_string(&mut owner).ok();
+            let owner = if owner.is_empty() { "another process".into() } else { owner };
+            bail!("{}: {owner} works here: wait for its end, or name another folder", folder.display());
+        }
+        // Only for the other's message: without it the lock holds all the same.
+        let _ = file.set_len(0).and_then(|()| write!(file, "process {} ({doing})", std::process::id()));
+        Ok(Self { _file: file })
+    }
+
+    /// Takes `<folder>/.manifest.lock` when it is free, for a change that lasts no time: a file of its own, so that it never
+    /// waits for work.
+    pub fn wait(folder: &Path) -> Result<Self> {
+        let file = open(folder, ".manifest.lock")?;
+        held(|| file.lock()).with_context(|| format!("{}: cannot lock", folder.display()))?;
+        Ok(Self { _file: file })
+    }
+}
+
+/// Takes the lock of a file unless another process holds it.
+///
+/// # Errors
+/// What keeps the system from saying which of the two it is.
+pub(super) fn try_hold(file: &File) -> io::Result<bool> {
+    let mut taken = false;
+    held(|| match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(TryLockError::WouldBlock) => {
+            taken = true;
+            Ok(())
+        }
+        Err(TryLockError::Error(error)) => Err(error),
+    })?;
+    Ok(!taken)
+}
+
+/// Asks for a lock until no signal comes in between. Where a file system has no locks, or none left (NFS without its daemon), what
+/// they guard against stays possible: that is said, and work goes on.
+fn held(mut lock: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    loop {
+        match lock() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == ErrorKind::Unsupported || error.raw_os_error() == Some(ENOLCK) => {
+                let _ = writeln!(
+                    io::stderr(),
+                    "warning: this file system has no locks ({error}): start no second process here"
+                );
+                return Ok(());
+            }
+            done => return done,
+        }
+    }
+}
+
+/// "No locks available".
+const ENOLCK: i32 = if cfg!(target_os = "linux") { 37 } else { 77 };
+
+fn open(folder: &Path, name: &str) -> Result<File> {
+    std::fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
+    let path = folder.join(name);
+    let linked = std::fs::symlink_metadata(&path).is_ok_and(|there| there.is_symlink());
+    ensure!(!linked, "{}: is a link, and what it leads to would be written over; remove it", path.display());
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+    file.with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_is_told_who_is_there_and_gets_in_later() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let first = Lock::take(folder.path(), "train smoke").expect("free");
+        let refused = Lock::take(folder.path(), "probe").err().expect("taken").to_string();
+        assert!(refused.contains(&format!("process {} (train smoke)", std::process::id())), "{refused}");
+        Lock::wait(folder.path()).expect("a manifest does not wait for work");
+        drop(first);
+        Lock::take(folder.path(), "probe").expect("free again");
+    }
+
+    #[test]
+    fn a_signal_is_waited_out_and_a_system_without_locks_is_no_error() {
+        let answers = |mut codes: Vec<i32>| {
+            held(move || codes.pop().map_or(Ok(()), |code| Err(io::Error::from_raw_os_error(code))))
+        };
+        let (interrupted, full) = (4, 28);
+        answers(vec![interrupted; 3]).expect("taken at last");
+        answers(vec![ENOLCK, interrupted]).expect("no locks here");
+        assert_eq!(answers(vec![full]).expect_err("an error").raw_os_error(), Some(full));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_in_the_place_of_a_lock_is_not_followed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let kept = folder.path().join("kept");
+        std::fs::write(&kept, "kept").expect("written");
+        std::os::unix::fs::symlink(&kept, folder.path().join(".lock")).expect("linked");
+        assert!(Lock::take(folder.path(), "train").is_err());
+        assert_eq!(std::fs::read_to_string(&kept).expect("there"), "kept");
+    }
+}

@@ -1,0 +1,272 @@
+//! What results were made from and with: the manifest of a folder of rows, and what every manifest says.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value, json};
+
+use super::head::commit;
+use super::origin::{checkpoint, difference, left_out};
+use super::{Inside, Lock, json, sha256, write_atomic};
+use crate::guard::read_text;
+
+/// `manifest.json` of a results folder: for each file of rows, what it was made from and with.
+pub struct Manifest {
+    path: PathBuf,
+    entries: Vec<(Inside, Value)>,
+}
+
+/// What a manifest says of one file of rows.
+pub struct Entry<'a> {
+    pub setup: Value,
+    /// Unit and description of each column.
+    pub columns: Value,
+    /// As typed.
+    pub command: &'a str,
+    pub threads: usize,
+    pub seconds: f64,
+}
+
+impl Manifest {
+    /// Reads the folder's manifest, if it has one.
+    ///
+    /// # Errors
+    /// A file that is not a manifest.
+    pub fn open(folder: &Path) -> Result<Self> {
+        let path = folder.join("manifest.json");
+        let failed = || format!("{}: not a manifest; move it away to go on", path.display());
+        let held: Map<String, Value> = match read_text(&path) {
+            Ok(text) => json::from_str(&text).with_context(failed)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Map::new(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+                bail!("{}: a file; rows go into a folder: name one with --out", folder.display())
+            }
+            Err(error) => return Err(error).with_context(|| format!("{}: cannot read", path.display())),
+        };
+        let entries = held.into_iter().map(|(name, entry)| Ok((Inside::parse(&name)?, entry)));
+        let entries = entries.collect::<Result<_>>().with_context(failed)?;
+        Ok(Self { path, entries })
+    }
+
+    /// What each file of rows was made from and with, by its name.
+    pub fn entries(&self) -> impl Iterator<Item = (&Inside, &Value)> {
+        self.entries.iter().map(|(name, entry)| (name, entry))
+    }
+
+    fn entry(&self, name: &str) -> Option<&Value> {
+        self.entries.iter().find(|(held, _)| **held == *name).map(|(_, entry)| entry)
+    }
+
+    /// What a file of rows was made with.
+    pub fn setup(&self, name: &str) -> Option<&Value> {
+        Some(&self.entry(name)?["setup"])
+    }
+
+    /// Whether `name` was made with exactly this setup, and its rows are those that the manifest was written for.
+    pub fn has(&self, name: &str, setup: &Value) -> Result<bool> {
+        Ok(self.entry(name).is_some_and(|entry| entry["setup"] == *setup) && self.is_of_its_rows(name)?)
+    }
+
+    /// Whether the rows of this name are those that the manifest was written for: a process that was killed between the two leaves
+    /// new rows under an old entry. Entries of older versions do not say, and are believed.
+    pub fn is_of_its_rows(&self, name: &str) -> Result<bool> {
+        let said = self.entry(name).and_then(|entry| entry.get("sha256"));
+        Ok(match said {
+            Some(said) => *said == rows_hash(self.folder(), &Inside::parse(name)?)?,
+            None => true,
+        })
+    }
+
+    fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new("."))
+    }
+
+    /// Whether rows of this name and setup may be written here. `replace`: the user said that what is here may go.
+    ///
+    /// # Errors
+    /// Rows of the same checkpoint and another origin; rows of the same name that were made with more.
+    pub fn admits(&self, name: &str, setup: &Value, replace: bool) -> Result<()> {
+        if replace {
+            return Ok(());
+        }
+        let folder = self.folder().display();
+        let advice = "--out names another folder, --replace writes over them";
+        if let Some((other, difference)) = self.strangers(setup).next() {
+            bail!("{folder}: {other} here is of another origin than {name} would be ({difference}); {advice}");
+        }
+        if let Some(less) = self.entry(name).and_then(|held| left_out(&held["setup"], setup)) {
+            bail!("{folder}: {name} here was made with more than this run would make it ({less}); {advice}");
+        }
+        Ok(())
+    }
+
+    /// Entries of the same checkpoint that are of another origin, with the difference.
+    fn strangers(&self, setup: &Value) -> impl Iterator<Item = (&Inside, String)> {
+        let same = |held: &Value| checkpoint(held).is_some() && checkpoint(held) == checkpoint(setup);
+        let entries = self.entries.iter().map(|(name, entry)| (name, &entry["setup"]));
+        entries.filter(move |(_, held)| same(held)).filter_map(|(name, held)| Some((name, difference(held, setup)?)))
+    }
+
+    /// Removes the rows of the same checkpoint that are of another origin, so that none stand beside the new ones.
+    pub fn remove_strangers(&mut self, setup: &Value) -> Result<()> {
+        let folder = self.folder().to_path_buf();
+        let _lock = Lock::wait(&folder)?;
+        self.entries = Self::open(&folder)?.entries;
+        let strangers: Vec<Inside> = self.strangers(setup).map(|(name, _)| name.clone()).collect();
+        for name in &strangers {
+            for ending in ["parquet", "csv"] {
+                let file = name.file(&folder, ending);
+                if file.exists() {
+                    std::fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+                }
+            }
+        }
+        self.entries.retain(|(name, _)| !strangers.contains(name));
+        if strangers.is_empty() { Ok(()) } else { self.write() }
+    }
+
+    /// Records a finished experiment, on disk when this returns. Worker threads are not part of the setup: rows that were
+    /// made with another number of them are not made again.
+    pub fn add(&mut self, name: &str, entry: Entry) -> Result<()> {
+        let (folder, name) = (self.folder().to_path_buf(), Inside::parse(name)?);
+        // What other processes have added since this one read it stays.
+        let _lock = Lock::wait(&folder)?;
+        self.entries = Self::open(&folder)?.entries;
+        let Entry { setup, columns, command, threads, seconds } = entry;
+        let seconds = (seconds * 10.0).round() / 10.0;
+        let entry = json!({
+            "command": command,
+            "commit": commit(),
+            "setup": setup,
+            "threads": threads,
+            "seconds": seconds,
+            "sha256": rows_hash(&folder, &name)?,
+            "columns": columns,
+        });
+        match self.entries.iter_mut().find(|(held, _)| *held == name) {
+            Some((_, held)) => *held = entry,
+            None => self.entries.push((name, entry)),
+        }
+        self.write()
+    }
+
+    fn write(&self) -> Result<()> {
+        let entries: Map<String, Value> =
+            self.entries.iter().map(|(name, entry)| (name.to_string(), entry.clone())).collect();
+        write_atomic(&self.path, &serde_json::to_vec_pretty(&entries)?)
+    }
+}
+
+/// Of the file of rows; null where there are none.
+fn rows_hash(folder: &Path, name: &Inside) -> Result<Value> {
+    let file = name.file(folder, "parquet");
+    Ok(if file.is_file() { sha256(&[file])?.into() } else { Value::Null })
+}
+
+/// Whether files can be written in a folder, which is made if it is not there.
+pub fn writable(folder: &Path) -> Result<()> {
+    let probe = folder.join("writable.tmp");
+    write_atomic(&probe, b"").with_context(|| format!("{}: results cannot be written here", folder.display()))?;
+    std::fs::remove_file(&probe).with_context(|| format!("cannot remove {}", probe.display()))
+}
+
+/// The command as typed; of an argument that is no text, what can be shown of it.
+pub fn command(binary: &str) -> String {
+    let mut typed = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
+    let called = typed.next().unwrap_or_default();
+    as_typed(binary, Path::new(&called), typed)
+}
+
+/// Without the name of the program where the first argument says it: `switchyard probe …`, whatever that file is called.
+fn as_typed(binary: &str, called: &Path, typed: impl Iterator<Item = String>) -> String {
+    let mut typed = typed.peekable();
+    if called.file_stem().is_none_or(|stem| stem != binary) {
+        typed.next_if(|first| first == binary);
+    }
+    std::iter::once(binary.to_owned()).chain(typed).collect::<Vec<_>>().join(" ")
+}
+
+/// How another of the four programs is called by whoever called this one: `switchyard report`, `cargo run --bin report --`, or beside it.
+pub fn program(name: &str) -> String {
+    let called = std::env::args_os().next().unwrap_or_default();
+    called_as(Path::new(&called), std::env::var_os("CARGO_MANIFEST_DIR").is_some(), name)
+}
+
+fn called_as(called: &Path, by_cargo: bool, name: &str) -> String {
+    if by_cargo {
+        return format!("cargo run --bin {name} --");
+    }
+    let one_of_four = ["train", "probe", "intervene", "report"].map(OsStr::new);
+    match called.file_stem() {
+        Some(stem) if !one_of_four.contains(&stem) => format!("{} {name}", called.display()),
+        _ => called.with_file_name(name).display().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn hints_name_programs_as_they_were_typed() {
+        let of = |called: &str, by_cargo| called_as(Path::new(called), by_cargo, "report");
+        assert_eq!(of("target/debug/probe", true), "cargo run --bin report --");
+        assert_eq!(of("probe", false), "report");
+        assert_eq!(of("./target/debug/probe", false), "./target/debug/report");
+        assert_eq!(of("switchyard", false), "switchyard report");
+        assert_eq!(of("bin/sy-0.2", false), "bin/sy-0.2 report");
+        let of = |called: &str, typed: &[&str]| {
+            as_typed("train", Path::new(called), typed.iter().map(|word| (*word).to_owned()))
+        };
+        assert_eq!(of("bin/train", &["--resume"]), "train --resume");
+        assert_eq!(of("switchyard", &["train", "--resume"]), "train --resume");
+        assert_eq!(of("bin/sy-0.2", &["train", "--resume"]), "train --resume");
+    }
+
+    #[test]
+    fn entries_of_two_processes_are_both_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (mut one, mut other) =
+            (Manifest::open(folder.path()).expect("none yet"), Manifest::open(folder.path()).expect("none yet"));
+        let entry = |setup| Entry { setup, columns: json!({}), command: "probe", threads: 2, seconds: 0.1 };
+        one.add("a", entry(json!(1))).expect("written");
+        other.add("b", entry(json!(2))).expect("written");
+        let both = Manifest::open(folder.path()).expect("a manifest");
+        assert!(both.has("a", &json!(1)).expect("read") && both.has("b", &json!(2)).expect("read"));
+    }
+
+    /// What a kill between the rows and the manifest leaves: rows of one set-up under another's entry.
+    #[test]
+    fn an_entry_does_not_speak_for_other_rows() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let rows = folder.path().join("a.parquet");
+        std::fs::write(&rows, "of the first set-up").expect("written");
+        let entry = Entry { setup: json!(1), columns: json!({}), command: "probe", threads: 2, seconds: 0.1 };
+        let mut manifest = Manifest::open(folder.path()).expect("none yet");
+        manifest.add("a", entry).expect("written");
+        assert!(manifest.has("a", &json!(1)).expect("read") && !manifest.has("a", &json!(2)).expect("read"));
+        std::fs::write(&rows, "of the second").expect("written");
+        assert!(!manifest.has("a", &json!(1)).expect("read") && !manifest.is_of_its_rows("a").expect("read"));
+        std::fs::remove_file(&rows).expect("removed");
+        assert!(!manifest.has("a", &json!(1)).expect("read"));
+    }
+
+    #[test]
+    fn a_manifest_cannot_name_files_elsewhere() {
+        let home = tempfile::tempdir().expect("a folder");
+        let folder = home.path().join("rows");
+        std::fs::create_dir(&folder).expect("made");
+        let outside = home.path().join("kept.parquet");
+        for name in ["../kept", &home.path().join("kept").display().to_string(), "a/../../kept"] {
+            std::fs::write(&outside, "kept").expect("written");
+            let held = json!({ name: { "setup": { "checkpoint": "micro/sft", "weights": "a" } } });
+            std::fs::write(folder.join("manifest.json"), held.to_string()).expect("written");
+            let said = format!("{:#}", Manifest::open(&folder).err().expect("refused"));
+            assert!(said.contains("manifest.json") && said.contains("inside a folder"), "{said}");
+            assert!(outside.is_file());
+        }
+    }
+}

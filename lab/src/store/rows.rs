@@ -1,0 +1,174 @@
+//! The typed rows of an experiment on disk: one Parquet and one CSV per experiment. Knows serde values and paths, not what
+//! the rows mean; rendering them is another matter and needs no model.
+//!
+//! Rows are appended to `<name>.rows.tmp` (one JSON object a line) as they come, so that a killed run keeps them;
+//! [`RowWriter::finish`] writes `<name>.parquet` and `<name>.csv` whole and removes it. A Parquet file therefore means a
+//! finished experiment.
+//!
+//! NaN has no JSON and is written as null: give a column that may be undefined the type `Option<f64>`.
+
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use polars::prelude::{ChunkApply, CsvWriter, DataFrame, DataType, IntoColumn, SerWriter};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::atomic::write_atomic;
+use super::flat::{FlatRow, flatten, nest};
+use super::frame::{from_frame, to_frame};
+use super::parquet;
+use super::partial::Partial;
+use crate::guard::guarded;
+
+/// What every row of an experiment carries, so that it can be read without its folder.
+pub const IDENTITY: [&str; 4] = ["checkpoint", "dataset", "n", "seed"];
+
+/// Collects the rows of one experiment.
+pub struct RowWriter {
+    folder: PathBuf,
+    name: String,
+    rows: Vec<FlatRow>,
+    partial: Partial,
+    required: Vec<String>,
+    csv: bool,
+}
+
+/// The two files of a finished experiment; the CSV is not there where it was left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowFiles {
+    pub parquet: PathBuf,
+    pub csv: PathBuf,
+    pub rows: usize,
+}
+
+impl RowWriter {
+    /// Starts `<folder>/<name>`, discarding what an unfinished run left. Finished files stay until [`Self::finish`].
+    pub fn create(folder: &Path, name: &str) -> Result<Self> {
+        Self::open(folder, name, false)
+    }
+
+    /// Goes on where an unfinished run stopped; [`Self::rows`] tells what it had. Without such a run, the same as `create`.
+    pub fn resume(folder: &Path, name: &str) -> Result<Self> {
+        Self::open(folder, name, true)
+    }
+
+    /// Goes on behind exactly these rows, whatever an unfinished run left. What it left stays until they are on disk.
+    pub(crate) fn replacing(folder: &Path, name: &str, rows: Vec<FlatRow>) -> Result<Self> {
+        let partial = Partial::replacing(folder, name, &rows)?;
+        Ok(Self { folder: folder.to_path_buf(), name: name.to_string(), rows, partial, required: vec![], csv: true })
+    }
+
+    fn open(folder: &Path, name: &str, keep: bool) -> Result<Self> {
+        let (partial, rows) = Partial::open(folder, name, keep)?;
+        Ok(Self { folder: folder.to_path_buf(), name: name.to_string(), rows, partial, required: vec![], csv: true })
+    }
+
+    /// From now on a row without these fields is an error. A field inside a struct counts (`accuracy.n` is an `n`).
+    pub fn requiring(mut self, fields: &[&str]) -> Self {
+        self.required = fields.iter().map(|f| f.to_string()).collect();
+        self
+    }
+
+    /// Appends one row, on disk when this returns.
+    pub fn push(&mut self, row: &impl Serialize) -> Result<()> {
+        let number = self.rows.len();
+        let what = || format!("row {number} of '{}'", self.name);
+        let row = flatten(serde_json::to_value(row).with_context(what)?).with_context(what)?;
+        for field in &self.required {
+            let carries = |name: &String| name == field || name.rsplit('.').next() == Some(field);
+            ensure!(row.keys().any(carries), "{} lacks '{field}'", what());
+        }
+        self.partial.append(std::slice::from_ref(&row))?;
+        self.rows.push(row);
+        Ok(())
+    }
+
+    /// Writes no CSV: for rows whose columns are lists, which nobody reads in a spreadsheet.
+    pub fn leave_out_csv(&mut self) {
+        self.csv = false;
+    }
+
+    /// The rows so far, flat.
+    pub fn rows(&self) -> &[FlatRow] {
+        &self.rows
+    }
+
+    /// Drops what was written: the experiment could not be run. Finished files of an earlier run stay.
+    pub(crate) fn discard(self) -> Result<()> {
+        self.partial.remove()
+    }
+
+    /// Writes both files. No rows is an error: an experiment that measured nothing has failed.
+    pub fn finish(self) -> Result<RowFiles> {
+        self.finish_describing(&Value::Null)
+    }
+
+    /// Writes both files; the Parquet file says unit and description of each column.
+    pub(crate) fn finish_describing(self, columns: &Value) -> Result<RowFiles> {
+        ensure!(!self.rows.is_empty(), "experiment '{}' produced no rows", self.name);
+        let path = |ending: &str| self.folder.join(format!("{}.{ending}", self.name));
+        let files = RowFiles { parquet: path("parquet"), csv: path("csv"), rows: self.rows.len() };
+        let mut frame = to_frame(&self.rows).with_context(|| format!("rows of '{}'", self.name))?;
+        if self.csv {
+            encode_csv(&mut frame, &files.csv)?;
+        }
+        parquet::write(&files.parquet, &mut frame, columns)?; // last: its presence says that the experiment is done
+        self.partial.remove()?;
+        Ok(files)
+    }
+}
+
+/// Writes a frame as CSV, whole or not at all. Texts as [`no_formula`] has them; the Parquet file has them as they are.
+pub(super) fn encode_csv(frame: &mut DataFrame, path: &Path) -> Result<()> {
+    let what = || format!("cannot encode {}", path.display());
+    let mut frame = frame.clone();
+    let texts: Vec<String> =
+        frame.columns().iter().filter(|c| *c.dtype() == DataType::String).map(|c| c.name().to_string()).collect();
+    for name in texts {
+        let plain =
+            frame.column(&name).and_then(|c| c.str()).with_context(what)?.apply_values(no_formula).into_column();
+        frame.with_column(plain).with_context(what)?;
+    }
+    let mut bytes = Vec::new();
+    guarded(|| CsvWriter::new(&mut bytes).finish(&mut frame)).with_context(what)?.with_context(what)?;
+    write_atomic(path, &bytes)
+}
+
+/// A spreadsheet runs a cell that begins like a formula. Such a text gets an apostrophe before it, which spreadsheets take
+/// for "this is text"; a number stays as it is.
+pub fn no_formula(text: &str) -> Cow<'_, str> {
+    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
+    if formula { format!("'{text}").into() } else { text.into() }
+}
+
+/// Flat rows of a Parquet file: column name to value, in the file's column order.
+pub fn read_flat(path: &Path) -> Result<Vec<FlatRow>> {
+    from_frame(&parquet::read(path)?).with_context(|| format!("in {}", path.display()))
+}
+
+/// Flat rows as the structs that they were written from.
+pub fn typed<R: DeserializeOwned>(rows: &[FlatRow]) -> Result<Vec<R>> {
+    typed_of(rows, "")
+}
+
+/// Typed rows of a Parquet file written by [`RowWriter`].
+pub fn read<R: DeserializeOwned>(path: &Path) -> Result<Vec<R>> {
+    typed_of(&read_flat(path)?, &format!(" of {}", path.display()))
+}
+
+/// Typed rows of the bytes of such a file: what the program carries.
+pub fn read_carried<R: DeserializeOwned>(bytes: &[u8]) -> Result<Vec<R>> {
+    typed_of(&from_frame(&parquet::whole(bytes)?)?, " that the program carries")
+}
+
+/// `place` stands in messages behind the row's number.
+fn typed_of<R: DeserializeOwned>(rows: &[FlatRow], place: &str) -> Result<Vec<R>> {
+    let row = |(number, row): (usize, &FlatRow)| {
+        let what = || format!("row {number}{place}");
+        serde_json::from_value(nest(row).with_context(what)?).with_context(what)
+    };
+    rows.iter().enumerate().map(row).collect()
+}

@@ -1,0 +1,130 @@
+//! What a decoded response answers, and how far the gold answer leads where it does. Knows a corpus and traces.
+
+use anyhow::Result;
+
+use super::sweep::Outcome;
+use crate::corpus::Corpus;
+use crate::latent::trace::PositionRole;
+use crate::latent::{FinishedRow, Trace};
+use crate::text::vocabulary::EncodedText;
+use crate::text::{Problem, Vocabulary};
+
+/// The first token of each problem's gold answer.
+pub(crate) fn gold_tokens(corpus: &Corpus) -> Result<Vec<Option<u32>>> {
+    corpus.test.iter().map(|p| first_token(&corpus.vocabulary, p, &p.answer)).collect()
+}
+
+/// The first token of an answer in the place of the problem's own: behind a blank many tokenizers have another token for a word
+/// than at a beginning. Of a problem whose solution does not write its answer, that of the answer alone.
+pub(crate) fn first_token(vocabulary: &Vocabulary, problem: &Problem, answer: &str) -> Result<Option<u32>> {
+    let before = problem.answer_at().map_or("", |at| &problem.solution[..at]);
+    let EncodedText { ids, offsets } = vocabulary.encode_with_offsets(&format!("{before}{answer}"))?;
+    Ok(offsets.iter().position(|(_, end)| *end > before.len()).map(|i| ids[i]))
+}
+
+/// Grades a decoded row.
+///
+/// # Errors
+/// A token that the vocabulary does not know; logits that were not finite.
+pub(crate) fn outcome(corpus: &Corpus, decoded: &FinishedRow, normal: Option<&Trace>) -> Result<Outcome> {
+    let FinishedRow { trace, margins } = decoded;
+    trace.ensure_finite()?;
+    let text = corpus.vocabulary.decode_visible(&trace.text())?;
+    let gold = &corpus.test[trace.problem].answer;
+    let answer = corpus.answer(gold, &text);
+    let at = answer_position(corpus, trace, &text, answer.as_deref())?;
+    Ok(Outcome {
+        correct: corpus.verdict(gold, &text).equal,
+        margin: at.and_then(|at| margins.get(at).copied().flatten()),
+        answer,
+        switched: trace.switched(),
+        latent_calls: trace.latent_calls(),
+        identical: normal.is_some_and(|normal| normal == trace),
+    })
+}
+
+/// The response position of the first token of the final answer, where the response gives one; its predecessor decides it.
+pub(crate) fn answer_at(corpus: &Corpus, trace: &Trace) -> Result<Option<usize>> {
+    let text = corpus.vocabulary.decode_visible(&trace.text())?;
+    let answer = corpus.answer(&corpus.test[trace.problem].answer, &text);
+    answer_position(corpus, trace, &text, answer.as_deref())
+}
+
+/// Where a text gives its answer, both known: of a generated task the position after the last `#`, else where the
+/// extracted answer last begins in the text.
+fn answer_position(corpus: &Corpus, trace: &Trace, text: &str, answer: Option<&str>) -> Result<Option<usize>> {
+    if corpus.is_task {
+        let marks = corpus.vocabulary.word_tokens("#")?;
+        let last = trace.positions.iter().rposition(|p| p.kind == PositionRole::Text && marks.contains(&p.token));
+        return Ok(last.map(|i| i + 1));
+    }
+    let Some(from) = answer.filter(|a| !a.is_empty()).and_then(|answer| text.rfind(answer)) else {
+        return Ok(None);
+    };
+    let text_at = trace.positions.iter().enumerate().filter(|(_, p)| p.kind == PositionRole::Text);
+    let places: Vec<usize> = text_at.map(|(i, _)| i).collect();
+    let tokens = trace.text();
+    // The first token whose text reaches beyond the answer's first byte.
+    let (mut low, mut high) = (0, tokens.len());
+    while low < high {
+        let middle = (low + high) / 2;
+        let reached = corpus.vocabulary.decode_visible(&tokens[..=middle])?.len() > from;
+        if reached { high = middle } else { low = middle + 1 }
+    }
+    Ok(places.get(low).copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::latent::trace::{End, Position};
+    use crate::recipe::Recipe;
+    use crate::text::Sample;
+
+    /// SmolLM2's tokens of "sixteen" are `six` and `teen` at a beginning, and one behind a blank; its `#` is another one there.
+    #[test]
+    fn answers_are_found_as_the_tokenizer_splits_them_in_their_place() {
+        let smollm2 = Vocabulary::load("../fixtures/smollm2-chains").expect("a vocabulary");
+        for (preset, vocabulary) in [("smollm2-chains", Some(smollm2)), ("micro", None), ("micro-graph", None)] {
+            let mut recipe = Recipe::like(preset).expect("a preset");
+            (recipe.data.rows, recipe.evaluation.problems) = (50, 40);
+            let corpus = Corpus::build(&recipe, vocabulary).expect("a corpus");
+            let gold = gold_tokens(&corpus).expect("tokens");
+            for (i, problem) in corpus.test.iter().enumerate() {
+                let sample = Sample::new(problem, &corpus.vocabulary, &corpus.template).expect("a sample");
+                // The answer is one word behind its mark.
+                let at = sample.answer.expect("an answer").start + 1;
+                assert_eq!(gold[i], Some(sample.response[at]), "{preset}: {}", problem.solution);
+                let position = |&token: &u32| Position::bare(token, PositionRole::Text, None);
+                let positions = sample.response.iter().map(position).collect();
+                let trace = Trace { problem: i, rollout: 0, prompt: sample.prompt, positions, end: End::Stop };
+                assert_eq!(answer_at(&corpus, &trace).expect("a place"), Some(at), "{preset}: {}", problem.solution);
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_that_a_solution_does_not_write_is_taken_alone() {
+        let vocabulary = Vocabulary::load("../fixtures/smollm2-chains").expect("a vocabulary");
+        let asked = |solution: &str, answer: &str| Problem {
+            id: "p".into(),
+            question: String::new(),
+            solution: solution.into(),
+            answer: answer.into(),
+            subject: None,
+            level: None,
+            steps: vec![],
+        };
+        let first = |solution: &str, answer: &str| {
+            let problem = asked(solution, "sixteen");
+            first_token(&vocabulary, &problem, answer).expect("a token").and_then(|id| vocabulary.token(id))
+        };
+        assert_eq!(first("", "sixteen").as_deref(), Some("six"));
+        assert_eq!(first("so it is sixteen", "sixteen").as_deref(), Some("Ġsixteen"));
+        assert_eq!(first("sixteen is \\boxed{sixteen}", "eight").as_deref(), Some("eight"));
+        assert_eq!(first("it is sixteen . # sixteen", "eight").as_deref(), Some("Ġeight"));
+        assert_eq!(first("it is sixteen", "").as_deref(), None);
+        // The x of `\boxed` is none.
+        assert_eq!(asked("\\boxed{x}", "x").answer_at(), Some(7));
+    }
+}

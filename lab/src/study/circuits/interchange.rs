@@ -1,0 +1,175 @@
+//! Runs in which a state at one latent becomes that of another row, as a whole or within a subspace (interchange interventions;
+//! Geiger et al. 2024, distributed alignment search). Knows rows and states, not what they hold.
+//!
+//! What stands before the place is computed once, outside autodiff; a subspace that takes a gradient gets it through the rest of the
+//! row, later latents included.
+
+use std::cell::Cell;
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{Tensor, TensorData};
+
+use super::readout::logits;
+use crate::latent::{Gradient, Piece, Sequence, Stream};
+use crate::model::hooks::Site;
+use crate::model::{Activation, HookPoint, HookSpec, Hooks};
+use crate::ops::matmul;
+use crate::study::Study;
+
+/// Rows that run at once where no gradient is kept.
+const ROWS: usize = 128;
+
+/// What of a state is exchanged.
+#[derive(Clone)]
+pub(crate) enum Within {
+    /// All of it.
+    Whole,
+    /// Its part in the span of these orthonormal columns, `[D, r]` in the model's float type: `h + R Rᵀ (h′ − h)`.
+    Span(Box<Tensor<2>>),
+}
+
+/// Rows up to the position that decides their answer, ready to be continued from one latent of each.
+pub(crate) struct Interchange<'a> {
+    study: &'a Study,
+    rows: Vec<&'a Sequence>,
+    /// The position of each row's exchanged state.
+    at: Vec<usize>,
+    before: Stream<'a>,
+}
+
+/// The row, and the state `[D]` that it is given.
+pub(crate) type GivenState<'s> = (usize, &'s [f32]);
+
+impl<'a> Interchange<'a> {
+    /// # Errors
+    /// No rows, a place that is no latent of its row, and as the model's.
+    pub fn new(study: &'a Study, places: &[(&'a Sequence, usize)]) -> Result<Self> {
+        ensure!(!places.is_empty(), "no rows to exchange states of");
+        let (rows, at): (Vec<&Sequence>, Vec<usize>) = places.iter().copied().unzip();
+        for (row, at) in places {
+            ensure!(row.is_latent(*at), "position {at} of row {} is no latent", row.row);
+        }
+        let names = rows.iter().map(|row| row.row).collect();
+        let mut before = Stream::new(&study.model, &study.reasoning.source, Gradient::Through, names);
+        let mut cursors = vec![0; rows.len()];
+        while cursors != at {
+            let next = |((row, cursor), at): ((&&Sequence, &mut usize), &usize)| next_piece(row, cursor, *at);
+            let pieces: Vec<Piece> = rows.iter().zip(&mut cursors).zip(&at).map(next).collect();
+            before.advance(&pieces, &mut Hooks::none())?;
+        }
+        Ok(Self { study, rows, at, before })
+    }
+
+    /// Final states `[n, D]` (after the final norm) of these rows with states exchanged at a point of the residual stream.
+    ///
+    /// # Errors
+    /// A state of another width, a place that was not reached, and as the model's.
+    pub fn finals(&self, point: HookPoint, given: &[GivenState], within: &Within) -> Result<Tensor<2>> {
+        let which: Vec<usize> = given.iter().map(|(row, _)| *row).collect();
+        let rows: Vec<&Sequence> = which.iter().map(|&row| self.rows[row]).collect();
+        let mut cursors: Vec<usize> = which.iter().map(|&row| self.at[row]).collect();
+        let reached = Cell::new(false);
+        let mut hooks = Hooks::none();
+        hooks.replace(&HookSpec::all(point), self.study.model.layers.len(), |site, value| {
+            // The first wave begins with the exchanged latent of every row.
+            if reached.replace(true) { Ok(value) } else { exchanged(site, value, given, within) }
+        })?;
+        let mut stream = self.before.keep(&which);
+        let mut running: Vec<usize> = (0..rows.len()).collect();
+        let mut finals: Vec<Option<Tensor<2>>> = vec![None; rows.len()];
+        while !running.is_empty() {
+            let next = |&i: &usize| next_piece(rows[i], &mut cursors[i], rows[i].ids.len());
+            stream.advance(&running.iter().map(next).collect::<Vec<_>>(), &mut hooks)?;
+            // A row at its end would be computed as padding.
+            let (going, ended): (Vec<usize>, Vec<usize>) =
+                (0..running.len()).partition(|&at| cursors[running[at]] < rows[running[at]].ids.len());
+            for &at in &ended {
+                finals[running[at]] = stream.last().map(|last| last.clone().narrow(0, at, 1));
+            }
+            if !ended.is_empty() && !going.is_empty() {
+                stream = stream.keep(&going);
+            }
+            running = going.into_iter().map(|at| running[at]).collect();
+        }
+        drop(hooks);
+        ensure!(reached.get(), "`{point}` was never reached");
+        let finals: Option<Vec<Tensor<2>>> = finals.into_iter().collect();
+        Ok(Tensor::cat(finals.context("rows without positions")?, 0))
+    }
+
+    /// The most probable token at the end of each row, those that text does not draw left out.
+    pub fn says(&self, point: HookPoint, given: &[GivenState], within: &Within, masked: &[u32]) -> Result<Vec<u32>> {
+        let mut out = vec![];
+        for given in given.chunks(ROWS) {
+            crate::progress::go_on()?;
+            for logits in logits(&self.study.model, self.finals(point, given, within)?)? {
+                let drawable = (0u32..).zip(&logits).filter(|(token, _)| !masked.contains(token));
+                out.push(drawable.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(token, _)| token));
+            }
+        }
+        Ok(out)
+    }
+}
+
+/// `[B, L, D]` with the first position's states exchanged.
+fn exchanged(site: &Site, value: Activation, given: &[GivenState], within: &Within) -> Result<Activation> {
+    let value = value.three()?;
+    let [b, l, d] = value.dims();
+    let firsts = site.places.iter().filter(|place| place.index == 0).count();
+    ensure!(firsts == b && b == given.len(), "{firsts} of {} rows stand at the exchanged latent", given.len());
+    ensure!(given.iter().all(|(_, state)| state.len() == d), "a state that is not {d} wide, as the stream is");
+    let states: Vec<f32> = given.iter().flat_map(|(_, state)| state.iter().copied()).collect();
+    let other = Tensor::<2>::from_data(TensorData::new(states, [b, d]), (&value.device(), value.dtype()));
+    let own = value.clone().narrow(1, 0, 1).squeeze_dim::<2>(1);
+    let new = match within {
+        Within::Whole => other,
+        Within::Span(columns) => {
+            let along = matmul(other - own.clone(), (**columns).clone());
+            own + matmul(along, (**columns).clone().transpose())
+        }
+    };
+    let new = new.unsqueeze_dim::<3>(1);
+    Ok(Activation::Rank3(if l == 1 { new } else { Tensor::cat(vec![new, value.narrow(1, 1, l - 1)], 1) }))
+}
+
+/// What a row is fed next: from its cursor up to a latent or to an end.
+fn next_piece(row: &Sequence, cursor: &mut usize, end: usize) -> Piece {
+    let from = *cursor;
+    *cursor = (from + 1..end).find(|&p| row.is_latent(p)).unwrap_or(end).max(from);
+    Piece { ids: row.ids[from..*cursor].to_vec(), steps: row.steps[from..*cursor].to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+    use crate::machine::Machine;
+    use crate::study::ProblemChoice;
+
+    /// Rows leave a batch at their ends, some with more latents to come than others.
+    #[test]
+    fn rows_together_end_as_each_does_alone() {
+        let asked = ProblemChoice { problems: Some(24), ..ProblemChoice::default() };
+        let study = Study::of_run(Path::new("../fixtures/micro"), "sft", &asked, &Machine::default()).expect("micro");
+        let sweep = study.sweep().expect("traces");
+        let rows = sweep.traces.iter().map(|trace| trace.sequence(&study.corpus.switch).expect("a row"));
+        let rows: Vec<Sequence> = rows.filter(|row| (0..row.ids.len()).any(|at| row.is_latent(at))).collect();
+        let latents = |row: &Sequence| (0..row.ids.len()).filter(|&at| row.is_latent(at)).collect::<Vec<_>>();
+        assert!(rows.iter().map(|row| latents(row).len()).collect::<BTreeSet<_>>().len() > 1, "rows of one shape");
+        let places: Vec<(&Sequence, usize)> = rows.iter().map(|row| (row, latents(row)[0])).collect();
+        let interchange = Interchange::new(&study, &places).expect("rows");
+        let states: Vec<Vec<f32>> = (0..rows.len()).map(|i| vec![0.1 * i as f32; 64]).collect();
+        let given: Vec<GivenState> = states.iter().enumerate().map(|(i, state)| (i, &state[..])).collect();
+        let finals = |given: &[GivenState]| {
+            let point = crate::study::circuits::patch::Node::Resid(1).point();
+            let states = interchange.finals(point, given, &Within::Whole).expect("states");
+            states.try_into_vec_as::<f32>().expect("floats")
+        };
+        let (together, alone) = (finals(&given), given.iter().flat_map(|one| finals(&[*one])).collect::<Vec<_>>());
+        assert_eq!(together.len(), alone.len());
+        let apart = together.iter().zip(&alone).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(apart < 1e-4, "{apart}");
+    }
+}

@@ -1,0 +1,275 @@
+//! From what a user names (a phase of a run, a model) to a study of it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::Study;
+use crate::corpus::Corpus;
+use crate::grade::Grader;
+use crate::guard::read_text;
+use crate::latent::{Blocks, Reasoning};
+use crate::loading::{Checkpoint, Loaded, NewRows};
+use crate::machine::Machine;
+use crate::model::ModelConfig;
+use crate::model::checkpoint::ModelRef;
+use crate::model::checkpoint::peft::Apply;
+use crate::names::meant;
+use crate::progress::say;
+use crate::recipe::{MOST_ROWS, Recipe};
+use crate::text::{Fields, Prompts, Template, Vocabulary};
+
+/// The folder of a phase's checkpoint.
+///
+/// # Errors
+/// A phase that has none, with those that have one.
+pub fn checkpoint(run: &Path, phase: &str) -> Result<PathBuf> {
+    let folder = run.join(phase).join("checkpoint");
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    let there = phases(run);
+    let near = meant(phase, there.iter().map(String::as_str));
+    let known =
+        if there.is_empty() { "none has a checkpoint yet".into() } else { format!("there are {}", there.join(", ")) };
+    bail!("{}: no such checkpoint; the run has not trained phase `{phase}`{near}; {known}", folder.display())
+}
+
+/// The phases of a run that have a checkpoint, by name.
+pub fn phases(run: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(run).into_iter().flatten().flatten();
+    let with = entries.filter(|entry| entry.path().join("checkpoint").is_dir());
+    let mut names: Vec<String> = with.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+impl Study {
+    /// Opens `<run>/<phase>/checkpoint` with `<run>/recipe.toml`, and the first `problems` held-out problems, on the default machine.
+    ///
+    /// # Errors
+    /// A folder that is not a run, a phase that was not trained.
+    pub fn open(run: &Path, phase: &str, problems: Option<usize>, seed: u64) -> Result<Self> {
+        let asked = ProblemChoice { problems, ..ProblemChoice::default() };
+        Ok(Self { seed, ..Self::of_run(run, phase, &asked, &Machine::default())? })
+    }
+
+    /// On a machine of the caller's, and on the problems of another file where `asked` names one.
+    ///
+    /// # Errors
+    /// As [`Self::open`], and a file that cannot be read.
+    pub fn of_run(run: &Path, phase: &str, asked: &ProblemChoice, machine: &Machine) -> Result<Self> {
+        let file = run.join("recipe.toml");
+        let text = read_text(&file)
+            .with_context(|| format!("{}: cannot read; name a run folder of `train`", file.display()))?;
+        let mut recipe: Recipe = toml::from_str(&text).with_context(|| format!("{}: not a recipe", file.display()))?;
+        let trained = recipe.clone();
+        asked.of(&mut recipe)?;
+        let folder = checkpoint(run, phase)?;
+        let opened = Checkpoint::open(&folder.display().to_string(), None, Apply::Merged)?;
+        opened.text()?;
+        let source = opened.files.places();
+        let loaded = opened.load_as(machine.dtype, &machine.device)?;
+        loaded.model.ensure_finite().with_context(|| folder.display().to_string())?;
+        let vocabulary = loaded.vocabulary.with_context(|| format!("{}: brings no tokenizer", folder.display()))?;
+        let mut corpus = Corpus::build(&recipe, Some(vocabulary))?;
+        if asked.data.is_some() && !asked.raw {
+            corpus.tell_trained(&trained);
+        }
+        let name = format!("{}/{phase}", recipe.name);
+        let study = Self::of(name, loaded.model, corpus, recipe, loaded.reasoning);
+        Ok(Self { run: Some(run.to_path_buf()), source, batch: asked.batch, ..study.on(machine) })
+    }
+
+    /// Opens a model that is not of a run: a Hugging Face folder, a `.gguf`, a hub id. One that has never seen `<swi>`
+    /// gets rows for it. `like` says how it is prompted, tagged and decoded.
+    ///
+    /// # Errors
+    /// What cannot be read, a model without tokenizer, no problems to ask.
+    pub fn of_model(
+        model: &str,
+        adapter: Option<&Path>,
+        like: &Recipe,
+        asked: &ProblemChoice,
+        machine: &Machine,
+    ) -> Result<Self> {
+        let mut recipe = like.clone();
+        let place = ModelRef::parse(model)?;
+        let brought = asked.data.is_some() || recipe.task.is_some() || recipe.data.path.is_some();
+        if let (ModelRef::Hub { .. }, false) = (&place, brought) {
+            bail!(
+                "{model}: no such folder or file here; a model of the hub brings no problems: name a file of them with --data"
+            );
+        }
+        ensure!(brought, "{model}: a model brings no problems: name a file of them with --data");
+        asked.of(&mut recipe)?;
+        let opened = Checkpoint::open(model, adapter, Apply::Merged)?;
+        recipe.data.template = form(opened.text()?, &recipe, asked)?;
+        // A checkpoint that says how it was decoded in training is decoded so; `like` is for those that do not.
+        if let Some(reasoning) = &opened.reasoning {
+            (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (reasoning.k_min, reasoning.k_cap);
+        }
+        let (source, says) = (opened.files.places(), opened.reasoning.is_some());
+        let loaded = opened.load_as(machine.dtype, &machine.device)?;
+        let study = Self::of_loaded(model, (loaded, says), recipe, asked, machine)?;
+        Ok(Self { source, adapter: adapter.map(Path::to_path_buf), ..study })
+    }
+
+    /// A study of a model that is loaded already and stays so: what is asked of a session.
+    pub fn of_session(
+        name: &str,
+        loaded: &Loaded,
+        like: &Recipe,
+        asked: &ProblemChoice,
+        machine: &Machine,
+    ) -> Result<Self> {
+        let mut recipe = like.clone();
+        asked.of(&mut recipe)?;
+        let vocabulary = loaded.vocabulary.as_ref().with_context(|| format!("{name}: brings no tokenizer"))?;
+        recipe.data.template = form(vocabulary, &recipe, asked)?;
+        let says = loaded.reasoning != Reasoning::default();
+        if says {
+            (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (loaded.reasoning.k_min, loaded.reasoning.k_cap);
+        }
+        Self::of_loaded(name, (loaded.clone(), says), recipe, asked, machine)
+    }
+
+    /// `says`: its files say how it reasons.
+    fn of_loaded(
+        model: &str,
+        (mut loaded, says): (Loaded, bool),
+        mut recipe: Recipe,
+        asked: &ProblemChoice,
+        machine: &Machine,
+    ) -> Result<Self> {
+        let plain = loaded.switch.is_none();
+        // Rows of a user's own hold none of these tokens: the model stays as it is.
+        if !(plain && asked.raw) {
+            loaded = loaded.add_switch_tokens(&NewRows {
+                seed: recipe.seed,
+                seed_token: recipe.seed_token.clone(),
+                ..NewRows::default()
+            })?;
+        }
+        // Tokens that were added here never stood in a text: the model writes as it did without them.
+        let untrained = plain && !says;
+        if untrained {
+            loaded.reasoning.blocks = Blocks::Never;
+        }
+        loaded.model.ensure_finite().with_context(|| model.to_owned())?;
+        let vocabulary = loaded.vocabulary.with_context(|| format!("{model}: brings no tokenizer"))?;
+        Prompts::of(recipe.data.template, &vocabulary)?.end_id(&vocabulary).map(drop).with_context(|| {
+            format!("{model}: prompted as `{}` is; --like names another preset or recipe", recipe.name)
+        })?;
+        let corpus = Corpus::build(&recipe, Some(vocabulary))?;
+        if !asked.raw && recipe.task.is_none() {
+            say(&format!("{model}: prompted by {}", corpus.template.told(&corpus.vocabulary)));
+        }
+        if asked.batch.is_none() && loaded.model.is_kept() {
+            let prompt = corpus.test_prompts.iter().map(Vec::len).max().unwrap_or(0);
+            let rows = rows_held(loaded.model.config(), prompt + recipe.evaluation.max_new_tokens);
+            recipe.evaluation.batch = recipe.evaluation.batch.min(rows.max(FEWEST));
+        }
+        let study = Self::of(model.to_owned(), loaded.model, corpus, recipe, loaded.reasoning);
+        Ok(Self { untrained, batch: asked.batch, ..study.on(machine) })
+    }
+
+    /// Its model computing on this machine. Says where no block can have a length that the checkpoint was trained at.
+    fn on(self, machine: &Machine) -> Self {
+        if let Some(warning) =
+            self.reasoning.untrained_dwell(self.recipe.evaluation.k_min, self.recipe.evaluation.k_cap)
+        {
+            say(&format!("{}: {warning}", self.name));
+        }
+        let Machine { device, dtype, threads, .. } = machine;
+        Self { model: dtype.apply(self.model), device: device.clone(), ..self }.by(*threads)
+    }
+}
+
+/// Keys and values held by one batch, in floats: 32 MB of them a thread, and of a large model more, a small share of its weights, which
+/// every step of a batch reads anew.
+const CACHE_HELD: usize = 1 << 23;
+const SHARE_OF_WEIGHTS: usize = 80;
+
+/// Rows of so many positions whose keys and values are held together.
+pub(super) fn rows_held(config: &ModelConfig, positions: usize) -> usize {
+    let held = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim;
+    CACHE_HELD.max(config.token_weights() / SHARE_OF_WEIGHTS) / (held * positions.max(1))
+}
+
+/// Rows of a kept model that decode together in any case: a step of theirs takes little longer than one of a single row.
+const FEWEST: usize = 8;
+
+/// Which problems are asked. Experiments read held-out problems only.
+#[derive(Clone, Debug, Default)]
+pub struct ProblemChoice {
+    /// A file of them instead of the recipe's own.
+    pub data: Option<PathBuf>,
+    /// Names of the file's keys, where they are not those of a known format.
+    pub fields: Option<Fields>,
+    /// How answers of the file are graded, where its gold answers do not say it.
+    pub grader: Option<Grader>,
+    /// The first so many.
+    pub problems: Option<usize>,
+    /// So many decoded together.
+    pub batch: Option<usize>,
+    /// Rows are given as the model reads them: no template is asked for.
+    pub raw: bool,
+    /// The recipe that says how a model is prompted was not named by the user: its text stands in for nothing.
+    pub unnamed: bool,
+}
+
+/// How a model that is not a run's is prompted: by its own chat template, where the recipe's form is a chat or nobody named one.
+fn form(vocabulary: &Vocabulary, recipe: &Recipe, asked: &ProblemChoice) -> Result<Template> {
+    let named = recipe.data.template;
+    if asked.raw {
+        return Ok(Template::Plain);
+    }
+    if recipe.task.is_some() {
+        return Ok(named);
+    }
+    let has_own = vocabulary.has_chat();
+    Ok(match (has_own, asked.unnamed) {
+        (true, true) => Template::Chat,
+        (true, false) => named.own(),
+        (false, true) => Template::Plain,
+        (false, false) => named,
+    })
+}
+
+impl ProblemChoice {
+    fn of(&self, recipe: &mut Recipe) -> Result<()> {
+        if let Some(n) = self.problems {
+            ensure!((1..=MOST_ROWS).contains(&n), "--problems must be from 1 to {MOST_ROWS}, found {n}");
+            recipe.evaluation.problems = n;
+        }
+        if let Some(batch) = self.batch {
+            ensure!((1..=MOST_ROWS).contains(&batch), "--batch must be from 1 to {MOST_ROWS}, found {batch}");
+            recipe.evaluation.batch = batch;
+        }
+        if let Some(path) = &self.data {
+            ensure!(path.exists(), "--data {}: no such file or folder", path.display());
+            recipe.task = None;
+            recipe.data.path = Some(path.clone());
+            recipe.data.test_path = Some(path.clone());
+            recipe.data.fields.clone_from(&self.fields);
+            recipe.data.max_tokens = usize::MAX;
+        }
+        recipe.data.grader = self.grader.or(recipe.data.grader.filter(|_| self.data.is_none()));
+        ensure!(
+            self.grader.is_none() || recipe.task.is_none(),
+            "--grader says how answers of a file are graded, and the problems are generated: name a file with --data"
+        );
+        ensure!(
+            self.fields.is_none() || self.data.is_some(),
+            "--field names keys of the file that --data names, and there is none"
+        );
+        if recipe.task.is_some() {
+            recipe.data.rows = 1;
+        } else if self.data.is_some() {
+            // Nothing is trained: a file without solutions is asked all the same.
+            recipe.data.rows = 0;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,305 @@
+//! Files of problems: reads their records (JSON lines, a JSON list, CSV, Parquet; plain or gzip), tells their format. What a record of
+//! each format means is in `formats`; which files a folder means, in `files`. Every error names file, record and key.
+
+use std::collections::HashMap;
+use std::io::{BufRead, Read};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::files::{self, Content, Part, data_files};
+use super::formats::Format;
+use super::record::{Record, kind};
+use super::{Problem, tables};
+use crate::store::digits;
+
+/// Where problems come from, as a recipe says it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    pub path: PathBuf,
+    /// Left out: told from the keys of the first record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<Format>,
+    /// Names of the keys, for `format = "jsonl"`.
+    #[serde(default)]
+    pub fields: Fields,
+    /// Keep GSM8K's calculator annotations `<<48/2=24>>` in the solution. They are its steps either way.
+    #[serde(default)]
+    pub keep_calculator: bool,
+    /// Read no more than this many problems.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<usize>,
+}
+
+settings! {
+    /// Which key holds what, in a generic JSONL file. `question` and `answer` must be there, the others may be missing.
+    #[derive(Eq)]
+    pub struct Fields {
+        pub id: String = "id".into(),
+        pub question: String = "question".into(),
+        pub solution: String = "solution".into(),
+        pub answer: String = "answer".into(),
+        pub subject: String = "subject".into(),
+        pub level: String = "level".into(),
+    }
+}
+
+impl Source {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Source { path: path.into(), format: None, fields: Fields::default(), keep_calculator: false, limit: None }
+    }
+
+    /// Reads the problems; of a folder those held out (`test`, else `validation`).
+    ///
+    /// # Errors
+    /// What cannot be read, by file, record and key; one id of two questions.
+    pub fn read(&self) -> Result<Vec<Problem>> {
+        Ok(self.placed(Part::Test)?.into_iter().map(|(problem, _)| problem).collect())
+    }
+
+    /// The problems, each with the place it stands at (`file:line`), for errors that come later.
+    pub(crate) fn placed(&self, part: Part) -> Result<Vec<(Problem, String)>> {
+        let limit = self.limit.unwrap_or(usize::MAX);
+        let mut problems: Vec<(Problem, String)> = Vec::new();
+        let mut format = self.format;
+        for file in data_files(&self.path, part)? {
+            let stem = files::stem(&file);
+            each_object(&file, &mut |place, object| {
+                if problems.len() >= limit {
+                    return Ok(false);
+                }
+                let format = *match &mut format {
+                    Some(format) => format,
+                    unknown => unknown.insert(Format::of(&object).with_context(|| place.clone())?),
+                };
+                let fallback = format!("{}-{stem}-{}", format.name(), problems.len());
+                let record = Record { object: &object, place: &place, fallback_id: fallback, source: self };
+                problems.push((record.problem(format)?, place));
+                Ok(true)
+            })?;
+        }
+        ensure!(!problems.is_empty(), "{}: holds no problem", self.path.display());
+        distinct_ids(&mut problems)?;
+        Ok(problems)
+    }
+}
+
+/// Rows, spans and states of a problem are found again by its id: a copy of a problem gets one of its own (`id#2`).
+///
+/// # Errors
+/// One id of two questions.
+fn distinct_ids(problems: &mut [(Problem, String)]) -> Result<()> {
+    let mut seen: HashMap<String, (String, String, usize)> = HashMap::new();
+    for (problem, place) in problems {
+        let asks = problem.asks();
+        let Some((question, first, copies)) = seen.get_mut(&problem.id) else {
+            seen.insert(problem.id.clone(), (asks, place.clone(), 1));
+            continue;
+        };
+        ensure!(
+            *question == asks,
+            "{place}: key \"id\": `{}` stands at {first} with another question, and an id is of one problem only: make them different, \
+             or name another key (--field id=KEY; one that no record has numbers them)",
+            cut(&problem.id)
+        );
+        *copies += 1;
+        problem.id = format!("{}#{copies}", problem.id);
+    }
+    Ok(())
+}
+
+/// A value as messages show it: data may hold one of megabytes.
+pub fn cut(text: &str) -> String {
+    const SHOWN: usize = 60;
+    let shown: String = text.chars().take(SHOWN).collect();
+    let more = if shown.len() < text.len() { "…" } else { "" };
+    format!("{shown}{more}")
+}
+
+/// Reads every problem of a file whose format its keys tell.
+pub fn read_problems(path: impl Into<PathBuf>) -> Result<Vec<Problem>> {
+    Source::new(path).read()
+}
+
+/// Calls `take` with each object and the place it stands at, until it returns false.
+pub fn each_object(file: &Path, take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>) -> Result<()> {
+    let shown = file.display();
+    let rows = match files::open(file)? {
+        Content::Json(reader) => return each_json(file, reader, take),
+        Content::Csv(text) => tables::csv(&text).with_context(|| shown.to_string())?,
+        Content::Parquet(bytes) => {
+            let mut left_out = vec![];
+            let rows = tables::parquet(bytes, &mut left_out).with_context(|| shown.to_string())?;
+            return each(file, rows, take).map_err(|error| match left_out.is_empty() {
+                true => error,
+                false => anyhow!("{error:#} (columns of types that are not read: {})", left_out.join(", ")),
+            });
+        }
+    };
+    each(file, rows, take)
+}
+
+/// Takes the records of files that have no lines.
+fn each(
+    file: &Path,
+    rows: Vec<Map<String, Value>>,
+    take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>,
+) -> Result<()> {
+    for (index, row) in rows.into_iter().enumerate() {
+        if !take(format!("{}: record {}", file.display(), index + 1), row)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn each_json(
+    file: &Path,
+    mut reader: Box<dyn BufRead>,
+    take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>,
+) -> Result<()> {
+    let shown = file.display();
+    let object = |place: &str, value: Value| match value {
+        Value::Object(object) => Ok(object),
+        other => bail!("{place}: expected a JSON object, found {}", kind(&other)),
+    };
+    let mut line = String::new();
+    let (mut number, mut seen) = (0, false);
+    loop {
+        line.clear();
+        number += 1;
+        if read_line(&mut reader, &mut line).with_context(|| format!("{shown}:{number}"))? == 0 {
+            return Ok(());
+        }
+        let text = line.trim_start_matches('\u{feff}').trim();
+        if text.is_empty() {
+            continue;
+        }
+        let place = format!("{shown}:{number}");
+        // One list over the whole file, or one object over several lines.
+        if !seen && (text.starts_with('[') || text == "{") {
+            break;
+        }
+        seen = true;
+        let value = digits::read(text).map_err(clearer).with_context(|| format!("{place}: not valid JSON"))?;
+        if !take(place.clone(), object(&place, value)?)? {
+            return Ok(());
+        }
+    }
+    // There are no lines to name, so records are.
+    reader.read_to_string(&mut line).map_err(files::unread).with_context(|| shown.to_string())?;
+    let text = line.trim_start_matches('\u{feff}');
+    let whole: Value =
+        digits::read(text).map_err(clearer).with_context(|| format!("{shown}: not a valid JSON list"))?;
+    let list = match whole {
+        Value::Array(list) => list,
+        // `{"data": [...]}`, as some write it.
+        Value::Object(object) => {
+            match object.iter().filter(|(_, value)| value.is_array()).map(|(_, v)| v.clone()).collect::<Vec<_>>() {
+                mut lists if lists.len() == 1 && object.len() <= 3 => match lists.remove(0) {
+                    Value::Array(list) => list,
+                    other => vec![other],
+                },
+                _ => vec![Value::Object(object)],
+            }
+        }
+        other => bail!("{shown}: expected a list of JSON objects, found {}", kind(&other)),
+    };
+    for (index, value) in list.into_iter().enumerate() {
+        let place = format!("{shown}: record {}", index + 1);
+        let value = object(&place, value)?;
+        if !take(place, value)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The lines of a file that hold something, each with the place it stands at (`file:line`).
+pub fn lines(file: &Path) -> Result<Vec<(String, String)>> {
+    let shown = file.display();
+    let mut text = String::new();
+    match files::open(file)? {
+        Content::Json(mut reader) => {
+            reader.read_to_string(&mut text).map_err(files::unread).with_context(|| shown.to_string())?
+        }
+        Content::Csv(_) | Content::Parquet(_) => bail!("{shown}: a table; expected one JSON object a line"),
+    };
+    let lines = text.trim_start_matches('\u{feff}').lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+    Ok(lines.map(|(number, line)| (format!("{shown}:{}", number + 1), line.to_owned())).collect())
+}
+
+const MOST_RECORD: u64 = 16 << 20;
+
+fn read_line(reader: &mut dyn BufRead, line: &mut String) -> Result<usize> {
+    let came = reader.take(MOST_RECORD + 1).read_line(line).map_err(files::unread)?;
+    // A list may stand in one line: it is as long as its file.
+    ensure!(
+        came as u64 <= MOST_RECORD || line.trim_start_matches('\u{feff}').trim_start().starts_with('['),
+        "a line of more than {MOST_RECORD} bytes: one problem a line is expected"
+    );
+    Ok(came)
+}
+
+/// What serde_json says, with what is meant where it says it in words of its own.
+fn clearer(error: anyhow::Error) -> anyhow::Error {
+    let said = error.to_string();
+    let half = said.contains("surrogate") || said.contains("hex escape");
+    if half {
+        return anyhow!(
+            "half of a character, a surrogate such as \\ud83d without its other half: take it out, or write the file anew from text \
+             that is whole ({said})"
+        );
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn read(bytes: &[u8], name: &str) -> Result<usize> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join(name);
+        std::fs::write(&file, bytes).expect("a file");
+        let mut records = 0;
+        each_object(&file, &mut |_, _| {
+            records += 1;
+            Ok(true)
+        })
+        .map(|()| records)
+    }
+
+    fn packed(bytes: &[u8]) -> Vec<u8> {
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        packer.write_all(bytes).expect("in memory");
+        packer.finish().expect("in memory")
+    }
+
+    #[test]
+    fn lines_and_lists_of_any_length_are_read_and_their_records_are_bounded() {
+        let record = format!("{{\"question\": \"{}\"}}", "é".repeat(1000));
+        let many = 2 * MOST_RECORD as usize / record.len();
+        let list = format!("\u{feff}\n [{}]", vec![record.as_str(); many].join(","));
+        assert_eq!(read(list.as_bytes(), "a.json").expect("a list in one line"), many);
+        assert_eq!(read([record.as_str(); 3].join("\n\n").as_bytes(), "a.jsonl").expect("lines"), 3);
+        let long = format!("{{\"question\": \"{}\"}}", "a".repeat(MOST_RECORD as usize));
+        let error = format!("{:#}", read(long.as_bytes(), "a.jsonl").expect_err("a long line"));
+        assert!(error.contains("a.jsonl:1: a line of more than 16777216 bytes"), "{error}");
+        let error = format!("{:#}", read(format!("[{record},5,{record}]").as_bytes(), "a.json").expect_err("a number"));
+        assert!(error.contains("a.json: record 2: expected a JSON object"), "{error}");
+    }
+
+    #[test]
+    fn a_packed_file_unpacks_in_proportion() {
+        let line = b"{\"question\": \"a\", \"answer\": \"b\"}\n";
+        assert_eq!(read(&packed(&line.repeat(1000)), "a.jsonl.gz").expect("small"), 1000);
+        let error = format!("{:#}", read(&packed(&line.repeat(3 << 20)), "a.jsonl.gz").expect_err("a bomb"));
+        assert!(error.contains("a.jsonl.gz") && error.contains("more than text does"), "{error}");
+    }
+}

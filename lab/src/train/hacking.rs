@@ -1,0 +1,158 @@
+//! Early stop on reward hacking (the paper's appendix): switch rate and latent calls climb while fewer answers are right.
+//!
+//! The paper's run was seen by its reward, which is all but the share of right answers. A policy that finds what a reward pays for besides
+//! right answers makes the reward rise; so what is watched is the share of right answers, graded as the reward's settings say.
+//! Over two neighbouring windows of steps each of the three must move by more than [`Z`] standard errors. A rule that only asks
+//! for the signs fires on noise alone: one look in eight, and a run has hundreds of looks.
+
+/// Standard errors that each of the three must move by. With windows of 20 steps a run of 2,000 steps of pure noise is
+/// stopped in at most 5 of 100 cases, also where the three move together (measured by the tests below).
+const Z: f64 = 4.8;
+
+/// What is watched of one step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Step {
+    /// Share of right answers.
+    pub accuracy: f64,
+    pub switch_rate: f64,
+    pub latent_calls: f64,
+}
+
+impl Step {
+    /// A step in which every rollout was lost is not watched.
+    pub fn of(accuracy: Option<f64>, switch_rate: Option<f64>, latent_calls: Option<f64>) -> Option<Self> {
+        Some(Self { accuracy: accuracy?, switch_rate: switch_rate?, latent_calls: latent_calls? })
+    }
+}
+
+/// The steps so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Watch {
+    window: usize,
+    steps: Vec<Step>,
+}
+
+impl Watch {
+    /// `window` steps against the `window` before them; 0 never stops. `before` are the steps of the run so far: a resumed
+    /// run must judge as one that was never stopped.
+    pub fn new(window: usize, before: Vec<Step>) -> Self {
+        Self { window, steps: before }
+    }
+
+    /// Takes a step in.
+    pub fn extend(&mut self, step: Option<Step>) {
+        self.steps.extend(step);
+    }
+
+    /// Whether the run is to stop: a question to the steps so far, so that a resumed run has the same answer.
+    pub fn fires(&self) -> bool {
+        let n = self.steps.len();
+        if self.window < 2 || n < 2 * self.window {
+            return false;
+        }
+        let (before, recent) = self.steps[n - 2 * self.window..].split_at(self.window);
+        let rises = |of: fn(&Step) -> f64| rise(before, recent, of) > Z;
+        rises(|s| -s.accuracy) && rises(|s| s.switch_rate) && rises(|s| s.latent_calls)
+    }
+}
+
+/// By how many standard errors (Welch) the mean of `recent` lies above that of `before`.
+fn rise(before: &[Step], recent: &[Step], of: fn(&Step) -> f64) -> f64 {
+    let (a, b) = (moments(before, of), moments(recent, of));
+    let error = (a.1 / before.len() as f64 + b.1 / recent.len() as f64).sqrt();
+    let rise = b.0 - a.0;
+    match (error > 0.0, rise > 0.0) {
+        (true, _) => rise / error,
+        (false, true) => f64::INFINITY,
+        (false, false) => 0.0,
+    }
+}
+
+/// Mean and unbiased variance.
+fn moments(steps: &[Step], of: fn(&Step) -> f64) -> (f64, f64) {
+    let n = steps.len() as f64;
+    let mean = steps.iter().map(of).sum::<f64>() / n;
+    (mean, steps.iter().map(|s| (of(s) - mean).powi(2)).sum::<f64>() / (n - 1.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rand::{Rng, SeedableRng};
+    use rand_chacha::ChaCha8Rng;
+
+    use super::*;
+    use crate::store::read_flat;
+
+    const WINDOW: usize = 20;
+
+    /// Steps of a run; `drift` is what each of the three moves by in a window, in standard deviations of a step.
+    fn run(seed: u64, steps: usize, together: bool, drift: f64) -> Option<usize> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        // The sum of twelve uniform numbers less six: close to a normal one.
+        let mut normal = || (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0;
+        let mut watch = Watch::new(WINDOW, vec![]);
+        (0..steps).find(|&at| {
+            let (moved, common) = (drift * at as f64 / WINDOW as f64, normal());
+            let mut noise = || if together { common } else { normal() };
+            let (a, b, c) = (noise(), noise(), noise());
+            watch.extend(Some(Step { accuracy: -a - moved, switch_rate: b + moved, latent_calls: c + moved }));
+            watch.fires()
+        })
+    }
+
+    #[test]
+    fn noise_stops_at_most_five_runs_in_a_hundred() {
+        for together in [false, true] {
+            let stopped = (0..400).filter(|&seed| run(seed, 2_000, together, 0.0).is_some()).count();
+            println!("stationary noise, moving together: {together}: {stopped} of 400 runs of 2,000 steps stopped");
+            assert!(stopped <= 20, "{stopped} of 400 runs of noise were stopped");
+        }
+    }
+
+    #[test]
+    fn a_hacking_run_is_stopped() {
+        // Each window moves by two standard deviations of a step.
+        let stops: Vec<usize> = (0..100).filter_map(|seed| run(seed, 400, false, 2.0)).collect();
+        println!("hacking runs: {} of 100 stopped", stops.len());
+        assert!(stops.len() >= 95, "only {} of 100 hacking runs were stopped", stops.len());
+    }
+
+    #[test]
+    fn a_resumed_watch_judges_as_one_that_went_on() {
+        let jump = |i: usize| if i < 5 { i as f64 } else { 1000.0 + i as f64 };
+        let step = |i: usize| Step { accuracy: -jump(i), switch_rate: jump(i), latent_calls: jump(i) };
+        let mut whole = Watch::new(3, vec![]);
+        let judge = |watch: &mut Watch, i: usize| {
+            watch.extend(Some(step(i)));
+            watch.fires()
+        };
+        let judged: Vec<bool> = (0..9).map(|i| judge(&mut whole, i)).collect();
+        for stopped in 1..9 {
+            // Stopped after this many steps: what was to be said then is said, and what comes after.
+            let mut resumed = Watch::new(3, (0..stopped).map(step).collect());
+            assert_eq!(resumed.fires(), judged[stopped - 1], "{stopped}");
+            assert_eq!((stopped..9).map(|i| judge(&mut resumed, i)).collect::<Vec<_>>(), judged[stopped..]);
+        }
+        assert!(judged.contains(&true));
+    }
+
+    /// The run of `reports/hacking`, whose reward rises to its end, by the windows that the text names.
+    #[test]
+    fn the_recorded_run_is_stopped_where_the_text_says() {
+        let rows = read_flat(Path::new("../reports/hacking/unwatched/metrics-grpo.parquet")).expect("committed rows");
+        let stop = |window| {
+            let mut watch = Watch::new(window, vec![]);
+            rows.iter().position(|row| {
+                let [accuracy, switch_rate, latent_calls] =
+                    ["accuracy", "switch_rate", "latent_calls"].map(|key| row[key].as_f64());
+                watch.extend(Step::of(accuracy, switch_rate, latent_calls));
+                watch.fires()
+            })
+        };
+        for window in [4, 5, 6, 8, 10, 15, 20, 25, 30] {
+            assert_eq!(stop(window), (window == 15).then_some(31), "{window}");
+        }
+    }
+}
