@@ -249,13 +249,13 @@ pub fn name(device: &Device) -> String {
 /// # Errors
 /// A build without GPUs, and a device that is in use already.
 #[cfg(feature = "gpu")]
-pub(crate) fn count_launches() -> Result<()> {
+pub fn count_launches() -> Result<()> {
     launches::begin()
 }
 
 /// How many were launched until now.
 #[cfg(feature = "gpu")]
-pub(crate) fn launched() -> u64 {
+pub fn launched() -> u64 {
     launches::so_far()
 }
 
