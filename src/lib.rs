@@ -72,7 +72,7 @@
 //! `<swi> … </swi>`; a *step* is one latent position inside a block. Blocks and latent steps count from 1, as in the paper, in
 //! flags, hooks, rows, tables and figures; problems, layers, heads, positions and text tokens count from 0, as in TransformerLens.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 #[doc(hidden)]
 pub mod commands;

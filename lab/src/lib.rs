@@ -1,7 +1,7 @@
 //! The laboratory: all of Switchyard but its command lines and its pages, which are the package `switchyard`. That one's
 //! documentation has the map of the rooms; everything here is public there under the same name.
 
-// Three places are allowed it, each with its reason beside it: the memory map of a checkpoint, and two of the vector kernels.
+// Two places are allowed it, each with its reason beside it: the memory map of a checkpoint, and an option of the allocator.
 #![deny(unsafe_code)]
 
 /// A struct of settings with the default of each beside it, as recipes and requests write them; in recipes each with its range too:
