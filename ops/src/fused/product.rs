@@ -364,56 +364,65 @@ impl WithSimd for Dots<'_, '_, '_> {
         let Self { x, table, depth, from, out } = self;
         let width = out[0].len();
         let table = &table[from * depth..(from + width) * depth];
-        let mut at = 0;
-        while at < width {
-            let row = |t: usize| &table[(at + t) * depth..][..depth];
-            if at + 4 <= width {
-                products::<S, 4>(simd, x, from_fn(row), at, out);
-                at += 4;
-            } else {
-                products::<S, 1>(simd, x, [row(0)], at, out);
-                at += 1;
-            }
+        let row = |at: usize| &table[at * depth..][..depth];
+        let (fours, rest) = streams::<4>(width);
+        for at in fours {
+            products::<S, 4>(simd, x, [row(at[0]), row(at[1]), row(at[2]), row(at[3])], at, out);
+        }
+        for at in rest {
+            products::<S, 1>(simd, x, [row(at)], [at], out);
         }
     }
 }
 
-/// Dot products of all rows of x with T entries of a table, into columns `at ..` of the outputs.
+/// Rows that are worked on together, T at a time, and those that are left. They lie far apart, so that memory is read as T long streams,
+/// which the hardware expects: of rows side by side each stream ends with its row, and they came at half of memory's rate
+/// (benches/PROFILE.md).
+pub(super) fn streams<const T: usize>(rows: usize) -> (impl Iterator<Item = [usize; T]>, Range<usize>) {
+    let each = rows / T;
+    ((0..each).map(move |at| from_fn(|t| t * each + at)), T * each..rows)
+}
+
+/// Bytes between what is worked on in such a stream and what is asked for from memory.
+pub(super) const STREAM_AHEAD: usize = 1 << 10;
+
+/// Dot products of all rows of x with T entries of a table, into columns `at` of the outputs.
 #[inline(always)]
 pub(super) fn products<S: Simd, const T: usize>(
     simd: S,
     x: &[f32],
     table: [&[f32]; T],
-    at: usize,
+    at: [usize; T],
     out: &mut [&mut [f32]],
 ) {
     let depth = table.first().map_or(0, |row| row.len());
+    // A row that is used for several rows of x leaves time for its stream's next row.
+    let ahead = if out.len() > 1 { depth } else { STREAM_AHEAD / size_of::<f32>() };
     let mut first = 0;
     while first < out.len() {
         let x = |r: usize| &x[(first + r) * depth..][..depth];
         let rows = (out.len() - first).min(if S::REGISTER_COUNT >= 32 { 4 } else { 2 });
         let out = &mut out[first..first + rows];
         match rows {
-            4 => dots::<S, 4, T>(simd, from_fn(x), table, at, out),
-            3 => dots::<S, 3, T>(simd, from_fn(x), table, at, out),
-            2 => dots::<S, 2, T>(simd, from_fn(x), table, at, out),
-            _ => dots::<S, 1, T>(simd, from_fn(x), table, at, out),
+            4 => dots::<S, 4, T>(simd, from_fn(x), (table, ahead), at, out),
+            3 => dots::<S, 3, T>(simd, from_fn(x), (table, ahead), at, out),
+            2 => dots::<S, 2, T>(simd, from_fn(x), (table, ahead), at, out),
+            _ => dots::<S, 1, T>(simd, from_fn(x), (table, ahead), at, out),
         }
         first += rows;
     }
 }
 
-/// Dot products of R rows with T entries of the table.
+/// Dot products of R rows with T entries of the table, which asks for what lies so many values ahead.
 #[inline(always)]
 fn dots<S: Simd, const R: usize, const T: usize>(
     simd: S,
     x: [&[f32]; R],
-    table: [&[f32]; T],
-    at: usize,
+    (rows, ahead): ([&[f32]; T], usize),
+    at: [usize; T],
     out: &mut [&mut [f32]],
 ) {
-    let (rows, depth) = (table, x[0].len());
-    let (x, table) = (x.map(S::as_simd_f32s), table.map(S::as_simd_f32s));
+    let (x, table) = (x.map(S::as_simd_f32s), rows.map(S::as_simd_f32s));
     let vectors = x[0].0.len();
     let (whole, entries) = (x.map(|(whole, _)| &whole[..vectors]), table.map(|(whole, _)| &whole[..vectors]));
     let mut acc = [[simd.splat_f32s(0.0); T]; R];
@@ -421,7 +430,7 @@ fn dots<S: Simd, const R: usize, const T: usize>(
         let entries: [S::f32s; T] = from_fn(|t| entries[t][i]);
         if i.is_multiple_of((LINE / S::F32_LANES).max(1)) {
             for row in rows {
-                soon(row, T * depth + i * S::F32_LANES);
+                soon(row, i * S::F32_LANES + ahead);
             }
         }
         for r in 0..R {
@@ -441,7 +450,7 @@ fn dots<S: Simd, const R: usize, const T: usize>(
     }
     for r in 0..R {
         for t in 0..T {
-            out[r][at + t] = simd.reduce_sum_f32s(acc[r][t]);
+            out[r][at[t]] = simd.reduce_sum_f32s(acc[r][t]);
         }
     }
 }

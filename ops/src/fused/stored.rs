@@ -7,9 +7,9 @@ use std::ops::Range;
 
 use pulp::{Simd, WithSimd};
 
-use super::product::{deal, products, soon};
+use super::product::{STREAM_AHEAD, deal, products, soon, streams};
 use super::stored_bf16;
-use crate::cpu::dispatch;
+use crate::cpu::dispatch_halves;
 use crate::stored::formats::{Layout, PIECE, cut_short, with_layout};
 use crate::stored::{Part, StoredMatrix};
 
@@ -18,9 +18,6 @@ const TOGETHER: usize = 4;
 
 /// Bytes that memory hands over at once.
 const LINE: usize = 64;
-
-/// Bytes between what is worked on and what is asked for from memory: as many as are worked on while memory answers.
-const AHEAD: usize = 8 << 10;
 
 /// x `[M, K]` · each wᵀ with w `[N, K]` → its output `[M, N]`; dealt to threads together.
 pub(super) fn rows_times_stored<const P: usize>(x: &[f32], weights: [&StoredMatrix; P]) -> [Vec<f32>; P] {
@@ -43,7 +40,7 @@ pub(super) fn rows_times_stored<const P: usize>(x: &[f32], weights: [&StoredMatr
                 let at = rows.start - from;
                 let rows = rows.start - start..rows.end - start;
                 with_layout!(part.format, L => {
-                    dispatch(Dots::<L> { x, depth, part, rows, at, out: &mut *out, layout: PhantomData });
+                    dispatch_halves(Dots::<L> { x, depth, part, rows, at, out: &mut *out, layout: PhantomData });
                 });
             }
         }
@@ -69,16 +66,14 @@ impl<L: Layout> WithSimd for Dots<'_, '_, '_, L> {
     fn with_simd<S: Simd>(self, simd: S) {
         let Self { x, depth, part, rows, at, out, .. } = self;
         let mut wide = vec![0.0; if out.len() > 1 { TOGETHER * depth } else { 0 }];
-        let mut row = rows.start;
-        while row < rows.end {
-            let at = at + row - rows.start;
-            if row + TOGETHER <= rows.end {
-                group::<S, L, TOGETHER>(simd, x, depth, std::array::from_fn(|t| part.row(row + t)), at, out, &mut wide);
-                row += TOGETHER;
-            } else {
-                group::<S, L, 1>(simd, x, depth, [part.row(row)], at, out, &mut wide);
-                row += 1;
-            }
+        let (fours, rest) = streams::<TOGETHER>(rows.len());
+        let row = |i: usize| part.row(rows.start + i);
+        for i in fours {
+            let held = [row(i[0]), row(i[1]), row(i[2]), row(i[3])];
+            group::<S, L, TOGETHER>(simd, x, depth, held, i.map(|i| at + i), out, &mut wide);
+        }
+        for i in rest {
+            group::<S, L, 1>(simd, x, depth, [row(i)], [at + i], out, &mut wide);
         }
     }
 }
@@ -89,12 +84,13 @@ fn group<S: Simd, L: Layout, const T: usize>(
     x: &[f32],
     depth: usize,
     rows: [&[u8]; T],
-    at: usize,
+    at: [usize; T],
     out: &mut [&mut [f32]],
     wide: &mut [f32],
 ) {
     if let [out] = out {
-        return out[at..at + T].copy_from_slice(&dots::<S, L, T>(simd, x, rows));
+        let sums = dots::<S, L, T>(simd, x, rows);
+        return at.into_iter().zip(sums).for_each(|(at, sum)| out[at] = sum);
     }
     // Floats are used where they lie.
     let mut floats = [&[][..]; T];
@@ -106,11 +102,11 @@ fn group<S: Simd, L: Layout, const T: usize>(
         for (i, (block, wide)) in row.chunks(L::BYTES).zip(pieces.chunks_mut(L::PIECES)).enumerate() {
             ask::<L>(row, i);
             for (piece, wide) in wide.iter_mut().enumerate() {
-                *wide = L::widen(block, piece);
+                *wide = L::widen::<S>(block, piece);
             }
         }
         if !rest.is_empty() {
-            let values = cut_short::<L>(&row[pieces.len() * L::BYTES..]);
+            let values = cut_short::<S, L>(&row[pieces.len() * L::BYTES..]);
             rest.copy_from_slice(&values[..rest.len()]);
         }
     }
@@ -121,7 +117,7 @@ fn group<S: Simd, L: Layout, const T: usize>(
 #[inline(always)]
 fn ask<L: Layout>(row: &[u8], i: usize) {
     for line in (0..L::BYTES).step_by(LINE) {
-        soon(row, i * L::BYTES + line + AHEAD);
+        soon(row, i * L::BYTES + line + STREAM_AHEAD);
     }
 }
 
@@ -136,7 +132,7 @@ fn dots<S: Simd, L: Layout, const T: usize>(simd: S, x: &[f32], rows: [&[u8]; T]
             ask::<L>(rows[t], i);
             for (piece, x) in x.iter().enumerate() {
                 let (x, _) = S::as_simd_f32s(x);
-                acc[t] = add::<S>(simd, x, &L::widen(block, piece), acc[t]);
+                acc[t] = add::<S>(simd, x, &L::widen::<S>(block, piece), acc[t]);
             }
         }
     }
@@ -145,7 +141,7 @@ fn dots<S: Simd, L: Layout, const T: usize>(simd: S, x: &[f32], rows: [&[u8]; T]
         padded[..rest.len()].copy_from_slice(rest);
         let (x, _) = S::as_simd_f32s(&padded);
         for t in 0..T {
-            acc[t] = add::<S>(simd, x, &cut_short::<L>(&rows[t][pieces.len() * L::BYTES..]), acc[t]);
+            acc[t] = add::<S>(simd, x, &cut_short::<S, L>(&rows[t][pieces.len() * L::BYTES..]), acc[t]);
         }
     }
     // A loop: the closure of a `map` is compiled without the vector instructions, and every sum became five calls.

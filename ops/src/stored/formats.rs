@@ -9,7 +9,9 @@ use std::marker::PhantomData;
 
 use pulp::{Simd, WithSimd};
 
-use crate::cpu::dispatch;
+use crate::cpu::dispatch_halves;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::has_f16c;
 
 /// Values that are widened together: a block of ggml's, or an eighth of one in the `K` formats. Formats without blocks are
 /// read in pieces of as many.
@@ -40,7 +42,7 @@ pub(crate) trait Layout {
     const PIECES: usize = 1;
     const BYTES: usize;
     /// The values of a piece of a block of [`Self::BYTES`] bytes.
-    fn widen(block: &[u8], piece: usize) -> [f32; PIECE];
+    fn widen<S: Simd>(block: &[u8], piece: usize) -> [f32; PIECE];
     /// A row whose bytes are floats already, where they lie as the processor reads floats.
     fn floats(_row: &[u8]) -> Option<&[f32]> {
         None
@@ -101,7 +103,14 @@ fn special(h: u32) -> u32 {
 
 /// An f16 as a float, exactly.
 #[inline(always)]
-fn half(h: u16) -> f32 {
+fn half<S: Simd>(h: u16) -> f32 {
+    #[cfg(target_arch = "x86_64")]
+    if has_f16c::<S>() {
+        use std::arch::x86_64::{_mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32};
+        #[allow(unsafe_code)]
+        // SAFETY: the processor has the instruction.
+        return unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h.into()))) };
+    }
     let h = u32::from(h);
     f32::from_bits((f32::from_bits((h & 0x7fff) << 13) * UP).to_bits() | special(h))
 }
@@ -121,7 +130,7 @@ impl Layout for F32 {
     const BYTES: usize = 4 * PIECE;
 
     #[inline(always)]
-    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ F32::BYTES }>(block);
         std::array::from_fn(|i| {
             f32::from_le_bytes([block[4 * i], block[4 * i + 1], block[4 * i + 2], block[4 * i + 3]])
@@ -138,8 +147,23 @@ impl Layout for F16 {
 
     /// In three passes over the block: as one expression a value, it is not vectorised and takes four times as long.
     #[inline(always)]
-    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ F16::BYTES }>(block);
+        #[cfg(target_arch = "x86_64")]
+        if has_f16c::<S>() {
+            use std::arch::x86_64::{__m128i, __m256, _mm256_cvtph_ps, _mm256_setzero_ps};
+            use std::mem::transmute;
+            let (eights, _) = block.as_chunks::<16>();
+            #[allow(unsafe_code)]
+            // SAFETY: the processor has the instruction; sixteen bytes are eight halves, and four vectors of eight are a piece.
+            return unsafe {
+                let mut out = [_mm256_setzero_ps(); PIECE / 8];
+                for (out, eight) in out.iter_mut().zip(eights) {
+                    *out = _mm256_cvtph_ps(transmute::<[u8; 16], __m128i>(*eight));
+                }
+                transmute::<[__m256; PIECE / 8], [f32; PIECE]>(out)
+            };
+        }
         let wide: [u32; PIECE] = std::array::from_fn(|i| u32::from(bits(block, i)));
         let mut out = [0.0; PIECE];
         for (out, wide) in out.iter_mut().zip(&wide) {
@@ -156,7 +180,7 @@ impl Layout for Bf16 {
     const BYTES: usize = 2 * PIECE;
 
     #[inline(always)]
-    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Bf16::BYTES }>(block);
         std::array::from_fn(|i| f32::from_bits(u32::from(bits(block, i)) << 16))
     }
@@ -166,9 +190,9 @@ impl Layout for Q8 {
     const BYTES: usize = 2 + PIECE;
 
     #[inline(always)]
-    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q8::BYTES }>(block);
-        let scale = half(bits(block, 0));
+        let scale = half::<S>(bits(block, 0));
         let mut out = [0.0; PIECE];
         for (out, quant) in out.iter_mut().zip(&block[2..]) {
             *out = f32::from(*quant as i8) * scale;
@@ -181,9 +205,9 @@ impl Layout for Q4 {
     const BYTES: usize = 2 + PIECE / 2;
 
     #[inline(always)]
-    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q4::BYTES }>(block);
-        let scale = half(bits(block, 0));
+        let scale = half::<S>(bits(block, 0));
         let mut out = [0.0; PIECE];
         for (out, quant) in out.iter_mut().zip(halves(&block[2..])) {
             *out = (f32::from(quant) - 8.0) * scale;
@@ -196,9 +220,9 @@ impl Layout for Q4Offset {
     const BYTES: usize = 4 + PIECE / 2;
 
     #[inline(always)]
-    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q4Offset::BYTES }>(block);
-        let (scale, offset) = (half(bits(block, 0)), half(bits(block, 1)));
+        let (scale, offset) = (half::<S>(bits(block, 0)), half::<S>(bits(block, 1)));
         let mut out = [0.0; PIECE];
         for (out, quant) in out.iter_mut().zip(halves(&block[4..])) {
             *out = f32::from(quant) * scale + offset;
@@ -222,9 +246,9 @@ impl Layout for Q5 {
     const BYTES: usize = 6 + PIECE / 2;
 
     #[inline(always)]
-    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q5::BYTES }>(block);
-        let scale = half(bits(block, 0));
+        let scale = half::<S>(bits(block, 0));
         let mut out = [0.0; PIECE];
         for (out, quant) in out.iter_mut().zip(five_bits(&block[2..])) {
             *out = (quant as f32 - 16.0) * scale;
@@ -237,9 +261,9 @@ impl Layout for Q5Offset {
     const BYTES: usize = 8 + PIECE / 2;
 
     #[inline(always)]
-    fn widen(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q5Offset::BYTES }>(block);
-        let (scale, offset) = (half(bits(block, 0)), half(bits(block, 1)));
+        let (scale, offset) = (half::<S>(bits(block, 0)), half::<S>(bits(block, 1)));
         let mut out = [0.0; PIECE];
         for (out, quant) in out.iter_mut().zip(five_bits(&block[4..])) {
             *out = quant as f32 * scale + offset;
@@ -252,7 +276,7 @@ impl Layout for Q5Offset {
 /// come eight scales and eight offsets of 6 bits in 12 bytes: whole for the first four pieces, for the others four bits of
 /// both in the last four bytes and two above those of the first four.
 #[inline(always)]
-fn scale_and_offset(block: &[u8], piece: usize) -> [f32; 2] {
+fn scale_and_offset<S: Simd>(block: &[u8], piece: usize) -> [f32; 2] {
     let packed = whole::<12>(&block[4..]);
     let [scale, offset] = match piece {
         0..4 => [packed[piece] & 63, packed[piece + 4] & 63],
@@ -262,7 +286,7 @@ fn scale_and_offset(block: &[u8], piece: usize) -> [f32; 2] {
         }
         _ => [0; 2],
     };
-    [half(bits(block, 0)) * f32::from(scale), half(bits(block, 1)) * f32::from(offset)]
+    [half::<S>(bits(block, 0)) * f32::from(scale), half::<S>(bits(block, 1)) * f32::from(offset)]
 }
 
 /// The four bits of each value of a piece: two pieces share 32 bytes, the first has the low halves.
@@ -291,9 +315,9 @@ impl Layout for Q4K {
     const BYTES: usize = 16 + EIGHT * PIECE / 2;
 
     #[inline(always)]
-    fn widen(block: &[u8], piece: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(block: &[u8], piece: usize) -> [f32; PIECE] {
         let block = whole::<{ Q4K::BYTES }>(block);
-        scaled(&nibbles(&block[16..], piece), scale_and_offset(block, piece))
+        scaled(&nibbles(&block[16..], piece), scale_and_offset::<S>(block, piece))
     }
 }
 
@@ -303,14 +327,14 @@ impl Layout for Q5K {
 
     /// Bit `piece` of byte i is the fifth bit of value i.
     #[inline(always)]
-    fn widen(block: &[u8], piece: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(block: &[u8], piece: usize) -> [f32; PIECE] {
         let block = whole::<{ Q5K::BYTES }>(block);
         let mut quants = nibbles(&block[16 + PIECE..], piece);
         let bit = 1 << piece;
         for (quant, high) in quants.iter_mut().zip(whole::<PIECE>(&block[16..])) {
             *quant |= if high & bit == 0 { 0 } else { 16 };
         }
-        scaled(&quants, scale_and_offset(block, piece))
+        scaled(&quants, scale_and_offset::<S>(block, piece))
     }
 }
 
@@ -321,7 +345,7 @@ impl Layout for Q6K {
     /// Four pieces share 64 bytes of low halves (two the low four bits, two the high) and 32 bytes of upper pairs of bits;
     /// behind those of all pieces stand 16 signed scales, one for 16 values, and the 16-bit scale of them.
     #[inline(always)]
-    fn widen(block: &[u8], piece: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(block: &[u8], piece: usize) -> [f32; PIECE] {
         let block = whole::<{ Q6K::BYTES }>(block);
         let (quarter, at) = (piece % 4, piece / 4 * PIECE);
         let low = whole::<PIECE>(&block[2 * at + quarter % 2 * PIECE..]);
@@ -343,7 +367,7 @@ impl Layout for Q6K {
         }
         let mut out = [0.0; PIECE];
         for part in 0..2 {
-            let scale = half(bits(scales, EIGHT)) * f32::from(scales[2 * piece + part] as i8);
+            let scale = half::<S>(bits(scales, EIGHT)) * f32::from(scales[2 * piece + part] as i8);
             for (out, quant) in out[16 * part..][..16].iter_mut().zip(&quants[16 * part..]) {
                 *out = (f32::from(*quant) - 32.0) * scale;
             }
@@ -380,7 +404,7 @@ impl Format {
 
     /// A row to floats. What `bytes` does not reach is left as it is.
     pub fn widen(self, bytes: &[u8], out: &mut [f32]) {
-        with_layout!(self, L => dispatch(Widen::<L> { bytes, out, layout: PhantomData }));
+        with_layout!(self, L => dispatch_halves(Widen::<L> { bytes, out, layout: PhantomData }));
     }
 }
 
@@ -396,20 +420,20 @@ impl<L: Layout> WithSimd for Widen<'_, L> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, _simd: S) {
-        widen::<L>(self.bytes, self.out);
+        widen::<S, L>(self.bytes, self.out);
     }
 }
 
 /// Piece by piece; the last one may be cut short in formats without blocks.
 #[inline(always)]
-fn widen<L: Layout>(bytes: &[u8], out: &mut [f32]) {
+fn widen<S: Simd, L: Layout>(bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks(L::BYTES).zip(out.chunks_mut(L::PIECES * PIECE)) {
         for (piece, out) in out.chunks_mut(PIECE).enumerate() {
             match <&mut [f32; PIECE]>::try_from(&mut *out) {
-                Ok(out) if block.len() == L::BYTES => *out = L::widen(block, piece),
+                Ok(out) if block.len() == L::BYTES => *out = L::widen::<S>(block, piece),
                 _ if L::PIECES == 1 => {
                     let held = (block.len() * PIECE / L::BYTES).min(out.len());
-                    out[..held].copy_from_slice(&cut_short::<L>(block)[..held]);
+                    out[..held].copy_from_slice(&cut_short::<S, L>(block)[..held]);
                 }
                 _ => {}
             }
@@ -419,23 +443,41 @@ fn widen<L: Layout>(bytes: &[u8], out: &mut [f32]) {
 
 /// The values of a piece that is cut short, and zeros behind them. For formats whose blocks are one piece.
 #[inline(always)]
-pub(crate) fn cut_short<L: Layout>(block: &[u8]) -> [f32; PIECE] {
+pub(crate) fn cut_short<S: Simd, L: Layout>(block: &[u8]) -> [f32; PIECE] {
     let mut whole = [0; 4 * PIECE];
     whole[..block.len()].copy_from_slice(block);
-    L::widen(&whole, 0)
+    L::widen::<S>(&whole, 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::tests::with_each;
+
+    /// Every half alone, and as the values of a matrix.
+    struct EveryHalf;
+
+    impl WithSimd for EveryHalf {
+        type Output = Vec<[f32; 2]>;
+
+        #[inline(always)]
+        fn with_simd<S: Simd>(self, _simd: S) -> Vec<[f32; 2]> {
+            let mut out = vec![];
+            for h in 0..=u16::MAX {
+                out.push([half::<S>(h), F16::widen::<S>(&h.to_le_bytes().repeat(PIECE), 0)[usize::from(h) % PIECE]]);
+            }
+            out
+        }
+    }
 
     #[test]
     fn every_half_is_the_float_of_the_crate() {
-        for h in 0..=u16::MAX {
-            let (ours, theirs) = (half(h), half::f16::from_bits(h).to_f32());
-            assert!(ours == theirs || (ours.is_nan() && theirs.is_nan()), "{h:#x}: {ours} is not {theirs}");
-            let block = F16::widen(&h.to_le_bytes().repeat(PIECE), 0);
-            assert!(block.iter().all(|x| x.to_bits() == ours.to_bits()), "{h:#x} in a block");
+        for (cpu, found) in with_each(|| dispatch_halves(EveryHalf)) {
+            for (h, found) in (0..=u16::MAX).zip(found) {
+                let theirs = half::f16::from_bits(h).to_f32();
+                let is_theirs = |ours: f32| ours.to_bits() == theirs.to_bits() || (ours.is_nan() && theirs.is_nan());
+                assert!(found.into_iter().all(is_theirs), "{h:#x} with {cpu:?}: {found:?} is not {theirs}");
+            }
         }
     }
 }
