@@ -1,14 +1,15 @@
-"""Times one model whose weights are stored in f32, bf16 and Q8_0, in ours, llama.cpp and PyTorch, in turns on the same two cores.
+"""Times one model whose weights are stored in f32, bf16, Q8_0 and other formats, in ours, llama.cpp and PyTorch, in turns on the same two cores.
 
     python benches/formats.py --probe target/debug/probe            # about ten minutes on a quiet machine
     python benches/formats.py --probe target/debug/probe --rounds 5 --json formats.json
+    python benches/formats.py --probe target/debug/probe --formats f16,q5_0,q4_0   # these, and f32
 
 Needs what benches/peer.py needs. SmolLM2-135M's shape, random weights, written as .gguf files that ours and llama.cpp both read. Every
 figure is a process of its own, so that nobody's waiting threads take another's core:
   decode    a prompt of 32 tokens, then 64 greedy tokens over a KV cache, one row; only new tokens count, the prefill's time does too
   prefill   512 tokens, and the logits of the last
 A process times each figure for --seconds, three times at least, after a call that is not counted, and gives the median. llama.cpp: KV
-cache in f32 as ours, batches of 512; PyTorch: transformers with sdpa, in f32 and bf16 (it has no Q8_0). All with two threads.
+cache in f32 as ours, batches of 512; PyTorch: transformers with sdpa, in f32 and bf16 (it has none of ggml's). All with two threads.
 Between processes the rate at which 512 MiB are read and copied is measured: on a shared computer it changes by a third within minutes,
 so ratios are taken inside a round; their median is shown with the smallest and largest.
 """
@@ -25,7 +26,6 @@ import tempfile
 import peer
 import torch
 
-FORMATS = ("f32", "bf16", "q8_0")
 # The bf16 file, where ours rounds what is multiplied to bf16, as PyTorch does.
 ROUNDED = "stored-bf16"
 DIMS = peer.SIZES["smollm2"][0]
@@ -36,7 +36,7 @@ def write(path, weights, form):
     """The model in a format: matrices in it, norms in f32."""
     import gguf
 
-    kind = {"f32": None, "bf16": gguf.GGMLQuantizationType.BF16, "q8_0": gguf.GGMLQuantizationType.Q8_0}[form]
+    kind = None if form == "f32" else gguf.GGMLQuantizationType[form.upper()]
     plain = gguf.GGUFWriter.add_tensor
 
     def add(self, name, tensor):
@@ -119,6 +119,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls", type=int, default=5, help="calls of ours that a median is taken of")
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--formats", type=lambda text: text.split(","), default=["bf16", "q8_0"], help="beside f32; ggml's names")
     parser.add_argument("--json")
     parser.add_argument("--llama", help=argparse.SUPPRESS)
     parser.add_argument("--pytorch", help=argparse.SUPPRESS)
@@ -138,16 +139,17 @@ def main():
     rounds = []
     with tempfile.TemporaryDirectory() as folder:
         weights = peer.weights(DIMS)
-        paths = {form: os.path.join(folder, f"{form}.gguf") for form in FORMATS}
+        paths = {form: os.path.join(folder, f"{form}.gguf") for form in dict.fromkeys(["f32", *a.formats])}
         for form, path in paths.items():
             write(path, weights, form)
         for _ in range(a.rounds):
             row = {"memory": child("--memory")}
             for form, path in paths.items():
                 row[form] = {"ours": ours(a, path), "llama.cpp": child("--llama", path, "--seconds", str(a.seconds))}
-                if form != "q8_0":
+                if form in ("f32", "bf16"):
                     row[form]["PyTorch"] = child("--pytorch", form, "--seconds", str(a.seconds))
-            row[ROUNDED] = {**row["bf16"], "ours": ours(a, paths["bf16"], ROUNDED)}
+            if "bf16" in paths:
+                row[ROUNDED] = {**row["bf16"], "ours": ours(a, paths["bf16"], ROUNDED)}
             rounds.append(row)
             print(json.dumps(row), file=sys.stderr, flush=True)
     if a.json:
@@ -166,7 +168,7 @@ def show(rounds):
     print(f"median [smallest, largest] of {len(rounds)} rounds\n")
     peer.header("tokens/s", *peers, *[f"ours / {p}" for p in peers[1:]], "ours / ours in f32")
     for figure in ("decode", "prefill"):
-        for form in (*FORMATS, ROUNDED):
+        for form in (form for form in rounds[0] if form != "memory"):
             of = lambda who: [r[form][who][figure] for r in rounds if who in r[form]]
             beside = lambda others: spread([x / y for x, y in zip(of("ours"), others)]) if others else ""
             rates = [f"{statistics.median(of(p)):,.0f}" if of(p) else "" for p in peers]

@@ -120,8 +120,8 @@ pub(super) fn dispatch<Op: WithSimd>(op: Op) -> Op::Output {
     cpu().arch().unwrap_or(Arch::Scalar).dispatch(op)
 }
 
-/// Runs a loop over f16, with F16C, which `pulp` leaves out of x86-64-v3. Others are not run so: products of many rows were a third slower,
-/// their sums in memory and not in registers.
+/// Runs a loop over a stored matrix, whose values or scales may be f16: with F16C, which `pulp` leaves out of x86-64-v3. Others are not run
+/// so: products of many rows were a third slower, their sums in memory and not in registers.
 #[inline]
 pub(super) fn dispatch_halves<Op: WithSimd>(op: Op) -> Op::Output {
     match cpu().arch() {
