@@ -145,7 +145,7 @@ macro_rules! exhibits {
 exhibits! {
     main, sft_vs_rl, tf, swi_window, probe, intervention, exit, appendix_sweep, per_subject, gen_analysis, calibration, pareto,
     token_dist, intervention_ladder, intervention_steps, intervention_dose, switch_benefit, adaptive, value_probe, switching, lens, early_stop,
-    subspaces, monitor, patching, circuit, training, fate, versus, seeds, dependence, of_rows,
+    decoded_trace, subspaces, monitor, patching, circuit, training, fate, versus, seeds, dependence, of_rows,
 }
 
 pub(super) fn all() -> impl Iterator<Item = &'static Exhibit> {

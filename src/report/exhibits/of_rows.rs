@@ -8,9 +8,9 @@ use crate::report::folder::Folder;
 use crate::report::generic::{Of, table};
 use crate::report::tables::Table;
 use crate::schema::{
-    AttentionRow, AttributionRow, CalibrationRow, Component, DecodedTraceRow, DirectLogitRow, HeadPatchRow,
-    JacobianLensRow, KnownValueRow, PartSwapRow, PassRow, PatternRow, PhaseChangeRow, PositionRow, RowFile,
-    SwitchProblemRow, TeacherForcedRow, TokenLensRow,
+    AttentionRow, AttributionRow, CalibrationRow, Component, DirectLogitRow, HeadPatchRow, JacobianLensRow,
+    KnownValueRow, PartSwapRow, PassRow, PatternRow, PhaseChangeRow, PositionRow, RowFile, SwitchProblemRow,
+    TeacherForcedRow, TokenLensRow,
 };
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
@@ -55,13 +55,6 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         "Does a latent of the last block already say the answer? Jacobian through the recurrence, logit lens, null",
         |_: &JacobianLensRow| true,
         columns!(JacobianLensRow: lens, step, layer, says_answer, logprob, split_error),
-    ),
-    rows_table!(
-        "tab:decoded-trace",
-        &[DecodedTraceRow::NAME],
-        "Are latents, read as the steps that their blocks stand for, a valid solution? Right answers; two readers, two nulls",
-        |_: &DecodedTraceRow| true,
-        columns!(DecodedTraceRow: reader, layer, step, reads, valid, follows, shuffled, valid_of_several, permuted, p_holm),
     ),
     rows_table!(
         "tab:calibration",
