@@ -5,6 +5,8 @@ use std::ops::Range;
 use std::path::Path;
 
 use proptest::prelude::*;
+use switchyard::method::curriculum::{At, staged};
+use switchyard::recipe::Latent;
 use switchyard::tasks::{Affine, Chains, Split, Task};
 use switchyard::text::annotate::{AnnotateSettings, annotate, batches};
 use switchyard::text::spans::{ScoredResponse, SpanSettings, mean};
@@ -193,7 +195,7 @@ fn tags_can_be_taken_off_again_and_ids_agree_with_text() {
     let mut tagged = 0;
     for (row, sample) in annotation.tagged.iter().zip(&samples) {
         assert_eq!(row.tagged_solution.replace("<swi>", "").replace("</swi>", ""), sample.solution);
-        let ids = sample.tagged_ids(&row.spans, switch);
+        let ids = staged(&sample.response, &row.spans, &[], At::TEXT, &Latent::default(), switch);
         assert_eq!(vocabulary.encode(&row.tagged_solution).unwrap(), ids);
         for span in &row.spans {
             assert!(sample.clauses.contains(span), "{span:?} of {} is no clause", sample.id);
@@ -336,7 +338,7 @@ fn real_solutions_keep_their_bytes_under_the_real_tokenizer() {
         assert!(annotation.summary.spans > 100, "{:?}", annotation.summary);
         for ((row, sample), entropies) in annotation.tagged.iter().zip(&samples).zip(&annotation.entropies) {
             assert_eq!(row.tagged_solution.replace("<swi>", "").replace("</swi>", ""), sample.solution);
-            let ids = sample.tagged_ids(&row.spans, switch);
+            let ids = staged(&sample.response, &row.spans, &[], At::TEXT, &Latent::default(), switch);
             let visible: Vec<u32> = ids.iter().copied().filter(|id| *id < switch.swi).collect();
             assert_eq!(visible, sample.response);
             assert_eq!(vocabulary.decode(&ids).unwrap(), row.tagged_solution, "{}", row.id);

@@ -465,7 +465,7 @@ const PAID: &[(&str, &str, bool)] = &[
 
 #[test]
 fn a_reward_pays_for_nothing_that_was_passed_over() {
-    let strict = Grading::default().strictly();
+    let strict = Grading { strict: true, ..Grading::default() };
     let wrong = |(gold, said, right): &&(&str, &str, bool)| strict.grade(gold, said).equal != *right;
     let wrong: Vec<_> = PAID.iter().filter(wrong).map(|w| (w, strict.grade(w.0, w.1))).collect();
     assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), PAID.len());

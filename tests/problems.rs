@@ -518,8 +518,8 @@ fn templates_are_spelled_as_the_models_expect() {
     let words = Vocabulary::from_words(["a", "#"]).unwrap();
     let of = Prompts::from;
     assert_eq!(of(Template::Words).encode_prompt(&words, "a").unwrap(), [1, 4]);
-    assert_eq!(of(Template::Words).encode_response(&words, "# a").unwrap(), [5, 4, 2]);
-    let error = of(Template::Qwen3).encode_response(&words, "a").unwrap_err().to_string();
+    assert_eq!(of(Template::Words).end_id(&words).unwrap(), 2);
+    let error = of(Template::Qwen3).end_id(&words).unwrap_err().to_string();
     assert!(error.contains("<|im_end|>"), "{error}");
 }
 

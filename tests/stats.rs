@@ -104,9 +104,6 @@ fn mcnemar_agrees_with_statsmodels_and_counts_flips() {
     let table = Flips::count(&before, &after).unwrap();
     assert_eq!(table, Flips { both_right: 1, lost: 2, gained: 1, both_wrong: 1 });
     close(table.difference(), -0.2, 1e-15);
-    close(table.lost_rate().unwrap().value, 2.0 / 3.0, 1e-15);
-    close(table.gained_rate().unwrap().value, 0.5, 1e-15);
-    close(table.flip_rate().unwrap().value, 0.6, 1e-15);
     close(changed(&["7", "3", "x"], &["7", "4", "x"]).unwrap().value, 1.0 / 3.0, 1e-15);
 }
 

@@ -182,12 +182,6 @@ impl Grading {
         Grading { named: Some(grader), ..Grading::default() }
     }
 
-    /// This grading, strictly.
-    #[must_use]
-    pub fn strictly(self) -> Self {
-        Grading { strict: true, ..self }
-    }
-
     /// The grader of this gold answer.
     pub fn grader(self, gold: &str) -> Grader {
         self.named.unwrap_or_else(|| Grader::of(gold))

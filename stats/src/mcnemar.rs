@@ -53,21 +53,6 @@ impl Flips {
     pub fn difference(&self) -> f64 {
         (self.gained as f64 - self.lost as f64) / self.n() as f64
     }
-
-    /// Share of problems whose correctness flipped either way.
-    pub fn flip_rate(&self) -> Result<Estimate> {
-        wilson(self.lost + self.gained, self.n(), LEVEL)
-    }
-
-    /// Share of problems right before that are wrong after.
-    pub fn lost_rate(&self) -> Result<Estimate> {
-        wilson(self.lost, self.both_right + self.lost, LEVEL)
-    }
-
-    /// Share of problems wrong before that are right after.
-    pub fn gained_rate(&self) -> Result<Estimate> {
-        wilson(self.gained, self.both_wrong + self.gained, LEVEL)
-    }
 }
 
 /// Share of problems whose answer differs between two runs (the paper's "Δ ans."), or, for two seeds of one mode, the

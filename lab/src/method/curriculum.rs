@@ -9,7 +9,7 @@ use crate::text::spans::latents_for;
 
 /// A point of the curriculum.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct At {
+pub struct At {
     /// Tokens of a span that are replaced, at most.
     pub k: usize,
     /// Latents for each of them.
@@ -18,7 +18,7 @@ pub(crate) struct At {
 
 impl At {
     /// Before the first stage: all blocks hold text.
-    pub(crate) const TEXT: Self = Self { k: 0, c: 1.0 };
+    pub const TEXT: Self = Self { k: 0, c: 1.0 };
 
     /// A stage; without one, [`Self::TEXT`].
     pub(crate) fn stage(stage: Option<&Stage>, settings: &Latent) -> Self {
@@ -50,8 +50,9 @@ pub fn block(latents: usize, ids: SwitchIds) -> Vec<u32> {
     [vec![ids.swi], vec![ids.latent; latents], vec![ids.swi_end]].concat()
 }
 
-/// A response at a point of the curriculum. `keep_text[m]` leaves span m as tagged text. Spans are in order and do not overlap.
-pub(crate) fn staged(
+/// A response's ids at a point of the curriculum, tags put in: encoding tagged text anew may split words at a tag in another way.
+/// `keep_text[m]` leaves span m as tagged text. Spans are in order and do not overlap.
+pub fn staged(
     response: &[u32],
     spans: &[Range<usize>],
     keep_text: &[bool],

@@ -7,7 +7,7 @@
 //! Phases of the same name are the same work: in a run with several methods each is trained once.
 
 pub mod batches;
-pub(crate) mod curriculum;
+pub mod curriculum;
 pub mod objective;
 mod phase;
 pub(crate) mod reads;

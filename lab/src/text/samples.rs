@@ -7,7 +7,6 @@ use anyhow::{Result, ensure};
 
 use super::vocabulary::{SWI, SWI_END};
 use super::{Problem, Prompts, Vocabulary};
-use crate::tokenizer::SwitchIds;
 
 /// What the base model scores. Ranges count response tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,22 +86,6 @@ impl Sample {
         }
         text.push_str(&self.solution[written..]);
         text
-    }
-
-    /// The response's ids with the tags put in. Training takes these and not the tagged text: encoding text anew may
-    /// split words at a tag in another way.
-    pub fn tagged_ids(&self, spans: &[Range<usize>], switch: SwitchIds) -> Vec<u32> {
-        let mut ids = Vec::with_capacity(self.response.len() + 2 * spans.len());
-        let mut written = 0;
-        for span in spans {
-            ids.extend_from_slice(&self.response[written..span.start]);
-            ids.push(switch.swi);
-            ids.extend_from_slice(&self.response[span.clone()]);
-            ids.push(switch.swi_end);
-            written = span.end;
-        }
-        ids.extend_from_slice(&self.response[written..]);
-        ids
     }
 }
 

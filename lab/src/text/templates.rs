@@ -204,13 +204,6 @@ impl Prompts {
         Ok(std::iter::once(end).chain(further).collect())
     }
 
-    /// Ids of a whole response, closed. Prompt and response are encoded apart, so that their border is a token's border.
-    pub fn encode_response(&self, vocabulary: &Vocabulary, solution: &str) -> Result<Vec<u32>> {
-        let mut ids = vocabulary.encode(solution)?;
-        ids.push(self.end_id(vocabulary)?);
-        Ok(ids)
-    }
-
     /// For manifests: the form's name, or what the model's own template is.
     pub(crate) fn described(&self) -> Result<Value> {
         let Some(chat) = &self.chat else { return Ok(json!(self.form)) };
