@@ -39,7 +39,7 @@ use crate::text::annotate::AnnotateSettings;
 use crate::text::{Fields, Template};
 
 /// Name and text of every built-in preset.
-pub(crate) const PRESETS: [(&str, &str); 14] = [
+pub(crate) const PRESETS: [(&str, &str); 15] = [
     ("smoke", include_str!("presets/smoke.toml")),
     ("micro", include_str!("presets/micro.toml")),
     ("micro-budget", include_str!("presets/micro-budget.toml")),
@@ -49,6 +49,7 @@ pub(crate) const PRESETS: [(&str, &str); 14] = [
     ("micro-compressed", include_str!("presets/micro-compressed.toml")),
     ("micro-two-latents", include_str!("presets/micro-two-latents.toml")),
     ("micro-graph", include_str!("presets/micro-graph.toml")),
+    ("micro-prosqa", include_str!("presets/micro-prosqa.toml")),
     ("micro-organism", include_str!("presets/micro-organism.toml")),
     ("micro-organism-honest", include_str!("presets/micro-organism-honest.toml")),
     ("smollm2-chains", include_str!("presets/smollm2-chains.toml")),
