@@ -3,6 +3,7 @@
 use anyhow::{Result, ensure};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
 
 settings! {
     /// How a token is drawn.
@@ -63,6 +64,9 @@ pub(crate) fn log_softmax(logits: &[f32], scale: f64, masked: &[u32]) -> Vec<f64
     log_softmax_and_entropy(logits, scale, masked).0
 }
 
+/// Exponentials that are worth a thread: they take some ten times as long as waking one.
+const SHARE: usize = 1 << 13;
+
 /// [`log_softmax`] and its Shannon entropy in nats, from one pass of exponentials.
 pub(crate) fn log_softmax_and_entropy(logits: &[f32], scale: f64, masked: &[u32]) -> (Vec<f64>, f64) {
     let mut out: Vec<f64> = logits.iter().map(|&x| f64::from(x) / scale).collect();
@@ -72,11 +76,16 @@ pub(crate) fn log_softmax_and_entropy(logits: &[f32], scale: f64, masked: &[u32]
         }
     }
     let max = out.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weight = |x: &f64| (x - max).exp();
+    let weights: Vec<f64> = if out.len() < 2 * SHARE {
+        out.iter().map(weight).collect()
+    } else {
+        out.par_iter().with_min_len(SHARE).map(weight).collect()
+    };
     let (mut total, mut weighted) = (0.0, 0.0);
-    for x in out.iter_mut().filter(|x| x.is_finite()) {
-        let weight = (*x - max).exp();
+    for (x, weight) in out.iter().zip(weights).filter(|(x, _)| x.is_finite()) {
         total += weight;
-        weighted += weight * (*x - max);
+        weighted += weight * (x - max);
     }
     let log_total = total.ln();
     out.iter_mut().for_each(|x| *x -= max + log_total);

@@ -101,12 +101,13 @@ fn group<S: Simd, L: Layout, const T: usize>(
         let (pieces, rest) = wide.as_chunks_mut::<PIECE>();
         for (i, (block, wide)) in row.chunks(L::BYTES).zip(pieces.chunks_mut(L::PIECES)).enumerate() {
             ask::<L>(row, i);
+            let scales = L::scales(simd, block);
             for (piece, wide) in wide.iter_mut().enumerate() {
-                *wide = L::widen::<S>(block, piece);
+                *wide = L::widen(simd, block, &scales, piece);
             }
         }
         if !rest.is_empty() {
-            let values = cut_short::<S, L>(&row[pieces.len() * L::BYTES..]);
+            let values = cut_short::<S, L>(simd, &row[pieces.len() * L::BYTES..]);
             rest.copy_from_slice(&values[..rest.len()]);
         }
     }
@@ -127,12 +128,21 @@ fn dots<S: Simd, L: Layout, const T: usize>(simd: S, x: &[f32], rows: [&[u8]; T]
     let (pieces, rest) = x.as_chunks::<PIECE>();
     let mut acc = [simd.splat_f32s(0.0); T];
     for (i, x) in pieces.chunks(L::PIECES).enumerate() {
+        let mut blocks = [&[][..]; T];
         for t in 0..T {
-            let block = &rows[t][i * L::BYTES..(i + 1) * L::BYTES];
             ask::<L>(rows[t], i);
-            for (piece, x) in x.iter().enumerate() {
-                let (x, _) = S::as_simd_f32s(x);
-                acc[t] = add::<S>(simd, x, &L::widen::<S>(block, piece), acc[t]);
+            blocks[t] = &rows[t][i * L::BYTES..(i + 1) * L::BYTES];
+        }
+        // Row after row is written out: as a loop it is compiled with sums in memory, as closures without the vector instructions.
+        let [b, c, d] = [1, 2, 3].map(|t| blocks[t % T]);
+        let scales = [L::scales(simd, blocks[0]), L::scales(simd, b), L::scales(simd, c), L::scales(simd, d)];
+        for (piece, x) in x.iter().enumerate() {
+            let (x, _) = S::as_simd_f32s(x);
+            acc[0] = add::<S>(simd, x, &L::widen(simd, blocks[0], &scales[0], piece), acc[0]);
+            if T == TOGETHER {
+                acc[1] = add::<S>(simd, x, &L::widen(simd, b, &scales[1], piece), acc[1]);
+                acc[2] = add::<S>(simd, x, &L::widen(simd, c, &scales[2], piece), acc[2]);
+                acc[3] = add::<S>(simd, x, &L::widen(simd, d, &scales[3], piece), acc[3]);
             }
         }
     }
@@ -141,7 +151,7 @@ fn dots<S: Simd, L: Layout, const T: usize>(simd: S, x: &[f32], rows: [&[u8]; T]
         padded[..rest.len()].copy_from_slice(rest);
         let (x, _) = S::as_simd_f32s(&padded);
         for t in 0..T {
-            acc[t] = add::<S>(simd, x, &cut_short::<S, L>(&rows[t][pieces.len() * L::BYTES..]), acc[t]);
+            acc[t] = add::<S>(simd, x, &cut_short::<S, L>(simd, &rows[t][pieces.len() * L::BYTES..]), acc[t]);
         }
     }
     // A loop: the closure of a `map` is compiled without the vector instructions, and every sum became five calls.

@@ -9,6 +9,9 @@ use std::marker::PhantomData;
 
 use pulp::{Simd, WithSimd};
 
+use super::integers::{
+    UP, bits, eight, five_bits, floats, fours, half, nibbles, special, splat_half, to_fourth, whole, with_upper,
+};
 use crate::cpu::dispatch_halves;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::has_f16c;
@@ -18,7 +21,7 @@ use crate::cpu::has_f16c;
 pub(crate) const PIECE: usize = 32;
 
 /// Pieces in a block of the `K` formats.
-const EIGHT: usize = 8;
+pub(super) const EIGHT: usize = 8;
 
 /// How the values of a row are stored. The names of block formats are ggml's.
 #[allow(non_camel_case_types)]
@@ -41,8 +44,12 @@ pub enum Format {
 pub(crate) trait Layout {
     const PIECES: usize = 1;
     const BYTES: usize;
-    /// The values of a piece of a block of [`Self::BYTES`] bytes.
-    fn widen<S: Simd>(block: &[u8], piece: usize) -> [f32; PIECE];
+    /// What integers are multiplied with, and what is added.
+    type Scales<S: Simd>;
+    /// Those of a block of [`Self::BYTES`] bytes.
+    fn scales<S: Simd>(simd: S, block: &[u8]) -> Self::Scales<S>;
+    /// The values of a piece of the block.
+    fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE];
     /// A row whose bytes are floats already, where they lie as the processor reads floats.
     fn floats(_row: &[u8]) -> Option<&[f32]> {
         None
@@ -78,67 +85,33 @@ pub(crate) struct Q4K;
 pub(crate) struct Q5K;
 pub(crate) struct Q6K;
 
-/// A block as an array: of a slice, whatever its length, loops over the values are not vectorised (six times as slow). Nor are most
-/// closures that make an array, which are compiled apart from the loop around them: integers first, in a loop, then floats.
-#[inline(always)]
-fn whole<const N: usize>(block: &[u8]) -> &[u8; N] {
-    block.first_chunk().unwrap_or(const { &[0; N] })
-}
+/// The scale of a block of one piece, and what is added.
+type Affine<S> = [<S as Simd>::f32s; 2];
 
-/// The 16 bits at byte `2 i`.
+/// `integer · scale + offset`, rounded once: with the scale and offset of its half of the piece. `integer · scale` alone would be
+/// rounded in `Q6_K`, whose offset is taken off an exact product.
 #[inline(always)]
-fn bits(block: &[u8], i: usize) -> u16 {
-    u16::from_le_bytes([block[2 * i], block[2 * i + 1]])
-}
-
-/// The exponent of an f16 is 112 below the one that the same bits mean in a float.
-const UP: f32 = f32::from_bits((127 + 112) << 23);
-
-/// The sign of an f16, and the exponent of an infinity or a NaN, where they stand in a float.
-#[inline(always)]
-fn special(h: u32) -> u32 {
-    let exponent = if h & 0x7fff >= 0x7c00 { 0x7f80_0000 } else { 0 };
-    exponent | (h & 0x8000) << 16
-}
-
-/// An f16 as a float, exactly.
-#[inline(always)]
-fn half<S: Simd>(h: u16) -> f32 {
-    #[cfg(target_arch = "x86_64")]
-    if has_f16c::<S>() {
-        use std::arch::x86_64::{_mm_cvtph_ps, _mm_cvtsi32_si128, _mm_cvtss_f32};
-        let mut wide = i32::from(h);
-        // Hides that the upper half is zero: rustc would put the half into a register that held the scale before, and so wait for the
-        // last block's product with it. A block took twice as long.
-        #[allow(unsafe_code)]
-        // SAFETY: no instruction at all.
-        unsafe {
-            std::arch::asm!("/* {0:e} */", inout(reg) wide, options(pure, nomem, nostack, preserves_flags));
-        }
-        #[allow(unsafe_code)]
-        // SAFETY: the processor has the instruction.
-        return unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(wide))) };
+fn affine<S: Simd>(simd: S, integers: &[f32; PIECE], scales: [Affine<S>; 2]) -> [f32; PIECE] {
+    let mut out = [0.0; PIECE];
+    let (integers, _) = S::as_simd_f32s(integers);
+    let (values, _) = S::as_mut_simd_f32s(&mut out);
+    for (i, (value, integer)) in values.iter_mut().zip(integers).enumerate() {
+        let [scale, offset] = scales[i * S::F32_LANES / (PIECE / 2)];
+        *value = simd.mul_add_f32s(*integer, scale, offset);
     }
-    let h = u32::from(h);
-    f32::from_bits((f32::from_bits((h & 0x7fff) << 13) * UP).to_bits() | special(h))
-}
-
-/// The 32 halves of 16 bytes: low halves first.
-#[inline(always)]
-fn halves(packed: &[u8]) -> [u8; PIECE] {
-    let packed = whole::<{ PIECE / 2 }>(packed);
-    let mut out = [0; PIECE];
-    let (low, high) = out.split_at_mut(PIECE / 2);
-    low.iter_mut().zip(packed).for_each(|(out, byte)| *out = byte & 15);
-    high.iter_mut().zip(packed).for_each(|(out, byte)| *out = byte >> 4);
     out
 }
 
 impl Layout for F32 {
     const BYTES: usize = 4 * PIECE;
 
+    type Scales<S: Simd> = ();
+
     #[inline(always)]
-    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn scales<S: Simd>(_: S, _: &[u8]) {}
+
+    #[inline(always)]
+    fn widen<S: Simd>(_: S, block: &[u8], _: &(), _: usize) -> [f32; PIECE] {
         let block = whole::<{ F32::BYTES }>(block);
         std::array::from_fn(|i| {
             f32::from_le_bytes([block[4 * i], block[4 * i + 1], block[4 * i + 2], block[4 * i + 3]])
@@ -153,9 +126,14 @@ impl Layout for F32 {
 impl Layout for F16 {
     const BYTES: usize = 2 * PIECE;
 
+    type Scales<S: Simd> = ();
+
+    #[inline(always)]
+    fn scales<S: Simd>(_: S, _: &[u8]) {}
+
     /// In three passes over the block: as one expression a value, it is not vectorised and takes four times as long.
     #[inline(always)]
-    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(_: S, block: &[u8], _: &(), _: usize) -> [f32; PIECE] {
         let block = whole::<{ F16::BYTES }>(block);
         #[cfg(target_arch = "x86_64")]
         if has_f16c::<S>() {
@@ -187,8 +165,13 @@ impl Layout for F16 {
 impl Layout for Bf16 {
     const BYTES: usize = 2 * PIECE;
 
+    type Scales<S: Simd> = ();
+
     #[inline(always)]
-    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn scales<S: Simd>(_: S, _: &[u8]) {}
+
+    #[inline(always)]
+    fn widen<S: Simd>(_: S, block: &[u8], _: &(), _: usize) -> [f32; PIECE] {
         let block = whole::<{ Bf16::BYTES }>(block);
         std::array::from_fn(|i| f32::from_bits(u32::from(bits(block, i)) << 16))
     }
@@ -196,14 +179,23 @@ impl Layout for Bf16 {
 
 impl Layout for Q8 {
     const BYTES: usize = 2 + PIECE;
+    type Scales<S: Simd> = S::f32s;
 
     #[inline(always)]
-    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn scales<S: Simd>(simd: S, block: &[u8]) -> S::f32s {
+        splat_half(simd, bits(block, 0))
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd>(simd: S, block: &[u8], scale: &S::f32s, _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q8::BYTES }>(block);
-        let scale = half::<S>(bits(block, 0));
         let mut out = [0.0; PIECE];
         for (out, quant) in out.iter_mut().zip(&block[2..]) {
-            *out = f32::from(*quant as i8) * scale;
+            *out = f32::from(*quant as i8);
+        }
+        let (values, _) = S::as_mut_simd_f32s(&mut out);
+        for value in values {
+            *value = simd.mul_f32s(*value, *scale);
         }
         out
     }
@@ -211,178 +203,158 @@ impl Layout for Q8 {
 
 impl Layout for Q4 {
     const BYTES: usize = 2 + PIECE / 2;
+    type Scales<S: Simd> = Affine<S>;
 
     #[inline(always)]
-    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn scales<S: Simd>(simd: S, block: &[u8]) -> Affine<S> {
+        let scale = splat_half(simd, bits(block, 0));
+        [scale, simd.mul_f32s(scale, simd.splat_f32s(-8.0))]
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd>(simd: S, block: &[u8], scales: &Affine<S>, _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q4::BYTES }>(block);
-        let scale = half::<S>(bits(block, 0));
-        let mut out = [0.0; PIECE];
-        for (out, quant) in out.iter_mut().zip(halves(&block[2..])) {
-            *out = f32::from(quant as i8 - 8) * scale;
-        }
-        out
+        affine(simd, &fours::<S>(&block[2..]), [*scales; 2])
     }
 }
 
 impl Layout for Q4Offset {
     const BYTES: usize = 4 + PIECE / 2;
+    type Scales<S: Simd> = Affine<S>;
 
     #[inline(always)]
-    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
-        let block = whole::<{ Q4Offset::BYTES }>(block);
-        let (scale, offset) = (half::<S>(bits(block, 0)), half::<S>(bits(block, 1)));
-        let mut out = [0.0; PIECE];
-        for (out, quant) in out.iter_mut().zip(halves(&block[4..])) {
-            *out = f32::from(quant) * scale + offset;
-        }
-        out
+    fn scales<S: Simd>(simd: S, block: &[u8]) -> Affine<S> {
+        let scale = splat_half(simd, bits(block, 0));
+        [scale, splat_half(simd, bits(block, 1))]
     }
-}
 
-/// 32 values whose low four bits are packed as [`halves`] says, and whose fifth is bit `i` of the four bytes before them.
-#[inline(always)]
-fn five_bits(packed: &[u8]) -> [u8; PIECE] {
-    let high = whole::<{ PIECE / 8 }>(packed);
-    let mut out = halves(&packed[PIECE / 8..]);
-    let spread: [u8; PIECE] = std::array::from_fn(|i| high[i / 8]);
-    let bit: [u8; PIECE] = std::array::from_fn(|i| 1 << (i % 8));
-    for i in 0..PIECE {
-        out[i] |= if spread[i] & bit[i] == 0 { 0 } else { 16 };
+    #[inline(always)]
+    fn widen<S: Simd>(simd: S, block: &[u8], scales: &Affine<S>, _: usize) -> [f32; PIECE] {
+        let block = whole::<{ Q4Offset::BYTES }>(block);
+        affine(simd, &fours::<S>(&block[4..]), [*scales; 2])
     }
-    out
 }
 
 impl Layout for Q5 {
     const BYTES: usize = 6 + PIECE / 2;
+    type Scales<S: Simd> = Affine<S>;
 
     #[inline(always)]
-    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn scales<S: Simd>(simd: S, block: &[u8]) -> Affine<S> {
+        let scale = splat_half(simd, bits(block, 0));
+        [scale, simd.mul_f32s(scale, simd.splat_f32s(-16.0))]
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd>(simd: S, block: &[u8], scales: &Affine<S>, _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q5::BYTES }>(block);
-        let scale = half::<S>(bits(block, 0));
-        let mut out = [0.0; PIECE];
-        for (out, quant) in out.iter_mut().zip(five_bits(&block[2..])) {
-            *out = f32::from(quant as i8 - 16) * scale;
-        }
-        out
+        affine(simd, &floats::<S>(&five_bits::<S>(&block[2..])), [*scales; 2])
     }
 }
 
 impl Layout for Q5Offset {
     const BYTES: usize = 8 + PIECE / 2;
+    type Scales<S: Simd> = Affine<S>;
 
     #[inline(always)]
-    fn widen<S: Simd>(block: &[u8], _: usize) -> [f32; PIECE] {
+    fn scales<S: Simd>(simd: S, block: &[u8]) -> Affine<S> {
+        let scale = splat_half(simd, bits(block, 0));
+        [scale, splat_half(simd, bits(block, 1))]
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd>(simd: S, block: &[u8], scales: &Affine<S>, _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q5Offset::BYTES }>(block);
-        let (scale, offset) = (half::<S>(bits(block, 0)), half::<S>(bits(block, 1)));
-        let mut out = [0.0; PIECE];
-        for (out, quant) in out.iter_mut().zip(five_bits(&block[4..])) {
-            *out = f32::from(quant) * scale + offset;
-        }
-        out
+        affine(simd, &floats::<S>(&five_bits::<S>(&block[4..])), [*scales; 2])
     }
 }
 
-/// What all of a piece of `Q4_K` and `Q5_K` share: `[scale, offset]`. A block begins with the 16-bit scales of the two, then
-/// come eight scales and eight offsets of 6 bits in 12 bytes: whole for the first four pieces, for the others four bits of
-/// both in the last four bytes and two above those of the first four.
+/// `[scale, offset]` of each piece of `Q4_K` and `Q5_K`. A block begins with the 16-bit scales of the two, then come eight scales
+/// and eight offsets of 6 bits in 12 bytes: whole for the first four pieces, for the others four bits of both in the last four
+/// bytes and two above those of the first four. Offsets are taken off.
 #[inline(always)]
-fn scale_and_offset<S: Simd>(block: &[u8], piece: usize) -> [f32; 2] {
+fn scales_and_offsets<S: Simd>(block: &[u8]) -> [[f32; EIGHT]; 2] {
     let packed = whole::<12>(&block[4..]);
-    let [scale, offset] = match piece {
-        0..4 => [packed[piece] & 63, packed[piece + 4] & 63],
-        4..EIGHT => {
-            let low = packed[piece + 4];
-            [low & 15 | packed[piece - 4] >> 6 << 4, low >> 4 | packed[piece] >> 6 << 4]
-        }
-        _ => [0; 2],
-    };
-    [half::<S>(bits(block, 0)) * f32::from(scale), half::<S>(bits(block, 1)) * f32::from(offset)]
-}
-
-/// The four bits of each value of a piece: two pieces share 32 bytes, the first has the low halves.
-#[inline(always)]
-fn nibbles(packed: &[u8], piece: usize) -> [u8; PIECE] {
-    let packed = whole::<PIECE>(&packed[piece / 2 * PIECE..]);
-    let mut out = [0; PIECE];
-    match piece % 2 {
-        0 => out.iter_mut().zip(packed).for_each(|(out, byte)| *out = byte & 15),
-        _ => out.iter_mut().zip(packed).for_each(|(out, byte)| *out = byte >> 4),
-    }
-    out
-}
-
-#[inline(always)]
-fn scaled(quants: &[u8; PIECE], [scale, offset]: [f32; 2]) -> [f32; PIECE] {
-    let mut out = [0.0; PIECE];
-    for (out, quant) in out.iter_mut().zip(quants) {
-        *out = f32::from(*quant) * scale - offset;
-    }
-    out
+    let four = |i: usize| u32::from_le_bytes([packed[4 * i], packed[4 * i + 1], packed[4 * i + 2], packed[4 * i + 3]]);
+    let (scales, offsets, low) = (four(0), four(1), four(2));
+    let upper = |six: u32| six >> 2 & 0x3030_3030;
+    let joined = |first: u32, second: u32| u64::from(second) << 32 | u64::from(first);
+    [
+        eight::<S>(joined(scales & 0x3f3f_3f3f, low & 0x0f0f_0f0f | upper(scales)), half::<S>(bits(block, 0))),
+        eight::<S>(joined(offsets & 0x3f3f_3f3f, low >> 4 & 0x0f0f_0f0f | upper(offsets)), -half::<S>(bits(block, 1))),
+    ]
 }
 
 impl Layout for Q4K {
     const PIECES: usize = EIGHT;
     const BYTES: usize = 16 + EIGHT * PIECE / 2;
+    type Scales<S: Simd> = [[f32; EIGHT]; 2];
 
     #[inline(always)]
-    fn widen<S: Simd>(block: &[u8], piece: usize) -> [f32; PIECE] {
+    fn scales<S: Simd>(_: S, block: &[u8]) -> Self::Scales<S> {
+        scales_and_offsets::<S>(block)
+    }
+
+    #[inline(always)]
+    fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE] {
         let block = whole::<{ Q4K::BYTES }>(block);
-        scaled(&nibbles(&block[16..], piece), scale_and_offset::<S>(block, piece))
+        affine(
+            simd,
+            &floats::<S>(&nibbles::<S>(&block[16..], piece)),
+            [[simd.splat_f32s(scales[0][piece]), simd.splat_f32s(scales[1][piece])]; 2],
+        )
     }
 }
 
 impl Layout for Q5K {
     const PIECES: usize = EIGHT;
     const BYTES: usize = 16 + PIECE + EIGHT * PIECE / 2;
+    type Scales<S: Simd> = [[f32; EIGHT]; 2];
+
+    #[inline(always)]
+    fn scales<S: Simd>(_: S, block: &[u8]) -> Self::Scales<S> {
+        scales_and_offsets::<S>(block)
+    }
 
     /// Bit `piece` of byte i is the fifth bit of value i.
     #[inline(always)]
-    fn widen<S: Simd>(block: &[u8], piece: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE] {
         let block = whole::<{ Q5K::BYTES }>(block);
-        let mut quants = nibbles(&block[16 + PIECE..], piece);
-        let bit = 1 << piece;
-        for (quant, high) in quants.iter_mut().zip(whole::<PIECE>(&block[16..])) {
-            *quant |= if high & bit == 0 { 0 } else { 16 };
-        }
-        scaled(&quants, scale_and_offset::<S>(block, piece))
+        let low = &block[16 + PIECE + piece / 2 * PIECE..];
+        let quants = with_upper::<S>(low, piece % 2 * 4, &block[16..], to_fourth(piece), 16);
+        affine(simd, &floats::<S>(&quants), [[simd.splat_f32s(scales[0][piece]), simd.splat_f32s(scales[1][piece])]; 2])
     }
 }
 
 impl Layout for Q6K {
     const PIECES: usize = EIGHT;
     const BYTES: usize = 2 + EIGHT * 2 + EIGHT * PIECE * 3 / 4;
+    type Scales<S: Simd> = [[f32; 2 * EIGHT]; 2];
 
-    /// Four pieces share 64 bytes of low halves (two the low four bits, two the high) and 32 bytes of upper pairs of bits;
-    /// behind those of all pieces stand 16 signed scales, one for 16 values, and the 16-bit scale of them.
+    /// Behind the integers of all pieces stand 16 signed scales, one for 16 values, and the 16-bit scale of them.
     #[inline(always)]
-    fn widen<S: Simd>(block: &[u8], piece: usize) -> [f32; PIECE] {
-        let block = whole::<{ Q6K::BYTES }>(block);
-        let (quarter, at) = (piece % 4, piece / 4 * PIECE);
-        let low = whole::<PIECE>(&block[2 * at + quarter % 2 * PIECE..]);
-        let high = whole::<PIECE>(&block[EIGHT * PIECE / 2 + at..]);
-        let scales = &block[EIGHT * PIECE * 3 / 4..];
-        let mut quants = [0; PIECE];
-        match quarter / 2 {
-            0 => quants.iter_mut().zip(low).for_each(|(quant, low)| *quant = low & 15),
-            _ => quants.iter_mut().zip(low).for_each(|(quant, low)| *quant = low >> 4),
-        }
-        let upper = |shift: fn(u8) -> u8, quants: &mut [u8; PIECE]| {
-            quants.iter_mut().zip(high).for_each(|(quant, high)| *quant |= shift(*high));
-        };
-        match quarter {
-            0 => upper(|high| (high & 3) << 4, &mut quants),
-            1 => upper(|high| (high & 12) << 2, &mut quants),
-            2 => upper(|high| high & 48, &mut quants),
-            _ => upper(|high| (high & 192) >> 2, &mut quants),
-        }
-        let mut out = [0.0; PIECE];
-        for part in 0..2 {
-            let scale = half::<S>(bits(scales, EIGHT)) * f32::from(scales[2 * piece + part] as i8);
-            for (out, quant) in out[16 * part..][..16].iter_mut().zip(&quants[16 * part..]) {
-                *out = f32::from(*quant as i8 - 32) * scale;
-            }
+    fn scales<S: Simd>(_: S, block: &[u8]) -> Self::Scales<S> {
+        let scales = whole::<{ 2 * EIGHT + 2 }>(&block[EIGHT * PIECE * 3 / 4..]);
+        let by = half::<S>(bits(scales, EIGHT));
+        let mut out = [[0.0; 2 * EIGHT]; 2];
+        let [scale, offset] = &mut out;
+        for ((scale, offset), integer) in scale.iter_mut().zip(offset).zip(scales) {
+            *scale = by * f32::from(*integer as i8);
+            *offset = -32.0 * *scale;
         }
         out
+    }
+
+    /// Four pieces share 64 bytes of low halves (two the low four bits, two the high) and 32 bytes of upper pairs of bits.
+    #[inline(always)]
+    fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE] {
+        let (quarter, at) = (piece % 4, piece / 4 * PIECE);
+        let (low, high) = (&block[2 * at + quarter % 2 * PIECE..], &block[EIGHT * PIECE / 2 + at..]);
+        let quants = with_upper::<S>(low, quarter / 2 * 4, high, to_fourth(2 * quarter), 48);
+        let [scale, offset] = scales;
+        let first = [simd.splat_f32s(scale[2 * piece]), simd.splat_f32s(offset[2 * piece])];
+        let second = [simd.splat_f32s(scale[2 * piece + 1]), simd.splat_f32s(offset[2 * piece + 1])];
+        affine(simd, &floats::<S>(&quants), [first, second])
     }
 }
 
@@ -429,34 +401,35 @@ impl<L: Layout> WithSimd for Widen<'_, L> {
     type Output = ();
 
     #[inline(always)]
-    fn with_simd<S: Simd>(self, _simd: S) {
-        widen::<S, L>(self.bytes, self.out);
+    fn with_simd<S: Simd>(self, simd: S) {
+        widen::<S, L>(simd, self.bytes, self.out);
     }
 }
 
 /// Piece by piece; the last one may be cut short in formats without blocks.
 #[inline(always)]
-fn widen<S: Simd, L: Layout>(bytes: &[u8], out: &mut [f32]) {
+fn widen<S: Simd, L: Layout>(simd: S, bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks(L::BYTES).zip(out.chunks_mut(L::PIECES * PIECE)) {
-        for (piece, out) in out.chunks_mut(PIECE).enumerate() {
-            match <&mut [f32; PIECE]>::try_from(&mut *out) {
-                Ok(out) if block.len() == L::BYTES => *out = L::widen::<S>(block, piece),
-                _ if L::PIECES == 1 => {
-                    let held = (block.len() * PIECE / L::BYTES).min(out.len());
-                    out[..held].copy_from_slice(&cut_short::<S, L>(block)[..held]);
-                }
-                _ => {}
+        let (pieces, rest) = if block.len() == L::BYTES { out.as_chunks_mut::<PIECE>() } else { (&mut [][..], out) };
+        if !pieces.is_empty() {
+            let scales = L::scales(simd, block);
+            for (piece, out) in pieces.iter_mut().enumerate() {
+                *out = L::widen(simd, block, &scales, piece);
             }
+        }
+        if L::PIECES == 1 && !rest.is_empty() {
+            let held = (block.len() * PIECE / L::BYTES).min(rest.len());
+            rest[..held].copy_from_slice(&cut_short::<S, L>(simd, block)[..held]);
         }
     }
 }
 
 /// The values of a piece that is cut short, and zeros behind them. For formats whose blocks are one piece.
 #[inline(always)]
-pub(crate) fn cut_short<S: Simd, L: Layout>(block: &[u8]) -> [f32; PIECE] {
+pub(crate) fn cut_short<S: Simd, L: Layout>(simd: S, block: &[u8]) -> [f32; PIECE] {
     let mut whole = [0; 4 * PIECE];
     whole[..block.len()].copy_from_slice(block);
-    L::widen::<S>(&whole, 0)
+    L::widen(simd, &whole, &L::scales(simd, &whole), 0)
 }
 
 #[cfg(test)]
@@ -471,12 +444,26 @@ mod tests {
         type Output = Vec<[f32; 2]>;
 
         #[inline(always)]
-        fn with_simd<S: Simd>(self, _simd: S) -> Vec<[f32; 2]> {
+        fn with_simd<S: Simd>(self, simd: S) -> Vec<[f32; 2]> {
             let mut out = vec![];
             for h in 0..=u16::MAX {
-                out.push([half::<S>(h), F16::widen::<S>(&h.to_le_bytes().repeat(PIECE), 0)[usize::from(h) % PIECE]]);
+                out.push([
+                    half::<S>(h),
+                    F16::widen(simd, &h.to_le_bytes().repeat(PIECE), &(), 0)[usize::from(h) % PIECE],
+                ]);
             }
             out
+        }
+    }
+
+    #[test]
+    fn values_are_those_of_plain_loops_with_all_instructions() {
+        for format in Format::ALL {
+            let (width, rows) = (512, 300);
+            let matrix = crate::stored::StoredMatrix::drawn(format, rows, width);
+            let made = with_each(|| matrix.widened_range(0..rows).into_iter().map(f32::to_bits).collect::<Vec<_>>());
+            let [(_, first), others @ ..] = &made[..] else { panic!("no instructions at all") };
+            assert!(others.iter().all(|(_, other)| other == first), "{format:?}");
         }
     }
 

@@ -2,6 +2,7 @@
 //! knows a tensor.
 
 pub(crate) mod formats;
+mod integers;
 
 use std::ops::Range;
 
