@@ -3,6 +3,7 @@
     python benches/formats.py --probe target/debug/probe            # about ten minutes on a quiet machine
     python benches/formats.py --probe target/debug/probe --rounds 5 --json formats.json
     python benches/formats.py --probe target/debug/probe --formats f16,q5_0,q4_0   # these, and f32
+    python benches/formats.py --probe target/debug/probe --formats q4_k,q5_k,q6_k  # in a model whose widths are blocks of 256
 
 Needs what benches/peer.py needs. SmolLM2-135M's shape, random weights, written as .gguf files that ours and llama.cpp both read. Every
 figure is a process of its own, so that nobody's waiting threads take another's core:
@@ -29,11 +30,16 @@ import torch
 # The bf16 file, where ours rounds what is multiplied to bf16, as PyTorch does.
 ROUNDED = "stored-bf16"
 DIMS = peer.SIZES["smollm2"][0]
+# llama.cpp's own quantiser writes them; its numbers of these types.
+K_TYPES = {"q4_k": 14, "q5_k": 16, "q6_k": 18}
+WIDER = dict(hidden_size=768, num_attention_heads=12)
 PROMPT, NEW, LONG = peer.PROMPT, peer.NEW, 512
 
 
 def write(path, weights, form):
     """The model in a format: matrices in it, norms in f32."""
+    if form in K_TYPES:
+        return write_k_type(path, weights, form)
     import gguf
 
     kind = None if form == "f32" else gguf.GGMLQuantizationType[form.upper()]
@@ -47,6 +53,20 @@ def write(path, weights, form):
     gguf.GGUFWriter.add_tensor = add
     peer.write_gguf(path, DIMS, weights)
     gguf.GGUFWriter.add_tensor = plain
+
+
+def write_k_type(path, weights, form):
+    import ctypes
+
+    import llama_cpp as lib
+
+    with tempfile.TemporaryDirectory() as folder:
+        plain = os.path.join(folder, "f32.gguf")
+        write(plain, weights, "f32")
+        params = lib.llama_model_quantize_default_params()
+        params.ftype, params.pure, params.nthread = K_TYPES[form], True, 2
+        if lib.llama_model_quantize(plain.encode(), path.encode(), ctypes.byref(params)):
+            sys.exit(f"formats.py: llama.cpp did not write {form}")
 
 
 def ids(n):
@@ -124,7 +144,10 @@ def main():
     parser.add_argument("--llama", help=argparse.SUPPRESS)
     parser.add_argument("--pytorch", help=argparse.SUPPRESS)
     parser.add_argument("--memory", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--wider", action="store_true", help=argparse.SUPPRESS)
     a = parser.parse_args()
+    if a.wider:
+        DIMS.update(WIDER)
     if a.llama:
         return print(json.dumps(llama(a.llama, a.seconds)))
     if a.pytorch:
@@ -133,6 +156,9 @@ def main():
         return print(json.dumps(peer.memory_rates(2)))
     if not a.probe:
         parser.error("--probe: where is the program?")
+    wider = ["--wider"] if K_TYPES.keys() & {*a.formats} else []
+    if wider:
+        DIMS.update(WIDER)
     share = peer.idle(range(os.cpu_count()))
     if share is not None and share < peer.QUIET:
         sys.exit(f"formats.py: the cores are {share:.0%} idle (expected at least {peer.QUIET:.0%}): stop what runs there")
@@ -147,7 +173,7 @@ def main():
             for form, path in paths.items():
                 row[form] = {"ours": ours(a, path), "llama.cpp": child("--llama", path, "--seconds", str(a.seconds))}
                 if form in ("f32", "bf16"):
-                    row[form]["PyTorch"] = child("--pytorch", form, "--seconds", str(a.seconds))
+                    row[form]["PyTorch"] = child("--pytorch", form, *wider, "--seconds", str(a.seconds))
             if "bf16" in paths:
                 row[ROUNDED] = {**row["bf16"], "ours": ours(a, paths["bf16"], ROUNDED)}
             rounds.append(row)
