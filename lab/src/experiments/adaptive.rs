@@ -8,9 +8,10 @@
 
 use anyhow::{Context, Result};
 
-use super::markdown::heads;
+use super::markdown::table_of;
 use super::{About, switch_benefit};
 use crate::schema::{AdaptiveRow, Optimum, by_budget};
+use crate::stats::by_problem::cell;
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::text::said_budget;
@@ -44,27 +45,20 @@ pub fn rows(study: &Study, _config: &Config) -> Result<Vec<AdaptiveRow>> {
 
 /// Markdown, one row a budget and number of steps.
 pub fn table(rows: &[AdaptiveRow]) -> String {
-    let mut out = heads(
-        "budget | steps | switch rate [95 %] | optimal | as optimal | accuracy | best | with a block | without | benefit",
-    );
+    let columns =
+        "budget | steps | switch rate [95 %] | optimal | as optimal | accuracy | best | with a block | without | benefit";
     let all = |value: Option<String>| value.unwrap_or_else(|| "all".into());
-    for r in rows {
+    table_of(columns, rows, |r| {
         let optimal = match (r.optimum, r.optimal_rate) {
             (Some(Optimum::Undecided), _) | (None, None) => Optimum::Undecided.name().to_owned(),
             (_, rate) => rate.map_or_else(String::new, |rate| format!("{rate:.3}")),
         };
-        let as_optimal = r.as_optimal.map_or_else(|| "—".to_owned(), |e| format!("{e:.3}"));
-        out += &format!(
-            "| {} | {} | {:.3} | {optimal} | {as_optimal} | {:.3} | {:.3} | {:.3} | {:.3} | {:.3} |\n",
-            all(r.budget.map(|b| b.to_string())),
-            all(r.level.map(|l| l.to_string())),
-            r.switch_rate,
-            r.accuracy,
-            r.best_accuracy,
-            r.with_block,
-            r.without_block,
-            r.benefit,
-        );
-    }
-    out
+        let (budget, steps) = (all(r.budget.map(|b| b.to_string())), all(r.level.map(|l| l.to_string())));
+        let as_optimal = cell(r.as_optimal, 3);
+        let AdaptiveRow { switch_rate, accuracy, best_accuracy, with_block, without_block, benefit, .. } = r;
+        format!(
+            "{budget} | {steps} | {switch_rate:.3} | {optimal} | {as_optimal} | {accuracy:.3} | {best_accuracy:.3} | \
+             {with_block:.3} | {without_block:.3} | {benefit:.3}"
+        )
+    })
 }

@@ -24,7 +24,7 @@ use super::About;
 use super::jacobian_lens::read_out;
 use super::latent_intervention::known_value::blocks;
 use super::latent_intervention::{Arithmetic, of_study};
-use super::markdown::heads;
+use super::markdown::table_of;
 use crate::latent::{Sequence, Trace};
 use crate::model::Step;
 use crate::nth::Nth;
@@ -371,22 +371,14 @@ fn donors(lengths: &[Vec<usize>], seed: u64) -> Vec<(usize, usize)> {
 
 /// Markdown, one row a reader and latent.
 pub fn table(rows: &[DecodedTraceRow]) -> String {
-    let mut out = heads(
-        "reader | latent | valid [95 %] | steps that follow | another problem's values | several blocks: valid | \
-         moved to other steps | verdict",
-    );
-    for r in rows {
+    let columns = "reader | latent | valid [95 %] | steps that follow | another problem's values | several blocks: valid | \
+                   moved to other steps | verdict";
+    table_of(columns, rows, |r| {
         let [follows, shuffled, several, permuted] =
             [r.follows, r.shuffled, r.valid_of_several, r.permuted].map(|estimate| cell(estimate, 3));
-        out += &format!(
-            "| {} | {} | {:.3} | {follows} | {shuffled} | {several} | {permuted} | {} |\n",
-            r.reader.name(),
-            r.step,
-            r.valid,
-            r.verdict()
-        );
-    }
-    out
+        let (DecodedTraceRow { reader, step, valid, .. }, verdict) = (r, r.verdict());
+        format!("{reader} | {step} | {valid:.3} | {follows} | {shuffled} | {several} | {permuted} | {verdict}")
+    })
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 
 use super::About;
-use super::markdown::heads;
+use super::markdown::table_of;
 use crate::evaluation::requests;
 use crate::latent::controller::{InBlock, InText};
 use crate::latent::trace::PositionRole;
@@ -26,7 +26,7 @@ use crate::latent::{
 use crate::model::Hooks;
 use crate::schema::EarlyStopRow;
 use crate::stats::by_problem::{cell, mean};
-use crate::stats::{Estimate, Flips, LEVEL, holm, wilson};
+use crate::stats::{Flips, LEVEL, holm, wilson};
 use crate::study::Study;
 use crate::study::answers::{answer_at, gold_tokens, outcome};
 use crate::study::staging::logits::logits_at;
@@ -207,27 +207,17 @@ fn of_stops(study: &Study, stops: &[StopResult]) -> Result<Vec<EarlyStopRow>> {
 
 /// Markdown, one row a number of latents.
 pub fn table(rows: &[EarlyStopRow]) -> String {
-    let mut out = heads(
-        "latents kept | accuracy [95 %] | answer of the full run | of another problem's | settled | reversed later | \
-         log p(gold) | difference | verdict",
-    );
-    let share = |e: Estimate| format!("{:.3}", e.value);
-    for r in rows {
-        out += &format!(
-            "| {} of {} | {:.3} | {:.3} | {} | {:.3} | {} | {} | {} | {} |\n",
-            r.k,
-            r.of,
-            r.accuracy,
-            r.same_answer,
-            share(r.others_answer),
-            r.committed,
-            share(r.reversed),
-            cell(r.gold_logprob, 2),
-            cell(r.difference, 3),
-            r.verdict()
-        );
-    }
-    out
+    let columns = "latents kept | accuracy [95 %] | answer of the full run | of another problem's | settled | reversed later | \
+                   log p(gold) | difference | verdict";
+    table_of(columns, rows, |r| {
+        let EarlyStopRow { k, of, accuracy, same_answer, committed, .. } = r;
+        let [others, reversed] = [r.others_answer, r.reversed].map(|share| format!("{:.3}", share.value));
+        let (gold, difference, verdict) = (cell(r.gold_logprob, 2), cell(r.difference, 3), r.verdict());
+        format!(
+            "{k} of {of} | {accuracy:.3} | {same_answer:.3} | {others} | {committed:.3} | {reversed} | {gold} | \
+             {difference} | {verdict}"
+        )
+    })
 }
 
 #[cfg(test)]

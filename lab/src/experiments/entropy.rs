@@ -7,7 +7,7 @@
 use anyhow::Result;
 
 use super::About;
-use super::markdown::heads;
+use super::markdown::table_of;
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
 use crate::schema::EntropyRow;
@@ -77,9 +77,7 @@ fn floored_ln(p: f64) -> f64 {
 
 /// Markdown, one row a kind.
 pub fn table(rows: &[EntropyRow]) -> String {
-    let mut out = heads("kind | positions | H (nats) | log p");
-    for r in rows {
-        out += &format!("| {} | {} | {} | {} |\n", r.kind, r.positions, cell(r.entropy, 3), cell(r.logprob, 3));
-    }
-    out
+    table_of("kind | positions | H (nats) | log p", rows, |r| {
+        format!("{} | {} | {} | {}", r.kind, r.positions, cell(r.entropy, 3), cell(r.logprob, 3))
+    })
 }

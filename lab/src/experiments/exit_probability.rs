@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 
-use super::markdown::heads;
+use super::markdown::table_of;
 use super::{About, Journal};
 use crate::latent::{Sequence, sampling};
 use crate::nth::Nth;
@@ -110,10 +110,8 @@ fn observe(study: &Study) -> Result<(usize, Vec<Observation>)> {
 
 /// Markdown, one row a group and step.
 pub fn table(rows: &[ExitRow]) -> String {
-    let mut out = heads("group | step | blocks | p(</swi>) | `</swi>` first | most may end");
-    for r in rows {
-        let ends = if r.ends() { "yes" } else { "—" };
-        out += &format!("| {:?} | {} | {} | {:.4} | {:.3} | {ends} |\n", r.group, r.step, r.blocks, r.p_exit, r.exits);
-    }
-    out
+    table_of("group | step | blocks | p(</swi>) | `</swi>` first | most may end", rows, |r| {
+        let (ExitRow { group, step, blocks, p_exit, exits, .. }, ends) = (r, if r.ends() { "yes" } else { "—" });
+        format!("{group:?} | {step} | {blocks} | {p_exit:.4} | {exits:.3} | {ends}")
+    })
 }

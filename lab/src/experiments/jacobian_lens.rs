@@ -17,6 +17,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::About;
 use super::logit_lens::head;
+use super::markdown::{or_dash, table_of};
 use crate::latent::{Sequence, sampling};
 use crate::model::{HookPoint, Hooks};
 use crate::nth::Nth;
@@ -252,17 +253,15 @@ fn split_error([a, b]: &[Vec<f64>; 2]) -> f64 {
 
 /// Markdown: the answer's share, by layer and step.
 pub fn table(rows: &[JacobianLensRow]) -> String {
-    let mut out = "| latent step | layer | Jacobian lens says the answer | logit lens | another problem's state | halves differ by |\n\
-                   | --- | --- | --- | --- | --- | --- |\n"
-        .to_owned();
+    let columns =
+        "latent step | layer | Jacobian lens says the answer | logit lens | another problem's state | halves differ by";
     let of = |row: &JacobianLensRow, lens| {
         let same = |r: &&JacobianLensRow| (r.step, r.layer, r.lens) == (row.step, row.layer, lens);
-        rows.iter().find(same).map_or_else(|| "—".into(), |r| format!("{:.3}", r.says_answer))
+        or_dash(rows.iter().find(same).map(|r| format!("{:.3}", r.says_answer)))
     };
-    for row in rows.iter().filter(|r| r.lens == Transport::Jacobian) {
+    table_of(columns, rows.iter().filter(|r| r.lens == Transport::Jacobian), |row| {
         let (logit, others) = (of(row, Transport::Logit), of(row, Transport::Others));
-        let error = row.split_error.map_or_else(|| "—".into(), |e| format!("{e:.2}"));
-        out += &format!("| {} | {} | {:.3} | {logit} | {others} | {error} |\n", row.step, row.layer, row.says_answer);
-    }
-    out
+        let error = or_dash(row.split_error.map(|e| format!("{e:.2}")));
+        format!("{} | {} | {:.3} | {logit} | {others} | {error}", row.step, row.layer, row.says_answer)
+    })
 }

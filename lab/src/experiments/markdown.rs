@@ -6,18 +6,46 @@ pub(crate) fn heads(columns: &str) -> String {
     format!("| {columns} |\n{rule}|\n")
 }
 
-/// A table's title and the lines that it begins with.
-pub(crate) fn titled(title: &str, columns: &str) -> String {
-    format!("{title}\n\n{}", heads(columns))
+/// A line for each row; `line` writes the cells as `columns` names them, `wrong | 0.250`.
+pub(crate) fn table_of<R>(columns: &str, rows: impl IntoIterator<Item = R>, line: impl Fn(R) -> String) -> String {
+    heads(columns) + &rows.into_iter().map(|row| format!("| {} |\n", line(row))).collect::<String>()
+}
+
+/// A table under its title.
+pub(crate) fn titled(title: &str, table: &str) -> String {
+    format!("{title}\n\n{table}")
+}
+
+/// `—` where there is nothing to say.
+pub(crate) fn or_dash(said: Option<impl ToString>) -> String {
+    said.map_or_else(|| "—".into(), |said| said.to_string())
+}
+
+/// A place and how many blocks before the last it lies: `latent[2], 1 back`.
+pub(crate) fn place(name: &str, back: Option<usize>) -> String {
+    back.filter(|back| *back > 0).map_or_else(|| name.to_owned(), |back| format!("{name}, {back} back"))
+}
+
+/// The `count` largest of some rows, the largest first.
+pub(crate) fn largest<'r, R: 'r>(
+    rows: impl Iterator<Item = &'r R>,
+    count: usize,
+    size: impl Fn(&R) -> f64,
+) -> impl Iterator<Item = &'r R> {
+    let mut rows: Vec<&R> = rows.collect();
+    rows.sort_by(|a, b| size(b).total_cmp(&size(a)));
+    rows.into_iter().take(count)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{heads, titled};
+    use super::{table_of, titled};
 
     #[test]
     fn every_column_has_a_rule() {
-        assert_eq!(heads("mode | p(</swi>) | n"), "| mode | p(</swi>) | n |\n| --- | --- | --- |\n");
-        assert_eq!(titled("What was found.", "n"), "What was found.\n\n| n |\n| --- |\n");
+        let empty = table_of("mode | p(</swi>) | n", [(); 0], |()| String::new());
+        assert_eq!(empty, "| mode | p(</swi>) | n |\n| --- | --- | --- |\n");
+        let table = table_of("n", [1, 2], |n| n.to_string());
+        assert_eq!(titled("What was found.", &table), "What was found.\n\n| n |\n| --- |\n| 1 |\n| 2 |\n");
     }
 }

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::head_patching::patch_form;
-use super::markdown::titled;
+use super::markdown::{largest, table_of, titled};
 use super::{About, Files, Fit, Journal};
 use crate::latent::Sequence;
 use crate::progress::say;
@@ -174,20 +174,16 @@ fn usable(study: &Study, given: Vec<PlacedPair>) -> Result<Vec<Pair>> {
 
 /// Markdown: of each form, mode and component the largest effects.
 pub fn table(rows: &[HeadPatchRow]) -> String {
-    let mut out = titled(
-        "Share of the logit difference that one node moves, largest first [95 %]; * significant (Holm).",
-        "form | mode | node | place | effect | p (Holm)",
-    );
     let kinds: BTreeSet<_> = rows.iter().map(|r| (r.form, r.mode, r.component)).collect();
-    for kind in kinds {
-        let mut found: Vec<&HeadPatchRow> = rows.iter().filter(|r| (r.form, r.mode, r.component) == kind).collect();
-        found.sort_by(|a, b| b.effect.value.abs().total_cmp(&a.effect.value.abs()));
-        for r in found.iter().take(5) {
-            let node = r.component.label(Some(r.layer), r.head);
-            let (form, mode, place, star) =
-                (r.form.name(), r.mode.name(), &r.place, if r.matters() { " *" } else { "" });
-            out += &format!("| {form} | {mode} | {node} | {place} | {:.2}{star} | {:.1e} |\n", r.effect, r.p_holm);
-        }
-    }
-    out + &too_few(rows).map_or_else(String::new, |why| format!("\n{why}"))
+    let found = kinds.into_iter().flat_map(|kind| {
+        let same = rows.iter().filter(move |r| (r.form, r.mode, r.component) == kind);
+        largest(same, 5, |r| r.effect.value.abs())
+    });
+    let table = table_of("form | mode | node | place | effect | p (Holm)", found, |r| {
+        let (node, star) = (r.component.label(Some(r.layer), r.head), if r.matters() { " *" } else { "" });
+        let HeadPatchRow { form, mode, place, effect, p_holm, .. } = r;
+        format!("{form} | {mode} | {node} | {place} | {effect:.2}{star} | {p_holm:.1e}")
+    });
+    let title = "Share of the logit difference that one node moves, largest first [95 %]; * significant (Holm).";
+    titled(title, &table) + &too_few(rows).map_or_else(String::new, |why| format!("\n{why}"))
 }

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use anyhow::{Result, ensure};
 
 use super::About;
-use super::markdown::heads;
+use super::markdown::table_of;
 use crate::evaluation::Scores;
 use crate::model::{Decoder, Half};
 
@@ -134,21 +134,16 @@ fn change(model: &Decoder, swapped: &Decoder) -> Result<f64> {
 
 /// Markdown, one row a part and phase.
 pub fn table(rows: &[PartSwapRow]) -> String {
-    let mut out =
-        heads("part | into | change of weights | accuracy [95 %] | change | switch rate | change | p (Holm) | verdict");
-    for r in rows {
+    let columns =
+        "part | into | change of weights | accuracy [95 %] | change | switch rate | change | p (Holm) | verdict";
+    table_of(columns, rows, |r| {
+        let PartSwapRow { part, weight_change, accuracy, accuracy_change, .. } = r;
+        let PartSwapRow { switch_rate, switch_change, p_holm, .. } = r;
         let into = if r.host == Host::Earlier { &r.against } else { &r.identity.checkpoint };
-        out += &format!(
-            "| {} | {into} | {:.4} | {:.3} | {:.3} | {:.3} | {:.3} | {:.1e} | {} |\n",
-            r.part,
-            r.weight_change,
-            r.accuracy,
-            r.accuracy_change,
-            r.switch_rate,
-            r.switch_change,
-            r.p_holm,
+        format!(
+            "{part} | {into} | {weight_change:.4} | {accuracy:.3} | {accuracy_change:.3} | {switch_rate:.3} | \
+             {switch_change:.3} | {p_holm:.1e} | {}",
             r.verdict()
-        );
-    }
-    out
+        )
+    })
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use anyhow::{Result, ensure};
 
 use super::About;
-use super::markdown::heads;
+use super::markdown::table_of;
 use crate::evaluation::requests;
 use crate::latent::{DecodeSettings, FinishedRow, Request, Sampling, Trace, decode};
 use crate::model::Hooks;
@@ -133,12 +133,10 @@ fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
 
 /// Markdown, one row a k.
 pub fn table(rows: &[PassRow]) -> String {
-    let mut out = heads("k | right in one of k [95 %] | majority of k | distinct answers | samples that switch");
-    for r in rows {
-        let (pass, majority, distinct, switched) = (r.pass_at_k, r.majority, r.distinct, r.switch_rate);
-        out += &format!("| {} of {} | {pass:.3} | {majority:.3} | {distinct:.2} | {switched:.3} |\n", r.k, r.samples);
-    }
-    out
+    table_of("k | right in one of k [95 %] | majority of k | distinct answers | samples that switch", rows, |r| {
+        let PassRow { k, samples, pass_at_k, majority, distinct, switch_rate, .. } = r;
+        format!("{k} of {samples} | {pass_at_k:.3} | {majority:.3} | {distinct:.2} | {switch_rate:.3}")
+    })
 }
 
 #[cfg(test)]

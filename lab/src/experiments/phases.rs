@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::About;
-use super::markdown::heads;
+use super::markdown::table_of;
 use crate::schema::PhaseChangeRow;
 use crate::stats::Bootstrap;
 use crate::study::Study;
@@ -59,18 +59,8 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
 
 /// Markdown, one row a class.
 pub fn table(rows: &[PhaseChangeRow]) -> String {
-    let mut out = heads("event | positions | Δ p(swi) | Δ H (nats) | Δ margin | Δ rank | p(swi)");
-    for r in rows {
-        out += &format!(
-            "| {:?} | {} | {:.4} | {:.3} | {:.2} | {:.2} | {} |\n",
-            r.event,
-            r.positions,
-            r.d_p_swi,
-            r.d_entropy,
-            r.d_margin,
-            r.d_rank,
-            r.verdict()
-        );
-    }
-    out
+    table_of("event | positions | Δ p(swi) | Δ H (nats) | Δ margin | Δ rank | p(swi)", rows, |r| {
+        let (PhaseChangeRow { event, positions, d_p_swi, d_entropy, d_margin, d_rank, .. }, verdict) = (r, r.verdict());
+        format!("{event:?} | {positions} | {d_p_swi:.4} | {d_entropy:.3} | {d_margin:.2} | {d_rank:.2} | {verdict}")
+    })
 }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
-use super::markdown::heads;
+use super::markdown::table_of;
 use super::{About, Files, Fit, Journal};
 use crate::interventions::{At, Later};
 use crate::latent::Switching;
@@ -84,19 +84,13 @@ fn row(study: &Study, identity: &Identity, problem: usize, normal: &Outcome, oth
 
 /// Markdown, one row a group.
 pub fn table(rows: &[SwitchBenefitRow]) -> String {
-    let mut out = heads("problems | with a block [95 %] | without | benefit | better / worse | p | verdict");
-    for r in rows {
-        out += &format!(
-            "| {} | {:.3} | {:.3} | {:.3} | {} / {} | {:.1e} | {} |\n",
-            r.group,
-            r.with_block,
-            r.without_block,
-            r.benefit,
-            r.better,
-            r.worse,
-            r.p_value,
-            r.verdict()
-        );
-    }
+    let columns = "problems | with a block [95 %] | without | benefit | better / worse | p | verdict";
+    let out = table_of(columns, rows, |r| {
+        let SwitchBenefitRow { group, with_block, without_block, benefit, better, worse, p_value, .. } = r;
+        let verdict = r.verdict();
+        format!(
+            "{group} | {with_block:.3} | {without_block:.3} | {benefit:.3} | {better} / {worse} | {p_value:.1e} | {verdict}"
+        )
+    });
     out + &rows.iter().map(|r| r.identity.n).max().and_then(never).unwrap_or_default()
 }

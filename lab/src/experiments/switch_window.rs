@@ -8,7 +8,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::About;
-use super::markdown::heads;
+use super::markdown::table_of;
 use crate::schema::WindowRow;
 use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
@@ -74,14 +74,12 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
 
 /// Markdown, one row an offset.
 pub fn table(rows: &[WindowRow]) -> String {
-    let mut out = heads("offset | positions | in a block | p(swi) | H (nats) | below offset 0");
     let tag = rows.iter().find(|r| r.offset == 0);
-    for r in rows {
+    table_of("offset | positions | in a block | p(swi) | H (nats) | below offset 0", rows, |r| {
+        let WindowRow { offset, positions, in_block, entropy, .. } = r;
         let below = if tag.is_some_and(|tag| tag.is_sharper(r)) { "yes" } else { "—" };
         let Estimate { value, low, high, n } = r.p_swi;
         let p_swi = format!("{value:.2e} [{low:.2e}, {high:.2e}] n={n}");
-        out +=
-            &format!("| {:+} | {} | {} | {p_swi} | {:.3} | {below} |\n", r.offset, r.positions, r.in_block, r.entropy);
-    }
-    out
+        format!("{offset:+} | {positions} | {in_block} | {p_swi} | {entropy:.3} | {below}")
+    })
 }

@@ -8,7 +8,7 @@
 use anyhow::Result;
 
 use super::About;
-use super::markdown::heads;
+use super::markdown::table_of;
 use crate::evaluation::Outcome;
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
@@ -84,21 +84,12 @@ fn row(study: &Study, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<Respo
 
 /// Markdown, the paper's columns first.
 pub fn table(rows: &[ResponseRow]) -> String {
-    let mut out = heads(
-        "group | avg. tokens | avg. swi | avg. latent steps | switch rate | H at swi (nats) | p(swi) at swi | first swi",
-    );
-    for r in rows {
-        out += &format!(
-            "| {} | {} | {} | {} | {:.3} | {} | {} | {} |\n",
-            r.group,
-            cell(r.visible_tokens, 1),
-            cell(r.blocks, 2),
-            cell(r.latent_calls, 2),
-            r.switch_rate,
-            cell(r.entropy, 3),
-            cell(r.p_swi, 3),
-            cell(r.first_swi, 3),
-        );
-    }
-    out
+    let columns =
+        "group | avg. tokens | avg. swi | avg. latent steps | switch rate | H at swi (nats) | p(swi) at swi | first swi";
+    table_of(columns, rows, |r| {
+        let (ResponseRow { group, switch_rate, .. }, tokens) = (r, cell(r.visible_tokens, 1));
+        let [blocks, latents] = [r.blocks, r.latent_calls].map(|mean| cell(mean, 2));
+        let [entropy, p_swi, first] = [r.entropy, r.p_swi, r.first_swi].map(|mean| cell(mean, 3));
+        format!("{group} | {tokens} | {blocks} | {latents} | {switch_rate:.3} | {entropy} | {p_swi} | {first}")
+    })
 }

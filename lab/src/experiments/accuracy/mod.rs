@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 
-use super::markdown::heads;
+use super::markdown::{or_dash, table_of};
 use super::{About, Journal};
 use crate::latent::Switching;
 use crate::schema::{AccuracyRow, RowFile};
@@ -133,27 +133,17 @@ fn note(study: &Study, config: &Config, rows: &[AccuracyRow]) -> String {
 
 /// Markdown, one row a group.
 pub fn table(rows: &[AccuracyRow], note: &str) -> String {
-    let mut out = heads(
-        "group | accuracy [95 %] | latent accuracy | switch rate | latent calls | visible tokens | truncated | \
-         capped blocks | difference | p (Holm)",
-    );
-    for r in rows {
-        out += &format!(
-            "| {} | {:.3} | {} | {:.3} | {} | {} | {:.3} | {} | {} | {} |\n",
-            r.group,
-            r.accuracy,
-            cell(r.latent_accuracy, 3),
-            r.switch_rate,
-            cell(r.latent_calls, 2),
-            cell(r.visible_tokens, 1),
-            r.truncated,
-            cell(r.forced_exits, 3),
-            cell(r.difference, 3),
-            r.p_holm.map_or_else(|| "—".into(), |p| format!("{p:.2e}")),
-        );
-    }
-    if !note.is_empty() {
-        out += &format!("\n{note}");
-    }
-    out
+    let columns = "group | accuracy [95 %] | latent accuracy | switch rate | latent calls | visible tokens | truncated | \
+                   capped blocks | difference | p (Holm)";
+    let out = table_of(columns, rows, |r| {
+        let AccuracyRow { group, accuracy, switch_rate, truncated, .. } = r;
+        let [latent, capped, difference] = [r.latent_accuracy, r.forced_exits, r.difference].map(|e| cell(e, 3));
+        let (calls, tokens) = (cell(r.latent_calls, 2), cell(r.visible_tokens, 1));
+        let p = or_dash(r.p_holm.map(|p| format!("{p:.2e}")));
+        format!(
+            "{group} | {accuracy:.3} | {latent} | {switch_rate:.3} | {calls} | {tokens} | {truncated:.3} | {capped} | \
+             {difference} | {p}"
+        )
+    });
+    if note.is_empty() { out } else { format!("{out}\n{note}") }
 }

@@ -19,7 +19,7 @@ use anyhow::{Result, ensure};
 use ndarray::Array2;
 
 use super::About;
-use super::markdown::titled;
+use super::markdown::{largest, or_dash, table_of, titled};
 use crate::latent::text_mask;
 use crate::schema::{AttentionRow, Form};
 use crate::stats::{Bootstrap, Estimate};
@@ -99,20 +99,19 @@ fn estimates(study: &Study, cells: &[&Cell], of: impl Fn(&Cell) -> &Vec<f64>) ->
 
 /// Markdown: which heads look at the last block from where the answer is decided, and what each brings.
 pub fn table(rows: &[AttentionRow]) -> String {
-    let mut out = titled(
+    let looks = Form::ALL.into_iter().flat_map(|form| {
+        let into = rows.iter().filter(move |r| r.form == form && r.from == "answer" && r.back == Some(0));
+        largest(into, 8, |r| r.mass.value)
+    });
+    let table = table_of("form | head | looks at | attention | brings", looks, |r| {
+        let mark = if r.brings() { " *" } else { "" };
+        let brings = or_dash(r.direct.map(|d| format!("{d:.2}{mark}")));
+        let AttentionRow { form, layer, head, to, mass, .. } = r;
+        format!("{form} | L{layer}H{head} | {to} | {mass:.3} | {brings}")
+    });
+    titled(
         "Where the answer is decided: the heads that look most at one part of the last block (`latent[k]`; as text \
          `clause[k]`), and what that brings to the answer's lead (nats; * more than nothing).",
-        "form | head | looks at | attention | brings",
-    );
-    for form in Form::ALL {
-        let into = |r: &&AttentionRow| r.form == form && r.from == "answer" && r.back == Some(0);
-        let mut looks: Vec<&AttentionRow> = rows.iter().filter(into).collect();
-        looks.sort_by(|a, b| b.mass.value.total_cmp(&a.mass.value));
-        for r in looks.iter().take(8) {
-            let mark = if r.brings() { " *" } else { "" };
-            let brings = r.direct.map_or_else(|| "—".into(), |d| format!("{d:.2}{mark}"));
-            out += &format!("| {} | L{}H{} | {} | {:.3} | {brings} |\n", form.name(), r.layer, r.head, r.to, r.mass);
-        }
-    }
-    out
+        &table,
+    )
 }

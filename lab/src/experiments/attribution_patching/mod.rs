@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use super::markdown::titled;
+use super::markdown::{largest, place, table_of, titled};
 use super::{About, Files, Fit, Journal};
 use crate::schema::{
     AttributedNodeRow, AttributionAgreementRow, AttributionRow, Component, Form, GradientAt, LEAST_SHARE, RowFile,
@@ -119,40 +119,30 @@ pub fn rows(study: &Study, config: &Config) -> Result<(Vec<AttributionRow>, Vec<
 
 /// Markdown: the agreement of every map, and the largest heads and MLPs of each form.
 pub fn table(rows: &[AttributionRow], agreement: &[AttributionAgreementRow]) -> String {
-    let mut out = titled(
-        "How well gradients predict patches, over a sample of cells [95 %]; misses are shares of the whole difference.",
-        "form | gradient | patch | cells | rank correlation | mean miss | worst miss",
-    );
-    for a in agreement {
-        out += &format!(
-            "| {} | {} | {} | {} | {:.2} | {:.3} | {:.2}: {:.2} in place of {:.2}, {} |\n",
-            a.form.name(),
-            a.gradient.name(),
-            a.mode.name(),
-            a.cells,
-            a.rank_correlation,
-            a.mean_miss,
-            a.worst_miss,
-            a.worst_predicted,
-            a.worst_exact,
-            a.worst_cell
-        );
-    }
-    out +=
-        &titled("\nSignificant cells (Holm), largest first [95 %].", "form | gradient | node | place | effect | patch");
-    for (form, gradient) in Form::ALL.into_iter().flat_map(|form| GradientAt::ALL.map(|at| (form, at))) {
-        let same = |r: &&AttributionRow| {
-            (r.form, r.gradient) == (form, gradient) && r.component != Component::Resid && r.matters()
+    let columns = "form | gradient | patch | cells | rank correlation | mean miss | worst miss";
+    let agreement = table_of(columns, agreement, |a| {
+        let AttributionAgreementRow { form, gradient, mode, cells, rank_correlation, mean_miss, .. } = a;
+        let AttributionAgreementRow { worst_miss, worst_predicted, worst_exact, worst_cell, .. } = a;
+        format!(
+            "{form} | {gradient} | {mode} | {cells} | {rank_correlation:.2} | {mean_miss:.3} | \
+             {worst_miss:.2}: {worst_predicted:.2} in place of {worst_exact:.2}, {worst_cell}"
+        )
+    });
+    let kinds = Form::ALL.into_iter().flat_map(|form| GradientAt::ALL.map(|at| (form, at)));
+    let found = kinds.flat_map(|kind| {
+        let same = move |r: &&AttributionRow| {
+            (r.form, r.gradient) == kind && r.component != Component::Resid && r.matters()
         };
-        let mut found: Vec<&AttributionRow> = rows.iter().filter(same).collect();
-        found.sort_by(|a, b| b.effect.value.abs().total_cmp(&a.effect.value.abs()));
-        for r in found.iter().take(8) {
-            let node = r.component.label(Some(r.layer), r.head);
-            let back = r.back.filter(|b| *b > 0).map_or_else(String::new, |b| format!(", {b} back"));
-            let exact = r.exact.map_or_else(String::new, |exact| format!("{exact:.2}"));
-            let (form, gradient, place) = (form.name(), gradient.name(), &r.place);
-            out += &format!("| {form} | {gradient} | {node} | {place}{back} | {:.2} | {exact} |\n", r.effect);
-        }
-    }
-    out
+        largest(rows.iter().filter(same), 8, |r| r.effect.value.abs())
+    });
+    let found = table_of("form | gradient | node | place | effect | patch", found, |r| {
+        let (node, place) = (r.component.label(Some(r.layer), r.head), place(&r.place, r.back));
+        let exact = r.exact.map_or_else(String::new, |exact| format!("{exact:.2}"));
+        let AttributionRow { form, gradient, effect, .. } = r;
+        format!("{form} | {gradient} | {node} | {place} | {effect:.2} | {exact}")
+    });
+    titled(
+        "How well gradients predict patches, over a sample of cells [95 %]; misses are shares of the whole difference.",
+        &agreement,
+    ) + &titled("\nSignificant cells (Holm), largest first [95 %].", &found)
 }

@@ -20,7 +20,7 @@ use anyhow::{Result, ensure};
 use ndarray::Array2;
 
 use super::About;
-use super::markdown::titled;
+use super::markdown::{largest, or_dash, table_of, titled};
 use crate::nth::Nth;
 use crate::schema::{Component, DirectLogitRow, Form, Part, Target};
 use crate::stats::Bootstrap;
@@ -156,30 +156,20 @@ fn label(row: &DirectLogitRow) -> String {
 
 /// Markdown: the four nodes that add most to each decision's lead, for and against.
 pub fn table(rows: &[DirectLogitRow]) -> String {
-    let mut out = titled(
-        "Lead of the target over the best other token (nats), and the nodes that add most to it (* more than nothing) [95 %].",
-        "form | target | latent step | lead | target on top | largest contributions",
-    );
-    for total in rows.iter().filter(|r| r.component == Component::Total) {
+    let totals = rows.iter().filter(|r| r.component == Component::Total);
+    let columns = "form | target | latent step | lead | target on top | largest contributions";
+    let table = table_of(columns, totals, |total| {
+        let DirectLogitRow { form, target, step, lead, top, .. } = total;
         let same = |r: &&DirectLogitRow| {
-            (r.form, r.target, r.step) == (total.form, total.target, total.step) && r.component != Component::Total
+            (r.form, r.target, r.step) == (*form, *target, *step) && r.component != Component::Total
         };
-        let mut nodes: Vec<&DirectLogitRow> = rows.iter().filter(same).collect();
-        nodes.sort_by(|a, b| b.lead.value.abs().total_cmp(&a.lead.value.abs()));
-        let largest: Vec<String> = nodes
-            .iter()
-            .take(4)
-            .map(|r| format!("{} {:+.2}{}", label(r), r.lead.value, if r.adds() { " *" } else { "" }))
-            .collect();
-        out += &format!(
-            "| {} | {} | {} | {:.2} | {} | {} |\n",
-            total.form.name(),
-            total.target.name(),
-            total.step.map_or_else(|| "—".into(), |step| step.to_string()),
-            total.lead,
-            total.top.map_or_else(|| "—".into(), |top| format!("{top:.2}")),
-            largest.join(", ")
-        );
-    }
-    out
+        let said = |r: &DirectLogitRow| format!("{} {:+.2}{}", label(r), r.lead.value, if r.adds() { " *" } else { "" });
+        let nodes = largest(rows.iter().filter(same), 4, |r| r.lead.value.abs());
+        let (largest, top) = (nodes.map(said).collect::<Vec<_>>().join(", "), or_dash(top.map(|top| format!("{top:.2}"))));
+        format!("{form} | {target} | {} | {lead:.2} | {top} | {largest}", or_dash(*step))
+    });
+    titled(
+        "Lead of the target over the best other token (nats), and the nodes that add most to it (* more than nothing) [95 %].",
+        &table,
+    )
 }

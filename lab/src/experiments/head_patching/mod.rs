@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use super::markdown::titled;
+use super::markdown::{largest, place, table_of, titled};
 use super::{About, Files, Fit, Journal};
 use crate::schema::{
     Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, PatchMode, PatchedNodeRow, RowFile, agreement, shares,
@@ -132,21 +132,16 @@ fn said(forms: &FormsRow) -> String {
 
 /// Markdown: the significant heads and MLPs of each form and mode, largest first.
 pub fn table(rows: &[HeadPatchRow]) -> String {
-    let mut out = titled(
-        "Share of the logit difference that one node moves; significant cells (Holm), largest first [95 %].",
-        "form | mode | node | place | effect | p (Holm)",
-    );
-    for (form, mode) in Form::ALL.into_iter().flat_map(|form| PatchMode::ALL.map(|mode| (form, mode))) {
-        let same =
-            |r: &&HeadPatchRow| (r.form, r.mode) == (form, mode) && r.component != Component::Resid && r.matters();
-        let mut found: Vec<&HeadPatchRow> = rows.iter().filter(same).collect();
-        found.sort_by(|a, b| b.effect.value.abs().total_cmp(&a.effect.value.abs()));
-        for r in found.iter().take(8) {
-            let node = r.component.label(Some(r.layer), r.head);
-            let back = r.back.filter(|b| *b > 0).map_or_else(String::new, |b| format!(", {b} back"));
-            let (form, mode, place) = (form.name(), mode.name(), &r.place);
-            out += &format!("| {form} | {mode} | {node} | {place}{back} | {:.2} | {:.1e} |\n", r.effect, r.p_holm);
-        }
-    }
-    out + &too_few(rows).map_or_else(String::new, |why| format!("\n{why}"))
+    let kinds = Form::ALL.into_iter().flat_map(|form| PatchMode::ALL.map(|mode| (form, mode)));
+    let found = kinds.flat_map(|kind| {
+        let same = move |r: &&HeadPatchRow| (r.form, r.mode) == kind && r.component != Component::Resid && r.matters();
+        largest(rows.iter().filter(same), 8, |r| r.effect.value.abs())
+    });
+    let table = table_of("form | mode | node | place | effect | p (Holm)", found, |r| {
+        let (node, place) = (r.component.label(Some(r.layer), r.head), place(&r.place, r.back));
+        let HeadPatchRow { form, mode, effect, p_holm, .. } = r;
+        format!("{form} | {mode} | {node} | {place} | {effect:.2} | {p_holm:.1e}")
+    });
+    let title = "Share of the logit difference that one node moves; significant cells (Holm), largest first [95 %].";
+    titled(title, &table) + &too_few(rows).map_or_else(String::new, |why| format!("\n{why}"))
 }

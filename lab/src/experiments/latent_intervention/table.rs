@@ -1,56 +1,34 @@
 //! The rows of an intervention experiment for a terminal.
 
-use crate::experiments::markdown::heads;
-use crate::schema::{NORMAL, Summary, never};
+use crate::experiments::markdown::table_of;
+use crate::schema::{InterventionRow, KnownValueRow, NORMAL, Summary, never};
 use crate::stats::by_problem::cell;
 
 /// Markdown, one row a mode.
 pub fn table(Summary { rows, known }: &Summary) -> String {
-    let mut out = heads(
-        "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | \
-         lost / gained | p (Holm) | verdict | lead of gold (nats) | firings | mean ‖Δ‖",
-    );
-    for r in rows {
+    let columns = "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | \
+                   lost / gained | p (Holm) | verdict | lead of gold (nats) | firings | mean ‖Δ‖";
+    let mut out = table_of(columns, rows, |r| {
+        let InterventionRow { mode, later, at, draws, accuracy, accuracy_change, answer_changed, .. } = r;
+        let InterventionRow { lost, gained, p_holm, firings, mean_change, .. } = r;
         let dose = r.dose.map(|d| format!(":{d}")).unwrap_or_default();
-        out += &format!(
-            "| {}{dose} | {} | {}, {} | {} | {:.3} | {:.3} | {:.3} | {} | {} / {} | {:.1e} | {} | {} | {} | {:.2} |\n",
-            r.mode,
-            r.acts_at(),
-            r.later,
-            r.at,
-            r.draws,
-            r.accuracy,
-            r.accuracy_change,
-            r.answer_changed,
-            cell(r.diagnostic_accuracy, 3),
-            r.lost,
-            r.gained,
-            r.p_holm,
-            r.verdict(),
-            cell(r.logit_diff, 2),
-            r.firings,
-            r.mean_change
-        );
-    }
+        let (place, verdict) = (r.acts_at(), r.verdict());
+        let (diagnostic, lead) = (cell(r.diagnostic_accuracy, 3), cell(r.logit_diff, 2));
+        format!(
+            "{mode}{dose} | {place} | {later}, {at} | {draws} | {accuracy:.3} | {accuracy_change:.3} | {answer_changed:.3} | \
+             {diagnostic} | {lost} / {gained} | {p_holm:.1e} | {verdict} | {lead} | {firings} | {mean_change:.2}"
+        )
+    });
     for r in known {
+        let KnownValueRow { steps, later, at, holds, hit_rate, chance, above_chance, kept, .. } = r;
+        let said = match (r.follows(), r.avoids()) {
+            (true, _) => "follows",
+            (false, true) => "becomes, less often than by chance,",
+            (false, false) => "is not seen to follow",
+        };
         out += &format!(
-            "\nknown_value ({}, {}, {}; if blocks hold the {}): the answer became the predicted one in {:.3}; chance {:.3}; above \
-             it {:.3}; it stayed in {:.3}: it {} that\n",
-            r.steps,
-            r.later,
-            r.at,
-            r.holds,
-            r.hit_rate,
-            r.chance,
-            r.above_chance,
-            r.kept,
-            if r.follows() {
-                "follows"
-            } else if r.avoids() {
-                "becomes, less often than by chance,"
-            } else {
-                "is not seen to follow"
-            }
+            "\nknown_value ({steps}, {later}, {at}; if blocks hold the {holds}): the answer became the predicted one in \
+             {hit_rate:.3}; chance {chance:.3}; above it {above_chance:.3}; it stayed in {kept:.3}: it {said} that\n"
         );
     }
     let n = rows.iter().filter(|r| r.mode != NORMAL).map(|r| r.identity.n).min();

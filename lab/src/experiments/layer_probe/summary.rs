@@ -4,30 +4,22 @@
 use std::collections::BTreeMap;
 
 use super::Config;
+use crate::experiments::markdown::{or_dash, table_of};
 use crate::schema::{Features, ProbeRow};
 use crate::stats::Estimate;
 
 /// Markdown.
 pub fn tables(rows: &[ProbeRow], config: &Config) -> String {
     let shown: Vec<&ProbeRow> = rows.iter().filter(|r| r.features != Features::Shuffled).collect();
-    let mut out = String::from(
-        "| protocol | features | layer | rows | balanced accuracy | above chance | AUROC | selectivity |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- |\n",
-    );
-    let show = |e: &Option<Estimate>| e.map_or("—".to_owned(), |e| e.to_string());
-    for r in shown.iter().filter(|r| r.target == "switch") {
-        out += &format!(
-            "| {:?} | {:?} | {} | {} | {} | {} | {} | {} |\n",
-            r.protocol,
-            r.features,
-            r.layer,
-            r.rows,
-            r.balanced_accuracy,
-            if r.is_readable() { "yes" } else { "—" },
-            show(&r.auroc),
-            show(&r.selectivity)
-        );
-    }
+    let columns = "protocol | features | layer | rows | balanced accuracy | above chance | AUROC | selectivity";
+    let out = table_of(columns, shown.iter().filter(|r| r.is_switch()), |r| {
+        let ProbeRow { protocol, features, layer, rows, balanced_accuracy, .. } = r;
+        let (readable, auroc) = (if r.is_readable() { "yes" } else { "—" }, or_dash(r.auroc));
+        let selectivity = or_dash(r.selectivity);
+        format!(
+            "{protocol:?} | {features:?} | {layer} | {rows} | {balanced_accuracy} | {readable} | {auroc} | {selectivity}"
+        )
+    });
     out + &values(&shown) + &ends(&shown, config)
 }
 

@@ -25,13 +25,13 @@ use rand_chacha::ChaCha8Rng;
 
 use super::About;
 use super::latent_intervention::known_value::blocks;
-use super::markdown::heads;
+use super::markdown::{or_dash, table_of};
 use crate::latent::{Sequence, Switching, Trace};
 use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::parallel;
 use crate::schema::{Lens, LensRow, Opening};
-use crate::stats::{Estimate, grouped_kfold};
+use crate::stats::grouped_kfold;
 use crate::study::{DoesNotApply, Study};
 use reading::{Grid, Key};
 pub(crate) use reading::{LOGITS_HELD, head};
@@ -191,35 +191,29 @@ fn text_places(sequence: &Sequence, config: &Config, seed: u64, swi: u32) -> Vec
 /// Markdown: how far each lens can be trusted on unseen text, and what the latent steps say at the last layer. The rows hold
 /// every step at every layer.
 pub fn table(rows: &[LensRow]) -> String {
-    let mut out = String::new();
-    if rows.iter().any(|r| r.switching == Opening::Forced) {
-        out += "The model switched on fewer than two problems: <swi> was forced at the first position of each.\n\n";
-    }
-    out +=
-        &heads("layer, unseen text | logit lens: KL to the last layer | top-1 agreement | tuned lens: KL | agreement");
-    let cell = |row: Option<&LensRow>, of: fn(&LensRow) -> Estimate| {
-        row.map_or_else(|| "—".into(), |r| format!("{:.3}", of(r)))
+    let forced = rows.iter().any(|r| r.switching == Opening::Forced);
+    let first = if forced {
+        "The model switched on fewer than two problems: <swi> was forced at the first position of each.\n\n"
+    } else {
+        ""
     };
-    for logit in rows.iter().filter(|r| r.step.is_none() && r.lens == Lens::Logit) {
-        let tuned = rows.iter().find(|r| r.step.is_none() && r.lens == Lens::Tuned && r.layer == logit.layer);
-        out += &format!(
-            "| {} | {:.3} | {:.3} | {} | {} |\n",
-            logit.layer,
-            logit.kl,
-            logit.agreement,
-            cell(tuned, |r| r.kl),
-            cell(tuned, |r| r.agreement),
-        );
-    }
+    let text = |lens| rows.iter().filter(move |r| r.step.is_none() && r.lens == lens);
+    let columns =
+        "layer, unseen text | logit lens: KL to the last layer | top-1 agreement | tuned lens: KL | agreement";
+    let unseen = table_of(columns, text(Lens::Logit), |LensRow { layer, kl, agreement, .. }| {
+        let tuned = text(Lens::Tuned).find(|r| r.layer == *layer);
+        let tuned = [|r: &LensRow| r.kl, |r: &LensRow| r.agreement].map(|of| or_dash(tuned.map(|r| format!("{:.3}", of(r)))));
+        format!("{layer} | {kl:.3} | {agreement:.3} | {} | {}", tuned[0], tuned[1])
+    });
     let last = rows.iter().map(|r| r.layer).max();
-    out += &format!("\n{}", heads("latent step, last layer | p(/swi) | says /swi | rank of /swi | H (nats) | top"));
-    for r in rows.iter().filter(|r| Some(r.layer) == last && r.lens == Lens::Logit) {
-        let Some(step) = r.step else { continue };
+    let steps = rows.iter().filter(|r| Some(r.layer) == last && r.lens == Lens::Logit && r.step.is_some());
+    let columns = "latent step, last layer | p(/swi) | says /swi | rank of /swi | H (nats) | top";
+    let latents = table_of(columns, steps, |r| {
         let top: Vec<(String, f64)> = serde_json::from_str(&r.top).unwrap_or_default();
         let top: Vec<String> = top.iter().map(|(token, p)| format!("`{}` {p:.2}", token.trim())).collect();
         let top = top.join(", ").replace('|', "\\|");
-        let says = if r.says_exit() { "yes" } else { "—" };
-        out += &format!("| {step} | {:.3} | {says} | {:.1} | {:.3} | {top} |\n", r.p_exit, r.exit_rank, r.entropy);
-    }
-    out
+        let (LensRow { p_exit, exit_rank, entropy, .. }, says) = (r, if r.says_exit() { "yes" } else { "—" });
+        format!("{} | {p_exit:.3} | {says} | {exit_rank:.1} | {entropy:.3} | {top}", or_dash(r.step))
+    });
+    format!("{first}{unseen}\n{latents}")
 }

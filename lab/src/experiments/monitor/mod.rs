@@ -26,7 +26,7 @@ use anyhow::{Result, ensure};
 use ndarray::{Array1, Array2, Axis};
 use rand::seq::SliceRandom;
 
-use super::markdown::heads;
+use super::markdown::table_of;
 use super::{About, Journal};
 use crate::nth::Nth;
 use crate::random::keyed;
@@ -343,39 +343,22 @@ fn counts(texts: &[&[u32]]) -> Array2<f64> {
 
 /// Markdown: monitors, then what is read in latents.
 pub fn table(rows: &[MonitorRow], hidden: &[HiddenValueRow]) -> String {
-    let mut out = heads(
-        "edit | directions | dose | monitor | letters | recall [95 %] | false alarms | AUROC | \
-         lowest recall of a letter | fitted | right | same answer | change",
-    );
-    for r in rows {
-        out += &format!(
-            "| {} | {} | {} | {} | {} | {:.3} | {:.3} | {:.3} | {:.3} | {} | {:.3} | {:.3} | {} |\n",
-            r.edit,
-            r.directions,
-            r.dose,
-            r.monitor,
-            r.letters,
-            r.recall,
-            r.false_alarms,
-            r.auroc,
-            r.least_recall,
-            cell(r.fitted, 3),
-            r.accuracy,
-            r.same_answer,
-            cell(r.change, 3),
-        );
-    }
-    out += &format!(
-        "\n{}",
-        heads("edit | directions | mark | value | latent step | read right [95 %] | values dealt anew")
-    );
-    for r in hidden {
+    let columns = "edit | directions | dose | monitor | letters | recall [95 %] | false alarms | AUROC | \
+                   lowest recall of a letter | fitted | right | same answer | change";
+    let monitors = table_of(columns, rows, |r| {
+        let MonitorRow { edit, directions, dose, monitor, letters, recall, false_alarms, .. } = r;
+        let MonitorRow { auroc, least_recall, accuracy, same_answer, .. } = r;
+        let (fitted, change) = (cell(r.fitted, 3), cell(r.change, 3));
+        format!(
+            "{edit} | {directions} | {dose} | {monitor} | {letters} | {recall:.3} | {false_alarms:.3} | {auroc:.3} | \
+             {least_recall:.3} | {fitted} | {accuracy:.3} | {same_answer:.3} | {change}"
+        )
+    });
+    let columns = "edit | directions | mark | value | latent step | read right [95 %] | values dealt anew";
+    let values = table_of(columns, hidden, |r| {
+        let HiddenValueRow { edit, directions, quantity, step, accuracy, control, .. } = r;
         let mark = if r.triggered { "trigger" } else { "decoy" };
-        let (edit, directions, quantity, step) = (r.edit, r.directions, r.quantity, r.step);
-        out += &format!(
-            "| {edit} | {directions} | {mark} | {quantity} | {step} | {:.3} | {:.3} |\n",
-            r.accuracy, r.control
-        );
-    }
-    out
+        format!("{edit} | {directions} | {mark} | {quantity} | {step} | {accuracy:.3} | {control:.3}")
+    });
+    format!("{monitors}\n{values}")
 }

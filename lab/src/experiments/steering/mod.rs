@@ -18,7 +18,7 @@ mod trials;
 use anyhow::{Result, ensure};
 
 use super::latent_intervention::{Arithmetic, held, is_known, of_study};
-use super::markdown::titled;
+use super::markdown::{table_of, titled};
 use super::{About, Files, Fit, Journal};
 use crate::model::Step;
 use crate::nth::Nth;
@@ -173,17 +173,15 @@ fn longest(study: &Study, rows: impl Iterator<Item = Result<crate::latent::Seque
 
 /// Markdown: by layer and step, the hit rate of every action beside that of a random direction.
 pub fn table(rows: &[SteeringRow]) -> String {
-    let mut out = titled(
-        "Share of answers that became the predicted one [95 %]; `*`: they follow the direction (Holm over all cells).",
-        "layer | step | action | hit rate | chance | random direction | still gold",
-    );
-    for r in rows {
+    let table = table_of("layer | step | action | hit rate | chance | random direction | still gold", rows, |r| {
+        let SteeringRow { layer, step, action, hit_rate, .. } = r;
         let dose = r.dose.map_or_else(String::new, |dose| format!(" {dose}"));
         let star = if r.follows() { " *" } else { "" };
-        out += &format!(
-            "| {} | {} | {}{dose} | {:.2}{star} | {:.2} | {:.2} | {:.2} |\n",
-            r.layer, r.step, r.action, r.hit_rate, r.chance.value, r.random_hit_rate.value, r.kept.value
-        );
-    }
-    out
+        let [chance, random, kept] = [r.chance, r.random_hit_rate, r.kept].map(|share| format!("{:.2}", share.value));
+        format!("{layer} | {step} | {action}{dose} | {hit_rate:.2}{star} | {chance} | {random} | {kept}")
+    });
+    titled(
+        "Share of answers that became the predicted one [95 %]; `*`: they follow the direction (Holm over all cells).",
+        &table,
+    )
 }

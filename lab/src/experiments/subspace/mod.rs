@@ -30,6 +30,7 @@ use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 
 use super::latent_intervention::{Arithmetic, of_study};
+use super::markdown::{or_dash, table_of, titled};
 use super::{About, Journal};
 use crate::latent::{Controller, text_mask};
 use crate::model::HookPoint;
@@ -402,35 +403,26 @@ fn mean(given: &[GivenState]) -> Vec<f32> {
 
 /// Markdown: what the whole state does at each place, then by rank what each subspace does.
 pub fn table(rows: &[SubspaceRow]) -> String {
-    let mut out = String::from(
-        "Share of exchanges after which the answer is the predicted one [95 %]; `*`: above chance (Holm over all rows).\n\n\
-         | variable | layer | step | subspace | rank | donors' values | hit rate | chance | still gold | on training pairs | right when erased |\n\
-         | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
-    );
-    for r in rows {
-        let star = if r.carries() { " *" } else { "" };
-        let fitted = r.fitted.map_or_else(|| "—".into(), |share| format!("{share:.2}"));
-        out += &format!(
-            "| {:?} | {} | {} | {:?} | {} | {:?} | {:.2}{star} | {:.2} | {:.2} | {fitted} | {:.2} |\n",
-            r.variable,
-            r.layer,
-            r.step,
-            r.rotation,
-            r.rank,
-            r.donors,
-            r.hit_rate,
-            r.chance.value,
-            r.kept.value,
-            r.erased.value
-        );
-    }
-    out + &match SubspaceRow::dimensions(rows, Variable::Value, MOST_OF_IT) {
+    let columns = "variable | layer | step | subspace | rank | donors' values | hit rate | chance | still gold | on training pairs | \
+                   right when erased";
+    let table = table_of(columns, rows, |r| {
+        let SubspaceRow { variable, layer, step, rotation, rank, donors, hit_rate, .. } = r;
+        let (star, fitted) = (if r.carries() { " *" } else { "" }, or_dash(r.fitted.map(|share| format!("{share:.2}"))));
+        let [chance, kept, erased] = [r.chance, r.kept, r.erased].map(|share| format!("{:.2}", share.value));
+        format!(
+            "{variable:?} | {layer} | {step} | {rotation:?} | {rank} | {donors:?} | {hit_rate:.2}{star} | {chance} | {kept} | \
+             {fitted} | {erased}"
+        )
+    });
+    let said = match SubspaceRow::dimensions(rows, Variable::Value, MOST_OF_IT) {
         Some(rank) => format!(
             "\nThe value: {rank} dimensions do {MOST_OF_IT} or more of what the whole state does, for values that training pairs have.{}\n",
             elsewhere(rows, rank)
         ),
         None => format!("\nNo learnt subspace does {MOST_OF_IT} of what the whole state does to the value.\n"),
-    } + &unlearnt(rows)
+    };
+    let title = "Share of exchanges after which the answer is the predicted one [95 %]; `*`: above chance (Holm over all rows).";
+    titled(title, &table) + &said + &unlearnt(rows)
 }
 
 /// What the trained subspace of a rank does for values that no training pair has: a code of the trained values alone does nothing.
