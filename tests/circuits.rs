@@ -502,7 +502,7 @@ fn steered(built: &Built, seed: u64, config: &Steering) -> Vec<SteeringRow> {
         let answer = if built.is_read() { built.answer_of(value) } else { value };
         (switches && step == 0).then(|| answer.to_string())
     };
-    steering::rows(&study, config, Some(&predict)).expect("rows")
+    steering::rows_by(&study, config, &predict).expect("rows")
 }
 
 /// A state that is moved is read where the reader looks, if it is moved before the reader's layer, and wherever a later latent
@@ -570,7 +570,7 @@ fn steering_grows_with_the_dose() {
         (Steering { doses: vec![0.0], ..Steering::default() }, "doses"),
         (Steering { doses: vec![], project_out: false, ..Steering::default() }, "nothing to do"),
     ] {
-        let error = steering::rows(&study, &wrong, Some(&|_, _, _| None)).expect_err("refused").to_string();
+        let error = steering::rows_by(&study, &wrong, &|_, _, _| None).expect_err("refused").to_string();
         assert!(error.contains(says), "{error}");
     }
 }

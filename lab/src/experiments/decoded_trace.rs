@@ -26,7 +26,6 @@ use super::latent_intervention::known_value::blocks;
 use super::latent_intervention::{Arithmetic, of_study};
 use super::markdown::table_of;
 use crate::latent::{Sequence, Trace};
-use crate::model::Step;
 use crate::nth::Nth;
 use crate::random::keyed;
 use crate::schema::{DecodedTraceRow, Reader};
@@ -35,7 +34,7 @@ use crate::stats::probe::{TooFew, ValueProtocol};
 use crate::stats::{Estimate, Flips, LEVEL, holm, wilson};
 use crate::study::Study;
 use crate::study::circuits::patch::Node;
-use crate::study::staging::capture::capture;
+use crate::study::staging::capture::at_latents;
 use crate::tasks::{Task, edges};
 use crate::text::Problem;
 
@@ -52,67 +51,35 @@ settings! {
     }
 }
 
-/// What follows from what in the problems. Knows problems by their index among the test problems.
-pub trait Derivation: Sync {
-    /// Whether each of a problem's steps follows from those before it, and, last, whether the answer follows from the steps.
-    fn follows(&self, problem: usize, values: &[&str]) -> Vec<bool>;
-}
+/// What follows from what in the problems, known by their index among the test problems: whether each of a problem's steps
+/// follows from those before it, and, last, whether the answer follows from the steps.
+pub type Derivation<'a> = dyn Fn(usize, &[&str]) -> Vec<bool> + Sync + 'a;
 
-impl<F: Fn(usize, &[&str]) -> Vec<bool> + Sync> Derivation for F {
-    fn follows(&self, problem: usize, values: &[&str]) -> Vec<bool> {
-        self(problem, values)
-    }
-}
-
-/// Steps that work on the result before them.
-struct Chains {
-    arithmetic: Box<dyn Arithmetic>,
-    answers: Vec<String>,
-}
-
-impl Derivation for Chains {
-    fn follows(&self, problem: usize, values: &[&str]) -> Vec<bool> {
-        let numbers: Vec<Option<i64>> = values.iter().map(|value| value.parse().ok()).collect();
-        let made = |step: usize| {
-            let operand = match step.checked_sub(1) {
-                Some(before) => numbers[before],
-                None => self.arithmetic.operand(problem, 0),
-            };
-            self.arithmetic.apply(problem, step, operand?)
+/// Whether steps work on the result before them, and the last gives the answer.
+fn along_chain(arithmetic: &dyn Arithmetic, problem: usize, answer: &str, values: &[&str]) -> Vec<bool> {
+    let numbers: Vec<Option<i64>> = values.iter().map(|value| value.parse().ok()).collect();
+    let made = |step: usize| {
+        let operand = match step.checked_sub(1) {
+            Some(before) => numbers[before],
+            None => arithmetic.operand(problem, 0),
         };
-        let mut follows: Vec<bool> =
-            (0..values.len()).map(|step| numbers[step].is_some() && made(step) == numbers[step]).collect();
-        let last = numbers.last().copied().flatten();
-        let answer = last.and_then(|last| self.arithmetic.answer_if(problem, values.len() - 1, last));
-        follows.push(answer.as_ref() == self.answers.get(problem));
-        follows
-    }
+        arithmetic.apply(problem, step, operand?)
+    };
+    let mut follows: Vec<bool> =
+        (0..values.len()).map(|step| numbers[step].is_some() && made(step) == numbers[step]).collect();
+    let last = numbers.last().copied().flatten();
+    let said = last.and_then(|last| arithmetic.answer_if(problem, values.len() - 1, last));
+    follows.push(said.as_deref() == Some(answer));
+    follows
 }
 
-/// Steps along the edges of the question's graph.
-struct Paths(Vec<Problem>);
-
-impl Derivation for Paths {
-    fn follows(&self, problem: usize, values: &[&str]) -> Vec<bool> {
-        let about = &self.0[problem];
-        let Some((root, edges)) = edges(&about.question) else { return vec![false; values.len() + 1] };
-        let from = std::iter::once(&root).chain(values);
-        let mut follows: Vec<bool> = from.zip(values).map(|(from, to)| edges.contains(&(*from, *to))).collect();
-        follows.push(values.last() == Some(&about.answer.as_str()));
-        follows
-    }
-}
-
-fn derivation(study: &Study) -> Result<Box<dyn Derivation>> {
-    let test = &study.corpus.test;
-    match &study.recipe.task {
-        Some(Task::Graph(_)) => Ok(Box::new(Paths(test.clone()))),
-        Some(_) => {
-            let answers = test.iter().map(|problem| problem.answer.clone()).collect();
-            Ok(Box::new(Chains { arithmetic: of_study(study)?, answers }))
-        }
-        None => Err(study.lacks("what follows from what is known of generated tasks only").into()),
-    }
+/// Whether steps go along the edges of the question's graph, and the last reaches the answer.
+fn along_path(about: &Problem, values: &[&str]) -> Vec<bool> {
+    let Some((root, edges)) = edges(&about.question) else { return vec![false; values.len() + 1] };
+    let from = std::iter::once(&root).chain(values);
+    let mut follows: Vec<bool> = from.zip(values).map(|(from, to)| edges.contains(&(*from, *to))).collect();
+    follows.push(values.last() == Some(&about.answer.as_str()));
+    follows
 }
 
 /// A problem that is read.
@@ -121,8 +88,8 @@ struct ReadProblem {
     row: Sequence,
     /// The value of each step, as the solution has it.
     words: Vec<String>,
-    /// Step of the solution, and positions of the latents, of each block.
-    blocks: Vec<(usize, Vec<usize>)>,
+    /// Step of the solution, and number of latents, of each block.
+    blocks: Vec<(usize, usize)>,
 }
 
 impl ReadProblem {
@@ -134,7 +101,7 @@ impl ReadProblem {
     }
 
     fn lengths(&self) -> Vec<usize> {
-        self.blocks.iter().map(|(_, latents)| latents.len()).collect()
+        self.blocks.iter().map(|(_, latents)| *latents).collect()
     }
 }
 
@@ -143,11 +110,22 @@ impl ReadProblem {
 /// # Errors
 /// Blocks that stand for no step of a generated task that is known; a layer that does not exist.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<DecodedTraceRow>> {
-    rows_by(study, config, derivation(study)?.as_ref())
+    let test = &study.corpus.test;
+    match &study.recipe.task {
+        Some(Task::Graph(_)) => rows_by(study, config, &|problem, values| along_path(&test[problem], values)),
+        Some(_) => {
+            let arithmetic = of_study(study)?;
+            let follows = |problem: usize, values: &[&str]| {
+                along_chain(arithmetic.as_ref(), problem, &test[problem].answer, values)
+            };
+            rows_by(study, config, &follows)
+        }
+        None => Err(study.lacks("what follows from what is known of generated tasks only").into()),
+    }
 }
 
 /// [`rows`] with a derivation of the caller's: what follows from what.
-pub fn rows_by(study: &Study, config: &Config, derivation: &dyn Derivation) -> Result<Vec<DecodedTraceRow>> {
+pub fn rows_by(study: &Study, config: &Config, derivation: &Derivation) -> Result<Vec<DecodedTraceRow>> {
     study.chooses_blocks()?;
     let depth = study.model.config().num_hidden_layers;
     let layer = config.layer.unwrap_or(depth);
@@ -174,12 +152,12 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &dyn Derivation) -> R
 }
 
 /// The right answers whose blocks stand for steps, and how many more have blocks of which that is not known.
-fn reads(study: &Study, derivation: &dyn Derivation) -> Result<(Vec<ReadProblem>, usize)> {
+fn reads(study: &Study, derivation: &Derivation) -> Result<(Vec<ReadProblem>, usize)> {
     let (corpus, (scores, traces)) = (&study.corpus, study.decoded()?);
     let (mut all, mut left_out) = (vec![], 0);
     for (trace, _) in traces.iter().zip(&scores.outcomes).filter(|(t, o)| o.correct && t.latent_calls() > 0) {
         match read(trace, &corpus.test[trace.problem], study)? {
-            Some(read) if derivation.follows(read.problem, &read.with(&[])).iter().all(|follows| *follows) => {
+            Some(read) if derivation(read.problem, &read.with(&[])).iter().all(|follows| *follows) => {
                 all.push(read);
             }
             _ => left_out += 1,
@@ -193,12 +171,8 @@ fn read(trace: &Trace, problem: &Problem, study: &Study) -> Result<Option<ReadPr
     let vocabulary = &study.corpus.vocabulary;
     let stands = blocks(trace, problem, vocabulary)?;
     let row = trace.sequence(&study.corpus.switch)?;
-    let mut latents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-    for (position, at) in row.steps.iter().enumerate() {
-        if let Step::Latent { block, .. } = *at {
-            latents.entry(block).or_default().push(position);
-        }
-    }
+    let mut latents: BTreeMap<usize, usize> = BTreeMap::new();
+    row.latent_steps().for_each(|(_, block, _)| *latents.entry(block).or_default() += 1);
     let gold: Vec<&str> = problem.solution.split_whitespace().collect();
     let hidden = |word: usize| stands.iter().any(|(_, step)| problem.steps[*step].words.contains(&word));
     let shown: Vec<&str> = gold.iter().enumerate().filter(|(i, _)| !hidden(*i)).map(|(_, word)| *word).collect();
@@ -220,7 +194,7 @@ fn read(trace: &Trace, problem: &Problem, study: &Study) -> Result<Option<ReadPr
 /// The states of all latents.
 struct LatentStates<'a> {
     all: &'a [ReadProblem],
-    /// Row of the states of each problem's blocks and latents.
+    /// Row of the state of each problem's block and latent step.
     at: BTreeMap<(usize, usize, usize), usize>,
     states: Array2<f32>,
     /// The values that steps have, and of each the tokens that it is, where it is one.
@@ -230,22 +204,15 @@ struct LatentStates<'a> {
 
 impl<'a> LatentStates<'a> {
     fn of(study: &Study, layer: usize, all: &'a [ReadProblem]) -> Result<Self> {
-        let mut places = vec![];
-        for (i, read) in all.iter().enumerate() {
-            for (b, (_, latents)) in read.blocks.iter().enumerate() {
-                places.extend(latents.iter().enumerate().map(|(k, &position)| ((i, position), (i, b, k))));
-            }
-        }
-        places.sort_unstable();
-        let (positions, keys): (Vec<_>, Vec<_>) = places.into_iter().unzip();
         let rows: Vec<Sequence> = all.iter().map(|read| read.row.clone()).collect();
-        let (source, point) = (&study.reasoning.source, Node::Resid(layer).point());
-        let states = capture(&study.model, source, &rows, &[point], &positions, study.threads)?.remove(0);
+        let points = [Node::Resid(layer).point()];
+        let (keys, mut states) = at_latents(study, &rows, &points, |row, block, step| Some((row, block, step)))?;
+        let at = keys.into_iter().enumerate().map(|(row, key)| (key, row)).collect();
         let mut words: Vec<&str> = all.iter().flat_map(|read| read.words.iter().map(String::as_str)).collect();
         words.sort_unstable();
         words.dedup();
         let tokens = words.iter().map(|word| study.corpus.vocabulary.word_tokens(word)).collect::<Result<_>>()?;
-        Ok(Self { all, at: keys.into_iter().enumerate().map(|(row, key)| (key, row)).collect(), states, words, tokens })
+        Ok(Self { all, at, states: states.remove(0), words, tokens })
     }
 
     /// What each block of some problems is read as at one of its latents; `None` where the reader cannot be used: values that are
@@ -262,14 +229,14 @@ impl<'a> LatentStates<'a> {
         for &i in mine {
             keys.extend((0..self.all[i].blocks.len()).map(|b| (i, b)));
         }
-        let rows: Vec<usize> = keys.iter().map(|&(i, b)| self.at[&(i, b, latent)]).collect();
+        let rows: Vec<usize> = keys.iter().map(|&(i, b)| self.at[&(self.all[i].problem, b, latent)]).collect();
         let states = self.states.select(Axis(0), &rows);
         let read = match reader {
             Reader::Logit if self.tokens.iter().any(Vec::is_empty) => return Ok(None),
             Reader::Logit => self.by_lens(study, &states)?,
-            Reader::Probe => match self.by_probe(config, &keys, &states) {
-                Err(error) if error.downcast_ref::<TooFew>().is_some() => return Ok(None),
-                read => read?,
+            Reader::Probe => match TooFew::none(self.by_probe(config, &keys, &states))? {
+                Some(read) => read,
+                None => return Ok(None),
             },
         };
         let mut read = read.into_iter().map(|word| self.words[word]);
@@ -303,18 +270,18 @@ impl<'a> LatentStates<'a> {
 /// The row of one reading, and its p-value if it has one.
 fn of_reader(
     study: &Study,
-    derivation: &dyn Derivation,
+    derivation: &Derivation,
     (reader, layer, latent, left_out): (Reader, usize, usize, usize),
     here: &[&ReadProblem],
     read: &[Vec<&str>],
 ) -> Result<(DecodedTraceRow, Option<f64>)> {
     let holds = |i: usize, values: &[&str]| {
-        derivation.follows(here[i].problem, &here[i].with(values)).into_iter().all(|follows| follows)
+        derivation(here[i].problem, &here[i].with(values)).into_iter().all(|follows| follows)
     };
     let valid: Vec<bool> = (0..here.len()).map(|i| holds(i, &read[i])).collect();
     let mut follows = vec![];
     for (one, values) in here.iter().zip(read) {
-        let of = derivation.follows(one.problem, &one.with(values));
+        let of = derivation(one.problem, &one.with(values));
         follows.extend(one.blocks.iter().map(|(step, _)| (one.problem, of[*step])));
     }
     let lengths: Vec<Vec<usize>> = here.iter().map(|one| one.lengths()).collect();
@@ -385,7 +352,7 @@ pub fn table(rows: &[DecodedTraceRow]) -> String {
 mod tests {
     use super::super::latent_intervention::arithmetic::OfTask;
     use super::*;
-    use crate::tasks::{Chains as Family, Graph, Split};
+    use crate::tasks::{Chains, Graph, Split};
 
     fn problems(task: &Task) -> Vec<(Problem, Vec<String>)> {
         let rows = task.rows(Split::Test, 0, 0..50).expect("problems").into_iter().map(Problem::from);
@@ -397,33 +364,34 @@ mod tests {
     }
 
     /// Chains of 50 problems, whose true values follow; then what follows where one value of each is another.
-    fn changed(derivation: &dyn Derivation, problems: &[(Problem, Vec<String>)], other: impl Fn(&str) -> String) {
+    fn changed(derivation: &Derivation, problems: &[(Problem, Vec<String>)], other: impl Fn(&str) -> String) {
         for (i, (_, words)) in problems.iter().enumerate() {
             let mut values: Vec<&str> = words.iter().map(String::as_str).collect();
-            assert!(derivation.follows(i, &values).iter().all(|f| *f), "problem {i}: the solution is a derivation");
+            assert!(derivation(i, &values).iter().all(|f| *f), "problem {i}: the solution is a derivation");
             let (at, wrong) = (i % values.len(), other(&words[i % words.len()]));
             values[at] = &wrong;
-            let follows = derivation.follows(i, &values);
+            let follows = derivation(i, &values);
             assert!(!follows[at] && follows[..at].iter().all(|f| *f), "problem {i}: step {at} does not follow");
         }
     }
 
     #[test]
     fn a_chain_follows_step_by_step_and_a_path_by_its_edges() {
-        let task = Task::Chains(Family::default());
+        let task = Task::Chains(Chains::default());
         let chains = problems(&task);
         let rows = task.rows(Split::Test, 0, 0..50).expect("problems");
-        let answers = rows.iter().map(|row| row.answer.clone()).collect();
-        let arithmetic = Chains { arithmetic: Box::new(OfTask(rows)), answers };
-        changed(&arithmetic, &chains, |value| ((value.parse::<i64>().expect("a digit") + 1) % 7).to_string());
+        let answers: Vec<String> = rows.iter().map(|row| row.answer.clone()).collect();
+        let arithmetic = OfTask(rows);
+        let follows = |problem: usize, values: &[&str]| along_chain(&arithmetic, problem, &answers[problem], values);
+        changed(&follows, &chains, |value| ((value.parse::<i64>().expect("a digit") + 1) % 7).to_string());
 
         let graphs = problems(&Task::Graph(Graph::default()));
-        let paths = Paths(graphs.iter().map(|(problem, _)| problem.clone()).collect());
+        let paths = |problem: usize, values: &[&str]| along_path(&graphs[problem].0, values);
         changed(&paths, &graphs, |_| "no node".to_owned());
         // A path that leads elsewhere is one as far as it goes.
         let (problem, words) = &graphs[0];
         let values: Vec<&str> = words[..words.len() - 1].iter().map(String::as_str).collect();
-        let follows = paths.follows(0, &values);
+        let follows = paths(0, &values);
         assert!(follows[..values.len()].iter().all(|f| *f) && !follows[values.len()], "{}", problem.question);
     }
 

@@ -84,7 +84,7 @@ fn observe(study: &Study) -> Result<(usize, Vec<Observation>)> {
     study.needs(!switched.is_empty(), none)?;
     let ids = &study.corpus.switch;
     let sequences: Result<Vec<Sequence>> = switched.iter().map(|&i| traces[i].sequence(ids)).collect();
-    let latent = |s: &Sequence| (0..s.ids.len()).filter(|&p| s.is_latent(p)).collect();
+    let latent = |s: &Sequence| s.latent_steps().map(|(position, ..)| position).collect();
     let read = |s: &Sequence, position: usize, logits: &[f32]| {
         let lp = sampling::log_softmax(logits, 1.0, &[]);
         (position, s.steps[position].nth(), lp[exit as usize].exp(), sampling::argmax(&lp) == exit)

@@ -43,8 +43,7 @@ pub(crate) fn conclude(
     journal: &mut Journal,
 ) -> Result<String> {
     let rows = benefit(&journal.finish(rows, true)?)?;
-    journal.save(SwitchBenefitRow::NAME, &rows)?;
-    Ok(table(&rows))
+    journal.tell(&rows, table)
 }
 
 /// Decodes every problem that is not there yet the other way.

@@ -51,7 +51,15 @@ impl Sequence {
         matches!(self.steps.get(position), Some(Step::Latent { .. }))
     }
 
+    /// Position, block and step of every latent.
+    pub(crate) fn latent_steps(&self) -> impl Iterator<Item = (usize, usize, usize)> {
+        self.steps.iter().enumerate().filter_map(|(position, at)| match *at {
+            Step::Latent { block, step } => Some((position, block, step)),
+            _ => None,
+        })
+    }
+
     pub fn latents(&self) -> usize {
-        (0..self.ids.len()).filter(|&p| self.is_latent(p)).count()
+        self.latent_steps().count()
     }
 }

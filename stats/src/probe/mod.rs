@@ -35,6 +35,19 @@ use super::{Estimate, Groups, classify::both_classes};
 #[error("{0}")]
 pub struct TooFew(pub String);
 
+impl TooFew {
+    /// `None` where that is why there is no score.
+    ///
+    /// # Errors
+    /// Any other failure of the scoring.
+    pub fn none<T>(score: Result<T>) -> Result<Option<T>> {
+        match score {
+            Err(error) if error.is::<Self>() => Ok(None),
+            score => score.map(Some),
+        }
+    }
+}
+
 /// What a probe is fitted on: `features` [rows, D] in f32 or f64, the label and the problem of each row.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeData<'a, F> {

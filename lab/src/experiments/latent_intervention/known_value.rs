@@ -43,13 +43,13 @@ pub(crate) struct Prediction {
 
 impl Prediction {
     /// The share of donors that could have been drawn which predict this answer: how often it is right by chance.
-    pub fn chance(&self, answer: Option<&str>) -> f64 {
+    pub fn chance(&self, answer: Option<&String>) -> f64 {
         by_chance(&self.drawable, answer)
     }
 }
 
 /// The share of `drawable` (answers, and how many draws predict each) that predicts this answer.
-pub(crate) fn by_chance(drawable: &BTreeMap<String, usize>, answer: Option<&str>) -> f64 {
+pub(crate) fn by_chance<A: Ord>(drawable: &BTreeMap<A, usize>, answer: Option<&A>) -> f64 {
     let all: usize = drawable.values().sum();
     let same = answer.and_then(|a| drawable.get(a)).copied().unwrap_or(0);
     same as f64 / all as f64

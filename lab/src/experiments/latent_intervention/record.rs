@@ -159,9 +159,9 @@ impl<'a> Record<'a> {
             firings: firings.count,
             moved: firings.moved,
             predicted: exchange.map(|e| e.by_value.answer.clone()),
-            chance: exchange.map(|e| e.by_value.chance(answer.as_deref())),
+            chance: exchange.map(|e| e.by_value.chance(answer.as_ref())),
             operand_predicted: by_operand.map(|p| p.answer.clone()),
-            operand_chance: by_operand.map(|p| p.chance(answer.as_deref())),
+            operand_chance: by_operand.map(|p| p.chance(answer.as_ref())),
             answer,
             ..about
         }

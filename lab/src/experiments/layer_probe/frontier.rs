@@ -100,11 +100,7 @@ impl Names {
         if labels.iter().all(|reached| reached == &labels[0]) {
             return Ok(None);
         }
-        let score = ProbeData::new(features.view(), &labels, &groups).and_then(|data| protocol.run(&data));
-        match score {
-            Err(error) if error.downcast_ref::<TooFew>().is_some() => Ok(None),
-            score => score.map(Some),
-        }
+        TooFew::none(ProbeData::new(features.view(), &labels, &groups).and_then(|data| protocol.run(&data)))
     }
 }
 

@@ -8,6 +8,7 @@
 //! result of every step; where the model chooses how long it is, in the blocks that it decodes.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::rc::Rc;
 
 use anyhow::Result;
@@ -16,7 +17,6 @@ use ndarray::{Array2, Axis};
 use super::frontier::{self, Names};
 use super::{Config, by_layer};
 use crate::latent::{Controller, Sequence};
-use crate::model::Step;
 use crate::nth::Nth;
 use crate::schema::{Features, ProbeRow, Protocol};
 use crate::study::Study;
@@ -102,13 +102,7 @@ fn after_prompt(study: &Study, steps: usize) -> Result<(Vec<Sequence>, Vec<Laten
         let block = swi.into_iter().chain(std::iter::repeat_n(corpus.switch.latent, steps));
         let ids: Vec<u32> = prompt.iter().copied().chain(block).collect();
         let (values, first) = (values(&corpus.test[problem]), ids.len() - steps);
-        let latent = |step| Latent {
-            problem,
-            position: first + step,
-            step: Nth::of(step),
-            clause: None,
-            values: values.clone(),
-        };
+        let latent = |k| Latent { problem, position: first + k, step: Nth::of(k), clause: None, values: values.clone() };
         if values.iter().any(Option::is_some) {
             out.extend((0..steps).map(latent));
         }
@@ -125,8 +119,7 @@ fn as_decoded(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
     let mut out = vec![];
     for (problem, sequence) in sequences.iter().enumerate() {
         let values = values(&corpus.test[problem]);
-        for (position, at) in sequence.steps.iter().enumerate().filter(|_| values.iter().any(Option::is_some)) {
-            let Step::Latent { step, .. } = *at else { continue };
+        for (position, _, step) in sequence.latent_steps().filter(|_| values.iter().any(Option::is_some)) {
             out.push(Latent { problem, position, step: Nth::of(step), clause: None, values: values.clone() });
         }
     }
@@ -143,21 +136,11 @@ fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
         if sample.clauses.len() != values.len() {
             continue;
         }
-        let sequence = &staged.sequences[problem];
-        for (position, at) in sequence.steps.iter().enumerate() {
-            let Step::Latent { block, step } = *at else { continue };
-            let Some(span) = spans.get(block) else { continue };
-            let Some(clause) = sample.clauses.iter().position(|c| c.start < span.end && span.start < c.end) else {
-                continue;
-            };
-            if is_known(&study.corpus.test[problem], clause) {
-                out.push(Latent {
-                    problem,
-                    position,
-                    step: Nth::of(step),
-                    clause: Some(clause),
-                    values: values.clone(),
-                });
+        for (position, block, step) in staged.sequences[problem].latent_steps() {
+            let of_span = |span: &Range<usize>| sample.clauses.iter().position(|c| c.start < span.end && span.start < c.end);
+            let clause = spans.get(block).and_then(of_span).filter(|&clause| is_known(&study.corpus.test[problem], clause));
+            if clause.is_some() {
+                out.push(Latent { problem, position, step: Nth::of(step), clause, values: values.clone() });
             }
         }
     }

@@ -312,10 +312,8 @@ impl<'a> Bench<'a> {
             return Ok(None);
         }
         let states = Array2::from_shape_vec((values.len(), states.len() / values.len()), states)?;
-        let score = match self.config.value.run(states.view(), &values, &groups) {
-            Err(error) if error.downcast_ref::<TooFew>().is_some() => return Ok(None),
-            score => score?,
-        };
+        let score = TooFew::none(self.config.value.run(states.view(), &values, &groups))?;
+        let Some(score) = score else { return Ok(None) };
         self.values.push(HiddenValueRow {
             identity: self.study.identity(problems.len()),
             edit,

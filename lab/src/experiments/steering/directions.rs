@@ -7,9 +7,9 @@ use anyhow::Result;
 use super::super::latent_intervention::BlockValue;
 use super::trials::Cell;
 use crate::latent::{Sequence, Trace};
-use crate::model::{HookPoint, Step};
+use crate::model::HookPoint;
 use crate::study::Study;
-use crate::study::staging::capture::capture;
+use crate::study::staging::capture::at_latents;
 
 /// The mean state of each value at each point and latent step.
 pub struct Directions {
@@ -25,18 +25,10 @@ impl Directions {
         let problems: BTreeSet<usize> = blocks.iter().map(|h| h.problem).collect();
         let rows = traces.iter().filter(|t| problems.contains(&t.problem)).map(|t| t.sequence(&study.corpus.switch));
         let rows: Vec<Sequence> = rows.collect::<Result<_>>()?;
-        let (mut places, mut what) = (vec![], vec![]);
-        for (i, row) in rows.iter().enumerate() {
-            for (position, at) in row.steps.iter().enumerate() {
-                let Step::Latent { block, step } = *at else { continue };
-                let held = blocks.iter().find(|h| (h.problem, h.block) == (row.row, block));
-                if let Some(held) = held.filter(|_| steps.contains(&step)) {
-                    places.push((i, position));
-                    what.push((step, held.value));
-                }
-            }
-        }
-        let states = capture(&study.model, &study.reasoning.source, &rows, &points, &places, study.threads)?;
+        let (what, states) = at_latents(study, &rows, &points, |problem, block, step| {
+            let held = blocks.iter().find(|h| (h.problem, h.block) == (problem, block) && steps.contains(&step))?;
+            Some((step, held.value))
+        })?;
         let mut sums: BTreeMap<(HookPoint, usize, i64), (usize, Vec<f64>)> = BTreeMap::new();
         for (point, states) in points.iter().zip(&states) {
             for (&(step, value), state) in what.iter().zip(states.rows()) {

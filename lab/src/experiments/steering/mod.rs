@@ -20,13 +20,13 @@ use anyhow::{Result, ensure};
 use super::latent_intervention::{Arithmetic, held, is_known, of_study};
 use super::markdown::{table_of, titled};
 use super::{About, Files, Fit, Journal};
-use crate::model::Step;
 use crate::nth::Nth;
-use crate::schema::{Measurement, RowFile, SteeringRow, SteeringTrialRow, steerings};
+use crate::schema::{RowFile, SteeringRow, SteeringTrialRow, steerings};
 use crate::stats::grouped_holdout;
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::circuits::patch::Node;
+use crate::study::units::in_memory;
 use directions::Directions;
 use trials::{Cell, Target, Trials, targets};
 
@@ -113,18 +113,12 @@ pub(crate) fn conclude(
     journal: &mut Journal,
 ) -> Result<String> {
     let rows = steerings(&journal.finish(rows, false)?)?;
-    journal.save(SteeringRow::NAME, &rows)?;
-    Ok(table(&rows))
+    journal.tell(&rows, table)
 }
 
-/// One row a cell, in memory. `arithmetic` is what answers are compared with; `None` takes that of the recipe's task.
-pub fn rows(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<SteeringRow>> {
-    let mut rows = Measurements::in_memory();
-    match arithmetic {
-        Some(arithmetic) => trials(study, config, arithmetic, &mut rows)?,
-        None => trials(study, config, of_study(study)?.as_ref(), &mut rows)?,
-    }
-    steerings(&rows.sorted(SteeringTrialRow::key)?)
+/// One row a cell, in memory; `arithmetic` is what answers are compared with.
+pub fn rows_by(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> Result<Vec<SteeringRow>> {
+    steerings(&in_memory(|rows| trials(study, config, arithmetic, rows))?)
 }
 
 fn trials(
@@ -161,11 +155,7 @@ fn trials(
 fn longest(study: &Study, rows: impl Iterator<Item = Result<crate::latent::Sequence>>) -> Result<usize> {
     let mut most = 0;
     for row in rows {
-        let steps = row?.steps.into_iter().filter_map(|at| match at {
-            Step::Latent { step, .. } => Some(step + 1),
-            _ => None,
-        });
-        most = steps.fold(most, usize::max);
+        most = row?.latent_steps().map(|(_, _, step)| step + 1).fold(most, usize::max);
     }
     study.needs(most > 0, || "no problem has a latent step".into())?;
     Ok(most)

@@ -167,7 +167,7 @@ impl Trials<'_> {
                     random_hit: hit(1),
                     kept: outcomes[0].correct,
                     random_kept: outcomes[1].correct,
-                    chance: by_chance(&target.drawable, outcomes[0].answer.as_deref()),
+                    chance: by_chance(&target.drawable, outcomes[0].answer.as_ref()),
                     length: length(0)?,
                     random_length: length(1)?,
                 });

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result};
 use rand::Rng;
 
-use super::super::latent_intervention::{Arithmetic, BlockValue, held};
+use super::super::latent_intervention::{Arithmetic, BlockValue, by_chance, held};
 use crate::latent::{Sequence, Trace};
 use crate::model::{HookPoint, Step};
 use crate::random::keyed;
@@ -13,7 +13,7 @@ use crate::schema::Variable;
 use crate::stats::grouped_holdout;
 use crate::study::Study;
 use crate::study::answers::{answer_at, first_token, gold_tokens};
-use crate::study::staging::capture::capture;
+use crate::study::staging::capture::at_latents;
 
 /// A block that its problem's answer follows from, in a row that ends where that answer's first token is decided.
 pub struct Target {
@@ -83,24 +83,13 @@ fn up_to_answer(study: &Study, trace: &Trace, gold: Option<u32>) -> Result<Optio
 /// States of every target's block, by point, step and target.
 pub type States = BTreeMap<(HookPoint, usize, usize), Vec<f32>>;
 
-/// # Errors
-/// As the model's.
 pub fn states(study: &Study, targets: &[Target], points: &[HookPoint]) -> Result<States> {
     // Targets of one problem share a row.
     let mut rows: Vec<Sequence> = targets.iter().map(|target| target.row.clone()).collect();
     rows.dedup_by_key(|row| row.row);
-    let (mut places, mut whose) = (vec![], vec![]);
-    for (i, row) in rows.iter().enumerate() {
-        for (position, at) in row.steps.iter().enumerate() {
-            let Step::Latent { block, step } = *at else { continue };
-            let of = targets.iter().position(|t| (t.held.problem, t.held.block) == (row.row, block));
-            if let Some(target) = of {
-                places.push((i, position));
-                whose.push((step, target));
-            }
-        }
-    }
-    let found = capture(&study.model, &study.reasoning.source, &rows, points, &places, study.threads)?;
+    let (whose, found) = at_latents(study, &rows, points, |problem, block, step| {
+        Some((step, targets.iter().position(|t| (t.held.problem, t.held.block) == (problem, block))?))
+    })?;
     let mut states = States::new();
     for (point, found) in points.iter().zip(&found) {
         for ((step, target), state) in whose.iter().zip(found.rows()) {
@@ -125,8 +114,7 @@ pub struct Pair {
 impl Pair {
     /// The share of donors that could have been drawn which predict this token.
     pub fn chance(&self, token: u32) -> f64 {
-        let all: usize = self.drawable.values().sum();
-        self.drawable.get(&token).copied().unwrap_or(0) as f64 / all as f64
+        by_chance(&self.drawable, Some(&token))
     }
 }
 

@@ -10,6 +10,21 @@ use super::logits::in_batches;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::Site;
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks};
+use crate::study::Study;
+
+/// [`capture`] at the latents that `of` (row, block and step) knows by a name, and those names in the order of the rows.
+pub(crate) fn at_latents<K>(
+    study: &Study,
+    sequences: &[Sequence],
+    points: &[HookPoint],
+    of: impl Fn(usize, usize, usize) -> Option<K>,
+) -> Result<(Vec<K>, Vec<Array2<f32>>)> {
+    let latents = sequences.iter().enumerate().flat_map(|(i, row)| row.latent_steps().map(move |at| (i, row.row, at)));
+    let named = latents.filter_map(|(i, row, (position, block, step))| Some((of(row, block, step)?, (i, position))));
+    let (names, places): (Vec<K>, Vec<(usize, usize)>) = named.unzip();
+    let source = &study.reasoning.source;
+    Ok((names, capture(&study.model, source, sequences, points, &places, study.threads)?))
+}
 
 /// Values at each of `points` (those with positions on the second axis, as `[B, L, D]`; `[B, L, H, dh]` is read as
 /// `[B, L, H · dh]`), `[places, D]` each, rows in the order of `places`: `(sequence, position)`, sorted. Memory:
