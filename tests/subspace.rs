@@ -1,7 +1,7 @@
 //! `subspace` on models whose truth is known.
 
 use switchyard::calibration::known::{Built, VALUES};
-use switchyard::experiments::subspace::{Config, rows, table};
+use switchyard::experiments::subspace::{Config, rows_by, table};
 use switchyard::schema::{Donors, Rotation, SubspaceRow, Variable};
 
 use crate::common::known::{Purpose, of};
@@ -12,7 +12,7 @@ fn found(which: Purpose, config: Config, threads: usize) -> Vec<SubspaceRow> {
     study.threads = threads;
     // What the block's value says of the answer, whether or not the model reads it.
     let predict = |_: usize, _: usize, value: i64| Some(built.answer_of(usize::try_from(value).ok()?).to_string());
-    let rows = rows(&study, &config, Some(&predict)).expect("rows");
+    let rows = rows_by(&study, &config, &predict).expect("rows");
     println!("{which:?}\n{}", table(&rows));
     rows
 }

@@ -375,7 +375,7 @@ fn subspaces(built: &Built, study: &Study) -> Result<Tally> {
     let config = subspace::Config { ranks: vec![8], updates: 60, draws: 1, ..subspace::Config::default() };
     let predict = |problem, step, value| predicted(built, study, problem, step, value);
     let mut said = Tally::default();
-    let rows = subspace::rows(study, &config, Some(&predict))?;
+    let rows = subspace::rows_by(study, &config, &predict)?;
     for row in rows.iter().filter(|r| r.variable == Variable::Value && r.donors == Donors::Seen) {
         match row.rotation {
             Rotation::Whole => {

@@ -21,7 +21,6 @@ use rand::Rng;
 use rand::seq::SliceRandom;
 
 use super::About;
-use super::jacobian_lens::read_out;
 use super::latent_intervention::known_value::blocks;
 use super::latent_intervention::{Arithmetic, of_study};
 use super::markdown::table_of;
@@ -34,6 +33,7 @@ use crate::stats::probe::{TooFew, ValueProtocol};
 use crate::stats::{Estimate, Flips, LEVEL, holm, wilson};
 use crate::study::Study;
 use crate::study::circuits::patch::Node;
+use crate::study::circuits::readout::log_probs;
 use crate::study::staging::capture::at_latents;
 use crate::tasks::{Task, edges};
 use crate::text::Problem;
@@ -247,7 +247,7 @@ impl<'a> LatentStates<'a> {
         let mut read = vec![];
         // Few rows at a time: a vocabulary is large.
         for some in states.axis_chunks_iter(Axis(0), 64) {
-            for lp in read_out(study, some.iter().copied().collect())? {
+            for lp in log_probs(&study.model, some.iter().copied().collect())? {
                 let of = |word: &usize| self.tokens[*word].iter().map(|&t| lp[t as usize]).fold(f64::MIN, f64::max);
                 let best = (0..self.words.len()).max_by(|a, b| of(a).total_cmp(&of(b)));
                 read.push(best.unwrap_or(0));

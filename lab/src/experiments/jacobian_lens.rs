@@ -12,11 +12,9 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, anyhow, ensure};
-use burn::tensor::{Tensor, TensorData};
+use anyhow::{Context, Result, ensure};
 
-use super::About;
-use super::logit_lens::head;
+use super::{About, layers_exist};
 use super::markdown::{or_dash, table_of};
 use crate::latent::{Sequence, sampling};
 use crate::model::{HookPoint, Hooks};
@@ -26,17 +24,16 @@ use crate::schema::{Form, JacobianLensRow, Transport};
 use crate::stats::by_problem::{mean, share};
 use crate::study::circuits::jacobian::{Passage, jacobians};
 use crate::study::circuits::patch::Node;
+use crate::study::circuits::readout::{log_probs, logits};
 use crate::study::circuits::{SolutionForms, written};
-use crate::study::{DoesNotApply, Study};
+use crate::study::Study;
 
-/// What it asks.
 pub const ABOUT: About = About::asking(
     "whether each latent of the last block already says the answer: Jacobian lens through the recurrence, logit lens, null",
 )
 .on_request();
 
 settings! {
-    /// Settings.
     pub struct Config {
         /// Problems with a tagged span that are read, at most.
         pub problems: usize = 100,
@@ -51,12 +48,7 @@ impl Config {
     fn layers(&self, blocks: usize) -> Result<Vec<usize>> {
         ensure!(self.problems >= 4, "jacobian_lens.problems must be at least 4, found {}", self.problems);
         ensure!(self.together >= 1, "jacobian_lens.together must be at least 1, found {}", self.together);
-        for layer in &self.layers {
-            ensure!(
-                *layer <= blocks,
-                "jacobian_lens.layers: layer {layer} does not exist, the model has 0 to {blocks}"
-            );
-        }
+        layers_exist("jacobian_lens", &self.layers, blocks)?;
         Ok(if self.layers.is_empty() { (0..=blocks).collect() } else { self.layers.clone() })
     }
 }
@@ -109,8 +101,8 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     let written = written(study, config.problems)?;
     let read: Vec<ReadProblem> =
         written.iter().filter_map(of_problem).enumerate().map(|(n, r)| ReadProblem { number: n, ..r }).collect();
-    let few = || format!("{}: {} problems have a block before the answer, four are needed", study.name, read.len());
-    ensure!(read.len() >= 4, DoesNotApply::because(few()));
+    let few = || format!("{} problems have a block before the answer, four are needed", read.len());
+    study.needs(read.len() >= 4, few)?;
     let fitted = fit(study, config, &layers, &read)?;
     let said = said(study, &read)?;
     let mut rows = vec![];
@@ -129,28 +121,20 @@ fn of_problem(written: &SolutionForms) -> Option<ReadProblem<'_>> {
 /// Jacobians and states of every problem.
 fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -> Result<HalfFit> {
     let points: Vec<HookPoint> = layers.iter().map(|&layer| Node::Resid(layer).point()).collect();
-    let each: Vec<&ReadProblem> = read.iter().collect();
-    let counted = study.counted("problems passed", each.len());
-    // A part's sums are added in the order of the parts; one problem a part would do, but for the memory.
+    let counted = study.counted("problems passed", read.len());
     let mut out = HalfFit::default();
-    for some in each.chunks(study.threads.max(1)) {
-        let parts = parallel::cut(some, study.threads);
-        let passed = parallel::run(&parts, |part| {
-            let mut done = vec![];
-            for one in part {
-                let from: Vec<Vec<usize>> = one.latents.iter().map(|&p| vec![p]).collect();
-                let passage = Passage { row: one.row, from: &from, to: &[one.answer] };
-                done.push((
-                    one.number,
-                    jacobians(&study.model, &study.reasoning.source, passage, &points, config.together)?,
-                ));
-                counted.one();
-            }
-            Ok(done)
+    // Sums are added in the order of the problems; all at once would do, but for the memory.
+    for some in read.chunks(study.threads.max(1)) {
+        let passed = parallel::each(some, study.threads, |one| {
+            let from: Vec<Vec<usize>> = one.latents.iter().map(|&p| vec![p]).collect();
+            let passage = Passage { row: one.row, from: &from, to: &[one.answer] };
+            let passed = jacobians(&study.model, &study.reasoning.source, passage, &points, config.together)?;
+            counted.one();
+            Ok(passed)
         })?;
-        for (number, passed) in passed.into_iter().flatten() {
+        for (&ReadProblem { number, ref latents, .. }, passed) in some.iter().zip(passed) {
             for (&layer, point) in layers.iter().zip(&points) {
-                for (step, &position) in read[number].latents.iter().enumerate() {
+                for (step, &position) in latents.iter().enumerate() {
                     let jacobian = passed.jacobians.get(&(*point, step)).context("a Jacobian that was not made")?;
                     let jacobian: Vec<f64> = jacobian.iter().map(|&x| f64::from(x)).collect();
                     let finite = jacobian.iter().all(|x| x.is_finite());
@@ -172,8 +156,8 @@ fn said(study: &Study, read: &[ReadProblem]) -> Result<Vec<usize>> {
         let rows: Vec<Sequence> = some.iter().map(|r| r.row.clone()).collect();
         let ends: Vec<(usize, usize)> = some.iter().enumerate().map(|(b, r)| (b, r.answer)).collect();
         let hidden = study.unroll(&rows, &mut Hooks::none())?.hidden_at(&ends)?;
-        let logits = study.model.unembed(hidden.unsqueeze_dim(0)).squeeze_dim(0);
-        said.extend(log_probs(logits)?.iter().map(|row| sampling::argmax(row) as usize));
+        let answers = logits(&study.model, hidden)?;
+        said.extend(answers.iter().map(|row| sampling::argmax(&sampling::log_softmax(row, 1.0, &[])) as usize));
     }
     Ok(said)
 }
@@ -203,7 +187,7 @@ fn of_cell(
                 Transport::Logit => read.flatten().copied().collect(),
                 Transport::Jacobian | Transport::Others => read.flat_map(|h| times(&means[1 - half], h)).collect(),
             };
-            for ((number, _), lp) in mine.iter().zip(read_out(study, carried)?) {
+            for ((number, _), lp) in mine.iter().zip(log_probs(&study.model, carried)?) {
                 right.push((*number, sampling::argmax(&lp) as usize == said[*number]));
                 logprobs.push((*number, lp[said[*number]]));
             }
@@ -222,20 +206,6 @@ fn of_cell(
         });
     }
     Ok(rows)
-}
-
-/// States, one after the other → log-probabilities of the next token.
-pub(super) fn read_out(study: &Study, states: Vec<f32>) -> Result<Vec<Vec<f64>>> {
-    let (model, width) = (&study.model, study.model.config().hidden_size);
-    let (n, like) = (states.len() / width, model.norm.weight.val());
-    let states = TensorData::new(states, [n, width]);
-    log_probs(head(model, Tensor::from_data(states, (&like.device(), like.dtype()))))
-}
-
-fn log_probs(logits: Tensor<2>) -> Result<Vec<Vec<f64>>> {
-    let vocabulary = logits.dims()[1];
-    let flat = logits.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading logits: {e:?}"))?;
-    Ok(flat.chunks(vocabulary).map(|row| sampling::log_softmax(row, 1.0, &[])).collect())
 }
 
 /// `[D, D] · [D]`

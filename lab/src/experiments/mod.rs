@@ -95,6 +95,13 @@ pub struct Experiment {
     pub merge: fn(&mut Journal, &[FlatRow]) -> Result<String>,
 }
 
+/// Refuses layers of the stream that a model of so many blocks has not: 0 is the input of the first, l the output of the l-th.
+fn layers_exist<'l>(experiment: &str, layers: impl IntoIterator<Item = &'l usize>, blocks: usize) -> Result<()> {
+    let wrong = layers.into_iter().find(|layer| **layer > blocks);
+    let why = |layer| format!("{experiment}.layers: layer {layer} does not exist, the model has 0 to {blocks}");
+    wrong.map_or(Ok(()), |layer| Err(anyhow::anyhow!(why(layer))))
+}
+
 /// The file of measurements and the file of the main table.
 pub(crate) type Files = (&'static str, &'static str);
 
@@ -221,9 +228,9 @@ macro_rules! experiments {
 }
 
 experiments! {
-    one: accuracy, outcomes => table, traces => table, entropy => table, positions, logit_lens => table, teacher_forced => table,
+    one: accuracy, outcomes => table, traces => table, entropy => table, positions => table, logit_lens => table, teacher_forced => table,
         switch_window => table, exit_probability, layer_probe, direct_logit => table, attention_to_latents => table, patterns,
-        token_lens, jacobian_lens => table, early_stop => table, decoded_trace => table, subspace, pass_at_k => table, monitor,
+        token_lens, jacobian_lens => table, early_stop => table, decoded_trace => table, subspace => table, pass_at_k => table, monitor,
         adaptive => table;
     pair: phases, part_swap;
     measured: latent_intervention, switch_benefit, activation_patching, head_patching, pair_patching, attribution_patching,

@@ -28,10 +28,6 @@ settings! {
 /// Weights are rounded to so many parts of 1.
 const PARTS: f64 = 1e6;
 
-/// Runs the experiment.
-///
-/// # Errors
-/// No problems, and as the decoder's.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
     journal.save_lists(PatternRow::NAME, &rows)?;

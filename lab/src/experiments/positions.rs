@@ -5,12 +5,13 @@
 
 use anyhow::Result;
 
-use super::{About, Journal};
+use super::About;
 use crate::latent::trace::PositionRole;
 use crate::latent::{Trace, sampling};
 use crate::model::Hooks;
-use crate::schema::{PositionRow, RowFile};
+use crate::schema::PositionRow;
 use crate::study::Study;
+use crate::study::circuits::readout::logits;
 use crate::study::shown::{kind, most_probable, pieces};
 
 pub const ABOUT: About =
@@ -25,12 +26,11 @@ settings! {
     }
 }
 
-pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study, config)?;
-    journal.save(PositionRow::NAME, &rows)?;
+/// How many there are.
+pub fn table(rows: &[PositionRow]) -> String {
     let latents = rows.iter().filter(|r| r.lens.is_some()).count();
     let problems = rows.iter().filter(|r| r.index == 0).count();
-    Ok(format!("{} positions of {problems} problems, {latents} of them latent\n", rows.len()))
+    format!("{} positions of {problems} problems, {latents} of them latent\n", rows.len())
 }
 
 /// The rows, problem by problem.
@@ -71,15 +71,13 @@ fn lenses(study: &Study, trace: &Trace, top: usize) -> Result<Vec<Option<String>
     if latents.is_empty() {
         return Ok(out);
     }
-    let (model, corpus) = (&study.model, &study.corpus);
+    let corpus = &study.corpus;
     let sequence = [trace.sequence(&corpus.switch)?];
     let all = study.unroll(&sequence, &mut Hooks::none())?;
     // One position at a time: a vocabulary of 150,000 and 16 latents would be 10 MB of logits.
     for i in latents {
         let h = all.hidden_at(&[(0, trace.prompt.len() + i)])?;
-        let logits = model.unembed(h.unsqueeze_dim(0)).try_into_vec_as::<f32>();
-        let logits = logits.map_err(|e| anyhow::anyhow!("reading logits: {e:?}"))?;
-        let log_probs = sampling::log_softmax(&logits, 1.0, &[]);
+        let log_probs = sampling::log_softmax(&logits(&study.model, h)?[0], 1.0, &[]);
         out[i] = Some(most_probable(&corpus.vocabulary, &log_probs, top)?);
     }
     Ok(out)

@@ -4,15 +4,14 @@
 //!
 //! Misleads: a lens reads an early layer in the last layer's coordinates; where it says nothing, the layer may still hold the answer.
 
-use anyhow::{Result, anyhow, ensure};
-use burn::tensor::{Tensor, TensorData};
+use anyhow::{Result, ensure};
 
-use super::logit_lens::{LOGITS_HELD, head};
 use super::{About, Journal};
 use crate::latent::sampling;
 use crate::model::hooks::RecordedTensor;
 use crate::schema::{RowFile, TokenLensRow};
 use crate::study::Study;
+use crate::study::circuits::readout::{LOGITS_HELD, log_probs};
 use crate::study::shown::{ShownProblem, most_probable, shown};
 
 pub const ABOUT: About =
@@ -29,10 +28,6 @@ settings! {
     }
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// No problems, and as the decoder's.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
     journal.save_lists(TokenLensRow::NAME, &rows)?;
@@ -69,15 +64,7 @@ fn of_problem(study: &Study, config: &Config, shown: &ShownProblem) -> Result<Ve
 
 /// Log-probabilities of the next token at every position, from states `[1, L, D]`.
 fn said(study: &Study, states: &RecordedTensor) -> Result<Vec<Vec<f64>>> {
-    let model = &study.model;
-    let (width, vocabulary) = (states.shape[2], model.config().vocab_size);
-    let mut out = vec![];
-    for part in states.data.chunks((LOGITS_HELD / vocabulary).max(1) * width) {
-        let data = TensorData::new(part.to_vec(), [part.len() / width, width]);
-        let like = model.norm.weight.val();
-        let logits = head(model, Tensor::from_data(data, (&like.device(), like.dtype())));
-        let logits = logits.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading logits: {e:?}"))?;
-        out.extend(logits.chunks(vocabulary).map(|logits| sampling::log_softmax(logits, 1.0, &[])));
-    }
-    Ok(out)
+    let at_once = (LOGITS_HELD / study.model.config().vocab_size).max(1) * states.shape[2];
+    let parts = states.data.chunks(at_once).map(|part| log_probs(&study.model, part.to_vec()));
+    Ok(parts.collect::<Result<Vec<_>>>()?.concat())
 }

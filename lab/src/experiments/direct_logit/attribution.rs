@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
-use burn::tensor::{Tensor, TensorData};
 use ndarray::{Array2, ArrayView1, s};
 use rayon::prelude::*;
 
@@ -12,11 +11,9 @@ use crate::latent::Sequence;
 use crate::model::{Decoder, HookPoint, PointKind};
 use crate::study::Study;
 use crate::study::circuits::edges::{Graph, Sender};
-use crate::study::circuits::readout::{Rivals, directions, final_weight, logits, writes};
+use crate::study::circuits::readout::{LOGITS_HELD, Rivals, directions, final_weight, logits, tensor, writes};
 use crate::study::staging::capture::capture;
 
-/// Logits held at once, in floats.
-const LOGITS_HELD: usize = 1 << 22;
 /// Relative error at which a latent's input counts as the state before it.
 const SAME: f32 = 1e-4;
 /// Relative error of the sum at which something is wrong with the model's precision or this code.
@@ -105,10 +102,7 @@ fn rivals(
     let mut out = vec![];
     for chunk in decisions.chunks((LOGITS_HELD / model.config().vocab_size).max(1)) {
         let states: Vec<f32> = chunk.iter().flat_map(|(i, d)| hidden.row(at[&(*i, d.chain[0])]).to_vec()).collect();
-        let states = TensorData::new(states, [chunk.len(), hidden.ncols()]);
-        let norm = model.norm.weight.val();
-        let states = Tensor::<2>::from_data(states, (&norm.device(), norm.dtype()));
-        for ((_, decision), logits) in chunk.iter().zip(logits(model, states)?) {
+        for ((_, decision), logits) in chunk.iter().zip(logits(model, tensor(model, states))?) {
             let rivals = Rivals::of(&logits, decision.token, &decision.masked);
             let mut rivals = rivals.ok_or_else(|| anyhow::anyhow!("token {} is outside the head", decision.token))?;
             if centred {

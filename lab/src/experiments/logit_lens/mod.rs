@@ -23,7 +23,7 @@ use rand::SeedableRng;
 use rand::seq::index::sample;
 use rand_chacha::ChaCha8Rng;
 
-use super::About;
+use super::{About, layers_exist};
 use super::latent_intervention::known_value::blocks;
 use super::markdown::{or_dash, table_of};
 use crate::latent::{Sequence, Switching, Trace};
@@ -34,7 +34,6 @@ use crate::schema::{Lens, LensRow, Opening};
 use crate::stats::grouped_kfold;
 use crate::study::{DoesNotApply, Study};
 use reading::{Grid, Key};
-pub(crate) use reading::{LOGITS_HELD, head};
 use residuals::{PositionSample, walk};
 use translators::{Translators, train};
 
@@ -62,9 +61,7 @@ settings! {
 
 impl Config {
     fn check(&self, blocks: usize) -> Result<()> {
-        for layer in &self.layers {
-            ensure!(*layer <= blocks, "logit_lens.layers: layer {layer} does not exist, the model has 0 to {blocks}");
-        }
+        layers_exist("logit_lens", &self.layers, blocks)?;
         ensure!(self.folds >= 2, "logit_lens.folds must be at least 2, found {}", self.folds);
         ensure!(self.batch >= 1 && self.text_positions >= 1, "logit_lens: batch and text_positions must be at least 1");
         let rate = self.learning_rate;

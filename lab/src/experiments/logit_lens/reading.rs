@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use burn::tensor::Tensor;
 
 use super::residuals::rows_of;
@@ -14,13 +14,11 @@ use crate::schema::{Lens, LensRow, Opening};
 use crate::stats::Estimate;
 use crate::stats::by_problem::{mean, share};
 use crate::study::Study;
+use crate::study::circuits::readout::{LOGITS_HELD, logits};
 
 /// Most probable tokens of one distribution that enter the means of `top`. The mean of a token is too low by at most the
 /// probability that the 64th had where it was not among them.
 pub(crate) const KEPT: usize = 64;
-
-/// Logits held at once: 16 MB of them.
-pub(crate) const LOGITS_HELD: usize = 1 << 22;
 
 /// Where a state was found.
 #[derive(Clone, Copy, Debug)]
@@ -34,12 +32,6 @@ pub struct Key {
 
 /// Without and with a blank before it; the same one twice where there is no difference.
 pub(super) type Own = Option<[u32; 2]>;
-
-/// Final norm and head: states `[n, D]` → logits `[n, V]`.
-pub fn head(model: &Decoder, h: Tensor<2>) -> Tensor<2> {
-    let normed = model.norm.apply(h);
-    model.unembed(normed.unsqueeze_dim(0)).squeeze_dim(0)
-}
 
 #[derive(Default)]
 struct Cell {
@@ -76,12 +68,12 @@ impl Grid {
     ) -> Result<()> {
         let all: Vec<usize> = (0..keys.len()).collect();
         for chunk in all.chunks((LOGITS_HELD / model.config().vocab_size).max(1)) {
-            let logits = model.unembed(rows_of(&own, chunk).unsqueeze_dim(0)).squeeze_dim(0);
-            let own: Vec<Vec<f64>> = host(logits)?.iter().map(|row| sampling::log_softmax(row, 1.0, &[])).collect();
+            let own = logits(model, rows_of(&own, chunk))?;
+            let own: Vec<Vec<f64>> = own.iter().map(|row| sampling::log_softmax(row, 1.0, &[])).collect();
             for (i, state) in states.iter().enumerate() {
                 let layer = self.layers[i];
                 let state = rows_of(state, chunk);
-                for (at, row) in host(head(model, state.clone()))?.iter().enumerate() {
+                for (at, row) in logits(model, model.norm.apply(state.clone()))?.iter().enumerate() {
                     self.add(Lens::Logit, layer, keys[chunk[at]], row, &own[at], exit);
                 }
                 // One call a set of translators: problems of one fold share theirs.
@@ -89,8 +81,8 @@ impl Grid {
                 while let Some(lens) = rest.first().and_then(|&at| tuned(keys[chunk[at]].problem)) {
                     let same = |at: &usize| tuned(keys[chunk[*at]].problem).is_some_and(|t| std::ptr::eq(t, lens));
                     let (mine, others): (Vec<usize>, Vec<usize>) = rest.into_iter().partition(same);
-                    let logits = head(model, lens.translate(i, rows_of(&state, &mine)));
-                    for (&at, row) in mine.iter().zip(&host(logits)?) {
+                    let moved = model.norm.apply(lens.translate(i, rows_of(&state, &mine)));
+                    for (&at, row) in mine.iter().zip(&logits(model, moved)?) {
                         self.add(Lens::Tuned, layer, keys[chunk[at]], row, &own[at], exit);
                     }
                     rest = others;
@@ -186,13 +178,6 @@ fn most_probable(log_probs: &[f64], count: usize) -> Vec<u32> {
         tokens.truncate(count);
     }
     tokens
-}
-
-/// `[n, V]` on the host, row by row.
-fn host(logits: Tensor<2>) -> Result<Vec<Vec<f32>>> {
-    let vocab = logits.dims()[1];
-    let flat = logits.try_into_vec_as::<f32>().map_err(|e| anyhow!("reading logits: {e:?}"))?;
-    Ok(flat.chunks(vocab).map(<[f32]>::to_vec).collect())
 }
 
 #[cfg(test)]

@@ -13,11 +13,11 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use super::Config;
-use super::reading::LOGITS_HELD;
 use super::residuals::{PositionSample, rows_of};
 use crate::model::Decoder;
 use crate::ops;
 use crate::study::Study;
+use crate::study::circuits::readout::LOGITS_HELD;
 
 /// Affine maps of N layers, trained side by side.
 #[derive(Module, Debug)]

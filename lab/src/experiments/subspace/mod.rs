@@ -27,79 +27,53 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use rand::seq::SliceRandom;
-use serde::{Deserialize, Serialize};
 
 use super::latent_intervention::{Arithmetic, of_study};
 use super::markdown::{or_dash, table_of, titled};
-use super::{About, Journal};
+use super::{About, layers_exist};
 use crate::latent::{Controller, text_mask};
 use crate::model::HookPoint;
 use crate::nth::Nth;
 use crate::random::keyed;
-use crate::schema::{Donors, Rotation, RowFile, SubspaceRow, Variable};
+use crate::schema::{Donors, Rotation, SubspaceRow, Variable};
 use crate::stats::{Bootstrap, by_problem, holm};
 use crate::study::circuits::interchange::{GivenState, Interchange, Within};
 use crate::study::circuits::patch::Node;
-use crate::study::{DoesNotApply, Study};
+use crate::study::Study;
 use pairs::{Pair, Pairs, States, Target, states, targets};
-use rotation::{At, Columns, Lessons, Training};
+use rotation::{At, Columns, Lessons};
 
-/// What it asks.
 pub const ABOUT: About = About::asking(
     "how many dimensions of a latent carry the value: learnt subspaces exchanged between problems, by rank, with placebos",
 )
 .on_request();
 
-/// Settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Config {
-    /// 0 is the input of the first block, l the stream after the l-th; empty: all.
-    pub layers: Vec<usize>,
-    /// Latent steps; empty: all that the blocks have.
-    pub steps: Vec<Nth>,
-    /// Dimensions of the learnt subspaces.
-    pub ranks: Vec<usize>,
-    /// Pairs to learn from, and pairs of each kind to be judged on, at most.
-    pub pairs: usize,
-    pub judged: usize,
-    /// Share of the values that no training pair has.
-    pub unseen: f64,
-    /// Updates of the columns, pairs of each, and radians that a column turns in the first.
-    pub updates: usize,
-    pub batch: usize,
-    pub learning_rate: f64,
-    /// Random subspaces of each rank.
-    pub draws: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            layers: vec![],
-            steps: vec![],
-            ranks: vec![1, 2, 4, 8],
-            pairs: 128,
-            judged: 100,
-            unseen: 0.25,
-            updates: 120,
-            batch: 32,
-            learning_rate: 0.03,
-            draws: 3,
-        }
+settings! {
+    pub struct Config {
+        /// 0 is the input of the first block, l the stream after the l-th; empty: all.
+        pub layers: Vec<usize> = vec![],
+        /// Latent steps; empty: all that the blocks have.
+        pub steps: Vec<Nth> = vec![],
+        /// Dimensions of the learnt subspaces.
+        pub ranks: Vec<usize> = vec![1, 2, 4, 8],
+        /// Pairs to learn from, and pairs of each kind to be judged on, at most.
+        pub pairs: usize = 128,
+        pub judged: usize = 100,
+        /// Share of the values that no training pair has.
+        pub unseen: f64 = 0.25,
+        /// Updates of the columns, pairs of each, and radians that a column turns in the first (a mean over them).
+        pub updates: usize = 120,
+        pub batch: usize = 32,
+        pub learning_rate: f64 = 0.03,
+        /// Random subspaces of each rank.
+        pub draws: usize = 3,
     }
 }
 
 impl Config {
-    const fn training(&self) -> Training {
-        Training { updates: self.updates, batch: self.batch, learning_rate: self.learning_rate }
-    }
-
     fn check(&self, study: &Study) -> Result<()> {
         let (layers, width) = (study.model.layers.len(), study.model.config().hidden_size);
-        for layer in &self.layers {
-            ensure!(*layer <= layers, "subspace.layers: layer {layer} does not exist, the model has 0 to {layers}");
-        }
+        layers_exist("subspace", &self.layers, layers)?;
         let fits = self.ranks.iter().all(|rank| (1..=width).contains(rank));
         ensure!(fits && !self.ranks.is_empty(), "subspace.ranks must be from 1 to {width}, found {:?}", self.ranks);
         ensure!((0.0..1.0).contains(&self.unseen), "subspace.unseen must be from 0 to below 1, found {}", self.unseen);
@@ -159,33 +133,22 @@ struct Job<'p> {
     rank: usize,
 }
 
-/// Runs the experiment.
-///
-/// # Errors
-/// As [`rows`].
-pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
-    let rows = rows(study, config, None)?;
-    journal.save(SubspaceRow::NAME, &rows)?;
-    Ok(table(&rows))
-}
-
-/// One row a subspace and kind of donors. `arithmetic` is what answers are compared with; `None` takes that of the recipe's task.
+/// One row a subspace and kind of donors.
 ///
 /// # Errors
 /// Settings out of range, too few blocks that an answer follows from, and as the decoder's.
-pub fn rows(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<SubspaceRow>> {
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<SubspaceRow>> {
     config.check(study)?;
-    match arithmetic {
-        Some(arithmetic) => search(study, config, arithmetic),
-        None => search(study, config, &*of_study(study)?),
-    }
+    rows_by(study, config, &*of_study(study)?)
 }
 
-fn search(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> Result<Vec<SubspaceRow>> {
+/// [`rows`] with answers compared with an arithmetic of the caller's.
+pub fn rows_by(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> Result<Vec<SubspaceRow>> {
+    config.check(study)?;
     let targets = targets(study)?;
-    let few = |what: String| DoesNotApply::because(format!("{}: subspace needs {what}; ask more problems", study.name));
+    let needs = |there, what: &str| study.needs(there, || format!("subspace needs {what}; ask more problems"));
     let problems = targets.chunk_by(|a, b| a.held.problem == b.held.problem).count();
-    ensure!(problems >= 4, few(format!("four right answers that follow from one block alone, found {problems}")));
+    needs(problems >= 4, &format!("four right answers that follow from one block alone, found {problems}"))?;
     let layers: Vec<usize> = match config.layers.as_slice() {
         [] => (0..=study.model.layers.len()).collect(),
         named => named.to_vec(),
@@ -199,7 +162,7 @@ fn search(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> Result
     let of = |variable| pairs::pairs(study, &targets, variable, arithmetic, most, config.unseen);
     let (value, operand) = (of(Variable::Value)?, of(Variable::Operand)?);
     let enough = |pairs: &Pairs| pairs.train.len() > 1 && pairs.seen.len() > 1;
-    ensure!(enough(&value), few("two pairs whose answer another value would change".into()));
+    needs(enough(&value), "two pairs whose answer another value would change")?;
     let places: Vec<Place> =
         ready.iter().flat_map(|r| layers.iter().map(|&layer| Place { layer, step: r.step })).collect();
     let whole = |variable, pairs, &place: &Place| {
@@ -314,7 +277,7 @@ impl<'a> Search<'a> {
                     let at = At { model, interchange: &ready.interchange, point, masked: &self.masked };
                     let lessons = Lessons { given: &given, says: &says, holds: &holds };
                     out.trained_on = given.len();
-                    Columns::learnt(at, lessons, job.rank, self.config.training(), &mut rng)?.within(model)
+                    Columns::learnt(at, lessons, job.rank, self.config, &mut rng)?.within(model)
                 }
             };
             let said = ready.interchange.says(point, &given, &within, &self.masked)?;

@@ -12,23 +12,12 @@ use ndarray::{Array1, Array2, ArrayView1, Axis, concatenate, s};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
+use super::Config;
 use crate::model::{Decoder, HookPoint};
 use crate::ops::{Targets, loss_of_logits};
 use crate::progress;
 use crate::random::normal;
 use crate::study::circuits::interchange::{GivenState, Interchange, Within};
-
-/// How columns are learnt: descent over subspaces (the gradient's part outside the span, with momentum; Edelman, Arias and Smith 1998),
-/// each update as long as the rate says however small the gradient is. One scale for the whole matrix: a scale for each entry, as
-/// Adam's, depends on the basis that the stream is written in.
-#[derive(Clone, Copy, Debug)]
-pub struct Training {
-    pub updates: usize,
-    /// Pairs of one update.
-    pub batch: usize,
-    /// How far the columns turn in the first update, in radians (a mean over them); half a cosine brings it to nothing.
-    pub learning_rate: f64,
-}
 
 /// Exchanges to learn from, one entry each.
 #[derive(Clone, Copy)]
@@ -146,9 +135,13 @@ impl Columns {
     /// Learns from exchanges and the tokens that they must give. One row of [`ASIDE`] is kept aside: of two starts (by the states'
     /// means, drawn) the one with the smaller loss there is taken, and of all columns on the way those with the smallest.
     ///
+    /// Descent over subspaces (the gradient's part outside the span, with momentum; Edelman, Arias and Smith 1998), each update as
+    /// long as the rate says however small the gradient is; half a cosine brings the rate to nothing. One scale for the whole
+    /// matrix: a scale for each entry, as Adam's, depends on the basis that the stream is written in.
+    ///
     /// # Errors
     /// A rotation that is no longer finite, and as the model's.
-    pub fn learnt(at: At, lessons: Lessons, rank: usize, how: Training, rng: &mut ChaCha8Rng) -> Result<Self> {
+    pub fn learnt(at: At, lessons: Lessons, rank: usize, how: &Config, rng: &mut ChaCha8Rng) -> Result<Self> {
         let width = at.model.config().hidden_size;
         let (aside, mut used): (Vec<usize>, Vec<usize>) =
             (0..lessons.given.len()).partition(|&i| lessons.given[i].0 % ASIDE == ASIDE - 1);

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{FloatDType, Gradients, Tensor, TensorData};
 
 use super::patch::RowCapture;
+use super::readout::ends;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::Site;
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind};
@@ -67,8 +68,7 @@ pub fn slopes(
         })?;
     }
     let rows: Vec<Sequence> = aimed.iter().map(|a| a.row.clone()).collect();
-    let ends: Vec<(usize, usize)> = rows.iter().enumerate().map(|(b, row)| (b, row.ids.len() - 1)).collect();
-    let hidden = unroll(model, &rows, source, Gradient::Through, &mut hooks)?.hidden_at(&ends)?;
+    let hidden = unroll(model, &rows, source, Gradient::Through, &mut hooks)?.hidden_at(&ends(&rows))?;
     drop(hooks);
     let leads = leads(model, hidden, aimed)?;
     let read = leads.clone().without_autodiff().try_into_vec_as::<f32>();

@@ -9,7 +9,7 @@ use std::cell::Cell;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Tensor, TensorData};
 
-use super::readout::logits;
+use super::readout::{logits, most_probable};
 use crate::latent::{Gradient, Piece, Sequence, Stream};
 use crate::model::hooks::Site;
 use crate::model::{Activation, HookPoint, HookSpec, Hooks};
@@ -102,10 +102,8 @@ impl<'a> Interchange<'a> {
         let mut out = vec![];
         for given in given.chunks(ROWS) {
             crate::progress::go_on()?;
-            for logits in logits(&self.study.model, self.finals(point, given, within)?)? {
-                let drawable = (0u32..).zip(&logits).filter(|(token, _)| !masked.contains(token));
-                out.push(drawable.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(token, _)| token));
-            }
+            let logits = logits(&self.study.model, self.finals(point, given, within)?)?;
+            out.extend(logits.iter().map(|logits| most_probable(logits, masked)));
         }
         Ok(out)
     }

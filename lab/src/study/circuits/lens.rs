@@ -57,16 +57,12 @@ impl JacobianLens {
         progress.update(0, "texts passed");
         // A part's sums are added in the order of the prompts.
         for (chunk, some) in long.chunks(how.threads.max(1)).enumerate() {
-            let parts = parallel::cut(some, how.threads);
-            let passed = parallel::run(&parts, |part| {
-                let one = |row: &&Sequence| {
-                    let places: Vec<usize> = (skip..row.ids.len() - 1).collect();
-                    let passage = Passage { row, from: std::slice::from_ref(&places), to: &places };
-                    jacobians(model, source, passage, &points, how.together)
-                };
-                part.iter().map(one).collect::<Result<Vec<_>>>()
+            let passed = parallel::each(some, how.threads, |row| {
+                let places: Vec<usize> = (skip..row.ids.len() - 1).collect();
+                let passage = Passage { row, from: std::slice::from_ref(&places), to: &places };
+                jacobians(model, source, passage, &points, how.together)
             })?;
-            for passed in passed.into_iter().flatten() {
+            for passed in passed {
                 for (sum, point) in sums.iter_mut().zip(&points) {
                     let jacobian = passed.jacobians.get(&(*point, 0)).context("a Jacobian that was not made")?;
                     sum.iter_mut().zip(jacobian).for_each(|(sum, x)| *sum += f64::from(*x));

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::gradient::TargetRow;
+use super::readout::{at_ends, most_probable};
 use super::rows::value;
 use crate::latent::trace::PositionRole;
 use crate::latent::{DecodeSettings, Request, Sequence, Switching, Trace, decode, text_mask};
@@ -275,12 +276,6 @@ fn cut(study: &Study, problem: &Problem) -> Result<Option<CutSolution>> {
 
 /// The most probable token of text after each row.
 fn said(study: &Study, rows: &[Sequence]) -> Result<Vec<u32>> {
-    let all = study.unroll(rows, &mut Hooks::none())?;
-    let ends: Vec<(usize, usize)> = rows.iter().enumerate().map(|(b, row)| (b, row.ids.len() - 1)).collect();
     let masked = text_mask(&study.corpus.switch, false);
-    let best = |logits: &Vec<f32>| {
-        let drawable = (0u32..).zip(logits).filter(|(token, _)| !masked.contains(token));
-        drawable.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(token, _)| token)
-    };
-    Ok(super::readout::logits(&study.model, all.hidden_at(&ends)?)?.iter().map(best).collect())
+    Ok(at_ends(study, rows, Hooks::none())?.iter().map(|logits| most_probable(logits, &masked)).collect())
 }

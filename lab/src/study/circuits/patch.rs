@@ -8,7 +8,7 @@ use std::ops::Range;
 use anyhow::{Context, Result};
 use burn::tensor::Tensor;
 
-use super::readout::logits;
+use super::readout::{lead, logits};
 use crate::latent::{Gradient, LatentSource, Piece, Sequence, Stream};
 use crate::model::config::ModelConfig;
 use crate::model::hooks::{Place, Site};
@@ -181,11 +181,9 @@ pub fn leads(study: &Study, row: &Sequence, patches: &[Patch], says: [u32; 2]) -
             }
         };
         feed(&mut stream, row, if trunk.is_some() { until } else { 0 }..end, &mut hooks)?;
-        let ends = stream.last().cloned();
-        let ends = ends.context("a row without positions")?;
+        let ends = stream.last().cloned().context("a row without positions")?;
         for (&i, logits) in group.iter().zip(logits(model, ends)?) {
-            let [clean, corrupt] = says.map(|token| f64::from(logits[token as usize]));
-            out[i] = clean - corrupt;
+            out[i] = lead(&logits, says);
         }
     }
     Ok(out)

@@ -4,9 +4,11 @@
 //! attribution along this path is exact, for the scale is that of the run itself (as TransformerLens' `apply_ln`).
 
 use anyhow::Result;
-use burn::tensor::Tensor;
+use burn::tensor::{Tensor, TensorData};
 
-use crate::model::{Decoder, Linear};
+use crate::latent::{Sequence, sampling};
+use crate::model::{Decoder, Hooks, Linear};
+use crate::study::Study;
 
 /// A token to explain at one position, and the best other one that could be drawn there.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,9 +32,6 @@ impl Rivals {
 }
 
 /// `w ⊙ W_v`, to be divided by the scale of the position.
-///
-/// # Errors
-/// A device that cannot hand its data over.
 pub(crate) fn directions(model: &Decoder, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
     let (ids, device): (Vec<usize>, _) = (tokens.iter().map(|&t| t as usize).collect(), model.device());
     let rows = match &model.lm_head {
@@ -47,9 +46,6 @@ pub(crate) fn directions(model: &Decoder, tokens: &[u32]) -> Result<Vec<Vec<f32>
 }
 
 /// What the final norm multiplies by.
-///
-/// # Errors
-/// A device that cannot hand its data over.
 pub(crate) fn final_weight(model: &Decoder) -> Result<Vec<f32>> {
     host(model.norm.gain())
 }
@@ -63,14 +59,14 @@ pub fn writes(model: &Decoder, layer: usize) -> Result<ndarray::Array2<f32>> {
 }
 
 /// A matrix on the host, `[d_in, d_out]`.
-///
-/// # Errors
-/// A device that cannot hand its data over.
 pub(super) fn matrix(model: &Decoder, linear: &Linear) -> Result<ndarray::Array2<f32>> {
     let weight = linear.floats(&model.device())?;
     let [rows, columns] = weight.dims();
     Ok(ndarray::Array2::from_shape_vec((rows, columns), host(weight)?)?)
 }
+
+/// Logits that are held at once, in floats: 16 MB of them a thread.
+pub(crate) const LOGITS_HELD: usize = 1 << 22;
 
 /// Logits of hidden states after the final norm, `[n][V]`.
 ///
@@ -78,8 +74,45 @@ pub(super) fn matrix(model: &Decoder, linear: &Linear) -> Result<ndarray::Array2
 /// A device that cannot hand its data over.
 pub fn logits(model: &Decoder, hidden: Tensor<2>) -> Result<Vec<Vec<f32>>> {
     let vocab = model.config().vocab_size;
-    let logits = host(model.unembed(hidden.unsqueeze_dim(0)))?;
+    let logits = model.unembed(hidden.unsqueeze_dim(0)).try_into_vec_as::<f32>();
+    let logits = logits.map_err(|e| anyhow::anyhow!("reading logits: {e:?}"))?;
     Ok(logits.chunks(vocab).map(<[f32]>::to_vec).collect())
+}
+
+/// Log-probabilities of the next token that states of the stream have as they are, after the final norm, `[n][V]`.
+pub(crate) fn log_probs(model: &Decoder, states: Vec<f32>) -> Result<Vec<Vec<f64>>> {
+    let logits = logits(model, model.norm.apply(tensor(model, states)))?;
+    Ok(logits.iter().map(|row| sampling::log_softmax(row, 1.0, &[])).collect())
+}
+
+/// States `[n, D]`, one after the other, on the model's device and in its float type.
+pub(crate) fn tensor(model: &Decoder, states: Vec<f32>) -> Tensor<2> {
+    let (width, like) = (model.config().hidden_size, model.norm.weight.val());
+    let shape = [states.len() / width, width];
+    Tensor::from_data(TensorData::new(states, shape), (&like.device(), like.dtype()))
+}
+
+/// Logits at the end of each row, `[n][V]`, run with these hooks.
+pub(crate) fn at_ends(study: &Study, rows: &[Sequence], mut hooks: Hooks) -> Result<Vec<Vec<f32>>> {
+    let all = study.unroll(rows, &mut hooks)?;
+    logits(&study.model, all.hidden_at(&ends(rows))?)
+}
+
+/// The last position of each row, as [`crate::latent::UnrolledStates::hidden_at`] takes it.
+pub(crate) fn ends(rows: &[Sequence]) -> Vec<(usize, usize)> {
+    rows.iter().enumerate().map(|(b, row)| (b, row.ids.len() - 1)).collect()
+}
+
+/// The logit of the first of two tokens minus that of the second.
+pub(crate) fn lead(logits: &[f32], says: [u32; 2]) -> f64 {
+    let [first, second] = says.map(|token| f64::from(logits[token as usize]));
+    first - second
+}
+
+/// The most probable token that is not masked.
+pub(crate) fn most_probable(logits: &[f32], masked: &[u32]) -> u32 {
+    let drawable = (0u32..).zip(logits).filter(|(token, _)| !masked.contains(token));
+    drawable.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(token, _)| token)
 }
 
 pub(super) fn host<const R: usize>(x: Tensor<R>) -> Result<Vec<f32>> {

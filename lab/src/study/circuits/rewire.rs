@@ -13,7 +13,7 @@ use ndarray::{Array1, Array2, ArrayView1, aview1};
 
 use super::edges::{Graph, Receiver, Sender, Weights};
 use super::patch::{RowCapture, record};
-use super::readout::logits;
+use super::readout::{at_ends, lead};
 use crate::latent::Sequence;
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, HookPoint, HookSpec, Hooks, PointKind};
@@ -91,15 +91,8 @@ pub fn leads(study: &Study, weights: &Weights, runs: &[RewiredRun]) -> Result<Ve
         wires.normalised(site, value, |place| wires.last_of(place), |x| weights.last.unit(x))
     })?;
     let rows: Vec<Sequence> = runs.iter().map(|run| run.row.clone()).collect();
-    let all = study.unroll(&rows, &mut hooks)?;
-    drop(hooks);
-    let ends: Vec<(usize, usize)> = rows.iter().enumerate().map(|(b, row)| (b, row.ids.len() - 1)).collect();
-    let logits = logits(&study.model, all.hidden_at(&ends)?)?;
-    let lead = |(run, logits): (&RewiredRun, &Vec<f32>)| {
-        let [clean, corrupt] = run.says.map(|token| f64::from(logits[token as usize]));
-        clean - corrupt
-    };
-    Ok(runs.iter().zip(&logits).map(lead).collect())
+    let logits = at_ends(study, &rows, hooks)?;
+    Ok(runs.iter().zip(&logits).map(|(run, logits)| lead(logits, run.says)).collect())
 }
 
 /// The runs of one batch, and what their senders have put out at the positions of the present call.

@@ -1,16 +1,15 @@
 //! The head at chosen positions of known rows, in batches that bound memory, on threads.
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use super::StagedSolutions;
 use crate::latent::{Sequence, SwitchIds, UnrolledStates, sampling, text_mask};
 use crate::model::{Decoder, Hooks};
 use crate::study::Study;
+use crate::study::circuits::readout::{LOGITS_HELD, logits};
 use crate::study::open::rows_held;
 use crate::{parallel, progress};
 
-/// Logits held at once, in floats: 16 MB of them a thread.
-const LOGITS_HELD: usize = 1 << 22;
 /// Rows of a batch of short sequences.
 const ROWS: usize = 64;
 
@@ -74,18 +73,14 @@ fn of_row<R>(
     wanted: &[usize],
     read: &impl Fn(&Sequence, usize, &[f32]) -> R,
 ) -> Result<Vec<R>> {
-    let vocab = model.config().vocab_size;
     let mut out = Vec::with_capacity(wanted.len());
-    for chunk in wanted.chunks((LOGITS_HELD / vocab).max(1)) {
+    for chunk in wanted.chunks((LOGITS_HELD / model.config().vocab_size).max(1)) {
         let at: Vec<_> = chunk.iter().map(|&p| (b, p)).collect();
-        // [n, D] → [1, n, V]
-        let logits = model.unembed(all.hidden_at(&at)?.unsqueeze_dim(0)).try_into_vec_as::<f32>();
-        let logits = logits.map_err(|e| anyhow::anyhow!("reading logits: {e:?}"))?;
-        if let Some(at) = logits.iter().position(|x| !x.is_finite()) {
-            let (problem, position) = (sequence.row, chunk[at / vocab]);
-            bail!("problem {problem}: the logits at position {position} are not finite (NaN or infinity)");
+        for (&position, logits) in chunk.iter().zip(logits(model, all.hidden_at(&at)?)?) {
+            let (problem, finite) = (sequence.row, logits.iter().all(|x| x.is_finite()));
+            ensure!(finite, "problem {problem}: the logits at position {position} are not finite (NaN or infinity)");
+            out.push(read(sequence, position, &logits));
         }
-        out.extend(chunk.iter().zip(logits.chunks(vocab)).map(|(&p, l)| read(sequence, p, l)));
     }
     Ok(out)
 }
