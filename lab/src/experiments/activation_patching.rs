@@ -57,20 +57,17 @@ fn of_problems(study: &Study) -> Vec<Prompts> {
     let corpus = &study.corpus;
     let mut alike: BTreeMap<(String, usize), Vec<(i64, usize)>> = BTreeMap::new();
     for (index, problem) in corpus.test.iter().enumerate().filter(|_| study.recipe.task.is_none()) {
-        if let Some(value) = problem.steps.first().and_then(|step| step.value.number()) {
-            let structure = (without_numbers(&problem.question), problem.steps.len());
-            alike.entry(structure).or_default().push((value, index));
-        }
+        let Some(value) = problem.steps.first().and_then(|step| step.value.number()) else { continue };
+        let structure = (without_numbers(&problem.question), problem.steps.len());
+        alike.entry(structure).or_default().push((value, index));
     }
+    let prompt = |index: usize| corpus.test_prompts[index].clone();
     let mut out = vec![];
-    for problems in alike.values_mut() {
+    for mut problems in alike.into_values() {
         problems.sort_unstable();
         let (smaller, larger) = problems.split_at(problems.len() / 2);
-        for ((low, clean), (high, corrupt)) in smaller.iter().zip(larger) {
-            if low != high {
-                out.push((corpus.test_prompts[*clean].clone(), corpus.test_prompts[*corrupt].clone()));
-            }
-        }
+        let differ = smaller.iter().zip(larger).filter(|(low, high)| low.0 != high.0);
+        out.extend(differ.map(|(clean, corrupt)| (prompt(clean.1), prompt(corrupt.1))));
     }
     out
 }

@@ -30,7 +30,7 @@ use crate::random::keyed;
 use crate::schema::{DecodedTraceRow, Reader};
 use crate::stats::by_problem::{cell, share};
 use crate::stats::probe::{TooFew, ValueProtocol};
-use crate::stats::{Estimate, Flips, LEVEL, holm, wilson};
+use crate::stats::{Estimate, Flips, LEVEL, accuracy, holm};
 use crate::study::Study;
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::readout::log_probs;
@@ -225,10 +225,8 @@ impl<'a> LatentStates<'a> {
         mine: &[usize],
         latent: usize,
     ) -> Result<Option<Vec<Vec<&'a str>>>> {
-        let mut keys = vec![];
-        for &i in mine {
-            keys.extend((0..self.all[i].blocks.len()).map(|b| (i, b)));
-        }
+        let keys: Vec<(usize, usize)> =
+            mine.iter().flat_map(|&i| (0..self.all[i].blocks.len()).map(move |b| (i, b))).collect();
         let rows: Vec<usize> = keys.iter().map(|&(i, b)| self.at[&(self.all[i].problem, b, latent)]).collect();
         let states = self.states.select(Axis(0), &rows);
         let read = match reader {
@@ -279,25 +277,21 @@ fn of_reader(
         derivation(here[i].problem, &here[i].with(values)).into_iter().all(|follows| follows)
     };
     let valid: Vec<bool> = (0..here.len()).map(|i| holds(i, &read[i])).collect();
-    let mut follows = vec![];
-    for (one, values) in here.iter().zip(read) {
+    let of_problem = |(one, values): (&&ReadProblem, &Vec<&str>)| {
         let of = derivation(one.problem, &one.with(values));
-        follows.extend(one.blocks.iter().map(|(step, _)| (one.problem, of[*step])));
-    }
+        one.blocks.iter().map(|(step, _)| (one.problem, of[*step])).collect::<Vec<_>>()
+    };
+    let follows: Vec<(usize, bool)> = here.iter().zip(read).flat_map(of_problem).collect();
     let lengths: Vec<Vec<usize>> = here.iter().map(|one| one.lengths()).collect();
-    let (mut own, mut others) = (vec![], vec![]);
-    for (i, donor) in donors(&lengths, study.seed) {
-        own.push(valid[i]);
-        others.push(holds(i, &read[donor]));
-    }
-    let (mut several, mut moved) = (vec![], vec![]);
-    for i in (0..here.len()).filter(|&i| read[i].len() > 1) {
+    let exchanged = donors(&lengths, study.seed).into_iter().map(|(i, donor)| (valid[i], holds(i, &read[donor])));
+    let (own, others): (Vec<bool>, Vec<bool>) = exchanged.unzip();
+    let permuted = (0..here.len()).filter(|&i| read[i].len() > 1).map(|i| {
         let mut values = read[i].clone();
         let by = keyed([study.seed, here[i].problem as u64, 1, 0]).random_range(1..values.len());
         values.rotate_left(by);
-        several.push(valid[i]);
-        moved.push(holds(i, &values));
-    }
+        (valid[i], holds(i, &values))
+    });
+    let (several, moved): (Vec<bool>, Vec<bool>) = permuted.unzip();
     let flips = if own.is_empty() { None } else { Some(Flips::count(&others, &own)?) };
     let row = DecodedTraceRow {
         identity: study.identity(here.len()),
@@ -306,20 +300,19 @@ fn of_reader(
         step: Nth::of(latent),
         left_out,
         reads: follows.len(),
-        valid: wilson(valid.iter().filter(|v| **v).count(), valid.len(), LEVEL)?,
+        valid: accuracy(&valid)?,
         follows: share(study.seed, &follows)?,
-        shuffled: of_all(&others)?,
-        valid_of_several: of_all(&several)?,
-        permuted: of_all(&moved)?,
+        shuffled: of_any(&others)?,
+        valid_of_several: of_any(&several)?,
+        permuted: of_any(&moved)?,
         difference: flips.as_ref().map(|flips| flips.change(LEVEL)).transpose()?,
         p_holm: None,
     };
     Ok((row, flips.map(|flips| flips.p_value())))
 }
 
-fn of_all(holds: &[bool]) -> Result<Option<Estimate>> {
-    let share = |n: usize| wilson(holds.iter().filter(|h| **h).count(), n, LEVEL);
-    Some(holds.len()).filter(|n| *n > 0).map(share).transpose()
+fn of_any(holds: &[bool]) -> Result<Option<Estimate>> {
+    Some(holds).filter(|holds| !holds.is_empty()).map(accuracy).transpose()
 }
 
 /// Of each problem another one whose blocks have the same lengths, every one once; none of a problem that is alone with its.

@@ -20,15 +20,15 @@ use crate::evaluation::requests;
 use crate::latent::controller::{InBlock, InText};
 use crate::latent::trace::PositionRole;
 use crate::latent::{
-    BlockEnd, Bounds, Controller, Decode, DecodeSettings, FinishedRow, Request, Sequence, Switching, Trace, decode,
-    sampling, text_mask,
+    BlockEnd, Bounds, Controller, Decode, DecodeSettings, Request, Sequence, Switching, Trace, decode, sampling,
+    text_mask,
 };
 use crate::model::Hooks;
 use crate::schema::EarlyStopRow;
 use crate::stats::by_problem::{cell, mean};
 use crate::stats::{Flips, LEVEL, holm, wilson};
 use crate::study::Study;
-use crate::study::answers::{answer_at, gold_tokens, outcome};
+use crate::study::answers::{answer_at, gold_tokens, graded};
 use crate::study::staging::logits::logits_at;
 
 pub const ABOUT: About = About::asking(
@@ -116,10 +116,8 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<EarlyStopRow>> {
     let longest = full.iter().map(longest).max().unwrap_or(0);
     let all = requests(&study.corpus)?;
     let asked: Vec<Request> = full.iter().map(|trace| all[trace.problem].clone()).collect();
-    let mut stops = vec![];
-    for k in config.before(longest)? {
-        stops.push(stopped(study, k, cut(study, &asked, k)?)?);
-    }
+    let before = config.before(longest)?.into_iter().map(|k| stopped(study, k, cut(study, &asked, k)?));
+    let mut stops = before.collect::<Result<Vec<_>>>()?;
     stops.push(stopped(study, longest, full)?);
     of_stops(study, &stops)
 }
@@ -146,12 +144,7 @@ fn cut(study: &Study, asked: &[Request], k: usize) -> Result<Vec<Trace>> {
 fn stopped(study: &Study, k: usize, traces: Vec<Trace>) -> Result<StopResult> {
     let beliefs = beliefs(study, &traces)?;
     let latents = traces.iter().map(|trace| (trace.problem, trace.latent_calls() as f64)).collect();
-    let (mut right, mut answers) = (vec![], vec![]);
-    for trace in traces {
-        let outcome = outcome(&study.corpus, &FinishedRow { trace, margins: vec![] }, None)?;
-        right.push(outcome.correct);
-        answers.push(outcome.answer);
-    }
+    let (right, answers) = graded(&study.corpus, traces)?;
     Ok(StopResult { k, right, answers, beliefs, latents })
 }
 

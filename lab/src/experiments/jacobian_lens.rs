@@ -105,11 +105,8 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     study.needs(read.len() >= 4, few)?;
     let fitted = fit(study, config, &layers, &read)?;
     let said = said(study, &read)?;
-    let mut rows = vec![];
-    for (&cell, states) in &fitted.states {
-        rows.extend(of_cell(study, cell, states, &fitted.halves[&cell], &said)?);
-    }
-    Ok(rows)
+    let rows = fitted.states.iter().map(|(&cell, states)| of_cell(study, cell, states, &fitted.halves[&cell], &said));
+    Ok(rows.collect::<Result<Vec<_>>>()?.concat())
 }
 
 fn of_problem(written: &SolutionForms) -> Option<ReadProblem<'_>> {

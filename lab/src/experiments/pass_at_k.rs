@@ -5,19 +5,19 @@
 //! between phases they say whether training taught something or made one answer of many more likely: a model that only became surer
 //! gains at k = 1 and not, or loses, at large k (Yue et al. 2025).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 
 use super::About;
 use super::markdown::table_of;
 use crate::evaluation::requests;
-use crate::latent::{DecodeSettings, FinishedRow, Request, Sampling, Trace, decode};
+use crate::latent::{DecodeSettings, Request, Sampling, Trace, decode};
 use crate::model::Hooks;
 use crate::schema::PassRow;
-use crate::stats::{Bootstrap, Estimate, LEVEL, wilson};
+use crate::stats::{Bootstrap, Estimate, LEVEL, accuracy, wilson};
 use crate::study::Study;
-use crate::study::answers::outcome;
+use crate::study::answers::graded;
 
 pub const ABOUT: About =
     About::asking("pass@k: right in one of k samples, majority of k, distinct answers (sampled, not greedy)")
@@ -48,23 +48,19 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PassRow>> {
     ensure!(samples > 0, "pass_at_k.samples: 0 answers of a problem; draw at least 1");
     ensure!(temperature > 0.0, "pass_at_k.temperature: at {temperature} all samples are one; draw above 0");
     let draws = drawn(study, config)?;
-    let n = draws.len();
     let powers = std::iter::successors(Some(1), |k| Some(2 * k)).take_while(|k| *k < samples);
-    let mean = |values: Vec<f64>| mean_of_problems(study.seed, &values);
     let row = |k: usize| {
-        let majority = draws.iter().filter(|of| of.majority(k)).count();
+        let of_problems = |value: &dyn Fn(&Draws) -> f64| draws.iter().map(value).collect::<Vec<f64>>();
+        let right = |of: &Draws| of.right.iter().filter(|right| **right).count();
         Ok(PassRow {
-            identity: study.identity(n),
+            identity: study.identity(draws.len()),
             k,
             samples,
             temperature,
-            pass_at_k: mean(
-                draws.iter().map(|of| pass(samples, of.right.iter().filter(|right| **right).count(), k)).collect(),
-            )?,
-            majority: wilson(majority, n, LEVEL)?,
-            distinct: Bootstrap::seeded(study.seed)
-                .mean(&draws.iter().map(|of| of.distinct(k) as f64).collect::<Vec<_>>())?,
-            switch_rate: mean(draws.iter().map(|of| of.switched as f64 / samples as f64).collect())?,
+            pass_at_k: mean(study.seed, &of_problems(&|of| pass(samples, right(of), k)))?,
+            majority: accuracy(&draws.iter().map(|of| of.majority(k)).collect::<Vec<_>>())?,
+            distinct: Bootstrap::seeded(study.seed).mean(&of_problems(&|of| of.distinct(k) as f64))?,
+            switch_rate: mean(study.seed, &of_problems(&|of| of.switched as f64 / samples as f64))?,
         })
     };
     powers.chain([samples]).map(row).collect()
@@ -77,7 +73,7 @@ fn pass(n: usize, right: usize, k: usize) -> f64 {
 }
 
 /// Mean of a number in [0, 1] a problem; where all are 0, or all 1, Wilson's interval.
-fn mean_of_problems(seed: u64, values: &[f64]) -> Result<Estimate> {
+fn mean(seed: u64, values: &[f64]) -> Result<Estimate> {
     let whole = values.iter().filter(|x| **x == 1.0).count();
     if whole == values.len() || values.iter().all(|x| *x == 0.0) {
         return wilson(whole, values.len(), LEVEL);
@@ -99,9 +95,7 @@ impl Draws {
 
     /// Distinct answers among the first `k`.
     fn distinct(&self, k: usize) -> usize {
-        let answers: std::collections::BTreeSet<&str> =
-            self.answers[..k].iter().flatten().map(String::as_str).collect();
-        answers.len()
+        self.answers[..k].iter().flatten().collect::<BTreeSet<_>>().len()
     }
 }
 
@@ -119,14 +113,9 @@ fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
     })?;
     let all: Vec<Trace> = traces.concat();
     let of_problem = |traces: &[Trace]| {
-        let mut draws = Draws { right: vec![], answers: vec![], switched: 0 };
-        for trace in traces {
-            draws.switched += usize::from(trace.switched());
-            let outcome = outcome(&study.corpus, &FinishedRow { trace: trace.clone(), margins: vec![] }, None)?;
-            draws.right.push(outcome.correct);
-            draws.answers.push(outcome.answer);
-        }
-        Ok(draws)
+        let switched = traces.iter().filter(|trace| trace.switched()).count();
+        let (right, answers) = graded(&study.corpus, traces.to_vec())?;
+        Ok(Draws { right, answers, switched })
     };
     all.chunks(config.samples).map(of_problem).collect()
 }

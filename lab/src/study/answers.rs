@@ -43,6 +43,13 @@ pub(crate) fn outcome(corpus: &Corpus, decoded: &FinishedRow, normal: Option<&Tr
     })
 }
 
+/// Of each response whether it is right, and its answer.
+pub(crate) fn graded(corpus: &Corpus, traces: Vec<Trace>) -> Result<(Vec<bool>, Vec<Option<String>>)> {
+    let one = |trace| outcome(corpus, &FinishedRow { trace, margins: vec![] }, None);
+    let outcomes = traces.into_iter().map(one).collect::<Result<Vec<_>>>()?;
+    Ok(outcomes.into_iter().map(|outcome| (outcome.correct, outcome.answer)).unzip())
+}
+
 /// The response position of the first token of the final answer, where the response gives one; its predecessor decides it.
 pub(crate) fn answer_at(corpus: &Corpus, trace: &Trace) -> Result<Option<usize>> {
     let text = corpus.vocabulary.decode_visible(&trace.text())?;

@@ -1,6 +1,6 @@
 //! From one decode of the problems to rows: groups of it, and the whole of it against another.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use anyhow::{Context, Result};
 
@@ -40,21 +40,15 @@ impl<'a> DecodeOutcomes<'a> {
 
     /// All problems, by the model's own choice, by level and by subject.
     pub fn groups(&self) -> Result<Vec<AccuracyRow>> {
-        let mut groups: Vec<(String, Vec<&Case>)> = vec![("all".into(), self.cases.iter().collect())];
-        for (name, switched) in [("switched", true), ("not_switched", false)] {
-            groups.push((name.into(), self.cases.iter().filter(|c| c.outcome.switched == switched).collect()));
-        }
-        let (mut levels, mut subjects) = (BTreeMap::<u8, Vec<&Case>>::new(), BTreeMap::<&str, Vec<&Case>>::new());
-        for case in &self.cases {
-            if let Some(level) = case.outcome.level {
-                levels.entry(level).or_default().push(case);
-            }
-            if let Some(subject) = &case.outcome.subject {
-                subjects.entry(subject).or_default().push(case);
-            }
-        }
-        groups.extend(levels.into_iter().map(|(level, cases)| (format!("level:{level}"), cases)));
-        groups.extend(subjects.into_iter().map(|(subject, cases)| (format!("subject:{subject}"), cases)));
+        let levels: BTreeSet<u8> = self.cases.iter().filter_map(|c| c.outcome.level).collect();
+        let subjects: BTreeSet<&String> = self.cases.iter().filter_map(|c| c.outcome.subject.as_ref()).collect();
+        let of = |name: String, belongs: &dyn Fn(&Outcome) -> bool| {
+            (name, self.cases.iter().filter(|c| belongs(c.outcome)).collect::<Vec<&Case>>())
+        };
+        let mut groups = vec![of("all".into(), &|_| true)];
+        groups.extend([of("switched".into(), &|o| o.switched), of("not_switched".into(), &|o| !o.switched)]);
+        groups.extend(levels.iter().map(|level| of(format!("level:{level}"), &|o| o.level == Some(*level))));
+        groups.extend(subjects.iter().map(|s| of(format!("subject:{s}"), &|o| o.subject.as_ref() == Some(*s))));
         groups.iter().filter(|(_, cases)| !cases.is_empty()).map(|(name, cases)| self.row(name, cases)).collect()
     }
 

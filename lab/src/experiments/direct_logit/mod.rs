@@ -90,10 +90,8 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
             }
         }
     }
-    let mut rows = vec![];
-    for (key, problems) in &kinds {
-        rows.extend(of_kind(study, *key, problems, &nodes)?);
-    }
+    let rows = kinds.iter().map(|(key, problems)| of_kind(study, *key, problems, &nodes));
+    let rows = rows.collect::<Result<Vec<_>>>()?.concat();
     study.needs(!rows.is_empty(), || "fewer than two problems with a decision of one kind".into())?;
     Ok(rows)
 }

@@ -98,12 +98,11 @@ impl Edges<'_> {
         let shares = self.shares_of(circuit);
         let runs: Vec<RewiredRun> = recorded.iter().map(|r| r.rewired(&shares)).collect();
         let found = parallel::run(&parallel::cut(&runs, self.threads), |part| {
-            let mut out = vec![];
-            for some in part.chunks(ROWS) {
+            let leads = part.chunks(ROWS).map(|some| {
                 not_stopped()?;
-                out.extend(leads(self.study, self.weights, some)?);
-            }
-            Ok(out)
+                leads(self.study, self.weights, some)
+            });
+            Ok(leads.collect::<Result<Vec<_>>>()?.concat())
         })?;
         let moved: f64 = found.iter().flatten().zip(recorded).map(|(lead, r)| lead - r.leads[0]).sum();
         Ok(moved / recorded.iter().map(|r| r.whole()).sum::<f64>())

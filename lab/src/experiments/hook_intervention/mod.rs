@@ -19,12 +19,11 @@ mod run;
 
 use anyhow::Result;
 
-use super::latent_intervention::check::check;
 use super::{About, Files, Fit, Journal, latent_intervention};
 pub use crate::interventions::Heads;
 use crate::interventions::Steps;
 use crate::model::Select;
-use crate::schema::{InterventionRow, Measurement, Observation, Summary, summarise};
+use crate::schema::{InterventionRow, Observation, Summary};
 use crate::store::Measurements;
 use crate::study::Study;
 use cells::{HookCell, asked};
@@ -86,8 +85,5 @@ pub(crate) fn conclude(_config: &Config, rows: Measurements<Observation>, journa
 /// What does not exist, before any work; a mode that never fired or moved nothing; a self-patch that changed something; as the
 /// decoder's.
 pub fn rows(study: &Study, config: &Config) -> Result<Summary> {
-    let mut rows = Measurements::in_memory();
-    measure(study, config, &mut rows)?;
-    check(rows.rows())?.into_iter().try_for_each(|silent| Err(anyhow::anyhow!(silent.why)))?;
-    summarise(&rows.sorted(Observation::key)?)
+    latent_intervention::strictly(|rows| measure(study, config, rows))
 }

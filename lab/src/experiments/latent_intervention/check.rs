@@ -20,11 +20,8 @@ pub struct Silent {
 pub fn check(observations: &[Observation]) -> Result<Vec<Silent>> {
     let mut cells: BTreeMap<usize, Vec<&Observation>> = BTreeMap::new();
     observations.iter().for_each(|o| cells.entry(o.cell).or_default().push(o));
-    let mut silent = vec![];
-    for (cell, of) in cells {
-        silent.extend(of_cell(&of)?.map(|why| Silent { cell, why }));
-    }
-    Ok(silent)
+    let silent = cells.into_iter().map(|(cell, of)| Ok(of_cell(&of)?.map(|why| Silent { cell, why })));
+    Ok(silent.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
 }
 
 /// `rotate:30 (2..)`, with the hook where there is one.

@@ -114,7 +114,7 @@ pub fn plan(
             let pool = donors(&target, &values, gold, arithmetic);
             if !pool.is_empty() {
                 let drawn = rng.random_range(0..pool.len());
-                plan.insert(problem, exchange(&target, &pool, drawn));
+                plan.extend(exchange(&target, &pool, drawn).map(|exchange| (problem, exchange)));
             }
         }
         ensure!(!plan.is_empty(), "{}: no block could be exchanged for one that holds another value", study.name);
@@ -153,21 +153,16 @@ fn donors(
     pool
 }
 
-fn exchange(target: &BlockValue, pool: &[Donor], drawn: usize) -> Exchange {
+fn exchange(target: &BlockValue, pool: &[Donor], drawn: usize) -> Option<Exchange> {
     let donor = &pool[drawn];
-    let counted = |answers: &mut dyn Iterator<Item = &String>| {
+    let by = |reading: fn(&Donor) -> Option<&String>| {
         let mut drawable: BTreeMap<String, usize> = BTreeMap::new();
-        answers.for_each(|answer| *drawable.entry(answer.clone()).or_default() += 1);
-        drawable
+        pool.iter().filter_map(reading).for_each(|answer| *drawable.entry(answer.clone()).or_default() += 1);
+        Some(Prediction { answer: reading(donor)?.clone(), drawable })
     };
-    let by_value =
-        Prediction { answer: donor.by_value.clone(), drawable: counted(&mut pool.iter().map(|d| &d.by_value)) };
-    let by_operand = donor
-        .by_operand
-        .clone()
-        .map(|answer| Prediction { answer, drawable: counted(&mut pool.iter().filter_map(|d| d.by_operand.as_ref())) });
+    let (by_value, by_operand) = (by(|d| Some(&d.by_value)), by(|d| d.by_operand.as_ref()));
     let swap = Swap { block: target.block, donor: donor.held.problem, donor_block: donor.held.block };
-    Exchange { swap, by_value, by_operand }
+    by_value.map(|by_value| Exchange { swap, by_value, by_operand })
 }
 
 /// The last step that a response does not write, where its text is the end of the solution.

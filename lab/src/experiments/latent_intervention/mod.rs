@@ -19,14 +19,15 @@ use super::{About, Files, Fit, Journal};
 use crate::interventions::{At, Later, Steps};
 use crate::progress::say;
 use crate::schema::{
-    InterventionRow, KnownValueRow, Measurement, NORMAL, NULLS, Observation, RowFile, Summary, summarise,
+    InterventionRow, KnownValueRow, NORMAL, NULLS, Observation, RowFile, Summary, summarise,
 };
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::modes::{all_modes, default_modes};
+use crate::study::units::in_memory;
 pub use arithmetic::Arithmetic;
 pub(crate) use arithmetic::{is_known, of_study};
-use check::check;
+use check::{Silent, check};
 pub(crate) use known_value::{BlockValue, by_chance, held};
 use observe::{ModeRequest, observe, ready};
 pub use table::table;
@@ -112,9 +113,7 @@ pub(super) fn tables(
 ) -> Result<String> {
     let silent = check(rows.rows())?;
     let mut observations = journal.finish(rows, false)?;
-    observations.retain(|row| !silent.iter().any(|silent| silent.cell == row.cell));
-    let silent = silent.into_iter().map(|silent| silent.why);
-    skipped.extend(silent);
+    leave_out(&mut observations, silent, &mut skipped);
     let others = observations.iter().any(|row| row.mode != NORMAL && !NULLS.contains(&row.mode.as_str()));
     ensure!(others || skipped.is_empty(), "no mode says anything: {}", skipped.join("; "));
     let summary = summarise(&observations)?;
@@ -126,6 +125,12 @@ pub(super) fn tables(
     journal.save(table_of, &summary.rows)?;
     let skipped: String = skipped.iter().map(|why| format!("\nskipped: {why}\n")).collect();
     Ok(table(&summary) + &skipped)
+}
+
+/// Drops the observations of cells that say nothing; `skipped` is told why.
+fn leave_out(observations: &mut Vec<Observation>, silent: Vec<Silent>, skipped: &mut Vec<String>) {
+    observations.retain(|row| !silent.iter().any(|silent| silent.cell == row.cell));
+    skipped.extend(silent.into_iter().map(|silent| silent.why));
 }
 
 fn k_cap(study: &Study) -> usize {
@@ -140,23 +145,27 @@ fn k_cap(study: &Study) -> usize {
 pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Summary> {
     let config = &config.named(study);
     let (asked, skipped) = ready(study, &ModeRequest::all(config, k_cap(study))?, arithmetic)?;
-    let mut rows = Measurements::in_memory();
     skipped.into_iter().try_for_each(|why| Err(anyhow!(why)))?;
-    observe(study, &asked, &mut rows)?;
-    check(rows.rows())?.into_iter().try_for_each(|silent| Err(anyhow!(silent.why)))?;
-    summarise(&rows.sorted(Observation::key)?)
+    strictly(|rows| observe(study, &asked, rows))
+}
+
+/// The tables of what `measure` observes, in memory.
+///
+/// # Errors
+/// A mode that never fired or moved nothing; a self-patch that changed something; those of `measure`.
+pub(super) fn strictly(measure: impl FnOnce(&mut Measurements<Observation>) -> Result<()>) -> Result<Summary> {
+    let rows = in_memory(measure)?;
+    check(&rows)?.into_iter().try_for_each(|silent| Err(anyhow!(silent.why)))?;
+    summarise(&rows)
 }
 
 /// The tables of every mode that can be run and says something; and of the others why not.
 pub fn summary(study: &Study, config: &Config) -> Result<(Summary, Vec<String>)> {
     let config = &config.named(study);
     let (asked, mut skipped) = ready(study, &ModeRequest::all(config, k_cap(study))?, None)?;
-    let mut rows = Measurements::in_memory();
-    observe(study, &asked, &mut rows)?;
-    let silent = check(rows.rows())?;
-    let mut observations = rows.sorted(Observation::key)?;
-    observations.retain(|row| !silent.iter().any(|silent| silent.cell == row.cell));
-    skipped.extend(silent.into_iter().map(|silent| silent.why));
+    let mut observations = in_memory(|rows| observe(study, &asked, rows))?;
+    let silent = check(&observations)?;
+    leave_out(&mut observations, silent, &mut skipped);
     Ok((summarise(&observations)?, skipped))
 }
 

@@ -83,10 +83,12 @@ pub fn ready(
     let sweep = &study.sweep()?;
     let (mut plans, mut skipped) = (vec![], vec![]);
     let mut asked = asked.to_vec();
-    let refused = |cell: &Cell, why: &Error, skipped: &mut Vec<String>| {
-        let why = format!("{}: {why:#}", cell.mode);
-        if !skipped.contains(&why) {
-            skipped.push(why);
+    let mut leave_out = |asked: &mut Vec<ModeRequest>, which: &dyn Fn(&Cell) -> bool, why: &Error| {
+        for cell in asked.extract_if(.., |a| which(&a.cell)).map(|a| a.cell) {
+            let why = format!("{}: {why:#}", cell.mode);
+            if !skipped.contains(&why) {
+                skipped.push(why);
+            }
         }
     };
     if let Some(draws) = asked.iter().find(|a| a.cell.is(KnownValueRow::MODE)).map(|a| a.cell.draws) {
@@ -96,13 +98,7 @@ pub fn ready(
         });
         match planned {
             Ok(planned) => plans = planned,
-            Err(why) => asked.retain(|a| {
-                let keep = !a.cell.is(KnownValueRow::MODE);
-                if !keep {
-                    refused(&a.cell, &why, &mut skipped);
-                }
-                keep
-            }),
+            Err(why) => leave_out(&mut asked, &|cell| cell.is(KnownValueRow::MODE), &why),
         }
     }
     if let Err(why) = sweep.switches() {
@@ -111,13 +107,7 @@ pub fn ready(
         if !asked.iter().any(|a| acts(a) && !a.cell.needs_blocks()) && asked.iter().any(acts) {
             return Err(why);
         }
-        asked.retain(|a| {
-            let keep = !a.cell.needs_blocks();
-            if !keep {
-                refused(&a.cell, &why, &mut skipped);
-            }
-            keep
-        });
+        leave_out(&mut asked, &Cell::needs_blocks, &why);
     }
     let nothing = asked.iter().all(|a| matches!(a.cell.action, Action::Normal));
     ensure!(!nothing || skipped.is_empty(), "{}", skipped.join("; "));

@@ -175,13 +175,8 @@ impl Probe<'_> {
 
     /// One probe for `value`, where it is known; nothing where too few problems have it.
     fn target(&self, target: &str, value: impl Fn(&Latent) -> Option<usize>) -> Result<Vec<ProbeRow>> {
-        let known = self.latents.iter().enumerate().filter_map(|(row, l)| value(l).map(|v| (row, l.problem, v)));
-        let (mut rows, mut problems, mut values) = (vec![], vec![], vec![]);
-        for (row, problem, value) in known {
-            rows.push(row);
-            problems.push(problem);
-            values.push(value);
-        }
+        let known = self.latents.iter().enumerate().filter_map(|(row, l)| value(l).map(|v| ((row, l.problem), v)));
+        let ((rows, problems), values): ((Vec<usize>, Vec<usize>), Vec<usize>) = known.unzip();
         let distinct: BTreeSet<usize> = problems.iter().copied().collect();
         let protocol = &self.config.value;
         // Inside a training side of the outer folds, the inner folds need two problems each too.

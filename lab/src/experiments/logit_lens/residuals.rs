@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
 
 use crate::latent::{Gradient, Sequence, Waves};
@@ -93,28 +93,24 @@ impl PositionSample {
         places: &BTreeSet<(usize, usize)>,
     ) -> Result<Self> {
         let batches: Vec<&[Sequence]> = sequences.chunks(BATCH).collect();
-        let done = study.each("batches read", &batches, |batch| {
-            let (mut problems, mut own, mut states) = (vec![], vec![], vec![vec![]; layers.len()]);
+        let waves = study.each("batches read", &batches, |batch| {
+            let mut waves = vec![];
             let wanted = |place: &Place| places.contains(&(place.row, place.position));
-            walk(study, layers, batch, &wanted, &mut |places, hidden, layers| {
-                problems.extend(places.iter().map(|place| place.row));
-                own.push(hidden);
-                states.iter_mut().zip(layers).for_each(|(held, state)| held.push(state.clone()));
+            walk(study, layers, batch, &wanted, &mut |places, own, states| {
+                let problems = places.iter().map(|place| place.row).collect();
+                waves.push(Self { problems, own, states: states.to_vec() });
                 Ok(())
             })?;
-            Ok((problems, own, states))
+            Ok(waves)
         })?;
-        let (mut problems, mut own, mut states) = (vec![], vec![], vec![vec![]; layers.len()]);
-        for (p, o, s) in done {
-            problems.extend(p);
-            own.extend(o);
-            states.iter_mut().zip(s).for_each(|(held, part)| held.extend(part));
-        }
-        if problems.is_empty() {
-            return Err(anyhow!("no text position to look at: every response is empty"));
-        }
-        let states = states.into_iter().map(|parts| Tensor::cat(parts, 0)).collect();
-        Ok(Self { problems, own: Tensor::cat(own, 0), states })
+        let waves: Vec<Self> = waves.into_iter().flatten().collect();
+        ensure!(!waves.is_empty(), "no text position to look at: every response is empty");
+        let joined = |of: &dyn Fn(&Self) -> Tensor<2>| Tensor::cat(waves.iter().map(of).collect(), 0);
+        Ok(Self {
+            problems: waves.iter().flat_map(|wave| wave.problems.clone()).collect(),
+            own: joined(&|wave| wave.own.clone()),
+            states: (0..layers.len()).map(|i| joined(&|wave| wave.states[i].clone())).collect(),
+        })
     }
 
     /// The whole sample, a few hundred positions at a time.

@@ -112,8 +112,7 @@ const UNTOUCHED: EditOutcome = EditOutcome { edit: Edit::Untouched, directions: 
 /// Settings out of range, another task, no blocks, too few problems, and as the decoder's.
 pub fn rows(study: &Study, config: &Config) -> Result<(Vec<MonitorRow>, Vec<HiddenValueRow>)> {
     config.check()?;
-    let bench = Bench::new(study, config)?;
-    bench.run()
+    Bench::new(study, config)?.run()
 }
 
 impl<'a> Bench<'a> {
@@ -222,40 +221,28 @@ impl<'a> Bench<'a> {
 
     /// The monitor without labels, and monitors that read no latents.
     fn nulls(&mut self, normal: &RunOutput, x: &Array2<f64>, there: &[bool]) -> Result<()> {
-        let (parts, seed, recall) = (self.parts.clone(), self.study.seed, self.config.recall);
-        let mut dealt = self.labels.clone();
-        dealt.trigger.shuffle(&mut keyed([seed, 0, 0, 0x7368]));
-        let shuffled = Linear::fit(x, there, &dealt.trigger, &parts, recall, seed)?;
-        self.judge_as(&dealt, (normal, UNTOUCHED), (&shuffled, Monitor::Shuffled), (x, there))?;
-        let prompts: Vec<&[u32]> = self.study.corpus.test_prompts.iter().map(Vec::as_slice).collect();
-        let responses: Vec<&[u32]> = normal.text.iter().map(Vec::as_slice).collect();
-        let all = vec![true; there.len()];
-        for (tokens, monitor) in [(prompts, Monitor::Question), (responses, Monitor::Response)] {
-            let counts = counts(&tokens);
+        let own = self.labels.trigger.clone();
+        self.labels.trigger.shuffle(&mut keyed([self.study.seed, 0, 0, 0x7368]));
+        let shuffled = self.fit(x, there)?;
+        self.judge((normal, UNTOUCHED), (&shuffled, Monitor::Shuffled), (x, there))?;
+        self.labels.trigger = own;
+        let (prompts, all) = (&self.study.corpus.test_prompts, vec![true; there.len()]);
+        for (tokens, monitor) in [(prompts, Monitor::Question), (&normal.text, Monitor::Response)] {
+            let counts = counts(tokens);
             let fitted = self.fit(&counts, &all)?;
             self.judge((normal, UNTOUCHED), (&fitted, monitor), (&counts, &all))?;
         }
         Ok(())
     }
 
+    /// The rows of a monitor, both kinds of letters.
     fn judge(
         &mut self,
-        run: (&RunOutput, EditOutcome),
-        monitor: (&Linear, Monitor),
-        features: (&Array2<f64>, &[bool]),
-    ) -> Result<()> {
-        self.judge_as(&self.labels.clone(), run, monitor, features)
-    }
-
-    /// The rows of a monitor, both kinds of letters, under these labels.
-    fn judge_as(
-        &mut self,
-        labels: &Labels,
         (ran, edited): (&RunOutput, EditOutcome),
         (linear, monitor): (&Linear, Monitor),
         (x, there): (&Array2<f64>, &[bool]),
     ) -> Result<()> {
-        let scores = linear.scores(x, there);
+        let (labels, scores) = (&self.labels, linear.scores(x, there));
         for (letters, problems) in [(Letters::Seen, &self.parts.seen), (Letters::HeldOut, &self.parts.held_out)] {
             let judged = linear.judge(&scores, labels, problems, self.study.seed)?;
             let triggers: Vec<usize> = problems.iter().copied().filter(|&i| labels.trigger[i]).collect();
@@ -330,7 +317,7 @@ impl<'a> Bench<'a> {
 }
 
 /// How often each token stands in each text, `[texts, tokens]`.
-fn counts(texts: &[&[u32]]) -> Array2<f64> {
+fn counts(texts: &[Vec<u32>]) -> Array2<f64> {
     let most = texts.iter().flat_map(|text| text.iter()).max().map_or(0, |token| *token as usize);
     let mut counts = Array2::zeros((texts.len(), most + 1));
     for (row, text) in texts.iter().enumerate() {

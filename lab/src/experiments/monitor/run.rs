@@ -5,10 +5,10 @@ use ndarray::Array2;
 
 use super::fit::Push;
 use crate::evaluation::requests;
-use crate::latent::{FinishedRow, Request, decode};
+use crate::latent::{Request, Trace, decode};
 use crate::model::{HookSpec, Hooks, Select, Step};
 use crate::study::Study;
-use crate::study::answers::outcome;
+use crate::study::answers::graded;
 use crate::study::sweep::not_stopped;
 
 /// What became of the problems, in their order.
@@ -49,12 +49,8 @@ pub(super) fn run(study: &Study, pushes: &[Push]) -> Result<RunOutput> {
         })?;
         let traces = decode(study.decoding(&settings), batch, 1, &mut hooks)?;
         drop(hooks);
-        for trace in traces {
-            ran.text.push(trace.text());
-            let outcome = outcome(&study.corpus, &FinishedRow { trace, margins: vec![] }, None)?;
-            ran.right.push(outcome.correct);
-            ran.answers.push(outcome.answer);
-        }
+        ran.text = traces.iter().map(Trace::text).collect();
+        (ran.right, ran.answers) = graded(&study.corpus, traces)?;
         Ok(ran)
     })?;
     not_stopped()?;
