@@ -162,7 +162,7 @@ fn beliefs(study: &Study, traces: &[Trace]) -> Result<Vec<(usize, f64)>> {
         let token = gold[row.row].map_or(0, |token| token as usize);
         (row.row, sampling::log_softmax(logits, 1.0, &masked)[token])
     };
-    let found = logits_at(study, &rows, |row| vec![decided[&row.row]], read, study.threads)?;
+    let found = logits_at(study, &rows, |row| vec![decided[&row.row]], read)?;
     Ok(found.concat())
 }
 

@@ -89,7 +89,7 @@ fn observe(study: &Study) -> Result<(usize, Vec<Observation>)> {
         let lp = sampling::log_softmax(logits, 1.0, &[]);
         (position, s.steps[position].nth(), lp[exit as usize].exp(), sampling::argmax(&lp) == exit)
     };
-    let replayed = logits_at(study, &sequences?, latent, read, study.threads)?;
+    let replayed = logits_at(study, &sequences?, latent, read)?;
     let mut seen = vec![];
     for (&i, steps) in switched.iter().zip(replayed) {
         let (trace, outcome) = (&traces[i], &scores.outcomes[i]);

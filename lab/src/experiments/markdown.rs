@@ -26,15 +26,12 @@ pub(crate) fn place(name: &str, back: Option<usize>) -> String {
     back.filter(|back| *back > 0).map_or_else(|| name.to_owned(), |back| format!("{name}, {back} back"))
 }
 
-/// The `count` largest of some rows, the largest first.
-pub(crate) fn largest<'r, R: 'r>(
-    rows: impl Iterator<Item = &'r R>,
-    count: usize,
-    size: impl Fn(&R) -> f64,
-) -> impl Iterator<Item = &'r R> {
+/// The `n` largest of some rows, the largest first.
+pub(crate) fn largest<'r, R>(rows: impl Iterator<Item = &'r R>, n: usize, size: fn(&R) -> f64) -> Vec<&'r R> {
     let mut rows: Vec<&R> = rows.collect();
     rows.sort_by(|a, b| size(b).total_cmp(&size(a)));
-    rows.into_iter().take(count)
+    rows.truncate(n);
+    rows
 }
 
 #[cfg(test)]

@@ -37,11 +37,7 @@ pub fn fits(study: &Study, _config: &Config) -> Result<Fit> {
 
 pub(crate) const FILES: &[Files] = &[(SwitchProblemRow::NAME, SwitchBenefitRow::NAME)];
 
-pub(crate) fn conclude(
-    _config: &Config,
-    rows: Measurements<SwitchProblemRow>,
-    journal: &mut Journal,
-) -> Result<String> {
+pub(crate) fn conclude(_: &Config, rows: Measurements<SwitchProblemRow>, journal: &mut Journal) -> Result<String> {
     let rows = benefit(&journal.finish(rows, true)?)?;
     journal.tell(&rows, table)
 }

@@ -348,7 +348,7 @@ impl Study {
 
     /// What each next-token distribution of the staged solutions says about `<swi>`, as [`logits::readings`].
     pub(crate) fn readings(&self) -> Result<&[Vec<Reading>]> {
-        Ok(lazy(&self.readings, || logits::readings(self, self.staged()?, self.threads))?)
+        Ok(lazy(&self.readings, || logits::readings(self, self.staged()?))?)
     }
 
     /// Greedy decoding of every held-out problem: scores and traces, in the order of the problems.

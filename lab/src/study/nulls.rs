@@ -20,15 +20,16 @@ struct SampledRollouts {
     bank: Bank,
 }
 
-fn sample(
-    study: &Study,
-    sweep: &Sweep,
-    settings: &DecodeSettings,
-    rollout: usize,
-    batch: usize,
-) -> Result<SampledRollouts> {
+/// One of several draws at the temperature of the recipe's rollouts; `None`: greedily, in batches of another size.
+fn sample(study: &Study, sweep: &Sweep, draw: Option<usize>) -> Result<SampledRollouts> {
+    let (own, temperature) = (study.recipe.evaluation.batch, study.recipe.grpo.temperature);
+    let sampling = Sampling { temperature, seed: study.seed, ..Sampling::default() };
+    let (settings, batch) = match draw {
+        Some(_) => (DecodeSettings { sampling, ..study.settings() }, own),
+        None => (study.settings(), if own == OTHER { OTHER / 2 } else { OTHER }),
+    };
     let gold = gold_tokens(&study.corpus)?;
-    let decoding = study.decoding(settings);
+    let decoding = study.decoding(&settings);
     let bank = RefCell::new(Bank::default());
     let mut decoded = vec![];
     // Whole batches, so that every shard rounds as one process does.
@@ -38,7 +39,7 @@ fn sample(
         let fork = |(request, r): (usize, &Request)| Fork {
             request,
             id: r.problem,
-            rollout: r.rollout + rollout,
+            rollout: r.rollout + draw.unwrap_or(0),
             switching: Switching::Free,
             force_at: sweep.force_at[r.problem],
         };
@@ -53,16 +54,9 @@ fn sample(
     Ok(SampledRollouts { decoded, bank: bank.into_inner() })
 }
 
-fn sampling(study: &Study) -> DecodeSettings {
-    let temperature = study.recipe.grpo.temperature;
-    DecodeSettings { sampling: Sampling { temperature, seed: study.seed, ..Sampling::default() }, ..study.settings() }
-}
-
-/// The states of sampled rollouts (at the temperature of the recipe's rollouts), one bank a draw.
+/// The states of sampled rollouts, one bank a draw.
 pub fn siblings(study: &Study, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>> {
-    let settings = sampling(study);
-    let batch = study.recipe.evaluation.batch;
-    (0..draws).map(|draw| Ok(sample(study, sweep, &settings, draw, batch)?.bank)).collect()
+    (0..draws).map(|draw| Ok(sample(study, sweep, Some(draw))?.bank)).collect()
 }
 
 /// Problems and what became of them.
@@ -70,16 +64,13 @@ pub(crate) type Outcomes = Vec<(usize, Outcome)>;
 
 /// Two sampled runs of every problem.
 pub(crate) fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Outcomes; 2]> {
-    let settings = sampling(study);
-    let batch = study.recipe.evaluation.batch;
-    let run = |rollout| outcomes(study, &sample(study, sweep, &settings, rollout, batch)?.decoded, sweep);
+    let run = |draw| outcomes(study, &sample(study, sweep, Some(draw))?.decoded, sweep);
     Ok([run(0)?, run(1)?])
 }
 
 /// The normal run again, from its prompts, in batches of another size.
 pub(crate) fn other_batch(study: &Study, sweep: &Sweep) -> Result<Outcomes> {
-    let batch = if study.recipe.evaluation.batch == OTHER { OTHER / 2 } else { OTHER };
-    outcomes(study, &sample(study, sweep, &study.settings(), 0, batch)?.decoded, sweep)
+    outcomes(study, &sample(study, sweep, None)?.decoded, sweep)
 }
 
 fn outcomes(study: &Study, decoded: &[FinishedRow], sweep: &Sweep) -> Result<Outcomes> {

@@ -146,8 +146,7 @@ impl Forkable {
                     bank.merge(states);
                 }
                 Err(others) => {
-                    let of = others.iter().filter_map(|r| given?.problems.get(r.problem));
-                    let of: Vec<&Normal> = of.collect();
+                    let of: Vec<&Normal> = others.iter().filter_map(|r| given?.problems.get(r.problem)).collect();
                     let first = others.first().map_or(0, |r| r.problem);
                     let (ended, force_at) = of.iter().map(|n| (n.ended, n.force_at)).unzip();
                     batches.push(Batch { first, ended, force_at, prefix: None });
@@ -165,12 +164,10 @@ impl Forkable {
     }
 }
 
-fn batch(
-    study: &Study,
-    gold: &[Option<u32>],
-    settings: &DecodeSettings,
-    requests: &[Request],
-) -> Result<(Batch, Vec<FinishedRow>, Bank)> {
+/// A batch decoded normally: where it is forked, what became of its problems, and its latent states.
+type DecodedBatch = (Batch, Vec<FinishedRow>, Bank);
+
+fn batch(study: &Study, gold: &[Option<u32>], settings: &DecodeSettings, requests: &[Request]) -> Result<DecodedBatch> {
     let first = requests.first().map_or(0, |r| r.problem);
     let decoding = study.decoding(settings);
     let watch: Vec<Option<u32>> = requests.iter().map(|r| gold[r.problem]).collect();
@@ -328,8 +325,8 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// A batch decoded normally, or the requests of one that was not wanted.
-type BatchResult<'r> = Result<(Batch, Vec<FinishedRow>, Bank), &'r [Request]>;
+/// A batch, or the requests of one that was not wanted.
+type BatchResult<'r> = Result<DecodedBatch, &'r [Request]>;
 
 /// Decodes the batches of this process, and with `others` those of other shards too, of which no prefix is kept.
 fn decoded_batches<'r>(

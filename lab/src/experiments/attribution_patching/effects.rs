@@ -7,19 +7,22 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use crate::experiments::head_patching::row;
+use crate::experiments::head_patching::{cells, row};
 use crate::schema::{AttributedNodeRow, Form, GradientAt, Identity, PatchMode, PatchedNodeRow};
 use crate::study::Study;
 use crate::study::circuits::gradient::{Slope, TargetRow, slopes};
 use crate::study::circuits::pairs::Pair;
 use crate::study::circuits::patch::{Node, Patch, RowCapture, leads, points};
-use crate::study::circuits::places::{Place, named};
+use crate::study::circuits::places::{Place, Placed};
 
 /// Floats that the graph of one batch may hold, roughly.
 const GRAPH: usize = 1 << 25;
 
 /// A pair and its places.
-pub type PairPlaces<'p> = (&'p Pair, Vec<(Place, Vec<usize>)>);
+pub type PairPlaces<'p> = (&'p Pair, Vec<Placed>);
+
+/// The cells that are patched.
+pub type Sample = BTreeSet<(Place, Node)>;
 
 /// What is differentiated.
 pub struct AttributionRun<'a> {
@@ -39,10 +42,6 @@ struct Ends {
 }
 
 impl AttributionRun<'_> {
-    pub fn places(&self, pair: &Pair, blocks: usize) -> Vec<(Place, Vec<usize>)> {
-        named(pair, self.study.corpus.switch, blocks)
-    }
-
     /// Pairs that go through one backward pass.
     pub fn pairs_at_once(&self) -> usize {
         let config = self.study.model.config();
@@ -54,26 +53,29 @@ impl AttributionRun<'_> {
     }
 
     /// `n` cells of those that the pairs have.
-    pub fn sample(&self, pairs: &[PairPlaces], n: usize, seed: u64) -> BTreeSet<(Place, Node)> {
-        let places: BTreeSet<&Place> =
-            pairs.iter().flat_map(|(_, places)| places.iter().map(|(place, _)| place)).collect();
-        let mut cells: Vec<(Place, Node)> =
-            places.into_iter().flat_map(|place| self.nodes.iter().map(|&node| (place.clone(), node))).collect();
+    pub fn sample(&self, pairs: &[PairPlaces], n: usize) -> Sample {
+        let seed = self.study.seed;
+        let places: BTreeSet<&Place> = pairs.iter().flat_map(|pair| pair.1.iter().map(|(place, _)| place)).collect();
+        let of = |place: &'_ Place| self.nodes.iter().map(|&node| (place.clone(), node)).collect::<Vec<_>>();
+        let mut cells: Vec<(Place, Node)> = places.into_iter().flat_map(of).collect();
         let (chosen, _) = cells.partial_shuffle(&mut ChaCha8Rng::seed_from_u64(seed), n);
         chosen.iter().cloned().collect()
     }
 
     /// How many rows a pair gives.
-    pub fn rows(&self, (_, places): &PairPlaces, sample: &BTreeSet<(Place, Node)>) -> usize {
+    pub fn rows(&self, (_, places): &PairPlaces, sample: &Sample) -> usize {
         let gradients = if self.steps > 0 { 3 } else { 2 };
-        let sampled = places.iter().flat_map(|(place, _)| self.nodes.iter().map(move |&node| (place.clone(), node)));
-        gradients * places.len() * self.nodes.len() + 2 * sampled.filter(|cell| sample.contains(cell)).count()
+        gradients * places.len() * self.nodes.len() + 2 * self.sampled(places, sample).count()
+    }
+
+    fn sampled<'s>(&'s self, places: &'s [Placed], sample: &'s Sample) -> impl Iterator<Item = (&'s Placed, Node)> {
+        cells(places, self.nodes).filter(|((place, _), node)| sample.contains(&(place.clone(), *node)))
     }
 
     /// Every cell by every gradient, and the sampled cells patched both ways.
-    pub fn of_pairs(&self, pairs: &[PairPlaces], sample: &BTreeSet<(Place, Node)>) -> Result<Vec<AttributedNodeRow>> {
+    pub fn of_pairs(&self, pairs: &[PairPlaces], sample: &Sample) -> Result<Vec<AttributedNodeRow>> {
         let mut rows = vec![];
-        for ((pair, places), ends) in pairs.iter().zip(self.ends(pairs)?) {
+        for (placed @ (pair, places), ends) in pairs.iter().zip(self.ends(pairs)?) {
             let whole = ends.clean.lead - ends.corrupt.lead;
             let gradients = [
                 (GradientAt::Corrupt, Some(&ends.corrupt.gradients)),
@@ -82,14 +84,14 @@ impl AttributionRun<'_> {
             ];
             for (at, gradients) in gradients {
                 let Some(gradients) = gradients else { continue };
-                for ((place, positions), &node) in places.iter().flat_map(|p| self.nodes.iter().map(move |n| (p, n))) {
+                for ((place, positions), node) in cells(places, self.nodes) {
                     let moved = self.predicted(&ends, gradients, node, positions)?;
-                    let node =
-                        row(self.identity, self.form, (pair.number, at.predicts()[0]), (place, node), [moved, whole]);
+                    let of = (pair.number, at.predicts()[0]);
+                    let node = row(self.identity, self.form, of, (place, node), [moved, whole]);
                     rows.push(AttributedNodeRow { node, gradient: Some(at) });
                 }
             }
-            let patched = self.patched(pair, places, &ends, sample)?.into_iter();
+            let patched = self.patched(placed, &ends, sample)?.into_iter();
             rows.extend(patched.map(|node| AttributedNodeRow { node, gradient: None }));
         }
         Ok(rows)
@@ -137,23 +139,15 @@ impl AttributionRun<'_> {
     }
 
     /// The sampled cells of a pair, patched as `head_patching` does.
-    fn patched(
-        &self,
-        pair: &Pair,
-        places: &[(Place, Vec<usize>)],
-        ends: &Ends,
-        sample: &BTreeSet<(Place, Node)>,
-    ) -> Result<Vec<PatchedNodeRow>> {
-        let cells = places.iter().flat_map(|p| self.nodes.iter().map(move |&n| (p, n)));
-        let cells: Vec<_> = cells.filter(|((place, _), node)| sample.contains(&(place.clone(), *node))).collect();
+    fn patched(&self, (pair, places): &PairPlaces, ends: &Ends, sample: &Sample) -> Result<Vec<PatchedNodeRow>> {
+        let cells: Vec<(&Placed, Node)> = self.sampled(places, sample).collect();
         let config = self.study.model.config();
         let mut rows = vec![];
         for (mode, from, into) in
             [(PatchMode::Denoise, &ends.clean, &pair.corrupt), (PatchMode::Noise, &ends.corrupt, &pair.clean)]
         {
-            let patches =
-                cells.iter().map(|((_, positions), node)| Patch::from(&from.values, *node, positions, config));
-            let patches: Vec<Patch> = patches.collect::<Result<_>>()?;
+            let patch = |((_, positions), node): &(&Placed, Node)| Patch::from(&from.values, *node, positions, config);
+            let patches: Vec<Patch> = cells.iter().map(patch).collect::<Result<_>>()?;
             for (((place, _), node), lead) in cells.iter().zip(leads(self.study, into, &patches, pair.says)?) {
                 let moved = if mode == PatchMode::Denoise { lead - ends.corrupt.lead } else { ends.clean.lead - lead };
                 let whole = ends.clean.lead - ends.corrupt.lead;

@@ -31,6 +31,7 @@ use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::circuits::pairs::{PairChoice, no_pairs, of_file};
 use crate::study::circuits::patch::Node;
+use crate::study::circuits::places::named;
 use crate::study::units::in_memory;
 use effects::{AttributionRun, PairPlaces};
 
@@ -90,8 +91,9 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Attribute
     choice.each(study, false, |form, pairs| {
         let identity = study.identity(pairs.len());
         let attributing = AttributionRun { study, identity: &identity, form, nodes: &nodes, steps: config.steps };
-        let places: Vec<_> = pairs.iter().map(|pair| (pair, attributing.places(pair, config.blocks))).collect();
-        let sample = attributing.sample(&places, config.sample, study.seed);
+        let placed = |pair| (pair, named(pair, study.corpus.switch, config.blocks));
+        let places: Vec<PairPlaces> = pairs.iter().map(placed).collect();
+        let sample = attributing.sample(&places, config.sample);
         let expected = |placed: &PairPlaces| ((Some(form), placed.0.number), attributing.rows(placed, &sample));
         study.measure(rows, &identity, (&places, attributing.pairs_at_once()), expected, |some| {
             attributing.of_pairs(some, &sample)

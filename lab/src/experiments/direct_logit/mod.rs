@@ -163,7 +163,7 @@ pub fn table(rows: &[DirectLogitRow]) -> String {
         };
         let said = |r: &DirectLogitRow| format!("{} {:+.2}{}", label(r), r.lead.value, if r.adds() { " *" } else { "" });
         let nodes = largest(rows.iter().filter(same), 4, |r| r.lead.value.abs());
-        let (largest, top) = (nodes.map(said).collect::<Vec<_>>().join(", "), or_dash(top.map(|top| format!("{top:.2}"))));
+        let (largest, top) = (nodes.into_iter().map(said).collect::<Vec<_>>().join(", "), or_dash(top.map(|top| format!("{top:.2}"))));
         format!("{form} | {target} | {} | {lead:.2} | {top} | {largest}", or_dash(*step))
     });
     titled(

@@ -68,14 +68,9 @@ fn receiving(places: usize, pairs: &[RecordedPair]) -> Vec<Receivers> {
 impl Edges<'_> {
     /// The lead of a pair where only a circuit's edges carry what the clean run computes, for each circuit; on all others stands the
     /// corrupt run's value.
-    pub fn alone<'c>(
-        &self,
-        recorded: &RecordedPair,
-        circuits: impl Iterator<Item = &'c BTreeSet<Edge>>,
-    ) -> Result<Vec<f64>> {
+    pub fn alone(&self, recorded: &RecordedPair, circuits: &[&BTreeSet<Edge>]) -> Result<Vec<f64>> {
         let graph = self.weights.graph;
         let floats = self.places * graph.receivers().len() * graph.senders().len();
-        let circuits: Vec<&BTreeSet<Edge>> = circuits.collect();
         let mut out = vec![];
         for some in circuits.chunks((HELD / floats.max(1)).clamp(1, ROWS)) {
             not_stopped()?;
@@ -97,7 +92,7 @@ impl Edges<'_> {
     fn effect(&self, recorded: &[&RecordedPair], circuit: &BTreeSet<Edge>) -> Result<f64> {
         let shares = self.shares_of(circuit);
         let runs: Vec<RewiredRun> = recorded.iter().map(|r| r.rewired(&shares)).collect();
-        let found = parallel::run(&parallel::cut(&runs, self.threads), |part| {
+        let found = parallel::run(&parallel::cut(&runs, self.study.threads), |part| {
             let leads = part.chunks(ROWS).map(|some| {
                 not_stopped()?;
                 leads(self.study, self.weights, some)

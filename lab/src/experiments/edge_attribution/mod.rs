@@ -130,7 +130,7 @@ fn of_pairs(
     let index: BTreeMap<&Place, usize> = places.iter().enumerate().map(|(i, place)| (place, i)).collect();
     let numbered: Vec<Vec<usize>> =
         by_name.iter().map(|names| names.iter().map(|name| index[name]).collect()).collect();
-    let edges = Edges { study, weights, places: places.len(), threads: study.threads };
+    let edges = Edges { study, weights, places: places.len() };
     let recorded = edges.recorded(pairs, &numbered)?;
     // Every second pair finds, the others test.
     let finds: Vec<&RecordedPair> = recorded.iter().step_by(2).collect();

@@ -41,7 +41,6 @@ pub struct Edges<'a> {
     pub weights: &'a Weights,
     /// Places that pairs have, all together.
     pub places: usize,
-    pub threads: usize,
 }
 
 impl Edges<'_> {
@@ -54,18 +53,15 @@ impl Edges<'_> {
     /// Runs both rows of every pair. `places` says to which place each position of each pair belongs.
     pub fn recorded<'p>(&self, pairs: &'p [Pair], places: &[Vec<usize>]) -> Result<Vec<RecordedPair<'p>>> {
         let items: Vec<(&Pair, &Vec<usize>)> = pairs.iter().zip(places).collect();
-        self.study.each("pairs run", &items, |&(pair, places)| self.one(pair, places))
-    }
-
-    fn one<'p>(&self, pair: &'p Pair, places: &[usize]) -> Result<RecordedPair<'p>> {
-        let both = outputs(self.study, self.weights, &[pair.corrupt.clone(), pair.clean.clone()])?;
-        let mut both = both.into_iter();
-        let (corrupt, clean) = (both.next().unwrap_or_default(), both.next().unwrap_or_default());
-        let mut out = RecordedPair { pair, places: places.to_vec(), corrupt, clean, leads: [0.0; 2] };
         let (none, all) = (self.shares(1.0), self.shares(0.0));
-        let found = leads(self.study, self.weights, &[out.rewired(&none), out.rewired(&all)])?;
-        out.leads.copy_from_slice(&found);
-        Ok(out)
+        self.study.each("pairs run", &items, |&(pair, places)| {
+            let mut both = outputs(self.study, self.weights, &[pair.corrupt.clone(), pair.clean.clone()])?.into_iter();
+            let (corrupt, clean) = (both.next().unwrap_or_default(), both.next().unwrap_or_default());
+            let mut out = RecordedPair { pair, places: places.clone(), corrupt, clean, leads: [0.0; 2] };
+            let found = leads(self.study, self.weights, &[out.rewired(&none), out.rewired(&all)])?;
+            out.leads.copy_from_slice(&found);
+            Ok(out)
+        })
     }
 
     /// Of every pair, by place `[receivers, senders]`: gradient × (clean − corrupt), summed over the positions of the place; the

@@ -86,7 +86,7 @@ impl<'a> Trial<'a> {
 
     /// What every set of edges does alone in a pair.
     pub fn circuits(&self, pair: usize, recorded: &RecordedPair) -> Result<Vec<EdgePairRow>> {
-        let leads = self.edges.alone(recorded, self.sets.iter().map(|set| &set.edges))?;
+        let leads = self.edges.alone(recorded, &self.sets.iter().map(|set| &set.edges).collect::<Vec<_>>())?;
         let row = |(set, found): (&Set, f64)| EdgePairRow {
             circuit: Some(set.circuit),
             number: set.number,

@@ -9,7 +9,7 @@ use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::circuits::pairs::Pair;
 use crate::study::circuits::patch::{Node, Patch, RowCapture, leads, points, record};
-use crate::study::circuits::places::Place;
+use crate::study::circuits::places::{Place, Placed};
 
 /// Patches the pairs of a form that are not there yet: every node × place, in every mode.
 ///
@@ -19,11 +19,18 @@ pub fn patch_form(
     study: &Study,
     (form, pairs): (Form, &[Pair]),
     (nodes, modes): (&[Node], &[PatchMode]),
-    places: impl Fn(&Pair) -> Vec<(Place, Vec<usize>)> + Sync,
+    places: impl Fn(&Pair) -> Vec<Placed> + Sync,
     rows: &mut Measurements<PatchedNodeRow>,
 ) -> Result<()> {
     let identity = study.identity(pairs.len());
-    let recorded = recorded(study, pairs, places, nodes)?;
+    let points = points(nodes.iter().copied());
+    let recorded = study.each("pairs run", pairs, |pair| {
+        let places = places(pair);
+        let wanted = |_: usize, position: usize| places.iter().any(|(_, at)| at.contains(&position));
+        let mut held = record(study, &[pair.clean.clone(), pair.corrupt.clone()], &points, wanted)?;
+        let (corrupt, clean) = held.pop().zip(held.pop()).context("a pair without runs")?;
+        Ok(RecordedPair { pair, places, clean, corrupt })
+    })?;
     let means = means(study, &recorded, nodes)?;
     let patching = PatchPlan { study, identity: &identity, form, nodes, modes, means: &means };
     let expected = |r: &RecordedPair| ((Some(form), r.pair.number), patching.cells(r));
@@ -35,26 +42,9 @@ pub fn patch_form(
 /// A pair with its places and what its two runs held there.
 struct RecordedPair<'p> {
     pair: &'p Pair,
-    places: Vec<(Place, Vec<usize>)>,
+    places: Vec<Placed>,
     clean: RowCapture,
     corrupt: RowCapture,
-}
-
-/// Runs both rows of every pair.
-fn recorded<'p>(
-    study: &Study,
-    pairs: &'p [Pair],
-    places: impl Fn(&Pair) -> Vec<(Place, Vec<usize>)> + Sync,
-    nodes: &[Node],
-) -> Result<Vec<RecordedPair<'p>>> {
-    let points = points(nodes.iter().copied());
-    study.each("pairs run", pairs, |pair| {
-        let places = places(pair);
-        let wanted = |_: usize, position: usize| places.iter().any(|(_, at)| at.contains(&position));
-        let mut held = record(study, &[pair.clean.clone(), pair.corrupt.clone()], &points, wanted)?;
-        let (corrupt, clean) = held.pop().zip(held.pop()).context("a pair without runs")?;
-        Ok(RecordedPair { pair, places, clean, corrupt })
-    })
 }
 
 /// The mean of a node's output at a place over all runs.
@@ -64,7 +54,7 @@ type Means = BTreeMap<(Place, Node), Vec<f32>>;
 fn means(study: &Study, recorded: &[RecordedPair], nodes: &[Node]) -> Result<Means> {
     let mut sums: BTreeMap<(Place, Node), (Vec<f64>, usize)> = BTreeMap::new();
     for r in recorded {
-        for ((place, positions), node) in r.places.iter().flat_map(|p| nodes.iter().map(move |n| (p, *n))) {
+        for ((place, positions), node) in cells(&r.places, nodes) {
             for held in [&r.clean, &r.corrupt] {
                 for (_, values) in Patch::from(held, node, positions, study.model.config())?.values {
                     let (sum, n) = sums.entry((place.clone(), node)).or_default();
@@ -77,6 +67,11 @@ fn means(study: &Study, recorded: &[RecordedPair], nodes: &[Node]) -> Result<Mea
     }
     let mean = |(sum, n): (Vec<f64>, usize)| sum.into_iter().map(|x| (x / n as f64) as f32).collect();
     Ok(sums.into_iter().map(|(cell, sum)| (cell, mean(sum))).collect())
+}
+
+/// Every node at every place.
+pub fn cells<'p>(places: &'p [Placed], nodes: &'p [Node]) -> impl Iterator<Item = (&'p Placed, Node)> + Clone {
+    places.iter().flat_map(|place| nodes.iter().map(move |&node| (place, node)))
 }
 
 /// What is patched.
@@ -97,14 +92,13 @@ impl PatchPlan<'_> {
 
     /// Every cell of a pair in every mode.
     fn of_pair(&self, r: &RecordedPair) -> Result<Vec<PatchedNodeRow>> {
-        let cells: Vec<(&(Place, Vec<usize>), Node)> =
-            r.places.iter().flat_map(|place| self.nodes.iter().map(move |&node| (place, node))).collect();
+        let cells = cells(&r.places, self.nodes);
         let as_it_is = Patch { node: Node::Resid(0), values: vec![] };
         let (mut into_clean, mut into_corrupt) = (vec![as_it_is.clone()], vec![as_it_is]);
         for &mode in self.modes {
-            for &((place, positions), node) in &cells {
+            for (placed, node) in cells.clone() {
                 let into = if mode == PatchMode::Denoise { &mut into_corrupt } else { &mut into_clean };
-                into.push(self.patch(r, mode, node, place, positions)?);
+                into.push(self.patch(r, mode, node, placed)?);
             }
         }
         let mut clean = leads(self.study, &r.pair.clean, &into_clean, r.pair.says)?.into_iter();
@@ -112,26 +106,18 @@ impl PatchPlan<'_> {
         let (from, to) = clean.next().zip(corrupt.next()).context("a pair without runs")?;
         let mut rows = vec![];
         for &mode in self.modes {
-            for ((place, _), node) in &cells {
+            for ((place, _), node) in cells.clone() {
                 let moved = match mode {
                     PatchMode::Denoise => corrupt.next().context("a patch without a run")? - to,
                     PatchMode::Noise | PatchMode::Mean => from - clean.next().context("a patch without a run")?,
                 };
-                let of = (r.pair.number, mode);
-                rows.push(row(self.identity, self.form, of, (place, *node), [moved, from - to]));
+                rows.push(row(self.identity, self.form, (r.pair.number, mode), (place, node), [moved, from - to]));
             }
         }
         Ok(rows)
     }
 
-    fn patch(
-        &self,
-        r: &RecordedPair,
-        mode: PatchMode,
-        node: Node,
-        place: &Place,
-        positions: &[usize],
-    ) -> Result<Patch> {
+    fn patch(&self, r: &RecordedPair, mode: PatchMode, node: Node, (place, positions): &Placed) -> Result<Patch> {
         let config = self.study.model.config();
         match mode {
             PatchMode::Denoise => Patch::from(&r.clean, node, positions, config),

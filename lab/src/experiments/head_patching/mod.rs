@@ -33,7 +33,7 @@ use crate::study::circuits::pairs::{Pair, PairChoice, Prompts, no_pairs, of_file
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::places::{every, named};
 use crate::study::units::in_memory;
-pub(super) use effects::{patch_form, row};
+pub(super) use effects::{cells, patch_form, row};
 
 pub const ABOUT: About =
     About::asking("which heads, MLPs and layers carry the value, at which latent step or token: patched one by one");

@@ -76,7 +76,7 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Observati
 }
 
 pub(crate) fn conclude(_config: &Config, rows: Measurements<Observation>, journal: &mut Journal) -> Result<String> {
-    latent_intervention::tables(rows, vec![], journal)
+    latent_intervention::tables(rows, None, journal)
 }
 
 /// The rows in memory.

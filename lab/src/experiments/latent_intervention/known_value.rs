@@ -87,27 +87,24 @@ pub(crate) fn held(sweep: &Sweep, study: &Study) -> Result<Vec<BlockValue>> {
     Ok(held)
 }
 
-/// One map of exchanges (by problem) for each draw: a block and a donor for each problem that has some.
+/// Exchanges by problem.
+pub(crate) type Plan = BTreeMap<usize, Exchange>;
+
+/// One plan for each draw: a block and a donor for each problem that has some.
 ///
 /// # Errors
 /// No block that is known to hold a value, or none that could be exchanged.
-pub fn plan(
-    sweep: &Sweep,
-    study: &Study,
-    arithmetic: &dyn Arithmetic,
-    draws: usize,
-    seed: u64,
-) -> Result<Vec<BTreeMap<usize, Exchange>>> {
+pub fn plan(sweep: &Sweep, study: &Study, arithmetic: &dyn Arithmetic, draws: usize) -> Result<Vec<Plan>> {
     let held = held(sweep, study)?;
     ensure!(!held.is_empty(), "{}: no block of a right answer stands for a known step", study.name);
     let mut values: BTreeMap<i64, Vec<BlockValue>> = BTreeMap::new();
     held.iter().for_each(|h| values.entry(h.value).or_default().push(*h));
     let mut plans = vec![];
     for draw in 0..draws {
-        let mut plan = BTreeMap::new();
+        let mut plan = Plan::new();
         for own in held.chunk_by(|a, b| a.problem == b.problem) {
             let problem = own[0].problem;
-            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut rng = ChaCha8Rng::seed_from_u64(study.seed);
             rng.set_stream((problem * draws + draw) as u64);
             let target = own[rng.random_range(0..own.len())];
             let gold = &study.corpus.test[problem].answer;

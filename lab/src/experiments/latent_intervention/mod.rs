@@ -76,7 +76,7 @@ pub(crate) const FILES: &[Files] =
 /// An unknown mode, dose or step; `known_value` alone where no values are known.
 pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
     let config = config.named(study);
-    ModeRequest::all(&config, k_cap(study))?;
+    ModeRequest::all(&config, study.recipe.evaluation.k_cap)?;
     ensure!(!config.later.is_empty() && !config.at.is_empty(), "--later and --at each need a value");
     if config.modes.iter().all(|mode| mode == KnownValueRow::MODE) {
         of_study(study).map(drop)?;
@@ -90,7 +90,7 @@ pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
 /// As [`run_on`]; no mode that can be run; unfinished observations of another run.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Observation>) -> Result<()> {
     let config = &config.named(study);
-    let (asked, skipped) = ready(study, &ModeRequest::all(config, k_cap(study))?, None)?;
+    let (asked, skipped) = ready(study, config, None)?;
     skipped.iter().for_each(|why| say(&format!("intervene: {}: skipped: {why}", study.name)));
     observe(study, &asked, rows)
 }
@@ -101,16 +101,13 @@ pub(crate) fn conclude(config: &Config, rows: Measurements<Observation>, journal
         rows.rows().iter().any(|row| row.mode == name) || *mode == "all"
     };
     let skipped: Vec<String> = config.modes.iter().filter(|mode| !run(mode)).cloned().collect();
-    let skipped = (!skipped.is_empty()).then(|| format!("{} (cannot be run here)", skipped.join(", ")));
-    tables(rows, skipped.into_iter().collect(), journal)
+    let why = (!skipped.is_empty()).then(|| format!("{} (cannot be run here)", skipped.join(", ")));
+    tables(rows, why, journal)
 }
 
-/// Writes the observations of a whole run and the tables that follow from them. `skipped` is told with what turns out to say nothing.
-pub(super) fn tables(
-    rows: Measurements<Observation>,
-    mut skipped: Vec<String>,
-    journal: &mut Journal,
-) -> Result<String> {
+/// Writes the observations of a whole run and the tables that follow from them. `why` something was left out is told with what turns out to say nothing.
+pub(super) fn tables(rows: Measurements<Observation>, why: Option<String>, journal: &mut Journal) -> Result<String> {
+    let mut skipped = Vec::from_iter(why);
     let silent = check(rows.rows())?;
     let mut observations = journal.finish(rows, false)?;
     leave_out(&mut observations, silent, &mut skipped);
@@ -133,10 +130,6 @@ fn leave_out(observations: &mut Vec<Observation>, silent: Vec<Silent>, skipped: 
     skipped.extend(silent.into_iter().map(|silent| silent.why));
 }
 
-fn k_cap(study: &Study) -> usize {
-    study.recipe.evaluation.k_cap
-}
-
 /// The tables in memory. `arithmetic` is what `known_value` compares with; `None` takes that of the problems.
 ///
 /// # Errors
@@ -144,7 +137,7 @@ fn k_cap(study: &Study) -> usize {
 /// something; no problem on which the model switched.
 pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Summary> {
     let config = &config.named(study);
-    let (asked, skipped) = ready(study, &ModeRequest::all(config, k_cap(study))?, arithmetic)?;
+    let (asked, skipped) = ready(study, config, arithmetic)?;
     skipped.into_iter().try_for_each(|why| Err(anyhow!(why)))?;
     strictly(|rows| observe(study, &asked, rows))
 }
@@ -162,7 +155,7 @@ pub(super) fn strictly(measure: impl FnOnce(&mut Measurements<Observation>) -> R
 /// The tables of every mode that can be run and says something; and of the others why not.
 pub fn summary(study: &Study, config: &Config) -> Result<(Summary, Vec<String>)> {
     let config = &config.named(study);
-    let (asked, mut skipped) = ready(study, &ModeRequest::all(config, k_cap(study))?, None)?;
+    let (asked, mut skipped) = ready(study, config, None)?;
     let mut observations = in_memory(|rows| observe(study, &asked, rows))?;
     let silent = check(&observations)?;
     leave_out(&mut observations, silent, &mut skipped);

@@ -6,7 +6,7 @@ use anyhow::{Error, Result, ensure};
 
 use super::Config;
 use super::arithmetic::{Arithmetic, of_study};
-use super::known_value::{Exchange, plan};
+use super::known_value::{Plan, plan};
 use super::record::{Record, Template, blank};
 use crate::interventions::{Bank, Draw, Firings, Intervention, Later, Material, Swap};
 use crate::machine::Compute;
@@ -60,7 +60,7 @@ impl ModeRequest {
 /// The cells that can be run, with what they need beside the normal run.
 pub struct Ready {
     asked: Vec<ModeRequest>,
-    plans: Vec<BTreeMap<usize, Exchange>>,
+    plans: Vec<Plan>,
 }
 
 /// What some modes are made of.
@@ -75,14 +75,10 @@ struct Supplies {
 ///
 /// # Errors
 /// None that can be run beside the normal run and the nulls; as the decoder's.
-pub fn ready(
-    study: &Study,
-    asked: &[ModeRequest],
-    arithmetic: Option<&dyn Arithmetic>,
-) -> Result<(Ready, Vec<String>)> {
+pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<(Ready, Vec<String>)> {
+    let mut asked = ModeRequest::all(config, study.recipe.evaluation.k_cap)?;
     let sweep = &study.sweep()?;
     let (mut plans, mut skipped) = (vec![], vec![]);
-    let mut asked = asked.to_vec();
     let mut leave_out = |asked: &mut Vec<ModeRequest>, which: &dyn Fn(&Cell) -> bool, why: &Error| {
         for cell in asked.extract_if(.., |a| which(&a.cell)).map(|a| a.cell) {
             let why = format!("{}: {why:#}", cell.mode);
@@ -93,8 +89,8 @@ pub fn ready(
     };
     if let Some(draws) = asked.iter().find(|a| a.cell.is(KnownValueRow::MODE)).map(|a| a.cell.draws) {
         let planned = sweep.switches().and_then(|()| match arithmetic {
-            Some(arithmetic) => plan(sweep, study, arithmetic, draws, study.seed),
-            None => plan(sweep, study, of_study(study)?.as_ref(), draws, study.seed),
+            Some(arithmetic) => plan(sweep, study, arithmetic, draws),
+            None => plan(sweep, study, of_study(study)?.as_ref(), draws),
         });
         match planned {
             Ok(planned) => plans = planned,
@@ -147,7 +143,7 @@ fn groups(asked: &[ModeRequest]) -> Vec<Vec<usize>> {
     numbers.chunk_by(|&a, &b| place(a) == place(b)).map(<[usize]>::to_vec).collect()
 }
 
-fn given(study: &Study, sweep: &Sweep, asked: &[ModeRequest], plans: &[BTreeMap<usize, Exchange>]) -> Result<Supplies> {
+fn given(study: &Study, sweep: &Sweep, asked: &[ModeRequest], plans: &[Plan]) -> Result<Supplies> {
     let siblings = match asked.iter().find(|a| a.cell.is("sibling")).map(|a| a.cell.draws) {
         Some(draws) => {
             study.say("sampling sibling rollouts");

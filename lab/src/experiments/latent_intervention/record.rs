@@ -1,11 +1,11 @@
 //! The observations of a run as they come: each is written once, whatever a run that was stopped had written before.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
 
-use super::known_value::Exchange;
+use super::known_value::Plan;
 use crate::interventions::Firings;
 use crate::machine::Compute;
 use crate::schema::{BlockOrigin, Identity, Measurement, Observation};
@@ -14,6 +14,9 @@ use crate::study::sweep::Outcome;
 
 /// Cell, draw, problem.
 pub type Key = (usize, usize, usize);
+
+/// What became of a problem, whether it was decoded anew, and what was replaced.
+type Seen<'o> = (Key, &'o Outcome, bool, Firings);
 
 /// Digits of the weights' hash that an observation carries.
 const DIGITS: usize = 16;
@@ -38,7 +41,7 @@ pub(crate) fn blank(identity: &Identity, weights: &str, dtype: Compute, blocks: 
 /// Where observations go. Threads may share it.
 pub(crate) struct Record<'a> {
     cells: Vec<Template>,
-    plans: &'a [BTreeMap<usize, Exchange>],
+    plans: &'a [Plan],
     /// That are observed by this process.
     problems: usize,
     /// What is written, and its keys.
@@ -53,7 +56,7 @@ impl<'a> Record<'a> {
     pub fn new(
         cells: Vec<Template>,
         problems: usize,
-        plans: &'a [BTreeMap<usize, Exchange>],
+        plans: &'a [Plan],
         rows: &'a mut Measurements<Observation>,
     ) -> Result<Self> {
         let record = Self { cells, plans, problems, written: Mutex::new((rows, BTreeSet::new())) };
@@ -122,25 +125,13 @@ impl<'a> Record<'a> {
     ///
     /// # Errors
     /// A disk that cannot be written.
-    pub fn add<'o>(&self, seen: impl Iterator<Item = (Key, &'o Outcome, bool, Firings)>) -> Result<()> {
+    pub fn add<'o>(&self, seen: impl Iterator<Item = Seen<'o>>) -> Result<()> {
         let mut written = self.lock();
         let (rows, keys) = &mut *written;
-        let mut new = vec![];
-        for (key, outcome, forked, firings) in seen {
-            if keys.insert(key) {
-                new.push(self.observation(key, outcome, forked, firings));
-            }
-        }
-        rows.push(new)
+        rows.push(seen.filter(|seen| keys.insert(seen.0)).map(|seen| self.observation(seen)).collect())
     }
 
-    fn observation(
-        &self,
-        (cell, draw, problem): Key,
-        outcome: &Outcome,
-        forked: bool,
-        firings: Firings,
-    ) -> Observation {
+    fn observation(&self, ((cell, draw, problem), outcome, forked, firings): Seen) -> Observation {
         let about = self.cells[cell].says.clone();
         let known = about.mode == crate::schema::KnownValueRow::MODE;
         let exchange = self.plans.get(draw).and_then(|plan| plan.get(&problem)).filter(|_| known);

@@ -76,12 +76,22 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<Pro
 
 /// The rows, and their latent positions in blocks whose values are known numbers or sets, in the order of their positions.
 fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
-    let blocks = &study.reasoning.blocks;
-    match blocks.after_prompt() {
-        Some(steps) => after_prompt(study, steps),
-        None if blocks.follow_prompt() => as_decoded(study),
-        None => at_spans(study),
+    let (blocks, corpus) = (&study.reasoning.blocks, &study.corpus);
+    let sequences: Vec<Sequence> = match blocks.after_prompt() {
+        Some(steps) => after_prompt(study, steps)?,
+        None if blocks.follow_prompt() => {
+            study.decoded()?.1.iter().map(|trace| trace.sequence(&corpus.switch)).collect::<Result<_>>()?
+        }
+        None => return at_spans(study),
+    };
+    let mut out = vec![];
+    for (problem, sequence) in sequences.iter().enumerate() {
+        let values = values(&corpus.test[problem]);
+        for (position, _, step) in sequence.latent_steps().filter(|_| values.iter().any(Option::is_some)) {
+            out.push(Latent { problem, position, step: Nth::of(step), clause: None, values: values.clone() });
+        }
     }
+    Ok((sequences, out))
 }
 
 /// Whether a step's value can be probed for.
@@ -93,37 +103,16 @@ fn values(problem: &Problem) -> Rc<[Option<usize>]> {
     problem.steps.iter().map(|s| s.value.number().and_then(|n| usize::try_from(n).ok())).collect()
 }
 
-/// One block after every prompt.
-fn after_prompt(study: &Study, steps: usize) -> Result<(Vec<Sequence>, Vec<Latent>)> {
-    let corpus = &study.corpus;
-    let swi = study.reasoning.blocks.marked().then_some(corpus.switch.swi);
-    let (mut sequences, mut out) = (vec![], vec![]);
-    for (problem, prompt) in corpus.test_prompts.iter().enumerate() {
-        let block = swi.into_iter().chain(std::iter::repeat_n(corpus.switch.latent, steps));
-        let ids: Vec<u32> = prompt.iter().copied().chain(block).collect();
-        let (values, first) = (values(&corpus.test[problem]), ids.len() - steps);
-        let latent = |k| Latent { problem, position: first + k, step: Nth::of(k), clause: None, values: values.clone() };
-        if values.iter().any(Option::is_some) {
-            out.extend((0..steps).map(latent));
-        }
-        sequences.push(Sequence::new(problem, ids, prompt.len(), Some(corpus.switch.latent))?);
-    }
-    Ok((sequences, out))
-}
-
-/// One block after every prompt, as long as the model makes it.
-fn as_decoded(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
-    let corpus = &study.corpus;
-    let sequences: Vec<Sequence> =
-        study.decoded()?.1.iter().map(|trace| trace.sequence(&corpus.switch)).collect::<Result<_>>()?;
-    let mut out = vec![];
-    for (problem, sequence) in sequences.iter().enumerate() {
-        let values = values(&corpus.test[problem]);
-        for (position, _, step) in sequence.latent_steps().filter(|_| values.iter().any(Option::is_some)) {
-            out.push(Latent { problem, position, step: Nth::of(step), clause: None, values: values.clone() });
-        }
-    }
-    Ok((sequences, out))
+/// One block of so many steps after every prompt.
+fn after_prompt(study: &Study, steps: usize) -> Result<Vec<Sequence>> {
+    let switch = study.corpus.switch;
+    let swi = study.reasoning.blocks.marked().then_some(switch.swi);
+    let row = |(problem, prompt): (usize, &Vec<u32>)| {
+        let block = swi.into_iter().chain(std::iter::repeat_n(switch.latent, steps));
+        let ids = prompt.iter().copied().chain(block).collect();
+        Sequence::new(problem, ids, prompt.len(), Some(switch.latent))
+    };
+    study.corpus.test_prompts.iter().enumerate().map(row).collect()
 }
 
 /// Blocks in the place of tagged clauses.

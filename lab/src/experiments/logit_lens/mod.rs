@@ -161,13 +161,9 @@ fn own_values(study: &Study, traces: &[Trace]) -> Result<BTreeMap<(usize, usize)
                 let said = corpus.vocabulary.decode(&[first])?;
                 Ok(Some(first).filter(|_| !said.trim().is_empty() && value.starts_with(said.trim())))
             };
-            let found = (begins(&value)?, begins(&format!(" {value}"))?);
-            let both = match found {
-                (Some(a), Some(b)) => [a, b],
-                (Some(one), None) | (None, Some(one)) => [one; 2],
-                (None, None) => continue,
-            };
-            values.insert((trace.problem, block), both);
+            let (alone, inside) = (begins(&value)?, begins(&format!(" {value}"))?);
+            let both = alone.or(inside).zip(inside.or(alone));
+            values.extend(both.map(|(a, b)| ((trace.problem, block), [a, b])));
         }
     }
     Ok(values)

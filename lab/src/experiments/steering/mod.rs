@@ -107,11 +107,7 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<SteeringT
     trials(study, config, of_study(study)?.as_ref(), rows)
 }
 
-pub(crate) fn conclude(
-    _config: &Config,
-    rows: Measurements<SteeringTrialRow>,
-    journal: &mut Journal,
-) -> Result<String> {
+pub(crate) fn conclude(_: &Config, rows: Measurements<SteeringTrialRow>, journal: &mut Journal) -> Result<String> {
     let rows = steerings(&journal.finish(rows, false)?)?;
     journal.tell(&rows, table)
 }
@@ -139,7 +135,7 @@ fn trials(
     let cells = config.cells(study, longest(study, sweep.traces.iter().map(|t| t.sequence(&study.corpus.switch)))?)?;
     let directions = Directions::of(study, &sweep.traces, &of(&halves.train), &cells, config.least)?;
     needs(directions.values().len() > 1, &format!("{} blocks of each of two values", config.least))?;
-    let mut targets = targets(study, &of(&halves.test), directions.values(), arithmetic, study.seed);
+    let mut targets = targets(study, &of(&halves.test), directions.values(), arithmetic);
     targets.truncate(config.problems);
     needs(targets.len() > 1, "two problems whose answer another value would change")?;
     let identity = study.identity(targets.len());

@@ -42,23 +42,17 @@ pub struct Target {
 }
 
 /// One block of each problem and a value for it, in an order of chance.
-pub fn targets(
-    study: &Study,
-    held: &[BlockValue],
-    values: &BTreeSet<i64>,
-    arithmetic: &dyn Arithmetic,
-    seed: u64,
-) -> Vec<Target> {
+pub fn targets(study: &Study, held: &[BlockValue], values: &BTreeSet<i64>, by: &dyn Arithmetic) -> Vec<Target> {
     let mut found: Vec<(u64, Target)> = vec![];
     for own in held.chunk_by(|a, b| a.problem == b.problem) {
         let problem = own[0].problem;
-        let mut rng = keyed([seed, 0, problem as u64, 0]);
+        let mut rng = keyed([study.seed, 0, problem as u64, 0]);
         let held = own[rng.random_range(0..own.len())];
         let gold = &study.corpus.test[problem].answer;
         let (mut pool, mut drawable): (Vec<(i64, String)>, BTreeMap<String, usize>) = (vec![], BTreeMap::new());
         for &value in values.iter().filter(|value| **value != held.value) {
             // A value that leads to the same answer could not be told from no effect.
-            let answer = arithmetic.answer_if(problem, held.step, value).filter(|answer| answer != gold);
+            let answer = by.answer_if(problem, held.step, value).filter(|answer| answer != gold);
             let Some(answer) = answer else { continue };
             *drawable.entry(answer.clone()).or_default() += 1;
             pool.push((value, answer));

@@ -1,5 +1,7 @@
 //! Places that pairs of rows have in common, by name: so that cells of different rows can be averaged. Knows ids and steps.
 
+use std::ops::Range;
+
 use super::pairs::Pair;
 use crate::latent::SwitchIds;
 use crate::model::Step;
@@ -15,8 +17,11 @@ pub struct Place {
     pub back: Option<usize>,
 }
 
-/// The places of a pair and their positions, in the order of the positions: those of the last `blocks` blocks.
-pub fn named(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<(Place, Vec<usize>)> {
+/// A place and its positions in a row.
+pub(crate) type Placed = (Place, Vec<usize>);
+
+/// The places of a pair, in the order of the positions: those of the last `blocks` blocks.
+pub fn named(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Placed> {
     let row = &pair.clean;
     let last = row.ids.len() - 1;
     let differ = |p: &usize| row.steps[*p] == Step::Prompt && row.ids[*p] != pair.corrupt.ids[*p];
@@ -58,7 +63,7 @@ pub fn whole(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Place> {
 }
 
 /// Every position by its number.
-pub fn every(pair: &Pair) -> Vec<(Place, Vec<usize>)> {
+pub fn every(pair: &Pair) -> Vec<Placed> {
     (0..pair.clean.ids.len()).map(|i| (Place { name: format!("position[{i}]"), back: None }, vec![i])).collect()
 }
 
@@ -80,10 +85,9 @@ fn of_blocks(pair: &Pair, ids: SwitchIds) -> Vec<(String, usize, usize)> {
 }
 
 fn of_clauses(pair: &Pair) -> Vec<(String, usize, usize)> {
-    let clauses = pair.clauses.iter().enumerate();
-    clauses
-        .flat_map(|(block, clause)| {
-            clause.clone().enumerate().map(move |(k, position)| (format!("clause[{}]", Nth::of(k)), block, position))
-        })
-        .collect()
+    let name = |k| format!("clause[{}]", Nth::of(k));
+    let of = |(block, clause): (usize, &Range<usize>)| {
+        clause.clone().enumerate().map(move |(k, position)| (name(k), block, position))
+    };
+    pair.clauses.iter().enumerate().flat_map(of).collect()
 }

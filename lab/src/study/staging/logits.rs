@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 
 use super::StagedSolutions;
-use crate::latent::{Sequence, SwitchIds, UnrolledStates, sampling, text_mask};
+use crate::latent::{Sequence, SwitchIds, sampling, text_mask};
 use crate::model::{Decoder, Hooks};
 use crate::study::Study;
 use crate::study::circuits::readout::{LOGITS_HELD, logits};
@@ -39,7 +39,7 @@ impl Reading {
 
 /// Readings of every position from the prompt's last on: `[problem][position − (prompt − 1)]`. Outside blocks the
 /// distribution is the decoder's own in text mode, where `<latent>` and `</swi>` cannot be drawn; inside it is the whole.
-pub(crate) fn readings(study: &Study, staged: &StagedSolutions, threads: usize) -> Result<Vec<Vec<Reading>>> {
+pub(crate) fn readings(study: &Study, staged: &StagedSolutions) -> Result<Vec<Vec<Reading>>> {
     let solution = |s: &Sequence| &staged.solutions[s.row];
     let wanted = |s: &Sequence| (solution(s).prompt - 1..s.ids.len()).collect();
     let ids = study.corpus.switch;
@@ -47,7 +47,7 @@ pub(crate) fn readings(study: &Study, staged: &StagedSolutions, threads: usize) 
     let read = |s: &Sequence, position: usize, logits: &[f32]| {
         Reading::of(logits, ids, if solution(s).in_block(position) { &[] } else { &text })
     };
-    logits_at(study, &staged.sequences, wanted, read, threads)
+    logits_at(study, &staged.sequences, wanted, read)
 }
 
 /// `read` of the logits at the `wanted` positions of every sequence.
@@ -56,33 +56,27 @@ pub(crate) fn logits_at<R: Send>(
     sequences: &[Sequence],
     wanted: impl Fn(&Sequence) -> Vec<usize> + Sync,
     read: impl Fn(&Sequence, usize, &[f32]) -> R + Sync,
-    threads: usize,
 ) -> Result<Vec<Vec<R>>> {
     let model = &study.model;
-    in_batches(model, sequences, threads, |batch| {
+    in_batches(model, sequences, study.threads, |batch| {
         let all = study.unroll(batch, &mut Hooks::none())?;
-        (batch.iter().enumerate()).map(|(b, s)| of_row(model, &all, b, s, &wanted(s), &read)).collect()
+        let of_row = |(b, sequence): (usize, &Sequence)| {
+            let mut out = vec![];
+            for chunk in wanted(sequence).chunks((LOGITS_HELD / model.config().vocab_size).max(1)) {
+                let at: Vec<_> = chunk.iter().map(|&p| (b, p)).collect();
+                for (&position, logits) in chunk.iter().zip(logits(model, all.hidden_at(&at)?)?) {
+                    let (problem, finite) = (sequence.row, logits.iter().all(|x| x.is_finite()));
+                    ensure!(
+                        finite,
+                        "problem {problem}: the logits at position {position} are not finite (NaN or infinity)"
+                    );
+                    out.push(read(sequence, position, &logits));
+                }
+            }
+            Ok(out)
+        };
+        batch.iter().enumerate().map(of_row).collect()
     })
-}
-
-fn of_row<R>(
-    model: &Decoder,
-    all: &UnrolledStates,
-    b: usize,
-    sequence: &Sequence,
-    wanted: &[usize],
-    read: &impl Fn(&Sequence, usize, &[f32]) -> R,
-) -> Result<Vec<R>> {
-    let mut out = Vec::with_capacity(wanted.len());
-    for chunk in wanted.chunks((LOGITS_HELD / model.config().vocab_size).max(1)) {
-        let at: Vec<_> = chunk.iter().map(|&p| (b, p)).collect();
-        for (&position, logits) in chunk.iter().zip(logits(model, all.hidden_at(&at)?)?) {
-            let (problem, finite) = (sequence.row, logits.iter().all(|x| x.is_finite()));
-            ensure!(finite, "problem {problem}: the logits at position {position} are not finite (NaN or infinity)");
-            out.push(read(sequence, position, &logits));
-        }
-    }
-    Ok(out)
 }
 
 /// `work` on the sequences a batch at a time, batches dealt to threads; results in order.
