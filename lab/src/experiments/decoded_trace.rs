@@ -139,7 +139,7 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &Derivation) -> Resul
         for latent in 0..longest {
             let mine: Vec<usize> =
                 (0..all.len()).filter(|&i| all[i].lengths().iter().all(|length| *length > latent)).collect();
-            let Some(read) = found.read(study, config, reader, &mine, latent)? else { continue };
+            let Some(read) = found.read(&config.probe, reader, &mine, latent)? else { continue };
             let here: Vec<&ReadProblem> = mine.iter().map(|&i| &all[i]).collect();
             let (row, p) = of_reader(study, derivation, (reader, layer, latent, left_out), &here, &read)?;
             rows.push(row);
@@ -191,8 +191,12 @@ fn read(trace: &Trace, problem: &Problem, study: &Study) -> Result<Option<ReadPr
     }))
 }
 
+/// Of some problems, what each of their blocks is read as.
+type Readings<'a> = Option<Vec<Vec<&'a str>>>;
+
 /// The states of all latents.
 struct LatentStates<'a> {
+    study: &'a Study,
     all: &'a [ReadProblem],
     /// Row of the state of each problem's block and latent step.
     at: BTreeMap<(usize, usize, usize), usize>,
@@ -203,7 +207,7 @@ struct LatentStates<'a> {
 }
 
 impl<'a> LatentStates<'a> {
-    fn of(study: &Study, layer: usize, all: &'a [ReadProblem]) -> Result<Self> {
+    fn of(study: &'a Study, layer: usize, all: &'a [ReadProblem]) -> Result<Self> {
         let rows: Vec<Sequence> = all.iter().map(|read| read.row.clone()).collect();
         let points = [Node::Resid(layer).point()];
         let (keys, mut states) = at_latents(study, &rows, &points, |row, block, step| Some((row, block, step)))?;
@@ -212,27 +216,20 @@ impl<'a> LatentStates<'a> {
         words.sort_unstable();
         words.dedup();
         let tokens = words.iter().map(|word| study.corpus.vocabulary.word_tokens(word)).collect::<Result<_>>()?;
-        Ok(Self { all, at, states: states.remove(0), words, tokens })
+        Ok(Self { study, all, at, states: states.remove(0), words, tokens })
     }
 
     /// What each block of some problems is read as at one of its latents; `None` where the reader cannot be used: values that are
     /// no single token, or too few problems for a probe.
-    fn read(
-        &self,
-        study: &Study,
-        config: &Config,
-        reader: Reader,
-        mine: &[usize],
-        latent: usize,
-    ) -> Result<Option<Vec<Vec<&'a str>>>> {
+    fn read(&self, probe: &ValueProtocol, reader: Reader, mine: &[usize], latent: usize) -> Result<Readings<'a>> {
         let keys: Vec<(usize, usize)> =
             mine.iter().flat_map(|&i| (0..self.all[i].blocks.len()).map(move |b| (i, b))).collect();
         let rows: Vec<usize> = keys.iter().map(|&(i, b)| self.at[&(self.all[i].problem, b, latent)]).collect();
         let states = self.states.select(Axis(0), &rows);
         let read = match reader {
             Reader::Logit if self.tokens.iter().any(Vec::is_empty) => return Ok(None),
-            Reader::Logit => self.by_lens(study, &states)?,
-            Reader::Probe => match TooFew::none(self.by_probe(config, &keys, &states))? {
+            Reader::Logit => self.by_lens(&states)?,
+            Reader::Probe => match TooFew::none(self.by_probe(probe, &keys, &states))? {
                 Some(read) => read,
                 None => return Ok(None),
             },
@@ -241,11 +238,11 @@ impl<'a> LatentStates<'a> {
         Ok(Some(mine.iter().map(|&i| read.by_ref().take(self.all[i].blocks.len()).collect()).collect()))
     }
 
-    fn by_lens(&self, study: &Study, states: &Array2<f32>) -> Result<Vec<usize>> {
+    fn by_lens(&self, states: &Array2<f32>) -> Result<Vec<usize>> {
         let mut read = vec![];
         // Few rows at a time: a vocabulary is large.
         for some in states.axis_chunks_iter(Axis(0), 64) {
-            for lp in log_probs(&study.model, some.iter().copied().collect())? {
+            for lp in log_probs(&self.study.model, some.iter().copied().collect())? {
                 let of = |word: &usize| self.tokens[*word].iter().map(|&t| lp[t as usize]).fold(f64::MIN, f64::max);
                 let best = (0..self.words.len()).max_by(|a, b| of(a).total_cmp(&of(b)));
                 read.push(best.unwrap_or(0));
@@ -254,14 +251,14 @@ impl<'a> LatentStates<'a> {
         Ok(read)
     }
 
-    fn by_probe(&self, config: &Config, keys: &[(usize, usize)], states: &Array2<f32>) -> Result<Vec<usize>> {
+    fn by_probe(&self, probe: &ValueProtocol, keys: &[(usize, usize)], states: &Array2<f32>) -> Result<Vec<usize>> {
         let value = |&(i, b): &(usize, usize)| {
             let read = &self.all[i];
             self.words.partition_point(|word| *word < read.words[read.blocks[b].0].as_str())
         };
         let values: Vec<usize> = keys.iter().map(value).collect();
         let problems: Vec<usize> = keys.iter().map(|&(i, _)| i).collect();
-        config.probe.predictions(states.view(), &values, &problems)
+        probe.predictions(states.view(), &values, &problems)
     }
 }
 

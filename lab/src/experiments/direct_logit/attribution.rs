@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use ndarray::{Array2, ArrayView1, s};
 use rayon::prelude::*;
 
@@ -78,61 +78,57 @@ pub fn explain(
     let points: Vec<HookPoint> = ends.into_iter().chain(inner).collect();
     let held = capture(model, &study.reasoning.source, sequences, &points, &places, threads)?;
     let weight = final_weight(model)?;
-    // What the head reads.
     let hidden = &held[2] * &ArrayView1::from(&weight);
-
-    let flat: Vec<(usize, &Decision)> =
-        decisions.iter().enumerate().flat_map(|(i, all)| all.iter().map(move |d| (i, d))).collect();
-    let rivals = rivals(model, &flat, &at, &hidden, centre.is_some())?;
-    let run = Run { at: &at, embed: &held[0], scale: &held[1], hidden: &hidden, weight: &weight, centre };
-    let readings = run.readings(model, &flat, &rivals)?;
-    let mut explained = add_up(model, &held, &readings, &flat, rivals)?;
+    let flat = decisions.iter().enumerate().flat_map(|(i, all)| all.iter().map(move |d| (i, d))).collect();
+    let run = Run { model, decisions: flat, at, held, hidden, weight, centre };
+    let rivals = run.rivals()?;
+    let readings = run.readings(&rivals)?;
+    let mut explained = run.add_up(&readings, rivals)?;
     check(&explained)?;
     Ok(decisions.iter().map(|all| explained.drain(..all.len()).collect()).collect())
 }
 
-/// The rival of every decision's token.
-fn rivals(
-    model: &Decoder,
-    decisions: &[(usize, &Decision)],
-    at: &BTreeMap<(usize, usize), usize>,
-    hidden: &Array2<f32>,
-    centred: bool,
-) -> Result<Vec<Rivals>> {
-    let mut out = vec![];
-    for chunk in decisions.chunks((LOGITS_HELD / model.config().vocab_size).max(1)) {
-        let states: Vec<f32> = chunk.iter().flat_map(|(i, d)| hidden.row(at[&(*i, d.chain[0])]).to_vec()).collect();
-        for ((_, decision), logits) in chunk.iter().zip(logits(model, tensor(model, states))?) {
-            let rivals = Rivals::of(&logits, decision.token, &decision.masked);
-            let mut rivals = rivals.ok_or_else(|| anyhow::anyhow!("token {} is outside the head", decision.token))?;
-            if centred {
-                rivals.logit -= logits.iter().map(|&x| f64::from(x)).sum::<f64>() / logits.len() as f64;
-            }
-            out.push(rivals);
-        }
-    }
-    Ok(out)
-}
-
 /// What was captured at the places, one row each.
 struct Run<'a> {
-    at: &'a BTreeMap<(usize, usize), usize>,
-    embed: &'a Array2<f32>,
-    scale: &'a Array2<f32>,
-    hidden: &'a Array2<f32>,
-    weight: &'a [f32],
+    model: &'a Decoder,
+    /// Each with the number of its sequence.
+    decisions: Vec<(usize, &'a Decision)>,
+    at: BTreeMap<(usize, usize), usize>,
+    /// Embedding, scale and output of the final norm, then `z` and MLP of every layer.
+    held: Vec<Array2<f32>>,
+    /// What the head reads.
+    hidden: Array2<f32>,
+    weight: Vec<f32>,
     centre: Option<&'a [f64]>,
 }
 
 impl Run<'_> {
+    /// The rival of every decision's token.
+    fn rivals(&self) -> Result<Vec<Rivals>> {
+        let mut out = vec![];
+        for chunk in self.decisions.chunks((LOGITS_HELD / self.model.config().vocab_size).max(1)) {
+            let state = |(i, d): &(usize, &Decision)| self.hidden.row(self.at[&(*i, d.chain[0])]).to_vec();
+            let states = tensor(self.model, chunk.iter().flat_map(state).collect());
+            for ((_, decision), logits) in chunk.iter().zip(logits(self.model, states)?) {
+                let rivals = Rivals::of(&logits, decision.token, &decision.masked);
+                let mut rivals = rivals.with_context(|| format!("token {} is outside the head", decision.token))?;
+                if self.centre.is_some() {
+                    rivals.logit -= logits.iter().map(|&x| f64::from(x)).sum::<f64>() / logits.len() as f64;
+                }
+                out.push(rivals);
+            }
+        }
+        Ok(out)
+    }
+
     /// The directions of every decision: at its own position `(w ⊙ W_v) / s`, and at each position before it, as far as the
     /// state was handed on unchanged, once more times `w / s`.
-    fn readings(&self, model: &Decoder, decisions: &[(usize, &Decision)], rivals: &[Rivals]) -> Result<Vec<Reading>> {
+    fn readings(&self, rivals: &[Rivals]) -> Result<Vec<Reading>> {
         let tokens: BTreeSet<u32> = rivals.iter().flat_map(|r| [r.token, r.rival]).collect();
         let tokens = Vec::from_iter(tokens);
-        let of_token: BTreeMap<u32, Vec<f32>> = tokens.iter().copied().zip(directions(model, &tokens)?).collect();
+        let of_token: BTreeMap<u32, Vec<f32>> = tokens.iter().copied().zip(directions(self.model, &tokens)?).collect();
         let mut out = vec![];
-        for (decision, ((i, d), rivals)) in decisions.iter().zip(rivals).enumerate() {
+        for (decision, ((i, d), rivals)) in self.decisions.iter().zip(rivals).enumerate() {
             let (token, rival) = (&of_token[&rivals.token], &of_token[&rivals.rival]);
             let mut along = [
                 token.iter().map(|&x| f64::from(x)).collect::<Vec<_>>(),
@@ -149,10 +145,10 @@ impl Run<'_> {
                         break;
                     }
                     for g in &mut along {
-                        g.iter_mut().zip(self.weight).for_each(|(g, &w)| *g *= f64::from(w));
+                        g.iter_mut().zip(&self.weight).for_each(|(g, &w)| *g *= f64::from(w));
                     }
                 }
-                let scale = f64::from(self.scale[[place, 0]]);
+                let scale = f64::from(self.held[1][[place, 0]]);
                 along.iter_mut().flatten().for_each(|g| *g /= scale);
                 out.push(Reading { decision, place, depth, along: along.clone() });
                 after = Some(place);
@@ -163,59 +159,51 @@ impl Run<'_> {
 
     /// Whether the input at a latent's place is the state at the place before it.
     fn is_handed_on(&self, before: usize, latent: usize) -> bool {
-        let (state, input) = (self.hidden.row(before), self.embed.row(latent));
+        let (state, input) = (self.hidden.row(before), self.held[0].row(latent));
         let size = state.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         state.iter().zip(input).all(|(a, b)| (a - b).abs() <= SAME * size)
     }
-}
-
-/// Reads every node's output along every direction.
-fn add_up(
-    model: &Decoder,
-    held: &[Array2<f32>],
-    readings: &[Reading],
-    decisions: &[(usize, &Decision)],
-    rivals: Vec<Rivals>,
-) -> Result<Vec<Explanation>> {
-    let nodes = Graph::of(model.config()).senders();
-    let mut explained: Vec<Explanation> = rivals
-        .into_iter()
-        .map(|rivals| Explanation { rivals, own: vec![[0.0; 2]; nodes.len()], carried: None })
-        .collect();
-    // How far each decision's state is made of earlier ones.
-    let mut deepest = vec![0; decisions.len()];
-    readings.iter().for_each(|r| deepest[r.decision] = r.depth);
-    for (node, &which) in nodes.iter().enumerate() {
-        let output = output(model, held, which)?;
-        let values: Vec<[f64; 2]> =
-            readings.par_iter().map(|r| [0, 1].map(|way| dot(output.row(r.place), &r.along[way]))).collect();
-        for (reading, value) in readings.iter().zip(values) {
-            let of = &mut explained[reading.decision];
-            if reading.depth == 0 {
-                of.own[node] = value;
-                continue;
-            }
-            let carried = of.carried.get_or_insert_with(|| vec![[0.0; 2]; nodes.len()]);
-            // An injected state between is itself taken apart.
-            if which != Sender::Input || reading.depth == deepest[reading.decision] {
-                carried[node].iter_mut().zip(value).for_each(|(sum, x)| *sum += x);
+    /// Reads every node's output along every direction.
+    fn add_up(&self, readings: &[Reading], rivals: Vec<Rivals>) -> Result<Vec<Explanation>> {
+        let nodes = Graph::of(self.model.config()).senders();
+        let unread = |rivals| Explanation { rivals, own: vec![[0.0; 2]; nodes.len()], carried: None };
+        let mut explained: Vec<Explanation> = rivals.into_iter().map(unread).collect();
+        // How far each decision's state is made of earlier ones.
+        let mut deepest = vec![0; explained.len()];
+        readings.iter().for_each(|r| deepest[r.decision] = r.depth);
+        for (node, &which) in nodes.iter().enumerate() {
+            let output = self.output(which)?;
+            let values: Vec<[f64; 2]> =
+                readings.par_iter().map(|r| [0, 1].map(|way| dot(output.row(r.place), &r.along[way]))).collect();
+            for (reading, value) in readings.iter().zip(values) {
+                let of = &mut explained[reading.decision];
+                if reading.depth == 0 {
+                    of.own[node] = value;
+                    continue;
+                }
+                let carried = of.carried.get_or_insert_with(|| vec![[0.0; 2]; nodes.len()]);
+                // An injected state between is itself taken apart.
+                if which != Sender::Input || reading.depth == deepest[reading.decision] {
+                    carried[node].iter_mut().zip(value).for_each(|(sum, x)| *sum += x);
+                }
             }
         }
+        Ok(explained)
     }
-    Ok(explained)
-}
 
-/// What a node writes to the stream at every place, `[places, D]`.
-fn output(model: &Decoder, held: &[Array2<f32>], node: Sender) -> Result<Array2<f32>> {
-    let dh = model.config().head_dim;
-    Ok(match node {
-        Sender::Input => held[0].clone(),
-        Sender::Mlp(layer) => held[4 + 2 * layer].clone(),
-        Sender::Head(layer, head) => {
-            let part = s![head * dh..(head + 1) * dh, ..];
-            held[3 + 2 * layer].slice(s![.., head * dh..(head + 1) * dh]).dot(&writes(model, layer)?.slice(part))
-        }
-    })
+    /// What a node writes to the stream at every place, `[places, D]`.
+    fn output(&self, node: Sender) -> Result<Array2<f32>> {
+        let (held, dh) = (&self.held, self.model.config().head_dim);
+        Ok(match node {
+            Sender::Input => held[0].clone(),
+            Sender::Mlp(layer) => held[4 + 2 * layer].clone(),
+            Sender::Head(layer, head) => {
+                let written = writes(self.model, layer)?;
+                let part = s![head * dh..(head + 1) * dh, ..];
+                held[3 + 2 * layer].slice(s![.., head * dh..(head + 1) * dh]).dot(&written.slice(part))
+            }
+        })
+    }
 }
 
 fn dot(x: ArrayView1<f32>, g: &[f64]) -> f64 {

@@ -40,7 +40,7 @@ use crate::stats::{Bootstrap, by_problem, holm};
 use crate::study::circuits::interchange::{GivenState, Interchange, Within};
 use crate::study::circuits::patch::Node;
 use crate::study::Study;
-use pairs::{Pair, Pairs, States, Target, states, targets};
+use pairs::{Exchanges, Pair, Pairs, States, Target, states, targets};
 use rotation::{At, Columns, Lessons};
 
 pub const ABOUT: About = About::asking(
@@ -159,7 +159,7 @@ pub fn rows_by(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> R
     let search = Search { study, config, targets: &targets, states, masked };
     let ready = search.ready()?;
     let most = [config.pairs, config.judged];
-    let of = |variable| pairs::pairs(study, &targets, variable, arithmetic, most, config.unseen);
+    let of = |variable| Exchanges { study, targets: &targets, arithmetic, variable }.pairs(most, config.unseen);
     let (value, operand) = (of(Variable::Value)?, of(Variable::Operand)?);
     let enough = |pairs: &Pairs| pairs.train.len() > 1 && pairs.seen.len() > 1;
     needs(enough(&value), "two pairs whose answer another value would change")?;
@@ -189,9 +189,8 @@ pub fn rows_by(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> R
     jobs.extend(more);
     let mut rows = vec![];
     for (job, measured) in jobs.iter().zip(&measured) {
-        for (donors, events) in [(Donors::Seen, &measured.seen), (Donors::Unseen, &measured.unseen)] {
-            rows.extend(search.row(job, measured, donors, events)?);
-        }
+        rows.extend(search.row(job, measured, Donors::Seen)?);
+        rows.extend(search.row(job, measured, Donors::Unseen)?);
     }
     let p: Vec<f64> = rows.iter().map(|r| r.p_holm).collect();
     rows.iter_mut().zip(holm(&p)?).for_each(|(row, p)| row.p_holm = p);
@@ -311,13 +310,8 @@ impl<'a> Search<'a> {
     }
 
     /// `None` of a single problem, which has no interval.
-    fn row(
-        &self,
-        job: &Job,
-        measured: &SubspaceEffect,
-        donors: Donors,
-        events: &[Event],
-    ) -> Result<Option<SubspaceRow>> {
+    fn row(&self, job: &Job, measured: &SubspaceEffect, donors: Donors) -> Result<Option<SubspaceRow>> {
+        let events = if donors == Donors::Seen { &measured.seen } else { &measured.unseen };
         let seed = self.study.seed;
         let share = |pick: fn(&Event) -> bool| {
             by_problem::share(seed, &events.iter().map(|e| (e.problem, pick(e))).collect::<Vec<_>>())

@@ -126,107 +126,100 @@ pub struct Pairs {
     pub unseen: Vec<Pair>,
 }
 
-/// Draws pairs, `most` of each kind at most: one donor for each target in turn, then a second one, and so on.
-///
-/// # Errors
-/// Targets of a single problem, an answer that cannot be encoded.
-pub fn pairs(
-    study: &Study,
-    targets: &[Target],
-    variable: Variable,
-    arithmetic: &dyn Arithmetic,
-    most: [usize; 2],
-    unseen: f64,
-) -> Result<Pairs> {
-    let problems: Vec<usize> = targets.iter().map(|t| t.held.problem).collect();
-    let halves = grouped_holdout(&problems, 0.5, study.seed)?;
-    let of = |target: usize| number(&targets[target].held, variable, arithmetic);
-    let mut all: Vec<i64> = (0..targets.len()).filter_map(of).collect::<BTreeSet<_>>().into_iter().collect();
-    let apart = ((all.len() as f64 * unseen).round() as usize).min(all.len().saturating_sub(3));
-    let mut rng = keyed([study.seed, variable as u64, 0, 0]);
-    let held_out: BTreeSet<i64> = (0..apart).map(|_| all.swap_remove(rng.random_range(0..all.len()))).collect();
-    let draw = |part: &[usize], own: &dyn Fn(i64) -> bool, put_in: &dyn Fn(i64) -> bool, most: usize| {
-        let with = |pick: &dyn Fn(i64) -> bool| part.iter().copied().filter(|&t| of(t).is_some_and(pick)).collect();
-        let (takers, donors): (Vec<usize>, Vec<usize>) = (with(own), with(put_in));
-        drawn(study, targets, (&takers, &donors), variable, arithmetic, most)
-    };
-    let known = |value: i64| !held_out.contains(&value);
-    Ok(Pairs {
-        train: draw(&halves.train, &known, &known, most[0])?,
-        seen: draw(&halves.test, &known, &known, most[1])?,
-        unseen: draw(&halves.test, &|_| true, &|value| !known(value), most[1])?,
-    })
+/// Pairs of one variable are drawn among these blocks.
+pub struct Exchanges<'a> {
+    pub study: &'a Study,
+    pub targets: &'a [Target],
+    pub arithmetic: &'a dyn Arithmetic,
+    pub variable: Variable,
 }
 
-/// What a block holds of a variable.
-fn number(held: &BlockValue, variable: Variable, arithmetic: &dyn Arithmetic) -> Option<i64> {
-    match variable {
-        Variable::Value => Some(held.value),
-        Variable::Operand => arithmetic.operand(held.problem, held.step),
+impl Exchanges<'_> {
+    /// Draws pairs, `most` of each kind at most: one donor for each target in turn, then a second one, and so on.
+    ///
+    /// # Errors
+    /// Targets of a single problem, an answer that cannot be encoded.
+    pub fn pairs(&self, most: [usize; 2], unseen: f64) -> Result<Pairs> {
+        let seed = self.study.seed;
+        let problems: Vec<usize> = self.targets.iter().map(|t| t.held.problem).collect();
+        let halves = grouped_holdout(&problems, 0.5, seed)?;
+        let of = |target: usize| self.number(&self.targets[target].held);
+        let mut all: Vec<i64> = (0..problems.len()).filter_map(of).collect::<BTreeSet<_>>().into_iter().collect();
+        let apart = ((all.len() as f64 * unseen).round() as usize).min(all.len().saturating_sub(3));
+        let mut rng = keyed([seed, self.variable as u64, 0, 0]);
+        let held_out: BTreeSet<i64> = (0..apart).map(|_| all.swap_remove(rng.random_range(0..all.len()))).collect();
+        let draw = |part: &[usize], own: &dyn Fn(i64) -> bool, put_in: &dyn Fn(i64) -> bool, most: usize| {
+            let with = |pick: &dyn Fn(i64) -> bool| part.iter().copied().filter(|&t| of(t).is_some_and(pick)).collect();
+            let (takers, donors): (Vec<usize>, Vec<usize>) = (with(own), with(put_in));
+            self.drawn(&takers, &donors, most)
+        };
+        let known = |value: i64| !held_out.contains(&value);
+        Ok(Pairs {
+            train: draw(&halves.train, &known, &known, most[0])?,
+            seen: draw(&halves.test, &known, &known, most[1])?,
+            unseen: draw(&halves.test, &|_| true, &|value| !known(value), most[1])?,
+        })
     }
-}
 
-fn drawn(
-    study: &Study,
-    targets: &[Target],
-    (takers, donors): (&[usize], &[usize]),
-    variable: Variable,
-    arithmetic: &dyn Arithmetic,
-    most: usize,
-) -> Result<Vec<Pair>> {
-    let mut open: Vec<(usize, Vec<(usize, u32)>)> = vec![];
-    for &target in takers {
-        let mut pool = vec![];
-        for &donor in donors.iter().filter(|&&donor| targets[donor].held.problem != targets[target].held.problem) {
-            let says = predicted(study, &targets[target], &targets[donor].held, variable, arithmetic)?;
-            pool.extend(says.map(|says| (donor, says)));
-        }
-        open.push((target, pool));
-    }
-    let mut pairs = vec![];
-    for round in 0.. {
-        open.retain(|(_, pool)| pool.len() > round);
-        if open.is_empty() || pairs.len() >= most {
-            break;
-        }
-        for (target, pool) in &mut open {
-            let problem = targets[*target].held.problem as u64;
-            let mut rng = keyed([study.seed, 1 + variable as u64, problem, (*target * 1000 + round) as u64]);
-            let at = rng.random_range(round..pool.len());
-            pool.swap(round, at);
-            let mut drawable = BTreeMap::new();
-            pool.iter().for_each(|(_, says)| *drawable.entry(*says).or_default() += 1);
-            let (donor, says) = pool[round];
-            let holds = number(&targets[donor].held, variable, arithmetic).context("a donor that holds no number")?;
-            pairs.push(Pair { target: *target, donor, says, holds, drawable });
+    /// What a block holds of the variable.
+    fn number(&self, held: &BlockValue) -> Option<i64> {
+        match self.variable {
+            Variable::Value => Some(held.value),
+            Variable::Operand => self.arithmetic.operand(held.problem, held.step),
         }
     }
-    pairs.truncate(most);
-    Ok(pairs)
-}
 
-/// The first token of the answer if the target's block held what the donor's holds; `None` where it could not be told from the
-/// gold one, or (of an operand) from what the donor's value predicts.
-fn predicted(
-    study: &Study,
-    target: &Target,
-    donor: &BlockValue,
-    variable: Variable,
-    arithmetic: &dyn Arithmetic,
-) -> Result<Option<u32>> {
-    let BlockValue { problem, step, .. } = target.held;
-    let first = |value: i64| -> Result<Option<u32>> {
-        let Some(answer) = arithmetic.answer_if(problem, step, value) else { return Ok(None) };
-        first_token(&study.corpus.vocabulary, &study.corpus.test[problem], &answer)
-    };
-    let by_value = first(donor.value)?;
-    let says = match variable {
-        Variable::Value => by_value,
-        Variable::Operand => {
-            let operand = arithmetic.operand(donor.problem, donor.step);
-            let result = operand.and_then(|operand| arithmetic.apply(problem, step, operand));
-            result.map(first).transpose()?.flatten().filter(|says| Some(*says) != by_value)
+    fn drawn(&self, takers: &[usize], donors: &[usize], most: usize) -> Result<Vec<Pair>> {
+        let targets = self.targets;
+        let mut open: Vec<(usize, Vec<(usize, u32)>)> = vec![];
+        for &target in takers {
+            let mut pool = vec![];
+            for &donor in donors.iter().filter(|&&donor| targets[donor].held.problem != targets[target].held.problem) {
+                let says = self.predicted(&targets[target], &targets[donor].held)?;
+                pool.extend(says.map(|says| (donor, says)));
+            }
+            open.push((target, pool));
         }
-    };
-    Ok(says.filter(|says| *says != target.gold))
+        let mut pairs = vec![];
+        for round in 0.. {
+            open.retain(|(_, pool)| pool.len() > round);
+            if open.is_empty() || pairs.len() >= most {
+                break;
+            }
+            for (target, pool) in &mut open {
+                let (problem, draw) = (targets[*target].held.problem as u64, (*target * 1000 + round) as u64);
+                let mut rng = keyed([self.study.seed, 1 + self.variable as u64, problem, draw]);
+                let at = rng.random_range(round..pool.len());
+                pool.swap(round, at);
+                let mut drawable = BTreeMap::new();
+                pool.iter().for_each(|(_, says)| *drawable.entry(*says).or_default() += 1);
+                let (donor, says) = pool[round];
+                let holds = self.number(&targets[donor].held).context("a donor that holds no number")?;
+                pairs.push(Pair { target: *target, donor, says, holds, drawable });
+            }
+        }
+        pairs.truncate(most);
+        Ok(pairs)
+    }
+
+    /// The first token of the answer if the target's block held what the donor's holds; `None` where it could not be told from the
+    /// gold one, or (of an operand) from what the donor's value predicts.
+    fn predicted(&self, target: &Target, donor: &BlockValue) -> Result<Option<u32>> {
+        let (BlockValue { problem, step, .. }, arithmetic) = (target.held, self.arithmetic);
+        let corpus = &self.study.corpus;
+        let first = |value: i64| -> Result<Option<u32>> {
+            let Some(answer) = arithmetic.answer_if(problem, step, value) else { return Ok(None) };
+            first_token(&corpus.vocabulary, &corpus.test[problem], &answer)
+        };
+        let by_value = first(donor.value)?;
+        let says = match self.variable {
+            Variable::Value => by_value,
+            Variable::Operand => {
+                let operand = arithmetic.operand(donor.problem, donor.step);
+                let result = operand.and_then(|operand| arithmetic.apply(problem, step, operand));
+                result.map(first).transpose()?.flatten().filter(|says| Some(*says) != by_value)
+            }
+        };
+        Ok(says.filter(|says| *says != target.gold))
+    }
 }
