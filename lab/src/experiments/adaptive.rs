@@ -10,6 +10,7 @@ use anyhow::{Context, Result};
 
 use super::markdown::table_of;
 use super::{About, switch_benefit};
+pub use super::NoSettings as Config;
 use crate::schema::{AdaptiveRow, Optimum, by_budget};
 use crate::stats::by_problem::cell;
 use crate::store::Measurements;
@@ -22,11 +23,6 @@ pub const ABOUT: About = About::asking(
 .of_grpo_start()
 .on_request()
 .of_switching();
-
-settings! {
-    /// No settings: the budgets are those of the problems.
-    pub struct Config {}
-}
 
 /// One row a budget and number of steps, one a budget, one for all.
 ///

@@ -17,9 +17,9 @@ pub const DECODES: Experiment = Experiment {
     name: DecodeRow::NAME,
     about: About::asking("decoded responses, of which other processes make tables").on_request(),
     run: Run::One(|study, _, journal| {
-        let ways =
-            serde_json::from_value(journal.setup["settings"]["decodes"].clone()).context("the ways of decoding")?;
-        journal.measured(|rows| measure(study, ways, rows), conclude)
+        let ways = serde_json::from_value::<Vec<_>>(journal.setup["settings"]["decodes"].clone());
+        let ways = ways.context("the ways of decoding")?;
+        journal.measured(|rows| decodes::decode(study, &ways, rows), conclude)
     }),
     files: FILES,
     fits: |_, _| Ok(Fit::Yes),
@@ -34,10 +34,6 @@ pub fn ways(study: &Study, experiments: &[&Experiment], settings: &Settings) -> 
         ways.extend(accuracy::ways(study, &settings.accuracy));
     }
     json!({ "decodes": ways })
-}
-
-fn measure(study: &Study, ways: Vec<(Switching, usize)>, rows: &mut Measurements<DecodeRow>) -> Result<()> {
-    decodes::decode(study, &ways, rows)
 }
 
 fn conclude(rows: Measurements<DecodeRow>, journal: &mut Journal) -> Result<String> {

@@ -7,6 +7,7 @@
 use anyhow::Result;
 
 use super::About;
+pub use super::NoSettings as Config;
 use super::markdown::table_of;
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
@@ -15,11 +16,6 @@ use crate::stats::by_problem::{cell, mean};
 use crate::study::Study;
 
 pub const ABOUT: About = About::asking("entropy and log-probability by kind of position").of_responses();
-
-settings! {
-    /// No settings: the decode is the evaluation's.
-    pub struct Config {}
-}
 
 struct Observation {
     problem: usize,
@@ -52,9 +48,8 @@ pub fn rows(study: &Study, _config: &Config) -> Result<Vec<EntropyRow>> {
     Ok(rows)
 }
 
-fn see(trace: &Trace) -> Vec<Observation> {
-    let mut seen: Vec<Observation> = vec![];
-    for (i, p) in trace.positions.iter().enumerate() {
+fn see(trace: &Trace) -> impl Iterator<Item = Observation> {
+    trace.positions.iter().enumerate().map(|(i, p)| {
         let before = i.checked_sub(1).map(|i| &trace.positions[i]);
         let (kind, entropy, logprob) = match p.kind {
             PositionRole::Text => ("text", p.entropy, p.logprob),
@@ -65,9 +60,8 @@ fn see(trace: &Trace) -> Vec<Observation> {
                 ("swi_end", before.and_then(|b| b.entropy), before.and_then(|b| b.p_exit).map(floored_ln))
             }
         };
-        seen.push(Observation { problem: trace.problem, kind, entropy, logprob });
-    }
-    seen
+        Observation { problem: trace.problem, kind, entropy, logprob }
+    })
 }
 
 /// A probability that underflowed still has a finite logarithm.

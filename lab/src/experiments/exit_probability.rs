@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::markdown::table_of;
 use super::{About, Journal};
+pub use super::NoSettings as Config;
 use crate::latent::{Sequence, sampling};
 use crate::nth::Nth;
 use crate::schema::{ExitGroup, ExitRow, RowFile};
@@ -22,11 +23,6 @@ pub const ABOUT: About =
 
 /// How far p(`</swi>`) of the replay may lie from the decoder's: batches of other shapes round another way.
 const DRIFT: f64 = 1e-3;
-
-settings! {
-    /// No settings: the traces are those of the recipe's evaluation.
-    pub struct Config {}
-}
 
 struct Observation {
     problem: usize,

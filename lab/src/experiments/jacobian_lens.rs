@@ -21,6 +21,7 @@ use crate::model::{HookPoint, Hooks};
 use crate::nth::Nth;
 use crate::parallel;
 use crate::schema::{Form, JacobianLensRow, Transport};
+use crate::stats::MeanVector;
 use crate::stats::by_problem::{mean, share};
 use crate::study::circuits::jacobian::{Passage, jacobians};
 use crate::study::circuits::patch::Node;
@@ -56,29 +57,11 @@ impl Config {
 /// Layer and latent step.
 type Cell = (usize, usize);
 
-/// The mean Jacobian of one half, `[D, D]`, and the problems in it.
-#[derive(Clone, Default)]
-struct Half {
-    sum: Vec<f64>,
-    n: usize,
-}
-
-impl Half {
-    fn add(&mut self, other: &[f64], n: usize) {
-        self.sum.resize(other.len(), 0.0);
-        self.sum.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
-        self.n += n;
-    }
-
-    fn mean(&self) -> Vec<f64> {
-        self.sum.iter().map(|x| x / self.n.max(1) as f64).collect()
-    }
-}
-
 /// What some problems gave.
 #[derive(Default)]
 struct HalfFit {
-    halves: BTreeMap<Cell, [Half; 2]>,
+    /// The mean Jacobians of both halves, `[D, D]`.
+    halves: BTreeMap<Cell, [MeanVector; 2]>,
     /// By cell: problem, its state.
     states: BTreeMap<Cell, Vec<(usize, Vec<f32>)>>,
 }
@@ -133,10 +116,9 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -
             for (&layer, point) in layers.iter().zip(&points) {
                 for (step, &position) in latents.iter().enumerate() {
                     let jacobian = passed.jacobians.get(&(*point, step)).context("a Jacobian that was not made")?;
-                    let jacobian: Vec<f64> = jacobian.iter().map(|&x| f64::from(x)).collect();
                     let finite = jacobian.iter().all(|x| x.is_finite());
                     ensure!(finite, "the Jacobian of layer {layer} at latent {} is not finite", step + 1);
-                    out.halves.entry((layer, step)).or_default()[number % 2].add(&jacobian, 1);
+                    out.halves.entry((layer, step)).or_default()[number % 2].add(jacobian);
                     let state = passed.values.get(&(*point, position)).context("a state that was not seen")?;
                     out.states.entry((layer, step)).or_default().push((number, state.clone()));
                 }
@@ -164,13 +146,13 @@ fn of_cell(
     study: &Study,
     (layer, step): Cell,
     states: &[(usize, Vec<f32>)],
-    halves: &[Half; 2],
+    halves: &[MeanVector; 2],
     said: &[usize],
 ) -> Result<Vec<JacobianLensRow>> {
     if halves.iter().any(|half| half.n < 2) {
         return Ok(vec![]);
     }
-    let means = halves.each_ref().map(Half::mean);
+    let means = halves.each_ref().map(|half| half.mean().collect());
     let split_error = split_error(&means);
     let mut rows = vec![];
     for lens in [Transport::Jacobian, Transport::Logit, Transport::Others] {

@@ -167,6 +167,11 @@ impl Experiment {
     }
 }
 
+settings! {
+    /// Of an experiment that has none: what it reads is the evaluation's, the annotator's or the problems'.
+    pub struct NoSettings {}
+}
+
 macro_rules! experiments {
     (one: $($one:ident $(=> $table:ident)?),*; pair: $($pair:ident),*; measured: $($measured:ident),* $(,)?) => {
         $(pub mod $one;)*

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 
 use super::{About, Files, Fit, Journal};
+pub use super::NoSettings as Config;
 use crate::schema::{NormalRunRow, RowFile};
 use crate::store::Measurements;
 use crate::study::Study;
@@ -16,11 +17,6 @@ use crate::study::sweep::normal_rows;
 
 pub const ABOUT: About =
     About::asking("the normal run with its latent states, which later shards read (--decoded)").on_request();
-
-settings! {
-    /// No settings: the decode is the evaluation's.
-    pub struct Config {}
-}
 
 pub(crate) const FILES: &[Files] = &[(NormalRunRow::NAME, NormalRunRow::NAME)];
 

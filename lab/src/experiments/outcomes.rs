@@ -4,16 +4,12 @@
 use anyhow::Result;
 
 use super::About;
+pub use super::NoSettings as Config;
 use crate::schema::OutcomeRow;
 use crate::study::Study;
 
 pub const ABOUT: About =
     About::asking("every problem's outcome and length (fig:token-dist, fig:token-cdf)").of_grpo_start().of_responses();
-
-settings! {
-    /// No settings: the decode is the evaluation's.
-    pub struct Config {}
-}
 
 /// The rows, in the order of the problems.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<OutcomeRow>> {

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use anyhow::{Result, ensure};
 
 use super::About;
+pub use super::NoSettings as Config;
 use super::markdown::table_of;
 use crate::evaluation::Scores;
 use crate::model::{Decoder, Half};
@@ -20,11 +21,6 @@ use crate::study::{DoesNotApply, Study};
 
 pub const ABOUT: About =
     About::asking("which part of the weights carries what a later phase changed (needs two phases)").on_request();
-
-settings! {
-    /// No settings: problems and decoding are the evaluation's.
-    pub struct Config {}
-}
 
 /// A part of the weights.
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,7 @@
 use anyhow::{Context, Result, ensure};
 
 use super::About;
+pub use super::NoSettings as Config;
 use super::markdown::table_of;
 use crate::schema::PhaseChangeRow;
 use crate::stats::Bootstrap;
@@ -14,11 +15,6 @@ use crate::study::staging::{Reading, classes, places};
 
 pub const ABOUT: About =
     About::asking("what a later phase of a run changed at the same positions (needs two phases)").of_grpo_start();
-
-settings! {
-    /// No settings: the positions are the annotator's.
-    pub struct Config {}
-}
 
 /// One row a class of positions.
 ///

@@ -12,6 +12,7 @@ use anyhow::Result;
 
 use super::markdown::table_of;
 use super::{About, Files, Fit, Journal};
+pub use super::NoSettings as Config;
 use crate::interventions::{At, Later};
 use crate::latent::Switching;
 use crate::schema::{BlockOrigin, Identity, RowFile, SwitchBenefitRow, SwitchProblemRow, benefit, never};
@@ -21,11 +22,6 @@ use crate::study::sweep::{Continuation, Outcome, What};
 
 pub const ABOUT: About =
     About::asking("what switching is worth: every problem with a block and without one").of_grpo_start().of_switching();
-
-settings! {
-    /// No settings: the decode is the evaluation's.
-    pub struct Config {}
-}
 
 /// Runs on blocks of the model's own.
 pub fn fits(study: &Study, _config: &Config) -> Result<Fit> {

@@ -8,6 +8,7 @@
 use anyhow::{Context, Result};
 
 use super::About;
+pub use super::NoSettings as Config;
 use super::markdown::table_of;
 use crate::schema::{Event, TeacherForcedRow};
 use crate::stats::{Bootstrap, Estimate};
@@ -16,11 +17,6 @@ use crate::study::staging::{Reading, classes, places};
 
 pub const ABOUT: About =
     About::asking("how sharply the model places <swi> (tab:tf)").of_grpo_start().of_switching().at_first();
-
-settings! {
-    /// No settings: the positions are the annotator's.
-    pub struct Config {}
-}
 
 /// One row a class of positions. A class with positions in fewer than two problems has no interval and no row.
 ///

@@ -8,6 +8,7 @@
 use anyhow::Result;
 
 use super::About;
+pub use super::NoSettings as Config;
 use super::markdown::table_of;
 use crate::evaluation::Outcome;
 use crate::latent::Trace;
@@ -21,11 +22,6 @@ pub const ABOUT: About = About::asking("length, blocks and confidence of right a
     .of_grpo_start()
     .of_responses()
     .at_first();
-
-settings! {
-    /// No settings: the decode is the evaluation's.
-    pub struct Config {}
-}
 
 /// A problem in a group or not.
 type Belongs = fn(&Outcome) -> bool;
@@ -44,15 +40,9 @@ const GROUPS: [(&str, Belongs); 7] = [
 /// One row a group that is not empty.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<ResponseRow>> {
     let (scores, traces) = study.decoded()?;
-    let mut rows = vec![];
-    for (group, belongs) in GROUPS {
-        let cases: Vec<(&Outcome, &Trace)> =
-            scores.outcomes.iter().zip(traces).filter(|(outcome, _)| belongs(outcome)).collect();
-        if !cases.is_empty() {
-            rows.push(row(study, group, &cases)?);
-        }
-    }
-    Ok(rows)
+    let cases = |of: Belongs| scores.outcomes.iter().zip(traces).filter(move |case| of(case.0)).collect::<Vec<_>>();
+    let groups = GROUPS.into_iter().map(|(group, belongs)| (group, cases(belongs)));
+    groups.filter(|(_, cases)| !cases.is_empty()).map(|(group, cases)| row(study, group, &cases)).collect()
 }
 
 fn row(study: &Study, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<ResponseRow> {

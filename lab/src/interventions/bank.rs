@@ -19,9 +19,6 @@ pub static NO_STATES: Bank = Bank { states: BTreeMap::new() };
 
 impl Bank {
     /// Keeps what stands at the selected latent positions; `problem` says whose a row is.
-    ///
-    /// # Errors
-    /// A device that cannot hand its data over.
     pub fn record(&mut self, site: &Site, value: &Activation, problem: impl Fn(usize) -> usize) -> Result<()> {
         let dims = value.dims();
         let data = value.to_vec()?;

@@ -38,9 +38,6 @@ struct Reading {
 }
 
 /// The mean of all tokens' directions: taken off a token's, it centres its logit over the vocabulary.
-///
-/// # Errors
-/// A device that cannot hand its data over.
 pub fn centre(model: &Decoder) -> Result<Vec<f64>> {
     let (vocab, width) = (model.config().vocab_size, model.config().hidden_size);
     let mut mean = vec![0.0; width];

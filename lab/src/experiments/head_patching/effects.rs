@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 
 use crate::schema::{Form, Identity, PatchMode, PatchedNodeRow};
+use crate::stats::MeanVector;
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::circuits::pairs::Pair;
@@ -52,21 +53,17 @@ type Means = BTreeMap<(Place, Node), Vec<f32>>;
 
 /// The mean of every cell over the runs, both of a pair, and over the positions of a place.
 fn means(study: &Study, recorded: &[RecordedPair], nodes: &[Node]) -> Result<Means> {
-    let mut sums: BTreeMap<(Place, Node), (Vec<f64>, usize)> = BTreeMap::new();
+    let mut sums: BTreeMap<(Place, Node), MeanVector> = BTreeMap::new();
     for r in recorded {
         for ((place, positions), node) in cells(&r.places, nodes) {
             for held in [&r.clean, &r.corrupt] {
                 for (_, values) in Patch::from(held, node, positions, study.model.config())?.values {
-                    let (sum, n) = sums.entry((place.clone(), node)).or_default();
-                    sum.resize(values.len(), 0.0);
-                    sum.iter_mut().zip(values).for_each(|(sum, x)| *sum += f64::from(x));
-                    *n += 1;
+                    sums.entry((place.clone(), node)).or_default().add(&values);
                 }
             }
         }
     }
-    let mean = |(sum, n): (Vec<f64>, usize)| sum.into_iter().map(|x| (x / n as f64) as f32).collect();
-    Ok(sums.into_iter().map(|(cell, sum)| (cell, mean(sum))).collect())
+    Ok(sums.into_iter().map(|(cell, sum)| (cell, sum.mean_f32())).collect())
 }
 
 /// Every node at every place.

@@ -105,9 +105,6 @@ impl Names {
 }
 
 /// The rows of one layer: for each latent step both targets, and their controls.
-///
-/// # Errors
-/// As the protocol's.
 pub(super) fn probe(
     (study, config, names): (&Study, &Config, &Names),
     latents: &[Latent],

@@ -8,6 +8,7 @@ use super::super::latent_intervention::BlockValue;
 use super::trials::Cell;
 use crate::latent::{Sequence, Trace};
 use crate::model::HookPoint;
+use crate::stats::MeanVector;
 use crate::study::Study;
 use crate::study::staging::capture::at_latents;
 
@@ -29,18 +30,15 @@ impl Directions {
             let held = blocks.iter().find(|h| (h.problem, h.block) == (problem, block) && steps.contains(&step))?;
             Some((step, held.value))
         })?;
-        let mut sums: BTreeMap<(HookPoint, usize, i64), (usize, Vec<f64>)> = BTreeMap::new();
+        let mut sums: BTreeMap<(HookPoint, usize, i64), MeanVector> = BTreeMap::new();
         for (point, states) in points.iter().zip(&states) {
             for (&(step, value), state) in what.iter().zip(states.rows()) {
-                let (n, sum) = sums.entry((*point, step, value)).or_insert_with(|| (0, vec![0.0; state.len()]));
-                *n += 1;
-                sum.iter_mut().zip(state).for_each(|(sum, x)| *sum += f64::from(*x));
+                sums.entry((*point, step, value)).or_default().add(state.iter());
             }
         }
-        sums.retain(|_, (n, _)| *n >= least);
-        let mean = |(n, sum): (usize, Vec<f64>)| sum.into_iter().map(|x| x / n as f64).collect();
+        sums.retain(|_, sum| sum.n >= least);
         let values = sums.keys().map(|(_, _, value)| *value).collect();
-        Ok(Self { means: sums.into_iter().map(|(at, sum)| (at, mean(sum))).collect(), values })
+        Ok(Self { means: sums.into_iter().map(|(at, sum)| (at, sum.mean().collect())).collect(), values })
     }
 
     /// Values that have a mean at some cell.

@@ -36,7 +36,7 @@ use crate::model::HookPoint;
 use crate::nth::Nth;
 use crate::random::keyed;
 use crate::schema::{Donors, Rotation, SubspaceRow, Variable};
-use crate::stats::{Bootstrap, by_problem, holm};
+use crate::stats::{Bootstrap, MeanVector, by_problem, holm};
 use crate::study::circuits::interchange::{GivenState, Interchange, Within};
 use crate::study::circuits::patch::Node;
 use crate::study::Study;
@@ -353,9 +353,9 @@ impl<'a> Search<'a> {
 
 /// The mean of what is given, `[D]`.
 fn mean(given: &[GivenState]) -> Vec<f32> {
-    let mut sum = vec![0.0_f64; given.first().map_or(0, |(_, state)| state.len())];
-    given.iter().for_each(|(_, state)| sum.iter_mut().zip(*state).for_each(|(sum, x)| *sum += f64::from(*x)));
-    sum.into_iter().map(|x| (x / given.len() as f64) as f32).collect()
+    let mut sum = MeanVector::default();
+    given.iter().for_each(|(_, state)| sum.add(*state));
+    sum.mean_f32()
 }
 
 /// Markdown: what the whole state does at each place, then by rank what each subspace does.

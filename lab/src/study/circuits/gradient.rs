@@ -131,17 +131,12 @@ fn moved(site: &Site, value: Activation, aimed: &[TargetRow], moves: &Moves) -> 
 /// Zeros that were added to one activation.
 struct Leaf {
     point: HookPoint,
-    zeros: Zeros,
+    zeros: Activation,
     /// Row of the batch, position, where its values begin in the tensor.
     places: Vec<(usize, usize, usize)>,
     width: usize,
     /// The activation itself.
     values: Vec<f32>,
-}
-
-enum Zeros {
-    Rank3(Tensor<3>),
-    Rank4(Tensor<4>),
 }
 
 impl Leaf {
@@ -154,11 +149,11 @@ impl Leaf {
         let (value, zeros) = match value {
             Activation::Rank3(x) => {
                 let zeros = zeros_like(&x);
-                (Activation::Rank3(x + zeros.clone()), Zeros::Rank3(zeros))
+                (Activation::Rank3(x + zeros.clone()), Activation::Rank3(zeros))
             }
             Activation::Rank4(x) => {
                 let zeros = zeros_like(&x);
-                (Activation::Rank4(x + zeros.clone()), Zeros::Rank4(zeros))
+                (Activation::Rank4(x + zeros.clone()), Activation::Rank4(zeros))
             }
         };
         Ok((value, Self { point: site.point, zeros, places, width, values }))
@@ -168,8 +163,8 @@ impl Leaf {
     /// a gradient of 0.
     fn read(self, gradients: &Gradients, out: &mut [Slope]) -> Result<()> {
         let found = match &self.zeros {
-            Zeros::Rank3(zeros) => zeros.grad(gradients).map(Activation::Rank3),
-            Zeros::Rank4(zeros) => zeros.grad(gradients).map(Activation::Rank4),
+            Activation::Rank3(zeros) => zeros.grad(gradients).map(Activation::Rank3),
+            Activation::Rank4(zeros) => zeros.grad(gradients).map(Activation::Rank4),
         };
         let found = found.map_or_else(|| Ok(vec![0.0; self.values.len()]), |found| found.to_vec())?;
         for (row, position, from) in self.places {

@@ -15,6 +15,7 @@ use crate::model::checkpoint::{HostTensor, PickleFile, write_lens};
 use crate::model::{Decoder, HookPoint, PointKind};
 use crate::parallel;
 use crate::progress::Progress;
+use crate::stats::MeanVector;
 use crate::store::write_atomic;
 
 /// One matrix `[D, D]` a layer.
@@ -52,7 +53,7 @@ impl JacobianLens {
             (0..model.layers.len() - 1).map(|layer| HookPoint::at(layer, PointKind::ResidPost)).collect();
         ensure!(!points.is_empty(), "a model of one layer has no layer before the last");
         let width = model.config().hidden_size;
-        let mut sums = vec![vec![0.0_f64; width * width]; points.len()];
+        let mut sums = vec![MeanVector::default(); points.len()];
         let mut progress = Progress::new("lens", long.len(), 0);
         progress.update(0, "texts passed");
         // A part's sums are added in the order of the prompts.
@@ -65,19 +66,15 @@ impl JacobianLens {
             for passed in passed {
                 for (sum, point) in sums.iter_mut().zip(&points) {
                     let jacobian = passed.jacobians.get(&(*point, 0)).context("a Jacobian that was not made")?;
-                    sum.iter_mut().zip(jacobian).for_each(|(sum, x)| *sum += f64::from(*x));
+                    sum.add(jacobian);
                 }
             }
             progress.update(chunk * how.threads.max(1) + some.len(), "texts passed");
         }
         progress.finish();
-        let mean = |sum: Vec<f64>| sum.into_iter().map(|x| (x / long.len() as f64) as f32).collect();
-        let host = |(layer, sum)| Ok((layer, HostTensor::new(vec![width, width], mean(sum))?));
-        Ok(Self {
-            matrices: sums.into_iter().enumerate().map(host).collect::<Result<_>>()?,
-            prompts: long.len(),
-            width,
-        })
+        let host =
+            |(layer, sum): (usize, &MeanVector)| Ok((layer, HostTensor::new(vec![width, width], sum.mean_f32())?));
+        Ok(Self { matrices: sums.iter().enumerate().map(host).collect::<Result<_>>()?, prompts: long.len(), width })
     }
 
     /// Reads `{"J": {layer: [D, D]}, "n_prompts": …, "d_model": …}` as `torch.save` writes it (the authors' and TransformerLens' files).

@@ -51,9 +51,6 @@ pub(crate) fn final_weight(model: &Decoder) -> Result<Vec<f32>> {
 }
 
 /// How each head of a layer writes to the stream: `[H · dh, D]`, head h in rows `h · dh ..`.
-///
-/// # Errors
-/// No such layer, and a device that cannot hand its data over.
 pub fn writes(model: &Decoder, layer: usize) -> Result<ndarray::Array2<f32>> {
     matrix(model, &model.layers[layer].self_attn.o_proj)
 }
@@ -69,9 +66,6 @@ pub(super) fn matrix(model: &Decoder, linear: &Linear) -> Result<ndarray::Array2
 pub(crate) const LOGITS_HELD: usize = 1 << 22;
 
 /// Logits of hidden states after the final norm, `[n][V]`.
-///
-/// # Errors
-/// A device that cannot hand its data over.
 pub fn logits(model: &Decoder, hidden: Tensor<2>) -> Result<Vec<Vec<f32>>> {
     let vocab = model.config().vocab_size;
     let logits = model.unembed(hidden.unsqueeze_dim(0)).try_into_vec_as::<f32>();
