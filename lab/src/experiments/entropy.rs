@@ -49,7 +49,9 @@ pub fn rows(study: &Study, _config: &Config) -> Result<Vec<EntropyRow>> {
 }
 
 fn see(trace: &Trace) -> impl Iterator<Item = Observation> {
-    trace.positions.iter().enumerate().map(|(i, p)| {
+    // A probability that underflowed still has a finite logarithm.
+    let ln = |p: f64| p.max(f64::MIN_POSITIVE).ln();
+    trace.positions.iter().enumerate().map(move |(i, p)| {
         let before = i.checked_sub(1).map(|i| &trace.positions[i]);
         let (kind, entropy, logprob) = match p.kind {
             PositionRole::Text => ("text", p.entropy, p.logprob),
@@ -57,16 +59,11 @@ fn see(trace: &Trace) -> impl Iterator<Item = Observation> {
             PositionRole::Latent => ("latent", p.entropy, None),
             // The trace keeps what an exit was drawn from at the latent before it.
             PositionRole::SwiEndSampled | PositionRole::SwiEndForced => {
-                ("swi_end", before.and_then(|b| b.entropy), before.and_then(|b| b.p_exit).map(floored_ln))
+                ("swi_end", before.and_then(|b| b.entropy), before.and_then(|b| b.p_exit).map(ln))
             }
         };
         Observation { problem: trace.problem, kind, entropy, logprob }
     })
-}
-
-/// A probability that underflowed still has a finite logarithm.
-fn floored_ln(p: f64) -> f64 {
-    p.max(f64::MIN_POSITIVE).ln()
 }
 
 /// Markdown, one row a kind.

@@ -156,12 +156,8 @@ impl Journal {
         Ok(table(rows))
     }
 
-    /// Writes rows whose columns are lists, which nobody reads in a spreadsheet: no CSV.
-    pub(crate) fn save_lists(&mut self, name: &str, rows: &[impl Serialize]) -> Result<()> {
-        self.write(name, rows, false)
-    }
-
-    fn write(&mut self, name: &str, rows: &[impl Serialize], csv: bool) -> Result<()> {
+    /// Without a CSV rows whose columns are lists, which nobody reads in a spreadsheet.
+    pub(crate) fn write(&mut self, name: &str, rows: &[impl Serialize], csv: bool) -> Result<()> {
         ensure!(!rows.is_empty(), DoesNotApply::because("too few problems for a single row"));
         let begun = if name == self.files.1 { self.begun.take() } else { None };
         let writer = begun.map_or_else(|| RowWriter::create(&self.folder, &self.name(name)), Ok)?;

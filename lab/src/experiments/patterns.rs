@@ -30,7 +30,7 @@ const PARTS: f64 = 1e6;
 
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
-    journal.save_lists(PatternRow::NAME, &rows)?;
+    journal.write(PatternRow::NAME, &rows, false)?;
     Ok(format!("{} patterns of {} problems\n", rows.len(), config.problems))
 }
 

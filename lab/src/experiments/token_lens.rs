@@ -30,7 +30,7 @@ settings! {
 
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study, config)?;
-    journal.save_lists(TokenLensRow::NAME, &rows)?;
+    journal.write(TokenLensRow::NAME, &rows, false)?;
     Ok(format!("{} readings of {} problems\n", rows.len(), config.problems))
 }
 

@@ -161,25 +161,18 @@ fn alone(change: &str) -> Result<What> {
     if let Some(about) = about.filter(|about| about.acts != Acts::Alone) {
         bail!("`{}` takes values of other problems, and there is one run here: `intervene --hook` runs it", about.name);
     }
-    let dose = match (about, dose) {
-        (Some(about), Some(dose)) if !about.doses.is_empty() => {
-            let number: f64 = dose.parse().with_context(|| format!("`{dose}` is not a number"))?;
-            ensure!(number.is_finite(), "{name}:{dose}: not a finite number");
-            Some(number)
-        }
-        (Some(about), None) if about.doses.is_empty() => None,
-        _ => {
-            let near = if names().any(|known| known == name) { String::new() } else { meant(name, names()) };
-            let known: Vec<&str> =
-                all().filter(|about| about.acts == Acts::Alone && about.doses.is_empty()).map(|a| a.name).collect();
-            bail!(
-                "no change `{change}`{near}; write {}, scale:NUMBER, rotate:DEGREES, add:FILE or swap:FILE",
-                known.join(", ")
-            )
-        }
+    let Some(about) = about.filter(|about| about.doses.is_empty() == dose.is_none()) else {
+        let near = if names().any(|known| known == name) { String::new() } else { meant(name, names()) };
+        let plain = all().filter(|about| about.acts == Acts::Alone && about.doses.is_empty());
+        let known = plain.map(|about| about.name).collect::<Vec<_>>().join(", ");
+        bail!("no change `{change}`{near}; write {known}, scale:NUMBER, rotate:DEGREES, add:FILE or swap:FILE")
     };
-    let about = about.with_context(|| format!("no change `{change}`"))?;
-    Ok(What::Made { about, dose })
+    let number = |dose: &str| -> Result<f64> {
+        let number: f64 = dose.parse().with_context(|| format!("`{dose}` is not a number"))?;
+        ensure!(number.is_finite(), "{name}:{dose}: not a finite number");
+        Ok(number)
+    };
+    Ok(What::Made { about, dose: dose.map(number).transpose()? })
 }
 
 /// Where the new values come from.

@@ -72,6 +72,14 @@ pub struct Draw {
     pub dose: f64,
 }
 
+impl Draw {
+    /// With a seed of its own.
+    pub(crate) fn of(seed: u64, number: usize, dose: Option<f64>) -> Self {
+        let seed = seed.wrapping_add((number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        Self { number, seed, dose: dose.unwrap_or(0.0) }
+    }
+}
+
 /// What an intervention takes its values from, and so where it can act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acts {

@@ -21,7 +21,6 @@
 
 mod circuit;
 mod scores;
-mod table;
 mod trial;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +28,10 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
+use super::markdown::{place, table_of, titled};
 use super::{About, Files, Fit, Journal};
 use crate::schema::{CircuitRow, EdgePairRow, EdgeRow, Form, RowFile, circuits};
+use crate::stats::by_problem::cell;
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::circuits::edges::Weights;
@@ -39,7 +40,6 @@ use crate::study::circuits::places::{Place, whole};
 use crate::study::units::in_memory;
 use circuit::ranked;
 use scores::{Edges, RecordedPair};
-pub use table::table;
 use trial::Trial;
 
 pub const ABOUT: About =
@@ -148,4 +148,25 @@ fn of_pairs(
         };
         Ok(some.iter().map(one).collect::<Result<Vec<_>>>()?.concat())
     })
+}
+
+/// Edges of a circuit that are shown.
+const SHOWN: usize = 20;
+
+/// Markdown: what every circuit does alone, and the largest edges of the found ones.
+pub fn table(edges: &[EdgeRow], circuits: &[CircuitRow]) -> String {
+    let columns = "form | circuit | edges | of | circuits | effect | extreme | edges needed";
+    let circuits = table_of(columns, circuits, |c| {
+        let extreme = c.extreme.map_or_else(String::new, |extreme| format!("{extreme:.2}"));
+        let CircuitRow { form, circuit, edges, of, circuits, effect, .. } = c;
+        format!("{form} | {circuit} | {edges} | {of} | {circuits} | {effect:.2} | {extreme} | {}", cell(c.needed, 2))
+    });
+    let of_form = |form| edges.iter().filter(move |e| e.form == form && e.in_circuit).take(SHOWN);
+    let shown = Form::ALL.into_iter().flat_map(of_form);
+    let edges = table_of("form | from | to | place | score | needed", shown, |e| {
+        let EdgeRow { form, sender, receiver, score, .. } = e;
+        format!("{form} | {sender} | {receiver} | {} | {score:.2} | {}", place(&e.place, e.back), cell(e.needed, 2))
+    });
+    titled("Share of the difference that some edges bring alone, the corrupt value on all others [95 %].", &circuits)
+        + &titled("\nThe largest edges of the circuits [95 %].", &edges)
 }

@@ -9,7 +9,6 @@ use super::super::latent_intervention::record::{Record, Template, blank};
 use super::cells::HookCell;
 use crate::interventions::{ActiveChange, Bank, Draw, Firings, Intervention, Material, What, With, gather};
 use crate::latent::{DecodeSettings, FinishedRow, Request, RowWatch, Trace, decode_watched};
-use crate::machine::Compute;
 use crate::model::{HookPoint, HookSpec, Hooks, Select};
 use crate::schema::Observation;
 use crate::store::Measurements;
@@ -26,8 +25,7 @@ pub fn observe(study: &Study, asked: &[HookCell], rows: &mut Measurements<Observ
     if asked.iter().any(|hooked| matches!(hooked.region, Select::Latent { .. })) {
         sweep.switches()?;
     }
-    let identity = study.identity(sweep.normal.len());
-    let blank = blank(&identity, rows.weights(), Compute::of(&study.model), sweep.blocks);
+    let blank = blank(study, sweep, rows.weights());
     let normal = Observation { mode: crate::schema::NORMAL.into(), ..blank.clone() };
     let of_cells = asked.iter().map(|hooked| template(hooked, &blank));
     let cells = std::iter::once(Template { says: normal, draws: 1 }).chain(of_cells).collect();
@@ -95,10 +93,7 @@ impl Runs<'_> {
             let bank = bank.parts(|values| heads.part(values, all));
             let material = Material { bank: &bank, siblings: &[], swaps: &[], model: &study.model, exit: &[] };
             let made = |number: usize| match what {
-                What::Made { about, dose } => {
-                    let seed = study.seed.wrapping_add((number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-                    Some((about.make)(&material, Draw { number, seed, dose: dose.unwrap_or(0.0) }))
-                }
+                What::Made { about, dose } => Some((about.make)(&material, Draw::of(study.seed, number, *dose))),
                 What::File { .. } => None,
             };
             let made: Vec<Option<Box<dyn Intervention + '_>>> = (0..*draws).map(made).collect();
@@ -121,11 +116,8 @@ impl Runs<'_> {
     }
 
     fn decoded(&self, chunk: &[Request], hooks: &mut Hooks) -> Result<Vec<FinishedRow>> {
-        let watched: Vec<RowWatch> = chunk
-            .iter()
-            .map(|r| RowWatch { token: self.gold[r.problem], force_at: self.sweep.force_at[r.problem] })
-            .collect();
-        let decoding = self.study.decoding(self.settings);
+        let watch = |r: &Request| RowWatch { token: self.gold[r.problem], force_at: self.sweep.force_at[r.problem] };
+        let (decoding, watched) = (self.study.decoding(self.settings), chunk.iter().map(watch).collect::<Vec<_>>());
         decode_watched(decoding, chunk, (0..chunk.len()).collect(), &watched, hooks)
     }
 

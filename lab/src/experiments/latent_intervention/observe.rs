@@ -9,7 +9,6 @@ use super::arithmetic::{Arithmetic, of_study};
 use super::known_value::{Plan, plan};
 use super::record::{Record, Template, blank};
 use crate::interventions::{Bank, Draw, Firings, Intervention, Later, Material, Swap};
-use crate::machine::Compute;
 use crate::model::Activation;
 use crate::schema::{At, KnownValueRow, Observation};
 use crate::store::Measurements;
@@ -114,8 +113,7 @@ pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>
 pub fn observe(study: &Study, Ready { asked, plans }: &Ready, rows: &mut Measurements<Observation>) -> Result<()> {
     let sweep = &study.sweep()?;
     let given = given(study, sweep, asked, plans)?;
-    let identity = study.identity(sweep.normal.len());
-    let blank = blank(&identity, rows.weights(), Compute::of(&study.model), sweep.blocks);
+    let blank = blank(study, sweep, rows.weights());
     let cells = asked.iter().map(|asked| asked.template(&blank)).collect();
     let record = Record::new(cells, sweep.own().count(), plans, rows)?;
     for (number, asked) in asked.iter().enumerate() {
@@ -130,17 +128,11 @@ pub fn observe(study: &Study, Ready { asked, plans }: &Ready, rows: &mut Measure
             record.add(outcomes.iter().map(|(p, o)| ((number, draw, *p), o, forked, Firings::default())))?;
         }
     }
-    for group in groups(asked) {
-        continuations(study, sweep, asked, &group, &given, &record)?;
-    }
-    Ok(())
-}
-
-/// Numbers of the cells that decode together: those that act at the same place.
-fn groups(asked: &[ModeRequest]) -> Vec<Vec<usize>> {
+    // Cells that act at the same place decode together.
     let numbers: Vec<usize> = (0..asked.len()).collect();
     let place = |i: usize| (asked[i].later, asked[i].at);
-    numbers.chunk_by(|&a, &b| place(a) == place(b)).map(<[usize]>::to_vec).collect()
+    let mut groups = numbers.chunk_by(|&a, &b| place(a) == place(b));
+    groups.try_for_each(|group| continuations(study, sweep, asked, group, &given, &record))
 }
 
 fn given(study: &Study, sweep: &Sweep, asked: &[ModeRequest], plans: &[Plan]) -> Result<Supplies> {
@@ -172,10 +164,7 @@ fn continuations(
     let mut made: Vec<Vec<Box<dyn Intervention + '_>>> = vec![];
     for cell in group.iter().map(|&number| &asked[number].cell) {
         let of = |number: usize| match cell.action {
-            Action::Replace(about) => {
-                let seed = study.seed.wrapping_add((number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-                Some((about.make)(&material, Draw { number, seed, dose: cell.dose.unwrap_or(0.0) }))
-            }
+            Action::Replace(about) => Some((about.make)(&material, Draw::of(study.seed, number, cell.dose))),
             _ => None,
         };
         made.push((0..cell.draws).filter_map(of).collect());

@@ -8,9 +8,10 @@ use anyhow::{Result, ensure};
 use super::known_value::Plan;
 use crate::interventions::Firings;
 use crate::machine::Compute;
-use crate::schema::{BlockOrigin, Identity, Measurement, Observation};
+use crate::schema::{Identity, Measurement, Observation};
 use crate::store::Measurements;
-use crate::study::sweep::Outcome;
+use crate::study::Study;
+use crate::study::sweep::{Outcome, Sweep};
 
 /// Cell, draw, problem.
 pub type Key = (usize, usize, usize);
@@ -28,12 +29,12 @@ pub(crate) struct Template {
 }
 
 /// An observation that says only what all of a run have in common.
-pub(crate) fn blank(identity: &Identity, weights: &str, dtype: Compute, blocks: BlockOrigin) -> Observation {
+pub(crate) fn blank(study: &Study, sweep: &Sweep, weights: &str) -> Observation {
     Observation {
-        identity: identity.clone(),
+        identity: study.identity(sweep.normal.len()),
         weights: weights.chars().take(DIGITS).collect(),
-        dtype: dtype.name().to_owned(),
-        blocks,
+        dtype: Compute::of(&study.model).name().to_owned(),
+        blocks: sweep.blocks,
         ..Observation::default()
     }
 }

@@ -15,10 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use ndarray::{Array2, Axis};
 
-use super::Config;
+use super::{Config, row};
 use super::values::Latent;
 use crate::model::Activation;
-use crate::schema::{Features, Negatives, ProbeRow, Protocol};
+use crate::schema::{Features, Negatives, ProbeRow};
 use crate::stats::probe::{GroupedProtocol, GroupedScore, ProbeData, TooFew};
 use crate::study::Study;
 use crate::tasks::Fact;
@@ -112,7 +112,7 @@ pub(super) fn probe(
     layer: usize,
 ) -> Result<Vec<ProbeRow>> {
     let mut rows = vec![];
-    let (problems, depth) = (&study.corpus.test, study.model.config().num_hidden_layers);
+    let problems = &study.corpus.test;
     for step in latents.iter().map(|latent| latent.step).collect::<BTreeSet<_>>() {
         let here: Vec<(usize, &Latent)> =
             latents.iter().enumerate().filter(|(_, latent)| latent.step == step).collect();
@@ -120,37 +120,20 @@ pub(super) fn probe(
         for (target, unsaid) in [("frontier", false), ("frontier_unsaid", true)] {
             let kept: Vec<&Pair> = pairs.iter().filter(|pair| !(unsaid && pair.said)).collect();
             let Some(score) = names.score(states, &kept, &config.grouped)? else { continue };
-            let row = ProbeRow {
-                identity: study.identity(problems.len()),
-                target: format!("value:{target}@{step}"),
-                protocol: Protocol::Grouped,
+            let of = |score: &GroupedScore, balanced_accuracy| ProbeRow {
                 negatives: Some(Negatives::OtherNodes),
-                layer,
-                from_last: depth + 1 - layer,
-                features: Features::ResidPost,
                 rows: score.rows,
                 positives: score.positives,
-                accuracy: None,
-                balanced_accuracy: score.balanced_accuracy,
+                ..row(study, layer, &format!("value:{target}@{step}"), balanced_accuracy)
+            };
+            rows.push(ProbeRow {
                 auroc: Some(score.auroc),
                 selectivity: score.control.as_ref().map(|control| control.selectivity),
-                chance: 0.5,
                 chosen_c: ProbeRow::listed(&score.c),
-                bits: None,
-            };
-            rows.push(row.clone());
-            if let Some(control) = score.control {
-                let balanced_accuracy = control.balanced_accuracy;
-                let features = Features::Shuffled;
-                rows.push(ProbeRow {
-                    features,
-                    balanced_accuracy,
-                    auroc: None,
-                    selectivity: None,
-                    chosen_c: None,
-                    ..row
-                });
-            }
+                ..of(&score, score.balanced_accuracy)
+            });
+            let control = score.control.as_ref().map(|control| of(&score, control.balanced_accuracy));
+            rows.extend(control.map(|row| ProbeRow { features: Features::Shuffled, ..row }));
         }
     }
     Ok(rows)

@@ -24,7 +24,8 @@ use serde::{Deserialize, Serialize};
 use super::{About, Journal};
 use crate::latent::Sequence;
 use crate::model::{Decoder, HookPoint, PointKind};
-use crate::schema::{ProbeRow, RowFile as _};
+use crate::schema::{Features, ProbeRow, Protocol, RowFile as _};
+use crate::stats::Estimate;
 use crate::stats::probe::{GroupedProtocol, PaperProtocol, TooFew, ValueProtocol, paper_layers};
 use crate::study::staging::capture::capture;
 use crate::study::{DoesNotApply, Study};
@@ -124,7 +125,8 @@ pub fn probe(study: &Study, config: &Config) -> Result<(Vec<ProbeRow>, Option<St
     // Blocks that follow every prompt are not chosen: there is no switch to probe for.
     if !study.reasoning.blocks.follow_prompt() {
         match switch::probe(study, &seeded, &layers).context("probing for the switch") {
-            Err(why) if config.values && lacks_rows(&why) => without = Some(why),
+            // There are too few positions, or none, of what is asked for.
+            Err(why) if config.values && (why.is::<DoesNotApply>() || why.is::<TooFew>()) => without = Some(why),
             probed => rows = probed?,
         }
     }
@@ -138,9 +140,26 @@ pub fn probe(study: &Study, config: &Config) -> Result<(Vec<ProbeRow>, Option<St
     Ok((rows, without.map(|why| format!("{why:#}"))))
 }
 
-/// Whether there are too few positions, or none, of what is asked for.
-fn lacks_rows(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<DoesNotApply>().is_some() || error.downcast_ref::<TooFew>().is_some()
+/// A row of a probe of the stream after a layer that says its score alone, against even chances.
+fn row(study: &Study, layer: usize, target: &str, balanced_accuracy: Estimate) -> ProbeRow {
+    ProbeRow {
+        identity: study.identity(study.corpus.test.len()),
+        target: target.to_owned(),
+        protocol: Protocol::Grouped,
+        negatives: None,
+        layer,
+        from_last: study.model.config().num_hidden_layers + 1 - layer,
+        features: Features::ResidPost,
+        rows: 0,
+        positives: 0,
+        accuracy: None,
+        balanced_accuracy,
+        auroc: None,
+        selectivity: None,
+        chance: 0.5,
+        chosen_c: None,
+        bits: None,
+    }
 }
 
 /// `resid_post` of layer `layer` (from 1), the embedding at 0.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use ndarray::{Array2, Axis};
 
 use super::positions::{Positions, Set, choose};
-use super::{Config, by_layer};
+use super::{Config, by_layer, row};
 use crate::machine::Compute;
 use crate::model::Decoder;
 use crate::schema::{Features, Negatives, ProbeRow, Protocol};
@@ -21,8 +21,6 @@ struct Run<'a> {
     study: &'a Study,
     config: &'a Config,
     at: Positions,
-    depth: usize,
-    problems: usize,
 }
 
 /// All probes, layer by layer.
@@ -37,7 +35,7 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<Pro
         )
     );
     let model = &study.model;
-    let run = Run { study, config, at, depth: model.config().num_hidden_layers, problems: staged.sequences.len() };
+    let run = Run { study, config, at };
     let mut rows = run.tokens()?;
     rows.extend(run.margin()?);
     rows.extend(run.layers(model, &[0], Features::Embedding)?);
@@ -64,7 +62,7 @@ impl Run<'_> {
             staged.reading(readings, problem, position).margin as f32
         };
         let column = |set: &Set| Array2::from_shape_fn((set.rows.len(), 1), |(i, _)| margin(set.rows[i]));
-        self.both(self.depth, Features::Margin, column)
+        self.both(self.study.model.config().num_hidden_layers, Features::Margin, column)
     }
 
     fn tokens(&self) -> Result<Vec<ProbeRow>> {
@@ -108,22 +106,12 @@ impl Run<'_> {
     fn row(&self, layer: usize, features: Features, protocol: Protocol, balanced_accuracy: Estimate) -> ProbeRow {
         let set = if protocol == Protocol::Paper { &self.at.paper } else { &self.at.grouped };
         ProbeRow {
-            identity: self.study.identity(self.problems),
-            target: "switch".to_owned(),
             protocol,
             negatives: Some(if protocol == Protocol::Paper { Negatives::Random } else { self.at.negatives }),
-            layer,
-            from_last: self.depth + 1 - layer,
             features,
             rows: set.rows.len(),
             positives: set.labels.iter().filter(|&&l| l).count(),
-            accuracy: None,
-            balanced_accuracy,
-            auroc: None,
-            selectivity: None,
-            chance: 0.5,
-            chosen_c: None,
-            bits: None,
+            ..row(self.study, layer, ProbeRow::SWITCH, balanced_accuracy)
         }
     }
 }

@@ -15,10 +15,10 @@ use anyhow::Result;
 use ndarray::{Array2, Axis};
 
 use super::frontier::{self, Names};
-use super::{Config, by_layer};
+use super::{Config, by_layer, row};
 use crate::latent::{Controller, Sequence};
 use crate::nth::Nth;
-use crate::schema::{Features, ProbeRow, Protocol};
+use crate::schema::{Features, ProbeRow};
 use crate::study::Study;
 use crate::tasks::Fact;
 use crate::text::Problem;
@@ -174,33 +174,20 @@ impl Probe<'_> {
             return Ok(vec![]);
         }
         let score = protocol.run(self.features.select(Axis(0), &rows).view(), &values, &problems)?;
-        let row = ProbeRow {
-            identity: self.study.identity(self.study.corpus.test.len()),
-            target: target.to_owned(),
-            protocol: Protocol::Grouped,
-            negatives: None,
-            layer: self.layer,
-            from_last: self.depth + 1 - self.layer,
-            features: Features::ResidPost,
+        let of = |balanced_accuracy, accuracy, bits| ProbeRow {
             rows: score.rows,
             positives: (score.majority * score.rows as f64).round() as usize,
-            accuracy: Some(score.accuracy),
-            balanced_accuracy: score.balanced_accuracy,
-            auroc: None,
-            selectivity: Some(score.selectivity),
+            accuracy: Some(accuracy),
             chance: score.majority,
+            bits: Some(bits),
+            ..row(self.study, self.layer, target, balanced_accuracy)
+        };
+        let own = ProbeRow {
+            selectivity: Some(score.selectivity),
             chosen_c: ProbeRow::listed(&score.c),
-            bits: Some(score.bits),
+            ..of(score.balanced_accuracy, score.accuracy, score.bits)
         };
-        let control = ProbeRow {
-            features: Features::Shuffled,
-            accuracy: Some(score.control),
-            balanced_accuracy: score.control_balanced,
-            selectivity: None,
-            chosen_c: None,
-            bits: Some(score.control_bits),
-            ..row.clone()
-        };
-        Ok(vec![row, control])
+        let control = of(score.control_balanced, score.control, score.control_bits);
+        Ok(vec![own, ProbeRow { features: Features::Shuffled, ..control }])
     }
 }

@@ -15,7 +15,7 @@
 mod directions;
 mod trials;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use super::latent_intervention::{Arithmetic, held, is_known, of_study};
 use super::markdown::{table_of, titled};
@@ -54,9 +54,7 @@ impl Config {
     fn check(&self, study: &Study) -> Result<()> {
         let layers = study.model.layers.len();
         if let Some(layer) = self.layers.iter().find(|layer| **layer > layers) {
-            anyhow::bail!(
-                "steering.layers: there is no layer {layer}; 0 is the input, {layers} the last block's output"
-            );
+            bail!("steering.layers: there is no layer {layer}; 0 is the input, {layers} the last block's output");
         }
         let sound = self.doses.iter().all(|dose| dose.is_finite() && *dose > 0.0);
         ensure!(sound, "steering.doses must be above 0, found {:?}", self.doses);
@@ -68,7 +66,7 @@ impl Config {
     /// Every cell, of blocks with up to `most` steps.
     fn cells(&self, study: &Study, most: usize) -> Result<Vec<Cell>> {
         if let Some(step) = self.steps.iter().find(|step| step.index() >= most) {
-            anyhow::bail!("steering.steps: no block has a step {step}; the longest has {most}");
+            bail!("steering.steps: no block has a step {step}; the longest has {most}");
         }
         let or_all = |named: Vec<usize>, all: usize| if named.is_empty() { (0..all).collect() } else { named };
         let layers = or_all(self.layers.clone(), study.model.layers.len() + 1);
@@ -144,7 +142,8 @@ fn trials(
     let any = targets.iter().any(|(_, target)| trials.reached(target) > 0);
     needs(any, "a block that reaches a step which both values' means are of")?;
     let expected = |(number, target): &(usize, Target)| ((None, *number), trials.reached(target));
-    study.measure(rows, &identity, (&targets, trials.targets_at_once()), expected, |some| trials.of_targets(some))
+    let together = study.recipe.evaluation.batch.clamp(1, 16);
+    study.measure(rows, &identity, (&targets, together), expected, |some| trials.of_targets(some))
 }
 
 /// Steps of the longest block.

@@ -88,11 +88,6 @@ struct Arm<'a> {
 }
 
 impl Trials<'_> {
-    /// Targets whose prompts are decoded together.
-    pub fn targets_at_once(&self) -> usize {
-        self.study.recipe.evaluation.batch.clamp(1, 16)
-    }
-
     /// How many cells a target's block reaches.
     pub fn reached(&self, target: &Target) -> usize {
         self.cells.iter().filter(|cell| self.direction(target, cell).is_some()).count()
@@ -117,8 +112,8 @@ impl Trials<'_> {
             let lengths = RefCell::new(vec![None; arms.len()]);
             let mut hooks = Hooks::none();
             for point in arms.iter().map(|arm| arm.cell.point).collect::<BTreeSet<_>>() {
-                let select = Select::LATENTS;
-                let (spec, lengths) = (HookSpec { pattern: point.to_string(), select }, &lengths);
+                let spec = HookSpec { pattern: point.to_string(), select: Select::LATENTS };
+                let lengths = &lengths;
                 hooks.replace(&spec, study.model.layers.len(), move |site, value| {
                     steered(site, value, arms, &mut lengths.borrow_mut())
                 })?;
@@ -140,20 +135,13 @@ impl Trials<'_> {
                 arms.chunks_exact(2).zip(outcomes.chunks_exact(2)).zip(lengths.chunks_exact(2))
             {
                 let (target, cell) = (targets[arms[0].target], arms[0].cell);
-                let length = |which: usize| {
-                    lengths[which].with_context(|| {
-                        format!(
-                            "steering never reached {} of problem {}",
-                            Step::Latent { block: arms[0].block, step: cell.step },
-                            target.held.problem
-                        )
-                    })
-                };
+                let (problem, at) = (target.held.problem, Step::Latent { block: arms[0].block, step: cell.step });
+                let unmet = || format!("steering never reached {at} of problem {problem}");
                 let hit = |which: usize| outcomes[which].answer.as_ref() == Some(&target.predicted);
                 trials.push(SteeringTrialRow {
                     identity: self.identity.clone(),
                     target: numbered[arms[0].target].0,
-                    problem: target.held.problem,
+                    problem,
                     layer: cell.layer,
                     step: Nth::of(cell.step),
                     dose: cell.dose,
@@ -162,8 +150,8 @@ impl Trials<'_> {
                     kept: outcomes[0].correct,
                     random_kept: outcomes[1].correct,
                     chance: by_chance(&target.drawable, outcomes[0].answer.as_ref()),
-                    length: length(0)?,
-                    random_length: length(1)?,
+                    length: lengths[0].with_context(unmet)?,
+                    random_length: lengths[1].with_context(unmet)?,
                 });
             }
         }

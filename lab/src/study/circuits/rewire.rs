@@ -88,7 +88,9 @@ pub fn leads(study: &Study, weights: &Weights, runs: &[RewiredRun]) -> Result<Ve
         hooks.observe(&HookSpec::all(out), layers, move |site, value| wires.sent(site, value, Sender::Mlp(layer)))?;
     }
     hooks.replace(&HookSpec::all(HookPoint::new(PointKind::LnFinalNormalized)), layers, move |site, value| {
-        wires.normalised(site, value, |place| wires.last_of(place), |x| weights.last.unit(x))
+        let hands_on = |place: &Place| runs[place.batch].row.is_latent(place.position + 1);
+        let receiver = |place: &Place| if hands_on(place) { Receiver::Latent } else { Receiver::Logits };
+        wires.normalised(site, value, receiver, |x| weights.last.unit(x))
     })?;
     let rows: Vec<Sequence> = runs.iter().map(|run| run.row.clone()).collect();
     let logits = at_ends(study, &rows, hooks)?;
@@ -197,10 +199,5 @@ impl Wires<'_> {
             data[from..from + dims[2]].iter_mut().zip(new).for_each(|(old, new)| *old = new);
         }
         Ok(value.with_values(data))
-    }
-
-    /// Who reads what stands after the last block.
-    fn last_of(&self, place: &Place) -> Receiver {
-        if self.runs[place.batch].row.is_latent(place.position + 1) { Receiver::Latent } else { Receiver::Logits }
     }
 }
