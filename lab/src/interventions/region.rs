@@ -22,9 +22,7 @@ impl Heads {
     pub(crate) fn of(&self, all: Vec<Range<usize>>) -> Vec<Range<usize>> {
         if self.0.is_empty() { all } else { self.0.iter().filter_map(|&head| all.get(head).cloned()).collect() }
     }
-}
 
-impl Heads {
     /// Refuses heads that a point has not.
     ///
     /// # Errors

@@ -398,11 +398,7 @@ impl Study {
     ) -> Result<Vec<Trace>> {
         let Self { model, corpus, recipe, reasoning, .. } = self;
         let evaluation = &Evaluation { k_min, k_cap: recipe.evaluation.k_cap.max(k_min), ..recipe.evaluation.clone() };
-        decode_batches(
-            &EvaluationSetup { model, corpus, evaluation, reasoning, switching },
-            batches,
-            self.threads,
-            done,
-        )
+        let setup = EvaluationSetup { model, corpus, evaluation, reasoning, switching };
+        decode_batches(&setup, batches, self.threads, done)
     }
 }

@@ -16,7 +16,7 @@ use crate::model::checkpoint::ModelRef;
 use crate::model::checkpoint::peft::Apply;
 use crate::names::meant;
 use crate::progress::say;
-use crate::recipe::{MOST_ROWS, Recipe};
+use crate::recipe::{Evaluation, MOST_ROWS, Recipe};
 use crate::text::{Fields, Prompts, Template, Vocabulary};
 
 /// The folder of a phase's checkpoint.
@@ -96,12 +96,9 @@ impl Study {
         let mut recipe = like.clone();
         let place = ModelRef::parse(model)?;
         let brought = asked.data.is_some() || recipe.task.is_some() || recipe.data.path.is_some();
-        if let (ModelRef::Hub { .. }, false) = (&place, brought) {
-            bail!(
-                "{model}: no such folder or file here; a model of the hub brings no problems: name a file of them with --data"
-            );
-        }
-        ensure!(brought, "{model}: a model brings no problems: name a file of them with --data");
+        let is_hub = matches!(place, ModelRef::Hub { .. });
+        let which = if is_hub { "no such folder or file here; a model of the hub" } else { "a model" };
+        ensure!(brought, "{model}: {which} brings no problems: name a file of them with --data");
         asked.of(&mut recipe)?;
         let opened = Checkpoint::open(model, adapter, Apply::Merged)?;
         recipe.data.template = form(opened.text()?, &recipe, asked)?;
@@ -228,8 +225,7 @@ fn form(vocabulary: &Vocabulary, recipe: &Recipe, asked: &ProblemChoice) -> Resu
     if recipe.task.is_some() {
         return Ok(named);
     }
-    let has_own = vocabulary.has_chat();
-    Ok(match (has_own, asked.unnamed) {
+    Ok(match (vocabulary.has_chat(), asked.unnamed) {
         (true, true) => Template::Chat,
         (true, false) => named.own(),
         (false, true) => Template::Plain,
@@ -239,13 +235,11 @@ fn form(vocabulary: &Vocabulary, recipe: &Recipe, asked: &ProblemChoice) -> Resu
 
 impl ProblemChoice {
     fn of(&self, recipe: &mut Recipe) -> Result<()> {
-        if let Some(n) = self.problems {
-            ensure!((1..=MOST_ROWS).contains(&n), "--problems must be from 1 to {MOST_ROWS}, found {n}");
-            recipe.evaluation.problems = n;
-        }
-        if let Some(batch) = self.batch {
-            ensure!((1..=MOST_ROWS).contains(&batch), "--batch must be from 1 to {MOST_ROWS}, found {batch}");
-            recipe.evaluation.batch = batch;
+        let Evaluation { problems, batch, .. } = &mut recipe.evaluation;
+        for (flag, asked, own) in [("--problems", self.problems, problems), ("--batch", self.batch, batch)] {
+            let n = asked.unwrap_or(*own);
+            ensure!(asked.is_none() || (1..=MOST_ROWS).contains(&n), "{flag} must be from 1 to {MOST_ROWS}, found {n}");
+            *own = n;
         }
         if let Some(path) = &self.data {
             ensure!(path.exists(), "--data {}: no such file or folder", path.display());

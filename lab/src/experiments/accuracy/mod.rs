@@ -84,10 +84,8 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
         rows.push(DecodeOutcomes::of(study, k_min, &scores, &traces).against(&name, &free)?);
     }
     let compared: Vec<f64> = rows.iter().filter_map(|r| r.p_value).collect();
-    let adjusted = holm(&compared)?;
-    for (row, p) in rows.iter_mut().filter(|r| r.p_value.is_some()).zip(adjusted) {
-        row.p_holm = Some(p);
-    }
+    let compared_rows = rows.iter_mut().filter(|r| r.p_value.is_some());
+    compared_rows.zip(holm(&compared)?).for_each(|(row, p)| row.p_holm = Some(p));
     Ok(rows)
 }
 
@@ -109,15 +107,12 @@ fn note(study: &Study, config: &Config, rows: &[AccuracyRow]) -> String {
     let evaluation = &study.recipe.evaluation;
     let cap = evaluation.k_cap;
     let above: Vec<String> = config.k_min.iter().filter(|k| **k > cap).map(usize::to_string).collect();
-    let mut note = String::new();
+    let (mut note, all) = (String::new(), above.join(", "));
     match (above.is_empty(), config.raise_cap) {
         (true, _) => {}
-        (false, true) => note += &format!("K_min {} ran with k_cap raised from {cap} to it.\n", above.join(", ")),
+        (false, true) => note += &format!("K_min {all} ran with k_cap raised from {cap} to it.\n"),
         (false, false) => {
-            note += &format!(
-                "K_min {} not run: the evaluation's k_cap is {cap} (raise_cap runs them).\n",
-                above.join(", ")
-            );
+            note += &format!("K_min {all} not run: the evaluation's k_cap is {cap} (raise_cap runs them).\n");
         }
     }
     if evaluation.k_min == cap {

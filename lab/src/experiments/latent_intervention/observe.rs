@@ -8,7 +8,7 @@ use super::Config;
 use super::arithmetic::{Arithmetic, of_study};
 use super::known_value::{Plan, plan};
 use super::record::{Record, Template, blank};
-use crate::interventions::{Bank, Draw, Firings, Intervention, Later, Material, Swap};
+use crate::interventions::{Draw, Firings, Intervention, Later, Material, Swap};
 use crate::model::Activation;
 use crate::schema::{At, KnownValueRow, Observation};
 use crate::store::Measurements;
@@ -62,14 +62,6 @@ pub struct Ready {
     plans: Vec<Plan>,
 }
 
-/// What some modes are made of.
-struct Supplies {
-    swaps: Vec<BTreeMap<usize, Swap>>,
-    siblings: Vec<Bank>,
-    /// `E[</swi>]`.
-    exit: Vec<f32>,
-}
-
 /// Of the cells asked for, those that can be run; and which not, with their reasons.
 ///
 /// # Errors
@@ -112,7 +104,18 @@ pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>
 /// Observes what is not there yet of the process' own problems.
 pub fn observe(study: &Study, Ready { asked, plans }: &Ready, rows: &mut Measurements<Observation>) -> Result<()> {
     let sweep = &study.sweep()?;
-    let given = given(study, sweep, asked, plans)?;
+    let siblings = match asked.iter().find(|a| a.cell.is("sibling")).map(|a| a.cell.draws) {
+        Some(draws) => {
+            study.say("sampling sibling rollouts");
+            nulls::siblings(study, sweep, draws)?
+        }
+        None => vec![],
+    };
+    let swaps = plans.iter().map(|plan| plan.iter().map(|(&problem, e)| (problem, e.swap)).collect());
+    let swaps: Vec<BTreeMap<usize, Swap>> = swaps.collect();
+    let exit = Activation::Rank3(study.model.embed(&[vec![study.corpus.switch.swi_end]])?).to_vec()?;
+    let material =
+        Material { bank: &sweep.bank, siblings: &siblings, swaps: &swaps, model: &study.model, exit: &exit };
     let blank = blank(study, sweep, rows.weights());
     let cells = asked.iter().map(|asked| asked.template(&blank)).collect();
     let record = Record::new(cells, sweep.own().count(), plans, rows)?;
@@ -132,21 +135,7 @@ pub fn observe(study: &Study, Ready { asked, plans }: &Ready, rows: &mut Measure
     let numbers: Vec<usize> = (0..asked.len()).collect();
     let place = |i: usize| (asked[i].later, asked[i].at);
     let mut groups = numbers.chunk_by(|&a, &b| place(a) == place(b));
-    groups.try_for_each(|group| continuations(study, sweep, asked, group, &given, &record))
-}
-
-fn given(study: &Study, sweep: &Sweep, asked: &[ModeRequest], plans: &[Plan]) -> Result<Supplies> {
-    let siblings = match asked.iter().find(|a| a.cell.is("sibling")).map(|a| a.cell.draws) {
-        Some(draws) => {
-            study.say("sampling sibling rollouts");
-            nulls::siblings(study, sweep, draws)?
-        }
-        None => vec![],
-    };
-    let swaps = plans.iter().map(|plan| plan.iter().map(|(&problem, e)| (problem, e.swap)).collect()).collect();
-    let exit = study.model.embed(&[vec![study.corpus.switch.swi_end]])?;
-    let exit = Activation::Rank3(exit).to_vec()?;
-    Ok(Supplies { swaps, siblings, exit })
+    groups.try_for_each(|group| continuations(study, sweep, asked, group, &material, &record))
 }
 
 /// Decodes the cells of one place that need it.
@@ -155,16 +144,14 @@ fn continuations(
     sweep: &Sweep,
     asked: &[ModeRequest],
     group: &[usize],
-    given: &Supplies,
+    material: &Material,
     record: &Record,
 ) -> Result<()> {
-    let Supplies { swaps, siblings, exit, .. } = given;
-    let material = Material { bank: &sweep.bank, siblings, swaps, model: &study.model, exit };
     // One intervention per draw, made before any is run.
     let mut made: Vec<Vec<Box<dyn Intervention + '_>>> = vec![];
     for cell in group.iter().map(|&number| &asked[number].cell) {
         let of = |number: usize| match cell.action {
-            Action::Replace(about) => Some((about.make)(&material, Draw::of(study.seed, number, cell.dose))),
+            Action::Replace(about) => Some((about.make)(material, Draw::of(study.seed, number, cell.dose))),
             _ => None,
         };
         made.push((0..cell.draws).filter_map(of).collect());

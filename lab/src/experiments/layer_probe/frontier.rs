@@ -66,21 +66,15 @@ impl Names {
     /// The latents of one step, each with every node of its problem's graph, as many as `most` allows: problems are whole.
     fn pairs(&self, latents: &[(usize, &Latent)], problems: &[Problem], most: usize) -> Vec<Pair> {
         let mut pairs: Vec<Pair> = vec![];
-        for &(latent, Latent { problem, clause, .. }) in latents {
-            let about = &problems[*problem];
+        for &(latent, &Latent { problem, clause, .. }) in latents {
+            let about = &problems[problem];
             let step = clause.and_then(|clause| about.steps.get(clause));
             let Some(frontier) = step.and_then(|step| set(&step.value)) else { continue };
             let said: BTreeSet<&str> = about.solution.split_whitespace().collect();
             let nodes: BTreeSet<&str> = about.question.split_whitespace().collect();
             pairs.extend(nodes.into_iter().filter_map(|name| {
-                let reached = frontier.iter().any(|reached| reached == name);
-                Some(Pair {
-                    latent,
-                    problem: *problem,
-                    node: *self.index.get(name)?,
-                    reached,
-                    said: said.contains(name),
-                })
+                let (node, reached) = (*self.index.get(name)?, frontier.iter().any(|reached| reached == name));
+                Some(Pair { latent, problem, node, reached, said: said.contains(name) })
             }));
         }
         if let Some(first_out) = pairs.get(most).map(|pair| pair.problem) {

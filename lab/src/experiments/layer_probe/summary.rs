@@ -72,15 +72,12 @@ fn values(rows: &[&ProbeRow]) -> String {
         let Some(first) = line.values().next() else { continue };
         let n = first.accuracy.unwrap_or(first.balanced_accuracy).n;
         out += &format!("| {value} | {layer} | {n} | {:.3} |", first.chance);
-        for step in 1..=steps {
-            let score = |r: &&ProbeRow| r.accuracy.unwrap_or(r.balanced_accuracy);
-            let bits = |r: &ProbeRow| r.bits.map_or_else(String::new, |bits| format!(" {:.2} bits", bits.value));
-            let cell = line.get(&step).map(|r| (score(r), if r.is_readable() { " *" } else { "" }, bits(r)));
-            let shown = |(a, mark, bits): (Estimate, &str, String)| {
-                format!(" {:.3} [{:.3}, {:.3}]{mark}{bits} |", a.value, a.low, a.high)
-            };
-            out += &cell.map_or(" — |".to_owned(), shown);
-        }
+        let cell = |r: &&ProbeRow| {
+            let Estimate { value, low, high, .. } = r.accuracy.unwrap_or(r.balanced_accuracy);
+            let bits = r.bits.map_or_else(String::new, |bits| format!(" {:.2} bits", bits.value));
+            format!(" {value:.3} [{low:.3}, {high:.3}]{}{bits} |", if r.is_readable() { " *" } else { "" })
+        };
+        out += &(1..=steps).map(|step| line.get(&step).map_or(" — |".to_owned(), cell)).collect::<String>();
         out += "\n";
     }
     out

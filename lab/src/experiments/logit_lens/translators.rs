@@ -40,6 +40,15 @@ impl Affine {
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         x.clone() + ops::matmul(x, self.weight.val()) + self.bias.val()
     }
+
+    /// One layer's.
+    fn layer(&self, i: usize) -> Self {
+        let [_, d, _] = self.weight.val().dims();
+        Self {
+            weight: Param::from_tensor(self.weight.val().slice([i..i + 1, 0..d, 0..d])),
+            bias: Param::from_tensor(self.bias.val().slice([i..i + 1, 0..1, 0..d])),
+        }
+    }
 }
 
 /// Trained translators, in the order of the layers read. The last layer has none: it is the model's own.
@@ -83,17 +92,6 @@ pub fn train(
         Ok(group.iter().enumerate().map(|(i, &layer)| (affine.layer(i), scales[layer])).collect::<Vec<_>>())
     })?;
     Ok(Translators { layers: trained.into_iter().flatten().collect() })
-}
-
-impl Affine {
-    /// One layer's.
-    fn layer(&self, i: usize) -> Self {
-        let [_, d, _] = self.weight.val().dims();
-        Self {
-            weight: Param::from_tensor(self.weight.val().slice([i..i + 1, 0..d, 0..d])),
-            bias: Param::from_tensor(self.bias.val().slice([i..i + 1, 0..1, 0..d])),
-        }
-    }
 }
 
 fn train_group(

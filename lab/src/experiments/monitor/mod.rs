@@ -96,15 +96,10 @@ struct Bench<'a> {
     values: Vec<HiddenValueRow>,
 }
 
-/// How latents are edited in a run.
-#[derive(Clone, Copy)]
-struct EditOutcome {
-    edit: Edit,
-    directions: usize,
-    dose: f64,
-}
+/// How latents are edited in a run: along how many directions, and how far.
+type Edited = (Edit, usize, f64);
 
-const UNTOUCHED: EditOutcome = EditOutcome { edit: Edit::Untouched, directions: 0, dose: 0.0 };
+const UNTOUCHED: Edited = (Edit::Untouched, 0, 0.0);
 
 /// Monitors, and what is read in latents.
 ///
@@ -192,7 +187,7 @@ impl<'a> Bench<'a> {
             }
             for (edit, dose) in runs {
                 let ran = run::run(study, &pushes(dose, edit == Edit::Random))?;
-                let edited = EditOutcome { edit, directions: round, dose };
+                let edited = (edit, round, dose);
                 let (x, there) = self.latents(&ran)?;
                 self.judge((&ran, edited), (&deployed, Monitor::Deployed), (&x, &there))?;
                 if let Some(step) = read_at.filter(|_| dose == 1.0) {
@@ -238,7 +233,7 @@ impl<'a> Bench<'a> {
     /// The rows of a monitor, both kinds of letters.
     fn judge(
         &mut self,
-        (ran, edited): (&RunOutput, EditOutcome),
+        (ran, (edit, directions, dose)): (&RunOutput, Edited),
         (linear, monitor): (&Linear, Monitor),
         (x, there): (&Array2<f64>, &[bool]),
     ) -> Result<()> {
@@ -252,9 +247,9 @@ impl<'a> Bench<'a> {
             let changed = ran.change.iter().filter(|(problem, _)| problems.binary_search(problem).is_ok()).copied();
             self.rows.push(MonitorRow {
                 identity: self.study.identity(problems.len()),
-                edit: edited.edit,
-                directions: edited.directions,
-                dose: edited.dose,
+                edit,
+                directions,
+                dose,
                 monitor,
                 letters,
                 triggers: judged.triggers,
@@ -276,7 +271,7 @@ impl<'a> Bench<'a> {
     fn value(
         &mut self,
         ran: &RunOutput,
-        EditOutcome { edit, directions, .. }: EditOutcome,
+        (edit, directions, _): Edited,
         (step, triggered, quantity): (usize, bool, Quantity),
     ) -> Result<Option<f64>> {
         let (mut states, mut values, mut groups) = (vec![], vec![], vec![]);

@@ -212,14 +212,15 @@ impl Weights {
     /// Blocks without norms before attention and MLP, and a device that cannot hand its data over.
     pub fn of(model: &Decoder) -> Result<Self> {
         let config = model.config();
-        let layers = 0..model.layers.len();
         let all = |of: fn(&Attention) -> &Linear| {
-            layers.clone().map(|l| Projection::of(model, of(&model.layers[l].self_attn))).collect::<Result<Vec<_>>>()
+            model.layers.iter().map(|layer| Projection::of(model, of(&layer.self_attn))).collect::<Result<Vec<_>>>()
         };
-        let before = |l: usize, place: usize| {
-            model.layers[l].norms()[place].context("the blocks of this model have no norms before what they do")
+        let norms = |place: usize| -> Result<Vec<Norm>> {
+            let norms = model.layers.iter().map(|layer| layer.norms()[place]);
+            norms
+                .map(|norm| Norm::of(norm.context("the blocks of this model have no norms before what they do")?))
+                .collect()
         };
-        let norms = |f: &dyn Fn(usize) -> Result<Norm>| (0..model.layers.len()).map(f).collect::<Result<Vec<_>>>();
         Ok(Self {
             graph: Graph::of(config),
             width: config.hidden_size,
@@ -227,9 +228,9 @@ impl Weights {
             query: all(|attention| &attention.q_proj)?,
             key: all(|attention| &attention.k_proj)?,
             value: all(|attention| &attention.v_proj)?,
-            write: layers.clone().map(|l| writes(model, l)).collect::<Result<_>>()?,
-            before_attention: norms(&|l| Norm::of(before(l, 0)?))?,
-            before_mlp: norms(&|l| Norm::of(before(l, 2)?))?,
+            write: (0..model.layers.len()).map(|l| writes(model, l)).collect::<Result<_>>()?,
+            before_attention: norms(0)?,
+            before_mlp: norms(2)?,
             last: Norm::of(&model.norm)?,
         })
     }

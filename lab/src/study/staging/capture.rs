@@ -60,10 +60,8 @@ pub(crate) fn capture(
         let mut stores = vec![Store::default(); points.len()];
         let mut hooks = Hooks::none();
         for (point, store) in points.iter().zip(&mut stores) {
-            let spec = HookSpec::all(point);
-            let slots = &slots;
-            hooks
-                .observe(&spec, model.config().num_hidden_layers, move |site, value| store.keep(site, value, slots))?;
+            let (spec, slots) = (HookSpec::all(point), &slots);
+            hooks.observe(&spec, model.layers.len(), move |site, value| store.keep(site, value, slots))?;
         }
         unroll(model, batch, source, Gradient::Through, &mut hooks)?;
         drop(hooks);
