@@ -82,7 +82,6 @@ fn along_path(about: &Problem, values: &[&str]) -> Vec<bool> {
     follows
 }
 
-/// A problem that is read.
 struct ReadProblem {
     problem: usize,
     row: Sequence,
@@ -194,7 +193,6 @@ fn read(trace: &Trace, problem: &Problem, study: &Study) -> Result<Option<ReadPr
 /// Of some problems, what each of their blocks is read as.
 type Readings<'a> = Option<Vec<Vec<&'a str>>>;
 
-/// The states of all latents.
 struct LatentStates<'a> {
     study: &'a Study,
     all: &'a [ReadProblem],

@@ -57,13 +57,13 @@ impl Config {
 /// Layer and latent step.
 type Cell = (usize, usize);
 
-/// What some problems gave.
+/// What the problems gave in a cell.
 #[derive(Default)]
-struct HalfFit {
+struct CellFit {
     /// The mean Jacobians of both halves, `[D, D]`.
-    halves: BTreeMap<Cell, [MeanVector; 2]>,
-    /// By cell: problem, its state.
-    states: BTreeMap<Cell, Vec<(usize, Vec<f32>)>>,
+    halves: [MeanVector; 2],
+    /// Problem, its state.
+    states: Vec<(usize, Vec<f32>)>,
 }
 
 /// A problem that is read: its number in the order read (its half is that number's parity), its row, its last block's latents and
@@ -88,7 +88,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     study.needs(read.len() >= 4, few)?;
     let fitted = fit(study, config, &layers, &read)?;
     let said = said(study, &read)?;
-    let rows = fitted.states.iter().map(|(&cell, states)| of_cell(study, cell, states, &fitted.halves[&cell], &said));
+    let rows = fitted.iter().map(|(&cell, fit)| of_cell(study, cell, fit, &said));
     Ok(rows.collect::<Result<Vec<_>>>()?.concat())
 }
 
@@ -99,10 +99,10 @@ fn of_problem(written: &SolutionForms) -> Option<ReadProblem<'_>> {
 }
 
 /// Jacobians and states of every problem.
-fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -> Result<HalfFit> {
+fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -> Result<BTreeMap<Cell, CellFit>> {
     let points: Vec<HookPoint> = layers.iter().map(|&layer| Node::Resid(layer).point()).collect();
     let counted = study.counted("problems passed", read.len());
-    let mut out = HalfFit::default();
+    let mut out: BTreeMap<Cell, CellFit> = BTreeMap::new();
     // Sums are added in the order of the problems; all at once would do, but for the memory.
     for some in read.chunks(study.threads.max(1)) {
         let passed = parallel::each(some, study.threads, |one| {
@@ -118,9 +118,10 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -
                     let jacobian = passed.jacobians.get(&(*point, step)).context("a Jacobian that was not made")?;
                     let finite = jacobian.iter().all(|x| x.is_finite());
                     ensure!(finite, "the Jacobian of layer {layer} at latent {} is not finite", step + 1);
-                    out.halves.entry((layer, step)).or_default()[number % 2].add(jacobian);
                     let state = passed.values.get(&(*point, position)).context("a state that was not seen")?;
-                    out.states.entry((layer, step)).or_default().push((number, state.clone()));
+                    let cell = out.entry((layer, step)).or_default();
+                    cell.halves[number % 2].add(jacobian);
+                    cell.states.push((number, state.clone()));
                 }
             }
         }
@@ -142,13 +143,8 @@ fn said(study: &Study, read: &[ReadProblem]) -> Result<Vec<usize>> {
 }
 
 /// The three readings of a cell; none where a half has fewer than two problems.
-fn of_cell(
-    study: &Study,
-    (layer, step): Cell,
-    states: &[(usize, Vec<f32>)],
-    halves: &[MeanVector; 2],
-    said: &[usize],
-) -> Result<Vec<JacobianLensRow>> {
+fn of_cell(study: &Study, (layer, step): Cell, fit: &CellFit, said: &[usize]) -> Result<Vec<JacobianLensRow>> {
+    let CellFit { halves, states } = fit;
     if halves.iter().any(|half| half.n < 2) {
         return Ok(vec![]);
     }

@@ -22,7 +22,6 @@ use crate::study::{DoesNotApply, Study};
 pub const ABOUT: About =
     About::asking("which part of the weights carries what a later phase changed (needs two phases)").on_request();
 
-/// A part of the weights.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     Embed,

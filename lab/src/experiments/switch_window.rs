@@ -24,12 +24,6 @@ settings! {
     }
 }
 
-struct Observation<'r> {
-    problem: usize,
-    in_block: bool,
-    reading: &'r Reading,
-}
-
 /// One row an offset that two problems or more reach.
 ///
 /// # Errors
@@ -40,7 +34,8 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
     let radius = config.radius as i64;
     let mut rows = vec![];
     for offset in -radius..=radius {
-        let mut seen = vec![];
+        // Problem, whether it is in a block, and what is read there.
+        let mut seen: Vec<(usize, bool, &Reading)> = vec![];
         for (problem, solution) in staged.solutions.iter().enumerate() {
             let reached = solution.boundaries.iter().map(|&b| b as i64 + offset);
             for position in reached.filter_map(|p| usize::try_from(p).ok()) {
@@ -49,22 +44,22 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
                     continue;
                 }
                 let reading = staged.reading(readings, problem, position);
-                seen.push(Observation { problem, in_block: solution.in_block(position), reading });
+                seen.push((problem, solution.in_block(position), reading));
             }
         }
-        let problems: Vec<usize> = seen.iter().map(|s| s.problem).collect();
+        let problems: Vec<usize> = seen.iter().map(|s| s.0).collect();
         if problems.first() == problems.last() {
             continue;
         }
         let mean = |value: fn(&Reading) -> f64| {
-            let values: Vec<f64> = seen.iter().map(|s| value(s.reading)).collect();
+            let values: Vec<f64> = seen.iter().map(|s| value(s.2)).collect();
             Bootstrap::seeded(study.seed).clustered_mean(&values, &problems).with_context(|| format!("offset {offset}"))
         };
         rows.push(WindowRow {
             identity: study.identity(staged.sequences.len()),
             offset,
             positions: seen.len(),
-            in_block: seen.iter().filter(|s| s.in_block).count(),
+            in_block: seen.iter().filter(|s| s.1).count(),
             p_swi: mean(|r| r.p_swi)?,
             entropy: mean(|r| r.entropy)?,
         });

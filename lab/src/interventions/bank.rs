@@ -32,7 +32,6 @@ impl Bank {
         Ok(())
     }
 
-    /// Keeps one state.
     pub fn insert(&mut self, at: (usize, usize, usize), state: Vec<f32>) {
         self.states.insert(at, state);
     }

@@ -170,7 +170,6 @@ impl Study {
         Self { tagged: OnceLock::from(tagged), ..self }
     }
 
-    /// With blocks of this origin.
     #[must_use]
     pub fn with_blocks(self, blocks: BlockOrigin) -> Self {
         Self { blocks, forkable: OnceLock::new(), ..self }

@@ -8,7 +8,6 @@ use crate::schema::{KnownValueRow, NORMAL, NULL_BATCH, NULL_SEED, NULLS};
 
 /// The default modes: the paper's four, and the controls it lacks.
 pub const MODES: [&str; 7] = [NORMAL, "zero", "random_norm", "skip", "self_patch", "mean", "resample"];
-/// What a mode does.
 #[derive(Clone, Copy)]
 pub enum Action {
     Normal,

@@ -18,13 +18,11 @@ use crate::study::circuits::places::{Place, Placed};
 /// Floats that the graph of one batch may hold, roughly.
 const GRAPH: usize = 1 << 25;
 
-/// A pair and its places.
 pub type PairPlaces<'p> = (&'p Pair, Vec<Placed>);
 
 /// The cells that are patched.
 pub type Sample = BTreeSet<(Place, Node)>;
 
-/// What is differentiated.
 pub struct AttributionRun<'a> {
     pub study: &'a Study,
     pub identity: &'a Identity,

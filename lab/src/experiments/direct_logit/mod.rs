@@ -147,11 +147,6 @@ fn of_kind(study: &Study, key: Key, problems: &BTreeMap<usize, Sums>, nodes: &[S
     Ok(rows.collect())
 }
 
-fn label(row: &DirectLogitRow) -> String {
-    let node = row.component.label(row.layer, row.head);
-    if row.part == Part::Carried { format!("{node} (carried)") } else { node }
-}
-
 /// Markdown: the four nodes that add most to each decision's lead, for and against.
 pub fn table(rows: &[DirectLogitRow]) -> String {
     let totals = rows.iter().filter(|r| r.component == Component::Total);
@@ -161,7 +156,10 @@ pub fn table(rows: &[DirectLogitRow]) -> String {
         let same = |r: &&DirectLogitRow| {
             (r.form, r.target, r.step) == (*form, *target, *step) && r.component != Component::Total
         };
-        let said = |r: &DirectLogitRow| format!("{} {:+.2}{}", label(r), r.lead.value, if r.adds() { " *" } else { "" });
+        let said = |r: &DirectLogitRow| {
+            let (node, carried) = (r.component.label(r.layer, r.head), if r.part == Part::Carried { " (carried)" } else { "" });
+            format!("{node}{carried} {:+.2}{}", r.lead.value, if r.adds() { " *" } else { "" })
+        };
         let nodes = largest(rows.iter().filter(same), 4, |r| r.lead.value.abs());
         let (largest, top) = (nodes.into_iter().map(said).collect::<Vec<_>>().join(", "), or_dash(top.map(|top| format!("{top:.2}"))));
         format!("{form} | {target} | {} | {lead:.2} | {top} | {largest}", or_dash(*step))

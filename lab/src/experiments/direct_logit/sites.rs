@@ -4,7 +4,6 @@ use crate::latent::{SwitchIds, text_mask};
 use crate::schema::{Form, Target};
 use crate::study::circuits::SolutionForms;
 
-/// One decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub target: Target,

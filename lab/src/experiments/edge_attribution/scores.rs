@@ -35,7 +35,6 @@ impl RecordedPair<'_> {
     }
 }
 
-/// What edges are measured with.
 pub struct Edges<'a> {
     pub study: &'a Study,
     pub weights: &'a Weights,

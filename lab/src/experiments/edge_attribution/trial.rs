@@ -27,7 +27,6 @@ struct Set {
     edges: BTreeSet<Edge>,
 }
 
-/// What is measured, and in which pairs.
 pub struct Trial<'a> {
     edges: &'a Edges<'a>,
     places: &'a [Place],

@@ -71,7 +71,6 @@ pub fn cells<'p>(places: &'p [Placed], nodes: &'p [Node]) -> impl Iterator<Item 
     places.iter().flat_map(|place| nodes.iter().map(move |&node| (place, node)))
 }
 
-/// What is patched.
 struct PatchPlan<'a> {
     study: &'a Study,
     identity: &'a Identity,
@@ -82,7 +81,6 @@ struct PatchPlan<'a> {
 }
 
 impl PatchPlan<'_> {
-    /// Rows of a pair.
     fn cells(&self, r: &RecordedPair) -> usize {
         r.places.len() * self.nodes.len() * self.modes.len()
     }

@@ -46,11 +46,9 @@ pub fn asked(config: &Config, model: &ModelConfig, k_cap: usize) -> Result<Vec<H
             regions.iter().try_for_each(|&region| reached(point, region))?;
             for (mode, dose, draws, what) in changes(config, change, point, model)? {
                 what.makes_sense(point)?;
-                for &region in &regions {
-                    for heads in &heads {
-                        let (mode, what, heads) = (mode.clone(), what.clone(), heads.clone());
-                        add(&mut out, HookCell { point, heads, region, mode, dose, draws, what })?;
-                    }
+                for (&region, heads) in regions.iter().flat_map(|region| heads.iter().map(move |heads| (region, heads))) {
+                    let (mode, what, heads) = (mode.clone(), what.clone(), heads.clone());
+                    add(&mut out, HookCell { point, heads, region, mode, dose, draws, what })?;
                 }
             }
         }

@@ -22,7 +22,6 @@ use crate::study::Study;
 use crate::study::sweep::Sweep;
 use crate::text::{Problem, Vocabulary};
 
-/// One exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Exchange {
     pub swap: Swap,

@@ -8,7 +8,6 @@ use crate::experiments::markdown::{or_dash, table_of};
 use crate::schema::{Features, ProbeRow};
 use crate::stats::Estimate;
 
-/// Markdown.
 pub fn tables(rows: &[ProbeRow], config: &Config) -> String {
     let shown: Vec<&ProbeRow> = rows.iter().filter(|r| r.features != Features::Shuffled).collect();
     let columns = "protocol | features | layer | rows | balanced accuracy | above chance | AUROC | selectivity";

@@ -23,7 +23,6 @@ use crate::study::Study;
 use crate::tasks::Fact;
 use crate::text::Problem;
 
-/// One latent position.
 pub(super) struct Latent {
     pub problem: usize,
     pub position: usize,

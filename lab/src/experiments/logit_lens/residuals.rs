@@ -67,7 +67,6 @@ fn pick(x: Tensor<3>, places: &[Place]) -> Tensor<2> {
     rows_of(&x.reshape([b * l, d]), &index)
 }
 
-/// Rows of a matrix.
 pub(crate) fn rows_of(x: &Tensor<2>, rows: &[usize]) -> Tensor<2> {
     let index: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
     let n = index.len();

@@ -41,7 +41,6 @@ impl Affine {
         x.clone() + ops::matmul(x, self.weight.val()) + self.bias.val()
     }
 
-    /// One layer's.
     fn layer(&self, i: usize) -> Self {
         let [_, d, _] = self.weight.val().dims();
         Self {

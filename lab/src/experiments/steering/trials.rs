@@ -66,7 +66,6 @@ pub fn targets(study: &Study, held: &[BlockValue], values: &BTreeSet<i64>, by: &
     found.into_iter().map(|(_, target)| target).collect()
 }
 
-/// What trials share.
 pub struct Trials<'a> {
     pub study: &'a Study,
     pub identity: &'a Identity,

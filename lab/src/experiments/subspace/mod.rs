@@ -92,7 +92,6 @@ impl Config {
     }
 }
 
-/// A place of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     layer: usize,
@@ -386,10 +385,8 @@ pub fn table(rows: &[SubspaceRow]) -> String {
 fn elsewhere(rows: &[SubspaceRow], rank: usize) -> String {
     let of = |rotation, rank: Option<usize>| {
         let asked = (Variable::Value, rotation, Donors::Unseen);
-        let mine = rows
-            .iter()
-            .filter(move |r| (r.variable, r.rotation, r.donors) == asked && rank.is_none_or(|rank| r.rank == rank));
-        mine.map(|r| r.hit_rate.value).reduce(f64::max)
+        let mine = rows.iter().filter(|r| (r.variable, r.rotation, r.donors) == asked);
+        mine.filter(|r| rank.is_none_or(|rank| r.rank == rank)).map(|r| r.hit_rate.value).reduce(f64::max)
     };
     match (of(Rotation::Trained, Some(rank)), of(Rotation::Whole, None)) {
         (Some(part), Some(whole)) => {

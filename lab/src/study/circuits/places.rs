@@ -7,7 +7,6 @@ use crate::latent::SwitchIds;
 use crate::model::Step;
 use crate::nth::Nth;
 
-/// A named place of a row.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// `source` (prompt positions where the two rows differ), `swi`, `latent[k]`, `swi_end`, of plain text `clause[k]`, and

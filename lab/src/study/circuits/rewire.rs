@@ -19,7 +19,6 @@ use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, HookPoint, HookSpec, Hooks, PointKind};
 use crate::study::Study;
 
-/// One run.
 #[derive(Clone, Copy)]
 pub struct RewiredRun<'a> {
     pub row: &'a Sequence,
