@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
+use super::markdown::{by_step, or_dash, table_of, titled};
 use super::{About, Files, Fit, Journal};
 use crate::latent::{Sequence, Switching};
 use crate::model::Step;
@@ -178,15 +179,10 @@ pub fn table(rows: &[PatchRow]) -> String {
     let of = |layer, index| rows.iter().find(|r| r.axis == Axis::Step && r.layer == layer && r.index == index);
     let steps = rows.iter().filter(|r| r.axis == Axis::Step).map(|r| r.index).max().unwrap_or(0);
     let layers = rows.iter().map(|r| r.layer + 1).max().unwrap_or(0);
-    let heads: String = (1..=steps).map(|s| format!(" step {s} |")).collect();
-    let mut out = format!(
-        "Recovered logit difference [95 %]; * carries some of it.\n\n| layer |{heads}\n|{}\n",
-        " --- |".repeat(steps + 1)
-    );
-    for layer in 0..layers {
-        let shown = |r: &PatchRow| format!(" {:.2}{} |", r.effect, if r.carries() { " *" } else { "" });
-        let cell = |step| of(layer, step).map_or_else(|| " — |".into(), shown);
-        out += &format!("| {layer} |{}\n", (1..=steps).map(cell).collect::<String>());
-    }
-    out
+    let cell = |r: &PatchRow| format!("{:.2}{}", r.effect, if r.carries() { " *" } else { "" });
+    let columns = by_step("layer".into(), steps, |step| format!("step {step}"));
+    let table = table_of(&columns, 0..layers, |layer| {
+        by_step(layer.to_string(), steps, |step| or_dash(of(layer, step).map(cell)))
+    });
+    titled("Recovered logit difference [95 %]; * carries some of it.", &table)
 }

@@ -13,8 +13,8 @@ use super::{About, switch_benefit};
 pub use super::NoSettings as Config;
 use crate::schema::{AdaptiveRow, Optimum, by_budget};
 use crate::stats::by_problem::cell;
-use crate::store::Measurements;
 use crate::study::Study;
+use crate::study::units::in_memory;
 use crate::text::said_budget;
 
 pub const ABOUT: About = About::asking(
@@ -28,12 +28,10 @@ pub const ABOUT: About = About::asking(
 ///
 /// # Errors
 /// Questions that say no budget; as the decoder's.
-pub fn rows(study: &Study, _config: &Config) -> Result<Vec<AdaptiveRow>> {
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<AdaptiveRow>> {
     let why = || "its questions say no budget (task `adaptive`, or data.budgets = true)".into();
     study.needs(study.corpus.budgets, why)?;
-    let mut problems = Measurements::in_memory();
-    switch_benefit::measure(study, &switch_benefit::Config::default(), &mut problems)?;
-    let problems = problems.sorted(|row| row.problem)?;
+    let problems = in_memory(|rows| switch_benefit::measure(study, config, rows))?;
     let said = |problem: &usize| said_budget(&study.corpus.test[*problem].question);
     let budgets: Option<Vec<usize>> = problems.iter().map(|row| said(&row.problem)).collect();
     by_budget(&problems, &budgets.context("a question without its budget")?)

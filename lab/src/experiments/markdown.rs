@@ -11,6 +11,11 @@ pub(crate) fn table_of<R>(columns: &str, rows: impl IntoIterator<Item = R>, line
     heads(columns) + &rows.into_iter().map(|row| format!("| {} |\n", line(row))).collect::<String>()
 }
 
+/// A row's cells where one stands for each step: `layer | step 1 | step 2`.
+pub(crate) fn by_step(first: String, steps: usize, cell: impl Fn(usize) -> String) -> String {
+    (1..=steps).fold(first, |row, step| row + " | " + &cell(step))
+}
+
 /// A table under its title.
 pub(crate) fn titled(title: &str, table: &str) -> String {
     format!("{title}\n\n{table}")

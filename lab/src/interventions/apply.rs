@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
-use burn::tensor::{Tensor, TensorData};
 
 use super::{Bank, Intervention, Later, Steps};
 use crate::model::hooks::{Place, Site};
@@ -59,9 +58,6 @@ impl<'a> Replacements<'a> {
     }
 
     /// Hooks that replace and freeze.
-    ///
-    /// # Errors
-    /// None in practice: the hook exists in every model.
     pub fn attach<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
         hooks.replace(&latents(), layers, move |site, value| self.replace(site, value, true))?;
         Ok(())
@@ -80,20 +76,18 @@ impl<'a> Replacements<'a> {
     }
 
     fn replace(&self, site: &Site, value: Activation, replacing: bool) -> Result<Activation> {
-        let x = value.three()?;
-        let dims = x.dims();
-        let d = dims[2];
-        let mut data = x.clone().try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading a latent: {e:?}"))?;
+        let value = Activation::Rank3(value.three()?);
+        let (mut data, dims) = (value.to_vec()?, value.dims());
         for place in site.places {
-            let from = (place.batch * dims[1] + place.index) * d;
-            let old = &mut data[from..from + d];
+            let from = (place.batch * dims[1] + place.index) * dims[2];
+            let old = &mut data[from..from + dims[2]];
             if let Some(frozen) = self.frozen(place) {
                 old.copy_from_slice(frozen);
             } else if replacing && let Some(new) = self.fire(place, old)? {
                 old.copy_from_slice(&new);
             }
         }
-        Ok(Activation::Rank3(Tensor::from_data(TensorData::new(data, dims), (&x.device(), x.dtype()))))
+        Ok(value.with_values(data))
     }
 
     fn frozen(&self, place: &Place) -> Option<&[f32]> {

@@ -91,11 +91,11 @@ impl What {
         let axes: Vec<Vec<usize>> = points.iter().map(axes).collect::<Result<_>>()?;
         let file = Path::new(file);
         let bytes = std::fs::read(file).with_context(|| format!("{}: cannot read", file.display()))?;
-        let values = points
-            .iter()
-            .zip(&axes)
-            .map(|(point, axes)| Ok((*point, Values::of(file, &bytes, &point.to_string(), axes)?)));
-        Ok(Some(Self::File { adds: name == "add", values: values.collect::<Result<_>>()? }))
+        let of = |(point, axes): (&HookPoint, &Vec<usize>)| {
+            Ok((*point, Values::of(file, &bytes, &point.to_string(), axes)?))
+        };
+        let values = points.iter().zip(&axes).map(of).collect::<Result<_>>()?;
+        Ok(Some(Self::File { adds: name == "add", values }))
     }
 
     /// Refuses what says nothing at a point.
@@ -228,19 +228,12 @@ impl<'a> ActiveChange<'a> {
             let all = site.point.kind.ranges(&dims, place);
             let old = gather(&data, &self.heads.of(all.clone()));
             let Some(mut new) = self.new_values(site.point, place, (key, all.len()), &old)? else { continue };
-            ensure!(
-                new.len() == old.len(),
-                "a value of width {} at `{}`, expected {}",
-                new.len(),
-                site.point,
-                old.len()
-            );
+            let (point, now, was) = (site.point, new.len(), old.len());
+            ensure!(now == was, "a value of width {now} at `{point}`, expected {was}");
             if site.point.kind == PointKind::AttnScores {
                 // What the mask hides stays hidden.
-                new.iter_mut()
-                    .zip(&old)
-                    .filter(|(_, old)| Activation::is_masked(**old))
-                    .for_each(|(new, old)| *new = *old);
+                let hidden = new.iter_mut().zip(&old).filter(|(_, old)| Activation::is_masked(**old));
+                hidden.for_each(|(new, old)| *new = *old);
             }
             let mut rest = &new[..];
             for range in self.heads.of(all) {

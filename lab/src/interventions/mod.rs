@@ -14,8 +14,7 @@ mod values;
 use std::collections::BTreeMap;
 
 pub use apply::{Firings, Replacement, Replacements, latents};
-pub use bank::Bank;
-pub use bank::NO_STATES;
+pub use bank::{Bank, NO_STATES};
 pub use change::{ActiveChange, Change, Target, What, With, gather, split};
 pub(crate) use force_switch::ABOUT as FORCE_SWITCH;
 pub use known_value::Swap;

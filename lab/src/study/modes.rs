@@ -105,11 +105,9 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
             None if about.doses.is_empty() => vec![None],
             None => about.doses.iter().copied().map(Some).collect(),
         };
-        for dose in doses {
-            for &steps in steps {
-                let draws = if about.random { draws } else { 1 };
-                cells.push(Cell { mode: name.to_owned(), action: Action::Replace(about), dose, steps, draws });
-            }
+        let (action, draws) = (Action::Replace(about), if about.random { draws } else { 1 });
+        for (dose, &steps) in doses.into_iter().flat_map(|dose| steps.iter().map(move |steps| (dose, steps))) {
+            cells.push(Cell { mode: name.to_owned(), action, dose, steps, draws });
         }
     }
     for (i, cell) in cells.iter().enumerate() {

@@ -391,11 +391,6 @@ fn fork(request: usize, id: usize, of: &Request, switching: Switching, force_at:
 /// The visible position of a response without blocks at which `<swi>` was most probable (the first of several).
 fn closest(trace: &Trace) -> usize {
     let visible = trace.positions.iter().filter(|p| p.kind != PositionRole::Latent);
-    let p = |(_, p): &(usize, f64)| *p;
-    let candidates = visible.enumerate().map(|(i, at)| (i, at.p_swi.unwrap_or(0.0)));
-    let best = candidates.fold(None, |best: Option<(usize, f64)>, next| match best {
-        Some(best) if p(&best) >= p(&next) => Some(best),
-        _ => Some(next),
-    });
-    best.map_or(0, |(i, _)| i)
+    let p: Vec<f64> = visible.map(|at| at.p_swi.unwrap_or(0.0)).collect();
+    (0..p.len()).rev().max_by(|&a, &b| p[a].total_cmp(&p[b])).unwrap_or(0)
 }

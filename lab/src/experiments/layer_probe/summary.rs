@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::Config;
-use crate::experiments::markdown::{or_dash, table_of};
+use crate::experiments::markdown::{by_step, or_dash, table_of, titled};
 use crate::schema::{Features, ProbeRow};
 use crate::stats::Estimate;
 
@@ -62,22 +62,20 @@ fn values(rows: &[&ProbeRow]) -> String {
     if steps == 0 {
         return String::new();
     }
-    let heads: String = (1..=steps).map(|step| format!(" step {step} |")).collect();
-    let mut out = format!(
-        "\nAccuracy of value probes at each latent step (of frontiers balanced accuracy); * above chance; usable information in bits.\n\n| value | layer | n | chance |{heads}\n"
-    );
-    out += &format!("|{}\n", " --- |".repeat(4 + steps));
-    for ((value, layer), line) in lines {
-        let Some(first) = line.values().next() else { continue };
-        let n = first.accuracy.unwrap_or(first.balanced_accuracy).n;
-        out += &format!("| {value} | {layer} | {n} | {:.3} |", first.chance);
-        let cell = |r: &&ProbeRow| {
-            let Estimate { value, low, high, .. } = r.accuracy.unwrap_or(r.balanced_accuracy);
-            let bits = r.bits.map_or_else(String::new, |bits| format!(" {:.2} bits", bits.value));
-            format!(" {value:.3} [{low:.3}, {high:.3}]{}{bits} |", if r.is_readable() { " *" } else { "" })
-        };
-        out += &(1..=steps).map(|step| line.get(&step).map_or(" — |".to_owned(), cell)).collect::<String>();
-        out += "\n";
-    }
-    out
+    let columns = by_step("value | layer | n | chance".into(), steps, |step| format!("step {step}"));
+    let cell = |r: &&ProbeRow| {
+        let Estimate { value, low, high, .. } = r.accuracy.unwrap_or(r.balanced_accuracy);
+        let bits = r.bits.map_or_else(String::new, |bits| format!(" {:.2} bits", bits.value));
+        format!("{value:.3} [{low:.3}, {high:.3}]{}{bits}", if r.is_readable() { " *" } else { "" })
+    };
+    let table = table_of(&columns, lines, |((value, layer), line)| {
+        let first = line.values().next().map_or_else(String::new, |first| {
+            format!("{} | {:.3}", first.accuracy.unwrap_or(first.balanced_accuracy).n, first.chance)
+        });
+        by_step(format!("{value} | {layer} | {first}"), steps, |step| or_dash(line.get(&step).map(cell)))
+    });
+    titled(
+        "\nAccuracy of value probes at each latent step (of frontiers balanced accuracy); * above chance; usable information in bits.",
+        &table,
+    )
 }

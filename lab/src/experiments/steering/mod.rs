@@ -130,7 +130,11 @@ fn trials(
     needs(problems.first() != problems.last(), "two problems with a block that stands for a known step")?;
     let halves = grouped_holdout(&problems, 0.5, study.seed)?;
     let of = |rows: &[usize]| rows.iter().map(|&row| held[row]).collect::<Vec<_>>();
-    let cells = config.cells(study, longest(study, sweep.traces.iter().map(|t| t.sequence(&study.corpus.switch)))?)?;
+    let ran = sweep.traces.iter().map(|trace| trace.sequence(&study.corpus.switch));
+    let ran = ran.collect::<Result<Vec<_>>>()?;
+    let longest = ran.iter().flat_map(|row| row.latent_steps().map(|(_, _, step)| step + 1)).max().unwrap_or(0);
+    study.needs(longest > 0, || "no problem has a latent step".into())?;
+    let cells = config.cells(study, longest)?;
     let directions = Directions::of(study, &sweep.traces, &of(&halves.train), &cells, config.least)?;
     needs(directions.values().len() > 1, &format!("{} blocks of each of two values", config.least))?;
     let mut targets = targets(study, &of(&halves.test), directions.values(), arithmetic);
@@ -144,16 +148,6 @@ fn trials(
     let expected = |(number, target): &(usize, Target)| ((None, *number), trials.reached(target));
     let together = study.recipe.evaluation.batch.clamp(1, 16);
     study.measure(rows, &identity, (&targets, together), expected, |some| trials.of_targets(some))
-}
-
-/// Steps of the longest block.
-fn longest(study: &Study, rows: impl Iterator<Item = Result<crate::latent::Sequence>>) -> Result<usize> {
-    let mut most = 0;
-    for row in rows {
-        most = row?.latent_steps().map(|(_, _, step)| step + 1).fold(most, usize::max);
-    }
-    study.needs(most > 0, || "no problem has a latent step".into())?;
-    Ok(most)
 }
 
 /// Markdown: by layer and step, the hit rate of every action beside that of a random direction.
