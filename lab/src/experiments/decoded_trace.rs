@@ -338,7 +338,6 @@ pub fn table(rows: &[DecodedTraceRow]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::latent_intervention::arithmetic::OfTask;
     use super::*;
     use crate::tasks::{Chains, Graph, Split};
 
@@ -369,8 +368,7 @@ mod tests {
         let chains = problems(&task);
         let rows = task.rows(Split::Test, 0, 0..50).expect("problems");
         let answers: Vec<String> = rows.iter().map(|row| row.answer.clone()).collect();
-        let arithmetic = OfTask(rows);
-        let follows = |problem: usize, values: &[&str]| along_chain(&arithmetic, problem, &answers[problem], values);
+        let follows = |problem: usize, values: &[&str]| along_chain(&rows, problem, &answers[problem], values);
         changed(&follows, &chains, |value| ((value.parse::<i64>().expect("a digit") + 1) % 7).to_string());
 
         let graphs = problems(&Task::Graph(Graph::default()));

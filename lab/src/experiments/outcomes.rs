@@ -43,15 +43,9 @@ pub fn rows(study: &Study, _config: &Config) -> Result<Vec<OutcomeRow>> {
 pub fn table(rows: &[OutcomeRow]) -> String {
     let mut tokens: Vec<usize> = rows.iter().map(|r| r.visible_tokens).collect();
     tokens.sort_unstable();
-    let at = |share: usize| tokens[(tokens.len() - 1) * share / 4];
+    let [least, low, median, high, most] = [0, 1, 2, 3, 4].map(|share| tokens[(tokens.len() - 1) * share / 4]);
+    let (problems, switched) = (rows.len(), rows.iter().filter(|r| r.switched).count());
     format!(
-        "{} problems, {} switched; visible tokens: least {}, quartiles {} / {} / {}, most {}\n",
-        rows.len(),
-        rows.iter().filter(|r| r.switched).count(),
-        at(0),
-        at(1),
-        at(2),
-        at(3),
-        at(4),
+        "{problems} problems, {switched} switched; visible tokens: least {least}, quartiles {low} / {median} / {high}, most {most}\n"
     )
 }

@@ -21,13 +21,9 @@ pub const ABOUT: About =
 /// # Errors
 /// Checkpoints that do not read the same rows, no tagged span in the data, and whatever the models return.
 pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
-    let (staged, names) = (second.staged()?, [&first.name, &second.name]);
-    ensure!(
-        first.staged()?.sequences == staged.sequences,
-        "{} and {} do not read the same rows: their problems, tags or tokens differ",
-        names[0],
-        names[1]
-    );
+    let (staged, a, b) = (second.staged()?, &first.name, &second.name);
+    let same = first.staged()?.sequences == staged.sequences;
+    ensure!(same, "{a} and {b} do not read the same rows: their problems, tags or tokens differ");
     let (before, after) = (first.readings()?, second.readings()?);
     let all = places(staged, second.seed);
     let mut rows = vec![];

@@ -39,12 +39,8 @@ impl Values {
             (1, _) => names.iter().find(same).copied(),
             (0, [only]) if !only.contains("hook_") => Some(*only),
             (0, _) => {
-                bail!(
-                    "{}: no tensor `{point}`{}; it has {}",
-                    what(),
-                    meant(point, names.iter().copied()),
-                    some_of(&names)
-                )
+                let (near, there) = (meant(point, names.iter().copied()), some_of(&names));
+                bail!("{}: no tensor `{point}`{near}; it has {there}", what())
             }
             (n, _) => bail!("{}: {n} tensors of `{point}`, expected one", what()),
         };

@@ -58,12 +58,8 @@ pub fn restore(rows: &[DecodeRow], problems: usize) -> Result<Decodes> {
     let mut decodes = Decodes::new();
     for (way, rows) in ways {
         let missing = (0..problems).find(|problem| !rows.contains_key(problem));
-        ensure!(
-            missing.is_none() && rows.len() == problems,
-            "decode {way}: {} of {problems} problems, {}",
-            rows.len(),
-            missing.map_or_else(|| "more than there are".into(), |p| format!("without problem {p}"))
-        );
+        let (n, why) = (rows.len(), missing.map_or("more than there are".into(), |p| format!("without problem {p}")));
+        ensure!(missing.is_none() && n == problems, "decode {way}: {n} of {problems} problems, {why}");
         let traces: Result<Vec<Trace>> = rows.into_values().map(|row| json::from_str(&row.trace)).collect();
         decodes.insert(way.to_owned(), traces?);
     }

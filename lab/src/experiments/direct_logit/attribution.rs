@@ -211,11 +211,9 @@ fn check(explained: &[Explanation]) -> Result<()> {
     for e in explained {
         for (way, whole) in [e.rivals.logit, e.rivals.lead].into_iter().enumerate() {
             let sum: f64 = e.own.iter().map(|x| x[way]).sum();
-            ensure!(
-                (sum - whole).abs() <= OFF * (1.0 + e.rivals.logit.abs()),
-                "token {}: contributions sum to {sum}, the model says {whole}; direct attribution needs f32",
-                e.rivals.token
-            );
+            let (token, near) = (e.rivals.token, (sum - whole).abs() <= OFF * (1.0 + e.rivals.logit.abs()));
+            let both = || format!("contributions sum to {sum}, the model says {whole}");
+            ensure!(near, "token {token}: {}; direct attribution needs f32", both());
         }
     }
     Ok(())

@@ -30,43 +30,33 @@ impl<F: Fn(usize, usize, i64) -> Option<String> + Sync> Arithmetic for F {
     }
 }
 
-/// That of a generated task.
-pub(crate) struct OfTask(pub Vec<TaskProblem>);
-
-impl Arithmetic for OfTask {
+/// That of a generated task's problems.
+impl Arithmetic for Vec<TaskProblem> {
     fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String> {
-        self.0.get(problem)?.answer_if(step, value)
+        self.get(problem)?.answer_if(step, value)
     }
 
     fn operand(&self, problem: usize, step: usize) -> Option<i64> {
-        self.0.get(problem)?.operand(step)
+        self.get(problem)?.operand(step)
     }
 
     fn apply(&self, problem: usize, step: usize, operand: i64) -> Option<i64> {
-        self.0.get(problem)?.apply(step, operand)
+        self.get(problem)?.apply(step, operand)
     }
 }
 
 /// That of solutions whose steps a file brings as calculations; `None` where it is not known.
-struct OfSteps(Vec<Option<WorkedSolution>>);
-
-impl OfSteps {
-    fn read(&self, problem: usize) -> Option<&WorkedSolution> {
-        self.0.get(problem)?.as_ref()
-    }
-}
-
-impl Arithmetic for OfSteps {
+impl Arithmetic for Vec<Option<WorkedSolution>> {
     fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String> {
-        self.read(problem)?.answer_if(step, value)
+        self.get(problem)?.as_ref()?.answer_if(step, value)
     }
 
     fn operand(&self, problem: usize, step: usize) -> Option<i64> {
-        self.read(problem)?.operand(step)
+        self.get(problem)?.as_ref()?.operand(step)
     }
 
     fn apply(&self, problem: usize, step: usize, operand: i64) -> Option<i64> {
-        self.read(problem)?.apply(step, operand)
+        self.get(problem)?.as_ref()?.apply(step, operand)
     }
 }
 
@@ -95,9 +85,9 @@ pub(crate) fn of_study(study: &Study) -> Result<Box<dyn Arithmetic>> {
         )
     })?;
     let test = &study.corpus.test;
-    let Some(task) = &study.recipe.task else { return Ok(Box::new(OfSteps(test.iter().map(worked).collect()))) };
+    let Some(task) = &study.recipe.task else { return Ok(Box::new(test.iter().map(worked).collect::<Vec<_>>())) };
     let problems: Vec<TaskProblem> = task.rows(Split::Test, study.recipe.seed, 0..test.len() as u64)?;
     let same = problems.iter().zip(test).all(|(a, b)| a.id == b.id);
     ensure!(same, "{}: known_value needs the problems of the recipe's own task", study.name);
-    Ok(Box::new(OfTask(problems)))
+    Ok(Box::new(problems))
 }

@@ -70,10 +70,8 @@ fn of_cell(of: &[&Observation]) -> Result<Option<String>> {
         let exchanged: BTreeSet<usize> = of.iter().filter(|o| o.predicted.is_some()).map(|o| o.problem).collect();
         if mode == KnownValueRow::MODE && exchanged.len() < 2 {
             let n = exchanged.len();
-            return Ok(Some(format!(
-                "{}: {n} problem with a block to exchange; a rate needs 2, ask more problems",
-                label()
-            )));
+            let label = label();
+            return Ok(Some(format!("{label}: {n} problem with a block to exchange; a rate needs 2, ask more problems")));
         }
     }
     Ok(None)

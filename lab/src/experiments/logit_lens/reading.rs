@@ -161,12 +161,10 @@ impl Cell {
     fn top(&self, study: &Study, count: usize) -> Result<String> {
         let mut tokens: Vec<(u32, f64)> = self.mass.iter().map(|(&token, &sum)| (token, sum)).collect();
         tokens.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        let named: Result<Vec<(String, f64)>> = tokens
-            .into_iter()
-            .take(count)
-            .map(|(token, sum)| Ok((study.corpus.vocabulary.decode(&[token])?, sum / self.values.len() as f64)))
-            .collect();
-        Ok(serde_json::to_string(&named?)?)
+        let n = self.values.len() as f64;
+        let named = |(token, sum): (u32, f64)| Ok((study.corpus.vocabulary.decode(&[token])?, sum / n));
+        let named = tokens.into_iter().take(count).map(named).collect::<Result<Vec<(String, f64)>>>()?;
+        Ok(serde_json::to_string(&named)?)
     }
 }
 

@@ -108,10 +108,8 @@ fn train_group(
     let mut optimizer = AdamWConfig::new().with_weight_decay(0.0).with_epsilon(1e-8).init();
     for (step, batch) in batches.iter().enumerate() {
         let n = batch.len();
-        let states: Vec<Tensor<3>> = group
-            .iter()
-            .map(|&layer| f32(rows_of(&text.states[layer], batch)).div_scalar(scales[layer]).unsqueeze_dim(0))
-            .collect();
+        let state = |&l: &usize| f32(rows_of(&text.states[l], batch)).div_scalar(scales[l]).unsqueeze_dim(0);
+        let states: Vec<Tensor<3>> = group.iter().map(state).collect();
         let target = softmax(f32(model.unembed(rows_of(&text.own, batch).unsqueeze_dim(0))), 2);
         let moved = affine.forward(Tensor::cat(states, 0));
         // The norm does not see s, but for its epsilon.

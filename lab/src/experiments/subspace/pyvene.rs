@@ -40,11 +40,8 @@ fn writes_the_pairs_for_pyvene() {
     let pairs = exchanges.pairs([config.pairs, config.judged], config.unseen).expect("pairs");
 
     let rows: Vec<Sequence> = targets.iter().enumerate().map(|(i, t)| Sequence { row: i, ..t.row.clone() }).collect();
-    let latents: Vec<(usize, usize)> = rows
-        .iter()
-        .enumerate()
-        .flat_map(|(i, row)| (0..row.ids.len()).filter(|&at| row.is_latent(at)).map(move |at| (i, at)))
-        .collect();
+    let of_row = |(i, row): (usize, &Sequence)| row.latent_steps().map(|(at, ..)| (i, at)).collect::<Vec<_>>();
+    let latents: Vec<(usize, usize)> = rows.iter().enumerate().flat_map(of_row).collect();
     let inputs = capture(&study.model, &study.reasoning.source, &rows, &[Node::Resid(0).point()], &latents, 1)
         .expect("inputs of the first block");
     let fed = |row: usize| -> Value {

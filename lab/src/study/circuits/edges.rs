@@ -217,9 +217,8 @@ impl Weights {
         };
         let norms = |place: usize| -> Result<Vec<Norm>> {
             let norms = model.layers.iter().map(|layer| layer.norms()[place]);
-            norms
-                .map(|norm| Norm::of(norm.context("the blocks of this model have no norms before what they do")?))
-                .collect()
+            let lacks = "the blocks of this model have no norms before what they do";
+            norms.map(|norm| Norm::of(norm.context(lacks)?)).collect()
         };
         Ok(Self {
             graph: Graph::of(config),

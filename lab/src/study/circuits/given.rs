@@ -62,12 +62,11 @@ pub fn read(study: &Study, path: &Path) -> Result<Vec<PlacedPair>> {
 fn pair(study: &Study, number: usize, line: &Line) -> Result<Pair> {
     let clean = row(study, &line.clean).context("clean")?;
     let corrupt = row(study, &line.corrupt).context("corrupt")?;
+    let (has, other) = (clean.ids.len(), corrupt.ids.len());
     ensure!(
-        clean.ids.len() == corrupt.ids.len(),
-        "the clean prompt has {} tokens, the corrupt one {}: what stands at a position of one is put at the same position of the \
-         other, so both need as many",
-        clean.ids.len(),
-        corrupt.ids.len()
+        has == other,
+        "the clean prompt has {has} tokens, the corrupt one {other}: what stands at a position of one is put at the same position \
+         of the other, so both need as many"
     );
     ensure!(clean.ids != corrupt.ids, "the two prompts are the same: there is nothing to patch");
     ensure!(clean.steps == corrupt.steps, "the two prompts do not have their latent steps at the same positions");
@@ -101,11 +100,9 @@ fn token(study: &Study, text: &str) -> Result<u32> {
         [_] => anyhow::bail!("the model has no token for {text:?}"),
         _ => {
             let parts: Vec<String> = ids.iter().filter_map(|id| vocabulary.token(*id)).collect();
-            anyhow::bail!(
-                "{text:?} is {} tokens ({}), expected exactly one; where tokens begin with a space, write it too: \" Mary\"",
-                ids.len(),
-                parts.join(", ")
-            )
+            let (n, parts) = (ids.len(), parts.join(", "));
+            let advice = "where tokens begin with a space, write it too: \" Mary\"";
+            anyhow::bail!("{text:?} is {n} tokens ({parts}), expected exactly one; {advice}")
         }
     }
 }

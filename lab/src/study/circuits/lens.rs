@@ -118,10 +118,8 @@ impl JacobianLens {
     pub fn check_fits(&self, width: usize, layers: usize) -> Result<()> {
         ensure!(self.width == width, "the lens is of a model of width {}, this one has {width}", self.width);
         if let Some(layer) = self.matrices.keys().find(|layer| **layer + 1 >= layers) {
-            bail!(
-                "the lens has layer {layer}; a model of {layers} layers has 0 to {} before its last",
-                layers.saturating_sub(2)
-            );
+            let most = layers.saturating_sub(2);
+            bail!("the lens has layer {layer}; a model of {layers} layers has 0 to {most} before its last");
         }
         Ok(())
     }

@@ -91,13 +91,11 @@ pub(crate) fn of_file(study: &Study, path: Option<&Path>) -> Result<Option<Vec<P
         // A pair is a unit of the intervals: its copies are no more evidence.
         if out.contains(&pair) { repeated += 1 } else { out.push(pair) }
     }
+    let file = path.display();
     if repeated > 0 {
-        say(&format!(
-            "warning: {}: {repeated} pairs repeat the same pair as one before and are left out",
-            path.display()
-        ));
+        say(&format!("warning: {file}: {repeated} pairs repeat the same pair as one before and are left out"));
     }
-    ensure!(!out.is_empty(), "{}: holds no pair", path.display());
+    ensure!(!out.is_empty(), "{file}: holds no pair");
     Ok(Some(out))
 }
 
@@ -225,10 +223,8 @@ fn agreeing(clean: &Trace, corrupt: &Trace, latent: u32, opened: bool) -> Result
 /// # Errors
 /// As [`of_task`], and the model's.
 pub fn as_text(study: &Study, candidates: usize, limit: usize) -> Result<Vec<Pair>> {
-    let mut candidates = twins(study, candidates)?
-        .iter()
-        .map(|(number, clean, corrupt)| solved(study, *number, clean, corrupt))
-        .collect::<Result<Vec<_>>>()?;
+    let solved = |(number, clean, corrupt): &(usize, Problem, Problem)| solved(study, *number, clean, corrupt);
+    let mut candidates = twins(study, candidates)?.iter().map(solved).collect::<Result<Vec<_>>>()?;
     let mut pairs: Vec<Pair> = vec![];
     for chunk in candidates.chunks_mut(64) {
         let chunk: Vec<Pair> = chunk.iter_mut().filter_map(Option::take).collect();

@@ -45,10 +45,8 @@ pub(crate) fn capture(
         bail!("`{point}` has no row of values for each position");
     }
     // Sequences without a place are not run.
-    let wanted: Vec<Sequence> = (sequences.iter().enumerate())
-        .filter(|(i, _)| !of_sequence(places, *i).is_empty())
-        .map(|(_, s)| s.clone())
-        .collect();
+    let run = (0..sequences.len()).filter(|&i| !of_sequence(places, i).is_empty());
+    let wanted: Vec<Sequence> = run.map(|i| sequences[i].clone()).collect();
     let index: HashMap<usize, usize> = sequences.iter().enumerate().map(|(i, s)| (s.row, i)).collect();
     let parts = in_batches(model, &wanted, threads, |batch| {
         let mut slots = HashMap::new();
