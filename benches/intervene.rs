@@ -83,7 +83,7 @@ fn from_prompts(study: &Study, sweep: &Sweep, made: &Made, batch: usize) -> anyh
         let arm = |problem| Replacement { problem, what: Some(with.as_ref()), steps: *steps, counter: 0 };
         let arms = Replacements::new((0..sweep.requests.len()).map(arm).collect(), Later::Recompute, &sweep.bank, 1);
         let mut hooks = Hooks::none();
-        arms.attach(&mut hooks, model.layers.len())?;
+        arms.attach(&mut hooks, model.layers.len(), true)?;
         let switch = Some(study.corpus.switch);
         let how = Decode {
             model,

@@ -107,9 +107,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PartSwapRow>> {
             counted.one();
         }
     }
-    for (row, p) in rows.iter_mut().zip(holm(&p)?) {
-        row.p_holm = p;
-    }
+    rows.iter_mut().zip(holm(&p)?).for_each(|(row, p)| row.p_holm = p);
     Ok(rows)
 }
 

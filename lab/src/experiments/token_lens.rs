@@ -8,7 +8,6 @@ use anyhow::{Result, ensure};
 
 use super::{About, Journal};
 use crate::latent::sampling;
-use crate::model::hooks::RecordedTensor;
 use crate::schema::{RowFile, TokenLensRow};
 use crate::study::Study;
 use crate::study::circuits::readout::{LOGITS_HELD, log_probs};
@@ -44,9 +43,12 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<TokenLensRow>> {
 fn of_problem(study: &Study, config: &Config, shown: &ShownProblem) -> Result<Vec<TokenLensRow>> {
     let recorded = shown.record(study, &["hook_embed".parse()?, "blocks.*.hook_resid_post".parse()?])?;
     let identity = study.identity(study.decoded()?.1.len());
+    let at_once = (LOGITS_HELD / study.model.config().vocab_size).max(1);
     let mut rows = vec![];
     for (layer, states) in recorded.iter().enumerate() {
-        for (position, (log_probs, (kind, token))) in said(study, states)?.iter().zip(&shown.positions).enumerate() {
+        let parts = states.data.chunks(at_once * states.shape[2]).map(|part| log_probs(&study.model, part.to_vec()));
+        let said = parts.collect::<Result<Vec<_>>>()?.concat();
+        for (position, (log_probs, (kind, token))) in said.iter().zip(&shown.positions).enumerate() {
             rows.push(TokenLensRow {
                 identity: identity.clone(),
                 problem: shown.problem,
@@ -60,11 +62,4 @@ fn of_problem(study: &Study, config: &Config, shown: &ShownProblem) -> Result<Ve
         }
     }
     Ok(rows)
-}
-
-/// Log-probabilities of the next token at every position, from states `[1, L, D]`.
-fn said(study: &Study, states: &RecordedTensor) -> Result<Vec<Vec<f64>>> {
-    let at_once = (LOGITS_HELD / study.model.config().vocab_size).max(1) * states.shape[2];
-    let parts = states.data.chunks(at_once).map(|part| log_probs(&study.model, part.to_vec()));
-    Ok(parts.collect::<Result<Vec<_>>>()?.concat())
 }

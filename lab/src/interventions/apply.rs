@@ -57,16 +57,10 @@ impl<'a> Replacements<'a> {
         Self { arms, later, bank, firings, touched: RefCell::default() }
     }
 
-    /// Hooks that replace and freeze.
-    pub fn attach<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
-        hooks.replace(&latents(), layers, move |site, value| self.replace(site, value, true))?;
-        Ok(())
-    }
-
-    /// Hooks that freeze only: for the half of a position that sees its input as it was.
-    pub(crate) fn attach_frozen<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
-        if self.later == Later::Frozen {
-            hooks.replace(&latents(), layers, move |site, value| self.replace(site, value, false))?;
+    /// Hooks that replace and freeze; without `replacing` freeze only: for the half of a position that sees its input as it was.
+    pub fn attach<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize, replacing: bool) -> Result<()> {
+        if replacing || self.later == Later::Frozen {
+            hooks.replace(&latents(), layers, move |site, value| self.replace(site, value, replacing))?;
         }
         Ok(())
     }

@@ -300,8 +300,8 @@ impl<'a> Sweep<'a> {
         let arms = Replacements::new(arms, later, &self.bank, unit.members.len());
         let (mut hooks, mut other) = (Hooks::none(), Hooks::none());
         let layers = self.study.model.layers.len();
-        arms.attach(&mut hooks, layers)?;
-        arms.attach_frozen(&mut other, layers)?;
+        arms.attach(&mut hooks, layers, true)?;
+        arms.attach(&mut other, layers, false)?;
         let decoding = self.study.decoding(&self.settings);
         let done = prefix.fork(decoding, unit.start, &forks, &mut Branch::reaching(channel, &mut hooks, &mut other))?;
         drop((hooks, other));

@@ -59,11 +59,9 @@ impl Study {
             let (unit, rows) = expected(unit);
             there.get(&unit).copied().unwrap_or_default() < rows
         };
-        let groups = units.chunks(at_once.max(1)).enumerate();
-        let missing: Vec<&[U]> = groups
-            .filter(|(number, group)| self.has(*number) && group.iter().any(lacks))
-            .map(|(_, group)| group)
-            .collect();
+        let is_missing = |(number, group): &(usize, &[U])| self.has(*number) && group.iter().any(lacks);
+        let groups = units.chunks(at_once.max(1)).enumerate().filter(is_missing);
+        let missing: Vec<&[U]> = groups.map(|(_, group)| group).collect();
         let rows = Mutex::new(rows);
         self.each("units", &missing, |group| {
             let new = work(group)?.into_iter().filter(|row| !known.contains(&row.key())).collect();

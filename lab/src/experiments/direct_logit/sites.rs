@@ -18,13 +18,8 @@ pub struct Decision {
 
 /// The decisions of a solution in one form: at text as the decoder masks it, at latent steps over all tokens.
 pub fn decisions(written: &SolutionForms, form: Form, ids: SwitchIds) -> Vec<Decision> {
-    let text = |target, token, position| Decision {
-        target,
-        step: None,
-        token,
-        masked: text_mask(&ids, true),
-        chain: vec![position],
-    };
+    let masked = text_mask(&ids, true);
+    let text = |target, token, at| Decision { target, step: None, token, masked: masked.clone(), chain: vec![at] };
     let mut out = vec![];
     let answer = written.answer.map(|said| said.token);
     out.extend(written.answer_decided(form).zip(answer).map(|(at, token)| text(Target::Answer, token, at)));

@@ -101,10 +101,8 @@ impl Runs<'_> {
                 chunk.iter().any(|request| !self.record.holds((number + 1, draw, request.problem)))
             };
             let own: Vec<&[Request]> = chunks.iter().filter(|chunk| study.owns(chunk[0].problem)).copied().collect();
-            let units: Vec<(usize, &[Request])> = (0..*draws)
-                .flat_map(|draw| own.iter().map(move |chunk| (draw, *chunk)))
-                .filter(|(draw, chunk)| missing(*draw, chunk))
-                .collect();
+            let all = (0..*draws).flat_map(|draw| own.iter().map(move |chunk| (draw, *chunk)));
+            let units: Vec<(usize, &[Request])> = all.filter(|(draw, chunk)| missing(*draw, chunk)).collect();
             study.each("batches changed", &units, |&(draw, chunk)| {
                 let done = self.replaced(&asked[number], made[draw].as_deref(), chunk, &traces)?;
                 not_stopped()?;

@@ -37,17 +37,10 @@ pub(crate) struct Exchange {
 pub(crate) struct Prediction {
     pub answer: String,
     /// Every donor that could have been drawn: the answer it predicts and how many of them do.
-    drawable: BTreeMap<String, usize>,
+    pub drawable: BTreeMap<String, usize>,
 }
 
-impl Prediction {
-    /// The share of donors that could have been drawn which predict this answer: how often it is right by chance.
-    pub fn chance(&self, answer: Option<&String>) -> f64 {
-        by_chance(&self.drawable, answer)
-    }
-}
-
-/// The share of `drawable` (answers, and how many draws predict each) that predicts this answer.
+/// The share of `drawable` (answers, and how many draws predict each) that predicts this answer: how often it is right by chance.
 pub(crate) fn by_chance<A: Ord>(drawable: &BTreeMap<A, usize>, answer: Option<&A>) -> f64 {
     let all: usize = drawable.values().sum();
     let same = answer.and_then(|a| drawable.get(a)).copied().unwrap_or(0);

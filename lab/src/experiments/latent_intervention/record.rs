@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
 
-use super::known_value::Plan;
+use super::known_value::{Plan, by_chance};
 use crate::interventions::Firings;
 use crate::machine::Compute;
 use crate::schema::{Identity, Measurement, Observation};
@@ -151,9 +151,9 @@ impl<'a> Record<'a> {
             firings: firings.count,
             moved: firings.moved,
             predicted: exchange.map(|e| e.by_value.answer.clone()),
-            chance: exchange.map(|e| e.by_value.chance(answer.as_ref())),
+            chance: exchange.map(|e| by_chance(&e.by_value.drawable, answer.as_ref())),
             operand_predicted: by_operand.map(|p| p.answer.clone()),
-            operand_chance: by_operand.map(|p| p.chance(answer.as_ref())),
+            operand_chance: by_operand.map(|p| by_chance(&p.drawable, answer.as_ref())),
             answer,
             ..about
         }

@@ -172,9 +172,8 @@ fn own_values(study: &Study, traces: &[Trace]) -> Result<BTreeMap<(usize, usize)
 /// A problem's text positions in the sample: response positions whose next token the decoder drew in text mode.
 fn text_places(sequence: &Sequence, config: &Config, seed: u64, swi: u32) -> Vec<(usize, usize)> {
     // After `<swi>` comes a latent whatever the logits say; nothing comes after the last position.
-    let candidates: Vec<usize> = (0..sequence.ids.len() - 1)
-        .filter(|&p| matches!(sequence.steps[p], Step::Text(_)) && sequence.ids[p] != swi)
-        .collect();
+    let is_text = |p: &usize| matches!(sequence.steps[*p], Step::Text(_)) && sequence.ids[*p] != swi;
+    let candidates: Vec<usize> = (0..sequence.ids.len() - 1).filter(is_text).collect();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(sequence.row as u64);
     let chosen = sample(&mut rng, candidates.len(), config.text_positions.min(candidates.len()));

@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 use rand::seq::SliceRandom;
 
-use super::latent_intervention::{Arithmetic, of_study};
+use super::latent_intervention::{Arithmetic, by_chance, of_study};
 use super::markdown::{or_dash, table_of, titled};
 use super::{About, layers_exist};
 use crate::latent::{Controller, text_mask};
@@ -97,12 +97,6 @@ struct Place {
     layer: usize,
     /// An index, from 0.
     step: usize,
-}
-
-impl Place {
-    fn point(self) -> HookPoint {
-        Node::Resid(self.layer).point()
-    }
 }
 
 /// Rows ready to be continued from one latent step.
@@ -253,7 +247,7 @@ impl<'a> Search<'a> {
     }
 
     fn measure(&self, job: &Job, ready: &Ready) -> Result<SubspaceEffect> {
-        let (point, model) = (job.place.point(), &self.study.model);
+        let (point, model) = (Node::Resid(job.place.layer).point(), &self.study.model);
         let (pairs, given) = self.given(&job.pairs.train, ready, point);
         let mut lessons: Vec<(u32, i64)> = pairs.iter().map(|pair| (pair.says, pair.holds)).collect();
         let mut out = SubspaceEffect { trained_on: 0, fits: 0, of: 0, seen: vec![], unseen: vec![] };
@@ -303,7 +297,7 @@ impl<'a> Search<'a> {
         let event = |((pair, (row, _)), said): ((&&Pair, &GivenState), u32)| {
             let Target { held, gold, .. } = &self.targets[pair.target];
             let (hit, kept, erased) = (said == pair.says, said == *gold, without[row] == *gold);
-            Event { problem: held.problem, hit, kept, erased, chance: pair.chance(said) }
+            Event { problem: held.problem, hit, kept, erased, chance: by_chance(&pair.drawable, Some(&said)) }
         };
         Ok(pairs.iter().zip(&given).zip(says(&given)?).map(event).collect())
     }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result};
 use rand::Rng;
 
-use super::super::latent_intervention::{Arithmetic, BlockValue, by_chance, held};
+use super::super::latent_intervention::{Arithmetic, BlockValue, held};
 use crate::latent::{Sequence, Trace};
 use crate::model::{HookPoint, Step};
 use crate::random::keyed;
@@ -108,14 +108,7 @@ pub struct Pair {
     /// What the donor holds of the variable.
     pub holds: i64,
     /// The tokens that each donor which could have been drawn predicts.
-    drawable: BTreeMap<u32, usize>,
-}
-
-impl Pair {
-    /// The share of donors that could have been drawn which predict this token.
-    pub fn chance(&self, token: u32) -> f64 {
-        by_chance(&self.drawable, Some(&token))
-    }
+    pub drawable: BTreeMap<u32, usize>,
 }
 
 /// Pairs of one variable: of the problems of one half to learn from, of the other to be judged on.

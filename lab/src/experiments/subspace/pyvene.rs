@@ -30,7 +30,7 @@ fn writes_the_pairs_for_pyvene() {
     };
     let mut targets = targets(&study).expect("targets");
     targets.retain(|t| (0..t.row.ids.len()).rfind(|&at| t.row.is_latent(at)) == t.at(place.step));
-    let states = states(&study, &targets, &[place.point()]).expect("states");
+    let states = states(&study, &targets, &[Node::Resid(place.layer).point()]).expect("states");
     let masked = text_mask(&study.corpus.switch, study.reasoning.blocks.model_opens());
     let search = Search { study: &study, config: &config, targets: &targets, states, masked };
     let ready = search.ready().expect("rows");
@@ -52,7 +52,7 @@ fn writes_the_pairs_for_pyvene() {
         .map(|(i, t)| json!({ "ids": t.row.ids, "fed": fed(i), "at": t.at(place.step), "gold": t.gold }))
         .collect();
     let given = |pairs: &[Pair]| -> Vec<Value> {
-        let (pairs, given) = search.given(pairs, &ready[0], place.point());
+        let (pairs, given) = search.given(pairs, &ready[0], Node::Resid(place.layer).point());
         let one = |(pair, (_, state)): (&&Pair, &GivenState)| json!({ "row": pair.target, "says": pair.says, "state": state });
         pairs.iter().zip(&given).map(one).collect()
     };

@@ -50,10 +50,8 @@ pub fn read(study: &Study, path: &Path) -> Result<Vec<PlacedPair>> {
         }
     }
     if let Some(first) = repeated.first() {
-        say(&format!(
-            "warning: {} pairs repeat the same pair as one before (the first is {first}) and are left out, so that n counts pairs",
-            repeated.len()
-        ));
+        let what = format!("{} pairs repeat the same pair as one before (the first is {first})", repeated.len());
+        say(&format!("warning: {what} and are left out, so that n counts pairs"));
     }
     ensure!(!out.is_empty(), "{}: holds no pair", path.display());
     Ok(out)

@@ -84,9 +84,8 @@ impl SolutionForms {
 
     /// What every position of a form is.
     pub fn roles(&self, form: Form) -> Vec<At> {
-        let mut roles: Vec<At> = (0..self.sequence(form).ids.len())
-            .map(|p| At { role: if p < self.prompt { Role::Prompt } else { Role::Text }, block: None })
-            .collect();
+        let at = |p: usize| At { role: if p < self.prompt { Role::Prompt } else { Role::Text }, block: None };
+        let mut roles: Vec<At> = (0..self.sequence(form).ids.len()).map(at).collect();
         for (number, block) in self.blocks.iter().enumerate() {
             let (from, steps) = match form {
                 Form::Latents => (block.swi, &block.latents),
