@@ -92,9 +92,11 @@ fn observe(study: &Study) -> Result<(usize, Vec<Observation>)> {
         for (position, step, p_replayed, first) in steps {
             // The last latent of a row that was cut off was never asked.
             let Some(p_exit) = trace.positions[position - trace.prompt.len()].p_exit else { continue };
-            let (problem, close) = (trace.problem, (p_exit - p_replayed).abs() < DRIFT);
-            let both = || format!("{p_exit} decoded and {p_replayed} replayed");
-            ensure!(close, "problem {problem}: p(</swi>) at position {position} is {}", both());
+            let problem = trace.problem;
+            ensure!(
+                (p_exit - p_replayed).abs() < DRIFT,
+                "problem {problem}: p(</swi>) at position {position} is {p_exit} decoded and {p_replayed} replayed"
+            );
             let step = step.context("a position that is no latent")?;
             seen.push(Observation { problem, step, correct: outcome.correct, p_exit, first });
         }

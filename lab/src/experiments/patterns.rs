@@ -46,8 +46,8 @@ fn of_problem(study: &Study, shown: &ShownProblem) -> Result<Vec<PatternRow>> {
     let recorded = shown.record(study, &["blocks.*.attn.hook_pattern".parse()?])?;
     let identity = study.identity(study.decoded()?.1.len());
     let mut rows = vec![];
+    let length = shown.positions.len();
     for (layer, pattern) in recorded.iter().enumerate() {
-        let length = shown.positions.len();
         for head in 0..heads {
             for (position, (kind, token)) in shown.positions.iter().enumerate() {
                 // `[1, H, positions, keys]`.

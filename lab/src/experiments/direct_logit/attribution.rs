@@ -211,9 +211,11 @@ fn check(explained: &[Explanation]) -> Result<()> {
     for e in explained {
         for (way, whole) in [e.rivals.logit, e.rivals.lead].into_iter().enumerate() {
             let sum: f64 = e.own.iter().map(|x| x[way]).sum();
-            let (token, near) = (e.rivals.token, (sum - whole).abs() <= OFF * (1.0 + e.rivals.logit.abs()));
-            let both = || format!("contributions sum to {sum}, the model says {whole}");
-            ensure!(near, "token {token}: {}; direct attribution needs f32", both());
+            let token = e.rivals.token;
+            ensure!(
+                (sum - whole).abs() <= OFF * (1.0 + e.rivals.logit.abs()),
+                "token {token}: contributions sum to {sum}, the model says {whole}; direct attribution needs f32"
+            );
         }
     }
     Ok(())

@@ -69,10 +69,10 @@ fn values(rows: &[&ProbeRow]) -> String {
         format!("{value:.3} [{low:.3}, {high:.3}]{}{bits}", if r.is_readable() { " *" } else { "" })
     };
     let table = table_of(&columns, lines, |((value, layer), line)| {
-        let first = line.values().next().map_or_else(String::new, |first| {
-            format!("{} | {:.3}", first.accuracy.unwrap_or(first.balanced_accuracy).n, first.chance)
-        });
-        by_step(format!("{value} | {layer} | {first}"), steps, |step| or_dash(line.get(&step).map(cell)))
+        let first = line.values().next();
+        let n = or_dash(first.map(|first| first.accuracy.unwrap_or(first.balanced_accuracy).n));
+        let chance = or_dash(first.map(|first| format!("{:.3}", first.chance)));
+        by_step(format!("{value} | {layer} | {n} | {chance}"), steps, |step| or_dash(line.get(&step).map(cell)))
     });
     titled(
         "\nAccuracy of value probes at each latent step (of frontiers balanced accuracy); * above chance; usable information in bits.",

@@ -139,21 +139,16 @@ impl<'a> Bench<'a> {
 
     fn run(mut self) -> Result<(Vec<MonitorRow>, Vec<HiddenValueRow>)> {
         let (study, config, normal) = (self.study, self.config, self.normal.clone());
-        let mut read_at: Option<(usize, f64)> = None;
+        let mut covert: Vec<(usize, f64)> = vec![];
         study.say("monitor: which values can be read");
         for step in 0..self.steps {
-            for triggered in [true, false] {
-                for quantity in Quantity::ALL {
-                    let found = self.value(&normal, UNTOUCHED, (step, triggered, quantity))?;
-                    if let Some(found) = found.filter(|_| triggered && quantity == Quantity::Covert)
-                        && read_at.is_none_or(|(_, best)| found > best)
-                    {
-                        read_at = Some((step, found));
-                    }
-                }
+            for (triggered, quantity) in [true, false].into_iter().flat_map(|t| Quantity::ALL.map(|q| (t, q))) {
+                let found = self.value(&normal, UNTOUCHED, (step, triggered, quantity))?;
+                covert.extend(found.filter(|_| triggered && quantity == Quantity::Covert).map(|found| (step, found)));
             }
         }
-        let read_at = read_at.map(|(step, _)| step);
+        // The first of those at which it is read best.
+        let read_at = covert.into_iter().rev().max_by(|a, b| a.1.total_cmp(&b.1)).map(|(step, _)| step);
         let (x, there) = self.latents(&normal)?;
         let deployed = self.fit(&x, &there)?;
         self.judge((&normal, UNTOUCHED), (&deployed, Monitor::Refitted), (&x, &there))?;
