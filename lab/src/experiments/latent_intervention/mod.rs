@@ -105,7 +105,8 @@ pub(crate) fn conclude(config: &Config, rows: Measurements<Observation>, journal
     tables(rows, why, journal)
 }
 
-/// Writes the observations of a whole run and the tables that follow from them. `why` something was left out is told with what turns out to say nothing.
+/// Writes the observations of a whole run and the tables that follow from them. `why` something was left out is told with what turns
+/// out to say nothing.
 pub(super) fn tables(rows: Measurements<Observation>, why: Option<String>, journal: &mut Journal) -> Result<String> {
     let mut skipped = Vec::from_iter(why);
     let silent = check(rows.rows())?;
