@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use pulp::{Simd, WithSimd};
 
 use super::integers::{
-    UP, bits, eight, five_bits, floats, fours, half, nibbles, special, splat_half, to_fourth, whole, with_upper,
+    UP, bits, eight, five_bits, floats, fours, half, nibbles, signed, special, splat_half, to_fourth, whole, with_upper,
 };
 use crate::cpu::dispatch_halves;
 #[cfg(target_arch = "x86_64")]
@@ -88,18 +88,25 @@ pub(crate) struct Q6K;
 /// The scale of a block of one piece, and what is added.
 type Affine<S> = [<S as Simd>::f32s; 2];
 
-/// `integer · scale + offset`, rounded once: with the scale and offset of its half of the piece. `integer · scale` alone would be
-/// rounded in `Q6_K`, whose offset is taken off an exact product.
+/// `integer · scale + offset`, rounded once.
 #[inline(always)]
-fn affine<S: Simd>(simd: S, integers: &[f32; PIECE], scales: [Affine<S>; 2]) -> [f32; PIECE] {
-    let mut out = [0.0; PIECE];
-    let (integers, _) = S::as_simd_f32s(integers);
-    let (values, _) = S::as_mut_simd_f32s(&mut out);
-    for (i, (value, integer)) in values.iter_mut().zip(integers).enumerate() {
-        let [scale, offset] = scales[i * S::F32_LANES / (PIECE / 2)];
-        *value = simd.mul_add_f32s(*integer, scale, offset);
+fn affine<S: Simd>(simd: S, mut integers: [f32; PIECE], [scale, offset]: Affine<S>) -> [f32; PIECE] {
+    let (values, _) = S::as_mut_simd_f32s(&mut integers);
+    for value in values {
+        *value = simd.mul_add_f32s(*value, scale, offset);
     }
-    out
+    integers
+}
+
+/// `integer · scale`, each half of the piece with a scale of its own. The offsets of `Q4_0`, `Q5_0` and `Q6_K` are integers: they are
+/// taken off before, so that zeros have the sign that they have in ggml.
+#[inline(always)]
+fn scaled<S: Simd>(simd: S, mut integers: [f32; PIECE], scales: [S::f32s; 2]) -> [f32; PIECE] {
+    let (values, _) = S::as_mut_simd_f32s(&mut integers);
+    for (i, value) in values.iter_mut().enumerate() {
+        *value = simd.mul_f32s(*value, scales[i * S::F32_LANES / (PIECE / 2)]);
+    }
+    integers
 }
 
 impl Layout for F32 {
@@ -189,32 +196,23 @@ impl Layout for Q8 {
     #[inline(always)]
     fn widen<S: Simd>(simd: S, block: &[u8], scale: &S::f32s, _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q8::BYTES }>(block);
-        let mut out = [0.0; PIECE];
-        for (out, quant) in out.iter_mut().zip(&block[2..]) {
-            *out = f32::from(*quant as i8);
-        }
-        let (values, _) = S::as_mut_simd_f32s(&mut out);
-        for value in values {
-            *value = simd.mul_f32s(*value, *scale);
-        }
-        out
+        scaled(simd, signed(whole(&block[2..]), 0), [*scale; 2])
     }
 }
 
 impl Layout for Q4 {
     const BYTES: usize = 2 + PIECE / 2;
-    type Scales<S: Simd> = Affine<S>;
+    type Scales<S: Simd> = S::f32s;
 
     #[inline(always)]
-    fn scales<S: Simd>(simd: S, block: &[u8]) -> Affine<S> {
-        let scale = splat_half(simd, bits(block, 0));
-        [scale, simd.mul_f32s(scale, simd.splat_f32s(-8.0))]
+    fn scales<S: Simd>(simd: S, block: &[u8]) -> S::f32s {
+        splat_half(simd, bits(block, 0))
     }
 
     #[inline(always)]
-    fn widen<S: Simd>(simd: S, block: &[u8], scales: &Affine<S>, _: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(simd: S, block: &[u8], scale: &S::f32s, _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q4::BYTES }>(block);
-        affine(simd, &fours::<S>(&block[2..]), [*scales; 2])
+        scaled(simd, fours::<S>(&block[2..], 8), [*scale; 2])
     }
 }
 
@@ -231,24 +229,23 @@ impl Layout for Q4Offset {
     #[inline(always)]
     fn widen<S: Simd>(simd: S, block: &[u8], scales: &Affine<S>, _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q4Offset::BYTES }>(block);
-        affine(simd, &fours::<S>(&block[4..]), [*scales; 2])
+        affine(simd, fours::<S>(&block[4..], 0), *scales)
     }
 }
 
 impl Layout for Q5 {
     const BYTES: usize = 6 + PIECE / 2;
-    type Scales<S: Simd> = Affine<S>;
+    type Scales<S: Simd> = S::f32s;
 
     #[inline(always)]
-    fn scales<S: Simd>(simd: S, block: &[u8]) -> Affine<S> {
-        let scale = splat_half(simd, bits(block, 0));
-        [scale, simd.mul_f32s(scale, simd.splat_f32s(-16.0))]
+    fn scales<S: Simd>(simd: S, block: &[u8]) -> S::f32s {
+        splat_half(simd, bits(block, 0))
     }
 
     #[inline(always)]
-    fn widen<S: Simd>(simd: S, block: &[u8], scales: &Affine<S>, _: usize) -> [f32; PIECE] {
+    fn widen<S: Simd>(simd: S, block: &[u8], scale: &S::f32s, _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q5::BYTES }>(block);
-        affine(simd, &floats::<S>(&five_bits::<S>(&block[2..])), [*scales; 2])
+        scaled(simd, signed(&five_bits::<S>(&block[2..]), 16), [*scale; 2])
     }
 }
 
@@ -265,7 +262,7 @@ impl Layout for Q5Offset {
     #[inline(always)]
     fn widen<S: Simd>(simd: S, block: &[u8], scales: &Affine<S>, _: usize) -> [f32; PIECE] {
         let block = whole::<{ Q5Offset::BYTES }>(block);
-        affine(simd, &floats::<S>(&five_bits::<S>(&block[4..])), [*scales; 2])
+        affine(simd, floats::<S>(&five_bits::<S>(&block[4..])), *scales)
     }
 }
 
@@ -298,11 +295,8 @@ impl Layout for Q4K {
     #[inline(always)]
     fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE] {
         let block = whole::<{ Q4K::BYTES }>(block);
-        affine(
-            simd,
-            &floats::<S>(&nibbles::<S>(&block[16..], piece)),
-            [[simd.splat_f32s(scales[0][piece]), simd.splat_f32s(scales[1][piece])]; 2],
-        )
+        let quants = nibbles::<S>(&block[16..], piece);
+        affine(simd, floats::<S>(&quants), [simd.splat_f32s(scales[0][piece]), simd.splat_f32s(scales[1][piece])])
     }
 }
 
@@ -322,25 +316,23 @@ impl Layout for Q5K {
         let block = whole::<{ Q5K::BYTES }>(block);
         let low = &block[16 + PIECE + piece / 2 * PIECE..];
         let quants = with_upper::<S>(low, piece % 2 * 4, &block[16..], to_fourth(piece), 16);
-        affine(simd, &floats::<S>(&quants), [[simd.splat_f32s(scales[0][piece]), simd.splat_f32s(scales[1][piece])]; 2])
+        affine(simd, floats::<S>(&quants), [simd.splat_f32s(scales[0][piece]), simd.splat_f32s(scales[1][piece])])
     }
 }
 
 impl Layout for Q6K {
     const PIECES: usize = EIGHT;
     const BYTES: usize = 2 + EIGHT * 2 + EIGHT * PIECE * 3 / 4;
-    type Scales<S: Simd> = [[f32; 2 * EIGHT]; 2];
+    type Scales<S: Simd> = [f32; 2 * EIGHT];
 
     /// Behind the integers of all pieces stand 16 signed scales, one for 16 values, and the 16-bit scale of them.
     #[inline(always)]
     fn scales<S: Simd>(_: S, block: &[u8]) -> Self::Scales<S> {
         let scales = whole::<{ 2 * EIGHT + 2 }>(&block[EIGHT * PIECE * 3 / 4..]);
         let by = half::<S>(bits(scales, EIGHT));
-        let mut out = [[0.0; 2 * EIGHT]; 2];
-        let [scale, offset] = &mut out;
-        for ((scale, offset), integer) in scale.iter_mut().zip(offset).zip(scales) {
+        let mut out = [0.0; 2 * EIGHT];
+        for (scale, integer) in out.iter_mut().zip(scales) {
             *scale = by * f32::from(*integer as i8);
-            *offset = -32.0 * *scale;
         }
         out
     }
@@ -351,10 +343,7 @@ impl Layout for Q6K {
         let (quarter, at) = (piece % 4, piece / 4 * PIECE);
         let (low, high) = (&block[2 * at + quarter % 2 * PIECE..], &block[EIGHT * PIECE / 2 + at..]);
         let quants = with_upper::<S>(low, quarter / 2 * 4, high, to_fourth(2 * quarter), 48);
-        let [scale, offset] = scales;
-        let first = [simd.splat_f32s(scale[2 * piece]), simd.splat_f32s(offset[2 * piece])];
-        let second = [simd.splat_f32s(scale[2 * piece + 1]), simd.splat_f32s(offset[2 * piece + 1])];
-        affine(simd, &floats::<S>(&quants), [first, second])
+        scaled(simd, signed(&quants, 32), [simd.splat_f32s(scales[2 * piece]), simd.splat_f32s(scales[2 * piece + 1])])
     }
 }
 

@@ -114,9 +114,19 @@ pub(super) fn floats<S: Simd>(integers: &[u8; PIECE]) -> [f32; PIECE] {
     out
 }
 
-/// The integers of 4 bits in 16 bytes, lower halves first, as floats.
+/// Bytes less `below`, whose difference fits a signed byte, as floats.
 #[inline(always)]
-pub(super) fn fours<S: Simd>(packed: &[u8]) -> [f32; PIECE] {
+pub(super) fn signed(integers: &[u8; PIECE], below: u8) -> [f32; PIECE] {
+    let mut out = [0.0; PIECE];
+    for (out, integer) in out.iter_mut().zip(integers) {
+        *out = f32::from(integer.wrapping_sub(below) as i8);
+    }
+    out
+}
+
+/// The integers of 4 bits in 16 bytes, lower halves first, less `below`, as floats.
+#[inline(always)]
+pub(super) fn fours<S: Simd>(packed: &[u8], below: u8) -> [f32; PIECE] {
     let packed = whole::<{ PIECE / 2 }>(packed);
     #[cfg(target_arch = "x86_64")]
     if has_f16c::<S>() && S::F32_LANES == 8 {
@@ -125,16 +135,16 @@ pub(super) fn fours<S: Simd>(packed: &[u8]) -> [f32; PIECE] {
         return unsafe {
             let eight = |from: usize| _mm256_cvtepu8_epi32(_mm_loadl_epi64(packed.as_ptr().add(from).cast()));
             let (first, second) = (eight(0), eight(8));
-            let low = _mm256_set1_epi32(15);
+            let (low, below) = (_mm256_set1_epi32(15), _mm256_set1_epi32(i32::from(below)));
             transmute::<[__m256; PIECE / 8], [f32; PIECE]>([
-                _mm256_cvtepi32_ps(_mm256_and_si256(first, low)),
-                _mm256_cvtepi32_ps(_mm256_and_si256(second, low)),
-                _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(first)),
-                _mm256_cvtepi32_ps(_mm256_srli_epi32::<4>(second)),
+                _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_and_si256(first, low), below)),
+                _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_and_si256(second, low), below)),
+                _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32::<4>(first), below)),
+                _mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_srli_epi32::<4>(second), below)),
             ])
         };
     }
-    floats::<S>(&halves(packed))
+    signed(&halves(packed), below)
 }
 
 /// The 32 halves of 16 bytes: low halves first.
