@@ -8,9 +8,9 @@
 
 use anyhow::{Context, Result};
 
+pub use super::NoSettings as Config;
 use super::markdown::table_of;
 use super::{About, switch_benefit};
-pub use super::NoSettings as Config;
 use crate::schema::{AdaptiveRow, Optimum, by_budget};
 use crate::stats::by_problem::cell;
 use crate::study::Study;
@@ -39,8 +39,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AdaptiveRow>> {
 
 /// Markdown, one row a budget and number of steps.
 pub fn table(rows: &[AdaptiveRow]) -> String {
-    let columns =
-        "budget | steps | switch rate [95 %] | optimal | as optimal | accuracy | best | with a block | without | benefit";
+    let columns = "budget | steps | switch rate [95 %] | optimal | as optimal | accuracy | best | with a block | without | benefit";
     let all = |value: Option<String>| value.unwrap_or_else(|| "all".into());
     table_of(columns, rows, |r| {
         let optimal = match (r.optimum, r.optimal_rate) {

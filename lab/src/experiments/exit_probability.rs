@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
 
+pub use super::NoSettings as Config;
 use super::markdown::table_of;
 use super::{About, Journal};
-pub use super::NoSettings as Config;
 use crate::latent::{Sequence, sampling};
 use crate::nth::Nth;
 use crate::schema::{ExitGroup, ExitRow, RowFile};

@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 
-use super::{About, layers_exist};
 use super::markdown::{or_dash, table_of};
+use super::{About, layers_exist};
 use crate::latent::{Sequence, sampling};
 use crate::model::{HookPoint, Hooks};
 use crate::nth::Nth;
@@ -23,11 +23,11 @@ use crate::parallel;
 use crate::schema::{Form, JacobianLensRow, Transport};
 use crate::stats::MeanVector;
 use crate::stats::by_problem::{mean, share};
+use crate::study::Study;
 use crate::study::circuits::jacobian::{Passage, jacobians};
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::readout::{log_probs, logits};
 use crate::study::circuits::{SolutionForms, written};
-use crate::study::Study;
 
 pub const ABOUT: About = About::asking(
     "whether each latent of the last block already says the answer: Jacobian lens through the recurrence, logit lens, null",

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 
-use super::{About, Files, Fit, Journal};
 pub use super::NoSettings as Config;
+use super::{About, Files, Fit, Journal};
 use crate::schema::{NormalRunRow, RowFile};
 use crate::store::Measurements;
 use crate::study::Study;

@@ -10,9 +10,9 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 
+pub use super::NoSettings as Config;
 use super::markdown::table_of;
 use super::{About, Files, Fit, Journal};
-pub use super::NoSettings as Config;
 use crate::interventions::{At, Later};
 use crate::latent::Switching;
 use crate::schema::{BlockOrigin, Identity, RowFile, SwitchBenefitRow, SwitchProblemRow, benefit, never};

@@ -74,8 +74,7 @@ fn row(study: &Study, group: &str, cases: &[(&Outcome, &Trace)]) -> Result<Respo
 
 /// Markdown, the paper's columns first.
 pub fn table(rows: &[ResponseRow]) -> String {
-    let columns =
-        "group | avg. tokens | avg. swi | avg. latent steps | switch rate | H at swi (nats) | p(swi) at swi | first swi";
+    let columns = "group | avg. tokens | avg. swi | avg. latent steps | switch rate | H at swi (nats) | p(swi) at swi | first swi";
     table_of(columns, rows, |r| {
         let (ResponseRow { group, switch_rate, .. }, tokens) = (r, cell(r.visible_tokens, 1));
         let [blocks, latents] = [r.blocks, r.latent_calls].map(|mean| cell(mean, 2));

@@ -132,9 +132,8 @@ pub fn table(rows: &[AttributionRow], agreement: &[AttributionAgreementRow]) -> 
     });
     let kinds = Form::ALL.into_iter().flat_map(|form| GradientAt::ALL.map(|at| (form, at)));
     let found = kinds.flat_map(|kind| {
-        let same = move |r: &&AttributionRow| {
-            (r.form, r.gradient) == kind && r.component != Component::Resid && r.matters()
-        };
+        let same =
+            move |r: &&AttributionRow| (r.form, r.gradient) == kind && r.component != Component::Resid && r.matters();
         largest(rows.iter().filter(same), 8, |r| r.effect.value.abs())
     });
     let found = table_of("form | gradient | node | place | effect | patch", found, |r| {

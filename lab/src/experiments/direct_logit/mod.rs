@@ -157,11 +157,13 @@ pub fn table(rows: &[DirectLogitRow]) -> String {
             (r.form, r.target, r.step) == (*form, *target, *step) && r.component != Component::Total
         };
         let said = |r: &DirectLogitRow| {
-            let (node, carried) = (r.component.label(r.layer, r.head), if r.part == Part::Carried { " (carried)" } else { "" });
+            let (node, carried) =
+                (r.component.label(r.layer, r.head), if r.part == Part::Carried { " (carried)" } else { "" });
             format!("{node}{carried} {:+.2}{}", r.lead.value, if r.adds() { " *" } else { "" })
         };
         let nodes = largest(rows.iter().filter(same), 4, |r| r.lead.value.abs());
-        let (largest, top) = (nodes.into_iter().map(said).collect::<Vec<_>>().join(", "), or_dash(top.map(|top| format!("{top:.2}"))));
+        let (largest, top) =
+            (nodes.into_iter().map(said).collect::<Vec<_>>().join(", "), or_dash(top.map(|top| format!("{top:.2}"))));
         format!("{form} | {target} | {} | {lead:.2} | {top} | {largest}", or_dash(*step))
     });
     titled(

@@ -46,7 +46,8 @@ pub fn asked(config: &Config, model: &ModelConfig, k_cap: usize) -> Result<Vec<H
             regions.iter().try_for_each(|&region| reached(point, region))?;
             for (mode, dose, draws, what) in changes(config, change, point, model)? {
                 what.makes_sense(point)?;
-                for (&region, heads) in regions.iter().flat_map(|region| heads.iter().map(move |heads| (region, heads))) {
+                for (&region, heads) in regions.iter().flat_map(|region| heads.iter().map(move |heads| (region, heads)))
+                {
                     let (mode, what, heads) = (mode.clone(), what.clone(), heads.clone());
                     add(&mut out, HookCell { point, heads, region, mode, dose, draws, what })?;
                 }

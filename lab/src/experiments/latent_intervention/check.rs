@@ -71,7 +71,9 @@ fn of_cell(of: &[&Observation]) -> Result<Option<String>> {
         if mode == KnownValueRow::MODE && exchanged.len() < 2 {
             let n = exchanged.len();
             let label = label();
-            return Ok(Some(format!("{label}: {n} problem with a block to exchange; a rate needs 2, ask more problems")));
+            return Ok(Some(format!(
+                "{label}: {n} problem with a block to exchange; a rate needs 2, ask more problems"
+            )));
         }
     }
     Ok(None)

@@ -18,9 +18,7 @@ use super::markdown::table_of;
 use super::{About, Files, Fit, Journal};
 use crate::interventions::{At, Later, Steps};
 use crate::progress::say;
-use crate::schema::{
-    InterventionRow, KnownValueRow, NORMAL, NULLS, Observation, RowFile, Summary, never, summarise,
-};
+use crate::schema::{InterventionRow, KnownValueRow, NORMAL, NULLS, Observation, RowFile, Summary, never, summarise};
 use crate::stats::by_problem::cell;
 use crate::store::Measurements;
 use crate::study::Study;

@@ -114,8 +114,7 @@ pub fn observe(study: &Study, Ready { asked, plans }: &Ready, rows: &mut Measure
     let swaps = plans.iter().map(|plan| plan.iter().map(|(&problem, e)| (problem, e.swap)).collect());
     let swaps: Vec<BTreeMap<usize, Swap>> = swaps.collect();
     let exit = Activation::Rank3(study.model.embed(&[vec![study.corpus.switch.swi_end]])?).to_vec()?;
-    let material =
-        Material { bank: &sweep.bank, siblings: &siblings, swaps: &swaps, model: &study.model, exit: &exit };
+    let material = Material { bank: &sweep.bank, siblings: &siblings, swaps: &swaps, model: &study.model, exit: &exit };
     let blank = blank(study, sweep, rows.weights());
     let cells = asked.iter().map(|asked| asked.template(&blank)).collect();
     let record = Record::new(cells, sweep.own().count(), plans, rows)?;

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use ndarray::{Array2, Axis};
 
-use super::{Config, row};
 use super::values::Latent;
+use super::{Config, row};
 use crate::model::Activation;
 use crate::schema::{Features, Negatives, ProbeRow};
 use crate::stats::probe::{GroupedProtocol, GroupedScore, ProbeData, TooFew};

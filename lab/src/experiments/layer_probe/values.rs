@@ -125,8 +125,10 @@ fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
             continue;
         }
         for (position, block, step) in staged.sequences[problem].latent_steps() {
-            let of_span = |span: &Range<usize>| sample.clauses.iter().position(|c| c.start < span.end && span.start < c.end);
-            let clause = spans.get(block).and_then(of_span).filter(|&clause| is_known(&study.corpus.test[problem], clause));
+            let of_span =
+                |span: &Range<usize>| sample.clauses.iter().position(|c| c.start < span.end && span.start < c.end);
+            let clause =
+                spans.get(block).and_then(of_span).filter(|&clause| is_known(&study.corpus.test[problem], clause));
             if clause.is_some() {
                 out.push(Latent { problem, position, step: Nth::of(step), clause, values: values.clone() });
             }

@@ -23,9 +23,9 @@ use rand::SeedableRng;
 use rand::seq::index::sample;
 use rand_chacha::ChaCha8Rng;
 
-use super::{About, layers_exist};
 use super::latent_intervention::known_value::blocks;
 use super::markdown::{or_dash, table_of};
+use super::{About, layers_exist};
 use crate::latent::{Sequence, Switching, Trace};
 use crate::model::Step;
 use crate::model::hooks::Place;
@@ -194,7 +194,8 @@ pub fn table(rows: &[LensRow]) -> String {
         "layer, unseen text | logit lens: KL to the last layer | top-1 agreement | tuned lens: KL | agreement";
     let unseen = table_of(columns, text(Lens::Logit), |LensRow { layer, kl, agreement, .. }| {
         let tuned = text(Lens::Tuned).find(|r| r.layer == *layer);
-        let tuned = [|r: &LensRow| r.kl, |r: &LensRow| r.agreement].map(|of| or_dash(tuned.map(|r| format!("{:.3}", of(r)))));
+        let tuned =
+            [|r: &LensRow| r.kl, |r: &LensRow| r.agreement].map(|of| or_dash(tuned.map(|r| format!("{:.3}", of(r)))));
         format!("{layer} | {kl:.3} | {agreement:.3} | {} | {}", tuned[0], tuned[1])
     });
     let last = rows.iter().map(|r| r.layer).max();

@@ -37,9 +37,9 @@ use crate::nth::Nth;
 use crate::random::keyed;
 use crate::schema::{Donors, Rotation, SubspaceRow, Variable};
 use crate::stats::{Bootstrap, MeanVector, by_problem, holm};
+use crate::study::Study;
 use crate::study::circuits::interchange::{GivenState, Interchange, Within};
 use crate::study::circuits::patch::Node;
-use crate::study::Study;
 use pairs::{Exchanges, Pair, Pairs, States, Target, states, targets};
 use rotation::{At, Columns, Lessons};
 
@@ -357,7 +357,8 @@ pub fn table(rows: &[SubspaceRow]) -> String {
                    right when erased";
     let table = table_of(columns, rows, |r| {
         let SubspaceRow { variable, layer, step, rotation, rank, donors, hit_rate, .. } = r;
-        let (star, fitted) = (if r.carries() { " *" } else { "" }, or_dash(r.fitted.map(|share| format!("{share:.2}"))));
+        let (star, fitted) =
+            (if r.carries() { " *" } else { "" }, or_dash(r.fitted.map(|share| format!("{share:.2}"))));
         let [chance, kept, erased] = [r.chance, r.kept, r.erased].map(|share| format!("{:.2}", share.value));
         format!(
             "{variable:?} | {layer} | {step} | {rotation:?} | {rank} | {donors:?} | {hit_rate:.2}{star} | {chance} | {kept} | \

@@ -35,8 +35,7 @@ fn writes_the_pairs_for_pyvene() {
     let search = Search { study: &study, config: &config, targets: &targets, states, masked };
     let ready = search.ready().expect("rows");
     let arithmetic = of_study(&study).expect("arithmetic");
-    let exchanges =
-        Exchanges { study: &study, targets: &targets, arithmetic: &*arithmetic, variable: Variable::Value };
+    let exchanges = Exchanges { study: &study, targets: &targets, arithmetic: &*arithmetic, variable: Variable::Value };
     let pairs = exchanges.pairs([config.pairs, config.judged], config.unseen).expect("pairs");
 
     let rows: Vec<Sequence> = targets.iter().enumerate().map(|(i, t)| Sequence { row: i, ..t.row.clone() }).collect();
