@@ -87,20 +87,27 @@ struct ReadProblem {
     row: Sequence,
     /// The value of each step, as the solution has it.
     words: Vec<String>,
-    /// Step of the solution, and number of latents, of each block.
-    blocks: Vec<(usize, usize)>,
+    blocks: Vec<ReadBlock>,
+}
+
+struct ReadBlock {
+    /// Its number in the response.
+    block: usize,
+    /// The step of the solution that it stands for.
+    step: usize,
+    latents: usize,
 }
 
 impl ReadProblem {
     /// The values of all steps where blocks hold these.
     fn with<'a>(&'a self, read: &[&'a str]) -> Vec<&'a str> {
         let mut values: Vec<&str> = self.words.iter().map(String::as_str).collect();
-        self.blocks.iter().zip(read).for_each(|(&(step, _), word)| values[step] = word);
+        self.blocks.iter().zip(read).for_each(|(block, word)| values[block.step] = word);
         values
     }
 
     fn lengths(&self) -> Vec<usize> {
-        self.blocks.iter().map(|(_, latents)| *latents).collect()
+        self.blocks.iter().map(|block| block.latents).collect()
     }
 }
 
@@ -182,12 +189,9 @@ fn read(trace: &Trace, problem: &Problem, study: &Study) -> Result<Option<ReadPr
     });
     let words: Option<Vec<String>> = values.collect();
     let follows = text.split_whitespace().eq(shown) && stands.len() == latents.len();
-    Ok(words.filter(|_| follows).map(|words| ReadProblem {
-        problem: trace.problem,
-        words,
-        blocks: stands.into_iter().filter_map(|(block, step)| Some((step, latents.remove(&block)?))).collect(),
-        row,
-    }))
+    let block = |(block, step)| Some(ReadBlock { block, step, latents: *latents.get(&block)? });
+    let blocks = stands.into_iter().filter_map(block).collect();
+    Ok(words.filter(|_| follows).map(|words| ReadProblem { problem: trace.problem, words, blocks, row }))
 }
 
 /// Of some problems, what each of their blocks is read as.
@@ -222,7 +226,8 @@ impl<'a> LatentStates<'a> {
     fn read(&self, probe: &ValueProtocol, reader: Reader, mine: &[usize], latent: usize) -> Result<Readings<'a>> {
         let keys: Vec<(usize, usize)> =
             mine.iter().flat_map(|&i| (0..self.all[i].blocks.len()).map(move |b| (i, b))).collect();
-        let rows: Vec<usize> = keys.iter().map(|&(i, b)| self.at[&(self.all[i].problem, b, latent)]).collect();
+        let rows: Vec<usize> =
+            keys.iter().map(|&(i, b)| self.at[&(self.all[i].problem, self.all[i].blocks[b].block, latent)]).collect();
         let states = self.states.select(Axis(0), &rows);
         let read = match reader {
             Reader::Logit if self.tokens.iter().any(Vec::is_empty) => return Ok(None),
@@ -252,7 +257,7 @@ impl<'a> LatentStates<'a> {
     fn by_probe(&self, probe: &ValueProtocol, keys: &[(usize, usize)], states: &Array2<f32>) -> Result<Vec<usize>> {
         let value = |&(i, b): &(usize, usize)| {
             let read = &self.all[i];
-            self.words.partition_point(|word| *word < read.words[read.blocks[b].0].as_str())
+            self.words.partition_point(|word| *word < read.words[read.blocks[b].step].as_str())
         };
         let values: Vec<usize> = keys.iter().map(value).collect();
         let problems: Vec<usize> = keys.iter().map(|&(i, _)| i).collect();
@@ -274,7 +279,7 @@ fn of_reader(
     let valid: Vec<bool> = (0..here.len()).map(|i| holds(i, &read[i])).collect();
     let of_problem = |(one, values): (&&ReadProblem, &Vec<&str>)| {
         let of = derivation(one.problem, &one.with(values));
-        one.blocks.iter().map(|(step, _)| (one.problem, of[*step])).collect::<Vec<_>>()
+        one.blocks.iter().map(|block| (one.problem, of[block.step])).collect::<Vec<_>>()
     };
     let follows: Vec<(usize, bool)> = here.iter().zip(read).flat_map(of_problem).collect();
     let lengths: Vec<Vec<usize>> = here.iter().map(|one| one.lengths()).collect();

@@ -12,7 +12,10 @@ use crate::stats::{Estimate, Flips, LEVEL, wilson};
 use crate::study::Study;
 
 /// One problem under one way of decoding.
-pub type Case<'a> = (&'a Outcome, &'a Trace);
+pub struct Case<'a> {
+    outcome: &'a Outcome,
+    trace: &'a Trace,
+}
 
 /// All problems under one way of decoding.
 pub(crate) struct DecodeOutcomes<'a> {
@@ -29,15 +32,16 @@ impl<'a> DecodeOutcomes<'a> {
     }
 
     pub fn of(study: &'a Study, k_min: usize, scores: &'a Scores, traces: &'a [Trace]) -> Self {
-        Self { study, k_min, cases: scores.outcomes.iter().zip(traces).collect() }
+        let cases = scores.outcomes.iter().zip(traces).map(|(outcome, trace)| Case { outcome, trace });
+        Self { study, k_min, cases: cases.collect() }
     }
 
     /// All problems, by the model's own choice, by level and by subject.
     pub fn groups(&self) -> Result<Vec<AccuracyRow>> {
-        let levels: BTreeSet<u8> = self.cases.iter().filter_map(|c| c.0.level).collect();
-        let subjects: BTreeSet<&String> = self.cases.iter().filter_map(|c| c.0.subject.as_ref()).collect();
+        let levels: BTreeSet<u8> = self.cases.iter().filter_map(|c| c.outcome.level).collect();
+        let subjects: BTreeSet<&String> = self.cases.iter().filter_map(|c| c.outcome.subject.as_ref()).collect();
         let of = |name: String, belongs: &dyn Fn(&Outcome) -> bool| {
-            (name, self.cases.iter().filter(|c| belongs(c.0)).collect::<Vec<&Case>>())
+            (name, self.cases.iter().filter(|c| belongs(c.outcome)).collect::<Vec<&Case>>())
         };
         let mut groups = vec![of("all".into(), &|_| true)];
         groups.extend([of("switched".into(), &|o| o.switched), of("not_switched".into(), &|o| !o.switched)]);
@@ -58,41 +62,42 @@ impl<'a> DecodeOutcomes<'a> {
 
     /// Whether any problem has a block.
     pub fn switched(&self) -> bool {
-        self.cases.iter().any(|c| c.0.switched)
+        self.cases.iter().any(|c| c.outcome.switched)
     }
 
     fn correct(&self) -> Vec<bool> {
-        self.cases.iter().map(|c| c.0.correct).collect()
+        self.cases.iter().map(|c| c.outcome.correct).collect()
     }
 
     /// One group, without a comparison.
     pub fn row(&self, group: &str, cases: &[&Case]) -> Result<AccuracyRow> {
         let share = |of: &dyn Fn(&Case) -> bool| wilson(cases.iter().filter(|c| of(c)).count(), cases.len(), LEVEL);
         let accuracy_where = |switched: bool| -> Result<Option<Estimate>> {
-            let some: Vec<_> = cases.iter().filter(|c| c.0.switched == switched).collect();
-            let right = some.iter().filter(|c| c.0.correct).count();
+            let some: Vec<_> = cases.iter().filter(|c| c.outcome.switched == switched).collect();
+            let right = some.iter().filter(|c| c.outcome.correct).count();
             if some.is_empty() { Ok(None) } else { wilson(right, some.len(), LEVEL).map(Some) }
         };
         let seed = self.study.seed;
         let mean_of = |of: &dyn Fn(&Case) -> usize| {
-            mean(seed, cases.iter().map(|c| (c.0.problem, of(c) as f64))).with_context(|| group.to_owned())
+            mean(seed, cases.iter().map(|c| (c.outcome.problem, of(c) as f64))).with_context(|| group.to_owned())
         };
         // Of every block, whether the cap ended it.
-        let forced = |c: &&Case| c.1.blocks().iter().map(|block| (c.0.problem, block.forced)).collect::<Vec<_>>();
+        let forced =
+            |c: &&Case| c.trace.blocks().iter().map(|block| (c.outcome.problem, block.forced)).collect::<Vec<_>>();
         let exits: Vec<(usize, bool)> = cases.iter().flat_map(forced).collect();
         Ok(AccuracyRow {
             identity: self.study.identity(cases.len()),
             group: group.to_owned(),
             k_min: self.k_min,
             k_cap: self.study.recipe.evaluation.k_cap.max(self.k_min),
-            accuracy: share(&|c| c.0.correct)?,
+            accuracy: share(&|c| c.outcome.correct)?,
             latent_accuracy: accuracy_where(true)?,
             text_accuracy: accuracy_where(false)?,
-            switch_rate: share(&|c| c.0.switched)?,
-            blocks: mean_of(&|c| c.1.blocks().len())?,
-            latent_calls: mean_of(&|c| c.0.latent_calls)?,
-            visible_tokens: mean_of(&|c| c.0.visible_tokens)?,
-            truncated: share(&|c| c.0.truncated)?,
+            switch_rate: share(&|c| c.outcome.switched)?,
+            blocks: mean_of(&|c| c.trace.blocks().len())?,
+            latent_calls: mean_of(&|c| c.outcome.latent_calls)?,
+            visible_tokens: mean_of(&|c| c.outcome.visible_tokens)?,
+            truncated: share(&|c| c.outcome.truncated)?,
             forced_exits: share_of(seed, &exits)?,
             difference: None,
             lost: None,
