@@ -1,5 +1,7 @@
 //! Attention without keeping scores: slices in, slices out.
 
+use std::ops::Range;
+
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
@@ -35,7 +37,10 @@ pub(super) struct Sizes {
 /// Query positions that are worked on together: their scores stay in the cache.
 pub(super) const TOGETHER: usize = 16;
 
-/// Products of query and key values that are worth a second thread.
+/// Products of query and key values that are worth a second thread: one takes 30 µs for them, of which waking it would take a third.
+const SHARED: usize = 1 << 17;
+
+/// As many in a backward pass.
 pub(super) const PARALLEL: usize = 1 << 22;
 
 /// Slots are worked on in whole vectors: keys have room for [`padded`] of them, whatever stands there.
@@ -83,68 +88,91 @@ pub(super) fn attend(
     out: &mut [f32],
     scales: &mut [Scale],
 ) {
-    let Sizes { positions, heads, slots, .. } = sizes;
+    let Sizes { positions, heads, groups, slots, .. } = sizes;
     let one = sizes.one();
     let units = positions.div_ceil(TOGETHER);
-    let work = |at: usize, out: &mut [f32], scales: &mut [Scale]| {
-        let (row, first) = (at / units, at % units * TOGETHER);
-        let query = (row * positions + first) * one;
-        let q = &q[query..query + out.len()];
-        let mask =
-            if mask.is_empty() { mask } else { &mask[(row * positions + first) * slots..][..q.len() / one * slots] };
-        some_positions(q, keys, values, mask, row, sizes, out, scales);
-    };
+    let threads = if q.len() * slots < SHARED { 1 } else { rayon::current_num_threads() };
+    // A long sequence that is decoded alone is one unit: its key/value heads are dealt to threads.
+    let together = if q.len() / (positions * one) * units < threads { 1 } else { groups };
+    let share = sizes.share() * together;
     // Units do not reach over the end of a row of the batch.
     let outs = out.chunks_mut(positions * one).flat_map(|row| row.chunks_mut(TOGETHER * one));
     let scales = scales.chunks_mut(positions * heads).flat_map(|row| row.chunks_mut(TOGETHER * heads));
-    let parts = outs.zip(scales).enumerate();
-    if q.len() * slots < PARALLEL {
-        parts.for_each(|(at, (out, scales))| work(at, out, scales));
+    let parts = outs.zip(scales).enumerate().flat_map(|(at, (out, scales))| {
+        let outs = columns(out, one, share * sizes.width);
+        let parts = outs.into_iter().zip(columns(scales, heads, share)).enumerate();
+        parts.map(move |(i, (outs, scales))| Part {
+            row: at / units,
+            first: at % units * TOGETHER,
+            groups: i * together..((i + 1) * together).min(groups),
+            outs,
+            scales,
+        })
+    });
+    let work = |part: Part| {
+        let (from, count) = (part.row * positions + part.first, part.outs.len());
+        let q = &q[from * one..(from + count) * one];
+        let mask = if mask.is_empty() { mask } else { &mask[from * slots..(from + count) * slots] };
+        part.attend(q, keys, values, mask, sizes);
+    };
+    if threads == 1 {
+        parts.for_each(work);
     } else {
-        let parts: Vec<_> = parts.collect();
-        parts.into_par_iter().for_each(|(at, (out, scales))| work(at, out, scales));
+        parts.collect::<Vec<_>>().into_par_iter().for_each(work);
     }
 }
 
-#[expect(clippy::too_many_arguments, reason = "slices of one unit of work")]
-fn some_positions(
-    q: &[f32],
-    keys: &Heads,
-    values: &Heads,
-    mask: &[f32],
+/// Rows of `one` values, cut into pieces of `width`: those of each column of pieces.
+fn columns<T>(rows: &mut [T], one: usize, width: usize) -> Vec<Vec<&mut [T]>> {
+    let mut columns: Vec<Vec<_>> = (0..one / width).map(|_| Vec::with_capacity(rows.len() / one)).collect();
+    for row in rows.chunks_exact_mut(one) {
+        columns.iter_mut().zip(row.chunks_exact_mut(width)).for_each(|(column, piece)| column.push(piece));
+    }
+    columns
+}
+
+/// Some positions of a row of the batch, from `first` on, with some key/value heads.
+struct Part<'o> {
     row: usize,
-    sizes: Sizes,
-    out: &mut [f32],
-    scales: &mut [Scale],
-) {
-    let Sizes { groups, slots, width, .. } = sizes;
-    let (one, share) = (sizes.one(), sizes.share());
-    let scale = sizes.scale();
-    let rows = q.len() / one * share;
-    let seen = if mask.is_empty() { slots } else { sizes.seen(mask) };
-    let room = padded(seen);
-    let (mut queries, mut scores) = (vec![0.0; rows * width], vec![0.0; rows * room]);
-    let mut own_scales: Vec<Scale> = vec![[0.0; 2]; rows];
-    for group in 0..groups {
-        let own = group * share * width..(group + 1) * share * width;
-        for (query, q) in queries.chunks_exact_mut(share * width).zip(q.chunks_exact(one)) {
-            scaled(&q[own.clone()], scale, query);
+    first: usize,
+    groups: Range<usize>,
+    /// Of each position, what these heads make.
+    outs: Vec<&'o mut [f32]>,
+    scales: Vec<&'o mut [Scale]>,
+}
+
+impl Part<'_> {
+    /// q and the mask: those of its positions.
+    fn attend(mut self, q: &[f32], keys: &Heads, values: &Heads, mask: &[f32], sizes: Sizes) {
+        let Sizes { slots, width, .. } = sizes;
+        let (one, share) = (sizes.one(), sizes.share());
+        let scale = sizes.scale();
+        let rows = self.outs.len() * share;
+        let seen = if mask.is_empty() { slots } else { sizes.seen(mask) };
+        let room = padded(seen);
+        let (mut queries, mut scores) = (vec![0.0; rows * width], vec![0.0; rows * room]);
+        let mut own_scales: Vec<Scale> = vec![[0.0; 2]; rows];
+        for (i, group) in self.groups.enumerate() {
+            let own = group * share * width..(group + 1) * share * width;
+            for (query, q) in queries.chunks_exact_mut(share * width).zip(q.chunks_exact(one)) {
+                scaled(&q[own.clone()], scale, query);
+            }
+            scores.fill(0.0);
+            let mut pieces: Vec<&mut [f32]> = scores.chunks_exact_mut(room).collect();
+            let keys = Matrix { values: keys.of(self.row, group), step: keys.steps[2] };
+            product::times(Matrix { values: &queries, step: width }, keys, width, &mut pieces);
+            if !mask.is_empty() {
+                add_mask(&mut scores, room, mask, [slots, seen, share]);
+            }
+            patterns(&mut scores, room, seen, &mut own_scales);
+            let kept = self.scales.iter_mut().flat_map(|scales| &mut scales[i * share..(i + 1) * share]);
+            kept.zip(&own_scales).for_each(|(kept, scale)| *kept = *scale);
+            let pattern = scores.chunks_exact(room).map(|pattern| &pattern[..seen]);
+            let held = i * share * width..(i + 1) * share * width;
+            let outs = self.outs.iter_mut().flat_map(|out| out[held.clone()].chunks_exact_mut(width));
+            let (v, step) = (values.of(self.row, group), values.steps[2]);
+            dispatch(Mix { pattern, v, step, outs });
         }
-        scores.fill(0.0);
-        let mut pieces: Vec<&mut [f32]> = scores.chunks_exact_mut(room).collect();
-        let keys = Matrix { values: keys.of(row, group), step: keys.steps[2] };
-        product::times(Matrix { values: &queries, step: width }, keys, width, &mut pieces);
-        if !mask.is_empty() {
-            add_mask(&mut scores, room, mask, [slots, seen, share]);
-        }
-        patterns(&mut scores, room, seen, &mut own_scales);
-        let heads = group * share..(group + 1) * share;
-        let kept = scales.chunks_exact_mut(sizes.heads).flat_map(|scales| &mut scales[heads.clone()]);
-        kept.zip(&own_scales).for_each(|(kept, scale)| *kept = *scale);
-        let pattern = scores.chunks_exact(room).map(|pattern| &pattern[..seen]);
-        let outs = out.chunks_exact_mut(one).flat_map(|out| out[own.clone()].chunks_exact_mut(width));
-        let (v, step) = (values.of(row, group), values.steps[2]);
-        dispatch(Mix { pattern, v, step, outs });
     }
 }
 
@@ -321,6 +349,36 @@ mod tests {
                 );
                 assert_eq!(scale, [scales[head]]);
             }
+        }
+    }
+
+    #[test]
+    fn heads_that_threads_share_have_the_bits_of_one_thread() {
+        let drawn =
+            |n: usize, seed: usize| (0..n).map(|i| ((i * 37 + seed) % 101) as f32 / 50.0 - 1.0).collect::<Vec<_>>();
+        // One unit, fewer units than threads, and more.
+        for [rows, positions, heads, groups, slots] in
+            [[1, 1, 9, 3, 300], [1, 17, 6, 6, 90], [2, 1, 8, 2, 200], [7, 3, 4, 1, 80]]
+        {
+            let width = 64;
+            let (q, v) = (drawn(rows * positions * heads * width, 3), drawn(rows * groups * slots * width, 5));
+            let k = drawn(rows * groups * width * padded(slots), 7);
+            let mut mask = vec![0.0; rows * positions * slots];
+            mask.chunks_mut(slots).enumerate().for_each(|(i, mask)| mask[slots - i % positions - 1..].fill(MASKED));
+            let matrices =
+                |values, step: usize, one: usize| Heads { values, start: 0, steps: [groups * one, one, step] };
+            let keys = matrices(&k, padded(slots), width * padded(slots));
+            let values = matrices(&v, width, slots * width);
+            let sizes = Sizes { positions, heads, groups, slots, width };
+            assert!(q.len() * slots >= SHARED);
+            let made = [1, 2, 5].map(|threads| {
+                let (mut out, mut scales) = (vec![f32::NAN; q.len()], vec![[0.0; 2]; q.len() / width]);
+                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                pool.install(|| attend(&q, &keys, &values, &mask, sizes, &mut out, &mut scales));
+                (out, scales)
+            });
+            assert!(made[0].0.iter().all(|value| value.is_finite()));
+            assert!(made[1..].iter().all(|other| *other == made[0]), "{sizes:?}, {rows} rows");
         }
     }
 }
