@@ -6,8 +6,8 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 
 use super::{Bank, Intervention, Later, Steps};
-use crate::model::hooks::{Place, Site};
-use crate::model::{Activation, HookSpec, Hooks, Select, Step};
+use crate::model::hooks::Place;
+use crate::model::{HookSpec, Hooks, Select, Step};
 
 /// What one row does at its latents.
 #[derive(Clone, Copy)]
@@ -60,7 +60,9 @@ impl<'a> Replacements<'a> {
     /// Hooks that replace and freeze; without `replacing` freeze only: for the half of a position that sees its input as it was.
     pub fn attach<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize, replacing: bool) -> Result<()> {
         if replacing || self.later == Later::Frozen {
-            hooks.replace(&latents(), layers, move |site, value| self.replace(site, value, replacing))?;
+            hooks.edit(&latents(), layers, move |site, state| {
+                site.places.iter().try_for_each(|place| self.replace(place, state, replacing))
+            })?;
         }
         Ok(())
     }
@@ -69,19 +71,13 @@ impl<'a> Replacements<'a> {
         self.firings.into_inner()
     }
 
-    fn replace(&self, site: &Site, value: Activation, replacing: bool) -> Result<Activation> {
-        let value = Activation::Rank3(value.three()?);
-        let (mut data, dims) = (value.to_vec()?, value.dims());
-        for place in site.places {
-            let from = (place.batch * dims[1] + place.index) * dims[2];
-            let old = &mut data[from..from + dims[2]];
-            if let Some(frozen) = self.frozen(place) {
-                old.copy_from_slice(frozen);
-            } else if replacing && let Some(new) = self.fire(place, old)? {
-                old.copy_from_slice(&new);
-            }
+    fn replace(&self, place: &Place, state: &mut [f32], replacing: bool) -> Result<()> {
+        if let Some(frozen) = self.frozen(place) {
+            state.copy_from_slice(frozen);
+        } else if replacing && let Some(new) = self.fire(place, state)? {
+            state.copy_from_slice(&new);
         }
-        Ok(value.with_values(data))
+        Ok(())
     }
 
     fn frozen(&self, place: &Place) -> Option<&[f32]> {

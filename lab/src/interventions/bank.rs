@@ -71,12 +71,12 @@ impl Bank {
     pub(crate) fn merge(&mut self, other: Bank) {
         self.states.extend(other.states);
     }
-}
 
-/// What stood at the same place of the same problem in the bank's run.
-impl Intervention for Bank {
-    fn input(&self, at: &Place, _h: &[f32]) -> Option<Vec<f32>> {
-        let Step::Latent { block, step } = at.step else { return None };
-        self.get(at.row, block, step).map(<[f32]>::to_vec)
+    /// What stood at the same place of the same problem in the bank's run.
+    pub(super) fn again(&self) -> impl Intervention {
+        move |at: &Place, _: &[f32]| {
+            let Step::Latent { block, step } = at.step else { return None };
+            self.get(at.row, block, step).map(<[f32]>::to_vec)
+        }
     }
 }

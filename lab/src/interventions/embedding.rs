@@ -5,36 +5,23 @@ use crate::model::hooks::Place;
 use crate::model::{Activation, Decoder};
 
 pub(super) const ABOUT: &[About] = &[
-    About::new("embedding", Acts::OnLatents, |m, _| Box::new(ExitEmbedding { row: m.exit.to_vec() })),
-    About::new("embedding_argmax", Acts::OnLatents, |m, _| Box::new(ArgmaxEmbedding { model: m.model })),
+    About::new("embedding", Acts::OnLatents, |m, _| Box::new(exit(m.exit))),
+    About::new("embedding_argmax", Acts::OnLatents, |m, _| Box::new(argmax(m.model))),
 ];
 
 /// `E[</swi>]` at every step: the position computes, but is handed nothing. Misleads: an embedding's norm and place are
 /// those of text, which a model that has only ever seen states there may treat as noise.
-#[derive(Clone, Debug)]
-pub(crate) struct ExitEmbedding {
-    pub row: Vec<f32>,
-}
-
-impl Intervention for ExitEmbedding {
-    fn input(&self, _at: &Place, _h: &[f32]) -> Option<Vec<f32>> {
-        Some(self.row.clone())
-    }
+fn exit(row: &[f32]) -> impl Intervention {
+    move |_: &Place, _: &[f32]| Some(row.to_vec())
 }
 
 /// The embedding of the most probable next token of the state (any token, the special ones too): what text in its place
 /// would have handed on. Where it changes nothing, the latent step is a token in disguise. Misleads: it keeps the first
 /// choice of a distribution only, so a loss may be that of rounding, not of a continuous thought; and whoever reads that token
 /// in text may read it here too, where no state is read (its false alarms in `reports/calibration`).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ArgmaxEmbedding<'a> {
-    pub model: &'a Decoder,
-}
-
-impl Intervention for ArgmaxEmbedding<'_> {
-    fn input(&self, _at: &Place, h: &[f32]) -> Option<Vec<f32>> {
-        let token = self.model.next_token(h)?;
-        let row = self.model.embed(&[vec![token]]).ok()?;
+fn argmax(model: &Decoder) -> impl Intervention {
+    move |_: &Place, h: &[f32]| {
+        let row = model.embed(&[vec![model.next_token(h)?]]).ok()?;
         Activation::Rank3(row).to_vec().ok()
     }
 }

@@ -1,39 +1,26 @@
 //! A draw from the normal distribution with the mean and covariance of the states of the same step.
 
-use super::mean::Mean;
+use super::mean::per_step;
 use super::{About, Acts, Bank, Intervention};
 use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::random::{keyed, normal};
 
 pub(super) const ABOUT: &[About] =
-    &[About::new("gaussian", Acts::OnRun, |m, d| Box::new(Gaussian::per_step(m.bank, d.seed))).random()];
+    &[About::new("gaussian", Acts::OnRun, |m, d| Box::new(gaussian(m.bank, d.seed))).random()];
 
 /// The sample covariance needs no matrix: with centred states c₁ … cₙ and independent standard normal z₁ … zₙ,
 /// `mean + Σ zᵢ cᵢ / √(n − 1)` has exactly that covariance, also where there are fewer states than dimensions. Misleads:
 /// states lie in clusters (one a value, say), and a normal cloud fills the space between them: such a vector may be read as
 /// more than any state is (its false alarms in `reports/calibration`).
-#[derive(Clone, Debug)]
-pub(crate) struct Gaussian<'a> {
-    mean: Mean,
-    /// Per step: every state.
-    states: Vec<Vec<&'a [f32]>>,
-    seed: u64,
-}
-
-impl<'a> Gaussian<'a> {
-    pub(crate) fn per_step(bank: &'a Bank, seed: u64) -> Self {
-        let states = (0..bank.steps()).map(|step| bank.of_step(step).map(|(_, _, h)| h).collect()).collect();
-        Self { mean: Mean::per_step(bank), states, seed }
-    }
-}
-
-impl Intervention for Gaussian<'_> {
-    fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+fn gaussian(bank: &Bank, seed: u64) -> impl Intervention {
+    let of_step = |step| bank.of_step(step).map(|(_, _, h)| h).collect();
+    let (means, states): (_, Vec<Vec<&[f32]>>) = (per_step(bank), (0..bank.steps()).map(of_step).collect());
+    move |at: &Place, _: &[f32]| {
         let Step::Latent { block, step } = at.step else { return None };
-        let states = self.states.get(step).filter(|s| s.len() > 1)?;
-        let mean: Vec<f64> = self.mean.input(at, h)?.into_iter().map(f64::from).collect();
-        let mut rng = keyed([self.seed, at.row as u64, block as u64, step as u64]);
+        let states = states.get(step).filter(|s| s.len() > 1)?;
+        let mean: Vec<f64> = means[step].as_ref()?.iter().copied().map(f64::from).collect();
+        let mut rng = keyed([seed, at.row as u64, block as u64, step as u64]);
         let width = ((states.len() - 1) as f64).sqrt();
         let mut out = mean.clone();
         for state in states {
@@ -59,7 +46,7 @@ mod tests {
         let draws: Vec<Vec<f32>> = (0..4000)
             .map(|seed| {
                 let at = Place { batch: 0, index: 0, row: 0, position: 0, step: Step::Latent { block: 0, step: 0 } };
-                Gaussian::per_step(&bank, seed).input(&at, &[0.0; 3]).expect("a draw")
+                gaussian(&bank, seed).input(&at, &[0.0; 3]).expect("a draw")
             })
             .collect();
         let moments = |rows: &[Vec<f32>]| {

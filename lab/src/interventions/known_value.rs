@@ -6,10 +6,8 @@ use super::{About, Acts, Bank, Intervention};
 use crate::model::Step;
 use crate::model::hooks::Place;
 
-pub(super) const ABOUT: &[About] = &[About::new("known_value", Acts::OnLatents, |m, d| {
-    Box::new(KnownValue { bank: m.bank, swaps: &m.swaps[d.number] })
-})
-.random()];
+pub(super) const ABOUT: &[About] =
+    &[About::new("known_value", Acts::OnLatents, |m, d| Box::new(known_value(m.bank, &m.swaps[d.number]))).random()];
 
 /// Which block of a problem is exchanged, and for which of another problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,16 +22,10 @@ pub struct Swap {
 /// breaks, but that the answer becomes a particular other one. Misleads: the donor's block carries whatever else it holds
 /// (operands, its place in the chain), so a miss does not show that the value is absent; and a hit by luck has a chance
 /// level, which is reported beside it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct KnownValue<'a> {
-    pub bank: &'a Bank,
-    pub swaps: &'a BTreeMap<usize, Swap>,
-}
-
-impl Intervention for KnownValue<'_> {
-    fn input(&self, at: &Place, _h: &[f32]) -> Option<Vec<f32>> {
+fn known_value(bank: &Bank, swaps: &BTreeMap<usize, Swap>) -> impl Intervention {
+    move |at: &Place, _: &[f32]| {
         let Step::Latent { block, step } = at.step else { return None };
-        let swap = self.swaps.get(&at.row).filter(|swap| swap.block == block)?;
-        self.bank.get(swap.donor, swap.donor_block, step).map(<[f32]>::to_vec)
+        let swap = swaps.get(&at.row).filter(|swap| swap.block == block)?;
+        bank.get(swap.donor, swap.donor_block, step).map(<[f32]>::to_vec)
     }
 }

@@ -5,34 +5,29 @@ use crate::model::Step;
 use crate::model::hooks::Place;
 
 pub(super) const ABOUT: &[About] = &[
-    About::new("mean", Acts::OnRun, |m, _| Box::new(Mean::per_step(m.bank))),
-    About::new("mean_global", Acts::OnRun, |m, _| Box::new(Mean::of_all(m.bank))),
+    About::new("mean", Acts::OnRun, |m, _| Box::new(of_steps(per_step(m.bank)))),
+    About::new("mean_global", Acts::OnRun, |m, _| Box::new(of_steps(of_all(m.bank)))),
 ];
+
+/// A mean state for each step; `None` where no block has the step.
+pub(super) type Means = Vec<Option<Vec<f32>>>;
 
 /// Removes what is specific to a problem and keeps what the step has in common. Misleads: a mean of states need not be a
 /// state; its norm is smaller.
-#[derive(Clone, Debug)]
-pub struct Mean {
-    steps: Vec<Option<Vec<f32>>>,
-}
-
-impl Mean {
-    pub(crate) fn per_step(bank: &Bank) -> Self {
-        Self { steps: (0..bank.steps()).map(|step| mean(bank.of_step(step))).collect() }
-    }
-
-    /// The same mean at every step: also what the step has in common is gone.
-    pub(crate) fn of_all(bank: &Bank) -> Self {
-        let all = mean((0..bank.steps()).flat_map(|step| bank.of_step(step)));
-        Self { steps: vec![all; bank.steps()] }
-    }
-}
-
-impl Intervention for Mean {
-    fn input(&self, at: &Place, _h: &[f32]) -> Option<Vec<f32>> {
+fn of_steps(means: Means) -> impl Intervention {
+    move |at: &Place, _: &[f32]| {
         let Step::Latent { step, .. } = at.step else { return None };
-        self.steps.get(step)?.clone()
+        means.get(step)?.clone()
     }
+}
+
+pub(super) fn per_step(bank: &Bank) -> Means {
+    (0..bank.steps()).map(|step| mean(bank.of_step(step))).collect()
+}
+
+/// The same mean at every step: also what the step has in common is gone.
+fn of_all(bank: &Bank) -> Means {
+    vec![mean((0..bank.steps()).flat_map(|step| bank.of_step(step))); bank.steps()]
 }
 
 fn mean<'b>(states: impl Iterator<Item = (usize, usize, &'b [f32])>) -> Option<Vec<f32>> {
@@ -55,7 +50,7 @@ mod tests {
         for (at, state) in [((0, 0, 0), [1.0, 2.0]), ((1, 0, 0), [3.0, 2.0]), ((0, 0, 1), [5.0, 8.0])] {
             bank.insert(at, state.to_vec());
         }
-        assert_eq!(Mean::per_step(&bank).steps, [Some(vec![2.0, 2.0]), Some(vec![5.0, 8.0])]);
-        assert_eq!(Mean::of_all(&bank).steps, [Some(vec![3.0, 4.0]), Some(vec![3.0, 4.0])]);
+        assert_eq!(per_step(&bank), [Some(vec![2.0, 2.0]), Some(vec![5.0, 8.0])]);
+        assert_eq!(of_all(&bank), [Some(vec![3.0, 4.0]), Some(vec![3.0, 4.0])]);
     }
 }

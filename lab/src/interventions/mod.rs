@@ -23,9 +23,12 @@ pub use zero::Zero;
 
 pub use crate::schema::{At, Later, Steps};
 
+use rand_chacha::ChaCha8Rng;
+
 use crate::latent::{Start, Switching};
 use crate::model::Decoder;
 use crate::model::hooks::Place;
+use crate::random::normal;
 
 /// What replaces the input of one latent position.
 pub trait Intervention: Send + Sync {
@@ -34,9 +37,9 @@ pub trait Intervention: Send + Sync {
     fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>>;
 }
 
-impl<T: Intervention + ?Sized> Intervention for &T {
+impl<F: Fn(&Place, &[f32]) -> Option<Vec<f32>> + Send + Sync> Intervention for F {
     fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>> {
-        (**self).input(at, h)
+        self(at, h)
     }
 }
 
@@ -143,6 +146,13 @@ interventions! {
     rules: skip, empty_block, force_switch, suppress_switch
 }
 
-fn norm(x: &[f64]) -> f64 {
+pub(crate) fn norm(x: &[f64]) -> f64 {
     x.iter().map(|v| v * v).sum::<f64>().sqrt()
+}
+
+/// A random direction, as long as `x`.
+pub(crate) fn drawn_like(x: &[f64], rng: &mut ChaCha8Rng) -> Vec<f64> {
+    let raw: Vec<f64> = x.iter().map(|_| normal(rng)).collect();
+    let scale = norm(x) / norm(&raw).max(1e-30);
+    raw.into_iter().map(|v| v * scale).collect()
 }

@@ -1,29 +1,22 @@
 //! A random direction of the same norm (the paper's *random-norm*).
 
-use super::{About, Acts, Intervention, norm};
+use super::{About, Acts, Intervention, drawn_like};
 use crate::model::Step;
 use crate::model::hooks::Place;
-use crate::random::{keyed, normal};
+use crate::random::keyed;
 
 pub(super) const ABOUT: &[About] =
-    &[About::new("random_norm", Acts::Alone, |_, d| Box::new(RandomNorm { seed: d.seed })).random()];
+    &[About::new("random_norm", Acts::Alone, |_, d| Box::new(random_norm(d.seed))).random()];
 
 /// Misleads: it keeps the norm only; a direction that no state ever takes is off the distribution too. It writes into every
 /// coordinate, those that are read elsewhere too, and so lowers the accuracy of hand-built models that read nothing from their
 /// latents (how often: its false alarms in `reports/calibration`). A loss under it is no evidence that latents are read. One
 /// draw per place, keyed by seed, problem, block and step.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RandomNorm {
-    pub seed: u64,
-}
-
-impl Intervention for RandomNorm {
-    fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+fn random_norm(seed: u64) -> impl Intervention {
+    move |at: &Place, h: &[f32]| {
         let Step::Latent { block, step } = at.step else { return None };
-        let mut rng = keyed([self.seed, at.row as u64, block as u64, step as u64]);
-        let raw: Vec<f64> = h.iter().map(|_| normal(&mut rng)).collect();
         let own: Vec<f64> = h.iter().map(|&v| f64::from(v)).collect();
-        let scale = norm(&own) / norm(&raw).max(1e-30);
-        Some(raw.into_iter().map(|v| (v * scale) as f32).collect())
+        let drawn = drawn_like(&own, &mut keyed([seed, at.row as u64, block as u64, step as u64]));
+        Some(drawn.into_iter().map(|v| v as f32).collect())
     }
 }

@@ -5,31 +5,24 @@ use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::random::{keyed, normal};
 
-pub(super) const ABOUT: &[About] =
-    &[About::new("rotate", Acts::Alone, |_, d| Box::new(Rotate { degrees: d.dose, seed: d.seed }))
-        .random()
-        .at(&[15.0, 30.0, 45.0, 60.0, 90.0, 180.0])];
+pub(super) const ABOUT: &[About] = &[About::new("rotate", Acts::Alone, |_, d| Box::new(rotated(d.dose, d.seed)))
+    .random()
+    .at(&[15.0, 30.0, 45.0, 60.0, 90.0, 180.0])];
 
 /// Turns `h` by `degrees` towards a random direction at right angles to it: `cos θ · h + sin θ · ‖h‖ · u`. Misleads: in
 /// a wide model a random direction is nearly always one that no state uses, so a flat curve does not show that directions
 /// between *states* are safe; and 90° is `random_norm` almost exactly, false alarms included.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Rotate {
-    pub degrees: f64,
-    pub seed: u64,
-}
-
-impl Intervention for Rotate {
-    fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+fn rotated(degrees: f64, seed: u64) -> impl Intervention {
+    move |at: &Place, h: &[f32]| {
         let Step::Latent { block, step } = at.step else { return None };
-        let mut rng = keyed([self.seed, at.row as u64, block as u64, step as u64]);
+        let mut rng = keyed([seed, at.row as u64, block as u64, step as u64]);
         let own: Vec<f64> = h.iter().map(|&v| f64::from(v)).collect();
         let length = norm(&own);
         let mut raw: Vec<f64> = h.iter().map(|_| normal(&mut rng)).collect();
         let along = own.iter().zip(&raw).map(|(a, b)| a * b).sum::<f64>() / (length * length).max(1e-30);
         raw.iter_mut().zip(&own).for_each(|(r, o)| *r -= along * o);
         let across = length / norm(&raw).max(1e-30);
-        let (sin, cos) = self.degrees.to_radians().sin_cos();
+        let (sin, cos) = degrees.to_radians().sin_cos();
         Some(own.iter().zip(&raw).map(|(o, r)| (cos * o + sin * across * r) as f32).collect())
     }
 }
@@ -44,7 +37,7 @@ mod tests {
         let h: Vec<f32> = (0..40).map(|i| (i as f32 * 0.7).sin()).collect();
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
         for degrees in [0.0, 30.0, 90.0, 180.0] {
-            let new = Rotate { degrees, seed: 1 }.input(&at, &h).expect("a latent");
+            let new = rotated(degrees, 1).input(&at, &h).expect("a latent");
             let cosine = dot(&h, &new) / (dot(&h, &h) * dot(&new, &new)).sqrt();
             assert!((cosine - degrees.to_radians().cos()).abs() < 1e-5, "{degrees}: {cosine}");
             assert!((dot(&new, &new) / dot(&h, &h) - 1.0).abs() < 1e-5);

@@ -4,18 +4,10 @@ use super::{About, Acts, Intervention};
 use crate::model::hooks::Place;
 
 pub(super) const ABOUT: &[About] =
-    &[About::new("scale", Acts::Alone, |_, d| Box::new(Scale { factor: d.dose as f32 }))
-        .at(&[0.25, 0.5, 0.75, 1.25, 1.5, 2.0])];
+    &[About::new("scale", Acts::Alone, |_, d| Box::new(scaled(d.dose as f32))).at(&[0.25, 0.5, 0.75, 1.25, 1.5, 2.0])];
 
 /// Misleads: a pre-norm decoder divides its input by its norm before every block, so a factor acts only through the
 /// residual sum, where it changes how much of the state survives beside what the blocks add. 0 is `zero`, 1 is inert.
-#[derive(Clone, Copy, Debug)]
-pub struct Scale {
-    pub factor: f32,
-}
-
-impl Intervention for Scale {
-    fn input(&self, _at: &Place, h: &[f32]) -> Option<Vec<f32>> {
-        Some(h.iter().map(|x| x * self.factor).collect())
-    }
+fn scaled(factor: f32) -> impl Intervention {
+    move |_: &Place, h: &[f32]| Some(h.iter().map(|x| x * factor).collect())
 }

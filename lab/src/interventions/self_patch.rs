@@ -3,4 +3,4 @@
 use super::{About, Acts};
 
 /// Must change nothing: the control that the machinery itself is inert.
-pub(super) const ABOUT: &[About] = &[About::new("self_patch", Acts::OnRun, |m, _| Box::new(m.bank))];
+pub(super) const ABOUT: &[About] = &[About::new("self_patch", Acts::OnRun, |m, _| Box::new(m.bank.again()))];

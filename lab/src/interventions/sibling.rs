@@ -6,4 +6,4 @@ use super::{About, Acts};
 /// the content of the problem that is carried. Misleads where rollouts part early: the same block number may then work on
 /// another step of the solution. Where the sibling has no such block or step it does not fire.
 pub(super) const ABOUT: &[About] =
-    &[About::new("sibling", Acts::OnLatents, |m, d| Box::new(&m.siblings[d.number])).random()];
+    &[About::new("sibling", Acts::OnLatents, |m, d| Box::new(m.siblings[d.number].again())).random()];

@@ -9,6 +9,7 @@ use super::super::latent_intervention::record::{Record, Template, blank};
 use super::cells::HookCell;
 use crate::interventions::{ActiveChange, Bank, Draw, Firings, Intervention, Material, What, With, gather};
 use crate::latent::{DecodeSettings, FinishedRow, Request, RowWatch, Trace, decode_watched};
+use crate::model::hooks::Place;
 use crate::model::{HookPoint, HookSpec, Hooks, Select};
 use crate::schema::Observation;
 use crate::store::Measurements;
@@ -150,7 +151,10 @@ impl Runs<'_> {
     ) -> Result<Vec<(Outcome, Firings)>> {
         let with = match (&hooked.what, made) {
             (What::File { adds, values }, _) => With::File { adds: *adds, values },
-            (What::Made { .. }, made) => With::Intervention(Box::new(made.context("nothing was made")?)),
+            (What::Made { .. }, made) => {
+                let made = made.context("nothing was made")?;
+                With::Intervention(Box::new(|at: &Place, h: &[f32]| made.input(at, h)))
+            }
         };
         let problems = chunk.iter().map(|request| request.problem).collect();
         let ends = chunk.iter().map(|request| request.prompt.len()).collect();

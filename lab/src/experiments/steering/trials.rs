@@ -9,11 +9,12 @@ use rand::Rng;
 
 use super::super::latent_intervention::{Arithmetic, BlockValue, by_chance};
 use super::directions::Directions;
+use crate::interventions::{drawn_like, norm};
 use crate::latent::{Branch, Fork, Prefix, Request, Start, Switching};
 use crate::model::hooks::Site;
 use crate::model::{Activation, HookPoint, HookSpec, Hooks, Select, Step};
 use crate::nth::Nth;
-use crate::random::{keyed, normal};
+use crate::random::keyed;
 use crate::schema::{Identity, SteeringTrialRow};
 use crate::study::Study;
 use crate::study::answers::outcome;
@@ -173,9 +174,7 @@ impl Trials<'_> {
             for (c, cell) in self.cells.iter().enumerate() {
                 let Some(direction) = self.direction(target, cell) else { continue };
                 let mut rng = keyed([self.study.seed, 1, problem as u64, c as u64]);
-                let raw: Vec<f64> = direction.iter().map(|_| normal(&mut rng)).collect();
-                let scale = norm(&direction) / norm(&raw).max(1e-30);
-                let random = raw.into_iter().map(|x| x * scale).collect();
+                let random = drawn_like(&direction, &mut rng);
                 for moved in [direction.clone(), random] {
                     arms.push(Arm { target: number, block, cell, direction: moved, along: direction.clone() });
                 }
@@ -183,10 +182,6 @@ impl Trials<'_> {
         }
         arms
     }
-}
-
-fn norm(x: &[f64]) -> f64 {
-    x.iter().map(|x| x * x).sum::<f64>().sqrt()
 }
 
 /// Moves the states of the arms that stand here; `lengths` hears how far, as a share of the state's length.
