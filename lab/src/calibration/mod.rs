@@ -19,9 +19,9 @@ use burn::tensor::Device;
 use rand::Rng;
 
 use crate::parallel;
+use crate::progress::go_on;
 use crate::random::keyed;
 use crate::schema::{CalibrationDrawRow, CalibrationRow, Identity};
-use crate::study::sweep::not_stopped;
 use known::{Built, study};
 use looks::{LOOKS, Look};
 use truths::{TRUTHS, Truth};
@@ -133,7 +133,7 @@ impl Settings {
             if !self.wants(truth, look) {
                 continue;
             }
-            not_stopped()?;
+            go_on()?;
             let said = (look.run)(&built, &study, n)
                 .map_err(|error| error.context(format!("{} on {} {draw} at n = {n}", look.name, truth.name)))?;
             rows.extend(said.into_rows().map(|(test, truth_is, verdict)| CalibrationDrawRow {

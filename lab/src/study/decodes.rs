@@ -32,7 +32,7 @@ pub(crate) fn decode(study: &Study, ways: &[(Switching, usize)], rows: &mut Meas
             batch.iter().any(|r| study.owns(r.problem) && !there.contains(&(way.clone(), r.problem)))
         };
         let batches: Vec<&[Request]> = requests.chunks(study.together()).filter(missing).collect();
-        study.decode_only(switching, k_min, &batches, &|traces| {
+        study.decode_only(&study.model, (switching, k_min), &batches, &|traces| {
             let new = traces.iter().filter(|trace| !there.contains(&(way.clone(), trace.problem)));
             let row = |trace: &Trace| {
                 let (identity, decode, problem) = (identity.clone(), way.clone(), trace.problem);

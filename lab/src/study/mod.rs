@@ -368,7 +368,7 @@ impl Study {
         let requests = requests(&self.corpus)?;
         let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
         let counted = self.counted("batches decoded", batches.len());
-        let traces = self.decode_only(switching, k_min, &batches, &|_| {
+        let traces = self.decode_only(&self.model, (switching, k_min), &batches, &|_| {
             counted.one();
             Ok(())
         })?;
@@ -377,24 +377,22 @@ impl Study {
 
     /// Greedy decoding of every held-out problem by another model of its shape.
     pub(crate) fn decode_as(&self, model: &Decoder) -> Result<Scores> {
-        let Self { corpus, recipe, reasoning, .. } = self;
-        let requests = requests(corpus)?;
+        let requests = requests(&self.corpus)?;
         let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
-        let evaluated =
-            EvaluationSetup { model, corpus, evaluation: &recipe.evaluation, reasoning, switching: Switching::Free };
-        score(&decode_batches(&evaluated, &batches, self.threads, &|_| Ok(()))?, corpus)
+        let own = (Switching::Free, self.recipe.evaluation.k_min);
+        score(&self.decode_only(model, own, &batches, &|_| Ok(()))?, &self.corpus)
     }
 
     /// Decodes some of the problems, in batches that are the caller's and not those of a number of threads: threads round
     /// nothing another way. `done` hears of each batch.
     pub(crate) fn decode_only(
         &self,
-        switching: Switching,
-        k_min: usize,
+        model: &Decoder,
+        (switching, k_min): (Switching, usize),
         batches: &[&[Request]],
         done: &(dyn Fn(&[Trace]) -> Result<()> + Sync),
     ) -> Result<Vec<Trace>> {
-        let Self { model, corpus, recipe, reasoning, .. } = self;
+        let Self { corpus, recipe, reasoning, .. } = self;
         let evaluation = &Evaluation { k_min, k_cap: recipe.evaluation.k_cap.max(k_min), ..recipe.evaluation.clone() };
         let setup = EvaluationSetup { model, corpus, evaluation, reasoning, switching };
         decode_batches(&setup, batches, self.threads, done)

@@ -6,10 +6,11 @@ use anyhow::Result;
 
 use super::Study;
 use super::answers::{gold_tokens, outcome};
-use super::sweep::{Outcome, Sweep, not_stopped};
+use super::sweep::{Outcome, Sweep};
 use crate::interventions::{Bank, latents};
 use crate::latent::{Branch, DecodeSettings, FinishedRow, Fork, Prefix, Request, Sampling, Start, Switching};
 use crate::model::Hooks;
+use crate::progress::go_on;
 
 /// Rows of a batch of the null run, unless that is the size of the normal one.
 const OTHER: usize = 64;
@@ -50,7 +51,7 @@ fn sample(study: &Study, sweep: &Sweep, draw: Option<usize>) -> Result<SampledRo
         })?;
         decoded.extend(prefix.fork(decoding, Start::Prompt, &forks, &mut Branch::whole(&mut hooks))?);
     }
-    not_stopped()?;
+    go_on()?;
     Ok(SampledRollouts { decoded, bank: bank.into_inner() })
 }
 

@@ -18,6 +18,7 @@ use crate::latent::trace::PositionRole;
 use crate::latent::{Branch, DecodeSettings, FinishedRow, Fork, Prefix, Request, Start, Switching, Trace};
 use crate::model::Hooks;
 use crate::parallel;
+use crate::progress::go_on;
 use crate::schema::{At, BlockOrigin, NormalRunRow};
 
 /// Keys and values of one batch of forks stay below this many bytes.
@@ -135,9 +136,10 @@ impl Forkable {
             ensure!(given.blocks == blocks, "--decoded: blocks {:?} there, {blocks:?} here", given.blocks);
         }
         let (mut batches, mut normal, mut traces, mut bank) = (vec![], vec![], vec![], Bank::default());
-        for batch in decoded_batches(study, &requests, &settings, given.is_none())? {
-            match batch {
-                Ok((batch, decoded, states)) => {
+        let decoded = decoded_batches(study, &requests, &settings, given.is_none())?;
+        for (chunk, decoded) in requests.chunks(study.together()).zip(decoded) {
+            match decoded {
+                Some((batch, decoded, states)) => {
                     batches.push(batch);
                     for decoded in decoded {
                         normal.push(outcome(&study.corpus, &decoded, Some(&decoded.trace))?);
@@ -145,11 +147,10 @@ impl Forkable {
                     }
                     bank.merge(states);
                 }
-                Err(others) => {
-                    let of: Vec<&Normal> = others.iter().filter_map(|r| given?.problems.get(r.problem)).collect();
-                    let first = others.first().map_or(0, |r| r.problem);
+                None => {
+                    let of: Vec<&Normal> = chunk.iter().filter_map(|r| given?.problems.get(r.problem)).collect();
                     let (ended, force_at) = of.iter().map(|n| (n.ended, n.force_at)).unzip();
-                    batches.push(Batch { first, ended, force_at, prefix: None });
+                    batches.push(Batch { first: chunk[0].problem, ended, force_at, prefix: None });
                     normal.extend(of.iter().map(|n| n.outcome.clone()));
                     traces.extend(of.iter().map(|n| n.trace.clone()));
                 }
@@ -168,7 +169,7 @@ impl Forkable {
 type DecodedBatch = (Batch, Vec<FinishedRow>, Bank);
 
 fn batch(study: &Study, gold: &[Option<u32>], settings: &DecodeSettings, requests: &[Request]) -> Result<DecodedBatch> {
-    let first = requests.first().map_or(0, |r| r.problem);
+    let first = requests[0].problem;
     let decoding = study.decoding(settings);
     let watch: Vec<Option<u32>> = requests.iter().map(|r| gold[r.problem]).collect();
     let mut force_at = vec![None; requests.len()];
@@ -229,7 +230,7 @@ impl<'a> Sweep<'a> {
         units.retain(|unit| unit.members.iter().any(|&(r, c)| !known(self.batches[unit.batch].first + r, c)));
         self.study.each("groups of continuations", &units, |unit| {
             let forks = self.unit(unit, all, later, channel)?;
-            not_stopped()?;
+            go_on()?;
             hand_over(forks)
         })?;
         Ok(())
@@ -325,33 +326,31 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// A batch, or the requests of one that was not wanted.
-type BatchResult<'r> = Result<DecodedBatch, &'r [Request]>;
-
-/// Decodes the batches of this process, and with `others` those of other shards too, of which no prefix is kept.
-fn decoded_batches<'r>(
+/// Decodes the batches of this process, and with `others` those of other shards too, of which no prefix is kept; `None` of a batch
+/// that is not wanted.
+fn decoded_batches(
     study: &Study,
-    requests: &'r [Request],
+    requests: &[Request],
     settings: &DecodeSettings,
     others: bool,
-) -> Result<Vec<BatchResult<'r>>> {
+) -> Result<Vec<Option<DecodedBatch>>> {
     let chunks: Vec<(bool, &[Request])> =
         requests.chunks(study.together()).enumerate().map(|(unit, chunk)| (study.has(unit), chunk)).collect();
     let gold = gold_tokens(&study.corpus)?;
     let wanted = chunks.iter().filter(|(own, _)| *own || others).count();
     study.say(&format!("decoding {} problems normally", requests.len()));
     let counted = study.counted("batches decoded", wanted);
-    let one = |&(own, chunk): &(bool, &'r [Request])| -> Result<BatchResult<'r>> {
+    let one = |&(own, chunk): &(bool, &[Request])| {
         if !own && !others {
-            return Ok(Err(chunk));
+            return Ok(None);
         }
         let (mut batch, decoded, bank) = batch(study, &gold, settings, chunk)?;
         counted.one();
         batch.prefix = batch.prefix.filter(|_| own);
-        Ok(Ok((batch, decoded, bank)))
+        Ok(Some((batch, decoded, bank)))
     };
     let done = parallel::each(&chunks, study.threads, one)?;
-    not_stopped()?;
+    go_on()?;
     Ok(done)
 }
 
@@ -377,11 +376,6 @@ fn rows_at_once(study: &Study, settings: &DecodeSettings, requests: &[Request]) 
     let longest = requests.iter().map(|r| r.prompt.len()).max().unwrap_or(0) + settings.max_new_tokens;
     let row = config.num_hidden_layers * 2 * config.num_key_value_heads * config.head_dim * 4 * longest;
     (CACHE_BYTES / row.max(1)).clamp(8, ROWS)
-}
-
-/// Rows that were cut short by the user mean nothing.
-pub(crate) fn not_stopped() -> Result<()> {
-    Ok(crate::progress::go_on()?)
 }
 
 fn fork(request: usize, id: usize, of: &Request, switching: Switching, force_at: Option<usize>) -> Fork {

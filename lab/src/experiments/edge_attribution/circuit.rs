@@ -7,10 +7,10 @@ use ndarray::Array2;
 
 use super::scores::{Edges, RecordedPair};
 use crate::parallel;
+use crate::progress::go_on;
 use crate::study::circuits::alive::{Edge, alive};
 use crate::study::circuits::edges::Receiver;
 use crate::study::circuits::rewire::{RewiredRun, leads};
-use crate::study::sweep::not_stopped;
 
 /// Rows that run at once, and shares of edges that they may hold.
 const ROWS: usize = 64;
@@ -20,8 +20,13 @@ const HELD: usize = 1 << 26;
 pub fn ranked(edges: &Edges, pairs: &[RecordedPair], scores: &[Vec<Array2<f64>>]) -> Vec<(Edge, f64)> {
     let graph = edges.weights.graph;
     let mut out: Vec<(Edge, f64)> = vec![];
-    for (place, has) in receiving(edges.places, pairs).into_iter().enumerate() {
-        for (receiver, kind) in graph.receivers().into_iter().enumerate().filter(|(_, kind)| has.has(*kind)) {
+    let stand = standing(pairs);
+    for place in 0..edges.places {
+        let here = |(_, kind): &(usize, Receiver)| match kind {
+            Receiver::Latent | Receiver::Logits => stand.contains(&(place, *kind)),
+            _ => true,
+        };
+        for (receiver, kind) in graph.receivers().into_iter().enumerate().filter(here) {
             for sender in 0..graph.reads(kind) {
                 let sum = scores.iter().map(|of_pair| of_pair[place][[receiver, sender]]).sum();
                 out.push(((place, receiver, sender), sum));
@@ -33,34 +38,14 @@ pub fn ranked(edges: &Edges, pairs: &[RecordedPair], scores: &[Vec<Array2<f64>>]
     out
 }
 
-/// Which of the receivers that not every position has stand at a place, in some pair.
-#[derive(Clone, Copy, Default)]
-struct Receivers {
-    /// A position before a latent step.
-    latent: bool,
-    /// The read-out.
-    logits: bool,
-}
-
-impl Receivers {
-    fn has(self, receiver: Receiver) -> bool {
-        match receiver {
-            Receiver::Latent => self.latent,
-            Receiver::Logits => self.logits,
-            _ => true,
-        }
-    }
-}
-
-/// Of every place. An edge to a receiver that never stands there is no edge: it counts in no share, and no random set draws it.
-fn receiving(places: usize, pairs: &[RecordedPair]) -> Vec<Receivers> {
-    let mut out = vec![Receivers::default(); places];
+/// At which places the receivers stand that not every position has: before a latent step, and at the read-out. An edge to a receiver
+/// that never stands at its place is no edge: it counts in no share, and no random set draws it.
+fn standing(pairs: &[RecordedPair]) -> BTreeSet<(usize, Receiver)> {
+    let mut out = BTreeSet::new();
     for RecordedPair { pair, places, .. } in pairs {
-        let row = &pair.clean;
-        for (position, &place) in places.iter().enumerate() {
-            out[place].logits |= position + 1 == row.ids.len();
-            out[place].latent |= position + 1 < row.ids.len() && row.is_latent(position + 1);
-        }
+        out.extend(places.last().map(|&place| (place, Receiver::Logits)));
+        let before_latent = |&(position, _): &(usize, &usize)| pair.clean.is_latent(position + 1);
+        out.extend(places.iter().enumerate().filter(before_latent).map(|(_, &place)| (place, Receiver::Latent)));
     }
     out
 }
@@ -73,7 +58,7 @@ impl Edges<'_> {
         let floats = self.places * graph.receivers().len() * graph.senders().len();
         let mut out = vec![];
         for some in circuits.chunks((HELD / floats.max(1)).clamp(1, ROWS)) {
-            not_stopped()?;
+            go_on()?;
             let shares: Vec<Vec<Array2<f32>>> = some.iter().map(|circuit| self.shares_of(circuit)).collect();
             let runs: Vec<RewiredRun> = shares.iter().map(|shares| recorded.rewired(shares)).collect();
             out.extend(leads(self.study, self.weights, &runs)?);
@@ -94,7 +79,7 @@ impl Edges<'_> {
         let runs: Vec<RewiredRun> = recorded.iter().map(|r| r.rewired(&shares)).collect();
         let found = parallel::run(&parallel::cut(&runs, self.study.threads), |part| {
             let leads = part.chunks(ROWS).map(|some| {
-                not_stopped()?;
+                go_on()?;
                 leads(self.study, self.weights, some)
             });
             Ok(leads.collect::<Result<Vec<_>>>()?.concat())

@@ -3,13 +3,13 @@
 use anyhow::Result;
 use ndarray::Array2;
 
+use crate::progress::go_on;
 use crate::study::Study;
 use crate::study::circuits::edges::Weights;
 use crate::study::circuits::gradient::TargetRow;
 use crate::study::circuits::pairs::Pair;
 use crate::study::circuits::pulls::pulls;
 use crate::study::circuits::rewire::{RewiredRun, leads, outputs};
-use crate::study::sweep::not_stopped;
 
 /// A pair with what its two runs put out.
 pub struct RecordedPair<'p> {
@@ -77,7 +77,7 @@ impl Edges<'_> {
             let mut sums: Vec<Vec<Array2<f64>>> =
                 some.iter().map(|_| self.shares(0.0).iter().map(|x| x.mapv(f64::from)).collect()).collect();
             for &share in &shares {
-                not_stopped()?;
+                go_on()?;
                 self.add(some, share, 1.0 / shares.len() as f64, &mut sums)?;
             }
             Ok(sums)

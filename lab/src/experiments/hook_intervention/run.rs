@@ -11,11 +11,12 @@ use crate::interventions::{ActiveChange, Bank, Draw, Firings, Intervention, Mate
 use crate::latent::{DecodeSettings, FinishedRow, Request, RowWatch, Trace, decode_watched};
 use crate::model::hooks::Place;
 use crate::model::{HookPoint, HookSpec, Hooks, Select};
+use crate::progress::go_on;
 use crate::schema::Observation;
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::answers::{gold_tokens, outcome};
-use crate::study::sweep::{Outcome, Sweep, not_stopped};
+use crate::study::sweep::{Outcome, Sweep};
 
 /// Observes what is not there yet of the process' own problems.
 ///
@@ -106,7 +107,7 @@ impl Runs<'_> {
             let units: Vec<(usize, &[Request])> = all.filter(|(draw, chunk)| missing(*draw, chunk)).collect();
             study.each("batches changed", &units, |&(draw, chunk)| {
                 let done = self.replaced(&asked[number], made[draw].as_deref(), chunk, &traces)?;
-                not_stopped()?;
+                go_on()?;
                 let rows = chunk.iter().zip(&done);
                 self.record.add(rows.map(|(r, (o, f))| ((number + 1, draw, r.problem), o, true, *f)))
             })?;

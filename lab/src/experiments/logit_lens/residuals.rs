@@ -10,6 +10,7 @@ use crate::latent::{Gradient, Sequence, Waves};
 use crate::model::hooks::Place;
 use crate::model::{HookSpec, Hooks};
 use crate::study::Study;
+use crate::study::circuits::patch::Node;
 
 /// Rows run at once.
 const BATCH: usize = 32;
@@ -32,11 +33,7 @@ pub(crate) fn walk(
         let chosen: RefCell<Vec<Place>> = RefCell::default();
         let mut hooks = Hooks::none();
         for &layer in layers {
-            let pattern = match layer {
-                0 => "blocks.0.hook_resid_pre".to_owned(),
-                l => format!("blocks.{}.hook_resid_post", l - 1),
-            };
-            let spec = HookSpec::all(pattern);
+            let spec = HookSpec::all(Node::Resid(layer).point());
             let (held, chosen) = (&held, &chosen);
             hooks.observe(&spec, model.config().num_hidden_layers, move |site, value| {
                 // Every layer sees the same places.

@@ -7,9 +7,9 @@ use super::fit::Push;
 use crate::evaluation::requests;
 use crate::latent::{Request, Trace, decode};
 use crate::model::{HookSpec, Hooks, Select, Step};
+use crate::progress::go_on;
 use crate::study::Study;
 use crate::study::answers::graded;
-use crate::study::sweep::not_stopped;
 
 /// What became of the problems, in their order.
 #[derive(Clone, Debug, Default)]
@@ -53,7 +53,7 @@ pub(super) fn run(study: &Study, pushes: &[Push]) -> Result<RunOutput> {
         (ran.right, ran.answers) = graded(&study.corpus, traces)?;
         Ok(ran)
     })?;
-    not_stopped()?;
+    go_on()?;
     let mut whole = RunOutput::default();
     for RunOutput { right, answers, text, latents, change } in ran {
         whole.right.extend(right);
