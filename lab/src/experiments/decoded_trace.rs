@@ -20,17 +20,17 @@ use ndarray::{Array2, Axis};
 use rand::Rng;
 use rand::seq::SliceRandom;
 
-use super::About;
 use super::latent_intervention::known_value::blocks;
 use super::latent_intervention::{Arithmetic, of_study};
 use super::markdown::table_of;
+use super::{About, adjust};
 use crate::latent::{Sequence, Trace};
 use crate::nth::Nth;
 use crate::random::keyed;
 use crate::schema::{DecodedTraceRow, Reader};
 use crate::stats::by_problem::{cell, share};
 use crate::stats::probe::{TooFew, ValueProtocol};
-use crate::stats::{Estimate, Flips, LEVEL, accuracy, holm};
+use crate::stats::{Estimate, Flips, LEVEL, accuracy};
 use crate::study::Study;
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::readout::log_probs;
@@ -140,20 +140,17 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &Derivation) -> Resul
     study.needs(all.len() > 1, || format!("{} right answers have blocks in the place of known steps", all.len()))?;
     let found = LatentStates::of(study, layer, &all)?;
     let longest = all.iter().flat_map(ReadProblem::lengths).max().unwrap_or(0);
-    let (mut rows, mut p_values) = (vec![], vec![]);
+    let mut rows: Vec<DecodedTraceRow> = vec![];
     for reader in Reader::ALL {
         for latent in 0..longest {
             let mine: Vec<usize> =
                 (0..all.len()).filter(|&i| all[i].lengths().iter().all(|length| *length > latent)).collect();
             let Some(read) = found.read(&config.probe, reader, &mine, latent)? else { continue };
             let here: Vec<&ReadProblem> = mine.iter().map(|&i| &all[i]).collect();
-            let (row, p) = of_reader(study, derivation, (reader, layer, latent, left_out), &here, &read)?;
-            rows.push(row);
-            p_values.extend(p);
+            rows.push(of_reader(study, derivation, (reader, layer, latent, left_out), &here, &read)?);
         }
     }
-    let mut adjusted = holm(&p_values)?.into_iter();
-    rows.iter_mut().filter(|row| row.difference.is_some()).for_each(|row| row.p_holm = adjusted.next());
+    adjust(rows.iter_mut().filter_map(|row| row.p_holm.as_mut()))?;
     Ok(rows)
 }
 
@@ -265,14 +262,14 @@ impl<'a> LatentStates<'a> {
     }
 }
 
-/// The row of one reading, and its p-value if it has one.
+/// The row of one reading, its p-value not adjusted yet.
 fn of_reader(
     study: &Study,
     derivation: &Derivation,
     (reader, layer, latent, left_out): (Reader, usize, usize, usize),
     here: &[&ReadProblem],
     read: &[Vec<&str>],
-) -> Result<(DecodedTraceRow, Option<f64>)> {
+) -> Result<DecodedTraceRow> {
     let holds = |i: usize, values: &[&str]| {
         derivation(here[i].problem, &here[i].with(values)).into_iter().all(|follows| follows)
     };
@@ -293,7 +290,7 @@ fn of_reader(
     });
     let (several, moved): (Vec<bool>, Vec<bool>) = permuted.unzip();
     let flips = if own.is_empty() { None } else { Some(Flips::count(&others, &own)?) };
-    let row = DecodedTraceRow {
+    Ok(DecodedTraceRow {
         identity: study.identity(here.len()),
         reader,
         layer,
@@ -306,9 +303,8 @@ fn of_reader(
         valid_of_several: of_any(&several)?,
         permuted: of_any(&moved)?,
         difference: flips.as_ref().map(|flips| flips.change(LEVEL)).transpose()?,
-        p_holm: None,
-    };
-    Ok((row, flips.map(|flips| flips.p_value())))
+        p_holm: flips.map(|flips| flips.p_value()),
+    })
 }
 
 fn of_any(holds: &[bool]) -> Result<Option<Estimate>> {

@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 
-use super::About;
 use super::markdown::table_of;
+use super::{About, adjust};
 use crate::evaluation::requests;
 use crate::latent::controller::{InBlock, InText};
 use crate::latent::trace::PositionRole;
@@ -26,7 +26,7 @@ use crate::latent::{
 use crate::model::Hooks;
 use crate::schema::EarlyStopRow;
 use crate::stats::by_problem::{cell, mean};
-use crate::stats::{Flips, LEVEL, holm, wilson};
+use crate::stats::{Flips, LEVEL, wilson};
 use crate::study::Study;
 use crate::study::answers::{answer_at, gold_tokens, graded};
 use crate::study::staging::logits::logits_at;
@@ -170,15 +170,12 @@ fn of_stops(study: &Study, stops: &[StopResult]) -> Result<Vec<EarlyStopRow>> {
     let Some(full) = stops.last() else { return Ok(vec![]) };
     let n = full.right.len();
     let share = |holds: &dyn Fn(usize) -> bool| wilson((0..n).filter(|&i| holds(i)).count(), n, LEVEL);
-    let (mut rows, mut p_values) = (vec![], vec![]);
+    let mut rows = vec![];
     for (number, stop) in stops.iter().enumerate() {
         let same = |i: usize| stop.answers[i] == full.answers[i];
         let stays = |i: usize| stops[number..].iter().all(|later| later.answers[i] == full.answers[i]);
         let flips = Flips::count(&full.right, &stop.right)?;
         let earlier = number + 1 < stops.len();
-        if earlier {
-            p_values.push(flips.p_value());
-        }
         rows.push(EarlyStopRow {
             identity: study.identity(n),
             k: stop.k,
@@ -190,11 +187,11 @@ fn of_stops(study: &Study, stops: &[StopResult]) -> Result<Vec<EarlyStopRow>> {
             reversed: share(&|i| same(i) && !stays(i))?,
             gold_logprob: mean(study.seed, stop.beliefs.iter().copied())?,
             latent_calls: mean(study.seed, stop.latents.iter().copied())?,
-            difference: if earlier { Some(flips.change(LEVEL)?) } else { None },
-            p_holm: None,
+            difference: earlier.then(|| flips.change(LEVEL)).transpose()?,
+            p_holm: earlier.then(|| flips.p_value()),
         });
     }
-    rows.iter_mut().zip(holm(&p_values)?).for_each(|(row, p)| row.p_holm = Some(p));
+    adjust(rows.iter_mut().filter_map(|row: &mut EarlyStopRow| row.p_holm.as_mut()))?;
     Ok(rows)
 }
 

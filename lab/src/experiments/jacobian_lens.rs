@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 
 use super::markdown::{or_dash, table_of};
-use super::{About, layers_exist};
+use super::{About, layers_named};
 use crate::latent::{Sequence, sampling};
 use crate::model::{HookPoint, Hooks};
 use crate::nth::Nth;
@@ -49,8 +49,7 @@ impl Config {
     fn layers(&self, blocks: usize) -> Result<Vec<usize>> {
         ensure!(self.problems >= 4, "jacobian_lens.problems must be at least 4, found {}", self.problems);
         ensure!(self.together >= 1, "jacobian_lens.together must be at least 1, found {}", self.together);
-        layers_exist("jacobian_lens", &self.layers, blocks)?;
-        Ok(if self.layers.is_empty() { (0..=blocks).collect() } else { self.layers.clone() })
+        layers_named("jacobian_lens", &self.layers, blocks)
     }
 }
 

@@ -14,12 +14,13 @@ pub mod decodes;
 mod journal;
 pub(crate) mod markdown;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use journal::Journal;
 
+use crate::stats::holm;
 use crate::store::FlatRow;
 use crate::study::Study;
 
@@ -95,11 +96,21 @@ pub struct Experiment {
     pub merge: fn(&mut Journal, &[FlatRow]) -> Result<String>,
 }
 
-/// Refuses layers of the stream that a model of so many blocks has not: 0 is the input of the first, l the output of the l-th.
-fn layers_exist<'l>(experiment: &str, layers: impl IntoIterator<Item = &'l usize>, blocks: usize) -> Result<()> {
-    let wrong = layers.into_iter().find(|layer| **layer > blocks);
-    let why = |layer| format!("{experiment}.layers: layer {layer} does not exist, the model has 0 to {blocks}");
-    wrong.map_or(Ok(()), |layer| Err(anyhow::anyhow!(why(layer))))
+/// The layers of the stream that are named, all of them where none is: 0 is the input of the first block, l the output of the l-th.
+/// Refuses one that a model of so many blocks has not.
+fn layers_named(experiment: &str, named: &[usize], blocks: usize) -> Result<Vec<usize>> {
+    if let Some(layer) = named.iter().find(|layer| **layer > blocks) {
+        bail!("{experiment}.layers: layer {layer} does not exist, the model has 0 to {blocks}");
+    }
+    Ok(if named.is_empty() { (0..=blocks).collect() } else { named.to_vec() })
+}
+
+/// Adjusts p-values by Holm, each in its place.
+fn adjust<'p>(p: impl Iterator<Item = &'p mut f64>) -> Result<()> {
+    let mut all: Vec<&mut f64> = p.collect();
+    let adjusted = holm(&all.iter().map(|p| **p).collect::<Vec<f64>>())?;
+    all.iter_mut().zip(adjusted).for_each(|(p, adjusted)| **p = adjusted);
+    Ok(())
 }
 
 /// The file of measurements and the file of the main table.
@@ -227,7 +238,7 @@ macro_rules! experiments {
             fits: |_, _| Ok(Fit::Yes),
             // Plain structs of numbers and strings: they always have a JSON form.
             settings: |settings| serde_json::to_value(&settings.$name).unwrap_or_default(),
-            merge: |_, _| anyhow::bail!(concat!(stringify!($name), " is not shared")),
+            merge: |_, _| bail!(concat!(stringify!($name), " is not shared")),
         }
     };
 }

@@ -9,14 +9,13 @@ use std::collections::HashMap;
 
 use anyhow::{Result, ensure};
 
-use super::About;
 pub use super::NoSettings as Config;
 use super::markdown::table_of;
+use super::{About, adjust};
 use crate::evaluation::Scores;
 use crate::model::{Decoder, Half};
-
 use crate::schema::{Host, PartSwapRow};
-use crate::stats::{Flips, LEVEL, holm};
+use crate::stats::{Flips, LEVEL};
 use crate::study::{DoesNotApply, Study};
 
 pub const ABOUT: About =
@@ -80,7 +79,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PartSwapRow>> {
     ensure!(same, differ());
     let parts = Part::all(a.num_hidden_layers);
     let counted = second.counted("parts swapped", 2 * parts.len());
-    let (mut rows, mut p) = (vec![], vec![]);
+    let mut rows = vec![];
     for part in parts {
         let weight_change = change(&first.model, &part.put(&first.model, &second.model))?;
         for (host, study, other) in [(Host::Earlier, first, second), (Host::Later, second, first)] {
@@ -91,7 +90,6 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PartSwapRow>> {
                 Flips::count(&of(before), &of(&after))
             };
             let (right, switched) = (flips(|o| o.correct)?, flips(|o| o.switched)?);
-            p.push(right.p_value());
             rows.push(PartSwapRow {
                 identity: second.identity(after.outcomes.len()),
                 against: first.name.clone(),
@@ -102,12 +100,12 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PartSwapRow>> {
                 accuracy_change: right.change(LEVEL)?,
                 switch_rate: after.switch_rate,
                 switch_change: switched.change(LEVEL)?,
-                p_holm: 1.0,
+                p_holm: right.p_value(),
             });
             counted.one();
         }
     }
-    rows.iter_mut().zip(holm(&p)?).for_each(|(row, p)| row.p_holm = p);
+    adjust(rows.iter_mut().map(|row| &mut row.p_holm))?;
     Ok(rows)
 }
 

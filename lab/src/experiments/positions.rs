@@ -3,16 +3,16 @@
 //! At a latent, `lens` is what the last layer would say next (the decoder's own distribution, full softmax): the trace keeps
 //! only its entropy and p(`</swi>`), so the traces are run once more from their known ids.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::About;
 use crate::latent::trace::PositionRole;
-use crate::latent::{Trace, sampling};
+use crate::latent::{Sequence, Trace, sampling};
 use crate::model::Hooks;
 use crate::schema::PositionRow;
 use crate::study::Study;
 use crate::study::circuits::readout::logits;
-use crate::study::shown::{kind, most_probable, pieces};
+use crate::study::shown::{most_probable, shown};
 
 pub const ABOUT: About =
     About::asking("the first responses position by position (the trace viewer's rows)").of_responses();
@@ -36,19 +36,17 @@ pub fn table(rows: &[PositionRow]) -> String {
 /// The rows, problem by problem.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PositionRow>> {
     let (scores, traces) = study.decoded()?;
-    let chosen = &traces[..config.problems.min(traces.len())];
     let mut rows = vec![];
-    for (trace, outcome) in chosen.iter().zip(&scores.outcomes) {
-        let lenses = lenses(study, trace, config.top)?;
-        let ids: Vec<u32> = trace.positions.iter().map(|p| p.token).collect();
-        let texts = pieces(&study.corpus.vocabulary, &ids)?;
-        for (index, ((p, lens), token)) in trace.positions.iter().zip(lenses).zip(texts).enumerate() {
+    for ((shown, trace), outcome) in shown(study, config.problems)?.into_iter().zip(traces).zip(&scores.outcomes) {
+        let lenses = lenses(study, trace, &shown.sequence, config.top)?;
+        let told = shown.positions.into_iter().skip(trace.prompt.len());
+        for (index, ((p, lens), (kind, token))) in trace.positions.iter().zip(lenses).zip(told).enumerate() {
             let prompt = (index == 0).then(|| study.corpus.vocabulary.decode(&trace.prompt)).transpose()?;
             rows.push(PositionRow {
                 identity: study.identity(traces.len()),
                 problem: trace.problem,
                 index,
-                kind: kind(p.kind),
+                kind: kind.context("a position of the prompt")?,
                 id: p.token,
                 token,
                 logprob: p.logprob,
@@ -65,20 +63,18 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PositionRow>> {
 }
 
 /// At each latent of a trace the `top` most probable next tokens, `None` elsewhere.
-fn lenses(study: &Study, trace: &Trace, top: usize) -> Result<Vec<Option<String>>> {
+fn lenses(study: &Study, trace: &Trace, row: &Sequence, top: usize) -> Result<Vec<Option<String>>> {
     let mut out = vec![None; trace.positions.len()];
     let latents: Vec<usize> = (0..out.len()).filter(|&i| trace.positions[i].kind == PositionRole::Latent).collect();
     if latents.is_empty() {
         return Ok(out);
     }
-    let corpus = &study.corpus;
-    let sequence = [trace.sequence(&corpus.switch)?];
-    let all = study.unroll(&sequence, &mut Hooks::none())?;
+    let all = study.unroll(std::slice::from_ref(row), &mut Hooks::none())?;
     // One position at a time: a vocabulary of 150,000 and 16 latents would be 10 MB of logits.
     for i in latents {
         let h = all.hidden_at(&[(0, trace.prompt.len() + i)])?;
         let log_probs = sampling::log_softmax(&logits(&study.model, h)?[0], 1.0, &[]);
-        out[i] = Some(most_probable(&corpus.vocabulary, &log_probs, top)?);
+        out[i] = Some(most_probable(&study.corpus.vocabulary, &log_probs, top)?);
     }
     Ok(out)
 }

@@ -49,7 +49,7 @@ pub(crate) fn shown(study: &Study, problems: usize) -> Result<Vec<ShownProblem>>
 }
 
 /// What a position of a trace is, as rows say it.
-pub(crate) fn kind(role: PositionRole) -> PositionKind {
+fn kind(role: PositionRole) -> PositionKind {
     match role {
         PositionRole::Text => PositionKind::Text,
         PositionRole::Swi => PositionKind::Swi,
@@ -61,7 +61,7 @@ pub(crate) fn kind(role: PositionRole) -> PositionKind {
 
 /// The text that each token adds. A token that is part of a character, or after which the text so far reads otherwise, stands
 /// alone.
-pub(crate) fn pieces(vocabulary: &Vocabulary, ids: &[u32]) -> Result<Vec<String>> {
+fn pieces(vocabulary: &Vocabulary, ids: &[u32]) -> Result<Vec<String>> {
     let mut before = String::new();
     let mut pieces = vec![];
     for i in 0..ids.len() {

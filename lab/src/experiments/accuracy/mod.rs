@@ -12,13 +12,12 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 
 use super::markdown::{or_dash, table_of};
-use super::{About, Journal};
+use super::{About, Journal, adjust};
 use crate::latent::Switching;
 use crate::schema::{AccuracyRow, RowFile};
 use crate::stats::by_problem::cell;
-use crate::stats::holm;
 use crate::study::Study;
-use rows::{Case, DecodeOutcomes};
+use rows::DecodeOutcomes;
 
 pub const ABOUT: About = About::asking(
     "accuracy and length: all, switched, per level and subject, forced, K_min (tab:main, tab:per-subject)",
@@ -73,19 +72,15 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
     for k_min in sweep(study, config) {
         let name = format!("k_min:{k_min}");
         if k_min == own {
-            rows.push(free.row(&name, &free.cases.iter().collect::<Vec<&Case>>())?);
-            continue;
+            rows.push(free.whole(&name)?);
+        } else if free.switched() {
+            // Without a block `K_min` is never asked.
+            let (scores, traces) = study.decode(Switching::Free, k_min)?;
+            rows.push(DecodeOutcomes::of(study, k_min, &scores, &traces).against(&name, &free)?);
         }
-        // Without a block `K_min` is never asked.
-        if !free.switched() {
-            continue;
-        }
-        let (scores, traces) = study.decode(Switching::Free, k_min)?;
-        rows.push(DecodeOutcomes::of(study, k_min, &scores, &traces).against(&name, &free)?);
     }
-    let compared: Vec<f64> = rows.iter().filter_map(|r| r.p_value).collect();
-    let compared_rows = rows.iter_mut().filter(|r| r.p_value.is_some());
-    compared_rows.zip(holm(&compared)?).for_each(|(row, p)| row.p_holm = Some(p));
+    rows.iter_mut().for_each(|row| row.p_holm = row.p_value);
+    adjust(rows.iter_mut().filter_map(|row| row.p_holm.as_mut()))?;
     Ok(rows)
 }
 

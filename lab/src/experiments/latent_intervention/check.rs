@@ -7,21 +7,17 @@ use anyhow::{Result, ensure};
 use crate::interventions::RULES;
 use crate::schema::{KnownValueRow, NORMAL, NULLS, Observation};
 
-/// A cell that did nothing, and why: `embedding_argmax (all) fired 40 times and moved nothing`.
-pub struct Silent {
-    pub cell: usize,
-    pub why: String,
-}
+/// Cells that say nothing, and why: `embedding_argmax (all) fired 40 times and moved nothing`.
+pub type Silent = BTreeMap<usize, String>;
 
-/// Checks the observations of a whole run, cell by cell: those that say nothing.
+/// Checks the observations of a whole run, cell by cell.
 ///
 /// # Errors
 /// A rule that did not take hold, a self-patch that changed something.
-pub fn check(observations: &[Observation]) -> Result<Vec<Silent>> {
+pub fn check(observations: &[Observation]) -> Result<Silent> {
     let mut cells: BTreeMap<usize, Vec<&Observation>> = BTreeMap::new();
     observations.iter().for_each(|o| cells.entry(o.cell).or_default().push(o));
-    let silent = cells.into_iter().map(|(cell, of)| Ok(of_cell(&of)?.map(|why| Silent { cell, why })));
-    Ok(silent.collect::<Result<Vec<_>>>()?.into_iter().flatten().collect())
+    cells.into_iter().filter_map(|(cell, of)| of_cell(&of).transpose().map(|why| Ok((cell, why?)))).collect()
 }
 
 /// `rotate:30 (2..)`, with the hook where there is one.

@@ -124,9 +124,9 @@ pub(super) fn tables(rows: Measurements<Observation>, why: Option<String>, journ
 }
 
 /// Drops the observations of cells that say nothing; `skipped` is told why.
-fn leave_out(observations: &mut Vec<Observation>, silent: Vec<Silent>, skipped: &mut Vec<String>) {
-    observations.retain(|row| !silent.iter().any(|silent| silent.cell == row.cell));
-    skipped.extend(silent.into_iter().map(|silent| silent.why));
+fn leave_out(observations: &mut Vec<Observation>, silent: Silent, skipped: &mut Vec<String>) {
+    observations.retain(|row| !silent.contains_key(&row.cell));
+    skipped.extend(silent.into_values());
 }
 
 /// The tables in memory. `arithmetic` is what `known_value` compares with; `None` takes that of the problems.
@@ -147,7 +147,7 @@ pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic
 /// A mode that never fired or moved nothing; a self-patch that changed something; those of `measure`.
 pub(super) fn strictly(measure: impl FnOnce(&mut Measurements<Observation>) -> Result<()>) -> Result<Summary> {
     let rows = in_memory(measure)?;
-    check(&rows)?.into_iter().try_for_each(|silent| Err(anyhow!(silent.why)))?;
+    check(&rows)?.into_values().try_for_each(|why| Err(anyhow!(why)))?;
     summarise(&rows)
 }
 

@@ -25,7 +25,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::latent_intervention::known_value::blocks;
 use super::markdown::{or_dash, table_of};
-use super::{About, layers_exist};
+use super::{About, layers_named};
 use crate::latent::{Sequence, Switching, Trace};
 use crate::model::Step;
 use crate::model::hooks::Place;
@@ -60,23 +60,14 @@ settings! {
 }
 
 impl Config {
-    fn check(&self, blocks: usize) -> Result<()> {
-        layers_exist("logit_lens", &self.layers, blocks)?;
+    /// The layers read, in order.
+    fn check(&self, blocks: usize) -> Result<Vec<usize>> {
+        let layers: BTreeSet<usize> = layers_named("logit_lens", &self.layers, blocks)?.into_iter().collect();
         ensure!(self.folds >= 2, "logit_lens.folds must be at least 2, found {}", self.folds);
         ensure!(self.batch >= 1 && self.text_positions >= 1, "logit_lens: batch and text_positions must be at least 1");
         let rate = self.learning_rate;
         ensure!(rate > 0.0 && rate.is_finite(), "logit_lens.learning_rate must be above 0, found {rate}");
-        Ok(())
-    }
-
-    /// The layers read, in order.
-    fn layers(&self, blocks: usize) -> Vec<usize> {
-        let mut layers: BTreeSet<usize> = self.layers.iter().copied().collect();
-        if layers.is_empty() {
-            layers.extend(0..blocks);
-        }
-        layers.insert(blocks);
-        layers.into_iter().collect()
+        Ok(layers.into_iter().filter(|layer| *layer < blocks).chain([blocks]).collect())
     }
 }
 
@@ -85,9 +76,7 @@ impl Config {
 /// # Errors
 /// A layer that does not exist, no latent step even where switching is forced, a single problem.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<LensRow>> {
-    let blocks = study.model.config().num_hidden_layers;
-    config.check(blocks)?;
-    let layers = config.layers(blocks);
+    let layers = config.check(study.model.config().num_hidden_layers)?;
     let free = study.decoded()?.1;
     // An interval takes two problems.
     if free.iter().filter(|trace| trace.switched()).count() > 1 {

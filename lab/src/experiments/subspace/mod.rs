@@ -30,13 +30,13 @@ use rand::seq::SliceRandom;
 
 use super::latent_intervention::{Arithmetic, by_chance, of_study};
 use super::markdown::{or_dash, table_of, titled};
-use super::{About, layers_exist};
+use super::{About, adjust, layers_named};
 use crate::latent::{Controller, text_mask};
 use crate::model::HookPoint;
 use crate::nth::Nth;
 use crate::random::keyed;
 use crate::schema::{Donors, Rotation, SubspaceRow, Variable};
-use crate::stats::{Bootstrap, MeanVector, by_problem, holm};
+use crate::stats::{Bootstrap, MeanVector, by_problem};
 use crate::study::Study;
 use crate::study::circuits::interchange::{GivenState, Interchange, Within};
 use crate::study::circuits::patch::Node;
@@ -71,9 +71,10 @@ settings! {
 }
 
 impl Config {
-    fn check(&self, study: &Study) -> Result<()> {
-        let (layers, width) = (study.model.layers.len(), study.model.config().hidden_size);
-        layers_exist("subspace", &self.layers, layers)?;
+    /// The layers that are asked for.
+    fn check(&self, study: &Study) -> Result<Vec<usize>> {
+        let layers = layers_named("subspace", &self.layers, study.model.layers.len())?;
+        let width = study.model.config().hidden_size;
         let fits = self.ranks.iter().all(|rank| (1..=width).contains(rank));
         ensure!(fits && !self.ranks.is_empty(), "subspace.ranks must be from 1 to {width}, found {:?}", self.ranks);
         ensure!((0.0..1.0).contains(&self.unseen), "subspace.unseen must be from 0 to below 1, found {}", self.unseen);
@@ -88,7 +89,7 @@ impl Config {
         ] {
             ensure!(value >= 1, "subspace.{name} must be at least 1, found 0");
         }
-        Ok(())
+        Ok(layers)
     }
 }
 
@@ -137,15 +138,11 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<SubspaceRow>> {
 
 /// [`rows`] with answers compared with an arithmetic of the caller's.
 pub fn rows_by(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> Result<Vec<SubspaceRow>> {
-    config.check(study)?;
+    let layers = config.check(study)?;
     let targets = targets(study)?;
     let needs = |there, what: &str| study.needs(there, || format!("subspace needs {what}; ask more problems"));
     let problems = targets.chunk_by(|a, b| a.held.problem == b.held.problem).count();
     needs(problems >= 4, &format!("four right answers that follow from one block alone, found {problems}"))?;
-    let layers: Vec<usize> = match config.layers.as_slice() {
-        [] => (0..=study.model.layers.len()).collect(),
-        named => named.to_vec(),
-    };
     let points: Vec<HookPoint> = layers.iter().map(|&layer| Node::Resid(layer).point()).collect();
     let states = states(study, &targets, &points)?;
     let masked = text_mask(&study.corpus.switch, study.reasoning.blocks.model_opens());
@@ -185,8 +182,7 @@ pub fn rows_by(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> R
         rows.extend(search.row(job, measured, Donors::Seen)?);
         rows.extend(search.row(job, measured, Donors::Unseen)?);
     }
-    let p: Vec<f64> = rows.iter().map(|r| r.p_holm).collect();
-    rows.iter_mut().zip(holm(&p)?).for_each(|(row, p)| row.p_holm = p);
+    adjust(rows.iter_mut().map(|row: &mut SubspaceRow| &mut row.p_holm))?;
     Ok(rows)
 }
 
