@@ -138,11 +138,10 @@ fn patched(study: &Study, identity: &Identity, number: usize, pair: &Pair) -> Re
     let held = record(study, std::slice::from_ref(&pair.clean), &points(nodes.iter().copied()), |_, _| true)?;
     let cells: Vec<(usize, usize)> =
         (0..nodes.len()).flat_map(|l| (0..pair.clean.ids.len()).map(move |p| (l, p))).collect();
-    let as_it_is = [Patch { node: nodes[0], values: vec![] }];
     let of_cell = |&(layer, position): &(usize, usize)| Patch::from(&held[0], nodes[layer], &[position], config);
     let mut patches = cells.iter().map(of_cell).collect::<Result<Vec<_>>>()?;
-    patches.extend(as_it_is.clone());
-    let clean = leads(study, &pair.clean, &as_it_is, pair.says)?[0];
+    patches.push(Patch::NONE);
+    let clean = leads(study, &pair.clean, &[Patch::NONE], pair.says)?[0];
     let mut found = leads(study, &pair.corrupt, &patches, pair.says)?;
     let corrupt = found.pop().context("no unpatched row")?;
     let row = |(&(layer, position), lead): (&(usize, usize), f64)| {

@@ -150,8 +150,7 @@ fn comparable(given: &[PlacedPair], places: Places) -> Result<()> {
 
 /// The pairs whose clean run leads their corrupt run; says which do not.
 fn usable(study: &Study, given: Vec<PlacedPair>) -> Result<Vec<Pair>> {
-    let as_it_is = [Patch { node: Node::Resid(0), values: vec![] }];
-    let lead = |row: &Sequence, says| leads(study, row, &as_it_is, says).map(|leads| leads[0]);
+    let lead = |row: &Sequence, says| leads(study, row, &[Patch::NONE], says).map(|leads| leads[0]);
     let wholes = study.each("pairs run", &given, |PlacedPair { pair, .. }| {
         Ok(lead(&pair.clean, pair.says)? - lead(&pair.corrupt, pair.says)?)
     })?;

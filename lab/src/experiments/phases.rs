@@ -29,10 +29,8 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
     let mut rows = vec![];
     for (event, of, problems) in classes(&all) {
         let change = |value: fn(&Reading) -> f64| {
-            let values = |readings| -> Vec<f64> {
-                of.iter().map(|p| value(staged.reading(readings, p.problem, p.position))).collect()
-            };
-            let paired = Bootstrap::seeded(second.seed).clustered_paired(&values(before), &values(after), &problems);
+            let (before, after) = (staged.at(before, &of, value), staged.at(after, &of, value));
+            let paired = Bootstrap::seeded(second.seed).clustered_paired(&before, &after, &problems);
             paired.with_context(|| format!("{event:?}"))
         };
         rows.push(PhaseChangeRow {

@@ -28,7 +28,7 @@ pub fn rows(study: &Study, _config: &Config) -> Result<Vec<TeacherForcedRow>> {
     let mut rows = vec![];
     for (event, of, problems) in classes(&all) {
         let mean = |value: fn(&Reading) -> f64| -> Result<Estimate> {
-            let values: Vec<f64> = of.iter().map(|p| value(staged.reading(readings, p.problem, p.position))).collect();
+            let values = staged.at(readings, &of, value);
             Bootstrap::seeded(study.seed).clustered_mean(&values, &problems).with_context(|| format!("{event:?}"))
         };
         rows.push(TeacherForcedRow {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
@@ -122,16 +122,12 @@ impl AttributionRun<'_> {
 
     /// Σ gradient · (clean − corrupt) over the positions of a place.
     fn predicted(&self, ends: &Ends, gradients: &RowCapture, node: Node, positions: &[usize]) -> Result<f64> {
-        let (point, part) = (node.point(), node.part(self.study.model.config()));
-        let of = |held: &RowCapture, position: usize| -> Result<Vec<f32>> {
-            let all = held.get(&(point, position)).context("a place that a run lacks")?;
-            Ok(all[part.clone()].to_vec())
-        };
+        let of = |held| Patch::from(held, node, positions, self.study.model.config()).map(|patch| patch.values);
+        let (clean, corrupt) = (of(&ends.clean.values)?, of(&ends.corrupt.values)?);
         let mut sum = 0.0;
-        for &position in positions {
-            let (clean, corrupt) = (of(&ends.clean.values, position)?, of(&ends.corrupt.values, position)?);
-            let differences = clean.iter().zip(&corrupt).map(|(a, b)| f64::from(a - b));
-            sum += of(gradients, position)?.iter().zip(differences).map(|(g, d)| f64::from(*g) * d).sum::<f64>();
+        for (((_, clean), (_, corrupt)), (_, gradient)) in clean.iter().zip(&corrupt).zip(of(gradients)?) {
+            let differences = clean.iter().zip(corrupt).map(|(a, b)| f64::from(a - b));
+            sum += gradient.iter().zip(differences).map(|(g, d)| f64::from(*g) * d).sum::<f64>();
         }
         Ok(sum)
     }

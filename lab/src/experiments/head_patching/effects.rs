@@ -88,8 +88,7 @@ impl PatchPlan<'_> {
     /// Every cell of a pair in every mode.
     fn of_pair(&self, r: &RecordedPair) -> Result<Vec<PatchedNodeRow>> {
         let cells = cells(&r.places, self.nodes);
-        let as_it_is = Patch { node: Node::Resid(0), values: vec![] };
-        let (mut into_clean, mut into_corrupt) = (vec![as_it_is.clone()], vec![as_it_is]);
+        let (mut into_clean, mut into_corrupt) = (vec![Patch::NONE], vec![Patch::NONE]);
         for &mode in self.modes {
             for (placed, node) in cells.clone() {
                 let into = if mode == PatchMode::Denoise { &mut into_corrupt } else { &mut into_clean };

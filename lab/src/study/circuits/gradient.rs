@@ -131,7 +131,8 @@ fn moved(site: &Site, value: Activation, aimed: &[TargetRow], moves: &Moves) -> 
 /// Zeros that were added to one activation.
 struct Leaf {
     point: HookPoint,
-    zeros: Activation,
+    /// `[B, L, width]`
+    zeros: Tensor<3>,
     /// Row of the batch, position, where its values begin in the tensor.
     places: Vec<(usize, usize, usize)>,
     width: usize,
@@ -146,14 +147,16 @@ impl Leaf {
         let width: usize = dims[2..].iter().product();
         let places = site.places.iter().filter(|place| wanted(place.batch, place.position));
         let places = places.map(|p| (p.batch, p.position, (p.batch * dims[1] + p.index) * width)).collect();
+        let zeros = |like| Tensor::zeros([dims[0], dims[1], width], like).autodiff().require_grad();
         let (value, zeros) = match value {
             Activation::Rank3(x) => {
-                let zeros = zeros_like(&x);
-                (Activation::Rank3(x + zeros.clone()), Activation::Rank3(zeros))
+                let zeros = zeros((&x.device(), x.dtype()));
+                (Activation::Rank3(x + zeros.clone()), zeros)
             }
             Activation::Rank4(x) => {
-                let zeros = zeros_like(&x);
-                (Activation::Rank4(x + zeros.clone()), Activation::Rank4(zeros))
+                let zeros = zeros((&x.device(), x.dtype()));
+                let shape = x.dims();
+                (Activation::Rank4(x + zeros.clone().reshape(shape)), zeros)
             }
         };
         Ok((value, Self { point: site.point, zeros, places, width, values }))
@@ -162,11 +165,10 @@ impl Leaf {
     /// Hands values and gradients to the rows. What leads nowhere (the last block at a position whose state nobody reads) has
     /// a gradient of 0.
     fn read(self, gradients: &Gradients, out: &mut [Slope]) -> Result<()> {
-        let found = match &self.zeros {
-            Activation::Rank3(zeros) => zeros.grad(gradients).map(Activation::Rank3),
-            Activation::Rank4(zeros) => zeros.grad(gradients).map(Activation::Rank4),
+        let found = match self.zeros.grad(gradients) {
+            Some(found) => Activation::Rank3(found).to_vec()?,
+            None => vec![0.0; self.values.len()],
         };
-        let found = found.map_or_else(|| Ok(vec![0.0; self.values.len()]), |found| found.to_vec())?;
         for (row, position, from) in self.places {
             let slope = out.get_mut(row).context("a row that nobody asked for")?;
             let part = from..from + self.width;
@@ -175,8 +177,4 @@ impl Leaf {
         }
         Ok(())
     }
-}
-
-fn zeros_like<const R: usize>(x: &Tensor<R>) -> Tensor<R> {
-    Tensor::zeros(x.dims(), (&x.device(), x.dtype())).autodiff().require_grad()
 }

@@ -130,6 +130,9 @@ pub struct Patch {
 }
 
 impl Patch {
+    /// Of a run as it is.
+    pub const NONE: Self = Self { node: Node::Resid(0), values: vec![] };
+
     /// What another run held there.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use ndarray::{Array1, Array2, ArrayView1, aview1};
 
-use super::edges::{Graph, Receiver, Sender, Weights};
+use super::edges::{Graph, Norm, Receiver, Sender, Weights};
 use super::patch::{RowCapture, record};
 use super::readout::{at_ends, lead};
 use crate::latent::Sequence;
@@ -74,22 +74,21 @@ pub fn leads(study: &Study, weights: &Weights, runs: &[RewiredRun]) -> Result<Ve
     for layer in 0..layers {
         for kind in [PointKind::Q, PointKind::K, PointKind::V] {
             let at = HookPoint::at(layer, kind);
-            hooks.replace(&HookSpec::all(at), layers, move |site, value| wires.projected(site, value, layer))?;
+            hooks.edit(&HookSpec::all(at), layers, move |site, heads| wires.projected(site, heads, layer))?;
         }
         let z = HookPoint::at(layer, PointKind::Z);
         hooks.observe(&HookSpec::all(z), layers, move |site, value| wires.headed(site, value, layer))?;
         let before_mlp = HookPoint::at(layer, PointKind::Ln2Normalized);
-        hooks.replace(&HookSpec::all(before_mlp), layers, move |site, value| {
-            let norm = &weights.before_mlp[layer];
-            wires.normalised(site, value, |_| Receiver::Mlp(layer), |x| norm.unit(x))
+        hooks.edit(&HookSpec::all(before_mlp), layers, move |site, value| {
+            wires.normalised(site, value, |_| Receiver::Mlp(layer), &weights.before_mlp[layer])
         })?;
         let out = HookPoint::at(layer, PointKind::MlpOut);
         hooks.observe(&HookSpec::all(out), layers, move |site, value| wires.sent(site, value, Sender::Mlp(layer)))?;
     }
-    hooks.replace(&HookSpec::all(HookPoint::new(PointKind::LnFinalNormalized)), layers, move |site, value| {
+    hooks.edit(&HookSpec::all(HookPoint::new(PointKind::LnFinalNormalized)), layers, move |site, value| {
         let hands_on = |place: &Place| runs[place.batch].row.is_latent(place.position + 1);
         let receiver = |place: &Place| if hands_on(place) { Receiver::Latent } else { Receiver::Logits };
-        wires.normalised(site, value, receiver, |x| weights.last.unit(x))
+        wires.normalised(site, value, receiver, &weights.last)
     })?;
     let rows: Vec<Sequence> = runs.iter().map(|run| run.row.clone()).collect();
     let logits = at_ends(study, &rows, hooks)?;
@@ -164,39 +163,35 @@ impl Wires<'_> {
     }
 
     /// `hook_q`, `hook_k` or `hook_v`, each head from its own input.
-    fn projected(&self, site: &Site, value: Activation, layer: usize) -> Result<Activation> {
-        let (mut data, dims) = (value.to_vec()?, value.dims());
+    fn projected(&self, site: &Site, heads: &mut [f32], layer: usize) -> Result<()> {
         let (projection, receiver): (_, fn(usize, usize) -> Receiver) = match site.point.kind {
             PointKind::Q => (&self.weights.query[layer], Receiver::Query),
             PointKind::K => (&self.weights.key[layer], Receiver::Key),
             _ => (&self.weights.value[layer], Receiver::Value),
         };
         for place in site.places {
-            for head in 0..dims[2] {
+            for (head, own) in heads.chunks_mut(self.weights.head_dim).enumerate() {
                 let x = self.input(place, receiver(layer, head))?;
                 let normed = self.weights.before_attention[layer].forward(x.view());
-                let from = ((place.batch * dims[1] + place.index) * dims[2] + head) * dims[3];
-                let new = projection.of_head(head, dims[3], normed.view());
-                data[from..from + dims[3]].iter_mut().zip(new).for_each(|(old, new)| *old = new);
+                let new = projection.of_head(head, own.len(), normed.view());
+                own.iter_mut().zip(new).for_each(|(old, new)| *old = new);
             }
         }
-        Ok(value.with_values(data))
+        Ok(())
     }
 
     /// A norm's output before its weight.
     fn normalised(
         &self,
         site: &Site,
-        value: Activation,
+        value: &mut [f32],
         receiver: impl Fn(&Place) -> Receiver,
-        norm: impl Fn(ArrayView1<f32>) -> Array1<f32>,
-    ) -> Result<Activation> {
-        let (mut data, dims) = (value.to_vec()?, value.dims());
+        norm: &Norm,
+    ) -> Result<()> {
         for place in site.places {
-            let new = norm(self.input(place, receiver(place))?.view());
-            let from = (place.batch * dims[1] + place.index) * dims[2];
-            data[from..from + dims[2]].iter_mut().zip(new).for_each(|(old, new)| *old = new);
+            let new = norm.unit(self.input(place, receiver(place))?.view());
+            value.iter_mut().zip(new).for_each(|(old, new)| *old = new);
         }
-        Ok(value.with_values(data))
+        Ok(())
     }
 }

@@ -34,6 +34,11 @@ impl StagedSolutions {
     pub fn reading<'r>(&self, readings: &'r [Vec<Reading>], problem: usize, position: usize) -> &'r Reading {
         &readings[problem][position + 1 - self.solutions[problem].prompt]
     }
+
+    /// A number of the readings at some places.
+    pub fn at(&self, readings: &[Vec<Reading>], places: &[&Place], value: fn(&Reading) -> f64) -> Vec<f64> {
+        places.iter().map(|p| value(self.reading(readings, p.problem, p.position))).collect()
+    }
 }
 
 /// What stands where in one sequence. Positions count from the prompt's first token.
