@@ -34,81 +34,60 @@ struct Way<'a> {
 impl Way<'_> {
     /// Of every position, which senders can differ from the other run.
     fn reached(&self) -> Vec<Vec<bool>> {
-        let graph = self.graph;
-        let row = &self.pair.clean;
+        let (graph, row) = (self.graph, &self.pair.clean);
         let mut out = vec![vec![false; graph.senders().len()]; row.ids.len()];
         // Keys and values of this and earlier positions that differ, by layer and head.
         let mut seen = vec![vec![false; graph.groups]; graph.layers];
         for p in 0..row.ids.len() {
-            out[p][0] = if row.is_latent(p) {
-                p > 0 && self.hears(&out[p - 1], p - 1, Receiver::Latent)
-            } else {
-                row.ids[p] != self.pair.corrupt.ids[p]
-            };
-            for layer in 0..graph.layers {
-                for (group, seen) in seen[layer].iter_mut().enumerate() {
-                    *seen |= self.hears(&out[p], p, Receiver::Key(layer, group))
-                        || self.hears(&out[p], p, Receiver::Value(layer, group));
+            out[p][0] |= !row.is_latent(p) && row.ids[p] != self.pair.corrupt.ids[p];
+            for (index, receiver) in graph.receivers().into_iter().enumerate() {
+                let hears = self.into(p, index).any(|sender| out[p][sender]);
+                match receiver {
+                    Receiver::Query(layer, head) => out[p][graph.sender(Sender::Head(layer, head))] = hears,
+                    Receiver::Key(layer, group) | Receiver::Value(layer, group) => {
+                        seen[layer][group] |= hears;
+                        for head in graph.readers(layer, group) {
+                            out[p][head] |= seen[layer][group];
+                        }
+                    }
+                    Receiver::Mlp(layer) => out[p][graph.sender(Sender::Mlp(layer))] = hears,
+                    Receiver::Latent if row.is_latent(p + 1) => out[p + 1][0] = hears,
+                    Receiver::Latent | Receiver::Logits => {}
                 }
-                for head in 0..graph.heads {
-                    let by_keys = seen[layer][head * graph.groups / graph.heads];
-                    let differs = by_keys || self.hears(&out[p], p, Receiver::Query(layer, head));
-                    out[p][graph.sender(Sender::Head(layer, head))] = differs;
-                }
-                out[p][graph.sender(Sender::Mlp(layer))] = self.hears(&out[p], p, Receiver::Mlp(layer));
             }
         }
         out
     }
 
-    /// Whether a receiver gets a difference along the circuit.
-    fn hears(&self, reached: &[bool], position: usize, receiver: Receiver) -> bool {
-        self.into(position, receiver).any(|sender| reached[sender])
-    }
-
-    fn into(&self, position: usize, receiver: Receiver) -> impl Iterator<Item = usize> {
-        let (place, receiver) = (self.places[position], self.graph.receiver(receiver));
+    /// The senders that the circuit has for a receiver.
+    fn into(&self, position: usize, receiver: usize) -> impl Iterator<Item = usize> {
+        let place = self.places[position];
         self.circuit.range((place, receiver, 0)..(place, receiver + 1, 0)).map(|edge| edge.2)
     }
 
     /// Of every position, which receivers can change the read-out.
     fn needed(&self) -> Vec<Vec<bool>> {
-        let graph = self.graph;
-        let row = &self.pair.clean;
-        let last = row.ids.len() - 1;
+        let (graph, row) = (self.graph, &self.pair.clean);
         let mut out = vec![vec![false; graph.receivers().len()]; row.ids.len()];
-        // Heads of keys that a needed head reads at this or a later position.
+        // Keys and values that a needed head reads at this or a later position, by layer and head.
         let mut read = vec![vec![false; graph.groups]; graph.layers];
         // Whether the next position is a latent whose input is needed.
         let mut next_asks = false;
         for p in (0..row.ids.len()).rev() {
             let mut asked = vec![false; graph.senders().len()];
-            let mut need = |receiver: Receiver, asked: &mut Vec<bool>| {
-                out[p][graph.receiver(receiver)] = true;
-                self.into(p, receiver).for_each(|sender| asked[sender] = true);
-            };
-            if p == last {
-                need(Receiver::Logits, &mut asked);
-            }
-            if next_asks {
-                need(Receiver::Latent, &mut asked);
-            }
-            for layer in (0..graph.layers).rev() {
-                if asked[graph.sender(Sender::Mlp(layer))] {
-                    need(Receiver::Mlp(layer), &mut asked);
-                }
-                for head in 0..graph.heads {
-                    if asked[graph.sender(Sender::Head(layer, head))] {
-                        need(Receiver::Query(layer, head), &mut asked);
-                        read[layer][head * graph.groups / graph.heads] = true;
+            for (index, receiver) in graph.receivers().into_iter().enumerate().rev() {
+                let needed = match receiver {
+                    Receiver::Logits => p + 1 == row.ids.len(),
+                    Receiver::Latent => next_asks,
+                    Receiver::Mlp(layer) => asked[graph.sender(Sender::Mlp(layer))],
+                    Receiver::Key(layer, group) | Receiver::Value(layer, group) => {
+                        read[layer][group] |= graph.readers(layer, group).any(|head| asked[head]);
+                        read[layer][group]
                     }
-                }
-                for (group, &read) in read[layer].iter().enumerate() {
-                    if read {
-                        need(Receiver::Key(layer, group), &mut asked);
-                        need(Receiver::Value(layer, group), &mut asked);
-                    }
-                }
+                    Receiver::Query(layer, head) => asked[graph.sender(Sender::Head(layer, head))],
+                };
+                out[p][index] = needed;
+                self.into(p, index).filter(|_| needed).for_each(|sender| asked[sender] = true);
             }
             next_asks = row.is_latent(p) && asked[0];
         }

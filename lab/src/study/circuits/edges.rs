@@ -103,6 +103,12 @@ impl Graph {
         }
     }
 
+    /// The senders that are heads of a group.
+    pub(super) fn readers(self, layer: usize, group: usize) -> impl Iterator<Item = usize> {
+        let own = move |head: &usize| head * self.groups / self.heads == group;
+        (0..self.heads).filter(own).map(move |head| self.sender(Sender::Head(layer, head)))
+    }
+
     /// Its place among the receivers.
     pub fn receiver(&self, receiver: Receiver) -> usize {
         let Self { layers, heads, groups } = *self;
