@@ -1,14 +1,16 @@
 //! Interventions, one small documented value per file; each says when it misleads.
 //!
 //! An [`Intervention`] says what enters a latent position instead of the recurrence's input (`latent.hook_injected`), or what stands at
-//! any other hook point; a [`Rule`] changes when blocks are opened and closed. To add one: a file here with a constant `ABOUT`, and its
-//! name in a list below. A [`Change`] is an intervention with the places where it acts, as users write it. On which steps it acts, what later latents do and how far it reaches are settings of every intervention ([`crate::schema::Steps`],
+//! any other hook point. To add one: a file here with a constant `ABOUT`, and its name in the list below. A [`Rule`] changes when blocks
+//! are opened and closed (`rules.rs`). A [`Change`] is an intervention with the places where it acts, as users write it. On which steps
+//! it acts, what later latents do and how far it reaches are settings of every intervention ([`crate::schema::Steps`],
 //! [`crate::schema::Later`], [`crate::schema::At`]). Every firing is counted, with the norm of its change.
 
 mod apply;
 mod bank;
 mod change;
 mod region;
+mod rules;
 mod values;
 
 use std::collections::BTreeMap;
@@ -16,9 +18,9 @@ use std::collections::BTreeMap;
 pub use apply::{Firings, Replacement, Replacements, latents};
 pub use bank::{Bank, NO_STATES};
 pub use change::{ActiveChange, Change, Target, What, With, gather, split};
-pub(crate) use force_switch::ABOUT as FORCE_SWITCH;
 pub use known_value::Swap;
 pub use region::Heads;
+pub(crate) use rules::{FORCE_SWITCH, RULES};
 pub use zero::Zero;
 
 pub use crate::schema::{At, Later, Steps};
@@ -127,23 +129,18 @@ impl About {
 }
 
 macro_rules! interventions {
-    ($($replacement:ident),*; rules: $($rule:ident),* $(,)?) => {
+    ($($replacement:ident),* $(,)?) => {
         $(mod $replacement;)*
-        $(mod $rule;)*
 
         /// Every replacement of latent inputs, in the order of the tables.
         pub fn all() -> impl Iterator<Item = &'static About> {
             [$($replacement::ABOUT),*].into_iter().flatten()
         }
-
-        /// Every change of when blocks are opened and closed.
-        pub(crate) const RULES: &[Rule] = &[$($rule::ABOUT),*];
     };
 }
 
 interventions! {
-    zero, random_norm, self_patch, mean, gaussian, resample, sibling, embedding, scale, rotate, known_value;
-    rules: skip, empty_block, force_switch, suppress_switch
+    zero, random_norm, self_patch, mean, gaussian, resample, sibling, embedding, scale, rotate, known_value
 }
 
 pub(crate) fn norm(x: &[f64]) -> f64 {

@@ -124,7 +124,7 @@ impl Runs<'_> {
     fn seen(&self, point: HookPoint, regions: &[Select], chunk: &[Request]) -> Result<HookReading> {
         let banks: RefCell<BTreeMap<String, Bank>> = RefCell::default();
         let mut hooks = Hooks::none();
-        hooks.observe(&HookSpec::all(point), self.layers(), |site, value| {
+        hooks.observe(&HookSpec::all(point), self.study.model.layers.len(), |site, value| {
             let (dims, data) = (value.dims(), value.to_vec()?);
             for place in site.places {
                 for region in regions {
@@ -161,16 +161,12 @@ impl Runs<'_> {
         let ends = chunk.iter().map(|request| request.prompt.len()).collect();
         let acting = ActiveChange::new((hooked.heads.clone(), hooked.region), with, problems, ends);
         let mut hooks = Hooks::none();
-        acting.attach(&hooked.point.to_string(), &mut hooks, self.layers())?;
+        acting.attach(&hooked.point.to_string(), &mut hooks, self.study.model.layers.len())?;
         let done = self.decoded(chunk, &mut hooks)?;
         drop(hooks);
         let of = |(decoded, firings): (&FinishedRow, Firings)| {
             Ok((outcome(&self.study.corpus, decoded, normal.get(decoded.trace.problem))?, firings))
         };
         done.iter().zip(acting.firings()).map(of).collect()
-    }
-
-    fn layers(&self) -> usize {
-        self.study.model.layers.len()
     }
 }

@@ -36,7 +36,7 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<Pro
     );
     let model = &study.model;
     let run = Run { study, config, at };
-    let mut rows = run.tokens()?;
+    let mut rows = run.both(0, Features::Token, |set| one_hot(&set.tokens))?;
     rows.extend(run.margin()?);
     rows.extend(run.layers(model, &[0], Features::Embedding)?);
     rows.extend(run.layers(model, layers, Features::ResidPost)?);
@@ -65,10 +65,6 @@ impl Run<'_> {
         self.both(self.study.model.config().num_hidden_layers, Features::Margin, column)
     }
 
-    fn tokens(&self) -> Result<Vec<ProbeRow>> {
-        self.both(0, Features::Token, |set| one_hot(&set.tokens))
-    }
-
     /// Both protocols on the same features, each at its own positions.
     fn both(&self, layer: usize, features: Features, of: impl Fn(&Set) -> Array2<f32>) -> Result<Vec<ProbeRow>> {
         let what = || format!("{features:?} at layer {layer}");
@@ -79,9 +75,8 @@ impl Run<'_> {
 
     fn paper(&self, layer: usize, features: Features, values: &Array2<f32>) -> Result<ProbeRow> {
         let set = &self.at.paper;
-        let score = self.config.paper.run(&ProbeData::new(values.view(), &set.labels, &set.problems)?)?;
-        let row = self.row(layer, features, Protocol::Paper, score.accuracy);
-        Ok(ProbeRow { accuracy: Some(score.accuracy), ..row })
+        let accuracy = self.config.paper.run(&ProbeData::new(values.view(), &set.labels, &set.problems)?)?.accuracy;
+        Ok(ProbeRow { accuracy: Some(accuracy), ..self.row(layer, features, Protocol::Paper, accuracy) })
     }
 
     fn grouped(&self, layer: usize, features: Features, values: &Array2<f32>) -> Result<Vec<ProbeRow>> {

@@ -15,7 +15,8 @@ use crate::study::staging::capture::at_latents;
 /// The mean state of each value at each point and latent step.
 pub struct Directions {
     means: BTreeMap<(HookPoint, usize, i64), Vec<f64>>,
-    values: BTreeSet<i64>,
+    /// Values that have a mean at some cell.
+    pub values: BTreeSet<i64>,
 }
 
 impl Directions {
@@ -39,11 +40,6 @@ impl Directions {
         sums.retain(|_, sum| sum.n >= least);
         let values = sums.keys().map(|(_, _, value)| *value).collect();
         Ok(Self { means: sums.into_iter().map(|(at, sum)| (at, sum.mean().collect())).collect(), values })
-    }
-
-    /// Values that have a mean at some cell.
-    pub fn values(&self) -> &BTreeSet<i64> {
-        &self.values
     }
 
     /// From one value's mean to another's; `None` where one of them is not known.

@@ -136,8 +136,8 @@ fn trials(
     study.needs(longest > 0, || "no problem has a latent step".into())?;
     let cells = config.cells(study, longest)?;
     let directions = Directions::of(study, &sweep.traces, &of(&halves.train), &cells, config.least)?;
-    needs(directions.values().len() > 1, &format!("{} blocks of each of two values", config.least))?;
-    let mut targets = targets(study, &of(&halves.test), directions.values(), arithmetic);
+    needs(directions.values.len() > 1, &format!("{} blocks of each of two values", config.least))?;
+    let mut targets = targets(study, &of(&halves.test), &directions.values, arithmetic);
     targets.truncate(config.problems);
     needs(targets.len() > 1, "two problems whose answer another value would change")?;
     let identity = study.identity(targets.len());

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use ndarray::{Array1, Array2, ArrayView1, aview1};
 
-use super::edges::{Graph, Norm, Receiver, Sender, Weights};
+use super::edges::{Norm, Receiver, Sender, Weights};
 use super::patch::{RowCapture, record};
 use super::readout::{at_ends, lead};
 use crate::latent::Sequence;
@@ -104,13 +104,9 @@ struct Wires<'a> {
 }
 
 impl Wires<'_> {
-    fn graph(&self) -> Graph {
-        self.weights.graph
-    }
-
     /// A new call: nothing but the embeddings has been written at its positions.
     fn embedded(&self, site: &Site, value: &Activation) -> Result<()> {
-        let empty = || Array2::zeros((self.graph().senders().len(), self.weights.width));
+        let empty = || Array2::zeros((self.weights.graph.senders().len(), self.weights.width));
         *self.own.borrow_mut() = site.places.iter().map(|p| ((p.batch, p.position), empty())).collect();
         self.sent(site, value, Sender::Input)
     }
@@ -140,7 +136,7 @@ impl Wires<'_> {
     fn keep(&self, place: &Place, sender: Sender, out: ArrayView1<f32>) -> Result<()> {
         let mut own = self.own.borrow_mut();
         let own = own.get_mut(&(place.batch, place.position)).context("a position that was not embedded")?;
-        own.row_mut(self.graph().sender(sender)).assign(&out);
+        own.row_mut(self.weights.graph.sender(sender)).assign(&out);
         Ok(())
     }
 
@@ -150,9 +146,9 @@ impl Wires<'_> {
         let own = own.get(&(place.batch, place.position)).context("a position that was not embedded")?;
         let run = &self.runs[place.batch];
         let other = &run.other[place.position];
-        let shares = run.shares[run.places[place.position]].row(self.graph().receiver(receiver));
+        let shares = run.shares[run.places[place.position]].row(self.weights.graph.receiver(receiver));
         let mut x = Array1::zeros(self.weights.width);
-        for sender in 0..self.graph().reads(receiver) {
+        for sender in 0..self.weights.graph.reads(receiver) {
             let share = shares[sender];
             x += &own.row(sender);
             if share != 0.0 {
