@@ -227,13 +227,11 @@ impl<'a> LatentStates<'a> {
             keys.iter().map(|&(i, b)| self.at[&(self.all[i].problem, self.all[i].blocks[b].block, latent)]).collect();
         let states = self.states.select(Axis(0), &rows);
         let read = match reader {
-            Reader::Logit if self.tokens.iter().any(Vec::is_empty) => return Ok(None),
-            Reader::Logit => self.by_lens(&states)?,
-            Reader::Probe => match TooFew::none(self.by_probe(probe, &keys, &states))? {
-                Some(read) => read,
-                None => return Ok(None),
-            },
+            Reader::Logit if self.tokens.iter().any(Vec::is_empty) => None,
+            Reader::Logit => Some(self.by_lens(&states)?),
+            Reader::Probe => TooFew::none(self.by_probe(probe, &keys, &states))?,
         };
+        let Some(read) = read else { return Ok(None) };
         let mut read = read.into_iter().map(|word| self.words[word]);
         Ok(Some(mine.iter().map(|&i| read.by_ref().take(self.all[i].blocks.len()).collect()).collect()))
     }

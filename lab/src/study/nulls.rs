@@ -15,14 +15,9 @@ use crate::progress::go_on;
 /// Rows of a batch of the null run, unless that is the size of the normal one.
 const OTHER: usize = 64;
 
-/// A sampled rollout of every problem that this process forks, with its states.
-struct SampledRollouts {
-    decoded: Vec<FinishedRow>,
-    bank: Bank,
-}
-
-/// One of several draws at the temperature of the recipe's rollouts; `None`: greedily, in batches of another size.
-fn sample(study: &Study, sweep: &Sweep, draw: Option<usize>) -> Result<SampledRollouts> {
+/// A rollout of every problem that this process forks, and their states: one of several draws at the temperature of the recipe's
+/// rollouts; `None`: greedily, in batches of another size.
+fn sample(study: &Study, sweep: &Sweep, draw: Option<usize>) -> Result<(Vec<FinishedRow>, Bank)> {
     let (own, temperature) = (study.recipe.evaluation.batch, study.recipe.grpo.temperature);
     let sampling = Sampling { temperature, seed: study.seed, ..Sampling::default() };
     let (settings, batch) = match draw {
@@ -52,12 +47,12 @@ fn sample(study: &Study, sweep: &Sweep, draw: Option<usize>) -> Result<SampledRo
         decoded.extend(prefix.fork(decoding, Start::Prompt, &forks, &mut Branch::whole(&mut hooks))?);
     }
     go_on()?;
-    Ok(SampledRollouts { decoded, bank: bank.into_inner() })
+    Ok((decoded, bank.into_inner()))
 }
 
 /// The states of sampled rollouts, one bank a draw.
 pub fn siblings(study: &Study, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>> {
-    (0..draws).map(|draw| Ok(sample(study, sweep, Some(draw))?.bank)).collect()
+    (0..draws).map(|draw| Ok(sample(study, sweep, Some(draw))?.1)).collect()
 }
 
 /// Problems and what became of them.
@@ -65,13 +60,13 @@ pub(crate) type Outcomes = Vec<(usize, Outcome)>;
 
 /// Two sampled runs of every problem.
 pub(crate) fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Outcomes; 2]> {
-    let run = |draw| outcomes(study, &sample(study, sweep, Some(draw))?.decoded, sweep);
+    let run = |draw| outcomes(study, &sample(study, sweep, Some(draw))?.0, sweep);
     Ok([run(0)?, run(1)?])
 }
 
 /// The normal run again, from its prompts, in batches of another size.
 pub(crate) fn other_batch(study: &Study, sweep: &Sweep) -> Result<Outcomes> {
-    outcomes(study, &sample(study, sweep, None)?.decoded, sweep)
+    outcomes(study, &sample(study, sweep, None)?.0, sweep)
 }
 
 fn outcomes(study: &Study, decoded: &[FinishedRow], sweep: &Sweep) -> Result<Outcomes> {

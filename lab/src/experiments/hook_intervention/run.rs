@@ -66,8 +66,8 @@ struct Runs<'a> {
     record: &'a Record<'a>,
 }
 
-/// The normal run of some requests with a hook that only looks: what stood there, and the traces.
-type HookReading = (BTreeMap<String, Bank>, Vec<Trace>);
+/// By region.
+type Banks = BTreeMap<String, Bank>;
 
 impl Runs<'_> {
     /// The cells of one hook point. Each batch is decoded as the normal run was, so that equal values give equal bits.
@@ -83,7 +83,7 @@ impl Runs<'_> {
         study.say(&format!("{point}: {} cells", group.len()));
         let chunks: Vec<&[Request]> = self.sweep.requests.chunks(study.together()).collect();
         let seen = study.each("batches recorded", &chunks, |chunk| self.seen(point, &regions, chunk))?;
-        let (mut banks, mut traces): (BTreeMap<String, Bank>, Vec<Trace>) = (BTreeMap::new(), vec![]);
+        let (mut banks, mut traces) = (Banks::new(), vec![]);
         for (of_chunk, more) in seen {
             of_chunk.into_iter().for_each(|(region, bank)| banks.entry(region).or_default().merge(bank));
             traces.extend(more);
@@ -121,8 +121,9 @@ impl Runs<'_> {
         decode_watched(decoding, chunk, (0..chunk.len()).collect(), &watched, hooks)
     }
 
-    fn seen(&self, point: HookPoint, regions: &[Select], chunk: &[Request]) -> Result<HookReading> {
-        let banks: RefCell<BTreeMap<String, Bank>> = RefCell::default();
+    /// The normal run of some requests with a hook that only looks: what stood in each region, and the traces.
+    fn seen(&self, point: HookPoint, regions: &[Select], chunk: &[Request]) -> Result<(Banks, Vec<Trace>)> {
+        let banks: RefCell<Banks> = RefCell::default();
         let mut hooks = Hooks::none();
         hooks.observe(&HookSpec::all(point), self.study.model.layers.len(), |site, value| {
             let (dims, data) = (value.dims(), value.to_vec()?);

@@ -259,15 +259,16 @@ impl<'a> Search<'a> {
             }
             let (says, holds): (Vec<u32>, Vec<i64>) = lessons.iter().copied().unzip();
             let within = match job.rotation {
-                Rotation::Whole => Within::Whole,
-                Rotation::Random => Columns::random(model.config().hidden_size, job.rank, &mut rng)?.within(model),
+                Rotation::Whole => None,
+                Rotation::Random => Some(Columns::random(model.config().hidden_size, job.rank, &mut rng)?),
                 Rotation::Trained | Rotation::Shuffled => {
                     let at = At { model, interchange: &ready.interchange, point, masked: &self.masked };
                     let lessons = Lessons { given: &given, says: &says, holds: &holds };
                     out.trained_on = given.len();
-                    Columns::learnt(at, lessons, job.rank, self.config, &mut rng)?.within(model)
+                    Some(Columns::learnt(at, lessons, job.rank, self.config, &mut rng)?)
                 }
             };
+            let within = within.map(|columns| columns.tensor(model));
             let said = ready.interchange.says(point, &given, &within, &self.masked)?;
             out.fits += said.iter().zip(&says).filter(|(said, says)| said == says).count();
             out.of += said.len();

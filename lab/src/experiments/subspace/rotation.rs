@@ -17,7 +17,7 @@ use crate::model::{Decoder, HookPoint};
 use crate::ops::{Targets, loss_of_logits};
 use crate::progress;
 use crate::random::normal;
-use crate::study::circuits::interchange::{GivenState, Interchange, Within};
+use crate::study::circuits::interchange::{GivenState, Interchange};
 
 /// Exchanges to learn from, one entry each.
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ impl At<'_> {
         let given: Vec<GivenState> = which.iter().map(|&i| lessons.given[i]).collect();
         let ids = which.iter().map(|&i| lessons.says[i]).collect();
         let targets = Targets { ids, banned: self.masked.to_vec(), unrestricted: vec![] };
-        let finals = self.interchange.finals(self.point, &given, &Within::Span(Box::new(columns)))?;
+        let finals = self.interchange.finals(self.point, &given, &Some(columns))?;
         let logits = self.model.unembed(finals.unsqueeze_dim(0)).squeeze_dim::<2>(0);
         Ok(loss_of_logits(logits, targets).0.mean())
     }
@@ -116,15 +116,10 @@ impl Columns {
     }
 
     /// In the model's float type and on its device.
-    fn tensor(&self, model: &Decoder) -> Tensor<2> {
+    pub fn tensor(&self, model: &Decoder) -> Tensor<2> {
         let like = model.norm.weight.val();
         let values: Vec<f32> = self.0.iter().map(|&x| x as f32).collect();
         Tensor::from_data(TensorData::new(values, [self.0.nrows(), self.0.ncols()]), (&like.device(), like.dtype()))
-    }
-
-    /// What is exchanged by it.
-    pub fn within(&self, model: &Decoder) -> Within {
-        Within::Span(Box::new(self.tensor(model)))
     }
 
     /// What of a matrix turns the span; the rest turns the columns inside it, which changes nothing.

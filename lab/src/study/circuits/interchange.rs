@@ -19,14 +19,9 @@ use crate::study::Study;
 /// Rows that run at once where no gradient is kept.
 const ROWS: usize = 128;
 
-/// What of a state is exchanged.
-#[derive(Clone)]
-pub(crate) enum Within {
-    /// All of it.
-    Whole,
-    /// Its part in the span of these orthonormal columns, `[D, r]` in the model's float type: `h + R Rᵀ (h′ − h)`.
-    Span(Box<Tensor<2>>),
-}
+/// Of a state, its part in the span of orthonormal columns is exchanged, `[D, r]` in the model's float type: `h + R Rᵀ (h′ − h)`;
+/// `None`: all of it.
+pub(crate) type Within = Option<Tensor<2>>;
 
 /// Rows up to the position that decides their answer, ready to be continued from one latent of each.
 pub(crate) struct Interchange<'a> {
@@ -120,11 +115,8 @@ fn exchanged(site: &Site, value: Activation, given: &[GivenState], within: &With
     let other = Tensor::<2>::from_data(TensorData::new(states, [b, d]), (&value.device(), value.dtype()));
     let own = value.clone().narrow(1, 0, 1).squeeze_dim::<2>(1);
     let new = match within {
-        Within::Whole => other,
-        Within::Span(columns) => {
-            let along = matmul(other - own.clone(), (**columns).clone());
-            own + matmul(along, (**columns).clone().transpose())
-        }
+        None => other,
+        Some(columns) => own.clone() + matmul(matmul(other - own, columns.clone()), columns.clone().transpose()),
     };
     let new = new.unsqueeze_dim::<3>(1);
     Ok(Activation::Rank3(if l == 1 { new } else { Tensor::cat(vec![new, value.narrow(1, 1, l - 1)], 1) }))
@@ -162,7 +154,7 @@ mod tests {
         let given: Vec<GivenState> = states.iter().enumerate().map(|(i, state)| (i, &state[..])).collect();
         let finals = |given: &[GivenState]| {
             let point = crate::study::circuits::patch::Node::Resid(1).point();
-            let states = interchange.finals(point, given, &Within::Whole).expect("states");
+            let states = interchange.finals(point, given, &None).expect("states");
             states.try_into_vec_as::<f32>().expect("floats")
         };
         let (together, alone) = (finals(&given), given.iter().flat_map(|one| finals(&[*one])).collect::<Vec<_>>());
