@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
-use safetensors::{Dtype, SafeTensors};
 
 use crate::model::Step;
+use crate::model::checkpoint::Dtype;
 use crate::model::hooks::Place;
 use crate::names::meant;
 
@@ -96,15 +97,11 @@ fn some_of(names: &[&str]) -> String {
 }
 
 fn floats(view: &TensorView) -> Result<Vec<f32>> {
-    let bytes = view.data();
-    Ok(match view.dtype() {
-        Dtype::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-        Dtype::F16 => bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-        Dtype::BF16 => bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-        Dtype::F64 => {
-            let one = |b: &[u8]| f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as f32;
-            bytes.chunks_exact(8).map(one).collect()
-        }
-        other => bail!("values of type {other:?}; write float32"),
-    })
+    let (bytes, dtype) = (view.data(), view.dtype());
+    if dtype == safetensors::Dtype::F64 {
+        let one = |b: &[u8]| f64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]) as f32;
+        return Ok(bytes.chunks_exact(8).map(one).collect());
+    }
+    let known = Dtype::from_tag(&format!("{dtype:?}"));
+    Ok(known.with_context(|| format!("values of type {dtype:?}; write float32"))?.decode(bytes))
 }

@@ -1,4 +1,5 @@
-//! What every node adds to a logit, exactly. Works on solutions in one form; knows nothing of rows or intervals.
+//! Which decisions are explained, and what every node adds to their logits, exactly. Works on solutions in one form; knows nothing of
+//! rows or intervals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,10 +7,11 @@ use anyhow::{Context, Result, ensure};
 use ndarray::{Array2, ArrayView1, s};
 use rayon::prelude::*;
 
-use super::sites::Decision;
-use crate::latent::Sequence;
+use crate::latent::{Sequence, SwitchIds, text_mask};
 use crate::model::{Decoder, HookPoint, PointKind};
+use crate::schema::{Form, Target};
 use crate::study::Study;
+use crate::study::circuits::SolutionForms;
 use crate::study::circuits::edges::{Graph, Sender};
 use crate::study::circuits::readout::{LOGITS_HELD, Rivals, directions, final_weight, logits, tensor, writes};
 use crate::study::staging::capture::capture;
@@ -18,6 +20,48 @@ use crate::study::staging::capture::capture;
 const SAME: f32 = 1e-4;
 /// Relative error of the sum at which something is wrong with the model's precision or this code.
 const OFF: f64 = 1e-3;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    pub target: Target,
+    /// Index of the latent step that says it; absent at text.
+    pub step: Option<usize>,
+    pub token: u32,
+    /// Tokens that cannot be drawn there.
+    pub masked: Vec<u32>,
+    /// The position whose state decides it and, of a latent, those before it down to the block's `<swi>`.
+    pub chain: Vec<usize>,
+}
+
+/// The decisions of a solution in one form: at text as the decoder masks it, at latent steps over all tokens.
+pub fn decisions(written: &SolutionForms, form: Form, ids: SwitchIds) -> Vec<Decision> {
+    let masked = text_mask(&ids, true);
+    let text = |target, token, at| Decision { target, step: None, token, masked: masked.clone(), chain: vec![at] };
+    let mut out = vec![];
+    let answer = written.answer.map(|said| said.token);
+    out.extend(written.answer_decided(form).zip(answer).map(|(at, token)| text(Target::Answer, token, at)));
+    for (number, block) in written.blocks.iter().enumerate() {
+        if form == Form::Text {
+            out.extend(block.value.map(|said| text(Target::Value, said.token, said.at - 1)));
+            continue;
+        }
+        // A prompt is never empty: something stands before `<swi>`.
+        out.push(text(Target::Swi, ids.swi, block.swi - 1));
+        let last = number + 1 == written.blocks.len();
+        let tokens = [
+            (Target::SwiEnd, Some(ids.swi_end)),
+            (Target::Value, block.value.map(|said| said.token)),
+            (Target::Answer, answer.filter(|_| last)),
+        ];
+        for (step, position) in block.latents.clone().enumerate() {
+            for (target, token) in tokens.iter().filter_map(|(target, token)| Some((*target, (*token)?))) {
+                let chain = (block.swi..=position).rev().collect();
+                out.push(Decision { target, step: Some(step), token, masked: vec![], chain });
+            }
+        }
+    }
+    out
+}
 
 /// A decision explained. Lists follow [`Graph::senders`]; each entry is what the node adds to `[logit, lead]`.
 pub struct Explanation {

@@ -12,7 +12,6 @@
 //! own effect. What happens without it is for `head_patching` to say.
 
 mod attribution;
-mod sites;
 
 use std::collections::BTreeMap;
 
@@ -29,8 +28,7 @@ use crate::study::Study;
 use crate::study::circuits::edges::{Graph, Sender};
 use crate::study::circuits::{SolutionForms, written};
 
-pub use attribution::{Explanation, centre, explain};
-pub use sites::{Decision, decisions};
+pub use attribution::{Decision, Explanation, centre, decisions, explain};
 
 pub const ABOUT: About =
     About::asking("what each head, MLP and embedding adds to the answer, the value, <swi> and </swi>, exactly")
