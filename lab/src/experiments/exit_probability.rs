@@ -79,13 +79,13 @@ fn observe(study: &Study) -> Result<(usize, Vec<Observation>)> {
     let none = || format!("no latent step in this data: the model never switched in {} problems", traces.len());
     study.needs(!switched.is_empty(), none)?;
     let ids = &study.corpus.switch;
-    let sequences: Result<Vec<Sequence>> = switched.iter().map(|&i| traces[i].sequence(ids)).collect();
+    let sequences: Vec<Sequence> = switched.iter().map(|&i| traces[i].sequence(ids)).collect::<Result<_>>()?;
     let latent = |s: &Sequence| s.latent_steps().map(|(position, ..)| position).collect();
     let read = |s: &Sequence, position: usize, logits: &[f32]| {
         let lp = sampling::log_softmax(logits, 1.0, &[]);
         (position, s.steps[position].nth(), lp[exit as usize].exp(), sampling::argmax(&lp) == exit)
     };
-    let replayed = logits_at(study, &sequences?, latent, read)?;
+    let replayed = logits_at(study, &sequences, latent, read)?;
     let mut seen = vec![];
     for (&i, steps) in switched.iter().zip(replayed) {
         let (trace, outcome) = (&traces[i], &scores.outcomes[i]);

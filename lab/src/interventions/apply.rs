@@ -33,6 +33,12 @@ impl Firings {
         self.count += other.count;
         self.moved += other.moved;
     }
+
+    /// A value that was replaced.
+    pub(super) fn one(old: &[f32], new: &[f32]) -> Self {
+        let moved = old.iter().zip(new).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
+        Self { count: 1, moved }
+    }
 }
 
 /// The arms of a forked decode, by row, and what they have done so far.
@@ -95,9 +101,7 @@ impl<'a> Replacements<'a> {
         // Randomness and donors belong to the problem, not to the row of this batch.
         let Some(new) = what.input(&Place { row: arm.problem, ..*place }, old) else { return Ok(None) };
         ensure!(new.len() == old.len(), "a latent input of width {}, expected {}", new.len(), old.len());
-        let firing = &mut self.firings.borrow_mut()[arm.counter];
-        firing.count += 1;
-        firing.moved += old.iter().zip(&new).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
+        self.firings.borrow_mut()[arm.counter].add(&Firings::one(old, &new));
         self.touched.borrow_mut().insert((place.row, block));
         Ok(Some(new))
     }

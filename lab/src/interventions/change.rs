@@ -241,9 +241,8 @@ impl<'a> ActiveChange<'a> {
                 data[range].copy_from_slice(now);
                 rest = later;
             }
-            let moved = old.iter().zip(&new).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
             if let Some(firings) = self.firings.borrow_mut().get_mut(place.row) {
-                firings.add(&Firings { count: 1, moved });
+                firings.add(&Firings::one(&old, &new));
             }
         }
         Ok(value.with_values(data))

@@ -32,9 +32,8 @@ impl Study {
     /// A run without annotation, a problem without solution.
     pub(super) fn tag_held_out(&self) -> Result<Vec<TaggedSolution>> {
         let corpus = &self.corpus;
-        let samples: Result<Vec<Sample>> =
-            corpus.test.iter().map(|p| Sample::new(p, &corpus.vocabulary, &corpus.template)).collect();
-        let samples = samples?;
+        let sample = |problem| Sample::new(problem, &corpus.vocabulary, &corpus.template);
+        let samples: Vec<Sample> = corpus.test.iter().map(sample).collect::<Result<_>>()?;
         let settings = &self.recipe.annotate;
         let annotator = self.annotator()?;
         let model = annotator.as_ref().unwrap_or(&self.model);

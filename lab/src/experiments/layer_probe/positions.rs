@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::NegativeScope;
 use crate::schema::{Event, Negatives};
-use crate::study::staging::{Place, StagedSolutions, places};
+use crate::study::staging::{StagedSolutions, places};
 
 /// A position is (problem, position).
 type At = (usize, usize);
@@ -40,20 +40,14 @@ pub struct Set {
 /// that the type says nothing about the label; `matched` says among which positions. At most `max` positions in all.
 pub fn choose(staged: &StagedSolutions, seed: u64, max: usize, matched: NegativeScope) -> Positions {
     let mut all = places(staged, seed);
-    let of = |all: &[Place], event| -> Vec<At> {
-        all.iter().filter(|p| p.event == event).map(|p| (p.problem, p.position)).collect()
-    };
     // Boundaries, as many random negatives, at most as many matched ones: three rows a boundary.
-    let starts = of(&all, Event::SwiStart);
-    if let Some(&(first_left_out, _)) = starts.get(max / 3) {
-        all.retain(|p| p.problem < first_left_out);
-    }
-    let starts = of(&all, Event::SwiStart);
+    let left_out = all.iter().filter(|p| p.event == Event::SwiStart).nth(max / 3).map(|p| p.problem);
+    all.retain(|p| left_out.is_none_or(|first| p.problem < first));
+    let of = |events: &[Event]| -> Vec<At> {
+        all.iter().filter(|p| events.contains(&p.event)).map(|p| (p.problem, p.position)).collect()
+    };
+    let (starts, plain) = (of(&[Event::SwiStart]), of(&[Event::SameToken, Event::Other]));
     let token = |&(problem, position): &At| staged.sequences[problem].ids[position];
-    let mut plain = of(&all, Event::SameToken);
-    plain.extend(of(&all, Event::Other));
-    plain.sort_unstable();
-
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut draw = |from: &[At], n: usize| -> Vec<At> {
         let mut from = from.to_vec();
@@ -69,7 +63,7 @@ pub fn choose(staged: &StagedSolutions, seed: u64, max: usize, matched: Negative
         kinds
     };
     let (negatives, mut alike) = match staged.named_clauses {
-        true => (Negatives::ClauseStart, of(&all, Event::ClauseStart)),
+        true => (Negatives::ClauseStart, of(&[Event::ClauseStart])),
         false => (Negatives::SameToken, plain),
     };
     let types: BTreeSet<u32> = starts.iter().map(token).collect();

@@ -61,10 +61,9 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<Pro
     if places.is_empty() {
         return Ok(vec![]);
     }
-    let (model, names) = (&study.model, Names::of(study)?);
-    let depth = model.config().num_hidden_layers;
-    by_layer((study, model, config), (&sequences, &places), layers, |layer, features| {
-        let probe = Probe { study, config, latents: &latents, features, layer, depth };
+    let names = Names::of(study)?;
+    by_layer((study, &study.model, config), (&sequences, &places), layers, |layer, features| {
+        let probe = Probe { study, config, latents: &latents, features, layer };
         let mut rows = probe.targets()?;
         if let Some(names) = &names {
             rows.extend(frontier::probe((study, config, names), &latents, features, layer)?);
@@ -143,7 +142,6 @@ struct Probe<'a> {
     latents: &'a [Latent],
     features: &'a Array2<f32>,
     layer: usize,
-    depth: usize,
 }
 
 impl Probe<'_> {
@@ -155,7 +153,7 @@ impl Probe<'_> {
             let at = |l: &Latent, value: Option<usize>| value.filter(|_| l.step == step);
             rows.extend(self.target(&format!("value:s_j@{step}"), |l| at(l, l.own()))?);
             rows.extend(self.target(&format!("value:s_j-1@{step}"), |l| at(l, l.before()))?);
-            for clause in (0..clauses).filter(|_| self.layer == self.depth) {
+            for clause in (0..clauses).filter(|_| self.layer == self.study.model.layers.len()) {
                 let name = format!("value:s{}@{step}", clause + 1);
                 rows.extend(self.target(&name, |l| at(l, l.of_clause(clause)))?);
             }

@@ -89,8 +89,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<LensRow>> {
 /// Every reading of these traces, reduced.
 fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> Result<Grid> {
     let switch = &study.corpus.switch;
-    let sequences: Result<Vec<Sequence>> = traces.iter().map(|trace| trace.sequence(switch)).collect();
-    let sequences = sequences?;
+    let sequences: Vec<Sequence> = traces.iter().map(|trace| trace.sequence(switch)).collect::<Result<_>>()?;
     let few = || format!("{} problems cannot fill {} folds", traces.len(), config.folds);
     ensure!(traces.len() >= config.folds, DoesNotApply::because(few()));
 

@@ -35,9 +35,10 @@ pub(super) type Own = Option<[u32; 2]>;
 
 #[derive(Default)]
 struct Cell {
-    problems: Vec<usize>,
-    /// Entropy, p(exit), rank of exit, KL, agreement.
-    values: Vec<[f64; 5]>,
+    /// By problem: entropy, p(exit), rank of exit, KL.
+    values: Vec<(usize, [f64; 4])>,
+    /// Whether the last layer says the same token, by problem.
+    agree: Vec<(usize, bool)>,
     /// Whether the most probable token begins the value of the block's own step, by problem.
     own: Vec<(usize, bool)>,
     /// Sum of probabilities by token.
@@ -99,11 +100,10 @@ impl Grid {
         // Rounding can leave the sum a hair below 0 where both are the same.
         let kl: f64 = own.iter().zip(&lp).map(|(p, q)| p.exp() * (p - q)).sum::<f64>().max(0.0);
         let top = sampling::argmax(&lp);
-        let agree = sampling::argmax(own) == top;
         let cell = self.cells.entry((lens, key.step, layer)).or_default();
-        cell.problems.push(key.problem);
+        cell.agree.push((key.problem, sampling::argmax(own) == top));
         cell.own.extend(key.own.map(|own| (key.problem, own.contains(&top))));
-        cell.values.push([sampling::entropy(&lp), at_exit.exp(), rank as f64, kl, f64::from(agree)]);
+        cell.values.push((key.problem, [sampling::entropy(&lp), at_exit.exp(), rank as f64, kl]));
         for token in most_probable(&lp, KEPT) {
             *cell.mass.entry(token).or_default() += lp[token as usize].exp();
         }
@@ -113,8 +113,8 @@ impl Grid {
     pub(crate) fn merge(&mut self, other: Self) {
         for (key, cell) in other.cells {
             let mine = self.cells.entry(key).or_default();
-            mine.problems.extend(cell.problems);
             mine.values.extend(cell.values);
+            mine.agree.extend(cell.agree);
             mine.own.extend(cell.own);
             cell.mass.into_iter().for_each(|(token, p)| *mine.mass.entry(token).or_default() += p);
         }
@@ -125,13 +125,11 @@ impl Grid {
         let mut rows = vec![];
         for (&(lens, step, layer), cell) in &self.cells {
             let over = |k: usize| -> Result<Option<Estimate>> {
-                let values = cell.problems.iter().copied().zip(cell.values.iter().map(|v| v[k]));
+                let values = cell.values.iter().map(|(problem, values)| (*problem, values[k]));
                 mean(study.seed, values).with_context(|| format!("{} lens, {step:?}, layer {layer}", lens.name()))
             };
-            let agree: Vec<(usize, bool)> =
-                cell.problems.iter().copied().zip(cell.values.iter().map(|v| v[4] > 0.5)).collect();
             let (Some(entropy), Some(p_exit), Some(exit_rank), Some(kl), Some(agreement)) =
-                (over(0)?, over(1)?, over(2)?, over(3)?, share(study.seed, &agree)?)
+                (over(0)?, over(1)?, over(2)?, over(3)?, share(study.seed, &cell.agree)?)
             else {
                 continue;
             };

@@ -4,7 +4,7 @@
 //! suits every layer and model. A and b begin at zero: an untrained tuned lens is the logit lens. Trained by KL from the
 //! model's own distribution, Adam, learning rate falling to zero. In f32, whatever the model computes in.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, ensure};
 use burn::module::{Module, Param};
 use burn::optim::{AdamWConfig, GradientsParams};
 use burn::tensor::{Device, FloatDType, Tensor, activation::softmax};
@@ -79,8 +79,7 @@ pub fn train(
 ) -> Result<Translators> {
     let model = &study.model;
     let layers: Vec<usize> = (0..text.states.len() - 1).collect();
-    let scales: Result<Vec<f64>> = layers.iter().map(|&layer| root_mean_square(&text.states[layer])).collect();
-    let scales = scales?;
+    let scales: Vec<f64> = layers.iter().map(|&layer| root_mean_square(&text.states[layer])).collect::<Result<_>>()?;
     let batches = batches(config, seen, study.seed.wrapping_add(fold as u64));
     // Layers side by side make fewer, larger calls, as long as their logits fit.
     let fit = LOGITS_HELD / (config.batch.min(seen.len()) * model.config().vocab_size).max(1);
@@ -149,10 +148,9 @@ fn batches(config: &Config, seen: &[usize], seed: u64) -> Vec<Vec<usize>> {
 
 fn root_mean_square(states: &Tensor<2>) -> Result<f64> {
     let mean = f64::from(states.clone().square().mean().into_scalar::<f32>());
-    if mean.is_finite() && mean > 0.0 {
-        return Ok(mean.sqrt());
-    }
-    Err(anyhow!("the states of a layer have mean square {mean}: no translator can be trained on them"))
+    let sound = mean.is_finite() && mean > 0.0;
+    ensure!(sound, "the states of a layer have mean square {mean}: no translator can be trained on them");
+    Ok(mean.sqrt())
 }
 
 #[cfg(test)]
