@@ -346,7 +346,7 @@ mod tests {
             let gold: Vec<&str> = p.solution.split_whitespace().collect();
             p.steps.iter().map(|s| gold[s.value_words.start].to_owned()).collect()
         };
-        rows.map(|problem| (words(&problem), problem)).map(|(words, problem)| (problem, words)).collect()
+        rows.map(|problem| (problem.clone(), words(&problem))).collect()
     }
 
     /// Chains of 50 problems, whose true values follow; then what follows where one value of each is another.

@@ -65,11 +65,9 @@ fn of_cell(of: &[&Observation]) -> Result<Option<String>> {
         }
         let exchanged: BTreeSet<usize> = of.iter().filter(|o| o.predicted.is_some()).map(|o| o.problem).collect();
         if mode == KnownValueRow::MODE && exchanged.len() < 2 {
-            let n = exchanged.len();
-            let label = label();
-            return Ok(Some(format!(
-                "{label}: {n} problem with a block to exchange; a rate needs 2, ask more problems"
-            )));
+            let (label, n) = (label(), exchanged.len());
+            let why = format!("{label}: {n} problem with a block to exchange; a rate needs 2, ask more problems");
+            return Ok(Some(why));
         }
     }
     Ok(None)

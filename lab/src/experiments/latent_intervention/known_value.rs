@@ -149,9 +149,8 @@ fn exchange(target: &BlockValue, pool: &[Donor], drawn: usize) -> Option<Exchang
         pool.iter().filter_map(reading).for_each(|answer| *drawable.entry(answer.clone()).or_default() += 1);
         Some(Prediction { answer: reading(donor)?.clone(), drawable })
     };
-    let (by_value, by_operand) = (by(|d| Some(&d.by_value)), by(|d| d.by_operand.as_ref()));
     let swap = Swap { block: target.block, donor: donor.held.problem, donor_block: donor.held.block };
-    by_value.map(|by_value| Exchange { swap, by_value, by_operand })
+    Some(Exchange { swap, by_value: by(|d| Some(&d.by_value))?, by_operand: by(|d| d.by_operand.as_ref()) })
 }
 
 /// The last step that a response does not write, where its text is the end of the solution.

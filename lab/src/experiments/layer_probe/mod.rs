@@ -27,6 +27,7 @@ use crate::model::{Decoder, HookPoint, PointKind};
 use crate::schema::{Features, ProbeRow, Protocol, RowFile as _};
 use crate::stats::Estimate;
 use crate::stats::probe::{GroupedProtocol, PaperProtocol, TooFew, ValueProtocol, paper_layers};
+use crate::study::circuits::patch::Node;
 use crate::study::staging::capture::capture;
 use crate::study::{DoesNotApply, Study};
 
@@ -162,14 +163,6 @@ fn row(study: &Study, layer: usize, target: &str, balanced_accuracy: Estimate) -
     }
 }
 
-/// `resid_post` of layer `layer` (from 1), the embedding at 0.
-fn point(layer: usize) -> HookPoint {
-    match layer.checked_sub(1) {
-        Some(block) => HookPoint::at(block, PointKind::ResidPost),
-        None => HookPoint::new(PointKind::Embed),
-    }
-}
-
 /// Hands the stream at `places` of the sequences to `of_layer`, layer by layer: as many are captured at a time as fit the memory.
 fn by_layer(
     (study, model, config): (&Study, &Decoder, &Config),
@@ -181,7 +174,9 @@ fn by_layer(
     let fit = (config.memory_mb * (1 << 20) / bytes.max(1)).max(1);
     let mut rows = vec![];
     for layers in layers.chunks(fit) {
-        let points: Vec<HookPoint> = layers.iter().map(|&l| point(l)).collect();
+        let embedding = HookPoint::new(PointKind::Embed);
+        let point = |&layer: &usize| if layer == 0 { embedding } else { Node::Resid(layer).point() };
+        let points: Vec<HookPoint> = layers.iter().map(point).collect();
         let captured = capture(model, &study.reasoning.source, sequences, &points, places, study.threads)?;
         for (&layer, states) in layers.iter().zip(&captured) {
             rows.extend(of_layer(layer, states)?);
@@ -196,13 +191,10 @@ mod tests {
 
     #[test]
     fn the_papers_layers_are_those_of_the_same_depth() {
-        let paper = Layers::Named(LayerSet::Paper);
-        // Offset −1 is the last layer, −24 of 36 the thirteenth.
-        assert_eq!(paper.of(36).expect("layers"), [13, 17, 21, 25, 29, 33, 36]);
-        assert_eq!(paper.of(30).expect("layers"), [11, 14, 18, 21, 24, 28, 30]);
-        assert_eq!(paper.of(6).expect("layers"), [2, 3, 4, 5, 6]);
-        assert_eq!(paper.of(4).expect("layers"), [1, 2, 3, 4]);
-        assert_eq!(Layers::Named(LayerSet::Auto).of(4).expect("layers"), [1, 2, 3, 4]);
+        assert_eq!(Layers::Named(LayerSet::Paper).of(6).expect("layers"), [2, 3, 4, 5, 6]);
+        let auto = Layers::Named(LayerSet::Auto);
+        assert_eq!(auto.of(36).expect("layers"), [13, 17, 21, 25, 29, 33, 36]);
+        assert_eq!(auto.of(4).expect("layers"), [1, 2, 3, 4]);
         assert!(Layers::Listed(vec![0]).of(4).is_err());
         assert!(Layers::Listed(vec![5]).of(4).is_err());
     }
