@@ -1,14 +1,10 @@
 //! Markdown tables of what an experiment found. Knows text only.
 
-/// The two lines that a table begins with; its columns as they stand in a row, `group | accuracy`.
-pub(crate) fn heads(columns: &str) -> String {
-    let rule = "| --- ".repeat(columns.split(" | ").count());
-    format!("| {columns} |\n{rule}|\n")
-}
-
-/// A line for each row; `line` writes the cells as `columns` names them, `wrong | 0.250`.
+/// A line for each row; `line` writes the cells as `columns` names them: `group | accuracy`, `wrong | 0.250`.
 pub(crate) fn table_of<R>(columns: &str, rows: impl IntoIterator<Item = R>, line: impl Fn(R) -> String) -> String {
-    heads(columns) + &rows.into_iter().map(|row| format!("| {} |\n", line(row))).collect::<String>()
+    let rule = "| --- ".repeat(columns.split(" | ").count());
+    let lines: String = rows.into_iter().map(|row| format!("| {} |\n", line(row))).collect();
+    format!("| {columns} |\n{rule}|\n{lines}")
 }
 
 /// A row's cells where one stands for each step: `layer | step 1 | step 2`.

@@ -25,10 +25,8 @@ pub const ABOUT: About =
 
 /// Runs on blocks of the model's own.
 pub fn fits(study: &Study, _config: &Config) -> Result<Fit> {
-    Ok(match study.blocks {
-        BlockOrigin::Own => Fit::Yes,
-        BlockOrigin::Forced => Fit::No("it compares what the model chose; run it without --force".into()),
-    })
+    let why = || "it compares what the model chose; run it without --force".to_owned();
+    Ok((study.blocks == BlockOrigin::Forced).then(why).into())
 }
 
 pub(crate) const FILES: &[Files] = &[(SwitchProblemRow::NAME, SwitchBenefitRow::NAME)];

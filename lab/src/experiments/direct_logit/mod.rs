@@ -106,12 +106,10 @@ fn add(sums: &mut Sums, explained: &Explanation, columns: usize) {
 }
 
 fn of_kind(study: &Study, key: Key, problems: &BTreeMap<usize, Sums>, nodes: &[Sender]) -> Result<Vec<DirectLogitRow>> {
-    let of = |f: &dyn Fn(&Sums) -> Vec<f64>| -> Result<Array2<f64>> {
-        let values: Vec<Vec<f64>> = problems.values().map(f).collect();
-        let width = values.first().map_or(0, Vec::len);
-        Ok(Array2::from_shape_vec((values.len(), width), values.concat())?)
-    };
-    let (sums, sizes) = (of(&|s| s.values.clone())?, of(&|s| vec![s.decisions as f64; s.values.len()])?);
+    let all: Vec<&Sums> = problems.values().collect();
+    let shape = (all.len(), all.first().map_or(0, |s| s.values.len()));
+    let sums = Array2::from_shape_fn(shape, |(i, column)| all[i].values[column]);
+    let sizes = Array2::from_shape_fn(shape, |(i, _)| all[i].decisions as f64);
     let estimates = Bootstrap::seeded(study.seed).columns(sums.view(), sizes.view())?;
     let (form, target, step) = key;
     let events = problems.iter().flat_map(|(&p, s)| (0..s.decisions).map(move |i| (p, i < s.top)));

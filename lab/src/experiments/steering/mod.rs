@@ -91,7 +91,7 @@ pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
     let why = || {
         format!("{}: steering needs a generated task, or solutions with `steps`, whose steps hold numbers", study.name)
     };
-    Ok(if is_known(study) { Fit::Yes } else { Fit::No(why()) })
+    Ok((!is_known(study)).then(why).into())
 }
 
 pub(crate) const FILES: &[Files] = &[(SteeringTrialRow::NAME, SteeringRow::NAME)];
