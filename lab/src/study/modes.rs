@@ -41,7 +41,7 @@ impl Cell {
     /// Whether it acts on blocks that the normal run opens.
     pub(crate) fn needs_blocks(&self) -> bool {
         match self.action {
-            Action::Rule(rule) => !forces(&rule),
+            Action::Rule(rule) => rule != FORCE_SWITCH,
             Action::Replace(_) => true,
             _ => false,
         }
@@ -114,11 +114,6 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
         ensure!(!cells[..i].iter().any(|c| c.label() == cell.label()), "{} is named twice", cell.label());
     }
     Ok(cells)
-}
-
-/// Whether a rule starts over from the prompt.
-pub(crate) fn forces(rule: &Rule) -> bool {
-    rule.name == FORCE_SWITCH.name
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use crate::schema::{Form, Target};
 use crate::study::Study;
 use crate::study::circuits::SolutionForms;
 use crate::study::circuits::edges::{Graph, Sender};
-use crate::study::circuits::readout::{LOGITS_HELD, Rivals, directions, final_weight, logits, tensor, writes};
+use crate::study::circuits::readout::{LOGITS_HELD, Rivals, directions, host, logits, tensor, writes};
 use crate::study::staging::capture::capture;
 
 /// Relative error at which a latent's input counts as the state before it.
@@ -118,7 +118,7 @@ pub fn explain(
     let inner = (0..layers).flat_map(|l| [PointKind::Z, PointKind::MlpOut].map(|kind| HookPoint::at(l, kind)));
     let points: Vec<HookPoint> = ends.into_iter().chain(inner).collect();
     let held = capture(model, &study.reasoning.source, sequences, &points, &places, threads)?;
-    let weight = final_weight(model)?;
+    let weight = host(model.norm.gain())?;
     let hidden = &held[2] * &ArrayView1::from(&weight);
     let flat = decisions.iter().enumerate().flat_map(|(i, all)| all.iter().map(move |d| (i, d))).collect();
     let run = Run { model, decisions: flat, at, held, hidden, weight, centre };

@@ -8,11 +8,11 @@ use super::Config;
 use super::arithmetic::{Arithmetic, of_study};
 use super::known_value::{Plan, plan};
 use super::record::{Record, Template, blank};
-use crate::interventions::{Draw, Firings, Intervention, Later, Material, Swap};
+use crate::interventions::{Draw, FORCE_SWITCH, Firings, Intervention, Later, Material, Swap};
 use crate::model::Activation;
 use crate::schema::{At, KnownValueRow, Observation};
 use crate::store::Measurements;
-use crate::study::modes::{self, Action, Cell, forces};
+use crate::study::modes::{self, Action, Cell};
 use crate::study::sweep::{Continuation, Sweep, What};
 use crate::study::{Study, nulls};
 
@@ -168,7 +168,7 @@ fn continuations(
             Action::Replace(_) => made.iter().enumerate().for_each(|(draw, with)| {
                 add(draw, What::Replace { with: with.as_ref(), steps: cell.steps });
             }),
-            Action::Rule(rule) if forces(&rule) => add(0, What::Force),
+            Action::Rule(FORCE_SWITCH) => add(0, What::Force),
             Action::Rule(rule) => add(0, What::Rule(rule.switching)),
             _ => {}
         }

@@ -5,8 +5,9 @@ use ndarray::Array2;
 
 use super::fit::Push;
 use crate::evaluation::requests;
+use crate::interventions::latents;
 use crate::latent::{Request, Trace, decode};
-use crate::model::{HookSpec, Hooks, Select, Step};
+use crate::model::{Hooks, Step};
 use crate::progress::go_on;
 use crate::study::Study;
 use crate::study::answers::graded;
@@ -28,8 +29,7 @@ pub(super) struct RunOutput {
 pub(super) fn run(study: &Study, pushes: &[Push]) -> Result<RunOutput> {
     let (all, settings) = (requests(&study.corpus)?, study.settings());
     let batches: Vec<&[Request]> = all.chunks(study.together()).collect();
-    let layers = study.model.config().num_hidden_layers;
-    let spec = HookSpec { pattern: "latent.hook_injected".into(), select: Select::LATENTS };
+    let (spec, layers) = (latents(), study.model.layers.len());
     let ran = study.each("batches decoded", &batches, |batch| {
         let from = batch.first().map_or(0, |request| request.problem);
         let mut ran = RunOutput { latents: vec![vec![]; batch.len()], ..RunOutput::default() };

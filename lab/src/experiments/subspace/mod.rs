@@ -250,7 +250,9 @@ impl<'a> Search<'a> {
         if given.is_empty() {
             return Ok(out);
         }
-        let mean = mean(&given);
+        let mut mean = MeanVector::default();
+        given.iter().for_each(|(_, state)| mean.add(*state));
+        let mean = mean.mean_f32();
         let draws = if job.rotation == Rotation::Random { self.config.draws } else { 1 };
         for draw in 0..draws {
             let mut rng = keyed([self.study.seed, 2 + job.rotation as u64, job.rank as u64, draw as u64]);
@@ -339,13 +341,6 @@ impl<'a> Search<'a> {
             p_holm: (2.0 * above_chance.p_above(0.0)).min(1.0),
         }))
     }
-}
-
-/// The mean of what is given, `[D]`.
-fn mean(given: &[GivenState]) -> Vec<f32> {
-    let mut sum = MeanVector::default();
-    given.iter().for_each(|(_, state)| sum.add(*state));
-    sum.mean_f32()
 }
 
 /// Markdown: what the whole state does at each place, then by rank what each subspace does.

@@ -225,6 +225,7 @@ fn agreeing(clean: &Trace, corrupt: &Trace, latent: u32, opened: bool) -> Result
 pub fn as_text(study: &Study, candidates: usize, limit: usize) -> Result<Vec<Pair>> {
     let solved = |(number, clean, corrupt): &(usize, Problem, Problem)| solved(study, *number, clean, corrupt);
     let mut candidates = twins(study, candidates)?.iter().map(solved).collect::<Result<Vec<_>>>()?;
+    let masked = text_mask(&study.corpus.switch, false);
     let mut pairs: Vec<Pair> = vec![];
     for chunk in candidates.chunks_mut(64) {
         let chunk: Vec<Pair> = chunk.iter_mut().filter_map(Option::take).collect();
@@ -232,7 +233,8 @@ pub fn as_text(study: &Study, candidates: usize, limit: usize) -> Result<Vec<Pai
             continue;
         }
         let rows: Vec<Sequence> = chunk.iter().flat_map(|p| [p.clean.clone(), p.corrupt.clone()]).collect();
-        let said = said(study, &rows)?;
+        let ends = at_ends(study, &rows, Hooks::none())?;
+        let said: Vec<u32> = ends.iter().map(|logits| most_probable(logits, &masked)).collect();
         pairs.extend(chunk.into_iter().zip(said.chunks_exact(2)).filter(|(p, said)| p.says == **said).map(|(p, _)| p));
         if pairs.len() >= limit {
             break;
@@ -260,10 +262,4 @@ fn cut(study: &Study, problem: &Problem) -> Result<Option<(Sequence, u32, Vec<Ra
     let clauses = sample.clauses.iter().map(|c| prompt + c.start..prompt + c.end.min(due)).collect();
     let row = Sequence::new(0, ids, prompt, Some(corpus.switch.latent))?;
     Ok(Some((row, sample.response[due], clauses)))
-}
-
-/// The most probable token of text after each row.
-fn said(study: &Study, rows: &[Sequence]) -> Result<Vec<u32>> {
-    let masked = text_mask(&study.corpus.switch, false);
-    Ok(at_ends(study, rows, Hooks::none())?.iter().map(|logits| most_probable(logits, &masked)).collect())
 }

@@ -45,11 +45,6 @@ pub(crate) fn directions(model: &Decoder, tokens: &[u32]) -> Result<Vec<Vec<f32>
     Ok(rows.chunks(model.config().hidden_size).map(<[f32]>::to_vec).collect())
 }
 
-/// What the final norm multiplies by.
-pub(crate) fn final_weight(model: &Decoder) -> Result<Vec<f32>> {
-    host(model.norm.gain())
-}
-
 /// How each head of a layer writes to the stream: `[H · dh, D]`, head h in rows `h · dh ..`.
 pub fn writes(model: &Decoder, layer: usize) -> Result<ndarray::Array2<f32>> {
     matrix(model, &model.layers[layer].self_attn.o_proj)
@@ -109,6 +104,6 @@ pub(crate) fn most_probable(logits: &[f32], masked: &[u32]) -> u32 {
     drawable.max_by(|a, b| a.1.total_cmp(b.1)).map_or(0, |(token, _)| token)
 }
 
-pub(super) fn host<const R: usize>(x: Tensor<R>) -> Result<Vec<f32>> {
+pub(crate) fn host<const R: usize>(x: Tensor<R>) -> Result<Vec<f32>> {
     x.try_into_vec_as::<f32>().map_err(|e| anyhow::anyhow!("reading weights: {e:?}"))
 }

@@ -114,6 +114,7 @@ pub fn written(study: &Study, limit: usize) -> Result<Vec<SolutionForms>> {
         }
         ensure!(spans.len() == solution.blocks.len(), "{}: a tagged span has no block", sample.id);
         let (asked, prompt) = (&corpus.test[problem], solution.prompt);
+        let token = |t: usize| KnownToken { token: sample.response[t], at: prompt + t };
         let place = |(span, block): (&Range<usize>, &Range<usize>)| {
             let steps = block.clone().filter(|&p| latents.is_latent(p)).count();
             Block {
@@ -121,9 +122,10 @@ pub fn written(study: &Study, limit: usize) -> Result<Vec<SolutionForms>> {
                 latents: block.start + 1..block.start + 1 + steps,
                 end: block.end,
                 clause: prompt + span.start..prompt + span.end,
-                value: value(asked, sample, span).map(|t| KnownToken { token: sample.response[t], at: prompt + t }),
+                value: value(asked, sample, span).map(token),
             }
         };
+        let answered = |at| sample.answer.clone()?.find(|&t| sample.offsets[t].1 > at);
         let text = sample.prompt.iter().chain(&sample.response).copied().collect();
         out.push(SolutionForms {
             problem,
@@ -131,16 +133,10 @@ pub fn written(study: &Study, limit: usize) -> Result<Vec<SolutionForms>> {
             latents: latents.clone(),
             text: Sequence::new(problem, text, prompt, Some(corpus.switch.latent))?,
             blocks: spans.iter().zip(&solution.blocks).map(place).collect(),
-            answer: answer(asked, sample).map(|t| KnownToken { token: sample.response[t], at: prompt + t }),
+            answer: asked.answer_at().and_then(answered).map(token),
         });
     }
     Ok(out)
-}
-
-/// The response token at which the solution gives its answer.
-fn answer(problem: &Problem, sample: &Sample) -> Option<usize> {
-    let at = problem.answer_at()?;
-    sample.answer.clone()?.find(|&t| sample.offsets[t].1 > at)
 }
 
 /// The response token inside a span that begins the value of the span's step.
