@@ -17,7 +17,7 @@ use anyhow::Result;
 use super::markdown::table_of;
 use super::{About, adjust};
 use crate::evaluation::requests;
-use crate::latent::controller::{InBlock, InText};
+use crate::latent::controller::InBlock;
 use crate::latent::trace::PositionRole;
 use crate::latent::{
     BlockEnd, Bounds, Controller, Decode, DecodeSettings, Request, Sequence, Switching, Trace, decode, sampling,
@@ -65,20 +65,8 @@ struct Cutoff<'a> {
 }
 
 impl Controller for Cutoff<'_> {
-    fn model_opens(&self) -> bool {
-        self.own.model_opens()
-    }
-
-    fn opens(&self, at: &InText) -> bool {
-        self.own.opens(at)
-    }
-
-    fn marked(&self) -> bool {
-        self.own.marked()
-    }
-
-    fn ends_thinking(&self, token: u32) -> bool {
-        self.own.ends_thinking(token)
+    fn own(&self) -> Option<&dyn Controller> {
+        Some(self.own)
     }
 
     fn closes(&self, at: &InBlock) -> BlockEnd {

@@ -39,6 +39,12 @@ pub trait Intervention: Send + Sync {
     fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>>;
 }
 
+impl<'a> Intervention for &'a (dyn Intervention + 'a) {
+    fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+        (**self).input(at, h)
+    }
+}
+
 impl<F: Fn(&Place, &[f32]) -> Option<Vec<f32>> + Send + Sync> Intervention for F {
     fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>> {
         self(at, h)

@@ -70,44 +70,51 @@ pub struct Bounds {
 
 /// The rule of a method for its blocks.
 pub trait Controller: Send + Sync {
+    /// The rule that says whatever this one does not say itself, but how a block ends.
+    fn own(&self) -> Option<&dyn Controller> {
+        None
+    }
+
     /// Whether drawing `<swi>` opens a block; otherwise text mode never draws it.
-    fn model_opens(&self) -> bool;
+    fn model_opens(&self) -> bool {
+        self.own().is_some_and(Controller::model_opens)
+    }
 
     /// Whether a block opens here whatever the model says.
-    fn opens(&self, _at: &InText) -> bool {
-        false
+    fn opens(&self, at: &InText) -> bool {
+        self.own().is_some_and(|own| own.opens(at))
     }
 
     /// Whether a block stands between `<swi>` and `</swi>`. Where not, its first latent follows the text directly, and the
     /// logits of its last one choose the next token of text.
     fn marked(&self) -> bool {
-        true
+        self.own().is_none_or(Controller::marked)
     }
 
     /// Whether drawing this token ends thinking: no block opens from there on.
-    fn ends_thinking(&self, _token: u32) -> bool {
-        false
+    fn ends_thinking(&self, token: u32) -> bool {
+        self.own().is_some_and(|own| own.ends_thinking(token))
     }
 
     /// Whether thinking ends by the token that weighs most in the mixture to be fed, not by the one that would be drawn.
     fn by_mixture(&self) -> bool {
-        false
+        self.own().is_some_and(Controller::by_mixture)
     }
 
     /// The temperature of the entropies that the rule is told of.
     fn temperature(&self) -> f64 {
-        1.0
+        self.own().map_or(1.0, Controller::temperature)
     }
 
     /// Whether this token, drawn where a latent would be fed, is fed itself. The block goes on behind it.
-    fn feeds(&self, _token: u32) -> bool {
-        false
+    fn feeds(&self, token: u32) -> bool {
+        self.own().is_some_and(|own| own.feeds(token))
     }
 
     /// The token that is written after the next one once the row has gone over from latents to text so often; `None`: as the
     /// model says.
-    fn imposes(&self, _switches: usize) -> Option<u32> {
-        None
+    fn imposes(&self, switches: usize) -> Option<u32> {
+        self.own()?.imposes(switches)
     }
 
     /// What happens after a latent step.
@@ -169,51 +176,32 @@ impl Blocks {
     }
 }
 
-impl Blocks {
-    /// The rule of its own that a variant stands for.
-    fn rule(&self) -> Option<&dyn Controller> {
+impl Controller for Blocks {
+    fn own(&self) -> Option<&dyn Controller> {
         match self {
             Blocks::SwiReasoning(rule) => Some(rule),
             Blocks::SoftThinking(rule) => Some(rule),
             _ => None,
         }
     }
-}
 
-impl Controller for Blocks {
     fn model_opens(&self) -> bool {
         matches!(self, Blocks::Learnt)
     }
 
     fn opens(&self, at: &InText) -> bool {
-        match self.rule() {
+        match self.own() {
             Some(rule) => rule.opens(at),
             None => self.follow_prompt() && at.visible == 0 && at.blocks == 0,
         }
     }
 
     fn marked(&self) -> bool {
-        self.rule().map_or(!matches!(self, Blocks::Pause { .. }), Controller::marked)
-    }
-
-    fn ends_thinking(&self, token: u32) -> bool {
-        self.rule().is_some_and(|rule| rule.ends_thinking(token))
+        self.own().map_or(!matches!(self, Blocks::Pause { .. }), Controller::marked)
     }
 
     fn by_mixture(&self) -> bool {
-        matches!(self, Blocks::Thinking { .. }) || self.rule().is_some_and(Controller::by_mixture)
-    }
-
-    fn temperature(&self) -> f64 {
-        self.rule().map_or(1.0, Controller::temperature)
-    }
-
-    fn feeds(&self, token: u32) -> bool {
-        self.rule().is_some_and(|rule| rule.feeds(token))
-    }
-
-    fn imposes(&self, switches: usize) -> Option<u32> {
-        self.rule()?.imposes(switches)
+        matches!(self, Blocks::Thinking { .. }) || self.own().is_some_and(Controller::by_mixture)
     }
 
     fn closes(&self, at: &InBlock) -> BlockEnd {
@@ -249,6 +237,46 @@ mod tests {
 
     fn text(visible: usize, blocks: usize) -> InText {
         InText { visible, blocks, since: 0, entropy: 1.0, reference: 1.0, answering: false }
+    }
+
+    /// Says nothing but how a block ends, as a rule does that cuts another one short.
+    struct Cut<'a>(&'a Blocks);
+
+    impl Controller for Cut<'_> {
+        fn own(&self) -> Option<&dyn Controller> {
+            Some(self.0)
+        }
+
+        fn closes(&self, _at: &InBlock) -> BlockEnd {
+            BlockEnd::Forced
+        }
+    }
+
+    #[test]
+    fn a_rule_that_follows_another_says_whatever_that_one_says() {
+        let swireasoning = SwiReasoning { window: 3, budget: 2, switches: 3, limit: 5, end: 9, symbols: vec![4, 6] };
+        let soft = SoftThinking { certain: 0.1, patience: 2, temperature: 0.6, limit: 5, end: 9 };
+        let rules = [
+            Blocks::Learnt,
+            Blocks::Never,
+            Blocks::AfterPrompt { steps: 2 },
+            Blocks::Pause { steps: 2 },
+            Blocks::Thinking { limit: 3 },
+            Blocks::SwiReasoning(swireasoning),
+            Blocks::SoftThinking(soft),
+        ];
+        let said = |rule: &dyn Controller| {
+            let opens = [text(0, 0), text(1, 0), text(4, 1)].map(|at| rule.opens(&at));
+            let tokens = [4, 9].map(|token| (rule.ends_thinking(token), rule.feeds(token)));
+            let imposed = [0, 3].map(|switches| rule.imposes(switches));
+            (rule.model_opens(), rule.marked(), rule.by_mixture(), rule.temperature(), opens, tokens, imposed)
+        };
+        for rule in &rules {
+            assert_eq!(said(&Cut(rule)), said(rule), "{rule:?}");
+            assert_eq!(Cut(rule).bounds(1, 4), None, "blocks end otherwise than {rule:?} says");
+        }
+        let all: Vec<_> = rules.iter().map(|rule| said(rule)).collect();
+        assert!((1..all.len()).filter(|&i| all[i] != all[0]).count() > 5, "the rules say different things");
     }
 
     #[test]

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 
 use super::Study;
+use super::staging::logits::rows_held;
 use crate::corpus::Corpus;
 use crate::grade::Grader;
 use crate::guard::read_text;
 use crate::latent::{Blocks, Reasoning};
 use crate::loading::{Checkpoint, Loaded, NewRows};
 use crate::machine::Machine;
-use crate::model::ModelConfig;
 use crate::model::checkpoint::ModelRef;
 use crate::model::checkpoint::peft::Apply;
 use crate::names::meant;
@@ -181,17 +181,6 @@ impl Study {
         let Machine { device, dtype, threads, .. } = machine;
         Self { model: dtype.apply(self.model), device: device.clone(), ..self }.by(*threads)
     }
-}
-
-/// Keys and values held by one batch, in floats: 32 MB of them a thread, and of a large model more, a small share of its weights, which
-/// every step of a batch reads anew.
-const CACHE_HELD: usize = 1 << 23;
-const SHARE_OF_WEIGHTS: usize = 80;
-
-/// Rows of so many positions whose keys and values are held together.
-pub(super) fn rows_held(config: &ModelConfig, positions: usize) -> usize {
-    let held = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim;
-    CACHE_HELD.max(config.token_weights() / SHARE_OF_WEIGHTS) / (held * positions.max(1))
 }
 
 /// Rows of a kept model that decode together in any case: a step of theirs takes little longer than one of a single row.

@@ -9,7 +9,6 @@ use super::super::latent_intervention::record::{Record, Template, blank};
 use super::cells::HookCell;
 use crate::interventions::{ActiveChange, Bank, Draw, Firings, Intervention, Material, What, With, gather};
 use crate::latent::{DecodeSettings, FinishedRow, Request, RowWatch, Trace, decode_watched};
-use crate::model::hooks::Place;
 use crate::model::{HookPoint, HookSpec, Hooks, Select};
 use crate::progress::go_on;
 use crate::schema::Observation;
@@ -153,10 +152,7 @@ impl Runs<'_> {
     ) -> Result<Vec<(Outcome, Firings)>> {
         let with = match (&hooked.what, made) {
             (What::File { adds, values }, _) => With::File { adds: *adds, values },
-            (What::Made { .. }, made) => {
-                let made = made.context("nothing was made")?;
-                With::Intervention(Box::new(|at: &Place, h: &[f32]| made.input(at, h)))
-            }
+            (What::Made { .. }, made) => With::Intervention(Box::new(made.context("nothing was made")?)),
         };
         let problems = chunk.iter().map(|request| request.problem).collect();
         let ends = chunk.iter().map(|request| request.prompt.len()).collect();

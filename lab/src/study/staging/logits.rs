@@ -4,14 +4,24 @@ use anyhow::{Result, ensure};
 
 use super::StagedSolutions;
 use crate::latent::{Sequence, SwitchIds, sampling, text_mask};
-use crate::model::{Decoder, Hooks};
+use crate::model::{Decoder, Hooks, ModelConfig};
 use crate::study::Study;
 use crate::study::circuits::readout::{LOGITS_HELD, logits};
-use crate::study::open::rows_held;
 use crate::{parallel, progress};
 
 /// Rows of a batch of short sequences.
 const ROWS: usize = 64;
+
+/// Keys and values held by one batch, in floats: 32 MB of them a thread, and of a large model more, a small share of its weights, which
+/// every step of a batch reads anew.
+const CACHE_HELD: usize = 1 << 23;
+const SHARE_OF_WEIGHTS: usize = 80;
+
+/// Rows of so many positions whose keys and values are held together.
+pub(crate) fn rows_held(config: &ModelConfig, positions: usize) -> usize {
+    let held = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim;
+    CACHE_HELD.max(config.token_weights() / SHARE_OF_WEIGHTS) / (held * positions.max(1))
+}
 
 /// What one next-token distribution says about `<swi>`.
 #[derive(Clone, Copy, Debug, PartialEq)]
