@@ -6,13 +6,14 @@ use std::collections::BTreeMap;
 use crate::common::known::{EXIT_STEP, Purpose, micro};
 use crate::common::programs::{done, program, refused};
 use switchyard::experiments::activation_patching::{self, Config as Patching, run_pairs};
-use switchyard::experiments::latent_intervention::{Arithmetic, Config, rows, run_on};
+use switchyard::experiments::latent_intervention::{Config, rows, run_on};
 use switchyard::experiments::switch_benefit;
 use switchyard::interventions::{At, Later, Steps, Zero};
 use switchyard::latent::Switching;
 use switchyard::schema::{Axis, BlockOrigin, Holds, InterventionRow, KnownValueRow, PatchRow, benefit};
 use switchyard::store::Measurements;
 use switchyard::study::Study;
+use switchyard::study::arithmetic::Arithmetic;
 use switchyard::study::sweep::{Continuation, What};
 
 const CHANNELS: [At; 3] = [At::Both, At::Embedding, At::Kv];

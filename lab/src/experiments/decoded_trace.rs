@@ -20,8 +20,6 @@ use ndarray::{Array2, Axis};
 use rand::Rng;
 use rand::seq::SliceRandom;
 
-use super::latent_intervention::known_value::blocks;
-use super::latent_intervention::{Arithmetic, of_study};
 use super::markdown::table_of;
 use super::{About, adjust};
 use crate::latent::{Sequence, Trace};
@@ -32,6 +30,8 @@ use crate::stats::by_problem::{cell, share};
 use crate::stats::probe::{TooFew, ValueProtocol};
 use crate::stats::{Estimate, Flips, LEVEL, accuracy};
 use crate::study::Study;
+use crate::study::arithmetic::{Arithmetic, of_study};
+use crate::study::block_values::blocks;
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::readout::log_probs;
 use crate::study::staging::capture::at_latents;

@@ -3,6 +3,8 @@
 //! experiment.
 
 pub mod answers;
+pub mod arithmetic;
+pub(crate) mod block_values;
 pub mod circuits;
 pub mod decodes;
 pub mod modes;
@@ -10,6 +12,7 @@ mod normal;
 pub mod nulls;
 mod open;
 mod origin;
+pub(crate) mod record;
 mod shard;
 pub(crate) mod shown;
 pub(crate) mod staging;

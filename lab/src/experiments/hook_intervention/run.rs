@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-use super::super::latent_intervention::record::{Record, Template, blank};
 use super::cells::HookCell;
 use crate::interventions::{ActiveChange, Bank, Draw, Firings, Intervention, Material, What, With, gather};
 use crate::latent::{DecodeSettings, FinishedRow, Request, RowWatch, Trace, decode_watched};
@@ -15,6 +14,7 @@ use crate::schema::Observation;
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::answers::{gold_tokens, outcome};
+use crate::study::record::{Record, Template, blank};
 use crate::study::sweep::{Outcome, Sweep};
 
 /// Observes what is not there yet of the process' own problems.

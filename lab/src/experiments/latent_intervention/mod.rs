@@ -6,11 +6,8 @@
 //! other token (difference of logits, nats), at the position of the mode's own response that gives its answer; responses that
 //! give none are left out (its n says so).
 
-pub(super) mod arithmetic;
 pub(super) mod check;
-pub(crate) mod known_value;
 mod observe;
-pub(super) mod record;
 
 use anyhow::{Result, anyhow, ensure};
 
@@ -22,12 +19,10 @@ use crate::schema::{InterventionRow, KnownValueRow, NORMAL, NULLS, Observation, 
 use crate::stats::by_problem::cell;
 use crate::store::Measurements;
 use crate::study::Study;
+use crate::study::arithmetic::{Arithmetic, is_known, of_study};
 use crate::study::modes::{all_modes, default_modes};
 use crate::study::units::in_memory;
-pub use arithmetic::Arithmetic;
-pub(crate) use arithmetic::{is_known, of_study};
 use check::{Silent, check};
-pub(crate) use known_value::{BlockValue, by_chance, held};
 use observe::{ModeRequest, observe, ready};
 
 pub const ABOUT: About =

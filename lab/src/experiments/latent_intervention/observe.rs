@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use anyhow::{Error, Result, ensure};
 
 use super::Config;
-use super::arithmetic::{Arithmetic, of_study};
-use super::known_value::{Plan, plan};
-use super::record::{Record, Template, blank};
 use crate::interventions::{Draw, FORCE_SWITCH, Firings, Intervention, Later, Material, Swap};
 use crate::model::Activation;
 use crate::schema::{At, KnownValueRow, Observation};
 use crate::store::Measurements;
+use crate::study::arithmetic::{Arithmetic, of_study};
+use crate::study::block_values::{Plan, plan};
 use crate::study::modes::{self, Action, Cell};
+use crate::study::record::{Record, Template, blank};
 use crate::study::sweep::{Continuation, Sweep, What};
 use crate::study::{Study, nulls};
 

@@ -23,7 +23,6 @@ use rand::SeedableRng;
 use rand::seq::index::sample;
 use rand_chacha::ChaCha8Rng;
 
-use super::latent_intervention::known_value::blocks;
 use super::markdown::{or_dash, table_of};
 use super::{About, layers_named};
 use crate::latent::{Sequence, Switching, Trace};
@@ -32,6 +31,7 @@ use crate::model::hooks::Place;
 use crate::parallel;
 use crate::schema::{Lens, LensRow, Opening};
 use crate::stats::grouped_kfold;
+use crate::study::block_values::blocks;
 use crate::study::{DoesNotApply, Study};
 use reading::{Grid, Key};
 use residuals::{PositionSample, walk};

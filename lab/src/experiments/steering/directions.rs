@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 
-use super::super::latent_intervention::BlockValue;
 use super::trials::Cell;
 use crate::latent::{Sequence, Trace};
 use crate::model::HookPoint;
 use crate::stats::MeanVector;
 use crate::study::Study;
+use crate::study::block_values::BlockValue;
 use crate::study::staging::capture::at_latents;
 
 /// The mean state of each value at each point and latent step.

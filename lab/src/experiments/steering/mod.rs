@@ -17,7 +17,6 @@ mod trials;
 
 use anyhow::{Result, bail, ensure};
 
-use super::latent_intervention::{Arithmetic, held, is_known, of_study};
 use super::markdown::{table_of, titled};
 use super::{About, Files, Fit, Journal};
 use crate::nth::Nth;
@@ -25,6 +24,8 @@ use crate::schema::{RowFile, SteeringRow, SteeringTrialRow, steerings};
 use crate::stats::grouped_holdout;
 use crate::store::Measurements;
 use crate::study::Study;
+use crate::study::arithmetic::{Arithmetic, is_known, of_study};
+use crate::study::block_values::held;
 use crate::study::circuits::patch::Node;
 use crate::study::units::in_memory;
 use directions::Directions;

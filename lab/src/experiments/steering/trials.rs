@@ -7,7 +7,6 @@ use anyhow::{Context, Result};
 use burn::tensor::{Tensor, TensorData};
 use rand::Rng;
 
-use super::super::latent_intervention::{Arithmetic, BlockValue, by_chance};
 use super::directions::Directions;
 use crate::interventions::{drawn_like, norm};
 use crate::latent::{Branch, Fork, Prefix, Request, Start, Switching};
@@ -18,6 +17,8 @@ use crate::random::keyed;
 use crate::schema::{Identity, SteeringTrialRow};
 use crate::study::Study;
 use crate::study::answers::outcome;
+use crate::study::arithmetic::Arithmetic;
+use crate::study::block_values::{BlockValue, by_chance};
 use crate::study::sweep::Sweep;
 
 /// Where and how a state is moved.

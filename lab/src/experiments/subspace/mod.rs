@@ -28,7 +28,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 use rand::seq::SliceRandom;
 
-use super::latent_intervention::{Arithmetic, by_chance, of_study};
 use super::markdown::{or_dash, table_of, titled};
 use super::{About, adjust, layers_named};
 use crate::latent::{Controller, text_mask};
@@ -38,6 +37,8 @@ use crate::random::keyed;
 use crate::schema::{Donors, Rotation, SubspaceRow, Variable};
 use crate::stats::{Bootstrap, MeanVector, by_problem};
 use crate::study::Study;
+use crate::study::arithmetic::{Arithmetic, of_study};
+use crate::study::block_values::by_chance;
 use crate::study::circuits::interchange::{GivenState, Interchange, Within};
 use crate::study::circuits::patch::Node;
 use pairs::{Exchanges, Pair, Pairs, States, Target, states, targets};

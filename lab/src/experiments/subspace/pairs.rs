@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result};
 use rand::Rng;
 
-use super::super::latent_intervention::{Arithmetic, BlockValue, held};
 use crate::latent::{Sequence, Trace};
 use crate::model::{HookPoint, Step};
 use crate::random::keyed;
@@ -13,6 +12,8 @@ use crate::schema::Variable;
 use crate::stats::grouped_holdout;
 use crate::study::Study;
 use crate::study::answers::{answer_at, first_token, gold_tokens};
+use crate::study::arithmetic::Arithmetic;
+use crate::study::block_values::{BlockValue, held};
 use crate::study::staging::capture::at_latents;
 
 /// A block that its problem's answer follows from, in a row that ends where that answer's first token is decided.

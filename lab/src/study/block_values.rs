@@ -1,4 +1,4 @@
-//! Who is exchanged for whom, and what the answer must then be: the plan of the `known_value` intervention.
+//! Which values blocks hold, who is exchanged for whom, and what the answer must then be: the plan of the `known_value` intervention.
 //!
 //! A block holds s_j where the visible text before it follows the gold solution up to step j's clause. One block after the
 //! prompt stands for all steps that the text does not write: it holds the result of the last of them, and where it is

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Result, ensure};
 
-use super::known_value::{Plan, by_chance};
+use super::block_values::{Plan, by_chance};
 use crate::interventions::Firings;
 use crate::machine::Compute;
 use crate::schema::{Identity, Measurement, Observation};
