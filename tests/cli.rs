@@ -104,6 +104,24 @@ fn load(path: &Path) -> BTreeMap<String, (Vec<usize>, Vec<f32>)> {
         .collect()
 }
 
+/// What `generate` of transformers would do and decoding here does not is said, neutral settings are not.
+#[test]
+fn settings_of_a_generation_config_that_are_not_applied_are_said() {
+    let fixture = Fixture::new();
+    let model = fixture.text("model");
+    let said = |generation: &Value| {
+        std::fs::write(Path::new(&model).join("generation_config.json"), generation.to_string()).expect("written");
+        let output = probe(&["generate", "--model", &model, "--ids", "5,6", "--max-new-tokens", "1"]);
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).expect("UTF-8")
+    };
+    let neutral = json!({ "repetition_penalty": 1.0, "num_beams": 1, "suppress_tokens": [], "temperature": 0.6, "min_length": 0 });
+    assert!(!said(&neutral).contains("generation_config"), "{}", said(&neutral));
+    let asked = said(&json!({ "repetition_penalty": 1.5, "suppress_tokens": [3], "bad_words_ids": null }));
+    assert!(asked.contains("`repetition_penalty` = 1.5") && asked.contains("`suppress_tokens` = [3]"), "{asked}");
+    assert!(asked.contains("not applied") && !asked.contains("bad_words"), "{asked}");
+}
+
 #[test]
 fn generate_prints_text_ids_and_json() {
     let fixture = Fixture::new();

@@ -44,11 +44,37 @@ fn chat_templates_are_rendered_token_for_token() {
         for case in form["cases"].as_array().expect("cases") {
             let arguments = case["arguments"].as_object().cloned().unwrap_or_default();
             let message = case["message"].as_str().expect("a message");
-            let chat = chat.clone().with(arguments.clone());
+            let chat = chat.clone().with(arguments.clone()).expect("arguments");
             let text = chat.prompt(message).unwrap_or_else(|error| panic!("{name}: {error}"));
             assert_eq!(text, case["text"].as_str().expect("text"), "{name} {arguments:?}");
             assert_eq!(chat.encode(&vocabulary, message).expect("encodes"), ids(&case["ids"]), "{name} {arguments:?}");
         }
+    }
+}
+
+/// What a caller gives is what the template gets; a template for tools is taken where there are some.
+#[test]
+fn arguments_of_a_template_take_the_place_of_its_defaults() {
+    let jinja = "{{ tools | tojson if tools else 'none' }} {{ documents | length if documents else 0 }} {{ add_generation_prompt }}";
+    let both = json!([{ "name": "default", "template": jinja }, { "name": "tool_use", "template": "with tools" }]);
+    let said = |template: &Value, name: Option<&str>, arguments: Value| {
+        let folder = folder(&with_template(&json!({}), template));
+        let chat = Vocabulary::load(folder.path()).expect("opens").chat(name).expect("a chat").expect("a template");
+        let arguments = arguments.as_object().cloned().expect("an object");
+        chat.with(arguments).and_then(|chat| chat.prompt("hi")).map_err(|error| format!("{error:#}"))
+    };
+    let alone = json!(jinja);
+    assert_eq!(said(&alone, None, json!({})).as_deref(), Ok("none 0 True"));
+    let scope = json!("{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}");
+    assert_eq!(said(&scope, None, json!({})).as_deref(), Ok("21"), "what an assistant wrote is a scope");
+    let given = json!({ "tools": [1], "documents": [{}, {}], "add_generation_prompt": false });
+    assert_eq!(said(&alone, None, given.clone()).as_deref(), Ok("[1] 2 False"));
+    assert_eq!(said(&both, None, given.clone()).as_deref(), Ok("with tools"));
+    assert_eq!(said(&both, Some("default"), given).as_deref(), Ok("[1] 2 False"));
+    assert_eq!(said(&both, None, json!({ "tools": null })).as_deref(), Ok("none 0 True"));
+    for name in ["messages", "continue_final_message"] {
+        let refused = said(&alone, None, json!({ name: [] })).expect_err("refused");
+        assert!(refused.contains(name), "{refused}");
     }
 }
 

@@ -30,7 +30,7 @@ pub struct Checkpoint {
     pub vocabulary: Option<Vocabulary>,
     /// Why its text side cannot be read. It never keeps the weights from being read.
     fault: Option<Error>,
-    /// Ids that end a generation, from every file that names some.
+    /// Ids that end a generation: the model's own and the tokenizer's.
     pub stop: Vec<u32>,
     /// How it reasons, where the folder of the adapter or of the weights says so.
     pub reasoning: Option<Reasoning>,
@@ -159,11 +159,12 @@ impl Checkpoint {
 }
 
 /// The vocabulary, with the chat templates of the base where an adapter brings none. Ids that end a generation are put into
-/// `stop`, from every file that names some.
+/// `stop`: the model's own and the tokenizer's.
 fn text_side(files: &ModelFiles, stop: &mut Vec<u32>) -> Result<Option<Vocabulary>> {
-    let named = files.stop_ids()?;
+    *stop = files.stop_ids()?;
+    let ignored = files.not_applied()?;
     let side = files.text_side()?;
-    for note in side.iter().flat_map(|side| &side.notes) {
+    for note in ignored.iter().chain(side.iter().flat_map(|side| &side.notes)) {
         say(&format!("{}: {note}", files.path.display()));
     }
     let templates = files.templates()?;
@@ -171,7 +172,7 @@ fn text_side(files: &ModelFiles, stop: &mut Vec<u32>) -> Result<Option<Vocabular
     if let Some(vocabulary) = &vocabulary {
         vocabulary.check_fits(files.config.vocab_size)?;
     }
-    for id in named.into_iter().chain(vocabulary.iter().flat_map(|v| v.stops().to_vec())) {
+    for id in vocabulary.iter().flat_map(|v| v.stops().to_vec()) {
         if !stop.contains(&id) {
             stop.push(id);
         }

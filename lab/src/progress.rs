@@ -40,13 +40,14 @@ pub fn stop_asked() -> bool {
     stop_flag().load(Ordering::SeqCst)
 }
 
-/// Text without what steers a terminal (escape sequences of a model file's keys, of a generated answer): written out instead.
+/// Text without what steers a terminal (escape sequences of a model file's keys, of a generated answer): written out instead, as JSON
+/// writes it, so that a line of JSON stays one.
 pub fn plain(text: &str) -> Cow<'_, str> {
     let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     if !text.contains(steers) {
         return text.into();
     }
-    text.chars().map(|c| if steers(c) { c.escape_default().to_string() } else { c.to_string() }).collect()
+    text.chars().map(|c| if steers(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() }).collect()
 }
 
 /// A line for whoever watches, on stderr. That nobody can read it any more (a closed pipe, a full disk) ends no work.
@@ -167,6 +168,9 @@ mod tests {
     #[test]
     fn a_text_cannot_steer_the_terminal() {
         assert_eq!(super::plain("a\tb\nc é"), "a\tb\nc é");
-        assert_eq!(super::plain("general.\u{1b}[2Jname\r\u{9b}"), "general.\\u{1b}[2Jname\\r\\u{9b}");
+        let line = serde_json::json!({ "text": "\u{7f}\u{9b}\u{1b}[2J\"" }).to_string();
+        let read: serde_json::Value = serde_json::from_str(&super::plain(&line)).expect("JSON still");
+        assert_eq!(read["text"], "\u{7f}\u{9b}\u{1b}[2J\"");
+        assert_eq!(super::plain("general.\u{1b}[2Jname\r\u{9b}"), "general.\\u001b[2Jname\\u000d\\u009b");
     }
 }

@@ -185,7 +185,7 @@ impl Generate {
         let Some(text) = &self.chat_template_kwargs else { return Ok(chat) };
         let arguments = serde_json::from_str(text)
             .with_context(|| format!("--chat-template-kwargs: expected a JSON object, found {text}"))?;
-        Ok(chat.with(arguments))
+        chat.with(arguments).context("--chat-template-kwargs")
     }
 
     fn show(&self, trace: &Trace, loaded: &Loaded, fired: &[Value]) -> Result<()> {

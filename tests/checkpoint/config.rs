@@ -173,7 +173,9 @@ fn gemma_has_defaults_and_an_activation_of_its_own() {
     let mut value = gemma_json();
     value.as_object_mut().map(|m| m.remove("head_dim"));
     assert_eq!(config(&value).head_dim, 256);
-    for (key, wrong) in [("hidden_act", "silu"), ("hidden_activation", "relu"), ("model_type", "gemma3")] {
+    for (key, wrong) in
+        [("hidden_act", "silu"), ("hidden_activation", "relu"), ("hidden_activation", "gelu"), ("model_type", "gemma3")]
+    {
         let value = with(gemma_json(), key, json!(wrong));
         assert_names(&message(ModelConfig::from_json(&value, "c")), &["c: ", key, wrong]);
     }

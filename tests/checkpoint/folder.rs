@@ -7,6 +7,9 @@ use switchyard::model::checkpoint::{
     Dtype, HostTensor, ModelFiles, SafetensorsFile, SaveOptions, expected_parameters, save_hf_folder,
 };
 
+use switchyard::loading::Checkpoint;
+use switchyard::model::checkpoint::peft::Apply;
+
 use super::support::*;
 
 const Q: &str = "model.layers.1.self_attn.q_proj.weight";
@@ -258,4 +261,30 @@ proptest! {
             names.iter().for_each(|name| drop(file.tensor(name)));
         }
     }
+}
+
+/// As `transformers`' `generate` takes them: generation_config.json's, those of config.json where it has none.
+#[test]
+fn generation_ends_where_the_generation_config_says() {
+    let root = tempfile::tempdir().expect("temp");
+    let mut value = llama_json();
+    value["eos_token_id"] = json!(5);
+    save(root.path(), &config(&value), &SaveOptions::default());
+    let stop = |generation: serde_json::Value| {
+        fs::write(root.path().join("generation_config.json"), generation.to_string()).expect("written");
+        Checkpoint::open(&root.path().display().to_string(), None, Apply::Merged).expect("opens").stop
+    };
+    assert_eq!(stop(json!({ "eos_token_id": [7, 6] })), [7, 6]);
+    assert_eq!(stop(json!({ "eos_token_id": 7 })), [7]);
+    assert_eq!(stop(json!({ "eos_token_id": null, "repetition_penalty": 1.5 })), [5]);
+}
+
+#[test]
+fn a_tokenizer_in_a_form_that_is_not_read_is_named() {
+    let root = tempfile::tempdir().expect("temp");
+    save(root.path(), &config(&llama_json()), &SaveOptions::default());
+    let open = || Checkpoint::open(&root.path().display().to_string(), None, Apply::Merged).expect("opens");
+    assert_names(&message(open().text().map(drop)), &["brings no tokenizer"]);
+    fs::write(root.path().join("tekken.json"), "{}").expect("written");
+    assert_names(&message(open().text().map(drop)), &["tekken.json", "save its tokenizer.json"]);
 }

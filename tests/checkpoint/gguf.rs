@@ -91,6 +91,18 @@ fn what_is_not_supported_is_named() {
     );
     check(
         |w| {
+            w.key("qwen3.attention.causal", 7, &[0]);
+        },
+        &["qwen3.attention.causal", "0"],
+    );
+    check(
+        |w| {
+            w.key("qwen3.rope.scaling.attn_factor", 6, &1.5f32.to_le_bytes());
+        },
+        &["qwen3.rope.scaling.attn_factor", "1.5"],
+    );
+    check(
+        |w| {
             w.text("qwen3.rope.scaling.type", "yarn");
         },
         &["qwen3.rope.scaling.type", "yarn"],

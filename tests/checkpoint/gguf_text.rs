@@ -28,6 +28,10 @@ fn roomy(arch: serde_json::Value) -> Writer {
 
 /// The alphabet of bytes, a few merges, and these special tokens (control, or a filler where the name says so).
 fn byte_level(w: &mut Writer, special: &[&str]) {
+    byte_level_as(w, special, 3);
+}
+
+fn byte_level_as(w: &mut Writer, special: &[&str], kind: i32) {
     let mut words: Vec<String> =
         tokenizers::pre_tokenizers::byte_level::ByteLevel::alphabet().into_iter().map(String::from).collect();
     words.sort();
@@ -35,7 +39,7 @@ fn byte_level(w: &mut Writer, special: &[&str]) {
     let mut kinds = vec![1; words.len()];
     for token in special {
         words.push((*token).to_owned());
-        kinds.push(if token.starts_with("[PAD") { 5 } else { 3 });
+        kinds.push(if token.starts_with("[PAD") { 5 } else { kind });
     }
     w.text("tokenizer.ggml.model", "gpt2")
         .texts("tokenizer.ggml.tokens", &words)
@@ -115,6 +119,23 @@ fn every_id_that_ends_a_generation_is_found() {
     assert_eq!(ModelFiles::open_gguf(&path).expect("opens").config.eos_token_ids, [2, 262, 261, 263]);
 }
 
+/// llama.cpp goes by the text of such tokens, whatever type the file gives them.
+#[test]
+fn tokens_that_end_a_generation_are_control_tokens_of_any_type() {
+    let root = tempfile::tempdir().expect("temp");
+    let path = root.path().join("m.gguf");
+    for (kind, whole) in [(1, false), (3, true), (4, true), (5, false)] {
+        let mut w = roomy(llama_json());
+        byte_level_as(&mut w, &["<|im_start|>", "<|im_end|>", "<|fim_pad|>", "<|return|>"], kind);
+        w.text("tokenizer.ggml.pre", "llama-bpe").save(&path);
+        assert_eq!(ModelFiles::open_gguf(&path).expect("opens").config.eos_token_ids, [2, 261, 262, 263], "{kind}");
+        let side = side(&path);
+        assert_eq!(side.tokenizer.encode("the<|im_end|>", false).expect("encodes").get_ids(), [258, 261], "{kind}");
+        let other = side.tokenizer.encode("<|im_start|>", false).expect("encodes").get_ids().to_vec();
+        assert_eq!(other == [260], whole, "{kind}: only those tokens are taken for another type");
+    }
+}
+
 #[test]
 fn a_named_token_outside_the_vocabulary_is_left_out() {
     let root = tempfile::tempdir().expect("temp");
@@ -161,10 +182,13 @@ fn pieces_with_scores_are_read() {
     words.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));
     let pieces = ["▁", "t", "h", "e", "▁t", "he", "▁the", "th"];
     words.extend(pieces.map(String::from));
+    // A run of spaces that a user defined, as in Gemma's vocabularies: merges make it too.
+    words.push("▁▁".to_owned());
     let kind = |id: usize| match id {
         0 => 2,
         1 | 2 => 3,
         3..259 => 6,
+        267 => 4,
         _ => 1,
     };
     let kinds: Vec<i32> = (0..words.len()).map(kind).collect();
@@ -185,6 +209,8 @@ fn pieces_with_scores_are_read() {
     let found = side(&path);
     assert_eq!(tokens(&found, "the the"), ["<s>", "▁the", "▁the"]);
     assert_eq!(tokens(&found, "xthe"), ["<s>", "▁", "<0x78>", "t", "he"]);
+    assert_eq!(tokens(&found, "the  the"), ["<s>", "▁the", "▁", "▁the"]);
+    assert_eq!(tokens(&found, "x   x"), ["<s>", "▁", "<0x78>", "▁▁", "▁", "<0x78>"]);
     assert_eq!(tokens(&found, "</s>the"), ["<s>", "</s>", "▁the"]);
     let ids = found.tokenizer.encode("the the", false).expect("encodes").get_ids().to_vec();
     assert_eq!(found.tokenizer.decode(&ids, true).expect("decodes"), "the the");

@@ -1,6 +1,6 @@
 //! A model's own chat template, rendered for one user message as `transformers`' `apply_chat_template` renders it.
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
@@ -20,21 +20,38 @@ pub struct Chat {
     origin: String,
     /// `bos_token` and the others, as the model's files name them.
     tokens: Map<String, Value>,
-    /// What a caller adds: `enable_thinking`, `date_string`, …
+    /// What a caller adds: `enable_thinking`, `date_string`, `tools`, …
     arguments: Map<String, Value>,
+    /// The template for a caller that brings tools, where none was named.
+    with_tools: Option<String>,
 }
+
+/// The template that `transformers` takes for tools.
+const WITH_TOOLS: &str = "tool_use";
+
+/// What stands for the message itself: a caller's own would be another prompt.
+const NOT_ASKED: [&str; 2] = ["messages", "continue_final_message"];
 
 impl Chat {
     pub(super) fn new(templates: &Templates, name: Option<&str>, tokens: &Map<String, Value>) -> Result<Self> {
         let jinja = templates.of(name)?.to_owned();
-        Ok(Self { jinja, origin: templates.origin.clone(), tokens: tokens.clone(), arguments: Map::new() })
+        let with_tools = if name.is_none() { templates.named(WITH_TOOLS).map(str::to_owned) } else { None };
+        Ok(Self { jinja, origin: templates.origin.clone(), tokens: tokens.clone(), arguments: Map::new(), with_tools })
     }
 
     /// The chat with further arguments of the template.
-    #[must_use]
-    pub fn with(mut self, arguments: Map<String, Value>) -> Self {
+    ///
+    /// # Errors
+    /// One that stands for the message itself.
+    pub fn with(mut self, arguments: Map<String, Value>) -> Result<Self> {
+        if let Some(name) = NOT_ASKED.into_iter().find(|name| arguments.contains_key(*name)) {
+            bail!("the chat template's `{name}` cannot be given: the prompt is one user message");
+        }
         self.arguments.extend(arguments);
-        self
+        if self.arguments.get("tools").is_some_and(|tools| !tools.is_null()) {
+            self.jinja = self.with_tools.take().unwrap_or(self.jinja);
+        }
+        Ok(self)
     }
 
     /// The text of one user message and the beginning of the answer. Spaces around the message are the template's business.
@@ -47,7 +64,6 @@ impl Chat {
 
     fn render(&self, messages: &Value, generation: bool) -> Result<String> {
         let mut names = self.tokens.clone();
-        names.extend(self.arguments.clone());
         for (name, value) in [
             ("messages", messages),
             ("tools", &Value::Null),
@@ -56,6 +72,7 @@ impl Chat {
         ] {
             names.insert(name.to_owned(), value.clone());
         }
+        names.extend(self.arguments.clone());
         let jinja = plain(&self.jinja);
         let render = || environment()?.template_from_named_str("chat template", &jinja)?.render(seen(&json!(names)));
         render().map_err(|error| anyhow!("{}: the chat template cannot be rendered: {}", self.origin, told(&error)))

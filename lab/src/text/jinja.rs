@@ -46,8 +46,8 @@ fn without_generation(jinja: &str) -> String {
         kept.push_str(before);
         let word = inner.trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim();
         let other = match word {
-            "generation" => inner.replacen("generation", "if true", 1),
-            "endgeneration" => inner.replacen("endgeneration", "endif", 1),
+            "generation" => inner.replacen("generation", "with", 1),
+            "endgeneration" => inner.replacen("endgeneration", "endwith", 1),
             _ => inner.to_owned(),
         };
         kept.extend(["{%", &other, "%}"]);

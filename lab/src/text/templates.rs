@@ -163,7 +163,7 @@ impl Prompts {
                 json!(form)
             )
         })?;
-        Ok(Self { form, chat: Some(chat.with(arguments(form))) })
+        Ok(Self { form, chat: Some(chat.with(arguments(form))?) })
     }
 
     /// The text that stands before the response.

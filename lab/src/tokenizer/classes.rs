@@ -49,15 +49,18 @@ fn registered(model_type: &str) -> Option<Class> {
 const MISNAMED: [&str; 3] = ["qwen2", "phi3", "internlm2"];
 
 /// Names of further classes with rules of their own, which are not read here.
-const UNREAD: [&str; 12] = [
+const UNREAD: [&str; 15] = [
     "Bart",
     "Bert",
     "Camembert",
     "CodeGen",
     "Cohere",
     "Deberta",
+    "LED",
+    "Mvp",
     "Nllb",
     "Roberta",
+    "SeamlessM4T",
     "T5",
     "Whisper",
     "XLMRoberta",

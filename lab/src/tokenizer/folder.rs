@@ -19,7 +19,18 @@ const SLOW: [&str; 2] = ["vocab.json", "merges.txt"];
 /// Files beside tokenizer.json and tokenizer_config.json that stay true when tokens are added.
 pub(crate) const KEPT: [&str; 3] = ["special_tokens_map.json", "chat_template.json", PIECES];
 
-/// Whether a folder holds a tokenizer in any form.
+/// Tokenizers of other programs and other forms.
+const OTHERS: [&str; 7] = [
+    "tekken.json",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tiktoken.model",
+    "qwen.tiktoken",
+    "vocab.txt",
+    "vocab.bpe",
+];
+
+/// Whether a folder holds a tokenizer in any form that is read.
 pub(crate) fn has_tokenizer(folder: &Path) -> bool {
     let has = |name: &str| folder.join(name).is_file();
     has(FILE) || has(PIECES) || SLOW.iter().all(|name| has(name))
@@ -52,7 +63,9 @@ pub(crate) fn templates_in(folder: &Path) -> Result<Option<Templates>> {
 /// A file that is not what its name says; files that do not say how text is cut.
 pub(crate) fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide>> {
     if !has_tokenizer(folder) {
-        return Ok(None);
+        let other = OTHERS.into_iter().find(|name| folder.join(name).is_file());
+        let advice = "a tokenizer in this form is not read: open the model with transformers and save its tokenizer.json beside it";
+        return other.map_or(Ok(None), |name| bail!("{}: {advice}", folder.join(name).display()));
     }
     let config = read_object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
     let model = read_object(&folder.join("config.json"))?.unwrap_or_default();

@@ -13,7 +13,8 @@ use super::classes::Class;
 use super::parse;
 use super::sentencepiece::Model;
 
-/// Types of a piece, the same in SentencePiece and GGUF. Merges make normal ones only.
+/// Types of a piece, the same in SentencePiece and GGUF. SentencePiece's merges make normal ones only, those of llama.cpp also what a
+/// user defined: runs of spaces in Gemma's.
 const NORMAL: u64 = 1;
 pub(crate) const UNKNOWN: u64 = 2;
 const CONTROL: u64 = 3;
@@ -26,12 +27,12 @@ pub(crate) struct Piece {
     pub kind: u64,
 }
 
-/// Every way to make a normal piece of two, the best score first.
-fn merges(pieces: &[Piece]) -> Vec<[&str; 2]> {
+/// Every way to make a piece of these kinds of two, the best score first.
+fn merges<'p>(pieces: &'p [Piece], kinds: &[u64]) -> Vec<[&'p str; 2]> {
     let normal: HashMap<&str, (f64, usize)> = pieces
         .iter()
         .enumerate()
-        .filter(|(_, p)| p.kind == NORMAL)
+        .filter(|(_, p)| kinds.contains(&p.kind))
         .map(|(id, p)| (p.token.as_str(), (p.score, id)))
         .collect();
     let mut ranked = vec![];
@@ -97,7 +98,12 @@ pub(crate) fn of_gguf(pieces: &[Piece], unk: Option<&str>, prefix: bool, source:
     let mut normalizers = vec![];
     normalizers.extend(prefix.then(|| json!({ "type": "Prepend", "prepend": "▁" })));
     normalizers.push(replace(&json!({ "String": " " }), "▁"));
-    let file = whole(bpe(pieces, &merges(pieces), unk, true), normalizers, Value::Null, decoders(true, prefix));
+    let file = whole(
+        bpe(pieces, &merges(pieces, &[NORMAL, USER_DEFINED]), unk, true),
+        normalizers,
+        Value::Null,
+        decoders(true, prefix),
+    );
     parse(file.to_string().as_bytes(), source)
 }
 
@@ -114,7 +120,7 @@ pub(super) fn of_model(model: &Model, class: Class, config: &Map<String, Value>)
             let scored: Vec<Value> = pieces.iter().map(|piece| json!([piece.token, piece.score])).collect();
             json!({ "type": "Unigram", "unk_id": model.unk, "vocab": scored, "byte_fallback": model.byte_fallback })
         } else {
-            bpe(pieces, &merges(pieces), unk, model.byte_fallback)
+            bpe(pieces, &merges(pieces, &[NORMAL]), unk, model.byte_fallback)
         };
         generic(model, inner, config)
     };

@@ -23,13 +23,17 @@ pub struct Templates {
 }
 
 impl Templates {
+    /// The one of this name.
+    pub(crate) fn named(&self, name: &str) -> Option<&str> {
+        self.named.iter().find(|(known, _)| known == name).map(|(_, jinja)| jinja.as_str())
+    }
+
     /// The one of this name, or the default one.
     ///
     /// # Errors
     /// A name that is none of the model's; several without a default.
     pub fn of(&self, name: Option<&str>) -> Result<&str> {
-        let wanted = name.unwrap_or(DEFAULT);
-        if let Some((_, jinja)) = self.named.iter().find(|(known, _)| known == wanted) {
+        if let Some(jinja) = self.named(name.unwrap_or(DEFAULT)) {
             return Ok(jinja);
         }
         let names: Vec<&str> = self.named.iter().map(|(name, _)| name.as_str()).collect();

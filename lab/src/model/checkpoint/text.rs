@@ -24,6 +24,24 @@ pub(super) enum Source {
 const FILES: [&str; 6] =
     ["tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json", "chat_template.jinja"];
 
+/// Keys of `generation_config.json` that change which token is the most probable one.
+const CHANGES: [&str; 14] = [
+    "repetition_penalty",
+    "encoder_repetition_penalty",
+    "no_repeat_ngram_size",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "sequence_bias",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "exponential_decay_length_penalty",
+    "min_new_tokens",
+    "min_length",
+    "num_beams",
+    "penalty_alpha",
+];
+
 impl Source {
     fn text_side(&self, rows: usize) -> Result<Option<TextSide>> {
         match self {
@@ -123,20 +141,38 @@ impl ModelFiles {
         self.first(Source::generation_config)
     }
 
-    /// Ids that end a generation: those of `config.json` and those of `generation_config.json` (instruct models often
-    /// list more there), in that order.
+    /// Ids that end a generation: those of `generation_config.json`, as `transformers` takes them; those of `config.json` where it
+    /// has none.
     pub(crate) fn stop_ids(&self) -> Result<Vec<u32>> {
-        let mut ids = self.config.eos_token_ids.clone();
         let generation = self.generation_config()?.unwrap_or_default();
         let found = &generation["eos_token_id"];
         let one = std::slice::from_ref(found);
         let list = found.as_array().map_or(one, Vec::as_slice).iter();
+        let mut ids: Vec<u32> = vec![];
         for id in list.filter_map(Value::as_u64).filter_map(|id| u32::try_from(id).ok()) {
             if !ids.contains(&id) {
                 ids.push(id);
             }
         }
-        Ok(ids)
+        Ok(if ids.is_empty() { self.config.eos_token_ids.clone() } else { ids })
+    }
+
+    /// What `generation_config.json` asks of `transformers`' `generate` that decoding here does not do.
+    pub(crate) fn not_applied(&self) -> Result<Option<String>> {
+        let Some(generation) = self.generation_config()? else { return Ok(None) };
+        let neutral = |key: &str, value: &Value| match key {
+            "repetition_penalty" | "num_beams" | "encoder_repetition_penalty" => value.as_f64() == Some(1.0),
+            "min_new_tokens" | "min_length" | "no_repeat_ngram_size" => value.as_f64() == Some(0.0),
+            _ => value.as_array().is_some_and(Vec::is_empty),
+        };
+        let asked = CHANGES.into_iter().filter(|key| !generation[*key].is_null() && !neutral(key, &generation[*key]));
+        let asked: Vec<String> = asked.map(|key| format!("`{key}` = {}", generation[key])).collect();
+        Ok((!asked.is_empty()).then(|| {
+            format!(
+                "warning: generation_config.json: {} is not applied: decoding takes the logits as they are",
+                asked.join(", ")
+            )
+        }))
     }
 
     /// The files to write beside this model's weights, as (name, contents) for [`super::SaveOptions::files`]. With a

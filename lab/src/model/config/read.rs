@@ -144,7 +144,9 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
         Activation::GeluTanh => ("\"gelu_pytorch_tanh\"", &["gelu_pytorch_tanh", "gelu"]),
     };
     for key in ["hidden_act", "hidden_activation"] {
-        if let Some(found) = keys.get(key).filter(|v| !v.as_str().is_some_and(|name| known.contains(&name))) {
+        // The older key's "gelu" stands for the approximation; the newer one means what it says.
+        let known = |name: &str| known.contains(&name) && (key, name) != ("hidden_activation", "gelu");
+        if let Some(found) = keys.get(key).filter(|v| !v.as_str().is_some_and(known)) {
             return Err(keys.refuse(key, wanted, found));
         }
     }

@@ -6,7 +6,6 @@ use anyhow::{Result, anyhow, ensure};
 
 use super::super::params::HEAD;
 use super::parse::{Info, Value};
-use super::tokenizer::CONTROL;
 use super::{ROPE_FREQS, hf_name, quant};
 use crate::model::config::{Experts, Extras, Family, Llama3Scaling, ModelConfig, RopeScaling, SlidingWindow};
 
@@ -78,7 +77,12 @@ impl<'a> Keys<'a> {
 
     pub(crate) fn token_id(&self, name: &str) -> Result<Option<u32>> {
         let key = format!("tokenizer.ggml.{name}_token_id");
-        let id = self.usize(&key)?;
+        let id = match self.usize(&key)? {
+            None if self.text("tokenizer.ggml.model")? == Some("llama") => {
+                PIECES_IDS.iter().find(|(role, _)| *role == name).map(|(_, id)| *id)
+            }
+            id => id,
+        };
         id.map(|n| {
             u32::try_from(n).map_err(|_| anyhow!("{}: metadata `{key}` must be a token id, found {n}", self.origin))
         })
@@ -89,6 +93,9 @@ impl<'a> Keys<'a> {
         self.usize(key)?.ok_or_else(|| self.missing(key))
     }
 }
+
+/// SentencePiece's ids of tokens that a file does not name, as llama.cpp has them.
+const PIECES_IDS: [(&str, usize); 3] = [("bos", 1), ("eos", 2), ("unknown", 0)];
 
 /// llama.cpp's name of the architecture that is `qwen3_moe` in `config.json`.
 const QWEN3_MOE: &str = "qwen3moe";
@@ -214,6 +221,8 @@ fn refuse_unsupported(keys: &Keys, family: Family, key: &dyn Fn(&str) -> String)
         ("embedding_scale", 1.0, "unscaled embeddings"),
         ("residual_scale", 1.0, "unscaled residuals"),
         ("attention.scale", 0.0, "the usual attention scale"),
+        ("attention.causal", 1.0, "causal attention"),
+        ("rope.scaling.attn_factor", 1.0, "no factor of the rotary embedding"),
     ] {
         let read = match family {
             Family::Gemma2 => name == "attention.sliding_window",
@@ -236,8 +245,9 @@ fn refuse_unsupported(keys: &Keys, family: Family, key: &dyn Fn(&str) -> String)
     Ok(())
 }
 
-/// Tokens at which llama.cpp ends a generation, by their text: old files name the text's end alone.
-const ENDS: [&str; 12] = [
+/// Tokens at which llama.cpp ends a generation, by their text: old files name the text's end alone. It takes them for control tokens
+/// whatever type a file gives them.
+pub(super) const ENDS: [&str; 31] = [
     "<|eot_id|>",
     "<|im_end|>",
     "<|end|>",
@@ -250,9 +260,28 @@ const ENDS: [&str; 12] = [
     "<|end_of_text|>",
     "</s>",
     "<｜end▁of▁sentence｜>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<end_of_utterance>",
+    "<turn|>",
+    "_<EOT>",
+    "<eos>",
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "[PAD]",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
+    "<|file_sep|>",
 ];
 
-/// Every id that ends a generation: end of text, of turn, of message, and control tokens that llama.cpp knows for such.
+/// Every id that ends a generation: end of text, of turn, of message, of a piece of a file, and the tokens of [`ENDS`].
 fn stops(keys: &Keys) -> Result<Vec<u32>> {
     let mut ids = vec![];
     let mut add = |id: u32| {
@@ -260,13 +289,12 @@ fn stops(keys: &Keys) -> Result<Vec<u32>> {
             ids.push(id);
         }
     };
-    for role in ["eos", "eot", "eom"] {
+    for role in ["eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"] {
         keys.token_id(role)?.into_iter().for_each(&mut add);
     }
-    let types = keys.numbers("tokenizer.ggml.token_type")?.unwrap_or(&[]);
     let tokens = keys.texts("tokenizer.ggml.tokens")?.unwrap_or(&[]);
-    for (id, (token, kind)) in tokens.iter().zip(types).enumerate() {
-        if *kind == CONTROL && ENDS.contains(&token.as_str()) {
+    for (id, token) in tokens.iter().enumerate() {
+        if ENDS.contains(&token.as_str()) {
             add(u32::try_from(id)?);
         }
     }

@@ -13,13 +13,14 @@ use tokenizers::processors::sequence::Sequence as PostSequence;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, Tokenizer};
 
-use super::settings::Keys;
+use super::settings::{ENDS, Keys};
 use crate::tokenizer::pieces::{self, Piece};
 use crate::tokenizer::{Split, Templates, TextSide, roles};
 
 /// Token types of the file. Normal ones are made by merges; the others are matched whole.
+const NORMAL: f64 = 1.0;
 const UNKNOWN: f64 = 2.0;
-pub(super) const CONTROL: f64 = 3.0;
+const CONTROL: f64 = 3.0;
 const USER_DEFINED: f64 = 4.0;
 const UNUSED: f64 = 5.0;
 
@@ -27,7 +28,7 @@ const UNUSED: f64 = 5.0;
 struct Parts<'a> {
     kind: Kind,
     tokens: &'a [String],
-    types: &'a [f64],
+    types: Vec<f64>,
     /// What there is to say of it.
     notes: Vec<String>,
 }
@@ -63,11 +64,15 @@ impl<'a> Parts<'a> {
             tokens.len(),
             types.len()
         );
-        Ok(Some(Self { kind, tokens, types, notes }))
+        let of = |(id, token): (usize, &String)| match ENDS.contains(&token.as_str()) {
+            true => CONTROL,
+            false => types.get(id).copied().unwrap_or(NORMAL),
+        };
+        Ok(Some(Self { kind, tokens, types: tokens.iter().enumerate().map(of).collect(), notes }))
     }
 
     fn kind(&self, id: usize) -> f64 {
-        self.types.get(id).copied().unwrap_or(1.0)
+        self.types.get(id).copied().unwrap_or(NORMAL)
     }
 
     /// Matched whole in the text, before any splitting.
