@@ -288,3 +288,39 @@ fn a_tokenizer_in_a_form_that_is_not_read_is_named() {
     fs::write(root.path().join("tekken.json"), "{}").expect("written");
     assert_names(&message(open().text().map(drop)), &["tekken.json", "save its tokenizer.json"]);
 }
+
+#[test]
+fn parts_of_a_deepspeed_run_are_named() {
+    let root = tempfile::tempdir().expect("temp");
+    save(root.path(), &config(&llama_json()), &SaveOptions::default());
+    fs::remove_file(root.path().join("model.safetensors")).expect("removed");
+    fs::create_dir(root.path().join("global_step100")).expect("made");
+    fs::write(root.path().join("zero_to_fp32.py"), "").expect("written");
+    assert_names(&message(ModelFiles::open_folder(root.path())), &["DeepSpeed", "zero_to_fp32.py . pytorch_model.bin"]);
+}
+
+/// As transformers reads them: what a shard holds is there, whether the index forgets it or sends to another shard for it.
+#[test]
+fn an_index_that_errs_hides_nothing() {
+    let root = tempfile::tempdir().expect("temp");
+    let config = config(&llama_json());
+    save(root.path(), &config, &SaveOptions { shard_bytes: 20_000, ..SaveOptions::default() });
+    let index = root.path().join("model.safetensors.index.json");
+    let whole: serde_json::Value = serde_json::from_slice(&fs::read(&index).expect("read")).expect("JSON");
+    let shards: std::collections::BTreeSet<&str> =
+        whole["weight_map"].as_object().expect("a map").values().filter_map(|shard| shard.as_str()).collect();
+    assert!(shards.len() > 1);
+    let read = |map: &serde_json::Value| {
+        fs::write(&index, map.to_string()).expect("written");
+        ModelFiles::open_folder(root.path()).map(|files| files.tensor(Q).expect("reads").data)
+    };
+    let right = read(&whole).expect("opens");
+    let mut other = whole.clone();
+    other["weight_map"].as_object_mut().expect("a map").remove(Q);
+    assert_eq!(read(&other).expect("opens"), right, "forgotten");
+    let elsewhere = shards.iter().find(|shard| whole["weight_map"][Q] != **shard).expect("another shard");
+    other["weight_map"][Q] = json!(elsewhere);
+    assert_eq!(read(&other).expect("opens"), right, "sent elsewhere");
+    other["weight_map"]["model.layers.9.nowhere"] = json!(elsewhere);
+    assert_names(&message(read(&other)), &["model.layers.9.nowhere", "is missing", elsewhere]);
+}

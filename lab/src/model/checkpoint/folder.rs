@@ -36,6 +36,9 @@ fn others(dir: &Path) -> String {
     let is_weights = |name: &String| {
         name.split('.').skip(1).any(|part| KINDS.contains(&part)) && !OF_TRAINING.iter().any(|of| name.starts_with(of))
     };
+    if dir.join("zero_to_fp32.py").is_file() {
+        return "those of a DeepSpeed run, in parts (`python zero_to_fp32.py . pytorch_model.bin` in the folder joins them)".to_owned();
+    }
     let names: Vec<String> = place::names(dir, false).into_iter().filter(is_weights).take(6).collect();
     let hint = if names.iter().any(|name| name.contains("-of-")) {
         " (the index that says which parameter is in which of them is missing)"
@@ -85,22 +88,32 @@ impl WeightsFolder {
             );
             shards.entry(shard).or_default().push(name);
         }
-        let mut files = Vec::new();
-        let mut home = BTreeMap::new();
+        let (mut files, mut home, mut astray) = (Vec::new(), BTreeMap::new(), vec![]);
         for (shard, names) in shards {
             let path = dir.join(shard);
             ensure!(path.is_file(), "{origin}: shard {shard} is missing: expected {}", path.display());
             let file = open_file(&path)?;
             for name in names {
-                ensure!(
-                    file.shape(name).is_some(),
-                    "{}: tensor `{name}` is missing: {} says it is in this file",
-                    path.display(),
-                    index.file_name().unwrap_or_default().display()
-                );
-                home.insert(name.to_string(), files.len());
+                match file.shape(name) {
+                    Some(_) => drop(home.insert(name.to_string(), files.len())),
+                    None => astray.push((name, path.clone())),
+                }
             }
             files.push(file);
+        }
+        // As transformers does: whatever the files hold is there, whether the index names it or not.
+        for (at, file) in files.iter().enumerate() {
+            for name in file.names() {
+                home.entry(name).or_insert(at);
+            }
+        }
+        for (name, path) in astray {
+            ensure!(
+                home.contains_key(name),
+                "{}: tensor `{name}` is missing: {} says it is in this file",
+                path.display(),
+                index.file_name().unwrap_or_default().display()
+            );
         }
         Ok(Self { listing: index, files, home })
     }
