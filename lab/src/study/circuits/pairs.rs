@@ -245,15 +245,23 @@ pub fn as_text(study: &Study, candidates: usize, limit: usize) -> Result<Vec<Pai
 }
 
 fn solved(study: &Study, number: usize, clean: &Problem, corrupt: &Problem) -> Result<Option<Pair>> {
-    let (Some((clean, a, clauses)), Some((corrupt, b, others))) = (cut(study, clean)?, cut(study, corrupt)?) else {
-        return Ok(None);
-    };
-    let same = clean.ids.len() == corrupt.ids.len() && clauses == others && a != b;
-    Ok(same.then_some(Pair { number, clean, corrupt, says: [a, b], clauses }))
+    let (Some(clean), Some(corrupt)) = (cut(study, clean)?, cut(study, corrupt)?) else { return Ok(None) };
+    let says = [clean.due, corrupt.due];
+    let same = clean.row.ids.len() == corrupt.row.ids.len() && clean.clauses == corrupt.clauses && says[0] != says[1];
+    let CutSolution { row, clauses, .. } = clean;
+    Ok(same.then_some(Pair { number, clean: row, corrupt: corrupt.row, says, clauses }))
 }
 
-/// A solution up to its last value, that value, and its clauses; `None` where no clause is known, or not where it states its value.
-fn cut(study: &Study, problem: &Problem) -> Result<Option<(Sequence, u32, Vec<Range<usize>>)>> {
+/// A solution up to its last value.
+struct CutSolution {
+    row: Sequence,
+    /// The value that comes next.
+    due: u32,
+    clauses: Vec<Range<usize>>,
+}
+
+/// `None` where no clause is known, or not where it states its value.
+fn cut(study: &Study, problem: &Problem) -> Result<Option<CutSolution>> {
     let corpus = &study.corpus;
     let sample = Sample::new(problem, &corpus.vocabulary, &corpus.template)?;
     let Some(due) = sample.clauses.last().and_then(|last| value(problem, &sample, last)) else { return Ok(None) };
@@ -261,5 +269,5 @@ fn cut(study: &Study, problem: &Problem) -> Result<Option<(Sequence, u32, Vec<Ra
     let ids = sample.prompt.iter().chain(&sample.response[..due]).copied().collect();
     let clauses = sample.clauses.iter().map(|c| prompt + c.start..prompt + c.end.min(due)).collect();
     let row = Sequence::new(0, ids, prompt, Some(corpus.switch.latent))?;
-    Ok(Some((row, sample.response[due], clauses)))
+    Ok(Some(CutSolution { row, due: sample.response[due], clauses }))
 }
