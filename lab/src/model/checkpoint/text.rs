@@ -24,7 +24,7 @@ pub(super) enum Source {
 const FILES: [&str; 6] =
     ["tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json", "chat_template.jinja"];
 
-/// Keys of `generation_config.json` that change which token is the most probable one.
+/// Keys of `generation_config.json` that change which tokens are taken without sampling.
 const CHANGES: [&str; 14] = [
     "repetition_penalty",
     "encoder_repetition_penalty",
@@ -169,7 +169,7 @@ impl ModelFiles {
         let asked: Vec<String> = asked.map(|key| format!("`{key}` = {}", generation[key])).collect();
         Ok((!asked.is_empty()).then(|| {
             format!(
-                "warning: generation_config.json: {} is not applied: decoding takes the logits as they are",
+                "warning: generation_config.json: not applied: {}; decoding takes the logits as they are",
                 asked.join(", ")
             )
         }))
