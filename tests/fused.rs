@@ -125,7 +125,7 @@ proptest! {
         }
         prop_assert!(held.is_none_or(|held| values(&held) == before));
         let squares: f64 = values(&grad).iter().map(|g| f64::from(*g).powi(2)).sum();
-        prop_assert!((ops::sum_of_squares(grad) - squares).abs() <= 1e-6 * squares);
+        prop_assert!((ops::scalars([ops::sum_of_squares(grad)]).iter().sum::<f64>() - squares).abs() <= 1e-6 * squares);
     }
 
     #[test]

@@ -112,6 +112,10 @@ static inline void cp_async_bulk_tensor_3d_global_to_shared(void *to, const void
   int at[] = {x, y, z};
   cu_host->copy_box(to, map, at, &barrier);
 }
+static inline void cp_async_bulk_tensor_4d_global_to_shared(void *to, const void *map, int x, int y, int z, int w, cu_barrier &barrier) {
+  int at[] = {x, y, z, w};
+  cu_host->copy_box(to, map, at, &barrier);
+}
 }  // namespace experimental
 }  // namespace device
 }  // namespace cuda
@@ -406,6 +410,53 @@ CU_MMA(cu_mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32, 1, unsigned)
 CU_MMA(cu_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, 2, unsigned)
 
 static inline unsigned __cvta_generic_to_shared(const void *at) { return (const char *)at - cu_host->shared; }
+
+// `wgmma` as ops/src/cube/wgmma.rs writes it: sums in registers with names, factors in shared memory that descriptors tell of (PTX ISA
+// 9.7.15). A descriptor has a start, the step from 64 values across the terms to the next 64, and that from eight rows to the next eight.
+static float cu_sums[1024][128];
+static inline unsigned long cu_number(const char *&text) {
+  while (*text < '0' || *text > '9') text++;
+  unsigned long out = 0;
+  for (; *text >= '0' && *text <= '9'; text++) out = out * 10 + (*text - '0');
+  return out;
+}
+static inline float cu_described(unsigned long of, unsigned row, unsigned term, bool across, bool bf16) {
+  size_t start = (of & 0x3fff) << 4, next = (of >> 16 & 0x3fff) << 4, pattern = (of >> 32 & 0x3fff) << 4;
+  size_t at = across ? start + row / 64 * next + row % 64 * 2 + term / 8 * pattern + term % 8 * 128 : start + row / 8 * pattern + row % 8 * 128 + term * 2;
+  at ^= (at >> 7 & 7) << 4;
+  unsigned short bits;
+  __builtin_memcpy(&bits, cu_host->shared + at, 2);
+  return bf16 ? cu_from_bf16(bits) : cu_from_f16(bits);
+}
+static inline void cu__reg(const char *) {
+  for (float &sum : cu_sums[cu_host->lane]) sum = 0;
+}
+template <class P> static inline void cu__reg(const char *, unsigned &out, const P *at) { out = __cvta_generic_to_shared(at); }
+static inline void cu__reg(const char *text, unsigned long long a, unsigned long long b) {
+  unsigned lane = cu_host->lane % 128, top = lane / 32 * 16 + lane % 32 / 4, left = lane % 4 * 2;
+  for (text = __builtin_strstr(text, "add.u64 x"); text; text = __builtin_strstr(text, "add.u64 x")) {
+    text = __builtin_strstr(text, "first");
+    unsigned long first = a + cu_number(text);
+    text = __builtin_strstr(text, "second");
+    unsigned long second = b + cu_number(text);
+    text = __builtin_strstr(text, ".m64n") + 4;
+    unsigned wide = cu_number(text);
+    text = __builtin_strstr(text, "k16.f32.") + 8;
+    bool bf16 = *text == 'b';
+    text = __builtin_strstr(text, "}, x, y, p, 1, 1") + 16;
+    bool a_across = cu_number(text), b_across = cu_number(text);
+    for (unsigned i = 0; i < wide / 2; i++) {
+      unsigned row = top + i / 2 % 2 * 8, column = left + i / 4 * 8 + i % 2;
+      for (unsigned k = 0; k < 16; k++)
+        cu_sums[cu_host->lane][i] += cu_described(first, row, k, a_across, bf16) * cu_described(second, column, k, b_across, bf16);
+    }
+  }
+}
+static inline void cu_mov_f32(const char *text, float &out) {
+  text = __builtin_strstr(text, "switchyard_sum");
+  out = cu_sums[cu_host->lane][cu_number(text)];
+}
+static inline void cu_wgmma_wait_group_sync_aligned(const char *) {}
 
 // The eight rows of matrix `i` are named by threads `8 i ..`; a thread gets two values of row `lane / 4`, or of that column.
 template <bool T> static inline unsigned cu_ldmatrix(unsigned own, int i) {

@@ -10,6 +10,8 @@
 //   CUDA_STAND_IN_CACHE    a folder for compiled kernels (needed)
 //   CUDA_STAND_IN_NVRTC    path of the real libnvrtc; unset: NVRTC is not asked
 //   CUDA_STAND_IN_RUN      0: kernels are compiled and not run
+//   CUDA_STAND_IN_SKIP     words with spaces between them: kernels with one of them in their name are not run, so that the time that is
+//                          left is the host's
 //   CUDA_STAND_IN_TENSOR   1: kernels on tensor cores seem a hundred times faster, so that autotune takes them as on a real GPU
 //   CUDA_STAND_IN_FAVOUR   products with this word in their source seem the fastest, all others slow: autotune asks for one after the
 //                          other and stops at the first that is nearly as fast as it thinks possible
@@ -18,6 +20,9 @@
 //                          or no longer there
 //   CUDA_STAND_IN_REPORT   a file to which launches, milliseconds and name of every kernel are added at the end
 //   CUDA_STAND_IN_MEMORY   memory of the device in MiB (6144 if unset)
+//   CUDA_STAND_IN_PROCESSORS  its multiprocessors (8 if unset)
+//
+// What NVRTC makes of a kernel is what CubeCL keeps of it, behind a comment: a GPU's driver takes it too.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -102,7 +107,8 @@ int allocate(uintptr_t *out, size_t bytes) {
   if (used + bytes > memory()) return OUT_OF_MEMORY;
   void *at = mmap(nullptr, bytes + 512, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) return OUT_OF_MEMORY;
-  if (runs() && bytes <= (size_t(256) << 20)) memset(at, 0xff, bytes);
+  // What no kernel wrote should be seen; where some are not run on purpose, it must not spoil the rest.
+  if (runs() && !*environment("CUDA_STAND_IN_SKIP", "") && bytes <= (size_t(256) << 20)) memset(at, 0xff, bytes);
   allocations[uintptr_t(at)] = bytes;
   used += bytes;
   *out = uintptr_t(at);
@@ -443,6 +449,7 @@ struct Kernel {
   std::string name;
   void (*run)(void **) = nullptr;
   bool waits = false;
+  bool skipped = false;
   double saved = 0;  // the share of its time that seems not to pass
   uint64_t launches = 0;
   double ms = 0;
@@ -489,7 +496,9 @@ bool nvrtc_takes(const std::string &stem, int count, const char *const *options,
   std::string verdict = stem + ".sm" + std::to_string(arch());
   if (!exists(verdict)) {
     std::string said = verdict + "." + std::to_string(getpid());
-    std::string command = "env -u LD_LIBRARY_PATH '" + folder_of_this_library() + "/nvrtc' '" + library + "' '" + stem + ".cu'";
+    // NVRTC finds its own parts beside itself, and not the stand-in.
+    std::string real = library, beside = real.substr(0, real.rfind('/'));
+    std::string command = "env LD_LIBRARY_PATH='" + beside + "' '" + folder_of_this_library() + "/nvrtc' '" + real + "' '" + stem + ".cu' '" + verdict + ".ptx'";
     for (int i = 0; i < count; i++) command += std::string(" '") + options[i] + "'";
     int code = system((command + " > '" + said + "' 2>&1").c_str());
     write(verdict, (code ? "refused\n" : "taken\n") + read(said));
@@ -622,7 +631,7 @@ EXPORT int nvrtcCompileProgram(void *handle, int count, const char *const *optio
   if (!exists(stem + ".cu")) write(stem + ".cu", program->source);
   bool taken = nvrtc_takes(stem, count, options, program->log);
   bool built = host_takes(program->source, stem, program->log);
-  program->result = "// " + stem + "\n";
+  program->result = "// " + stem + "\n" + read(stem + ".sm" + std::to_string(arch()) + ".ptx");
   if (!taken || !built) {
     fprintf(stderr, "CUDA stand-in: %s.cu\n%s\n", stem.c_str(), program->log.c_str());
     return 6;
@@ -683,7 +692,7 @@ EXPORT int cuDeviceGetAttribute(int *value, int attribute, int) {
     case 5: *value = 2147483647; break;               // blocks
     case 6: case 7: *value = 65535; break;
     case 10: *value = 32; break;                      // warp
-    case 16: *value = 8; break;                       // multiprocessors
+    case 16: *value = atoi(environment("CUDA_STAND_IN_PROCESSORS", "8")); break;
     case 75: *value = arch() / 10; break;
     case 76: *value = arch() % 10; break;
     case 97: *value = arch() >= 90 ? 232448 : arch() >= 80 ? 101376 : 65536; break;
@@ -784,6 +793,8 @@ EXPORT int cuModuleLoadData(void **module, const void *image) {
   if (tensor && (source.find("mma_sync(") != std::string::npos || source.find("mma.sync") != std::string::npos))
     kernel->saved = 0.99;
   if (*favoured && kernel->name.find("matmul") != std::string::npos) kernel->saved = source.find(favoured) != std::string::npos ? 0.9999 : -9;
+  std::istringstream words(environment("CUDA_STAND_IN_SKIP", ""));
+  for (std::string word; words >> word;) kernel->skipped |= kernel->name.find(word) != std::string::npos;
   if (runs()) {
     void *library = dlopen(library_of(stem).c_str(), RTLD_NOW | RTLD_LOCAL);
     if (!library) {
@@ -851,7 +862,7 @@ EXPORT int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz,
   if (!gx || !gy || !gz || gy > 65535 || gz > 65535 || threads == 0 || threads > 1024) return INVALID_VALUE;
   std::lock_guard<std::mutex> guard(lock);
   kernel->launches++;
-  if (!runs()) return SUCCESS;
+  if (!runs() || kernel->skipped) return SUCCESS;
   double start = now_ms();
   host.yield = yield_to_scheduler;
   host.init = barrier_init;

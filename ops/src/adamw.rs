@@ -63,8 +63,7 @@ pub fn composed_adamw<const R: usize>(
     (decayed - delta.mul_scalar(learning_rate), [m, v])
 }
 
-/// `Σ x²`.
-pub fn sum_of_squares<const R: usize>(x: Tensor<R>) -> f64 {
-    let sum = if fused::is_fused(&x) { fused::sum_of_squares(x) } else { x.square().sum() };
-    f64::from(sum.into_scalar::<f32>())
+/// `Σ x²` in parts whose sum it is, `[parts]`.
+pub fn sum_of_squares<const R: usize>(x: Tensor<R>) -> Tensor<1> {
+    if fused::is_fused(&x) { fused::sum_of_squares(x) } else { x.square().sum() }
 }

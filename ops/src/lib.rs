@@ -13,11 +13,13 @@ mod cube;
 mod fits;
 mod frozen;
 mod fused;
+mod heads;
 mod linear;
 mod loss;
 mod norm;
 mod product;
 mod rope;
+mod scalars;
 pub mod stored;
 mod swiglu;
 pub mod wide;
@@ -31,10 +33,11 @@ pub use cpu::{Cpu, VARIABLE as CPU_VARIABLE};
 pub use fits::{TooLarge, ensure_attention_fits, ensure_fits};
 pub use frozen::FrozenMatrix;
 pub use fused::{is_cpu, is_fused, of_copies};
+pub use heads::{Heads, add_rms_norm, append_heads, first_of};
+pub use linear::{adapted, linear, linear_stored, linear_transposed};
 pub use linear::{
     is_shared, is_stored_shared, linear_stored_back, linear_stored_three, linear_stored_two, linear_three, linear_two,
 };
-pub use linear::{linear, linear_stored, linear_transposed};
 pub use loss::{Targets, entropy, head_loss, loss_of_logits, token_log_probs};
 pub use loss::{head_loss_stored, loss_in_parts};
 pub use norm::rms_norm;
@@ -42,6 +45,7 @@ pub use norm::rms_scale;
 pub use product::matmul;
 pub use product::{has_tf32, round_to_tf32, rounds_to_tf32};
 pub use rope::{Rotation, rotate};
+pub use scalars::scalars;
 pub use swiglu::gelu;
 pub use swiglu::{geglu, swiglu};
 

@@ -34,6 +34,19 @@ pub fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
     composed_linear_transposed(x, table)
 }
 
+/// `x W + scale · (x A) B` of a frozen W `[K, N]` with factors `[K, R]` and `[R, N]`, as one node of the graph: x `[B, L, K]` → `[B, L, N]`.
+/// `None` where the products are not `ops::cube`'s, or nothing is learnt.
+pub fn adapted(x: &Tensor<3>, weight: &Tensor<2>, factors: [&Tensor<2>; 2], scale: f64) -> Option<Tensor<3>> {
+    let of_one_type = factors.iter().chain([&weight]).all(|w| w.dtype() == x.dtype());
+    if !x.is_autodiff() || !of_one_type || weight.is_require_grad() || !fused::chooses_products(x) {
+        return None;
+    }
+    let ([b, l, k], n) = (x.dims(), weight.dims()[1]);
+    let factors = factors.map(|factor| factor.clone().unsqueeze());
+    let y = fused::adapted(x.clone().reshape([1, b * l, k]), weight.clone().unsqueeze(), factors, scale);
+    Some(y.reshape([b, l, n]))
+}
+
 /// The product of all rows of a batch as one, whose gradient of the weight is one product too: x `[B, L, K]`, W `[1, K, N]`.
 fn of_all_rows(x: Tensor<3>, weight: Tensor<3>) -> Tensor<3> {
     let ([b, l, k], n) = (x.dims(), weight.dims()[2]);

@@ -81,25 +81,29 @@ timed() {
 beside() { (export CUBECL_ENVIRONMENT=$1; timed "$@" > "$folder/$1.out" 2>&1; cat "$folder/$1.out"; rm -f "$folder/$1.out") & }
 together() { wait; pack; }
 
-# profiled NAME SECONDS COMMAND: every launch timed by itself, and the sums by kernel, largest first, in NAME.kernels.tsv.
+# profiled NAME SECONDS COMMAND: every launch timed by itself, and what they come to by kernel and number of cubes, largest first, in
+# NAME.kernels.tsv: launches times the median, so that loading does not count. Some ten microseconds of each launch are the timing.
 profiled() {
   local what=$1 most=$2 place; shift 2
   place=$scratch/$what; mkdir -p "$place"
   printf '%s\n[profiling]\nlogger = { level = "full", file = "%s/log", append = false }\n' "$(cat cubecl.toml 2>/dev/null)" "$place" > "$place/cubecl.toml"
   step "$what" "$most" env -C "$place" "$@"
   "$python" - "$place/log" > "$folder/$what.kernels.tsv" <<'PYTHON'
-import collections, re, sys
+import collections, re, statistics, sys
 unit = {"ns": 1e-3, "µs": 1.0, "ms": 1e3, "s": 1e6}
-sums = collections.defaultdict(lambda: [0.0, 0])
-for line in open(sys.argv[1], errors="replace"):
-    found = re.match(r"\S*\s*\|\s*([0-9.]+)(ns|µs|ms|s)\s*\|\s*(.*)", line)
-    if found:
-        own = sums[found[3][:1200]]
-        own[0] += float(found[1]) * unit[found[2]]
-        own[1] += 1
-print("microseconds\tlaunches\tkernel")
-for name, (time, n) in sorted(sums.items(), key=lambda x: -x[1][0])[:60]:
-    print(f"{time:.0f}\t{n}\t{name}")
+text = open(sys.argv[1], errors="replace").read()
+found = list(re.finditer(r"^\S*\s*\|\s*([0-9.]+)(ns|µs|ms|s)\s*\|\s*", text, re.M))
+times = collections.defaultdict(list)
+for i, match in enumerate(found):
+    body = text[match.end():found[i + 1].start() if i + 1 < len(found) else len(text)]
+    name = re.sub(r"<.*", "", body.split("\n")[0].split(": ")[0]).split("::")[-1]
+    cubes = re.search(r"CubeCount \w+\(([^)]*)\)", body)
+    times[name, cubes[1] if cubes else ""].append(float(match[1]) * unit[match[2]])
+rows = sorted(((statistics.median(t) * len(t), statistics.median(t), len(t), *key) for key, t in times.items()), reverse=True)
+print("microseconds\tmedian\tlaunches\tkernel\tcubes")
+for total, median, launches, name, cubes in rows[:60]:
+    print(f"{total:.0f}\t{median:.1f}\t{launches}\t{name}\t{cubes}")
+print(f"{sum(row[0] for row in rows):.0f}\t\t{sum(row[2] for row in rows)}\tall")
 PYTHON
   pack
 }

@@ -168,7 +168,7 @@ impl Superpositions {
         }
         let tokens = said.len();
         let (losses, hits) = model.token_losses(select(&states, &places), Targets::of(said))?;
-        Ok(LossSums { loss: losses.sum(), tokens, correct: hits.sum().into_scalar::<f32>() as usize })
+        Ok(LossSums { loss: losses.sum(), tokens, correct: hits.sum() })
     }
 
     /// The second stage: cross-entropy of `</swi>` and the answer, and per row `kl · (the mean divergence of a latent)`, weighed by the
@@ -188,7 +188,7 @@ impl Superpositions {
         };
         let shares = like(&each, rows.latents.iter().map(share).collect());
         let loss = losses.sum() + (each * shares).sum().mul_scalar(self.kl);
-        Ok(LossSums { loss, tokens, correct: hits.sum().into_scalar::<f32>() as usize })
+        Ok(LossSums { loss, tokens, correct: hits.sum() })
     }
 
     /// The superpositions of one model as constants of another, with noise.

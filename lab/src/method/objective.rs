@@ -14,8 +14,8 @@ pub struct LossSums {
     /// Σ cross-entropy (nats), in the graph.
     pub loss: Tensor<1>,
     pub tokens: usize,
-    /// Targets than which no token was more probable.
-    pub correct: usize,
+    /// How many targets there were than which no token was more probable, `[1]`: on the device, because reading it waits for the forward.
+    pub correct: Tensor<1>,
 }
 
 /// A loss that is a sum over the response tokens of rows: shards of a batch add up, and the sum is divided by the batch's
@@ -107,7 +107,7 @@ pub(super) struct Learnt {
     pub targets: Vec<Target>,
     /// −log p(target), in the order of `targets`.
     pub losses: Tensor<1>,
-    pub correct: usize,
+    pub correct: Tensor<1>,
     pub all: UnrolledStates,
 }
 
@@ -146,6 +146,5 @@ pub(super) fn losses_at(
     let places: Vec<_> = targets.iter().map(|&(b, p, _)| (b, p)).collect();
     let ids: Vec<u32> = targets.iter().map(|&(_, _, id)| id).collect();
     let (losses, hits) = model.token_losses(all.hidden_at(&places)?, Targets::of(ids))?;
-    let correct = hits.sum().into_scalar::<f32>() as usize;
-    Ok(Learnt { targets, losses, correct, all })
+    Ok(Learnt { targets, losses, correct: hits.sum(), all })
 }

@@ -13,7 +13,7 @@ use super::hooks::{HookPoint, Hooks, PointKind};
 use super::linear::Linear;
 use super::norm::Norm;
 use super::span::Span;
-use crate::ops::{self, Rotation};
+use crate::ops::{self, Heads, Rotation};
 
 /// Weights of one block's attention.
 #[derive(Module, Debug)]
@@ -77,19 +77,27 @@ impl Attention {
         let q = hooks.apply(at(PointKind::Q), span, heads(q))?;
         let k = hooks.apply(at(PointKind::K), span, heads(k))?;
         let v = hooks.apply(at(PointKind::V), span, heads(v))?;
-        let joint = call.config.family.qk_norm_is_joint();
-        let turned = |norm, x| match &call.rotation {
-            Some(rotation) => ops::rotate(normed(norm, joint, x), rotation),
-            None => normed(norm, joint, x),
+        let seen = hooks.wants(at(PointKind::RotQ)) || hooks.wants(at(PointKind::RotK));
+        let at_once = if seen { None } else { self.appended(&q, &k, &v, layer, call, cache) };
+        let (q, k, v) = match at_once {
+            Some([q, k, v]) => (q, k, v),
+            None => {
+                let joint = call.config.family.qk_norm_is_joint();
+                let turned = |norm, x| match &call.rotation {
+                    Some(rotation) => ops::rotate(normed(norm, joint, x), rotation),
+                    None => normed(norm, joint, x),
+                };
+                let (q, k) = (turned(&self.q_norm, q), turned(&self.k_norm, k));
+                let q = hooks.apply(at(PointKind::RotQ), span, q)?;
+                let k = hooks.apply(at(PointKind::RotK), span, k)?;
+                let (k, v) = cache.append(layer, k.swap_dims(1, 2), v.swap_dims(1, 2));
+                (q, k, v)
+            }
         };
-        let (q, k) = (turned(&self.q_norm, q), turned(&self.k_norm, k));
-        let q = hooks.apply(at(PointKind::RotQ), span, q)?;
-        let k = hooks.apply(at(PointKind::RotK), span, k)?;
 
         let scale = call.config.query_scale();
         let q = if scale == 1.0 { q } else { q.mul_scalar(scale) };
         let cap = call.config.extras.attention_cap;
-        let (k, v) = cache.append(layer, k.swap_dims(1, 2), v.swap_dims(1, 2));
         let mask = if call.config.window(layer).is_some() { &call.sliding_mask } else { &call.mask }.clone();
         let z = if hooks.wants(at(PointKind::AttnScores)) {
             let scores = ops::masked(soft_capped(ops::grouped_scores(q, k), cap), mask);
@@ -117,6 +125,27 @@ impl Attention {
         }
         let width = z.dims()[2] * head_dim;
         Ok(self.o_proj.forward(z.reshape([b, l, width])))
+    }
+
+    /// Queries, keys and values as attention reads them, appended to the cache, where one kernel does that ([`KvCache::append_heads`]).
+    fn appended(
+        &self,
+        q: &Tensor<4>,
+        k: &Tensor<4>,
+        v: &Tensor<4>,
+        layer: usize,
+        call: &Call,
+        cache: &mut KvCache,
+    ) -> Option<[Tensor<4>; 3]> {
+        let gains = match (&self.q_norm, &self.k_norm) {
+            (None, None) => None,
+            (Some(of_q), Some(of_k)) if !call.config.family.qk_norm_is_joint() && of_q.bias.is_none() => {
+                Some(([of_q.gain(), of_k.gain()], of_q.eps))
+            }
+            _ => return None,
+        };
+        let rotation = call.rotation.as_ref()?;
+        cache.append_heads(layer, &Heads { q: q.clone(), k: k.clone(), v: v.clone(), gains, rotation })
     }
 
     /// Each head's share of the output, without the bias: z `[B, L, H, dh]` → `[B, L, H, D]`.

@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
 
 use super::span::Span;
-use crate::ops;
+use crate::ops::{self, Heads};
 
 /// Keys (rotated) and values of every layer, `[B, Hkv, T, dh]` each.
 #[derive(Clone, Debug)]
@@ -45,8 +45,20 @@ impl LayerCache {
     fn get(&self) -> (Tensor<4>, Tensor<4>) {
         let k = if self.k.is_autodiff() { self.k.clone() } else { self.k.clone().swap_dims(2, 3) };
         let whole = self.v.dims()[2] == self.len;
-        let cut = |x: Tensor<4>| if whole { x } else { x.narrow(2, 0, self.len) };
+        let cut = |x: Tensor<4>| if whole { x } else { ops::first_of(x, 2, self.len) };
         (cut(k), cut(self.v.clone()))
+    }
+
+    /// [`ops::append_heads`] where there is room, and nothing is learnt; without queries, what it was.
+    fn push_heads(self, heads: &Heads) -> (Self, Option<Tensor<4>>) {
+        let Self { k, v, len } = self;
+        let more = heads.v.dims()[1];
+        if k.is_autodiff() || len + more > v.dims()[2] {
+            return (Self { k, v, len }, None);
+        }
+        let ([k, v], q) = ops::append_heads(heads, [k, v], len);
+        let len = if q.is_some() { len + more } else { len };
+        (Self { k, v, len }, q)
     }
 
     /// Appends `[B, Hkv, L, dh]` each.
@@ -148,6 +160,19 @@ impl KvCache {
             None => LayerCache::exact(k, v),
         };
         self.layers[layer].insert(held).get()
+    }
+
+    /// [`Self::append`] of heads that are still to be normalised and turned: the queries, and all of the layer's keys and values. `None`
+    /// where it takes more than one kernel: nothing is appended.
+    pub(super) fn append_heads(&mut self, layer: usize, heads: &Heads) -> Option<[Tensor<4>; 3]> {
+        if self.for_one_call {
+            return None;
+        }
+        let (held, q) = self.layers[layer].take()?.push_heads(heads);
+        let held = self.layers[layer].insert(held);
+        let q = q?;
+        let (k, v) = held.get();
+        Some([q, k, v])
     }
 
     /// Whether some row's positions lie so far apart that the last does not see the first through such a window.

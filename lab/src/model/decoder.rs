@@ -71,6 +71,27 @@ fn norm_points(norms: NormPlace, place: usize) -> [PointKind; 2] {
     }
 }
 
+/// The residual stream `[B, L, D]`, and what is still to be added to it: one kernel adds it and makes the norm that comes next.
+pub(super) struct Residual {
+    x: Tensor<3>,
+    more: Option<Tensor<3>>,
+}
+
+impl From<Tensor<3>> for Residual {
+    fn from(x: Tensor<3>) -> Self {
+        Self { x, more: None }
+    }
+}
+
+impl Residual {
+    pub(super) fn whole(self) -> Tensor<3> {
+        match self.more {
+            Some(more) => self.x + more,
+            None => self.x,
+        }
+    }
+}
+
 impl Block {
     fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
         let d = config.hidden_size;
@@ -155,29 +176,53 @@ impl Block {
         TARGETS.into_iter().zip(all).filter_map(|(name, linear)| Some((name, linear?)))
     }
 
+    /// The stream with all that is added, as hooks at `kind` leave it, and through the norm at a place.
+    fn added(
+        &self,
+        stream: Residual,
+        kind: PointKind,
+        place: usize,
+        layer: usize,
+        span: &Span,
+        hooks: &mut Hooks,
+    ) -> Result<(Tensor<3>, Tensor<3>)> {
+        let point = HookPoint::at(layer, kind);
+        let [scale, normalized] = norm_points(self.norm_place, place).map(|kind| HookPoint::at(layer, kind));
+        if let (Some(norm), Some(more)) = (self.norms()[place], &stream.more)
+            && ![point, scale, normalized].iter().any(|&point| hooks.wants(point))
+            && let Some(both) = norm.apply_to_sum(&stream.x, more)
+        {
+            return Ok(both);
+        }
+        let x = hooks.apply(point, span, stream.whole())?;
+        let normed = self.normed(place, x.clone(), layer, span, hooks)?;
+        Ok((x, normed))
+    }
+
     pub(super) fn forward(
         &self,
-        x: Tensor<3>,
+        stream: Residual,
         layer: usize,
         call: &Call,
         cache: &mut KvCache,
         hooks: &mut Hooks,
-    ) -> Result<Tensor<3>> {
+    ) -> Result<Residual> {
         let at = |kind| HookPoint::at(layer, kind);
         let span = call.span;
-        let resid_pre = hooks.apply(at(PointKind::ResidPre), span, x)?;
-
-        let normed = self.normed(0, resid_pre.clone(), layer, span, hooks)?;
+        let (resid_pre, normed) = self.added(stream, PointKind::ResidPre, 0, layer, span, hooks)?;
         let attn_out = self.self_attn.forward(normed, layer, call, cache, hooks)?;
         let attn_out = self.normed(1, attn_out, layer, span, hooks)?;
         let attn_out = hooks.apply(at(PointKind::AttnOut), span, attn_out)?;
-        let resid_mid = hooks.apply(at(PointKind::ResidMid), span, resid_pre + attn_out)?;
-
-        let normed = self.normed(2, resid_mid.clone(), layer, span, hooks)?;
+        let stream = Residual { x: resid_pre, more: Some(attn_out) };
+        let (resid_mid, normed) = self.added(stream, PointKind::ResidMid, 2, layer, span, hooks)?;
         let mlp_out = self.mlp.forward(normed, layer, span, hooks)?;
         let mlp_out = self.normed(3, mlp_out, layer, span, hooks)?;
         let mlp_out = hooks.apply(at(PointKind::MlpOut), span, mlp_out)?;
-        hooks.apply(at(PointKind::ResidPost), span, resid_mid + mlp_out)
+        let stream = Residual { x: resid_mid, more: Some(mlp_out) };
+        Ok(match hooks.wants(at(PointKind::ResidPost)) {
+            true => hooks.apply(at(PointKind::ResidPost), span, stream.whole())?.into(),
+            false => stream,
+        })
     }
 }
 
@@ -307,12 +352,13 @@ impl Decoder {
         span.check(b, l)?;
         cache.open(span)?;
         let call = self.call(span, cache, hooks, &x)?;
-        let mut x = self.placed(hooks.apply(HookPoint::new(PointKind::Embed), span, x)?, span, hooks)?;
+        let x = self.placed(hooks.apply(HookPoint::new(PointKind::Embed), span, x)?, span, hooks)?;
+        let mut stream = Residual::from(x);
         for (layer, block) in self.layers.iter().enumerate() {
-            x = block.forward(x, layer, &call, cache, hooks)?;
+            stream = block.forward(stream, layer, &call, cache, hooks)?;
         }
         let ln = [HookPoint::new(PointKind::LnFinalScale), HookPoint::new(PointKind::LnFinalNormalized)];
-        self.norm.forward(x, ln, span, hooks)
+        self.norm.forward(stream.whole(), ln, span, hooks)
     }
 
     /// What the blocks of a call share, whose slots are open.

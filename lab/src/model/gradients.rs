@@ -8,7 +8,7 @@ use burn::tensor::{Tensor, TensorData};
 use super::checkpoint::{EMBED, HEAD, HostTensor};
 use super::decoder::Decoder;
 use super::weights::{Names, follow_names, is_table};
-use crate::ops::sum_of_squares;
+use crate::ops::{scalars, sum_of_squares};
 
 /// Every gradient on the host by Hugging Face name, `[out, in]` (LoRA factors as Burn keeps them).
 ///
@@ -29,9 +29,9 @@ pub fn scale(model: &Decoder, grads: &mut GradientsParams, factor: f64) {
 ///
 /// PyTorch's rule: the factor is `max_norm / (norm + 1e-6)`, at most 1.
 pub(crate) fn clip_global_norm(model: &Decoder, grads: &mut GradientsParams, max_norm: f64) -> f64 {
-    let mut visitor = SquaredNorm { grads, total: 0.0 };
+    let mut visitor = Squares { grads, sums: vec![] };
     model.visit(&mut visitor);
-    let norm = visitor.total.sqrt();
+    let norm = scalars(visitor.sums).iter().sum::<f64>().sqrt();
     let factor = max_norm / (norm + 1e-6);
     if factor < 1.0 {
         scale(model, grads, factor);
@@ -98,15 +98,16 @@ impl ModuleVisitor for KeepRows<'_> {
     }
 }
 
-struct SquaredNorm<'a> {
+struct Squares<'a> {
     grads: &'a GradientsParams,
-    total: f64,
+    /// `Σ g²` of each gradient.
+    sums: Vec<Tensor<1>>,
 }
 
-impl ModuleVisitor for SquaredNorm<'_> {
+impl ModuleVisitor for Squares<'_> {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         if let Some(grad) = self.grads.get::<R>(param.id) {
-            self.total += sum_of_squares(grad);
+            self.sums.push(sum_of_squares(grad));
         }
     }
 }

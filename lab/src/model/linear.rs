@@ -58,6 +58,9 @@ impl Linear {
 
     /// `[B, L, d_in]` → `[B, L, d_out]`.
     pub fn forward(&self, x: Tensor<3>) -> Tensor<3> {
+        if let Some(y) = self.adapted(&x) {
+            return self.with_bias(y);
+        }
         let y = match &self.weight {
             Matrix::Dense(weight) => linear(x.clone(), weight.base()),
             Matrix::Kept(kept) => linear_stored(x.clone(), &kept.matrix),
@@ -68,6 +71,9 @@ impl Linear {
     /// Two maps of one input. Few rows, as in decoding, are dealt to threads once for both.
     pub(super) fn forward_two([a, b]: [&Self; 2], x: Tensor<3>) -> [Tensor<3>; 2] {
         use Matrix::{Dense, Kept};
+        if let (Some(y), Some(z)) = (a.adapted(&x), b.adapted(&x)) {
+            return [a.with_bias(y), b.with_bias(z)];
+        }
         let [y, z] = match [&a.weight, &b.weight] {
             [Dense(a), Dense(b)] => linear_two(x.clone(), [a.base(), b.base()]),
             [Kept(a), Kept(b)] => linear_stored_two(x.clone(), [&a.matrix, &b.matrix]),
@@ -79,6 +85,9 @@ impl Linear {
     /// Three maps of one input, as [`Self::forward_two`].
     pub(super) fn forward_three([a, b, c]: [&Self; 3], x: Tensor<3>) -> [Tensor<3>; 3] {
         use Matrix::{Dense, Kept};
+        if let (Some(p), Some(q), Some(r)) = (a.adapted(&x), b.adapted(&x), c.adapted(&x)) {
+            return [a.with_bias(p), b.with_bias(q), c.with_bias(r)];
+        }
         let [p, q, r] = match [&a.weight, &b.weight, &c.weight] {
             [Dense(a), Dense(b), Dense(c)] => linear_three(x.clone(), [a.base(), b.base(), c.base()]),
             [Kept(a), Kept(b), Kept(c)] => linear_stored_three(x.clone(), [&a.matrix, &b.matrix, &c.matrix]),
@@ -97,10 +106,21 @@ impl Linear {
                 None => y,
             },
         };
+        self.with_bias(y)
+    }
+
+    fn with_bias(&self, y: Tensor<3>) -> Tensor<3> {
         match &self.bias {
             Some(bias) => y + bias.val().unsqueeze(),
             None => y,
         }
+    }
+
+    /// The product with the frozen weight and its factors, where that is one operation ([`ops::adapted`]).
+    fn adapted(&self, x: &Tensor<3>) -> Option<Tensor<3>> {
+        let Matrix::Dense(weight) = &self.weight else { return None };
+        let lora = weight.adapter()?;
+        ops::adapted(x, &weight.base(), [&lora.a.val(), &lora.b.val()], lora.scale)
     }
 
     /// W without the bias as floats, `[d_in, d_out]`, factors merged; a copy where it is kept as stored.

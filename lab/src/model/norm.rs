@@ -44,6 +44,14 @@ impl Norm {
         }
     }
 
+    /// `x + more`, and the norm of that, where one kernel makes both.
+    pub(super) fn apply_to_sum(&self, x: &Tensor<3>, more: &Tensor<3>) -> Option<(Tensor<3>, Tensor<3>)> {
+        if self.bias.is_some() {
+            return None;
+        }
+        ops::add_rms_norm(x, more, &self.gain(), self.eps)
+    }
+
     /// The norm in f32, whatever the weights are in.
     pub(crate) fn apply_in_f32<const R: usize>(&self, x: Tensor<R>) -> Tensor<R> {
         let f32 = |x: Tensor<1>| x.cast(FloatDType::F32);

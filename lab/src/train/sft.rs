@@ -10,6 +10,7 @@ use super::state::PhaseFolder;
 use super::trainer::Trainer;
 use crate::corpus::Row as TrainingRow;
 use crate::method::{LrSchedule, Objective};
+use crate::ops::scalars;
 use crate::parallel;
 use crate::progress::Progress;
 use crate::schema::{METRICS, StepRow};
@@ -63,24 +64,25 @@ pub fn gradients(trainer: &Trainer, sft: &Sft, rows: &[TrainingRow]) -> Result<(
     let world = trainer.world;
     let own = world.own(rows);
     let parts = parallel::cut(&own, shards);
-    let (mut all, mut loss, mut correct) = (vec![], 0.0, 0);
+    let (mut all, mut loss, mut correct) = (vec![], 0.0, 0.0);
     for wave in parts.chunks(sft.threads.max(1)) {
         let (model, compute) = (&trainer.model, trainer.compute);
         let done = parallel::run(wave, |part| {
             let model = &shards::own_leaves(model, compute);
             let sums = sft.objective.sums(model, part, sft.latent_token)?;
-            let value = f64::from(sums.loss.clone().without_autodiff().into_scalar::<f32>());
-            let grads = sums.loss.div_scalar(total.max(1) as f64).backward();
-            Ok((GradientsParams::from_grads(grads, model), value, sums.correct))
+            let grads = sums.loss.clone().div_scalar(total.max(1) as f64).backward();
+            // A GPU is asked only now, when it has the backward pass to do too.
+            let values = scalars([sums.loss, sums.correct]);
+            Ok((GradientsParams::from_grads(grads, model), values))
         })?;
-        for (grads, value, hits) in done {
+        for (grads, values) in done {
             all.push(grads);
-            loss += value;
-            correct += hits;
+            loss += values[0];
+            correct += values[1];
         }
     }
     let own_tokens = sft.objective.tokens(&own, sft.latent_token);
-    let [loss, correct, tokens] = world.sums([loss, correct as f64, own_tokens as f64]);
+    let [loss, correct, tokens] = world.sums([loss, correct, own_tokens as f64]);
     ensure!(
         tokens == total as f64,
         "the processes learn {tokens} tokens, and the batch of process {} has {total}: they see different files (data, \

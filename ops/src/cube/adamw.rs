@@ -44,17 +44,13 @@ fn step(
 
 /// Sums of squares of every `CUBE_COUNT`-th stretch of `units` values, one a cube.
 #[cube(launch, address_type = "dynamic")]
-fn squares(x: LinearView<'_, f32>, sums: &mut Tensor<f32>, #[comptime] squared: bool, #[comptime] units: usize) {
+fn squares(x: LinearView<'_, f32>, sums: &mut Tensor<f32>, #[comptime] units: usize) {
     let mut shared = Shared::<[f32]>::new_slice(units);
     let mut sum = 0.0f32;
     let mut i = ABSOLUTE_POS;
     while i < x.shape() {
         let value = x.read(i);
-        if squared {
-            sum += value * value;
-        } else {
-            sum += value;
-        }
+        sum += value * value;
         i += CUBE_COUNT * units;
     }
     let total = sum_of_units(sum, &mut shared);
@@ -113,15 +109,10 @@ pub(crate) fn adamw(
 /// Cubes that add up a large tensor: more would wait for their turn on a GPU.
 const CUBES: usize = 1024;
 
-/// `Σ x²`, `[1]`. The order of the sum depends on the tensor's size alone.
+/// Sums of `x²` over parts, `[parts]`: another launch for their sum would cost more than reading them. What is added in which order depends on
+/// the tensor's size alone.
 pub(crate) fn sum_of_squares(x: CubeTensor) -> CubeTensor {
     let parts = x.shape().num_elements().div_ceil(UNITS).clamp(1, CUBES);
-    let sums = sums(x, parts, true);
-    if parts == 1 { sums } else { self::sums(sums, 1, false) }
-}
-
-/// Sums of values or of their squares, `[parts]`.
-fn sums(x: CubeTensor, parts: usize, squared: bool) -> CubeTensor {
     let out = made_like(&x, Shape::new([parts]));
     let client = x.client.clone();
     let units = units(&client, UNITS);
@@ -132,7 +123,6 @@ fn sums(x: CubeTensor, parts: usize, squared: bool) -> CubeTensor {
         addresses(&[&x]),
         x.into_linear_view(),
         out.clone().into_tensor_arg(),
-        squared,
         units,
     );
     out

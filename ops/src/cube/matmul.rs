@@ -12,7 +12,7 @@ use std::ops::Range;
 
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
-use burn::tensor::{DType, FloatDType, Slice};
+use burn::tensor::{DType, FloatDType, Scalar, Slice};
 use burn_cubecl::cubecl::ir::{ElemType, FloatKind};
 use burn_cubecl::cubecl::tune::{LocalTuner, Tunable, TunableSet, TuneGroup, local_tuner};
 use burn_cubecl::kernel::matmul::init_matmul_output;
@@ -30,7 +30,7 @@ use cubek::matmul::routine::BlueprintStrategy::Inferred;
 use cubek::matmul::tune_key::MatmulAutotuneKey;
 use cubek::std::InputBinding;
 
-use super::element;
+use super::{element, wgmma};
 use crate::rounds_to_tf32;
 
 /// Whether Burn's products of f32 may be computed in fewer bits, and must not be.
@@ -87,6 +87,30 @@ pub(crate) fn matmul(a: CubeTensor, b: CubeTensor) -> CubeTensor {
     computed(a, b)
 }
 
+/// `y + scale · a b`, in the memory of y where nobody else holds it and the kernel of Hopper GPUs takes the product.
+pub(crate) fn matmul_onto(y: CubeTensor, a: CubeTensor, b: CubeTensor, scale: f64) -> CubeTensor {
+    let free = y.can_mut() && y.is_nonoverlapping();
+    if free && is_half(&a) && is_aligned(&a) && is_aligned(&b) && wgmma::multiply(&a, &b, &y, scale as f32, true) {
+        return y;
+    }
+    CubeBackend::float_add(y, CubeBackend::float_mul_scalar(matmul(a, b), Scalar::Float(scale)))
+}
+
+/// `scale · a b`.
+pub(crate) fn scaled_matmul(a: CubeTensor, b: CubeTensor, scale: f64) -> CubeTensor {
+    if is_half(&a) && is_aligned(&a) && is_aligned(&b) {
+        let out = init_matmul_output(&a, &b, a.dtype);
+        if wgmma::multiply(&a, &b, &out, scale as f32, false) {
+            return out;
+        }
+    }
+    CubeBackend::float_mul_scalar(matmul(a, b), Scalar::Float(scale))
+}
+
+fn is_half(x: &CubeTensor) -> bool {
+    matches!(x.dtype, DType::BF16 | DType::F16)
+}
+
 type Product = (CubeTensor, CubeTensor, CubeTensor);
 
 type Candidates = TunableSet<MatmulAutotuneKey, Product, ()>;
@@ -131,11 +155,15 @@ fn of_f32() -> Candidates {
 /// The first that takes the product: a kernel on tensor cores which copies by TMA (NVIDIA's since Hopper), one that copies itself, and
 /// where tensor cores do not take a type or a shape one without.
 fn of_halves(product: &Product) {
-    let (a, b, _) = product;
+    let (a, b, out) = product;
     let tile_matmul = TileMatmulKind::Mma;
     let by_tma = Strategy::SpecializedTmaMma(Inferred(().into()));
+    let aligned = is_aligned(a) && is_aligned(b);
+    if aligned && wgmma::multiply(a, b, out, 1.0, false) {
+        return;
+    }
     let all = [
-        (is_aligned(a) && is_aligned(b) && batches(a) == batches(b)).then_some(by_tma),
+        (aligned && batches(a) == batches(b)).then_some(by_tma),
         Some(Strategy::DoubleCyclicMma(Inferred(DoubleBufferingArgs { specialized: false, tile_matmul }))),
         Some(Strategy::SimpleUnit(Inferred(SimpleUnitSelectionArgs { tile_size: MaxTileSize }))),
         Some(Strategy::Naive),

@@ -52,6 +52,53 @@ fn forward<F: Float>(
     }
 }
 
+/// `sum = x + more`, and [`forward`] of the sum as it was written.
+#[cube(launch, address_type = "dynamic")]
+fn forward_of_sum<F: Float>(
+    x: &Tensor<F>,
+    more: &Tensor<F>,
+    weight: &Tensor<F>,
+    sum: &mut Tensor<F>,
+    out: &mut Tensor<F>,
+    rows: usize,
+    eps: f32,
+    #[comptime] rank: usize,
+    #[comptime] units: usize,
+    #[define(F)] _element: ElemType,
+) {
+    let row = CUBE_POS;
+    if row >= rows {
+        terminate!();
+    }
+    let mut shared = Shared::<[f32]>::new_slice(units);
+    let last = rank - 1;
+    let width = x.shape(last);
+    let (from, added) = (place(x, row, last), place(more, row, last));
+    let (between, to) = (place(&*sum, row, last), place(&*out, row, last));
+    let (step, more_step) = (x.stride(last), more.stride(last));
+    let (sum_step, to_step) = (sum.stride(last), out.stride(last));
+
+    let mut squares = 0.0f32;
+    let mut i = UNIT_POS as usize;
+    while i < width {
+        let value = F::cast_from(f32::cast_from(x[from + i * step]) + f32::cast_from(more[added + i * more_step]));
+        sum[between + i * sum_step] = value;
+        let value = f32::cast_from(value);
+        squares += value * value;
+        i += units;
+    }
+    let mean = sum_of_units(squares, &mut shared) / f32::cast_from(width);
+    let scale = 1.0 / (mean + eps).sqrt();
+
+    // A unit reads what it wrote itself.
+    let mut i = UNIT_POS as usize;
+    while i < width {
+        let value = f32::cast_from(sum[between + i * sum_step]) * scale;
+        out[to + i * to_step] = F::cast_from(value * f32::cast_from(weight[i * weight.stride(0)]));
+        i += units;
+    }
+}
+
 /// With `r = 1 / sqrt(mean(x²) + eps)`: `dx = r · (g·w − x · r² · mean(g·w·x))`. Keeps r, one a row.
 #[cube(launch, address_type = "dynamic")]
 fn backward<F: Float>(
@@ -163,6 +210,33 @@ pub(crate) fn rms_norm(x: CubeTensor, weight: CubeTensor, eps: f64) -> CubeTenso
         element,
     );
     out
+}
+
+/// `x + more`, and its [`rms_norm`]: tensors of one shape.
+pub(crate) fn add_rms_norm(x: CubeTensor, more: CubeTensor, weight: CubeTensor, eps: f64) -> (CubeTensor, CubeTensor) {
+    let (sum, out, rank) = (made_like(&x, x.shape()), made_like(&x, x.shape()), x.rank());
+    let [rows, width] = rows_of(&x.shape());
+    if rows * width == 0 {
+        return (sum, out);
+    }
+    let (client, units, element) = (x.client.clone(), units(&x.client, width), element(&x));
+    forward_of_sum::launch(
+        &client,
+        cubes(&client, rows),
+        dim(units),
+        addresses(&[&x, &more, &sum, &out]),
+        x.into_tensor_arg(),
+        more.into_tensor_arg(),
+        weight.into_tensor_arg(),
+        sum.clone().into_tensor_arg(),
+        out.clone().into_tensor_arg(),
+        rows,
+        eps as f32,
+        rank,
+        units,
+        element,
+    );
+    (sum, out)
 }
 
 /// Gradients of x and the weight.

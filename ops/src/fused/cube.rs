@@ -3,6 +3,7 @@
 use burn::backend::tensor::FloatTensor;
 use burn_cubecl::CubeBackend;
 
+use super::on_gpu::OnGpu;
 use super::{AdamW, FusedOps, Inference, Products, Stores, Targets, head};
 use crate::cube;
 use crate::frozen::FrozenMatrix;
@@ -63,6 +64,14 @@ impl FusedOps for CubeBackend {
 
     fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
         cube::matmul(a, b)
+    }
+
+    fn matmul_onto(y: FloatTensor<Self>, a: FloatTensor<Self>, b: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
+        cube::matmul_onto(y, a, b, scale)
+    }
+
+    fn scaled_matmul(a: FloatTensor<Self>, b: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
+        cube::scaled_matmul(a, b, scale)
     }
 
     fn cross_entropy_backward(
@@ -147,5 +156,36 @@ impl Inference for CubeBackend {
 
     fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self> {
         cube::sum_of_squares(x)
+    }
+}
+
+impl OnGpu for CubeBackend {
+    fn append_heads(
+        q: FloatTensor<Self>,
+        k: FloatTensor<Self>,
+        v: FloatTensor<Self>,
+        q_gain: FloatTensor<Self>,
+        k_gain: FloatTensor<Self>,
+        cos: FloatTensor<Self>,
+        sin: FloatTensor<Self>,
+        keys: FloatTensor<Self>,
+        values: FloatTensor<Self>,
+        at: usize,
+        eps: Option<f64>,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        cube::append_heads([q, k, v], [q_gain, k_gain], [cos, sin], [keys, values], at, eps)
+    }
+
+    fn add_rms_norm(
+        x: FloatTensor<Self>,
+        more: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        eps: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>) {
+        cube::add_rms_norm(x, more, weight, eps)
+    }
+
+    fn first_of(x: FloatTensor<Self>, axis: usize, n: usize) -> FloatTensor<Self> {
+        cube::first_of(x, axis, n)
     }
 }

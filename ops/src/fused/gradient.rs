@@ -117,6 +117,39 @@ impl<B: FusedOps> Backward<B, 2> for Matmul {
     }
 }
 
+/// What the gradients of a product with LoRA factors are made of.
+#[derive(Clone, Debug)]
+struct Adaptation<B: Backend> {
+    x: FloatTensor<B>,
+    weight: FloatTensor<B>,
+    a: FloatTensor<B>,
+    b: FloatTensor<B>,
+    /// `x A`.
+    between: FloatTensor<B>,
+    scale: f64,
+}
+
+#[derive(Debug)]
+struct Adapted;
+
+impl<B: FusedOps> Backward<B, 3> for Adapted {
+    type State = Adaptation<B>;
+
+    /// With `t = s · g Bᵀ`: `dx = g Wᵀ + t Aᵀ`, `dA = xᵀ t`, `dB = s · (x A)ᵀ g`.
+    fn backward(self, ops: Ops<Self::State, 3>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = grads.consume::<B>(&ops.node);
+        let Adaptation { x, weight, a, b, between, scale } = ops.state;
+        let t = B::scaled_matmul(grad.clone(), B::float_transpose(b), scale);
+        let dx = ops.parents[0].is_some().then(|| {
+            let dx = B::matmul(grad.clone(), B::float_transpose(weight));
+            B::matmul_onto(dx, t.clone(), B::float_transpose(a), 1.0)
+        });
+        let da = B::matmul(B::float_transpose(x), t);
+        let db = B::scaled_matmul(B::float_transpose(between), grad, scale);
+        register_wanted!(ops, grads, [dx, Some(da), Some(db)]);
+    }
+}
+
 /// A gradient summed over the axes that an operation repeated.
 fn summed<B: Backend>(grad: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
     let repeated = |grad: &FloatTensor<B>, axis: usize| shape[axis] == 1 && grad.shape()[axis] > 1;
@@ -346,6 +379,21 @@ impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
         let output = B::matmul(a.clone(), b.clone());
         let shapes = [a.shape(), b.shape()];
         finish!(Matmul, parents, output, (wanted[1].then_some(a), wanted[0].then_some(b), shapes))
+    }
+
+    fn adapted(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        scale: f64,
+    ) -> FloatTensor<Self> {
+        let parents = [x.node(), a.node(), b.node()];
+        let [x, weight, a, b] = [x, weight, a, b].map(|x| x.into_primitive());
+        let between = B::matmul(x.clone(), a.clone());
+        let y = B::matmul(x.clone(), weight.clone());
+        let output = B::matmul_onto(y, between.clone(), b.clone(), scale);
+        finish!(Adapted, parents, output, Adaptation { x, weight, a, b, between, scale })
     }
 
     fn cross_entropy_backward(

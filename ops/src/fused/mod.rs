@@ -16,6 +16,7 @@ mod gradient;
 mod head;
 mod kernels;
 mod many;
+mod on_gpu;
 mod parts;
 #[cfg(test)]
 mod paths;
@@ -28,11 +29,12 @@ mod stored_many;
 mod turn;
 
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
-use burn::tensor::{DType, Device, Tensor};
+use burn::tensor::{DType, Device, Scalar, Tensor};
 
 use super::frozen::FrozenMatrix;
 use super::{AdamW, Targets};
 pub use gradient::of_copies;
+pub(super) use on_gpu::{add_rms_norm, append_heads, first_of};
 pub(super) use product::is_shared;
 
 /// Single-pass operations. Shapes are checked by the callers in `ops`.
@@ -84,6 +86,25 @@ pub(crate) trait FusedOps: Backend {
     fn cross_entropy(logits: FloatTensor<Self>, targets: Targets) -> (FloatTensor<Self>, FloatTensor<Self>);
     /// `a b`: `[.., M, K]`, `[.., K, N]` → `[.., M, N]`; f32 is not rounded.
     fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self>;
+    /// `y + scale · a b`.
+    fn matmul_onto(y: FloatTensor<Self>, a: FloatTensor<Self>, b: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
+        Self::float_add(y, Self::scaled_matmul(a, b, scale))
+    }
+    /// `scale · a b`.
+    fn scaled_matmul(a: FloatTensor<Self>, b: FloatTensor<Self>, scale: f64) -> FloatTensor<Self> {
+        Self::float_mul_scalar(Self::matmul(a, b), Scalar::Float(scale))
+    }
+    /// `x W + scale · (x A) B`: `[1, M, K]`, a frozen W `[1, K, N]`, factors `[1, K, R]` and `[1, R, N]` → `[1, M, N]`.
+    fn adapted(
+        x: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        a: FloatTensor<Self>,
+        b: FloatTensor<Self>,
+        scale: f64,
+    ) -> FloatTensor<Self> {
+        let y = Self::matmul(x.clone(), weight);
+        Self::matmul_onto(y, Self::matmul(x, a), b, scale)
+    }
     /// Gradient of the logits.
     fn cross_entropy_backward(
         logits: FloatTensor<Self>,
@@ -161,7 +182,7 @@ pub(crate) trait Inference: Backend {
         moment_2: FloatTensor<Self>,
         step: AdamW,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
-    /// `Σ x²`, `[1]`.
+    /// `Σ x²` in parts, `[parts]`.
     fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
@@ -321,6 +342,11 @@ pub(super) fn swiglu<const R: usize>(gate: Tensor<R>, up: Tensor<R>) -> Tensor<R
 
 pub(super) fn matmul<const R: usize>(a: Tensor<R>, b: Tensor<R>) -> Tensor<R> {
     Tensor::from_dispatch(<Dispatch as FusedOps>::matmul(a.into_dispatch(), b.into_dispatch()))
+}
+
+pub(super) fn adapted(x: Tensor<3>, weight: Tensor<3>, [a, b]: [Tensor<3>; 2], scale: f64) -> Tensor<3> {
+    let [x, weight, a, b] = [x, weight, a, b].map(Tensor::into_dispatch);
+    Tensor::from_dispatch(<Dispatch as FusedOps>::adapted(x, weight, a, b, scale))
 }
 
 pub(super) fn linear(x: Tensor<3>, weight: Tensor<2>) -> Tensor<3> {

@@ -1,16 +1,18 @@
 //! What the part `kernels` computes: operations and the shapes of their inputs.
 
-use burn::tensor::{DType, Tensor, TensorData};
+use burn::tensor::{Tensor, TensorData};
 
 use super::kernels::{Case, MANY, Way, noise};
 use super::stored_cases;
-use crate::ops::{self, AdamW, MASKED, Rotation, Targets, composed};
+use crate::ops::{self, AdamW, Heads, MASKED, Rotation, Targets, composed};
 
 pub(super) fn all() -> Vec<Case> {
     [
         norms(),
         gates(),
         rotations(),
+        heads(),
+        sums(),
         patterns(),
         attentions(),
         attentions_in_parts(),
@@ -97,6 +99,82 @@ fn rotations() -> Vec<Case> {
         })
     };
     [[1, 1, 1, 2], [2, 5, 3, 14], [3, 4, 2, 128]].into_iter().flat_map(both).map(case).collect()
+}
+
+/// Queries, keys and values on their way into a cache that has room, and attention over the slots in use.
+fn heads() -> Vec<Case> {
+    // Rows, positions, heads, groups, width, slots in use before, room.
+    let shapes =
+        [[1, 1, 2, 1, 8, 0, 3], [2, 1, 4, 2, 64, 37, 64], [3, 4, 8, 2, 128, 5, 40], [1, 2, 3, 3, 80, 600, 640]];
+    let case = |([b, l, h, g, dh, at, room], normed): ([usize; 7], bool)| {
+        let inputs = vec![
+            noise([b, l, h, dh], 41, 3.0),
+            noise([b, l, g, dh], 42, 3.0),
+            noise([b, l, g, dh], 43, 1.0),
+            noise([1, 1, 1, dh], 44, 2.0),
+            noise([1, 1, 1, dh], 45, 2.0),
+            noise([b, g, dh, room], 46, 1.0),
+            noise([b, g, room, dh], 47, 1.0),
+        ];
+        let name = format!("{h} heads of {g} groups of {dh}, {b} x {l} behind {at} of {room}, normalised: {normed}");
+        untracked("append_heads", name, inputs, move |x, way| {
+            let positions = vec![(at..at + l).collect::<Vec<usize>>(); b];
+            let frequencies: Vec<f32> = (0..dh / 2).map(|i| 1.0 / (i as f32 + 1.0)).collect();
+            let rotation = &Rotation::new(&positions, &frequencies, x[0].dtype(), &x[0].device());
+            let gain = |i: usize| x[i].clone().reshape([dh]);
+            let [q, k, v] = [0, 1, 2].map(|i| x[i].clone());
+            let gains = normed.then(|| ([gain(3), gain(4)], 1e-6));
+            let cache = [x[5].clone(), x[6].clone()];
+            let heads = Heads { q: q.clone(), k: k.clone(), v: v.clone(), gains, rotation };
+            let (cache, done) = match way {
+                Way::Fused | Way::Halves => ops::append_heads(&heads, cache, at),
+                Way::Composed => (cache, None),
+            };
+            let on_gpu = !ops::is_cpu(&x[0].device()) && cfg!(not(feature = "fusion"));
+            assert!(done.is_some() || matches!(way, Way::Composed) || !on_gpu, "a kernel for heads that took none");
+            let [q, keys, values] = done.map(|q| [q, cache[0].clone(), cache[1].clone()]).unwrap_or_else(|| {
+                let [keys, values] = cache.clone();
+                let turned = |x: Tensor<4>, by: usize| {
+                    let x = if normed { composed::rms_norm(x, gain(by), 1e-6) } else { x };
+                    composed::rotate(x, rotation)
+                };
+                let k = turned(k, 4).swap_dims(1, 2).swap_dims(2, 3);
+                let keys = keys.slice_assign([0..b, 0..g, 0..dh, at..at + l], k);
+                let values = values.slice_assign([0..b, 0..g, at..at + l, 0..dh], v.swap_dims(1, 2));
+                [turned(q, 3), keys, values]
+            });
+            let used = |x: Tensor<4>| ops::first_of(x, 2, at + l);
+            let (k, v) = (used(keys.clone().swap_dims(2, 3)), used(values.clone()));
+            let z = match way {
+                Way::Composed => composed::attend(q.clone(), k, v, None),
+                _ => ops::attend(q.clone(), k, v, None),
+            };
+            let flat = |x: Tensor<4>| x.reshape([1, 1, 1, -1]);
+            Tensor::cat([z, q, keys, values].map(flat).to_vec(), 3)
+        })
+    };
+    shapes.into_iter().flat_map(|shape| [(shape, false), (shape, true)]).map(case).collect()
+}
+
+/// A stream, what is added to it, and the norm of the sum.
+fn sums() -> Vec<Case> {
+    let case = |[b, l, d]: [usize; 3]| {
+        let inputs = vec![noise([1, b, l, d], 51, 3.0), noise([1, b, l, d], 52, 3.0), noise([1, 1, 1, d], 53, 2.0)];
+        untracked("add_rms_norm", format!("{b} x {l} x {d}"), inputs, move |x, way| {
+            let gain = x[2].clone().reshape([d]);
+            let [x, more] = [0, 1].map(|i| x[i].clone().reshape([b, l, d]));
+            let made = match way {
+                Way::Fused | Way::Halves => ops::add_rms_norm(&x, &more, &gain, 1e-6),
+                Way::Composed => None,
+            };
+            let (sum, normed) = made.unwrap_or_else(|| {
+                let sum = x + more;
+                (sum.clone(), composed::rms_norm(sum, gain, 1e-6))
+            });
+            Tensor::cat(vec![sum, normed], 2).unsqueeze()
+        })
+    };
+    [[1, 1, 1], [1, 3, 67], [2, 5, 128], [1, 2, 4096]].into_iter().map(case).collect()
 }
 
 /// Slots that a query does not see, three in ten; every fifth query sees nothing.
@@ -269,9 +347,9 @@ fn steps() -> Vec<Case> {
         out.push(untracked("sum_of_squares", format!("{n} values"), vec![noise([1, 1, 1, n], 18, 1.0)], |x, way| {
             let sum = match way {
                 Way::Fused | Way::Halves => ops::sum_of_squares(x[0].clone()),
-                Way::Composed => f64::from(x[0].clone().square().sum().into_scalar::<f32>()),
+                Way::Composed => x[0].clone().square().sum(),
             };
-            Tensor::from_data(TensorData::new(vec![sum as f32], [1, 1, 1, 1]), (&x[0].device(), DType::F32))
+            sum.sum().reshape([1, 1, 1, 1])
         }));
     }
     out

@@ -71,7 +71,7 @@ impl Case {
     /// Whether the kernels take it in 16 bits. What asks for products of matrices first is left out.
     fn runs_in_halves(&self) -> bool {
         match self.operation {
-            "rms_norm" | "swiglu" | "rotate" | "softmax" => true,
+            "rms_norm" | "swiglu" | "rotate" | "softmax" | "append_heads" | "add_rms_norm" => true,
             "attend" => !self.there,
             _ => false,
         }

@@ -19,7 +19,7 @@ pub(super) fn against_the_cpu(device: &Device) -> Result<Vec<Comparison>> {
     let mut out = vec![];
     for (dtype, name, bound) in [(FloatDType::F32, "f32", BOUND)].into_iter().chain(HALVES) {
         if device.supports_dtype(dtype) {
-            let all = cases().into_iter().chain(few_rows()).collect();
+            let all = cases().into_iter().chain(few_rows()).chain(with_factors()).collect();
             out.extend(in_one_type(all, device, &cpu, dtype, name, bound)?);
         }
     }
@@ -57,6 +57,27 @@ fn few_rows() -> Vec<Case> {
     out
 }
 
+/// A product with a frozen matrix and LoRA factors: values, and gradients of x and both factors.
+fn with_factors() -> Vec<Case> {
+    let case = |[b, l, k, n, r]: [usize; 5]| {
+        let inputs = vec![noise([1, b, l, k], 61, 1.0), noise([1, 1, k, r], 62, 0.3), noise([1, 1, r, n], 63, 0.3)];
+        tracked("with factors", format!("{b} x {l} by {k} by {n}, rank {r}"), inputs, move |x, _| {
+            let weight = noise([1, 1, k, n], 64, 0.3).convert_dtype(x[0].dtype());
+            let weight = Tensor::<4>::from_data(weight, (&x[0].device(), x[0].dtype())).reshape([k, n]);
+            let (a, b_factor) = (x[1].clone().reshape([k, r]), x[2].clone().reshape([r, n]));
+            let x = x[0].clone().reshape([b, l, k]);
+            let scale = 2.0;
+            let made = ops::adapted(&x, &weight, [&a, &b_factor], scale);
+            let y = made.unwrap_or_else(|| {
+                let more = ops::linear(ops::linear(x.clone(), a), b_factor).mul_scalar(scale);
+                ops::linear(x, weight) + more
+            });
+            y.unsqueeze()
+        })
+    };
+    [[1, 5, 67, 33, 3], [2, 20, 64, 96, 32], [3, 90, 200, 264, 8]].into_iter().map(case).collect()
+}
+
 type View = fn(Tensor<4>) -> Tensor<4>;
 
 fn cases() -> Vec<Case> {
@@ -81,6 +102,10 @@ fn cases() -> Vec<Case> {
         plain("matrices", [1, 1, 64, 128], [1, 1, 128, 96]),
         plain("matrices", [1, 1, 130, 200], [1, 1, 200, 72]),
         plain("matrices", [1, 1, 70, 600], [1, 1, 600, 40]),
+        // More than one cube of a kernel in each direction, and more parts of a sum than are held at a time.
+        plain("large matrices", [1, 1, 300, 712], [1, 1, 712, 584]),
+        case("large and transposed", ([1, 1, 712, 304], transposed), ([1, 1, 584, 712], transposed)),
+        plain("large batches", [2, 3, 136, 72], [2, 1, 72, 264]),
         plain("vectors", [1, 1, 1, 256], [1, 1, 256, 64]),
         plain("vectors", [1, 1, 64, 256], [1, 1, 256, 1]),
         plain("batches", [2, 3, 40, 64], [2, 3, 64, 48]),
