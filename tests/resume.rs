@@ -169,6 +169,28 @@ fn what_is_behind_a_path_is_what_counts() {
         text_of(&output)
     );
     std::fs::rename(home.at("aside"), home.at("run/manifest.json")).expect("moved back");
+    // Nor with which settings, without a recipe; one that was changed is not the run's.
+    let recipe = std::fs::read_to_string(home.at("run/recipe.toml")).expect("a recipe");
+    let own = |needle: &str| {
+        let said = home.typed(&["--out", "run", "--resume", "--threads", "1"]);
+        let text = text_of(&said);
+        assert!(said.status.code() == Some(2) && text.contains(needle), "{needle}: {text}");
+        assert!(!home.at("run/sft/result.json").exists(), "{needle}: work was done");
+    };
+    std::fs::remove_file(home.at("run/recipe.toml")).expect("removed");
+    let again = home.train("run", &["--set", "base.steps=3"]);
+    let text = text_of(&again);
+    assert!(again.status.code() == Some(2) && text.contains("recipe.toml: is missing"), "{text}");
+    assert!(!home.at("run/recipe.toml").exists(), "a recipe was written");
+    std::fs::write(home.at("run/recipe.toml"), recipe.replace("steps = 2", "steps = 999")).expect("written");
+    own("settings_sha256");
+    std::fs::write(home.at("run/recipe.toml"), &recipe).expect("written");
+    // A finished phase whose weights are others than it wrote.
+    let weights = home.at("run/boundary/checkpoint/model.safetensors");
+    let held = std::fs::read(&weights).expect("weights");
+    damage(&weights);
+    own("is not the file that this run wrote");
+    std::fs::write(&weights, held).expect("written");
     // Of the run's own recipe, where none is named.
     let done = home.typed(&["--out", "run", "--resume", "--threads", "1"]);
     assert!(done.status.success(), "{}", text_of(&done));

@@ -3,10 +3,11 @@
 //! A phase's state lives in a folder named by its step; `state.json` names the current one and is replaced last, so a
 //! process killed at any moment leaves either the old state or the new.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use burn::module::{Module, ParamGroup, ParamId};
 use burn::store::ModuleRecord;
 use burn::tensor::Device;
@@ -66,6 +67,23 @@ pub struct Over<'a> {
 
 /// What is written beside the weights: how a checkpoint reasons, and what is behind it.
 const TRAINED: &str = "trained.json";
+
+/// SHA-256 of every file of weights of a checkpoint that a run wrote, by name.
+const WEIGHTS: &str = "weights.json";
+
+/// Those of a folder as it is.
+fn weights(folder: &Path) -> Result<BTreeMap<String, String>> {
+    let failed = || format!("{}: cannot list", folder.display());
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).with_context(failed)? {
+        let path = entry.with_context(failed)?.path();
+        if path.extension().is_some_and(|ending| ending == "safetensors") {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            found.insert(name, sha256(&[path])?);
+        }
+    }
+    Ok(found)
+}
 
 /// Of the files of a state, in the order of [`FILES`].
 fn sums(folder: &Path) -> Result<[String; 2]> {
@@ -290,6 +308,30 @@ impl PhaseFolder {
             save_hf_folder(&folder, &config, model.tensors()?, &options)?;
         }
         vocabulary.save(&folder)?;
+        write_atomic(&folder.join(WEIGHTS), &serde_json::to_vec_pretty(&weights(&folder)?)?)?;
+        Ok(folder)
+    }
+
+    /// The folder of what [`Self::export`] wrote, whose weights are those that were written. Runs of the time before did not say which.
+    fn written(&self, name: &str) -> Result<PathBuf> {
+        let folder = self.path.join(name);
+        let path = folder.join(WEIGHTS);
+        if !path.is_file() {
+            return Ok(folder);
+        }
+        let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+        let said: BTreeMap<String, String> =
+            json::from_str(&text).with_context(|| format!("{}: not the hashes of weights", path.display()))?;
+        let found = weights(&folder)?;
+        let other = said.keys().chain(found.keys()).find(|name| said.get(*name) != found.get(*name));
+        if let Some(file) = other {
+            bail!(
+                "{}: is not the file that this run wrote (another sha256 than {WEIGHTS} says): put it back, or delete {} to train the phase \
+                 again",
+                folder.join(file).display(),
+                self.path.display()
+            );
+        }
         Ok(folder)
     }
 
@@ -298,7 +340,7 @@ impl PhaseFolder {
     /// # Errors
     /// A folder that is not there or not whole.
     pub fn import(&self, name: &str, dtype: Compute, device: &Device) -> Result<Decoder> {
-        dtype.load(&ModelFiles::open_folder(self.path.join(name))?, device)
+        dtype.load(&ModelFiles::open_folder(self.written(name)?)?, device)
     }
 
     /// Reads a model to be trained on: layers in this type, tables of tokens in f32, in which they are trained, where they are floats.
@@ -306,7 +348,7 @@ impl PhaseFolder {
     /// # Errors
     /// As [`Self::import`].
     pub fn import_to_train(&self, name: &str, dtype: Compute, device: &Device) -> Result<Decoder> {
-        dtype.load_to_train(&ModelFiles::open_folder(self.path.join(name))?, device)
+        dtype.load_to_train(&ModelFiles::open_folder(self.written(name)?)?, device)
     }
 
     /// The adapter that [`Self::export`] wrote; `None` where it wrote a whole model.
@@ -314,7 +356,7 @@ impl PhaseFolder {
     /// # Errors
     /// An adapter that cannot be read.
     pub fn adapter(&self, name: &str) -> Result<Option<Adapter>> {
-        let folder = self.path.join(name);
+        let folder = self.written(name)?;
         peft::is_folder(&folder).then(|| Adapter::open(&folder)).transpose()
     }
 

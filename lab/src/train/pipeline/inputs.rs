@@ -16,7 +16,8 @@ use crate::progress::say;
 use crate::store::{commit, hex, sha256};
 
 /// What must not change between the start of a run and its end, with the words for it. Weights depend on all of it.
-const FIXED: [(&str, &str); 9] = [
+const FIXED: [(&str, &str); 10] = [
+    ("settings_sha256", "recipe.toml was changed after the run began: put it back"),
     ("threads", "results depend on the number of worker threads: repeat --threads"),
     ("processes", "results depend on the number of processes: start as many again"),
     ("dtype", "weights are computed in another float type: repeat --dtype"),
@@ -47,6 +48,7 @@ pub(super) fn manifest(run: &Run, model: Option<&[String; 2]>) -> Result<Value> 
         "version": env!("CARGO_PKG_VERSION"),
         "burn": "0.22.1",
         "seed": run.recipe.seed,
+        "settings_sha256": hash_of(&toml::to_string(&run.recipe).context("writing the recipe as TOML")?),
         "threads": run.options.threads,
         "processes": run.options.world.size,
         "device": machine::described(&run.device),
@@ -107,6 +109,27 @@ fn of_files(path: &Path) -> Result<String> {
         all.update(format!("{name} {}\n", sha256(&[file])?));
     }
     Ok(hex(&all.finalize()))
+}
+
+/// Of the settings, as a run's recipe.toml has them.
+pub(super) fn hash_of(recipe: &str) -> String {
+    hex(&Sha256::digest(recipe))
+}
+
+/// Whether a folder without a recipe holds nothing of a run.
+///
+/// # Errors
+/// A phase that is there: nobody knows with which settings it was made.
+pub(super) fn ensure_new(root: &Path, phases: &[&str]) -> Result<Option<Value>> {
+    match phases.iter().find(|phase| root.join(phase).is_dir()) {
+        Some(phase) => bail!(
+            "{}: is missing, and {} is there: nothing says with which settings it was made. Put recipe.toml back, or name another folder \
+             with --out",
+            root.join("recipe.toml").display(),
+            root.join(phase).display()
+        ),
+        None => Ok(None),
+    }
 }
 
 /// Reads a run's manifest; `None` where there is none and nothing has been computed yet.

@@ -89,10 +89,14 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
         from => Some(taken::best(&recipe, phases, from)?),
     };
     let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
-    let held = if recipe_path.exists() { inputs::held(&root, &names)? } else { None };
+    let held = if recipe_path.exists() { inputs::held(&root, &names)? } else { inputs::ensure_new(&root, &names)? };
     if let Some(held) = &held {
         // What needs no model to be read is told before one is.
-        let ours = json!({ "threads": options.threads, "processes": options.world.size });
+        let ours = json!({
+            "threads": options.threads,
+            "processes": options.world.size,
+            "settings_sha256": inputs::hash_of(&text),
+        });
         inputs::same(&root.join("manifest.json"), held, &ours, OTHER_FOLDER)?;
     }
     // Every process has looked at the folder before one writes there.

@@ -302,6 +302,11 @@ pub(super) fn same_work(ours: &Value, from: &Path, planned: &[PlannedPhase]) -> 
     let path = from.join("manifest.json");
     let held = inputs::held(from, &[])?.with_context(|| format!("{}: cannot read", path.display()))?;
     let mut ours = ours.clone();
+    // Its settings are compared phase by phase; here, whether they are still those that it began with.
+    let recipe = from.join("recipe.toml");
+    let text = read_text(&recipe).with_context(|| format!("{}: cannot read", recipe.display()))?;
+    let begun: Recipe = toml::from_str(&text).with_context(|| format!("{}: not a recipe", recipe.display()))?;
+    ours["settings_sha256"] = inputs::hash_of(&toml::to_string(&begun).context("writing the recipe as TOML")?).into();
     // Where all is measured again, the problems that it was measured on may be others.
     if planned.iter().any(|phase| phase.measured_again) && !held["test_sha256"].is_null() {
         ours["test_sha256"] = held["test_sha256"].clone();
