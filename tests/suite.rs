@@ -52,6 +52,7 @@ mod places;
 mod probes;
 mod problems;
 mod python;
+mod quantities;
 mod readme;
 mod reasoners;
 mod recipes;

@@ -15,6 +15,7 @@
 #![deny(unsafe_code)]
 
 mod arith;
+mod around;
 mod boxed;
 mod compare;
 mod exact;
@@ -81,7 +82,7 @@ pub enum Rule {
     Relation,
     /// The two sides are of different kinds.
     Kind,
-    /// Equal but for what math-verify drops: a unit, a base, the order of letters.
+    /// Equal but for what math-verify drops: a unit, a base, the order of letters, what stands beside a number or a box.
     Strict,
 }
 
@@ -151,7 +152,7 @@ impl Grader {
                 _ => Verdict { equal: false, rule: Rule::NoAnswer },
             },
         };
-        if !verdict.equal && words::repeats(response, &kind::stated(gold)) {
+        if !verdict.equal && words::repeats(response, &kind::stated(gold), verdict.rule == Rule::Strict) {
             return Verdict { equal: true, rule: Rule::Text };
         }
         verdict
@@ -172,7 +173,8 @@ impl FromStr for Grader {
 pub struct Grading {
     pub named: Option<Grader>,
     /// For rewards: nothing that was written is passed over. By default what math-verify takes for equal is equal, so that accuracies
-    /// compare with those that others report; it drops units, bases of numbers, what it cannot read, and places beyond the sixth.
+    /// compare with those that others report; it drops units, bases of numbers, what it cannot read, what stands beside a number or a
+    /// box, and places beyond the sixth.
     pub strict: bool,
 }
 
@@ -277,7 +279,8 @@ impl fmt::Display for GraderCounts {
 }
 
 /// The final answer of a response, read as mathematics: a closing `#### …` line, the last box, what "the answer is" states, else the
-/// last formula or number; where there is none, what it states in words.
+/// last formula or number; where there is none, what it states in words. Boxes of one line that fewer than ten characters, "and", "or"
+/// or a comma separate are one answer, as in math-verify.
 pub fn extract(text: &str) -> Option<String> {
     let a = math::response_answer(text, false);
     a.source.or(a.text)

@@ -3,11 +3,12 @@
 //! The bound is on work, not on what is looked at: a long text is read in pieces around what marks an answer, from its end, so that the
 //! last box is found wherever it stands.
 
-use super::boxed::Boxes;
+use super::around::{Beside, beside};
+use super::boxed::{Boxes, closing};
 use super::expr::{E, Expr};
 use super::normalize::normalize;
 use super::scan::{Candidate, CandidateKind, MARKS, Scanner};
-use super::{Rule, Verdict, compare, exact, parser, plain, words};
+use super::{Rule, Verdict, compare, exact, parser, plain, units, words};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -27,20 +28,30 @@ pub(super) struct Answer {
     pub text: Option<String>,
     /// The text that `value` was read from.
     pub source: Option<String>,
-    /// The unit that stood behind it; only a strict reader keeps it.
-    unit: Option<String>,
+    /// What stood beside it; only a strict reader keeps it.
+    beside: Beside,
 }
 
 impl Answer {
     fn of(value: E, text: &str) -> Self {
-        Answer { value: Some(value), text: Some(text.into()), source: Some(text.into()), unit: None }
+        Answer { value: Some(value), text: Some(text.into()), source: Some(text.into()), beside: Beside::default() }
     }
 }
 
 /// Whether a `response` reaches `gold`. Strictly, what math-verify drops counts too: units, bases, what it cannot read, places beyond
 /// the sixth, the order of letters.
 pub(super) fn grade(gold: &str, response: &str, strict: bool) -> Verdict {
-    let (gold, pred) = (gold_answer(gold, strict), response_answer(response, strict));
+    let pred = response_answer(response, strict);
+    let decided = compared(&gold_answer(gold, strict), &pred, strict);
+    // `60 km/h` may be a product of letters, but is a number with its unit too.
+    match quantity(gold).filter(|_| !decided.equal) {
+        Some(quantity) => Some(compared(&quantity, &pred, strict)).filter(|v| v.equal).unwrap_or(decided),
+        None => decided,
+    }
+}
+
+/// Whether two answers are equal.
+fn compared(gold: &Answer, pred: &Answer, strict: bool) -> Verdict {
     let verdict = |equal, rule| Verdict { equal, rule };
     let mut decided = verdict(false, Rule::NoAnswer);
     if let (Some(g), Some(p)) = (&gold.value, &pred.value) {
@@ -49,26 +60,23 @@ pub(super) fn grade(gold: &str, response: &str, strict: bool) -> Verdict {
     }
     let trimmed = |a: &Answer| a.text.as_deref().map(|t| t.trim().to_string()).filter(|t| !t.is_empty());
     if !decided.equal
-        && let (Some(g), Some(p)) = (trimmed(&gold), trimmed(&pred))
+        && let (Some(g), Some(p)) = (trimmed(gold), trimmed(pred))
         && g == p
     {
         decided = verdict(true, Rule::Text);
     }
-    if strict && decided.equal && dropped(&gold, &pred) {
+    if strict && decided.equal && dropped(gold, pred) {
         return verdict(false, Rule::Strict);
     }
     decided
 }
 
-/// Words that are no units but numbers.
-const NUMBERS: [&str; 8] = ["dozen", "hundred", "thousand", "million", "billion", "trillion", "pair", "percent"];
-
 /// Whether what was left out of two equal answers differs.
 fn dropped(gold: &Answer, pred: &Answer) -> bool {
-    let is_number = |unit: &str| NUMBERS.iter().any(|word| unit.split(' ').any(|part| part == *word));
-    let units = match (&gold.unit, &pred.unit) {
+    let more = gold.beside.more || pred.beside.more;
+    let units = match (&gold.beside.unit, &pred.beside.unit) {
         (Some(gold), Some(pred)) => gold != pred,
-        (Some(one), None) | (None, Some(one)) => is_number(one),
+        (Some(one), None) | (None, Some(one)) => units::is_number(one),
         (None, None) => false,
     };
     let source = |a: &Answer| a.source.clone().unwrap_or_default();
@@ -78,7 +86,7 @@ fn dropped(gold: &Answer, pred: &Answer) -> bool {
     let letters = |text: &str| text.to_lowercase().split_whitespace().collect::<String>();
     let word = |text: &str| text.len() > 2 && text.bytes().all(|b| b.is_ascii_alphabetic());
     let (gold, pred) = (letters(&gold), letters(&pred));
-    units || other_base || word(&gold) && word(&pred) && gold != pred
+    more || units || other_base || word(&gold) && word(&pred) && gold != pred
 }
 
 /// The bases that subscripts of numbers name.
@@ -115,13 +123,22 @@ fn bare(text: &str, strict: bool) -> Answer {
     among.filter(|a| a.value.is_some()).unwrap_or_else(whole)
 }
 
+/// A number and a unit, and nothing else: `60 km/h`, `10 cm^2`, `7 L`. `3m` is three times m.
+fn quantity(text: &str) -> Option<Answer> {
+    let text = text.trim().trim_end_matches('.');
+    let (value, end) = plain::first(text)?;
+    let (unit, n) = units::leading(&text[end..])?;
+    let beside = Beside { unit: Some(unit), more: false };
+    (end + n == text.len() && n > 1).then(|| Answer { beside, ..Answer::of(value, text) })
+}
+
 /// What a response answers. One that is nothing but a formula is read as a bare gold answer is.
 pub(super) fn response_answer(response: &str, strict: bool) -> Answer {
     let text = response.trim();
     let formula =
         text.contains(['\\', '^', '=', '<', '>', '+']) || text.starts_with(['(', '[']) && text.ends_with([')', ']']);
     let delimited = ["$", "\n", "\\(", "\\[", "\\boxed"].iter().any(|mark| text.contains(mark));
-    let alone = text.len() < MAX_FORMULA && formula && !delimited && !words::has_word(text);
+    let alone = text.len() < MAX_FORMULA && formula && !delimited && !words::has_word(text) && quantity(text).is_none();
     let whole = if alone { Some(bare(text, strict)).filter(|a| a.value.is_some()) } else { None };
     whole.or_else(|| hashed(response, strict)).unwrap_or_else(|| answer(response, strict))
 }
@@ -170,7 +187,7 @@ fn answer(text: &str, strict: bool) -> Answer {
                 if tried > MAX_CANDIDATES {
                     break;
                 }
-                let (value, source, unit) = read(&text[piece.clone()], &c, strict);
+                let (value, source, beside) = read(&text[piece.clone()], &c, strict);
                 if first.is_none() && !source.is_empty() {
                     first = Some(source.clone());
                 }
@@ -178,7 +195,7 @@ fn answer(text: &str, strict: bool) -> Answer {
                 let formula = matches!(c.kind, CandidateKind::Formulas(_));
                 if value.is_some() || strict && formula && !source.is_empty() {
                     let source = value.as_ref().map(|_| source);
-                    return Answer { value, text: first, source, unit };
+                    return Answer { value, text: first, source, beside };
                 }
             }
         }
@@ -213,12 +230,42 @@ fn last_of(text: &str, mark: &str) -> Option<usize> {
     (0..=last).rev().find(|&at| text[at..at + mark.len()].eq_ignore_ascii_case(mark))
 }
 
-/// The value of a candidate, its normalised text, and its unit.
-fn read(text: &str, c: &Candidate, strict: bool) -> (Option<E>, String, Option<String>) {
+/// What a strict reader sees beside a candidate.
+fn beside_candidate(text: &str, c: &Candidate) -> Beside {
+    let formulas = match &c.kind {
+        CandidateKind::Plain(p) => {
+            let place = plain::place(p, c.end);
+            return beside(&text[..place.start], &text[place.end..], false);
+        }
+        CandidateKind::Formulas(formulas) => formulas,
+    };
+    let (Some(first), Some(last)) = (formulas.first(), formulas.last()) else { return Beside::default() };
+    let content = &text[last.content.clone()];
+    match last_box(content) {
+        // What leads to several boxes is one answer with them.
+        Some((at, end)) => {
+            let alone = !content[..at].contains("\\boxed") && formulas.len() == 1;
+            let before = if alone { &text[..last.content.start + at] } else { "" };
+            beside(before, &text[last.content.start + end..], true)
+        }
+        None => beside(&text[..first.content.start], &text[last.content.end..], true),
+    }
+}
+
+/// Where the last box of a formula begins and ends.
+fn last_box(content: &str) -> Option<(usize, usize)> {
+    let at = content.rfind("\\boxed{").or_else(|| content.rfind("\\fbox{"))?;
+    let open = at + content[at..].find('{')?;
+    Some((at, open + closing(&content[open..])? + 1))
+}
+
+/// The value of a candidate, its normalised text, and what stands beside it.
+fn read(text: &str, c: &Candidate, strict: bool) -> (Option<E>, String, Beside) {
+    let mut beside = if strict { beside_candidate(text, c) } else { Beside::default() };
     let formulas = match &c.kind {
         CandidateKind::Plain(p) => {
             let (value, text) = plain::read(text, p);
-            return (value, text, None);
+            return (value, text, beside);
         }
         CandidateKind::Formulas(f) => f,
     };
@@ -232,11 +279,21 @@ fn read(text: &str, c: &Candidate, strict: bool) -> (Option<E>, String, Option<S
         }
         let (plain, unit) = normalize(content, if f.bare_box { Boxes::Last } else { Boxes::All }, strict);
         units.extend(unit);
-        let value =
+        let mut value =
             scientific(&plain).or_else(|| parser::parse(&plain)).or_else(|| parser::parse(last_equation(&plain)?));
+        // `90°`: math-verify reads it outside boxes only, as a number in prose.
+        if strict
+            && value.is_none()
+            && !content.contains("\\boxed")
+            && let Some(found) = quantity(&plain)
+        {
+            value = found.value;
+            units.extend(found.beside.unit);
+        }
         values.push(value.map(|v| if f.percent { Rc::new(Expr::Percent(v)) } else { v }));
         texts.push(plain);
     }
+    beside.unit = units.into_iter().next().or(beside.unit);
     if values.len() > 1 && values.iter().all(Option::is_some) {
         let mut items = vec![];
         for v in values.into_iter().flatten() {
@@ -245,9 +302,9 @@ fn read(text: &str, c: &Candidate, strict: bool) -> (Option<E>, String, Option<S
                 _ => items.push(v),
             }
         }
-        return (Some(parser::set(items)), texts.join(" and "), units.into_iter().next());
+        return (Some(parser::set(items)), texts.join(" and "), beside);
     }
-    (values.into_iter().next().flatten(), texts.into_iter().next().unwrap_or_default(), units.into_iter().next())
+    (values.into_iter().next().flatten(), texts.into_iter().next().unwrap_or_default(), beside)
 }
 
 /// The last side of a chain of three or more sides, where the whole could not be read.

@@ -10,8 +10,8 @@ use std::rc::Rc;
 
 #[derive(Clone, Debug)]
 pub enum Plain {
-    /// Digits without separators, and whether a percent sign follows.
-    Number { digits: String, percent: bool },
+    /// Digits without separators, whether a percent sign follows, and where in the text the number begins.
+    Number { digits: String, percent: bool, at: usize },
     /// Arithmetic, by its place in the text.
     Arithmetic(Range<usize>),
 }
@@ -146,7 +146,7 @@ fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
     Some(Candidate {
         start: k,
         end: k + n + extra,
-        kind: CandidateKind::Plain(Plain::Number { digits: clean, percent }),
+        kind: CandidateKind::Plain(Plain::Number { digits: clean, percent, at: k }),
     })
 }
 
@@ -211,7 +211,7 @@ fn arithmetic(t: &str, i: usize) -> Option<Candidate> {
 /// The value of a plain candidate, and its text.
 pub fn read(t: &str, p: &Plain) -> (Option<E>, String) {
     match p {
-        Plain::Number { digits, percent } => {
+        Plain::Number { digits, percent, .. } => {
             let (minus, body) = digits.strip_prefix('-').map_or((false, digits.as_str()), |b| (true, b));
             let e = decimal(body).map(|e| if minus { neg(&e) } else { e });
             let e = if *percent { e.map(|e| Rc::new(Expr::Percent(e))) } else { e };
@@ -227,6 +227,21 @@ pub fn read(t: &str, p: &Plain) -> (Option<E>, String) {
             (e, text.to_string())
         }
     }
+}
+
+/// Where in the text a plain candidate stands, without what only has to stand beside it.
+pub(crate) fn place(c: &Plain, end: usize) -> Range<usize> {
+    match c {
+        Plain::Number { at, .. } => *at..end,
+        Plain::Arithmetic(place) => place.clone(),
+    }
+}
+
+/// The number that a text begins with, and where it ends.
+pub(crate) fn first(t: &str) -> Option<(E, usize)> {
+    let c = number(t, 0, false)?;
+    let CandidateKind::Plain(plain) = &c.kind else { return None };
+    Some((read(t, plain).0?, c.end))
 }
 
 /// Python's arithmetic: + - * / ** and parentheses, `^` read as a power.

@@ -55,9 +55,9 @@ impl Scalars {
                 return (p == q, Rule::Rounded);
             }
         } else if let (Some((p, _)), Some((q, _))) = (x, y) {
-            // 5 % and 5 agree; other numbers are compared by value.
-            if p.is_integer() && q.is_integer() {
-                return (p == q, Rule::Exact);
+            // 5 % and 5 agree, and so do 500 % and 5.
+            if p == q && p.is_integer() {
+                return (true, Rule::Exact);
             }
         }
         if let (Some(p), Some(q)) = (rational(a), rational(b)) {

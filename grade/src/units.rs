@@ -161,7 +161,7 @@ pub(crate) fn strip_units(mut t: String) -> String {
 }
 
 /// Units that are more than letters of a formula, in the spelling under which they are compared.
-const KNOWN: [(&str, &[&str]); 24] = [
+const KNOWN: [(&str, &[&str]); 26] = [
     ("m", &["meter", "metre"]),
     ("cm", &["centimeter", "centimetre"]),
     ("mm", &["millimeter", "millimetre"]),
@@ -180,13 +180,143 @@ const KNOWN: [(&str, &[&str]); 24] = [
     ("yr", &["year"]),
     ("day", &[]),
     ("week", &[]),
+    ("month", &[]),
     ("liter", &["litre"]),
     ("gal", &["gallon"]),
     ("degree", &["deg"]),
     ("cent", &[]),
     ("dollar", &["usd"]),
-    ("mph", &[]),
+    ("mi/hr", &["mph"]),
+    ("km/hr", &["kmh", "kmph"]),
 ];
+/// Units that letters of a formula may be too: read only behind a number in plain text. Single letters are as written.
+const PLAIN: [(&str, &[&str]); 24] = [
+    ("m", &["m"]),
+    ("gm", &["g"]),
+    ("sec", &["s"]),
+    ("hr", &["h"]),
+    ("liter", &["l", "L"]),
+    ("ml", &["milliliter", "millilitre"]),
+    ("cl", &[]),
+    ("dl", &[]),
+    ("mg", &["milligram"]),
+    ("ms", &["millisecond"]),
+    ("nm", &["nanometer"]),
+    ("ton", &["tonne"]),
+    ("newton", &["N"]),
+    ("joule", &["J"]),
+    ("kj", &["kilojoule"]),
+    ("watt", &["W"]),
+    ("kw", &["kilowatt"]),
+    ("volt", &["V"]),
+    ("hz", &["hertz"]),
+    ("mol", &["mole"]),
+    ("euro", &[]),
+    ("°c", &[]),
+    ("°f", &[]),
+    ("degree", &["°"]),
+];
+/// Words that are no units but numbers.
+const NUMBERS: [&str; 9] =
+    ["dozen", "hundred", "thousand", "million", "billion", "trillion", "tenth", "hundredth", "thousandth"];
+/// Names that a unit may be made of.
+const MAX_NAMES: usize = 6;
+
+/// Whether a unit is a number in truth: "thousand".
+pub(crate) fn is_number(unit: &str) -> bool {
+    unit.split([' ', '/']).any(|part| NUMBERS.contains(&part) || part == "pair" || part == "percent")
+}
+
+/// The spelling under which a unit is compared.
+fn known(word: &str, plain: bool) -> Option<&'static str> {
+    let lower = if word.chars().count() > 1 { word.to_lowercase() } else { word.to_owned() };
+    let stem = if lower.len() > 2 { lower.strip_suffix('s').unwrap_or(&lower) } else { &lower };
+    let more: &[(&str, &[&str])] = if plain { &PLAIN } else { &[] };
+    let named = |(unit, others): &&(&'static str, &[&str])| {
+        (*unit == stem && word.chars().count() > 1) || others.contains(&stem)
+    };
+    let unit = KNOWN.iter().chain(more).find(named).map(|(unit, _)| *unit);
+    unit.or_else(|| NUMBERS.into_iter().find(|number| plain && *number == stem))
+}
+
+/// A unit at the start of a text and where it ends, with the spaces before it: ` km/h`, ` square meters`, `\text{ cm}^2`, `^\circ`.
+pub(crate) fn leading(text: &str) -> Option<(String, usize)> {
+    let mut body = text;
+    while let Some(rest) =
+        ["\\,", "\\;", "\\ ", "\\quad", "~"].iter().find_map(|gap| body.trim_start().strip_prefix(gap))
+    {
+        body = rest;
+    }
+    body = body.trim_start();
+    let skipped = text.len() - body.len();
+    for degree in ["^\\circ", "^{\\circ}", "^°", "^\\degree"] {
+        if body.starts_with(degree) {
+            return Some(("degree".into(), skipped + degree.len()));
+        }
+    }
+    for style in ["\\text{", "\\textrm{", "\\mathrm{", "\\mbox{"] {
+        if let Some(words) = body.strip_prefix(style) {
+            let end = words.find('}')?;
+            let (sign, n) = power(&words[end + 1..]);
+            let unit = spelled(format!("{}^{sign}", words[..end].trim_end()).trim_end_matches('^'));
+            return (!unit.is_empty()).then_some((unit, skipped + style.len() + end + 1 + n));
+        }
+    }
+    plainly(body).map(|(unit, n)| (unit, skipped + n))
+}
+
+/// The power behind the name of a unit and its length.
+fn power(text: &str) -> (&'static str, usize) {
+    let signs = [
+        ("^2", "2"),
+        ("^{2}", "2"),
+        ("²", "2"),
+        (" squared", "2"),
+        ("^3", "3"),
+        ("^{3}", "3"),
+        ("³", "3"),
+        (" cubed", "3"),
+    ];
+    let found = signs.into_iter().find(|(sign, _)| text.starts_with(sign));
+    found.map_or(("", 0), |(sign, power)| (power, sign.len()))
+}
+
+/// Names of units with their powers, divided by `/` or "per".
+fn plainly(text: &str) -> Option<(String, usize)> {
+    let (mut unit, mut end, mut sign) = (String::new(), 0, "");
+    for _ in 0..MAX_NAMES {
+        let mut start = end + sign.len();
+        start += text[start..].len() - text[start..].trim_start().len();
+        let mut times = "";
+        for (word, factor) in [("square ", "2"), ("sq ", "2"), ("sq. ", "2"), ("cubic ", "3"), ("cu ", "3")] {
+            if text[start..].starts_with(word) {
+                (start, times) = (start + word.len(), factor);
+            }
+        }
+        let letter = |c: &char| c.is_alphabetic() || *c == '°';
+        let word: String = text[start..].chars().take_while(letter).collect();
+        let single = word.chars().count() == 1;
+        // "5 in all" is no length.
+        let prose = word == "in" && text[start + 2..].trim_start().starts_with(char::is_alphanumeric);
+        // Beside another name stands a letter ("N m"); "5 km yards" is prose.
+        let factor = sign == " " && !single;
+        let Some(name) = known(&word, true).filter(|_| !prose && !factor) else { break };
+        unit.push_str(match sign.trim() {
+            "" if unit.is_empty() => "",
+            "/" | "per" | "a" => "/",
+            _ => " ",
+        });
+        unit.push_str(name);
+        end = start + word.len();
+        let (own, n) = power(&text[end..]);
+        end += n;
+        unit.push_str(if times.is_empty() { own } else { times });
+        let signs = ["/", " / ", " per ", " a ", "·", "\\cdot", " "];
+        let Some(next) = signs.into_iter().find(|sign| text[end..].starts_with(sign)) else { break };
+        sign = next;
+    }
+    (end > 0).then_some((unit, end))
+}
 
 /// A formula apart from the unit behind it, which is named or written as text; `3m` is three times m. Text that holds numbers or closes
 /// no brace (`\frac{1}{\mathrm{e}}`) is no unit.
@@ -200,7 +330,7 @@ pub(crate) fn apart(t: &str) -> (String, Option<String>) {
         let words: String = unit.replace("\\text", " ").replace("\\mbox", " ").replace(['{', '}'], "");
         let power =
             words.trim_end().strip_suffix(['2', '3']).map_or(words.trim_end(), |rest| rest.trim_end_matches('^'));
-        if !power.contains(|c: char| c.is_ascii_digit()) {
+        if !power.contains(|c: char| c.is_ascii_digit() || "+=<>".contains(c)) {
             return (head.to_owned(), Some(spelled(&words)).filter(|unit| !unit.is_empty()));
         }
         return (t.to_owned(), None);
@@ -209,12 +339,11 @@ pub(crate) fn apart(t: &str) -> (String, Option<String>) {
         .rfind(|c: char| !c.is_ascii_alphabetic())
         .map_or(0, |at| at + t[at..].chars().next().map_or(1, char::len_utf8));
     let (head, word) = t.split_at(at);
-    let known = word.len() > 1
-        && KNOWN.iter().any(|(unit, more)| spelled(word) == *unit || more.contains(&spelled(word).as_str()));
-    if known && head.ends_with(|c: char| c.is_whitespace() || c.is_ascii_digit()) && !head.trim().is_empty() {
-        return (head.trim().to_owned(), Some(spelled(word)));
+    let begins = head.ends_with(|c: char| c.is_whitespace() || c.is_ascii_digit()) && !head.trim().is_empty();
+    match known(word, false).filter(|_| begins) {
+        Some(unit) => (head.trim().to_owned(), Some(unit.to_owned())),
+        None => (t.to_owned(), None),
     }
-    (t.to_owned(), None)
 }
 
 fn balanced(t: &str) -> bool {
@@ -223,6 +352,10 @@ fn balanced(t: &str) -> bool {
 
 /// One spelling of a unit: singular, short, `cm2` for square centimetres.
 fn spelled(unit: &str) -> String {
+    let unit = unit.trim();
+    if let Some((unit, _)) = plainly(unit).filter(|(_, n)| *n == unit.trim_end_matches('.').len()) {
+        return unit;
+    }
     let lower = unit.to_lowercase();
     let mut power = if lower.contains("square") || lower.contains("sq") || lower.contains('2') { "2" } else { "" };
     if lower.contains("cubic") || lower.contains("cube") || lower.contains('3') {
@@ -235,8 +368,7 @@ fn spelled(unit: &str) -> String {
     let kept = |word: &&str| !["square", "sq", "cubic", "cube", "cu"].contains(word);
     let one = |word: &str| {
         let stem = if word.len() > 2 { word.strip_suffix('s').unwrap_or(word) } else { word };
-        let known = KNOWN.iter().find(|(unit, more)| *unit == stem || more.contains(&stem));
-        known.map_or(stem.to_owned(), |(unit, _)| (*unit).to_owned())
+        known(word, false).map_or(stem.to_owned(), str::to_owned)
     };
     let words: Vec<String> =
         lower.split(|c: char| !c.is_alphabetic()).filter(|w| !w.is_empty()).filter(kept).map(one).collect();

@@ -19,6 +19,8 @@ const MENTIONS: usize = 20;
 const BOXES: usize = 400;
 /// Bytes beyond which a spelling is no answer in words.
 const LONGEST: usize = 4_000;
+/// Pairs of delimiters that are taken off a text.
+const LAYERS: usize = 8;
 
 /// What a text states, spelled in more than one way where its end is not certain: the line, its first sentence, its first clause.
 #[derive(Debug, Default)]
@@ -57,8 +59,9 @@ pub(super) fn states(response: &str, gold: &str, strict: bool) -> bool {
     !gold.is_empty() && stated.spellings.iter().take(counted).any(|said| words(said) == gold)
 }
 
-/// Whether a response, or what it marks as its answer, repeats `gold` letter by letter.
-pub(super) fn repeats(response: &str, gold: &str) -> bool {
+/// Whether a response, or what it marks as its answer, repeats `gold` letter by letter; strictly, with all that stands
+/// beside it.
+pub(super) fn repeats(response: &str, gold: &str, strict: bool) -> bool {
     let styled = kind::is_delimited(gold);
     let (gold, bare) = (plain(gold), plain(&unstyled(gold)));
     let same = |said: &str| plain(said) == gold || !styled && plain(&unstyled(said)) == bare;
@@ -66,14 +69,19 @@ pub(super) fn repeats(response: &str, gold: &str) -> bool {
         return false;
     }
     let stated = stated(response);
-    same(response) || stated.marked && stated.spellings.iter().any(|said| same(said))
+    let counted = match strict {
+        true => usize::from(last_box(response).is_none()),
+        false => stated.spellings.len(),
+    };
+    same(response) || stated.marked && stated.spellings.iter().take(counted).any(|said| same(said))
 }
 
 /// A text with one space between words, without delimiters around it and the stop behind it.
 fn plain(text: &str) -> String {
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut bare = joined.as_str();
-    loop {
+    // Each layer is a pass over the text.
+    for _ in 0..LAYERS {
         let stop = bare.strip_suffix('.').unwrap_or(bare).trim();
         let pairs = [("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"), ("\\boxed{", "}"), ("**", "**")];
         let inside = pairs.iter().find_map(|(open, close)| stop.strip_prefix(open)?.strip_suffix(close));
@@ -84,6 +92,7 @@ fn plain(text: &str) -> String {
             _ => return stop.to_owned(),
         }
     }
+    bare.to_owned()
 }
 
 /// The answer that a response states in words.
