@@ -112,6 +112,8 @@ fn a_damaged_state_or_row_file_is_told_and_not_read() {
     bytes[middle] ^= 1;
     std::fs::write(&file, bytes).expect("writes");
     refused(program("report").arg(&rows), &["teacher_forced-sft.parquet", "checksum"]);
+    refused(program("report").args(["reports/micro", "--grpo", "grpoo"]), &["--grpo", "did you mean `grpo`?"]);
+    refused(program("intervene").args(["fixtures/micro", "--phase", "sft", "--pairs", "0"]), &["--pairs"]);
 }
 
 #[test]

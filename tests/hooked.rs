@@ -165,12 +165,19 @@ fn what_does_not_exist_is_refused_before_any_work() {
     }
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().join("rows");
+    let recipe = folder.path().join("recipe.toml");
+    std::fs::write(&recipe, "[setting.head_patching]\nblocks = 1\n").expect("written");
+    let recipe = recipe.display().to_string();
     for (args, says) in [
         (&["--hook", "blocks.2.attn.hook_q_z"][..], "did you mean"),
         (&["--hook", "blocks.2.attn.hook_z", "--positions", "promt"], "names no positions"),
         (&["--hook", "blocks.2.attn.hook_z", "--later", "frozen"], "always recomputed"),
         (&["--heads", "0"], "need --hook"),
+        (&["--hook", "blocks.2.attn.hook_z=zero", "--modes", "mean"], "--modes does nothing here"),
+        (&["--hook", "blocks.2.attn.hook_z[head=0]", "--heads", "1"], "--heads does nothing here"),
+        (&["--hook", "blocks.2.attn.hook_z@latent[*,2]=zero", "--steps", "3"], "--steps does nothing here"),
         (&["--only", "hook_intervention"], "needs a hook point"),
+        (&["--recipe", &recipe], "did you mean `settings`?"),
     ] {
         let mut command = program("intervene");
         command.args(["fixtures/micro", "--phase", "sft", "--problems", "4", "--out"]).arg(&out).args(args);

@@ -199,6 +199,16 @@ fn a_folder_is_a_data_set() {
     std::fs::create_dir(folder.path().join("other")).unwrap();
     written(&folder.path().join("other"), "test.jsonl", &row(5));
     assert!(error().contains("name the folder or the file that is meant"), "{}", error());
+    std::fs::remove_file(folder.path().join("other/test.jsonl")).unwrap();
+    written(folder.path(), "gsm_test.csv", "question,answer\nq,6\n");
+    assert!(error().contains("two forms of one part"), "{}", error());
+    for name in ["gsm_test.csv", "gsm_test.jsonl"] {
+        std::fs::remove_file(folder.path().join(name)).unwrap();
+    }
+    written(folder.path(), "test-00001-of-00002.jsonl", &row(8));
+    assert!(error().contains("one of 2 files, and number 00000 is not there"), "{}", error());
+    written(folder.path(), "test-00000-of-00002.jsonl", &row(7));
+    assert_eq!(golds(folder.path(), None), ["7", "8"]);
     let nowhere = format!("{:#}", read_problems(folder.path().join("none")).unwrap_err());
     assert!(nowhere.contains("none: no such file or folder"), "{nowhere}");
 }

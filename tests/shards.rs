@@ -153,6 +153,8 @@ fn interventions_by_shards_are_those_of_one_process() {
     same(&sweep.at("whole/rows"), &sweep.at("merged/rows"), &needed);
     let (whole, merged) = (tables(&sweep.at("whole/rows")), tables(&sweep.at("merged/rows")));
     assert!(!whole.is_empty() && whole == merged, "tables differ");
+    // A shard is not written over.
+    refused(&mut sweep.merge(&shards, "merged/rows/shard-2-of-3"), &["is one of the shards"]);
     // One process finds nothing left to do there.
     let again = sweep.done("merged/rows", &[recipe, &["--resume"]].concat());
     assert_eq!(again.matches("done before").count(), 4, "{again}");

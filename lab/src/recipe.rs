@@ -312,6 +312,12 @@ mod tests {
         // What a branch of a run shares with it.
         assert_eq!((&own.base, &own.boundary, &own.latent), (&micro.base, &micro.boundary, &micro.latent));
 
+        // What is for other problems, or another model, would do nothing.
+        for pair in ["data.test_path=x", "data.fields={ question = 'q' }", "data.grader=math", "seed_token=x"] {
+            let said = format!("{:#}", Recipe::resolve("smoke", &[pair.to_owned()]).expect_err("does nothing"));
+            assert!(said.contains(pair.split('=').next().expect("a key")) && said.contains("leave it out"), "{said}");
+        }
+
         let (a, b) = (folder.path().join("a.toml"), folder.path().join("b.toml"));
         let first = file("a.toml", &format!("extends = {:?}\n", b.display().to_string()));
         file("b.toml", &format!("extends = {:?}\n", a.display().to_string()));

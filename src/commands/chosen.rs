@@ -9,6 +9,8 @@ use super::shard::ShardArgs;
 use crate::experiments::{ALL, About, Experiment, Settings};
 use crate::guard::read_text;
 use crate::names::meant;
+use crate::progress::say;
+use crate::report::recipes;
 use crate::store::program as typed;
 use crate::study::Study;
 
@@ -110,7 +112,19 @@ impl Selection {
         let Some(file) = &self.recipe else { return Ok(Settings::default()) };
         let text = read_text(file).with_context(|| format!("{}: cannot read", file.display()))?;
         let mut table: toml::Table = text.parse().with_context(|| format!("{}: not TOML", file.display()))?;
-        let Some(settings) = table.remove("settings") else { return Ok(Settings::default()) };
+        let unknown = table.keys().find(|key| !recipes::KEYS.contains(&key.as_str()));
+        if let Some(key) = unknown {
+            bail!(
+                "{}: a recipe has no `{key}`{}; it has {}",
+                file.display(),
+                meant(key, recipes::KEYS.iter().copied()),
+                recipes::KEYS.join(", ")
+            );
+        }
+        let Some(settings) = table.remove("settings") else {
+            say(&format!("{}: has no [settings]; experiments run with their defaults", file.display()));
+            return Ok(Settings::default());
+        };
         settings.try_into().with_context(|| format!("{}: [settings]", file.display()))
     }
 

@@ -1,6 +1,6 @@
 //! `intervene [RUN|MODEL]...`: the causal experiments, each with its files of rows.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::{Parser, Subcommand};
 
 use super::chosen::Selection;
@@ -11,7 +11,7 @@ use super::runner::Runner;
 use super::setting;
 use super::targets::Targets;
 use crate::experiments::Settings;
-use crate::interventions::{At, Heads, Later, Steps, all};
+use crate::interventions::{At, Heads, Later, Steps, Target, all, split};
 use crate::model::Select;
 use crate::schema::{BlockOrigin, InterventionRow};
 use crate::study::modes::{MODES, names};
@@ -67,8 +67,8 @@ pub struct Intervene {
     #[arg(long)]
     draws: Option<usize>,
     /// Pairs of problems for activation patching; by default 48
-    #[arg(long)]
-    pairs: Option<usize>,
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pairs: Option<u32>,
     #[command(flatten)]
     machine: MachineArgs,
     #[command(subcommand)]
@@ -134,6 +134,19 @@ impl Intervene {
         }
         let latents = !self.later.is_empty() || !self.at.is_empty();
         ensure!(!latents, "--later and --at speak of latent inputs; at a --hook what follows is always recomputed");
+        let hooks = self::hooks(&self.hook);
+        let said = |of: fn(&Target) -> bool| {
+            hooks.iter().all(|hook| split(hook).0.parse().is_ok_and(|target: Target| of(&target)))
+        };
+        let by_all = [
+            ("--modes", !self.modes.is_empty() && hooks.iter().all(|hook| split(hook).1.is_some()), "its change"),
+            ("--heads", !self.heads.is_empty() && said(|target| target.heads.is_some()), "its heads"),
+            ("--steps", !self.steps.is_empty() && said(|target| target.region.is_some()), "its positions"),
+            ("--positions", !self.positions.is_empty() && said(|target| target.region.is_some()), "its positions"),
+        ];
+        if let Some((flag, _, what)) = by_all.iter().find(|(_, unused, _)| *unused) {
+            bail!("{flag} does nothing here: every --hook names {what} itself; leave one of the two out");
+        }
         let other = self.chosen.only.iter().find(|name| *name != InterventionRow::HOOKS);
         ensure!(other.is_none(), "--hook runs {} alone, --only names others", InterventionRow::HOOKS);
         ensure!(!self.chosen.all, "--hook runs {} alone, --all asks for every experiment", InterventionRow::HOOKS);
@@ -158,7 +171,7 @@ impl Intervene {
         put(&mut hooks.modes, self.modes.clone());
         hooks.draws = self.draws.unwrap_or(hooks.draws);
         let patching = &mut settings.activation_patching;
-        patching.pairs = self.pairs.unwrap_or(patching.pairs);
+        patching.pairs = self.pairs.map_or(patching.pairs, |pairs| pairs as usize);
         Ok(settings)
     }
 }

@@ -46,7 +46,13 @@ impl Merge {
     /// What is refused, before anything is written; tables that cannot be made of the rows.
     pub fn run(&self) -> Result<()> {
         let mut files: BTreeMap<Inside, Vec<Part>> = BTreeMap::new();
+        let out = self.out.canonicalize().ok();
         for folder in &self.folders {
+            ensure!(
+                out.is_none() || folder.canonicalize().ok() != out,
+                "--out {}: is one of the shards, whose rows would be lost: name another folder",
+                self.out.display()
+            );
             for (name, part) in parts(folder)? {
                 files.entry(name).or_default().push(part);
             }

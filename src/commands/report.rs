@@ -11,6 +11,7 @@ use super::grade::Grade;
 use super::merge::Merge;
 use super::print;
 use crate::machine::threads;
+use crate::names::meant;
 use crate::parallel::on_the_pool;
 use crate::progress::show;
 use crate::report::folder::Folder;
@@ -109,6 +110,16 @@ fn report(args: &Report) -> Result<()> {
     let named =
         |path: &PathBuf| Ok(Folder::open(path)?.named(&args.sft, &args.grpo, &args.grpo_start).with_paper(args.paper));
     let folders: Vec<Folder> = paths.iter().map(named).collect::<Result<_>>()?;
+    for (flag, name, default) in
+        [("--sft", &args.sft, "sft"), ("--grpo", &args.grpo, "grpo"), ("--grpo-start", &args.grpo_start, "grpo_start")]
+    {
+        let all = || folders.iter().flat_map(Folder::all_checkpoints);
+        ensure!(
+            name == default || all().any(|there| there == name),
+            "{flag}: no folder has rows of a checkpoint `{name}`{}",
+            meant(name, all())
+        );
+    }
     let page = args.page.clone().unwrap_or_else(|| render::default_page(&folders));
     let FormatArgs { csv, png, tex } = args.formats;
     let done = render::report_as(&folders, &page, Formats { csv, png, tex })?;

@@ -289,6 +289,11 @@ impl Folder {
         found
     }
 
+    /// Every checkpoint that there are rows of, one name for each file.
+    pub fn all_checkpoints(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(|(_, checkpoint)| checkpoint.as_str())
+    }
+
     /// Whether there is a file of these rows.
     pub(crate) fn has(&self, experiment: &str, checkpoint: &str) -> bool {
         self.file(experiment, checkpoint).is_some()

@@ -11,6 +11,7 @@ use crate::store::{checkpoint, difference, sha256};
 /// Files of a folder that must not be read, each with the reason.
 pub(super) fn left_out(folder: &Path, manifest: &Value) -> BTreeMap<String, String> {
     let mut out = strangers(manifest);
+    out.extend(unlisted(folder, manifest));
     for (name, entry) in manifest.as_object().into_iter().flatten() {
         // Older manifests do not say.
         let Some(said) = entry["sha256"].as_str() else { continue };
@@ -22,6 +23,25 @@ pub(super) fn left_out(folder: &Path, manifest: &Value) -> BTreeMap<String, Stri
         }
     }
     out
+}
+
+/// Rows that the manifest does not name, of an experiment that it names for another checkpoint: a copy or another name of its rows would
+/// be taken for rows of a checkpoint that was never measured.
+fn unlisted(folder: &Path, manifest: &Value) -> BTreeMap<String, String> {
+    let named: Vec<&String> = manifest.as_object().into_iter().flatten().map(|(name, _)| name).collect();
+    let experiment = |name: &str| name.split_once('-').map(|(experiment, _)| experiment.to_owned());
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path());
+    let rows = files.filter(|file| file.extension().is_some_and(|ending| ending == "parquet"));
+    let stems = rows.filter_map(|file| Some(file.file_stem()?.to_string_lossy().into_owned()));
+    let measured = |stem: &String| {
+        experiment(stem).is_some_and(|own| named.iter().any(|name| experiment(name).as_ref() == Some(&own)))
+    };
+    let others = stems.filter(|stem| !named.contains(&stem) && measured(stem));
+    let told = |stem: String| {
+        let why = format!("manifest.json does not name {stem}: rows of another place, or under another name");
+        (stem, why)
+    };
+    others.map(told).collect()
 }
 
 /// Files that must not stand beside the others of their checkpoint. Those of the origin that most files
@@ -63,6 +83,9 @@ mod tests {
         let hash = sha256(&[folder.path().join("a-sft.parquet")]).expect("a hash");
         assert!(of(&hash).is_empty());
         assert!(of("0")["a-sft"].contains("the rows of a-sft are not those"), "{:?}", of("0"));
+        std::fs::write(folder.path().join("a-grpo.parquet"), "rows").expect("written");
+        std::fs::write(folder.path().join("d-grpo.parquet"), "rows").expect("written");
+        assert_eq!(of(&hash).keys().collect::<Vec<_>>(), ["a-grpo"]);
     }
 
     #[test]

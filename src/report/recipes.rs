@@ -52,6 +52,10 @@ pub struct Preregistration {
     pub deviations: Vec<String>,
 }
 
+/// Its keys, as users write them.
+pub const KEYS: [&str; 9] =
+    ["reproduces", "about", "diagram", "command", "needs", "scale", "at_scale", "settings", "preregistration"];
+
 macro_rules! recipes {
     ($($name:literal),* $(,)?) => {
         /// Name and text of every recipe, compiled in so that a report can name commands wherever it runs.
@@ -107,4 +111,18 @@ pub fn all() -> Result<Vec<(&'static str, Recipe)>> {
 /// The recipe of a label.
 pub fn of<'a>(recipes: &'a [(&'static str, Recipe)], label: &str) -> Option<&'a Recipe> {
     recipes.iter().find(|(_, r)| r.reproduces.iter().any(|l| l == label)).map(|(_, r)| r)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_of_a_recipe_is_known() {
+        for (name, text) in EMBEDDED {
+            let table: toml::Table = text.parse().expect("TOML");
+            table.keys().for_each(|key| assert!(KEYS.contains(&key.as_str()), "{name}: {key}"));
+            let _: Recipe = toml::from_str(text).expect("a recipe");
+        }
+    }
 }

@@ -116,6 +116,20 @@ impl Recipe {
             self.task.is_none() || !self.data.budgets,
             "data.budgets is for problems of a file; a generated task says budgets or does not (family = \"adaptive\" does): leave it out"
         );
+        let of_files = [
+            ("test_path", self.data.test_path.is_some()),
+            ("fields", self.data.fields.is_some()),
+            ("grader", self.data.grader.is_some()),
+        ];
+        if let Some((key, _)) = of_files.iter().find(|(_, set)| self.task.is_some() && *set) {
+            bail!(
+                "data.{key} is for problems of a file (data.path, --data), and this recipe's are generated: leave it out"
+            );
+        }
+        ensure!(
+            self.seed_token.is_none() || self.pretrained.is_some(),
+            "seed_token names a token of a pretrained model (--model), and this recipe trains one from nothing: leave it out"
+        );
         ensure!(
             self.grpo.early_stop_window != 1,
             "grpo.early_stop_window must be 0 (never stops) or at least 2 (it compares means), found 1"

@@ -58,7 +58,36 @@ pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
             other.display()
         );
     }
+    ensure_one_set(&found)?;
     Ok(found)
+}
+
+/// Whether files are one data set: of one form, and where they are numbered (`-00000-of-00002`) all of them.
+fn ensure_one_set(files: &[PathBuf]) -> Result<()> {
+    let form = |file: &Path| {
+        file.to_string_lossy().to_lowercase().trim_end_matches(".gz").rsplit('.').next().map(str::to_owned)
+    };
+    let first = &files[0];
+    if let Some(other) = files.iter().find(|file| form(file) != form(first)) {
+        bail!("{} and {}: two forms of one part: name the file that is meant", first.display(), other.display());
+    }
+    let numbers: Vec<(usize, usize)> = files.iter().filter_map(|file| numbered(&stem(file))).collect();
+    let Some(&(_, of)) = numbers.first() else { return Ok(()) };
+    let missing = (0..of).find(|number| !numbers.contains(&(*number, of)));
+    if let Some(number) = missing {
+        bail!(
+            "{}: is one of {of} files, and number {number:05} is not there: bring it, or name the files that are meant one by one",
+            first.display()
+        );
+    }
+    Ok(())
+}
+
+/// `train-00000-of-00002` and `train-00000-of-00002-1a2b3c` → 0 and 2.
+fn numbered(stem: &str) -> Option<(usize, usize)> {
+    let (rest, of) = stem.rsplit_once("-of-")?;
+    let number = rest.rsplit(|c: char| !c.is_ascii_digit()).next()?;
+    Some((number.parse().ok()?, of.split('-').next()?.parse().ok()?))
 }
 
 /// Whether a folder has files of this part, apart from others.
