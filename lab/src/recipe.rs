@@ -232,10 +232,20 @@ impl Recipe {
 
     fn read(source: &str, overrides: &[String]) -> Result<Self> {
         let mut table = table(source, &mut vec![])?;
+        let recipe = |table: &toml::Table| toml::Value::Table(table.clone()).try_into::<Self>();
+        let mut made = recipe(&table);
+        // The setting after which it was none any more: errors of types name no key.
+        let mut at = None;
         for pair in overrides {
             set(&mut table, pair)?;
+            let before = made.is_ok();
+            made = recipe(&table);
+            at = if before && made.is_err() { Some(pair) } else { at.filter(|_| made.is_err()) };
         }
-        toml::Value::Table(table).try_into().with_context(|| format!("{source}: invalid recipe"))
+        made.with_context(|| match at {
+            Some(pair) => format!("--set {pair}: invalid setting"),
+            None => format!("{source}: invalid recipe"),
+        })
     }
 }
 
@@ -279,7 +289,9 @@ fn set(table: &mut toml::Table, pair: &str) -> Result<()> {
     let Some((path, value)) = pair.split_once('=') else {
         bail!("--set {pair}: write key=value, for example base.steps=200");
     };
-    let parsed = format!("value = {value}").parse::<toml::Table>().ok().and_then(|mut t| t.remove("value"));
+    let parsed = format!("value = {value}").parse::<toml::Table>().unwrap_or_default();
+    ensure!(parsed.len() <= 1, "--set {pair}: one setting at a time; name the others with --set too");
+    let parsed = parsed.into_iter().next().map(|(_, value)| value);
     let value = parsed.unwrap_or_else(|| toml::Value::String(value.to_owned()));
     let keys: Vec<&str> = path.trim().split('.').collect();
     let Some((last, parents)) = keys.split_last() else { bail!("--set {pair}: empty key") };
@@ -312,6 +324,15 @@ mod tests {
         // What a branch of a run shares with it.
         assert_eq!((&own.base, &own.boundary, &own.latent), (&micro.base, &micro.boundary, &micro.latent));
 
+        // A value of another type is told with its key.
+        for (pairs, named) in [
+            (vec!["seed=3", "base.steps=1.5", "base.batch=4"], "--set base.steps=1.5"),
+            (vec!["base.steps=2\nbase.batch=3"], "one setting at a time"),
+        ] {
+            let pairs: Vec<String> = pairs.into_iter().map(str::to_owned).collect();
+            let said = format!("{:#}", Recipe::resolve("smoke", &pairs).expect_err("no recipe"));
+            assert!(said.contains(named), "{said}");
+        }
         // What is for other problems, or another model, would do nothing.
         for pair in ["data.test_path=x", "data.fields={ question = 'q' }", "data.grader=math", "seed_token=x"] {
             let said = format!("{:#}", Recipe::resolve("smoke", &[pair.to_owned()]).expect_err("does nothing"));

@@ -37,9 +37,9 @@ JSON
   export CUDA_STAND_IN_SKIP="products product_ one_query forward_ matmul turn_ softmax append_"
   with default 1 bench model --device cuda --dtype bf16 --prompt 512 --new 33 --rows 1,8,64 --rounds 1
   with default 1 bench model --device cuda --dtype bf16 --prompt 8192 --new 2 --rows 1 --rounds 1
+  with default 1 bench model --device cuda --dtype bf16 --training-only --new 512 --grpo 8 --lora 32 --rounds 1 --threads 1
   unset CUDA_STAND_IN_SKIP
   with default 0 bench model --device cuda --dtype bf16 --training-only --prompt 512 --train 4 --lora 32 --rounds 1 --threads 1
-  with default 0 bench model --device cuda --dtype bf16 --training-only --new 512 --grpo 8 --lora 32 --rounds 1 --threads 1
 }
 
 for step in "$@"; do

@@ -82,10 +82,10 @@ fn append<F: Float>(
     } else {
         let mut own = 0.0f32;
         if head < heads {
-            own = value(q, b * q.stride(0) + l * q.stride(1) + head * q.stride(2), q_gain, &mut shared, eps, normed);
+            own += value(q, b * q.stride(0) + l * q.stride(1) + head * q.stride(2), q_gain, &mut shared, eps, normed);
         } else {
             let from = b * k.stride(0) + l * k.stride(1) + (head - heads) * k.stride(2);
-            own = value(k, from, k_gain, &mut shared, eps, normed);
+            own += value(k, from, k_gain, &mut shared, eps, normed);
         }
         shared[unit] = own;
         sync_cube();

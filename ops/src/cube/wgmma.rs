@@ -111,7 +111,7 @@ fn copy<F: Float>(
 }
 
 /// The address of shared memory, as instructions that take no other want it.
-#[expect(
+#[allow(
     unsafe_code,
     reason = "CubeCL calls a pointer to a slice unsafe: it is not followed here, only its address is taken"
 )]
