@@ -11,14 +11,18 @@ use cubecl::prelude::*;
 use super::rows::{place, sum_of_units};
 use super::{addresses, cubes, dim, element, made_like, rows_of, sums_like, units};
 
-/// `out = x / sqrt(mean(x²) + eps) · weight` of each row.
+/// `out = x / sqrt(mean(x²) + eps) · weight` of each row; where `added`, of `x + more`, which is written to `sum` first. Otherwise something
+/// stands for both, and is neither read nor written.
 #[cube(launch, address_type = "dynamic")]
 fn forward<F: Float>(
     x: &Tensor<F>,
+    more: &Tensor<F>,
     weight: &Tensor<F>,
+    sum: &mut Tensor<F>,
     out: &mut Tensor<F>,
     rows: usize,
     eps: f32,
+    #[comptime] added: bool,
     #[comptime] rank: usize,
     #[comptime] units: usize,
     #[define(F)] _element: ElemType,
@@ -33,11 +37,18 @@ fn forward<F: Float>(
     let from = place(x, row, last);
     let to = place(&*out, row, last);
     let to_step = out.stride(last);
+    let between = place(&*sum, row, last);
+    let sum_step = sum.stride(last);
 
     let mut squares = 0.0f32;
     let mut i = UNIT_POS as usize;
     while i < width {
-        let value = f32::cast_from(x[from + i * step]);
+        let mut value = f32::cast_from(x[from + i * step]);
+        if added {
+            let own = F::cast_from(value + f32::cast_from(more[place(more, row, last) + i * more.stride(last)]));
+            sum[between + i * sum_step] = own;
+            value = f32::cast_from(own);
+        }
         squares += value * value;
         i += units;
     }
@@ -46,55 +57,12 @@ fn forward<F: Float>(
 
     let mut i = UNIT_POS as usize;
     while i < width {
-        let value = f32::cast_from(x[from + i * step]) * scale;
-        out[to + i * to_step] = F::cast_from(value * f32::cast_from(weight[i * weight.stride(0)]));
-        i += units;
-    }
-}
-
-/// `sum = x + more`, and [`forward`] of the sum as it was written.
-#[cube(launch, address_type = "dynamic")]
-fn forward_of_sum<F: Float>(
-    x: &Tensor<F>,
-    more: &Tensor<F>,
-    weight: &Tensor<F>,
-    sum: &mut Tensor<F>,
-    out: &mut Tensor<F>,
-    rows: usize,
-    eps: f32,
-    #[comptime] rank: usize,
-    #[comptime] units: usize,
-    #[define(F)] _element: ElemType,
-) {
-    let row = CUBE_POS;
-    if row >= rows {
-        terminate!();
-    }
-    let mut shared = Shared::<[f32]>::new_slice(units);
-    let last = rank - 1;
-    let width = x.shape(last);
-    let (from, added) = (place(x, row, last), place(more, row, last));
-    let (between, to) = (place(&*sum, row, last), place(&*out, row, last));
-    let (step, more_step) = (x.stride(last), more.stride(last));
-    let (sum_step, to_step) = (sum.stride(last), out.stride(last));
-
-    let mut squares = 0.0f32;
-    let mut i = UNIT_POS as usize;
-    while i < width {
-        let value = F::cast_from(f32::cast_from(x[from + i * step]) + f32::cast_from(more[added + i * more_step]));
-        sum[between + i * sum_step] = value;
-        let value = f32::cast_from(value);
-        squares += value * value;
-        i += units;
-    }
-    let mean = sum_of_units(squares, &mut shared) / f32::cast_from(width);
-    let scale = 1.0 / (mean + eps).sqrt();
-
-    // A unit reads what it wrote itself.
-    let mut i = UNIT_POS as usize;
-    while i < width {
-        let value = f32::cast_from(sum[between + i * sum_step]) * scale;
-        out[to + i * to_step] = F::cast_from(value * f32::cast_from(weight[i * weight.stride(0)]));
+        let mut value = f32::cast_from(x[from + i * step]);
+        if added {
+            // A unit reads what it wrote itself.
+            value = f32::cast_from(sum[between + i * sum_step]);
+        }
+        out[to + i * to_step] = F::cast_from(value * scale * f32::cast_from(weight[i * weight.stride(0)]));
         i += units;
     }
 }
@@ -189,38 +157,32 @@ const OF_PART: usize = 64;
 
 /// `x / sqrt(mean(x²) + eps) · weight` over the last axis: `[.., D]`, `[D]` → `[.., D]`.
 pub(crate) fn rms_norm(x: CubeTensor, weight: CubeTensor, eps: f64) -> CubeTensor {
-    let (out, rank) = (made_like(&x, x.shape()), x.rank());
-    let [rows, width] = rows_of(&x.shape());
-    if rows * width == 0 {
-        return out;
-    }
-    let (client, units, element) = (x.client.clone(), units(&x.client, width), element(&x));
-    forward::launch(
-        &client,
-        cubes(&client, rows),
-        dim(units),
-        addresses(&[&x, &out]),
-        x.into_tensor_arg(),
-        weight.into_tensor_arg(),
-        out.clone().into_tensor_arg(),
-        rows,
-        eps as f32,
-        rank,
-        units,
-        element,
-    );
+    let out = made_like(&x, x.shape());
+    launch(x.clone(), x, weight, (out.clone(), out.clone()), eps, false);
     out
 }
 
 /// `x + more`, and its [`rms_norm`]: tensors of one shape.
 pub(crate) fn add_rms_norm(x: CubeTensor, more: CubeTensor, weight: CubeTensor, eps: f64) -> (CubeTensor, CubeTensor) {
-    let (sum, out, rank) = (made_like(&x, x.shape()), made_like(&x, x.shape()), x.rank());
-    let [rows, width] = rows_of(&x.shape());
+    let (sum, out) = (made_like(&x, x.shape()), made_like(&x, x.shape()));
+    launch(x, more, weight, (sum.clone(), out.clone()), eps, true);
+    (sum, out)
+}
+
+fn launch(
+    x: CubeTensor,
+    more: CubeTensor,
+    weight: CubeTensor,
+    (sum, out): (CubeTensor, CubeTensor),
+    eps: f64,
+    added: bool,
+) {
+    let ([rows, width], rank) = (rows_of(&x.shape()), x.rank());
     if rows * width == 0 {
-        return (sum, out);
+        return;
     }
     let (client, units, element) = (x.client.clone(), units(&x.client, width), element(&x));
-    forward_of_sum::launch(
+    forward::launch(
         &client,
         cubes(&client, rows),
         dim(units),
@@ -228,15 +190,15 @@ pub(crate) fn add_rms_norm(x: CubeTensor, more: CubeTensor, weight: CubeTensor, 
         x.into_tensor_arg(),
         more.into_tensor_arg(),
         weight.into_tensor_arg(),
-        sum.clone().into_tensor_arg(),
-        out.clone().into_tensor_arg(),
+        sum.into_tensor_arg(),
+        out.into_tensor_arg(),
         rows,
         eps as f32,
+        added,
         rank,
         units,
         element,
     );
-    (sum, out)
 }
 
 /// Gradients of x and the weight.
