@@ -137,6 +137,9 @@ impl Attention {
         call: &Call,
         cache: &mut KvCache,
     ) -> Option<[Tensor<4>; 3]> {
+        if q.is_autodiff() || ops::is_cpu(&q.device()) {
+            return None;
+        }
         let gains = match (&self.q_norm, &self.k_norm) {
             (None, None) => None,
             (Some(of_q), Some(of_k)) if !call.config.family.qk_norm_is_joint() && of_q.bias.is_none() => {

@@ -46,7 +46,7 @@ impl Norm {
 
     /// `x + more`, and the norm of that, where one kernel makes both.
     pub(super) fn apply_to_sum(&self, x: &Tensor<3>, more: &Tensor<3>) -> Option<(Tensor<3>, Tensor<3>)> {
-        if self.bias.is_some() {
+        if self.bias.is_some() || x.is_autodiff() || ops::is_cpu(&x.device()) {
             return None;
         }
         ops::add_rms_norm(x, more, &self.gain(), self.eps)

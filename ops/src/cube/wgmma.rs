@@ -350,6 +350,7 @@ fn launch(a: &CubeTensor, b: &CubeTensor, out: &CubeTensor, scale: f32, onto: bo
     let down = outers * inners * rows.div_ceil(ROWS);
     let wide = width(&client, down, columns);
     let (a, b) = (factor(a, 3, ROWS)?, factor(b, 2, wide)?);
+    // CUDA launches exactly so many cubes: none stands behind the last.
     product::launch(
         &client,
         super::cubes(&client, down * columns.div_ceil(wide)),

@@ -120,16 +120,16 @@ pub(super) fn hash_of(recipe: &str) -> String {
 ///
 /// # Errors
 /// A phase that is there: nobody knows with which settings it was made.
-pub(super) fn ensure_new(root: &Path, phases: &[&str]) -> Result<Option<Value>> {
-    match phases.iter().find(|phase| root.join(phase).is_dir()) {
-        Some(phase) => bail!(
+pub(super) fn ensure_new(root: &Path, phases: &[&str]) -> Result<()> {
+    if let Some(phase) = phases.iter().find(|phase| root.join(phase).is_dir()) {
+        bail!(
             "{}: is missing, and {} is there: nothing says with which settings it was made. Put recipe.toml back, or name another folder \
              with --out",
             root.join("recipe.toml").display(),
             root.join(phase).display()
-        ),
-        None => Ok(None),
+        );
     }
+    Ok(())
 }
 
 /// Reads a run's manifest; `None` where there is none and nothing has been computed yet.

@@ -89,7 +89,12 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
         from => Some(taken::best(&recipe, phases, from)?),
     };
     let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
-    let held = if recipe_path.exists() { inputs::held(&root, &names)? } else { inputs::ensure_new(&root, &names)? };
+    let held = if recipe_path.exists() {
+        inputs::held(&root, &names)?
+    } else {
+        inputs::ensure_new(&root, &names)?;
+        None
+    };
     if let Some(held) = &held {
         // What needs no model to be read is told before one is.
         let ours = json!({
