@@ -197,6 +197,11 @@ fn grades_a_file_of_pairs() -> anyhow::Result<()> {
     assert!(message.contains("in.jsonl:2") && message.contains("\"pred\""), "{message}");
     assert_eq!(rows(output.clone()).len(), 2, "a failed run must not touch the output");
 
+    let empty = dir.path().join("empty.jsonl");
+    std::fs::write(&empty, "\n")?;
+    let message = format!("{:#}", grade_file(&empty, &output, Grading::default()).expect_err("no pairs"));
+    assert!(message.contains("empty.jsonl: holds no pairs"), "{message}");
+
     // A mark of byte order, numbers of any size, and what is in the way of reading them.
     std::fs::write(
         &input,

@@ -10,7 +10,7 @@ use switchyard::report::paper::Paper;
 use switchyard::report::render::{default_folders, report, report_as};
 use switchyard::report::tables::{Cell, Formats, Table};
 use switchyard::report::verdicts::{self, Verdict, shown_p};
-use switchyard::report::{beside, exhibits};
+use switchyard::report::{beside, compare, exhibits};
 use switchyard::schema::{
     AccuracyRow, ExitRow, InterventionRow, LensRow, OutcomeRow, PatchRow, PhaseChangeRow, PositionRow, ProbeRow,
     ResponseRow, RowFile, TeacherForcedRow, WindowRow,
@@ -617,6 +617,18 @@ fn two_reports_on_one_folder_end_well() {
         let left =
             std::fs::read_dir(rows.join(room)).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         assert_eq!(left.filter(|name| name.ends_with(".tmp")).count(), 0, "{room}");
+    }
+}
+
+#[test]
+fn a_folder_that_is_named_twice_is_refused() {
+    let reports = tempfile::tempdir().unwrap();
+    toy(reports.path());
+    let (one, same) = (Folder::open(reports.path()).unwrap(), Folder::open(&reports.path().join(".")).unwrap());
+    let folders = [one, same];
+    let compared = compare::table(&folders).map(|_| ());
+    for refused in [report(&folders, &reports.path().join("page.html")).map(|_| ()), compared] {
+        assert!(format!("{:#}", refused.unwrap_err()).contains("is named twice"));
     }
 }
 

@@ -96,10 +96,19 @@ impl DecodeArgs {
         let &Self { temperature, top_k, top_p, seed, max_new_tokens, .. } = self;
         // One named alone moves the other out of its way.
         let k_min = self.k_min.unwrap_or_else(|| trained.k_min.min(self.k_cap.unwrap_or(trained.k_cap)));
+        let k_cap = self.k_cap.unwrap_or_else(|| trained.k_cap.max(k_min));
+        for (moved, given, now, before) in [
+            ("k_min", self.k_min, k_min, trained.k_min.min(trained.k_cap)),
+            ("k_cap", self.k_cap, k_cap, trained.k_cap),
+        ] {
+            if given.is_none() && now != before {
+                say(&format!("{moved} is {now}, not {before} as without this request: k_min must not exceed k_cap"));
+            }
+        }
         let settings = DecodeSettings {
             sampling: Sampling { temperature, top_k, top_p, seed },
             k_min,
-            k_cap: self.k_cap.unwrap_or_else(|| trained.k_cap.max(k_min)),
+            k_cap,
             max_new_tokens,
             stop: if self.ignore_eos { vec![] } else { stop.to_vec() },
             ..DecodeSettings::default()

@@ -10,8 +10,9 @@ use rayon::prelude::*;
 use serde_json::{Map, Value};
 use tempfile::NamedTempFile;
 
+use super::print;
 use crate::grade::{Grader, GraderCounts, Grading, Verdict};
-use crate::progress::{say, show};
+use crate::progress::say;
 use crate::store::{digits, written};
 use crate::text::sources::each_object;
 
@@ -44,11 +45,11 @@ impl Grade {
         )?;
         let how = if self.grader.is_some() { "named" } else { "from the gold answers; --grader names one for all" };
         say(&format!("grader: {} ({how})", s.counted));
-        show(&format!("{} pairs, {} equal → {}", s.counted.all, s.equal, self.out.display()));
+        let mut done = format!("{} pairs, {} equal → {}\n", s.counted.all, s.equal, self.out.display());
         if s.labelled > 0 {
-            show(&format!("agrees with \"expected\" in {} of {}", s.agree, s.labelled));
+            done += &format!("agrees with \"expected\" in {} of {}\n", s.agree, s.labelled);
         }
-        Ok(())
+        print(&done)
     }
 }
 
@@ -70,7 +71,7 @@ pub fn grade_file(input: &Path, output: &Path, grading: Grading) -> Result<Summa
     let mut writer = BufWriter::new(beside(output)?);
     let mut summary = Summary::default();
     let mut block: Vec<(String, Map<String, Value>)> = vec![];
-    each_object(input, &mut |place, row| {
+    let left_out = each_object(input, &mut |place, row| {
         block.push((place, row));
         if block.len() == BLOCK {
             grade_block(&mut block, grading, &mut summary, &mut writer)?;
@@ -78,6 +79,10 @@ pub fn grade_file(input: &Path, output: &Path, grading: Grading) -> Result<Summa
         Ok(true)
     })?;
     grade_block(&mut block, grading, &mut summary, &mut writer)?;
+    ensure!(summary.counted.all > 0, "{}: holds no pairs", input.display());
+    if !left_out.is_empty() {
+        say(&format!("warning: left out, for their types are not read: {}", left_out.join(", ")));
+    }
     if let Some(warning) = summary.counted.check(&input.display().to_string())? {
         say(&warning);
     }

@@ -3,7 +3,7 @@
 
 use anyhow::{Result, ensure};
 
-use super::folder::{Folder, distinct};
+use super::folder::{Folder, distinct, once};
 use super::paper::Paper;
 use super::tables::{Cell, ColumnKind, Heading, Table};
 use super::verdicts::{self, TestedClaim, Verdict};
@@ -31,6 +31,7 @@ const READING: &str = "zero … embedding_argmax: accuracy on the problems where
 
 /// Every checkpoint of the folders that interventions or accuracies were measured of.
 pub fn table(folders: &[Folder]) -> Result<Table> {
+    once(folders)?;
     let mut table = Table::new("tab:compare", "Organisms side by side", headings());
     table.note = READING.to_owned();
     let paper = Paper::embedded()?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::mixture;
@@ -86,6 +86,18 @@ struct File {
     flat: Vec<FlatRow>,
     /// The rows as a `Vec` of their struct, where they have one.
     typed: Option<TypedRows>,
+}
+
+/// # Errors
+/// One folder under two names: its rows would count twice.
+pub(super) fn once(folders: &[Folder]) -> Result<()> {
+    let mut seen = BTreeMap::new();
+    for Folder { path, .. } in folders {
+        if let Some(other) = seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone()), path) {
+            bail!("{}: is named twice (also as {}): name each folder once", path.display(), other.display());
+        }
+    }
+    Ok(())
 }
 
 impl Folder {

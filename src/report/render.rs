@@ -12,7 +12,7 @@ use super::claims_list::{self, counted};
 use super::exhibits::{self, Drawing, MissingFigure};
 use super::figures::{FigureFiles, laid_out, write};
 use super::findings;
-use super::folder::Folder;
+use super::folder::{Folder, once};
 use super::live::Live;
 use super::page;
 use super::paper::Paper;
@@ -73,6 +73,7 @@ pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
 
 /// [`report`] in further formats; those of an earlier report that are not asked for are removed, because they may be out of date.
 pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Report> {
+    once(folders)?;
     ours_or_new(page, folders)?;
     let paper = Paper::embedded()?;
     let recipes = recipes::all()?;

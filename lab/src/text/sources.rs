@@ -124,22 +124,25 @@ pub fn read_problems(path: impl Into<PathBuf>) -> Result<Vec<Problem>> {
     Source::new(path).read()
 }
 
-/// Calls `take` with each object and the place it stands at, until it returns false.
-pub fn each_object(file: &Path, take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>) -> Result<()> {
+/// Calls `take` with each object and the place it stands at, until it returns false. Returns the columns of Parquet, with their
+/// types, that are in no object: their types are not read.
+pub fn each_object(
+    file: &Path,
+    take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>,
+) -> Result<Vec<String>> {
     let shown = file.display();
+    let mut left_out = vec![];
     let rows = match files::open(file)? {
-        Content::Json(reader) => return each_json(file, reader, take),
+        Content::Json(reader) => return each_json(file, reader, take).map(|()| left_out),
         Content::Csv(text) => tables::csv(&text).with_context(|| shown.to_string())?,
-        Content::Parquet(bytes) => {
-            let mut left_out = vec![];
-            let rows = tables::parquet(bytes, &mut left_out).with_context(|| shown.to_string())?;
-            return each(file, rows, take).map_err(|error| match left_out.is_empty() {
-                true => error,
-                false => anyhow!("{error:#} (columns of types that are not read: {})", left_out.join(", ")),
-            });
-        }
+        Content::Parquet(bytes) => tables::parquet(bytes, &mut left_out).with_context(|| shown.to_string())?,
     };
-    each(file, rows, take)
+    match each(file, rows, take) {
+        Err(error) if !left_out.is_empty() => {
+            Err(anyhow!("{error:#} (columns of types that are not read: {})", left_out.join(", ")))
+        }
+        done => done.map(|()| left_out),
+    }
 }
 
 /// Takes the records of files that have no lines.
@@ -272,7 +275,7 @@ mod tests {
             records += 1;
             Ok(true)
         })
-        .map(|()| records)
+        .map(|_| records)
     }
 
     fn packed(bytes: &[u8]) -> Vec<u8> {

@@ -95,7 +95,32 @@ fn value(cell: &AnyValue) -> Value {
             let names = fields.iter().map(|field| field.name().to_string());
             Value::Object(names.zip(cell._iter_struct_av().map(|cell| value(&cell))).collect())
         }
+        // So polars has the cell of a table of one row.
+        AnyValue::StructOwned(owned) => {
+            let (cells, fields) = owned.as_ref();
+            Value::Object(fields.iter().map(|field| field.name().to_string()).zip(cells.iter().map(value)).collect())
+        }
         AnyValue::List(series) => Value::Array(series.iter().map(|cell| value(&cell)).collect()),
         _ => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use polars::prelude::{IntoColumn, NamedFrom, ParquetWriter, Series};
+
+    use super::*;
+
+    #[test]
+    fn a_struct_is_an_object_in_a_table_of_one_row_too() {
+        for rows in [1, 2] {
+            let columns = vec![Series::new("a".into(), vec![1i64; rows]).into_column()];
+            let inner = DataFrame::new(rows, columns).expect("a frame").into_struct("meta".into());
+            let mut frame = DataFrame::new(rows, vec![inner.into_column()]).expect("a frame");
+            let mut bytes = vec![];
+            ParquetWriter::new(&mut bytes).finish(&mut frame).expect("encodes");
+            let read = parquet(bytes, &mut vec![]).expect("reads");
+            assert_eq!(digits::write(&Value::Object(read[0].clone())), r#"{"meta":{"a":1}}"#, "{rows} rows");
+        }
     }
 }

@@ -46,11 +46,11 @@ impl Config {
     /// With the modes spelled out.
     pub(crate) fn named(&self, study: &Study) -> Self {
         let known = is_known(study);
-        let modes = match self.modes.as_slice() {
-            [] => default_modes(known),
-            [all] if all == "all" => all_modes(known),
-            named => named.to_vec(),
-        };
+        let mut modes = if self.modes.is_empty() { default_modes(known) } else { self.modes.clone() };
+        if let Some(at) = modes.iter().position(|mode| mode == "all") {
+            let others: Vec<String> = all_modes(known).into_iter().filter(|mode| !modes.contains(mode)).collect();
+            modes.splice(at..=at, others);
+        }
         Self { modes, ..self.clone() }
     }
 
