@@ -110,6 +110,38 @@ class Live(unittest.TestCase):
         with self.assertRaisesRegex(RuntimeError, "one for each"):
             self.model.probe(prompts, labels[1:])
 
+    def test_arrays_and_their_numbers_are_ids_and_settings(self):
+        ids = [1, 12, 5]
+        alone = self.model.generate(ids, max_new_tokens=3, ignore_eos=True)
+        settings = {"max_new_tokens": np.int64(3), "ignore_eos": np.bool_(True), "temperature": np.float32(0)}
+        for array in (np.array(ids), np.array(ids, "u1"), [np.int64(token) for token in ids], tuple(ids)):
+            self.assertEqual(self.model.generate(array, **settings), alone)
+        for many in ([np.array(ids), ids], np.array([ids, ids]), (ids, tuple(ids))):
+            self.assertEqual([run.tokens for run in self.model.generate(many, **settings)], [alone.tokens] * 2)
+        self.assertEqual(sy.run(MODEL, np.array(ids), **settings).tokens, alone.tokens)
+        self.assertEqual(self.model.lens(np.array(ids), top=np.int64(2)), self.model.lens(ids, top=2))
+        cache = self.model.cache(np.array(ids), np.array(["hook_embed"]))
+        self.assertEqual(cache, self.model.cache([ids], "hook_embed"))
+        np.testing.assert_array_equal(cache.at("hook_embed", np.int64(1)), cache.at("hook_embed", 1))
+        problems = [{"question": "a = 1 ; ? a :", "answer": np.str_("1")}]
+        done = self.model.intervene(problems, modes=np.array(["zero"]), steps=np.array([1]), draws=np.int64(1), n=np.int64(1))
+        self.assertEqual([row["mode"] for row in done], ["normal", "zero"])
+        ids = [[1, first, token] for first in range(5, 11) for token in (12, 13)]
+        labels = [row[2] for row in ids]
+        rows = self.model.probe(np.array(ids), np.array(labels), "hook_embed", position=np.int64(2))
+        self.assertEqual(rows, self.model.probe(ids, labels, "hook_embed", position=2))
+
+    def test_a_killed_program_is_named_and_closes(self):
+        with sy.load(MODEL) as model:
+            model._process.kill()
+            for _ in range(2):
+                with self.assertRaisesRegex(RuntimeError, "^the program was ended by the signal SIGKILL$"):
+                    model.generate(PROMPT)
+            self.assertTrue(model.about["layers"])
+        model.close()
+        with self.assertRaisesRegex(RuntimeError, "closed"):
+            model.lens(PROMPT)
+
     def test_nothing_is_left_running(self):
         with sy.load(MODEL) as model:
             process = model._process

@@ -63,6 +63,11 @@ class Running(unittest.TestCase):
         again = sy.run(MODEL, [3, 5, 8], max_new_tokens=3, ignore_eos=True)
         self.assertEqual(short, again)
 
+    def test_nothing_and_zero_are_not_the_same(self):
+        with self.assertRaisesRegex(RuntimeError, "code 2: error: .*k_cap"):
+            sy.run(MODEL, PROMPT, k_cap=0)
+        self.assertTrue(sy.run(MODEL, "-1", max_new_tokens=np.int64(2), temperature=None, ignore_eos=np.bool_(True)).tokens)
+
     def test_errors_are_the_programs_own(self):
         with self.assertRaisesRegex(RuntimeError, "did you mean `blocks.0.hook_resid_post`"):
             sy.run(MODEL, PROMPT, hooks={"blocks.0.hook_resid_pots": "zero"})

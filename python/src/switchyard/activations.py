@@ -3,6 +3,8 @@
 import json
 from collections.abc import Mapping
 
+import numpy as np
+
 from . import safetensors
 from .names import new_name, old_name
 
@@ -40,6 +42,10 @@ class Activations(Mapping):
     def __getitem__(self, key):
         return self._tensors[self._name(key)]
 
+    def __eq__(self, other):
+        same = isinstance(other, Activations) and self.keys() == other.keys()
+        return same and all(np.array_equal(array, other[name]) for name, array in self.items())
+
     def __contains__(self, key):
         try:
             self._name(key)
@@ -56,7 +62,7 @@ class Activations(Mapping):
     def at(self, key, step, row=0):
         """The value at one step of a row (`latent[1,2]`, `text[3]`), or at a true position if `step` is a number."""
         name = self._name(key)
-        if isinstance(step, int):
+        if not isinstance(step, str):
             position = step
         elif step in self.steps[row]:
             position = self.steps[row].index(step)

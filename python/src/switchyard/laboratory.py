@@ -52,7 +52,7 @@ def page_data(run, rows=None, problems=None, phases=None):
     run = Path(run)
     there = {path.parent.parent.name: path.parent for path in sorted(run.glob("*/checkpoint/model.safetensors"))}
     order = [name for name in TITLES if name in there] + [name for name in there if name not in TITLES]
-    phases = list(phases or order)
+    phases = list(order if phases is None else phases)
     missing = [phase for phase in phases if phase not in there]
     if missing or not phases:
         wanted = ", ".join(missing) or "a checkpoint"

@@ -1,5 +1,6 @@
 """One loaded model, many calls: `probe session` in a process of its own, which ends with the object."""
 
+import contextlib
 import html
 import json
 import re
@@ -13,8 +14,9 @@ from typing import List, Tuple
 import numpy as np
 
 from .activations import Activations, activations
+from .asking import plain, prompt_of, prompts_of, several
 from .rows import frame_of
-from .running import Run, changes, flags_of, names_of, program
+from .running import Run, answer_of, changes, ended, flags_of, names_of, program
 from .traces import Trace
 
 
@@ -90,7 +92,7 @@ def _met(place):
     return part, -(back or 0), within, name
 
 
-@dataclass
+@dataclass(eq=False)
 class HeatMap:
     """Layer by place. Shown by a notebook as a table of colours."""
 
@@ -133,21 +135,24 @@ def load(model, adapter=None, probe=None, **flags):
 
 
 class Model:
-    """A loaded model. Raises `RuntimeError` with the program's own words."""
+    """A loaded model. Raises `RuntimeError` with the program's own words, and once it has ended with how that came."""
 
     def __init__(self, model, adapter=None, probe=None, **flags):
         words = [*program(probe), "session", "--model", str(model), *flags_of({"adapter": adapter, **flags})]
-        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")
+        self._errors = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
         self._process = subprocess.Popen(
             words,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             encoding="utf-8",
+            errors="replace",
             # Ctrl-C in a notebook is for the notebook; the process ends when its input does.
             start_new_session=True,
         )
         self._one = threading.Lock()
+        #: Why this side ended the process, whose last answers may still lie in the pipe.
+        self._reason = None
         try:
             #: What the model is: `layers`, `width`, `heads`, `vocabulary`, `switches`, `hooks`.
             self.about = self._ask({"do": "about"})
@@ -161,10 +166,11 @@ class Model:
         `hooks` as in `run`. `record`: hooks to record, of all rows together. Settings: `max_new_tokens`, `temperature`,
         `seed`, `top_k`, `top_p`, `k_min`, `k_cap`, `ignore_eos`.
         """
-        one = _is_one(prompts)
+        prompts, one = prompts_of(prompts)
+        settings = plain(settings, "settings")
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "recording.safetensors"
-            ask = {"do": "generate", "prompts": _prompts(prompts), "hooks": changes(hooks, folder), "settings": settings}
+            ask = {"do": "generate", "prompts": prompts, "hooks": changes(hooks, folder), "settings": settings}
             if record is not None:
                 ask.update(record=names_of(record), out=str(out))
             told = self._ask(ask)
@@ -185,14 +191,14 @@ class Model:
         """The activations of known texts at hooks: `cache(prompts, "blocks.*.hook_resid_post@pos[-1]")`."""
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "cache.safetensors"
-            ask = {"do": "cache", "prompts": _prompts(prompts), "names": names_of(names), "logits": bool(logits)}
+            ask = {"do": "cache", "prompts": prompts_of(prompts)[0], "names": names_of(names), "logits": bool(logits)}
             self._ask({**ask, "hooks": changes(hooks, folder), "out": str(out)})
             return activations(out)
 
     def lens(self, prompt, top=5, hooks=None) -> Lens:
         """The logit lens of a text, nothing generated and nothing put around it."""
         with tempfile.TemporaryDirectory() as folder:
-            told = self._ask({"do": "lens", "prompt": prompt, "top": top, "hooks": changes(hooks, folder)})
+            told = self._ask({"do": "lens", "prompt": prompt_of(prompt), "top": top, "hooks": changes(hooks, folder)})
         return Lens(told["tokens"], told["layers"])
 
     def pairs(self, pairs, components=None, modes=None, places=None) -> Pairs:
@@ -202,7 +208,7 @@ class Model:
         `components`: of `head`, `mlp`, `resid`; `modes`: of `denoise`, `noise`, `mean`; `places`: `number` or `name`.
         """
         with tempfile.TemporaryDirectory() as folder:
-            ask = {"do": "pairs", "file": _file(pairs, folder), "components": components or [], "modes": modes or []}
+            ask = {"do": "pairs", "file": _file(pairs, folder), "components": several(components), "modes": several(modes)}
             return Pairs(self._ask({**ask, "places": places})["rows"])
 
     def intervene(self, problems, modes=None, steps=None, draws=None, n=None, field=None, like=None, seed=0) -> Interventions:
@@ -212,9 +218,10 @@ class Model:
         default those of the program; `n`: the first so many problems; `field`: your own keys, `{"question": "frage"}`.
         """
         with tempfile.TemporaryDirectory() as folder:
-            ask = {"do": "intervene", "file": _file(problems, folder), "modes": modes or [], "steps": [str(s) for s in steps or []]}
+            ask = {"do": "intervene", "file": _file(problems, folder), "modes": several(modes)}
+            ask.update(steps=[str(step) for step in several(steps)], problems=plain(n, "n"))
             field = [f"{key}={yours}" for key, yours in (field or {}).items()]
-            told = self._ask({**ask, "draws": draws, "problems": n, "field": field, "like": like, "seed": seed})
+            told = self._ask({**ask, "draws": draws, "field": field, "like": like, "seed": seed})
         return Interventions(told)
 
     def probe(self, prompts, labels, names="blocks.*.hook_resid_post", position=-1, groups=None, seed=0) -> Rows:
@@ -223,20 +230,18 @@ class Model:
         Split by prompt, or by `groups` (one number a prompt: those of one group are never on both sides), with labels shuffled
         beside it. One row a hook: `balanced_accuracy`, `selectivity`, `majority`.
         """
-        ask = {"do": "probe", "prompts": _prompts(prompts), "labels": [str(label) for label in labels], "names": names_of(names)}
+        labels = [str(plain(label, "labels")) for label in labels]
+        ask = {"do": "probe", "prompts": prompts_of(prompts)[0], "labels": labels, "names": names_of(names)}
         return Rows(self._ask({**ask, "position": position, "groups": groups, "seed": seed})["rows"])
 
     def close(self):
-        """Ends the process."""
-        if self._process.poll() is None:
+        """Ends the process; nothing is wrong where it has ended already."""
+        # What a dead process did not read cannot be written.
+        with contextlib.suppress(OSError):
             self._process.stdin.close()
-            try:
-                self._process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            stream.close()
+        self._wait()
+        self._process.stdout.close()
+        self._errors.close()
 
     def __enter__(self):
         return self
@@ -249,30 +254,51 @@ class Model:
             self.close()
 
     def _ask(self, ask):
+        ask = json.dumps(plain(ask, "a request")) + "\n"
         with self._one:
+            if self._errors.closed or self._reason:
+                raise RuntimeError(self._ended())
             try:
-                self._process.stdin.write(json.dumps(ask) + "\n")
+                self._process.stdin.write(ask)
                 self._process.stdin.flush()
                 line = self._process.stdout.readline()
-            except (BrokenPipeError, ValueError):
+            except BrokenPipeError:
                 line = ""
-            except KeyboardInterrupt:
+            except BaseException:
                 # The answer may still come: the next request must not read it as its own.
-                self._process.kill()
+                self._kill("a request was interrupted")
                 raise
-        if not line:
-            raise RuntimeError(self._said() or "the session has ended")
-        answer = json.loads(line)
+            if not line.endswith("\n"):
+                raise RuntimeError(self._ended())
+            try:
+                answer = answer_of(line, "ok", "error")
+            except RuntimeError:
+                # Which of its lines answer what is not known.
+                self._kill("it gave no answer of `probe`")
+                raise
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer["ok"]
 
-    def _said(self):
+    def _kill(self, reason):
+        self._reason = reason
+        self._process.kill()
+
+    def _wait(self):
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ended(self):
+        self._wait()
         if self._errors.closed:
-            return ""
-        self._process.wait(timeout=10)
+            return "the session is closed: load the model again"
+        if self._reason:
+            return f"the program was ended because {self._reason}: load the model again"
         self._errors.seek(0)
-        return self._errors.read().strip()
+        return ended(self._process.returncode, self._errors.read())
 
 
 def _file(lines, folder):
@@ -280,14 +306,5 @@ def _file(lines, folder):
     if isinstance(lines, (str, Path)):
         return str(Path(lines).absolute())
     file = Path(folder) / "given.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    file.write_text("".join(json.dumps(plain(line, "a record")) + "\n" for line in lines), encoding="utf-8")
     return str(file)
-
-
-def _is_one(prompts):
-    return isinstance(prompts, str) or (len(prompts) > 0 and not isinstance(prompts[0], (str, list, tuple)))
-
-
-def _prompts(prompts):
-    many = [prompts] if _is_one(prompts) else prompts
-    return [prompt if isinstance(prompt, str) else [int(token) for token in prompt] for prompt in many]

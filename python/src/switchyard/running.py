@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -13,11 +16,15 @@ from typing import Any, Dict, List, Optional
 import numpy as np
 
 from .activations import Activations, activations, save
+from .asking import plain, prompt_of
 from .names import old_name
 from .traces import Trace
 
+#: How a line on standard error begins that says why a program ended: its own, the system's, Rust's.
+ERROR = r"^((.*: )?error\b|.*: .*not found|thread '|memory allocation of |fatal )"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Change:
     """What a hook does: `zero`, `scale` by a number, `add` or `swap` an array of the size of one place."""
 
@@ -27,7 +34,7 @@ class Change:
 
 def scale(by):
     """Multiplies what the model computed at the hook."""
-    return Change("scale", float(by))
+    return Change("scale", plain(float(by), "scale"))
 
 
 def add(array):
@@ -60,7 +67,7 @@ def run(model, prompt, hooks=None, record=None, probe=None, **flags):
 
     `hooks`: by hook (`"blocks.3.hook_resid_post@latent[*,2]"`) its change: `"zero"`, `scale(2)`, `add(array)`,
     `swap(array)`. `record`: hooks to record. Other flags as `probe generate --help` names them: `max_new_tokens=40`,
-    `k_cap=5`, `chat=True`. Raises `RuntimeError` with the program's own words.
+    `k_cap=5`, `chat=True`. Raises `RuntimeError` with the program's own words, and how it ended.
     """
     with tempfile.TemporaryDirectory() as folder:
         words = [*program(probe), "generate", "--model", str(model), "--json", *_prompt(prompt), *flags_of(flags)]
@@ -69,10 +76,10 @@ def run(model, prompt, hooks=None, record=None, probe=None, **flags):
         recording = Path(folder) / "recording.safetensors"
         if record is not None:
             words += ["--record", names_of(record), "--out", str(recording)]
-        done = subprocess.run(words, capture_output=True, text=True, encoding="utf-8", check=False)
+        done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=False)
         if done.returncode != 0:
-            raise RuntimeError(done.stderr.strip() or f"{words[0]} ended with code {done.returncode}")
-        result = json.loads(done.stdout)
+            raise RuntimeError(ended(done.returncode, done.stderr))
+        result = answer_of(done.stdout, "trace")
         trace = result["trace"]
         return Run(
             tokens=result["tokens"],
@@ -84,16 +91,17 @@ def run(model, prompt, hooks=None, record=None, probe=None, **flags):
 
 
 def _prompt(prompt):
-    return ["--prompt", prompt] if isinstance(prompt, str) else ["--ids", ",".join(str(int(token)) for token in prompt)]
+    prompt = prompt_of(prompt)
+    return [f"--prompt={prompt}"] if isinstance(prompt, str) else ["--ids", ",".join(map(str, prompt))]
 
 
 def flags_of(flags):
     words = []
     for name, value in flags.items():
-        flag = "--" + name.replace("_", "-")
+        flag, value = "--" + name.replace("_", "-"), plain(value, name)
         if value is True:
             words.append(flag)
-        elif value not in (None, False):
+        elif value is not None and value is not False:
             words.append(f"{flag}={value}")
     return words
 
@@ -105,6 +113,8 @@ def names_of(hooks):
 
 def changes(hooks, folder):
     """Changes as `--hook` takes them; their arrays go into files of the folder."""
+    if not isinstance(hooks, (Mapping, type(None))):
+        raise TypeError(f"hooks must be a dictionary of changes by hook, found a {type(hooks).__name__}")
     return [
         f"{_old(hook)}={_change(change, hook, Path(folder) / f'hook-{number}.safetensors')}"
         for number, (hook, change) in enumerate((hooks or {}).items())
@@ -123,14 +133,38 @@ def _old(names):
 
 
 def _change(change, hook, file):
-    if change == "zero":
+    if isinstance(change, str) and change == "zero":
         return "zero"
     if not isinstance(change, Change):
-        raise TypeError(f"{hook}: {change!r} is no change; use 'zero', scale(2), add(array) or swap(array)")
+        found = repr(change) if isinstance(change, (str, int, float)) else f"a bare {type(change).__name__}"
+        raise TypeError(f"{hook}: {found} is no change; use swap(array), add(array), scale(2) or 'zero'")
     if change.what == "scale":
         return f"scale:{change.value!r}"
-    save(file, {"value": change.value})
+    with np.errstate(over="ignore"):
+        value = np.asarray(change.value, "f4")
+    if not np.isfinite(value).all():
+        raise ValueError(f"{hook}: {change.what} must be of finite numbers, found {value[~np.isfinite(value)][0]}")
+    save(file, {"value": value})
     return f"{change.what}:{file}"
+
+
+def ended(code, said):
+    """What is known of a program that ended: its exit code or signal, and its error where it said one."""
+    signals = {number.value: number.name for number in signal.Signals}
+    how = f"ended with code {code}" if code >= 0 else f"was ended by the signal {signals.get(-code, -code)}"
+    starts = [at.start() for at in re.finditer(ERROR, said, re.M)]
+    return f"the program {how}" + (f": {said[starts[-1]:].strip()}" if starts else "")
+
+
+def answer_of(text, *keys):
+    """An answer in JSON, which has one of the keys."""
+    try:
+        answer = json.loads(text)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or not any(key in answer for key in keys):
+        raise RuntimeError(f"this is no answer of the program `probe`: {text.strip()[:200]!r}")
+    return answer
 
 
 def program(named):

@@ -1,0 +1,175 @@
+"""What is sent to a program, what is refused before, and what is said of a program that ends. A script stands for `probe`."""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import numpy as np
+
+import switchyard as sy
+from switchyard.running import changes, ended, flags_of
+
+HOOK = "blocks.1.hook_resid_post@pos[0]"
+# Answers `lens` by what it was asked; the prompt says what else it does.
+SCRIPT = """#!%s
+import json, os, sys, time
+print("model: loaded; one request a line", file=sys.stderr, flush=True)
+if sys.argv[1] != "session":
+    sys.exit("error: not today")
+for line in sys.stdin:
+    prompt = json.loads(line).get("prompt")
+    if prompt == "slow":
+        time.sleep(0.4)
+    elif prompt == "noise":
+        print("a word of its own", flush=True)
+    elif prompt == "abort":
+        os.abort()
+    elif prompt == "half":
+        print('{"ok": ', end="", flush=True)
+        sys.exit("error: earlier\\nerror: the disk is full\\n\\n  tip: empty it")
+    print(json.dumps({"ok": {"tokens": [line], "layers": []}}), flush=True)
+"""
+
+
+class TooLong(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def interrupted(error):
+    """Raises an error in the middle of what takes longer than a tenth of a second."""
+
+    def handler(*_):
+        raise error
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@unittest.skipUnless(os.name == "posix", "scripts are programs on Unix")
+class Asking(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.script = Path(folder.name) / "probe"
+        self.script.write_text(SCRIPT % sys.executable, encoding="utf-8")
+        self.script.chmod(0o755)
+
+    def load(self):
+        model = sy.load("model", probe=self.script)
+        self.addCleanup(model.close)
+        return model
+
+    def sent(self, model, *given, **settings):
+        return json.loads(model.lens(*given, **settings).tokens[0])
+
+    def test_ids_are_whole_numbers(self):
+        model = self.load()
+        for ids in (np.array([3, 5]), [np.int64(3), np.uint8(5)], range(3, 6, 2), (3, 5)):
+            self.assertEqual(self.sent(model, ids, top=np.int64(2)), {"do": "lens", "prompt": [3, 5], "top": 2, "hooks": []})
+        asked = (model.lens, model.generate, lambda ids: model.cache(ids, "hook_embed"), lambda ids: model.probe(ids, ["a"]))
+        for ask in (*asked, lambda ids: sy.run("model", ids, probe=self.script)):
+            for ids in ([1.0, 2], [True, 2], np.array([1.5]), np.array([True]), [2, "1"], [3, None]):
+                with self.assertRaisesRegex(TypeError, "a token id is a whole number, found"):
+                    ask(ids)
+            with self.assertRaisesRegex(ValueError, "between 0 and 4294967295, found -1"):
+                ask(np.array([1, -1]))
+            for nothing in (None, b"ab", 5, {"a": 1}):
+                with self.assertRaisesRegex(TypeError, "a prompt is text or a list of token ids"):
+                    ask(nothing)
+        self.assertEqual(self.sent(model, "still here")["prompt"], "still here")
+
+    def test_what_is_not_finite_is_refused_by_its_name(self):
+        model = self.load()
+        for bad in (float("nan"), np.float32("inf"), np.array(-np.inf)):
+            found = f"must be a finite number, found {float(bad)}"
+            for name, ask in (
+                ("temperature", lambda: model.generate("a", temperature=bad)),
+                ("top", lambda: model.lens("a", top=bad)),
+                ("n", lambda: model.intervene([], n=bad)),
+                ("seed", lambda: model.probe(["a"], ["b"], seed=bad)),
+                ("labels", lambda: model.probe(["a"], [bad])),
+                ("groups", lambda: model.probe(["a"], ["b"], groups=np.array([1, float(bad)]))),
+                ("answer", lambda: model.intervene([{"question": "a", "answer": bad}])),
+                ("scale", lambda: sy.scale(bad)),
+                ("top_p", lambda: sy.run("model", "a", probe=self.script, top_p=bad)),
+                ("threads", lambda: sy.load("model", probe=self.script, threads=bad)),
+            ):
+                with self.assertRaisesRegex(ValueError, "-?(nan|inf)$") as caught:
+                    ask()
+                self.assertEqual(str(caught.exception), f"{name} {found}")
+            with self.assertRaisesRegex(ValueError, r"hook_resid_post@pos\[0\]: swap must be of finite numbers, found -?(nan|inf)"):
+                model.generate("a", hooks={HOOK: sy.swap([1.0, float(bad)])})
+        with self.assertRaisesRegex(TypeError, "seed must be a number, a text or a list of them, found <object"):
+            model.generate("a", seed=object())
+
+    def test_a_bare_array_is_told_what_to_use(self):
+        model = self.load()
+        for bare, found in ((np.zeros(64), "a bare ndarray"), ([1.0, 2.0], "a bare list"), (2.0, "2.0"), ("zer", "'zer'")):
+            for ask in (model.generate, model.lens, lambda *given, **hooks: sy.run("model", *given, probe=self.script, **hooks)):
+                with self.assertRaisesRegex(TypeError, rf"pos\[0\]: {found} is no change; use swap\(array\)"):
+                    ask("a", hooks={HOOK: bare})
+        for bare in (np.zeros(3), [("hook_embed", "zero")], sy.scale(2)):
+            with self.assertRaisesRegex(TypeError, "hooks must be a dictionary of changes by hook, found a"):
+                changes(bare, "")
+
+    def test_flags_are_plain(self):
+        flags = {"k_min": np.int64(0), "ignore_eos": np.bool_(True), "chat": False, "top_p": np.float64(0.5), "adapter": Path("a")}
+        self.assertEqual(flags_of({**flags, "seed": None}), ["--k-min=0", "--ignore-eos", "--top-p=0.5", "--adapter=a"])
+
+    def test_a_program_that_ends_is_named_with_its_error(self):
+        half = "ended with code 1: error: the disk is full\n.*tip"
+        for prompt, message in (("abort", "was ended by the signal SIGABRT$"), ("half", half)):
+            with self.load() as model:
+                for asked in (prompt, "again"):
+                    with self.assertRaisesRegex(RuntimeError, rf"(?s)^the program {message}"):
+                        model.lens(asked)
+                self.assertTrue(model.about)
+            model.close()
+        with self.assertRaisesRegex(RuntimeError, "^the program ended with code 1: error: not today$"):
+            sy.run("model", "a", probe=self.script)
+        self.assertEqual(ended(127, "x: loaded; one request a line\n"), "the program ended with code 127")
+        for error in ("probe: error while loading shared libraries: libcuda.so.1", "thread 'main' panicked at a.rs:1:\noh"):
+            self.assertEqual(ended(127, f"so far, no error\n{error}\n"), f"the program ended with code 127: {error}")
+        self.assertEqual(ended(-63, ""), "the program was ended by the signal 63")
+
+    def test_an_interrupted_request_leaves_no_answer_behind(self):
+        for error in (KeyboardInterrupt, TooLong, TimeoutError, ValueError):
+            with self.load() as model:
+                with interrupted(error), self.assertRaises(error):
+                    model.lens("slow")
+                with self.assertRaisesRegex(RuntimeError, "ended because a request was interrupted: load the model again"):
+                    model.lens("the next")
+
+    def test_what_is_no_answer_is_shown(self):
+        with self.load() as model:
+            with self.assertRaisesRegex(RuntimeError, "no answer of the program `probe`: 'a word of its own'"):
+                model.lens("noise")
+            with self.assertRaisesRegex(RuntimeError, "ended because it gave no answer"):
+                model.lens("the next")
+        for program in ("/bin/echo", "/bin/true"):
+            for call in (sy.load, lambda *given, **more: sy.run(*given, "a", **more)):
+                with self.subTest(program), self.assertRaisesRegex(RuntimeError, "no answer of|ended with code 0"):
+                    call("model", probe=program)
+
+
+class Equal(unittest.TestCase):
+    def test_recordings_are_compared_by_their_arrays(self):
+        one, same, other = (sy.Activations({"hook_embed": np.full((1, 2), by)}, {}) for by in (1, 1, 2))
+        self.assertEqual(one, same)
+        self.assertNotEqual(one, other)
+        self.assertNotEqual(sy.swap([1, 2]), sy.swap([1, 2]))
+
+
+if __name__ == "__main__":
+    unittest.main()
