@@ -25,10 +25,7 @@ use switchyard::parallel;
 use switchyard::recipe::Optimizer;
 use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::Trainer;
-
-/// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+use switchyard_allocator as _;
 
 /// A model and the batch it is timed on.
 struct Size {

@@ -13,10 +13,7 @@ use switchyard::latent::{Blocks, Decode, HiddenState, decode};
 use switchyard::model::Hooks;
 use switchyard::study::Study;
 use switchyard::study::sweep::{Continuation, Sweep, What};
-
-/// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+use switchyard_allocator as _;
 
 const MODES: [(&str, f64); 7] = [
     ("random_norm", 0.0),

@@ -99,6 +99,21 @@ fn it_answers_as_generate_does_and_only_those_who_know_the_token() {
     }
     assert_eq!(explorer.request(&page.replace('?', "x?"), &explorer.host(), "").0, 404);
 
+    // A connection that stalls stops nobody, and what a request says of its length is not believed.
+    let host = explorer.host();
+    let mut stalled = TcpStream::connect(("127.0.0.1", explorer.port)).expect("the server");
+    write!(stalled, "POST /ask?token={} HTTP/1.1\r\n{host}Content-Length: 1000\r\n\r\n{{", explorer.token)
+        .expect("a part");
+    for (wrong, status) in [
+        (format!("{host}Content-Length: 99999999999999\r\nX: "), 413),
+        (format!("{host}Content-Length: -1\r\nX: "), 400),
+        (format!("{host}Transfer-Encoding: chunked\r\nX: "), 411),
+        (format!("Host: example.org\r\nContent-Length: 99999999999999\r\nX: "), 403),
+        (format!("{host}X: {}\r\n", "a".repeat(20_000)), 431),
+    ] {
+        assert_eq!(explorer.request(&page, &wrong, "").0, status, "{}", &wrong[..60]);
+    }
+
     let settings = json!({ "max_new_tokens": 40 });
     let seen = explorer.ask(&json!({ "do": "see", "prompt": PROMPT, "settings": settings }));
     let seen = &seen["ok"];

@@ -3,10 +3,7 @@
 use std::process::ExitCode;
 
 use switchyard::commands::{completions, exit, intervene::Intervene};
-
-/// Keeps the memory of one step for the next: pages given back to the system are paid for again (benches/PROFILE.md).
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+use switchyard_allocator as _;
 
 fn main() -> ExitCode {
     exit(completions::parse::<Intervene>().run())

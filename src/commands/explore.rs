@@ -3,20 +3,21 @@
 //! One loaded model answers on 127.0.0.1, one request after another. The address holds a token that changes with every start; requests
 //! without it, from other hosts' names or of other pages are refused. Ctrl-C ends it.
 
-use std::io::Read;
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tiny_http::{Header, Method, Request, Response, Server, StatusCode};
 
 use super::device::MachineArgs;
 use super::generate::DecodeArgs;
+use super::http::{Head, Request, requests};
 use super::lens::{named, token};
 use super::session::Room;
 use super::{ModelArgs, tensors};
@@ -42,7 +43,7 @@ pub struct Explore {
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 enum Ask {
-    About,
+    About {},
     /// Continue a prompt, and read every layer at every place.
     See(See),
     /// Where each head looks from one place of a row that was seen.
@@ -72,9 +73,6 @@ struct See {
 /// Tokens that are read at a place.
 const TOP: usize = 6;
 
-/// Bytes of a request at most.
-const LONGEST: u64 = 1 << 20;
-
 /// How often Ctrl-C is looked for.
 const PATIENCE: Duration = Duration::from_millis(200);
 
@@ -85,17 +83,20 @@ impl Explore {
         self.machine.compute(|machine| {
             let opened = self.model.open()?;
             let name = self.model.named()?;
-            let server = Server::http(("127.0.0.1", self.port))
-                .map_err(|error| anyhow::anyhow!("--port {}: {error}; leave it out, or name another", self.port))?;
+            let listener = TcpListener::bind(("127.0.0.1", self.port))
+                .with_context(|| format!("--port {}: leave it out, or name another", self.port))?;
             let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
             let files = tempfile::tempdir().context("a folder for thoughts that are put in")?;
-            let explorer =
-                Explorer { room: Room { name, loaded }, door: Door::of(&server)?, files, made: AtomicUsize::new(0) };
+            let explorer = Explorer { room: Room { name, loaded }, files, made: AtomicUsize::new(0) };
+            let door = Door::of(&listener)?;
             say(&format!("{}: loaded; open this address in a browser, Ctrl-C ends it", explorer.room.name));
-            show(&explorer.door.address());
+            show(&door.address());
+            let requests = requests(listener, move |head| door.refuses(head).map(|why| (403, format!("{why}\n"))));
             while !stop_asked() {
-                if let Some(request) = server.recv_timeout(PATIENCE).context("the connection")? {
-                    explorer.serve(request);
+                match requests.recv_timeout(PATIENCE) {
+                    Ok(request) => explorer.serve(request),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => bail!("the port takes no more requests"),
                 }
             }
             Ok(())
@@ -111,8 +112,8 @@ struct Door {
 }
 
 impl Door {
-    fn of(server: &Server) -> Result<Self> {
-        let port = server.server_addr().to_ip().context("an address without port")?.port();
+    fn of(listener: &TcpListener) -> Result<Self> {
+        let port = listener.local_addr().context("an address without port")?.port();
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random).map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;
         Ok(Self { port, token: hex(&random) })
@@ -124,19 +125,16 @@ impl Door {
 
     /// What is wrong with a request that must not be answered. A page elsewhere that a browser has open can send requests here, under
     /// a name that it made point to this machine: its `Host` and `Origin` say so.
-    fn refuses(&self, request: &Request) -> Option<&'static str> {
-        let told = |name: &'static str| {
-            request.headers().iter().find(|header| header.field.equiv(name)).map(|header| header.value.as_str())
-        };
+    fn refuses(&self, head: &Head) -> Option<&'static str> {
         let hosts = [format!("127.0.0.1:{}", self.port), format!("localhost:{}", self.port)];
         let is_ours = |host: &str| hosts.iter().any(|ours| ours == host);
-        if !told("Host").is_some_and(is_ours) {
+        if !head.header("Host").is_some_and(is_ours) {
             return Some("this host is not served here");
         }
-        if told("Origin").is_some_and(|origin| !origin.strip_prefix("http://").is_some_and(is_ours)) {
+        if head.header("Origin").is_some_and(|origin| !origin.strip_prefix("http://").is_some_and(is_ours)) {
             return Some("requests of other pages are not answered");
         }
-        let query = request.url().split_once('?').map_or("", |(_, query)| query);
+        let query = head.target.split_once('?').map_or("", |(_, query)| query);
         let given = query.split('&').find_map(|part| part.strip_prefix("token="));
         (given != Some(&self.token)).then_some("open the address that `probe explore` printed: it holds a token")
     }
@@ -145,40 +143,24 @@ impl Door {
 /// A loaded model behind a page.
 struct Explorer {
     room: Room,
-    door: Door,
     /// Thoughts that were put in.
     files: TempDir,
     made: AtomicUsize,
 }
 
 impl Explorer {
-    fn serve(&self, mut request: Request) {
-        let path = request.url().split('?').next().unwrap_or_default().to_owned();
-        let (status, kind, body) = match (self.door.refuses(&request), request.method(), path.as_str()) {
-            (Some(why), ..) => (403, "text/plain", format!("{why}\n")),
-            (None, Method::Get, "/") => (200, "text/html; charset=utf-8", explorer::html(&self.room.name)),
-            (None, Method::Post, "/ask") => (200, "application/json", self.answer(&mut request).to_string()),
+    fn serve(&self, request: Request) {
+        let path = request.head.target.split('?').next().unwrap_or_default();
+        let (status, kind, body) = match (request.head.method.as_str(), path) {
+            ("GET", "/") => (200, "text/html; charset=utf-8", explorer::html(&self.room.name)),
+            ("POST", "/ask") => (200, "application/json", self.answer(&request.body).to_string()),
             _ => (404, "text/plain", "there is nothing here\n".to_owned()),
         };
-        let mut response = Response::from_string(body).with_status_code(StatusCode(status));
-        for (name, value) in [
-            ("Content-Type", kind),
-            ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"),
-            ("Referrer-Policy", "no-referrer"),
-        ] {
-            if let Ok(header) = Header::from_bytes(name, value) {
-                response.add_header(header);
-            }
-        }
-        // A reader that has gone away is no error.
-        let _ = request.respond(response);
+        request.answer(status, kind, &body);
     }
 
-    fn answer(&self, request: &mut Request) -> Value {
-        let mut text = String::new();
-        let read = request.as_reader().take(LONGEST).read_to_string(&mut text).context("cannot read the request");
-        let asked = read.and_then(|_| serde_json::from_str(&text).context("no request"));
+    fn answer(&self, text: &str) -> Value {
+        let asked = serde_json::from_str(text).context("no request");
         match asked.and_then(|ask| self.ask(ask)) {
             Ok(answer) => json!({ "ok": answer }),
             Err(error) => json!({ "error": format!("{error:#}") }),
@@ -187,7 +169,7 @@ impl Explorer {
 
     fn ask(&self, ask: Ask) -> Result<Value> {
         match ask {
-            Ask::About => Ok(json!({ "model": self.room.about(), "chat": self.chat().is_ok() })),
+            Ask::About {} => Ok(json!({ "model": self.room.about(), "chat": self.chat().is_ok() })),
             Ask::See(see) => self.see(see),
             Ask::Heads { trace, hooks, at } => self.heads(&trace, &hooks, at),
         }

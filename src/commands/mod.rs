@@ -15,6 +15,7 @@ pub mod explore;
 pub mod generate;
 pub mod grade;
 mod hooks;
+mod http;
 pub mod import;
 pub mod intervene;
 pub mod lens;

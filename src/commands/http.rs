@@ -1,0 +1,156 @@
+//! HTTP as far as one page and its program need it: one request a connection, of bounded length and in bounded time. A connection is
+//! read by a thread of its own, so that one which stalls stops nobody. Knows no model and no page.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes of what stands before a body, at most.
+const LONGEST_HEAD: usize = 16 << 10;
+
+/// Bytes of a body, at most.
+const LONGEST_BODY: usize = 1 << 20;
+
+/// In what time a request must be there, and an answer be taken.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Connections that are read at a time; others are closed.
+const MOST: usize = 64;
+
+/// What stands before a body.
+pub(super) struct Head {
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    headers: Vec<(String, String)>,
+}
+
+impl Head {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(there, _)| there.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+    }
+}
+
+/// A whole request, to be answered once.
+pub(super) struct Request {
+    pub head: Head,
+    pub body: String,
+    stream: TcpStream,
+}
+
+impl Request {
+    /// A reader that has gone away is no error.
+    pub fn answer(self, status: u16, kind: &str, body: &str) {
+        answer(&self.stream, status, kind, body);
+    }
+}
+
+/// Why a request is not passed on: a status and a line.
+type Refusal = (u16, String);
+
+/// The requests that come in and are not refused by their heads.
+pub(super) fn requests(
+    listener: TcpListener,
+    refuses: impl Fn(&Head) -> Option<Refusal> + Send + Sync + 'static,
+) -> Receiver<Request> {
+    let (sender, requests) = channel();
+    let (refuses, open) = (Arc::new(refuses), Arc::new(AtomicUsize::new(0)));
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            if open.load(Ordering::Relaxed) >= MOST {
+                continue;
+            }
+            open.fetch_add(1, Ordering::Relaxed);
+            let (sender, refuses, open) = (sender.clone(), refuses.clone(), open.clone());
+            thread::spawn(move || {
+                pass_on(stream, &*refuses, &sender);
+                open.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
+    });
+    requests
+}
+
+fn pass_on(stream: TcpStream, refuses: &dyn Fn(&Head) -> Option<Refusal>, sender: &Sender<Request>) {
+    match read(&stream, refuses) {
+        Ok((head, body)) => drop(sender.send(Request { head, body, stream })),
+        Err((status, why)) => {
+            answer(&stream, status, "text/plain", &why);
+            // What is still under way is taken off the wire: the system would cut the answer off for it.
+            let until = Instant::now() + PATIENCE;
+            let mut rest = [0; 4096];
+            while Instant::now() < until && (&stream).read(&mut rest).is_ok_and(|n| n > 0) {}
+        }
+    }
+}
+
+/// A request's head and body.
+fn read(stream: &TcpStream, refuses: &dyn Fn(&Head) -> Option<Refusal>) -> Result<(Head, String), Refusal> {
+    let wrong = |why: &str| (400, format!("{why}\n"));
+    stream.set_write_timeout(Some(PATIENCE)).map_err(|error| wrong(&error.to_string()))?;
+    let until = Instant::now() + PATIENCE;
+    let mut bytes = vec![];
+    let more = |bytes: &mut Vec<u8>| {
+        let left = until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+        let mut part = [0; 4096];
+        let read = stream.set_read_timeout(Some(left)).and_then(|()| (&*stream).read(&mut part));
+        match read {
+            Ok(n) if n > 0 && Instant::now() < until => Ok(bytes.extend_from_slice(&part[..n])),
+            _ => Err((408, "the request did not come to its end\n".to_owned())),
+        }
+    };
+    let end = loop {
+        let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
+        if end.unwrap_or(bytes.len()) > LONGEST_HEAD {
+            return Err((431, "the head of the request is too long\n".to_owned()));
+        }
+        if let Some(end) = end {
+            break end;
+        }
+        more(&mut bytes)?;
+    };
+    let head = head(&bytes[..end]).ok_or_else(|| wrong("this is no request that is understood"))?;
+    if let Some(refusal) = refuses(&head) {
+        return Err(refusal);
+    }
+    if head.header("Transfer-Encoding").is_some() {
+        return Err((411, "a body needs its Content-Length\n".to_owned()));
+    }
+    let length = head.header("Content-Length").unwrap_or("0").parse::<usize>();
+    let length = length.map_err(|_| wrong("Content-Length is no number of bytes"))?;
+    if length > LONGEST_BODY {
+        return Err((413, format!("a request has at most {LONGEST_BODY} bytes\n")));
+    }
+    if head.header("Expect").is_some_and(|expected| expected.eq_ignore_ascii_case("100-continue")) {
+        let _ = (&*stream).write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
+    }
+    while bytes.len() < end + length {
+        more(&mut bytes)?;
+    }
+    let body = String::from_utf8(bytes[end..end + length].to_vec()).map_err(|_| wrong("the body is not UTF-8"))?;
+    Ok((head, body))
+}
+
+fn head(bytes: &[u8]) -> Option<Head> {
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut request = httparse::Request::new(&mut headers);
+    request.parse(bytes).ok()?;
+    let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
+    let headers = request.headers.iter().map(|header| (header.name.to_owned(), text(header.value))).collect();
+    Some(Head { method: request.method?.to_owned(), target: request.path?.to_owned(), headers })
+}
+
+/// A reader that has gone away is no error.
+fn answer(mut stream: &TcpStream, status: u16, kind: &str, body: &str) {
+    let head = format!(
+        "HTTP/1.1 {status} \r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\
+         X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nConnection: close\r\n\r\n",
+        body.len()
+    );
+    let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes()));
+    let _ = stream.shutdown(Shutdown::Write);
+}
