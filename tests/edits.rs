@@ -143,6 +143,37 @@ fn a_change_that_is_none_changes_nothing() {
 }
 
 #[test]
+fn noise_is_another_at_every_point_and_position_and_the_same_when_asked_again() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let recorded = |name: &str| {
+        let file = dir.path().join(name);
+        let (all, again) =
+            ("blocks.*.hook_resid_post@prompt=random_norm", "blocks.0.hook_resid_post@text[0]=random_norm");
+        let recording = ["--record", "blocks.*.hook_resid_post", "--out", text(&file)];
+        generate(&[&["--hook", all, "--hook", again], &recording[..]].concat());
+        load(&file).0
+    };
+    let (one, same) = (recorded("one"), recorded("same"));
+    let prompt = generate(&[])["trace"]["prompt"].as_array().map_or(0, Vec::len);
+    let mut noise: Vec<Vec<f32>> = vec![];
+    for layer in 0..4 {
+        let (shape, values) = &one[&format!("blocks.{layer}.hook_resid_post")];
+        assert_eq!(values, &same[&format!("blocks.{layer}.hook_resid_post")].1);
+        let width = *shape.last().expect("a width");
+        // The first layer's first token of the response has the text index of the prompt's first position.
+        let drawn = if layer == 0 { prompt + 1 } else { prompt };
+        noise.extend(values.chunks(width).take(drawn).map(<[f32]>::to_vec));
+    }
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(a * b)).sum::<f64>();
+    for (i, a) in noise.iter().enumerate() {
+        for (j, b) in noise[..i].iter().enumerate() {
+            let cosine = dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
+            assert!(cosine.abs() < 0.7, "draws {j} and {i}: {cosine}");
+        }
+    }
+}
+
+#[test]
 fn zero_at_the_latents_is_what_intervene_does() {
     let study = micro("sft", 12);
     let settings = study.settings();

@@ -163,11 +163,15 @@ fn interventions_by_shards_are_those_of_one_process() {
     let first = sweep.shards("normal", 3, &["--only", "normal_run"]);
     done(&mut sweep.merge(&first, "normal"));
     let decoded = sweep.at("normal").display().to_string();
-    let only = ["--only", "latent_intervention,switch_benefit"];
+    let only = ["--only", "latent_intervention,switch_benefit,activation_patching"];
     sweep.done("one", &only);
     let second = sweep.shards("rounds", 6, &[&only[..], &["--decoded", &decoded]].concat());
     done(&mut sweep.merge(&second, "rounds"));
-    same(&sweep.at("one"), &sweep.at("rounds"), &["observations", "latent_intervention", "switch_benefit"]);
+    same(
+        &sweep.at("one"),
+        &sweep.at("rounds"),
+        &["observations", "latent_intervention", "switch_benefit", "activation_patching"],
+    );
     refused(&mut sweep.command("x", &["--decoded", &decoded]), &["--decoded is for shards"]);
     refused(
         &mut sweep.command("x", &["--decoded", &decoded, "--shard", "1/2", "--seed", "3"]),
@@ -179,10 +183,7 @@ fn interventions_by_shards_are_those_of_one_process() {
 /// What is run on request: attribution, circuits, steering, a hook, and pairs of one's own.
 #[test]
 fn what_is_run_on_request_is_shared_too() {
-    let sweep = Sweep::new(
-        INTERVENE,
-        &["fixtures/micro", "--phase", "sft", "--problems", "40", "--batch", "8", "--draws", "1"],
-    );
+    let sweep = Sweep::new(INTERVENE, &["fixtures/micro", "--phase", "sft", "--problems", "40", "--batch", "8"]);
     let recipe = sweep.at("recipe.toml");
     let few = "forms = [\"latents\"]\ncandidates = 40\npairs = 6\nblocks = 1\nsteps = 2\n";
     let text = format!(
@@ -192,7 +193,8 @@ fn what_is_run_on_request_is_shared_too() {
     fs::write(&recipe, text).expect("written");
     let recipe = recipe.display().to_string();
     let measured = ["--recipe", &recipe, "--only", "attribution_patching,edge_attribution,steering"];
-    let hooked = ["--hook", "blocks.2.attn.hook_z", "--heads", "0", "--modes", "zero,resample,self_patch"];
+    let hooked =
+        ["--hook", "blocks.2.attn.hook_z", "--heads", "0", "--draws", "1", "--modes", "zero,resample,self_patch"];
     for (name, arguments, files) in [
         (
             "measured",

@@ -60,6 +60,7 @@ mod report;
 mod report_rows;
 mod results;
 mod resume;
+mod session;
 mod shards;
 mod stats;
 mod steps;

@@ -14,7 +14,7 @@ use crate::method::{CrossEntropy, LrSchedule};
 use crate::model::lora::LoraSettings;
 use crate::model::{Decoder, Hooks, ModelConfig, Span};
 use crate::ops::{self, Cpu};
-use crate::recipe::{Evaluation, Grpo, Optimizer};
+use crate::recipe::{Evaluation, Grpo, MOST_ROWS, Optimizer};
 use crate::train::grpo;
 use crate::train::rollouts::{Behaviour, Rollout, RolloutBatch, rollout_settings};
 use crate::train::sft::{self, Sft};
@@ -117,6 +117,11 @@ impl Bench {
     pub fn run(&self) -> Result<()> {
         ensure!(self.rounds > 0 && self.prompt > 0 && self.new > 0, "--rounds, --prompt and --new must be at least 1");
         ensure!(!self.rows.contains(&0) && self.train != Some(0), "--rows and --train must be at least 1");
+        let counts = [self.rounds, self.prompt, self.new].into_iter().chain(self.rows.iter().copied());
+        ensure!(
+            counts.chain(self.train).chain(self.grpo).chain(self.lora).all(|count| count <= MOST_ROWS),
+            "--rounds, --prompt, --new, --rows, --train, --grpo and --lora must be at most {MOST_ROWS}"
+        );
         ensure!(
             self.grpo.is_none_or(|rollouts| rollouts > 1),
             "--grpo must be at least 2: one rollout has no advantage"

@@ -267,7 +267,8 @@ pub(super) fn continue_prompts(
         let traces = decode(Decode { cancel, ..loaded.decode(settings) }, &requests, 1, &mut hooks)?;
         let wild = traces.iter().find(|trace| trace.end == End::NonFinite).map(Trace::visible_tokens);
         wild.map_or(Ok(traces), |n| {
-            bail!("the logits after {n} new tokens are not finite: the weights hold or produce NaN")
+            let changed = if edits.is_empty() { "" } else { ", or a --hook puts in values that are too large or none" };
+            bail!("the logits after {n} new tokens are not finite: the weights hold or produce NaN{changed}")
         })
     })?;
     let recorded =

@@ -40,12 +40,16 @@ impl Edits {
         texts.iter().map(read).collect::<Result<_>>().map(Self)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// As hooks, for rows of which at most `end` positions are known when the run begins.
     ///
     /// # Errors
     /// A position before the first.
     pub fn specs(&self, end: usize) -> Result<Vec<HookSpec>> {
-        self.0.iter().map(|change| change.spec(end)).collect()
+        self.0.iter().map(|change| change.spec(end).with_context(|| format!("--hook '{}'", change.text))).collect()
     }
 
     /// Runs rows of so many known positions, numbered from 0, under the changes: what `work` gives, and what each change did
@@ -72,10 +76,10 @@ impl Edits {
         let one = |change: &'a Change| {
             let with = match &change.what {
                 What::File { adds, values } => With::File { adds: *adds, values },
-                What::Made { about, dose } => {
-                    let draw = Draw { number: 0, seed, dose: dose.unwrap_or_default() };
-                    With::Intervention((about.make)(&material, draw))
-                }
+                What::Made { about, dose } => With::Everywhere(Box::new(move |place| {
+                    let draw = Draw { number: 0, seed: seed ^ place, dose: dose.unwrap_or_default() };
+                    (about.make)(&material, draw)
+                })),
             };
             let Target { heads, region, .. } = &change.target;
             let place = (heads.clone().unwrap_or_default(), region.unwrap_or(Select::All));
@@ -98,7 +102,8 @@ impl AtWork<'_> {
         Ok(hooks)
     }
 
-    /// How often each fired and how far it moved the values on average (Euclidean norm of the change at a place).
+    /// How often each fired, of several rows also in each, and how far it moved the values on average (Euclidean norm of the change
+    /// at a place).
     ///
     /// # Errors
     /// One that never fired: it would have been a silent no-op. `ran` says what was run, for the error.
@@ -107,7 +112,12 @@ impl AtWork<'_> {
             let mut all = Firings::default();
             acting.firings().iter().for_each(|firings| all.add(firings));
             ensure!(all.count > 0, "--hook '{}' never fired: {ran}", change.text);
-            Ok(json!({ "hook": change.text, "fired": all.count, "mean_change": all.moved / all.count as f64 }))
+            let mut said =
+                json!({ "hook": change.text, "fired": all.count, "mean_change": all.moved / all.count as f64 });
+            if acting.firings().len() > 1 {
+                said["rows"] = acting.firings().iter().map(|firings| firings.count).collect();
+            }
+            Ok(said)
         };
         self.0.iter().map(one).collect()
     }

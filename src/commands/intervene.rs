@@ -13,7 +13,7 @@ use super::targets::Targets;
 use crate::experiments::Settings;
 use crate::interventions::{At, Heads, Later, Steps, Target, all, split};
 use crate::model::Select;
-use crate::schema::{BlockOrigin, InterventionRow};
+use crate::schema::{BlockOrigin, InterventionRow, PatchRow, RowFile};
 use crate::study::modes::{MODES, names};
 
 /// Replace what enters the latent positions of a checkpoint and compare with normal decoding.
@@ -91,20 +91,6 @@ fn modes_help() -> String {
     )
 }
 
-/// Comma-separated hooks; commas in brackets belong to a hook.
-fn hooks(lists: &[String]) -> Vec<String> {
-    let mut depth = 0_usize;
-    let cut = |c: char| {
-        match c {
-            '[' => depth += 1,
-            ']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        c == ',' && depth == 0
-    };
-    lists.join(",").split(cut).filter(|hook| !hook.is_empty()).map(str::to_owned).collect()
-}
-
 impl Intervene {
     /// # Errors
     /// An unknown mode or step and a target that cannot be opened, before any work. An experiment that fails (a mode that never
@@ -114,6 +100,7 @@ impl Intervene {
             return pairs.run();
         }
         self.only_hooks()?;
+        self.all_are_read()?;
         if self.chosen.list {
             return print(&Selection::listed());
         }
@@ -134,12 +121,11 @@ impl Intervene {
         }
         let latents = !self.later.is_empty() || !self.at.is_empty();
         ensure!(!latents, "--later and --at speak of latent inputs; at a --hook what follows is always recomputed");
-        let hooks = self::hooks(&self.hook);
         let said = |of: fn(&Target) -> bool| {
-            hooks.iter().all(|hook| split(hook).0.parse().is_ok_and(|target: Target| of(&target)))
+            self.hook.iter().all(|hook| split(hook).0.parse().is_ok_and(|target: Target| of(&target)))
         };
         let by_all = [
-            ("--modes", !self.modes.is_empty() && hooks.iter().all(|hook| split(hook).1.is_some()), "its change"),
+            ("--modes", !self.modes.is_empty() && self.hook.iter().all(|hook| split(hook).1.is_some()), "its change"),
             ("--heads", !self.heads.is_empty() && said(|target| target.heads.is_some()), "its heads"),
             ("--steps", !self.steps.is_empty() && said(|target| target.region.is_some()), "its positions"),
             ("--positions", !self.positions.is_empty() && said(|target| target.region.is_some()), "its positions"),
@@ -154,6 +140,33 @@ impl Intervene {
         Ok(())
     }
 
+    /// Refuses a flag that none of the experiments that `--only` names reads.
+    fn all_are_read(&self) -> Result<()> {
+        const LATENTS: &str = InterventionRow::NAME;
+        let flags: [(&str, bool, &[&str]); 6] = [
+            ("--modes", !self.modes.is_empty(), &[LATENTS, InterventionRow::HOOKS]),
+            ("--steps", !self.steps.is_empty(), &[LATENTS, InterventionRow::HOOKS]),
+            ("--draws", self.draws.is_some(), &[LATENTS, InterventionRow::HOOKS]),
+            ("--later", !self.later.is_empty(), &[LATENTS]),
+            ("--at", !self.at.is_empty(), &[LATENTS]),
+            ("--pairs", self.pairs.is_some(), &[PatchRow::NAME]),
+        ];
+        let only = &self.chosen.only;
+        // The normal run is taken before the others, by the same command.
+        let reads = |name: &str, readers: &[&str]| name == "normal_run" || readers.contains(&name);
+        let named = |readers: &[&str]| only.is_empty() || only.iter().any(|name| reads(name, readers));
+        match flags.iter().find(|(_, given, readers)| *given && !named(readers)) {
+            Some((flag, _, readers)) => {
+                bail!(
+                    "{flag} does nothing here: it is of {}, and {} runs alone",
+                    readers.join(" and "),
+                    only.join(", ")
+                )
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The recipe's settings, with what the command line says in their place.
     fn settings(&self) -> Result<Settings> {
         let mut settings = self.chosen.settings()?;
@@ -164,7 +177,7 @@ impl Intervene {
         put(&mut config.at, self.at.clone());
         config.draws = self.draws.unwrap_or(config.draws);
         let hooks = &mut settings.hook_intervention;
-        put(&mut hooks.hooks, self::hooks(&self.hook));
+        put(&mut hooks.hooks, self.hook.clone());
         put(&mut hooks.heads, self.heads.clone());
         put(&mut hooks.positions, self.positions.clone());
         put(&mut hooks.steps, self.steps.clone());

@@ -181,7 +181,7 @@ impl LensArgs {
 
     /// A lens of the texts of a file, saved where that is wanted.
     fn fitted(&self, loaded: &Loaded, texts: &Path) -> Result<JacobianLens> {
-        let text = read_text(texts)?;
+        let text = read_text(texts).with_context(|| format!("--fit {}: cannot read", texts.display()))?;
         let vocabulary = loaded.vocabulary.as_ref().context("the model brings no tokenizer: texts cannot be read")?;
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         warn_of_unknown(vocabulary, "texts", lines.iter().copied())?;

@@ -75,6 +75,7 @@ impl Runner<'_> {
     /// What the user named and there is not, and what must not be written, before any work. An experiment that fails is reported
     /// when the others are done.
     pub fn run(&self, machine: &Machine) -> Result<()> {
+        self.settings.check()?;
         let experiments = self.chosen.experiments(self.program)?;
         let shards = &self.chosen.shards;
         let (shard, probes) = (shards.shard()?, self.program == "probe");

@@ -36,7 +36,7 @@ pub struct Session {
 
 /// A text, or its ids.
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "a prompt must be a text or a list of token ids, whole numbers from 0")]
 enum Prompt {
     Text(String),
     Ids(Vec<u32>),
@@ -47,7 +47,7 @@ enum Prompt {
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 enum Ask {
     /// What the model is.
-    About,
+    About {},
     /// Continue prompts, one after the other or together.
     Generate {
         prompts: Vec<Prompt>,
@@ -97,9 +97,9 @@ impl Session {
             let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
             let room = Room { name, loaded };
             say(&format!("{}: loaded; one request a line", room.name));
-            for line in std::io::stdin().lock().lines() {
+            for line in std::io::stdin().lock().split(b'\n') {
                 let line = line.context("standard input")?;
-                if !line.trim().is_empty() {
+                if !line.trim_ascii().is_empty() {
                     print(&format!("{}\n", room.answer(&line, machine)))?;
                 }
             }
@@ -115,8 +115,8 @@ pub(super) struct Room {
 }
 
 impl Room {
-    fn answer(&self, line: &str, machine: &Machine) -> Value {
-        let asked = serde_json::from_str(line).context("no request").and_then(|ask| self.ask(ask, machine));
+    fn answer(&self, line: &[u8], machine: &Machine) -> Value {
+        let asked = serde_json::from_slice(line).context("no request").and_then(|ask| self.ask(ask, machine));
         match asked {
             Ok(answer) => json!({ "ok": answer }),
             Err(error) => json!({ "error": format!("{error:#}") }),
@@ -125,7 +125,7 @@ impl Room {
 
     fn ask(&self, ask: Ask, machine: &Machine) -> Result<Value> {
         match ask {
-            Ask::About => Ok(self.about()),
+            Ask::About {} => Ok(self.about()),
             Ask::Generate { prompts, hooks, settings, record, out } => {
                 self.generate(&prompts, &hooks, &settings, record.as_deref(), out.as_deref())
             }
@@ -220,9 +220,15 @@ impl Room {
         specs: &[HookSpec],
     ) -> Result<Generation> {
         let edits = self.edits(hooks)?;
-        let longest = prompts.iter().map(Vec::len).max().unwrap_or_default();
-        let reach = Reach::of(&self.loaded.reasoning.blocks, self.loaded.switch.is_some(), settings, longest);
-        reach.check(specs, &edits, self.loaded.layers())?;
+        let Loaded { reasoning, switch, .. } = &self.loaded;
+        let check = |prompt, specs: &[HookSpec]| {
+            Reach::of(&reasoning.blocks, switch.is_some(), settings, prompt).check(specs, &edits, self.loaded.layers())
+        };
+        check(prompts.iter().map(Vec::len).max().unwrap_or_default(), specs)?;
+        // A change that reaches the longest row may miss another.
+        for (index, prompt) in prompts.iter().enumerate() {
+            check(prompt.len(), &[]).with_context(|| format!("prompts[{index}]"))?;
+        }
         continue_prompts(&self.loaded, prompts, settings, &edits, specs, None)
     }
 

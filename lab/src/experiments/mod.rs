@@ -14,12 +14,13 @@ pub mod decodes;
 mod journal;
 pub(crate) mod markdown;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 pub use journal::Journal;
 
+use crate::recipe::MOST_ROWS;
 use crate::stats::holm;
 use crate::store::FlatRow;
 use crate::study::Study;
@@ -94,6 +95,41 @@ pub struct Experiment {
     pub settings: fn(&Settings) -> Value,
     /// Makes what one process would write of the measurements of all shards.
     pub merge: fn(&mut Journal, &[FlatRow]) -> Result<String>,
+}
+
+/// Settings that are numbers of things: without any there is nothing to run.
+const COUNTS: [&str; 10] =
+    ["problems", "candidates", "pairs", "samples", "updates", "batch", "top", "folds", "together", "judged"];
+
+impl Settings {
+    /// Refuses, for every experiment alike, what none can be run with; the rest is asked of [`Experiment::fits`].
+    ///
+    /// # Errors
+    /// A count of 0 or beyond [`MOST_ROWS`], a number that is not finite, a list that names something twice.
+    pub fn check(&self) -> Result<()> {
+        let [given, plain] = [self, &Self::default()].map(serde_json::to_value);
+        checked("settings", &given?, &plain?)
+    }
+}
+
+/// JSON has no form for a float that is not finite: it is null where the default is not.
+fn checked(place: &str, given: &Value, plain: &Value) -> Result<()> {
+    let key = place.rsplit('.').next().unwrap_or_default();
+    match given {
+        Value::Object(fields) => fields.iter().try_for_each(|(key, value)| {
+            checked(&format!("{place}.{key}"), value, plain.get(key).unwrap_or(&Value::Null))
+        }),
+        Value::Array(values) => values.iter().enumerate().try_for_each(|(at, value)| {
+            ensure!(!values[..at].contains(value), "{place}: {} is named twice", value.to_string().replace('"', ""));
+            checked(place, value, &Value::Bool(true))
+        }),
+        Value::Null if !plain.is_null() => bail!("{place} must be a finite number"),
+        value => match value.as_u64() {
+            Some(count) if count > MOST_ROWS as u64 => bail!("{place} must be at most {MOST_ROWS}, found {count}"),
+            Some(0) if COUNTS.contains(&key) => bail!("{place} must be at least 1, found 0"),
+            _ => Ok(()),
+        },
+    }
 }
 
 /// The layers of the stream that are named, all of them where none is: 0 is the input of the first block, l the output of the l-th.
@@ -251,4 +287,30 @@ experiments! {
     pair: phases, part_swap;
     measured: latent_intervention, switch_benefit, activation_patching, head_patching, pair_patching, attribution_patching,
         edge_attribution, steering, hook_intervention, normal_run
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_nothing_can_be_run_with_are_refused_for_every_experiment() {
+        Settings::default().check().expect("the defaults");
+        for (written, wrong) in [
+            ("latent_intervention = { draws = 100000000000 }", "settings.latent_intervention.draws must be at most"),
+            ("subspace = { ranks = [2, 10000001] }", "settings.subspace.ranks must be at most"),
+            ("subspace = { learning_rate = nan }", "settings.subspace.learning_rate must be a finite number"),
+            ("pass_at_k = { temperature = inf }", "settings.pass_at_k.temperature must be a finite number"),
+            ("steering = { problems = 0 }", "settings.steering.problems must be at least 1, found 0"),
+            ("steering = { layers = [2, 1, 2] }", "settings.steering.layers: 2 is named twice"),
+            (
+                "latent_intervention = { later = ['frozen', 'frozen'] }",
+                "latent_intervention.later: frozen is named twice",
+            ),
+        ] {
+            let settings: Settings = toml::from_str(written).expect("settings");
+            let error = settings.check().expect_err(written).to_string();
+            assert!(error.contains(wrong), "{error}");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use anyhow::{Context, Error, Result, bail, ensure};
+use rand::RngCore;
 
 use super::region::Heads;
 use super::values::Values;
@@ -14,6 +15,7 @@ use super::{About, Acts, Firings, Intervention, all};
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, HookPoint, HookSpec, Hooks, ModelConfig, PointKind, Select, Step};
 use crate::names::meant;
+use crate::random::keyed;
 
 /// Where a change acts; what its text leaves open is `None`: all heads, every position.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,7 +180,12 @@ fn alone(change: &str) -> Result<What> {
 /// Where the new values come from.
 pub enum With<'a> {
     Intervention(Box<dyn Intervention + 'a>),
-    File { adds: bool, values: &'a [(HookPoint, Values)] },
+    /// Made for each place from a number of its own: at two points or positions of one run it draws differently.
+    Everywhere(Box<dyn Fn(u64) -> Box<dyn Intervention + 'a> + 'a>),
+    File {
+        adds: bool,
+        values: &'a [(HookPoint, Values)],
+    },
 }
 
 /// A change at work on the rows of a batch, counted row by row.
@@ -255,11 +262,15 @@ impl<'a> ActiveChange<'a> {
         (key, heads): ((usize, usize), usize),
         old: &[f32],
     ) -> Result<Option<Vec<f32>>> {
+        let step = Step::Latent { block: key.0, step: key.1 };
+        let row = self.problems.get(place.row).copied().unwrap_or(place.row);
+        let known = Place { row, step, ..*place };
         match &self.with {
-            With::Intervention(with) => {
-                let step = Step::Latent { block: key.0, step: key.1 };
-                let row = self.problems.get(place.row).copied().unwrap_or(place.row);
-                Ok(with.input(&Place { row, step, ..*place }, old))
+            With::Intervention(with) => Ok(with.input(&known, old)),
+            With::Everywhere(with) => {
+                let layer = point.layer.map_or(u64::MAX, |layer| layer as u64);
+                let number = keyed([layer, point.kind as u64, place.position as u64, row as u64]).next_u64();
+                Ok(with(number).input(&known, old))
             }
             With::File { adds, values } => {
                 let of = values.iter().find(|(of, _)| *of == point).map(|(_, values)| values);

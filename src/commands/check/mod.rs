@@ -48,8 +48,8 @@ pub struct Check {
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "reference")]
     part: Vec<String>,
     /// Held-out problems of intervene and probe; with fewer than 100 some experiments have too few
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    problems: usize,
+    #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
+    problems: u32,
     /// Refuse a GPU whose name does not hold this, before any work
     #[arg(long, value_name = "TEXT")]
     adapter: Option<String>,
@@ -104,7 +104,7 @@ impl Check {
         let folder = tempfile::tempdir().context("a folder for runs and rows")?;
         let setting = Setting {
             fixtures: Fixtures::new(fixture_path(&self.fixtures), machine.device.clone()),
-            problems: self.problems,
+            problems: self.problems as usize,
             folder: folder.path().to_owned(),
         };
         let mut done = vec![];

@@ -2,9 +2,10 @@
 //!
 //! Rows are the held-out solutions, teacher forced: with latents where spans are tagged (`form` = latents) and as plain text,
 //! where the clause stands in place of its latents. `mass` is the attention from a position of one class to all keys of
-//! another, averaged over the positions that see such a key; over all classes of keys it makes 1. `direct` is of the position
-//! that decides the answer only: what the head adds to the lead of the gold answer's first token over the best other token from
-//! those keys (nats; pattern · value · output · unembedding, under the final norm's own scale). Summed over keys it is the
+//! another, averaged over the positions that see such a key (`queries` of them): weighted with them, all classes of keys make 1
+//! together. `direct` is of the position that decides the answer only: what the head adds to the lead of the gold answer's first
+//! token over the best other token from those keys (nats; pattern · value · output · unembedding, under the final norm's own
+//! scale). Summed over keys it is the
 //! head's own contribution in `direct_logit`.
 //!
 //! Misleads: attention is not use. A head may look at the latents and write nothing that anybody reads; `direct` tells such a

@@ -78,11 +78,7 @@ pub(super) fn in_new_folder(dir: &Path, overwrite: bool, fill: impl FnOnce(&Path
     let occupied = dir.exists();
     if occupied {
         let empty = dir.is_dir() && fs::read_dir(dir).is_ok_and(|mut entries| entries.next().is_none());
-        ensure!(
-            empty || overwrite,
-            "{}: already exists: remove it, choose another name, or ask to overwrite",
-            dir.display()
-        );
+        ensure!(empty || overwrite, "{}: already exists: remove it, or choose another name", dir.display());
     }
     fs::create_dir_all(parent).with_context(|| format!("{}: cannot create", parent.display()))?;
     // A name of its own: the number of a process may be another's in another container.

@@ -1,0 +1,53 @@
+//! `probe session`: a bad line is answered as bad, and the next one as if nothing had been.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+/// The answers to some lines.
+fn answers(lines: &[&[u8]]) -> Vec<Value> {
+    let mut session = Command::new(env!("CARGO_BIN_EXE_probe"))
+        .args(["session", "fixtures/micro", "--phase", "sft", "--threads", "1"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("a process");
+    session.stdin.take().expect("a pipe").write_all(&[&lines.join(&b'\n'), &b"\n"[..]].concat()).expect("written");
+    let output = session.wait_with_output().expect("it ends");
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).expect("a text");
+    text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
+}
+
+#[test]
+fn what_is_wrong_with_a_line_is_its_answer() {
+    let two = |hook: &str| {
+        let prompts = r#"["<bos> a = 5 ; ? a :", "<bos> a = 5 ; h = a + 4 ; ? h :"]"#;
+        let settings = r#"{"max_new_tokens": 3}"#;
+        format!(r#"{{"do": "generate", "prompts": {prompts}, "hooks": ["{hook}"], "settings": {settings}}}"#)
+    };
+    let (short, both) = (two("blocks.1.hook_resid_post@pos[-10]=zero"), two("blocks.1.hook_resid_post@pos[-1]=zero"));
+    let lines: [(&[u8], &str); 5] = [
+        (br#"{"do": "about", "x": 1}"#, "unknown field `x`"),
+        (br#"{"do": "generate", "prompts": [[1, -2]]}"#, "a prompt must be a text or a list of token ids"),
+        (b"\xff\xfe", "no request"),
+        (b"{\"do\": \"lens\", \"prompt\": \"\xff\"}", "no request"),
+        (
+            short.as_bytes(),
+            "prompts[0]: --hook 'blocks.1.hook_resid_post@pos[-10]=zero': pos[-10] stands before the first of 8",
+        ),
+    ];
+    let asked: Vec<&[u8]> =
+        lines.iter().map(|(line, _)| *line).chain([both.as_bytes(), b"{\"do\": \"about\"}"]).collect();
+    let answers = answers(&asked);
+    assert_eq!(answers.len(), asked.len());
+    for ((line, says), answer) in lines.iter().zip(&answers) {
+        let line = String::from_utf8_lossy(line);
+        assert!(answer["error"].as_str().is_some_and(|error| error.contains(says)), "{line}: {answer}");
+    }
+    let hook = &answers[5]["ok"]["hooks"][0];
+    assert_eq!((&hook["fired"], hook["rows"].to_string().as_str()), (&2.into(), "[1,1]"), "{hook}");
+    assert!(answers[6]["ok"]["layers"].is_number());
+}
