@@ -7,17 +7,7 @@ use super::SwitchIds;
 use super::gumbel::Mixture;
 use super::hybrid::MixedInput;
 use super::sequence::Sequence;
-
-/// What a response position is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PositionRole {
-    Text,
-    Swi,
-    Latent,
-    SwiEndSampled,
-    SwiEndForced,
-}
+pub use crate::schema::PositionKind as PositionRole;
 
 /// Why a row ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, RowFile};
+use super::Identity;
 use crate::stats::{Estimate, LEVEL, wilson};
 
 /// One question put to one hand-built model. Where an experiment asks it of several places (layers, steps, heads), those where
@@ -31,10 +31,6 @@ pub struct CalibrationDrawRow {
     pub right: bool,
 }
 
-impl RowFile for CalibrationDrawRow {
-    const NAME: &'static str = "calibration_draws";
-}
-
 /// One test at one n: on all kinds of truth together, or on one. Intervals are Wilson's over draws.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CalibrationRow {
@@ -56,10 +52,6 @@ pub struct CalibrationRow {
     pub n_for_80: Option<usize>,
     /// What the test cannot see.
     pub blind: String,
-}
-
-impl RowFile for CalibrationRow {
-    const NAME: &'static str = "calibration";
 }
 
 impl CalibrationRow {

@@ -3,7 +3,7 @@
 //!
 //! `experiments` and `train` write these structs, `report` reads them: a field that is renamed here does not compile there.
 //! A row lies in a file `<name>-<checkpoint>.parquet`. To make the rows of a new experiment known to `report`, add a struct
-//! and a line in [`KNOWN`]; rows that are not known are still shown, as a table of all their columns.
+//! and a line under `known` in the list of [`KNOWN`]; rows that are not known are still shown, as a table of all their columns.
 
 /// [`Measurement`] of a row: what tells it from others, and its form and unit.
 macro_rules! measured {
@@ -108,15 +108,32 @@ pub trait RowFile: DeserializeOwned + Send + Sync + 'static {
     const NAME: &'static str;
 }
 
-macro_rules! named {
-    ($($row:ty = $name:literal),* $(,)?) => {
+/// Names of files by their rows; `and` names further files of the same rows. Those that `report` reads as a struct stand in [`KNOWN`],
+/// those that others are computed from in [`RAW`].
+macro_rules! files {
+    (
+        known: $($known:ty = $name:literal $(and $more:ident)*),*;
+        raw: $($raw:ty = $raw_name:literal $(and $raw_more:ident)*),*;
+        others: $($other:ty = $other_name:literal),* $(,)?
+    ) => {
+        files! { @named $($known = $name,)* $($raw = $raw_name,)* $($other = $other_name,)* }
+
+        /// Every kind of row that `report` reads as a struct.
+        pub const KNOWN: &[KnownRows] =
+            &[$(known::<$known>(<$known>::NAME), $(known::<$known>(<$known>::$more),)*)*];
+
+        /// Rows that others are computed from: too many to be shown, and read by nobody but the experiment that goes on with them.
+        pub const RAW: &[&str] = &[$(<$raw>::NAME, $(<$raw>::$raw_more,)*)*];
+    };
+    (@named $($row:ty = $name:literal,)*) => {
         $(impl RowFile for $row {
             const NAME: &'static str = $name;
         })*
     };
 }
 
-named! {
+files! {
+    known:
     AccuracyRow = "accuracy",
     OutcomeRow = "outcomes",
     ResponseRow = "traces",
@@ -126,6 +143,7 @@ named! {
     JacobianLensRow = "jacobian_lens",
     EarlyStopRow = "early_stop",
     DecodedTraceRow = "decoded_trace",
+    PassRow = "pass_at_k",
     PatternRow = "patterns",
     TokenLensRow = "token_lens",
     TeacherForcedRow = "teacher_forced",
@@ -133,36 +151,39 @@ named! {
     ExitRow = "exit_probability",
     ProbeRow = "layer_probe",
     PhaseChangeRow = "phases",
-    InterventionRow = "latent_intervention",
-    KnownValueRow = "known_value",
+    PartSwapRow = "part_swap",
+    InterventionRow = "latent_intervention" and STEPS,
+    KnownValueRow = "known_value" and STEPS,
     SwitchProblemRow = "switch_problems",
     SwitchBenefitRow = "switch_benefit",
     AdaptiveRow = "adaptive",
     PatchRow = "activation_patching",
     DirectLogitRow = "direct_logit",
     AttentionRow = "attention_to_latents",
-    HeadPatchRow = "head_patching",
+    HeadPatchRow = "head_patching" and PAIRS,
     FormsRow = "head_patching_forms",
     AttributionRow = "attribution_patching",
     AttributionAgreementRow = "attribution_agreement",
     EdgeRow = "edge_attribution",
     CircuitRow = "circuits",
     SteeringRow = "steering",
-    PhaseRow = "summary",
-    AttributedNodeRow = "attributed_nodes",
-    EdgePairRow = "edge_pairs",
-    PatchedNodeRow = "patched_nodes",
-    SteeringTrialRow = "steering_trials",
-    Observation = "observations",
-    PatchedPlaceRow = "patched_places",
-    DecodeRow = "decodes",
-    NormalRunRow = "normal_run",
-    SweepRow = "sweep",
-    FateRow = "rl_fate",
-    PartSwapRow = "part_swap",
-    PassRow = "pass_at_k",
+    SubspaceRow = "subspace",
     MonitorRow = "monitor",
     HiddenValueRow = "hidden_values",
+    PhaseRow = "summary",
+    FateRow = "rl_fate",
+    CalibrationRow = "calibration";
+    raw:
+    Observation = "observations" and STEPS and HOOKS,
+    PatchedPlaceRow = "patched_places",
+    PatchedNodeRow = "patched_nodes" and PAIRS,
+    AttributedNodeRow = "attributed_nodes",
+    EdgePairRow = "edge_pairs",
+    SteeringTrialRow = "steering_trials",
+    CalibrationDrawRow = "calibration_draws",
+    DecodeRow = "decodes",
+    NormalRunRow = "normal_run";
+    others: SweepRow = "sweep",
 }
 
 /// A row that is measured by itself; tables follow from the rows of all units.
@@ -215,65 +236,3 @@ pub struct KnownRows {
 const fn known<R: RowFile>(name: &'static str) -> KnownRows {
     KnownRows { name, read: |rows| Ok(Box::new(typed::<R>(rows)?)) }
 }
-
-/// Rows that others are computed from: too many to be shown, and read by nobody but the experiment that goes on with them.
-pub const RAW: &[&str] = &[
-    Observation::NAME,
-    Observation::STEPS,
-    Observation::HOOKS,
-    PatchedPlaceRow::NAME,
-    PatchedNodeRow::NAME,
-    PatchedNodeRow::PAIRS,
-    AttributedNodeRow::NAME,
-    EdgePairRow::NAME,
-    SteeringTrialRow::NAME,
-    CalibrationDrawRow::NAME,
-    DecodeRow::NAME,
-    NormalRunRow::NAME,
-];
-
-/// Every kind of row that `report` reads as a struct.
-pub const KNOWN: &[KnownRows] = &[
-    known::<AccuracyRow>(AccuracyRow::NAME),
-    known::<OutcomeRow>(OutcomeRow::NAME),
-    known::<ResponseRow>(ResponseRow::NAME),
-    known::<EntropyRow>(EntropyRow::NAME),
-    known::<PositionRow>(PositionRow::NAME),
-    known::<LensRow>(LensRow::NAME),
-    known::<JacobianLensRow>(JacobianLensRow::NAME),
-    known::<EarlyStopRow>(EarlyStopRow::NAME),
-    known::<DecodedTraceRow>(DecodedTraceRow::NAME),
-    known::<PassRow>(PassRow::NAME),
-    known::<PatternRow>(PatternRow::NAME),
-    known::<TokenLensRow>(TokenLensRow::NAME),
-    known::<TeacherForcedRow>(TeacherForcedRow::NAME),
-    known::<WindowRow>(WindowRow::NAME),
-    known::<ExitRow>(ExitRow::NAME),
-    known::<ProbeRow>(ProbeRow::NAME),
-    known::<PhaseChangeRow>(PhaseChangeRow::NAME),
-    known::<PartSwapRow>(PartSwapRow::NAME),
-    known::<InterventionRow>(InterventionRow::NAME),
-    known::<InterventionRow>(InterventionRow::STEPS),
-    known::<KnownValueRow>(KnownValueRow::NAME),
-    known::<KnownValueRow>(KnownValueRow::STEPS),
-    known::<SwitchProblemRow>(SwitchProblemRow::NAME),
-    known::<SwitchBenefitRow>(SwitchBenefitRow::NAME),
-    known::<AdaptiveRow>(AdaptiveRow::NAME),
-    known::<PatchRow>(PatchRow::NAME),
-    known::<DirectLogitRow>(DirectLogitRow::NAME),
-    known::<AttentionRow>(AttentionRow::NAME),
-    known::<HeadPatchRow>(HeadPatchRow::NAME),
-    known::<HeadPatchRow>(HeadPatchRow::PAIRS),
-    known::<FormsRow>(FormsRow::NAME),
-    known::<AttributionRow>(AttributionRow::NAME),
-    known::<AttributionAgreementRow>(AttributionAgreementRow::NAME),
-    known::<EdgeRow>(EdgeRow::NAME),
-    known::<CircuitRow>(CircuitRow::NAME),
-    known::<SteeringRow>(SteeringRow::NAME),
-    known::<SubspaceRow>(SubspaceRow::NAME),
-    known::<MonitorRow>(MonitorRow::NAME),
-    known::<HiddenValueRow>(HiddenValueRow::NAME),
-    known::<PhaseRow>(PhaseRow::NAME),
-    known::<FateRow>(FateRow::NAME),
-    known::<CalibrationRow>(CalibrationRow::NAME),
-];

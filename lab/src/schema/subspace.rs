@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Identity, RowFile};
+use super::Identity;
 use crate::nth::Nth;
 use crate::stats::{Estimate, FEWEST, LEVEL};
 
@@ -92,8 +92,4 @@ impl SubspaceRow {
         };
         of(Rotation::Trained).filter(enough).map(|r| r.rank).min()
     }
-}
-
-impl RowFile for SubspaceRow {
-    const NAME: &'static str = "subspace";
 }

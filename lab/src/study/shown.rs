@@ -4,7 +4,6 @@
 use anyhow::Result;
 
 use super::Study;
-use crate::latent::trace::PositionRole;
 use crate::latent::{Sequence, Trace};
 use crate::model::hooks::{RecordedTensor, Recording};
 use crate::model::{HookSpec, Hooks};
@@ -40,23 +39,12 @@ pub(crate) fn shown(study: &Study, problems: usize) -> Result<Vec<ShownProblem>>
     let one = |trace: &Trace| {
         let ids: Vec<u32> = trace.positions.iter().map(|p| p.token).collect();
         let prompt = pieces(&corpus.vocabulary, &trace.prompt)?.into_iter().map(|text| (None, text));
-        let kinds = trace.positions.iter().map(|p| Some(kind(p.kind)));
+        let kinds = trace.positions.iter().map(|p| Some(p.kind));
         let response = kinds.zip(pieces(&corpus.vocabulary, &ids)?);
         let sequence = Sequence { row: 0, ..trace.sequence(&corpus.switch)? };
         Ok(ShownProblem { problem: trace.problem, sequence, positions: prompt.chain(response).collect() })
     };
     traces.iter().take(problems).map(one).collect()
-}
-
-/// What a position of a trace is, as rows say it.
-fn kind(role: PositionRole) -> PositionKind {
-    match role {
-        PositionRole::Text => PositionKind::Text,
-        PositionRole::Swi => PositionKind::Swi,
-        PositionRole::Latent => PositionKind::Latent,
-        PositionRole::SwiEndSampled => PositionKind::SwiEndSampled,
-        PositionRole::SwiEndForced => PositionKind::SwiEndForced,
-    }
 }
 
 /// The text that each token adds. A token that is part of a character, or after which the text so far reads otherwise, stands
