@@ -9,10 +9,10 @@ use std::str::FromStr;
 use anyhow::{Context, Error, Result, bail, ensure};
 use rand::RngCore;
 
-use super::region::Heads;
+use super::heads::Heads;
 use super::values::Values;
 use super::{About, Acts, Firings, Intervention, all};
-use crate::model::hooks::{Place, Site};
+use crate::model::hooks::{Place, Site, outside_brackets};
 use crate::model::{Activation, HookPoint, HookSpec, Hooks, ModelConfig, PointKind, Select, Step};
 use crate::names::meant;
 use crate::random::keyed;
@@ -50,16 +50,7 @@ impl FromStr for Target {
 
 /// Cuts `SPEC=CHANGE` where the change begins: at the first `=` outside brackets.
 pub fn split(text: &str) -> (&str, Option<&str>) {
-    let mut depth = 0_usize;
-    for (at, c) in text.char_indices() {
-        match c {
-            '[' => depth += 1,
-            ']' => depth = depth.saturating_sub(1),
-            '=' if depth == 0 => return (&text[..at], Some(&text[at + 1..])),
-            _ => {}
-        }
-    }
-    (text, None)
+    text.split_once(outside_brackets('=')).map_or((text, None), |(spec, change)| (spec, Some(change)))
 }
 
 /// What is put in place of the values at one place.

@@ -9,7 +9,7 @@
 mod apply;
 mod bank;
 mod change;
-mod region;
+mod heads;
 mod rules;
 mod values;
 
@@ -18,8 +18,8 @@ use std::collections::BTreeMap;
 pub use apply::{Firings, Replacement, Replacements, latents};
 pub use bank::{Bank, NO_STATES};
 pub use change::{ActiveChange, Change, Target, What, With, gather, split};
+pub use heads::Heads;
 pub use known_value::Swap;
-pub use region::Heads;
 pub(crate) use rules::{FORCE_SWITCH, RULES};
 pub use zero::Zero;
 
@@ -27,7 +27,7 @@ pub use crate::schema::{At, Later, Steps};
 
 use rand_chacha::ChaCha8Rng;
 
-use crate::latent::{Start, Switching};
+use crate::latent::Switching;
 use crate::model::Decoder;
 use crate::model::hooks::Place;
 use crate::random::normal;
@@ -55,8 +55,6 @@ impl<F: Fn(&Place, &[f32]) -> Option<Vec<f32>> + Send + Sync> Intervention for F
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     pub name: &'static str,
-    /// From where it differs from a normal run.
-    pub start: Start,
     pub switching: Switching,
 }
 

@@ -27,8 +27,7 @@ use burn::tensor::{Bool, Device, Tensor, TensorData};
 pub use activation::{Activation, Hookable};
 pub use point::{HookPoint, PointKind};
 pub use recording::{RecordedTensor, Recording};
-pub use spec::parse_specs;
-pub use spec::{HookSpec, Select};
+pub use spec::{HookSpec, Select, outside_brackets, parse_specs};
 
 use super::span::{Span, Step};
 
@@ -53,6 +52,19 @@ pub struct Site<'a> {
     pub span: &'a Span,
     /// The positions that the spec selects, never padding, never empty.
     pub places: &'a [Place],
+}
+
+impl<'a> Site<'a> {
+    /// Each place with its values of `[B, L, ..]`, heads side by side.
+    ///
+    /// # Errors
+    /// A device that cannot hand its data over.
+    pub(crate) fn values(&self, value: &Activation) -> Result<impl Iterator<Item = (&'a Place, Vec<f32>)> + use<'a>> {
+        let (data, dims) = (value.to_vec()?, value.dims());
+        let width: usize = dims[2..].iter().product();
+        let from = move |place: &Place| (place.batch * dims[1] + place.index) * width;
+        Ok(self.places.iter().map(move |place| (place, data[from(place)..from(place) + width].to_vec())))
+    }
 }
 
 type Observe<'h> = Box<dyn FnMut(&Site, &Activation) -> Result<()> + 'h>;

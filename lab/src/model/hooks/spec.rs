@@ -7,8 +7,8 @@ use std::str::FromStr;
 use anyhow::{Context, Error, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::aliases;
 use super::point::{HookPoint, PointKind};
+use super::{Place, aliases};
 use crate::model::config::ModelConfig;
 use crate::model::span::Step;
 use crate::nth::Nth;
@@ -54,6 +54,42 @@ impl Select {
         let Select::Position(p @ ..0) = self else { return Ok(self) };
         let from_start = end.checked_add_signed(p).and_then(|p| isize::try_from(p).ok()).map(Select::Position);
         from_start.with_context(|| format!("{self} stands before the first of {end} positions"))
+    }
+
+    /// Block and step as which interventions know the place; `None` where nothing is done. Outside latents there is one block:
+    /// its steps are the tokens of the response, or the positions of the prompt; of a single position step 0. `end`: positions of
+    /// the row that are known when the run begins.
+    pub(crate) fn key(self, at: &Place, end: usize) -> Option<(usize, usize)> {
+        self.at(end).ok().filter(|select| select.admits(at.position, at.step))?;
+        Some(match (self, at.step) {
+            (Select::Latent { .. }, Step::Latent { block, step }) => (block, step),
+            (Select::Text(_), Step::Text(t)) => (0, t),
+            (Select::Position(_), _) => (0, 0),
+            _ => (0, at.position),
+        })
+    }
+
+    /// The positions whose values its interventions are made of: a donor's first step says that it is one.
+    pub(crate) fn recorded(self) -> Self {
+        match self {
+            Select::Latent { .. } => Select::LATENTS,
+            Select::Text(_) => Select::Text(None),
+            other => other,
+        }
+    }
+
+    pub(crate) fn steps(self) -> Steps {
+        if let Select::Latent { steps, .. } = self { steps } else { Steps::All }
+    }
+
+    /// As rows name it.
+    pub(crate) fn place(self) -> String {
+        match self {
+            Select::All => "all".into(),
+            Select::Latent { block: None, .. } => "latent".into(),
+            Select::Latent { block, .. } => Select::Latent { block, steps: Steps::All }.to_string(),
+            other => other.to_string(),
+        }
     }
 }
 
@@ -185,16 +221,55 @@ impl fmt::Display for HookSpec {
     }
 }
 
-/// Splits a comma-separated list, leaving the commas inside brackets alone.
+/// A comma-separated list; commas inside brackets belong to a hook.
 pub fn parse_specs(list: &str) -> Result<Vec<HookSpec>> {
+    list.split(outside_brackets(',')).map(HookSpec::from_str).collect()
+}
+
+/// Whether a character is this one outside brackets, asked of a text's characters in turn.
+pub fn outside_brackets(wanted: char) -> impl FnMut(char) -> bool {
     let mut depth = 0_usize;
-    let parts = list.split(|c| {
+    move |c| {
         match c {
             '[' => depth += 1,
             ']' => depth = depth.saturating_sub(1),
             _ => {}
         }
-        c == ',' && depth == 0
-    });
-    parts.map(HookSpec::from_str).collect()
+        c == wanted && depth == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_are_read_as_they_are_written() {
+        for text in ["prompt", "text", "text[4]", "pos[7]", "pos[-1]", "pos[*]", "latent[*,2..]", "latent[3,*]"] {
+            assert_eq!(text.parse::<Select>().expect("positions").to_string(), text);
+        }
+        assert_eq!("7".parse::<Select>().expect("a position"), Select::Position(7));
+        for text in ["", "latent[", "latent[1]", "text[", "text[a]", "--1", "promt"] {
+            assert!(text.parse::<Select>().is_err_and(|e| e.to_string().contains(&format!("`{text}`"))), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_region_is_steps_of_blocks_or_positions_from_either_end() {
+        let at = |position, step| Place { batch: 0, index: 0, row: 0, position, step };
+        let latent = |block, step| at(9, Step::Latent { block, step });
+        let region = |text: &str| text.parse::<Select>().expect("a region");
+        assert_eq!(region("latent[*,2..]").key(&latent(3, 2), 5), Some((3, 2)));
+        assert_eq!(region("latent[*,2..]").key(&latent(3, 0), 5), None);
+        assert_eq!(region("latent[2,1]").key(&latent(1, 0), 5), Some((1, 0)));
+        assert_eq!(region("latent[2,1]").key(&latent(0, 0), 5), None);
+        assert_eq!(region("pos[-1]").key(&at(4, Step::Prompt), 5), Some((0, 0)));
+        assert_eq!(region("pos[-1]").key(&at(5, Step::Text(0)), 5), None);
+        assert_eq!(region("pos[-2]").at(5).expect("a position"), Select::Position(3));
+        assert!(region("pos[-6]").at(5).is_err_and(|e| e.to_string().contains("before the first of 5")));
+        for (text, says) in [("latent[0,1]", "from 1"), ("latent[1", "latent[block,step]"), ("latent[1,x]", "from 1")] {
+            let error = format!("{:#}", text.parse::<Select>().expect_err(text));
+            assert!(error.contains(says), "{error}");
+        }
+    }
 }
