@@ -33,7 +33,7 @@ use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, of_study};
 use crate::study::block_values::blocks;
 use crate::study::circuits::patch::Node;
-use crate::study::circuits::readout::log_probs;
+use crate::study::readout::log_probs;
 use crate::study::staging::capture::at_latents;
 use crate::tasks::{Task, edges};
 use crate::text::Problem;

@@ -26,8 +26,8 @@ use crate::stats::by_problem::{mean, share};
 use crate::study::Study;
 use crate::study::circuits::jacobian::{Passage, jacobians};
 use crate::study::circuits::patch::Node;
-use crate::study::circuits::readout::{log_probs, logits};
 use crate::study::circuits::{SolutionForms, written};
+use crate::study::readout::{log_probs, logits};
 
 pub const ABOUT: About = About::asking(
     "whether each latent of the last block already says the answer: Jacobian lens through the recurrence, logit lens, null",

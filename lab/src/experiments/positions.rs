@@ -11,7 +11,7 @@ use crate::latent::{Sequence, Trace, sampling};
 use crate::model::Hooks;
 use crate::schema::PositionRow;
 use crate::study::Study;
-use crate::study::circuits::readout::logits;
+use crate::study::readout::logits;
 use crate::study::shown::{most_probable, shown};
 
 pub const ABOUT: About =

@@ -10,7 +10,7 @@ use super::{About, Journal};
 use crate::latent::sampling;
 use crate::schema::{RowFile, TokenLensRow};
 use crate::study::Study;
-use crate::study::circuits::readout::{LOGITS_HELD, log_probs};
+use crate::study::readout::{LOGITS_HELD, log_probs};
 use crate::study::shown::{ShownProblem, most_probable, shown};
 
 pub const ABOUT: About =

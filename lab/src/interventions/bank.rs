@@ -20,15 +20,10 @@ pub static NO_STATES: Bank = Bank { states: BTreeMap::new() };
 impl Bank {
     /// Keeps what stands at the selected latent positions; `problem` says whose a row is.
     pub fn record(&mut self, site: &Site, value: &Activation, problem: impl Fn(usize) -> usize) -> Result<()> {
-        let dims = value.dims();
-        let data = value.to_vec()?;
-        let d = dims[2];
-        for place in site.places {
-            if let Step::Latent { block, step } = place.step {
-                let from = (place.batch * dims[1] + place.index) * d;
-                self.states.insert((problem(place.row), block, step), data[from..from + d].to_vec());
-            }
-        }
+        self.states.extend(site.values(value)?.filter_map(|(place, state)| match place.step {
+            Step::Latent { block, step } => Some(((problem(place.row), block, step), state)),
+            _ => None,
+        }));
         Ok(())
     }
 

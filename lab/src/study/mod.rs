@@ -12,6 +12,7 @@ mod normal;
 pub mod nulls;
 mod open;
 mod origin;
+pub mod readout;
 pub(crate) mod record;
 mod shard;
 pub(crate) mod shown;

@@ -12,8 +12,8 @@ use crate::model::hooks::Site;
 use crate::model::{Activation, Decoder, HookSpec, Hooks, PointKind};
 use crate::schema::Form;
 use crate::study::Study;
-use crate::study::circuits::readout::{Rivals, directions, logits, writes};
 use crate::study::circuits::{At, SolutionForms};
+use crate::study::readout::{Rivals, directions, logits, writes};
 
 /// Queries of one class to keys of one class, in one problem. Lists are `[layer · heads + head]`.
 #[derive(Clone, Debug, Default)]
@@ -71,33 +71,29 @@ pub fn read(study: &Study, batch: &[&SolutionForms], form: Form, masked: &[u32])
 }
 
 fn see(model: &Decoder, rows: &mut [Open], site: &Site, value: &Activation) -> Result<()> {
-    let (data, dims) = (value.to_vec()?, value.dims());
     let layer = site.point.layer.unwrap_or(0);
     match site.point.kind {
         PointKind::Pattern => {
+            let (data, dims) = (value.to_vec()?, value.dims());
             if layer == 0 {
                 extend_slots(rows, site, dims[2], dims[3]);
             }
             for place in site.places {
-                for head in 0..dims[1] {
-                    let from = ((place.batch * dims[1] + head) * dims[2] + place.index) * dims[3];
-                    let weights = &data[from..from + dims[3]];
-                    rows[place.batch].look(place.position, layer * dims[1] + head, weights, model);
+                for (head, range) in site.point.kind.ranges(&dims, place).into_iter().enumerate() {
+                    rows[place.batch].look(place.position, layer * dims[1] + head, &data[range], model);
                 }
             }
         }
         PointKind::V => {
-            let width = dims[2] * dims[3];
-            for place in site.places {
-                let from = (place.batch * dims[1] + place.index) * width;
-                rows[place.batch].values[layer][place.position] = data[from..from + width].to_vec();
+            for (place, values) in site.values(value)? {
+                rows[place.batch].values[layer][place.position] = values;
             }
         }
         _ => {
-            for place in site.places {
+            for (place, scale) in site.values(value)? {
                 let row = &mut rows[place.batch];
                 if row.answer == Some(place.position) {
-                    row.scale = f64::from(data[place.batch * dims[1] + place.index]);
+                    row.scale = f64::from(scale[0]);
                 }
             }
         }

@@ -13,7 +13,7 @@ use crate::schema::{Form, Target};
 use crate::study::Study;
 use crate::study::circuits::SolutionForms;
 use crate::study::circuits::edges::{Graph, Sender};
-use crate::study::circuits::readout::{LOGITS_HELD, Rivals, directions, host, logits, tensor, writes};
+use crate::study::readout::{LOGITS_HELD, Rivals, directions, host, logits, tensor, writes};
 use crate::study::staging::capture::capture;
 
 /// Relative error at which a latent's input counts as the state before it.

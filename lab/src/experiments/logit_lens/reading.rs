@@ -14,7 +14,7 @@ use crate::schema::{Lens, LensRow, Opening};
 use crate::stats::Estimate;
 use crate::stats::by_problem::{mean, share};
 use crate::study::Study;
-use crate::study::circuits::readout::{LOGITS_HELD, logits};
+use crate::study::readout::{LOGITS_HELD, logits};
 
 /// Most probable tokens of one distribution that enter the means of `top`. The mean of a token is too low by at most the
 /// probability that the 64th had where it was not among them.

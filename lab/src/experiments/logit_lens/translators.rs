@@ -17,7 +17,7 @@ use super::residuals::{PositionSample, rows_of};
 use crate::model::Decoder;
 use crate::ops;
 use crate::study::Study;
-use crate::study::circuits::readout::LOGITS_HELD;
+use crate::study::readout::LOGITS_HELD;
 
 /// Affine maps of N layers, trained side by side.
 #[derive(Module, Debug)]

@@ -8,9 +8,9 @@
 use anyhow::{Context, Result};
 use ndarray::{Array1, Array2, ArrayView1, s};
 
-use super::readout::{host, matrix, writes};
 use crate::model::config::ModelConfig;
 use crate::model::{self, Attention, Decoder, Linear};
+use crate::study::readout::{host, matrix, writes};
 
 /// What writes to the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

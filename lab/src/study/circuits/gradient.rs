@@ -11,10 +11,10 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{FloatDType, Gradients, Tensor, TensorData};
 
 use super::patch::RowCapture;
-use super::readout::ends;
 use crate::latent::{Gradient, LatentSource, Sequence, unroll};
 use crate::model::hooks::Site;
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind};
+use crate::study::readout::ends;
 
 /// A row whose lead is differentiated.
 #[derive(Clone, Copy, Debug)]

@@ -9,12 +9,12 @@ use std::cell::Cell;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Tensor, TensorData};
 
-use super::readout::{logits, most_probable};
 use crate::latent::{Gradient, Piece, Sequence, Stream};
 use crate::model::hooks::Site;
 use crate::model::{Activation, HookPoint, HookSpec, Hooks};
 use crate::ops::matmul;
 use crate::study::Study;
+use crate::study::readout::{logits, most_probable};
 
 /// Rows that run at once where no gradient is kept.
 const ROWS: usize = 128;

@@ -15,7 +15,6 @@ pub mod pairs;
 pub mod patch;
 pub mod places;
 pub mod pulls;
-pub mod readout;
 pub mod rewire;
 pub mod rows;
 

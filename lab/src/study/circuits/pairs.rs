@@ -11,7 +11,6 @@ use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
 use super::gradient::TargetRow;
-use super::readout::{at_ends, most_probable};
 use super::rows::value;
 use crate::latent::trace::PositionRole;
 use crate::latent::{DecodeSettings, Request, Sequence, Switching, Trace, decode, text_mask};
@@ -19,6 +18,7 @@ use crate::model::Hooks;
 use crate::progress::say;
 use crate::schema::Form;
 use crate::study::Study;
+use crate::study::readout::{at_ends, most_probable};
 use crate::tasks::{Split, Task};
 use crate::text::{Problem, Sample, lines};
 

@@ -8,13 +8,13 @@ use std::ops::Range;
 use anyhow::{Context, Result};
 use burn::tensor::Tensor;
 
-use super::readout::{lead, logits};
 use crate::latent::{Gradient, LatentSource, Piece, Sequence, Stream};
 use crate::model::config::ModelConfig;
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Trunk};
 use crate::schema::Component;
 use crate::study::Study;
+use crate::study::readout::{lead, logits};
 
 /// Rows that run at once.
 const ROWS: usize = 256;
@@ -107,12 +107,9 @@ pub fn record(
         let spec = HookSpec::all(point);
         let (held, wanted) = (&held, &wanted);
         hooks.observe(&spec, study.model.layers.len(), move |site, value| {
-            let (data, width) = (value.to_vec()?, width(value));
-            let length = value.dims()[1];
-            for place in site.places.iter().filter(|place| wanted(place.batch, place.position)) {
-                let from = (place.batch * length + place.index) * width;
-                let values = data[from..from + width].to_vec();
-                held.borrow_mut()[place.batch].insert((site.point, place.position), values);
+            let mut held = held.borrow_mut();
+            for (place, values) in site.values(value)?.filter(|(place, _)| wanted(place.batch, place.position)) {
+                held[place.batch].insert((site.point, place.position), values);
             }
             Ok(())
         })?;
@@ -235,16 +232,11 @@ fn replaced(model: &Decoder, site: &Site, value: Activation, patches: &[&Patch])
     if mine.is_empty() {
         return Ok(value);
     }
-    let (mut data, length, width) = (value.to_vec()?, value.dims()[1], width(&value));
+    let (mut data, dims) = (value.to_vec()?, value.dims());
     for (place, new) in mine {
         let part = patches[place.batch].node.part(model.config());
-        let from = (place.batch * length + place.index) * width;
+        let from = (place.batch * dims[1] + place.index) * dims[2..].iter().product::<usize>();
         data[from + part.start..from + part.end].copy_from_slice(new);
     }
     Ok(value.with_values(data))
-}
-
-/// Values of one position: `[B, L, ..]`, everything after the second axis.
-fn width(value: &Activation) -> usize {
-    value.dims()[2..].iter().product()
 }

@@ -13,11 +13,11 @@ use ndarray::{Array1, Array2, ArrayView1, aview1};
 
 use super::edges::{Norm, Receiver, Sender, Weights};
 use super::patch::{RowCapture, record};
-use super::readout::{at_ends, lead};
 use crate::latent::Sequence;
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, HookPoint, HookSpec, Hooks, PointKind};
 use crate::study::Study;
+use crate::study::readout::{at_ends, lead};
 
 #[derive(Clone, Copy)]
 pub struct RewiredRun<'a> {
@@ -113,21 +113,13 @@ impl Wires<'_> {
 
     /// Keeps what a sender wrote.
     fn sent(&self, site: &Site, value: &Activation, sender: Sender) -> Result<()> {
-        let (data, dims) = (value.to_vec()?, value.dims());
-        for place in site.places {
-            let from = (place.batch * dims[1] + place.index) * dims[2];
-            self.keep(place, sender, ArrayView1::from(&data[from..from + dims[2]]))?;
-        }
-        Ok(())
+        site.values(value)?.try_for_each(|(place, out)| self.keep(place, sender, aview1(&out)))
     }
 
     fn headed(&self, site: &Site, value: &Activation, layer: usize) -> Result<()> {
-        let (data, dims) = (value.to_vec()?, value.dims());
-        for place in site.places {
-            for head in 0..dims[2] {
-                let from = ((place.batch * dims[1] + place.index) * dims[2] + head) * dims[3];
-                let written = self.weights.written(layer, head, &data[from..from + dims[3]]);
-                self.keep(place, Sender::Head(layer, head), written.view())?;
+        for (place, z) in site.values(value)? {
+            for (head, z) in z.chunks(self.weights.head_dim).enumerate() {
+                self.keep(place, Sender::Head(layer, head), self.weights.written(layer, head, z).view())?;
             }
         }
         Ok(())

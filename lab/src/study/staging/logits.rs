@@ -6,7 +6,7 @@ use super::StagedSolutions;
 use crate::latent::{Sequence, SwitchIds, sampling, text_mask};
 use crate::model::{Decoder, Hooks, ModelConfig};
 use crate::study::Study;
-use crate::study::circuits::readout::{LOGITS_HELD, logits};
+use crate::study::readout::{LOGITS_HELD, logits};
 use crate::{parallel, progress};
 
 /// Rows of a batch of short sequences.

@@ -51,7 +51,7 @@ pub fn writes(model: &Decoder, layer: usize) -> Result<ndarray::Array2<f32>> {
 }
 
 /// A matrix on the host, `[d_in, d_out]`.
-pub(super) fn matrix(model: &Decoder, linear: &Linear) -> Result<ndarray::Array2<f32>> {
+pub(crate) fn matrix(model: &Decoder, linear: &Linear) -> Result<ndarray::Array2<f32>> {
     let weight = linear.floats(&model.device())?;
     let [rows, columns] = weight.dims();
     Ok(ndarray::Array2::from_shape_vec((rows, columns), host(weight)?)?)
