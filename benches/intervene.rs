@@ -53,7 +53,7 @@ fn main() -> anyhow::Result<()> {
     let all: Vec<_> = (0..made.len()).map(|at| Continuation { what: what(at), same_shape: false }).collect();
     let done = sweep.run(&all, Later::Recompute, At::Both)?;
     let shared = started.elapsed().as_secs_f64();
-    let right: usize = done.iter().map(|d| d.outcomes.iter().filter(|o| o.correct).count()).sum();
+    let right: usize = done.iter().flatten().filter(|o| o.correct).count();
 
     let runs = all.len();
     let (each, also) = from_prompts(&study, &sweep, &made, study.recipe.evaluation.batch)?;
@@ -77,8 +77,8 @@ fn from_prompts(study: &Study, sweep: &Sweep, made: &Made, batch: usize) -> anyh
     let settings = study.settings();
     let model = &study.model;
     for (with, steps) in made {
-        let arm = |problem| Replacement { problem, what: Some(with.as_ref()), steps: *steps, counter: 0 };
-        let arms = Replacements::new((0..sweep.requests.len()).map(arm).collect(), Later::Recompute, &sweep.bank, 1);
+        let arm = |problem| Replacement { problem, what: Some(with.as_ref()), steps: *steps };
+        let arms = Replacements::new((0..sweep.requests.len()).map(arm).collect(), Later::Recompute, &sweep.bank);
         let mut hooks = Hooks::none();
         arms.attach(&mut hooks, model.layers.len(), true)?;
         let switch = Some(study.corpus.switch);

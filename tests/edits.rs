@@ -179,7 +179,7 @@ fn zero_at_the_latents_is_what_intervene_does() {
     let settings = study.settings();
     let sweep = study.sweep().expect("a sweep");
     let zero = Continuation { what: What::Replace { with: &Zero, steps: Steps::All }, same_shape: false };
-    let outcomes = sweep.run(&[zero], Later::Recompute, At::Both).expect("zero").remove(0).outcomes;
+    let outcomes = sweep.run(&[zero], Later::Recompute, At::Both).expect("zero").remove(0);
     let corpus = &study.corpus;
     let (mut changed, mut compared) = (0, 0);
     for (outcome, prompt) in outcomes.iter().zip(&corpus.test_prompts).filter(|(outcome, _)| outcome.switched) {

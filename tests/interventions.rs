@@ -65,7 +65,7 @@ fn a_fork_is_what_the_same_mode_gives_from_its_prompt() {
     assert_eq!(sweep.normal.iter().filter(|o| o.correct).count() as f64 / 80.0, scores.accuracy.value);
     let skip = Continuation { what: What::Rule(Switching::Suppressed), same_shape: false };
     let done = sweep.run(&[skip], Later::Recompute, At::Both).expect("skip").remove(0);
-    for (outcome, trace) in done.outcomes.iter().zip(&suppressed) {
+    for (outcome, trace) in done.iter().zip(&suppressed) {
         let text = study.corpus.vocabulary.decode_visible(&trace.text()).expect("text");
         assert_eq!(outcome.answer, study.corpus.answer("", &text));
     }
@@ -95,7 +95,7 @@ fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
     let right = |at, steps| {
         let zero = Continuation { what: What::Replace { with: &Zero, steps }, same_shape: false };
         let done = sweep.run(&[zero], Later::Recompute, at).expect("zero").remove(0);
-        done.outcomes.iter().filter(|o| o.switched && o.correct).count()
+        done.iter().filter(|o| o.switched && o.correct).count()
     };
     let switched = sweep.normal.iter().filter(|o| o.switched).count();
     assert!(switched > 8);

@@ -16,8 +16,6 @@ pub struct Replacement<'a> {
     /// `None`: nothing, it is a normal row.
     pub what: Option<&'a dyn Intervention>,
     pub steps: Steps,
-    /// Where its firings are counted.
-    pub counter: usize,
 }
 
 /// How often an intervention fired and how far it moved the states.
@@ -57,9 +55,9 @@ pub fn latents() -> HookSpec {
 }
 
 impl<'a> Replacements<'a> {
-    /// `bank` holds the states of a normal run, `counters` is how many firings are told apart.
-    pub fn new(arms: Vec<Replacement<'a>>, later: Later, bank: &'a Bank, counters: usize) -> Self {
-        let firings = RefCell::new(vec![Firings::default(); counters]);
+    /// `bank` holds the states of a normal run.
+    pub fn new(arms: Vec<Replacement<'a>>, later: Later, bank: &'a Bank) -> Self {
+        let firings = RefCell::new(vec![Firings::default(); arms.len()]);
         Self { arms, later, bank, firings, touched: RefCell::default() }
     }
 
@@ -73,6 +71,7 @@ impl<'a> Replacements<'a> {
         Ok(())
     }
 
+    /// Of each arm.
     pub fn firings(self) -> Vec<Firings> {
         self.firings.into_inner()
     }
@@ -101,7 +100,7 @@ impl<'a> Replacements<'a> {
         // Randomness and donors belong to the problem, not to the row of this batch.
         let Some(new) = what.input(&Place { row: arm.problem, ..*place }, old) else { return Ok(None) };
         ensure!(new.len() == old.len(), "a latent input of width {}, expected {}", new.len(), old.len());
-        self.firings.borrow_mut()[arm.counter].add(&Firings::one(old, &new));
+        self.firings.borrow_mut()[place.row].add(&Firings::one(old, &new));
         self.touched.borrow_mut().insert((place.row, block));
         Ok(Some(new))
     }

@@ -4,7 +4,7 @@
 //! Problems that open no block are decoded once for all. Knows how to decode and grade forks, not what they mean.
 
 use std::cell::RefCell;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
@@ -68,20 +68,8 @@ pub struct ForkedProblem {
     pub firings: Firings,
 }
 
-/// Outcomes in the order of the problems, and what was replaced.
-#[derive(Clone, Debug, Default)]
-pub struct SweepResult {
-    pub outcomes: Vec<Outcome>,
-    pub firings: Firings,
-    /// Problems that were decoded anew.
-    pub forks: usize,
-}
-
 struct Batch {
-    first: usize,
-    /// Requests that opened no block.
-    ended: Vec<bool>,
-    force_at: Vec<Option<usize>>,
+    problems: Range<usize>,
     /// `None`: another shard forks these problems.
     prefix: Option<Prefix>,
 }
@@ -135,38 +123,29 @@ impl Forkable {
         if let Some(given) = given {
             ensure!(given.blocks == blocks, "--decoded: blocks {:?} there, {blocks:?} here", given.blocks);
         }
-        let (mut batches, mut normal, mut traces, mut bank) = (vec![], vec![], vec![], Bank::default());
+        let (mut batches, mut all, mut bank) = (vec![], vec![], Bank::default());
         let decoded = decoded_batches(study, &requests, &settings, given.is_none())?;
         for (chunk, decoded) in requests.chunks(study.together()).zip(decoded) {
-            match decoded {
-                Some((batch, decoded, states)) => {
-                    batches.push(batch);
-                    for decoded in decoded {
-                        normal.push(outcome(&study.corpus, &decoded, Some(&decoded.trace))?);
-                        traces.push(decoded.trace);
-                    }
-                    bank.merge(states);
-                }
-                None => {
-                    let of: Vec<&Normal> = chunk.iter().filter_map(|r| given?.problems.get(r.problem)).collect();
-                    let (ended, force_at) = of.iter().map(|n| (n.ended, n.force_at)).unzip();
-                    batches.push(Batch { first: chunk[0].problem, ended, force_at, prefix: None });
-                    normal.extend(of.iter().map(|n| n.outcome.clone()));
-                    traces.extend(of.iter().map(|n| n.trace.clone()));
-                }
-            }
+            let problems = chunk[0].problem..chunk[0].problem + chunk.len();
+            let (prefix, of, states) = decoded.unwrap_or_else(|| {
+                let given = given.map_or(&[][..], |given| &given.problems[problems.clone()]);
+                (None, given.to_vec(), Bank::default())
+            });
+            batches.push(Batch { problems, prefix });
+            all.extend(of);
+            bank.merge(states);
         }
         if let Some(given) = given {
             bank.merge(given.bank.clone());
         }
-        let ended = batches.iter().flat_map(|batch: &Batch| batch.ended.clone()).collect();
-        let force_at = batches.iter().flat_map(|batch: &Batch| batch.force_at.clone()).collect();
+        let parts = all.into_iter().map(|Normal { outcome, trace, ended, force_at }| (outcome, trace, ended, force_at));
+        let (normal, traces, ended, force_at) = parts.collect();
         Ok(Self { settings, blocks, force_at, batches, requests, traces, normal, bank, ended })
     }
 }
 
 /// A batch decoded normally: where it is forked, what became of its problems, and its latent states.
-type DecodedBatch = (Batch, Vec<FinishedRow>, Bank);
+type DecodedBatch = (Option<Prefix>, Vec<Normal>, Bank);
 
 fn batch(study: &Study, gold: &[Option<u32>], settings: &DecodeSettings, requests: &[Request]) -> Result<DecodedBatch> {
     let first = requests[0].problem;
@@ -179,9 +158,9 @@ fn batch(study: &Study, gold: &[Option<u32>], settings: &DecodeSettings, request
         force_at = (0..requests.len()).map(at).collect();
         prefix = Prefix::new(decoding, requests, &watch, &force_at)?;
     }
-    let ended: Vec<bool> = (0..requests.len()).map(|r| prefix.ended(r).is_some()).collect();
-    let held: Vec<usize> = (0..requests.len()).filter(|&r| !ended[r]).collect();
     let mut decoded: Vec<Option<FinishedRow>> = (0..requests.len()).map(|r| prefix.ended(r)).collect();
+    let ended: Vec<bool> = decoded.iter().map(Option::is_some).collect();
+    let held: Vec<usize> = (0..requests.len()).filter(|&r| !ended[r]).collect();
     let bank = RefCell::new(Bank::default());
     if !held.is_empty() {
         let mut hooks = Hooks::none();
@@ -191,8 +170,12 @@ fn batch(study: &Study, gold: &[Option<u32>], settings: &DecodeSettings, request
         let done = prefix.fork(decoding, Start::Switch, &forks, &mut Branch::whole(&mut hooks))?;
         held.iter().zip(done).for_each(|(&r, d)| decoded[r] = Some(d));
     }
-    let decoded = decoded.into_iter().flatten().collect();
-    Ok((Batch { first, ended, force_at, prefix: Some(prefix) }, decoded, bank.into_inner()))
+    let normal = |((decoded, ended), force_at): ((FinishedRow, bool), Option<usize>)| {
+        let outcome = outcome(&study.corpus, &decoded, Some(&decoded.trace))?;
+        Ok(Normal { outcome, trace: decoded.trace, ended, force_at })
+    };
+    let all = decoded.into_iter().flatten().zip(ended).zip(force_at).map(normal).collect::<Result<_>>()?;
+    Ok((Some(prefix), all, bank.into_inner()))
 }
 
 impl<'a> Sweep<'a> {
@@ -202,8 +185,7 @@ impl<'a> Sweep<'a> {
 
     /// The problems that this process forks.
     pub(crate) fn own(&self) -> impl Iterator<Item = usize> {
-        let own = self.batches.iter().filter(|batch| batch.prefix.is_some());
-        own.flat_map(|batch| batch.first..batch.first + batch.ended.len())
+        self.batches.iter().filter(|batch| batch.prefix.is_some()).flat_map(|batch| batch.problems.clone())
     }
 
     /// Whether a continuation can change what becomes of a problem: blocks can be forced open where there is none, all else
@@ -227,7 +209,7 @@ impl<'a> Sweep<'a> {
         hand_over: &(dyn Fn(Vec<ForkedProblem>) -> Result<()> + Sync),
     ) -> Result<()> {
         let mut units = self.units(all);
-        units.retain(|unit| unit.members.iter().any(|&(r, c)| !known(self.batches[unit.batch].first + r, c)));
+        units.retain(|unit| unit.members.iter().any(|&(r, c)| !known(self.batches[unit.batch].problems.start + r, c)));
         self.study.each("groups of continuations", &units, |unit| {
             let forks = self.unit(unit, all, later, channel)?;
             go_on()?;
@@ -236,32 +218,27 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// Runs continuations in memory; results in the order of the continuations.
-    pub fn run(&self, all: &[Continuation], later: Later, channel: At) -> Result<Vec<SweepResult>> {
-        let forks = Mutex::new(vec![]);
-        self.each(all, later, channel, &|_, _| false, &|more| {
-            forks.lock().unwrap_or_else(PoisonError::into_inner).extend(more);
+    /// Of each continuation the outcomes in the order of the problems.
+    ///
+    /// # Errors
+    /// As [`Self::each`].
+    pub fn run(&self, all: &[Continuation], later: Later, channel: At) -> Result<Vec<Vec<Outcome>>> {
+        let outcomes = Mutex::new(vec![self.normal.clone(); all.len()]);
+        self.each(all, later, channel, &|_, _| false, &|forks| {
+            let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+            forks.into_iter().for_each(|fork| outcomes[fork.continuation][fork.problem] = fork.outcome);
             Ok(())
         })?;
-        let mut forks = forks.into_inner().unwrap_or_else(PoisonError::into_inner);
-        forks.sort_by_key(|fork| (fork.continuation, fork.problem));
-        let mut results: Vec<SweepResult> =
-            all.iter().map(|_| SweepResult { outcomes: self.normal.clone(), ..SweepResult::default() }).collect();
-        for ForkedProblem { problem, continuation, outcome, firings } in forks {
-            let result = &mut results[continuation];
-            result.outcomes[problem] = outcome;
-            result.firings.add(&firings);
-            result.forks += 1;
-        }
-        Ok(results)
+        Ok(outcomes.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn units(&self, all: &[Continuation]) -> Vec<Unit> {
         let mut units = vec![];
         let limit = self.rows_at_once.max(1);
         let own = self.batches.iter().enumerate().filter(|(_, batch)| batch.prefix.is_some());
-        for (batch, Batch { ended, .. }) in own {
-            let (ended, held): (Vec<usize>, Vec<usize>) = (0..ended.len()).partition(|&r| ended[r]);
+        for (batch, Batch { problems, .. }) in own {
+            let ended = |&r: &usize| self.ended[problems.start + r];
+            let (ended, held): (Vec<usize>, Vec<usize>) = (0..problems.len()).partition(ended);
             let select = |wanted: &dyn Fn(&Continuation) -> bool| -> Vec<usize> {
                 (0..all.len()).filter(|&c| wanted(&all[c])).collect()
             };
@@ -284,12 +261,12 @@ impl<'a> Sweep<'a> {
     }
 
     fn unit(&self, unit: &Unit, all: &[Continuation], later: Later, channel: At) -> Result<Vec<ForkedProblem>> {
-        let Batch { first, prefix, .. } = &self.batches[unit.batch];
+        let Batch { problems: Range { start: first, .. }, prefix } = &self.batches[unit.batch];
         let prefix = prefix.as_ref().context("a fork of another shard's problem")?;
         let (mut arms, mut forks) = (vec![], vec![]);
         for (id, &(request, continuation)) in unit.members.iter().enumerate() {
             let problem = first + request;
-            let arm = |what, steps| Replacement { problem, what, steps, counter: id };
+            let arm = |what, steps| Replacement { problem, what, steps };
             let (arm, switching, force_at) = match all[continuation].what {
                 What::Replace { with, steps } => (arm(Some(with), steps), Switching::Free, None),
                 What::Rule(switching) => (arm(None, Steps::All), switching, None),
@@ -298,7 +275,7 @@ impl<'a> Sweep<'a> {
             arms.push(arm);
             forks.push(fork(request, id, &self.requests[problem], switching, force_at));
         }
-        let arms = Replacements::new(arms, later, &self.bank, unit.members.len());
+        let arms = Replacements::new(arms, later, &self.bank);
         let (mut hooks, mut other) = (Hooks::none(), Hooks::none());
         let layers = self.study.model.layers.len();
         arms.attach(&mut hooks, layers, true)?;
@@ -344,10 +321,9 @@ fn decoded_batches(
         if !own && !others {
             return Ok(None);
         }
-        let (mut batch, decoded, bank) = batch(study, &gold, settings, chunk)?;
+        let (prefix, all, bank) = batch(study, &gold, settings, chunk)?;
         counted.one();
-        batch.prefix = batch.prefix.filter(|_| own);
-        Ok(Some((batch, decoded, bank)))
+        Ok(Some((prefix.filter(|_| own), all, bank)))
     };
     let done = parallel::each(&chunks, study.threads, one)?;
     go_on()?;
@@ -358,17 +334,10 @@ fn decoded_batches(
 pub(crate) fn normal_rows(study: &Study) -> Result<Vec<NormalRunRow>> {
     let requests = requests(&study.corpus)?;
     let identity = study.identity(requests.len());
-    let mut rows = vec![];
     let done = decoded_batches(study, &requests, &study.settings(), false)?;
-    for (batch, decoded, bank) in done.into_iter().flatten() {
-        for (i, decoded) in decoded.into_iter().enumerate() {
-            let outcome = outcome(&study.corpus, &decoded, Some(&decoded.trace))?;
-            let (ended, force_at) = (batch.ended[i], batch.force_at[i]);
-            let normal = Normal { outcome, trace: decoded.trace, ended, force_at };
-            rows.push(row(&identity, study.blocks, &normal, &bank)?);
-        }
-    }
-    Ok(rows)
+    let batches = done.iter().flatten();
+    let all = batches.flat_map(|(_, all, bank)| all.iter().map(move |normal| (normal, bank)));
+    all.map(|(normal, bank)| row(&identity, study.blocks, normal, bank)).collect()
 }
 
 fn rows_at_once(study: &Study, settings: &DecodeSettings, requests: &[Request]) -> usize {
