@@ -18,7 +18,7 @@ use crate::study::Study;
 pub const REPORTS: &str = "runs/reports";
 
 /// What is run.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct Selection {
     /// Run these only (`--list` names them)
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
@@ -29,10 +29,10 @@ pub struct Selection {
     pub all: bool,
     /// A recipe of experiments/: its [settings] are used
     #[arg(long, value_name = "FILE")]
-    recipe: Option<PathBuf>,
+    pub(super) recipe: Option<PathBuf>,
     /// Where rows and manifest go; by default runs/reports/<name of the run or model>
     #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    pub(super) out: Option<PathBuf>,
     /// Go on with a run that was stopped; leave what the manifest says was made with the same weights, problems, settings and seed
     #[arg(long)]
     pub resume: bool,
@@ -48,17 +48,6 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// One experiment, as the user named it; `out` as `--out`.
-    pub(super) fn only(
-        experiment: &str,
-        out: Option<PathBuf>,
-        (resume, replace): (bool, bool),
-        shards: ShardArgs,
-    ) -> Self {
-        let only = vec![experiment.to_owned()];
-        Self { only, all: false, recipe: None, out, resume, replace, shards, list: false }
-    }
-
     /// One line an experiment: name, program, question.
     pub fn listed() -> String {
         let only = |e: &Experiment| match e.about {

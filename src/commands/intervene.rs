@@ -6,10 +6,9 @@ use clap::{Parser, Subcommand};
 use super::chosen::Selection;
 use super::device::MachineArgs;
 use super::pairs::Pairs;
-use super::print;
 use super::runner::Runner;
-use super::setting;
 use super::targets::Targets;
+use super::{print, put, setting};
 use crate::experiments::Settings;
 use crate::interventions::{At, Heads, Later, Steps, Target, all, split};
 use crate::model::Select;
@@ -186,12 +185,5 @@ impl Intervene {
         let patching = &mut settings.activation_patching;
         patching.pairs = self.pairs.map_or(patching.pairs, |pairs| pairs as usize);
         Ok(settings)
-    }
-}
-
-/// Puts what was named in the place of what was set.
-fn put<T>(set: &mut Vec<T>, named: Vec<T>) {
-    if !named.is_empty() {
-        *set = named;
     }
 }

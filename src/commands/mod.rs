@@ -133,6 +133,13 @@ pub(crate) fn setting<T: DeserializeOwned>(name: &str) -> Result<T, String> {
     serde_json::from_value(name.into()).map_err(|error| error.to_string())
 }
 
+/// Puts what was named in the place of what was set.
+pub(crate) fn put<T>(set: &mut Vec<T>, named: Vec<T>) {
+    if !named.is_empty() {
+        *set = named;
+    }
+}
+
 /// Writes a result to standard output. A reader that has gone away (`| head`) is no error.
 pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();

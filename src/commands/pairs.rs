@@ -8,9 +8,9 @@ use clap::Args;
 use super::chosen::Selection;
 use super::device::MachineArgs;
 use super::runner::Runner;
-use super::setting;
 use super::shard::ShardArgs;
 use super::targets::Targets;
+use super::{put, setting};
 use crate::experiments::Settings;
 use crate::experiments::pair_patching::{Config, Places};
 use crate::recipe::MOST_ROWS;
@@ -75,21 +75,10 @@ impl Pairs {
         let Self { targets, phase, adapter, seed, out, resume, replace, shards, .. } = self.clone();
         // The pairs are the problems: their hash stands in the manifest. Their answers are tokens, read elsewhere.
         let field = vec!["question=clean".into(), "answer=clean".into()];
-        let (data, problems, like) = (Some(self.file.clone()), Some(MOST_ROWS), None);
-        let targets = Targets {
-            targets,
-            phase,
-            adapter,
-            data,
-            field,
-            grader: None,
-            like,
-            problems,
-            batch: None,
-            seed,
-            raw: true,
-        };
-        let chosen = &Selection::only(HeadPatchRow::PAIRS, out, (resume, replace), shards);
+        let (data, problems) = (Some(self.file.clone()), Some(MOST_ROWS));
+        let targets = Targets { targets, phase, adapter, data, field, problems, seed, raw: true, ..Targets::default() };
+        let only = vec![HeadPatchRow::PAIRS.to_owned()];
+        let chosen = &Selection { only, out, resume, replace, shards, ..Selection::default() };
         let settings = &Settings { pair_patching: self.config(), ..Settings::default() };
         let (program, targets, blocks) = ("intervene", &targets, BlockOrigin::Own);
         let runner = Runner { program, targets, chosen, settings, blocks, less: false };
@@ -98,12 +87,8 @@ impl Pairs {
 
     fn config(&self) -> Config {
         let mut config = Config { file: Some(self.file.clone()), places: self.places, ..Config::default() };
-        if !self.components.is_empty() {
-            config.components.clone_from(&self.components);
-        }
-        if !self.modes.is_empty() {
-            config.modes.clone_from(&self.modes);
-        }
+        put(&mut config.components, self.components.clone());
+        put(&mut config.modes, self.modes.clone());
         config
     }
 }

@@ -12,7 +12,7 @@ use super::print;
 use super::table::{WIDTH, fitted};
 use super::targets::Targets;
 use crate::experiments::decodes::{DECODES, ways};
-use crate::experiments::{Experiment, Fit, Journal, Run, Settings};
+use crate::experiments::{Experiment, Journal, Run, Settings};
 use crate::machine::{self, Machine};
 use crate::progress::{Interruption, Progress, go_on, say};
 use crate::report::findings::said;
@@ -138,13 +138,13 @@ impl Runner<'_> {
                     ));
                     continue;
                 }
-                match (experiment.fits)(study, &settings)? {
-                    Fit::Yes => {
+                match (experiment.unfit)(study, &settings)? {
+                    None => {
                         let setup = setup(study, origin, (experiment.settings)(&settings));
                         jobs.push(self.job(experiment, (None, study), settings.clone(), setup));
                     }
-                    Fit::No(why) if self.chosen.names(experiment) => bail!("{why}"),
-                    Fit::No(why) => say(&format!("{}: {}: no {}: {why}", self.program, study.name, experiment.name)),
+                    Some(why) if self.chosen.names(experiment) => bail!("{why}"),
+                    Some(why) => say(&format!("{}: {}: no {}: {why}", self.program, study.name, experiment.name)),
                 }
             }
         }

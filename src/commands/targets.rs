@@ -23,7 +23,7 @@ pub(crate) const FIXTURE: &str = "fixtures/micro";
 pub(super) const LIKE: &str = "smollm2-gsm8k";
 
 /// Which checkpoints, on which problems.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct Targets {
     /// Run folders of `train`, Hugging Face folders, .gguf files or hub ids; fixtures/micro where none is named
     #[arg(value_name = "RUN|MODEL")]

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 
 use super::markdown::{by_step, or_dash, table_of, titled};
-use super::{About, Files, Fit, Journal};
+use super::{About, Files, Journal, Unfit};
 use crate::latent::{Sequence, Switching};
 use crate::model::Step;
 use crate::nth::Nth;
@@ -39,11 +39,11 @@ settings! {
 }
 
 /// Makes its pairs from a generated task, or of a file's problems with known values.
-pub fn fits(study: &Study, _config: &Config) -> Result<Fit> {
+pub fn unfit(study: &Study, _config: &Config) -> Result<Unfit> {
     let missing = no_twins(study, "activation_patching").filter(|_| of_problems(study).len() < 2);
     let own =
         if study.recipe.task.is_some() { "" } else { ", or problems with known values that differ in numbers alone" };
-    Ok(missing.map(|why| why + own).into())
+    Ok(missing.map(|why| why + own))
 }
 
 /// The prompts of the task, or of the file where there is none.

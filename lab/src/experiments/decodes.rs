@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use serde_json::json;
 
-use super::{About, Experiment, Files, Fit, Journal, Run, Settings, accuracy};
+use super::{About, Experiment, Files, Journal, Run, Settings, accuracy};
 use crate::latent::Switching;
 use crate::schema::{DecodeRow, RowFile};
 use crate::store::Measurements;
@@ -22,7 +22,7 @@ pub const DECODES: Experiment = Experiment {
         journal.measured(|rows| decodes::decode(study, &ways, rows), conclude)
     }),
     files: FILES,
-    fits: |_, _| Ok(Fit::Yes),
+    unfit: |_, _| Ok(None),
     settings: |_| json!(null),
     merge: |journal, rows| journal.merged(rows, conclude),
 };

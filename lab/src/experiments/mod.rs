@@ -6,7 +6,7 @@
 //! - `one` checkpoint: `run` computes rows and saves them in the journal. Of one with `=> table` behind its name there is no `run`:
 //!   what `rows` computes is saved, and `table` is its summary. So it is of a `pair` of phases of one run. `probe` runs these.
 //! - `measured`: `measure` adds rows of units (pairs, problems) as they come, and `conclude` makes tables of the rows alone. It is
-//!   thereby resumed and shared by several processes. `intervene` runs these; `fits` says whether it can be run at all.
+//!   thereby resumed and shared by several processes. `intervene` runs these; `unfit` says why it cannot be run, if so.
 //!
 //! `--only` and `--list` know it, and `[settings.<name>]` of a recipe sets its `Config`. Each returns a Markdown summary.
 
@@ -89,8 +89,8 @@ pub struct Experiment {
     pub run: Run,
     /// Of one that is measured: file of measurements and file of the main table; the first pair unless its settings say otherwise.
     files: &'static [Files],
-    /// Whether it can be run on a checkpoint; settings that cannot be are an error.
-    pub fits: fn(&Study, &Settings) -> Result<Fit>,
+    /// Why it cannot be run on a checkpoint, if it cannot; settings that cannot be are an error.
+    pub unfit: fn(&Study, &Settings) -> Result<Unfit>,
     /// Its own settings, for the manifest.
     pub settings: fn(&Settings) -> Value,
     /// Makes what one process would write of the measurements of all shards.
@@ -161,19 +161,9 @@ pub enum Run {
     Pair(fn(&Study, &Study, &Settings, &mut Journal) -> Result<String>),
 }
 
-/// Whether an experiment can be run on a checkpoint. What is wrong with its settings is an error instead.
-pub enum Fit {
-    Yes,
-    /// Why not; it is then left out unless the user named it.
-    No(String),
-}
-
-impl From<Option<String>> for Fit {
-    /// From what is missing, if anything.
-    fn from(missing: Option<String>) -> Self {
-        missing.map_or(Fit::Yes, Fit::No)
-    }
-}
+/// Why an experiment cannot be run on a checkpoint, if it cannot; it is then left out unless the user named it. What is wrong with its
+/// settings is an error instead.
+pub type Unfit = Option<String>;
 
 impl Settings {
     /// For the checkpoint that GRPO started from: probes for the switch, not for values.
@@ -244,7 +234,7 @@ macro_rules! experiments {
             })),)*
             $(Experiment {
                 files: $measured::FILES,
-                fits: |study, settings| $measured::fits(study, &settings.$measured),
+                unfit: |study, settings| $measured::unfit(study, &settings.$measured),
                 merge: |journal, rows| {
                     let config = serde_json::from_value(journal.setup["settings"].clone()).context("the settings")?;
                     journal.merged(rows, |rows, journal| $measured::conclude(&config, rows, journal))
@@ -271,7 +261,7 @@ macro_rules! experiments {
             about: $name::ABOUT,
             run: $run,
             files: &[],
-            fits: |_, _| Ok(Fit::Yes),
+            unfit: |_, _| Ok(None),
             // Plain structs of numbers and strings: they always have a JSON form.
             settings: |settings| serde_json::to_value(&settings.$name).unwrap_or_default(),
             merge: |_, _| bail!(concat!(stringify!($name), " is not shared")),

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 
 pub use super::NoSettings as Config;
-use super::{About, Files, Fit, Journal};
+use super::{About, Files, Journal, Unfit};
 use crate::schema::{NormalRunRow, RowFile};
 use crate::store::Measurements;
 use crate::study::Study;
@@ -21,8 +21,8 @@ pub const ABOUT: About =
 pub(crate) const FILES: &[Files] = &[(NormalRunRow::NAME, NormalRunRow::NAME)];
 
 /// Runs on every checkpoint.
-pub fn fits(_study: &Study, _config: &Config) -> Result<Fit> {
-    Ok(Fit::Yes)
+pub fn unfit(_study: &Study, _config: &Config) -> Result<Unfit> {
+    Ok(None)
 }
 
 /// Decodes the process' own problems normally.

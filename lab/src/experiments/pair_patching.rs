@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::head_patching::patch_form;
 use super::markdown::{largest, table_of, titled};
-use super::{About, Files, Fit, Journal};
+use super::{About, Files, Journal, Unfit};
 use crate::latent::Sequence;
 use crate::progress::say;
 use crate::schema::{Component, Form, HeadPatchRow, LEAST_SHARE, PatchMode, PatchedNodeRow, shares, too_few};
@@ -76,16 +76,14 @@ impl Config {
 ///
 /// # Errors
 /// As [`read`], and settings that say nothing to do.
-pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
+pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check()?;
     let name = &study.name;
     let Some(file) = &config.file else {
-        return Ok(Fit::No(format!(
-            "{name}: pair_patching needs a file of pairs: `intervene pairs PAIRS.jsonl {name}`"
-        )));
+        return Ok(Some(format!("{name}: pair_patching needs a file of pairs: `intervene pairs PAIRS.jsonl {name}`")));
     };
     comparable(&read(study, file)?, config.places)?;
-    Ok(Fit::Yes)
+    Ok(None)
 }
 
 pub(crate) const FILES: &[Files] = &[(PatchedNodeRow::PAIRS, HeadPatchRow::PAIRS)];

@@ -12,7 +12,7 @@ use anyhow::Result;
 
 pub use super::NoSettings as Config;
 use super::markdown::table_of;
-use super::{About, Files, Fit, Journal};
+use super::{About, Files, Journal, Unfit};
 use crate::interventions::{At, Later};
 use crate::latent::Switching;
 use crate::schema::{BlockOrigin, Identity, RowFile, SwitchBenefitRow, SwitchProblemRow, benefit, never};
@@ -24,9 +24,9 @@ pub const ABOUT: About =
     About::asking("what switching is worth: every problem with a block and without one").of_grpo_start().of_switching();
 
 /// Runs on blocks of the model's own.
-pub fn fits(study: &Study, _config: &Config) -> Result<Fit> {
+pub fn unfit(study: &Study, _config: &Config) -> Result<Unfit> {
     let why = || "it compares what the model chose; run it without --force".to_owned();
-    Ok((study.blocks == BlockOrigin::Forced).then(why).into())
+    Ok((study.blocks == BlockOrigin::Forced).then(why))
 }
 
 pub(crate) const FILES: &[Files] = &[(SwitchProblemRow::NAME, SwitchBenefitRow::NAME)];

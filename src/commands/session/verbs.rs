@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Prompt, Room};
-use crate::commands::setting;
 use crate::commands::targets::{LIKE, fields};
+use crate::commands::{put, setting};
 use crate::experiments::{latent_intervention, pair_patching};
 use crate::machine::Machine;
 use crate::model::Hooks;
@@ -90,16 +90,12 @@ impl Room {
         };
         let study = self.study(&data, None, machine)?;
         let mut config = pair_patching::Config { file: Some(asked.file.clone()), ..pair_patching::Config::default() };
-        if !asked.components.is_empty() {
-            config.components = named("components", &asked.components)?;
-        }
-        if !asked.modes.is_empty() {
-            config.modes = named("modes", &asked.modes)?;
-        }
+        put(&mut config.components, named("components", &asked.components)?);
+        put(&mut config.modes, named("modes", &asked.modes)?);
         if let Some(places) = &asked.places {
             config.places = named("places", std::slice::from_ref(places))?.remove(0);
         }
-        pair_patching::fits(&study, &config)?;
+        pair_patching::unfit(&study, &config)?;
         Ok(json!({ "rows": rows(&pair_patching::rows(&study, &config)?)? }))
     }
 
@@ -115,14 +111,9 @@ impl Room {
         };
         let mut study = self.study(&data, like.as_deref(), machine)?;
         study.seed = *seed;
-        let default = latent_intervention::Config::default();
-        let steps = asked.steps.iter().map(|steps| steps.parse()).collect::<Result<Vec<_>>>()?;
-        let config = latent_intervention::Config {
-            modes: modes.clone(),
-            steps: if steps.is_empty() { default.steps.clone() } else { steps },
-            draws: draws.unwrap_or(default.draws),
-            ..default
-        };
+        let mut config = latent_intervention::Config { modes: modes.clone(), ..Default::default() };
+        put(&mut config.steps, asked.steps.iter().map(|steps| steps.parse()).collect::<Result<_>>()?);
+        config.draws = draws.unwrap_or(config.draws);
         let (summary, skipped) = latent_intervention::summary(&study, &config)?;
         let verdicts: Vec<&str> = summary.rows.iter().map(|row| row.verdict()).collect();
         Ok(

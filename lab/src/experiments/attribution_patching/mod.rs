@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 
 use super::markdown::{largest, place, table_of, titled};
-use super::{About, Files, Fit, Journal};
+use super::{About, Files, Journal, Unfit};
 use crate::schema::{
     AttributedNodeRow, AttributionAgreementRow, AttributionRow, Component, Form, GradientAt, LEAST_SHARE, RowFile,
     attributions,
@@ -70,9 +70,9 @@ impl Config {
 ///
 /// # Errors
 /// Settings that say nothing to do.
-pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
+pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check()?;
-    Ok(no_pairs(study, "attribution_patching", config.pairs_file.as_deref()).into())
+    Ok(no_pairs(study, "attribution_patching", config.pairs_file.as_deref()))
 }
 
 pub(crate) const FILES: &[Files] = &[(AttributedNodeRow::NAME, AttributionRow::NAME)];

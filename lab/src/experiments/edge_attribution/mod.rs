@@ -29,7 +29,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 
 use super::markdown::{place, table_of, titled};
-use super::{About, Files, Fit, Journal};
+use super::{About, Files, Journal, Unfit};
 use crate::schema::{CircuitRow, EdgePairRow, EdgeRow, Form, RowFile, circuits};
 use crate::stats::by_problem::cell;
 use crate::store::Measurements;
@@ -83,9 +83,9 @@ impl Config {
 ///
 /// # Errors
 /// Settings that say nothing to do.
-pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
+pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check()?;
-    Ok(no_pairs(study, "edge_attribution", config.pairs_file.as_deref()).into())
+    Ok(no_pairs(study, "edge_attribution", config.pairs_file.as_deref()))
 }
 
 pub(crate) const FILES: &[Files] = &[(EdgePairRow::NAME, EdgeRow::NAME)];

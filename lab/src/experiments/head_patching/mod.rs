@@ -22,7 +22,7 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 
 use super::markdown::{largest, place, table_of, titled};
-use super::{About, Files, Fit, Journal};
+use super::{About, Files, Journal, Unfit};
 use crate::schema::{
     Component, Form, FormsRow, HeadPatchRow, LEAST_SHARE, PatchMode, PatchedNodeRow, RowFile, agreement, shares,
     too_few,
@@ -70,9 +70,9 @@ impl Config {
 ///
 /// # Errors
 /// Settings that say nothing to do.
-pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
+pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check()?;
-    Ok(no_pairs(study, "head_patching", config.pairs_file.as_deref()).into())
+    Ok(no_pairs(study, "head_patching", config.pairs_file.as_deref()))
 }
 
 pub(crate) const FILES: &[Files] = &[(PatchedNodeRow::NAME, HeadPatchRow::NAME)];

@@ -19,7 +19,7 @@ mod run;
 
 use anyhow::Result;
 
-use super::{About, Files, Fit, Journal, latent_intervention};
+use super::{About, Files, Journal, Unfit, latent_intervention};
 pub use crate::interventions::Heads;
 use crate::interventions::Steps;
 use crate::model::Select;
@@ -58,11 +58,11 @@ fn all(study: &Study, config: &Config) -> Result<Vec<HookCell>> {
 ///
 /// # Errors
 /// An unknown hook, head, step or mode.
-pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
+pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     if config.hooks.is_empty() {
-        return Ok(Fit::No("hook_intervention needs a hook point: intervene --hook 'blocks.2.attn.hook_z'".into()));
+        return Ok(Some("hook_intervention needs a hook point: intervene --hook 'blocks.2.attn.hook_z'".into()));
     }
-    all(study, config).map(|_| Fit::Yes)
+    all(study, config).map(|_| None)
 }
 
 pub(crate) const FILES: &[Files] = &[(Observation::HOOKS, InterventionRow::HOOKS)];

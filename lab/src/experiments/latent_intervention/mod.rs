@@ -12,7 +12,7 @@ mod observe;
 use anyhow::{Result, anyhow, ensure};
 
 use super::markdown::table_of;
-use super::{About, Files, Fit, Journal};
+use super::{About, Files, Journal, Unfit};
 use crate::interventions::{At, Later, Steps};
 use crate::progress::say;
 use crate::schema::{InterventionRow, KnownValueRow, NORMAL, NULLS, Observation, RowFile, Summary, never, summarise};
@@ -67,14 +67,14 @@ pub(crate) const FILES: &[Files] =
 ///
 /// # Errors
 /// An unknown mode, dose or step; `known_value` alone where no values are known.
-pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
+pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     let config = config.named(study);
     ModeRequest::all(&config, study.recipe.evaluation.k_cap)?;
     ensure!(!config.later.is_empty() && !config.at.is_empty(), "--later and --at each need a value");
     if config.modes.iter().all(|mode| mode == KnownValueRow::MODE) {
         of_study(study).map(drop)?;
     }
-    Ok(Fit::Yes)
+    Ok(None)
 }
 
 /// Observes every mode that can be run, so far as it is not there yet.

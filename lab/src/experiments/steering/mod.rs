@@ -18,7 +18,7 @@ mod trials;
 use anyhow::{Result, bail, ensure};
 
 use super::markdown::{table_of, titled};
-use super::{About, Files, Fit, Journal};
+use super::{About, Files, Journal, Unfit};
 use crate::nth::Nth;
 use crate::schema::{RowFile, SteeringRow, SteeringTrialRow, steerings};
 use crate::stats::grouped_holdout;
@@ -87,12 +87,12 @@ impl Config {
 ///
 /// # Errors
 /// Settings that cannot be run on the model.
-pub fn fits(study: &Study, config: &Config) -> Result<Fit> {
+pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check(study)?;
     let why = || {
         format!("{}: steering needs a generated task, or solutions with `steps`, whose steps hold numbers", study.name)
     };
-    Ok((!is_known(study)).then(why).into())
+    Ok((!is_known(study)).then(why))
 }
 
 pub(crate) const FILES: &[Files] = &[(SteeringTrialRow::NAME, SteeringRow::NAME)];
