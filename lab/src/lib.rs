@@ -36,9 +36,9 @@ macro_rules! settings {
     };
 }
 
-/// An enum of names, each with the word that it is in rows, recipes and on command lines; `ALL` has them in their order.
+/// Enums of names, each with the word that it is in rows, recipes and on command lines; `ALL` has them in their order.
 macro_rules! names {
-    ($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),* $(,)? }) => {
+    ($($(#[$meta:meta])* $vis:vis enum $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal),* $(,)? })*) => {$(
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         $vis enum $name {
@@ -60,7 +60,7 @@ macro_rules! names {
                 f.write_str(self.name())
             }
         }
-    };
+    )*};
 }
 
 /// In rows and recipes a value of the type is its text.

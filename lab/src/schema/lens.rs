@@ -14,16 +14,24 @@ names! {
         /// Final norm and head after the layer's translator.
         Tuned = "tuned",
     }
-}
 
-/// Who opened the blocks that are read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Opening {
-    /// The model.
-    Free,
-    /// Nobody: `<swi>` was put first.
-    Forced,
+    /// Who opened the blocks that are read.
+    pub enum Opening {
+        /// The model.
+        Free = "free",
+        /// Nobody: `<swi>` was put first.
+        Forced = "forced",
+    }
+
+    /// How a state at a latent is read as the answer.
+    pub enum Transport {
+        /// Final norm and head on the mean Jacobian times the state.
+        Jacobian = "jacobian",
+        /// Final norm and head on the state as it is.
+        Logit = "logit",
+        /// As `Jacobian`, of another problem's state: what the Jacobian says by itself.
+        Others = "others",
+    }
 }
 
 /// One lens at one layer and latent step; intervals are cluster bootstraps over problems.
@@ -59,18 +67,6 @@ impl LensRow {
     pub fn says_exit(&self) -> bool {
         self.p_exit.is_above(0.5)
     }
-}
-
-/// How a state at a latent is read as the answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Transport {
-    /// Final norm and head on the mean Jacobian times the state.
-    Jacobian,
-    /// Final norm and head on the state as it is.
-    Logit,
-    /// As `Jacobian`, of another problem's state: what the Jacobian says by itself.
-    Others,
 }
 
 /// One reading of one layer at one latent step of the last block, asked for the answer, on problems that the Jacobian was not made

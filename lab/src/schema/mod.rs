@@ -85,7 +85,7 @@ pub use glossary::described;
 pub use identity::Identity;
 pub use intervention::summary::{Summary, summarise};
 pub use intervention::{At, BlockOrigin, Holds, InterventionRow, KnownValueRow, Later, Observation, Steps};
-pub use intervention::{NORMAL, NULL_BATCH, NULL_SEED, NULLS};
+pub use intervention::{NORMAL, NULL_BATCH, NULL_SEED, NULLS, dosed};
 pub use lens::{JacobianLensRow, Lens, LensRow, Opening, Transport};
 pub use monitor::{Edit, HiddenValueRow, Letters, Monitor, MonitorRow, Quantity};
 pub use outcomes::{OutcomeRow, PositionKind, PositionRow};

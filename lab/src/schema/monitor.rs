@@ -16,9 +16,7 @@ names! {
         /// Moves it as far along directions that were drawn.
         Random = "random",
     }
-}
 
-names! {
     /// What a monitor reads, and what it was fitted on.
     pub enum Monitor {
         /// Latents, fitted on those of this very run: a defender who refits.
@@ -32,9 +30,7 @@ names! {
         /// How often each token stands in the visible response.
         Response = "response",
     }
-}
 
-names! {
     /// Whose problems it is judged on; never those that it was fitted or calibrated on.
     pub enum Letters {
         /// Marks that fitting had.
@@ -42,9 +38,7 @@ names! {
         /// Marks that neither fitting nor calibration had.
         HeldOut = "held_out",
     }
-}
 
-names! {
     /// What a latent is probed for.
     pub enum Quantity {
         /// The value of the covert chain after the block's step, computed or not.

@@ -12,13 +12,21 @@ use crate::stats::{Bootstrap, Estimate, FEWEST};
 /// Effects up to this share of the whole difference count as none.
 pub const LEAST_SHARE: f64 = 0.02;
 
-/// What stands at a position of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Place {
-    Prompt,
-    Text,
-    Latent,
+names! {
+    /// What stands at a position of a row.
+    pub enum Place {
+        Prompt = "prompt",
+        Text = "text",
+        Latent = "latent",
+    }
+
+    /// What indexes the columns of a heat map.
+    pub enum Axis {
+        /// Latent step of the last block before the read-out, over all pairs.
+        Step = "step",
+        /// Position of the row, over the pairs with the most common layout.
+        Position = "position",
+    }
 }
 
 /// One patch: one pair, one layer, one position.
@@ -47,16 +55,6 @@ pub struct PatchedPlaceRow {
 }
 
 measured!(PatchedPlaceRow, (usize, usize, usize), |row| (row.pair, row.layer, row.position), (None, row.pair));
-
-/// What indexes the columns of a heat map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Axis {
-    /// Latent step of the last block before the read-out, over all pairs.
-    Step,
-    /// Position of the row, over the pairs with the most common layout.
-    Position,
-}
 
 /// One cell of a heat map.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

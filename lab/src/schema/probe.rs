@@ -5,45 +5,41 @@ use serde::{Deserialize, Serialize};
 use super::Identity;
 use crate::stats::Estimate;
 
-/// How rows are chosen and split.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Protocol {
-    /// Random negatives, one split by row, C = 1.
-    Paper,
-    /// Look-alikes as negatives, split by problem, control labels.
-    Grouped,
-}
+names! {
+    /// How rows are chosen and split.
+    pub enum Protocol {
+        /// Random negatives, one split by row, C = 1.
+        Paper = "paper",
+        /// Look-alikes as negatives, split by problem, control labels.
+        Grouped = "grouped",
+    }
 
-/// What boundaries are told from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Negatives {
-    /// Any response position outside blocks (the paper's protocol).
-    Random,
-    /// The same token before a clause that is not tagged: the only other places where the annotator could have put a `<swi>`.
-    ClauseStart,
-    /// Of a frontier's nodes: the other nodes of the same graph.
-    OtherNodes,
-    /// The same token anywhere: in text whose clauses no task names, a span begins anywhere.
-    SameToken,
-}
+    /// What boundaries are told from.
+    pub enum Negatives {
+        /// Any response position outside blocks (the paper's protocol).
+        Random = "random",
+        /// The same token before a clause that is not tagged: the only other places where the annotator could have put a `<swi>`.
+        ClauseStart = "clause_start",
+        /// Of a frontier's nodes: the other nodes of the same graph.
+        OtherNodes = "other_nodes",
+        /// The same token anywhere: in text whose clauses no task names, a span begins anywhere.
+        SameToken = "same_token",
+    }
 
-/// What the probe reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Features {
-    ResidPost,
-    /// `hook_embed` (layer 0): token identity as the model sees it.
-    Embedding,
-    /// `resid_post` of the same network with random weights.
-    Untrained,
-    /// One column a token type.
-    Token,
-    /// One column: the model's own log-margin of `<swi>`.
-    Margin,
-    /// `resid_post` with labels permuted (for values: shuffled): what the protocol scores where there is nothing.
-    Shuffled,
+    /// What the probe reads.
+    pub enum Features {
+        ResidPost = "resid_post",
+        /// `hook_embed` (layer 0): token identity as the model sees it.
+        Embedding = "embedding",
+        /// `resid_post` of the same network with random weights.
+        Untrained = "untrained",
+        /// One column a token type.
+        Token = "token",
+        /// One column: the model's own log-margin of `<swi>`.
+        Margin = "margin",
+        /// `resid_post` with labels permuted (for values: shuffled): what the protocol scores where there is nothing.
+        Shuffled = "shuffled",
+    }
 }
 
 /// One probe.

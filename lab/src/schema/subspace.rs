@@ -6,38 +6,34 @@ use super::Identity;
 use crate::nth::Nth;
 use crate::stats::{Estimate, FEWEST, LEVEL};
 
-/// What a latent is taken to hold of its step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Variable {
-    /// The result.
-    Value,
-    /// The first operand: another variable.
-    Operand,
-}
+names! {
+    /// What a latent is taken to hold of its step.
+    pub enum Variable {
+        /// The result.
+        Value = "value",
+        /// The first operand: another variable.
+        Operand = "operand",
+    }
 
-/// Where the exchanged subspace comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rotation {
-    /// The whole state: nothing is learnt.
-    Whole,
-    /// Learnt from the training pairs.
-    Trained,
-    /// Drawn, not trained; several draws, pooled.
-    Random,
-    /// Learnt from the training pairs with their predictions dealt to other pairs.
-    Shuffled,
-}
+    /// Where the exchanged subspace comes from.
+    pub enum Rotation {
+        /// The whole state: nothing is learnt.
+        Whole = "whole",
+        /// Learnt from the training pairs.
+        Trained = "trained",
+        /// Drawn, not trained; several draws, pooled.
+        Random = "random",
+        /// Learnt from the training pairs with their predictions dealt to other pairs.
+        Shuffled = "shuffled",
+    }
 
-/// Whose values the held-out pairs put in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Donors {
-    /// Values that training pairs have too.
-    Seen,
-    /// Values that no training pair has.
-    Unseen,
+    /// Whose values the held-out pairs put in.
+    pub enum Donors {
+        /// Values that training pairs have too.
+        Seen = "seen",
+        /// Values that no training pair has.
+        Unseen = "unseen",
+    }
 }
 
 /// One subspace on held-out pairs; intervals are over problems.

@@ -4,10 +4,11 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::interventions::{self, About, FORCE_SWITCH, RULES, Rule, Steps};
 use crate::names::meant;
-use crate::schema::{KnownValueRow, NORMAL, NULL_BATCH, NULL_SEED, NULLS};
+use crate::schema::{KnownValueRow, NORMAL, NULL_BATCH, NULL_SEED, NULLS, dosed};
 
 /// The default modes: the paper's four, and the controls it lacks.
 pub const MODES: [&str; 7] = [NORMAL, "zero", "random_norm", "skip", "self_patch", "mean", "resample"];
+
 #[derive(Clone, Copy)]
 pub enum Action {
     Normal,
@@ -34,8 +35,7 @@ impl Cell {
 
     /// For messages: `rotate:30 (2..)`.
     pub fn label(&self) -> String {
-        let dose = self.dose.map(|d| format!(":{d}")).unwrap_or_default();
-        format!("{}{dose} ({})", self.mode, self.steps)
+        format!("{} ({})", dosed(&self.mode, self.dose), self.steps)
     }
 
     /// Whether it acts on blocks that the normal run opens.

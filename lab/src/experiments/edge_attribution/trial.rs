@@ -98,25 +98,8 @@ impl<'a> Trial<'a> {
     }
 
     fn blank(&self, pair: usize, recorded: &RecordedPair) -> EdgePairRow {
-        let (identity, [corrupt, clean]) = (self.identity.clone(), recorded.leads);
-        EdgePairRow {
-            identity,
-            form: self.form,
-            pair,
-            circuit: None,
-            number: 0,
-            edges: 0,
-            rank: None,
-            of: self.of,
-            sender: None,
-            receiver: None,
-            place: None,
-            back: None,
-            in_circuit: None,
-            found: 0.0,
-            corrupt,
-            clean,
-        }
+        let (identity, form, [corrupt, clean]) = (self.identity.clone(), self.form, recorded.leads);
+        EdgePairRow { identity, form, pair, of: self.of, corrupt, clean, ..EdgePairRow::default() }
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Result, ensure};
 
 use crate::interventions::RULES;
-use crate::schema::{KnownValueRow, NORMAL, NULLS, Observation};
+use crate::schema::{KnownValueRow, NORMAL, NULLS, Observation, dosed};
 
 /// Cells that say nothing, and why: `embedding_argmax (all) fired 40 times and moved nothing`.
 pub type Silent = BTreeMap<usize, String>;
@@ -22,8 +22,7 @@ pub fn check(observations: &[Observation]) -> Result<Silent> {
 
 /// `rotate:30 (2..)`, with the hook where there is one.
 fn label(o: &Observation) -> String {
-    let dose = o.dose.map(|d| format!(":{d}")).unwrap_or_default();
-    let mode = format!("{}{dose}", o.mode);
+    let mode = dosed(&o.mode, o.dose);
     match (&o.hook, &o.heads, &o.place) {
         (Some(hook), Some(heads), Some(place)) if place != "latent" => {
             format!("{mode} at {hook}, heads {heads}, {place}")

@@ -15,7 +15,9 @@ use super::markdown::table_of;
 use super::{About, Files, Journal, Unfit};
 use crate::interventions::{At, Later, Steps};
 use crate::progress::say;
-use crate::schema::{InterventionRow, KnownValueRow, NORMAL, NULLS, Observation, RowFile, Summary, never, summarise};
+use crate::schema::{
+    InterventionRow, KnownValueRow, NORMAL, NULLS, Observation, RowFile, Summary, dosed, never, summarise,
+};
 use crate::stats::by_problem::cell;
 use crate::store::Measurements;
 use crate::study::Study;
@@ -166,13 +168,12 @@ pub fn table(Summary { rows, known }: &Summary) -> String {
     let columns = "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | \
                    lost / gained | p (Holm) | verdict | lead of gold (nats) | firings | mean ‖Δ‖";
     let mut out = table_of(columns, rows, |r| {
-        let InterventionRow { mode, later, at, draws, accuracy, accuracy_change, answer_changed, .. } = r;
+        let InterventionRow { later, at, draws, accuracy, accuracy_change, answer_changed, .. } = r;
         let InterventionRow { lost, gained, p_holm, firings, mean_change, .. } = r;
-        let dose = r.dose.map(|d| format!(":{d}")).unwrap_or_default();
-        let (place, verdict) = (r.acts_at(), r.verdict());
+        let (mode, place, verdict) = (dosed(&r.mode, r.dose), r.acts_at(), r.verdict());
         let (diagnostic, lead) = (cell(r.diagnostic_accuracy, 3), cell(r.logit_diff, 2));
         format!(
-            "{mode}{dose} | {place} | {later}, {at} | {draws} | {accuracy:.3} | {accuracy_change:.3} | {answer_changed:.3} | \
+            "{mode} | {place} | {later}, {at} | {draws} | {accuracy:.3} | {accuracy_change:.3} | {answer_changed:.3} | \
              {diagnostic} | {lost} / {gained} | {p_holm:.1e} | {verdict} | {lead} | {firings} | {mean_change:.2}"
         )
     });

@@ -22,7 +22,7 @@ pub struct Directions {
 impl Directions {
     /// From blocks of a normal run; a mean rests on `least` blocks or more.
     pub fn of(study: &Study, traces: &[Trace], blocks: &[BlockValue], cells: &[Cell], least: usize) -> Result<Self> {
-        let points: Vec<HookPoint> = cells.iter().map(|c| c.point).collect::<BTreeSet<_>>().into_iter().collect();
+        let points: Vec<HookPoint> = cells.iter().map(Cell::point).collect::<BTreeSet<_>>().into_iter().collect();
         let steps: BTreeSet<usize> = cells.iter().map(|c| c.step).collect();
         let problems: BTreeSet<usize> = blocks.iter().map(|h| h.problem).collect();
         let rows = traces.iter().filter(|t| problems.contains(&t.problem)).map(|t| t.sequence(&study.corpus.switch));
@@ -44,7 +44,7 @@ impl Directions {
 
     /// From one value's mean to another's; `None` where one of them is not known.
     pub fn between(&self, cell: &Cell, from: i64, to: i64) -> Option<Vec<f64>> {
-        let mean = |value| self.means.get(&(cell.point, cell.step, value));
+        let mean = |value| self.means.get(&(cell.point(), cell.step, value));
         Some(mean(to)?.iter().zip(mean(from)?).map(|(to, from)| to - from).collect())
     }
 }

@@ -26,7 +26,6 @@ use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, is_known, of_study};
 use crate::study::block_values::held;
-use crate::study::circuits::patch::Node;
 use crate::study::units::in_memory;
 use directions::Directions;
 use trials::{Cell, Target, Trials, targets};
@@ -74,11 +73,8 @@ impl Config {
         let steps = or_all(self.steps.iter().map(|step| step.index()).collect(), most);
         let doses: Vec<Option<f64>> =
             self.doses.iter().map(|&dose| Some(dose)).chain(self.project_out.then_some(None)).collect();
-        let places =
-            layers.into_iter().flat_map(|layer| steps.iter().map(move |&step| (Node::Resid(layer), layer, step)));
-        let cells = places.flat_map(|(node, layer, step)| {
-            doses.iter().map(move |&dose| Cell { point: node.point(), layer, step, dose })
-        });
+        let places = layers.into_iter().flat_map(|layer| steps.iter().map(move |&step| (layer, step)));
+        let cells = places.flat_map(|(layer, step)| doses.iter().map(move |&dose| Cell { layer, step, dose }));
         Ok(cells.collect())
     }
 }

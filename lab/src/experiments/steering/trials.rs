@@ -19,17 +19,23 @@ use crate::study::Study;
 use crate::study::answers::outcome;
 use crate::study::arithmetic::Arithmetic;
 use crate::study::block_values::{BlockValue, by_chance};
+use crate::study::circuits::patch::Node;
 use crate::study::sweep::Sweep;
 
 /// Where and how a state is moved.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
-    pub point: HookPoint,
     pub layer: usize,
     /// An index, from 0.
     pub step: usize,
     /// So many times the direction is added; `None`: the state's part along it is taken out.
     pub dose: Option<f64>,
+}
+
+impl Cell {
+    pub fn point(&self) -> HookPoint {
+        Node::Resid(self.layer).point()
+    }
 }
 
 /// A problem to be steered to another value.
@@ -112,7 +118,7 @@ impl Trials<'_> {
         for arms in arms.chunks((self.sweep.rows_at_once / 2).max(1) * 2) {
             let lengths = RefCell::new(vec![None; arms.len()]);
             let mut hooks = Hooks::none();
-            for point in arms.iter().map(|arm| arm.cell.point).collect::<BTreeSet<_>>() {
+            for point in arms.iter().map(|arm| arm.cell.point()).collect::<BTreeSet<_>>() {
                 let spec = HookSpec { pattern: point.to_string(), select: Select::LATENTS };
                 let lengths = &lengths;
                 hooks.replace(&spec, study.model.layers.len(), move |site, value| {
@@ -188,7 +194,7 @@ impl Trials<'_> {
 /// Moves the states of the arms that stand here; `lengths` hears how far, as a share of the state's length.
 fn steered(site: &Site, value: Activation, arms: &[Arm], lengths: &mut [Option<f64>]) -> Result<Activation> {
     let here = |arm: &Arm, at: Step| {
-        arm.cell.point == site.point && at == Step::Latent { block: arm.block, step: arm.cell.step }
+        arm.cell.point() == site.point && at == Step::Latent { block: arm.block, step: arm.cell.step }
     };
     let mine: Vec<_> = site.places.iter().filter(|place| here(&arms[place.row], place.step)).collect();
     if mine.is_empty() {

@@ -74,7 +74,7 @@ pub struct CircuitRow {
 
 /// What one pair says: of an edge, in a pair in which the circuit was looked for; of a set of edges alone, in one on which it is
 /// tested.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EdgePairRow {
     /// `n` counts the pairs of the form.
     #[serde(flatten)]

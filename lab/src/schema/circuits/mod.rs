@@ -23,15 +23,15 @@ pub use steering::{SteeringRow, SteeringTrialRow};
 
 names! {
     /// How a solution is written.
+    #[derive(Default)]
     pub enum Form {
         /// `<swi>`, latents, `</swi>` in place of each tagged clause.
+        #[default]
         Latents = "latents",
         /// The clause itself, untagged.
         Text = "text",
     }
-}
 
-names! {
     /// The token whose logit is explained.
     pub enum Target {
         /// The first token of the gold answer.
@@ -43,20 +43,26 @@ names! {
         /// `</swi>`.
         SwiEnd = "swi_end",
     }
-}
 
-/// What kind of node a row speaks of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Component {
-    /// Everything: the logit itself.
-    Total,
-    /// The token's embedding or, at a latent step, the injected state.
-    Embed,
-    Head,
-    Mlp,
-    /// The whole stream: layer 0 is the input of the first block, l the output of the l-th.
-    Resid,
+    /// What kind of node a row speaks of.
+    pub enum Component {
+        /// Everything: the logit itself.
+        Total = "total",
+        /// The token's embedding or, at a latent step, the injected state.
+        Embed = "embed",
+        Head = "head",
+        Mlp = "mlp",
+        /// The whole stream: layer 0 is the input of the first block, l the output of the l-th.
+        Resid = "resid",
+    }
+
+    /// Where along the recurrence a node stands.
+    pub enum Part {
+        /// At the position that decides.
+        Own = "own",
+        /// At earlier steps of the block and at `<swi>`, summed: what the injected state brought along.
+        Carried = "carried",
+    }
 }
 
 impl Component {
@@ -72,16 +78,6 @@ impl Component {
             (Component::Total, _) => "total".into(),
         }
     }
-}
-
-/// Where along the recurrence a node stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Part {
-    /// At the position that decides.
-    Own,
-    /// At earlier steps of the block and at `<swi>`, summed: what the injected state brought along.
-    Carried,
 }
 
 /// A node's contribution to one kind of decision; intervals are cluster bootstraps over problems.

@@ -20,6 +20,11 @@ pub const NULL_SEED: &str = "null_seed";
 /// What the answers' own noise is measured with.
 pub const NULLS: [&str; 2] = [NULL_BATCH, NULL_SEED];
 
+/// A mode at a dose, as users write it: `rotate:30`.
+pub fn dosed(mode: &str, dose: Option<f64>) -> String {
+    dose.map_or_else(|| mode.to_owned(), |dose| format!("{mode}:{dose}"))
+}
+
 names! {
     /// What happens to the latents of a block after a replaced one.
     #[derive(Default)]
@@ -31,9 +36,7 @@ names! {
         /// position, and the text behind it, can carry the change. Where the normal run's block was shorter they follow from it.
         Frozen = "frozen",
     }
-}
 
-names! {
     /// How far a replaced latent input reaches. A latent position hands on two things: its keys and values (later positions
     /// attend to them) and its output (the next latent's input, and the logits that decide whether to leave the block).
     #[derive(Default)]
@@ -46,18 +49,17 @@ names! {
         /// The cache holds the keys and values of the replaced input; the output is that of the input as it was.
         Kv = "kv",
     }
-}
 
-/// Where the blocks of the normal run come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum BlockOrigin {
-    /// The model opens them.
-    #[default]
-    Own,
-    /// Problems that open none are made to open one where p(`<swi>`) was highest, in the normal run too: what is compared
-    /// is then how such a block works, not whether it would be opened.
-    Forced,
+    /// Where the blocks of the normal run come from.
+    #[derive(Default)]
+    pub enum BlockOrigin {
+        /// The model opens them.
+        #[default]
+        Own = "own",
+        /// Problems that open none are made to open one where p(`<swi>`) was highest, in the normal run too: what is compared
+        /// is then how such a block works, not whether it would be opened.
+        Forced = "forced",
+    }
 }
 
 /// What became of one problem in one draw of one cell. A cell is a mode at one dose, on one choice of steps, acting at one

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 
-use super::{Holds, Identity, InterventionRow, KnownValueRow, NORMAL, NULL_SEED, NULLS, Observation};
+use super::{Holds, Identity, InterventionRow, KnownValueRow, NORMAL, NULL_SEED, NULLS, Observation, dosed};
 use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, by_problem, holm, sign_flip, wilson};
 
 /// What a run of interventions says.
@@ -54,8 +54,7 @@ pub fn summarise(observations: &[Observation]) -> Result<Summary> {
 
 /// For messages: `rotate:30 (2..), draw 1`.
 fn called(o: &Observation) -> String {
-    let dose = o.dose.map(|d| format!(":{d}")).unwrap_or_default();
-    format!("{}{dose} ({}), draw {}", o.mode, o.steps, o.draw)
+    format!("{} ({}), draw {}", dosed(&o.mode, o.dose), o.steps, o.draw)
 }
 
 /// Holm's correction over the family of interventions; the normal run and the nulls are none.
