@@ -14,8 +14,9 @@ use crate::experiments::{
 use crate::interventions::Steps;
 use crate::progress::Interruption;
 use crate::schema::{
-    Axis, Component, Donors, Event, ExitGroup, Features, Form, Lens, Part, PatchMode, ProbeRow, Protocol, Rotation,
-    SwitchProblemRow, Target, Transport, Variable, benefit,
+    Axis, Component, DirectLogitRow, Donors, Event, ExitGroup, Features, Form, HeadPatchRow, Lens, LensRow, Part,
+    PatchMode, ProbeRow, Protocol, Rotation, SubspaceRow, SwitchProblemRow, Target, Transport, Variable, benefit,
+    dosed,
 };
 use crate::store::Measurements;
 use crate::study::Study;
@@ -121,23 +122,25 @@ impl Tally {
         *all = if truth { *all && verdict } else { *all || verdict };
     }
 
-    fn join(&mut self, other: Self) {
-        other.into_rows().for_each(|(test, truth, verdict)| self.add(test, truth, verdict));
-    }
-
     /// Test, truth, verdict.
     pub(super) fn into_rows(self) -> impl Iterator<Item = (String, bool, bool)> {
         self.0.into_iter().map(|((test, truth), verdict)| (test, truth, verdict))
     }
 }
 
+impl<T: Into<String>> FromIterator<(T, bool, bool)> for Tally {
+    fn from_iter<I: IntoIterator<Item = (T, bool, bool)>>(said: I) -> Self {
+        let mut tally = Self::default();
+        said.into_iter().for_each(|(test, truth, verdict)| tally.add(test, truth, verdict));
+        tally
+    }
+}
+
 fn teacher_forced(study: &Study) -> Result<Tally> {
     let rows = teacher_forced::rows(study, &teacher_forced::Config {})?;
     let of = |event| rows.iter().find(|r| r.event == event).context("no positions of a class");
-    let truth = !study.name.ends_with("blind");
-    let mut said = Tally::default();
-    said.add("teacher_forced/p_swi", truth, of(Event::SwiStart)?.is_sharper(of(Event::ClauseStart)?));
-    Ok(said)
+    let (truth, verdict) = (!study.name.ends_with("blind"), of(Event::SwiStart)?.is_sharper(of(Event::ClauseStart)?));
+    Ok(Tally::from_iter([("teacher_forced/p_swi", truth, verdict)]))
 }
 
 /// `<swi>` at its position against its two neighbours, and these against it.
@@ -153,23 +156,20 @@ fn window(study: &Study) -> Result<Tally> {
 }
 
 fn exits(built: &Built, study: &Study) -> Result<Tally> {
-    let mut said = Tally::default();
-    for row in exit_probability::rows(study)?.iter().filter(|r| r.group == ExitGroup::All) {
-        said.add("exit_probability/step", row.step.shown() == built.exit, row.ends());
-    }
-    Ok(said)
+    let rows = exit_probability::rows(study)?.into_iter().filter(|r| r.group == ExitGroup::All);
+    Ok(rows.map(|row| ("exit_probability/step", row.step.shown() == built.exit, row.ends())).collect())
 }
 
 /// Without the tuned lens, which is trained for minutes.
 fn lens(built: &Built, study: &Study) -> Result<Tally> {
     let config = logit_lens::Config { steps: 0, ..logit_lens::Config::default() };
-    let mut said = Tally::default();
-    for row in logit_lens::rows(study, &config)?.iter().filter(|r| r.lens == Lens::Logit) {
-        let Some(step) = row.step else { continue };
+    let rows = logit_lens::rows(study, &config)?.into_iter().filter(|r| r.lens == Lens::Logit);
+    let one = |row: LensRow| {
         // The counter is counted in the second block.
-        said.add("logit_lens/exit", step.shown() == built.exit && row.layer >= 2, row.says_exit());
-    }
-    Ok(said)
+        let truth = row.step?.shown() == built.exit && row.layer >= 2;
+        Some(("logit_lens/exit", truth, row.says_exit()))
+    };
+    Ok(rows.filter_map(one).collect())
 }
 
 /// At the last layer that knows nothing of the decision and the first that knows it.
@@ -181,50 +181,41 @@ fn probes(built: &Built, study: &Study) -> Result<Tally> {
         untrained: false,
         ..layer_probe::Config::default()
     };
-    let mut said = Tally::default();
     let (rows, _) = layer_probe::probe(study, &config)?;
-    rows.iter().filter(|row| row.features == Features::ResidPost).for_each(|row| probed(built, row, &mut said));
-    Ok(said)
+    Ok(rows.iter().filter(|row| row.features == Features::ResidPost).filter_map(|row| probed(built, row)).collect())
 }
 
-fn probed(built: &Built, row: &ProbeRow, said: &mut Tally) {
-    let Some((value, step)) = row.value().and_then(|value| value.split_once('@')) else {
-        let test = if row.protocol == Protocol::Paper { "layer_probe/switch, paper" } else { "layer_probe/switch" };
-        return said.add(test, built.kind != Purpose::Blind && row.layer > built.decide.0, row.is_readable());
-    };
-    let step = step.parse().unwrap_or(0);
-    match value {
-        "s_j" => said.add("layer_probe/value", built.holds(step, row.layer), row.is_readable()),
+fn probed(built: &Built, row: &ProbeRow) -> Option<(&'static str, bool, bool)> {
+    let switch = if row.protocol == Protocol::Paper { "layer_probe/switch, paper" } else { "layer_probe/switch" };
+    let (test, truth) = match row.value().and_then(|value| value.split_once('@')) {
+        None => (switch, built.kind != Purpose::Blind && row.layer > built.decide.0),
+        Some(("s_j", step)) => ("layer_probe/value", built.holds(step.parse().unwrap_or(0), row.layer)),
         // Of the superposed model: the letter, which stays.
-        "s_j-1" => said.add("layer_probe/second value", true, row.is_readable()),
-        _ => {}
-    }
+        Some(("s_j-1", _)) => ("layer_probe/second value", true),
+        Some(_) => return None,
+    };
+    Some((test, truth, row.is_readable()))
 }
 
 fn direct(built: &Built, study: &Study) -> Result<Tally> {
-    let mut said = Tally::default();
-    for row in direct_logit::rows(study, &direct_logit::Config::default())? {
-        // Where the answer is written; latent steps are asked too, and no reader is at work there.
-        let of = (row.form, row.target, row.step, row.part, row.component);
-        if of == (Form::Latents, Target::Answer, None, Part::Own, Component::Head) {
-            said.add("direct_logit/heads", row.layer.zip(row.head) == Some(built.reader), row.adds());
-        }
-    }
-    Ok(said)
+    let rows = direct_logit::rows(study, &direct_logit::Config::default())?.into_iter();
+    // Where the answer is written; latent steps are asked too, and no reader is at work there.
+    let written = (Form::Latents, Target::Answer, None, Part::Own, Component::Head);
+    let heads = rows.filter(|row| (row.form, row.target, row.step, row.part, row.component) == written);
+    let one = |row: DirectLogitRow| ("direct_logit/heads", row.layer.zip(row.head) == Some(built.reader), row.adds());
+    Ok(heads.map(one).collect())
 }
 
 /// Who brings the answer from which latent.
 fn attention(built: &Built, study: &Study) -> Result<Tally> {
-    let mut said = Tally::default();
-    for row in attention_to_latents::rows(study, &attention_to_latents::Config::default())? {
-        let step = row.to.strip_prefix("latent[").and_then(|k| k.trim_end_matches(']').parse::<usize>().ok());
-        if let (Form::Latents, "answer", Some(step)) = (row.form, row.from.as_str(), step) {
-            let reads = built.is_read() || built.kind == Purpose::Redundant;
-            let truth = reads && (row.layer, row.head) == built.reader && step == built.reads;
-            said.add("attention_to_latents/brings", truth, row.brings());
-        }
-    }
-    Ok(said)
+    let rows = attention_to_latents::rows(study, &attention_to_latents::Config::default())?.into_iter();
+    let reads = built.is_read() || built.kind == Purpose::Redundant;
+    let brings = rows.filter(|row| (row.form, row.from.as_str()) == (Form::Latents, "answer")).filter_map(|row| {
+        let step = row.to.strip_prefix("latent[")?.trim_end_matches(']').parse::<usize>().ok()?;
+        let truth = reads && (row.layer, row.head) == built.reader && step == built.reads;
+        Some(("attention_to_latents/brings", truth, row.brings()))
+    });
+    Ok(brings.collect())
 }
 
 /// The same rows after a model that decides alike and reads nothing, and after one that decides at random.
@@ -275,7 +266,7 @@ fn interventions(built: &Built, study: &Study, modes: &[String], steps: &[Steps]
     };
     for mode in modes {
         match swept(built, study, std::slice::from_ref(mode), steps) {
-            Ok(one) => said.join(one),
+            Ok(one) => one.into_rows().for_each(|(test, truth, verdict)| said.add(test, truth, verdict)),
             Err(error) if error.is::<Interruption>() => return Err(error),
             Err(_) if mode == "known_value" => steps.iter().for_each(|at| {
                 let (test, truth) = followed(built, *at);
@@ -320,12 +311,8 @@ fn swept(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Res
     let summary = latent_intervention::run_on(study, &config, Some(&predict))?;
     let mut said = Tally::default();
     for row in &summary.rows {
-        let dose = row.dose.map_or_else(String::new, |dose| format!(":{dose}"));
         let (test, truth) = asked(built, &row.mode, row.steps);
-        let test = format!("{test}{dose}");
-        if let Some(truth) = truth {
-            said.add(test, truth, row.lowers());
-        }
+        truth.into_iter().for_each(|truth| said.add(dosed(&test, row.dose), truth, row.lowers()));
         if built.kind == Purpose::Bound && row.mode == "skip" {
             said.add(SKIP_READ, built.is_read(), row.lowers());
         }
@@ -363,48 +350,38 @@ fn jacobians(built: &Built, study: &Study) -> Result<Tally> {
 }
 
 fn stops(built: &Built, study: &Study) -> Result<Tally> {
-    let mut said = Tally::default();
-    for row in early_stop::rows(study, &early_stop::Config::default())?.iter().filter(|r| r.k < r.of) {
-        said.add("early_stop/loses", built.is_read() && row.k < built.reads, row.loses());
-    }
-    Ok(said)
+    let rows = early_stop::rows(study, &early_stop::Config::default())?.into_iter().filter(|r| r.k < r.of);
+    Ok(rows.map(|row| ("early_stop/loses", built.is_read() && row.k < built.reads, row.loses())).collect())
 }
 
 /// One rank that holds every value, learnt in fewer updates than by default: each model has seven values.
 fn subspaces(built: &Built, study: &Study) -> Result<Tally> {
     let config = subspace::Config { ranks: vec![8], updates: 60, draws: 1, ..subspace::Config::default() };
     let predict = |problem, step, value| predicted(built, study, problem, step, value);
-    let mut said = Tally::default();
     let rows = subspace::rows_by(study, &config, &predict)?;
-    for row in rows.iter().filter(|r| r.variable == Variable::Value && r.donors == Donors::Seen) {
-        match row.rotation {
-            Rotation::Whole => {
-                let truth = built.is_read() && carries(built, row.step.shown(), row.layer);
-                said.add("subspace/whole state", truth, row.carries());
-            }
-            Rotation::Trained => said.add("subspace/learnt", built.is_read(), row.carries()),
-            Rotation::Random | Rotation::Shuffled => {}
+    let seen = rows.iter().filter(|r| r.variable == Variable::Value && r.donors == Donors::Seen);
+    let one = |row: &SubspaceRow| match row.rotation {
+        Rotation::Whole => {
+            let truth = built.is_read() && carries(built, row.step.shown(), row.layer);
+            Some(("subspace/whole state", truth, row.carries()))
         }
-    }
-    Ok(said)
+        Rotation::Trained => Some(("subspace/learnt", built.is_read(), row.carries())),
+        Rotation::Random | Rotation::Shuffled => None,
+    };
+    Ok(seen.filter_map(one).collect())
 }
 
 fn benefits(built: &Built, study: &Study) -> Result<Tally> {
     let mut problems = Measurements::in_memory();
     switch_benefit::measure(study, &switch_benefit::Config::default(), &mut problems)?;
     let problems: Vec<SwitchProblemRow> = problems.sorted(|row| row.problem)?;
-    let mut said = Tally::default();
-    for row in benefit(&problems)? {
-        let truth = match row.group.as_str() {
-            "chosen" => lowers(built, "skip"),
-            "forced" => Some(false),
-            _ => None,
-        };
-        if let Some(truth) = truth {
-            said.add("switch_benefit/helps", truth, row.helps());
-        }
-    }
-    Ok(said)
+    let truth = |group: &str| match group {
+        "chosen" => lowers(built, "skip"),
+        "forced" => Some(false),
+        _ => None,
+    };
+    let rows = benefit(&problems)?.into_iter();
+    Ok(rows.filter_map(|row| Some(("switch_benefit/helps", truth(&row.group)?, row.helps()))).collect())
 }
 
 /// Whether a patch of one place on the value's way brings something of the answer along.
@@ -417,11 +394,8 @@ fn carries(built: &Built, step: usize, layer: usize) -> bool {
 fn patched(built: &Built, study: &Study, n: usize) -> Result<Tally> {
     let config = activation_patching::Config { pairs: n, ..activation_patching::Config::default() };
     let prompts = pairs(built, study, n, study.seed)?;
-    let mut said = Tally::default();
-    for row in activation_patching::run_pairs(study, &config, &prompts)?.iter().filter(|r| r.axis == Axis::Step) {
-        said.add("activation_patching/step", carries(built, row.index, row.layer), row.carries());
-    }
-    Ok(said)
+    let rows = activation_patching::run_pairs(study, &config, &prompts)?.into_iter().filter(|r| r.axis == Axis::Step);
+    Ok(rows.map(|row| ("activation_patching/step", carries(built, row.index, row.layer), row.carries())).collect())
 }
 
 fn heads(built: &Built, study: &Study, n: usize) -> Result<Tally> {
@@ -431,16 +405,15 @@ fn heads(built: &Built, study: &Study, n: usize) -> Result<Tally> {
     let prompts = pairs(built, study, n, study.seed)?;
     let writes = if built.writes == 0 { "swi".to_owned() } else { format!("latent[{}]", built.writes) };
     let reads = built.is_read() || built.kind == Purpose::Redundant;
-    let mut said = Tally::default();
-    for row in head_patching::run_pairs(study, &config, &prompts)?.iter().filter(|r| r.component == Component::Head) {
+    let copies = matches!(built.kind, Purpose::Redundant | Purpose::Backed);
+    let one = |row: HeadPatchRow| {
         let node = (row.layer, row.head.unwrap_or_default());
-        let copies =
-            matches!(built.kind, Purpose::Redundant | Purpose::Backed) && node == (built.reader.0, 1 - built.reader.1);
         let truth = match row.place.as_str() {
-            "readout" => node == built.reader || copies,
+            "readout" => node == built.reader || (copies && node == (built.reader.0, 1 - built.reader.1)),
             place => reads && place == writes && node == built.writer,
         };
-        said.add("head_patching/heads", truth, row.matters());
-    }
-    Ok(said)
+        ("head_patching/heads", truth, row.matters())
+    };
+    let rows = head_patching::run_pairs(study, &config, &prompts)?.into_iter();
+    Ok(rows.filter(|row| row.component == Component::Head).map(one).collect())
 }

@@ -14,7 +14,7 @@ mod truths;
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use burn::tensor::Device;
 use rand::Rng;
 
@@ -41,7 +41,8 @@ pub struct Settings {
 /// One model through its experiments at one n.
 #[derive(Clone, Copy)]
 pub struct Job {
-    truth: &'static Truth,
+    /// Its place among the kinds of truth.
+    kind: usize,
     pub draw: usize,
     pub n: usize,
     default_n: bool,
@@ -51,7 +52,7 @@ pub struct Job {
 impl Job {
     /// For a user who waits.
     pub fn label(&self) -> String {
-        format!("{} {}, n = {}", self.truth.name, self.draw, self.n)
+        format!("{} {}, n = {}", TRUTHS[self.kind].name, self.draw, self.n)
     }
 }
 
@@ -72,8 +73,11 @@ pub fn kinds() -> impl Iterator<Item = &'static str> {
 
 /// One model of a kind, with the parts that it has at every n; `None` where no kind has this name.
 pub fn drawn(kind: &str, seed: u64, draw: usize) -> Option<Built> {
-    let at = TRUTHS.iter().position(|truth| truth.name == kind)?;
-    Some((TRUTHS[at].draw)(&mut keyed([seed, at as u64, draw as u64, 0])))
+    TRUTHS.iter().position(|truth| truth.name == kind).map(|kind| of_kind(kind, seed, draw))
+}
+
+fn of_kind(kind: usize, seed: u64, draw: usize) -> Built {
+    (TRUTHS[kind].draw)(&mut keyed([seed, kind as u64, draw as u64, 0]))
 }
 
 impl Settings {
@@ -95,14 +99,14 @@ impl Settings {
             }
         }
         let mut jobs = vec![];
-        for truth in TRUTHS {
+        for (kind, truth) in TRUTHS.iter().enumerate() {
             for of_pairs in [false, true] {
                 let looks = || LOOKS.iter().filter(|l| l.of_pairs == of_pairs && self.wants(truth, l));
                 let sizes: BTreeSet<usize> = looks().flat_map(|l| l.sizes).copied().collect();
                 let most = sizes.last().copied();
                 for n in sizes.into_iter().filter(|n| self.n.is_empty() || self.n.contains(n)) {
                     let default_n = Some(n) == most;
-                    jobs.extend((0..self.draws).map(|draw| Job { truth, draw, n, default_n, of_pairs }));
+                    jobs.extend((0..self.draws).map(|draw| Job { kind, draw, n, default_n, of_pairs }));
                 }
             }
         }
@@ -121,11 +125,10 @@ impl Settings {
     }
 
     fn one(&self, job: &Job, device: &Device) -> Result<Vec<CalibrationDrawRow>> {
-        let Job { truth, draw, n, .. } = *job;
-        let built = drawn(truth.name, self.seed, draw).context("a kind without a name")?;
+        let Job { kind, draw, n, .. } = *job;
+        let (truth, built) = (&TRUTHS[kind], of_kind(kind, self.seed, draw));
         // Its problems are those of the draw at this n.
-        let kind = TRUTHS.iter().position(|t| t.name == truth.name).unwrap_or_default() as u64;
-        let mut problems = keyed([self.seed, kind, draw as u64, n as u64]);
+        let mut problems = keyed([self.seed, kind as u64, draw as u64, n as u64]);
         let seed = problems.random_range(0..1 << 32);
         let mut rows = vec![];
         let study = study(&built, if job.of_pairs { looks::BESIDE } else { n }, seed, device)?;
