@@ -157,7 +157,7 @@ impl Intervene {
         match flags.iter().find(|(_, given, readers)| *given && !named(readers)) {
             Some((flag, _, readers)) => {
                 bail!(
-                    "{flag} does nothing here: it is of {}, and {} runs alone",
+                    "{flag} does nothing here: it is of {}, --only names {}",
                     readers.join(" and "),
                     only.join(", ")
                 )

@@ -92,10 +92,7 @@ fn five() -> usize {
 impl Session {
     pub fn run(&self) -> Result<()> {
         self.machine.compute(|machine| {
-            let opened = self.model.open()?;
-            let name = self.model.named()?;
-            let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-            let room = Room { name, loaded };
+            let room = Room::open(&self.model, machine)?;
             say(&format!("{}: loaded; one request a line", room.name));
             for line in std::io::stdin().lock().split(b'\n') {
                 let line = line.context("standard input")?;
@@ -115,6 +112,11 @@ pub(super) struct Room {
 }
 
 impl Room {
+    pub(super) fn open(model: &ModelArgs, machine: &Machine) -> Result<Self> {
+        let (opened, name) = (model.open()?, model.named()?);
+        Ok(Self { name, loaded: opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype) })
+    }
+
     fn answer(&self, line: &[u8], machine: &Machine) -> Value {
         let asked = serde_json::from_slice(line).context("no request").and_then(|ask| self.ask(ask, machine));
         match asked {

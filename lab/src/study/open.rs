@@ -101,11 +101,7 @@ impl Study {
         ensure!(brought, "{model}: {which} brings no problems: name a file of them with --data");
         asked.of(&mut recipe)?;
         let opened = Checkpoint::open(model, adapter, Apply::Merged)?;
-        recipe.data.template = form(opened.text()?, &recipe, asked)?;
-        // A checkpoint that says how it was decoded in training is decoded so; `like` is for those that do not.
-        if let Some(reasoning) = &opened.reasoning {
-            (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (reasoning.k_min, reasoning.k_cap);
-        }
+        opened.text()?;
         let (source, says) = (opened.files.places(), opened.reasoning.is_some());
         let loaded = opened.load_as(machine.dtype, &machine.device)?;
         let study = Self::of_loaded(model, (loaded, says), recipe, asked, machine)?;
@@ -122,12 +118,7 @@ impl Study {
     ) -> Result<Self> {
         let mut recipe = like.clone();
         asked.of(&mut recipe)?;
-        let vocabulary = loaded.vocabulary.as_ref().with_context(|| format!("{name}: brings no tokenizer"))?;
-        recipe.data.template = form(vocabulary, &recipe, asked)?;
         let says = loaded.reasoning != Reasoning::default();
-        if says {
-            (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (loaded.reasoning.k_min, loaded.reasoning.k_cap);
-        }
         Self::of_loaded(name, (loaded.clone(), says), recipe, asked, machine)
     }
 
@@ -139,6 +130,12 @@ impl Study {
         asked: &ProblemChoice,
         machine: &Machine,
     ) -> Result<Self> {
+        let told = || format!("{model}: brings no tokenizer");
+        recipe.data.template = form(loaded.vocabulary.as_ref().with_context(told)?, &recipe, asked);
+        // A checkpoint that says how it was decoded in training is decoded so; `like` is for those that do not.
+        if says {
+            (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (loaded.reasoning.k_min, loaded.reasoning.k_cap);
+        }
         let plain = loaded.switch.is_none();
         // Rows of a user's own hold none of these tokens: the model stays as it is.
         if !(plain && asked.raw) {
@@ -154,7 +151,7 @@ impl Study {
             loaded.reasoning.blocks = Blocks::Never;
         }
         loaded.model.ensure_finite().with_context(|| model.to_owned())?;
-        let vocabulary = loaded.vocabulary.with_context(|| format!("{model}: brings no tokenizer"))?;
+        let vocabulary = loaded.vocabulary.with_context(told)?;
         Prompts::of(recipe.data.template, &vocabulary)?.end_id(&vocabulary).map(drop).with_context(|| {
             format!("{model}: prompted as `{}` is; --like names another preset or recipe", recipe.name)
         })?;
@@ -206,20 +203,16 @@ pub struct ProblemChoice {
 }
 
 /// How a model that is not a run's is prompted: by its own chat template, where the recipe's form is a chat or nobody named one.
-fn form(vocabulary: &Vocabulary, recipe: &Recipe, asked: &ProblemChoice) -> Result<Template> {
+fn form(vocabulary: &Vocabulary, recipe: &Recipe, asked: &ProblemChoice) -> Template {
     let named = recipe.data.template;
-    if asked.raw {
-        return Ok(Template::Plain);
-    }
-    if recipe.task.is_some() {
-        return Ok(named);
-    }
-    Ok(match (vocabulary.has_chat(), asked.unnamed) {
+    match (vocabulary.has_chat(), asked.unnamed) {
+        _ if asked.raw => Template::Plain,
+        _ if recipe.task.is_some() => named,
         (true, true) => Template::Chat,
         (true, false) => named.own(),
         (false, true) => Template::Plain,
         (false, false) => named,
-    })
+    }
 }
 
 impl ProblemChoice {
