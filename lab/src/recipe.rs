@@ -224,7 +224,7 @@ impl Recipe {
     }
 
     /// What its problems are called in rows: the task's name, or the file's.
-    pub(crate) fn dataset(&self) -> String {
+    pub fn dataset(&self) -> String {
         let file = self.data.test_path.as_ref().or(self.data.path.as_ref()).and_then(|path| path.file_stem());
         let file = file.map_or_else(|| "file".into(), |stem| stem.to_string_lossy().into_owned());
         self.task.as_ref().map_or(file, |task| task.name().to_owned())

@@ -53,7 +53,7 @@ pub(super) fn setup(study: &Study, origin: &Map<String, Value>, settings: Value)
     let parts = [
         ("version", Some(json!(env!("CARGO_PKG_VERSION")))),
         ("checkpoint", Some(json!(study.name))),
-        ("dataset", Some(json!(study.dataset()))),
+        ("dataset", Some(json!(study.recipe.dataset()))),
         ("problems", Some(json!(study.corpus.test.len()))),
         ("seed", Some(json!(study.seed))),
         ("device", Some(json!(machine::described(&study.device)))),

@@ -13,7 +13,7 @@
 //! paths count too. Text between blocks says other steps, and is right. A second operand is taken from the problem; whether it was
 //! read right is its own step's matter. That a chain can be read does not show that the answer rests on it (`known_value` asks that).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Result, ensure};
 use ndarray::{Array2, Axis};
@@ -211,9 +211,8 @@ impl<'a> LatentStates<'a> {
         let points = [Node::Resid(layer).point()];
         let (keys, mut states) = at_latents(study, &rows, &points, |row, block, step| Some((row, block, step)))?;
         let at = keys.into_iter().enumerate().map(|(row, key)| (key, row)).collect();
-        let mut words: Vec<&str> = all.iter().flat_map(|read| read.words.iter().map(String::as_str)).collect();
-        words.sort_unstable();
-        words.dedup();
+        let words: BTreeSet<&str> = all.iter().flat_map(|read| read.words.iter().map(String::as_str)).collect();
+        let words = Vec::from_iter(words);
         let tokens = words.iter().map(|word| study.corpus.vocabulary.word_tokens(word)).collect::<Result<_>>()?;
         Ok(Self { study, all, at, states: states.remove(0), words, tokens })
     }

@@ -1,5 +1,7 @@
 //! What switching is worth: every problem with a block and without one.
 
+use std::collections::BTreeSet;
+
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
@@ -59,9 +61,7 @@ impl SwitchBenefitRow {
 /// # Errors
 /// None that rows of problems can cause.
 pub fn benefit(problems: &[SwitchProblemRow]) -> Result<Vec<SwitchBenefitRow>> {
-    let mut levels: Vec<u8> = problems.iter().filter_map(|p| p.level).collect();
-    levels.sort_unstable();
-    levels.dedup();
+    let levels: BTreeSet<u8> = problems.iter().filter_map(|p| p.level).collect();
     let mut rows = vec![];
     rows.extend(group("all", problems, &|_| true)?);
     rows.extend(group("chosen", problems, &|p| p.chosen)?);

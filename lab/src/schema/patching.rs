@@ -1,6 +1,6 @@
 //! Activation patching: what each patched place of each pair brought back, and the heat maps that follow.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -108,9 +108,7 @@ fn steps(pairs: &Pairs<'_>) -> Result<Vec<PatchRow>> {
 
 fn positions(pairs: &Pairs<'_>) -> Result<Vec<PatchRow>> {
     let layout = |places: &[&PatchedPlaceRow]| -> Layout {
-        let mut at: Vec<_> = places.iter().map(|p| (p.position, (p.place, p.text, p.block, p.step))).collect();
-        at.sort_unstable();
-        at.dedup();
+        let at: BTreeSet<_> = places.iter().map(|p| (p.position, (p.place, p.text, p.block, p.step))).collect();
         at.into_iter().map(|(_, what)| what).collect()
     };
     let mut layouts: BTreeMap<Layout, Vec<&PatchedPlaceRow>> = BTreeMap::new();

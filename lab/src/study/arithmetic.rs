@@ -81,7 +81,7 @@ pub(crate) fn of_study(study: &Study) -> Result<Box<dyn Arithmetic>> {
         format!(
             "known_value needs a generated task whose steps hold numbers, or solutions with `steps` or marks <<a*b=c>> that end \
              in the answer: those of `{}` are not known, or are none",
-            study.dataset()
+            study.recipe.dataset()
         )
     })?;
     let test = &study.corpus.test;

@@ -1,14 +1,13 @@
 //! Responses that shards decoded, to be read by one process that makes the tables. Knows traces and rows; no experiment.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 
 use super::Study;
 use crate::evaluation::requests;
 use crate::latent::{Request, Switching, Trace};
-use crate::schema::{DecodeRow, Measurement};
+use crate::schema::DecodeRow;
 use crate::store::{Measurements, json};
 
 /// By the name of the way of decoding, in the order of the problems.
@@ -22,27 +21,18 @@ pub(crate) fn named(switching: Switching, k_min: usize) -> String {
 /// Decodes the study's own problems in each of these ways, so far as they are not there yet.
 pub(crate) fn decode(study: &Study, ways: &[(Switching, usize)], rows: &mut Measurements<DecodeRow>) -> Result<()> {
     let identity = study.identity(study.corpus.test.len());
-    study.goes_on(rows.rows(), &(None, 0), &identity)?;
-    let there: BTreeSet<_> = rows.rows().iter().map(DecodeRow::key).collect();
-    let rows = Mutex::new(rows);
     let requests = requests(&study.corpus)?;
-    for &(switching, k_min) in ways {
-        let way = named(switching, k_min);
-        let missing = |batch: &&[Request]| {
-            batch.iter().any(|r| study.owns(r.problem) && !there.contains(&(way.clone(), r.problem)))
-        };
-        let batches: Vec<&[Request]> = requests.chunks(study.together()).filter(missing).collect();
-        study.decode_only(&study.model, (switching, k_min), &batches, &|traces| {
-            let new = traces.iter().filter(|trace| !there.contains(&(way.clone(), trace.problem)));
-            let row = |trace: &Trace| {
-                let (identity, decode, problem) = (identity.clone(), way.clone(), trace.problem);
-                Ok(DecodeRow { identity, decode, problem, trace: serde_json::to_string(trace)? })
-            };
-            let new = new.map(row).collect::<Result<Vec<_>>>()?;
-            rows.lock().unwrap_or_else(PoisonError::into_inner).push(new)
-        })?;
-    }
-    Ok(())
+    let expected = |request: &Request| ((None, request.problem), ways.len());
+    study.measure(rows, &identity, (&requests, study.together()), expected, |batch| {
+        let mut new = vec![];
+        for &way in ways {
+            for trace in study.decode_only(&study.model, way, &[batch], &|_| Ok(()))? {
+                let (identity, decode, problem) = (identity.clone(), named(way.0, way.1), trace.problem);
+                new.push(DecodeRow { identity, decode, problem, trace: serde_json::to_string(&trace)? });
+            }
+        }
+        Ok(new)
+    })
 }
 
 /// The traces of rows: each way with all `problems` of them.

@@ -235,12 +235,7 @@ impl Study {
 
     /// `n` is the number of problems behind a row.
     pub fn identity(&self, n: usize) -> Identity {
-        Identity { checkpoint: self.name.clone(), dataset: self.dataset(), n, seed: self.seed }
-    }
-
-    /// The task's name, or the file's.
-    pub fn dataset(&self) -> String {
-        self.recipe.dataset()
+        Identity { checkpoint: self.name.clone(), dataset: self.recipe.dataset(), n, seed: self.seed }
     }
 
     /// The part of its name that stands in file names: the phase, or the model.

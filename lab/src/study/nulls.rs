@@ -58,18 +58,16 @@ pub fn siblings(study: &Study, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>>
 /// Problems and what became of them.
 pub(crate) type Outcomes = Vec<(usize, Outcome)>;
 
-/// Two sampled runs of every problem.
-pub(crate) fn two_seeds(study: &Study, sweep: &Sweep) -> Result<[Outcomes; 2]> {
-    let run = |draw| outcomes(study, &sample(study, sweep, Some(draw))?.0, sweep);
-    Ok([run(0)?, run(1)?])
-}
-
-/// The normal run again, from its prompts, in batches of another size.
-pub(crate) fn other_batch(study: &Study, sweep: &Sweep) -> Result<Outcomes> {
-    outcomes(study, &sample(study, sweep, None)?.0, sweep)
-}
-
-fn outcomes(study: &Study, decoded: &[FinishedRow], sweep: &Sweep) -> Result<Outcomes> {
-    let own = decoded.iter().filter(|d| study.owns(d.trace.problem));
-    own.map(|d| Ok((d.trace.problem, outcome(&study.corpus, d, sweep.traces.get(d.trace.problem))?))).collect()
+/// What becomes of this process' problems where nothing is done: of each draw a sampled run; of `None` the normal run again, from its
+/// prompts, in batches of another size.
+pub(crate) fn again(study: &Study, sweep: &Sweep, draws: &[Option<usize>]) -> Result<Vec<Outcomes>> {
+    let of = |row: &FinishedRow| {
+        let problem = row.trace.problem;
+        Ok((problem, outcome(&study.corpus, row, sweep.traces.get(problem))?))
+    };
+    let run = |&draw: &Option<usize>| {
+        let (decoded, _) = sample(study, sweep, draw)?;
+        decoded.iter().filter(|row| study.owns(row.trace.problem)).map(of).collect()
+    };
+    draws.iter().map(run).collect()
 }

@@ -46,7 +46,7 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 pub(crate) fn ways(study: &Study, config: &Config) -> Vec<(Switching, usize)> {
     let own = study.recipe.evaluation.k_min;
     if study.untrained {
-        return vec![(Switching::Free, own)];
+        return vec![];
     }
     let swept = sweep(study, config).into_iter().filter(|k_min| *k_min != own).map(|k_min| (Switching::Free, k_min));
     DONE.into_iter().map(|(_, switching)| (switching, own)).chain(swept).collect()

@@ -121,8 +121,8 @@ pub fn observe(study: &Study, Ready { asked, plans }: &Ready, rows: &mut Measure
     for (number, asked) in asked.iter().enumerate() {
         let draws = match asked.cell.action {
             Action::Normal => vec![sweep.own().map(|problem| (problem, sweep.normal[problem].clone())).collect()],
-            Action::NullBatch if !record.holds_all(number) => vec![nulls::other_batch(study, sweep)?],
-            Action::NullSeed if !record.holds_all(number) => nulls::two_seeds(study, sweep)?.to_vec(),
+            Action::NullBatch if !record.holds_all(number) => nulls::again(study, sweep, &[None])?,
+            Action::NullSeed if !record.holds_all(number) => nulls::again(study, sweep, &[Some(0), Some(1)])?,
             _ => continue,
         };
         for (draw, outcomes) in draws.iter().enumerate() {

@@ -283,16 +283,15 @@ impl<'a> Bench<'a> {
                 groups.push(problem);
             }
         }
-        let mut problems = groups.clone();
-        problems.dedup();
-        if problems.len() < 4 * self.config.value.folds {
+        let problems = groups.chunk_by(|a, b| a == b).count();
+        if problems < 4 * self.config.value.folds {
             return Ok(None);
         }
         let states = Array2::from_shape_vec((values.len(), states.len() / values.len()), states)?;
         let score = TooFew::none(self.config.value.run(states.view(), &values, &groups))?;
         let Some(score) = score else { return Ok(None) };
         self.values.push(HiddenValueRow {
-            identity: self.study.identity(problems.len()),
+            identity: self.study.identity(problems),
             edit,
             directions,
             triggered,
