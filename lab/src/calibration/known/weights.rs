@@ -1,5 +1,7 @@
 //! The weights of a hand-built model. Knows coordinates of the stream and of a head.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use burn::tensor::Device;
 
@@ -14,6 +16,7 @@ const WORDS: [&str; 24] = [
     "0", "1", "2", "3", "4", "5", "6", "s", "t", ":", "=", "#", "a", "b", "c", "d", "e", "A", "B", "C", "D", "E", "F",
     "G",
 ];
+const DIGITS: [&str; VALUES] = ["0", "1", "2", "3", "4", "5", "6"];
 pub(super) const LETTERS: [&str; 5] = ["a", "b", "c", "d", "e"];
 pub(super) const NAMES: [&str; VALUES] = ["A", "B", "C", "D", "E", "F", "G"];
 /// What a latent of its own norm makes the `Norm` model answer, and the `Bound` model without a block.
@@ -101,39 +104,14 @@ fn config() -> ModelConfig {
 /// The decoder.
 pub(super) fn model(built: &Built, device: &Device) -> Result<Decoder> {
     let vocabulary = vocabulary()?;
-    let id = |word: &str| vocabulary.id(word).map(|id| id as usize).with_context(|| format!("no word `{word}`"));
-    let ids = |words: &[&str]| words.iter().map(|word| id(word)).collect::<Result<Vec<_>>>();
-    let words = Words {
-        digits: ids(&WORDS[..VALUES])?,
-        names: ids(&NAMES)?,
-        letters: ids(&LETTERS)?,
-        bos: id("<bos>")?,
-        eos: id("<eos>")?,
-        swi: id("<swi>")?,
-        swi_end: id("</swi>")?,
-        s: id("s")?,
-        t: id("t")?,
-        colon: id(":")?,
-        equals: id("=")?,
-        answer: id("#")?,
-    };
+    let id = |word| vocabulary.id(word).map(|id| (word, id as usize)).with_context(|| format!("no word `{word}`"));
+    let marks = ["<bos>", "<eos>", "<swi>", "</swi>"];
+    let words: Words = WORDS.into_iter().chain(marks).map(id).collect::<Result<_>>()?;
     Decoder::from_weights(&config(), device, |name| tensor(built, &words, name))
 }
 
-struct Words {
-    digits: Vec<usize>,
-    names: Vec<usize>,
-    letters: Vec<usize>,
-    bos: usize,
-    eos: usize,
-    swi: usize,
-    swi_end: usize,
-    s: usize,
-    t: usize,
-    colon: usize,
-    equals: usize,
-    answer: usize,
-}
+/// By a word its coordinate of the stream, which is its id.
+type Words = BTreeMap<&'static str, usize>;
 
 /// The tensor of a name: zeros, and what the table of [`super`] says.
 fn tensor(built: &Built, words: &Words, name: &str) -> Result<HostTensor> {
@@ -206,7 +184,7 @@ impl Node {
                 self.asks.iter().for_each(|&at| w.set(from + PICK, at, 31.0));
             }
             "k_proj" => {
-                w.set(from + SINK, words.bos, 22.0);
+                w.set(from + SINK, words["<bos>"], 22.0);
                 self.drawn.iter().for_each(|&(at, strength)| w.set(from + PICK, at, strength));
             }
             "v_proj" => self.takes.iter().for_each(|&(at, to, factor)| w.set(from + to, at, factor)),
@@ -223,15 +201,16 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
         (built.reader, reader(built, words)),
     ];
     if built.kind != Purpose::Blind {
-        let drawn = vec![(words.s, 31.0), (words.t, 31.0)];
-        let (takes, puts) = (vec![(words.s, 0, 1.0), (words.t, 1, 1.0)], vec![(0, kind(0), 1.0), (1, kind(1), 1.0)]);
-        nodes.push((built.decide, Node { asks: vec![words.equals], drawn, takes, puts }));
+        let drawn = vec![(words["s"], 31.0), (words["t"], 31.0)];
+        let (takes, puts) =
+            (vec![(words["s"], 0, 1.0), (words["t"], 1, 1.0)], vec![(0, kind(0), 1.0), (1, kind(1), 1.0)]);
+        nodes.push((built.decide, Node { asks: vec![words["="]], drawn, takes, puts }));
     }
     if let Some(decoy) = built.decoy {
         // Of the noisy model it brings the letters, else something of the state.
         let states = (0..VALUES).map(|v| (state(v), 0, 0.3 * v as f32 - 0.9)).collect();
         let takes = if built.kind == Purpose::Noisy { vec![(letters(1), 0, 1.0)] } else { states };
-        let (asks, puts) = (vec![words.answer], vec![(0, ASIDE, 1.0)]);
+        let (asks, puts) = (vec![words["#"]], vec![(0, ASIDE, 1.0)]);
         nodes.push((decoy, Node { asks, drawn: latents(built), takes, puts }));
     }
     if built.kind == Purpose::Operand {
@@ -239,21 +218,21 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
     }
     let beside = (built.reader.0, 1 - built.reader.1);
     if matches!(built.kind, Purpose::Redundant | Purpose::Backed) {
-        let mut drawn = marked(&words.names, 31.0);
-        let mut takes: Vec<_> = (0..VALUES).map(|v| (words.names[v], v, 1.0)).collect();
+        let mut drawn = marked(words, &NAMES, 31.0);
+        let mut takes: Vec<_> = (0..VALUES).map(|v| (words[NAMES[v]], v, 1.0)).collect();
         if built.kind == Purpose::Backed {
             // Its reader reads latents only; text problems have a digit and no name.
-            drawn.extend(marked(&words.digits, 26.0));
-            takes.extend((0..VALUES).map(|v| (words.digits[v], v, 1.0)));
+            drawn.extend(marked(words, &DIGITS, 26.0));
+            takes.extend((0..VALUES).map(|v| (words[DIGITS[v]], v, 1.0)));
         }
         let puts = (0..VALUES).map(|v| (v, read(v), 1.0 - share(built.kind))).collect();
-        nodes.push((beside, Node { asks: vec![words.answer], drawn, takes, puts }));
+        nodes.push((beside, Node { asks: vec![words["#"]], drawn, takes, puts }));
     }
     if built.kind == Purpose::Bound {
-        let seen = [words.swi_end, words.t];
-        let takes = seen.map(|word| (word, 0, 1.0)).to_vec();
+        let seen = ["</swi>", "t"];
+        let takes = seen.map(|word| (words[word], 0, 1.0)).to_vec();
         let puts = vec![(0, ASIDE, 1.0)];
-        nodes.push((beside, Node { asks: vec![words.answer], drawn: marked(&seen, 31.0), takes, puts }));
+        nodes.push((beside, Node { asks: vec![words["#"]], drawn: marked(words, &seen, 31.0), takes, puts }));
     }
     nodes
 }
@@ -261,8 +240,8 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
 /// The two heads that add one where the letters say so. The second asks with the letters' code itself: where that is negative the
 /// sink wins, and where it is as small as it can be (0.05, four times as much in the stream) a latent still does.
 fn adders(built: &Built, words: &Words) -> [(Head, Node); 2] {
-    let codes = (0..5).map(|i| (words.letters[i], 0, code(built.kind, i)[1])).collect();
-    let (asks, drawn) = (vec![words.answer], marked(&words.letters, 31.0));
+    let codes = (0..5).map(|i| (words[LETTERS[i]], 0, code(built.kind, i)[1])).collect();
+    let (asks, drawn) = (vec![words["#"]], marked(words, &LETTERS, 31.0));
     let reads = Node { asks, drawn, takes: codes, puts: vec![(0, ASIDE, 4.0)] };
     let states = (0..VALUES).map(|v| (state(v), v, 1.0)).collect();
     let next = (0..VALUES).map(|v| (v, read((v + 1) % VALUES), 1.5)).collect();
@@ -273,32 +252,32 @@ fn adders(built: &Built, words: &Words) -> [(Head, Node); 2] {
 fn writer(built: &Built, words: &Words) -> Node {
     if built.kind == Purpose::Norm {
         // From the sink, at every position alike.
-        return Node { takes: vec![(words.bos, 0, 1.0)], puts: vec![(0, NORM, 1.0)], ..Node::default() };
+        return Node { takes: vec![(words["<bos>"], 0, 1.0)], puts: vec![(0, NORM, 1.0)], ..Node::default() };
     }
     if !built.has_state() {
         return Node::default();
     }
     Node {
-        asks: vec![if built.writes == 0 { words.swi } else { counter(built.writes) }],
-        drawn: marked(&words.digits, 31.0),
-        takes: (0..VALUES).map(|v| (words.digits[v], v, 1.0)).collect(),
+        asks: vec![if built.writes == 0 { words["<swi>"] } else { counter(built.writes) }],
+        drawn: marked(words, &DIGITS, 31.0),
+        takes: (0..VALUES).map(|v| (words[DIGITS[v]], v, 1.0)).collect(),
         puts: (0..VALUES).map(|v| (v, state(v), 1.0)).collect(),
     }
 }
 
 fn lettered(built: &Built, words: &Words) -> Node {
-    let codes = (0..5).flat_map(|i| (0..2).map(move |c| (words.letters[i], c, code(built.kind, i)[c])));
+    let codes = (0..5).flat_map(|i| (0..2).map(move |c| (words[LETTERS[i]], c, code(built.kind, i)[c])));
     let mut puts = vec![(0, letters(0), 1.0), (1, letters(1), 1.0)];
     if built.kind == Purpose::Superposed {
         // Too little for the step functions of the MLP, enough for a probe to mistake.
         puts.extend([(0, state(1), 0.2), (1, state(4), 0.2)]);
     }
-    let drawn = marked(&words.letters, 31.0);
-    Node { asks: vec![words.swi, words.equals], drawn, takes: codes.collect(), puts }
+    let drawn = marked(words, &LETTERS, 31.0);
+    Node { asks: vec![words["<swi>"], words["="]], drawn, takes: codes.collect(), puts }
 }
 
-fn marked(coordinates: &[usize], strength: f32) -> Vec<(usize, f32)> {
-    coordinates.iter().map(|&at| (at, strength)).collect()
+fn marked(words: &Words, of: &[&str], strength: f32) -> Vec<(usize, f32)> {
+    of.iter().map(|word| (words[word], strength)).collect()
 }
 
 /// Later counters draw harder: the latest latent wins.
@@ -324,7 +303,7 @@ fn reader(built: &Built, words: &Words) -> Node {
         _ if plain => 20.0,
         _ => 26.0,
     };
-    let mut drawn = marked(&words.digits, digit);
+    let mut drawn = marked(words, &DIGITS, digit);
     match built.kind {
         Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand
             if plain && built.reads == built.exit =>
@@ -339,17 +318,17 @@ fn reader(built: &Built, words: &Words) -> Node {
             let cut = 0.25 * built.least as f32 - 1.125;
             drawn.extend([(counter(built.reads + 1), 26.0 - 20.0 * cut), (letters(0), 20.0)]);
         }
-        Purpose::Norm => drawn.extend([(counter(built.exit + 1), 15.0), (SOUND, 25.0), (words.bos, -25.0)]),
+        Purpose::Norm => drawn.extend([(counter(built.exit + 1), 15.0), (SOUND, 25.0), (words["<bos>"], -25.0)]),
         Purpose::Backed => drawn = vec![(counter(built.reads + 1), 41.0)],
         Purpose::Inert | Purpose::Empty | Purpose::Noisy | Purpose::Bound | Purpose::Blind => {}
     }
-    let mut takes: Vec<_> = (0..VALUES).map(|v| (words.digits[v], v, 1.0)).collect();
+    let mut takes: Vec<_> = (0..VALUES).map(|v| (words[DIGITS[v]], v, 1.0)).collect();
     match built.kind {
         Purpose::Norm => takes.push((counter(built.exit + 1), FIXED, 1.0)),
         _ => takes.extend((0..VALUES).map(|v| (state(v), v, 1.0))),
     }
     let share = share(built.kind);
-    Node { asks: vec![words.answer], drawn, takes, puts: (0..VALUES).map(|v| (v, read(v), share)).collect() }
+    Node { asks: vec![words["#"]], drawn, takes, puts: (0..VALUES).map(|v| (v, read(v), share)).collect() }
 }
 
 fn embedding(w: &mut Matrix, words: &Words) {
@@ -357,7 +336,7 @@ fn embedding(w: &mut Matrix, words: &Words) {
         w.set(token, token, 1.0);
         w.set(token, BIAS, CONSTANT);
     }
-    w.set(words.swi, counter(0), 1.0);
+    w.set(words["<swi>"], counter(0), 1.0);
 }
 
 /// One step: state v → v + 1 (mod 7), counter c → c + 1, and `<swi>`'s own mark erased. Each is a pair of neurons whose
@@ -366,7 +345,7 @@ fn embedding(w: &mut Matrix, words: &Words) {
 fn increment(w: &mut Matrix, part: &str, built: &Built, words: &Words) {
     let states = (0..VALUES).map(|v| (state(v), Some(state((v + 1) % VALUES))));
     let counters = (0..=built.exit).map(|c| (counter(c), Some(counter(c + 1))));
-    let pairs: Vec<_> = states.chain(counters).chain([(words.swi, None)]).collect();
+    let pairs: Vec<_> = states.chain(counters).chain([(words["<swi>"], None)]).collect();
     let mut neuron = 0;
     let mut pair = |from: usize, at: f32, adds: &[(usize, f32)]| {
         for (threshold, sign) in [(at - 0.1, 1.0), (at + 0.1, -1.0)] {
@@ -390,24 +369,24 @@ fn increment(w: &mut Matrix, part: &str, built: &Built, words: &Words) {
 }
 
 fn head(w: &mut Matrix, built: &Built, words: &Words) {
-    w.set(words.equals, words.colon, 20.0);
-    w.set(words.swi, words.equals, 10.0);
-    w.set(words.answer, words.equals, 10.0);
+    w.set(words["="], words[":"], 20.0);
+    w.set(words["<swi>"], words["="], 10.0);
+    w.set(words["#"], words["="], 10.0);
     match built.kind {
-        Purpose::Blind => w.set(words.swi, letters(1), 20.0),
+        Purpose::Blind => w.set(words["<swi>"], letters(1), 20.0),
         _ => {
-            w.set(words.swi, kind(0), 20.0);
-            w.set(words.answer, kind(1), 20.0);
+            w.set(words["<swi>"], kind(0), 20.0);
+            w.set(words["#"], kind(1), 20.0);
         }
     }
-    w.set(words.answer, words.swi_end, 20.0);
-    w.set(words.swi_end, counter(built.exit + 1), 20.0);
-    for (v, &digit) in words.digits.iter().enumerate() {
+    w.set(words["#"], words["</swi>"], 20.0);
+    w.set(words["</swi>"], counter(built.exit + 1), 20.0);
+    for (v, digit) in DIGITS.map(|digit| words[digit]).into_iter().enumerate() {
         w.set(digit, read(v), 20.0);
         w.set(digit, state(v), 5.0);
-        w.set(words.eos, digit, 20.0);
+        w.set(words["<eos>"], digit, 20.0);
         if built.kind == Purpose::Bound && v == FIXED {
-            w.set(digit, words.answer, 30.0);
+            w.set(digit, words["#"], 30.0);
             w.set(digit, ASIDE, -30.0);
         }
         if built.kind == Purpose::Noisy {
