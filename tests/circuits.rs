@@ -67,7 +67,7 @@ fn direct_attribution_sums_to_the_logit() {
         for form in Form::ALL {
             let sequences: Vec<_> = written.iter().map(|w| w.sequence(form).clone()).collect();
             let decided: Vec<_> = written.iter().map(|w| decisions(w, form, study.corpus.switch)).collect();
-            let explained = explain(&study, &sequences, &decided, None, 2).expect("contributions");
+            let explained = explain(&study, &sequences, &decided, None).expect("contributions");
             for (decision, e) in decided.iter().flatten().zip(explained.iter().flatten()) {
                 for (way, whole) in [e.rivals.logit, e.rivals.lead].into_iter().enumerate() {
                     let sum = |nodes: &[[f64; 2]]| nodes.iter().map(|x| x[way]).sum::<f64>();
@@ -101,7 +101,7 @@ fn centred_attribution_takes_off_what_all_tokens_get() {
     let asked = decided[0].iter().rfind(|d| d.step.is_some()).expect("a latent").clone();
     let all = (0..vocab as u32).map(|token| Decision { token, ..asked.clone() }).collect();
     let explained = |centre: Option<&[f64]>| {
-        explain(&study, &sequences[..1], &[Vec::clone(&all)], centre, 2).expect("contributions").remove(0)
+        explain(&study, &sequences[..1], &[Vec::clone(&all)], centre).expect("contributions").remove(0)
     };
     let centre = direct_logit::centre(&study.model).expect("a mean");
     let (plain, centred) = (explained(None), explained(Some(&centre)));

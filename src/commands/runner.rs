@@ -108,7 +108,11 @@ impl Runner<'_> {
             studies.push((study, origin));
         }
         let mut jobs = if probes && shard.is_some() {
-            studies.iter().map(|(study, origin)| self.decodes(&experiments, study, origin)).collect()
+            let of_study = studies.iter().map(|(study, origin)| {
+                let setup = setup(study, origin, ways(study, &experiments, self.settings));
+                self.job(&DECODES, (None, study), self.settings.clone(), setup)
+            });
+            of_study.collect()
         } else {
             self.jobs(&experiments, &studies)?
         };
@@ -164,12 +168,6 @@ impl Runner<'_> {
         let names: Vec<&str> = experiments.iter().map(|e| e.name).collect();
         ensure!(!jobs.is_empty() || !pairs, "{} needs two phases of one run: name them with --phase", names.join(", "));
         Ok(jobs)
-    }
-
-    /// The responses of a shard of `probe`.
-    fn decodes<'a>(&self, experiments: &[&Experiment], study: &'a Study, origin: &Map<String, Value>) -> Job<'a> {
-        let setup = setup(study, origin, ways(study, experiments, self.settings));
-        self.job(&DECODES, (None, study), self.settings.clone(), setup)
     }
 
     fn job<'a>(

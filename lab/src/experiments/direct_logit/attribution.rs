@@ -103,7 +103,6 @@ pub fn explain(
     sequences: &[Sequence],
     decisions: &[Vec<Decision>],
     centre: Option<&[f64]>,
-    threads: usize,
 ) -> Result<Vec<Vec<Explanation>>> {
     let places: BTreeSet<(usize, usize)> = decisions
         .iter()
@@ -117,7 +116,7 @@ pub fn explain(
     let ends = [PointKind::Embed, PointKind::LnFinalScale, PointKind::LnFinalNormalized].map(HookPoint::new);
     let inner = (0..layers).flat_map(|l| [PointKind::Z, PointKind::MlpOut].map(|kind| HookPoint::at(l, kind)));
     let points: Vec<HookPoint> = ends.into_iter().chain(inner).collect();
-    let held = capture(model, &study.reasoning.source, sequences, &points, &places, threads)?;
+    let held = capture(model, &study.reasoning.source, sequences, &points, &places, study.threads)?;
     let weight = host(model.norm.gain())?;
     let hidden = &held[2] * &ArrayView1::from(&weight);
     let flat = decisions.iter().enumerate().flat_map(|(i, all)| all.iter().map(move |d| (i, d))).collect();

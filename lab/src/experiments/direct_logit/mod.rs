@@ -79,7 +79,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
             let sequences: Vec<_> = chunk.iter().map(|w| w.sequence(form).clone()).collect();
             let of = |w: &SolutionForms| decisions(w, form, study.corpus.switch);
             let decided: Vec<_> = chunk.iter().map(of).collect();
-            let explained = explain(study, &sequences, &decided, centre.as_deref(), study.threads)?;
+            let explained = explain(study, &sequences, &decided, centre.as_deref())?;
             for (w, (decided, explained)) in chunk.iter().zip(decided.iter().zip(&explained)) {
                 for (decision, explained) in decided.iter().zip(explained) {
                     let key = (form, decision.target, decision.step);

@@ -9,6 +9,7 @@ use std::cell::Cell;
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Tensor, TensorData};
 
+use super::patch::next_piece;
 use crate::latent::{Gradient, Piece, Sequence, Stream};
 use crate::model::hooks::Site;
 use crate::model::{Activation, HookPoint, HookSpec, Hooks};
@@ -120,13 +121,6 @@ fn exchanged(site: &Site, value: Activation, given: &[GivenState], within: &With
     };
     let new = new.unsqueeze_dim::<3>(1);
     Ok(Activation::Rank3(if l == 1 { new } else { Tensor::cat(vec![new, value.narrow(1, 1, l - 1)], 1) }))
-}
-
-/// What a row is fed next: from its cursor up to a latent or to an end.
-fn next_piece(row: &Sequence, cursor: &mut usize, end: usize) -> Piece {
-    let from = *cursor;
-    *cursor = (from + 1..end).find(|&p| row.is_latent(p)).unwrap_or(end).max(from);
-    Piece { ids: row.ids[from..*cursor].to_vec(), steps: row.steps[from..*cursor].to_vec() }
 }
 
 #[cfg(test)]

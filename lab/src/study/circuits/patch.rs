@@ -213,12 +213,17 @@ fn trunk(study: &Study, row: &Sequence) -> Result<Trunk> {
 fn feed(stream: &mut Stream, row: &Sequence, positions: Range<usize>, hooks: &mut Hooks) -> Result<()> {
     let mut at = positions.start;
     while at < positions.end {
-        let until = (at + 1..positions.end).find(|&p| row.is_latent(p)).unwrap_or(positions.end);
-        let piece = Piece { ids: row.ids[at..until].to_vec(), steps: row.steps[at..until].to_vec() };
+        let piece = next_piece(row, &mut at, positions.end);
         stream.advance(&vec![piece; stream.rows().len()], hooks)?;
-        at = until;
     }
     Ok(())
+}
+
+/// What a row is fed next: from its cursor up to a latent or to an end.
+pub(super) fn next_piece(row: &Sequence, cursor: &mut usize, end: usize) -> Piece {
+    let from = *cursor;
+    *cursor = (from + 1..end).find(|&p| row.is_latent(p)).unwrap_or(end).max(from);
+    Piece { ids: row.ids[from..*cursor].to_vec(), steps: row.steps[from..*cursor].to_vec() }
 }
 
 /// `patches` in the order of the batch.
