@@ -116,23 +116,21 @@ pub fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<
 }
 
 fn places(study: &Study, config: &Config, prompts: &[Prompts], rows: &mut Measurements<PatchedPlaceRow>) -> Result<()> {
-    let pairs = decoded(study, prompts, Switching::Free, config.pairs)?;
+    let mut pairs = decoded(study, prompts, Switching::Free, config.pairs)?;
+    pairs.iter_mut().enumerate().for_each(|(number, pair)| pair.number = number);
     let (usable, all) = (pairs.len(), prompts.len());
     study.needs(usable > 1, || {
         format!("{usable} of {all} pairs open a block before their responses part; activation_patching needs 2")
     })?;
     let identity = study.identity(usable);
-    let pairs: Vec<(usize, Pair)> = pairs.into_iter().enumerate().collect();
-    let expected =
-        |(number, pair): &(usize, Pair)| ((None, *number), (study.model.layers.len() + 1) * pair.clean.ids.len());
+    let expected = |pair: &Pair| ((None, pair.number), (study.model.layers.len() + 1) * pair.clean.ids.len());
     study.measure(rows, &identity, (&pairs, 1), expected, |some| {
-        let of = |(number, pair): &(usize, Pair)| patched(study, &identity, *number, pair);
-        Ok(some.iter().map(of).collect::<Result<Vec<_>>>()?.concat())
+        Ok(some.iter().map(|pair| patched(study, &identity, pair)).collect::<Result<Vec<_>>>()?.concat())
     })
 }
 
 /// Every layer and position of one pair, one row each.
-fn patched(study: &Study, identity: &Identity, number: usize, pair: &Pair) -> Result<Vec<PatchedPlaceRow>> {
+fn patched(study: &Study, identity: &Identity, pair: &Pair) -> Result<Vec<PatchedPlaceRow>> {
     let config = study.model.config();
     let nodes: Vec<Node> = (0..=config.num_hidden_layers).map(Node::Resid).collect();
     let held = record(study, std::slice::from_ref(&pair.clean), &points(nodes.iter().copied()), |_, _| true)?;
@@ -157,7 +155,7 @@ fn patched(study: &Study, identity: &Identity, number: usize, pair: &Pair) -> Re
         };
         PatchedPlaceRow {
             identity: identity.clone(),
-            pair: number,
+            pair: pair.number,
             layer,
             position,
             place,

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::Study;
 use super::answers::{gold_tokens, outcome};
-use super::sweep::{Outcome, Sweep};
+use super::sweep::{Outcome, Sweep, fork};
 use crate::interventions::{Bank, latents};
 use crate::latent::{Branch, DecodeSettings, FinishedRow, Fork, Prefix, Request, Sampling, Start, Switching};
 use crate::model::Hooks;
@@ -32,14 +32,11 @@ fn sample(study: &Study, sweep: &Sweep, draw: Option<usize>) -> Result<(Vec<Fini
     for chunk in sweep.requests.chunks(batch).filter(|chunk| chunk.iter().any(|r| study.owns(r.problem))) {
         let watch: Vec<Option<u32>> = chunk.iter().map(|r| gold[r.problem]).collect();
         let prefix = Prefix::prompts(decoding, chunk, &watch)?;
-        let fork = |(request, r): (usize, &Request)| Fork {
-            request,
-            id: r.problem,
+        let of = |(request, r): (usize, &Request)| Fork {
             rollout: r.rollout + draw.unwrap_or(0),
-            switching: Switching::Free,
-            force_at: sweep.force_at[r.problem],
+            ..fork(request, r.problem, r, Switching::Free, sweep.force_at[r.problem])
         };
-        let forks: Vec<Fork> = chunk.iter().enumerate().map(fork).collect();
+        let forks: Vec<Fork> = chunk.iter().enumerate().map(of).collect();
         let mut hooks = Hooks::none();
         hooks.observe(&latents(), study.model.layers.len(), |site, value| {
             bank.borrow_mut().record(site, value, |id| id)

@@ -347,7 +347,8 @@ fn rows_at_once(study: &Study, settings: &DecodeSettings, requests: &[Request]) 
     (CACHE_BYTES / row.max(1)).clamp(8, ROWS)
 }
 
-fn fork(request: usize, id: usize, of: &Request, switching: Switching, force_at: Option<usize>) -> Fork {
+/// Goes on with a request of a prefix.
+pub(crate) fn fork(request: usize, id: usize, of: &Request, switching: Switching, force_at: Option<usize>) -> Fork {
     Fork { request, id, rollout: of.rollout, switching, force_at }
 }
 

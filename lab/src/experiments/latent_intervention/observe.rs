@@ -45,15 +45,6 @@ impl ModeRequest {
     pub fn draws(&self) -> usize {
         if matches!(self.cell.action, Action::NullSeed) { 2 } else { self.cell.draws }
     }
-
-    /// What all of its observations say. `blank` is what those of the run have in common.
-    fn template(&self, blank: &Observation) -> Template {
-        let Cell { mode, dose, steps, .. } = self.cell.clone();
-        Template {
-            says: Observation { mode, dose, steps, later: self.later, at: self.at, ..blank.clone() },
-            draws: self.draws(),
-        }
-    }
 }
 
 /// The cells that can be run, with what they need beside the normal run.
@@ -116,7 +107,11 @@ pub fn observe(study: &Study, Ready { asked, plans }: &Ready, rows: &mut Measure
     let exit = Activation::Rank3(study.model.embed(&[vec![study.corpus.switch.swi_end]])?).to_vec()?;
     let material = Material { bank: &sweep.bank, siblings: &siblings, swaps: &swaps, model: &study.model, exit: &exit };
     let blank = blank(study, sweep, rows.weights());
-    let cells = asked.iter().map(|asked| asked.template(&blank)).collect();
+    let template = |asked: &ModeRequest| {
+        let (Cell { mode, dose, steps, .. }, later, at) = (asked.cell.clone(), asked.later, asked.at);
+        Template { says: Observation { mode, dose, steps, later, at, ..blank.clone() }, draws: asked.draws() }
+    };
+    let cells = asked.iter().map(template).collect();
     let record = Record::new(cells, sweep.own().count(), plans, rows)?;
     for (number, asked) in asked.iter().enumerate() {
         let draws = match asked.cell.action {

@@ -34,21 +34,7 @@ pub(super) struct Latent {
 }
 
 impl Latent {
-    /// The result of the step that its block stands for.
-    fn own(&self) -> Option<usize> {
-        self.of(self.clause?)
-    }
-
-    /// The result before that.
-    fn before(&self) -> Option<usize> {
-        self.of(self.clause?.checked_sub(1)?)
-    }
-
-    /// The result of one step, where its block stands for it.
-    fn of_clause(&self, clause: usize) -> Option<usize> {
-        if self.clause.is_some_and(|own| own != clause) { None } else { self.of(clause) }
-    }
-
+    /// The result of one of the problem's steps.
     fn of(&self, step: usize) -> Option<usize> {
         self.values.get(step).copied().flatten()
     }
@@ -150,20 +136,22 @@ impl Probe<'_> {
         let steps: BTreeSet<Nth> = self.latents.iter().map(|l| l.step).collect();
         let clauses = self.latents.iter().map(|l| l.clause.map_or(l.values.len(), |c| c + 1)).max().unwrap_or(0);
         for step in steps {
-            let at = |l: &Latent, value: Option<usize>| value.filter(|_| l.step == step);
-            rows.extend(self.target(&format!("value:s_j@{step}"), |l| at(l, l.own()))?);
-            rows.extend(self.target(&format!("value:s_j-1@{step}"), |l| at(l, l.before()))?);
+            // The result of the step that a latent's block stands for, and the one before.
+            rows.extend(self.target("s_j", step, |l| l.of(l.clause?))?);
+            rows.extend(self.target("s_j-1", step, |l| l.of(l.clause?.checked_sub(1)?))?);
             for clause in (0..clauses).filter(|_| self.layer == self.study.model.layers.len()) {
-                let name = format!("value:s{}@{step}", clause + 1);
-                rows.extend(self.target(&name, |l| at(l, l.of_clause(clause)))?);
+                let stands = |l: &Latent| l.clause.is_none_or(|own| own == clause);
+                let value = |l: &Latent| l.of(clause).filter(|_| stands(l));
+                rows.extend(self.target(&format!("s{}", clause + 1), step, value)?);
             }
         }
         Ok(rows)
     }
 
-    /// One probe for `value`, where it is known; nothing where too few problems have it.
-    fn target(&self, target: &str, value: impl Fn(&Latent) -> Option<usize>) -> Result<Vec<ProbeRow>> {
-        let known = self.latents.iter().enumerate().filter_map(|(row, l)| value(l).map(|v| ((row, l.problem), v)));
+    /// One probe for `value` at a latent step, where it is known; nothing where too few problems have it.
+    fn target(&self, name: &str, step: Nth, value: impl Fn(&Latent) -> Option<usize>) -> Result<Vec<ProbeRow>> {
+        let here = self.latents.iter().enumerate().filter(|(_, l)| l.step == step);
+        let known = here.filter_map(|(row, l)| Some(((row, l.problem), value(l)?)));
         let ((rows, problems), values): ((Vec<usize>, Vec<usize>), Vec<usize>) = known.unzip();
         let distinct: BTreeSet<usize> = problems.iter().copied().collect();
         let protocol = &self.config.value;
@@ -179,7 +167,7 @@ impl Probe<'_> {
             accuracy: Some(accuracy),
             chance: score.majority,
             bits: Some(bits),
-            ..row(self.study, self.layer, target, balanced_accuracy)
+            ..row(self.study, self.layer, &format!("value:{name}@{step}"), balanced_accuracy)
         };
         let own = ProbeRow {
             selectivity: Some(score.selectivity),

@@ -20,7 +20,7 @@ use crate::study::answers::outcome;
 use crate::study::arithmetic::Arithmetic;
 use crate::study::block_values::{BlockValue, by_chance};
 use crate::study::circuits::patch::Node;
-use crate::study::sweep::Sweep;
+use crate::study::sweep::{Sweep, fork};
 
 /// Where and how a state is moved.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -125,14 +125,10 @@ impl Trials<'_> {
                     steered(site, value, arms, &mut lengths.borrow_mut())
                 })?;
             }
-            let fork = |(id, arm): (usize, &Arm)| Fork {
-                request: arm.target,
-                id,
-                rollout: requests[arm.target].rollout,
-                switching: Switching::Free,
-                force_at: force_at[arm.target],
+            let of = |(id, Arm { target, .. }): (usize, &Arm)| {
+                fork(*target, id, &requests[*target], Switching::Free, force_at[*target])
             };
-            let forks: Vec<Fork> = arms.iter().enumerate().map(fork).collect();
+            let forks: Vec<Fork> = arms.iter().enumerate().map(of).collect();
             let done = prefix.fork(decoding, Start::Switch, &forks, &mut Branch::whole(&mut hooks))?;
             drop(hooks);
             let lengths = lengths.into_inner();
