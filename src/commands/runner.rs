@@ -49,7 +49,6 @@ const UNTRAINED: &str = "**Untrained token.** This model never learnt <swi>: the
 
 /// What rows depend on; the manifest's `setup`. `origin` is [`Study::origin`].
 pub(super) fn setup(study: &Study, origin: &Map<String, Value>, settings: Value) -> Value {
-    let mut setup = Map::new();
     let parts = [
         ("version", Some(json!(env!("CARGO_PKG_VERSION")))),
         ("checkpoint", Some(json!(study.name))),
@@ -62,12 +61,9 @@ pub(super) fn setup(study: &Study, origin: &Map<String, Value>, settings: Value)
         ("untrained", study.untrained.then(|| json!("switch tokens"))),
         ("blocks", (study.blocks == BlockOrigin::Forced).then(|| json!("forced"))),
     ];
-    for (key, value) in parts {
-        value.into_iter().for_each(|value| drop(setup.insert(key.to_owned(), value)));
-    }
-    setup.extend(origin.clone());
-    setup.insert("settings".to_owned(), settings);
-    Value::Object(setup)
+    let parts = parts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    let settings = [("settings".to_owned(), settings)];
+    Value::Object(parts.chain(origin.clone()).chain(settings).collect())
 }
 
 impl Runner<'_> {

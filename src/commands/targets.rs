@@ -201,14 +201,13 @@ pub fn fields(pairs: &[String]) -> Result<Option<Fields>> {
         let (key, yours) = pair
             .split_once('=')
             .with_context(|| format!("--field {pair}: write key=yours, for example question=frage,answer=antwort"))?;
-        let Fields { id, question, solution, answer, subject, level } = &mut fields;
         let known = [
-            ("question", question),
-            ("answer", answer),
-            ("solution", solution),
-            ("id", id),
-            ("subject", subject),
-            ("level", level),
+            ("question", &mut fields.question),
+            ("answer", &mut fields.answer),
+            ("solution", &mut fields.solution),
+            ("id", &mut fields.id),
+            ("subject", &mut fields.subject),
+            ("level", &mut fields.level),
         ];
         let names = known.each_ref().map(|(name, _)| *name);
         let field = known.into_iter().find(|(name, _)| *name == key);

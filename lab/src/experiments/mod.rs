@@ -20,6 +20,7 @@ use serde_json::Value;
 
 pub use journal::Journal;
 
+use crate::nth::Nth;
 use crate::recipe::MOST_ROWS;
 use crate::stats::holm;
 use crate::store::FlatRow;
@@ -139,6 +140,14 @@ fn layers_named(experiment: &str, named: &[usize], blocks: usize) -> Result<Vec<
         bail!("{experiment}.layers: layer {layer} does not exist, the model has 0 to {blocks}");
     }
     Ok(if named.is_empty() { (0..=blocks).collect() } else { named.to_vec() })
+}
+
+/// The latent steps that are named, as indices, all of them where none is. Refuses one that no block has; the longest has so many.
+fn steps_named(experiment: &str, named: &[Nth], longest: usize) -> Result<Vec<usize>> {
+    if let Some(step) = named.iter().find(|step| step.index() >= longest) {
+        bail!("{experiment}.steps: no block has a step {step}; the longest has {longest}");
+    }
+    Ok(if named.is_empty() { (0..longest).collect() } else { named.iter().map(|step| step.index()).collect() })
 }
 
 /// Adjusts p-values by Holm, each in its place.

@@ -76,7 +76,12 @@ fn see(model: &Decoder, rows: &mut [Open], site: &Site, value: &Activation) -> R
         PointKind::Pattern => {
             let (data, dims) = (value.to_vec()?, value.dims());
             if layer == 0 {
-                extend_slots(rows, site, dims[2], dims[3]);
+                // The wave's own columns are the cache's last. Padding leaves a hole.
+                let (width, slots) = (dims[2], dims[3]);
+                rows.iter_mut().for_each(|row| row.slots.resize(slots, None));
+                for place in site.places {
+                    rows[place.batch].slots[slots - width + place.index] = Some(place.position);
+                }
             }
             for place in site.places {
                 for (head, range) in site.point.kind.ranges(&dims, place).into_iter().enumerate() {
@@ -99,14 +104,6 @@ fn see(model: &Decoder, rows: &mut [Open], site: &Site, value: &Activation) -> R
         }
     }
     Ok(())
-}
-
-/// The wave's own columns are the cache's last: `width` of `slots`. Padding leaves a hole.
-fn extend_slots(rows: &mut [Open], site: &Site, width: usize, slots: usize) {
-    rows.iter_mut().for_each(|row| row.slots.resize(slots, None));
-    for place in site.places {
-        rows[place.batch].slots[slots - width + place.index] = Some(place.position);
-    }
 }
 
 impl<'a> Open<'a> {

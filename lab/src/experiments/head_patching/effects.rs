@@ -34,7 +34,7 @@ pub fn patch_form(
     })?;
     let means = means(study, &recorded, nodes)?;
     let patching = PatchPlan { study, identity: &identity, form, nodes, modes, means: &means };
-    let expected = |r: &RecordedPair| ((Some(form), r.pair.number), patching.cells(r));
+    let expected = |r: &RecordedPair| ((Some(form), r.pair.number), r.places.len() * nodes.len() * modes.len());
     study.measure(rows, &identity, (&recorded, 1), expected, |some| {
         Ok(some.iter().map(|r| patching.of_pair(r)).collect::<Result<Vec<_>>>()?.concat())
     })
@@ -81,10 +81,6 @@ struct PatchPlan<'a> {
 }
 
 impl PatchPlan<'_> {
-    fn cells(&self, r: &RecordedPair) -> usize {
-        r.places.len() * self.nodes.len() * self.modes.len()
-    }
-
     /// Every cell of a pair in every mode.
     fn of_pair(&self, r: &RecordedPair) -> Result<Vec<PatchedNodeRow>> {
         let cells = cells(&r.places, self.nodes);

@@ -77,9 +77,8 @@ pub fn choose(staged: &StagedSolutions, seed: u64, max: usize, matched: Negative
         kept_yes.extend(draw(yes, n));
         kept_no.extend(draw(no, n));
     }
-    let mut read: Vec<At> = [&starts, &random, &kept_no].into_iter().flatten().copied().collect();
-    read.sort_unstable();
-    read.dedup();
+    let read: BTreeSet<At> = [&starts, &random, &kept_no].into_iter().flatten().copied().collect();
+    let read = Vec::from_iter(read);
     let set = |yes: &[At], no: &[At]| {
         let mut rows: Vec<(At, bool)> = yes.iter().map(|&at| (at, true)).collect();
         rows.extend(no.iter().map(|&at| (at, false)));

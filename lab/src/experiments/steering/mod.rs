@@ -18,7 +18,7 @@ mod trials;
 use anyhow::{Result, bail, ensure};
 
 use super::markdown::{table_of, titled};
-use super::{About, Files, Journal, Unfit};
+use super::{About, Files, Journal, Unfit, layers_named, steps_named};
 use crate::nth::Nth;
 use crate::schema::{RowFile, SteeringRow, SteeringTrialRow, steerings};
 use crate::stats::grouped_holdout;
@@ -65,14 +65,10 @@ impl Config {
 
     /// Every cell, of blocks with up to `most` steps.
     fn cells(&self, study: &Study, most: usize) -> Result<Vec<Cell>> {
-        if let Some(step) = self.steps.iter().find(|step| step.index() >= most) {
-            bail!("steering.steps: no block has a step {step}; the longest has {most}");
-        }
-        let or_all = |named: Vec<usize>, all: usize| if named.is_empty() { (0..all).collect() } else { named };
-        let layers = or_all(self.layers.clone(), study.model.layers.len() + 1);
-        let steps = or_all(self.steps.iter().map(|step| step.index()).collect(), most);
-        let doses: Vec<Option<f64>> =
-            self.doses.iter().map(|&dose| Some(dose)).chain(self.project_out.then_some(None)).collect();
+        let layers = layers_named("steering", &self.layers, study.model.layers.len())?;
+        let steps = steps_named("steering", &self.steps, most)?;
+        let added = self.doses.iter().map(|&dose| Some(dose));
+        let doses: Vec<Option<f64>> = added.chain(self.project_out.then_some(None)).collect();
         let places = layers.into_iter().flat_map(|layer| steps.iter().map(move |&step| (layer, step)));
         let cells = places.flat_map(|(layer, step)| doses.iter().map(move |&dose| Cell { layer, step, dose }));
         Ok(cells.collect())

@@ -29,7 +29,7 @@ use anyhow::{Context, Result, ensure};
 use rand::seq::SliceRandom;
 
 use super::markdown::{or_dash, table_of, titled};
-use super::{About, adjust, layers_named};
+use super::{About, adjust, layers_named, steps_named};
 use crate::latent::{Controller, text_mask};
 use crate::model::HookPoint;
 use crate::nth::Nth;
@@ -211,13 +211,6 @@ impl<'a> Search<'a> {
     /// The rows before each latent step that is asked for.
     fn ready(&self) -> Result<Vec<Ready<'a>>> {
         let longest = (0..).take_while(|&step| self.targets.iter().any(|t| t.at(step).is_some())).count();
-        if let Some(step) = self.config.steps.iter().find(|step| step.index() >= longest) {
-            anyhow::bail!("subspace.steps: no block has a step {step}; the longest has {longest}");
-        }
-        let steps: Vec<usize> = match self.config.steps.as_slice() {
-            [] => (0..longest).collect(),
-            named => named.iter().map(|step| step.index()).collect(),
-        };
         let ready = |step: usize| {
             let (mut places, mut rows) = (vec![], vec![]);
             for target in self.targets {
@@ -227,7 +220,7 @@ impl<'a> Search<'a> {
             }
             Ok(Ready { step, interchange: Interchange::new(self.study, &places)?, rows })
         };
-        steps.into_iter().map(ready).collect()
+        steps_named("subspace", &self.config.steps, longest)?.into_iter().map(ready).collect()
     }
 
     fn all(&self, jobs: &[Job], ready: &[Ready]) -> Result<Vec<SubspaceEffect>> {

@@ -126,12 +126,10 @@ pub(crate) fn shares(rows: &[PatchedNodeRow], least: f64) -> Result<Vec<HeadPatc
     rows.iter().for_each(|row| maps.entry((row.form, row.mode)).or_default().push(row));
     let mut out = vec![];
     for ((form, mode), rows) in maps {
-        let sorted =
-            |all: &mut dyn Iterator<Item = usize>| all.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
-        let pairs = sorted(&mut rows.iter().map(|r| r.pair));
+        let pairs: Vec<usize> = rows.iter().map(|r| r.pair).collect::<BTreeSet<_>>().into_iter().collect();
         let cells: Vec<Cell> = rows.iter().map(|r| r.cell()).collect::<BTreeSet<_>>().into_iter().collect();
-        let (mut moved, mut whole) =
-            (Array2::zeros((pairs.len(), cells.len())), Array2::zeros((pairs.len(), cells.len())));
+        let mut moved = Array2::zeros((pairs.len(), cells.len()));
+        let mut whole = moved.clone();
         for row in &rows {
             if let (Ok(pair), Ok(cell)) = (pairs.binary_search(&row.pair), cells.binary_search(&row.cell())) {
                 (moved[[pair, cell]], whole[[pair, cell]]) = (row.moved, row.whole);
