@@ -20,12 +20,12 @@ use ndarray::{Array2, Axis};
 use rand::Rng;
 use rand::seq::SliceRandom;
 
+use super::About;
 use super::markdown::table_of;
-use super::{About, adjust};
 use crate::latent::{Sequence, Trace};
 use crate::nth::Nth;
 use crate::random::keyed;
-use crate::schema::{DecodedTraceRow, Reader};
+use crate::schema::{DecodedTraceRow, Reader, adjust};
 use crate::stats::by_problem::{cell, share};
 use crate::stats::probe::{TooFew, ValueProtocol};
 use crate::stats::{Estimate, Flips, LEVEL, accuracy};

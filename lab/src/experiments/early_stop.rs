@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 
+use super::About;
 use super::markdown::table_of;
-use super::{About, adjust};
 use crate::evaluation::requests;
 use crate::latent::controller::InBlock;
 use crate::latent::trace::PositionRole;
@@ -24,7 +24,7 @@ use crate::latent::{
     text_mask,
 };
 use crate::model::Hooks;
-use crate::schema::EarlyStopRow;
+use crate::schema::{EarlyStopRow, adjust};
 use crate::stats::by_problem::{cell, mean};
 use crate::stats::{Flips, LEVEL, wilson};
 use crate::study::Study;

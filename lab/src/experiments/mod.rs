@@ -22,7 +22,6 @@ pub use journal::Journal;
 
 use crate::nth::Nth;
 use crate::recipe::MOST_ROWS;
-use crate::stats::holm;
 use crate::store::FlatRow;
 use crate::study::Study;
 
@@ -148,14 +147,6 @@ fn steps_named(experiment: &str, named: &[Nth], longest: usize) -> Result<Vec<us
         bail!("{experiment}.steps: no block has a step {step}; the longest has {longest}");
     }
     Ok(if named.is_empty() { (0..longest).collect() } else { named.iter().map(|step| step.index()).collect() })
-}
-
-/// Adjusts p-values by Holm, each in its place.
-fn adjust<'p>(p: impl Iterator<Item = &'p mut f64>) -> Result<()> {
-    let mut all: Vec<&mut f64> = p.collect();
-    let adjusted = holm(&all.iter().map(|p| **p).collect::<Vec<f64>>())?;
-    all.iter_mut().zip(adjusted).for_each(|(p, adjusted)| **p = adjusted);
-    Ok(())
 }
 
 /// The file of measurements and the file of the main table.

@@ -9,12 +9,12 @@ use std::collections::HashMap;
 
 use anyhow::{Result, ensure};
 
+use super::About;
 pub use super::NoSettings as Config;
 use super::markdown::table_of;
-use super::{About, adjust};
 use crate::evaluation::Scores;
 use crate::model::{Decoder, Half};
-use crate::schema::{Host, PartSwapRow};
+use crate::schema::{Host, PartSwapRow, adjust};
 use crate::stats::{Flips, LEVEL};
 use crate::study::{DoesNotApply, Study};
 

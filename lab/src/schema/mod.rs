@@ -100,7 +100,7 @@ pub use subspace::{Donors, Rotation, SubspaceRow, Variable};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
 pub use training::{GRPO_START, GrpoStepRow, METRICS, StepRow};
 pub use training::{PhaseRow, SweepRow};
-pub(crate) use verdict::never;
+pub(crate) use verdict::{adjust, beyond_chance, never};
 
 /// A kind of row that has files of its own.
 pub trait RowFile: DeserializeOwned + Send + Sync + 'static {

@@ -12,9 +12,9 @@ use std::collections::BTreeSet;
 use anyhow::Result;
 
 use super::markdown::{or_dash, table_of};
-use super::{About, Journal, adjust};
+use super::{About, Journal};
 use crate::latent::Switching;
-use crate::schema::{AccuracyRow, RowFile};
+use crate::schema::{AccuracyRow, RowFile, adjust};
 use crate::stats::by_problem::cell;
 use crate::study::Study;
 use rows::DecodeOutcomes;

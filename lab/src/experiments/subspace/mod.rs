@@ -29,13 +29,13 @@ use anyhow::{Context, Result, ensure};
 use rand::seq::SliceRandom;
 
 use super::markdown::{or_dash, table_of, titled};
-use super::{About, adjust, layers_named, steps_named};
+use super::{About, layers_named, steps_named};
 use crate::latent::{Controller, text_mask};
 use crate::model::HookPoint;
 use crate::nth::Nth;
 use crate::random::keyed;
-use crate::schema::{Donors, Rotation, SubspaceRow, Variable};
-use crate::stats::{Bootstrap, MeanVector, by_problem};
+use crate::schema::{Donors, Rotation, SubspaceRow, Variable, adjust, beyond_chance};
+use crate::stats::{MeanVector, by_problem};
 use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, of_study};
 use crate::study::block_values::by_chance;
@@ -302,20 +302,11 @@ impl<'a> Search<'a> {
         let share = |pick: fn(&Event) -> bool| {
             by_problem::share(seed, &events.iter().map(|e| (e.problem, pick(e))).collect::<Vec<_>>())
         };
-        let chance = by_problem::mean(seed, events.iter().map(|e| (e.problem, e.chance)))?;
-        let (Some(hit_rate), Some(kept), Some(erased), Some(chance)) =
-            (share(|e| e.hit)?, share(|e| e.kept)?, share(|e| e.erased)?, chance)
+        let hits: Vec<(usize, bool, f64)> = events.iter().map(|e| (e.problem, e.hit, e.chance)).collect();
+        let (Some([hit_rate, chance, above_chance]), Some(kept), Some(erased)) =
+            (beyond_chance(seed, &hits)?, share(|e| e.kept)?, share(|e| e.erased)?)
         else {
             return Ok(None);
-        };
-        let [hits, chances]: [Vec<f64>; 2] = [|e: &Event| f64::from(u8::from(e.hit)), |e: &Event| e.chance]
-            .map(|pick| events.iter().map(pick).collect());
-        // Where all agree there is nothing to resample: the width is that of the share.
-        let above_chance = if events.iter().all(|e| e.hit == events[0].hit) {
-            hit_rate.minus(chance)
-        } else {
-            let groups: Vec<usize> = events.iter().map(|e| e.problem).collect();
-            Bootstrap::seeded(seed).clustered_paired(&chances, &hits, &groups)?
         };
         Ok(Some(SubspaceRow {
             identity: self.study.identity(hit_rate.n),

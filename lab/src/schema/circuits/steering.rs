@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::nth::Nth;
 use crate::schema::Identity;
-use crate::stats::{Bootstrap, Estimate, FEWEST, Flips, LEVEL, accuracy, holm};
+use crate::schema::verdict::adjust;
+use crate::stats::{Bootstrap, Estimate, FEWEST, Flips, LEVEL, accuracy};
 
 /// What became of one problem, steered at one cell: with the direction from the mean state of the own value to that of another,
 /// and with a random one of the same length.
@@ -103,19 +104,14 @@ const PROJECT_OUT: &str = "project_out";
 pub(crate) fn steerings(trials: &[SteeringTrialRow]) -> Result<Vec<SteeringRow>> {
     let mut cells: BTreeMap<_, Vec<&SteeringTrialRow>> = BTreeMap::new();
     trials.iter().for_each(|t| cells.entry((t.layer, t.step, rank(t.dose))).or_default().push(t));
-    let (mut rows, mut p) = (vec![], vec![]);
-    for trials in cells.into_values().filter(|trials| trials.len() > 1) {
-        let (row, p_value) = cell(&trials)?;
-        rows.push(row);
-        p.push(p_value);
-    }
-    if !rows.is_empty() {
-        rows.iter_mut().zip(holm(&p)?).for_each(|(row, p)| row.p_holm = p);
-    }
+    let cells = cells.into_values().filter(|trials| trials.len() > 1);
+    let mut rows = cells.map(|trials| cell(&trials)).collect::<Result<Vec<_>>>()?;
+    adjust(rows.iter_mut().map(|row| &mut row.p_holm))?;
     Ok(rows)
 }
 
-fn cell(trials: &[&SteeringTrialRow]) -> Result<(SteeringRow, f64)> {
+/// Its p-value is not adjusted yet.
+fn cell(trials: &[&SteeringTrialRow]) -> Result<SteeringRow> {
     type Trial = SteeringTrialRow;
     let of = |pick: fn(&Trial) -> bool| -> Vec<bool> { trials.iter().map(|t| pick(t)).collect() };
     let mean = |pick: fn(&Trial) -> f64| trials.iter().map(|t| pick(t)).sum::<f64>() / trials.len() as f64;
@@ -130,7 +126,7 @@ fn cell(trials: &[&SteeringTrialRow]) -> Result<(SteeringRow, f64)> {
         Some(_) => (ADD, against_random.p_value()),
         None => (PROJECT_OUT, Flips::count(&random_kept, &kept)?.p_value()),
     };
-    let row = SteeringRow {
+    Ok(SteeringRow {
         identity: Identity { n: trials.len(), ..identity.clone() },
         layer: *layer,
         step: *step,
@@ -146,6 +142,5 @@ fn cell(trials: &[&SteeringTrialRow]) -> Result<(SteeringRow, f64)> {
         length: mean(|t| t.length),
         random_length: mean(|t| t.random_length),
         p_holm: p_value,
-    };
-    Ok((row, p_value))
+    })
 }

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 
 use super::{Holds, Identity, InterventionRow, KnownValueRow, NORMAL, NULL_SEED, NULLS, Observation, dosed};
-use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, by_problem, holm, sign_flip, wilson};
+use crate::schema::verdict::{adjust, beyond_chance};
+use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, by_problem, sign_flip, wilson};
 
 /// What a run of interventions says.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -48,7 +49,9 @@ pub fn summarise(observations: &[Observation]) -> Result<Summary> {
         summary.rows.push(row(before, draws)?);
         summary.known.extend(known(draws)?);
     }
-    adjust(&mut summary.rows)?;
+    // The normal run and the nulls are no interventions.
+    let tested = summary.rows.iter_mut().filter(|r| r.mode != NORMAL && !NULLS.contains(&r.mode.as_str()));
+    adjust(tested.map(|row| &mut row.p_holm))?;
     Ok(summary)
 }
 
@@ -57,27 +60,15 @@ fn called(o: &Observation) -> String {
     format!("{} ({}), draw {}", dosed(&o.mode, o.dose), o.steps, o.draw)
 }
 
-/// Holm's correction over the family of interventions; the normal run and the nulls are none.
-fn adjust(rows: &mut [InterventionRow]) -> Result<()> {
-    let mut tested: Vec<&mut InterventionRow> =
-        rows.iter_mut().filter(|r| r.mode != NORMAL && !NULLS.contains(&r.mode.as_str())).collect();
-    if tested.is_empty() {
-        return Ok(());
-    }
-    let p: Vec<f64> = tested.iter().map(|r| r.p_value).collect();
-    tested.iter_mut().zip(holm(&p)?).for_each(|(row, adjusted)| row.p_holm = adjusted);
-    Ok(())
-}
-
 /// One row: the draws of a cell against `before`.
 fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
     let (n, first) = (before.len(), draws[0][0]);
-    let bootstrap = Bootstrap::seeded(first.identity.seed);
+    let seed = first.identity.seed;
     let pairs = || draws.iter().flat_map(|d| (0..n).map(move |i| (i, d[i])));
     // Problems × draws, pooled; one draw is a plain share.
     let share = |keep: &dyn Fn(usize) -> bool, yes: &dyn Fn(usize, &Observation) -> bool| -> Result<Option<Estimate>> {
         let events: Vec<(usize, bool)> = pairs().filter(|(i, _)| keep(*i)).map(|(i, o)| (i, yes(i, o))).collect();
-        pooled(first.identity.seed, &events, draws.len())
+        pooled(seed, &events, draws.len())
     };
     let all = |_: usize| true;
     let right = |_: usize, o: &Observation| o.correct;
@@ -90,10 +81,9 @@ fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
         })
         .collect();
     let flips = Flips::count(&before.iter().map(|o| o.correct).collect::<Vec<_>>(), &majority)?;
-    let (accuracy_change, p_value) = change(before, draws, &flips, &bootstrap)?;
-    let (at, leads): (Vec<usize>, Vec<f64>) = pairs().filter_map(|(i, o)| Some((i, o.margin?))).unzip();
-    let both: Vec<(usize, f64, f64)> = pairs().filter_map(|(i, o)| Some((i, before[i].margin?, o.margin?))).collect();
-    let (both_at, margin_was, margin_is): (Vec<usize>, Vec<f64>, Vec<f64>) = both.into_iter().collect();
+    let (accuracy_change, p_value) = change(before, draws, &flips)?;
+    let leads = pairs().filter_map(|(i, o)| Some((i, o.margin?)));
+    let lead_changes = pairs().filter_map(|(i, o)| Some((i, o.margin? - before[i].margin?)));
     let firings: usize = pairs().map(|(_, o)| o.firings).sum();
     let moved: f64 = pairs().map(|(_, o)| o.moved).sum();
     Ok(InterventionRow {
@@ -117,10 +107,8 @@ fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
         gained: flips.gained,
         p_value,
         p_holm: p_value,
-        logit_diff: several(&at).then(|| bootstrap.clustered_mean(&leads, &at)).transpose()?,
-        logit_diff_change: several(&both_at)
-            .then(|| bootstrap.clustered_paired(&margin_was, &margin_is, &both_at))
-            .transpose()?,
+        logit_diff: by_problem::mean(seed, leads)?,
+        logit_diff_change: by_problem::mean(seed, lead_changes)?,
         firings,
         mean_change: moved / firings.max(1) as f64,
     })
@@ -129,7 +117,7 @@ fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
 /// Change in accuracy against `before`, and the exact p-value that it is none. Where the draws of every problem agree:
 /// McNemar's, with the score interval that agrees with it. Else the sign-flip test of each problem's draws together, and a
 /// bootstrap over problems that never excludes a 0 which the test does not.
-fn change(before: &Draw, draws: &[Draw], flips: &Flips, bootstrap: &Bootstrap) -> Result<(Estimate, f64)> {
+fn change(before: &Draw, draws: &[Draw], flips: &Flips) -> Result<(Estimate, f64)> {
     if draws[0][0].mode == NORMAL {
         return Ok((Estimate { value: 0.0, low: 0.0, high: 0.0, n: before.len() }, 1.0));
     }
@@ -140,7 +128,7 @@ fn change(before: &Draw, draws: &[Draw], flips: &Flips, bootstrap: &Bootstrap) -
     }
     let p_value = sign_flip(&changes);
     let means: Vec<f64> = changes.iter().map(|&sum| sum as f64 / draws.len() as f64).collect();
-    let change = bootstrap.mean(&means)?;
+    let change = Bootstrap::seeded(before[0].identity.seed).mean(&means)?;
     Ok((if p_value > 1.0 - LEVEL { change.reaching(0.0) } else { change }, p_value))
 }
 
@@ -155,11 +143,6 @@ fn pooled(seed: u64, events: &[(usize, bool)], draws: usize) -> Result<Option<Es
         return wilson(successes, problems.max(1), LEVEL).map(Some);
     }
     by_problem::share(seed, events)
-}
-
-/// Whether a bootstrap has at least two units.
-fn several(groups: &[usize]) -> bool {
-    groups.iter().any(|g| *g != groups[0])
 }
 
 /// How often the predicted answer came, over the exchanges of all draws, by each reading of what blocks hold; intervals resample
@@ -189,27 +172,15 @@ fn graded(
     exchanged: &dyn Fn(&Observation) -> Option<(String, f64)>,
 ) -> Result<Option<KnownValueRow>> {
     let first = draws[0][0];
-    let (mut groups, mut hit, mut chance, mut kept) = (vec![], vec![], vec![], vec![]);
+    let (mut hits, mut kept) = (vec![], vec![]);
     for o in draws.iter().flatten() {
-        let Some((predicted, by_chance)) = exchanged(o) else { continue };
-        groups.push(o.problem);
-        hit.push((o.problem, o.answer.as_ref() == Some(&predicted)));
-        chance.push(by_chance);
+        let Some((predicted, chance)) = exchanged(o) else { continue };
+        hits.push((o.problem, o.answer.as_ref() == Some(&predicted), chance));
         kept.push((o.problem, o.correct));
     }
-    if !several(&groups) {
-        return Ok(None);
-    }
     let seed = first.identity.seed;
-    let bootstrap = Bootstrap::seeded(seed);
-    let share = |events: &[(usize, bool)]| by_problem::share(seed, events)?.context("no exchanges");
-    let (hit_rate, chance_rate) = (share(&hit)?, bootstrap.clustered_mean(&chance, &groups)?);
-    let hits: Vec<f64> = hit.iter().map(|(_, hit)| f64::from(u8::from(*hit))).collect();
-    // Where all agree there is nothing to resample: the width is that of the share.
-    let above_chance = match hits.iter().all(|hit| *hit == hits[0]) {
-        true => hit_rate.minus(chance_rate),
-        false => bootstrap.clustered_paired(&chance, &hits, &groups)?,
-    };
+    let rates = beyond_chance(seed, &hits)?.zip(by_problem::share(seed, &kept)?);
+    let Some(([hit_rate, chance, above_chance], kept)) = rates else { return Ok(None) };
     Ok(Some(KnownValueRow {
         identity: Identity { n: hit_rate.n, ..first.identity.clone() },
         steps: first.steps,
@@ -218,9 +189,9 @@ fn graded(
         holds,
         draws: draws.len(),
         hit_rate,
-        chance: chance_rate,
+        chance,
         above_chance,
-        kept: share(&kept)?,
+        kept,
         firings: draws.iter().flatten().map(|o| o.firings).sum(),
     }))
 }
