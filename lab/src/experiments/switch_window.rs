@@ -10,7 +10,8 @@ use anyhow::{Context, Result, ensure};
 use super::About;
 use super::markdown::table_of;
 use crate::schema::WindowRow;
-use crate::stats::{Bootstrap, Estimate};
+use crate::stats::Estimate;
+use crate::stats::by_problem::mean;
 use crate::study::Study;
 use crate::study::staging::Reading;
 
@@ -47,21 +48,17 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
                 seen.push((problem, solution.in_block(position), reading));
             }
         }
-        let problems: Vec<usize> = seen.iter().map(|s| s.0).collect();
-        if problems.first() == problems.last() {
-            continue;
-        }
-        let mean = |value: fn(&Reading) -> f64| {
-            let values: Vec<f64> = seen.iter().map(|s| value(s.2)).collect();
-            Bootstrap::seeded(study.seed).clustered_mean(&values, &problems).with_context(|| format!("offset {offset}"))
+        let over = |value: fn(&Reading) -> f64| {
+            mean(study.seed, seen.iter().map(|s| (s.0, value(s.2)))).with_context(|| format!("offset {offset}"))
         };
+        let (Some(p_swi), Some(entropy)) = (over(|r| r.p_swi)?, over(|r| r.entropy)?) else { continue };
         rows.push(WindowRow {
             identity: study.identity(staged.sequences.len()),
             offset,
             positions: seen.len(),
             in_block: seen.iter().filter(|s| s.1).count(),
-            p_swi: mean(|r| r.p_swi)?,
-            entropy: mean(|r| r.entropy)?,
+            p_swi,
+            entropy,
         });
     }
     Ok(rows)
