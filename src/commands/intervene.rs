@@ -156,11 +156,7 @@ impl Intervene {
         let named = |readers: &[&str]| only.is_empty() || only.iter().any(|name| reads(name, readers));
         match flags.iter().find(|(_, given, readers)| *given && !named(readers)) {
             Some((flag, _, readers)) => {
-                bail!(
-                    "{flag} does nothing here: it is of {}, --only names {}",
-                    readers.join(" and "),
-                    only.join(", ")
-                )
+                bail!("{flag} does nothing here: it is of {}, --only names {}", readers.join(" and "), only.join(", "))
             }
             None => Ok(()),
         }

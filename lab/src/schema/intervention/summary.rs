@@ -137,12 +137,18 @@ fn pooled(seed: u64, events: &[(usize, bool)], draws: usize) -> Result<Option<Es
     if events.is_empty() {
         return Ok(None);
     }
-    let problems = events.len() / draws.max(1);
-    if draws == 1 || problems < 2 {
-        let successes = events.iter().filter(|(_, yes)| *yes).count() / draws.max(1);
-        return wilson(successes, problems.max(1), LEVEL).map(Some);
+    let yes = events.iter().filter(|(_, yes)| *yes).count();
+    if draws == 1 {
+        return wilson(yes, events.len(), LEVEL).map(Some);
     }
-    by_problem::share(seed, events)
+    if events.len() > draws {
+        return by_problem::share(seed, events);
+    }
+    // One problem, of which some draws were right: its interval holds those of a right and of a wrong one.
+    let (none, all) = (wilson(0, 1, LEVEL)?, wilson(1, 1, LEVEL)?);
+    let value = yes as f64 / events.len() as f64;
+    let (low, high) = (if yes < draws { none.low } else { all.low }, if yes > 0 { all.high } else { none.high });
+    Ok(Some(Estimate { value, low, high, n: 1 }))
 }
 
 /// How often the predicted answer came, over the exchanges of all draws, by each reading of what blocks hold; intervals resample
@@ -194,4 +200,22 @@ fn graded(
         kept,
         firings: draws.iter().flatten().map(|o| o.firings).sum(),
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_share_of_one_problem_counts_its_draws() {
+        let of = |right: usize| {
+            pooled(0, &[0, 1, 2, 3, 4].map(|draw| (7, draw < right)), 5).expect("a share").expect("events")
+        };
+        for (right, value) in [(0, 0.0), (2, 0.4), (3, 0.6), (5, 1.0)] {
+            let share = of(right);
+            assert!((share.value - value).abs() < 1e-12 && share.covers(value) && share.n == 1, "{right}: {share:?}");
+        }
+        assert_eq!((of(0), of(5)), (wilson(0, 1, LEVEL).expect("none"), wilson(1, 1, LEVEL).expect("all")));
+        assert!(of(2).low <= of(0).low && of(2).high >= of(5).high);
+    }
 }
