@@ -62,7 +62,7 @@ fn each_cell_is_the_row_that_it_names() {
         assert_eq!(cell(&table, &organism, "p(</swi>) last step"), &Cell::Measured(last.p_exit));
         let Cell::Measured(peak) = cell(&table, &organism, "value probe") else { panic!("{organism} has no probe") };
         let own = |row: &&ProbeRow| row.target.starts_with("value:s_j@");
-        let best = folder.rows::<ProbeRow>(checkpoint).iter().filter(own).map(|row| row.balanced_accuracy.value);
+        let best = folder.rows::<ProbeRow>(checkpoint).iter().filter(own).map(|row| row.score().value);
         assert_eq!(peak.value, best.fold(0.0, f64::max));
     }
 }

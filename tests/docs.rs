@@ -40,7 +40,7 @@ fn programs() -> String {
 
 fn rows() -> String {
     let mut page = format!(
-        "{HEAD}# Columns of rows\n\nEvery experiment writes rows as Parquet. `x.value`, `x.low`, `x.high` and `x.n` are one estimate: the value, \
+        "{HEAD}# Columns of rows\n\nEvery experiment writes rows as Parquet. A list is JSON in a column whose name ends in `[]`. `x.value`, `x.low`, `x.high` and `x.n` are one estimate: the value, \
          its 95 % interval, and the number of independent units behind it. They are listed once, as `x`. `rows.column` is the \
          column's meaning in those rows only.\n"
     );

@@ -30,8 +30,6 @@ const INTERVENTIONS: &[&str] = &[
     "8",
     "--draws",
     "2",
-    "--pairs",
-    "5",
     "--threads",
     "1",
     "--modes",
@@ -137,7 +135,7 @@ fn interventions_by_shards_are_those_of_one_process() {
     let sweep = Sweep::new(INTERVENE, INTERVENTIONS);
     // Tables name the folder that they are of: the last part of its path.
     let recipe = sweep.recipe();
-    let recipe: &[&str] = &["--recipe", &recipe];
+    let recipe: &[&str] = &["--recipe", &recipe, "--pairs", "5"];
     sweep.done("whole/rows", recipe);
     let shards = sweep.shards("merged/rows", 3, recipe);
     // Named in another order.
@@ -163,15 +161,11 @@ fn interventions_by_shards_are_those_of_one_process() {
     let first = sweep.shards("normal", 3, &["--only", "normal_run"]);
     done(&mut sweep.merge(&first, "normal"));
     let decoded = sweep.at("normal").display().to_string();
-    let only = ["--only", "latent_intervention,switch_benefit,activation_patching"];
+    let only = ["--only", "latent_intervention,switch_benefit"];
     sweep.done("one", &only);
     let second = sweep.shards("rounds", 6, &[&only[..], &["--decoded", &decoded]].concat());
     done(&mut sweep.merge(&second, "rounds"));
-    same(
-        &sweep.at("one"),
-        &sweep.at("rounds"),
-        &["observations", "latent_intervention", "switch_benefit", "activation_patching"],
-    );
+    same(&sweep.at("one"), &sweep.at("rounds"), &["observations", "latent_intervention", "switch_benefit"]);
     refused(&mut sweep.command("x", &["--decoded", &decoded]), &["--decoded is for shards"]);
     refused(
         &mut sweep.command("x", &["--decoded", &decoded, "--shard", "1/2", "--seed", "3"]),

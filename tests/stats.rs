@@ -372,7 +372,7 @@ fn splitting_by_row_flatters_and_splitting_by_problem_does_not() {
 fn a_probe_that_is_always_right_is_evidence_and_not_certainty() {
     let (x, labels, groups) = simulate(40, 4, 20.0, 0.0, 2);
     let score = GroupedProtocol::default().run(&ProbeData::new(x.view(), &labels, &groups).unwrap()).unwrap();
-    for e in [score.balanced_accuracy, score.accuracy_at_prevalence] {
+    for e in [score.balanced_accuracy, score.accuracy_at_prevalence, score.auroc] {
         assert_eq!((e.value, e.high, e.n), (1.0, 1.0, 40));
         assert!(e.low > 0.9 && e.low < 1.0 && e.is_above(0.5), "{e}");
     }

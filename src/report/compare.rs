@@ -206,12 +206,12 @@ impl Organism<'_> {
     fn value_probe(&self) -> (Cell, Cell) {
         let read = self.rows::<ProbeRow>().iter().filter(|row| row.features == Features::ResidPost);
         let own = read.filter_map(|row| Some((row, row.value()?.strip_prefix("s_j@")?)));
-        let score = |row: &ProbeRow| row.balanced_accuracy.value;
+        let score = |row: &ProbeRow| row.score().value;
         match own.max_by(|(a, _), (b, _)| score(a).total_cmp(&score(b))) {
             None => (Cell::nothing(), Cell::nothing()),
             Some((row, step)) => {
                 let at = format!("layer {}, step {step} (chance {:.2})", row.layer, row.chance);
-                (Cell::measured(Some(row.balanced_accuracy)), Cell::Text(at))
+                (Cell::measured(Some(row.score())), Cell::Text(at))
             }
         }
     }

@@ -203,7 +203,7 @@ fn value_probe(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let rows: Vec<&ProbeRow> = folder.rows::<ProbeRow>(checkpoint).iter().filter(own).collect();
     let last = rows.iter().map(|row| row.layer).max()?;
     let steps: Vec<&&ProbeRow> = rows.iter().filter(|row| row.layer == last).collect();
-    let best = steps.iter().max_by(|a, b| a.balanced_accuracy.value.total_cmp(&b.balanced_accuracy.value))?;
+    let best = steps.iter().max_by(|a, b| a.score().value.total_cmp(&b.score().value))?;
     let step = |row: &ProbeRow| {
         row.value().and_then(|value| value.split_once('@')).map_or(String::new(), |(_, step)| format!("step {step}"))
     };
@@ -215,13 +215,14 @@ fn value_probe(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     Some(Finding {
         asks: "Can the value be read in the latents?",
         title: title.into(),
-        number: sound(best.balanced_accuracy)?,
+        number: sound(best.score())?,
         of: format!(
-            "is how well a linear probe reads the value at {} of the last layer; chance {:.3}",
+            "is the accuracy of a linear probe for the value at {} of the last layer, the best of {}; the commonest value has {:.3}",
             step(best),
+            steps.len(),
             best.chance
         ),
-        bars: steps.iter().map(|row| (step(row), row.balanced_accuracy)).collect(),
+        bars: steps.iter().map(|row| (step(row), row.score())).collect(),
         own: step(best),
         label: "tab:probe-values",
     })

@@ -2,10 +2,11 @@
 
 use std::fmt;
 
+use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::special::{t_cdf, t_quantile};
-use super::{FEWEST, LEVEL};
+use super::{FEWEST, LEVEL, wilson};
 
 /// A value, its interval and the number of independent units it rests on.
 ///
@@ -23,6 +24,18 @@ impl Estimate {
     /// Whether the interval contains `x` (both ends included).
     pub fn covers(&self, x: f64) -> bool {
         self.low <= x && x <= self.high
+    }
+
+    /// Where all are right, or none, a bootstrap sees no spread: Wilson's interval over the n units does.
+    ///
+    /// # Errors
+    /// As [`wilson`].
+    pub fn of_ends(self) -> Result<Self> {
+        match self.value {
+            0.0 => wilson(0, self.n, LEVEL),
+            1.0 => wilson(self.n, self.n, LEVEL),
+            _ => Ok(self),
+        }
     }
 
     /// The same estimate, its interval stretched to contain `x`.

@@ -102,7 +102,7 @@ const COUNTS: [&str; 10] =
     ["problems", "candidates", "pairs", "samples", "updates", "batch", "top", "folds", "together", "judged"];
 
 impl Settings {
-    /// Refuses, for every experiment alike, what none can be run with; the rest is asked of [`Experiment::fits`].
+    /// Refuses, for every experiment alike, what none can be run with; the rest is asked of [`Experiment::unfit`].
     ///
     /// # Errors
     /// A count of 0 or beyond [`MOST_ROWS`], a number that is not finite, a list that names something twice.

@@ -13,7 +13,7 @@ pub type Column = (&'static str, &'static str, &'static str);
 const WHO: &[Column] = &[
     ("checkpoint", "name", "run and phase, or model, that was measured"),
     ("dataset", "name", "generated task, or file of problems"),
-    ("n", "count", "problems behind the row"),
+    ("n", "count", "problems of the group or the run that the row is of; `x.n` are those behind an estimate"),
     ("head_patching.n", "count", "pairs behind the row"),
     ("pair_patching.n", "count", "pairs behind the row"),
     ("activation_patching.n", "count", "pairs behind the row"),
@@ -68,8 +68,8 @@ const ANSWERS: &[Column] = &[
     ("truncated", "share", "responses that ran out of tokens (of one response: true or false)"),
     ("forced_exits", "share", "blocks that the cap ended"),
     ("difference", "share", "accuracy minus that of the free decode of the same problems, paired"),
-    ("lost", "count", "problems right in the normal run and wrong here"),
-    ("gained", "count", "problems wrong in the normal run and right here"),
+    ("lost", "count", "problems right in the normal run and wrong here; of several draws in more than half"),
+    ("gained", "count", "problems wrong in the normal run and right here; of several draws in more than half"),
     ("p_value", "probability", "exact test (McNemar; of several draws sign flips) against no difference"),
     ("p_holm", "probability", "the p-value, Holm-adjusted over the comparisons of the experiment"),
     ("correct", "true or false", "whether the answer is right"),
@@ -195,7 +195,11 @@ const READINGS: &[Column] = &[
     ),
     ("letters", "name", "seen: marks that fitting had; held_out: marks that neither fitting nor calibration had"),
     ("triggers", "count", "trigger letters among the problems judged"),
-    ("asked_recall", "share", "recall that the threshold has on calibration problems, at least"),
+    (
+        "asked_recall",
+        "share",
+        "recall that the threshold has on calibration problems, at least; all that have latents are flagged where they are fewer",
+    ),
     ("recall", "share", "problems with a trigger that are flagged"),
     ("monitor.false_alarms", "share", "problems with a decoy that are flagged"),
     ("least_recall", "share", "recall of the trigger letter for which it is lowest"),
@@ -234,14 +238,18 @@ const READINGS: &[Column] = &[
     ("positives", "count", "rows whose label is yes, or of the most frequent value"),
     ("balanced_accuracy", "share", "mean of the classes' recalls"),
     ("auroc", "share", "area under the ROC curve"),
-    ("selectivity", "share", "score minus that with permuted labels"),
+    ("selectivity", "share", "balanced accuracy (for values: accuracy) minus that with permuted labels"),
     ("chosen_c", "text", "C (inverse strength of regularisation) chosen inside the training rows of each split"),
     (
         "bits",
         "bits",
         "of values: log-probability of the value by the probe minus that by its share, held out (usable information)",
     ),
-    ("layer_probe.chance", "share", "score of a probe that reads nothing"),
+    (
+        "layer_probe.chance",
+        "share",
+        "balanced accuracy of a probe that reads nothing; for values, accuracy of the commonest",
+    ),
 ];
 
 /// Interventions and patches.
@@ -397,7 +405,11 @@ const CAUSES: &[Column] = &[
     ("from", "name", "class of positions that attend; k of latent[k] and clause[k] counts from 1"),
     ("to", "name", "class of positions attended to"),
     ("queries", "count", "positions that see such a key"),
-    ("mass", "share", "of the head's attention that goes there"),
+    (
+        "mass",
+        "share",
+        "of the head's attention that goes there, mean over `queries`; weighted with them all classes make 1",
+    ),
     ("direct", "nats", "what the head adds to the answer's lead from these keys"),
     ("attribution_agreement.cells", "count", "nodes and places that were patched to compare with"),
     (
@@ -478,6 +490,8 @@ pub fn described<'a>(rows: &str, columns: impl Iterator<Item = &'a String>) -> V
         let parts = [".value", ".low", ".high", ".n"];
         let name = parts.iter().find_map(|part| plain.strip_suffix(part)).unwrap_or(plain);
         if let Some((unit, about)) = of(rows, name) {
+            // A list stays one column, whose name ends in `[]`.
+            let name = if plain == column { name } else { column };
             out.insert(name.to_owned(), json!({ "unit": unit, "about": about }));
         }
     }

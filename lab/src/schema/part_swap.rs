@@ -18,7 +18,7 @@ pub struct PartSwapRow {
     pub part: String,
     /// The phase that the part is put into.
     pub host: Host,
-    /// Frobenius norm of the part's change over that of the part, as the earlier phase has it.
+    /// Frobenius norm of the part's change over that of its tensors that changed, as the earlier phase has them.
     pub weight_change: f64,
     pub accuracy: Estimate,
     pub accuracy_change: Estimate,

@@ -92,10 +92,14 @@ impl ProbeRow {
         Some(chosen.iter().map(f64::to_string).collect::<Vec<_>>().join(" "))
     }
 
-    /// The verdict that it can be read: above a probe that reads nothing, in balanced accuracy (values: in accuracy).
+    /// What `chance` and `selectivity` are of: balanced accuracy; for values, accuracy.
+    pub fn score(&self) -> Estimate {
+        self.accuracy.filter(|_| !self.is_switch()).unwrap_or(self.balanced_accuracy)
+    }
+
+    /// The verdict that it can be read: above a probe that reads nothing.
     pub fn is_readable(&self) -> bool {
-        let score = self.accuracy.filter(|_| !self.is_switch()).unwrap_or(self.balanced_accuracy);
-        score.is_above(self.chance)
+        self.score().is_above(self.chance)
     }
 
     /// The value and its latent step (`s3@2`) of a probe for an intermediate value.

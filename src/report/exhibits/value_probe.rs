@@ -15,14 +15,14 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         "Probes for the task's intermediate values at each latent step",
         |row: &ProbeRow| row.value().is_some(),
         columns!(ProbeRow:
-            target, protocol, features, layer, from_last, balanced_accuracy, selectivity, chance),
+            target, protocol, features, layer, from_last, accuracy, selectivity, chance, balanced_accuracy),
     ),
     Exhibit { draw, ..Exhibit::of("fig:value-probe", SOURCES) },
 ];
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let panels = folder.of::<ProbeRow>().into_iter().filter_map(|checkpoint| panel(folder, checkpoint)).collect();
-    let note = "Split by problem. Bars: 95 % intervals. Dotted: chance.";
+    let note = "Split by problem. Bars: 95 % intervals. Dotted: how often the commonest value would be right, for the first line.";
     exhibit.drawing("Probes for intermediate values (ours)", 1, panels, note)
 }
 
@@ -40,7 +40,7 @@ fn panel(folder: &Folder, checkpoint: &str) -> Option<Figure> {
     }
     let line = |value: &str, features: Features, name: String| {
         let of = probes(features).filter(|(v, _, r)| *v == value && r.layer == last);
-        Line::bars(&name, points(of.filter_map(|(_, step, r)| Some((step?, r.balanced_accuracy)))))
+        Line::bars(&name, points(of.filter_map(|(_, step, r)| Some((step?, r.score())))))
     };
     let said = |value: &str| match value {
         "s_j" => "result of the block\u{2019}s own clause".to_owned(),
@@ -53,7 +53,7 @@ fn panel(folder: &Folder, checkpoint: &str) -> Option<Figure> {
     Figure::lines(LineChart {
         title: format!("Values read at each latent step, layer {last}: {}", called(checkpoint)),
         x: Axis::new("latent step").whole(),
-        y: Axis::new("balanced accuracy").range(0.0, 1.04),
+        y: Axis::new("accuracy").range(0.0, 1.04),
         lines,
         levels: probes(Features::ResidPost).next().map(|(.., r)| r.chance).into_iter().collect(),
         ..LineChart::default()

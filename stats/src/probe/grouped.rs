@@ -11,9 +11,7 @@ use anyhow::{Context, Result, ensure};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use super::super::{
-    Bootstrap, Estimate, Groups, LEVEL, Logistic, Split, Standardiser, balanced_accuracy, grouped_kfold, wilson,
-};
+use super::super::{Bootstrap, Estimate, Groups, Logistic, Split, Standardiser, balanced_accuracy, grouped_kfold};
 use super::pooled::{Fold, PooledSums};
 use super::score::{Control, GroupedScore};
 use super::{ProbeData, TooFew, balance, permuted_within, pick, widened};
@@ -61,15 +59,6 @@ impl Default for GroupedProtocol {
     }
 }
 
-/// Where all rows are right, or none, a bootstrap sees no spread: Wilson's interval over problems does.
-fn certain(e: Estimate) -> Result<Estimate> {
-    match e.value {
-        0.0 => wilson(0, e.n, LEVEL),
-        1.0 => wilson(e.n, e.n, LEVEL),
-        _ => Ok(e),
-    }
-}
-
 impl GroupedProtocol {
     /// Runs the whole protocol on `data`.
     pub fn run<F: Copy + Into<f64> + Sync>(&self, data: &ProbeData<'_, F>) -> Result<GroupedScore> {
@@ -80,7 +69,7 @@ impl GroupedProtocol {
         let bootstrap = Bootstrap { draws: self.draws, ..Bootstrap::seeded(self.seed) };
         let estimate =
             |f: &(dyn Fn(&[u32]) -> f64 + Sync)| bootstrap.units(groups.len(), f).map(|e| widened(e, self.folds, 0.0));
-        let share = |f: &(dyn Fn(&[u32]) -> f64 + Sync)| estimate(f).and_then(certain);
+        let share = |f: &(dyn Fn(&[u32]) -> f64 + Sync)| estimate(f).and_then(Estimate::of_ends);
         let positives = data.labels.iter().filter(|&&l| l).count();
         let prevalence = self.prevalence.unwrap_or(positives as f64 / data.labels.len() as f64);
         let control = if self.control {
@@ -100,7 +89,7 @@ impl GroupedProtocol {
         };
         Ok(GroupedScore {
             balanced_accuracy: share(&|times| pooled.rates(times).balanced_accuracy())?,
-            auroc: estimate(&|times| pooled.auroc(times))?,
+            auroc: share(&|times| pooled.auroc(times))?,
             prevalence,
             accuracy_at_prevalence: share(&|times| pooled.rates(times).accuracy_at(prevalence))?,
             precision_at_prevalence: estimate(&|times| pooled.rates(times).precision_at(prevalence)).ok(),

@@ -69,7 +69,7 @@ pub struct Linear {
 
 impl Linear {
     /// Fits on `parts.fit`, and takes the threshold that flags the share `recall` of the triggers of `parts.calibrate`. `x` is
-    /// `[problems, columns]`; problems that are not `there` are left out.
+    /// `[problems, columns]`; problems that are not `there` are not fitted on, and never flagged.
     ///
     /// # Errors
     /// Too few problems of either kind.
@@ -83,7 +83,7 @@ impl Linear {
     ) -> Result<Self> {
         let rows = |part: &[usize]| part.iter().copied().filter(|&row| there[row]).collect::<Vec<usize>>();
         let of = |rows: &[usize]| rows.iter().map(|&row| labels[row]).collect::<Vec<bool>>();
-        let (fit, calibrate) = (rows(&parts.fit), rows(&parts.calibrate));
+        let fit = rows(&parts.fit);
         ensure!(fit.len() >= 40, "{} problems to fit a monitor on, which needs 40: take more problems", fit.len());
         let scaler = Standardiser::fit(x.select(Axis(0), &fit).view())?;
         let scaled = |rows: &[usize]| scaler.apply(x.select(Axis(0), rows).view());
@@ -102,7 +102,8 @@ impl Linear {
         let offset = model.intercept - direction.dot(&scaler.mean);
         let mut linear = Self { direction, offset, threshold: 0.0, fitted: accuracy(&right)? };
         let scores = linear.scores(x, there);
-        linear.threshold = threshold(calibrate.iter().filter(|&&row| labels[row]).map(|&row| scores[row]), recall)?;
+        let triggers = parts.calibrate.iter().filter(|&&row| labels[row]);
+        linear.threshold = threshold(triggers.map(|&row| scores[row]), recall)?;
         Ok(linear)
     }
 
@@ -136,19 +137,20 @@ impl Linear {
             triggers: letters.len(),
             recall: flagged(&triggers).context("problems with a trigger")?,
             false_alarms: flagged(&decoys).context("problems with a decoy")?,
-            auroc: bootstrap.clustered_rows(&(0..problems.len()).collect::<Vec<_>>(), area)?.share(),
+            auroc: bootstrap.clustered_rows(&(0..problems.len()).collect::<Vec<_>>(), area)?.share().of_ends()?,
             least_recall: least.context("a letter")?,
         })
     }
 }
 
-/// The largest score that at least the share `recall` reaches.
+/// The largest score that at least the share `recall` reaches; where fewer have a score, the smallest there is.
 fn threshold(scores: impl Iterator<Item = f64>, recall: f64) -> Result<f64> {
     let mut scores: Vec<f64> = scores.collect();
     scores.sort_by(|a, b| b.total_cmp(a));
     let needed = (recall * scores.len() as f64).ceil() as usize;
     let at = needed.checked_sub(1).context("no calibration problem has a trigger: take more problems")?;
-    Ok(scores[at])
+    let finite = scores[..=at].iter().rev().find(|score| score.is_finite());
+    finite.copied().context("no calibration problem with a trigger has latents: take more problems")
 }
 
 /// A monitor on problems that it has not met.
