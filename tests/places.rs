@@ -289,7 +289,7 @@ fn every_column_of_the_committed_rows_has_a_unit_and_a_description() {
         let first = read_flat(&file).expect("rows").swap_remove(0);
         let described = described(rows, first.keys());
         for column in first.keys() {
-            let ends = [".value", ".low", ".high", ".n", "[]"];
+            let ends = [".value", ".low", ".high", ".n"];
             let name = ends.iter().find_map(|end| column.strip_suffix(end)).unwrap_or(column);
             let both = ["unit", "about"].map(|key| described[name][key].as_str().is_some_and(|text| !text.is_empty()));
             assert_eq!(both, [true, true], "{}: {column}", file.display());
