@@ -99,7 +99,10 @@ fn read(stream: &TcpStream, refuses: &dyn Fn(&Head) -> Option<Refusal>) -> Resul
         let mut part = [0; 4096];
         let read = stream.set_read_timeout(Some(left)).and_then(|()| (&*stream).read(&mut part));
         match read {
-            Ok(n) if n > 0 && Instant::now() < until => Ok(bytes.extend_from_slice(&part[..n])),
+            Ok(n) if n > 0 && Instant::now() < until => {
+                bytes.extend_from_slice(&part[..n]);
+                Ok(())
+            }
             _ => Err((408, "the request did not come to its end\n".to_owned())),
         }
     };
