@@ -29,8 +29,13 @@ fn what_is_wrong_with_a_line_is_its_answer() {
         format!(r#"{{"do": "generate", "prompts": {prompts}, "hooks": ["{hook}"], "settings": {settings}}}"#)
     };
     let (short, both) = (two("blocks.1.hook_resid_post@pos[-10]=zero"), two("blocks.1.hook_resid_post@pos[-1]=zero"));
-    let lines: [(&[u8], &str); 5] = [
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("problems.jsonl");
+    std::fs::write(&file, "{\"question\": \"<bos> a = 5 ; ? a :\", \"answer\": \"5\"}\n").expect("written");
+    let many = format!(r#"{{"do": "intervene", "file": "{}", "draws": 99999999999}}"#, file.display());
+    let lines: [(&[u8], &str); 6] = [
         (br#"{"do": "about", "x": 1}"#, "unknown field `x`"),
+        (many.as_bytes(), "settings.latent_intervention.draws must be at most"),
         (br#"{"do": "generate", "prompts": [[1, -2]]}"#, "a prompt must be a text or a list of token ids"),
         (b"\xff\xfe", "no request"),
         (b"{\"do\": \"lens\", \"prompt\": \"\xff\"}", "no request"),
@@ -47,7 +52,7 @@ fn what_is_wrong_with_a_line_is_its_answer() {
         let line = String::from_utf8_lossy(line);
         assert!(answer["error"].as_str().is_some_and(|error| error.contains(says)), "{line}: {answer}");
     }
-    let hook = &answers[5]["ok"]["hooks"][0];
+    let hook = &answers[lines.len()]["ok"]["hooks"][0];
     assert_eq!((&hook["fired"], hook["rows"].to_string().as_str()), (&2.into(), "[1,1]"), "{hook}");
-    assert!(answers[6]["ok"]["layers"].is_number());
+    assert!(answers[lines.len() + 1]["ok"]["layers"].is_number());
 }

@@ -102,7 +102,7 @@ impl DecodeArgs {
             ("k_cap", self.k_cap, k_cap, trained.k_cap),
         ] {
             if given.is_none() && now != before {
-                say(&format!("{moved} is {now}, not {before} as without this request: k_min must not exceed k_cap"));
+                say(&format!("{moved} is {now} here and {before} by default: k_min must not exceed k_cap"));
             }
         }
         let settings = DecodeSettings {

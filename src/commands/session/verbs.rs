@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{Prompt, Room};
 use crate::commands::targets::{LIKE, fields};
 use crate::commands::{put, setting};
-use crate::experiments::{latent_intervention, pair_patching};
+use crate::experiments::{Settings, latent_intervention, pair_patching};
 use crate::machine::Machine;
 use crate::model::Hooks;
 use crate::model::hooks::parse_specs;
@@ -95,6 +95,7 @@ impl Room {
         if let Some(places) = &asked.places {
             config.places = named("places", std::slice::from_ref(places))?.remove(0);
         }
+        Settings { pair_patching: config.clone(), ..Settings::default() }.check()?;
         pair_patching::unfit(&study, &config)?;
         Ok(json!({ "rows": rows(&pair_patching::rows(&study, &config)?)? }))
     }
@@ -114,6 +115,7 @@ impl Room {
         let mut config = latent_intervention::Config { modes: modes.clone(), ..Default::default() };
         put(&mut config.steps, asked.steps.iter().map(|steps| steps.parse()).collect::<Result<_>>()?);
         config.draws = draws.unwrap_or(config.draws);
+        Settings { latent_intervention: config.clone(), ..Settings::default() }.check()?;
         let (summary, skipped) = latent_intervention::summary(&study, &config)?;
         let verdicts: Vec<&str> = summary.rows.iter().map(|row| row.verdict()).collect();
         Ok(
