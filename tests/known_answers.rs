@@ -237,7 +237,7 @@ fn values_are_probed_for_where_no_switch_can_be() {
 
 #[test]
 fn probes_find_the_layer_of_the_decision_and_the_content_of_the_latents() {
-    let rows = probed(Purpose::Working, 120, 10, &[1, 2, 3, 4]);
+    let rows = probed(Purpose::Working, 160, 10, &[1, 2, 3, 4]);
     let grouped = |r: &&ProbeRow| r.protocol == Protocol::Grouped && r.features == Features::ResidPost;
     let mut layers = 0;
     for row in rows.iter().filter(grouped).filter(|r| r.target == "switch") {

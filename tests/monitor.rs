@@ -134,9 +134,8 @@ fn a_known_gap_gives_the_false_alarms_that_follow_from_it() {
     let (x, labels) = material(8000, 3.0);
     let (parts, there) = (parts(&labels), vec![true; 8000]);
     let monitor = Linear::fit(&x, &there, &labels.trigger, &parts, 0.95, 0).expect("a monitor");
-    let scores = monitor.scores(&x, &there);
     for problems in [&parts.seen, &parts.held_out] {
-        let found = monitor.judge(&scores, &labels, problems, 0).expect("both kinds");
+        let found = monitor.judge((&x, &there), &labels, problems, 0).expect("both kinds");
         assert!((found.recall.value - 0.95).abs() < 0.04, "{}", found.recall);
         assert!((found.false_alarms.value - 0.088).abs() < 0.05, "{}", found.false_alarms);
         // Φ(3 / √2).
@@ -154,12 +153,32 @@ fn shuffled_labels_and_columns_that_say_nothing_pay_for_their_recall_in_false_al
     dealt.shuffle(&mut ChaCha8Rng::seed_from_u64(7));
     let monitor = Linear::fit(&x, &there, &dealt, &parts, 0.95, 0).expect("a monitor");
     let as_dealt = Labels { trigger: dealt, ..labels.clone() };
-    let found = monitor.judge(&monitor.scores(&x, &there), &as_dealt, &parts.seen, 0).expect("both kinds");
+    let found = monitor.judge((&x, &there), &as_dealt, &parts.seen, 0).expect("both kinds");
     assert!(found.false_alarms.value > 0.88 && (found.auroc.value - 0.5).abs() < 0.08, "{found:?}");
     let (x, labels) = material(4000, 0.0);
     let monitor = Linear::fit(&x, &there, &labels.trigger, &parts, 0.95, 0).expect("a monitor");
-    let found = monitor.judge(&monitor.scores(&x, &there), &labels, &parts.held_out, 0).expect("both kinds");
+    let found = monitor.judge((&x, &there), &labels, &parts.held_out, 0).expect("both kinds");
     assert!(found.false_alarms.value > 0.88 && (found.auroc.value - 0.5).abs() < 0.08, "{found:?}");
+}
+
+#[test]
+fn rounding_that_an_adversary_leaves_is_no_knowledge() {
+    let (x, labels) = material(800, 3.0);
+    let (parts, there) = (parts(&labels), vec![true; 800]);
+    let monitor = Linear::fit(&x, &there, &labels.trigger, &parts, 0.95, 0).expect("a monitor");
+    let mut away = vec![];
+    extend(&mut away, &monitor.direction);
+    let push = Push { away, along: None, centre: Array1::from(vec![0.25; 6]), dose: 1.0 };
+    let mut left = x.clone();
+    for mut row in left.rows_mut() {
+        let mut state: Vec<f32> = row.iter().map(|x| *x as f32).collect();
+        push.apply(&mut state);
+        row.iter_mut().zip(&state).for_each(|(x, state)| *x = f64::from(*state));
+    }
+    let scores = monitor.scores(&left, &there);
+    assert!(scores.iter().any(|score| *score != scores[0]), "f32 rounds");
+    let found = monitor.judge((&left, &there), &labels, &parts.seen, 0).expect("both kinds");
+    assert_eq!((found.auroc.value, found.auroc.low, found.auroc.high), (0.5, 0.5, 0.5));
 }
 
 #[test]

@@ -112,6 +112,13 @@ impl Corpus {
         })
     }
 
+    /// Of each held-out problem the first that asks the same question: generated problems repeat questions, and a split that goes by
+    /// problem would have one question on both sides.
+    pub fn questions(&self) -> Vec<usize> {
+        let mut first = HashMap::new();
+        self.test.iter().enumerate().map(|(i, problem)| *first.entry(problem.asks()).or_insert(i)).collect()
+    }
+
     /// The first response to a prompt, which may be as long as the prompt says where prompts say that.
     ///
     /// # Errors

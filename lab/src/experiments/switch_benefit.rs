@@ -73,12 +73,12 @@ fn row(study: &Study, identity: &Identity, problem: usize, normal: &Outcome, oth
 
 /// Markdown, one row a group.
 pub fn table(rows: &[SwitchBenefitRow]) -> String {
-    let columns = "problems | with a block [95 %] | without | benefit | better / worse | p | verdict";
+    let columns = "problems | with a block [95 %] | without | benefit | better / worse | p | Holm p | verdict";
     let out = table_of(columns, rows, |r| {
-        let SwitchBenefitRow { group, with_block, without_block, benefit, better, worse, p_value, .. } = r;
+        let SwitchBenefitRow { group, with_block, without_block, benefit, better, worse, p_value, p_holm, .. } = r;
         let verdict = r.verdict();
         format!(
-            "{group} | {with_block:.3} | {without_block:.3} | {benefit:.3} | {better} / {worse} | {p_value:.1e} | {verdict}"
+            "{group} | {with_block:.3} | {without_block:.3} | {benefit:.3} | {better} / {worse} | {p_value:.1e} | {p_holm:.1e} | {verdict}"
         )
     });
     out + &rows.iter().map(|r| r.identity.n).max().and_then(never).unwrap_or_default()

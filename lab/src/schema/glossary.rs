@@ -230,7 +230,7 @@ const READINGS: &[Column] = &[
     ("own_value", "share", "positions whose most probable token begins the value of the block's own step"),
     ("direct_logit.target", "name", "the token whose logit is explained"),
     ("target", "name", "what the probe reads: switch, or value:<step>@<latent step>, both from 1"),
-    ("protocol", "name", "paper: random negatives, split by row; grouped: look-alikes, split by problem"),
+    ("protocol", "name", "paper: random negatives, split by row; grouped: look-alikes, split by question"),
     ("negatives", "name", "what positives are told from"),
     ("from_last", "layer from 1", "the layer, counted from the last"),
     ("features", "name", "what the probe sees: states, or a control"),

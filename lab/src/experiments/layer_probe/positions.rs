@@ -30,7 +30,8 @@ pub(crate) struct Positions {
 pub struct Set {
     pub rows: Vec<usize>,
     pub labels: Vec<bool>,
-    pub problems: Vec<usize>,
+    /// What a split keeps together: the problem.
+    pub groups: Vec<usize>,
     pub tokens: Vec<u32>,
 }
 
@@ -88,7 +89,7 @@ pub fn choose(staged: &StagedSolutions, seed: u64, max: usize, matched: Negative
             // Every row was put into `read` above.
             set.rows.push(read.partition_point(|r| *r < at));
             set.labels.push(label);
-            set.problems.push(at.0);
+            set.groups.push(at.0);
             set.tokens.push(token(&at));
         }
         set

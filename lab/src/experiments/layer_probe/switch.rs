@@ -26,7 +26,12 @@ struct Run<'a> {
 /// All probes, layer by layer.
 pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<ProbeRow>> {
     let staged = study.staged()?;
-    let at = choose(staged, study.seed, config.max_positions, config.matched);
+    let mut at = choose(staged, study.seed, config.max_positions, config.matched);
+    // A question that was drawn twice is one.
+    let questions = study.corpus.questions();
+    for set in [&mut at.paper, &mut at.grouped] {
+        set.groups.iter_mut().for_each(|group| *group = questions[*group]);
+    }
     ensure!(
         !at.grouped.rows.is_empty(),
         DoesNotApply::because(
@@ -75,7 +80,7 @@ impl Run<'_> {
 
     fn paper(&self, layer: usize, features: Features, values: &Array2<f32>) -> Result<ProbeRow> {
         let set = &self.at.paper;
-        let accuracy = self.config.paper.run(&ProbeData::new(values.view(), &set.labels, &set.problems)?)?.accuracy;
+        let accuracy = self.config.paper.run(&ProbeData::new(values.view(), &set.labels, &set.groups)?)?.accuracy;
         Ok(ProbeRow { accuracy: Some(accuracy), ..self.row(layer, features, Protocol::Paper, accuracy) })
     }
 
@@ -84,7 +89,7 @@ impl Run<'_> {
         // Control labels where a claim rests on them; they double the time.
         let control = self.config.grouped.control && features == Features::ResidPost;
         let protocol = GroupedProtocol { control, prevalence: Some(self.at.prevalence), ..self.config.grouped.clone() };
-        let score = protocol.run(&ProbeData::new(values.view(), &set.labels, &set.problems)?)?;
+        let score = protocol.run(&ProbeData::new(values.view(), &set.labels, &set.groups)?)?;
         let own = ProbeRow {
             accuracy: Some(score.accuracy_at_prevalence),
             auroc: Some(score.auroc),

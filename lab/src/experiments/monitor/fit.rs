@@ -113,11 +113,29 @@ impl Linear {
         scores.iter().zip(there).map(|(score, there)| if *there { *score } else { f64::NEG_INFINITY }).collect()
     }
 
+    /// Scores in units of what the rounding of states to f32 can do to one, around their median: where an adversary has taken the
+    /// direction out, nothing but rounding is left, and ranks of it would look like knowledge.
+    fn told_apart(&self, x: &Array2<f64>, scores: &[f64]) -> Vec<f64> {
+        let sizes = x.mapv(f64::abs).dot(&self.direction.mapv(f64::abs));
+        let unit = 16.0 * f64::from(f32::EPSILON) * sizes.fold(0.0, |most: f64, size| most.max(*size));
+        let mut finite: Vec<f64> = scores.iter().copied().filter(|score| score.is_finite()).collect();
+        finite.sort_by(f64::total_cmp);
+        let Some(median) = finite.get(finite.len() / 2).filter(|_| unit > 0.0) else { return scores.to_vec() };
+        scores.iter().map(|score| ((score - median) / unit).round()).collect()
+    }
+
     /// How it does on some problems.
     ///
     /// # Errors
     /// Too few problems of either kind.
-    pub fn judge(&self, scores: &[f64], labels: &Labels, problems: &[usize], seed: u64) -> Result<Judgement> {
+    pub fn judge(
+        &self,
+        (x, there): (&Array2<f64>, &[bool]),
+        labels: &Labels,
+        problems: &[usize],
+        seed: u64,
+    ) -> Result<Judgement> {
+        let scores = self.scores(x, there);
         let flagged = |rows: &[usize]| {
             wilson(rows.iter().filter(|&&row| scores[row] >= self.threshold).count(), rows.len(), LEVEL)
         };
@@ -127,10 +145,11 @@ impl Linear {
         triggers.iter().for_each(|&row| letters.entry(&labels.letter[row]).or_default().push(row));
         let by_letter = letters.values().map(|rows| flagged(rows)).collect::<Result<Vec<_>>>()?;
         let least = by_letter.into_iter().min_by(|a, b| a.value.total_cmp(&b.value));
+        let told_apart = self.told_apart(x, &scores);
         let bootstrap = Bootstrap { draws: 500, ..Bootstrap::seeded(seed) };
         let area = |rows: &[usize]| {
             let (is, scores): (Vec<bool>, Vec<f64>) =
-                rows.iter().map(|&row| (labels.trigger[problems[row]], scores[problems[row]])).unzip();
+                rows.iter().map(|&row| (labels.trigger[problems[row]], told_apart[problems[row]])).unzip();
             auroc(&is, &scores).unwrap_or(f64::NAN)
         };
         Ok(Judgement {

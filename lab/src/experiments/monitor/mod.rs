@@ -22,6 +22,8 @@
 pub mod fit;
 mod run;
 
+use std::collections::BTreeSet;
+
 use anyhow::{Result, ensure};
 use ndarray::{Array1, Array2, Axis};
 use rand::seq::SliceRandom;
@@ -117,12 +119,10 @@ impl<'a> Bench<'a> {
         let test = &study.corpus.test;
         let hidden: Option<Vec<Hidden>> = test.iter().map(|p| task.hidden(&p.question, &p.steps)).collect();
         let Some(hidden) = hidden else { return Err(other().into()) };
-        let mut questions: Vec<&str> = test.iter().map(|p| p.question.as_str()).collect();
-        questions.sort_unstable();
         let labels = Labels {
             trigger: hidden.iter().map(|hidden| hidden.is_trigger).collect(),
             letter: hidden.iter().map(|hidden| hidden.mark.clone()).collect(),
-            asks: test.iter().map(|p| questions.partition_point(|q| *q < p.question.as_str())).collect(),
+            asks: study.corpus.questions(),
         };
         let mut rng = keyed([study.seed, 0, 0, 0x6c65]);
         let mut held_out = vec![];
@@ -232,9 +232,9 @@ impl<'a> Bench<'a> {
         (linear, monitor): (&Linear, Monitor),
         (x, there): (&Array2<f64>, &[bool]),
     ) -> Result<()> {
-        let (labels, scores) = (&self.labels, linear.scores(x, there));
+        let labels = &self.labels;
         for (letters, problems) in [(Letters::Seen, &self.parts.seen), (Letters::HeldOut, &self.parts.held_out)] {
-            let judged = linear.judge(&scores, labels, problems, self.study.seed)?;
+            let judged = linear.judge((x, there), labels, problems, self.study.seed)?;
             let triggers: Vec<usize> = problems.iter().copied().filter(|&i| labels.trigger[i]).collect();
             let share = |rows: &[usize], holds: &dyn Fn(usize) -> bool| {
                 wilson(rows.iter().filter(|&&row| holds(row)).count(), rows.len(), LEVEL)
@@ -280,10 +280,10 @@ impl<'a> Bench<'a> {
                 let value = if quantity == Quantity::Covert { hidden.covert[block] } else { own };
                 states.extend_from_slice(state);
                 values.push(usize::try_from(value)?);
-                groups.push(problem);
+                groups.push(self.labels.asks[problem]);
             }
         }
-        let problems = groups.chunk_by(|a, b| a == b).count();
+        let problems = groups.iter().collect::<BTreeSet<_>>().len();
         if problems < 4 * self.config.value.folds {
             return Ok(None);
         }

@@ -118,10 +118,11 @@ fn trials(
     config.check(study)?;
     sweep.switches()?;
     let held = held(sweep, study)?;
-    let problems: Vec<usize> = held.iter().map(|h| h.problem).collect();
+    let questions = study.corpus.questions();
+    let asked: Vec<usize> = held.iter().map(|h| questions[h.problem]).collect();
     let needs = |there, what: &str| study.needs(there, || format!("steering needs {what}; ask more problems"));
-    needs(problems.first() != problems.last(), "two problems with a block that stands for a known step")?;
-    let halves = grouped_holdout(&problems, 0.5, study.seed)?;
+    needs(asked.iter().any(|q| *q != asked[0]), "two questions with a block that stands for a known step")?;
+    let halves = grouped_holdout(&asked, 0.5, study.seed)?;
     let of = |rows: &[usize]| rows.iter().map(|&row| held[row]).collect::<Vec<_>>();
     let ran = sweep.traces.iter().map(|trace| trace.sequence(&study.corpus.switch));
     let ran = ran.collect::<Result<Vec<_>>>()?;
