@@ -20,7 +20,8 @@ pub static NO_STATES: Bank = Bank { states: BTreeMap::new() };
 impl Bank {
     /// Keeps what stands at the selected latent positions; `problem` says whose a row is.
     pub fn record(&mut self, site: &Site, value: &Activation, problem: impl Fn(usize) -> usize) -> Result<()> {
-        self.states.extend(site.values(value)?.filter_map(|(place, state)| match place.step {
+        let values = site.values(value, |_| true)?.into_iter();
+        self.states.extend(values.filter_map(|(place, state)| match place.step {
             Step::Latent { block, step } => Some(((problem(place.row), block, step), state)),
             _ => None,
         }));

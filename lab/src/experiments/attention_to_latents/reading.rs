@@ -90,16 +90,13 @@ fn see(model: &Decoder, rows: &mut [Open], site: &Site, value: &Activation) -> R
             }
         }
         PointKind::V => {
-            for (place, values) in site.values(value)? {
+            for (place, values) in site.values(value, |_| true)? {
                 rows[place.batch].values[layer][place.position] = values;
             }
         }
         _ => {
-            for (place, scale) in site.values(value)? {
-                let row = &mut rows[place.batch];
-                if row.answer == Some(place.position) {
-                    row.scale = f64::from(scale[0]);
-                }
+            for (place, scale) in site.values(value, |place| rows[place.batch].answer == Some(place.position))? {
+                rows[place.batch].scale = f64::from(scale[0]);
             }
         }
     }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use burn::tensor::Tensor;
 
-use super::residuals::rows_of;
 use super::translators::Translators;
 use crate::latent::sampling;
 use crate::model::Decoder;
+use crate::model::hooks::rows_of;
 use crate::nth::Nth;
 use crate::schema::{Lens, LensRow, Opening};
 use crate::stats::Estimate;

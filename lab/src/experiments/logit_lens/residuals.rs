@@ -4,10 +4,10 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
-use burn::tensor::{Int, Tensor, TensorData};
+use burn::tensor::Tensor;
 
 use crate::latent::{Gradient, Sequence, Waves};
-use crate::model::hooks::Place;
+use crate::model::hooks::{Place, rows_of};
 use crate::model::{HookSpec, Hooks};
 use crate::study::Study;
 use crate::study::circuits::patch::Node;
@@ -62,12 +62,6 @@ fn pick(x: Tensor<3>, places: &[Place]) -> Tensor<2> {
     let [b, l, d] = x.dims();
     let index: Vec<usize> = places.iter().map(|place| place.batch * l + place.index).collect();
     rows_of(&x.reshape([b * l, d]), &index)
-}
-
-pub(crate) fn rows_of(x: &Tensor<2>, rows: &[usize]) -> Tensor<2> {
-    let index: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
-    let n = index.len();
-    x.clone().select(0, Tensor::<1, Int>::from_data(TensorData::new(index, [n]), &x.device()))
 }
 
 /// A sample of positions, kept whole.

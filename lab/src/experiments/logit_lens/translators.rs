@@ -13,8 +13,9 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use super::Config;
-use super::residuals::{PositionSample, rows_of};
+use super::residuals::PositionSample;
 use crate::model::Decoder;
+use crate::model::hooks::rows_of;
 use crate::ops;
 use crate::study::Study;
 use crate::study::readout::LOGITS_HELD;

@@ -1,7 +1,7 @@
 //! The value at a hook point, of rank 3 or 4.
 
 use anyhow::{Result, bail};
-use burn::tensor::{Bool, Device, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
 
 /// The value at a point; the rank depends on the point.
 #[derive(Clone, Debug)]
@@ -35,6 +35,25 @@ impl Activation {
         data.map_err(|e| anyhow::anyhow!("reading an activation: {e:?}"))
     }
 
+    /// Some rows of `[B · L, ..]` on the host, as f32.
+    ///
+    /// # Errors
+    /// A device that cannot hand its data over.
+    pub(super) fn rows(&self, rows: &[usize]) -> Result<Vec<Vec<f32>>> {
+        let dims = self.dims();
+        if rows.is_empty() {
+            return Ok(vec![]);
+        }
+        let shape = [dims[0] * dims[1], dims[2..].iter().product()];
+        let flat: Tensor<2> = match self {
+            Activation::Rank3(x) => x.clone().reshape(shape),
+            Activation::Rank4(x) => x.clone().reshape(shape),
+        };
+        let data = rows_of(&flat, rows).try_into_vec_as::<f32>();
+        let data = data.map_err(|e| anyhow::anyhow!("reading an activation: {e:?}"))?;
+        Ok(data.chunks(shape[1]).map(<[f32]>::to_vec).collect())
+    }
+
     /// The same shape, device and float type with these values, row-major.
     #[must_use]
     pub(crate) fn with_values(&self, values: Vec<f32>) -> Self {
@@ -55,6 +74,13 @@ impl Activation {
             Activation::Rank4(x) => bail!("expected an activation of rank 3, found {:?}", x.dims()),
         }
     }
+}
+
+/// `[N, D]` → its rows by number, `[n, D]`.
+pub(crate) fn rows_of(x: &Tensor<2>, rows: &[usize]) -> Tensor<2> {
+    let index: Vec<i64> = rows.iter().map(|&row| row as i64).collect();
+    let shape = [index.len()];
+    x.clone().select(0, Tensor::<1, Int>::from_data(TensorData::new(index, shape), &x.device()))
 }
 
 mod sealed {

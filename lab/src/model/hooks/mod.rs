@@ -24,6 +24,7 @@ mod spec;
 use anyhow::{Result, bail, ensure};
 use burn::tensor::{Bool, Device, Tensor, TensorData};
 
+pub(crate) use activation::rows_of;
 pub use activation::{Activation, Hookable};
 pub use point::{HookPoint, PointKind};
 pub use recording::{RecordedTensor, Recording};
@@ -55,15 +56,19 @@ pub struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// Each place with its values of `[B, L, ..]`, heads side by side.
+    /// Each place that is `wanted` with its values of `[B, L, ..]`, heads side by side; no others leave the device.
     ///
     /// # Errors
     /// A device that cannot hand its data over.
-    pub(crate) fn values(&self, value: &Activation) -> Result<impl Iterator<Item = (&'a Place, Vec<f32>)> + use<'a>> {
-        let (data, dims) = (value.to_vec()?, value.dims());
-        let width: usize = dims[2..].iter().product();
-        let from = move |place: &Place| (place.batch * dims[1] + place.index) * width;
-        Ok(self.places.iter().map(move |place| (place, data[from(place)..from(place) + width].to_vec())))
+    pub(crate) fn values(
+        &self,
+        value: &Activation,
+        wanted: impl Fn(&Place) -> bool,
+    ) -> Result<Vec<(&'a Place, Vec<f32>)>> {
+        let (places, length): (Vec<&Place>, usize) =
+            (self.places.iter().filter(|place| wanted(place)).collect(), value.dims()[1]);
+        let rows: Vec<usize> = places.iter().map(|place| place.batch * length + place.index).collect();
+        Ok(places.into_iter().zip(value.rows(&rows)?).collect())
     }
 }
 

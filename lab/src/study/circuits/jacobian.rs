@@ -82,7 +82,9 @@ fn pass(
             let value = value.three()?;
             ensure!(value.dims()[2] == width, "`{}` is not as wide as the residual stream", site.point);
             if dimensions.start == 0 {
-                values.borrow_mut().extend(seen(site, &value, passage.from)?);
+                let wanted = |p: &Place| p.batch == 0 && passage.from.iter().flatten().any(|&at| at == p.position);
+                let states = site.values(&Activation::Rank3(value.clone()), wanted)?.into_iter();
+                values.borrow_mut().extend(states.map(|(place, state)| ((site.point, place.position), state)));
             }
             let (value, leaf) = GroupLeaf::under(site, value, passage.from);
             leaves.borrow_mut().extend(leaf);
@@ -115,14 +117,6 @@ fn pass(
         }
     }
     Ok(())
-}
-
-/// What stands at the groups' positions, in the first of the copies.
-fn seen(site: &Site, value: &Tensor<3>, from: &[Vec<usize>]) -> Result<RowCapture> {
-    let row = Activation::Rank3(value.clone().narrow(0, 0, 1)).to_vec()?;
-    let width = value.dims()[2];
-    let wanted = of_first(site).filter(|place| from.iter().flatten().any(|&p| p == place.position));
-    Ok(wanted.map(|p| ((site.point, p.position), row[p.index * width..][..width].to_vec())).collect())
 }
 
 /// The places of the first copy: the others lie as it does.

@@ -8,7 +8,7 @@ use std::ops::Range;
 use anyhow::{Context, Result};
 use burn::tensor::Tensor;
 
-use crate::latent::{Gradient, LatentSource, Piece, Sequence, Stream};
+use crate::latent::{Gradient, LatentSource, Piece, Sequence, Stream, unroll};
 use crate::model::config::ModelConfig;
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind, Trunk};
@@ -101,20 +101,31 @@ pub fn record(
     points: &[HookPoint],
     wanted: impl Fn(usize, usize) -> bool,
 ) -> Result<Vec<RowCapture>> {
+    record_of(&study.model, &study.reasoning.source, rows, points, wanted)
+}
+
+/// [`record`] of another model.
+pub(crate) fn record_of(
+    model: &Decoder,
+    source: &dyn LatentSource,
+    rows: &[Sequence],
+    points: &[HookPoint],
+    wanted: impl Fn(usize, usize) -> bool,
+) -> Result<Vec<RowCapture>> {
     let held = RefCell::new(vec![RowCapture::new(); rows.len()]);
     let mut hooks = Hooks::none();
     for point in points {
         let spec = HookSpec::all(point);
         let (held, wanted) = (&held, &wanted);
-        hooks.observe(&spec, study.model.layers.len(), move |site, value| {
+        hooks.observe(&spec, model.layers.len(), move |site, value| {
             let mut held = held.borrow_mut();
-            for (place, values) in site.values(value)?.filter(|(place, _)| wanted(place.batch, place.position)) {
+            for (place, values) in site.values(value, |place| wanted(place.batch, place.position))? {
                 held[place.batch].insert((site.point, place.position), values);
             }
             Ok(())
         })?;
     }
-    study.unroll(rows, &mut hooks)?;
+    unroll(model, rows, source, Gradient::Through, &mut hooks)?;
     drop(hooks);
     Ok(held.into_inner())
 }

@@ -113,11 +113,12 @@ impl Wires<'_> {
 
     /// Keeps what a sender wrote.
     fn sent(&self, site: &Site, value: &Activation, sender: Sender) -> Result<()> {
-        site.values(value)?.try_for_each(|(place, out)| self.keep(place, sender, aview1(&out)))
+        let values = site.values(value, |_| true)?;
+        values.into_iter().try_for_each(|(place, out)| self.keep(place, sender, aview1(&out)))
     }
 
     fn headed(&self, site: &Site, value: &Activation, layer: usize) -> Result<()> {
-        for (place, z) in site.values(value)? {
+        for (place, z) in site.values(value, |_| true)? {
             for (head, z) in z.chunks(self.weights.head_dim).enumerate() {
                 self.keep(place, Sender::Head(layer, head), self.weights.written(layer, head, z).view())?;
             }
