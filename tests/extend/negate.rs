@@ -1,7 +1,6 @@
 //! A stranger's intervention: every latent input with its sign turned.
 
-use super::{About, Acts, Intervention};
-use crate::model::hooks::Place;
+use super::{About, Acts, Intervention, LatentPlace};
 
 pub(super) const ABOUT: &[About] = &[About::new("negate", Acts::Alone, |_, _| Box::new(Negate))];
 
@@ -9,7 +8,7 @@ pub(super) const ABOUT: &[About] = &[About::new("negate", Acts::Alone, |_, _| Bo
 struct Negate;
 
 impl Intervention for Negate {
-    fn input(&self, _at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+    fn input(&self, _at: &LatentPlace, h: &[f32]) -> Option<Vec<f32>> {
         Some(h.iter().map(|x| -x).collect())
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 
-use super::{Bank, Intervention, Later, Steps};
+use super::{Bank, Intervention, LatentPlace, Later, Steps};
 use crate::model::hooks::Place;
 use crate::model::{HookSpec, Hooks, Select, Step};
 
@@ -98,7 +98,7 @@ impl<'a> Replacements<'a> {
         };
         let Some(what) = arm.what.filter(|_| arm.steps.admits(step)) else { return Ok(None) };
         // Randomness and donors belong to the problem, not to the row of this batch.
-        let Some(new) = what.input(&Place { row: arm.problem, ..*place }, old) else { return Ok(None) };
+        let Some(new) = what.input(&LatentPlace { problem: arm.problem, block, step }, old) else { return Ok(None) };
         ensure!(new.len() == old.len(), "a latent input of width {}, expected {}", new.len(), old.len());
         self.firings.borrow_mut()[place.row].add(&Firings::one(old, &new));
         self.touched.borrow_mut().insert((place.row, block));

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
-use super::Intervention;
-use crate::model::hooks::{Place, Site};
+use super::{Intervention, LatentPlace};
+use crate::model::hooks::Site;
 use crate::model::{Activation, Step};
 
 /// `(problem, block, step)` → what entered there, `[D]`.
@@ -70,9 +70,6 @@ impl Bank {
 
     /// What stood at the same place of the same problem in the bank's run.
     pub(super) fn again(&self) -> impl Intervention {
-        move |at: &Place, _: &[f32]| {
-            let Step::Latent { block, step } = at.step else { return None };
-            self.get(at.row, block, step).map(<[f32]>::to_vec)
-        }
+        move |at: &LatentPlace, _: &[f32]| self.get(at.problem, at.block, at.step).map(<[f32]>::to_vec)
     }
 }

@@ -11,9 +11,9 @@ use rand::RngCore;
 
 use super::heads::Heads;
 use super::values::Values;
-use super::{About, Acts, Firings, Intervention, all};
+use super::{About, Acts, Firings, Intervention, LatentPlace, all};
 use crate::model::hooks::{Place, Site, outside_brackets};
-use crate::model::{Activation, HookPoint, HookSpec, Hooks, ModelConfig, PointKind, Select, Step};
+use crate::model::{Activation, HookPoint, HookSpec, Hooks, ModelConfig, PointKind, Select};
 use crate::names::meant;
 use crate::random::keyed;
 
@@ -253,14 +253,13 @@ impl<'a> ActiveChange<'a> {
         (key, heads): ((usize, usize), usize),
         old: &[f32],
     ) -> Result<Option<Vec<f32>>> {
-        let step = Step::Latent { block: key.0, step: key.1 };
-        let row = self.problems.get(place.row).copied().unwrap_or(place.row);
-        let known = Place { row, step, ..*place };
+        let problem = self.problems.get(place.row).copied().unwrap_or(place.row);
+        let known = LatentPlace { problem, block: key.0, step: key.1 };
         match &self.with {
             With::Intervention(with) => Ok(with.input(&known, old)),
             With::Everywhere(with) => {
                 let layer = point.layer.map_or(u64::MAX, |layer| layer as u64);
-                let number = keyed([layer, point.kind as u64, place.position as u64, row as u64]).next_u64();
+                let number = keyed([layer, point.kind as u64, place.position as u64, problem as u64]).next_u64();
                 Ok(with(number).input(&known, old))
             }
             With::File { adds, values } => {

@@ -1,7 +1,6 @@
 //! A token's embedding instead of the state: of `</swi>`, or of the token that the state would say.
 
-use super::{About, Acts, Intervention};
-use crate::model::hooks::Place;
+use super::{About, Acts, Intervention, LatentPlace};
 use crate::model::{Activation, Decoder};
 
 pub(super) const ABOUT: &[About] = &[
@@ -12,7 +11,7 @@ pub(super) const ABOUT: &[About] = &[
 /// `E[</swi>]` at every step: the position computes, but is handed nothing. Misleads: an embedding's norm and place are
 /// those of text, which a model that has only ever seen states there may treat as noise.
 fn exit(row: &[f32]) -> impl Intervention {
-    move |_: &Place, _: &[f32]| Some(row.to_vec())
+    move |_: &LatentPlace, _: &[f32]| Some(row.to_vec())
 }
 
 /// The embedding of the most probable next token of the state (any token, the special ones too): what text in its place
@@ -20,7 +19,7 @@ fn exit(row: &[f32]) -> impl Intervention {
 /// choice of a distribution only, so a loss may be that of rounding, not of a continuous thought; and whoever reads that token
 /// in text may read it here too, where no state is read (its false alarms in `reports/calibration`).
 fn argmax(model: &Decoder) -> impl Intervention {
-    move |_: &Place, h: &[f32]| {
+    move |_: &LatentPlace, h: &[f32]| {
         let row = model.embed(&[vec![model.next_token(h)?]]).ok()?;
         Activation::Rank3(row).to_vec().ok()
     }

@@ -1,9 +1,7 @@
 //! A draw from the normal distribution with the mean and covariance of the states of the same step.
 
 use super::mean::per_step;
-use super::{About, Acts, Bank, Intervention};
-use crate::model::Step;
-use crate::model::hooks::Place;
+use super::{About, Acts, Bank, Intervention, LatentPlace};
 use crate::random::{keyed, normal};
 
 pub(super) const ABOUT: &[About] =
@@ -16,11 +14,10 @@ pub(super) const ABOUT: &[About] =
 fn gaussian(bank: &Bank, seed: u64) -> impl Intervention {
     let of_step = |step| bank.of_step(step).map(|(_, _, h)| h).collect();
     let (means, states): (_, Vec<Vec<&[f32]>>) = (per_step(bank), (0..bank.steps()).map(of_step).collect());
-    move |at: &Place, _: &[f32]| {
-        let Step::Latent { block, step } = at.step else { return None };
-        let states = states.get(step).filter(|s| s.len() > 1)?;
-        let mean: Vec<f64> = means[step].as_ref()?.iter().copied().map(f64::from).collect();
-        let mut rng = keyed([seed, at.row as u64, block as u64, step as u64]);
+    move |at: &LatentPlace, _: &[f32]| {
+        let states = states.get(at.step).filter(|s| s.len() > 1)?;
+        let mean: Vec<f64> = means[at.step].as_ref()?.iter().copied().map(f64::from).collect();
+        let mut rng = keyed(at.key(seed));
         let width = ((states.len() - 1) as f64).sqrt();
         let mut out = mean.clone();
         for state in states {
@@ -45,7 +42,7 @@ mod tests {
         }
         let draws: Vec<Vec<f32>> = (0..4000)
             .map(|seed| {
-                let at = Place { batch: 0, index: 0, row: 0, position: 0, step: Step::Latent { block: 0, step: 0 } };
+                let at = LatentPlace { problem: 0, block: 0, step: 0 };
                 gaussian(&bank, seed).input(&at, &[0.0; 3]).expect("a draw")
             })
             .collect();

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{About, Acts, Bank, Intervention};
-use crate::model::Step;
-use crate::model::hooks::Place;
+use super::{About, Acts, Bank, Intervention, LatentPlace};
 
 pub(super) const ABOUT: &[About] =
     &[About::new("known_value", Acts::OnLatents, |m, d| Box::new(known_value(m.bank, &m.swaps[d.number]))).random()];
@@ -23,9 +21,8 @@ pub struct Swap {
 /// (operands, its place in the chain), so a miss does not show that the value is absent; and a hit by luck has a chance
 /// level, which is reported beside it.
 fn known_value(bank: &Bank, swaps: &BTreeMap<usize, Swap>) -> impl Intervention {
-    move |at: &Place, _: &[f32]| {
-        let Step::Latent { block, step } = at.step else { return None };
-        let swap = swaps.get(&at.row).filter(|swap| swap.block == block)?;
-        bank.get(swap.donor, swap.donor_block, step).map(<[f32]>::to_vec)
+    move |at: &LatentPlace, _: &[f32]| {
+        let swap = swaps.get(&at.problem).filter(|swap| swap.block == at.block)?;
+        bank.get(swap.donor, swap.donor_block, at.step).map(<[f32]>::to_vec)
     }
 }

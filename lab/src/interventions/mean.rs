@@ -1,8 +1,6 @@
 //! The mean state over all problems: of the same step, or of all steps.
 
-use super::{About, Acts, Bank, Intervention};
-use crate::model::Step;
-use crate::model::hooks::Place;
+use super::{About, Acts, Bank, Intervention, LatentPlace};
 
 pub(super) const ABOUT: &[About] = &[
     About::new("mean", Acts::OnRun, |m, _| Box::new(of_steps(per_step(m.bank)))),
@@ -15,10 +13,7 @@ pub(super) type Means = Vec<Option<Vec<f32>>>;
 /// Removes what is specific to a problem and keeps what the step has in common. Misleads: a mean of states need not be a
 /// state; its norm is smaller.
 fn of_steps(means: Means) -> impl Intervention {
-    move |at: &Place, _: &[f32]| {
-        let Step::Latent { step, .. } = at.step else { return None };
-        means.get(step)?.clone()
-    }
+    move |at: &LatentPlace, _: &[f32]| means.get(at.step)?.clone()
 }
 
 pub(super) fn per_step(bank: &Bank) -> Means {

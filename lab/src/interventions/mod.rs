@@ -29,24 +29,37 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::latent::Switching;
 use crate::model::Decoder;
-use crate::model::hooks::Place;
 use crate::random::normal;
 
 /// What replaces the input of one latent position.
 pub trait Intervention: Send + Sync {
-    /// The new input `[D]` at a place whose own would be `h` `[D]` (`at.row` is the problem); `None` leaves it alone (it
-    /// then does not fire).
-    fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>>;
+    /// The new input `[D]` at a place whose own would be `h` `[D]`; `None` leaves it alone (it then does not fire).
+    fn input(&self, at: &LatentPlace, h: &[f32]) -> Option<Vec<f32>>;
+}
+
+/// A latent step. Elsewhere what stands for one: the t-th token of a response is known as step t.
+#[derive(Clone, Copy, Debug)]
+pub struct LatentPlace {
+    pub problem: usize,
+    pub block: usize,
+    pub step: usize,
+}
+
+impl LatentPlace {
+    /// Of what is drawn here: one draw a place and seed.
+    fn key(&self, seed: u64) -> [u64; 4] {
+        [seed, self.problem as u64, self.block as u64, self.step as u64]
+    }
 }
 
 impl<'a> Intervention for &'a (dyn Intervention + 'a) {
-    fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+    fn input(&self, at: &LatentPlace, h: &[f32]) -> Option<Vec<f32>> {
         (**self).input(at, h)
     }
 }
 
-impl<F: Fn(&Place, &[f32]) -> Option<Vec<f32>> + Send + Sync> Intervention for F {
-    fn input(&self, at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+impl<F: Fn(&LatentPlace, &[f32]) -> Option<Vec<f32>> + Send + Sync> Intervention for F {
+    fn input(&self, at: &LatentPlace, h: &[f32]) -> Option<Vec<f32>> {
         self(at, h)
     }
 }

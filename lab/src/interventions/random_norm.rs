@@ -1,8 +1,6 @@
 //! A random direction of the same norm (the paper's *random-norm*).
 
-use super::{About, Acts, Intervention, drawn_like};
-use crate::model::Step;
-use crate::model::hooks::Place;
+use super::{About, Acts, Intervention, LatentPlace, drawn_like};
 use crate::random::keyed;
 
 pub(super) const ABOUT: &[About] =
@@ -13,10 +11,9 @@ pub(super) const ABOUT: &[About] =
 /// latents (how often: its false alarms in `reports/calibration`). A loss under it is no evidence that latents are read. One
 /// draw per place, keyed by seed, problem, block and step.
 fn random_norm(seed: u64) -> impl Intervention {
-    move |at: &Place, h: &[f32]| {
-        let Step::Latent { block, step } = at.step else { return None };
+    move |at: &LatentPlace, h: &[f32]| {
         let own: Vec<f64> = h.iter().map(|&v| f64::from(v)).collect();
-        let drawn = drawn_like(&own, &mut keyed([seed, at.row as u64, block as u64, step as u64]));
+        let drawn = drawn_like(&own, &mut keyed(at.key(seed)));
         Some(drawn.into_iter().map(|v| v as f32).collect())
     }
 }

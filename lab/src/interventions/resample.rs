@@ -2,9 +2,7 @@
 
 use rand::Rng;
 
-use super::{About, Acts, Bank, Intervention};
-use crate::model::Step;
-use crate::model::hooks::Place;
+use super::{About, Acts, Bank, Intervention, LatentPlace};
 use crate::random::keyed;
 
 pub(super) const ABOUT: &[About] =
@@ -15,16 +13,15 @@ pub(super) const ABOUT: &[About] =
 fn resampled(bank: &Bank, seed: u64) -> impl Intervention {
     // In the order of the problems.
     let donors: Vec<(usize, usize)> = bank.of_step(0).map(|(problem, block, _)| (problem, block)).collect();
-    move |at: &Place, _: &[f32]| {
-        let Step::Latent { block, step } = at.step else { return None };
-        let own = donors.partition_point(|(p, _)| *p < at.row)..donors.partition_point(|(p, _)| *p <= at.row);
+    move |at: &LatentPlace, _: &[f32]| {
+        let own = donors.partition_point(|(p, _)| *p < at.problem)..donors.partition_point(|(p, _)| *p <= at.problem);
         let others = donors.len() - own.len();
         if others == 0 {
             return None;
         }
         // One donor block for all steps of a block, so that its states belong together.
-        let drawn = keyed([seed, at.row as u64, block as u64, 1]).random_range(0..others);
+        let drawn = keyed([seed, at.problem as u64, at.block as u64, 1]).random_range(0..others);
         let (problem, from) = donors[if drawn < own.start { drawn } else { drawn + own.len() }];
-        bank.get(problem, from, step).map(<[f32]>::to_vec)
+        bank.get(problem, from, at.step).map(<[f32]>::to_vec)
     }
 }

@@ -1,8 +1,6 @@
 //! The state turned by an angle, its norm kept: dose–response in direction.
 
-use super::{About, Acts, Intervention, norm};
-use crate::model::Step;
-use crate::model::hooks::Place;
+use super::{About, Acts, Intervention, LatentPlace, norm};
 use crate::random::{keyed, normal};
 
 pub(super) const ABOUT: &[About] = &[About::new("rotate", Acts::Alone, |_, d| Box::new(rotated(d.dose, d.seed)))
@@ -13,9 +11,8 @@ pub(super) const ABOUT: &[About] = &[About::new("rotate", Acts::Alone, |_, d| Bo
 /// a wide model a random direction is nearly always one that no state uses, so a flat curve does not show that directions
 /// between *states* are safe; and 90° is `random_norm` almost exactly, false alarms included.
 fn rotated(degrees: f64, seed: u64) -> impl Intervention {
-    move |at: &Place, h: &[f32]| {
-        let Step::Latent { block, step } = at.step else { return None };
-        let mut rng = keyed([seed, at.row as u64, block as u64, step as u64]);
+    move |at: &LatentPlace, h: &[f32]| {
+        let mut rng = keyed(at.key(seed));
         let own: Vec<f64> = h.iter().map(|&v| f64::from(v)).collect();
         let length = norm(&own);
         let mut raw: Vec<f64> = h.iter().map(|_| normal(&mut rng)).collect();
@@ -33,7 +30,7 @@ mod tests {
 
     #[test]
     fn the_norm_is_kept_and_the_angle_is_the_one_asked_for() {
-        let at = Place { batch: 0, index: 0, row: 3, position: 9, step: Step::Latent { block: 0, step: 1 } };
+        let at = LatentPlace { problem: 3, block: 0, step: 1 };
         let h: Vec<f32> = (0..40).map(|i| (i as f32 * 0.7).sin()).collect();
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
         for degrees in [0.0, 30.0, 90.0, 180.0] {

@@ -1,7 +1,6 @@
 //! The state times a factor: dose–response in norm.
 
-use super::{About, Acts, Intervention};
-use crate::model::hooks::Place;
+use super::{About, Acts, Intervention, LatentPlace};
 
 pub(super) const ABOUT: &[About] =
     &[About::new("scale", Acts::Alone, |_, d| Box::new(scaled(d.dose as f32))).at(&[0.25, 0.5, 0.75, 1.25, 1.5, 2.0])];
@@ -9,5 +8,5 @@ pub(super) const ABOUT: &[About] =
 /// Misleads: a pre-norm decoder divides its input by its norm before every block, so a factor acts only through the
 /// residual sum, where it changes how much of the state survives beside what the blocks add. 0 is `zero`, 1 is inert.
 fn scaled(factor: f32) -> impl Intervention {
-    move |_: &Place, h: &[f32]| Some(h.iter().map(|x| x * factor).collect())
+    move |_: &LatentPlace, h: &[f32]| Some(h.iter().map(|x| x * factor).collect())
 }

@@ -1,7 +1,6 @@
 //! The zero vector (the paper's *zero*).
 
-use super::{About, Acts, Intervention};
-use crate::model::hooks::Place;
+use super::{About, Acts, Intervention, LatentPlace};
 
 pub(super) const ABOUT: &[About] = &[About::new("zero", Acts::Alone, |_, _| Box::new(Zero))];
 
@@ -10,7 +9,7 @@ pub(super) const ABOUT: &[About] = &[About::new("zero", Acts::Alone, |_, _| Box:
 pub struct Zero;
 
 impl Intervention for Zero {
-    fn input(&self, _at: &Place, h: &[f32]) -> Option<Vec<f32>> {
+    fn input(&self, _at: &LatentPlace, h: &[f32]) -> Option<Vec<f32>> {
         Some(vec![0.0; h.len()])
     }
 }
