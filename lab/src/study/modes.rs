@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 
-use crate::interventions::{self, About, FORCE_SWITCH, RULES, Rule, Steps};
+use crate::interventions::{self, About, At, FORCE_SWITCH, Later, RULES, Rule, Steps};
 use crate::names::meant;
 use crate::schema::{KnownValueRow, NORMAL, NULL_BATCH, NULL_SEED, NULLS, dosed};
 
@@ -26,6 +26,8 @@ pub struct Cell {
     pub dose: Option<f64>,
     pub steps: Steps,
     pub draws: usize,
+    pub later: Later,
+    pub at: At,
 }
 
 impl Cell {
@@ -75,7 +77,10 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
     for step in steps {
         ensure!(step.first() < cap, "step {step} does not exist: a block has at most {cap} latent steps");
     }
-    let once = |name: &str, action| Cell { mode: name.to_owned(), action, dose: None, steps: Steps::All, draws: 1 };
+    let once = |name: &str, action| {
+        let (mode, later, at) = (name.to_owned(), Later::default(), At::default());
+        Cell { mode, action, dose: None, steps: Steps::All, draws: 1, later, at }
+    };
     let mut cells = vec![once(NORMAL, Action::Normal)];
     for written in modes.iter().filter(|m| *m != NORMAL) {
         let (name, dose) = match written.split_once(':') {
@@ -107,7 +112,7 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
         };
         let (action, draws) = (Action::Replace(about), if about.random { draws } else { 1 });
         for (dose, &steps) in doses.into_iter().flat_map(|dose| steps.iter().map(move |steps| (dose, steps))) {
-            cells.push(Cell { mode: name.to_owned(), action, dose, steps, draws });
+            cells.push(Cell { dose, steps, draws, ..once(name, action) });
         }
     }
     for (i, cell) in cells.iter().enumerate() {

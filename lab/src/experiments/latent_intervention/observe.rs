@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use anyhow::{Error, Result, ensure};
 
 use super::Config;
-use crate::interventions::{Draw, FORCE_SWITCH, Firings, Intervention, Later, Material, Swap};
+use crate::interventions::{Draw, FORCE_SWITCH, Firings, Intervention, Material, Swap};
 use crate::model::Activation;
-use crate::schema::{At, KnownValueRow, Observation};
+use crate::schema::{KnownValueRow, Observation};
 use crate::store::Measurements;
 use crate::study::arithmetic::{Arithmetic, of_study};
 use crate::study::block_values::{Plan, plan};
@@ -16,60 +16,42 @@ use crate::study::record::{Record, Template, blank};
 use crate::study::sweep::{Continuation, Sweep, What};
 use crate::study::{Study, nulls};
 
-/// One row of the table: a mode at one dose, on one choice of steps, acting at one place.
-#[derive(Clone)]
-pub struct ModeRequest {
-    pub cell: Cell,
-    pub later: Later,
-    pub at: At,
-}
-
-impl ModeRequest {
-    /// The cells in the order of the settings: all of them at the first place, replaced inputs only at the others. A block has
-    /// up to `k_cap` steps.
-    ///
-    /// # Errors
-    /// An unknown mode, dose or step, no draws.
-    pub fn all(config: &Config, k_cap: usize) -> Result<Vec<Self>> {
-        let cells = modes::cells(&config.modes, &config.steps, config.draws, k_cap)?;
-        let mut asked: Vec<Self> = vec![];
-        for (later, at) in config.later.iter().flat_map(|&later| config.at.iter().map(move |&at| (later, at))) {
-            let first = asked.is_empty();
-            let of = cells.iter().filter(|c| first || matches!(c.action, Action::Replace(_)));
-            asked.extend(of.map(|cell| Self { cell: cell.clone(), later, at }).collect::<Vec<_>>());
-        }
-        Ok(asked)
+/// The cells in the order of the settings: all of them at the first place, replaced inputs only at the others. A block has up to
+/// `k_cap` steps.
+///
+/// # Errors
+/// An unknown mode, dose or step, no draws.
+pub fn asked(config: &Config, k_cap: usize) -> Result<Vec<Cell>> {
+    let cells = modes::cells(&config.modes, &config.steps, config.draws, k_cap)?;
+    let mut asked: Vec<Cell> = vec![];
+    for (later, at) in config.later.iter().flat_map(|&later| config.at.iter().map(move |&at| (later, at))) {
+        let first = asked.is_empty();
+        let of = cells.iter().filter(|c| first || matches!(c.action, Action::Replace(_)));
+        asked.extend(of.map(|cell| Cell { later, at, ..cell.clone() }));
     }
-
-    /// Draws that are observed. Of two seeds the first is what the second is compared with.
-    pub fn draws(&self) -> usize {
-        if matches!(self.cell.action, Action::NullSeed) { 2 } else { self.cell.draws }
-    }
+    Ok(asked)
 }
 
-/// The cells that can be run, with what they need beside the normal run.
-pub struct Ready {
-    asked: Vec<ModeRequest>,
-    plans: Vec<Plan>,
-}
+/// The cells that can be run, with the plans that they need beside the normal run.
+pub type Ready = (Vec<Cell>, Vec<Plan>);
 
 /// Of the cells asked for, those that can be run; and which not, with their reasons.
 ///
 /// # Errors
 /// None that can be run beside the normal run and the nulls; as the decoder's.
 pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<(Ready, Vec<String>)> {
-    let mut asked = ModeRequest::all(config, study.recipe.evaluation.k_cap)?;
+    let mut asked = asked(config, study.recipe.evaluation.k_cap)?;
     let sweep = &study.sweep()?;
     let (mut plans, mut skipped) = (vec![], vec![]);
-    let mut leave_out = |asked: &mut Vec<ModeRequest>, which: &dyn Fn(&Cell) -> bool, why: &Error| {
-        for cell in asked.extract_if(.., |a| which(&a.cell)).map(|a| a.cell) {
+    let mut leave_out = |asked: &mut Vec<Cell>, which: &dyn Fn(&Cell) -> bool, why: &Error| {
+        for cell in asked.extract_if(.., |cell| which(cell)) {
             let why = format!("{}: {why:#}", cell.mode);
             if !skipped.contains(&why) {
                 skipped.push(why);
             }
         }
     };
-    if let Some(draws) = asked.iter().find(|a| a.cell.is(KnownValueRow::MODE)).map(|a| a.cell.draws) {
+    if let Some(draws) = asked.iter().find(|cell| cell.is(KnownValueRow::MODE)).map(|cell| cell.draws) {
         let planned = sweep.switches().and_then(|()| match arithmetic {
             Some(arithmetic) => plan(sweep, study, arithmetic, draws),
             None => plan(sweep, study, of_study(study)?.as_ref(), draws),
@@ -81,21 +63,21 @@ pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>
     }
     if let Err(why) = sweep.switches() {
         // Where nothing would be left that acts, that is the answer.
-        let acts = |a: &ModeRequest| matches!(a.cell.action, Action::Replace(_) | Action::Rule(_));
-        if !asked.iter().any(|a| acts(a) && !a.cell.needs_blocks()) && asked.iter().any(acts) {
+        let acts = |cell: &Cell| matches!(cell.action, Action::Replace(_) | Action::Rule(_));
+        if !asked.iter().any(|cell| acts(cell) && !cell.needs_blocks()) && asked.iter().any(acts) {
             return Err(why);
         }
         leave_out(&mut asked, &Cell::needs_blocks, &why);
     }
-    let nothing = asked.iter().all(|a| matches!(a.cell.action, Action::Normal));
+    let nothing = asked.iter().all(|cell| matches!(cell.action, Action::Normal));
     ensure!(!nothing || skipped.is_empty(), "{}", skipped.join("; "));
-    Ok((Ready { asked, plans }, skipped))
+    Ok(((asked, plans), skipped))
 }
 
 /// Observes what is not there yet of the process' own problems.
-pub fn observe(study: &Study, Ready { asked, plans }: &Ready, rows: &mut Measurements<Observation>) -> Result<()> {
+pub fn observe(study: &Study, (asked, plans): &Ready, rows: &mut Measurements<Observation>) -> Result<()> {
     let sweep = &study.sweep()?;
-    let siblings = match asked.iter().find(|a| a.cell.is("sibling")).map(|a| a.cell.draws) {
+    let siblings = match asked.iter().find(|cell| cell.is("sibling")).map(|cell| cell.draws) {
         Some(draws) => {
             study.say("sampling sibling rollouts");
             nulls::siblings(study, sweep, draws)?
@@ -107,21 +89,23 @@ pub fn observe(study: &Study, Ready { asked, plans }: &Ready, rows: &mut Measure
     let exit = Activation::Rank3(study.model.embed(&[vec![study.corpus.switch.swi_end]])?).to_vec()?;
     let material = Material { bank: &sweep.bank, siblings: &siblings, swaps: &swaps, model: &study.model, exit: &exit };
     let blank = blank(study, sweep, rows.weights());
-    let template = |asked: &ModeRequest| {
-        let (Cell { mode, dose, steps, .. }, later, at) = (asked.cell.clone(), asked.later, asked.at);
-        Template { says: Observation { mode, dose, steps, later, at, ..blank.clone() }, draws: asked.draws() }
+    let template = |cell: &Cell| {
+        let Cell { mode, action, dose, steps, draws, later, at } = cell.clone();
+        // Of two seeds the first is what the second is compared with.
+        let draws = if matches!(action, Action::NullSeed) { 2 } else { draws };
+        Template { says: Observation { mode, dose, steps, later, at, ..blank.clone() }, draws }
     };
     let cells = asked.iter().map(template).collect();
     let record = Record::new(cells, sweep.own().count(), plans, rows)?;
-    for (number, asked) in asked.iter().enumerate() {
-        let draws = match asked.cell.action {
+    for (number, cell) in asked.iter().enumerate() {
+        let draws = match cell.action {
             Action::Normal => vec![sweep.own().map(|problem| (problem, sweep.normal[problem].clone())).collect()],
             Action::NullBatch if !record.holds_all(number) => nulls::again(study, sweep, &[None])?,
             Action::NullSeed if !record.holds_all(number) => nulls::again(study, sweep, &[Some(0), Some(1)])?,
             _ => continue,
         };
         for (draw, outcomes) in draws.iter().enumerate() {
-            let forked = !matches!(asked.cell.action, Action::Normal);
+            let forked = !matches!(cell.action, Action::Normal);
             record.add(outcomes.iter().map(|(p, o)| ((number, draw, *p), o, forked, Firings::default())))?;
         }
     }
@@ -136,14 +120,14 @@ pub fn observe(study: &Study, Ready { asked, plans }: &Ready, rows: &mut Measure
 fn continuations(
     study: &Study,
     sweep: &Sweep,
-    asked: &[ModeRequest],
+    asked: &[Cell],
     group: &[usize],
     material: &Material,
     record: &Record,
 ) -> Result<()> {
     // One intervention per draw, made before any is run.
     let mut made: Vec<Vec<Box<dyn Intervention + '_>>> = vec![];
-    for cell in group.iter().map(|&number| &asked[number].cell) {
+    for cell in group.iter().map(|&number| &asked[number]) {
         let of = |number: usize| match cell.action {
             Action::Replace(about) => Some((about.make)(material, Draw::of(study.seed, number, cell.dose))),
             _ => None,
@@ -153,7 +137,7 @@ fn continuations(
     // What is run, and which cell and draw it is.
     let (mut all, mut keys) = (vec![], vec![]);
     for (&number, made) in group.iter().zip(&made) {
-        let cell = &asked[number].cell;
+        let cell = &asked[number];
         let same_shape = cell.is("self_patch");
         let mut add = |draw, what| {
             all.push(Continuation { what, same_shape });
