@@ -11,7 +11,6 @@
 //! Misleads: attention is not use. A head may look at the latents and write nothing that anybody reads; `direct` tells such a
 //! head from one that brings the answer, `head_patching` from one that acts through others.
 
-mod classes;
 mod reading;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,8 +26,7 @@ use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
 use crate::study::circuits::{SolutionForms, written};
 use crate::study::staging::logits::in_batches;
-use classes::Class;
-use reading::{Cell, Cells, read};
+use reading::{Cell, Cells, Class, read};
 
 pub const ABOUT: About =
     About::asking("how much of each head's attention goes to the latents, and what it brings to the answer");

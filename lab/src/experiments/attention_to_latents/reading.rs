@@ -1,4 +1,5 @@
-//! Attention patterns of known rows, summed by class as they come; no pattern is kept. Knows nothing of rows or intervals.
+//! Attention patterns of known rows, summed by class as they come: which positions look, and what they look at. No pattern is kept.
+//! Knows nothing of rows or intervals.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -6,14 +7,62 @@ use std::collections::{BTreeMap, HashMap};
 use anyhow::{Context, Result};
 use ndarray::Array2;
 
-use super::classes::{ANSWER, Class, key, query};
 use crate::latent::Sequence;
 use crate::model::hooks::Site;
 use crate::model::{Activation, Decoder, HookSpec, Hooks, PointKind};
+use crate::nth::Nth;
 use crate::schema::Form;
 use crate::study::Study;
-use crate::study::circuits::{At, SolutionForms};
+use crate::study::circuits::{At, Role, SolutionForms};
 use crate::study::readout::{Rivals, directions, logits, writes};
+
+/// A class of queries or keys, as it is written in rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Class {
+    pub role: Role,
+    /// Of a query, the position that decides the answer.
+    pub answer: bool,
+    /// Of a key: blocks between it and the query, 0 for the query's own or, outside a block, for the last one before it;
+    /// [`FAR`] and more are one class. `None` for keys outside blocks.
+    pub back: Option<usize>,
+}
+
+/// Blocks further back than this are not told apart.
+const FAR: usize = 2;
+
+impl Class {
+    /// `latent[2]`, `clause[2]`, `swi`, `swi_end`, `text`, `prompt`, `answer`.
+    pub fn name(&self, form: Form) -> String {
+        match self.role {
+            _ if self.answer => "answer".into(),
+            Role::Prompt => "prompt".into(),
+            Role::Text => "text".into(),
+            Role::Swi => "swi".into(),
+            Role::SwiEnd => "swi_end".into(),
+            Role::Step(k) => format!("{}[{}]", if form == Form::Latents { "latent" } else { "clause" }, Nth::of(k)),
+        }
+    }
+}
+
+/// The class of each response position as a query; `None` in the prompt.
+fn query(roles: &[At], position: usize, answer: Option<usize>) -> Option<Class> {
+    match roles[position].role {
+        _ if answer == Some(position) => Some(ANSWER),
+        Role::Prompt => None,
+        role => Some(Class { role, answer: false, back: None }),
+    }
+}
+
+/// The position that decides the answer, whatever else it is.
+const ANSWER: Class = Class { role: Role::Text, answer: true, back: None };
+
+/// The class of a key as a query sees it. Every key has one, so that a query's classes take up its whole pattern.
+fn key(roles: &[At], query: usize, key: usize) -> Class {
+    let At { role, block } = roles[key];
+    let plain = matches!(role, Role::Prompt | Role::Text);
+    let back = block.zip(roles[query].block).filter(|_| !plain).map(|(key, query)| (query - key).min(FAR));
+    Class { role, answer: false, back }
+}
 
 /// Queries of one class to keys of one class, in one problem. Lists are `[layer · heads + head]`.
 #[derive(Clone, Debug, Default)]

@@ -12,7 +12,6 @@
 //! (compare the doses, and `head_patching`). A late layer at the last step cannot act through that position's own keys and
 //! values in earlier layers.
 
-mod directions;
 mod trials;
 
 use anyhow::{Result, bail, ensure};
@@ -27,8 +26,7 @@ use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, is_known, of_study};
 use crate::study::block_values::held;
 use crate::study::units::in_memory;
-use directions::Directions;
-use trials::{Cell, Target, Trials, targets};
+use trials::{Cell, Directions, Target, Trials, targets};
 
 pub const ABOUT: About =
     About::asking("whether the answer follows a direction: difference of two values' means, by layer × step × dose")
