@@ -48,7 +48,6 @@ settings! {
 impl Config {
     fn layers(&self, blocks: usize) -> Result<Vec<usize>> {
         ensure!(self.problems >= 4, "jacobian_lens.problems must be at least 4, found {}", self.problems);
-        ensure!(self.together >= 1, "jacobian_lens.together must be at least 1, found {}", self.together);
         layers_named("jacobian_lens", &self.layers, blocks)
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Misleads: attention is not use, and three problems are examples; `head_patching` says which heads act.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::{About, Journal};
 use crate::schema::{PatternRow, RowFile};
@@ -36,7 +36,6 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 
 /// The rows: problem by problem, head by head, position by position.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatternRow>> {
-    ensure!(config.problems > 0, "patterns.problems must be at least 1, found 0");
     let of_problem = shown(study, config.problems)?.into_iter().map(|shown| of_problem(study, &shown));
     Ok(of_problem.collect::<Result<Vec<_>>>()?.concat())
 }

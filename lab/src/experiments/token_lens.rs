@@ -4,7 +4,7 @@
 //!
 //! Misleads: a lens reads an early layer in the last layer's coordinates; where it says nothing, the layer may still hold the answer.
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use super::{About, Journal};
 use crate::latent::sampling;
@@ -35,7 +35,6 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 
 /// The rows: problem by problem, layer by layer, position by position.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<TokenLensRow>> {
-    ensure!(config.problems > 0 && config.top > 0, "token_lens: problems and top must be at least 1, found {config:?}");
     let of_problem = shown(study, config.problems)?.into_iter().map(|shown| of_problem(study, config, &shown));
     Ok(of_problem.collect::<Result<Vec<_>>>()?.concat())
 }

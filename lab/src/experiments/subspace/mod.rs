@@ -81,15 +81,7 @@ impl Config {
         ensure!((0.0..1.0).contains(&self.unseen), "subspace.unseen must be from 0 to below 1, found {}", self.unseen);
         let rate = self.learning_rate;
         ensure!(rate.is_finite() && rate > 0.0, "subspace.learning_rate must be above 0, found {rate}");
-        for (name, value) in [
-            ("pairs", self.pairs),
-            ("judged", self.judged),
-            ("updates", self.updates),
-            ("batch", self.batch),
-            ("draws", self.draws),
-        ] {
-            ensure!(value >= 1, "subspace.{name} must be at least 1, found 0");
-        }
+        ensure!(self.draws >= 1, "subspace.draws must be at least 1, found 0");
         Ok(layers)
     }
 }
