@@ -17,7 +17,7 @@ use anyhow::{Context, Result, ensure};
 use super::markdown::{or_dash, table_of};
 use super::{About, layers_named};
 use crate::latent::{Sequence, sampling};
-use crate::model::{HookPoint, Hooks};
+use crate::model::HookPoint;
 use crate::nth::Nth;
 use crate::parallel;
 use crate::schema::{Form, JacobianLensRow, Transport};
@@ -27,7 +27,8 @@ use crate::study::Study;
 use crate::study::circuits::jacobian::{Passage, jacobians};
 use crate::study::circuits::patch::Node;
 use crate::study::circuits::{SolutionForms, written};
-use crate::study::readout::{log_probs, logits};
+use crate::study::readout::log_probs;
+use crate::study::staging::logits::logits_at;
 
 pub const ABOUT: About = About::asking(
     "whether each latent of the last block already says the answer: Jacobian lens through the recurrence, logit lens, null",
@@ -129,15 +130,11 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -
 
 /// The token that the model answers with, by problem.
 fn said(study: &Study, read: &[ReadProblem]) -> Result<Vec<usize>> {
-    let mut said = vec![];
-    for some in read.chunks(32) {
-        let rows: Vec<Sequence> = some.iter().map(|r| r.row.clone()).collect();
-        let ends: Vec<(usize, usize)> = some.iter().enumerate().map(|(b, r)| (b, r.answer)).collect();
-        let hidden = study.unroll(&rows, &mut Hooks::none())?.hidden_at(&ends)?;
-        let answers = logits(&study.model, hidden)?;
-        said.extend(answers.iter().map(|row| sampling::argmax(&sampling::log_softmax(row, 1.0, &[])) as usize));
-    }
-    Ok(said)
+    let rows: Vec<Sequence> = read.iter().map(|one| one.row.clone()).collect();
+    let answers: BTreeMap<usize, usize> = read.iter().map(|one| (one.row.row, one.answer)).collect();
+    let most_probable =
+        |_: &Sequence, _: usize, logits: &[f32]| sampling::argmax(&sampling::log_softmax(logits, 1.0, &[])) as usize;
+    Ok(logits_at(study, &rows, |row| vec![answers[&row.row]], most_probable)?.concat())
 }
 
 /// The three readings of a cell; none where a half has fewer than two problems.

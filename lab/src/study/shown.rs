@@ -65,9 +65,19 @@ fn pieces(vocabulary: &Vocabulary, ids: &[u32]) -> Result<Vec<String>> {
 
 /// JSON `[[token, p], …]`: the `count` most probable tokens.
 pub(crate) fn most_probable(vocabulary: &Vocabulary, log_probs: &[f64], count: usize) -> Result<String> {
-    let mut order: Vec<usize> = (0..log_probs.len()).collect();
-    order.sort_by(|&a, &b| log_probs[b].total_cmp(&log_probs[a]).then(a.cmp(&b)));
-    let named = |t: usize| Ok((vocabulary.decode(&[t as u32])?, log_probs[t].exp()));
-    let tokens: Result<Vec<(String, f64)>> = order.into_iter().take(count).map(named).collect();
+    largest(vocabulary, (0..).zip(log_probs.iter().copied()), count, f64::exp)
+}
+
+/// JSON `[[token, p], …]`: the `count` tokens of largest weight, which `p` makes a probability.
+pub(crate) fn largest(
+    vocabulary: &Vocabulary,
+    weights: impl Iterator<Item = (u32, f64)>,
+    count: usize,
+    p: impl Fn(f64) -> f64,
+) -> Result<String> {
+    let mut weights: Vec<(u32, f64)> = weights.collect();
+    weights.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let named = |(token, weight): (u32, f64)| Ok((vocabulary.decode(&[token])?, p(weight)));
+    let tokens: Result<Vec<(String, f64)>> = weights.into_iter().take(count).map(named).collect();
     Ok(serde_json::to_string(&tokens?)?)
 }

@@ -15,6 +15,7 @@ use crate::stats::Estimate;
 use crate::stats::by_problem::{mean, share};
 use crate::study::Study;
 use crate::study::readout::{LOGITS_HELD, logits};
+use crate::study::shown::largest;
 
 /// Most probable tokens of one distribution that enter the means of `top`. The mean of a token is too low by at most the
 /// probability that the 64th had where it was not among them.
@@ -133,6 +134,7 @@ impl Grid {
             else {
                 continue;
             };
+            let mass = cell.mass.iter().map(|(&token, &sum)| (token, sum));
             rows.push(LensRow {
                 identity: study.identity(entropy.n),
                 switching,
@@ -143,7 +145,7 @@ impl Grid {
                 entropy,
                 p_exit,
                 exit_rank,
-                top: cell.top(study, top)?,
+                top: largest(&study.corpus.vocabulary, mass, top, |sum| sum / cell.values.len() as f64)?,
                 kl,
                 agreement,
                 own_value: share(study.seed, &cell.own)?,
@@ -152,17 +154,6 @@ impl Grid {
         let any = rows.iter().any(|r| r.step.is_some());
         study.needs(any, || "no latent step that two problems reached, there is nothing to look at".into())?;
         Ok(rows)
-    }
-}
-
-impl Cell {
-    fn top(&self, study: &Study, count: usize) -> Result<String> {
-        let mut tokens: Vec<(u32, f64)> = self.mass.iter().map(|(&token, &sum)| (token, sum)).collect();
-        tokens.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-        let n = self.values.len() as f64;
-        let named = |(token, sum): (u32, f64)| Ok((study.corpus.vocabulary.decode(&[token])?, sum / n));
-        let named = tokens.into_iter().take(count).map(named).collect::<Result<Vec<(String, f64)>>>()?;
-        Ok(serde_json::to_string(&named)?)
     }
 }
 

@@ -144,13 +144,12 @@ fn of_solution<'a>(solution: &'a Solution, ids: &'a [u32]) -> impl Iterator<Item
     let starts = &solution.boundaries;
     let same = move |p: usize| starts.iter().any(|&s| ids[s] == ids[p]);
     let closes = move |p: usize| solution.blocks.iter().any(|block| block.end == p);
-    let plain = (solution.prompt..last)
-        .filter(move |&p| !solution.in_block(p) && !closes(p) && !starts.contains(&p))
-        .map(move |p| (if same(p) { Event::SameToken } else { Event::Other }, p));
-    let near =
-        (solution.prompt..last).filter(move |&p| !solution.in_block(p) && !starts.contains(&p)).filter(move |&p| {
-            starts.iter().any(|&s| p < s && s - p <= 2) || solution.blocks.iter().any(|b| p >= b.end && p - b.end <= 1)
-        });
+    let outside = (solution.prompt..last).filter(move |&p| !solution.in_block(p) && !starts.contains(&p));
+    let plain = outside.clone().filter(move |&p| !closes(p));
+    let plain = plain.map(move |p| (if same(p) { Event::SameToken } else { Event::Other }, p));
+    let near = outside.filter(move |&p| {
+        starts.iter().any(|&s| p < s && s - p <= 2) || solution.blocks.iter().any(|b| p >= b.end && p - b.end <= 1)
+    });
     let clauses = solution.clause_starts.iter().filter(|p| !starts.contains(p));
     (starts.iter().map(|&p| (Event::SwiStart, p)))
         .chain(plain)
