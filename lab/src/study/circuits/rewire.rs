@@ -12,7 +12,6 @@ use anyhow::{Context, Result};
 use ndarray::{Array1, Array2, ArrayView1, aview1};
 
 use super::edges::{Norm, Receiver, Sender, Weights};
-use super::patch::{RowCapture, record};
 use crate::latent::Sequence;
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, HookPoint, HookSpec, Hooks, PointKind};
@@ -34,33 +33,16 @@ pub struct RewiredRun<'a> {
 
 /// What every sender of some rows puts out: `[senders, D]` a position.
 pub fn outputs(study: &Study, weights: &Weights, rows: &[Sequence]) -> Result<Vec<Vec<Array2<f32>>>> {
-    let graph = weights.graph;
-    let mut points = vec![HookPoint::new(PointKind::Embed)];
-    points
-        .extend((0..graph.layers).flat_map(|l| [HookPoint::at(l, PointKind::Z), HookPoint::at(l, PointKind::MlpOut)]));
-    let held = record(study, rows, &points, |_, _| true)?;
-    let of_row = |(row, held): (&Sequence, &RowCapture)| {
-        (0..row.ids.len()).map(|position| at_position(weights, held, position)).collect::<Result<Vec<_>>>()
+    let wires = Wires { weights, runs: &[], own: RefCell::default() };
+    let mut hooks = Hooks::none();
+    wires.listen(&mut hooks)?;
+    study.unroll(rows, &mut hooks)?;
+    drop(hooks);
+    let mut own = wires.own.into_inner();
+    let of_row = |(batch, row): (usize, &Sequence)| {
+        (0..row.ids.len()).map(|p| own.remove(&(batch, p)).context("a position that was not run")).collect()
     };
-    rows.iter().zip(&held).map(of_row).collect()
-}
-
-fn at_position(weights: &Weights, held: &RowCapture, position: usize) -> Result<Array2<f32>> {
-    let graph = weights.graph;
-    let at = |point: HookPoint| held.get(&(point, position)).with_context(|| format!("nothing stood at `{point}`"));
-    let mut out = Array2::zeros((graph.senders().len(), weights.width));
-    for (i, sender) in graph.senders().into_iter().enumerate() {
-        match sender {
-            Sender::Input => out.row_mut(i).assign(&aview1(at(HookPoint::new(PointKind::Embed))?)),
-            Sender::Head(layer, head) => {
-                let z = at(HookPoint::at(layer, PointKind::Z))?;
-                let own = &z[head * weights.head_dim..(head + 1) * weights.head_dim];
-                out.row_mut(i).assign(&weights.written(layer, head, own));
-            }
-            Sender::Mlp(layer) => out.row_mut(i).assign(&aview1(at(HookPoint::at(layer, PointKind::MlpOut))?)),
-        }
-    }
-    Ok(out)
+    rows.iter().enumerate().map(of_row).collect()
 }
 
 /// The lead at the end of each run, in one batch.
@@ -68,22 +50,21 @@ pub fn leads(study: &Study, weights: &Weights, runs: &[RewiredRun]) -> Result<Ve
     let wires = &Wires { weights, runs, own: RefCell::default() };
     let layers = weights.graph.layers;
     let mut hooks = Hooks::none();
-    hooks.observe(&HookSpec::all(HookPoint::new(PointKind::Embed)), layers, move |site, value| {
-        wires.embedded(site, value)
+    hooks.observe(&HookSpec::all(HookPoint::new(PointKind::Embed)), layers, move |_, _| {
+        // A new call: what was put out at the positions of the last one is not read again.
+        wires.own.borrow_mut().clear();
+        Ok(())
     })?;
+    wires.listen(&mut hooks)?;
     for layer in 0..layers {
         for kind in [PointKind::Q, PointKind::K, PointKind::V] {
             let at = HookPoint::at(layer, kind);
             hooks.edit(&HookSpec::all(at), layers, move |site, heads| wires.projected(site, heads, layer))?;
         }
-        let z = HookPoint::at(layer, PointKind::Z);
-        hooks.observe(&HookSpec::all(z), layers, move |site, value| wires.headed(site, value, layer))?;
         let before_mlp = HookPoint::at(layer, PointKind::Ln2Normalized);
         hooks.edit(&HookSpec::all(before_mlp), layers, move |site, value| {
             wires.normalised(site, value, |_| Receiver::Mlp(layer), &weights.before_mlp[layer])
         })?;
-        let out = HookPoint::at(layer, PointKind::MlpOut);
-        hooks.observe(&HookSpec::all(out), layers, move |site, value| wires.sent(site, value, Sender::Mlp(layer)))?;
     }
     hooks.edit(&HookSpec::all(HookPoint::new(PointKind::LnFinalNormalized)), layers, move |site, value| {
         let hands_on = |place: &Place| runs[place.batch].row.is_latent(place.position + 1);
@@ -104,23 +85,28 @@ struct Wires<'a> {
 }
 
 impl Wires<'_> {
-    /// A new call: nothing but the embeddings has been written at its positions.
-    fn embedded(&self, site: &Site, value: &Activation) -> Result<()> {
-        let empty = || Array2::zeros((self.weights.graph.senders().len(), self.weights.width));
-        *self.own.borrow_mut() = site.places.iter().map(|p| ((p.batch, p.position), empty())).collect();
-        self.sent(site, value, Sender::Input)
+    /// Hooks that keep what every sender writes.
+    fn listen<'h>(&'h self, hooks: &mut Hooks<'h>) -> Result<()> {
+        for points in ["hook_embed", "blocks.*.attn.hook_z", "blocks.*.hook_mlp_out"] {
+            let layers = self.weights.graph.layers;
+            hooks.observe(&HookSpec::all(points), layers, move |site, value| self.written(site, value))?;
+        }
+        Ok(())
     }
 
-    /// Keeps what a sender wrote.
-    fn sent(&self, site: &Site, value: &Activation, sender: Sender) -> Result<()> {
-        let values = site.values(value, |_| true)?;
-        values.into_iter().try_for_each(|(place, out)| self.keep(place, sender, aview1(&out)))
-    }
-
-    fn headed(&self, site: &Site, value: &Activation, layer: usize) -> Result<()> {
-        for (place, z) in site.values(value, |_| true)? {
-            for (head, z) in z.chunks(self.weights.head_dim).enumerate() {
-                self.keep(place, Sender::Head(layer, head), self.weights.written(layer, head, z).view())?;
+    fn written(&self, site: &Site, value: &Activation) -> Result<()> {
+        let (Weights { graph, width, head_dim, .. }, layer) = (self.weights, site.point.layer.unwrap_or_default());
+        for (place, out) in site.values(value, |_| true)? {
+            match site.point.kind {
+                PointKind::Z => out.chunks(*head_dim).enumerate().try_for_each(|(head, z)| {
+                    self.keep(place, Sender::Head(layer, head), self.weights.written(layer, head, z).view())
+                })?,
+                PointKind::MlpOut => self.keep(place, Sender::Mlp(layer), aview1(&out))?,
+                _ => {
+                    let empty = Array2::zeros((graph.senders().len(), *width));
+                    self.own.borrow_mut().insert((place.batch, place.position), empty);
+                    self.keep(place, Sender::Input, aview1(&out))?;
+                }
             }
         }
         Ok(())
