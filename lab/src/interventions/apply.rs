@@ -77,31 +77,19 @@ impl<'a> Replacements<'a> {
     }
 
     fn replace(&self, place: &Place, state: &mut [f32], replacing: bool) -> Result<()> {
-        if let Some(frozen) = self.frozen(place) {
-            state.copy_from_slice(frozen);
-        } else if replacing && let Some(new) = self.fire(place, state)? {
+        let (Some(arm), Step::Latent { block, step }) = (self.arms.get(place.row), place.step) else { return Ok(()) };
+        // Randomness and donors belong to the problem, not to the row of this batch.
+        let at = LatentPlace { problem: arm.problem, block, step };
+        if !arm.steps.admits(step) {
+            let behind = self.later == Later::Frozen && self.touched.borrow().contains(&(place.row, block));
+            let own = self.bank.get(at.problem, block, step).filter(|_| behind);
+            own.into_iter().for_each(|own| state.copy_from_slice(own));
+        } else if let Some(new) = arm.what.filter(|_| replacing).and_then(|what| what.input(&at, state)) {
+            ensure!(new.len() == state.len(), "a latent input of width {}, expected {}", new.len(), state.len());
+            self.firings.borrow_mut()[place.row].add(&Firings::one(state, &new));
+            self.touched.borrow_mut().insert((place.row, block));
             state.copy_from_slice(&new);
         }
         Ok(())
-    }
-
-    fn frozen(&self, place: &Place) -> Option<&[f32]> {
-        let (arm, Step::Latent { block, step }) = (self.arms.get(place.row)?, place.step) else { return None };
-        let behind = self.later == Later::Frozen && !arm.steps.admits(step);
-        let touched = behind && self.touched.borrow().contains(&(place.row, block));
-        if touched { self.bank.get(arm.problem, block, step) } else { None }
-    }
-
-    fn fire(&self, place: &Place, old: &[f32]) -> Result<Option<Vec<f32>>> {
-        let (Some(arm), Step::Latent { block, step }) = (self.arms.get(place.row), place.step) else {
-            return Ok(None);
-        };
-        let Some(what) = arm.what.filter(|_| arm.steps.admits(step)) else { return Ok(None) };
-        // Randomness and donors belong to the problem, not to the row of this batch.
-        let Some(new) = what.input(&LatentPlace { problem: arm.problem, block, step }, old) else { return Ok(None) };
-        ensure!(new.len() == old.len(), "a latent input of width {}, expected {}", new.len(), old.len());
-        self.firings.borrow_mut()[place.row].add(&Firings::one(old, &new));
-        self.touched.borrow_mut().insert((place.row, block));
-        Ok(Some(new))
     }
 }
