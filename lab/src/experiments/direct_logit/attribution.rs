@@ -104,11 +104,9 @@ pub fn explain(
     decisions: &[Vec<Decision>],
     centre: Option<&[f64]>,
 ) -> Result<Vec<Vec<Explanation>>> {
-    let places: BTreeSet<(usize, usize)> = decisions
-        .iter()
-        .enumerate()
-        .flat_map(|(i, all)| all.iter().flat_map(move |d| d.chain.iter().map(move |&p| (i, p))))
-        .collect();
+    let flat = decisions.iter().enumerate().flat_map(|(i, all)| all.iter().map(move |d| (i, d)));
+    let places: BTreeSet<(usize, usize)> =
+        flat.clone().flat_map(|(i, d)| d.chain.iter().map(move |&p| (i, p))).collect();
     let places = Vec::from_iter(places);
     let at: BTreeMap<(usize, usize), usize> = places.iter().enumerate().map(|(slot, &place)| (place, slot)).collect();
     let model = &study.model;
@@ -119,8 +117,7 @@ pub fn explain(
     let held = capture(model, &study.reasoning.source, sequences, &points, &places, study.threads)?;
     let weight = host(model.norm.gain())?;
     let hidden = &held[2] * &ArrayView1::from(&weight);
-    let flat = decisions.iter().enumerate().flat_map(|(i, all)| all.iter().map(move |d| (i, d))).collect();
-    let run = Run { model, decisions: flat, at, held, hidden, weight, centre };
+    let run = Run { model, decisions: flat.collect(), at, held, hidden, weight, centre };
     let rivals = run.rivals()?;
     let readings = run.readings(&rivals)?;
     let mut explained = run.add_up(&readings, rivals)?;

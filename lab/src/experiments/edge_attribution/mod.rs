@@ -23,7 +23,7 @@ mod circuit;
 mod scores;
 mod trial;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
@@ -127,9 +127,8 @@ fn of_pairs(
 ) -> Result<()> {
     let by_name: Vec<Vec<Place>> = pairs.iter().map(|pair| whole(pair, study.corpus.switch, config.blocks)).collect();
     let places: Vec<Place> = by_name.iter().flatten().cloned().collect::<BTreeSet<_>>().into_iter().collect();
-    let index: BTreeMap<&Place, usize> = places.iter().enumerate().map(|(i, place)| (place, i)).collect();
-    let numbered: Vec<Vec<usize>> =
-        by_name.iter().map(|names| names.iter().map(|name| index[name]).collect()).collect();
+    let number = |name: &Place| places.partition_point(|place| place < name);
+    let numbered: Vec<Vec<usize>> = by_name.iter().map(|names| names.iter().map(number).collect()).collect();
     let edges = Edges { study, weights, places: places.len() };
     let recorded = edges.recorded(pairs, &numbered)?;
     // Every second pair finds, the others test.
