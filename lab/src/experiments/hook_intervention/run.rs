@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-use super::cells::HookCell;
+use super::HookCell;
 use crate::interventions::{ActiveChange, Bank, Draw, Firings, Intervention, Material, What, With, gather};
 use crate::latent::{DecodeSettings, FinishedRow, Request, RowWatch, Trace, decode_watched};
 use crate::model::{HookPoint, HookSpec, Hooks, Select};
