@@ -14,7 +14,6 @@ mod open;
 mod origin;
 pub mod readout;
 pub(crate) mod record;
-mod shard;
 pub(crate) mod shown;
 pub(crate) mod staging;
 pub mod sweep;
@@ -41,10 +40,10 @@ use crate::schema::{BlockOrigin, Identity};
 use decodes::{Decodes, named};
 pub use normal::NormalRun;
 pub use open::{ProblemChoice, checkpoint, phases};
-pub use shard::Shard;
 use staging::{Reading, StagedSolutions, logits, stage};
 use sweep::{Forkable, Sweep};
 pub use tagging::TaggedSolution;
+pub use units::Shard;
 
 /// The checkpoint has nothing of what an experiment asks about. Neither is at fault: the experiment is left out.
 #[derive(Debug, thiserror::Error)]
