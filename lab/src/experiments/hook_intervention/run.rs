@@ -73,12 +73,9 @@ impl Runs<'_> {
     fn at_point(&self, asked: &[HookCell], group: &[usize]) -> Result<()> {
         let study = self.study;
         let point = asked[group[0]].point;
-        let mut regions: Vec<Select> = vec![];
-        for region in group.iter().map(|&number| asked[number].region.recorded()) {
-            if !regions.contains(&region) {
-                regions.push(region);
-            }
-        }
+        let regions = group.iter().map(|&number| asked[number].region.recorded());
+        let regions: BTreeMap<String, Select> = regions.map(|region| (region.place(), region)).collect();
+        let regions = Vec::from_iter(regions.into_values());
         study.say(&format!("{point}: {} cells", group.len()));
         let chunks: Vec<&[Request]> = self.sweep.requests.chunks(study.together()).collect();
         let seen = study.each("batches recorded", &chunks, |chunk| self.seen(point, &regions, chunk))?;
