@@ -19,8 +19,7 @@
 //! all or nothing, few `steps` miss it. Greedy choice keeps doubles: two edges that do the same are both in it, and `less_one` then
 //! finds neither needed. A hand-over from one position to another is not an edge but a head.
 
-mod circuit;
-mod scores;
+mod edges;
 mod trial;
 
 use std::collections::BTreeSet;
@@ -38,8 +37,7 @@ use crate::study::circuits::edges::Weights;
 use crate::study::circuits::pairs::{Pair, PairChoice, no_pairs, of_file};
 use crate::study::circuits::places::{Place, whole};
 use crate::study::units::in_memory;
-use circuit::ranked;
-use scores::{Edges, RecordedPair};
+use edges::{Edges, RecordedPair, ranked};
 use trial::Trial;
 
 pub const ABOUT: About =

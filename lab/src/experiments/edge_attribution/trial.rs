@@ -10,7 +10,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use super::Config;
-use super::scores::{Edges, RecordedPair};
+use super::edges::{Edges, RecordedPair};
 use crate::schema::{Circuit, EdgePairRow, Form, Identity};
 use crate::study::circuits::alive::Edge;
 use crate::study::circuits::places::Place;
