@@ -65,10 +65,9 @@ struct CellFit {
     states: Vec<(usize, Vec<f32>)>,
 }
 
-/// A problem that is read: its number in the order read (its half is that number's parity), its row, its last block's latents and
-/// the position that decides its answer.
+/// A problem that is read: its row, its last block's latents and the position that decides its answer. Its half is the parity of its
+/// number in the order read.
 struct ReadProblem<'a> {
-    number: usize,
     row: &'a Sequence,
     latents: Vec<usize>,
     answer: usize,
@@ -81,8 +80,7 @@ struct ReadProblem<'a> {
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     let layers = config.layers(study.model.config().num_hidden_layers)?;
     let written = written(study, config.problems)?;
-    let read: Vec<ReadProblem> =
-        written.iter().filter_map(of_problem).enumerate().map(|(n, r)| ReadProblem { number: n, ..r }).collect();
+    let read: Vec<ReadProblem> = written.iter().filter_map(of_problem).collect();
     let few = || format!("{} problems have a block before the answer, four are needed", read.len());
     study.needs(read.len() >= 4, few)?;
     let fitted = fit(study, config, &layers, &read)?;
@@ -94,7 +92,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
 fn of_problem(written: &SolutionForms) -> Option<ReadProblem<'_>> {
     let answer = written.answer_decided(Form::Latents)?;
     let latents: Vec<usize> = written.blocks.last()?.latents.clone().collect();
-    (!latents.is_empty()).then_some(ReadProblem { number: 0, row: &written.latents, latents, answer })
+    (!latents.is_empty()).then_some(ReadProblem { row: &written.latents, latents, answer })
 }
 
 /// Jacobians and states of every problem.
@@ -102,16 +100,17 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -
     let points: Vec<HookPoint> = layers.iter().map(|&layer| Node::Resid(layer).point()).collect();
     let counted = study.counted("problems passed", read.len());
     let mut out: BTreeMap<Cell, CellFit> = BTreeMap::new();
+    let numbered: Vec<(usize, &ReadProblem)> = read.iter().enumerate().collect();
     // Sums are added in the order of the problems; all at once would do, but for the memory.
-    for some in read.chunks(study.threads.max(1)) {
-        let passed = parallel::each(some, study.threads, |one| {
+    for some in numbered.chunks(study.threads.max(1)) {
+        let passed = parallel::each(some, study.threads, |(_, one)| {
             let from: Vec<Vec<usize>> = one.latents.iter().map(|&p| vec![p]).collect();
             let passage = Passage { row: one.row, from: &from, to: &[one.answer] };
             let passed = jacobians(&study.model, &study.reasoning.source, passage, &points, config.together)?;
             counted.one();
             Ok(passed)
         })?;
-        for (&ReadProblem { number, ref latents, .. }, passed) in some.iter().zip(passed) {
+        for (&(number, ReadProblem { latents, .. }), passed) in some.iter().zip(passed) {
             for (&layer, point) in layers.iter().zip(&points) {
                 for (step, &position) in latents.iter().enumerate() {
                     let jacobian = passed.jacobians.get(&(*point, step)).context("a Jacobian that was not made")?;
