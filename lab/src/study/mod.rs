@@ -311,14 +311,12 @@ impl Study {
     /// # Errors
     /// [`DoesNotApply`] where a rule says so.
     pub fn chooses_blocks(&self) -> Result<()> {
-        let rule = match &self.reasoning.blocks {
-            Blocks::Learnt | Blocks::Never => return Ok(()),
-            rule => serde_json::to_string(rule)?,
-        };
         let why = match &self.reasoning.blocks {
+            Blocks::Learnt | Blocks::Never => return Ok(()),
             Blocks::Thinking { .. } => "the model does not choose where to switch",
             _ => "the model chooses neither where to switch nor how long to stay",
         };
+        let rule = serde_json::to_string(&self.reasoning.blocks)?;
         Err(self.lacks(&format!("its blocks follow a rule ({rule}): {why}")).into())
     }
 

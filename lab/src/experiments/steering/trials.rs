@@ -18,7 +18,7 @@ use crate::stats::MeanVector;
 use crate::study::Study;
 use crate::study::answers::outcome;
 use crate::study::arithmetic::Arithmetic;
-use crate::study::block_values::{BlockValue, by_chance};
+use crate::study::block_values::{BlockValue, Prediction, by_chance};
 use crate::study::circuits::patch::Node;
 use crate::study::staging::capture::at_latents;
 use crate::study::sweep::{Sweep, fork};
@@ -81,10 +81,8 @@ impl Directions {
 pub struct Target {
     pub held: BlockValue,
     pub to: i64,
-    /// What the answer must become.
-    predicted: String,
-    /// The answers that each value which could have been drawn predicts.
-    drawable: BTreeMap<String, usize>,
+    /// What the answer must become, of all values that could have been drawn.
+    predicted: Prediction,
 }
 
 /// One block of each problem and a value for it, in an order of chance.
@@ -104,8 +102,8 @@ pub fn targets(study: &Study, held: &[BlockValue], values: &BTreeSet<i64>, by: &
             pool.push((value, answer));
         }
         if values.contains(&held.value) && !pool.is_empty() {
-            let (to, predicted) = pool.swap_remove(rng.random_range(0..pool.len()));
-            found.push((rng.random(), Target { held, to, predicted, drawable }));
+            let (to, answer) = pool.swap_remove(rng.random_range(0..pool.len()));
+            found.push((rng.random(), Target { held, to, predicted: Prediction { answer, drawable } }));
         }
     }
     found.sort_by_key(|(order, target)| (*order, target.held.problem));
@@ -178,7 +176,7 @@ impl Trials<'_> {
                 let (target, cell) = (targets[arms[0].target], arms[0].cell);
                 let (problem, at) = (target.held.problem, Step::Latent { block: arms[0].block, step: cell.step });
                 let unmet = || format!("steering never reached {at} of problem {problem}");
-                let hit = |which: usize| outcomes[which].answer.as_ref() == Some(&target.predicted);
+                let hit = |which: usize| outcomes[which].answer.as_ref() == Some(&target.predicted.answer);
                 trials.push(SteeringTrialRow {
                     identity: self.identity.clone(),
                     target: numbered[arms[0].target].0,
@@ -190,7 +188,7 @@ impl Trials<'_> {
                     random_hit: hit(1),
                     kept: outcomes[0].correct,
                     random_kept: outcomes[1].correct,
-                    chance: by_chance(&target.drawable, outcomes[0].answer.as_ref()),
+                    chance: by_chance(&target.predicted.drawable, outcomes[0].answer.as_ref()),
                     length: lengths[0].with_context(unmet)?,
                     random_length: lengths[1].with_context(unmet)?,
                 });
