@@ -1,10 +1,13 @@
 //! Interventions at hook points: what they do to models whose circuit is known, that a cell is a decode with that hook set, and that
 //! what does not exist is refused before any work.
 
+use std::collections::BTreeSet;
+
 use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, study};
 use crate::common::known::{Purpose, micro};
 use crate::common::programs::{program, refused};
 use switchyard::experiments::hook_intervention::{self, Config};
+use switchyard::interventions::{self, Acts};
 use switchyard::latent::decode;
 use switchyard::model::hooks::Site;
 use switchyard::model::{Activation, HookSpec, Hooks, Select};
@@ -53,6 +56,15 @@ fn heads_that_are_used_matter_and_the_decoy_does_not() {
     let config = Config { positions: vec![Select::Position(4)], ..asked(&["hook_embed"], &["resample"]) };
     let rows = try_rows(&study, &config).expect("rows");
     assert!(rows[1].lowers() && rows[1].place.as_deref() == Some("pos[4]"), "the digit: {}", rows[1].accuracy_change);
+}
+
+#[test]
+fn all_modes_are_those_that_act_at_a_hook_point() {
+    let rows =
+        try_rows(&study(Purpose::Working, 20, 4), &asked(&["blocks.2.hook_resid_post"], &["all"])).expect("rows");
+    let acting = interventions::all().filter(|about| about.acts != Acts::OnLatents).map(|about| about.name);
+    let ran: BTreeSet<&str> = rows.iter().map(|row| row.mode.as_str()).collect();
+    assert_eq!(ran, acting.chain(["normal"]).collect());
 }
 
 /// Points of every rank and place; the experiment itself refuses a self-patch that changed a bit.

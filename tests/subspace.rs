@@ -8,11 +8,24 @@ use crate::common::known::{Purpose, of};
 
 fn found(which: Purpose, config: Config, threads: usize) -> Vec<SubspaceRow> {
     let built = Built::new(which);
-    let mut study = of(&built, 120, 0);
+    let mut study = of(&built, 300, 0);
     study.threads = threads;
     // What the block's value says of the answer, whether or not the model reads it.
     let predict = |_: usize, _: usize, value: i64| Some(built.answer_of(usize::try_from(value).ok()?).to_string());
-    let rows = rows_by(&study, &config, &predict).expect("rows");
+    let (rows, directions) = rows_by(&study, &config, &predict).expect("rows");
+    // Each subspace that was learnt or drawn is there, as orthonormal columns.
+    for of in
+        directions.chunk_by(|a, b| (a.variable, a.rotation, a.rank, a.draw) == (b.variable, b.rotation, b.rank, b.draw))
+    {
+        assert_eq!(of.iter().map(|row| row.column).collect::<Vec<_>>(), Vec::from_iter(0..of[0].rank));
+        for (a, b) in of.iter().flat_map(|a| of.iter().map(move |b| (a, b))) {
+            let dot: f64 = a.direction.iter().zip(&b.direction).map(|(x, y)| x * y).sum();
+            assert!((dot - f64::from(u8::from(a.column == b.column))).abs() < 1e-9, "{a:?} {b:?}");
+        }
+    }
+    let learnt = |rotation| directions.iter().filter(|row| row.rotation == rotation && row.column == 0).count();
+    assert_eq!(learnt(Rotation::Random), config.ranks.len() * config.draws);
+    assert_eq!(learnt(Rotation::Shuffled), config.ranks.len());
     println!("{which:?}\n{}", table(&rows));
     rows
 }

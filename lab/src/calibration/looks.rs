@@ -358,7 +358,7 @@ fn stops(built: &Built, study: &Study) -> Result<Tally> {
 fn subspaces(built: &Built, study: &Study) -> Result<Tally> {
     let config = subspace::Config { ranks: vec![8], updates: 60, draws: 1, ..subspace::Config::default() };
     let predict = |problem, step, value| predicted(built, study, problem, step, value);
-    let rows = subspace::rows_by(study, &config, &predict)?;
+    let (rows, _) = subspace::rows_by(study, &config, &predict)?;
     let seen = rows.iter().filter(|r| r.variable == Variable::Value && r.donors == Donors::Seen);
     let one = |row: &SubspaceRow| match row.rotation {
         Rotation::Whole => {

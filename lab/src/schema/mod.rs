@@ -96,7 +96,7 @@ pub use patching::{Axis, LEAST_SHARE, PatchRow, PatchedPlaceRow, Place};
 pub use patterns::{PatternRow, TokenLensRow};
 pub use probe::{Features, Negatives, ProbeRow, Protocol};
 pub use shards::{DecodeRow, NormalRunRow};
-pub use subspace::{Donors, Rotation, SubspaceRow, Variable};
+pub use subspace::{Donors, Rotation, SubspaceDirectionRow, SubspaceRow, Variable};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
 pub use training::{GRPO_START, GrpoStepRow, METRICS, StepRow};
 pub use training::{PhaseRow, SweepRow};
@@ -182,7 +182,8 @@ files! {
     SteeringTrialRow = "steering_trials",
     CalibrationDrawRow = "calibration_draws",
     DecodeRow = "decodes",
-    NormalRunRow = "normal_run";
+    NormalRunRow = "normal_run",
+    SubspaceDirectionRow = "subspace_directions";
     others: SweepRow = "sweep",
 }
 

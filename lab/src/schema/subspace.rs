@@ -69,6 +69,24 @@ pub struct SubspaceRow {
     pub p_holm: f64,
 }
 
+/// One column of R `[D, rank]`, the orthonormal columns whose span is exchanged: `h + R Rᵀ (h′ − h)`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SubspaceDirectionRow {
+    #[serde(flatten)]
+    pub identity: Identity,
+    pub variable: Variable,
+    /// As in [`SubspaceRow`].
+    pub layer: usize,
+    pub step: Nth,
+    pub rotation: Rotation,
+    pub rank: usize,
+    /// Of a random subspace.
+    pub draw: usize,
+    pub column: usize,
+    /// `[D]`, in the coordinates of the stream.
+    pub direction: Vec<f64>,
+}
+
 impl SubspaceRow {
     /// The verdict that the subspace carries the variable.
     pub fn carries(&self) -> bool {

@@ -61,6 +61,14 @@ pub(crate) fn all_modes(generated: bool) -> Vec<String> {
     names().into_iter().filter(|name| generated || *name != KnownValueRow::MODE).map(str::to_owned).collect()
 }
 
+/// `all` among the modes stands for every one of these that is not named beside it.
+pub(crate) fn spell_out(modes: &mut Vec<String>, every: impl Iterator<Item = String>) {
+    if let Some(at) = modes.iter().position(|mode| mode == "all") {
+        let others: Vec<String> = every.filter(|mode| !modes.contains(mode)).collect();
+        modes.splice(at..=at, others);
+    }
+}
+
 /// Every name that [`cells`] takes.
 pub fn names() -> Vec<&'static str> {
     let rules = RULES.iter().map(|r| r.name);

@@ -25,7 +25,7 @@ use crate::model::{HookPoint, HookSpec, ModelConfig, PointKind, Select};
 use crate::schema::{InterventionRow, NORMAL, Observation, Summary};
 use crate::store::Measurements;
 use crate::study::Study;
-use crate::study::modes::{Action, cells, names};
+use crate::study::modes::{Action, cells, names, spell_out};
 use run::observe;
 
 pub const ABOUT: About =
@@ -43,6 +43,7 @@ settings! {
         pub steps: Vec<Steps> = vec![],
         /// Other positions, one row each.
         pub positions: Vec<Select> = vec![],
+        /// `all`: every one that acts at a hook point.
         pub modes: Vec<String> = ["zero", "mean", "resample", "self_patch"].map(str::to_owned).to_vec(),
         /// Draws of a random mode.
         pub draws: usize = 5,
@@ -164,8 +165,10 @@ fn changes(config: &Config, change: Option<&str>, point: HookPoint, model: &Mode
     {
         return Ok(vec![(change.to_owned(), None, 1, what)]);
     }
-    let modes = change.map_or_else(|| config.modes.clone(), |change| vec![change.to_owned()]);
     let here = || all().filter(|about| about.acts != Acts::OnLatents).map(|about| about.name);
+    let mut modes = config.modes.clone();
+    spell_out(&mut modes, here().map(str::to_owned));
+    let modes = change.map_or(modes, |change| vec![change.to_owned()]);
     for mode in &modes {
         let name = mode.split(':').next().unwrap_or_default();
         let elsewhere = names().contains(&name) && name != NORMAL && !here().any(|known| known == name);

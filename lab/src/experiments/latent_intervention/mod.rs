@@ -23,7 +23,7 @@ use crate::stats::by_problem::cell;
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, is_known, of_study};
-use crate::study::modes::{all_modes, default_modes};
+use crate::study::modes::{all_modes, default_modes, spell_out};
 use crate::study::units::in_memory;
 use observe::{asked, observe, ready};
 
@@ -49,10 +49,7 @@ impl Config {
     pub(crate) fn named(&self, study: &Study) -> Self {
         let known = is_known(study);
         let mut modes = if self.modes.is_empty() { default_modes(known) } else { self.modes.clone() };
-        if let Some(at) = modes.iter().position(|mode| mode == "all") {
-            let others: Vec<String> = all_modes(known).into_iter().filter(|mode| !modes.contains(mode)).collect();
-            modes.splice(at..=at, others);
-        }
+        spell_out(&mut modes, all_modes(known).into_iter());
         Self { modes, ..self.clone() }
     }
 

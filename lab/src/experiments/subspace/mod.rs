@@ -29,12 +29,14 @@ use anyhow::{Context, Result, ensure};
 use rand::seq::SliceRandom;
 
 use super::markdown::{or_dash, table_of, titled};
-use super::{About, layers_named, steps_named};
+use super::{About, Journal, layers_named, steps_named};
 use crate::latent::{Controller, text_mask};
 use crate::model::HookPoint;
 use crate::nth::Nth;
 use crate::random::keyed;
-use crate::schema::{Donors, Rotation, SubspaceRow, Variable, adjust, beyond_chance};
+use crate::schema::{
+    Donors, Rotation, RowFile as _, SubspaceDirectionRow, SubspaceRow, Variable, adjust, beyond_chance,
+};
 use crate::stats::{MeanVector, by_problem};
 use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, of_study};
@@ -120,17 +122,26 @@ struct Job<'p> {
     rank: usize,
 }
 
-/// One row a subspace and kind of donors.
+/// Writes the rows, and the columns of every subspace.
+///
+/// # Errors
+/// As [`rows_by`]; a folder that cannot be written.
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
+    config.check(study)?;
+    let (rows, directions) = rows_by(study, config, &*of_study(study)?)?;
+    journal.write(SubspaceDirectionRow::NAME, &directions, false)?;
+    journal.tell(&rows, table)
+}
+
+/// One row a subspace and kind of donors, and one a column of a subspace. Answers are compared with an arithmetic of the caller's.
 ///
 /// # Errors
 /// Settings out of range, too few blocks that an answer follows from, and as the decoder's.
-pub fn rows(study: &Study, config: &Config) -> Result<Vec<SubspaceRow>> {
-    config.check(study)?;
-    rows_by(study, config, &*of_study(study)?)
-}
-
-/// [`rows`] with answers compared with an arithmetic of the caller's.
-pub fn rows_by(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> Result<Vec<SubspaceRow>> {
+pub fn rows_by(
+    study: &Study,
+    config: &Config,
+    arithmetic: &dyn Arithmetic,
+) -> Result<(Vec<SubspaceRow>, Vec<SubspaceDirectionRow>)> {
     let layers = config.check(study)?;
     let targets = targets(study)?;
     let needs = |there, what: &str| study.needs(there, || format!("subspace needs {what}; ask more problems"));
@@ -170,13 +181,14 @@ pub fn rows_by(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> R
     }
     measured.extend(search.all(&more, &ready)?);
     jobs.extend(more);
-    let mut rows = vec![];
+    let (mut rows, mut directions) = (vec![], vec![]);
     for (job, measured) in jobs.iter().zip(&measured) {
+        directions.extend(search.directions(job, measured));
         rows.extend(search.row(job, measured, Donors::Seen)?);
         rows.extend(search.row(job, measured, Donors::Unseen)?);
     }
     adjust(rows.iter_mut().map(|row: &mut SubspaceRow| &mut row.p_holm))?;
-    Ok(rows)
+    Ok((rows, directions))
 }
 
 /// One exchange that was judged.
@@ -197,6 +209,8 @@ struct SubspaceEffect {
     of: usize,
     seen: Vec<Event>,
     unseen: Vec<Event>,
+    /// By draw; none of whole states.
+    columns: Vec<Columns>,
 }
 
 impl<'a> Search<'a> {
@@ -232,7 +246,7 @@ impl<'a> Search<'a> {
         let (point, model) = (Node::Resid(job.place.layer).point(), &self.study.model);
         let (pairs, given) = self.given(&job.pairs.train, ready, point);
         let mut lessons: Vec<(u32, i64)> = pairs.iter().map(|pair| (pair.says, pair.holds)).collect();
-        let mut out = SubspaceEffect { trained_on: 0, fits: 0, of: 0, seen: vec![], unseen: vec![] };
+        let mut out = SubspaceEffect { trained_on: 0, fits: 0, of: 0, seen: vec![], unseen: vec![], columns: vec![] };
         if given.is_empty() {
             return Ok(out);
         }
@@ -256,12 +270,13 @@ impl<'a> Search<'a> {
                     Some(Columns::learnt(at, lessons, job.rank, self.config, &mut rng)?)
                 }
             };
-            let within = within.map(|columns| columns.tensor(model));
-            let said = ready.interchange.says(point, &given, &within, &self.masked)?;
+            let span = within.as_ref().map(|columns| columns.tensor(model));
+            out.columns.extend(within);
+            let said = ready.interchange.says(point, &given, &span, &self.masked)?;
             out.fits += said.iter().zip(&says).filter(|(said, says)| said == says).count();
             out.of += said.len();
-            out.seen.extend(self.judged(&job.pairs.seen, (ready, point), &within, &mean)?);
-            out.unseen.extend(self.judged(&job.pairs.unseen, (ready, point), &within, &mean)?);
+            out.seen.extend(self.judged(&job.pairs.seen, (ready, point), &span, &mean)?);
+            out.unseen.extend(self.judged(&job.pairs.unseen, (ready, point), &span, &mean)?);
         }
         Ok(out)
     }
@@ -285,6 +300,23 @@ impl<'a> Search<'a> {
             Event { problem: held.problem, hit, kept, erased, chance: by_chance(&pair.drawable, Some(&said)) }
         };
         Ok(pairs.iter().zip(&given).zip(says(&given)?).map(event).collect())
+    }
+
+    fn directions(&self, job: &Job, measured: &SubspaceEffect) -> Vec<SubspaceDirectionRow> {
+        let row = |draw, (column, direction): (usize, Vec<f64>)| SubspaceDirectionRow {
+            identity: self.study.identity(self.study.corpus.test.len()),
+            variable: job.variable,
+            layer: job.place.layer,
+            step: Nth::of(job.place.step),
+            rotation: job.rotation,
+            rank: job.rank,
+            draw,
+            column,
+            direction,
+        };
+        let of =
+            |(draw, columns): (usize, &Columns)| columns.each().enumerate().map(|c| row(draw, c)).collect::<Vec<_>>();
+        measured.columns.iter().enumerate().flat_map(of).collect()
     }
 
     /// `None` of a single problem, which has no interval.

@@ -115,6 +115,11 @@ impl Columns {
         Ok(Self(q))
     }
 
+    /// Each column, `[D]`.
+    pub fn each(&self) -> impl Iterator<Item = Vec<f64>> {
+        self.0.columns().into_iter().map(|column| column.to_vec())
+    }
+
     /// In the model's float type and on its device.
     pub fn tensor(&self, model: &Decoder) -> Tensor<2> {
         let like = model.norm.weight.val();
