@@ -324,3 +324,34 @@ fn an_index_that_errs_hides_nothing() {
     other["weight_map"]["model.layers.9.nowhere"] = json!(elsewhere);
     assert_names(&message(read(&other)), &["model.layers.9.nowhere", "is missing", elsewhere]);
 }
+
+/// Shards of two downloads in one folder: which of two values was meant nobody knows.
+#[test]
+fn a_tensor_of_two_values_in_two_shards_is_refused() {
+    let root = tempfile::tempdir().expect("temp");
+    save(root.path(), &config(&llama_json()), &SaveOptions { shard_bytes: 20_000, ..SaveOptions::default() });
+    let index = fs::read(root.path().join("model.safetensors.index.json")).expect("read");
+    let whole: serde_json::Value = serde_json::from_slice(&index).expect("JSON");
+    let home = whole["weight_map"][Q].as_str().expect("a shard");
+    let mut shards = whole["weight_map"].as_object().expect("a map").values().filter_map(|shard| shard.as_str());
+    let other = root.path().join(shards.find(|shard| *shard != home).expect("another shard"));
+    let again = |change: f32| {
+        let file = SafetensorsFile::open(&other).expect("opens");
+        let mut all: Vec<(String, HostTensor)> =
+            file.names().map(|name| (name.to_owned(), file.tensor(name).expect("reads"))).collect();
+        all.retain(|(name, _)| name != Q);
+        let mut doubled = SafetensorsFile::open(&root.path().join(home)).expect("opens").tensor(Q).expect("reads");
+        doubled.data[0] += change;
+        all.push((Q.to_owned(), doubled));
+        drop(file);
+        let bytes: Vec<(String, Vec<usize>, Vec<u8>)> =
+            all.iter().map(|(name, t)| (name.clone(), t.shape.clone(), Dtype::F32.encode(&t.data))).collect();
+        let views = bytes.iter().map(|(k, s, d)| {
+            (k.clone(), safetensors::tensor::TensorView::new(safetensors::Dtype::F32, s.clone(), d).expect("view"))
+        });
+        safetensors::serialize_to_file(views, None, &other).expect("writes");
+        ModelFiles::open_folder(root.path())
+    };
+    again(0.0).expect("the same values");
+    assert_names(&message(again(1.0)), &[Q, "has other values than in", home, other.to_str().expect("a name")]);
+}

@@ -104,7 +104,10 @@ impl WeightsFolder {
         // As transformers does: whatever the files hold is there, whether the index names it or not.
         for (at, file) in files.iter().enumerate() {
             for name in file.names() {
-                home.entry(name).or_insert(at);
+                let first = *home.entry(name.clone()).or_insert(at);
+                if first != at {
+                    ensure_same(&name, files[first].as_ref(), file.as_ref())?;
+                }
             }
         }
         for (name, path) in astray {
@@ -125,6 +128,17 @@ impl WeightsFolder {
     fn need(&self, name: &str) -> Result<&dyn Weights> {
         self.file(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.listing.display()))
     }
+}
+
+/// A tensor may stand in two shards, as tied ones do, where both hold the same.
+fn ensure_same(name: &str, one: &dyn Weights, other: &dyn Weights) -> Result<()> {
+    let [first, second] = [one.file_of(name).display(), other.file_of(name).display()];
+    let same = one.shape(name) == other.shape(name) && one.tensor(name)? == other.tensor(name)?;
+    ensure!(
+        same,
+        "{second}: tensor `{name}` has other values than in {first}: shards of two models lie together; download the folder anew"
+    );
+    Ok(())
 }
 
 /// A file of weights of either kind, by its name.
