@@ -322,6 +322,41 @@ fn token_rows_are_read_and_those_that_leave_a_gap_are_refused() {
     assert_names(&message(open(&[old, 2, old + 3], "gap")), &["trainable_token_indices", "missing"]);
 }
 
+/// Tokens added by `resize_token_embeddings` and trained as `trainable_token_indices`: PEFT saves the table that was resized below them.
+#[test]
+fn token_rows_over_a_resized_table_are_read() {
+    let root = tempfile::tempdir().expect("temp");
+    let base_dir = root.path().join("base");
+    let base = base(&base_dir, &llama_json());
+    let (dir, old) = (root.path().join("adapter"), base.config.vocab_size);
+    fs::create_dir(&dir).expect("creates");
+    let (table, head, rows) = (tensor(&[old + 2, 32], 1), tensor(&[old + 2, 32], 2), tensor(&[2, 32], 3));
+    let bytes: Vec<(String, Vec<usize>, Vec<u8>)> = [
+        ("model.layers.0.self_attn.q_proj.lora_A.weight", &tensor(&[3, 32], 4)),
+        ("model.layers.0.self_attn.q_proj.lora_B.weight", &tensor(&[32, 3], 5)),
+        ("model.embed_tokens.token_adapter.base_layer.weight", &table),
+        ("model.embed_tokens.token_adapter.trainable_tokens_delta", &rows),
+        ("lm_head.weight", &head),
+    ]
+    .map(|(k, t)| (format!("base_model.model.{k}"), t.shape.clone(), Dtype::F32.encode(&t.data)))
+    .to_vec();
+    let views = bytes.iter().map(|(k, s, d)| {
+        (k.clone(), safetensors::tensor::TensorView::new(safetensors::Dtype::F32, s.clone(), d).expect("view"))
+    });
+    safetensors::serialize_to_file(views, None, &dir.join("adapter_model.safetensors")).expect("writes");
+    let json = json!({ "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": 3, "lora_alpha": 6,
+        "target_modules": r"model\.layers\.0\.self_attn\.q_proj", "trainable_token_indices": [5, old + 1] });
+    fs::write(dir.join("adapter_config.json"), json.to_string()).expect("writes");
+    let adapter = Arc::new(Adapter::open(&dir).expect("opens"));
+    let both = ModelFiles::open_folder(&base_dir).expect("opens").with_adapter(adapter, Apply::Merged).expect("fits");
+    assert_eq!(both.config.vocab_size, old + 2);
+    let mut wanted = table;
+    wanted.data[5 * 32..6 * 32].copy_from_slice(&rows.data[..32]);
+    wanted.data[(old + 1) * 32..].copy_from_slice(&rows.data[32..]);
+    assert_eq!(both.tensor(EMBED).expect("reads"), wanted);
+    assert_eq!(both.tensor(HEAD).expect("reads"), head);
+}
+
 /// Two phases of LoRA that were merged, with singular values that are known, are found again as one adapter.
 #[test]
 fn what_merged_phases_changed_is_one_adapter() {

@@ -133,7 +133,8 @@ fn whole(key: &str, inner: &str, config: &AdapterConfig, replaced: &mut BTreeMap
     if module.ends_with(".original_module") {
         return Ok(());
     }
-    let wrapper = [".modules_to_save.default", ".modules_to_save", ".base_layer"]
+    // Behind `token_adapter` stands the table that was resized, below the rows of tokens that were trained.
+    let wrapper = [".modules_to_save.default", ".modules_to_save", ".token_adapter.base_layer", ".base_layer"]
         .into_iter()
         .find(|wrapper| module.ends_with(wrapper));
     let is_wrapped = wrapper.is_some_and(|w| w.starts_with(".modules_to_save"));
