@@ -212,6 +212,30 @@ fn bytes(content: &Value) -> Vec<u8> {
     out
 }
 
+/// As transformers has it: beside a tokenizer.model alone the map's further tokens are none, the configuration's are.
+#[test]
+fn further_tokens_beside_a_tokenizer_model_are_those_of_the_configuration() {
+    let fixture = fixture("folders.json");
+    let contents: Vec<Vec<u8>> = fixture["contents"].as_array().expect("contents").iter().map(bytes).collect();
+    let read = |map: Value, more: Option<&str>| {
+        let folder = tempfile::tempdir().expect("a folder");
+        for (file, at) in fixture["folders"]["sentencepiece, llama"]["files"].as_object().expect("files") {
+            fs::write(folder.path().join(file), &contents[at.as_u64().expect("a number") as usize]).expect("written");
+        }
+        fs::write(folder.path().join("special_tokens_map.json"), map.to_string()).expect("written");
+        let path = folder.path().join("tokenizer_config.json");
+        let mut config: Value = serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
+        if let Some(token) = more {
+            config["additional_special_tokens"] = json!([token]);
+        }
+        fs::write(path, config.to_string()).expect("written");
+        Vocabulary::load(folder.path()).expect("opens").encode_row("a<tok>b").expect("encodes")
+    };
+    let plain = read(json!({}), None);
+    assert_eq!(read(json!({ "additional_special_tokens": ["<tok>"] }), None), plain);
+    assert!(read(json!({}), Some("<tok>")).len() < plain.len());
+}
+
 #[test]
 fn a_text_that_begins_with_bos_gets_none_again() {
     let folder = folder(&json!({ "bos_token": "<s>" }));

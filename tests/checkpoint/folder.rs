@@ -178,6 +178,40 @@ fn a_tokenizer_class_whose_rules_are_not_read_is_named() {
     assert_eq!(notes("PreTrainedTokenizerFast"), "");
 }
 
+/// What transformers 5 makes otherwise of a tokenizer.json is said, and nothing is cut at random.
+#[test]
+fn a_tokenizer_that_transformers_reads_otherwise_is_named() {
+    let root = tempfile::tempdir().expect("temp");
+    let mut value = qwen3_json();
+    value["vocab_size"] = json!(400);
+    save(root.path(), &config(&value), &SaveOptions::default());
+    let text = fs::read_to_string("fixtures/text/tokenizer.json").expect("reads");
+    let mut file: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let read = |file: &serde_json::Value, class: &str| {
+        fs::write(root.path().join("tokenizer.json"), file.to_string()).expect("writes");
+        let config = json!({ "tokenizer_class": class }).to_string();
+        fs::write(root.path().join("tokenizer_config.json"), config).expect("writes");
+        let side = ModelFiles::open_folder(root.path()).expect("opens").text_side().expect("reads").expect("has one");
+        let said = side.tokenizer.encode("the train has 12345 seats", false).expect("encodes");
+        (said.get_ids().to_vec(), side.notes.join("\n"))
+    };
+    let (plain, _) = read(&file, "PreTrainedTokenizerFast");
+    file["model"]["dropout"] = json!(0.9);
+    for _ in 0..8 {
+        let (cut, notes) = read(&file, "PreTrainedTokenizerFast");
+        assert_eq!(cut, plain);
+        assert_names(&notes, &["tokenizer.json", "`model.dropout` is 0.9", "not applied"]);
+    }
+    file["model"] = json!({ "type": "Unigram", "unk_id": 0, "vocab": [["<unk>", 0.0], ["t", -1.0], ["he", -2.0]] });
+    file["added_tokens"] = json!([]);
+    (file["pre_tokenizer"], file["decoder"]) = (json!(null), json!(null));
+    for (class, said) in [("LlamaTokenizer", true), ("Qwen2Tokenizer", true), ("PreTrainedTokenizerFast", false)] {
+        let (_, notes) = read(&file, class);
+        let wanted = format!("its Unigram vocabulary cuts the text here. For `tokenizer_class` {class:?}");
+        assert_eq!(notes.contains(&wanted), said, "{notes}");
+    }
+}
+
 /// A safetensors file of this header and so many bytes of data.
 fn with_header(header: &str, data: usize) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &vec![0; data]].concat()
@@ -285,8 +319,10 @@ fn a_tokenizer_in_a_form_that_is_not_read_is_named() {
     save(root.path(), &config(&llama_json()), &SaveOptions::default());
     let open = || Checkpoint::open(&root.path().display().to_string(), None, Apply::Merged).expect("opens");
     assert_names(&message(open().text().map(drop)), &["brings no tokenizer"]);
-    fs::write(root.path().join("tekken.json"), "{}").expect("written");
-    assert_names(&message(open().text().map(drop)), &["tekken.json", "save its tokenizer.json"]);
+    for name in ["any.tiktoken", "tekken.json"] {
+        fs::write(root.path().join(name), "{}").expect("written");
+        assert_names(&message(open().text().map(drop)), &[name, "save its tokenizer.json"]);
+    }
 }
 
 #[test]

@@ -88,6 +88,7 @@ fn given(value: &Value) -> Option<AddedToken> {
 }
 
 const EXTRA: &str = "extra_special_tokens";
+const ADDITIONAL: &str = "additional_special_tokens";
 
 /// Tokens of a name that is no usual part (`image_token`): keys of their own, objects before texts, then those of an object of
 /// further tokens.
@@ -100,7 +101,6 @@ fn named(object: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)>
 
 /// Tokens of no name. A list of tokenizer_config.json stands before the one of special_tokens_map.json.
 fn extra(config: &Map<String, Value>, older: &Map<String, Value>) -> Vec<AddedToken> {
-    const ADDITIONAL: &str = "additional_special_tokens";
     let list = |object: &Map<String, Value>, key: &str| match object.get(key) {
         Some(Value::Array(list)) => list.iter().filter_map(given).collect(),
         _ => vec![],
@@ -178,12 +178,13 @@ fn next_id(tokenizer: &Tokenizer) -> u32 {
 pub(super) fn add(
     tokenizer: &mut Tokenizer,
     (folder, config, own): (&Path, &Map<String, Value>, &[Value]),
-    (roles, class): (&Map<String, Value>, Class),
+    (roles, class, pieces): (&Map<String, Value>, Class, Option<bool>),
     rows: Option<usize>,
 ) -> Result<Vec<String>> {
     let there = tokenizer.get_added_tokens_decoder();
     let mut tokens: Vec<(Option<u32>, AddedToken, String)> = vec![];
     for (id, token) in listed(folder, config, own, roles)? {
+        let token = if pieces == Some(true) { token.normalized(false) } else { token };
         if !there.values().any(|known| *known == token) {
             tokens.push((Some(id), token, "added_tokens_decoder".to_owned()));
         }
@@ -191,7 +192,11 @@ pub(super) fn add(
     let known = |tokens: &[(Option<u32>, AddedToken, String)], content: &str| {
         there.values().any(|token| token.content == content) || tokens.iter().any(|(_, t, _)| t.content == content)
     };
-    let older = older(folder, config)?;
+    let mut older = older(folder, config)?;
+    if pieces.is_some() {
+        // SentencePiece's own control tokens take their place.
+        older.shift_remove(ADDITIONAL);
+    }
     let further = extra(config, &older);
     // New ones get their ids in the order of the parts.
     let usual = ROLES.iter().copied().filter(|role| roles.contains_key(*role));

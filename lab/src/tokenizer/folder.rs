@@ -20,15 +20,8 @@ const SLOW: [&str; 2] = ["vocab.json", "merges.txt"];
 pub(crate) const KEPT: [&str; 3] = ["special_tokens_map.json", "chat_template.json", PIECES];
 
 /// Tokenizers of other programs and other forms.
-const OTHERS: [&str; 7] = [
-    "tekken.json",
-    "spiece.model",
-    "sentencepiece.bpe.model",
-    "tiktoken.model",
-    "qwen.tiktoken",
-    "vocab.txt",
-    "vocab.bpe",
-];
+const OTHERS: [&str; 7] =
+    ["tekken.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tiktoken.model", "vocab.txt", "vocab.bpe"];
 
 /// Whether a folder holds a tokenizer in any form that is read.
 pub(crate) fn has_tokenizer(folder: &Path) -> bool {
@@ -63,16 +56,21 @@ pub(crate) fn templates_in(folder: &Path) -> Result<Option<Templates>> {
 /// A file that is not what its name says; files that do not say how text is cut.
 pub(crate) fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide>> {
     if !has_tokenizer(folder) {
-        let other = OTHERS.into_iter().find(|name| folder.join(name).is_file());
+        let other = OTHERS.into_iter().map(|name| folder.join(name)).find(|file| file.is_file());
         let advice = "a tokenizer in this form is not read: open the model with transformers and save its tokenizer.json beside it";
-        return other.map_or(Ok(None), |name| bail!("{}: {advice}", folder.join(name).display()));
+        return other.or_else(|| tiktoken_in(folder)).map_or(Ok(None), |file| bail!("{}: {advice}", file.display()));
     }
     let config = read_object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
     let model = read_object(&folder.join("config.json"))?.unwrap_or_default();
-    let TokenizerFiles { file, source, class, named } = TokenizerFiles::of(folder, &config, &model)?;
+    let TokenizerFiles { file, source, class, named, pieces } = TokenizerFiles::of(folder, &config, &model)?;
     let has_file = source.ends_with(FILE);
     let own = file["added_tokens"].as_array().cloned().unwrap_or_default();
-    let remade = if has_file { class.remade(file, &config) } else { file };
+    let mut remade = if has_file { class.remade(file, &config) } else { file };
+    let mut notes = cautions(&remade, class, &config, &source);
+    // A training script's: each text would be cut in another way each time.
+    if let Some(dropout) = remade.get_mut("model").and_then(|model| model.get_mut("dropout")) {
+        *dropout = Value::Null;
+    }
     let mut tokenizer = parse(&serde_json::to_vec(&remade)?, &source)?;
     // Files saved by a training script may carry these; they would cut or fill every text silently.
     tokenizer.with_padding(None);
@@ -83,7 +81,7 @@ pub(crate) fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide
             roles.entry(role).or_insert(Value::from(token));
         }
     }
-    let mut notes = added::add(&mut tokenizer, (folder, &config, &own), (&roles, class), rows)?;
+    notes.extend(added::add(&mut tokenizer, (folder, &config, &own), (&roles, class, pieces), rows)?);
     if let Some(named) = unread(&config, &model) {
         notes.push(format!(
             "warning: {}: `tokenizer_class` is {named:?}, a class with rules of its own in transformers: here tokenizer.json is read as \
@@ -102,6 +100,25 @@ pub(crate) fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide
     Ok(Some(TextSide { tokenizer, config, roles, templates, source, notes }))
 }
 
+/// What a reader should know of a tokenizer.json that transformers 5 reads in another way.
+fn cautions(file: &Value, class: Class, config: &Map<String, Value>, source: &Path) -> Vec<String> {
+    let (source, model) = (source.display(), &file["model"]);
+    let mut notes = vec![];
+    if let Some(dropout) = model["dropout"].as_f64().filter(|dropout| *dropout != 0.0) {
+        notes.push(format!(
+            "warning: {source}: `model.dropout` is {dropout} and is not applied: it would cut each text at random, as transformers does"
+        ));
+    }
+    if let Some(kind) = model["type"].as_str().filter(|kind| *kind != "BPE" && class != Class::Generic) {
+        let named = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or("the model's own");
+        notes.push(format!(
+            "warning: {source}: its {kind} vocabulary cuts the text here. For `tokenizer_class` {named:?} transformers 5 makes merges of it \
+             (BPE), and other tokens. With \"PreTrainedTokenizerFast\" there both agree"
+        ));
+    }
+    notes
+}
+
 /// The tokenizer.json of a folder, or one made of its older files.
 struct TokenizerFiles {
     file: Value,
@@ -109,6 +126,8 @@ struct TokenizerFiles {
     class: Class,
     /// Named tokens that the file brings itself.
     named: Vec<(&'static str, Option<String>)>,
+    /// Of a tokenizer.model alone: whether added tokens are matched before the text is normalised.
+    pieces: Option<bool>,
 }
 
 impl TokenizerFiles {
@@ -119,11 +138,12 @@ impl TokenizerFiles {
             let file: Value = serde_json::from_str(&text)
                 .map_err(|error| anyhow!("{}: not a tokenizer.json: {error}", source.display()))?;
             let class = Class::of(config, model, is_byte_level(&file));
-            return Ok(Self { file, source, class, named: vec![] });
+            return Ok(Self { file, source, class, named: vec![], pieces: None });
         }
         let class = Class::of(config, model, false);
         if SLOW.iter().all(|name| folder.join(name).is_file()) {
-            return Ok(Self { file: slow(folder, class, config)?, source: folder.join(SLOW[0]), class, named: vec![] });
+            let file = slow(folder, class, config)?;
+            return Ok(Self { file, source: folder.join(SLOW[0]), class, named: vec![], pieces: None });
         }
         let source = folder.join(PIECES);
         let bytes = fs::read(&source).with_context(|| format!("{}: cannot read", source.display()))?;
@@ -136,8 +156,15 @@ impl TokenizerFiles {
         let unk = read.unk.and_then(|id| read.pieces.get(id as usize)).map(|piece| piece.token.clone());
         let file = pieces::of_model(&read, class, config);
         let named = vec![("bos_token", read.bos), ("eos_token", read.eos), ("unk_token", unk)];
-        Ok(Self { file, source, class, named })
+        let pieces = Some(class == Class::Generic && read.dummy_prefix);
+        Ok(Self { file, source, class, named, pieces })
     }
+}
+
+/// A file of ranks, whatever it is called.
+fn tiktoken_in(folder: &Path) -> Option<PathBuf> {
+    let files = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    files.filter(|file| file.extension().is_some_and(|ending| ending == "tiktoken")).min()
 }
 
 /// A base64 token and its rank a line.
