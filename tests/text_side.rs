@@ -130,6 +130,9 @@ fn templates_are_found_wherever_they_stand() {
     assert_eq!(one(&named, Some("tool_use")).as_deref(), Ok("tools"));
     let error = one(&named, Some("none")).expect_err("no such");
     assert!(error.contains("tool_use, default"), "{error}");
+    let twice =
+        [("default", "first"), ("default", "second")].map(|(name, jinja)| json!({ "name": name, "template": jinja }));
+    assert_eq!(one(&folder(&json!({ "chat_template": twice })), None).as_deref(), Ok("second"), "as in transformers");
     let object = folder(&json!({ "chat_template": { "a": "one", "b": "two" } }));
     let error = one(&object, None).expect_err("no default");
     assert!(error.contains("--chat-template") && error.contains("a, b"), "{error}");

@@ -60,8 +60,14 @@ impl Templates {
         let named = match object.get("chat_template") {
             None | Some(Value::Null) => return Ok(None),
             Some(Value::Array(list)) => {
-                let one = |entry: &Value| Ok((text(&entry["name"])?, text(&entry["template"])?));
-                list.iter().map(one).collect::<Result<Vec<_>>>()?
+                let mut named: Vec<(String, String)> = vec![];
+                for entry in list {
+                    let (name, jinja) = (text(&entry["name"])?, text(&entry["template"])?);
+                    // The last of a name, as in transformers.
+                    named.retain(|(known, _)| *known != name);
+                    named.push((name, jinja));
+                }
+                named
             }
             Some(Value::Object(map)) => {
                 let one = |(name, jinja): (&String, &Value)| Ok((name.clone(), text(jinja)?));
