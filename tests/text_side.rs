@@ -155,6 +155,24 @@ fn templates_are_found_wherever_they_stand() {
     assert_eq!(one(&copy, Some("rag")).as_deref(), Ok("rag"));
 }
 
+/// Right values: Jinja2 3.1.6 as transformers 5.24 sets it up.
+#[test]
+fn numbers_signs_and_raw_text_are_printed_as_python_prints_them() {
+    for (jinja, text) in [
+        ("{{ x }} {{ x | string }} {{ 5e-5 }} {{ 1e15 }} {{ 100.0 }}", "1e+16 1e+16 5e-05 1000000000000000.0 100.0"),
+        ("{{ u }} {{ u | tojson }}", "18446744073709551615 18446744073709551615"),
+        ("{{ \"<a b='c'>/&\" | e }}{{ '\"' | escape }}", "&lt;a b=&#39;c&#39;&gt;/&amp;&#34;"),
+        ("{% raw %}\n{{ x }}\n{% endraw %}\n.", "\n{{ x }}\n."),
+        ("{% raw -%}\n{{ x }}{%- endraw %}", "{{ x }}"),
+    ] {
+        let folder = folder(&json!({ "chat_template": jinja }));
+        let chat = Vocabulary::load(folder.path()).expect("opens").chat(None).expect("read").expect("a template");
+        let arguments = json!({ "x": 1e16, "u": u64::MAX });
+        let chat = chat.with(arguments.as_object().cloned().unwrap_or_default()).expect("arguments");
+        assert_eq!(chat.prompt("m").expect("renders"), text, "{jinja}");
+    }
+}
+
 #[test]
 fn a_template_that_cannot_be_rendered_says_why() {
     for (jinja, said) in [
@@ -163,6 +181,8 @@ fn a_template_that_cannot_be_rendered_says_why() {
         ("{{ missing.part }}", "undefined"),
         ("{{ strftime_now('%Q') }}", "%Q"),
         ("{{ messages | unknown }}", "unknown"),
+        ("{{ messages | pprint }}", "pprint"),
+        ("{{ debug() }}", "debug"),
     ] {
         let folder = folder(&json!({ "chat_template": jinja }));
         let chat = Vocabulary::load(folder.path()).expect("opens").chat(None).expect("read").expect("a template");

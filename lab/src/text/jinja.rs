@@ -3,7 +3,7 @@
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
-use minijinja::{AutoEscape, Environment, Error, ErrorKind, State};
+use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, escape_formatter, filters};
 use serde_json::Value as Json;
 
 use super::dates;
@@ -24,6 +24,21 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
         dates::now(&format).map_err(|error| wrong(format!("strftime_now({format:?}): {error}")))
     });
     env.add_filter("tojson", tojson);
+    // As Python writes a number by itself.
+    env.set_formatter(|out, state, value| match value.kind() {
+        ValueKind::Number => Ok(out.write_str(&number(value))?),
+        _ => escape_formatter(out, state, value),
+    });
+    env.add_filter("string", |state: &State, value: Value| match value.kind() {
+        ValueKind::Number => Ok(Value::from(number(&value))),
+        _ => filters::string(state, &value),
+    });
+    for name in ["e", "escape"] {
+        env.add_filter(name, |text: String| escaped(&text));
+    }
+    // These print otherwise than Python, or are none of Jinja's.
+    env.remove_filter("pprint");
+    env.remove_global("debug");
     env.add_test("iterable", |value: Value| !value.is_none() && value.try_iter().is_ok());
     // A string and an object are sequences in Python.
     env.add_test("sequence", |value: Value| {
@@ -51,9 +66,19 @@ fn without_generation(jinja: &str) -> String {
             _ => inner.to_owned(),
         };
         kept.extend(["{%", &other, "%}"]);
+        // Jinja2 keeps the line's end behind this tag alone: the one that is dropped is another.
+        if word == "raw" && behind.starts_with('\n') && !inner.ends_with('-') {
+            kept.push('\n');
+        }
         rest = behind;
     }
     kept + rest
+}
+
+/// As `markupsafe` has it.
+fn escaped(text: &str) -> String {
+    let signs = [("&", "&amp;"), (">", "&gt;"), ("<", "&lt;"), ("'", "&#39;"), ("\"", "&#34;")];
+    signs.into_iter().fold(text.to_owned(), |text, (sign, entity)| text.replace(sign, entity))
 }
 
 fn wrong(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
@@ -65,9 +90,10 @@ pub(super) fn seen(json: &Json) -> Value {
     match json {
         Json::Null => Value::from(()),
         Json::Bool(flag) => Value::from(*flag),
-        Json::Number(number) => match (number.as_i64(), number.as_f64()) {
+        Json::Number(number) => match (number.as_i64(), number.as_u64()) {
             (Some(whole), _) => Value::from(whole),
-            (None, float) => Value::from(float.unwrap_or(f64::NAN)),
+            (None, Some(whole)) => Value::from(whole),
+            (None, None) => Value::from(number.as_f64().unwrap_or(f64::NAN)),
         },
         Json::String(text) => Value::from(text.as_str()),
         Json::Array(list) => list.iter().map(seen).collect(),
