@@ -155,6 +155,33 @@ fn parquet_and_csv_are_read_as_json_lines_are() {
     assert_eq!(questions[1].question, "Two\nlines \"quoted\"");
 }
 
+/// Of two values readers take either, so none is taken.
+#[test]
+fn a_key_or_column_that_stands_twice_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = |name: &str, text: &str| {
+        let error = format!("{:#}", read_problems(written(folder.path(), name, text)).unwrap_err());
+        assert!(error.contains(name) && error.contains("stands twice"), "{error}");
+        error
+    };
+    assert!(
+        said("a.jsonl", "{\"question\": \"q\", \"answer\": \"4\", \"answer\": \"5\"}")
+            .contains("a.jsonl:1: key \"answer\"")
+    );
+    said("b.json", "[{\"question\": \"q\", \"answer\": 4, \"x\": [{\"y\": 1, \"y\": 1.50}]}]");
+    assert!(said("c.csv", "question,answer,answer\nq,4,5\n").contains("column \"answer\""));
+    written(folder.path(), "d.csv", "question,answer,answer_duplicated_x,n_duplicated_0\nq,4,5,6\n");
+    assert_eq!(golds(&folder.path().join("d.csv"), None), ["4"]);
+    assert_eq!(golds(&written(folder.path(), "e.csv", "question,answer\rq,4\rr,5\r"), None), ["4", "5"]);
+    for (name, text, needle) in [
+        ("f.csv", "question,answer\nq,4,5\n", "more cells than the first line"),
+        ("g.csv", "question,answer\n\"q,4\n", "a quote is not closed"),
+    ] {
+        let error = format!("{:#}", read_problems(written(folder.path(), name, text)).unwrap_err());
+        assert!(error.contains(name) && error.contains(needle), "{error}");
+    }
+}
+
 #[test]
 fn numbers_keep_their_digits() {
     let folder = tempfile::tempdir().unwrap();

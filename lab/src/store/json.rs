@@ -2,6 +2,7 @@
 //! feature `float_roundtrip` is on), and a resumed run must end with the same bytes. It finds where each number stands, and the
 //! standard library, which rounds rightly, reads it.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use anyhow::Result;
@@ -47,6 +48,25 @@ fn exact(part: &RawValue) -> serde_json::Result<Value> {
         }
         _ => serde_json::from_str(text)?,
     })
+}
+
+/// A key that stands twice in one object of a text that is JSON.
+pub(crate) fn twice(text: &str) -> Option<String> {
+    match text.trim_start().as_bytes().first() {
+        Some(b'{') => {
+            let Fields(fields) = serde_json::from_str(text).ok()?;
+            let mut seen = HashSet::new();
+            let found = |(key, value): &(String, &RawValue)| {
+                if seen.insert(key.clone()) { twice(value.get()) } else { Some(key.clone()) }
+            };
+            fields.iter().find_map(found)
+        }
+        Some(b'[') => {
+            let all: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+            all.into_iter().find_map(|part| twice(part.get()))
+        }
+        _ => None,
+    }
 }
 
 /// The fields of an object in their order. A key that stands twice comes twice, and its last value counts, as everywhere else.

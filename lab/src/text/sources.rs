@@ -13,7 +13,7 @@ use super::files::{self, Content, Part, data_files};
 use super::formats::Format;
 use super::record::{Record, kind};
 use super::{Problem, tables};
-use crate::store::digits;
+use crate::store::{digits, json};
 
 /// Where problems come from, as a recipe says it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,6 +188,7 @@ fn each_json(
         }
         seen = true;
         let value = digits::read(text).map_err(clearer).with_context(|| format!("{place}: not valid JSON"))?;
+        ensure_distinct(text, &place)?;
         if !take(place.clone(), object(&place, value)?)? {
             return Ok(());
         }
@@ -197,6 +198,7 @@ fn each_json(
     let text = line.trim_start_matches('\u{feff}');
     let whole: Value =
         digits::read(text).map_err(clearer).with_context(|| format!("{shown}: not a valid JSON list"))?;
+    ensure_distinct(text, &shown.to_string())?;
     let list = match whole {
         Value::Array(list) => list,
         // `{"data": [...]}`, as some write it.
@@ -219,6 +221,12 @@ fn each_json(
         }
     }
     Ok(())
+}
+
+/// Of a key's two values readers take either.
+fn ensure_distinct(text: &str, place: &str) -> Result<()> {
+    let Some(key) = json::twice(text) else { return Ok(()) };
+    bail!("{place}: key \"{key}\" stands twice in one object: keep the one that is meant")
 }
 
 /// The lines of a file that hold something, each with the place it stands at (`file:line`).

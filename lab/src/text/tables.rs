@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use polars::prelude::{AnyValue, CsvReadOptions, DataFrame, SerReader};
 use serde_json::{Map, Value};
 
@@ -51,8 +51,11 @@ pub(super) fn parquet(bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<Vec<
 /// whichever the first line has most of.
 ///
 /// # Errors
-/// Rows of other lengths than the first.
+/// Rows of other lengths than the first; a column's name that stands twice.
 pub(super) fn csv(text: &str) -> Result<Vec<Map<String, Value>>> {
+    // Lines may end as they did on the first Macs.
+    let old = (!text.contains('\n')).then(|| text.replace('\r', "\n"));
+    let text = old.as_deref().unwrap_or(text);
     let first = text.lines().next().unwrap_or_default();
     let separator = [b',', b'\t', b';'].into_iter().rev().max_by_key(|s| first.bytes().filter(|b| b == s).count());
     let options = CsvReadOptions::default()
@@ -60,8 +63,32 @@ pub(super) fn csv(text: &str) -> Result<Vec<Map<String, Value>>> {
         .with_has_header(true)
         .map_parse_options(|parse| parse.with_separator(separator.unwrap_or(b',')));
     let read = || options.into_reader_with_file_handle(Cursor::new(text.as_bytes().to_vec())).finish();
-    let frame = guarded(read).and_then(|frame| Ok(frame?));
-    records(&frame.context("not a table of comma-separated values that can be read")?)
+    let frame = guarded(read).and_then(|frame| Ok(frame?)).map_err(clearer);
+    let frame = frame.context("not a table of comma-separated values that can be read")?;
+    // What polars makes of a second column of the same name.
+    let twice = frame.columns().iter().find_map(|column| {
+        let (name, number) = column.name().rsplit_once("_duplicated_")?;
+        let counted = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        (counted && frame.column(name).is_ok()).then(|| name.to_owned())
+    });
+    ensure!(
+        twice.is_none(),
+        "column {:?} stands twice in the first line: give each a name of its own",
+        twice.unwrap_or_default()
+    );
+    records(&frame)
+}
+
+/// What polars says, with what is meant where it speaks of settings of its own.
+fn clearer(error: anyhow::Error) -> anyhow::Error {
+    let said = format!("{error:#}");
+    if said.contains("more fields than defined") {
+        return anyhow!("a row has more cells than the first line: put a cell that holds the separator in quotes");
+    }
+    if said.contains("not properly escaped") {
+        return anyhow!("a quote is not closed, or stands inside a cell without being doubled");
+    }
+    error
 }
 
 fn records(frame: &DataFrame) -> Result<Vec<Map<String, Value>>> {
