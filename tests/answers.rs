@@ -134,6 +134,17 @@ fn corpus(data: &Path, rows: usize, test_rows: usize) -> Corpus {
 }
 
 #[test]
+fn marks_that_make_another_value_than_they_say_are_named() {
+    let temp = TempDir::new().expect("a folder");
+    let row = |n: usize, mark: &str| json!({"question": format!("q {n} a box"), "answer": format!("a box <<{mark}>>{} beads\n#### 8", mark.rsplit('=').next().expect("a value"))});
+    let lines: Vec<Value> =
+        ["3+5=8", "5+4=8", "10/3=3.33", "2*4=8"].iter().enumerate().map(|(n, mark)| row(n, mark)).collect();
+    let told = corpus(&written(&temp, "marks.jsonl", &lines), 100, 1).told.join("\n");
+    assert!(told.contains("warning: 1 marks <<a*b=c>> say another value"), "{told}");
+    assert!(told.contains("marks.jsonl:2: 5+4 makes 9, not 8"), "{told}");
+}
+
+#[test]
 fn a_folder_of_a_data_set_is_trained_on_and_held_out_by_its_parts() {
     let of = corpus(Path::new("fixtures/problems/hub"), 100, 3);
     assert_eq!((of.train.len(), of.test.len(), of.dropped), (5, 2, 0));

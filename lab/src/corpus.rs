@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::grade::{Grader, Grading, Rule, Verdict};
 use crate::latent::{Request, SwitchIds};
 use crate::recipe::Recipe;
-use crate::tasks::{Split, Task};
+use crate::tasks::{Operand, Split, StepValue, Task, evaluate, number};
 use crate::text::formats::Format;
 use crate::text::{Part, Problem, Prompts, Sample, Source, Vocabulary, cut, has_part, said_budget};
 
@@ -60,6 +60,7 @@ impl Corpus {
             told = overlaps(&train, &mut test);
             test.truncate(recipe.evaluation.problems);
             told.extend(known_steps(&train, &test));
+            told.extend(wrong_marks(test.iter().chain(&train)));
         } else {
             told.extend(drawn_twice(&test));
         }
@@ -252,6 +253,29 @@ fn known_steps(train: &[ProblemAt], test: &[ProblemAt]) -> Option<String> {
             train.len()
         )
     })
+}
+
+/// How many calculations of a file's solutions make another value than they say.
+fn wrong_marks<'p>(problems: impl Iterator<Item = &'p ProblemAt>) -> Option<String> {
+    let other = |step: &StepValue| {
+        let made = evaluate(step.expression.as_deref()?, &mut |operand| match operand {
+            Operand::Number(n) => Some(n),
+            Operand::Step(_) => None,
+        })?;
+        let said = step.value.number()?;
+        let expression = step.expression.as_deref().unwrap_or_default();
+        (number(&said.to_string())? != made).then(|| format!("{} makes {made}, not {said}", cut(expression)))
+    };
+    let wrong = problems.flat_map(|(problem, place)| {
+        problem.steps.iter().filter_map(other).map(move |what| format!("{place}: {what}"))
+    });
+    let wrong: Vec<String> = wrong.collect();
+    let first = wrong.first()?;
+    Some(format!(
+        "warning: {} marks <<a*b=c>> say another value than they make (the first is {first}). The text is learnt as it stands, and no \
+         answer is predicted through them",
+        wrong.len()
+    ))
 }
 
 /// How many generated problems were drawn before. They stay: what an experiment knows of a generated problem goes by its number.
