@@ -188,6 +188,12 @@ fn what_does_not_exist_is_refused_before_any_work() {
         (&["--hook", "blocks.2.attn.hook_z=zero", "--modes", "mean"], "--modes does nothing here"),
         (&["--only", "switch_benefit", "--modes", "zero"], "--modes does nothing here"),
         (&["--only", "latent_intervention", "--pairs", "3"], "--pairs does nothing here"),
+        (&["--modes", "zero,skip", "--draws", "3"], "--draws does nothing here: none of the modes (zero, skip) draws"),
+        (&["--hook", "blocks.2.attn.hook_z=zero", "--draws", "3"], "none of the modes (zero) draws"),
+        (
+            &["--modes", "normal,skip", "--at", "kv"],
+            "--at does nothing here: none of the modes (normal, skip) replaces",
+        ),
         (&["--only", "latent_intervention", "--later", "frozen,frozen"], "later: frozen is named twice"),
         (&["--hook", "blocks.2.attn.hook_z=zero,blocks.1.attn.hook_z=zero"], "unknown mode `zero,blocks.1.attn"),
         (&["--hook", "blocks.2.attn.hook_z[head=0]", "--heads", "1"], "--heads does nothing here"),

@@ -310,7 +310,7 @@ fn a_mode_that_cannot_be_run_is_named_and_the_others_rows_stand() {
     let out = temp.path().join("out");
     let run = |modes: &str| {
         let mut command = program("intervene");
-        command.args(["fixtures/micro", "--phase", "sft", "--problems", "12", "--draws", "1", "--replace", "--out"]);
+        command.args(["fixtures/micro", "--phase", "sft", "--problems", "12", "--replace", "--out"]);
         command.arg(&out).args(["--only", "latent_intervention", "--modes", modes]);
         command
     };

@@ -259,7 +259,7 @@ fn factors_over_floats_are_written_as_adapters() {
     }
     let rows = temp.path().join("rows");
     done("probe", &[text(&out), "--phase", "sft", "--only", "accuracy,outcomes", "--out", text(&rows)]);
-    done("intervene", &[text(&out), "--phase", "sft", "--modes", "zero", "--draws", "1", "--out", text(&rows)]);
+    done("intervene", &[text(&out), "--phase", "sft", "--modes", "zero", "--out", text(&rows)]);
     // The same training with whole checkpoints, which differ by rounding alone where the phase began with the same bits.
     train(&whole, &["--set", "checkpoint.whole=true", "--only", "base,annotate,boundary"]);
     let [ours, theirs] = [&out, &whole].map(|run| run.join("boundary/checkpoint"));

@@ -137,7 +137,7 @@ fn a_smaller_run_replaces_nothing_unasked() {
     home.done("probe", &[&fewer[..], &["--replace"]].concat());
     assert_ne!(std::fs::read(&file).expect("rows"), held);
 
-    let modes = ["--phase", "sft", "--problems", "30", "--only", "latent_intervention", "--draws", "1"];
+    let modes = ["--phase", "sft", "--problems", "30", "--only", "latent_intervention"];
     home.done("intervene", &[&modes[..], &["--modes", "normal,zero,skip"]].concat());
     home.refused("intervene", &[&modes[..], &["--modes", "normal,skip"]].concat(), &["modes: without zero"]);
     home.done("intervene", &[&modes[..], &["--modes", "normal,zero,skip,mean"]].concat());

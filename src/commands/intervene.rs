@@ -10,7 +10,7 @@ use super::runner::Runner;
 use super::targets::Targets;
 use super::{print, put, setting};
 use crate::experiments::Settings;
-use crate::interventions::{At, Heads, Later, Steps, Target, all, split};
+use crate::interventions::{About, At, Heads, Later, Steps, Target, all, split};
 use crate::model::Select;
 use crate::schema::{BlockOrigin, InterventionRow, PatchRow, RowFile};
 use crate::study::modes::{MODES, names};
@@ -158,8 +158,33 @@ impl Intervene {
             Some((flag, _, readers)) => {
                 bail!("{flag} does nothing here: it is of {}, --only names {}", readers.join(" and "), only.join(", "))
             }
-            None => Ok(()),
+            None => self.modes_read_them(),
         }
+    }
+
+    /// Refuses a flag about modes that none of those named reads.
+    fn modes_read_them(&self) -> Result<()> {
+        let open = self.hook.iter().any(|hook| split(hook).1.is_none());
+        let changes = self.hook.iter().filter_map(|hook| split(hook).1);
+        let modes: Vec<&str> = self.modes.iter().map(String::as_str).chain(changes).collect();
+        if modes.is_empty() || modes.contains(&"all") || (open && self.modes.is_empty()) {
+            return Ok(());
+        }
+        let of = |holds: fn(&About) -> bool| {
+            // An unknown one is told later.
+            modes
+                .iter()
+                .map(|mode| mode.split(':').next().unwrap_or(mode))
+                .any(|name| !names().contains(&name) || all().any(|about| about.name == name && holds(about)))
+        };
+        for (flag, given, read, what) in [
+            ("--draws", self.draws.is_some(), of(|about| about.random), "draws"),
+            ("--later", !self.later.is_empty(), of(|_| true), "replaces a latent input"),
+            ("--at", !self.at.is_empty(), of(|_| true), "replaces a latent input"),
+        ] {
+            ensure!(!given || read, "{flag} does nothing here: none of the modes ({}) {what}", modes.join(", "));
+        }
+        Ok(())
     }
 
     /// The recipe's settings, with what the command line says in their place.
