@@ -513,6 +513,7 @@ fn missing_and_broken_files_are_told_not_fatal() {
     assert!(done.summary.contains("switch_window-sft.parquet: not a whole Parquet file"), "{}", done.summary);
     assert!(done.summary.contains("manifest.json: EOF"), "{}", done.summary);
     assert!(done.summary.contains("teacher_forced-sft.parquet: other rows than today's: row 0: "), "{}", done.summary);
+    assert!(done.summary.contains("make them again with the command in manifest.json"), "{}", done.summary);
     let table = std::fs::read_to_string(path.join("tables/tab-tf.md")).unwrap();
     assert!(table.contains("No rows of ours: needs `teacher_forced`."), "{table}");
     let empty = tempfile::tempdir().unwrap();

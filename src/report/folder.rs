@@ -389,7 +389,8 @@ fn whole(mut flat: Vec<FlatRow>, known: Option<&KnownRows>) -> Result<(File, Opt
                 }
             }
             flat = kept;
-            ensure!(!flat.is_empty() || all == 0, "other rows than today's: {why:#}");
+            let again = "make them again with the command in manifest.json";
+            ensure!(!flat.is_empty() || all == 0, "other rows than today's: {why:#}; {again}");
             read(&flat)?
         }
     };
