@@ -109,6 +109,9 @@ fn settings_and_other_tasks_are_refused_by_name() {
     }
 }
 
+/// Of f32.
+const ROUNDING: f64 = 5.96e-8;
+
 const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
 /// Problems of eight letters, the first four triggers; column `3` says the label as surely as `shift` says, in noise of size 1.
@@ -135,7 +138,7 @@ fn a_known_gap_gives_the_false_alarms_that_follow_from_it() {
     let (parts, there) = (parts(&labels), vec![true; 8000]);
     let monitor = Linear::fit(&x, &there, &labels.trigger, &parts, 0.95, 0).expect("a monitor");
     for problems in [&parts.seen, &parts.held_out] {
-        let found = monitor.judge((&x, &there), &labels, problems, 0).expect("both kinds");
+        let found = monitor.judge((&x, &there, ROUNDING), &labels, problems, 0).expect("both kinds");
         assert!((found.recall.value - 0.95).abs() < 0.04, "{}", found.recall);
         assert!((found.false_alarms.value - 0.088).abs() < 0.05, "{}", found.false_alarms);
         // Φ(3 / √2).
@@ -153,11 +156,11 @@ fn shuffled_labels_and_columns_that_say_nothing_pay_for_their_recall_in_false_al
     dealt.shuffle(&mut ChaCha8Rng::seed_from_u64(7));
     let monitor = Linear::fit(&x, &there, &dealt, &parts, 0.95, 0).expect("a monitor");
     let as_dealt = Labels { trigger: dealt, ..labels.clone() };
-    let found = monitor.judge((&x, &there), &as_dealt, &parts.seen, 0).expect("both kinds");
+    let found = monitor.judge((&x, &there, ROUNDING), &as_dealt, &parts.seen, 0).expect("both kinds");
     assert!(found.false_alarms.value > 0.88 && (found.auroc.value - 0.5).abs() < 0.08, "{found:?}");
     let (x, labels) = material(4000, 0.0);
     let monitor = Linear::fit(&x, &there, &labels.trigger, &parts, 0.95, 0).expect("a monitor");
-    let found = monitor.judge((&x, &there), &labels, &parts.held_out, 0).expect("both kinds");
+    let found = monitor.judge((&x, &there, ROUNDING), &labels, &parts.held_out, 0).expect("both kinds");
     assert!(found.false_alarms.value > 0.88 && (found.auroc.value - 0.5).abs() < 0.08, "{found:?}");
 }
 
@@ -177,7 +180,7 @@ fn rounding_that_an_adversary_leaves_is_no_knowledge() {
     }
     let scores = monitor.scores(&left, &there);
     assert!(scores.iter().any(|score| *score != scores[0]), "f32 rounds");
-    let found = monitor.judge((&left, &there), &labels, &parts.seen, 0).expect("both kinds");
+    let found = monitor.judge((&left, &there, ROUNDING), &labels, &parts.seen, 0).expect("both kinds");
     assert_eq!((found.auroc.value, found.auroc.low, found.auroc.high), (0.5, 0.5, 0.5));
 }
 

@@ -172,6 +172,10 @@ fn a_key_or_column_that_stands_twice_is_refused() {
     assert!(said("c.csv", "question,answer,answer\nq,4,5\n").contains("column \"answer\""));
     written(folder.path(), "d.csv", "question,answer,answer_duplicated_x,n_duplicated_0\nq,4,5,6\n");
     assert_eq!(golds(&folder.path().join("d.csv"), None), ["4"]);
+    // Columns without a name, and names that another program gave to twins.
+    for text in ["question,answer,,\nq,4,,\n", "question,answer,n,n_duplicated_0\nq,4,5,6\n"] {
+        assert_eq!(golds(&written(folder.path(), "h.csv", text), None), ["4"]);
+    }
     assert_eq!(golds(&written(folder.path(), "e.csv", "question,answer\rq,4\rr,5\r"), None), ["4", "5"]);
     for (name, text, needle) in [
         ("f.csv", "question,answer\nq,4,5\n", "more cells than the first line"),

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use crate::grade::{Grader, Grading, Rule, Verdict};
 use crate::latent::{Request, SwitchIds};
 use crate::recipe::Recipe;
-use crate::tasks::{Operand, Split, StepValue, Task, evaluate, number};
+use crate::tasks::{Fact, Operand, Split, StepValue, Task, evaluate, number};
 use crate::text::formats::Format;
 use crate::text::{Part, Problem, Prompts, Sample, Source, Vocabulary, cut, has_part, said_budget};
 
@@ -262,9 +262,17 @@ fn wrong_marks<'p>(problems: impl Iterator<Item = &'p ProblemAt>) -> Option<Stri
             Operand::Number(n) => Some(n),
             Operand::Step(_) => None,
         })?;
-        let said = step.value.number()?;
+        let said = match &step.value {
+            Fact::Number(whole) => whole.to_string(),
+            Fact::Text(text) => text.clone(),
+            Fact::Set(_) => return None,
+        };
+        let value = match said.strip_prefix('-') {
+            Some(positive) => -number(positive)?,
+            None => number(&said)?,
+        };
         let expression = step.expression.as_deref().unwrap_or_default();
-        (number(&said.to_string())? != made).then(|| format!("{} makes {made}, not {said}", cut(expression)))
+        (value != made).then(|| format!("{} makes {made}, not {said}", cut(expression)))
     };
     let wrong = problems.flat_map(|(problem, place)| {
         problem.steps.iter().filter_map(other).map(move |what| format!("{place}: {what}"))

@@ -167,18 +167,20 @@ impl Intervene {
         let open = self.hook.iter().any(|hook| split(hook).1.is_none());
         let changes = self.hook.iter().filter_map(|hook| split(hook).1);
         let modes: Vec<&str> = self.modes.iter().map(String::as_str).chain(changes).collect();
-        if modes.is_empty() || modes.contains(&"all") || (open && self.modes.is_empty()) {
+        let normal = self.chosen.only.iter().any(|name| name == "normal_run");
+        if modes.is_empty() || modes.contains(&"all") || (open && self.modes.is_empty()) || normal {
             return Ok(());
         }
         let of = |holds: fn(&About) -> bool| {
             // An unknown one is told later.
-            modes
-                .iter()
-                .map(|mode| mode.split(':').next().unwrap_or(mode))
-                .any(|name| !names().contains(&name) || all().any(|about| about.name == name && holds(about)))
+            modes.iter().map(|mode| mode.split(':').next().unwrap_or(mode)).any(|name| {
+                let is_known = names().contains(&name) || ["add", "swap"].contains(&name);
+                !is_known || all().any(|about| about.name == name && holds(about))
+            })
         };
         for (flag, given, read, what) in [
             ("--draws", self.draws.is_some(), of(|about| about.random), "draws"),
+            ("--steps", !self.steps.is_empty() && self.hook.is_empty(), of(|_| true), "acts at a latent step"),
             ("--later", !self.later.is_empty(), of(|_| true), "replaces a latent input"),
             ("--at", !self.at.is_empty(), of(|_| true), "replaces a latent input"),
         ] {

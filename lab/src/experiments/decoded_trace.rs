@@ -254,8 +254,9 @@ impl<'a> LatentStates<'a> {
             self.words.partition_point(|word| *word < read.words[read.blocks[b].step].as_str())
         };
         let values: Vec<usize> = keys.iter().map(value).collect();
-        let problems: Vec<usize> = keys.iter().map(|&(i, _)| i).collect();
-        probe.predictions(states.view(), &values, &problems)
+        let questions = self.study.corpus.questions();
+        let asked: Vec<usize> = keys.iter().map(|&(i, _)| questions[self.all[i].problem]).collect();
+        probe.predictions(states.view(), &values, &asked)
     }
 }
 

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 
 use super::markdown::{or_dash, table_of};
-use super::{About, layers_named};
+use super::{About, check_of, layers_named};
 use crate::latent::{Sequence, sampling};
 use crate::model::HookPoint;
 use crate::nth::Nth;
@@ -48,6 +48,7 @@ settings! {
 
 impl Config {
     fn layers(&self, blocks: usize) -> Result<Vec<usize>> {
+        check_of("jacobian_lens", self)?;
         ensure!(self.problems >= 4, "jacobian_lens.problems must be at least 4, found {}", self.problems);
         layers_named("jacobian_lens", &self.layers, blocks)
     }
@@ -65,10 +66,11 @@ struct CellFit {
     states: Vec<(usize, Vec<f32>)>,
 }
 
-/// A problem that is read: its row, its last block's latents and the position that decides its answer. Its half is the parity of its
-/// number in the order read.
+/// A problem that is read: its row, its last block's latents and the position that decides its answer.
 struct ReadProblem<'a> {
     row: &'a Sequence,
+    /// The parity of its question's number in the order read.
+    half: usize,
     latents: Vec<usize>,
     answer: usize,
 }
@@ -80,19 +82,24 @@ struct ReadProblem<'a> {
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     let layers = config.layers(study.model.config().num_hidden_layers)?;
     let written = written(study, config.problems)?;
-    let read: Vec<ReadProblem> = written.iter().filter_map(of_problem).collect();
+    let (questions, mut numbers) = (study.corpus.questions(), BTreeMap::new());
+    let mut read: Vec<ReadProblem> = written.iter().filter_map(of_problem).collect();
+    for one in &mut read {
+        let next = numbers.len();
+        one.half = *numbers.entry(questions[one.row.row]).or_insert(next) % 2;
+    }
     let few = || format!("{} problems have a block before the answer, four are needed", read.len());
     study.needs(read.len() >= 4, few)?;
     let fitted = fit(study, config, &layers, &read)?;
     let said = said(study, &read)?;
-    let rows = fitted.iter().map(|(&cell, fit)| of_cell(study, cell, fit, &said));
+    let rows = fitted.iter().map(|(&cell, fit)| of_cell(study, cell, fit, (&read, &said)));
     Ok(rows.collect::<Result<Vec<_>>>()?.concat())
 }
 
 fn of_problem(written: &SolutionForms) -> Option<ReadProblem<'_>> {
     let answer = written.answer_decided(Form::Latents)?;
     let latents: Vec<usize> = written.blocks.last()?.latents.clone().collect();
-    (!latents.is_empty()).then_some(ReadProblem { row: &written.latents, latents, answer })
+    (!latents.is_empty()).then_some(ReadProblem { row: &written.latents, half: 0, latents, answer })
 }
 
 /// Jacobians and states of every problem.
@@ -110,7 +117,7 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -
             counted.one();
             Ok(passed)
         })?;
-        for (&(number, ReadProblem { latents, .. }), passed) in some.iter().zip(passed) {
+        for (&(number, ReadProblem { latents, half, .. }), passed) in some.iter().zip(passed) {
             for (&layer, point) in layers.iter().zip(&points) {
                 for (step, &position) in latents.iter().enumerate() {
                     let jacobian = passed.jacobians.get(&(*point, step)).context("a Jacobian that was not made")?;
@@ -118,7 +125,7 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -
                     ensure!(finite, "the Jacobian of layer {layer} at latent {} is not finite", step + 1);
                     let state = passed.values.get(&(*point, position)).context("a state that was not seen")?;
                     let cell = out.entry((layer, step)).or_default();
-                    cell.halves[number % 2].add(jacobian);
+                    cell.halves[*half].add(jacobian);
                     cell.states.push((number, state.clone()));
                 }
             }
@@ -137,7 +144,12 @@ fn said(study: &Study, read: &[ReadProblem]) -> Result<Vec<usize>> {
 }
 
 /// The three readings of a cell; none where a half has fewer than two problems.
-fn of_cell(study: &Study, (layer, step): Cell, fit: &CellFit, said: &[usize]) -> Result<Vec<JacobianLensRow>> {
+fn of_cell(
+    study: &Study,
+    (layer, step): Cell,
+    fit: &CellFit,
+    (read, said): (&[ReadProblem], &[usize]),
+) -> Result<Vec<JacobianLensRow>> {
     let CellFit { halves, states } = fit;
     if halves.iter().any(|half| half.n < 2) {
         return Ok(vec![]);
@@ -148,13 +160,14 @@ fn of_cell(study: &Study, (layer, step): Cell, fit: &CellFit, said: &[usize]) ->
     for lens in [Transport::Jacobian, Transport::Logit, Transport::Others] {
         let (mut right, mut logprobs) = (vec![], vec![]);
         for half in 0..2 {
-            let mine: Vec<&(usize, Vec<f32>)> = states.iter().filter(|(number, _)| number % 2 == half).collect();
+            let mine: Vec<&(usize, Vec<f32>)> =
+                states.iter().filter(|(number, _)| read[*number].half == half).collect();
             // The next problem's state of the same half; the last one's is the first's.
             let shift = usize::from(lens == Transport::Others);
-            let read = (0..mine.len()).map(|i| &mine[(i + shift) % mine.len()].1);
+            let given = (0..mine.len()).map(|i| &mine[(i + shift) % mine.len()].1);
             let carried: Vec<f32> = match lens {
-                Transport::Logit => read.flatten().copied().collect(),
-                Transport::Jacobian | Transport::Others => read.flat_map(|h| times(&means[1 - half], h)).collect(),
+                Transport::Logit => given.flatten().copied().collect(),
+                Transport::Jacobian | Transport::Others => given.flat_map(|h| times(&means[1 - half], h)).collect(),
             };
             for ((number, _), lp) in mine.iter().zip(log_probs(&study.model, carried)?) {
                 right.push((*number, sampling::argmax(&lp) as usize == said[*number]));

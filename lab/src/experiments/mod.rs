@@ -112,6 +112,12 @@ impl Settings {
     }
 }
 
+/// [`Settings::check`] of one experiment, where the library is called without the rest.
+fn check_of<C: Default + Serialize>(name: &str, config: &C) -> Result<()> {
+    let [given, plain] = [config, &C::default()].map(serde_json::to_value);
+    checked(name, &given?, &plain?)
+}
+
 /// JSON has no form for a float that is not finite: it is null where the default is not.
 fn checked(place: &str, given: &Value, plain: &Value) -> Result<()> {
     let key = place.rsplit('.').next().unwrap_or_default();
@@ -175,7 +181,9 @@ impl Settings {
 
     /// With the modes of interventions spelled out, so that two manifests can be compared.
     pub fn named(&self, study: &Study) -> Self {
-        Self { latent_intervention: self.latent_intervention.named(study), ..self.clone() }
+        let (latent_intervention, hook_intervention) =
+            (self.latent_intervention.named(study), self.hook_intervention.named());
+        Self { latent_intervention, hook_intervention, ..self.clone() }
     }
 }
 
@@ -286,6 +294,8 @@ mod tests {
     #[test]
     fn settings_that_nothing_can_be_run_with_are_refused_for_every_experiment() {
         Settings::default().check().expect("the defaults");
+        let error = check_of("subspace", &subspace::Config { batch: 0, ..Default::default() }).expect_err("no batch");
+        assert_eq!(error.to_string(), "subspace.batch must be at least 1, found 0");
         for (written, wrong) in [
             ("latent_intervention = { draws = 100000000000 }", "settings.latent_intervention.draws must be at most"),
             ("subspace = { ranks = [2, 10000001] }", "settings.subspace.ranks must be at most"),

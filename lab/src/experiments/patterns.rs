@@ -8,7 +8,7 @@
 
 use anyhow::Result;
 
-use super::{About, Journal};
+use super::{About, Journal, check_of};
 use crate::schema::{PatternRow, RowFile};
 use crate::study::Study;
 use crate::study::shown::{ShownProblem, shown};
@@ -36,6 +36,7 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 
 /// The rows: problem by problem, head by head, position by position.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatternRow>> {
+    check_of("patterns", config)?;
     let of_problem = shown(study, config.problems)?.into_iter().map(|shown| of_problem(study, &shown));
     Ok(of_problem.collect::<Result<Vec<_>>>()?.concat())
 }

@@ -6,7 +6,7 @@
 
 use anyhow::Result;
 
-use super::{About, Journal};
+use super::{About, Journal, check_of};
 use crate::latent::sampling;
 use crate::schema::{RowFile, TokenLensRow};
 use crate::study::Study;
@@ -35,6 +35,7 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 
 /// The rows: problem by problem, layer by layer, position by position.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<TokenLensRow>> {
+    check_of("token_lens", config)?;
     let of_problem = shown(study, config.problems)?.into_iter().map(|shown| of_problem(study, config, &shown));
     Ok(of_problem.collect::<Result<Vec<_>>>()?.concat())
 }

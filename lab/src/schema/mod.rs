@@ -109,7 +109,7 @@ pub trait RowFile: DeserializeOwned + Send + Sync + 'static {
 }
 
 /// Names of files by their rows; `and` names further files of the same rows. Those that `report` reads as a struct stand in [`KNOWN`],
-/// those that others are computed from in [`RAW`].
+/// those that no table shows by themselves in [`RAW`].
 macro_rules! files {
     (
         known: $($known:ty = $name:literal $(and $more:ident)*),*;

@@ -34,7 +34,11 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
         _ => filters::string(state, &value),
     });
     for name in ["e", "escape"] {
-        env.add_filter(name, |text: String| escaped(&text));
+        env.add_filter(name, |value: Value| match (value.is_safe(), value.kind()) {
+            (true, _) => value,
+            (_, ValueKind::Number) => Value::from_safe_string(number(&value)),
+            _ => Value::from_safe_string(escaped(&value.to_string())),
+        });
     }
     // These print otherwise than Python, or are none of Jinja's.
     env.remove_filter("pprint");

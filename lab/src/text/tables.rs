@@ -1,8 +1,9 @@
 //! Parquet and CSV of other programs as records. Knows tables and JSON values, not what their columns mean.
 
+use std::collections::HashSet;
 use std::io::Cursor;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use polars::prelude::{AnyValue, CsvReadOptions, DataFrame, SerReader};
 use serde_json::{Map, Value};
 
@@ -58,24 +59,24 @@ pub(super) fn csv(text: &str) -> Result<Vec<Map<String, Value>>> {
     let text = old.as_deref().unwrap_or(text);
     let first = text.lines().next().unwrap_or_default();
     let separator = [b',', b'\t', b';'].into_iter().rev().max_by_key(|s| first.bytes().filter(|b| b == s).count());
-    let options = CsvReadOptions::default()
-        .with_infer_schema_length(Some(0))
-        .with_has_header(true)
-        .map_parse_options(|parse| parse.with_separator(separator.unwrap_or(b',')));
-    let read = || options.into_reader_with_file_handle(Cursor::new(text.as_bytes().to_vec())).finish();
-    let frame = guarded(read).and_then(|frame| Ok(frame?)).map_err(clearer);
-    let frame = frame.context("not a table of comma-separated values that can be read")?;
-    // What polars makes of a second column of the same name.
-    let twice = frame.columns().iter().find_map(|column| {
-        let (name, number) = column.name().rsplit_once("_duplicated_")?;
-        let counted = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        (counted && frame.column(name).is_ok()).then(|| name.to_owned())
-    });
-    ensure!(
-        twice.is_none(),
-        "column {:?} stands twice in the first line: give each a name of its own",
-        twice.unwrap_or_default()
-    );
+    let table = |text: &str, has_header: bool| {
+        let options = CsvReadOptions::default()
+            .with_infer_schema_length(Some(0))
+            .with_has_header(has_header)
+            .map_parse_options(|parse| parse.with_separator(separator.unwrap_or(b',')));
+        let read = || options.into_reader_with_file_handle(Cursor::new(text.as_bytes().to_vec())).finish();
+        let frame = guarded(read).and_then(|frame| Ok(frame?)).map_err(clearer);
+        frame.context("not a table of comma-separated values that can be read")
+    };
+    let frame = table(text, true)?;
+    // Polars gives the second column of a name another one.
+    if frame.columns().iter().any(|column| column.name().contains("_duplicated_")) {
+        let names = records(&table(first, false)?)?.into_iter().flatten().filter(|(_, name)| name.is_string());
+        let mut seen = HashSet::new();
+        if let Some(name) = names.map(|(_, name)| name.to_string()).find(|name| !seen.insert(name.clone())) {
+            bail!("column {name} stands twice in the first line: give each a name of its own");
+        }
+    }
     records(&frame)
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Two protocols of `method.md` §8, meant to stand side by side in a table:
 //! - [`PaperProtocol`]: balanced rows, one 80:20 split by row, raw features, C = 1. What the paper reports.
-//! - [`GroupedProtocol`]: split by problem, standardised on train, C chosen inside train, at least five splits, control
+//! - [`GroupedProtocol`]: split by question, standardised on train, C chosen inside train, at least five splits, control
 //!   labels, intervals that resample problems. What a claim can rest on.
 //!
 //! [`ValueProtocol`] asks the same of a label with several classes, e.g. which intermediate value a latent step holds.

@@ -50,6 +50,20 @@ settings! {
     }
 }
 
+impl Config {
+    /// With the modes spelled out.
+    pub(crate) fn named(&self) -> Self {
+        let mut modes = self.modes.clone();
+        spell_out(&mut modes, here().map(str::to_owned));
+        Self { modes, ..self.clone() }
+    }
+}
+
+/// The modes that act at a hook point.
+fn here() -> impl Iterator<Item = &'static str> {
+    all().filter(|about| about.acts != Acts::OnLatents).map(|about| about.name)
+}
+
 /// Needs a hook. Refuses what does not exist, before any work.
 ///
 /// # Errors
@@ -165,10 +179,7 @@ fn changes(config: &Config, change: Option<&str>, point: HookPoint, model: &Mode
     {
         return Ok(vec![(change.to_owned(), None, 1, what)]);
     }
-    let here = || all().filter(|about| about.acts != Acts::OnLatents).map(|about| about.name);
-    let mut modes = config.modes.clone();
-    spell_out(&mut modes, here().map(str::to_owned));
-    let modes = change.map_or(modes, |change| vec![change.to_owned()]);
+    let modes = change.map_or_else(|| config.named().modes, |change| vec![change.to_owned()]);
     for mode in &modes {
         let name = mode.split(':').next().unwrap_or_default();
         let elsewhere = names().contains(&name) && name != NORMAL && !here().any(|known| known == name);

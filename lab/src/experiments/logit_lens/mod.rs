@@ -90,13 +90,14 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<LensRow>> {
 fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> Result<Grid> {
     let switch = &study.corpus.switch;
     let sequences: Vec<Sequence> = traces.iter().map(|trace| trace.sequence(switch)).collect::<Result<_>>()?;
-    let few = || format!("{} problems cannot fill {} folds", traces.len(), config.folds);
-    ensure!(traces.len() >= config.folds, DoesNotApply::because(few()));
+    let questions = study.corpus.questions();
+    let asked = questions[..traces.len()].iter().collect::<BTreeSet<_>>().len();
+    let few = || format!("{asked} questions cannot fill {} folds", config.folds);
+    ensure!(asked >= config.folds, DoesNotApply::because(few()));
 
     let text: BTreeSet<(usize, usize)> =
         sequences.iter().flat_map(|s| text_places(s, config, study.seed, switch.swi)).collect();
     let text = PositionSample::collect(study, layers, &sequences, &text)?;
-    let questions = study.corpus.questions();
     let switched: Vec<bool> = traces.iter().map(Trace::switched).collect();
     let splits = grouped_kfold(&questions[..traces.len()], &switched, config.folds, study.seed)?;
     let mut fold_of = vec![0; traces.len()];

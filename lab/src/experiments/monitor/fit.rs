@@ -113,24 +113,27 @@ impl Linear {
         scores.iter().zip(there).map(|(score, there)| if *there { *score } else { f64::NEG_INFINITY }).collect()
     }
 
-    /// Scores in units of what the rounding of states to f32 can do to one, around their median: where an adversary has taken the
-    /// direction out, nothing but rounding is left, and ranks of it would look like knowledge.
-    fn told_apart(&self, x: &Array2<f64>, scores: &[f64]) -> Vec<f64> {
-        let sizes = x.mapv(f64::abs).dot(&self.direction.mapv(f64::abs));
-        let unit = 16.0 * f64::from(f32::EPSILON) * sizes.fold(0.0, |most: f64, size| most.max(*size));
+    /// Scores in units of what the rounding of states can do to one, around their median: where an adversary has taken the direction
+    /// out, nothing but rounding is left, and ranks of it would look like knowledge. States differ from what they should be by
+    /// `rounding` of their size at most; 0 where nothing is rounded.
+    fn told_apart(&self, x: &Array2<f64>, scores: &[f64], rounding: f64) -> Vec<f64> {
+        let sizes = x.mapv(|x| x * x).dot(&self.direction.mapv(|w| w * w));
+        let unit = 16.0 * rounding * sizes.fold(0.0, |most: f64, size| most.max(*size)).sqrt();
         let mut finite: Vec<f64> = scores.iter().copied().filter(|score| score.is_finite()).collect();
         finite.sort_by(f64::total_cmp);
-        let Some(median) = finite.get(finite.len() / 2).filter(|_| unit > 0.0) else { return scores.to_vec() };
+        let Some(median) = finite.get(finite.len() / 2).filter(|_| unit > 0.0 && unit.is_finite()) else {
+            return scores.to_vec();
+        };
         scores.iter().map(|score| ((score - median) / unit).round()).collect()
     }
 
-    /// How it does on some problems.
+    /// How it does on some problems. `rounding` is what the columns of x are rounded to, of their size.
     ///
     /// # Errors
     /// Too few problems of either kind.
     pub fn judge(
         &self,
-        (x, there): (&Array2<f64>, &[bool]),
+        (x, there, rounding): (&Array2<f64>, &[bool], f64),
         labels: &Labels,
         problems: &[usize],
         seed: u64,
@@ -145,7 +148,7 @@ impl Linear {
         triggers.iter().for_each(|&row| letters.entry(&labels.letter[row]).or_default().push(row));
         let by_letter = letters.values().map(|rows| flagged(rows)).collect::<Result<Vec<_>>>()?;
         let least = by_letter.into_iter().min_by(|a, b| a.value.total_cmp(&b.value));
-        let told_apart = self.told_apart(x, &scores);
+        let told_apart = self.told_apart(x, &scores, rounding);
         let bootstrap = Bootstrap { draws: 500, ..Bootstrap::seeded(seed) };
         let area = |rows: &[usize]| {
             let (is, scores): (Vec<bool>, Vec<f64>) =

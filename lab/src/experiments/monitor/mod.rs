@@ -25,6 +25,7 @@ mod run;
 use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
+use burn::tensor::DType;
 use ndarray::{Array1, Array2, Axis};
 use rand::seq::SliceRandom;
 
@@ -96,6 +97,15 @@ struct Bench<'a> {
     steps: usize,
     rows: Vec<MonitorRow>,
     values: Vec<HiddenValueRow>,
+}
+
+/// What a float of the type is rounded by at most, of its size.
+fn rounding(dtype: DType) -> f64 {
+    match dtype {
+        DType::BF16 => 2f64.powi(-8),
+        DType::F16 => 2f64.powi(-11),
+        _ => 2f64.powi(-24),
+    }
 }
 
 /// How latents are edited in a run: along how many directions, and how far.
@@ -233,8 +243,13 @@ impl<'a> Bench<'a> {
         (x, there): (&Array2<f64>, &[bool]),
     ) -> Result<()> {
         let labels = &self.labels;
+        // Counts of tokens are whole.
+        let rounding = match monitor {
+            Monitor::Question | Monitor::Response => 0.0,
+            _ => rounding(self.study.model.norm.weight.val().dtype()),
+        };
         for (letters, problems) in [(Letters::Seen, &self.parts.seen), (Letters::HeldOut, &self.parts.held_out)] {
-            let judged = linear.judge((x, there), labels, problems, self.study.seed)?;
+            let judged = linear.judge((x, there, rounding), labels, problems, self.study.seed)?;
             let triggers: Vec<usize> = problems.iter().copied().filter(|&i| labels.trigger[i]).collect();
             let share = |rows: &[usize], holds: &dyn Fn(usize) -> bool| {
                 wilson(rows.iter().filter(|&&row| holds(row)).count(), rows.len(), LEVEL)

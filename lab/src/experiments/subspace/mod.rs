@@ -29,7 +29,7 @@ use anyhow::{Context, Result, ensure};
 use rand::seq::SliceRandom;
 
 use super::markdown::{or_dash, table_of, titled};
-use super::{About, Journal, layers_named, steps_named};
+use super::{About, Journal, check_of, layers_named, steps_named};
 use crate::latent::{Controller, text_mask};
 use crate::model::HookPoint;
 use crate::nth::Nth;
@@ -76,6 +76,7 @@ settings! {
 impl Config {
     /// The layers that are asked for.
     fn check(&self, study: &Study) -> Result<Vec<usize>> {
+        check_of("subspace", self)?;
         let layers = layers_named("subspace", &self.layers, study.model.layers.len())?;
         let width = study.model.config().hidden_size;
         let fits = self.ranks.iter().all(|rank| (1..=width).contains(rank));
@@ -129,8 +130,11 @@ struct Job<'p> {
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     config.check(study)?;
     let (rows, directions) = rows_by(study, config, &*of_study(study)?)?;
-    journal.write(SubspaceDirectionRow::NAME, &directions, false)?;
-    journal.tell(&rows, table)
+    let said = journal.tell(&rows, table)?;
+    if !directions.is_empty() {
+        journal.write(SubspaceDirectionRow::NAME, &directions, false)?;
+    }
+    Ok(said)
 }
 
 /// One row a subspace and kind of donors, and one a column of a subspace. Answers are compared with an arithmetic of the caller's.
@@ -145,8 +149,9 @@ pub fn rows_by(
     let layers = config.check(study)?;
     let targets = targets(study)?;
     let needs = |there, what: &str| study.needs(there, || format!("subspace needs {what}; ask more problems"));
-    let problems = targets.chunk_by(|a, b| a.held.problem == b.held.problem).count();
-    needs(problems >= 4, &format!("four right answers that follow from one block alone, found {problems}"))?;
+    let questions = study.corpus.questions();
+    let asked = targets.iter().map(|target| questions[target.held.problem]).collect::<BTreeSet<_>>().len();
+    needs(asked >= 4, &format!("four questions with right answers that follow from one block alone, found {asked}"))?;
     let points: Vec<HookPoint> = layers.iter().map(|&layer| Node::Resid(layer).point()).collect();
     let states = states(study, &targets, &points)?;
     let masked = text_mask(&study.corpus.switch, study.reasoning.blocks.model_opens());
