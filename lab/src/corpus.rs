@@ -271,8 +271,12 @@ fn wrong_marks<'p>(problems: impl Iterator<Item = &'p ProblemAt>) -> Option<Stri
             Some(positive) => -number(positive)?,
             None => number(&said)?,
         };
+        // A value may be rounded to its last digit.
+        let digits = said.split_once('.').map_or(0, |(_, behind)| behind.len());
+        let last = number(&if digits == 0 { "1".into() } else { format!(".{}1", "0".repeat(digits - 1)) })?;
+        let off = if made > value { &made - value } else { value - &made };
         let expression = step.expression.as_deref().unwrap_or_default();
-        (value != made).then(|| format!("{} makes {made}, not {said}", cut(expression)))
+        (off >= last).then(|| format!("{} makes {made}, not {said}", cut(expression)))
     };
     let wrong = problems.flat_map(|(problem, place)| {
         problem.steps.iter().filter_map(other).map(move |what| format!("{place}: {what}"))
