@@ -137,13 +137,13 @@ fn corpus(data: &Path, rows: usize, test_rows: usize) -> Corpus {
 fn marks_that_make_another_value_than_they_say_are_named() {
     let temp = TempDir::new().expect("a folder");
     let row = |n: usize, mark: &str| json!({"question": format!("q {n} a box"), "answer": format!("a box <<{mark}>>{} beads\n#### 8", mark.rsplit('=').next().expect("a value"))});
-    let lines: Vec<Value> = ["3+5=8", "5+4=8", "10/3=3.33", "10/3=3", "2*4=8", "1.5*3=4.6", "3-5=-1", "3-5=-2"]
+    let lines: Vec<Value> = ["3+5=8", "5+4=8", "10/3=3.33", "10/3=3", "1.5*3=4.6", "2*4=8"]
         .iter()
         .enumerate()
         .map(|(n, mark)| row(n, mark))
         .collect();
     let told = corpus(&written(&temp, "marks.jsonl", &lines), 100, 1).told.join("\n");
-    assert!(told.contains("warning: 3 marks <<a*b=c>> say another value"), "{told}");
+    assert!(told.contains("warning: 2 marks <<a*b=c>> say another value"), "{told}");
     assert!(told.contains("marks.jsonl:2: 5+4 makes 9, not 8"), "{told}");
 }
 
