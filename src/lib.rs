@@ -1,45 +1,22 @@
 //! Switchyard: train language models that switch between text and latent reasoning, and take them apart.
 //!
-//! `commands` and `report` are in this package. `ops`, `grade` and `stats` are packages of their own, and all other rooms are the
-//! package `lab`. Each has the same name here.
-//!
-//! # What a program may build on
-//! | room | what it knows |
+//! # Map
+//! | folder | contents |
 //! | --- | --- |
-//! | [`loading`] | from a path to a decoder with its vocabulary; capture, edit, generate |
-//! | [`model`] | configuration, decoder, cache, hooks, LoRA, checkpoints; nothing of text or training |
-//! | [`latent`] | the hidden-state recurrence: unroll, decode, trace, replay |
-//! | [`study`] | what experiments share: the checkpoint under study, known rows, forked decoding, circuits |
-//! | [`interventions`] | one small documented value per file |
-//! | [`experiments`] | one file per experiment: Config, run |
-//! | [`method`] | methods as values: phases, rows at a point of the curriculum, objective, how a checkpoint reasons |
-//! | [`tasks`] | generated problems with known intermediate values (no tensors) |
-//! | [`grade`] | answer extraction and mathematical equivalence |
-//! | [`stats`] | intervals, paired tests, bootstrap, probe protocol |
-//! | [`schema`] | what stands in the files of rows, and what follows from rows alone (no tensors) |
-//! | [`recipe`] | typed settings of a run: presets, TOML, overrides |
+//! | [`model`] | decoder, KV cache, hooks, LoRA, checkpoints |
+//! | [`latent`] | the recurrence: unroll, decode, trace, replay; `stream` is where a hidden state becomes an input |
+//! | [`method`], `train` | a file per training method; the pipeline, supervised loop and GRPO that drive them |
+//! | [`tasks`], `text`, `tokenizer` | generated problems with known values; vocabulary, prompts, data files, spans |
+//! | [`interventions`] | a file per intervention, with a note on when it misleads |
+//! | [`study`], [`experiments`] | what experiments share; a file per experiment |
+//! | [`schema`], `store` | record structs of every Parquet file; reading and writing them |
+//! | [`recipe`], [`loading`] | settings and presets; from a path to a decoder with its vocabulary |
+//! | `programs/`, `crates/` | command lines and report pages; [`grade`], `ops`, [`stats`], `allocator` |
 //!
-//! # What the programs are made of
-//! Public for the four programs, the tests and the benches of this package, absent from its documentation, and changed without
-//! notice:
-//!
-//! | room | what it knows |
-//! | --- | --- |
-//! | `ops` | the handful of tensor functions a decoder is made of |
-//! | `tokenizer` | from the files of a model to a tokenizer and its chat templates (no tensors) |
-//! | `text` | vocabulary, prompts, problems, span annotation (no tensors) |
-//! | `corpus` | a recipe's problems as token rows, and who grades them |
-//! | `train` | drives methods: pipeline, supervised loop, Switch-GRPO, resumable state |
-//! | `evaluation` | held-out decoding and scores |
-//! | `calibration` | models whose truth is known, through every experiment: how often each verdict is right |
-//! | `parity` | the reference values of `fixtures/`, computed again on any device |
-//! | `commands` | what the binaries do: arguments checked, calls made, results printed |
-//! | `report` | tables, figures and pages from rows alone (no tensors) |
-//! | `store` | rows, Parquet and CSV, files that appear whole or not at all (no tensors) |
-//! | `machine`, `world` | what is computed on: device, float type, threads; the processes that train together (MPI) |
-//! | `progress`, `parallel` | what a user sees while it works; work on threads |
-//! | `guard` | other crates' panics at damaged files, as errors |
-//! | `random`, `names`, `nth` | keyed generators and a stable hash; which known name a mistyped one means; counting from 1 |
+//! `calibration` runs every experiment on models whose mechanism is known; `parity` recomputes the reference values of `fixtures/`.
+//! The small rest: `corpus`, `evaluation`, `guard`, `machine`, `names`, `nth`, `parallel`, `progress`, `random`, `world`. Modules
+//! that are hidden in this documentation serve the programs and may change without notice. `tests/architecture.rs` lists which
+//! module may import which.
 //!
 //! # From Rust
 //! ```no_run
@@ -72,19 +49,101 @@
 //! `<swi> … </swi>`; a *step* is one latent position inside a block. Blocks and latent steps count from 1, as in the paper, in
 //! flags, hooks, rows, tables and figures; problems, layers, heads, positions and text tokens count from 0, as in TransformerLens.
 
-#![forbid(unsafe_code)]
+// Two places are allowed it, each with its reason beside it: the memory map of a checkpoint, and an option of the allocator.
+#![deny(unsafe_code)]
+
+#[macro_use(names)]
+extern crate switchyard_formats;
+
+/// A struct of settings with the default of each beside it, as recipes and requests write them; in recipes each with its range too:
+/// `pub steps: usize = 0 => Count(0, STEPS)`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! settings {
+    ($(#[$meta:meta])* $vis:vis struct $name:ident {
+        $($(#[$doc:meta])* $see:vis $field:ident: $type:ty = $default:expr $(=> $range:expr)?),* $(,)?
+    }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        $vis struct $name {
+            $($(#[$doc])* $see $field: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+
+        $crate::settings! { @ranges $name $([$field $($range)?])* }
+    };
+    (@ranges $name:ident $([$field:ident])*) => {};
+    (@ranges $name:ident $([$field:ident $($range:expr)?])*) => {
+        impl $name {
+            /// The range of each setting, by its key.
+            pub(super) const RANGES: &'static [(&'static str, $crate::recipe::Range)] = &[$($((stringify!($field), $range),)?)*];
+        }
+    };
+}
+
+/// In rows and recipes a value of the type is its text.
+macro_rules! as_text {
+    ($($name:ty),*) => {$(
+        impl From<$name> for String {
+            fn from(value: $name) -> Self {
+                value.to_string()
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = anyhow::Error;
+
+            fn try_from(text: String) -> anyhow::Result<Self> {
+                text.parse()
+            }
+        }
+    )*};
+}
 
 #[doc(hidden)]
-pub mod commands;
+pub mod calibration;
 #[doc(hidden)]
-pub mod report;
+pub mod corpus;
+#[doc(hidden)]
+pub mod evaluation;
+pub mod experiments;
+pub mod interventions;
+pub mod latent;
+pub mod loading;
+#[doc(hidden)]
+pub mod machine;
+pub mod method;
+pub mod model;
+#[doc(hidden)]
+pub mod names;
+#[doc(hidden)]
+pub mod nth;
+#[doc(hidden)]
+pub mod parallel;
+#[doc(hidden)]
+pub mod parity;
+pub mod recipe;
+pub mod schema;
+#[doc(hidden)]
+pub mod store;
+pub mod study;
+pub mod tasks;
+#[doc(hidden)]
+pub mod text;
+#[doc(hidden)]
+pub mod train;
+#[doc(hidden)]
+pub mod world;
 
 #[doc(hidden)]
-pub use switchyard_lab::{
-    calibration, corpus, evaluation, guard, machine, names, nth, ops, parallel, parity, progress, random, store, text,
-    tokenizer, train, world,
-};
-#[doc(inline)]
-pub use switchyard_lab::{
-    experiments, grade, interventions, latent, loading, method, model, recipe, schema, stats, study, tasks,
-};
+pub use switchyard_formats::{guard, progress, random, tokenizer};
+pub use switchyard_grade as grade;
+#[doc(hidden)]
+pub use switchyard_ops as ops;
+pub use switchyard_stats as stats;

@@ -1,10 +1,10 @@
-//! Who may import whom (the module map of src/lib.rs), read off the `use crate::` lines of the two packages that have rooms.
+//! Who may import whom (the module map of src/lib.rs), read from the `use` lines of the library and of `programs`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Rooms that a room may import. What is not listed may import nothing of the crate. `grade`, `ops` and `stats` are packages of
-/// their own, which Cargo lets import nothing of this one.
+/// Rooms that a room may import. What is not listed may import nothing of the crate. `grade`, `ops` and `stats` are packages in `crates/`,
+/// which Cargo lets import nothing of the library.
 const ALLOWED: [(&str, &str); 29] = [
     ("random", ""),
     ("names", ""),
@@ -56,8 +56,8 @@ const ALLOWED: [(&str, &str); 29] = [
 const PLAIN: [&str; 10] =
     ["random", "names", "nth", "guard", "tokenizer", "text", "tasks", "store", "schema", "report"];
 
-/// Where the rooms are: the laboratory, and the programs on top of it, which see its rooms under the same names.
-const ROOTS: [&str; 2] = ["lab/src", "src"];
+/// The library, and the programs that use it.
+const ROOTS: [&str; 2] = ["src", "programs/src"];
 
 fn sources(path: &Path, out: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(path).expect("a folder of sources").flatten() {
@@ -70,14 +70,16 @@ fn sources(path: &Path, out: &mut Vec<PathBuf>) {
     }
 }
 
-/// Names after `crate::` (in a binary `switchyard::`) on a line, those in braces included.
-fn imported<'l>(line: &'l str, krate: &str) -> Vec<&'l str> {
-    let name = |text: &'l str| {
+/// Names after `crate::`, `switchyard::` or `switchyard_programs::` on a line, those in braces included.
+fn imported(line: &str) -> Vec<&str> {
+    fn name(text: &str) -> &str {
         let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
         &text[..end]
-    };
-    let after = line.split(krate).skip(1);
+    }
+    let after = ["crate::", "switchyard::", "switchyard_programs::"].map(|krate| line.split(krate).skip(1));
     after
+        .into_iter()
+        .flatten()
         .flat_map(|rest| match rest.strip_prefix('{') {
             Some(list) => list.split(", ").map(name).collect(),
             None => vec![name(rest)],
@@ -99,7 +101,6 @@ fn rooms_import_only_what_the_map_allows() {
         if room == "lib" {
             continue;
         }
-        let krate = if room == "bin" { "switchyard::" } else { "crate::" };
         let text = fs::read_to_string(&file).expect("a source file");
         let may = ALLOWED.iter().find(|(name, _)| *name == room);
         let (_, may) = may.unwrap_or_else(|| panic!("{room} is a new room: add it to the map"));
@@ -109,7 +110,7 @@ fn rooms_import_only_what_the_map_allows() {
                 continue;
             }
             let place = format!("{}:{}", relative.display(), number + 1);
-            for target in imported(line, krate) {
+            for target in imported(line) {
                 seen += 1;
                 if target != room && !may.split(' ').any(|m| m == target) {
                     wrong.push(format!("{place}: {room} → {target}"));
@@ -133,15 +134,20 @@ fn one_file_names_devices() {
         ["flex", "cuda", "default"].iter().any(|name| text.contains(&format!("Device::{name}(")))
     };
     let found: Vec<_> = files.iter().filter(|file| names(file)).collect();
-    assert_eq!(found, [Path::new("lab/src/machine.rs")], "everything else is told its device");
+    assert_eq!(found, [Path::new("src/machine.rs")], "everything else is told its device");
 }
 
 /// Burn's own product rounds f32 to TF32 where a GPU has it: `ops::matmul` does not. The device check compares with Burn's.
 #[test]
 fn products_are_those_of_ops() {
     let mut files = vec![];
-    ["src", "lab/src", "ops/src"].iter().for_each(|folder| sources(Path::new(folder), &mut files));
-    let may = ["ops/src/product.rs", "ops/src/cube/matmul.rs", "ops/src/fused/flex.rs", "src/commands/check"];
+    ["src", "programs/src", "crates/ops/src"].iter().for_each(|folder| sources(Path::new(folder), &mut files));
+    let may = [
+        "crates/ops/src/product.rs",
+        "crates/ops/src/cube/matmul.rs",
+        "crates/ops/src/fused/flex.rs",
+        "programs/src/commands/check",
+    ];
     assert!(may.iter().all(|path| Path::new(path).exists()));
     for file in files {
         let text = fs::read_to_string(&file).expect("a source");

@@ -9,11 +9,11 @@ use switchyard::calibration::known::{Built, Purpose};
 use switchyard::calibration::{Settings, drawn, kinds};
 use switchyard::experiments::latent_intervention::{self, Config};
 use switchyard::machine::Machine;
-use switchyard::report::folder::Folder;
-use switchyard::report::render::report;
 use switchyard::schema::{CalibrationDrawRow, CalibrationRow, Identity, InterventionRow, calibrated};
 use switchyard::store::read;
 use switchyard::study::Study;
+use switchyard_programs::report::folder::Folder;
+use switchyard_programs::report::render::report;
 
 fn rows(only: &[&str], n: &[usize], draws: usize) -> Vec<CalibrationDrawRow> {
     let only = only.iter().map(|name| (*name).to_owned()).collect();

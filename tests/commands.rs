@@ -11,7 +11,7 @@ use burn::tensor::Device;
 use switchyard::model::Decoder;
 use switchyard::model::checkpoint::{ModelFiles, SaveOptions, save_hf_folder};
 use switchyard::model::config::{Family, ModelConfig};
-use switchyard::report::recipes::all;
+use switchyard_programs::report::recipes::all;
 use tempfile::TempDir;
 use tokenizers::AddedToken;
 
@@ -139,7 +139,7 @@ fn done(line: &str, folder: &Path) {
 }
 
 fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+    Path::new(switchyard::store::CHECKOUT).join(path)
 }
 
 fn write(path: &Path, text: &str) {

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use switchyard::report::compare;
-use switchyard::report::folder::Folder;
-use switchyard::report::tables::{Cell, Table};
 use switchyard::schema::{AccuracyRow, ExitGroup, ExitRow, InterventionRow, KnownValueRow, ProbeRow, Steps};
+use switchyard_programs::report::compare;
+use switchyard_programs::report::folder::Folder;
+use switchyard_programs::report::tables::{Cell, Table};
 
 fn micro() -> Folder {
-    Folder::open(&Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/micro")).expect("committed rows")
+    Folder::open(&Path::new(switchyard::store::CHECKOUT).join("reports/micro")).expect("committed rows")
 }
 
 /// The cell of this organism in this column.
@@ -70,7 +70,7 @@ fn each_cell_is_the_row_that_it_names() {
 #[test]
 fn folders_without_rows_to_compare_say_so() {
     let temp = tempfile::tempdir().expect("a temporary folder");
-    let rows = Path::new(env!("CARGO_MANIFEST_DIR")).join("reports/micro/summary.parquet");
+    let rows = Path::new(switchyard::store::CHECKOUT).join("reports/micro/summary.parquet");
     std::fs::copy(rows, temp.path().join("summary.parquet")).expect("a copy");
     let folder = Folder::open(temp.path()).expect("rows");
     let said = compare::table(&[folder]).expect_err("nothing to compare").to_string();

@@ -6,10 +6,10 @@ use std::path::Path;
 use serde_json::{Value, json};
 use switchyard::calibration::known::Built;
 use switchyard::experiments::edge_attribution::{self, Config};
-use switchyard::report::folder::Folder;
-use switchyard::report::render::report;
 use switchyard::schema::{AttributionRow, CircuitRow, EdgeRow, Form, HeadPatchRow, RowFile};
 use switchyard::store::RowWriter;
+use switchyard_programs::report::folder::Folder;
+use switchyard_programs::report::render::report;
 
 use crate::common::circuit_models::{DECOY, pair_file};
 use crate::common::known::{Purpose, of};

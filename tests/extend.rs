@@ -42,35 +42,24 @@ fn write(to: &Path, bytes: &[u8]) {
 
 #[test]
 fn a_stranger_adds_a_file_and_a_line_each() {
-    let ours = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let ours = Path::new(switchyard::store::CHECKOUT);
     // Always the same folder: cargo would keep the build of every new one.
     let copied: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join("extended");
-    // What is compiled in stands beside the sources.
-    for folder in ["src", "lab/src", "experiments", "fixtures/fonts", "fixtures/micro", "reports/calibration"] {
-        copy(&ours.join(folder), &copied.join(folder));
-    }
-    for file in ["Cargo.lock", "fixtures/paper_tables.toml"] {
-        write(&copied.join(file), &fs::read(ours.join(file)).expect("a file"));
-    }
-    // The copy has no tests or benches of ours, is a workspace by itself, and takes the other packages from where they are.
-    let kept =
-        |section: &&str| ["[test]]", "[bench]]", "[workspace]\n"].iter().all(|begin| !section.starts_with(begin));
-    let beside = |path: &str| format!("path = \"{}/{path}", ours.display());
+    copy(&ours.join("src"), &copied.join("src"));
+    write(&copied.join("Cargo.lock"), &fs::read(ours.join("Cargo.lock")).expect("a file"));
+    // The copy has no benches of ours, is a workspace by itself, and takes the packages of `crates/` from where they are.
+    let kept = |section: &&str| ["[bench]]", "[workspace]\n"].iter().all(|begin| !section.starts_with(begin));
     let manifest = fs::read_to_string(ours.join("Cargo.toml")).expect("a manifest");
     let sections: Vec<&str> = manifest.split("\n[").filter(kept).collect();
-    let elsewhere =
-        |text: String, package| text.replace(&format!("path = \"{package}\""), &beside(&format!("{package}\"")));
-    let text = ["allocator", "ops", "stats"].into_iter().fold(sections.join("\n["), elsewhere);
-    write(&copied.join("Cargo.toml"), format!("[workspace]\nmembers = [\"lab\"]\n\n[{text}").as_bytes());
-    let manifest = fs::read_to_string(ours.join("lab/Cargo.toml")).expect("a manifest");
-    write(&copied.join("lab/Cargo.toml"), manifest.replace("path = \"../", &beside("")).as_bytes());
+    let text = sections.join("\n[").replace("path = \"crates", &format!("path = \"{}/crates", ours.display()));
+    write(&copied.join("Cargo.toml"), format!("[workspace]\n\n[{text}").as_bytes());
 
     for (name, room, list, line) in ADDED {
         let file = fs::read(ours.join("tests/extend").join(name).with_extension("rs")).expect("a template");
-        write(&copied.join("lab/src").join(room).join(name).with_extension("rs"), &file);
-        let lists = copied.join("lab/src").join(room).join("mod.rs");
+        write(&copied.join("src").join(room).join(name).with_extension("rs"), &file);
+        let lists = copied.join("src").join(room).join("mod.rs");
         let text = fs::read_to_string(&lists).expect("a list");
-        assert_eq!(text.matches(list).count(), 1, "lab/src/{room}/mod.rs has one list that begins with `{list}`");
+        assert_eq!(text.matches(list).count(), 1, "src/{room}/mod.rs has one list that begins with `{list}`");
         write(&lists, text.replace(list, &format!("{list} {line}")).as_bytes());
     }
     let tests = fs::read(ours.join("tests/extend/together.rs")).expect("the test inside");
@@ -79,7 +68,7 @@ fn a_stranger_adds_a_file_and_a_line_each() {
     let text = fs::read_to_string(&lib).expect("lib.rs");
     write(&lib, format!("{text}\n#[cfg(test)]\nmod together;\n").as_bytes());
 
-    // Without optimisation of `lab`, as of `src`: it is compiled once and run for seconds.
+    // Without optimisation of the library: it is compiled once and run for seconds.
     let mut cargo = Command::new(env!("CARGO"));
     // What cargo told this test of our package is not the copy's: build scripts that look at it (ring's) would run again, here and in
     // the next build of ours, and all that stands on them would be compiled again.
@@ -89,7 +78,7 @@ fn a_stranger_adds_a_file_and_a_line_each() {
     }
     let output = cargo
         .args(["test", "--offline", "--lib", "together::"])
-        .arg("--config=profile.dev.package.switchyard-lab.opt-level=0")
+        .arg("--config=profile.dev.package.switchyard.opt-level=0")
         .current_dir(&copied)
         .output()
         .expect("cargo runs");

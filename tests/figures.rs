@@ -4,8 +4,8 @@
 
 use std::path::PathBuf;
 
-use switchyard::report::figures::*;
 use switchyard::stats::{Estimate, wilson};
+use switchyard_programs::report::figures::*;
 
 /// Draws and returns the SVG's text and the PNG's size.
 fn draw(name: &str, panels: &[Figure]) -> (String, (u32, u32)) {

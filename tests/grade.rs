@@ -8,8 +8,8 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
-use switchyard::commands::grade::grade_file;
 use switchyard::grade::{Grader, Grading, Rule, extract, grade};
+use switchyard_programs::commands::grade::grade_file;
 
 /// Pairs on which we differ from math-verify, each with its reason.
 const LATEX_ONLY: &str =

@@ -316,7 +316,7 @@ fn a_mode_that_cannot_be_run_is_named_and_the_others_rows_stand() {
     };
     let (said, _) = done(&mut run("zero,scale:1,known_value"));
     assert!(said.contains("skipped: scale:1 (all) fired") && said.contains("moved nothing"), "{said}");
-    let folder = switchyard::report::folder::Folder::open(&out).expect("rows");
+    let folder = switchyard_programs::report::folder::Folder::open(&out).expect("rows");
     let modes: Vec<&str> = folder.rows::<InterventionRow>("sft").iter().map(|row| row.mode.as_str()).collect();
     assert_eq!(modes, ["normal", "zero", "known_value"]);
     refused(&mut run("scale:1"), &["no mode says anything: scale:1"]);
@@ -364,7 +364,7 @@ fn values_of_a_users_own_file_are_exchanged() {
     command.args(["fixtures/micro", "--phase", "sft", "--draws", "2", "--modes", "zero,known_value", "--out"]);
     let (_, told) = done(command.arg(&out).args(["--only", "latent_intervention", "--data"]).arg(&data));
     assert!(told.contains("known values: 48 in 24 of 24 held-out solutions"), "{told}");
-    let folder = switchyard::report::folder::Folder::open(&out).expect("rows");
+    let folder = switchyard_programs::report::folder::Folder::open(&out).expect("rows");
     let known = folder.rows::<KnownValueRow>("sft");
     let row = known.iter().find(|row| row.holds == Holds::Value).expect("exchanges");
     assert!(row.hit_rate.value > 0.5 && row.identity.n > 10, "{row:?}");
@@ -372,7 +372,7 @@ fn values_of_a_users_own_file_are_exchanged() {
     let mut command = program("intervene");
     command.args(["fixtures/micro", "--phase", "sft", "--only", "activation_patching", "--data"]).arg(&data);
     done(command.arg("--out").arg(temp.path().join("patched")));
-    let folder = switchyard::report::folder::Folder::open(&temp.path().join("patched")).expect("rows");
+    let folder = switchyard_programs::report::folder::Folder::open(&temp.path().join("patched")).expect("rows");
     let patched = folder.rows::<PatchRow>("sft");
     assert!(patched.iter().all(|row| row.identity.n > 6 && row.identity.n <= 12), "{:?}", patched.first());
     let most = patched.iter().filter(|row| row.axis == Axis::Step).map(|row| row.effect.value).fold(0.0, f64::max);

@@ -71,7 +71,7 @@ const RECIPE: &str = "lora.toml";
 
 /// `smoke` over a model from files.
 fn write_lora(temp: &Path) {
-    let smoke = std::fs::read_to_string("lab/src/presets/smoke.toml").expect("a preset");
+    let smoke = std::fs::read_to_string("src/presets/smoke.toml").expect("a preset");
     let mut recipe: toml::Table = smoke.parse().expect("TOML");
     recipe.remove("model").expect("trains a model from nothing");
     let lora = "rank = 2\nalpha = 4.0\nonly_new_rows = true".parse::<toml::Table>().expect("TOML");

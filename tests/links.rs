@@ -49,7 +49,7 @@ fn programs_do_not_replace_what_is_no_file() {
     symlink("/proc/self/fd/1", at("stdout.safetensors")).expect("linked");
     fs::create_dir(at("disk")).expect("made");
     symlink("disk/grades.jsonl", at("grades.jsonl")).expect("linked");
-    let micro = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro").display().to_string();
+    let micro = Path::new(switchyard::store::CHECKOUT).join("fixtures/micro").display().to_string();
     let grade =
         |out: &str| (env!("CARGO_BIN_EXE_report"), vec!["grade", "--pairs", "pairs.jsonl", "--out"], out.to_owned());
     let record = |out: &str| {

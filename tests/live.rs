@@ -5,8 +5,8 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use switchyard::report::folder::Folder;
-use switchyard::report::render::report;
+use switchyard_programs::report::folder::Folder;
+use switchyard_programs::report::render::report;
 use tempfile::TempDir;
 
 /// Rows of the committed run, as far as the page needs them to know its checkpoints.

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use switchyard::report::folder::Folder;
-use switchyard::report::render::report;
 use switchyard::schema::{KnownValueRow, OutcomeRow, PositionRow, TeacherForcedRow};
+use switchyard_programs::report::folder::Folder;
+use switchyard_programs::report::render::report;
 use tempfile::TempDir;
 
 use crate::report::{save, toy};

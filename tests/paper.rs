@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use switchyard::report::paper::{Paper, Unit};
+use switchyard_programs::report::paper::{Paper, Unit};
 
 /// Every table and figure label of the paper.
 const LABELS: [&str; 21] = [

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use switchyard::experiments::{patterns, positions, token_lens};
-use switchyard::report::folder::Folder;
-use switchyard::report::render::report;
 use switchyard::schema::{PatternRow, PositionKind, RowFile, TokenLensRow};
 use switchyard::store::{RowWriter, read};
+use switchyard_programs::report::folder::Folder;
+use switchyard_programs::report::render::report;
 
 use crate::common::circuit_models::{READER, study};
 use crate::common::known::{Purpose, micro};

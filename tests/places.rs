@@ -5,10 +5,10 @@ use std::process::{Command, Output};
 
 use crate::common::programs::{self, copy, program};
 use serde_json::Value;
-use switchyard::report::folder::Folder;
-use switchyard::report::render::{default_page, report};
 use switchyard::schema::described;
 use switchyard::store::read_flat;
+use switchyard_programs::report::folder::Folder;
+use switchyard_programs::report::render::{default_page, report};
 
 /// A folder to run programs in, with a copy of the committed checkpoints where they are looked for.
 struct Home(tempfile::TempDir);

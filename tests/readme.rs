@@ -4,8 +4,8 @@
 
 use std::path::Path;
 
-use switchyard::report::folder::Folder;
-use switchyard::report::front::{filled, parts, picture};
+use switchyard_programs::report::folder::Folder;
+use switchyard_programs::report::front::{filled, parts, picture};
 
 #[test]
 fn the_readme_says_what_the_rows_say() {

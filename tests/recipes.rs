@@ -4,8 +4,8 @@
 use std::path::Path;
 
 use crate::common::programs::program;
-use switchyard::report::paper::Paper;
-use switchyard::report::recipes::{EMBEDDED, Recipe, all, of, parse};
+use switchyard_programs::report::paper::Paper;
+use switchyard_programs::report::recipes::{EMBEDDED, Recipe, all, of, parse};
 
 #[test]
 fn every_label_of_the_paper_has_one_recipe() {

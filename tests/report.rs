@@ -5,18 +5,18 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use switchyard::recipe::Recipe;
-use switchyard::report::folder::Folder;
-use switchyard::report::paper::Paper;
-use switchyard::report::render::{default_folders, report, report_as};
-use switchyard::report::tables::{Cell, Formats, Table};
-use switchyard::report::verdicts::{self, Verdict, shown_p};
-use switchyard::report::{beside, compare, exhibits};
 use switchyard::schema::{
     AccuracyRow, ExitRow, InterventionRow, LensRow, OutcomeRow, PatchRow, PhaseChangeRow, PositionRow, ProbeRow,
     ResponseRow, RowFile, TeacherForcedRow, WindowRow,
 };
 use switchyard::stats::Flips;
 use switchyard::store::RowWriter;
+use switchyard_programs::report::folder::Folder;
+use switchyard_programs::report::paper::Paper;
+use switchyard_programs::report::render::{default_folders, report, report_as};
+use switchyard_programs::report::tables::{Cell, Formats, Table};
+use switchyard_programs::report::verdicts::{self, Verdict, shown_p};
+use switchyard_programs::report::{beside, compare, exhibits};
 
 fn write(folder: &Path, name: &str, rows: &[Value]) {
     let mut writer = RowWriter::create(folder, name).unwrap();

@@ -63,7 +63,7 @@ impl Home {
         home.write_problems(|n| n % 7);
         let model = home.at("model");
         std::fs::create_dir(&model).expect("made");
-        let micro = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/micro/base/annotator");
+        let micro = Path::new(switchyard::store::CHECKOUT).join("fixtures/micro/base/annotator");
         for file in std::fs::read_dir(micro).expect("a fixture").flatten() {
             std::fs::copy(file.path(), model.join(file.file_name())).expect("copied");
         }

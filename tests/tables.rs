@@ -1,7 +1,7 @@
 //! Tables render to exactly this Markdown, CSV and LaTeX, and refuse a measured number without interval and n.
 
-use switchyard::report::tables::{Cell, ColumnKind, Formats, Heading, Table};
 use switchyard::stats::{Estimate, wilson};
+use switchyard_programs::report::tables::{Cell, ColumnKind, Formats, Heading, Table};
 
 fn table() -> Table {
     let columns = vec![

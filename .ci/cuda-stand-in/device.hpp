@@ -411,7 +411,7 @@ CU_MMA(cu_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32, 2, unsigned)
 
 static inline unsigned __cvta_generic_to_shared(const void *at) { return (const char *)at - cu_host->shared; }
 
-// `wgmma` as ops/src/cube/wgmma.rs writes it: sums in registers with names, factors in shared memory that descriptors tell of (PTX ISA
+// `wgmma` as crates/crates/ops/src/cube/wgmma.rs writes it: sums in registers with names, factors in shared memory that descriptors tell of (PTX ISA
 // 9.7.15). A descriptor has a start, the step from 64 values across the terms to the next 64, and that from eight rows to the next eight.
 static float cu_sums[1024][128];
 static inline unsigned long cu_number(const char *&text) {

@@ -11,6 +11,12 @@ use switchyard::model::config::{Extras, Family, ModelConfig};
 use switchyard::model::{Decoder, Hooks, Span};
 use switchyard::text::Vocabulary;
 
+/// Paths in tests are relative to the checkout; cargo starts them in `programs/`.
+#[ctor::ctor]
+fn start_in_checkout() {
+    std::env::set_current_dir(switchyard::store::CHECKOUT).expect("the checkout exists");
+}
+
 pub fn tiny_config(family: Family, tied: bool) -> ModelConfig {
     ModelConfig {
         family,

@@ -14,12 +14,12 @@ use switchyard::model::Decoder;
 use switchyard::model::checkpoint::ModelFiles;
 use switchyard::model::checkpoint::peft::Apply;
 use switchyard::recipe::{Optimizer, Recipe};
-use switchyard::report::folder::Folder;
 use switchyard::store::read_flat;
 use switchyard::text::read_problems;
 use switchyard::train::sft::{self, Sft};
 use switchyard::train::state::PhaseFolder;
 use switchyard::train::trainer::Trainer;
+use switchyard_programs::report::folder::Folder;
 
 /// A file that a user may name, and what reads it.
 pub struct Target {
@@ -47,8 +47,8 @@ pub const TARGETS: [Target; 23] = [
     Target { folder: "fixtures/problems", file: "gsm8k.jsonl", text: true, read: problems },
     Target { folder: "fixtures/problems", file: "math.jsonl", text: true, read: problems },
     Target { folder: "fixtures/problems", file: "prosqa.json", text: true, read: problems },
-    Target { folder: "lab/src/presets", file: "micro.toml", text: true, read: recipe },
-    Target { folder: "lab/src/presets", file: "smoke.toml", text: true, read: recipe },
+    Target { folder: "src/presets", file: "micro.toml", text: true, read: recipe },
+    Target { folder: "src/presets", file: "smoke.toml", text: true, read: recipe },
     Target { folder: "fixtures/rows", file: "known_value-sft.parquet", text: false, read: rows },
     Target { folder: "fixtures/rows", file: "observations-sft.parquet", text: false, read: rows },
     Target { folder: "fixtures/rows", file: "manifest.json", text: true, read: results },

@@ -1,0 +1,279 @@
+//! GGUF files of the families that llama.cpp has too: settings, weights under Hugging Face names, tokenizer.
+//!
+//! Three things differ from a Hugging Face folder beyond the container. Names are llama.cpp's (`blk.0.attn_q`); for
+//! the llama family the rows of q and k are stored permuted for interleaved RoPE; for Gemma norms have their 1 added. All is undone here.
+
+mod parse;
+pub(super) mod parts;
+mod quant;
+mod settings;
+mod tokenizer;
+mod write;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Result, anyhow, bail, ensure};
+use memmap2::Mmap;
+
+use super::layout::FUSED;
+use super::params::{EMBED, HEAD, NORM, NORM_BIAS, POSITIONS};
+use super::{HostTensor, Weights, release};
+use crate::config::{Family, ModelConfig};
+use crate::tokenizer::{Templates, TextSide};
+use parse::{Contents, Info, Value};
+use parts::Parts;
+use switchyard_ops::stored::{Format, StoredMatrix};
+pub(super) use write::write_q8_0;
+
+/// An opened GGUF.
+pub struct GgufFile {
+    /// The file that was named, and the further parts of its model.
+    paths: Vec<PathBuf>,
+    maps: Vec<Mmap>,
+    meta: BTreeMap<String, Value>,
+    config: ModelConfig,
+    /// By Hugging Face name.
+    tensors: BTreeMap<String, Info>,
+}
+
+impl GgufFile {
+    pub fn open(path: &Path) -> Result<Self> {
+        let Parts { paths, maps, contents: Contents { meta, tensors: stored } } = Parts::open(path)?;
+        let origin = path.display().to_string();
+        let keys = settings::Keys { origin: &origin, meta: &meta };
+        let config = settings::config(&keys, &stored, |info| &maps[info.part][info.range.clone()])?;
+        let mut tensors = BTreeMap::new();
+        for (name, info) in stored {
+            if name == ROPE_FREQS {
+                continue; // already in the configuration
+            }
+            if let Some((layer, module)) = stacked(config.family, &name) {
+                let slices = of_experts(&info, config.experts(layer).map_or(0, |experts| experts.count));
+                let slices = slices.map_err(|e| anyhow!("{origin}: tensor `{name}`: {e}"))?;
+                let expert = |(number, slice)| (format!("model.layers.{layer}.mlp.experts.{number}.{module}"), slice);
+                tensors.extend(slices.into_iter().enumerate().map(expert));
+                continue;
+            }
+            let Some(hf) = hf_name(config.family, &name) else {
+                bail!("{origin}: unexpected tensor `{name}`: a {} model has none of that name", config.family.name())
+            };
+            tensors.insert(hf, info);
+        }
+        Ok(Self { paths, maps, meta, config, tensors })
+    }
+
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The text side in the metadata, equal to the Hugging Face one it was converted from; `None` if there is none.
+    pub fn text_side(&self) -> Result<Option<TextSide>> {
+        tokenizer::build(&self.keys(&self.origin()))
+    }
+
+    /// Whether the tokenizer stands there in full.
+    pub(super) fn has_exact_tokenizer(&self) -> bool {
+        tokenizer::is_exact(&self.keys(&self.origin()))
+    }
+
+    /// `tokenizer_config.json` for a folder written from this file.
+    pub fn tokenizer_config(&self) -> Result<serde_json::Value> {
+        tokenizer::config_json(&self.keys(&self.origin()))
+    }
+
+    /// The chat templates, where the file has some.
+    pub fn templates(&self) -> Result<Option<Templates>> {
+        let config = self.tokenizer_config()?;
+        Templates::in_object(&config.as_object().cloned().unwrap_or_default(), "tokenizer.chat_template")
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.paths[0]
+    }
+
+    fn origin(&self) -> String {
+        self.path().display().to_string()
+    }
+
+    fn keys<'a>(&'a self, origin: &'a str) -> settings::Keys<'a> {
+        settings::Keys { origin, meta: &self.meta }
+    }
+
+    /// A tensor, and where in the file its rows stand.
+    fn find(&self, name: &str) -> Result<(&Info, impl Fn(usize) -> usize + Sync + use<>)> {
+        let origin = self.path().display();
+        let info = self.tensors.get(name).ok_or_else(|| anyhow!("{origin}: no tensor for `{name}`"))?;
+        let dh = match self.permuted_heads(name) {
+            None => None,
+            Some(heads) => {
+                let (rows, dh) = (info.shape[0], self.config.head_dim);
+                ensure!(rows == heads * dh, "{origin}: `{name}` must have {heads} x {dh} rows, found {rows}");
+                Some(dh)
+            }
+        };
+        Ok((info, move |row| dh.map_or(row, |dh| stored_row(row, dh))))
+    }
+
+    /// Heads whose rows are interleaved in this tensor, if any.
+    fn permuted_heads(&self, name: &str) -> Option<usize> {
+        if self.config.family != Family::Llama {
+            return None;
+        }
+        if name.ends_with(".self_attn.q_proj.weight") {
+            Some(self.config.num_attention_heads)
+        } else if name.ends_with(".self_attn.k_proj.weight") {
+            Some(self.config.num_key_value_heads)
+        } else {
+            None
+        }
+    }
+}
+
+/// Divisors of the rotary frequencies (llama3 scaling), stored as a tensor.
+const ROPE_FREQS: &str = "rope_freqs.weight";
+
+/// Tensors outside the blocks: llama.cpp's name, and Hugging Face's.
+const OUTSIDE: [(&str, &str); 5] = [
+    ("token_embd.weight", EMBED),
+    ("position_embd.weight", POSITIONS),
+    ("output_norm.weight", NORM),
+    ("output_norm.bias", NORM_BIAS),
+    ("output.weight", HEAD),
+];
+
+/// Tensors of a block: `blk.0.<first>.weight` is `model.layers.0.<second>.weight`, and biases likewise.
+const IN_BLOCK: [(&str, &str); 11] = [
+    ("attn_qkv", FUSED),
+    ("attn_q", "self_attn.q_proj"),
+    ("attn_k", "self_attn.k_proj"),
+    ("attn_v", "self_attn.v_proj"),
+    ("attn_output", "self_attn.o_proj"),
+    ("attn_q_norm", "self_attn.q_norm"),
+    ("attn_k_norm", "self_attn.k_norm"),
+    ("ffn_gate", "mlp.gate_proj"),
+    ("ffn_up", "mlp.up_proj"),
+    ("ffn_down", "mlp.down_proj"),
+    ("ffn_gate_inp", "mlp.gate"),
+];
+
+/// The norms before and behind attention, before and behind the feed-forward: as in [`NormPlace::names`](crate::config::NormPlace::names).
+const NORMS: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"];
+
+/// llama.cpp's name of a module of a block, and Hugging Face's.
+fn in_block(family: Family) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let norms = NORMS.into_iter().zip(family.norm_place().names());
+    IN_BLOCK.into_iter().chain(norms.filter_map(|(gguf, hf)| Some((gguf, hf?))))
+}
+
+/// The experts' matrices of a block, all experts' in one tensor `[E, out, in]`.
+const STACKED: [(&str, &str); 3] =
+    [("ffn_gate_exps", "gate_proj.weight"), ("ffn_up_exps", "up_proj.weight"), ("ffn_down_exps", "down_proj.weight")];
+
+/// The layer and the parameter of an expert that a tensor holds for all experts.
+fn stacked(family: Family, name: &str) -> Option<(usize, &'static str)> {
+    let (layer, part) = name.strip_prefix("blk.")?.strip_suffix(".weight")?.split_once('.')?;
+    let (_, module) = STACKED.iter().find(|(gguf, _)| family == Family::Qwen3Moe && *gguf == part)?;
+    Some((layer.parse().ok()?, module))
+}
+
+/// Each expert's matrix: they stand one behind the other.
+fn of_experts(info: &Info, count: usize) -> Result<Vec<Info>> {
+    let &[experts, rows, width] = &info.shape[..] else {
+        bail!("must have three axes (expert, row, column), found {:?}", info.shape)
+    };
+    ensure!(experts == count && count > 0, "must hold {count} experts, found {experts}");
+    let bytes = info.range.len() / experts;
+    let one = |number| {
+        let start = info.range.start + number * bytes;
+        Info { shape: vec![rows, width], range: start..start + bytes, ..info.clone() }
+    };
+    Ok((0..experts).map(one).collect())
+}
+
+/// What of a block has a bias in a family where q, k and v have one.
+const BIASED: [&str; 3] = ["attn_q", "attn_k", "attn_v"];
+
+/// llama.cpp's name to Hugging Face's; `None` for a tensor that the family does not have.
+fn hf_name(family: Family, name: &str) -> Option<String> {
+    if let Some((_, hf)) = OUTSIDE.iter().find(|(gguf, _)| *gguf == name) {
+        return Some((*hf).to_owned());
+    }
+    let (layer, part) = name.strip_prefix("blk.")?.split_once('.')?;
+    let layer: usize = layer.parse().ok()?;
+    let (part, kind) = part.split_once('.')?;
+    let has_bias = family.other_biases() || family.qkv_bias() && BIASED.contains(&part);
+    let has = kind == "weight" || kind == "bias" && has_bias;
+    let (_, hf) = in_block(family).find(|(gguf, _)| has && *gguf == part)?;
+    Some(format!("model.layers.{layer}.{hf}.{kind}"))
+}
+
+/// Hugging Face's name to llama.cpp's.
+fn gguf_name(family: Family, name: &str) -> Option<String> {
+    if let Some((gguf, _)) = OUTSIDE.iter().find(|(_, hf)| *hf == name) {
+        return Some((*gguf).to_owned());
+    }
+    let (layer, part) = name.strip_prefix("model.layers.")?.split_once('.')?;
+    let (part, kind) = part.rsplit_once('.')?;
+    let (gguf, _) = in_block(family).find(|(_, hf)| *hf == part)?;
+    Some(format!("blk.{layer}.{gguf}.{kind}"))
+}
+
+/// Within a head of `dh` rows, Hugging Face's row j·dh/2 + i (half j, frequency i) is stored as row 2·i + j.
+fn stored_row(row: usize, dh: usize) -> usize {
+    let (head, r) = (row / dh, row % dh);
+    let (half, freq) = (r / (dh / 2), r % (dh / 2));
+    head * dh + 2 * freq + half
+}
+
+impl Weights for Arc<GgufFile> {
+    fn names(&self) -> Vec<String> {
+        self.tensors.keys().cloned().collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.tensors.get(name).map(|t| t.shape.as_slice())
+    }
+
+    fn tensor(&self, name: &str) -> Result<HostTensor> {
+        let (info, row) = self.find(name)?;
+        let width = info.shape.last().copied().unwrap_or(1);
+        let map = &self.maps[info.part];
+        let mut data = quant::dequantise(info.kind, &map[info.range.clone()], width, row);
+        if name.ends_with("norm.weight") {
+            let offset = self.config.family.norm_offset() as f32;
+            data.iter_mut().for_each(|x| *x -= offset);
+        }
+        release(map, &info.range);
+        HostTensor::new(info.shape.clone(), data)
+    }
+
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
+        let (info, source) = self.find(name)?;
+        let (&[rows, width], true) = (&info.shape[..], floats || info.kind != Format::F32) else { return Ok(None) };
+        let Some(row_bytes) = info.kind.row_bytes(width) else { return Ok(None) };
+        let map = &self.maps[info.part];
+        let held = &map[info.range.clone()];
+        let mut bytes = Vec::with_capacity(held.len());
+        (0..rows).for_each(|row| bytes.extend_from_slice(&held[source(row) * row_bytes..][..row_bytes]));
+        release(map, &info.range);
+        StoredMatrix::new(info.kind, [rows, width], bytes).map(Some)
+    }
+
+    fn file_of(&self, name: &str) -> &Path {
+        &self.paths[self.tensors.get(name).map_or(0, |info| info.part)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// llama.cpp stores `reshape(heads, 2, dh / 2).swap(1, 2)`: for dh = 4, rows 0 1 2 3 are kept as 0 2 1 3.
+    #[test]
+    fn halves_are_taken_apart_again() {
+        let rows: Vec<usize> = (0..8).map(|r| super::stored_row(r, 4)).collect();
+        assert_eq!(rows, [0, 2, 1, 3, 4, 6, 5, 7]);
+        let rows: Vec<usize> = (0..6).map(|r| super::stored_row(r, 6)).collect();
+        assert_eq!(rows, [0, 2, 4, 1, 3, 5]);
+    }
+}

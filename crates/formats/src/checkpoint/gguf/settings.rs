@@ -1,0 +1,327 @@
+//! A model's configuration from GGUF metadata (`llama.*`, `qwen3.*`, …), refusing by name what the decoder does not do.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, anyhow, ensure};
+
+use super::super::params::HEAD;
+use super::parse::{Info, Value};
+use super::{ROPE_FREQS, hf_name, quant};
+use crate::config::{Experts, Extras, Family, Llama3Scaling, ModelConfig, RopeScaling, SlidingWindow};
+
+/// Typed look-ups in the metadata, whose errors name the file and the key.
+pub struct Keys<'a> {
+    pub origin: &'a str,
+    pub meta: &'a BTreeMap<String, Value>,
+}
+
+impl<'a> Keys<'a> {
+    fn wrong(&self, key: &str, expected: &str, found: &Value) -> anyhow::Error {
+        let found = match found {
+            Value::Numbers(list) => format!("a list of {}", list.len()),
+            Value::Texts(list) => format!("a list of {} strings", list.len()),
+            other => format!("{other:?}"),
+        };
+        anyhow!("{}: metadata `{key}` must be {expected}, found {found}", self.origin)
+    }
+
+    pub fn missing(&self, key: &str) -> anyhow::Error {
+        anyhow!("{}: metadata `{key}` is missing", self.origin)
+    }
+
+    pub fn text(&self, key: &str) -> Result<Option<&'a str>> {
+        match self.meta.get(key) {
+            None => Ok(None),
+            Some(Value::Text(text)) => Ok(Some(text)),
+            Some(other) => Err(self.wrong(key, "a string", other)),
+        }
+    }
+
+    pub fn texts(&self, key: &str) -> Result<Option<&'a [String]>> {
+        match self.meta.get(key) {
+            None => Ok(None),
+            Some(Value::Texts(list)) => Ok(Some(list)),
+            Some(other) => Err(self.wrong(key, "a list of strings", other)),
+        }
+    }
+
+    pub fn numbers(&self, key: &str) -> Result<Option<&'a [f64]>> {
+        match self.meta.get(key) {
+            None => Ok(None),
+            Some(Value::Numbers(list)) => Ok(Some(list)),
+            Some(other) => Err(self.wrong(key, "a list of numbers", other)),
+        }
+    }
+
+    pub fn number(&self, key: &str) -> Result<Option<f64>> {
+        match self.meta.get(key) {
+            None => Ok(None),
+            Some(Value::Number(n)) => Ok(Some(*n)),
+            // The shortest decimal of the 32-bit value: what stood in config.json before conversion.
+            Some(Value::Float(f)) => Ok(Some(f.to_string().parse()?)),
+            Some(other) => Err(self.wrong(key, "a number", other)),
+        }
+    }
+
+    pub fn usize(&self, key: &str) -> Result<Option<usize>> {
+        let Some(n) = self.number(key)? else {
+            return Ok(None);
+        };
+        ensure!(
+            (0.0..1e15).contains(&n) && n.fract() == 0.0,
+            "{}: metadata `{key}` must be a whole number, found {n}",
+            self.origin
+        );
+        Ok(Some(n as usize))
+    }
+
+    pub fn token_id(&self, name: &str) -> Result<Option<u32>> {
+        let key = format!("tokenizer.ggml.{name}_token_id");
+        let id = match self.usize(&key)? {
+            None if self.text("tokenizer.ggml.model")? == Some("llama") => {
+                PIECES_IDS.iter().find(|(role, _)| *role == name).map(|(_, id)| *id)
+            }
+            id => id,
+        };
+        id.map(|n| {
+            u32::try_from(n).map_err(|_| anyhow!("{}: metadata `{key}` must be a token id, found {n}", self.origin))
+        })
+        .transpose()
+    }
+
+    fn need(&self, key: &str) -> Result<usize> {
+        self.usize(key)?.ok_or_else(|| self.missing(key))
+    }
+}
+
+/// SentencePiece's ids of tokens that a file does not name, as llama.cpp has them.
+const PIECES_IDS: [(&str, usize); 3] = [("bos", 1), ("eos", 2), ("unknown", 0)];
+
+/// llama.cpp's name of the architecture that is `qwen3_moe` in `config.json`.
+const QWEN3_MOE: &str = "qwen3moe";
+
+/// `data` of a tensor, as stored.
+pub fn config<'d>(
+    keys: &Keys,
+    tensors: &BTreeMap<String, Info>,
+    data: impl Fn(&Info) -> &'d [u8],
+) -> Result<ModelConfig> {
+    let origin = keys.origin;
+    let arch = keys.text("general.architecture")?.ok_or_else(|| keys.missing("general.architecture"))?;
+    let family = Family::named(if arch == QWEN3_MOE { Family::Qwen3Moe.name() } else { arch })
+        .map_err(|known| anyhow!("{origin}: metadata `general.architecture` must be {known}, found {arch:?}"))?;
+    ensure!(
+        family != Family::Mistral,
+        "{origin}: metadata `general.architecture` is \"mistral\"; llama.cpp writes a Mistral as \"llama\": convert it again"
+    );
+    ensure!(!tensors.is_empty(), "{origin}: holds no tensors: a vocabulary without weights, not a model");
+    let key = |name: &str| format!("{arch}.{name}");
+    refuse_unsupported(keys, family, &key)?;
+
+    let hidden_size = keys.need(&key("embedding_length"))?;
+    let heads = keys.need(&key("attention.head_count"))?;
+    ensure!(heads > 0, "{origin}: metadata `{arch}.attention.head_count` must be positive, found 0");
+    let head_dim = match keys.usize(&key("attention.key_length"))? {
+        Some(dh) => dh,
+        None => {
+            ensure!(
+                hidden_size.is_multiple_of(heads),
+                "{origin}: metadata `{arch}.embedding_length` must be a multiple of `{arch}.attention.head_count`, found {hidden_size} and {heads}"
+            );
+            hidden_size / heads
+        }
+    };
+    for name in ["attention.value_length", "rope.dimension_count"] {
+        let found = keys.usize(&key(name))?.unwrap_or(head_dim);
+        ensure!(
+            found == head_dim,
+            "{origin}: metadata `{arch}.{name}` must equal the head width {head_dim}, found {found}"
+        );
+    }
+    let vocab_size = tensors.get("token_embd.weight").and_then(|t| t.shape.first().copied());
+    let mut config = ModelConfig {
+        family,
+        vocab_size: vocab_size.ok_or_else(|| anyhow!("{origin}: tensor `token_embd.weight` is missing"))?,
+        hidden_size,
+        intermediate_size: keys.need(&key("feed_forward_length"))?,
+        num_hidden_layers: keys.need(&key("block_count"))?,
+        num_attention_heads: heads,
+        num_key_value_heads: keys.usize(&key("attention.head_count_kv"))?.unwrap_or(heads),
+        head_dim,
+        rms_norm_eps: match family.layer_norm() {
+            true => keys.number(&key("attention.layer_norm_epsilon"))?.unwrap_or(1e-5),
+            false => keys.number(&key("attention.layer_norm_rms_epsilon"))?.unwrap_or(1e-6),
+        },
+        rope_theta: keys.number(&key("rope.freq_base"))?.unwrap_or(10_000.0),
+        rope_scaling: None,
+        qk_norm: family.qk_norm(),
+        tie_word_embeddings: !tensors.keys().any(|name| hf_name(family, name).as_deref() == Some(HEAD)),
+        max_position_embeddings: keys.usize(&key("context_length"))?.unwrap_or(2048),
+        bos_token_id: keys.token_id("bos")?,
+        eos_token_ids: stops(keys)?,
+        pad_token_id: keys.token_id("padding")?,
+        extras: Extras::default(),
+    };
+    config.validate(origin)?; // before anything is listed by layer
+    match family {
+        Family::Gemma2 => config.extras = gemma2(keys, &config)?,
+        Family::Qwen3Moe => config.extras.experts = Some(experts(keys, tensors, &config)?),
+        _ => (),
+    }
+    config.validate(origin)?;
+    if let Some(info) = tensors.get(ROPE_FREQS) {
+        let divisors = quant::dequantise(info.kind, data(info), info.shape.last().copied().unwrap_or(1), |row| row);
+        let recovered = recover_llama3(&divisors, &config).map_err(|e| anyhow!("{origin}: {e}"))?;
+        config.rope_scaling = Some(RopeScaling::Llama3(recovered));
+    }
+    Ok(config)
+}
+
+/// What Gemma 2 has beyond the rest, with llama.cpp's defaults. Which layers slide, and the scale of queries, the format does not say:
+/// every other layer, and the head width but in the model of 27B (46 layers), which takes `D / H`.
+fn gemma2(keys: &Keys, config: &ModelConfig) -> Result<Extras> {
+    const LAYERS_OF_27B: usize = 46;
+    let number =
+        |name: &str, default: f64| Ok::<_, anyhow::Error>(keys.number(&format!("gemma2.{name}"))?.unwrap_or(default));
+    let large = config.num_hidden_layers == LAYERS_OF_27B;
+    let scalar = if large { config.hidden_size / config.num_attention_heads } else { config.head_dim };
+    Ok(Extras {
+        sliding: Some(SlidingWindow {
+            window: keys.usize("gemma2.attention.sliding_window")?.unwrap_or(4096),
+            layers: (0..config.num_hidden_layers).map(|layer| layer % 2 == 0).collect(),
+        }),
+        query_pre_attn_scalar: Some(scalar as f64),
+        attention_cap: Some(number("attn_logit_softcapping", 50.0)?),
+        logit_cap: Some(number("final_logit_softcapping", 30.0)?),
+        experts: None,
+    })
+}
+
+/// The mixture of experts. That a position's weights sum to one the format does not say: llama.cpp does it for this family always.
+fn experts(keys: &Keys, tensors: &BTreeMap<String, Info>, config: &ModelConfig) -> Result<Experts> {
+    let need = |name: &str| keys.need(&format!("{QWEN3_MOE}.{name}"));
+    let routed = |layer: usize| tensors.contains_key(&format!("blk.{layer}.ffn_gate_inp.weight"));
+    Ok(Experts {
+        count: need("expert_count")?,
+        per_token: need("expert_used_count")?,
+        width: need("expert_feed_forward_length")?,
+        normalised: true,
+        layers: (0..config.num_hidden_layers).map(routed).collect(),
+    })
+}
+
+fn refuse_unsupported(keys: &Keys, family: Family, key: &dyn Fn(&str) -> String) -> Result<()> {
+    let origin = keys.origin;
+    for (name, neutral, what) in [
+        ("expert_count", 0.0, "no mixture of experts"),
+        ("expert_used_count", 0.0, "no mixture of experts"),
+        ("attention.sliding_window", 0.0, "full attention"),
+        ("rope.scale_linear", 1.0, "no linear rotary scaling"),
+        ("logit_scale", 1.0, "unscaled logits"),
+        ("embedding_scale", 1.0, "unscaled embeddings"),
+        ("residual_scale", 1.0, "unscaled residuals"),
+        ("attention.scale", 0.0, "the usual attention scale"),
+        ("attention.causal", 1.0, "causal attention"),
+        ("rope.scaling.attn_factor", 1.0, "no factor of the rotary embedding"),
+    ] {
+        let read = match family {
+            Family::Gemma2 => name == "attention.sliding_window",
+            Family::Qwen3Moe => name.starts_with("expert_"),
+            _ => false,
+        };
+        if read {
+            continue;
+        }
+        let name = key(name);
+        let found = keys.number(&name)?.unwrap_or(neutral);
+        ensure!(found == neutral, "{origin}: metadata `{name}` is not supported: expected {what}, found {found}");
+    }
+    let name = key("rope.scaling.type");
+    let found = keys.text(&name)?.unwrap_or("none");
+    ensure!(found == "none", "{origin}: metadata `{name}` is not supported: expected \"none\", found {found:?}");
+    let name = key("rope.scaling.factor");
+    let found = keys.number(&name)?.unwrap_or(1.0);
+    ensure!(found == 1.0, "{origin}: metadata `{name}` is not supported: expected 1, found {found}");
+    Ok(())
+}
+
+/// Tokens at which llama.cpp ends a generation, by their text: old files name the text's end alone. It takes them for control tokens
+/// whatever type a file gives them.
+pub(super) const ENDS: [&str; 31] = [
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "</s>",
+    "<｜end▁of▁sentence｜>",
+    "<|return|>",
+    "<|call|>",
+    "<|calls|>",
+    "<|flush|>",
+    "<end_of_utterance>",
+    "<turn|>",
+    "_<EOT>",
+    "<eos>",
+    "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "[PAD]",
+    "<|fim_repo|>",
+    "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
+    "<|file_sep|>",
+];
+
+/// Every id that ends a generation: end of text, of turn, of message, of a piece of a file, and the tokens of [`ENDS`].
+fn stops(keys: &Keys) -> Result<Vec<u32>> {
+    let mut ids = vec![];
+    let mut add = |id: u32| {
+        if !ids.contains(&id) {
+            ids.push(id);
+        }
+    };
+    for role in ["eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"] {
+        keys.token_id(role)?.into_iter().for_each(&mut add);
+    }
+    let tokens = keys.texts("tokenizer.ggml.tokens")?.unwrap_or(&[]);
+    for (id, token) in tokens.iter().enumerate() {
+        if ENDS.contains(&token.as_str()) {
+            add(u32::try_from(id)?);
+        }
+    }
+    Ok(ids)
+}
+
+/// GGUF keeps llama3 scaling as divisors per frequency instead of its four settings. Every released model has the same
+/// three of them, so they are tried, with `factor` read off the slowest frequency, and must give these divisors back.
+fn recover_llama3(divisors: &[f32], config: &ModelConfig) -> Result<Llama3Scaling> {
+    let wanted = config.head_dim / 2;
+    ensure!(divisors.len() == wanted, "tensor `{ROPE_FREQS}` must have {wanted} values, found {}", divisors.len());
+    let plain = config.inv_freqs();
+    let factor = divisors.iter().copied().fold(1.0f32, f32::max);
+    ensure!(factor.is_finite(), "tensor `{ROPE_FREQS}` holds a value that is not finite");
+    let guess = Llama3Scaling {
+        factor: f64::from(factor),
+        low_freq_factor: 1.0,
+        high_freq_factor: 4.0,
+        original_max_position_embeddings: 8192,
+    };
+    let fits = divisors.iter().zip(&plain).all(|(d, f)| {
+        let wanted = guess.divisor(*f);
+        (f64::from(*d) - wanted).abs() <= 1e-4 * wanted
+    });
+    ensure!(
+        fits,
+        "tensor `{ROPE_FREQS}` is not llama3 scaling (low 1, high 4, original length 8192): its rotary scaling is not supported"
+    );
+    Ok(guess)
+}

@@ -1,0 +1,246 @@
+//! Checkpoints that people already have, as host tensors under their Hugging Face names.
+//!
+//! [`ModelFiles::open`] reads a folder (of weights, or of an adapter that names its base), a `.gguf` or a hub id; every parameter's presence and shape is checked before
+//! the first value is read, and values are converted one tensor at a time from a memory map. [`save_hf_folder`] writes
+//! what `transformers` loads. Knows nothing of the decoder or of Burn.
+
+mod fingerprint;
+mod folder;
+mod gguf;
+mod host;
+mod hub;
+mod layout;
+mod params;
+pub mod peft;
+mod pickle;
+mod place;
+mod random;
+pub mod rows;
+mod safetensors;
+mod save;
+mod text;
+mod tied;
+pub mod wrapped;
+mod write;
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use memmap2::Mmap;
+
+pub use fingerprint::FILE as FINGERPRINT;
+pub use gguf::GgufFile;
+pub use host::{Dtype, HostTensor};
+pub use hub::ModelRef;
+pub use params::{EMBED, HEAD, POSITIONS, expected_parameters};
+pub use pickle::PickleFile;
+pub use pickle::write::lens as write_lens;
+pub use random::spread;
+pub use random::write_random;
+pub use safetensors::SafetensorsFile;
+pub use save::{SaveOptions, save_hf_folder};
+pub use text::check_fits;
+
+use crate::config::ModelConfig;
+use folder::WeightsFolder;
+use layout::RenamedWeights;
+use peft::{Adapter, Apply, Factors, Overlay};
+use switchyard_ops::stored::StoredMatrix;
+
+/// Where values come from: tensors by Hugging Face name, converted on demand.
+pub trait Weights: Send + Sync {
+    fn names(&self) -> Vec<String>;
+    fn shape(&self, name: &str) -> Option<&[usize]>;
+    /// Row-major floats, whatever the file stores.
+    fn tensor(&self, name: &str) -> Result<HostTensor>;
+    /// A matrix as its file stores it; `None` of what is no matrix, of one that is stored as f32 unless `floats` asks for it, and of
+    /// one that has been changed.
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>>;
+    /// Factors of an adapter that [`Self::stored`] leaves out and [`Self::tensor`] merges, and their scale.
+    fn factors(&self, _name: &str) -> Result<Option<(Factors, f64)>> {
+        Ok(None)
+    }
+    /// The file that an error about this tensor should name.
+    fn file_of(&self, name: &str) -> &Path;
+}
+
+/// An opened model: its checked settings, its weights (not yet read) and its text side.
+pub struct ModelFiles {
+    pub config: ModelConfig,
+    /// The folder or file it was read from.
+    pub path: PathBuf,
+    /// Where that is the folder of an adapter: what its weights stand over.
+    pub base: Option<Base>,
+    /// What its reader should be told: guesses, and what of the files is not used.
+    pub notes: Vec<String>,
+    weights: Arc<dyn Weights>,
+    text: Vec<text::Source>,
+}
+
+/// The model below an adapter that was opened by its folder.
+pub struct Base {
+    /// As `adapter_config.json` names it.
+    pub name: String,
+    pub path: PathBuf,
+    pub adapter: Arc<Adapter>,
+}
+
+impl ModelFiles {
+    /// Opens a Hugging Face folder: `config.json` and weights; or a PEFT folder, with the base that its settings name. Where both lie
+    /// in one folder the adapter goes over the model beside it, as in transformers.
+    pub fn open_folder(dir: impl AsRef<Path>) -> Result<Self> {
+        let dir = dir.as_ref();
+        ensure!(
+            dir.is_dir(),
+            "{}: expected a folder with config.json and model.safetensors, found no such folder",
+            dir.display()
+        );
+        let found = place::of_model(dir)?;
+        let dir = found.as_path();
+        if peft::is_folder(dir) {
+            return Self::open_adapter(dir);
+        }
+        let whole = Self::open_whole(dir)?;
+        if !peft::is_beside(dir) {
+            return Ok(whole);
+        }
+        let mut both = whole.with_adapter(Arc::new(Adapter::open(dir)?), Apply::Merged)?;
+        both.notes.push(format!(
+            "warning: {}: holds a whole model and an adapter, which is put over it, as in transformers: where the model has it already, \
+             move {} away",
+            dir.display(),
+            peft::SETTINGS
+        ));
+        Ok(both)
+    }
+
+    fn open_whole(dir: &Path) -> Result<Self> {
+        let mut config = ModelConfig::read(dir.join("config.json"))?;
+        let mut notes = vec![];
+        let weights = RenamedWeights::over(Box::new(WeightsFolder::open(dir)?))?;
+        let weights = tied::resolve(weights, &mut config, &mut notes)?;
+        params::check(weights.as_ref(), &config)?;
+        let text = vec![text::Source::Folder(dir.to_path_buf())];
+        Ok(Self { config, path: dir.to_path_buf(), base: None, notes, weights, text })
+    }
+
+    /// A PEFT folder over the base that it names, as PEFT's `AutoPeftModel` opens it.
+    fn open_adapter(dir: &Path) -> Result<Self> {
+        let adapter = Adapter::open(dir)?;
+        let origin = dir.join(peft::SETTINGS).display().to_string();
+        let name = adapter.config.base_model.clone().with_context(|| {
+            format!("{origin}: `base_model_name_or_path` names no base: name it with --model, and this folder with --adapter")
+        })?;
+        let below = Path::new(&name);
+        ensure!(
+            !peft::is_folder(below),
+            "{origin}: `base_model_name_or_path` is {name}, an adapter itself: name its base"
+        );
+        let name = adapter.config.base_at(&name);
+        let base = Self::open(&name).with_context(|| {
+            format!(
+                "{origin}: `base_model_name_or_path` (with `revision`, if any) is {name:?}; where the base lies elsewhere now, \
+                 correct it there, or leave a link at the old place"
+            )
+        })?;
+        if let Some(why) = adapter.trained_over_another(&base)? {
+            bail!(
+                "{why}. Put the base back, or correct `base_model_name_or_path` of {origin}; --model with --adapter {} opens it over another",
+                dir.display()
+            );
+        }
+        let (path, adapter) = (base.path.clone(), Arc::new(adapter));
+        let whole = base.with_adapter(adapter.clone(), Apply::Merged)?;
+        Ok(Self { path: dir.to_path_buf(), base: Some(Base { name, path, adapter }), ..whole })
+    }
+
+    /// Opens a `.gguf`: settings, weights and tokenizer are all in the one file.
+    pub fn open_gguf(path: impl AsRef<Path>) -> Result<Self> {
+        let file = Arc::new(GgufFile::open(path.as_ref())?);
+        let weights: Arc<dyn Weights> = RenamedWeights::over(Box::new(file.clone()))?.into();
+        params::check(weights.as_ref(), file.config())?;
+        Ok(Self {
+            config: file.config().clone(),
+            path: path.as_ref().to_path_buf(),
+            base: None,
+            notes: vec![],
+            weights,
+            text: vec![text::Source::Gguf(file)],
+        })
+    }
+
+    /// This model with an adapter over it: settings of the two together, the adapter folder's tokenizer if it has one.
+    pub fn with_adapter(self, adapter: Arc<Adapter>, apply: Apply) -> Result<Self> {
+        let config = adapter.fit(&self.config)?;
+        let another = adapter.trained_over_another(&self)?.map(|why| format!("warning: {why}"));
+        let mut text = self.text;
+        if let Some(dir) = adapter.path.parent() {
+            text.insert(0, text::Source::Folder(dir.to_path_buf()));
+        }
+        let notes = [self.notes, adapter.notes.clone(), another.into_iter().collect()].concat();
+        let weights = Arc::new(Overlay::new(self.weights, adapter, apply, [&self.config, &config]));
+        Ok(Self { config, path: self.path, base: self.base, notes, weights, text })
+    }
+
+    /// Folder or file of its weights; where that is an adapter's folder, its base too.
+    pub fn places(&self) -> Vec<PathBuf> {
+        std::iter::once(&self.path).chain(self.base.as_ref().map(|base| &base.path)).cloned().collect()
+    }
+
+    /// One parameter, `[out, in]`. Peak memory is this tensor.
+    pub fn tensor(&self, name: &str) -> Result<HostTensor> {
+        self.weights.tensor(name)
+    }
+
+    /// One matrix as its file stores it; `None` of what is no matrix, of one that is stored as f32 unless `floats` asks for it, and of
+    /// one that has been changed.
+    ///
+    /// # Errors
+    /// A matrix that cannot be read, or holds a value that is not finite.
+    pub fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
+        let read = self.weights.stored(name, floats);
+        read.with_context(|| format!("{}: `{name}`", self.weights.file_of(name).display()))
+    }
+
+    /// Factors of an adapter that [`Self::stored`] leaves out and [`Self::tensor`] merges, and their scale.
+    pub fn factors(&self, name: &str) -> Result<Option<(Factors, f64)>> {
+        self.weights.factors(name)
+    }
+
+    pub fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.weights.shape(name)
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        self.weights.names()
+    }
+
+    /// Every parameter the configuration has, in forward order, read as the iterator advances.
+    pub fn tensors(&self) -> impl Iterator<Item = Result<(String, HostTensor)>> + '_ {
+        expected_parameters(&self.config).into_iter().map(|(name, _)| self.tensor(&name).map(|t| (name, t)))
+    }
+}
+
+/// Read-only map. Sound as long as nobody truncates the file meanwhile, which no reader of weights can rule out.
+fn map_file(path: &Path) -> Result<Mmap> {
+    let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
+    // SAFETY: the map is read-only and private to this process; see above for what is assumed of others.
+    #[allow(unsafe_code)]
+    let map = unsafe { Mmap::map(&file) };
+    map.with_context(|| format!("{}: cannot map into memory", path.display()))
+}
+
+/// Tells the system that these bytes of a map have been read: pages of the file that stay mapped count as the program's
+/// memory. Reading them again is correct, only slower.
+fn release(map: &Mmap, range: &std::ops::Range<usize>) {
+    #[cfg(unix)]
+    {
+        // SAFETY: the map is a read-only view of a file: a page that is given up is read again from the file.
+        #[allow(unsafe_code)]
+        let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
+    }
+    #[cfg(not(unix))]
+    let _ = (map, range);
+}

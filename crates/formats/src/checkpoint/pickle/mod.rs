@@ -1,0 +1,300 @@
+//! Weights that `torch.save` wrote (`.bin`, `.pt`, `.pth`): state dicts, in today's archives and in the older files of one pickle
+//! after the other. Nothing in them is executed ([`machine`]); values stay in the mapped file until they are asked for.
+
+mod machine;
+pub(super) mod write;
+mod zip;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use memmap2::Mmap;
+
+use super::host::{Dtype, HostTensor, count};
+use super::{Weights, map_file, release};
+use crate::guard::instead;
+use machine::{KINDS, Machine, Tensor, Value};
+use switchyard_ops::stored::StoredMatrix;
+
+pub(super) const SINGLE: &str = "pytorch_model.bin";
+pub(super) const INDEX: &str = "pytorch_model.bin.index.json";
+
+/// Under which of these a training state keeps its model.
+const WRAPPERS: [&str; 4] = ["state_dict", "model_state_dict", "model", "module"];
+
+/// What a file of the older kind begins with: protocol 2, a number of ten bytes.
+const LEGACY: [u8; 14] = [0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
+
+struct Entry {
+    /// PyTorch's name of its type.
+    kind: &'static str,
+    shape: Vec<usize>,
+    /// In values of the storage.
+    stride: Vec<usize>,
+    /// From its first value to its last, in the file.
+    range: Range<usize>,
+}
+
+/// One opened file.
+pub struct PickleFile {
+    path: PathBuf,
+    map: Mmap,
+    entries: BTreeMap<String, Entry>,
+}
+
+impl PickleFile {
+    /// # Errors
+    /// What is no file of `torch.save`, holds anything but tensors and plain containers, or is cut off.
+    pub fn open(path: &Path) -> Result<Self> {
+        let map = map_file(path)?;
+        let entries = entries(&map).map_err(|e| anyhow!("{}: {e:#}", path.display()))?;
+        Ok(Self { path: path.to_path_buf(), map, entries })
+    }
+
+    /// A Jacobian lens as its authors and TransformerLens save it: `{"J": {layer: [D, D]}, …}`. Tensors are named by their layer;
+    /// beside them what else it holds of whole numbers (`n_prompts`, `d_model`).
+    pub fn open_lens(path: &Path) -> Result<(Self, BTreeMap<String, i64>)> {
+        let map = map_file(path)?;
+        let (entries, numbers) = lens(&map).map_err(|e| anyhow!("{}: {e:#}", path.display()))?;
+        Ok((Self { path: path.to_path_buf(), map, entries }, numbers))
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// # Errors
+    /// A tensor that is not there, or of another type than those of weights.
+    pub fn tensor(&self, name: &str) -> Result<HostTensor> {
+        let entry = self.entry(name)?;
+        let dtype = self.dtype(name, entry)?;
+        let data = match entry.is_contiguous() {
+            true => dtype.decode(&self.map[entry.range.clone()]),
+            false => dtype.decode(&entry.bytes(&self.map, dtype.size())),
+        };
+        release(&self.map, &entry.range);
+        HostTensor::new(entry.shape.clone(), data)
+    }
+
+    fn entry(&self, name: &str) -> Result<&Entry> {
+        self.entries.get(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.path.display()))
+    }
+
+    fn dtype(&self, name: &str, entry: &Entry) -> Result<Dtype> {
+        entry.dtype().with_context(|| {
+            format!(
+                "{}: tensor `{name}`: type {} is not supported: expected Float, Half or BFloat16 (convert it first)",
+                self.path.display(),
+                entry.kind
+            )
+        })
+    }
+}
+
+impl Entry {
+    fn dtype(&self) -> Option<Dtype> {
+        match self.kind {
+            "Float" => Some(Dtype::F32),
+            "Half" => Some(Dtype::F16),
+            "BFloat16" => Some(Dtype::BF16),
+            _ => None,
+        }
+    }
+
+    fn is_contiguous(&self) -> bool {
+        let mut step = 1;
+        self.shape.iter().zip(&self.stride).rev().all(|(&size, &stride)| {
+            let fits = size <= 1 || stride == step;
+            step *= size;
+            fits
+        })
+    }
+
+    /// The bytes of its values, row-major.
+    fn bytes(&self, map: &[u8], size: usize) -> Vec<u8> {
+        let held = &map[self.range.clone()];
+        if self.is_contiguous() {
+            return held.to_vec();
+        }
+        let n = self.shape.iter().product::<usize>();
+        let mut out = Vec::with_capacity(n * size);
+        for mut at in 0..n {
+            let mut from = 0;
+            for (&axis, &stride) in self.shape.iter().zip(&self.stride).rev() {
+                from += at % axis * stride;
+                at /= axis;
+            }
+            out.extend_from_slice(&held[from * size..][..size]);
+        }
+        out
+    }
+}
+
+/// Tensors by name.
+fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Entry>> {
+    let (machine, value, places) = whole(bytes)?;
+    located(state_dict(&machine, &value)?, &places)
+}
+
+/// The matrices of a lens by their layer, and the numbers beside them.
+fn lens(bytes: &[u8]) -> Result<(BTreeMap<String, Entry>, BTreeMap<String, i64>)> {
+    let (machine, value, places) = whole(bytes)?;
+    let (mut numbers, mut found) = (BTreeMap::new(), vec![]);
+    for (key, value) in machine.pairs(&value).unwrap_or_default() {
+        match (key, value) {
+            (Value::Text(key), Value::Number(number)) => drop(numbers.insert(key.to_string(), *number)),
+            (Value::Text(key), value) if &**key == "J" => {
+                let layer = |pair: &(Value, Value)| match pair {
+                    (Value::Number(layer), Value::Tensor(tensor)) => Some((layer.to_string(), Tensor::clone(tensor))),
+                    _ => None,
+                };
+                found.extend(machine.pairs(value).unwrap_or_default().iter().filter_map(layer));
+            }
+            _ => {}
+        }
+    }
+    ensure!(!found.is_empty(), "no Jacobian lens: `J` with a matrix for each layer is wanted");
+    Ok((located(found, &places)?, numbers))
+}
+
+fn whole(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
+    if bytes.starts_with(&zip::LOCAL) {
+        from_archive(bytes)
+    } else if bytes.starts_with(&LEGACY) {
+        from_pickles(bytes)
+    } else {
+        let what = instead(bytes).unwrap_or("safetensors files end in .safetensors");
+        bail!("not a file that torch.save wrote ({what})")
+    }
+}
+
+/// Where each tensor lies in the file.
+fn located(tensors: Vec<(String, Tensor)>, places: &Places) -> Result<BTreeMap<String, Entry>> {
+    let mut out = BTreeMap::new();
+    for (name, tensor) in tensors {
+        let entry = entry(&tensor, places).map_err(|e| anyhow!("tensor `{name}`: {e}"))?;
+        out.insert(name, entry);
+    }
+    Ok(out)
+}
+
+/// Where each storage lies.
+type Places = HashMap<String, Range<usize>>;
+
+fn from_archive(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
+    let records = zip::records(bytes)?;
+    let pickle = records.keys().find(|name| *name == "data.pkl" || name.ends_with("/data.pkl"));
+    let pickle = pickle.context("an archive without data.pkl, which torch.save writes (TorchScript is not read)")?;
+    let folder = pickle.strip_suffix("data.pkl").unwrap_or_default();
+    if let Some(order) = records.get(&format!("{folder}byteorder")) {
+        ensure!(&bytes[order.clone()] == b"little", "written on a big-endian machine: save it again on another");
+    }
+    let (machine, value, _) = Machine::run(&bytes[records[pickle].clone()])?;
+    let data = format!("{folder}data/");
+    let places = records.iter().filter_map(|(name, range)| Some((name.strip_prefix(&data)?.to_owned(), range.clone())));
+    Ok((machine, value, places.collect()))
+}
+
+/// Four pickles (a magic number, a version, the system, the value), the keys of the storages, and the storages.
+fn from_pickles(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
+    let mut at = 0;
+    for _ in 0..3 {
+        at += Machine::run(&bytes[at..])?.2;
+    }
+    let (machine, value, end) = Machine::run(&bytes[at..])?;
+    at += end;
+    let (keys, list, end) = Machine::run(&bytes[at..])?;
+    at += end;
+    let sizes: HashMap<&str, usize> = machine.storages().collect();
+    let mut places = Places::new();
+    for key in keys.items(&list)? {
+        let Value::Text(key) = key else { bail!("a storage whose key is no text") };
+        let size = sizes.get(&**key).with_context(|| format!("storage {key} belongs to no tensor"))?;
+        let (start, n) = (at + 8, bytes.get(at..at + 8).context("truncated file: a storage without its length")?);
+        let n = usize::try_from(u64::from_le_bytes(n.try_into()?))?;
+        let end = n.checked_mul(*size).and_then(|n| start.checked_add(n)).filter(|end| *end <= bytes.len());
+        let end =
+            end.with_context(|| format!("truncated file: storage {key} ends behind its {} bytes", bytes.len()))?;
+        places.insert(key.to_string(), start..end);
+        at = end;
+    }
+    drop(sizes);
+    Ok((machine, value, places))
+}
+
+/// The tensors of a state dict, which may stand in a training state.
+fn state_dict(machine: &Machine, value: &Value) -> Result<Vec<(String, Tensor)>> {
+    let pairs = machine.pairs(value).context("holds no dictionary of tensors: a state dict is wanted")?;
+    let wrapped = |wrapper: &str| pairs.iter().find(|(key, _)| matches!(key, Value::Text(key) if &**key == wrapper));
+    let inner = WRAPPERS.iter().filter_map(|wrapper| machine.pairs(&wrapped(wrapper)?.1));
+    let found = inner.chain([pairs]).map(tensors).find(|tensors| !tensors.is_empty());
+    found.with_context(|| {
+        format!("its dictionary holds no tensors: a state dict is wanted, by itself or under one of {WRAPPERS:?}")
+    })
+}
+
+fn tensors(pairs: &[(Value, Value)]) -> Vec<(String, Tensor)> {
+    let own = |pair: &(Value, Value)| match pair {
+        (Value::Text(name), Value::Tensor(tensor)) => Some((name.to_string(), Tensor::clone(tensor))),
+        _ => None,
+    };
+    pairs.iter().filter_map(own).collect()
+}
+
+fn entry(tensor: &Tensor, places: &Places) -> Result<Entry> {
+    let Tensor { storage, offset, shape, stride } = tensor;
+    let size = KINDS.iter().find(|(kind, _)| *kind == storage.kind).map_or(0, |(_, size)| *size);
+    let place = places.get(&*storage.key).with_context(|| format!("storage {} is not in the file", storage.key))?;
+    let values = place.len() / size.max(1);
+    ensure!(
+        count(shape).is_some_and(|n| n <= values),
+        "shape {shape:?} has more values than its storage of {values}: copy what was expanded before saving"
+    );
+    let span = if shape.contains(&0) {
+        Some(0)
+    } else {
+        let last = shape.iter().zip(stride).try_fold(0_usize, |sum, (axis, stride)| {
+            (axis - 1).checked_mul(*stride).and_then(|last| sum.checked_add(last))
+        });
+        last.and_then(|last| last.checked_add(1))
+    };
+    let start = offset.checked_mul(size).and_then(|from| place.start.checked_add(from));
+    let end = span.and_then(|n| n.checked_mul(size)).zip(start).and_then(|(n, start)| start.checked_add(n));
+    let range = start.zip(end).filter(|(_, end)| *end <= place.end);
+    let (start, end) = range.with_context(|| {
+        format!(
+            "shape {shape:?} at {offset} with strides {stride:?} reaches beyond its storage of {} bytes",
+            place.len()
+        )
+    })?;
+    Ok(Entry { kind: storage.kind, shape: shape.clone(), stride: stride.clone(), range: start..end })
+}
+
+impl Weights for PickleFile {
+    fn names(&self) -> Vec<String> {
+        self.entries.keys().cloned().collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.entries.get(name).map(|entry| entry.shape.as_slice())
+    }
+
+    fn tensor(&self, name: &str) -> Result<HostTensor> {
+        self.tensor(name)
+    }
+
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
+        let entry = self.entry(name)?;
+        let dtype = self.dtype(name, entry)?;
+        let (&[rows, width], true) = (&entry.shape[..], floats || dtype != Dtype::F32) else { return Ok(None) };
+        let bytes = entry.bytes(&self.map, dtype.size());
+        release(&self.map, &entry.range);
+        StoredMatrix::new(dtype.format(), [rows, width], bytes).map(Some)
+    }
+
+    fn file_of(&self, _name: &str) -> &Path {
+        &self.path
+    }
+}

@@ -1,0 +1,65 @@
+//! Embedding table and head of a folder, as transformers 5 ties them: where `config.json` says that they are one, the file may
+//! hold either or both; where it holds both with different values, they are two.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Result;
+
+use super::params::{EMBED, HEAD};
+use super::{HostTensor, Weights};
+use crate::config::ModelConfig;
+use switchyard_ops::stored::StoredMatrix;
+
+/// The weights of a model that is said to be tied; its configuration and a note for whoever reads it, where they are not.
+pub(super) fn resolve(
+    weights: Box<dyn Weights>,
+    config: &mut ModelConfig,
+    notes: &mut Vec<String>,
+) -> Result<Arc<dyn Weights>> {
+    let [embed, head] = [EMBED, HEAD].map(|name| weights.shape(name).is_some());
+    if !config.tie_word_embeddings || !head {
+        return Ok(weights.into());
+    }
+    if !embed {
+        return Ok(Arc::new(FromHead(weights)));
+    }
+    if weights.shape(EMBED) != weights.shape(HEAD) || weights.tensor(EMBED)? != weights.tensor(HEAD)? {
+        config.tie_word_embeddings = false;
+        notes.push(format!(
+            "warning: {}: `{HEAD}` has other values than `{EMBED}`, so that the head is not tied to the embedding, as transformers 5 \
+             has it, although `tie_word_embeddings` of config.json is true; set it to false",
+            weights.file_of(HEAD).display()
+        ));
+    }
+    Ok(weights.into())
+}
+
+/// A tied model whose one table is stored as its head.
+struct FromHead(Box<dyn Weights>);
+
+fn stored_name(name: &str) -> &str {
+    if name == EMBED { HEAD } else { name }
+}
+
+impl Weights for FromHead {
+    fn names(&self) -> Vec<String> {
+        self.0.names().into_iter().map(|name| if name == HEAD { EMBED.to_owned() } else { name }).collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.0.shape(stored_name(name))
+    }
+
+    fn tensor(&self, name: &str) -> Result<HostTensor> {
+        self.0.tensor(stored_name(name))
+    }
+
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
+        self.0.stored(stored_name(name), floats)
+    }
+
+    fn file_of(&self, name: &str) -> &Path {
+        self.0.file_of(stored_name(name))
+    }
+}

@@ -1,0 +1,236 @@
+//! State dicts of published latent reasoners: a causal model inside a module of the authors' own, with PEFT's LoRA factors beside
+//! its matrices and heads of theirs. The layouts are those that their public code writes: Coconut's (`facebookresearch/coconut`:
+//! `base_causallm.`), CODI's (`zhenyi4/codi`: `codi.`, `prj.`) and SIM-CoT's over either (`InternLM/SIM-CoT`), whose auxiliary
+//! decoder serves training alone.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+
+use super::folder::{WeightsFolder, has_weights, open_file};
+use super::layout::{RenamedWeights, bare, parts};
+use super::params::{self, EMBED, HEAD, is_buffer};
+use super::peft::Factors;
+use super::{HostTensor, ModelFiles, Weights, text, tied};
+use crate::config::ModelConfig;
+use switchyard_ops::stored::StoredMatrix;
+
+/// Who wraps the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrapper {
+    Coconut,
+    Codi,
+}
+
+impl Wrapper {
+    fn prefix(self) -> &'static str {
+        match self {
+            Wrapper::Coconut => "base_causallm.",
+            Wrapper::Codi => "codi.",
+        }
+    }
+
+    /// Tokens that its code adds to the base's.
+    pub const ADDED: usize = 3;
+}
+
+/// A model that was taken out of its wrapper.
+pub struct InnerModel {
+    pub wrapper: Wrapper,
+    /// Its settings and text side are the base's, with the rows of its own tables.
+    pub checkpoint: ModelFiles,
+    /// CODI's projection, by the names of [`crate::model::heads`].
+    pub projection: Vec<(String, HostTensor)>,
+    /// Rank of the LoRA factors that are merged; `None` without.
+    pub rank: Option<usize>,
+    /// Modules of the file that nothing is read from.
+    pub left_out: Vec<String>,
+}
+
+/// Opens a state dict, by a folder or a file, over the settings of a base (a folder with its config.json and tokenizer).
+///
+/// # Errors
+/// No file of weights, one without the wrapper's names, one that does not fit the base, and heads that are not the authors'.
+pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
+    let file = open(file)?;
+    let names = file.names();
+    let path = file.file_of("").display().to_string();
+    let holds = |wrapper: &Wrapper| names.iter().any(|name| bare(name).starts_with(wrapper.prefix()));
+    let wrapper = [Wrapper::Coconut, Wrapper::Codi].into_iter().find(holds).with_context(|| {
+        format!(
+            "{path}: no parameter begins with `base_causallm.` (Coconut) or `codi.` (CODI): found `{}`, …; a plain model opens as it is",
+            names.first().map_or("nothing", String::as_str)
+        )
+    })?;
+    let mut config = ModelConfig::read(base.join("config.json"))?;
+    let mut inside = Inside { file, keys: BTreeMap::new(), alpha };
+    let (mut heads, mut left_out) = (BTreeMap::new(), vec![]);
+    for name in &names {
+        if let Some(inner) = bare(name).strip_prefix(wrapper.prefix()) {
+            inside.take(name, inner.strip_prefix("base_model.model.").unwrap_or(inner))?;
+        } else if let Some(part) = bare(name).strip_prefix("prj.") {
+            heads.insert(part.to_owned(), name.clone());
+        } else {
+            left_out.push(bare(name).split('.').next().unwrap_or_default().to_owned());
+        }
+    }
+    left_out.dedup();
+    // Coconut's own second name of the embedding table.
+    left_out.retain(|module| module != "embedding");
+    inside.keys.retain(|name, _| !is_buffer(name));
+    let rank = inside.keys.values().find_map(|key| inside.file.shape(&key.factors.as_ref()?.0)?.first().copied());
+    let projection =
+        projection(inside.file.as_ref(), &heads, config.hidden_size).map_err(|e| anyhow!("{path}: {e}"))?;
+    let weights = RenamedWeights::over(Box::new(inside))?;
+    let tables = [EMBED, HEAD].iter().find_map(|table| weights.shape(table)?.first().copied());
+    let rows = tables.with_context(|| format!("{path}: neither an embedding table nor a head is there"))?;
+    ensure!(
+        rows == config.vocab_size + Wrapper::ADDED,
+        "{path}: its tables have {rows} rows, expected the {} of {} and {} more: name the base that it was trained from",
+        config.vocab_size,
+        base.display(),
+        Wrapper::ADDED
+    );
+    config.vocab_size = rows;
+    let mut notes = vec![];
+    let weights = tied::resolve(weights, &mut config, &mut notes)?;
+    params::check(weights.as_ref(), &config)?;
+    let text = vec![text::Source::Folder(base.to_path_buf())];
+    let checkpoint = ModelFiles { config, path: base.to_path_buf(), base: None, notes, weights, text };
+    Ok(InnerModel { wrapper, checkpoint, projection, rank, left_out })
+}
+
+/// A folder of weights, a file of them, or a folder with one file that has no name of its own (`checkpoint_12`).
+fn open(path: &Path) -> Result<Box<dyn Weights>> {
+    if path.is_file() {
+        return open_file(path);
+    }
+    ensure!(path.is_dir(), "{}: no such folder or file", path.display());
+    if has_weights(path) {
+        return Ok(Box::new(WeightsFolder::open(path)?));
+    }
+    let entries = std::fs::read_dir(path).with_context(|| format!("{}: cannot list", path.display()))?;
+    let entries =
+        entries.collect::<std::io::Result<Vec<_>>>().with_context(|| format!("{}: cannot list", path.display()))?;
+    let is_weights = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        path.is_file()
+            && (name.starts_with("checkpoint")
+                || [".pt", ".pth", ".bin", ".safetensors"].iter().any(|e| name.ends_with(e)))
+            && name != "training_args.bin"
+    };
+    let mut files: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).filter(is_weights).collect();
+    files.sort();
+    match files.as_slice() {
+        [one] => open_file(one),
+        [] => bail!(
+            "{}: no file of weights: expected model.safetensors, pytorch_model.bin or one checkpoint_N",
+            path.display()
+        ),
+        several => bail!(
+            "{}: {} files of weights: name one of them, for example {}",
+            path.display(),
+            several.len(),
+            several[0].display()
+        ),
+    }
+}
+
+/// The wrapped model's parameters by their own names, factors merged as they are read.
+struct Inside {
+    file: Box<dyn Weights>,
+    keys: BTreeMap<String, Key>,
+    alpha: f64,
+}
+
+#[derive(Default)]
+struct Key {
+    stored: String,
+    /// Names of A and B.
+    factors: Option<(String, String)>,
+}
+
+impl Inside {
+    /// Finds a place for one tensor of the file.
+    fn take(&mut self, stored: &str, inner: &str) -> Result<()> {
+        for (mark, is_a) in [(".lora_A.", true), (".lora_B.", false)] {
+            let Some((module, rest)) = inner.split_once(mark) else { continue };
+            ensure!(
+                ["weight", "default.weight"].contains(&rest),
+                "`{stored}`: factors of an adapter that is not the first"
+            );
+            let (a, b) = self.keys.entry(format!("{module}.weight")).or_default().factors.get_or_insert_default();
+            *if is_a { a } else { b } = stored.to_owned();
+            return Ok(());
+        }
+        ensure!(!inner.contains("lora_"), "`{stored}`: factors of this kind are not read");
+        let name = inner.replace(".base_layer.", ".");
+        let key = self.keys.entry(name).or_default();
+        ensure!(key.stored.is_empty(), "`{stored}` and `{}` are one parameter", key.stored);
+        stored.clone_into(&mut key.stored);
+        Ok(())
+    }
+
+    fn key(&self, name: &str) -> Result<&Key> {
+        let key = self.keys.get(name).filter(|key| !key.stored.is_empty());
+        key.with_context(|| format!("{}: no tensor for `{name}`", self.file.file_of(name).display()))
+    }
+}
+
+impl Weights for Inside {
+    fn names(&self) -> Vec<String> {
+        self.keys.keys().cloned().collect()
+    }
+
+    fn shape(&self, name: &str) -> Option<&[usize]> {
+        self.file.shape(&self.keys.get(name)?.stored)
+    }
+
+    fn tensor(&self, name: &str) -> Result<HostTensor> {
+        let key = self.key(name)?;
+        let weight = self.file.tensor(&key.stored)?;
+        let Some((a, b)) = &key.factors else { return Ok(weight) };
+        let factors = Factors { a: self.file.tensor(a)?, b: self.file.tensor(b)? };
+        let is_conv = parts(name.trim_end_matches(".weight")).first().is_some_and(|part| part.is_conv);
+        let mut weight = if is_conv { weight.transposed() } else { weight };
+        let merged = factors.merge_into(&mut weight, self.alpha / factors.a.rows().max(1) as f64);
+        merged.with_context(|| format!("{}: `{name}`", self.file.file_of(&key.stored).display()))?;
+        Ok(if is_conv { weight.transposed() } else { weight })
+    }
+
+    fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
+        let key = self.key(name)?;
+        if key.factors.is_some() { Ok(None) } else { self.file.stored(&key.stored, floats) }
+    }
+
+    fn file_of(&self, name: &str) -> &Path {
+        self.file.file_of(self.keys.get(name).map_or(name, |key| &key.stored))
+    }
+}
+
+/// CODI's `prj`: dropout, a layer up, GELU, a layer down, LayerNorm.
+fn projection(file: &dyn Weights, heads: &BTreeMap<String, String>, width: usize) -> Result<Vec<(String, HostTensor)>> {
+    let known = [("1", "up"), ("3", "down"), ("ln", "norm")];
+    if heads.is_empty() {
+        return Ok(vec![]);
+    }
+    let mut out = vec![];
+    for (theirs, ours) in known {
+        for kind in ["weight", "bias"] {
+            let stored = heads.get(&format!("{theirs}.{kind}")).with_context(|| {
+                let without =
+                    if theirs == "ln" { " (`prj_no_ln`: a projection without LayerNorm is not supported)" } else { "" };
+                format!("`prj.{theirs}.{kind}` is missing{without}")
+            })?;
+            out.push((format!("heads.projection.{ours}.{kind}"), file.tensor(stored)?));
+        }
+    }
+    ensure!(heads.len() == out.len(), "`prj` has {} tensors, expected {}", heads.len(), out.len());
+    let inside = out[0].1.rows();
+    let shapes = [vec![inside, width], vec![inside], vec![width, inside], vec![width], vec![width], vec![width]];
+    for ((name, tensor), shape) in out.iter().zip(shapes) {
+        ensure!(tensor.shape == shape, "`{name}` has shape {:?}, expected {shape:?}", tensor.shape);
+    }
+    Ok(out)
+}

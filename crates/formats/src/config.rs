@@ -1,0 +1,436 @@
+//! What a decoder is made of: the settings of Hugging Face's `config.json`, checked.
+//!
+//! A [`ModelConfig`] that exists is one the decoder can run: whatever it cannot run (other rotary scalings, other biases,
+//! …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
+
+mod extras;
+mod gpt2;
+mod keys;
+mod read;
+mod rope;
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+pub use extras::{Experts, Extras, SlidingWindow};
+pub use rope::{Llama3Scaling, RopeScaling, YarnScaling};
+
+names! {
+    /// The architectures the decoder implements. They differ in what the functions below say, and in nothing else. Their words are
+    /// those of `model_type` in `config.json` and of `general.architecture` in a GGUF.
+    pub enum Family {
+        Qwen3 = "qwen3",
+        /// Qwen3 with a mixture of experts.
+        Qwen3Moe = "qwen3_moe",
+        /// Also Qwen2.5.
+        Qwen2 = "qwen2",
+        Llama = "llama",
+        /// A Llama with defaults of its own and, up to v0.1, a sliding window.
+        Mistral = "mistral",
+        /// The first Gemma (Gemma Team 2024, arXiv:2403.08295).
+        Gemma = "gemma",
+        /// Gemma Team 2024, arXiv:2408.00118. Gemma 3 is another architecture.
+        Gemma2 = "gemma2",
+        /// Radford et al. 2019.
+        Gpt2 = "gpt2",
+        /// OLMo Team 2024, arXiv:2501.00656.
+        Olmo2 = "olmo2",
+    }
+}
+
+/// Where the norms of a block stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NormPlace {
+    /// Before attention and before the feed-forward.
+    Before,
+    /// Behind both: what they put out is normalised before it is added to the stream.
+    After,
+    /// Before and behind both.
+    Both,
+}
+
+impl NormPlace {
+    /// Hugging Face's names of the norms before and behind attention, before and behind the feed-forward.
+    pub fn names(self) -> [Option<&'static str>; 4] {
+        let [input, attention, before_feedforward, feedforward] =
+            ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"]
+                .map(Some);
+        match self {
+            NormPlace::Before => [input, None, attention, None],
+            NormPlace::After => [None, attention, None, feedforward],
+            NormPlace::Both => [input, attention, before_feedforward, feedforward],
+        }
+    }
+}
+
+/// What the gate of the feed-forward passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    Silu,
+    /// GELU by its tanh approximation.
+    GeluTanh,
+}
+
+impl Family {
+    /// The family of a `model_type`, or the names of those there are.
+    pub fn named(model_type: &str) -> Result<Self, String> {
+        let known = || Self::ALL.map(|family| format!("{:?}", family.name())).join(" or ");
+        Self::ALL.into_iter().find(|family| family.name() == model_type).ok_or_else(known)
+    }
+
+    /// The class that `transformers` loads it with.
+    pub fn architecture(self) -> String {
+        match self {
+            Family::Gpt2 => "GPT2LMHeadModel".to_owned(),
+            _ => format!("{}ForCausalLM", self.stem()),
+        }
+    }
+
+    /// The class without a head: `transformers` writes its name over weights that are a causal model's all the same.
+    pub fn base_class(self) -> String {
+        format!("{}Model", self.stem())
+    }
+
+    fn stem(self) -> &'static str {
+        match self {
+            Family::Qwen3 => "Qwen3",
+            Family::Qwen3Moe => "Qwen3Moe",
+            Family::Qwen2 => "Qwen2",
+            Family::Llama => "Llama",
+            Family::Mistral => "Mistral",
+            Family::Gemma => "Gemma",
+            Family::Gemma2 => "Gemma2",
+            Family::Gpt2 => "GPT2",
+            Family::Olmo2 => "Olmo2",
+        }
+    }
+
+    /// Whether queries and keys pass an RMSNorm before RoPE.
+    pub fn qk_norm(self) -> bool {
+        matches!(self, Family::Qwen3 | Family::Qwen3Moe | Family::Olmo2)
+    }
+
+    /// Whether that is one over all heads together, instead of over the width of each.
+    pub fn qk_norm_is_joint(self) -> bool {
+        self == Family::Olmo2
+    }
+
+    pub fn norm_place(self) -> NormPlace {
+        match self {
+            Family::Olmo2 => NormPlace::After,
+            Family::Gemma2 => NormPlace::Both,
+            _ => NormPlace::Before,
+        }
+    }
+
+    /// Whether the projections to queries, keys and values add a bias.
+    pub fn qkv_bias(self) -> bool {
+        matches!(self, Family::Qwen2 | Family::Gpt2)
+    }
+
+    /// Whether every other projection of a block does too.
+    pub fn other_biases(self) -> bool {
+        self == Family::Gpt2
+    }
+
+    pub fn activation(self) -> Activation {
+        if self.is_gemma() || self == Family::Gpt2 { Activation::GeluTanh } else { Activation::Silu }
+    }
+
+    /// Whether the feed-forward has a gate beside what it activates.
+    pub fn is_gated(self) -> bool {
+        self != Family::Gpt2
+    }
+
+    /// Whether norms are LayerNorms, with a mean and a bias, instead of RMSNorms.
+    pub fn layer_norm(self) -> bool {
+        self == Family::Gpt2
+    }
+
+    /// Whether positions are rows of a table that is added to the embeddings, instead of turns of queries and keys.
+    pub fn learned_positions(self) -> bool {
+        self == Family::Gpt2
+    }
+
+    /// Whether files name and lay weights in GPT-2's way.
+    pub fn is_gpt2(self) -> bool {
+        self == Family::Gpt2
+    }
+
+    pub fn is_gemma(self) -> bool {
+        matches!(self, Family::Gemma | Family::Gemma2)
+    }
+
+    /// What is added to the weight of a norm before it multiplies: Gemma stores weights around 0.
+    pub fn norm_offset(self) -> f64 {
+        if self.is_gemma() { 1.0 } else { 0.0 }
+    }
+}
+
+/// A decoder of one of the families. Names follow `config.json`; axes follow the glossary:
+/// `vocab_size` V, `hidden_size` D, `intermediate_size` F, heads H and Hkv, `head_dim` dh.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelConfig {
+    pub family: Family,
+    pub vocab_size: usize,
+    pub hidden_size: usize,
+    pub intermediate_size: usize,
+    pub num_hidden_layers: usize,
+    pub num_attention_heads: usize,
+    pub num_key_value_heads: usize,
+    pub head_dim: usize,
+    /// Of every norm, whatever it is.
+    pub rms_norm_eps: f64,
+    pub rope_theta: f64,
+    pub rope_scaling: Option<RopeScaling>,
+    /// Follows from the family; kept as a field so that the decoder asks one question.
+    pub qk_norm: bool,
+    pub tie_word_embeddings: bool,
+    pub max_position_embeddings: usize,
+    pub bos_token_id: Option<u32>,
+    pub eos_token_ids: Vec<u32>,
+    pub pad_token_id: Option<u32>,
+    #[serde(default)]
+    pub extras: Extras,
+}
+
+/// Above this no dimension is believed: it keeps products of two dimensions far from overflow.
+const MAX_DIM: usize = 1 << 28;
+const MAX_LAYERS: usize = 4096;
+/// Half as many again as the longest context that any model claims.
+const MAX_POSITIONS: usize = 1 << 24;
+
+impl ModelConfig {
+    /// Reads and checks a `config.json`.
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        read::read(path.as_ref())
+    }
+
+    /// Reads and checks the parsed form; `origin` is the file named in errors.
+    pub fn from_json(value: &Value, origin: &str) -> Result<Self> {
+        read::from_json(value, origin)
+    }
+
+    /// Weights of the blocks' matrices that a token is multiplied with: of experts, its own.
+    pub fn block_weights(&self) -> usize {
+        let attention = 2 * self.head_dim * (self.num_attention_heads + self.num_key_value_heads);
+        let matrices = 2 + usize::from(self.family.is_gated());
+        let inside = |layer| match self.experts(layer) {
+            Some(experts) => experts.count + matrices * experts.width * experts.per_token,
+            None => matrices * self.intermediate_size,
+        };
+        let all = attention * self.num_hidden_layers + (0..self.num_hidden_layers).map(inside).sum::<usize>();
+        self.hidden_size * all
+    }
+
+    /// The mixture of experts of a layer, where it has one.
+    pub fn experts(&self, layer: usize) -> Option<&Experts> {
+        self.extras.experts.as_ref().filter(|experts| experts.layers.get(layer).is_some_and(|&there| there))
+    }
+
+    /// Weights that a token is multiplied with: the blocks' and the head's.
+    pub fn token_weights(&self) -> usize {
+        self.block_weights() + self.vocab_size * self.hidden_size
+    }
+
+    /// Inverse rotary frequencies, `[dh / 2]`, scaling included.
+    pub fn inv_freqs(&self) -> Vec<f64> {
+        let plain = |i: usize| self.rope_theta.powf(-((2 * i) as f64) / self.head_dim as f64);
+        let base = (0..self.head_dim / 2).map(plain).collect();
+        match self.rope_scaling {
+            Some(scaling) => scaling.apply(base, self.rope_theta),
+            None => base,
+        }
+    }
+
+    /// What queries and keys are multiplied by as they are turned: 1 but with YaRN.
+    pub fn rope_attention_factor(&self) -> f64 {
+        self.rope_scaling.map_or(1.0, |scaling| scaling.attention_factor())
+    }
+
+    /// By what a token's row of the embedding table is multiplied before the first block: √D in Gemma, else 1. The head reads
+    /// the table as it is.
+    pub fn embed_scale(&self) -> f64 {
+        if self.family.is_gemma() { (self.hidden_size as f64).sqrt() } else { 1.0 }
+    }
+
+    /// How many positions, its own among them, one of this layer sees; `None` for all that came before.
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        let sliding = self.extras.sliding.as_ref()?;
+        sliding.layers.get(layer).is_some_and(|&slides| slides).then_some(sliding.window)
+    }
+
+    /// By what queries are multiplied before scores are taken, beside the usual `1 / √dh`.
+    pub fn query_scale(&self) -> f64 {
+        self.extras.query_pre_attn_scalar.map_or(1.0, |scalar| (self.head_dim as f64 / scalar).sqrt())
+    }
+
+    /// Query heads that share one key/value head.
+    pub fn group(&self) -> usize {
+        self.num_attention_heads / self.num_key_value_heads
+    }
+
+    /// The arithmetic that the decoder relies on; every reader calls it last.
+    pub fn validate(&self, origin: &str) -> Result<()> {
+        let dims = [
+            ("vocab_size", self.vocab_size, MAX_DIM),
+            ("hidden_size", self.hidden_size, MAX_DIM),
+            ("intermediate_size", self.intermediate_size, MAX_DIM),
+            ("num_hidden_layers", self.num_hidden_layers, MAX_LAYERS),
+            ("num_attention_heads", self.num_attention_heads, MAX_DIM),
+            ("num_key_value_heads", self.num_key_value_heads, MAX_DIM),
+            ("head_dim", self.head_dim, MAX_DIM),
+            ("max_position_embeddings", self.max_position_embeddings, MAX_POSITIONS),
+        ];
+        for (key, found, max) in dims {
+            ensure!((1..=max).contains(&found), "{origin}: `{key}` must be between 1 and {max}, found {found}");
+        }
+        let (heads, kv) = (self.num_attention_heads, self.num_key_value_heads);
+        ensure!(
+            heads * self.head_dim <= MAX_DIM,
+            "{origin}: `num_attention_heads` x `head_dim` is too large, found {heads} x {}",
+            self.head_dim
+        );
+        ensure!(
+            heads.is_multiple_of(kv),
+            "{origin}: `num_attention_heads` must be a multiple of `num_key_value_heads`, found {heads} and {kv}"
+        );
+        ensure!(
+            self.family.learned_positions() || self.head_dim.is_multiple_of(2),
+            "{origin}: `head_dim` must be even (RoPE turns pairs), found {}",
+            self.head_dim
+        );
+        ensure!(
+            self.qk_norm == self.family.qk_norm(),
+            "{origin}: `qk_norm` must be {} for {}, found {}",
+            self.family.qk_norm(),
+            self.family.name(),
+            self.qk_norm
+        );
+        for (key, found) in [("rms_norm_eps", self.rms_norm_eps), ("rope_theta", self.rope_theta)] {
+            ensure!(found.is_finite() && found > 0.0, "{origin}: `{key}` must be a positive number, found {found}");
+        }
+        if let Some(s) = &self.rope_scaling {
+            s.validate(origin)?;
+        }
+        self.extras.validate(self.num_hidden_layers, origin)
+    }
+
+    /// The `config.json` that `transformers` 4.45+ and 5 load: both dtype keys and both rotary forms, saying the same.
+    pub fn to_json(&self, dtype: &str) -> Value {
+        let mut rope = json!({ "rope_type": "default", "rope_theta": self.rope_theta });
+        let mut scaling = Value::Null;
+        if let Some(s) = &self.rope_scaling {
+            scaling = s.to_json();
+            rope = scaling.clone();
+            rope["rope_theta"] = json!(self.rope_theta);
+        }
+        if self.family.is_gpt2() {
+            return self.gpt2_json(dtype);
+        }
+        let mut out = json!({
+            "architectures": [self.family.architecture()],
+            "model_type": self.family.name(),
+            "attention_bias": false,
+            "attention_dropout": 0.0,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_json(),
+            "pad_token_id": self.pad_token_id,
+            "dtype": dtype,
+            "torch_dtype": dtype,
+            "head_dim": self.head_dim,
+            "hidden_act": match self.family.activation() {
+                Activation::Silu => "silu",
+                Activation::GeluTanh => "gelu_pytorch_tanh",
+            },
+            "hidden_size": self.hidden_size,
+            "initializer_range": 0.02,
+            "intermediate_size": self.intermediate_size,
+            "max_position_embeddings": self.max_position_embeddings,
+            "num_attention_heads": self.num_attention_heads,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_key_value_heads": self.num_key_value_heads,
+            "rms_norm_eps": self.rms_norm_eps,
+            "rope_theta": self.rope_theta,
+            "rope_scaling": scaling,
+            "rope_parameters": rope,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "use_cache": true,
+            "vocab_size": self.vocab_size,
+        });
+        let sliding = self.extras.sliding.as_ref();
+        let window = json!(sliding.map(|sliding| sliding.window));
+        match self.family {
+            Family::Qwen3 | Family::Qwen2 => {
+                out["use_sliding_window"] = json!(sliding.is_some());
+                out["sliding_window"] = window;
+                out["max_window_layers"] = json!(sliding.map_or(self.num_hidden_layers, SlidingWindow::full_before));
+                if let Some(sliding) = sliding {
+                    out["layer_types"] = sliding.to_json();
+                }
+            }
+            Family::Qwen3Moe => {
+                out["use_sliding_window"] = json!(sliding.is_some());
+                out["sliding_window"] = window;
+                for (key, value) in self.extras.experts.iter().flat_map(Experts::to_json) {
+                    out[key] = value;
+                }
+            }
+            Family::Llama => out["mlp_bias"] = json!(false),
+            Family::Mistral => out["sliding_window"] = window, // without the key it would be 4096
+            Family::Gemma2 => {
+                let full = SlidingWindow { window: 1, layers: vec![false; self.num_hidden_layers] };
+                out["layer_types"] = sliding.unwrap_or(&full).to_json();
+                out["sliding_window"] = window;
+                out["hidden_activation"] = out["hidden_act"].clone();
+                out["query_pre_attn_scalar"] = json!(self.extras.query_pre_attn_scalar.map(extras::plain));
+                out["attn_logit_softcapping"] = json!(self.extras.attention_cap);
+                out["final_logit_softcapping"] = json!(self.extras.logit_cap);
+            }
+            Family::Gemma | Family::Gpt2 | Family::Olmo2 => {}
+        }
+        if let (true, Some(keys)) = (self.family.qkv_bias(), out.as_object_mut()) {
+            keys.shift_remove("attention_bias"); // it would say of all four projections what is true of o alone
+        }
+        out
+    }
+
+    fn gpt2_json(&self, dtype: &str) -> Value {
+        json!({
+            "architectures": [self.family.architecture()],
+            "model_type": self.family.name(),
+            "activation_function": "gelu_new",
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": self.eos_json(),
+            "pad_token_id": self.pad_token_id,
+            "dtype": dtype,
+            "torch_dtype": dtype,
+            "initializer_range": 0.02,
+            "layer_norm_epsilon": self.rms_norm_eps,
+            "n_ctx": self.max_position_embeddings,
+            "n_embd": self.hidden_size,
+            "n_head": self.num_attention_heads,
+            "n_inner": self.intermediate_size,
+            "n_layer": self.num_hidden_layers,
+            "n_positions": self.max_position_embeddings,
+            "attn_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "resid_pdrop": 0.0,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "use_cache": true,
+            "vocab_size": self.vocab_size,
+        })
+    }
+
+    /// One id as a number, several as a list, none as null.
+    pub fn eos_json(&self) -> Value {
+        match self.eos_token_ids.as_slice() {
+            [] => Value::Null,
+            [one] => json!(one),
+            many => json!(many),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Files that nobody vouches for: a panic of another crate that reads one is an error here, and nothing else is said of it; a
+//! text that is held whole has a bound.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::path::Path;
+use std::sync::Once;
+
+use anyhow::{Result, anyhow};
+
+thread_local! {
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What `work` returns.
+pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T> {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let told = take_hook();
+        set_hook(Box::new(move |panic| {
+            // The threads of polars hand their panics on to who waits for them.
+            let polars = std::thread::current().name().is_some_and(|name| name.starts_with("polars"));
+            if !GUARDED.get() && !polars {
+                told(panic);
+            }
+        }));
+    });
+    let before = GUARDED.replace(true);
+    let done = catch_unwind(AssertUnwindSafe(work));
+    GUARDED.set(before);
+    done.map_err(|panic| anyhow!("{}", said(&*panic)))
+}
+
+/// Bytes of a text that is held whole: the longest are tokenizers, of some 35 MB.
+const MOST_TEXT: u64 = 256 << 20;
+
+/// The text of a file of settings, a tokenizer or a manifest.
+///
+/// # Errors
+/// A file that cannot be read, is no UTF-8 or is longer than any of these.
+pub fn read_text(file: impl AsRef<Path>) -> std::io::Result<String> {
+    let mut text = String::new();
+    File::open(file)?.take(MOST_TEXT + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MOST_TEXT {
+        let words = format!("longer than {MOST_TEXT} bytes: no file of settings is");
+        return Err(Error::new(ErrorKind::InvalidData, words));
+    }
+    match instead(text.as_bytes()) {
+        Some(what) if what == POINTER => Err(Error::new(ErrorKind::InvalidData, what)),
+        _ => Ok(text),
+    }
+}
+
+const POINTER: &str = "it is a pointer of Git LFS: fetch the file itself with git lfs pull";
+
+/// What a file holds that a download or a clone left in the place of another, by its first bytes.
+pub fn instead(bytes: &[u8]) -> Option<&'static str> {
+    let begins = |mark: &[u8]| bytes.starts_with(mark);
+    if bytes.is_empty() {
+        Some("the file is empty")
+    } else if begins(b"version https://git-lfs") {
+        Some(POINTER)
+    } else if begins(b"<") || begins(b"{") {
+        Some("it is a page or an answer of a server, not the file")
+    } else {
+        None
+    }
+}
+
+fn said(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("a panic without a text").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_an_error_and_the_next_work_is_done() {
+        let error = guarded(|| [1, 2, 3][std::hint::black_box(7)]).expect_err("a panic").to_string();
+        assert!(error.contains("index out of bounds"), "{error}");
+        assert_eq!(guarded(|| 5).expect("no panic"), 5);
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_text_without_end_is_refused() {
+        let error = read_text("/dev/zero").expect_err("too long").to_string();
+        assert!(error.contains("longer than"), "{error}");
+    }
+}

@@ -1,0 +1,181 @@
+//! SentencePiece's vocabularies as a tokenizer of the `tokenizers` crate: pieces with scores, of a GGUF or of a
+//! `tokenizer.model`. Merges are ranked by the score of what they make.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use anyhow::Result;
+use base64::prelude::{BASE64_STANDARD as STANDARD, Engine};
+use serde_json::{Map, Value, json};
+use tokenizers::Tokenizer;
+
+use super::classes::Class;
+use super::parse;
+use super::sentencepiece::Model;
+
+/// Types of a piece, the same in SentencePiece and GGUF. SentencePiece's merges make normal ones only, those of llama.cpp also what a
+/// user defined: runs of spaces in Gemma's.
+const NORMAL: u64 = 1;
+pub const UNKNOWN: u64 = 2;
+const CONTROL: u64 = 3;
+pub const USER_DEFINED: u64 = 4;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Piece {
+    pub token: String,
+    pub score: f64,
+    pub kind: u64,
+}
+
+/// Every way to make a piece of these kinds of two, the best score first.
+fn merges<'p>(pieces: &'p [Piece], kinds: &[u64]) -> Vec<[&'p str; 2]> {
+    let normal: HashMap<&str, (f64, usize)> = pieces
+        .iter()
+        .enumerate()
+        .filter(|(_, p)| kinds.contains(&p.kind))
+        .map(|(id, p)| (p.token.as_str(), (p.score, id)))
+        .collect();
+    let mut ranked = vec![];
+    for (token, (score, id)) in &normal {
+        for (at, _) in token.char_indices().skip(1) {
+            let (left, right) = token.split_at(at);
+            if normal.contains_key(left) && normal.contains_key(right) {
+                ranked.push((*score, *id, [left, right]));
+            }
+        }
+    }
+    ranked.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));
+    ranked.into_iter().map(|(_, _, pair)| pair).collect()
+}
+
+/// The merges that `transformers` makes for Llama's class: an earlier piece is a better one, whatever its score.
+fn merges_by_id(pieces: &[Piece]) -> Vec<[&str; 2]> {
+    let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, p)| (p.token.as_str(), id)).collect();
+    let mut ranked = vec![];
+    for (token, id) in &ids {
+        for (at, _) in token.char_indices().skip(1) {
+            let (left, right) = token.split_at(at);
+            if let (Some(l), Some(r)) = (ids.get(left), ids.get(right)) {
+                ranked.push((*id, left.chars().count(), right.chars().count(), *l, *r, [left, right]));
+            }
+        }
+    }
+    ranked.sort();
+    ranked.into_iter().map(|(.., pair)| pair).collect()
+}
+
+fn vocabulary(pieces: &[Piece]) -> Map<String, Value> {
+    pieces.iter().enumerate().map(|(id, piece)| (piece.token.clone(), json!(id))).collect()
+}
+
+fn bpe(pieces: &[Piece], merges: &[[&str; 2]], unk: Option<&str>, byte_fallback: bool) -> Value {
+    json!({ "type": "BPE", "dropout": null, "unk_token": unk, "continuing_subword_prefix": null,
+        "end_of_word_suffix": null, "fuse_unk": true, "byte_fallback": byte_fallback, "ignore_merges": false,
+        "vocab": vocabulary(pieces), "merges": merges })
+}
+
+fn whole(model: Value, normalizers: Vec<Value>, pre_tokenizer: Value, decoders: Vec<Value>) -> Value {
+    json!({ "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": { "type": "Sequence", "normalizers": normalizers }, "pre_tokenizer": pre_tokenizer,
+        "post_processor": null, "decoder": { "type": "Sequence", "decoders": decoders }, "model": model })
+}
+
+fn replace(pattern: &Value, to: &str) -> Value {
+    json!({ "type": "Replace", "pattern": pattern, "content": to })
+}
+
+fn decoders(byte_fallback: bool, prefix: bool) -> Vec<Value> {
+    let mut steps = vec![replace(&json!({ "String": "▁" }), " ")];
+    steps.extend(byte_fallback.then(|| json!({ "type": "ByteFallback" })));
+    steps.push(json!({ "type": "Fuse" }));
+    steps.extend(prefix.then(|| json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 })));
+    steps
+}
+
+/// The tokenizer of a GGUF, which cuts as llama.cpp does: `prefix` puts a space before every text, and before what follows
+/// a token that is matched whole.
+pub fn of_gguf(pieces: &[Piece], unk: Option<&str>, prefix: bool, source: &Path) -> Result<Tokenizer> {
+    let mut normalizers = vec![];
+    normalizers.extend(prefix.then(|| json!({ "type": "Prepend", "prepend": "▁" })));
+    normalizers.push(replace(&json!({ "String": " " }), "▁"));
+    let file = whole(
+        bpe(pieces, &merges(pieces, &[NORMAL, USER_DEFINED]), unk, true),
+        normalizers,
+        Value::Null,
+        decoders(true, prefix),
+    );
+    parse(file.to_string().as_bytes(), source)
+}
+
+/// The tokenizer.json of a `tokenizer.model`. Its added tokens are the pieces that are matched whole.
+pub(super) fn of_model(model: &Model, class: Class, config: &Map<String, Value>) -> Value {
+    let pieces = &model.pieces;
+    let unk = model.unk.and_then(|id| pieces.get(id as usize)).map(|piece| piece.token.as_str());
+    let by_class = class.is_sentencepiece() && !model.unigram;
+    let mut made = if by_class {
+        let bare = whole(bpe(pieces, &merges_by_id(pieces), None, true), vec![], Value::Null, vec![]);
+        class.remade(bare, config)
+    } else {
+        let inner = if model.unigram {
+            let scored: Vec<Value> = pieces.iter().map(|piece| json!([piece.token, piece.score])).collect();
+            json!({ "type": "Unigram", "unk_id": model.unk, "vocab": scored, "byte_fallback": model.byte_fallback })
+        } else {
+            bpe(pieces, &merges(pieces, &[NORMAL]), unk, model.byte_fallback)
+        };
+        generic(model, inner, config)
+    };
+    // The class takes what a user defined for added tokens; the model's own settings cut it out of the text.
+    let added = |kind: u64| kind == CONTROL || (kind == USER_DEFINED && by_class);
+    let added = pieces.iter().enumerate().filter(|(_, piece)| added(piece.kind));
+    let added = added.map(|(id, piece)| {
+        json!({ "id": id, "content": piece.token, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": piece.kind == CONTROL })
+    });
+    made["added_tokens"] = added.collect();
+    made
+}
+
+/// As the model's own settings say it, for a class that has no rules of its own.
+fn generic(model: &Model, mut inner: Value, config: &Map<String, Value>) -> Value {
+    let legacy = config.get("legacy").and_then(Value::as_bool).unwrap_or(true);
+    let mut normalizers = vec![];
+    if !model.charsmap.is_empty() {
+        normalizers.push(json!({ "type": "Precompiled", "precompiled_charsmap": STANDARD.encode(&model.charsmap) }));
+    }
+    if model.fewer_spaces {
+        normalizers.push(replace(&json!({ "Regex": r"\A +| +\z" }), ""));
+        normalizers.push(replace(&json!({ "Regex": " {2,}" }), " "));
+    }
+    if model.escapes {
+        normalizers.push(replace(&json!({ "String": " " }), "▁"));
+    }
+    if model.dummy_prefix && legacy {
+        // A text that begins with a space gets the prefix too.
+        normalizers.push(replace(&json!({ "Regex": r"\A▁" }), "▁▁"));
+    }
+    let scheme = if legacy { "always" } else { "first" };
+    let spaces = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false });
+    let mut steps: Vec<Value> = model.dummy_prefix.then_some(spaces).into_iter().collect();
+    // What a user defined is never merged.
+    let mut defined: Vec<&str> =
+        model.pieces.iter().filter(|piece| piece.kind == USER_DEFINED).map(|piece| piece.token.as_str()).collect();
+    if !defined.is_empty() {
+        defined.sort_by_key(|token| std::cmp::Reverse(token.chars().count()));
+        let any = defined.into_iter().map(escaped).collect::<Vec<_>>().join("|");
+        steps.push(json!({ "type": "Split", "pattern": { "Regex": any }, "behavior": "Isolated", "invert": false }));
+        if !model.unigram {
+            inner["ignore_merges"] = json!(true);
+        }
+    }
+    let pre_tokenizer = match steps.is_empty() {
+        true => Value::Null,
+        false => json!({ "type": "Sequence", "pretokenizers": steps }),
+    };
+    whole(inner, normalizers, pre_tokenizer, decoders(model.byte_fallback, model.dummy_prefix))
+}
+
+/// A text as an expression that matches it alone. `\<` would be the beginning of a word.
+fn escaped(text: &str) -> String {
+    let sign = |c: char| if r"\.+*?()|[]{}^$".contains(c) { format!("\\{c}") } else { c.to_string() };
+    text.chars().map(sign).collect()
+}

@@ -1,0 +1,75 @@
+//! `probe adapter`: what training changed in a model, as a PEFT adapter over its base.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+
+use super::{ModelArgs, print};
+use switchyard::latent::reasoning;
+use switchyard::model::checkpoint::peft::{Difference, difference, save_adapter};
+use switchyard::model::checkpoint::{Dtype, ModelFiles};
+use switchyard::model::heads;
+
+/// Write what training changed in a model as a PEFT adapter over the model that it began with.
+///
+/// For whole models: what training in full changed, or the LoRA factors that `train` merged under checkpoint.whole=true (without it, the
+/// checkpoints of a run with LoRA are such folders already). The folder opens with --adapter, here and in PEFT (resize the base to the
+/// tokenizer's length first). It prints what the rank leaves out.
+#[derive(Args, Debug)]
+pub struct AdapterArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The model that the training began with: a folder, a .gguf file or a hub id
+    #[arg(long, value_name = "MODEL")]
+    base: String,
+    /// Rank of the factors. Each merged phase of `train` needs its own: three phases of lora.rank 8 need 24
+    #[arg(long, value_name = "R", default_value_t = 16)]
+    rank: usize,
+    /// What the file stores values in
+    #[arg(long, value_enum, default_value_t = AdapterDtype::Bf16)]
+    dtype: AdapterDtype,
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum AdapterDtype {
+    F32,
+    Bf16,
+}
+
+impl AdapterArgs {
+    /// # Errors
+    /// Models that cannot be read or do not belong together, what an adapter cannot hold, a folder that is there already.
+    pub fn run(&self) -> Result<()> {
+        ensure!((1..=1024).contains(&self.rank), "--rank must be from 1 to 1024, found {}", self.rank);
+        ensure!(!self.out.exists(), "{}: is there already; --out names a new folder", self.out.display());
+        let trained = ModelFiles::open(&self.model.named()?)?;
+        let base = ModelFiles::open(&self.base)?;
+        let heads = trained.path.join(heads::FILE);
+        ensure!(!heads.is_file(), "{}: an adapter cannot hold a method's own heads", heads.display());
+        let Difference { mut adapter, lost } = difference(&base, &trained, self.rank)?;
+        adapter.config.base_model = Path::new(&self.base).file_name().map(|name| name.to_string_lossy().into_owned());
+        let mut files = trained.text_files(None)?;
+        let how = trained.path.join(reasoning::FILE);
+        if how.is_file() {
+            let bytes = std::fs::read(&how).with_context(|| format!("{}: cannot read", how.display()))?;
+            files.push((reasoning::FILE.to_owned(), bytes));
+        }
+        let dtype = match self.dtype {
+            AdapterDtype::F32 => Dtype::F32,
+            AdapterDtype::Bf16 => Dtype::BF16,
+        };
+        save_adapter(&self.out, &adapter, dtype, &files, false)?;
+        print(&format!(
+            "{}\n{} matrices of rank {}, {} token rows, {} whole weights; the rank leaves out {:.2e} of the squared change\n",
+            self.out.display(),
+            adapter.factors.len(),
+            adapter.config.r,
+            adapter.config.token_rows.len(),
+            adapter.replaced.len(),
+            lost
+        ))
+    }
+}

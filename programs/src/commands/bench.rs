@@ -1,0 +1,329 @@
+//! `probe bench`: what a model costs on a machine, examined and trained. Tokens are made up: neither a tokenizer nor problems are needed.
+
+use std::time::Instant;
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Args;
+
+use super::device::MachineArgs;
+use super::{ModelArgs, print};
+use switchyard::corpus::Row;
+use switchyard::latent::{Blocks, Decode, DecodeSettings, HiddenState, Reasoning, Request, SwitchIds, decode};
+use switchyard::machine::{self, Compute, Machine};
+use switchyard::method::{CrossEntropy, LrSchedule};
+use switchyard::model::lora::LoraSettings;
+use switchyard::model::{Decoder, Hooks, ModelConfig, Span};
+use switchyard::ops::{self, Cpu};
+use switchyard::recipe::{Evaluation, Grpo, MOST_ROWS, Optimizer};
+use switchyard::train::grpo;
+use switchyard::train::rollouts::{Behaviour, Rollout, RolloutBatch, rollout_settings};
+use switchyard::train::sft::{self, Sft};
+use switchyard::train::trainer::Trainer;
+
+/// Measure tokens per second, peak memory and model FLOP utilisation of a model.
+///
+/// Prints the median of the rounds and its smallest and largest; with --launches, on a GPU, the kernels launched instead. With
+/// --peak-tflops (what the machine can do in the float type) it prints which share of that the model's own products are.
+#[derive(Args, Debug)]
+pub struct Bench {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Tokens of the prompt that is prefilled
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    prompt: usize,
+    /// Tokens that are decoded, after a prompt of 32
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    new: usize,
+    /// Rows that are decoded together
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,8")]
+    rows: Vec<usize>,
+    /// Also measure a training step of so many rows of --prompt tokens: forward, backward, clip, AdamW
+    #[arg(long, value_name = "ROWS")]
+    train: Option<usize>,
+    /// Also measure a Switch-GRPO step of one question and so many rollouts of --new tokens and their latents: rollouts, replay with
+    /// its backward, clip, AdamW
+    #[arg(long, value_name = "ROLLOUTS")]
+    grpo: Option<usize>,
+    /// In training: LoRA factors of this rank on every projection, all else frozen; with --dtype stored over weights that stay as the
+    /// file has them, and the last three rows of the tables of tokens learn too
+    #[arg(long, value_name = "RANK")]
+    lora: Option<usize>,
+    /// Measure --train and --grpo alone, without prefill and decoding before them
+    #[arg(long)]
+    training_only: bool,
+    /// Rounds of each figure
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: usize,
+    /// Count the kernels that a GPU is given for each figure instead of timing it: counting takes time. Of decoding, those of a step
+    /// that makes a token of every row
+    #[arg(long)]
+    launches: bool,
+    /// What the machine can do, in 10^12 operations per second
+    #[arg(long, value_name = "TFLOPS")]
+    peak_tflops: Option<f64>,
+    /// Vector instructions of the CPU's loops: avx512, avx2, neon or scalar, of those that the processor has; by default the widest. The
+    /// environment variable SWITCHYARD_CPU asks every program for them
+    #[arg(long, value_name = "NAME")]
+    cpu: Option<String>,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// Tokens before those that are decoded.
+const BEFORE: usize = 32;
+
+/// Kernels that `work` launches, when it has run before: what is compiled and tuned first is not counted.
+fn launches(mut work: impl FnMut() -> Result<()>) -> Result<u64> {
+    work()?;
+    let before = machine::launched();
+    work()?;
+    Ok(machine::launched() - before)
+}
+
+/// Tokens per second of each round.
+struct Rates(Vec<f64>);
+
+impl Rates {
+    /// Runs `work`, which makes so many tokens, once unmeasured and then in rounds.
+    fn of(tokens: usize, rounds: usize, mut work: impl FnMut() -> Result<()>) -> Result<Self> {
+        work()?;
+        let mut rates = vec![];
+        for _ in 0..rounds {
+            let start = Instant::now();
+            work()?;
+            rates.push(tokens as f64 / start.elapsed().as_secs_f64());
+        }
+        rates.sort_by(f64::total_cmp);
+        Ok(Self(rates))
+    }
+
+    fn median(&self) -> f64 {
+        self.0[self.0.len() / 2]
+    }
+
+    /// `flops`: of the model's products for one token.
+    fn line(&self, what: &str, flops: f64, peak_tflops: Option<f64>) -> String {
+        let median = self.median();
+        let share = peak_tflops.map(|peak| format!("  utilisation {:.1} %", 100.0 * median * flops / (peak * 1e12)));
+        let (least, most) = (self.0[0], self.0[self.0.len() - 1]);
+        let n = self.0.len();
+        format!("{what:<24} {median:>10.1} tokens/s  ({least:.1} to {most:.1}, n = {n}){}\n", share.unwrap_or_default())
+    }
+}
+
+impl Bench {
+    /// # Errors
+    /// Anything wrong with the request before any weight is read, and as the model's.
+    pub fn run(&self) -> Result<()> {
+        ensure!(self.rounds > 0 && self.prompt > 0 && self.new > 0, "--rounds, --prompt and --new must be at least 1");
+        ensure!(!self.rows.contains(&0) && self.train != Some(0), "--rows and --train must be at least 1");
+        let counts = [self.rounds, self.prompt, self.new].into_iter().chain(self.rows.iter().copied());
+        ensure!(
+            counts.chain(self.train).chain(self.grpo).chain(self.lora).all(|count| count <= MOST_ROWS),
+            "--rounds, --prompt, --new, --rows, --train, --grpo and --lora must be at most {MOST_ROWS}"
+        );
+        ensure!(
+            self.grpo.is_none_or(|rollouts| rollouts > 1),
+            "--grpo must be at least 2: one rollout has no advantage"
+        );
+        ensure!(self.lora != Some(0), "--lora must be at least 1");
+        ensure!(
+            self.lora.is_none() || self.train.or(self.grpo).is_some(),
+            "--lora is for --train and --grpo: name one"
+        );
+        ensure!(
+            !self.training_only || self.train.or(self.grpo).is_some(),
+            "--training-only leaves nothing to measure: name --train or --grpo"
+        );
+        let peak = self.peak_tflops.unwrap_or(1.0);
+        ensure!(peak.is_finite() && peak > 0.0, "--peak-tflops must be above 0, found {peak}");
+        ensure!(
+            !self.launches || self.new > 1,
+            "--launches counts the steps after the first: --new must be at least 2"
+        );
+        if let Some(name) = &self.cpu {
+            Cpu::named(name).context("--cpu")?.choose()?;
+        }
+        if self.launches {
+            machine::count_launches()?;
+        }
+        self.machine.compute(|machine| self.run_on(machine))
+    }
+
+    /// A line of `work`, which makes so many tokens, each worth so many operations.
+    fn measured(&self, what: &str, tokens: usize, flops: f64, work: impl FnMut() -> Result<()>) -> Result<String> {
+        if self.launches {
+            return Ok(format!("{what:<24} {:>10} launches\n", launches(work)?));
+        }
+        Ok(Rates::of(tokens, self.rounds, work)?.line(what, flops, self.peak_tflops))
+    }
+
+    fn run_on(&self, machine: &Machine) -> Result<()> {
+        if !self.training_only {
+            self.examined(machine)?;
+        }
+        if let Some(rows) = self.train {
+            print(&self.training(machine, rows)?)?;
+        }
+        if let Some(rollouts) = self.grpo {
+            print(&self.policy_step(machine, rollouts)?)?;
+        }
+        if ops::is_cpu(&machine.device) {
+            print(&format!("{:<24} {:>10}\n", "vector instructions", Cpu::chosen()?.name()))?;
+        }
+        if let Some(peak) = peak_resident() {
+            print(&format!("{:<24} {:>10.2} GB\n", "peak resident memory", peak as f64 / 1e9))?;
+        }
+        Ok(())
+    }
+
+    /// Prefill and decoding: a model of its own, gone before one is trained.
+    fn examined(&self, machine: &Machine) -> Result<()> {
+        let start = Instant::now();
+        let opened = self.model.open()?;
+        let model = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype).model;
+        let (config, device) = (model.config(), machine::name(&machine.device));
+        print(&format!(
+            "{}: {:.0} M parameters, {device}, {}, {} threads; loaded in {:.1} s\n",
+            self.model.named()?,
+            config.token_weights() as f64 / 1e6,
+            Compute::of(&model).name(),
+            machine.threads,
+            start.elapsed().as_secs_f64()
+        ))?;
+        print(&self.prefill(&model)?)?;
+        for &rows in &self.rows {
+            print(&self.decoding(&model, rows)?)?;
+        }
+        Ok(())
+    }
+
+    /// The prompt's forward, with the logits of its last position.
+    fn prefill(&self, model: &Decoder) -> Result<String> {
+        let ids = tokens(model.config(), 1, self.prompt);
+        let flops = 2.0 * model.config().block_weights() as f64 + attention(model.config(), self.prompt / 2);
+        self.measured(&format!("prefill {}", self.prompt), self.prompt, flops, || {
+            let span = Span::prompts(&[self.prompt], false);
+            let hidden = model.hidden(model.embed(&ids)?, &span, &mut model.cache(1), &mut Hooks::none())?;
+            let logits = model.unembed(hidden.narrow(1, self.prompt - 1, 1));
+            // A device may be asynchronous: reading a value waits for it.
+            logits.sum().into_scalar::<f32>();
+            Ok(())
+        })
+    }
+
+    fn decoding(&self, model: &Decoder, rows: usize) -> Result<String> {
+        let prompts = tokens(model.config(), rows, BEFORE).into_iter().enumerate();
+        let requests: Vec<Request> =
+            prompts.map(|(problem, prompt)| Request { problem, prompt, rollout: 0, limit: None }).collect();
+        let run = |new: usize| {
+            let settings = DecodeSettings { max_new_tokens: new, ..DecodeSettings::default() };
+            let (source, controller) = (&HiddenState, &Blocks::Learnt);
+            let how =
+                Decode { model, source, controller, switch: None, settings: &settings, cancel: None, ahead: None };
+            decode(how, &requests, 1, &mut Hooks::none()).map(drop)
+        };
+        let what = format!("decode {rows} x {} tokens", self.new);
+        if self.launches {
+            let (all, first) = (launches(|| run(self.new))?, launches(|| run(1))?);
+            let each = all.saturating_sub(first) as f64 / (self.new - 1) as f64;
+            return Ok(format!("{what:<24} {each:>10.1} launches a step\n"));
+        }
+        let flops = 2.0 * model.config().token_weights() as f64 + attention(model.config(), BEFORE + self.new / 2);
+        self.measured(&what, rows * self.new, flops, || run(self.new))
+    }
+
+    /// A model to be trained, and what it computes in. Trained weights and optimiser state are f32.
+    fn trainer(&self, machine: &Machine) -> Result<(Trainer, Compute)> {
+        let dtype = match (machine.dtype, self.lora) {
+            (Compute::Bf16, _) => Compute::Bf16,
+            (Compute::Stored, Some(_)) => Compute::Stored,
+            (Compute::Tf32, _) => Compute::Tf32,
+            _ => Compute::F32,
+        };
+        let read = if self.lora.is_some() { dtype } else { Compute::F32 };
+        let mut model = self.model.open()?.load_to_train(read, &machine.device.clone().autodiff())?.model;
+        if let Some(rank) = self.lora {
+            let new_rows = dtype == Compute::Stored;
+            if new_rows {
+                let rows = model.config().vocab_size as u32;
+                model = model.learning_tokens(&[3, 2, 1].map(|back| rows.saturating_sub(back)))?;
+            }
+            model = model.with_lora(&LoraSettings { rank, train_embeddings: new_rows, ..LoraSettings::default() })?;
+        }
+        Ok((Trainer::new(model, &Optimizer { dtype, ..Optimizer::default() }), dtype))
+    }
+
+    /// Steps as `train` takes them, a share of the rows to each worker.
+    fn training(&self, machine: &Machine, rows: usize) -> Result<String> {
+        let (mut trainer, dtype) = self.trainer(machine)?;
+        let config = trainer.model.config().clone();
+        let row = |ids| Row { ids, prompt: 1, teacher: None, slots: vec![], noise: None };
+        let batch: Vec<Row> = tokens(&config, rows, self.prompt).into_iter().map(row).collect();
+        let step = Sft {
+            name: "bench",
+            steps: 1,
+            schedule: LrSchedule { peak: 1e-4, warmup: 0, cosine_from: 1, steps: 1 },
+            latent_token: config.vocab_size as u32,
+            objective: &CrossEntropy::text(),
+            resets: &[],
+            accumulate: 1,
+            threads: machine.threads.min(rows),
+            checkpoint_every: 1,
+        };
+        // Backward costs twice the forward; frozen matrices need no gradient of their own.
+        let times = if self.lora.is_some() { 2.0 } else { 3.0 };
+        let flops = times * (2.0 * config.token_weights() as f64 + attention(&config, self.prompt / 2));
+        let what = format!("train {rows} x {}, {}", self.prompt, dtype.name());
+        self.measured(&what, rows * self.prompt, flops, || sft::step(&mut trainer, &step, &batch, 1e-4).map(drop))
+    }
+
+    /// One step as `train` takes it in Switch-GRPO, the rollouts a share to each worker. The last three tokens of the vocabulary
+    /// stand for the switch tokens; advantages are 1 and −1 in turn. Counted are visible tokens, latents come on top.
+    fn policy_step(&self, machine: &Machine, rollouts: usize) -> Result<String> {
+        let (mut trainer, dtype) = self.trainer(machine)?;
+        let config = trainer.model.config().clone();
+        ensure!(config.vocab_size > 3, "a vocabulary of {} has no room for switch tokens", config.vocab_size);
+        let last = config.vocab_size as u32 - 1;
+        let switch = SwitchIds { swi: last - 2, swi_end: last - 1, latent: last };
+        let prompt = tokens(&config, 1, BEFORE).remove(0);
+        let request = Request { problem: 0, prompt, rollout: 0, limit: None };
+        let (reasoning, grpo) = (Reasoning::default(), Grpo::default());
+        let evaluation = Evaluation { max_new_tokens: self.new, ..Evaluation::default() };
+        let settings = DecodeSettings { stop: vec![], ..rollout_settings(&grpo, &evaluation, &[last], 0) };
+        let behaviour = Behaviour { reasoning: &reasoning, switch, settings: &settings, compute: dtype };
+        // A rollout is one forward; each inner epoch replays it, a forward and a backward.
+        let times = 1.0 + grpo.inner_epochs as f64 * if self.lora.is_some() { 2.0 } else { 3.0 };
+        let flops = times * (2.0 * config.token_weights() as f64 + attention(&config, BEFORE + self.new / 2));
+        let what = format!("grpo {rollouts} x {}, {}", self.new, dtype.name());
+        self.measured(&what, rollouts * self.new, flops, || {
+            let policy = trainer.policy();
+            let traces = decode(behaviour.of(&policy), std::slice::from_ref(&request), rollouts, &mut Hooks::none())?;
+            let advantage = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
+            let each = traces.into_iter().enumerate();
+            let sampled = RolloutBatch {
+                rollouts: each.map(|(i, trace)| Rollout::of(trace, advantage(i))).collect(),
+                ..RolloutBatch::default()
+            };
+            grpo::step(&mut trainer, behaviour, &sampled, None, &grpo, machine.threads.min(rollouts)).map(drop)
+        })
+    }
+}
+
+/// Rows of made-up tokens.
+fn tokens(config: &ModelConfig, rows: usize, length: usize) -> Vec<Vec<u32>> {
+    let token = |i: usize| (i * 7919 % config.vocab_size) as u32;
+    (0..rows).map(|row| (0..length).map(|at| token(row * length + at)).collect()).collect()
+}
+
+/// Operations of one token's attention over so many keys.
+fn attention(config: &ModelConfig, keys: usize) -> f64 {
+    (4 * keys * config.num_attention_heads * config.head_dim * config.num_hidden_layers) as f64
+}
+
+/// The most memory that this process held at once, in bytes; where the system says so.
+fn peak_resident() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kb| kb * 1024)
+}

@@ -1,0 +1,191 @@
+//! Every operation that a GPU has a kernel of its own for: values and gradients against the CPU's single passes, and against the
+//! same in Burn's operations. Odd sizes, one row, rows of a vocabulary's size, views, rows that see nothing.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use burn::tensor::{DType, Device, FloatDType, Tensor, TensorData};
+use rand::{Rng, SeedableRng};
+
+use super::kernel_cases;
+use switchyard::machine::Machine;
+use switchyard::ops;
+use switchyard::parity::{Comparison, reference::values};
+use switchyard::progress::say;
+
+const F32: FloatDType = FloatDType::F32;
+
+/// Of values: sums of f32 in another order (the CPU adds up a vocabulary in sixteen sums), and a driver's exponential.
+const VALUES: f64 = 1e-5;
+
+/// Of gradients, which are differences of such sums.
+const GRADIENTS: f64 = 2e-5;
+
+/// Of values and gradients in 16 bits, for which inputs are rounded first: what rounding an output costs, and some.
+pub(super) const HALVES: [(FloatDType, &str, f64); 2] =
+    [(FloatDType::F16, "f16", 1e-3), (FloatDType::BF16, "bf16", 8e-3)];
+
+/// Below this, f16 has fewer digits.
+const SMALL: f32 = 1e-4;
+
+/// Sums of more values than this are compared with Burn's operations on the CPU. On lavapipe, Burn 0.22.1's softmax of 151,672
+/// values was off by 0.27 of the largest, and its gradient of a weight that 70,000 rows share by 0.21, where the kernels and the CPU
+/// agreed to 6e-6.
+pub(super) const MANY: usize = 65_535;
+
+/// Who computes an operation: the crate's own way on a device, or Burn's operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Fused,
+    Composed,
+    /// As `Fused`, for inputs of 16 bits.
+    Halves,
+}
+
+type Operation = Box<dyn Fn(&[Tensor<4>], Way) -> Tensor<4>>;
+
+/// One operation on inputs of one shape.
+pub(super) struct Case {
+    pub operation: &'static str,
+    pub shape: String,
+    pub inputs: Vec<TensorData>,
+    /// Of the inputs; decoding and the optimiser have none.
+    pub gradients: bool,
+    /// Whether Burn's operations are asked on the device; otherwise on the CPU. On a device each shape of a matrix product is tuned
+    /// first, which on a software driver takes longer than everything else here; and there some of Burn's own sums of very many
+    /// values were wrong (see [`MANY`]).
+    pub there: bool,
+    /// What differences are at least relative to: for gradients whose terms cancel.
+    pub floor: f32,
+    pub run: Operation,
+}
+
+/// Numbers without a pattern, of about the given size.
+pub(super) fn noise(shape: [usize; 4], seed: u64, size: f32) -> TensorData {
+    let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+    let n: usize = shape.iter().product();
+    TensorData::new((0..n).map(|_| (rng.random::<f32>() - 0.5) * 2.0 * size).collect::<Vec<_>>(), shape)
+}
+
+impl Case {
+    /// Whether the kernels take it in 16 bits. What asks for products of matrices first is left out.
+    fn runs_in_halves(&self) -> bool {
+        match self.operation {
+            "rms_norm" | "swiglu" | "rotate" | "softmax" | "append_heads" | "add_rms_norm" => true,
+            "attend" => !self.there,
+            _ => false,
+        }
+    }
+
+    /// The comparison on inputs rounded to a type.
+    fn rounded(self, dtype: FloatDType) -> Self {
+        let round = |x: TensorData| x.convert_dtype(dtype.into()).convert_dtype(DType::F32);
+        Self { inputs: self.inputs.into_iter().map(round).collect(), ..self }
+    }
+}
+
+/// The values of a case and the gradients of its inputs under a fixed weighting of its outputs.
+fn computed(case: &Case, device: &Device, dtype: FloatDType, way: Way) -> Result<(Vec<f32>, Vec<f32>)> {
+    let device = if case.gradients { device.clone().autodiff() } else { device.clone() };
+    let on_device = |data: &TensorData| {
+        Tensor::<4>::from_data(data.clone().convert_dtype(dtype.into()), (&device, DType::from(dtype)))
+    };
+    let inputs: Vec<Tensor<4>> = case.inputs.iter().map(on_device).collect();
+    if !case.gradients {
+        return Ok((values(&(case.run)(&inputs, way))?, vec![]));
+    }
+    let inputs: Vec<Tensor<4>> = inputs.into_iter().map(Tensor::require_grad).collect();
+    let out = (case.run)(&inputs, way);
+    let weights = on_device(&noise(out.dims(), 99, 1.0));
+    let grads = (out.clone() * weights).sum().backward();
+    let mut gradients = vec![];
+    for input in &inputs {
+        match input.grad(&grads) {
+            Some(gradient) => gradients.extend(values(&gradient)?),
+            None => anyhow::bail!("{} {}: an input without a gradient", case.operation, case.shape),
+        }
+    }
+    Ok((values(&out.without_autodiff())?, gradients))
+}
+
+/// max |ours − theirs| ÷ max |theirs|; infinite where a value is not finite or missing.
+pub(super) fn off(ours: &[f32], theirs: &[f32], floor: f32) -> f64 {
+    let scale = f64::from(theirs.iter().fold(floor, |most, x| most.max(x.abs())));
+    if ours.len() != theirs.len() || !ours.iter().chain(theirs).all(|x| x.is_finite()) {
+        return f64::INFINITY;
+    }
+    let far = ours.iter().zip(theirs).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
+    if far == 0.0 { 0.0 } else { far / scale }
+}
+
+/// All cases of `kernel_cases`, a line an operation, what is compared and with whom.
+pub(super) fn against_the_cpu_and_the_composition(device: &Device) -> Result<Vec<Comparison>> {
+    let some = Tensor::<1>::zeros([1], device);
+    // Without the kernels, the composition would be compared with itself. Where Burn fuses, that is what there is.
+    ensure!(cfg!(feature = "fusion") || ops::is_fused(&some), "this build has no kernels for the device");
+    let cpu = Machine::default().device;
+    let mut found: BTreeMap<(&str, &str, &str), (f64, usize, String)> = BTreeMap::new();
+    for case in kernel_cases::all() {
+        let ours = computed(&case, device, F32, Way::Fused)?;
+        let place = if case.there { device } else { &cpu };
+        for (whom, other, way) in [("the CPU", &cpu, Way::Fused), ("Burn's operations", place, Way::Composed)] {
+            let theirs = computed(&case, other, F32, way)?;
+            let mut note = |what, ours: &[f32], theirs: &[f32], floor| {
+                let off = off(ours, theirs, floor);
+                say(&format!("check: {} {}: {what} against {whom}: off by {off:.1e}", case.operation, case.shape));
+                let (worst, values, at) = found.entry((case.operation, what, whom)).or_default();
+                *values += theirs.len();
+                if off > *worst {
+                    (*worst, *at) = (off, case.shape.clone());
+                }
+            };
+            note("values", &ours.0, &theirs.0, f32::MIN_POSITIVE);
+            if case.gradients {
+                note("gradients", &ours.1, &theirs.1, case.floor);
+            }
+        }
+    }
+    let compared = |((operation, what, whom), (off, values, at)): ((&str, &str, &str), (f64, usize, String))| {
+        let at = if at.is_empty() { at } else { format!(", worst at {at}") };
+        let bound = if what == "values" { VALUES } else { GRADIENTS };
+        Comparison { what: format!("{operation}: {what} against {whom}{at}"), off, bound, values }
+    };
+    let mut all: Vec<Comparison> = found.into_iter().map(compared).collect();
+    for (dtype, name, bound) in HALVES {
+        if device.supports_dtype(dtype) {
+            let cases = kernel_cases::all().into_iter().filter(Case::runs_in_halves).collect();
+            all.extend(in_one_type(cases, device, &cpu, dtype, name, bound)?);
+        }
+    }
+    Ok(all)
+}
+
+/// Operations in one type, mostly of 16 bits, against the CPU in f32 on the same inputs.
+pub(super) fn in_one_type(
+    cases: Vec<Case>,
+    device: &Device,
+    cpu: &Device,
+    dtype: FloatDType,
+    name: &str,
+    bound: f64,
+) -> Result<Vec<Comparison>> {
+    let mut found: BTreeMap<&str, (f64, usize, String)> = BTreeMap::new();
+    for case in cases {
+        let case = case.rounded(dtype);
+        let (ours, theirs) = (computed(&case, device, dtype, Way::Halves)?, computed(&case, cpu, F32, Way::Halves)?);
+        let (worst, values, at) = found.entry(case.operation).or_default();
+        *values += theirs.0.len() + theirs.1.len();
+        let off = off(&ours.0, &theirs.0, SMALL).max(off(&ours.1, &theirs.1, case.floor.max(SMALL)));
+        say(&format!("check: {} {} in {name}: off by {off:.1e}", case.operation, case.shape));
+        if off > *worst {
+            (*worst, *at) = (off, case.shape.clone());
+        }
+    }
+    let compared = |(operation, (off, values, at)): (&str, (f64, usize, String))| Comparison {
+        what: format!("{operation} in {name}: values and gradients against the CPU in f32, worst at {at}"),
+        off,
+        bound,
+        values,
+    };
+    Ok(found.into_iter().map(compared).collect())
+}

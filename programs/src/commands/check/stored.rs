@@ -1,0 +1,126 @@
+//! Models whose matrices stay on the device as their files store them: those that there are reference values of, and models in Q8_0 and
+//! bf16 against the CPU with the same files: LoRA factors and rows of tokens after a few steps over latents.
+
+use std::path::Path;
+
+use anyhow::{Result, ensure};
+use burn::module::{Module, ModuleMapper, Param};
+use burn::tensor::{Device, Tensor};
+
+use super::kernels::{noise, off};
+use super::parts::Setting;
+use switchyard::corpus::Row;
+use switchyard::latent::{Gradient, Source};
+use switchyard::machine::{Compute, Machine};
+use switchyard::method::{CrossEntropy, LrSchedule};
+use switchyard::model::ModelConfig;
+use switchyard::model::checkpoint::{HostTensor, ModelFiles, write_random};
+use switchyard::model::lora::LoraSettings;
+use switchyard::parity::Comparison;
+use switchyard::parity::reference::values;
+use switchyard::recipe::Optimizer;
+use switchyard::train::sft::{self, Sft};
+use switchyard::train::trainer::Trainer;
+
+/// Of losses and of what was learnt, relative to the largest of its kind.
+const BOUND: f64 = 1e-5;
+
+const STEPS: usize = 3;
+
+pub(super) fn on_the_device(setting: &Setting) -> Result<Vec<Comparison>> {
+    let mut out = setting.fixtures.of_kept()?;
+    let folder = setting.folder.join("stored");
+    for (name, file) in [("qwen3_tied", "model.gguf"), ("qwen3_untied", "folder")] {
+        let path = folder.join(name).join(file);
+        let small = setting.fixtures.tiny(name, &Machine::default().device)?.config().clone();
+        let config = ModelConfig { hidden_size: 64, intermediate_size: 128, head_dim: 16, ..small };
+        std::fs::create_dir_all(folder.join(name))?;
+        write_random(&config, &path, 5)?;
+        let [ours, theirs] = [&setting.fixtures.device, &Machine::default().device].map(|on| learnt(&path, on));
+        let (ours, theirs) = (ours?, theirs?);
+        ensure!(ours.len() == theirs.len(), "{name}: {} and {} tensors were learnt", ours.len(), theirs.len());
+        for ((what, ours), (_, theirs)) in ours.iter().zip(&theirs) {
+            let what = format!("{file} as {name}, {STEPS} steps: {what}");
+            out.push(Comparison {
+                what,
+                off: off(ours, theirs, f32::MIN_POSITIVE),
+                bound: BOUND,
+                values: theirs.len(),
+            });
+        }
+    }
+    Ok(out)
+}
+
+/// Losses, factors and rows of tokens after some steps over rows with latents.
+fn learnt(path: &Path, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
+    let checkpoint = ModelFiles::open(&path.display().to_string())?;
+    let model = Compute::Stored.load_to_train(&checkpoint, &device.clone().autodiff())?;
+    let last = model.config().vocab_size as u32 - 1;
+    let (swi, swi_end, latent) = (last - 2, last - 1, last);
+    let settings = LoraSettings { rank: 4, alpha: 8.0, train_embeddings: true, ..LoraSettings::default() };
+    let model = model.learning_tokens(&[swi, swi_end, latent])?.with_lora(&settings)?;
+    let model = model.map(&mut SeededValues { device: device.clone().autodiff(), seed: 0 });
+    // A large ε, for the reason that the part `training` gives.
+    let optimizer = Optimizer { dtype: Compute::Stored, epsilon: 1e-4, ..Optimizer::default() };
+    let mut trainer = Trainer::new(model, &optimizer);
+    let row = |r: u32| {
+        let words = |n: u32| (0..n).map(move |i| (i * 7 + r * 3) % swi);
+        let ids: Vec<u32> = words(4).chain([swi, latent, latent, swi_end]).chain(words(9)).collect();
+        Row { ids, prompt: 3, teacher: None, slots: vec![], noise: None }
+    };
+    let rows: Vec<Row> = (0..4).map(row).collect();
+    let step = Sft {
+        name: "check",
+        steps: STEPS,
+        schedule: LrSchedule { peak: 1e-3, warmup: 0, cosine_from: STEPS, steps: STEPS },
+        latent_token: latent,
+        objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
+        resets: &[],
+        accumulate: 1,
+        threads: 1,
+        checkpoint_every: STEPS,
+    };
+    let mut losses = vec![];
+    for _ in 0..STEPS {
+        losses.push(sft::step(&mut trainer, &step, &rows, 1e-3)?.loss as f32);
+    }
+    let trained = trainer.decoder();
+    let adapter = trained.adapter_over(None, None, &[swi, swi_end, latent])?;
+    let n = last as usize + 1;
+    // As decoding looks them up: by numbers that are on the device, if the table is there.
+    let looked_up = match trained.looks_up_on_host() {
+        true => trained.embed_rows(&(0..n).collect::<Vec<_>>())?,
+        false => trained.embed_on_device(Tensor::arange(0..n as i64, &trained.device()))?,
+    };
+    let of = |tensors: Vec<&HostTensor>| tensors.into_iter().flat_map(|t| t.data.iter().copied()).collect();
+    let (a, b) = adapter.factors.values().map(|f| (&f.a, &f.b)).unzip();
+    let tokens = adapter.token_rows.iter().chain(&adapter.head_rows).collect();
+    let named = [
+        ("A of all factors", of(a)),
+        ("B of all factors", of(b)),
+        ("rows of new tokens", of(tokens)),
+        ("the embedding table, looked up", values(&looked_up)?),
+    ];
+    let named = named.map(|(name, values)| (name.to_owned(), values));
+    Ok([("losses".to_owned(), losses)].into_iter().chain(named).collect())
+}
+
+/// Gives everything that is trained values that do not depend on the device.
+struct SeededValues {
+    device: Device,
+    seed: u64,
+}
+
+impl ModuleMapper for SeededValues {
+    fn map_float<const R: usize>(&mut self, param: Param<Tensor<R>>) -> Param<Tensor<R>> {
+        if !param.is_require_grad() {
+            return param;
+        }
+        self.seed += 1;
+        let n = param.val().shape().num_elements();
+        let (id, old, mapper) = param.consume();
+        let drawn = Tensor::<4>::from_data(noise([1, 1, 1, n], self.seed, 0.1), &self.device).reshape(old.shape());
+        Param::from_mapped_value(id, drawn.set_require_grad(true), mapper)
+    }
+}

@@ -1,0 +1,158 @@
+//! Which experiments a user names, with which settings, and where their rows go. Shared by `probe` and `intervene`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+
+use super::shard::ShardArgs;
+use crate::report::recipes;
+use switchyard::experiments::{ALL, About, Experiment, Settings};
+use switchyard::guard::read_text;
+use switchyard::names::meant;
+use switchyard::progress::say;
+use switchyard::store::program as typed;
+use switchyard::study::Study;
+
+/// Where reports go unasked; git ignores it.
+pub const REPORTS: &str = "runs/reports";
+
+/// What is run.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Selection {
+    /// Run these only (`--list` names them)
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub only: Vec<String>,
+    /// Run every experiment but those on request (--list marks them). Unasked, `probe` runs those of its first look only, `intervene` every
+    /// one, and a --recipe or --shard every one too
+    #[arg(long, conflicts_with = "only")]
+    pub all: bool,
+    /// A recipe of experiments/: its [settings] are used
+    #[arg(long, value_name = "FILE")]
+    pub(super) recipe: Option<PathBuf>,
+    /// Where rows and manifest go; by default runs/reports/<name of the run or model>
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+    /// Go on with a run that was stopped; leave what the manifest says was made with the same weights, problems, settings and seed
+    #[arg(long)]
+    pub resume: bool,
+    /// Write over rows that were made with more (problems, modes, draws), and remove those of other weights, adapter, float
+    /// type, decoding or data under the same name
+    #[arg(long)]
+    pub replace: bool,
+    #[command(flatten)]
+    pub shards: ShardArgs,
+    /// List the experiments, the program that runs each, and what it asks
+    #[arg(long)]
+    pub list: bool,
+}
+
+impl Selection {
+    /// One line an experiment: name, program, question.
+    pub fn listed() -> String {
+        let only = |e: &Experiment| match e.about {
+            About { on_request: true, .. } => " (run only where --only names it)",
+            About { first_look: true, .. } => " (in the first look)",
+            _ => "",
+        };
+        ALL.iter().map(|e| format!("{:<20} {:<10} {}{}\n", e.name, e.program(), e.about.asks, only(e))).collect()
+    }
+
+    /// Whether the user named no experiment: all are run.
+    pub(crate) fn is_open(&self) -> bool {
+        self.only.is_empty()
+    }
+
+    /// Whether `probe` runs what a first look needs and no more: nobody said what to run, nor set what it should run with.
+    fn is_first_look(&self, program: &str) -> bool {
+        program == "probe" && self.is_open() && !self.all && self.recipe.is_none() && !self.shards.is_asked()
+    }
+
+    /// Whether the user named this experiment.
+    pub fn names(&self, experiment: &Experiment) -> bool {
+        self.only.iter().any(|name| name == experiment.name)
+    }
+
+    /// The experiments of a program that are to be run: those named, or all that are not run on request only.
+    ///
+    /// # Errors
+    /// A name that no experiment has, or one that another program runs.
+    pub fn experiments(&self, program: &str) -> Result<Vec<&'static Experiment>> {
+        for name in &self.only {
+            let Some(named) = ALL.iter().find(|e| e.name == name) else {
+                let all = ALL.iter().map(|e| e.name);
+                let known: Vec<_> = ALL.iter().filter(|e| e.program() == program).map(|e| e.name).collect();
+                bail!("--only: no experiment `{name}`{}; there are {}", meant(name, all), known.join(", "));
+            };
+            if named.program() != program {
+                bail!("--only: `{name}` is run by `{}`", named.program());
+            }
+        }
+        let first = self.is_first_look(program);
+        let unasked = |e: &Experiment| self.is_open() && !e.about.on_request && (!first || e.about.first_look);
+        Ok(ALL.iter().filter(|e| e.program() == program && (self.names(e) || unasked(e))).collect())
+    }
+
+    /// The settings of the recipe, or the defaults.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a setting that no experiment has.
+    pub fn settings(&self) -> Result<Settings> {
+        let Some(file) = &self.recipe else { return Ok(Settings::default()) };
+        let text = read_text(file).with_context(|| format!("{}: cannot read", file.display()))?;
+        let mut table: toml::Table = text.parse().with_context(|| format!("{}: not TOML", file.display()))?;
+        let unknown = table.keys().find(|key| !recipes::KEYS.contains(&key.as_str()));
+        if let Some(key) = unknown {
+            bail!(
+                "{}: a recipe has no `{key}`{}; it has {}",
+                file.display(),
+                meant(key, recipes::KEYS.iter().copied()),
+                recipes::KEYS.join(", ")
+            );
+        }
+        let Some(settings) = table.remove("settings") else {
+            say(&format!("{}: has no [settings]; experiments run with their defaults", file.display()));
+            return Ok(Settings::default());
+        };
+        settings.try_into().with_context(|| format!("{}: [settings]", file.display()))
+    }
+
+    /// `runs/reports/<run or model>` unless the user names a folder; of a shard one inside it.
+    pub fn folder(&self, study: &Study) -> PathBuf {
+        let whole = self.out.clone().unwrap_or_else(|| Path::new(REPORTS).join(&study.recipe.name));
+        match study.shard {
+            Some(shard) => whole.join(format!("shard-{}-of-{}", shard.number, shard.of)),
+            None => whole,
+        }
+    }
+
+    /// What to type next, after `program`.
+    pub fn next(&self, program: &str, study: &Study) -> String {
+        let out = self.folder(study);
+        if let Some(shard) = study.shard {
+            let whole = out.parent().unwrap_or(Path::new("")).display();
+            return format!(
+                "\nWhen all {} shards are done:\n  {} merge {whole}/shard-*-of-{} --out {whole}\n",
+                shard.of,
+                typed("report"),
+                shard.of
+            );
+        }
+        let all = "\nThis was a first look. The same command with --all runs every experiment; --list names them.\n";
+        let all = if self.is_first_look(program) { all } else { "" };
+        format!("{all}\nTables, figures and a page beside the paper's:\n  {} {}\n", typed("report"), out.display())
+    }
+}
+
+/// Refuses a method that there is not, with the one that may be meant.
+pub fn unknown_method(named: &[String]) -> Result<()> {
+    let known: Vec<&str> = switchyard::method::ALL.iter().map(|method| method.name()).collect();
+    match named.iter().find(|name| !known.contains(&name.as_str()) && *name != "all") {
+        Some(name) => bail!(
+            "--method: no method `{name}`{}; there are {}, and `all` of them",
+            meant(name, known.iter().copied()),
+            known.join(", ")
+        ),
+        None => Ok(()),
+    }
+}

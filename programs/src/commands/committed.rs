@@ -1,0 +1,108 @@
+//! `fixtures/…`, as the pages write it, from any folder: the checkout's, or `micro` as the program carries it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use sha2::{Digest, Sha256};
+
+/// The checkout that the program was built from.
+use switchyard::store::CHECKOUT;
+
+macro_rules! carried {
+    ($($path:literal)*) => {
+        &[$(($path, include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/micro/", $path)))),*]
+    };
+}
+
+/// `fixtures/micro`, for a program that was installed where there is no checkout.
+const MICRO: &[(&str, &[u8])] = carried![
+    "manifest.json" "recipe.toml" "summary.md" "annotate/summary.json"
+    "base/annotator/config.json" "base/annotator/generation_config.json" "base/annotator/model.safetensors"
+    "base/annotator/tokenizer.json" "base/annotator/tokenizer_config.json"
+    "sft/checkpoint/config.json" "sft/checkpoint/generation_config.json" "sft/checkpoint/model.safetensors"
+    "sft/checkpoint/reasoning.json" "sft/checkpoint/tokenizer.json" "sft/checkpoint/tokenizer_config.json"
+    "grpo_start/checkpoint/config.json" "grpo_start/checkpoint/generation_config.json"
+    "grpo_start/checkpoint/model.safetensors" "grpo_start/checkpoint/reasoning.json"
+    "grpo_start/checkpoint/tokenizer.json" "grpo_start/checkpoint/tokenizer_config.json"
+    "grpo/checkpoint/config.json" "grpo/checkpoint/generation_config.json" "grpo/checkpoint/model.safetensors"
+    "grpo/checkpoint/reasoning.json" "grpo/checkpoint/tokenizer.json" "grpo/checkpoint/tokenizer_config.json"
+];
+
+/// A path as it is; of one below `fixtures/` that is not in this folder, the committed one, or the one that the program carries.
+pub(crate) fn fixture_path(path: impl AsRef<Path>) -> PathBuf {
+    let path = path.as_ref();
+    let there = Path::new(CHECKOUT).join(path);
+    if !path.starts_with("fixtures") || path.exists() {
+        return path.to_owned();
+    }
+    if there.exists() {
+        return there;
+    }
+    // Where nothing can be unpacked, the path itself is what the user is told of.
+    let unpacked =
+        path.strip_prefix("fixtures/micro").ok().and_then(|below| Some(unpacked(&cache()?).ok()?.join(below)));
+    unpacked.filter(|path| path.exists()).unwrap_or_else(|| path.to_owned())
+}
+
+/// `$XDG_CACHE_HOME/switchyard`, or what the system has in its place.
+fn cache() -> Option<PathBuf> {
+    let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || Some(named("HOME")?.join(".cache"));
+    Some(named("XDG_CACHE_HOME").or_else(|| named("LOCALAPPDATA")).or_else(home)?.join("switchyard"))
+}
+
+/// The carried run in a folder that is named by its content, whole or not at all.
+fn unpacked(cache: &Path) -> Result<PathBuf> {
+    let mut hash = Sha256::new();
+    MICRO.iter().for_each(|(path, bytes)| hash.update([path.as_bytes(), *bytes].concat()));
+    let folder = cache.join(format!("micro-{}", &format!("{:x}", hash.finalize())[..16]));
+    if folder.is_dir() {
+        return Ok(folder);
+    }
+    std::fs::create_dir_all(cache).with_context(|| format!("{}: cannot be made", cache.display()))?;
+    let new = tempfile::tempdir_in(cache).with_context(|| format!("{}: cannot be written to", cache.display()))?;
+    for (path, bytes) in MICRO {
+        let file = new.path().join(path);
+        std::fs::create_dir_all(file.parent().unwrap_or(new.path()))?;
+        std::fs::write(&file, bytes).with_context(|| format!("{}: cannot be written", file.display()))?;
+    }
+    // Another process may have been faster; its folder has the same content.
+    let kept = new.keep();
+    if std::fs::rename(&kept, &folder).is_err() {
+        let _ = std::fs::remove_dir_all(&kept);
+    }
+    Ok(folder)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_here_or_nowhere_or_elsewhere_stays_as_it_is() {
+        for path in ["fixtures/micro", "fixtures/nothing", "src/lib.rs", "/fixtures/micro", "Qwen/Qwen3-8B"] {
+            assert_eq!(fixture_path(path), Path::new(path));
+        }
+    }
+
+    #[test]
+    fn what_is_carried_is_every_committed_file() {
+        let mut found = vec![];
+        files(Path::new("fixtures/micro"), &mut found);
+        assert_eq!(found.len(), MICRO.len(), "a file of fixtures/micro is not carried: {found:?}");
+        let cache = tempfile::tempdir().unwrap();
+        let folder = unpacked(cache.path()).unwrap();
+        for path in found {
+            let unpacked = folder.join(path.strip_prefix("fixtures/micro").unwrap());
+            assert!(std::fs::read(&unpacked).unwrap() == std::fs::read(&path).unwrap(), "{}", path.display());
+        }
+        assert_eq!(unpacked(cache.path()).unwrap(), folder);
+        assert_eq!(std::fs::read_dir(cache.path()).unwrap().count(), 1);
+    }
+
+    fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            if entry.is_dir() { files(&entry, found) } else { found.push(entry) }
+        }
+    }
+}

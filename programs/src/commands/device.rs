@@ -1,0 +1,89 @@
+//! `--device`, `--dtype`, `--threads`, `--list-devices`: what a program computes on, the same on every program that has a
+//! model. Knows clap and [`Machine`].
+
+use anyhow::Result;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, ValueEnum};
+
+use switchyard::machine::{self, Compute, Machine};
+use switchyard::ops::Cpu;
+use switchyard::parallel;
+
+/// What to compute on.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Device")]
+pub struct MachineArgs {
+    /// cpu; cuda[:N] or wgpu[:N] in a build with that feature (wgpu: Vulkan, Metal or DirectX 12). Of several processes that a
+    /// launcher started on a computer each takes a GPU of its own for `cuda` and `wgpu`
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// What the model computes in; weights that are trained stay f32. `tf32` is f32 whose products NVIDIA's GPUs since Ampere round to 10
+    /// bits of mantissa, for their tensor cores (PyTorch's `allow_tf32`). `stored` computes in f32 and keeps what is not trained in
+    /// memory, the computer's or the GPU's, as its file has it (bf16, f16, GGUF's Q8_0, Q6_K, Q5, Q4): models that are examined, and
+    /// the base that `train` learns LoRA factors over. `stored-bf16`, on the CPU and not for `train`, does the same and rounds what is
+    /// multiplied to bf16, as PyTorch does in bf16: three digits instead of seven, and where the processor multiplies in bf16 long
+    /// prompts take about half the time. By default stored on the CPU and f32 on a GPU, for `train` the recipe's optimizer.dtype (f32)
+    #[arg(long, value_enum)]
+    dtype: Option<Dtype>,
+    /// Worker threads; by default one a core. Training depends on this number (not on timing): a run keeps it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    threads: Option<u16>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Dtype {
+    F32,
+    Tf32,
+    Bf16,
+    Stored,
+    StoredBf16,
+}
+
+impl MachineArgs {
+    /// The float type, where the user named one.
+    pub fn dtype(&self) -> Option<Compute> {
+        self.dtype.map(|dtype| match dtype {
+            Dtype::F32 => Compute::F32,
+            Dtype::Tf32 => Compute::Tf32,
+            Dtype::Bf16 => Compute::Bf16,
+            Dtype::Stored => Compute::Stored,
+            Dtype::StoredBf16 => Compute::StoredBf16,
+        })
+    }
+
+    /// Runs a program's work on this machine, with as many threads for tensor operations as it has workers.
+    ///
+    /// # Errors
+    /// Vector instructions that were asked for and the processor does not have, a device that is not there, a float type that it does
+    /// not compute in, and the work's own.
+    pub fn compute<R: Send>(&self, work: impl FnOnce(&Machine) -> Result<R> + Send) -> Result<R> {
+        Cpu::chosen()?;
+        let device = machine::by_name(&self.device)?;
+        let machine = Machine {
+            dtype: self.dtype().unwrap_or_else(|| Compute::for_examining(&device)),
+            device,
+            threads: self.threads.map_or_else(machine::threads, usize::from),
+        };
+        machine.dtype.begin(&machine.device)?;
+        parallel::on_the_pool(machine.threads, || work(&machine))?
+    }
+}
+
+const LIST: &str = "list_devices";
+
+/// Adds `--list-devices` where a program or a subcommand has `--device`.
+pub(super) fn with_list(command: Command) -> Command {
+    let command = command.mut_subcommands(with_list);
+    if !command.get_arguments().any(|arg| arg.get_id() == "device") {
+        return command;
+    }
+    let about = "List the devices of this build and computer, with the float types that they compute in";
+    // Exclusive: it needs nothing that the program otherwise requires.
+    let list = Arg::new(LIST).long("list-devices").action(ArgAction::SetTrue).help(about).help_heading("Device");
+    command.arg(list.exclusive(true))
+}
+
+/// The list, where the user asked for it.
+pub(super) fn list(matches: &ArgMatches) -> Option<String> {
+    let asked = matches.try_get_one::<bool>(LIST).ok().flatten().is_some_and(|asked| *asked);
+    if asked { Some(machine::list()) } else { matches.subcommand().and_then(|(_, inner)| list(inner)) }
+}

@@ -1,0 +1,82 @@
+//! One program with four doors: `switchyard probe …` is `probe …`. Knows which programs there are, not what they do.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+
+use super::completions::{self, parse};
+use super::{exit, intervene::Intervene, print, probe::Probe, report::Report, train::Train};
+use switchyard::machine::keep_freed_memory;
+
+const ABOUT: &str = "A workbench for language models that switch between text and hidden thinking.";
+
+const EXAMPLES: &str = "Examples:\n  \
+    switchyard probe                     look into the small models that come with it\n  \
+    switchyard intervene                 change their latent steps and compare the answers\n  \
+    switchyard report                    draw what both wrote, on one page\n  \
+    switchyard train --preset smoke      train a model of your own, in seconds\n\n\
+    `switchyard probe --help` says more of each.";
+
+/// Runs the program that the first argument names, or the one whose name this file is called by.
+pub fn run() -> ExitCode {
+    let called = std::env::args_os().next().and_then(|path| Some(Path::new(&path).file_stem()?.to_str()?.to_owned()));
+    match called.as_deref() {
+        Some("train") => parse::<Train>().run(),
+        Some("probe") => exit(parse::<Probe>().run()),
+        Some("intervene") => exit(parse::<Intervene>().run()),
+        Some("report") => exit(parse::<Report>().run()),
+        _ => by_first_argument(command()),
+    }
+}
+
+fn command() -> Command {
+    let door = |name: &'static str, program: Command| completions::complete(program).name(name);
+    let programs = [
+        door("train", Train::command()),
+        door("probe", Probe::command()),
+        door("intervene", Intervene::command()),
+        door("report", Report::command()),
+    ];
+    let itself = Command::new("switchyard").version(env!("CARGO_PKG_VERSION")).about(ABOUT).after_help(EXAMPLES);
+    completions::with_flag(itself).subcommands(programs)
+}
+
+fn by_first_argument(mut command: Command) -> ExitCode {
+    keep_freed_memory();
+    let matches = command.get_matches_mut();
+    completions::or_end(&matches, &mut command);
+    let Some((name, matches)) = matches.subcommand() else {
+        return exit(print(&command.render_help().to_string()));
+    };
+    completions::or_end(matches, &mut command);
+    match name {
+        "train" => parsed::<Train>(matches, &mut command).run(),
+        "probe" => exit(parsed::<Probe>(matches, &mut command).run()),
+        "intervene" => exit(parsed::<Intervene>(matches, &mut command).run()),
+        _ => exit(parsed::<Report>(matches, &mut command).run()),
+    }
+}
+
+fn parsed<T: FromArgMatches>(matches: &ArgMatches, command: &mut Command) -> T {
+    T::from_arg_matches(matches).unwrap_or_else(|error| error.format(command).exit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_door_takes_what_its_program_takes() {
+        command().debug_assert();
+        let typed = |line: &str| command().try_get_matches_from(line.split(' '));
+        for line in ["switchyard train --preset smoke", "switchyard probe --list", "switchyard report a b"] {
+            assert!(typed(line).is_ok_and(|matches| matches.subcommand().is_some()), "{line}");
+        }
+        assert!(typed("switchyard").is_ok_and(|matches| matches.subcommand().is_none()));
+        let near = typed("switchyard prob").expect_err("no such program").to_string();
+        assert!(near.contains("'probe'"), "{near}");
+        let usage = typed("switchyard intervene --no-such").expect_err("no such option").to_string();
+        assert!(usage.contains("switchyard intervene"), "{usage}");
+    }
+}

@@ -1,0 +1,252 @@
+//! `probe explore`: the laboratory of the page with this program behind it, for models that no page can carry.
+//!
+//! One loaded model answers on 127.0.0.1, one request after another. The address holds a token that changes with every start; requests
+//! without it, from other hosts' names or of other pages are refused. Ctrl-C ends it.
+
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::device::MachineArgs;
+use super::generate::DecodeArgs;
+use super::http::{Head, Request, requests};
+use super::lens::{named, token};
+use super::session::Room;
+use super::{ModelArgs, tensors};
+use crate::report::explorer;
+use switchyard::latent::{Sequence, Trace};
+use switchyard::model::Hooks;
+use switchyard::model::hooks::parse_specs;
+use switchyard::progress::{say, show, stop_asked};
+use switchyard::store::hex;
+
+/// Serve the page's laboratory for one loaded model: your own prompts, changes and a second prompt's thoughts.
+#[derive(Args, Debug)]
+pub struct Explore {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Port on 127.0.0.1; 0 takes a free one
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    port: u16,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+enum Ask {
+    About {},
+    /// Continue a prompt, and read every layer at every place.
+    See(See),
+    /// Where each head looks from one place of a row that was seen.
+    Heads {
+        trace: Trace,
+        #[serde(default)]
+        hooks: Vec<String>,
+        at: usize,
+    },
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct See {
+    prompt: String,
+    /// Whether the model's chat template is put around it.
+    #[serde(default)]
+    chat: bool,
+    /// A prompt whose latent steps are put in.
+    other: Option<String>,
+    #[serde(default)]
+    hooks: Vec<String>,
+    #[serde(default)]
+    settings: DecodeArgs,
+}
+
+/// Tokens that are read at a place.
+const TOP: usize = 6;
+
+/// How often Ctrl-C is looked for.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+impl Explore {
+    /// # Errors
+    /// A model that cannot be opened, and a port that is taken. What is wrong with a request is its answer.
+    pub fn run(&self) -> Result<()> {
+        self.machine.compute(|machine| {
+            let opened = self.model.open()?;
+            let name = self.model.named()?;
+            let listener = TcpListener::bind(("127.0.0.1", self.port))
+                .with_context(|| format!("--port {}: leave it out, or name another", self.port))?;
+            let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
+            let files = tempfile::tempdir().context("a folder for thoughts that are put in")?;
+            let explorer = Explorer { room: Room { name, loaded }, files, made: AtomicUsize::new(0) };
+            let door = Door::of(&listener)?;
+            say(&format!("{}: loaded; open this address in a browser, Ctrl-C ends it", explorer.room.name));
+            show(&door.address());
+            let requests = requests(listener, move |head| door.refuses(head).map(|why| (403, format!("{why}\n"))));
+            while !stop_asked() {
+                match requests.recv_timeout(PATIENCE) {
+                    Ok(request) => explorer.serve(request),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => bail!("the port takes no more requests"),
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Who may come in.
+struct Door {
+    port: u16,
+    /// 128 bits that nobody can guess.
+    token: String,
+}
+
+impl Door {
+    fn of(listener: &TcpListener) -> Result<Self> {
+        let port = listener.local_addr().context("an address without port")?.port();
+        let mut random = [0_u8; 16];
+        getrandom::fill(&mut random).map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;
+        Ok(Self { port, token: hex(&random) })
+    }
+
+    fn address(&self) -> String {
+        format!("http://127.0.0.1:{}/?token={}", self.port, self.token)
+    }
+
+    /// What is wrong with a request that must not be answered. A page elsewhere that a browser has open can send requests here, under
+    /// a name that it made point to this machine: its `Host` and `Origin` say so.
+    fn refuses(&self, head: &Head) -> Option<&'static str> {
+        let hosts = [format!("127.0.0.1:{}", self.port), format!("localhost:{}", self.port)];
+        let is_ours = |host: &str| hosts.iter().any(|ours| ours == host);
+        if !head.header("Host").is_some_and(is_ours) {
+            return Some("this host is not served here");
+        }
+        if head.header("Origin").is_some_and(|origin| !origin.strip_prefix("http://").is_some_and(is_ours)) {
+            return Some("requests of other pages are not answered");
+        }
+        let query = head.target.split_once('?').map_or("", |(_, query)| query);
+        let given = query.split('&').find_map(|part| part.strip_prefix("token="));
+        (given != Some(&self.token)).then_some("open the address that `probe explore` printed: it holds a token")
+    }
+}
+
+/// A loaded model behind a page.
+struct Explorer {
+    room: Room,
+    /// Thoughts that were put in.
+    files: TempDir,
+    made: AtomicUsize,
+}
+
+impl Explorer {
+    fn serve(&self, request: Request) {
+        let path = request.head.target.split('?').next().unwrap_or_default();
+        let (status, kind, body) = match (request.head.method.as_str(), path) {
+            ("GET", "/") => (200, "text/html; charset=utf-8", explorer::html(&self.room.name)),
+            ("POST", "/ask") => (200, "application/json", self.answer(&request.body).to_string()),
+            _ => (404, "text/plain", "there is nothing here\n".to_owned()),
+        };
+        request.answer(status, kind, &body);
+    }
+
+    fn answer(&self, text: &str) -> Value {
+        let asked = serde_json::from_str(text).context("no request");
+        match asked.and_then(|ask| self.ask(ask)) {
+            Ok(answer) => json!({ "ok": answer }),
+            Err(error) => json!({ "error": format!("{error:#}") }),
+        }
+    }
+
+    fn ask(&self, ask: Ask) -> Result<Value> {
+        match ask {
+            Ask::About {} => Ok(json!({ "model": self.room.about(), "chat": self.chat().is_ok() })),
+            Ask::See(see) => self.see(see),
+            Ask::Heads { trace, hooks, at } => self.heads(&trace, &hooks, at),
+        }
+    }
+
+    fn chat(&self) -> Result<switchyard::text::Chat> {
+        let vocabulary = self.room.loaded.vocabulary.as_ref().context("the model brings no tokenizer")?;
+        vocabulary.chat(None)?.context("the model brings no chat template")
+    }
+
+    fn ids(&self, prompt: &str, chat: bool) -> Result<Vec<u32>> {
+        ensure!(!prompt.trim().is_empty(), "the prompt is empty: write something");
+        let vocabulary =
+            self.room.loaded.vocabulary.as_ref().context("the model brings no tokenizer: use `probe session`")?;
+        if chat { self.chat()?.encode(vocabulary, prompt) } else { vocabulary.encode_row(prompt) }
+    }
+
+    fn see(&self, see: See) -> Result<Value> {
+        let settings = self.room.settings(&see.settings)?;
+        let mut hooks = see.hooks;
+        if let Some(other) = &see.other {
+            let thoughts = parse_specs(INJECTED)?;
+            let there = self.room.continued(vec![self.ids(other, see.chat)?], &[], &settings, &thoughts);
+            let there = there.context("the other prompt")?;
+            let file = self.file();
+            let rows: Vec<Sequence> =
+                there.traces.iter().map(|trace| self.room.loaded.row(trace)).collect::<Result<_>>()?;
+            tensors::write(&file, &self.room.name, &rows, &there.recorded)?;
+            hooks.push(format!("{INJECTED}=swap:{}", file.display()));
+        }
+        let done = self.room.continued(vec![self.ids(&see.prompt, see.chat)?], &hooks, &settings, &[])?;
+        let trace = done.traces.into_iter().next().context("the decoder returned nothing")?;
+        let row = self.room.loaded.row(&trace)?;
+        let readings = self.under(&row, &trace, &hooks, |attached| self.room.loaded.lens(&row, TOP, attached))?;
+        let layers: Vec<_> = readings.iter().map(|layer| named(&self.room.loaded, layer)).collect();
+        let words: Vec<String> = row.ids.iter().map(|id| token(&self.room.loaded, *id)).collect();
+        let steps: Vec<String> = row.steps.iter().map(ToString::to_string).collect();
+        Ok(json!({
+            "words": words, "steps": steps, "says": layers, "trace": trace, "text": self.room.loaded.said(&trace)?, "hooks": hooks,
+            "fired": done.fired,
+        }))
+    }
+
+    /// The patterns of every head from one place: `[layer][head][place]`.
+    fn heads(&self, trace: &Trace, hooks: &[String], at: usize) -> Result<Value> {
+        let row = self.room.loaded.row(trace)?;
+        ensure!(at < row.ids.len(), "place {at} of {}", row.ids.len());
+        let name = format!("{PATTERN}@pos[{at}]");
+        let kept = self.under(&row, trace, hooks, |attached| {
+            self.room.loaded.record(std::slice::from_ref(&row), &parse_specs(&name)?, false, attached)
+        })?;
+        let heads = self.room.loaded.model.config().num_attention_heads;
+        let of = |pattern: Vec<f32>| -> Vec<Vec<f32>> {
+            pattern.chunks(pattern.len() / heads).map(|weights| weights[..weights.len().min(at + 1)].to_vec()).collect()
+        };
+        let layers: Vec<Vec<Vec<f32>>> = kept.iter().map(|layer| Ok(of(layer.at(0, at)?))).collect::<Result<_>>()?;
+        Ok(json!({ "pattern": layers }))
+    }
+
+    /// Runs a known row under changes that its own run was under too.
+    fn under<T>(
+        &self,
+        row: &Sequence,
+        trace: &Trace,
+        hooks: &[String],
+        work: impl FnOnce(Hooks<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let edits = self.room.edits(hooks)?;
+        let edits = edits.at_work(&self.room.loaded.model, &[trace.prompt.len().min(row.ids.len())], 0);
+        work(edits.hooks(self.room.loaded.layers())?)
+    }
+
+    fn file(&self) -> PathBuf {
+        let number = self.made.fetch_add(1, Ordering::Relaxed);
+        self.files.path().join(format!("thoughts-{number}.safetensors"))
+    }
+}
+
+const INJECTED: &str = "latent.hook_injected";
+const PATTERN: &str = "blocks.*.attn.hook_pattern";

@@ -1,0 +1,278 @@
+//! `probe generate`: continues one prompt and shows how.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::device::MachineArgs;
+use super::hooks::{Edits, HookArgs, Reach, list};
+use super::render::{decode as to_text, render};
+use super::unknown::warn_of_unknown;
+use super::{ModelArgs, print, row_ids, tensors};
+use switchyard::latent::{Decode, DecodeSettings, End, Reasoning, Request, Sampling, Trace, decode};
+use switchyard::loading::{Checkpoint, Loaded};
+use switchyard::machine::Machine;
+use switchyard::model::hooks::{RecordedTensor, Recording, parse_specs};
+use switchyard::model::{HookSpec, Hooks};
+use switchyard::progress::say;
+use switchyard::text::{Chat, Vocabulary};
+
+/// Continue a prompt; latent blocks are shown as chips.
+#[derive(Args, Debug)]
+pub struct Generate {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Text to continue
+    #[arg(long, conflicts_with = "ids")]
+    prompt: Option<String>,
+    /// Token ids to continue: 1,2,3
+    #[arg(long, allow_hyphen_values = true)]
+    ids: Option<String>,
+    /// Put the prompt into the model's chat form: its own chat template is rendered
+    #[arg(long, requires = "prompt")]
+    chat: bool,
+    /// Which of the model's chat templates, where it has several; by default the one called default
+    #[arg(long, requires = "chat", value_name = "NAME")]
+    chat_template: Option<String>,
+    /// Arguments of the chat template: '{"enable_thinking": false}'
+    #[arg(long, requires = "chat", value_name = "JSON")]
+    chat_template_kwargs: Option<String>,
+    #[command(flatten)]
+    decoding: DecodeArgs,
+    /// Print one JSON object: tokens (new ids, latents left out), text, trace
+    #[arg(long)]
+    json: bool,
+    /// Record activations while generating, latent steps included: 'blocks.*.hook_resid_post,latent.hook_injected'. Behind
+    /// `@`: prompt, text[t], pos[p], latent[block,step]; blocks and latent steps count from 1
+    #[arg(long, value_name = "PATTERN[,PATTERN]", requires = "out")]
+    record: Option<String>,
+    /// Where the recording goes. The last token is drawn and not fed: it has no activations
+    #[arg(long, value_name = "FILE.safetensors", requires = "record")]
+    out: Option<PathBuf>,
+    #[command(flatten)]
+    edit: HookArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+switchyard::settings! {
+    /// How to decode.
+    #[derive(Args)]
+    pub(super) struct DecodeArgs {
+        /// Visible tokens at most
+        #[arg(long, default_value_t = 256, value_name = "N")]
+        max_new_tokens: usize = 256,
+        /// 0 is greedy
+        #[arg(long, default_value_t = 0.0, value_name = "T", allow_negative_numbers = true)]
+        temperature: f64 = 0.0,
+        #[arg(long, default_value_t = 0)]
+        seed: u64 = 0,
+        /// Draw from the K most probable tokens; 0 keeps all
+        #[arg(long, default_value_t = 0, value_name = "K")]
+        top_k: usize = 0,
+        /// Draw from the most probable tokens that make up P; 1 keeps all
+        #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
+        top_p: f64 = 1.0,
+        /// Latent steps before a block may end; by default what the checkpoint was trained with, else 4
+        #[arg(long, value_name = "N")]
+        k_min: Option<usize> = None,
+        /// Latent steps after which a block must end; by default what the checkpoint was trained with, else 16
+        #[arg(long, value_name = "N")]
+        k_cap: Option<usize> = None,
+        /// Go on after an end-of-text token
+        #[arg(long)]
+        ignore_eos: bool = false,
+    }
+}
+
+impl DecodeArgs {
+    /// Of a model that reasons so and ends its texts with these tokens.
+    pub(super) fn settings(&self, trained: &Reasoning, stop: &[u32]) -> Result<DecodeSettings> {
+        let &Self { temperature, top_k, top_p, seed, max_new_tokens, .. } = self;
+        // One named alone moves the other out of its way.
+        let k_min = self.k_min.unwrap_or_else(|| trained.k_min.min(self.k_cap.unwrap_or(trained.k_cap)));
+        let k_cap = self.k_cap.unwrap_or_else(|| trained.k_cap.max(k_min));
+        for (moved, given, now, before) in [
+            ("k_min", self.k_min, k_min, trained.k_min.min(trained.k_cap)),
+            ("k_cap", self.k_cap, k_cap, trained.k_cap),
+        ] {
+            if given.is_none() && now != before {
+                say(&format!("{moved} is {now} here and {before} by default: k_min must not exceed k_cap"));
+            }
+        }
+        let settings = DecodeSettings {
+            sampling: Sampling { temperature, top_k, top_p, seed },
+            k_min,
+            k_cap,
+            max_new_tokens,
+            stop: if self.ignore_eos { vec![] } else { stop.to_vec() },
+            ..DecodeSettings::default()
+        };
+        settings.check()?;
+        Ok(settings)
+    }
+}
+
+impl Generate {
+    /// # Errors
+    /// Anything wrong with the request before any weight is read; later, logits that are not finite.
+    pub fn run(&self) -> Result<()> {
+        self.machine.compute(|machine| self.run_on(machine))
+    }
+
+    fn run_on(&self, machine: &Machine) -> Result<()> {
+        let opened = self.model.open()?;
+        if self.edit.list_hooks {
+            return list(&opened);
+        }
+        let reasoning = opened.reasoning.clone().unwrap_or_default();
+        let settings = self.decoding.settings(&reasoning, &opened.stop)?;
+        let prompt = self.checked_prompt(&opened)?;
+        let edits = self.edit.edits(&opened)?;
+        let specs = self.record.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
+        let reach = Reach::of(&reasoning.blocks, opened.switch().is_some(), &settings, prompt.len());
+        reach.check(&specs, &edits, opened.config().num_hidden_layers)?;
+        self.out.as_deref().map_or(Ok(()), tensors::check_out)?;
+        let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
+        let cancel = Arc::new(AtomicBool::new(false));
+        let raised = cancel.clone();
+        // Without a handler Ctrl-C ends the process, which is also an answer.
+        let _ = ctrlc::set_handler(move || raised.store(true, Ordering::Relaxed));
+        let Generation { traces, recorded, fired } =
+            continue_prompts(&loaded, vec![prompt], &settings, &edits, &specs, Some(&cancel))?;
+        let trace = traces.first().context("the decoder returned nothing")?;
+        if let Some(out) = &self.out {
+            tensors::write(out, &self.model.named()?, &[loaded.row(trace)?], &recorded)?;
+        }
+        self.show(trace, &loaded, &fired)
+    }
+
+    fn checked_prompt(&self, opened: &Checkpoint) -> Result<Vec<u32>> {
+        let prompt = self.prompt_ids(opened)?;
+        opened.check_ids(&prompt)?;
+        if let Some(ids) = opened.switch() {
+            ensure!(!prompt.contains(&ids.latent), "the prompt holds <latent>: latent steps are taken, not given");
+        }
+        let (n, most) = (prompt.len(), opened.config().max_position_embeddings);
+        ensure!(
+            !opened.config().family.learned_positions() || n + self.decoding.max_new_tokens <= most,
+            "the prompt's {n} tokens and --max-new-tokens {} reach beyond the {most} positions that the model has rows for: take fewer",
+            self.decoding.max_new_tokens
+        );
+        if n > most {
+            say(&format!(
+                "warning: the prompt has {n} tokens, the model {most} positions: what it makes of it means little"
+            ));
+        }
+        Ok(prompt)
+    }
+
+    fn prompt_ids(&self, opened: &Checkpoint) -> Result<Vec<u32>> {
+        let (Some(prompt), true) = (&self.prompt, self.chat) else {
+            let ids = row_ids(opened, self.prompt.as_deref(), self.ids.as_deref())?;
+            return ids.context("nothing to continue: give --prompt or --ids");
+        };
+        ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
+        let vocabulary = opened.text()?;
+        warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt.as_str()))?;
+        let chat = self.chat(opened, vocabulary)?;
+        say(&format!("prompted by {}", chat.told()));
+        chat.encode(vocabulary, prompt)
+    }
+
+    /// The chat template that is asked for.
+    fn chat(&self, opened: &Checkpoint, vocabulary: &Vocabulary) -> Result<Chat> {
+        let origin = opened.files.path.display();
+        let chat = vocabulary.chat(self.chat_template.as_deref())?;
+        let chat =
+            chat.with_context(|| format!("{origin}: --chat: the model brings no chat template; leave --chat out"))?;
+        let Some(text) = &self.chat_template_kwargs else { return Ok(chat) };
+        let arguments = serde_json::from_str(text)
+            .with_context(|| format!("--chat-template-kwargs: expected a JSON object, found {text}"))?;
+        chat.with(arguments).context("--chat-template-kwargs")
+    }
+
+    fn show(&self, trace: &Trace, loaded: &Loaded, fired: &[Value]) -> Result<()> {
+        let vocabulary = loaded.vocabulary.as_ref();
+        if self.json {
+            let text = vocabulary.map(|_| to_text(&trace.text(), vocabulary)).transpose()?;
+            let mut all = json!({ "tokens": trace.visible(), "text": text, "trace": trace });
+            if !fired.is_empty() {
+                all["hooks"] = fired.into();
+            }
+            return print(&format!("{all}\n"));
+        }
+        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        print(&format!("{}\n", render(trace, vocabulary, colour)?))?;
+        let ended = match trace.end {
+            End::Stop => "end of text",
+            End::Budget => "token budget",
+            End::Cancelled => "cancelled",
+            End::NonFinite => "logits not finite",
+        };
+        // The summary is for a person: it stays out of a pipe, and nothing depends on it.
+        let _ = writeln!(std::io::stderr(), "{}; {ended}", taken(trace));
+        for hook in fired {
+            let change = hook["mean_change"].as_f64().unwrap_or_default();
+            say(&format!("hook {}: fired {} times, mean norm of the change {change:.4}", hook["hook"], hook["fired"]));
+        }
+        Ok(())
+    }
+}
+
+/// What a row did.
+fn taken(trace: &Trace) -> String {
+    let (tokens, latents, blocks) = (trace.visible_tokens(), trace.latent_calls(), trace.blocks().len());
+    let s = if blocks == 1 { "" } else { "s" };
+    format!("{tokens} tokens, {latents} latent steps in {blocks} block{s}")
+}
+
+pub(super) struct Generation {
+    pub traces: Vec<Trace>,
+    pub recorded: Vec<RecordedTensor>,
+    /// What each change did.
+    pub fired: Vec<Value>,
+}
+
+/// Continues prompts together under changes, and keeps what stands at `specs`. `cancel` ends it with what it has.
+///
+/// # Errors
+/// A place that no row reached, and logits or values that are not finite.
+pub(super) fn continue_prompts(
+    loaded: &Loaded,
+    prompts: Vec<Vec<u32>>,
+    settings: &DecodeSettings,
+    edits: &Edits,
+    specs: &[HookSpec],
+    cancel: Option<&AtomicBool>,
+) -> Result<Generation> {
+    let recording = Recording::of(specs, loaded.model.config())?;
+    let ends: Vec<usize> = prompts.iter().map(Vec::len).collect();
+    let requests = prompts.into_iter().enumerate();
+    let requests: Vec<Request> =
+        requests.map(|(problem, prompt)| Request { problem, prompt, rollout: 0, limit: None }).collect();
+    let ran = |traces: &Vec<Trace>| match traces.as_slice() {
+        [trace] => taken(trace),
+        _ => "no row reached it".to_owned(),
+    };
+    let (traces, fired) = edits.run(&loaded.model, (&ends, settings.sampling.seed), ran, |hooks| {
+        // A name of its own: these hooks borrow the recording too.
+        let mut hooks: Hooks = hooks;
+        recording.attach(&mut hooks, loaded.layers())?;
+        let traces = decode(Decode { cancel, ..loaded.decode(settings) }, &requests, 1, &mut hooks)?;
+        let wild = traces.iter().find(|trace| trace.end == End::NonFinite).map(Trace::visible_tokens);
+        wild.map_or(Ok(traces), |n| {
+            let changed = if edits.is_empty() { "" } else { ", or a --hook puts in values that are too large or none" };
+            bail!("the logits after {n} new tokens are not finite: the weights hold or produce NaN{changed}")
+        })
+    })?;
+    let recorded =
+        if specs.is_empty() { vec![] } else { recording.tensors(traces.len()).with_context(|| ran(&traces))? };
+    tensors::check_finite(&recorded)?;
+    Ok(Generation { traces, recorded, fired })
+}

@@ -1,0 +1,222 @@
+//! `probe import`: the field's published latent reasoners, as their authors' code saves them, made one of our folders.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Args, ValueEnum};
+use serde_json::{Map, Value};
+use tokenizers::{AddedToken, Tokenizer};
+
+use super::print;
+use switchyard::latent::{Blocks, Reasoning, Source, reasoning};
+use switchyard::model::checkpoint::wrapped::{InnerModel, Wrapper, unwrap};
+use switchyard::model::checkpoint::{EMBED, HEAD, HostTensor, ModelRef, SaveOptions, save_hf_folder};
+use switchyard::model::heads;
+use switchyard::progress::say;
+use switchyard::text::vocabulary::{LATENT, SWI, SWI_END};
+
+/// Make a folder of ours of a published latent reasoner, so that every program opens it.
+///
+/// It reads what the authors' own code saves: CODI's state dict (LoRA factors are merged, `prj` becomes heads.safetensors), Coconut's
+/// checkpoint_N, and SIM-CoT's over either. The base gives settings and tokenizer: GPT-2 or the Llama that it was trained from.
+/// Nothing in a PyTorch file is executed.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  probe import CODI-gpt2 --as codi --base openai-community/gpt2 --out codi-gpt2\n  \
+                        probe import coconut/checkpoint_33 --as coconut --base openai-community/gpt2 --out coconut-gpt2"
+)]
+pub struct Import {
+    /// A folder or file of weights, or a hub id whose files are in the cache
+    #[arg(value_name = "FOLDER|FILE")]
+    from: PathBuf,
+    /// Whose code saved it
+    #[arg(long = "as", value_enum)]
+    kind: Kind,
+    /// The model that it was trained from: a folder with config.json and tokenizer.json, or a hub id
+    #[arg(long, value_name = "MODEL")]
+    base: String,
+    /// Latent steps of its block: 6 in CODI's and Coconut's published runs
+    #[arg(long, value_name = "N", default_value_t = 6)]
+    latents: usize,
+    /// Alpha of the LoRA factors, which the file does not hold: 32 in CODI's scripts
+    #[arg(long, value_name = "A", default_value_t = 32.0)]
+    lora_alpha: f64,
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    Codi,
+    Coconut,
+    Simcot,
+}
+
+impl Import {
+    /// # Errors
+    /// A file or base that cannot be read or do not belong together, and a folder that is there already.
+    pub fn run(&self) -> Result<()> {
+        ensure!(self.latents > 0, "--latents must be at least 1, found 0");
+        ensure!(self.lora_alpha.is_finite(), "--lora-alpha must be a number, found {}", self.lora_alpha);
+        ensure!(!self.out.exists(), "{}: is there already; --out names a new folder", self.out.display());
+        let base = ModelRef::parse(&self.base).context("--base")?.locate()?;
+        ensure!(base.is_dir(), "{}: --base must be a folder with config.json and tokenizer.json", base.display());
+        let unwrapped = unwrap(&self.from, &base, self.lora_alpha)?;
+        self.check_kind(&unwrapped)?;
+        let tokens = Tokens::of(&unwrapped, &self.base)?;
+        let files = self.files(&unwrapped, &tokens)?;
+        let InnerModel { checkpoint, .. } = &unwrapped;
+        let mut config = checkpoint.config.clone();
+        let more = tokens.rows.saturating_sub(config.vocab_size);
+        config.vocab_size += more;
+        let extended = checkpoint.tensors().map(|read| {
+            let (name, mut tensor) = read?;
+            if name == EMBED || name == HEAD {
+                tensor.data.resize(tensor.data.len() + more * tensor.width(), 0.0);
+                tensor = HostTensor::new(vec![tensor.shape[0] + more, tensor.shape[1]], tensor.data)?;
+            }
+            Ok((name, tensor))
+        });
+        save_hf_folder(&self.out, &config, extended, &SaveOptions { files, ..SaveOptions::default() })?;
+        self.report(&unwrapped, &tokens, more)
+    }
+
+    /// What was named is what was found.
+    fn check_kind(&self, unwrapped: &InnerModel) -> Result<()> {
+        let from = self.from.display();
+        let found = unwrapped.wrapper;
+        let wanted = match self.kind {
+            Kind::Codi => Some(Wrapper::Codi),
+            Kind::Coconut => Some(Wrapper::Coconut),
+            Kind::Simcot => None,
+        };
+        ensure!(
+            wanted.is_none_or(|wanted| wanted == found),
+            "{from}: its parameters are named as {found:?}'s, and --as says {:?}",
+            self.kind
+        );
+        let more = &unwrapped.left_out;
+        ensure!(
+            self.kind == Kind::Simcot || more.is_empty(),
+            "{from}: holds modules {more:?} that {found:?} does not have; where they are SIM-CoT's auxiliary decoder, say --as simcot"
+        );
+        Ok(())
+    }
+
+    fn reasoning(&self, unwrapped: &InnerModel) -> Reasoning {
+        let source = if unwrapped.projection.is_empty() { Source::HiddenState } else { Source::Projection };
+        let method = match unwrapped.wrapper {
+            Wrapper::Coconut => "coconut",
+            Wrapper::Codi => "codi",
+        };
+        Reasoning {
+            source,
+            blocks: Blocks::AfterPrompt { steps: self.latents },
+            trained_dwell: vec![self.latents],
+            ..Reasoning::text(method)
+        }
+    }
+
+    /// What stands beside the weights.
+    fn files(&self, unwrapped: &InnerModel, tokens: &Tokens) -> Result<Vec<(String, Vec<u8>)>> {
+        let mut files = unwrapped.checkpoint.text_files(Some(&tokens.tokenizer))?;
+        // The authors' prompts are the question alone, whatever form of chat the base has.
+        files.retain(|(name, _)| name != TEMPLATE);
+        for (_, bytes) in files.iter_mut().filter(|(name, _)| name == "tokenizer_config.json") {
+            let mut config: Map<String, Value> = serde_json::from_slice(bytes).context("tokenizer_config.json")?;
+            config.shift_remove("chat_template");
+            *bytes = format!("{:#}\n", Value::Object(config)).into_bytes();
+        }
+        files.push((TEMPLATE.into(), self.template(unwrapped, tokens).into_bytes()));
+        files.push((reasoning::FILE.into(), serde_json::to_vec_pretty(&self.reasoning(unwrapped))?));
+        if !unwrapped.projection.is_empty() {
+            files.push((heads::FILE.into(), heads::packed(&unwrapped.projection)?));
+        }
+        Ok(files)
+    }
+
+    /// The prompt of one question: a line in Coconut, bare in CODI, behind the base's first token where it puts one.
+    fn template(&self, unwrapped: &InnerModel, tokens: &Tokens) -> String {
+        let begin = tokens.begin.as_ref().map_or_else(String::new, |token| format!("{{{{ '{token}' }}}}"));
+        let end = if unwrapped.wrapper == Wrapper::Coconut { "{{ '\\n' }}" } else { "" };
+        format!("{begin}{{% for message in messages %}}{{{{ message['content'] | trim }}}}{end}{{% endfor %}}")
+    }
+
+    fn report(&self, unwrapped: &InnerModel, tokens: &Tokens, more: usize) -> Result<()> {
+        unwrapped.checkpoint.notes.iter().for_each(|note| say(note));
+        if !unwrapped.left_out.is_empty() {
+            say(&format!("not read, as it serves training alone: {}", unwrapped.left_out.join(", ")));
+        }
+        if let Some(rank) = unwrapped.rank {
+            say(&format!(
+                "merged LoRA factors of rank {rank} with alpha {}, which the file does not say",
+                self.lora_alpha
+            ));
+        }
+        if more > 0 {
+            say(&format!("{LATENT} has a row of zeros of its own: the authors' code has no token for it"));
+        }
+        let Tokens { swi, swi_end, .. } = tokens;
+        print(&format!(
+            "{}\n{} latents between {SWI} (token {swi}) and {SWI_END} (token {swi_end}), fed with {}\n",
+            self.out.display(),
+            self.latents,
+            if unwrapped.projection.is_empty() { "the hidden state" } else { "the projected hidden state" }
+        ))
+    }
+}
+
+const TEMPLATE: &str = "chat_template.jinja";
+
+/// The tokenizer with the authors' tokens, by our names.
+struct Tokens {
+    tokenizer: Tokenizer,
+    swi: u32,
+    swi_end: u32,
+    /// Rows that embedding and head need.
+    rows: usize,
+    /// What the base puts before every text.
+    begin: Option<String>,
+}
+
+impl Tokens {
+    /// Coconut adds its three markers in the order start, end, latent; CODI padding, start, end, and feeds no token at latents.
+    fn of(unwrapped: &InnerModel, base: &str) -> Result<Self> {
+        let tokenizer = unwrapped.checkpoint.tokenizer()?;
+        let mut tokenizer =
+            tokenizer.with_context(|| format!("--base {base}: no tokenizer.json, which names the tokens"))?;
+        let begin = tokenizer.encode("", true).ok().and_then(|encoded| encoded.get_tokens().first().cloned());
+        let first = unwrapped.checkpoint.config.vocab_size - Wrapper::ADDED;
+        let names = match unwrapped.wrapper {
+            Wrapper::Coconut => vec![SWI, SWI_END, LATENT],
+            Wrapper::Codi => vec!["[PAD]", SWI, SWI_END, LATENT],
+        };
+        // Padded rows of the base's tables that its tokenizer has no tokens for.
+        while tokenizer.get_vocab_size(true) < first {
+            let name = format!("<|unused-{}|>", tokenizer.get_vocab_size(true));
+            add(&mut tokenizer, &name)?;
+        }
+        let mut ids = vec![];
+        for (nth, name) in names.iter().enumerate() {
+            let id = add(&mut tokenizer, name)?;
+            ensure!(
+                id as usize == first + nth,
+                "--base {base}: {name} became token {id}, and the authors' code gives it {}: another tokenizer than theirs",
+                first + nth
+            );
+            ids.push(id);
+        }
+        let place = |name: &str| names.iter().position(|n| *n == name).map(|at| ids[at]).unwrap_or_default();
+        Ok(Self { swi: place(SWI), swi_end: place(SWI_END), rows: first + names.len(), tokenizer, begin })
+    }
+}
+
+/// Adds a special token that is new; gives its id.
+fn add(tokenizer: &mut Tokenizer, name: &str) -> Result<u32> {
+    if tokenizer.token_to_id(name).is_some() {
+        bail!("the base's tokenizer has {name} already: it is not the model that this one was trained from");
+    }
+    let token = AddedToken::from(name, true).normalized(false);
+    tokenizer.add_special_tokens([token]).map_err(|error| anyhow::anyhow!("cannot add {name}: {error}"))?;
+    tokenizer.token_to_id(name).with_context(|| format!("{name} was added and is not there"))
+}

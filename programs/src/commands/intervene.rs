@@ -1,0 +1,212 @@
+//! `intervene [RUN|MODEL]...`: the causal experiments, each with its files of rows.
+
+use anyhow::{Result, bail, ensure};
+use clap::{Parser, Subcommand};
+
+use super::chosen::Selection;
+use super::device::MachineArgs;
+use super::pairs::Pairs;
+use super::runner::Runner;
+use super::targets::Targets;
+use super::{print, put, setting};
+use switchyard::experiments::Settings;
+use switchyard::interventions::{About, At, Heads, Later, Steps, Target, all, split};
+use switchyard::model::Select;
+use switchyard::schema::{BlockOrigin, InterventionRow, PatchRow, RowFile};
+use switchyard::study::modes::{MODES, names};
+
+/// Replace what enters the latent positions of a checkpoint and compare with normal decoding.
+#[derive(Parser)]
+#[command(
+    name = "intervene",
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  intervene                                   the default modes on fixtures/micro\n  \
+                  intervene runs/micro --modes zero,resample --steps all,1,2,3.. --problems 200\n  \
+                  intervene --modes zero,scale,rotate:10 --at both,kv,embedding --later recompute,frozen\n  \
+                  intervene --phase sft --modes known_value,empty_block,force_switch\n  \
+                  intervene --hook blocks.2.attn.hook_z --heads 0,3 --steps 1,2 --modes zero,mean,resample\n  \
+                  intervene --hook 'blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample'\n  \
+                  intervene --modes all --resume              go on with a run that was stopped\n  \
+                  intervene pairs pairs.jsonl SmolLM2.gguf    activation patching between prompts of your own"
+)]
+pub struct Intervene {
+    #[command(flatten)]
+    targets: Targets,
+    #[command(flatten)]
+    chosen: Selection,
+    #[arg(long, value_delimiter = ',', help = modes_help())]
+    modes: Vec<String>,
+    /// A change at a hook point instead of the latent input: 'blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample', with `@prompt`, `@text[t]`,
+    /// `@pos[-1]` (the prompt's last) or nothing (every position) in place of the latent steps, and add:FILE or swap:FILE among the changes. Or
+    /// a point alone, or a pattern of them, of which --modes, --heads, --steps and --positions say the rest. Runs hook_intervention alone
+    #[arg(long, value_name = "HOOK[=CHANGE]")]
+    hook: Vec<String>,
+    /// With a --hook that names none: heads, one row each: `all` (the default), a head, or `0+3` for two at once; they count from 0
+    #[arg(long, value_delimiter = ',')]
+    heads: Vec<Heads>,
+    /// With a --hook that names none: positions outside latents, one row each: prompt, text, text[t] (t-th token of the response), pos[p]
+    /// or p (position of the row); t and p count from 0, a negative p from the prompt's end
+    #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
+    positions: Vec<Select>,
+    /// Latent steps to act on, one row each: `all` (the default), a step, or `2..`; they count from 1, as in the paper. Without
+    /// `all` the rows go to files of their own (latent_intervention_steps, known_value_steps), so that they do not replace the main tables
+    #[arg(long, value_delimiter = ',')]
+    steps: Vec<Steps>,
+    /// What happens to later latents of the block; by default they are recomputed
+    #[arg(long, value_delimiter = ',', value_name = "recompute|frozen", value_parser = setting::<Later>)]
+    later: Vec<Later>,
+    /// Whether the replaced input reaches the next latent, the cache, or (the default) both
+    #[arg(long, value_delimiter = ',', value_name = "embedding|kv|both", value_parser = setting::<At>)]
+    at: Vec<At>,
+    /// Open a block where the model came closest to it in the problems that open none, in the normal run too
+    #[arg(long)]
+    force: bool,
+    /// Draws of the random modes; by default 5
+    #[arg(long)]
+    draws: Option<usize>,
+    /// Pairs of problems for activation patching; by default 48
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pairs: Option<u32>,
+    #[command(flatten)]
+    machine: MachineArgs,
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Pairs(Pairs),
+}
+
+/// Every mode by its name, read off the lists that they stand in.
+fn modes_help() -> String {
+    let doses = |name: &str| all().find(|about| about.name == name).is_some_and(|about| !about.doses.is_empty());
+    let names = names().into_iter().map(|name| if doses(name) { format!("{name}[:DOSE]") } else { name.to_owned() });
+    format!(
+        "{}; or `all`. By default {}, the nulls and, where the steps of the problems hold known numbers, known_value",
+        names.collect::<Vec<_>>().join(", "),
+        MODES.join(", ")
+    )
+}
+
+impl Intervene {
+    /// # Errors
+    /// An unknown mode or step and a target that cannot be opened, before any work. An experiment that fails (a mode that never
+    /// fired, or changed nothing where it should) is reported when the others are done.
+    pub fn run(mut self) -> Result<()> {
+        if let Some(What::Pairs(pairs)) = &self.what {
+            return pairs.run();
+        }
+        self.only_hooks()?;
+        self.all_are_read()?;
+        if self.chosen.list {
+            return print(&Selection::listed());
+        }
+        let Self { targets, chosen, .. } = &self;
+        let blocks = if self.force { BlockOrigin::Forced } else { BlockOrigin::Own };
+        let less = chosen.is_open() && targets.phase.is_empty() && self.modes.is_empty();
+        let settings = &self.settings()?;
+        let runner = Runner { program: "intervene", targets, chosen, settings, blocks, less };
+        self.machine.compute(|machine| runner.run(machine))
+    }
+
+    /// `--hook` runs the one experiment that has hooks.
+    fn only_hooks(&mut self) -> Result<()> {
+        let none = self.hook.is_empty();
+        ensure!(!none || self.heads.is_empty() && self.positions.is_empty(), "--heads and --positions need --hook");
+        if none {
+            return Ok(());
+        }
+        let latents = !self.later.is_empty() || !self.at.is_empty();
+        ensure!(!latents, "--later and --at speak of latent inputs; at a --hook what follows is always recomputed");
+        let said = |of: fn(&Target) -> bool| {
+            self.hook.iter().all(|hook| split(hook).0.parse().is_ok_and(|target: Target| of(&target)))
+        };
+        let by_all = [
+            ("--modes", !self.modes.is_empty() && self.hook.iter().all(|hook| split(hook).1.is_some()), "its change"),
+            ("--heads", !self.heads.is_empty() && said(|target| target.heads.is_some()), "its heads"),
+            ("--steps", !self.steps.is_empty() && said(|target| target.region.is_some()), "its positions"),
+            ("--positions", !self.positions.is_empty() && said(|target| target.region.is_some()), "its positions"),
+        ];
+        if let Some((flag, _, what)) = by_all.iter().find(|(_, unused, _)| *unused) {
+            bail!("{flag} does nothing here: every --hook names {what} itself; leave one of the two out");
+        }
+        let other = self.chosen.only.iter().find(|name| *name != InterventionRow::HOOKS);
+        ensure!(other.is_none(), "--hook runs {} alone, --only names others", InterventionRow::HOOKS);
+        ensure!(!self.chosen.all, "--hook runs {} alone, --all asks for every experiment", InterventionRow::HOOKS);
+        self.chosen.only = vec![InterventionRow::HOOKS.into()];
+        Ok(())
+    }
+
+    /// Refuses a flag that none of the experiments that `--only` names reads.
+    fn all_are_read(&self) -> Result<()> {
+        const LATENTS: &str = InterventionRow::NAME;
+        let flags: [(&str, bool, &[&str]); 6] = [
+            ("--modes", !self.modes.is_empty(), &[LATENTS, InterventionRow::HOOKS]),
+            ("--steps", !self.steps.is_empty(), &[LATENTS, InterventionRow::HOOKS]),
+            ("--draws", self.draws.is_some(), &[LATENTS, InterventionRow::HOOKS]),
+            ("--later", !self.later.is_empty(), &[LATENTS]),
+            ("--at", !self.at.is_empty(), &[LATENTS]),
+            ("--pairs", self.pairs.is_some(), &[PatchRow::NAME]),
+        ];
+        let only = &self.chosen.only;
+        // The normal run is taken before the others, by the same command.
+        let reads = |name: &str, readers: &[&str]| name == "normal_run" || readers.contains(&name);
+        let named = |readers: &[&str]| only.is_empty() || only.iter().any(|name| reads(name, readers));
+        match flags.iter().find(|(_, given, readers)| *given && !named(readers)) {
+            Some((flag, _, readers)) => {
+                bail!("{flag} does nothing here: it is of {}, --only names {}", readers.join(" and "), only.join(", "))
+            }
+            None => self.modes_read_them(),
+        }
+    }
+
+    /// Refuses a flag about modes that none of those named reads.
+    fn modes_read_them(&self) -> Result<()> {
+        let open = self.hook.iter().any(|hook| split(hook).1.is_none());
+        let changes = self.hook.iter().filter_map(|hook| split(hook).1);
+        let modes: Vec<&str> = self.modes.iter().map(String::as_str).chain(changes).collect();
+        let normal = self.chosen.only.iter().any(|name| name == "normal_run");
+        if modes.is_empty() || modes.contains(&"all") || (open && self.modes.is_empty()) || normal {
+            return Ok(());
+        }
+        let of = |holds: fn(&About) -> bool| {
+            // An unknown one is told later.
+            modes.iter().map(|mode| mode.split(':').next().unwrap_or(mode)).any(|name| {
+                let is_known = names().contains(&name) || ["add", "swap"].contains(&name);
+                !is_known || all().any(|about| about.name == name && holds(about))
+            })
+        };
+        for (flag, given, read, what) in [
+            ("--draws", self.draws.is_some(), of(|about| about.random), "draws"),
+            ("--steps", !self.steps.is_empty() && self.hook.is_empty(), of(|_| true), "acts at a latent step"),
+            ("--later", !self.later.is_empty(), of(|_| true), "replaces a latent input"),
+            ("--at", !self.at.is_empty(), of(|_| true), "replaces a latent input"),
+        ] {
+            ensure!(!given || read, "{flag} does nothing here: none of the modes ({}) {what}", modes.join(", "));
+        }
+        Ok(())
+    }
+
+    /// The recipe's settings, with what the command line says in their place.
+    fn settings(&self) -> Result<Settings> {
+        let mut settings = self.chosen.settings()?;
+        let config = &mut settings.latent_intervention;
+        put(&mut config.modes, self.modes.clone());
+        put(&mut config.steps, self.steps.clone());
+        put(&mut config.later, self.later.clone());
+        put(&mut config.at, self.at.clone());
+        config.draws = self.draws.unwrap_or(config.draws);
+        let hooks = &mut settings.hook_intervention;
+        put(&mut hooks.hooks, self.hook.clone());
+        put(&mut hooks.heads, self.heads.clone());
+        put(&mut hooks.positions, self.positions.clone());
+        put(&mut hooks.steps, self.steps.clone());
+        put(&mut hooks.modes, self.modes.clone());
+        hooks.draws = self.draws.unwrap_or(hooks.draws);
+        let patching = &mut settings.activation_patching;
+        patching.pairs = self.pairs.map_or(patching.pairs, |pairs| pairs as usize);
+        Ok(settings)
+    }
+}

@@ -1,0 +1,272 @@
+//! `probe lens` and `probe patterns`: one text of the user's own, read layer by layer; nothing is generated.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use super::device::MachineArgs;
+use super::hooks::HookArgs;
+use super::table::{WIDTH, fitted};
+use super::unknown::warn_of_unknown;
+use super::{ModelArgs, print, row_ids};
+use switchyard::guard::read_text;
+use switchyard::latent::{HiddenState, Sequence};
+use switchyard::loading::{Loaded, Reading};
+use switchyard::machine::threads;
+use switchyard::model::Hooks;
+use switchyard::progress::say;
+use switchyard::study::circuits::lens::{Fitting, JacobianLens};
+
+#[derive(Args, Debug)]
+struct TextArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The text, as it is: no chat template is put around it
+    #[arg(long, conflicts_with = "ids")]
+    prompt: Option<String>,
+    /// Token ids in its place: 1,2,3
+    #[arg(long, allow_hyphen_values = true)]
+    ids: Option<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    edit: HookArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// How states are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// Final norm and head on the state as it is
+    Logit,
+    /// The same on the state times the mean Jacobian of the final state (Gurnee et al. 2026)
+    Jacobian,
+}
+
+/// Read a text through a lens: what the output of each layer would say as the next token.
+///
+/// A Jacobian lens is read from a file that its authors' code or TransformerLens saved (--lens), or fitted on texts of the user's own
+/// (--fit) and, if wanted, saved in that form (--save).
+#[derive(Args, Debug)]
+pub struct LensArgs {
+    #[command(flatten)]
+    text: TextArgs,
+    /// How states are read
+    #[arg(long, default_value = "logit")]
+    kind: Kind,
+    /// A Jacobian lens: `{J, n_prompts, source_layers, d_model}` of torch.save
+    #[arg(long, value_name = "FILE.pt", conflicts_with = "fit")]
+    lens: Option<PathBuf>,
+    /// Texts to fit a Jacobian lens on, one a line
+    #[arg(long, value_name = "FILE.txt")]
+    fit: Option<PathBuf>,
+    /// Where the fitted lens is written
+    #[arg(long, value_name = "FILE.pt", requires = "fit")]
+    save: Option<PathBuf>,
+    /// First positions of each text that the fit leaves out
+    #[arg(long, default_value_t = 16, value_name = "N", requires = "fit")]
+    skip: usize,
+    /// Dimensions of the final state in one backward pass of the fit
+    #[arg(long, default_value_t = 32, value_name = "N", requires = "fit", value_parser = clap::value_parser!(u16).range(1..))]
+    together: u16,
+    /// Most probable tokens of each layer and position
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    top: u16,
+}
+
+/// Show the attention patterns of a text: where each head looks from one position.
+#[derive(Args, Debug)]
+pub struct PatternArgs {
+    #[command(flatten)]
+    text: TextArgs,
+    /// The position that looks; -1 is the last
+    #[arg(long, default_value_t = -1, value_name = "POSITION", allow_negative_numbers = true)]
+    from: i64,
+    /// The most attended positions of each head
+    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    top: u16,
+}
+
+/// A text that has been run.
+struct TextRun<T> {
+    tokens: Vec<String>,
+    row: Sequence,
+    found: T,
+}
+
+impl TextArgs {
+    /// Loads the model and runs the text under its hooks; `fits` sees the text before any weight is read.
+    fn run<T: Send>(
+        &self,
+        fits: impl Fn(&Sequence) -> Result<()> + Send + Sync,
+        work: impl Fn(&Loaded, &Sequence, Hooks) -> Result<T> + Send + Sync,
+    ) -> Result<TextRun<T>> {
+        self.machine.compute(|machine| {
+            let opened = self.model.open()?;
+            let ids = row_ids(&opened, self.prompt.as_deref(), self.ids.as_deref())?;
+            let ids = ids.context("nothing to read: give --prompt or --ids")?;
+            opened.check_ids(&ids)?;
+            let prompt = ids.len();
+            let row = Sequence::new(0, ids, prompt, opened.switch().map(|ids| ids.latent))?;
+            fits(&row)?;
+            let edits = self.edit.edits(&opened)?;
+            super::reached::check(&[], &edits, opened.config().num_hidden_layers, std::slice::from_ref(&row))?;
+            let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
+            let (found, _) = edits.run(
+                &loaded.model,
+                (&[prompt], 0),
+                |_| "no position of this text reached it".into(),
+                |hooks| work(&loaded, &row, hooks),
+            )?;
+            let tokens = row.ids.iter().map(|id| token(&loaded, *id)).collect();
+            Ok(TextRun { tokens, row, found })
+        })
+    }
+}
+
+impl LensArgs {
+    /// # Errors
+    /// Anything wrong with the request before any weight is read; trouble with standard output.
+    pub fn run(&self) -> Result<()> {
+        let top = usize::from(self.top);
+        let given = self.lens.is_some() || self.fit.is_some();
+        ensure!(
+            given == (self.kind == Kind::Jacobian),
+            "--kind jacobian reads a lens: give --lens FILE.pt or --fit FILE.txt, and neither without it"
+        );
+        let held = self.lens.as_deref().map(JacobianLens::load).transpose()?;
+        let TextRun { tokens, row, found } = self.text.run(
+            |_| Ok(()),
+            |loaded, row, hooks| {
+                let fitted = self.fit.as_deref().map(|texts| self.fitted(loaded, texts)).transpose()?;
+                let readings = match held.as_ref().or(fitted.as_ref()) {
+                    Some(lens) => {
+                        lens.check_fits(loaded.model.config().hidden_size, loaded.layers())?;
+                        loaded.lens_through(row, top, hooks, |layer, states| lens.carry(layer, states))?
+                    }
+                    None => loaded.lens(row, top, hooks)?.into_iter().enumerate().collect(),
+                };
+                Ok(readings.iter().map(|(layer, readings)| (*layer, named(loaded, readings))).collect::<Vec<_>>())
+            },
+        )?;
+        let (layers, found): (Vec<usize>, Vec<_>) = found.into_iter().unzip();
+        if self.text.json {
+            let mut all = json!({ "ids": row.ids, "tokens": tokens, "layers": found });
+            if self.kind == Kind::Jacobian {
+                all["read_layers"] = json!(layers);
+            }
+            return print(&format!("{all}\n"));
+        }
+        let mut out = "| position | token |".to_owned();
+        layers.iter().for_each(|layer| out += &format!(" {layer} |"));
+        out += &format!("\n|{}\n", " --- |".repeat(found.len() + 2));
+        for (position, token) in tokens.iter().enumerate() {
+            out += &format!("| {position} | {} |", shown(token));
+            for layer in &found {
+                let cells = layer[position].iter().map(|(token, p)| format!("{} {p:.2}", shown(token)));
+                out += &format!(" {} |", cells.collect::<Vec<_>>().join(", "));
+            }
+            out.push('\n');
+        }
+        let name = if self.kind == Kind::Jacobian { "Jacobian lens" } else { "logit lens" };
+        print(&format!(
+            "What the output of each layer would say as the next token, and its probability ({name}).\n\n{}",
+            fitted(&out, WIDTH)
+        ))
+    }
+
+    /// A lens of the texts of a file, saved where that is wanted.
+    fn fitted(&self, loaded: &Loaded, texts: &Path) -> Result<JacobianLens> {
+        let text = read_text(texts).with_context(|| format!("--fit {}: cannot read", texts.display()))?;
+        let vocabulary = loaded.vocabulary.as_ref().context("the model brings no tokenizer: texts cannot be read")?;
+        let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
+        warn_of_unknown(vocabulary, "texts", lines.iter().copied())?;
+        let row = |(i, line): (usize, &&str)| {
+            let ids = vocabulary.encode_row(line)?;
+            let prompt = ids.len();
+            Sequence::new(i, ids, prompt, None)
+        };
+        let rows: Vec<Sequence> = lines.iter().enumerate().map(row).collect::<Result<_>>()?;
+        let how = Fitting { skip: self.skip, together: self.together.into(), threads: threads() };
+        let lens = JacobianLens::fit(&loaded.model, &HiddenState, &rows, how)
+            .with_context(|| format!("{}: fitting a Jacobian lens", texts.display()))?;
+        say(&format!("fitted on {} of {} texts", lens.prompts, rows.len()));
+        if let Some(path) = &self.save {
+            lens.save(path)?;
+        }
+        Ok(lens)
+    }
+}
+
+impl PatternArgs {
+    /// # Errors
+    /// As [`LensArgs::run`], and a position that the text does not have.
+    pub fn run(&self) -> Result<()> {
+        let names = ["blocks.*.attn.hook_pattern"];
+        let TextRun { tokens, row, found } = self.text.run(
+            |row| self.position(row.ids.len()).map(drop),
+            |loaded, row, hooks| {
+                let from = self.position(row.ids.len())?;
+                let cache = loaded.run_with_cache(std::slice::from_ref(row), &names, hooks)?;
+                let heads = loaded.model.config().num_attention_heads;
+                let mut all: Vec<Vec<Vec<f32>>> = vec![];
+                for layer in 0..loaded.layers() {
+                    let name = format!("blocks.{layer}.attn.hook_pattern");
+                    let pattern = cache.get(&name).with_context(|| format!("`{name}` was not kept"))?.at(0, from)?;
+                    all.push(pattern.chunks(pattern.len() / heads).map(<[f32]>::to_vec).collect());
+                }
+                Ok((from, all))
+            },
+        )?;
+        let (from, patterns) = found;
+        if self.text.json {
+            let all = json!({ "ids": row.ids, "tokens": tokens, "from": from, "patterns": patterns });
+            return print(&format!("{all}\n"));
+        }
+        let mut out = "| head | looks at |\n| --- | --- |\n".to_owned();
+        for (layer, heads) in patterns.iter().enumerate() {
+            for (head, weights) in heads.iter().enumerate() {
+                let mut order: Vec<usize> = (0..=from.min(weights.len() - 1)).collect();
+                order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
+                let best = order.iter().take(usize::from(self.top));
+                let best: Vec<String> =
+                    best.map(|at| format!("{at} {} {:.2}", shown(&tokens[*at]), weights[*at])).collect();
+                out += &format!("| L{layer}H{head} | {} |\n", best.join(", "));
+            }
+        }
+        print(&format!(
+            "Where each head looks from position {from}, {}: position, token, weight.\n\n{}",
+            shown(&tokens[from]),
+            fitted(&out, WIDTH)
+        ))
+    }
+
+    fn position(&self, length: usize) -> Result<usize> {
+        let at = if self.from < 0 { self.from + length as i64 } else { self.from };
+        let found = usize::try_from(at).ok().filter(|at| *at < length);
+        found.with_context(|| format!("--from {}: the text has positions 0 to {}", self.from, length - 1))
+    }
+}
+
+/// Readings with the tokens' texts.
+pub(super) fn named(loaded: &Loaded, layer: &[Reading]) -> Vec<Vec<(String, f64)>> {
+    let position = |reading: &Reading| reading.iter().map(|(id, p)| (token(loaded, *id), *p)).collect();
+    layer.iter().map(position).collect()
+}
+
+/// A token's text; without a vocabulary its id.
+pub(super) fn token(loaded: &Loaded, id: u32) -> String {
+    let text = loaded.vocabulary.as_ref().and_then(|vocabulary| vocabulary.decode(&[id]).ok());
+    text.filter(|text| !text.is_empty())
+        .or_else(|| loaded.vocabulary.as_ref()?.token(id))
+        .unwrap_or_else(|| id.to_string())
+}
+
+/// A token in a table: blanks can be seen, and no bar ends the cell.
+fn shown(token: &str) -> String {
+    token.replace('\n', "⏎").replace('\t', "⇥").replace(' ', "␣").replace('|', "¦")
+}

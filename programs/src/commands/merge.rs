@@ -1,0 +1,172 @@
+//! `report merge FOLDER...`: shards of `probe` or `intervene` put together into what one process would have written. Knows
+//! manifests and rows; no model.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde_json::Value;
+
+use super::print;
+use super::table::{WIDTH, fitted};
+use switchyard::experiments::{Experiment, Journal};
+use switchyard::progress::say;
+use switchyard::store::{FlatRow, Inside, Manifest, command, differs, read_flat, writable};
+use switchyard::study::Shard;
+
+/// Put shards together: the rows and tables are those of one process, byte for byte.
+///
+/// Refuses shards that are missing, doubled or unfinished, and shards of other weights, adapter, float type, decoding, data or
+/// settings, by name.
+#[derive(Args, Clone, Debug)]
+pub struct Merge {
+    /// The shards' folders
+    #[arg(required = true, value_name = "FOLDER")]
+    folders: Vec<PathBuf>,
+    /// Where rows, tables and manifest go
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+    /// Write over rows that were made with more, and remove those of another origin under the same name
+    #[arg(long)]
+    replace: bool,
+}
+
+/// What one folder holds of one file.
+struct Part {
+    folder: PathBuf,
+    shard: Shard,
+    /// Of the manifest, without the shard.
+    setup: Value,
+    entry: Value,
+}
+
+impl Merge {
+    /// # Errors
+    /// What is refused, before anything is written; tables that cannot be made of the rows.
+    pub fn run(&self) -> Result<()> {
+        let mut files: BTreeMap<Inside, Vec<Part>> = BTreeMap::new();
+        let out = self.out.canonicalize().ok();
+        for folder in &self.folders {
+            ensure!(
+                out.is_none() || folder.canonicalize().ok() != out,
+                "--out {}: is one of the shards, whose rows would be lost: name another folder",
+                self.out.display()
+            );
+            for (name, part) in parts(folder)? {
+                files.entry(name).or_default().push(part);
+            }
+        }
+        for (name, parts) in &mut files {
+            parts.sort_by_key(|part| part.shard);
+            complete(name, parts)?;
+            Manifest::open(&self.out)?.admits(name, &parts[0].setup, self.replace)?;
+        }
+        writable(&self.out)?;
+        for (name, parts) in &files {
+            if self.replace {
+                Manifest::open(&self.out)?.remove_strangers(&parts[0].setup)?;
+            }
+            self.merge(name, parts)?;
+        }
+        Ok(())
+    }
+
+    fn merge(&self, name: &Inside, parts: &[Part]) -> Result<()> {
+        let (rows_name, checkpoint) = name.split_once('-').with_context(|| format!("{name}: names no checkpoint"))?;
+        let mut rows: Vec<FlatRow> = vec![];
+        for Part { folder, entry, .. } in parts {
+            let file = name.file(folder, "parquet");
+            // A shard that got no pair says so in its manifest.
+            if !entry["columns"].is_null() || file.is_file() {
+                rows.extend(read_flat(&file)?);
+            }
+        }
+        let Some((experiment, (measured, table))) = Experiment::measuring(rows_name) else {
+            bail!("{name}: rows that no experiment shares")
+        };
+        let (files, setup) = ((Some(measured), table), parts[0].setup.clone());
+        let mut journal = Journal::new(self.out.clone(), checkpoint.to_owned(), files, setup);
+        journal.command = command("report");
+        journal.threads = parts[0].entry["threads"].as_u64().unwrap_or(1) as usize;
+        let merged = (experiment.merge)(&mut journal, &rows);
+        let summary = merged.with_context(|| format!("{name} of {} shards", parts.len()))?;
+        print(&format!("\n## {name}, {} shards\n\n{}\n{}\n", parts.len(), fitted(&summary, WIDTH), self.out.display()))
+    }
+}
+
+/// The shards that a folder holds, by file.
+fn parts(folder: &Path) -> Result<Vec<(Inside, Part)>> {
+    ensure!(folder.is_dir(), "{}: not a folder; name one that a shard wrote", folder.display());
+    for entry in std::fs::read_dir(folder).with_context(|| format!("{}: cannot read", folder.display()))?.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        ensure!(
+            !name.ends_with(".rows.tmp"),
+            "{}: {name} is not finished: run this shard again with --resume",
+            folder.display()
+        );
+    }
+    let mut parts = vec![];
+    let manifest = Manifest::open(folder)?;
+    for (name, entry) in manifest.entries() {
+        ensure!(
+            manifest.is_of_its_rows(name)?,
+            "{}: {name}.parquet holds other rows than manifest.json was written for (a run was stopped between the two): run this \
+             shard again with --resume",
+            folder.display()
+        );
+        let mut setup = entry["setup"].clone();
+        let shard = setup.as_object_mut().and_then(|parts| parts.remove("shard"));
+        let Some(Value::String(shard)) = shard else {
+            bail!("{}: {name} is no shard but the rows of one process", folder.display());
+        };
+        let shard = shard.parse().with_context(|| format!("{}: {name}", folder.display()))?;
+        parts.push((name.clone(), Part { folder: folder.to_path_buf(), shard, setup, entry: entry.clone() }));
+    }
+    ensure!(!parts.is_empty(), "{}: no shard has finished here (no manifest.json with rows)", folder.display());
+    Ok(parts)
+}
+
+/// Refuses parts that are not all shards of one run, each once. They are sorted.
+fn complete(name: &str, parts: &[Part]) -> Result<()> {
+    let (first, at) = (&parts[0], |part: &Part| part.folder.display().to_string());
+    for part in parts {
+        ensure!(
+            part.shard.of == first.shard.of,
+            "{name}: shard {} in {} and shard {} in {} are not of one run",
+            first.shard,
+            at(first),
+            part.shard,
+            at(part)
+        );
+        if let Some(difference) = differs("setup", &first.setup, &part.setup) {
+            bail!("{name}: {} and {} are not of one run: {difference}", at(first), at(part));
+        }
+    }
+    for pair in parts.windows(2) {
+        let (a, b) = (&pair[0], &pair[1]);
+        ensure!(a.shard != b.shard, "{name}: shard {} is there twice: in {} and in {}", a.shard, at(a), at(b));
+    }
+    let missing: Vec<String> = (1..=first.shard.of)
+        .filter(|number| !parts.iter().any(|part| part.shard.number == *number))
+        .map(|number| format!("{number}/{}", first.shard.of))
+        .collect();
+    ensure!(
+        missing.is_empty(),
+        "{name}: shard {} is missing; shard {} was made by: {}",
+        missing.join(", "),
+        first.shard,
+        first.entry["command"].as_str().unwrap_or("unknown")
+    );
+    let other = parts.iter().find(|part| part.entry["commit"] != first.entry["commit"]);
+    if let Some(other) = other {
+        say(&format!(
+            "warning: {name}: {} was made at commit {}, {} at {}: the same program made both only if nothing changed between them",
+            at(first),
+            first.entry["commit"],
+            at(other),
+            other.entry["commit"]
+        ));
+    }
+    Ok(())
+}

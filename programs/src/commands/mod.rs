@@ -1,0 +1,162 @@
+//! What the binaries do: arguments checked, calls made, results printed. One file per program and per subcommand.
+
+pub mod activations;
+pub mod adapter;
+pub mod bench;
+pub mod calibrate;
+pub mod check;
+pub mod chosen;
+mod committed;
+pub mod completions;
+pub mod device;
+pub mod door;
+pub mod experiments;
+pub mod explore;
+pub mod generate;
+pub mod grade;
+mod hooks;
+mod http;
+pub mod import;
+pub mod intervene;
+pub mod lens;
+pub mod merge;
+mod pairs;
+pub mod probe;
+pub mod random_weights;
+mod reached;
+mod render;
+pub mod report;
+mod runner;
+pub mod session;
+pub mod shard;
+mod table;
+pub mod targets;
+mod tensors;
+pub mod train;
+mod unknown;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde::de::DeserializeOwned;
+
+use committed::fixture_path;
+use switchyard::loading::Checkpoint;
+use switchyard::model::checkpoint::peft::Apply;
+use switchyard::progress::{plain, say};
+use switchyard::study::checkpoint;
+use targets::{FIXTURE, examined, is_run};
+
+/// Which model.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct ModelArgs {
+    /// A run folder of `train`, a Hugging Face folder, a .gguf file, or a hub id (org/name, org/name@revision,
+    /// org/name/file.gguf); fixtures/micro where none is named
+    #[arg(value_name = "RUN|MODEL")]
+    target: Option<String>,
+    /// The model, where it is not named as the first argument
+    #[arg(long, value_name = "RUN|MODEL", conflicts_with = "target")]
+    model: Option<String>,
+    /// Which phase's checkpoint of a run; by default the last of sft, grpo_start and grpo that exists, or of another method's
+    #[arg(long)]
+    phase: Option<String>,
+    /// A PEFT LoRA folder over the model (not a run)
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
+}
+
+impl ModelArgs {
+    /// Opens the model, an adapter merged into it.
+    pub fn open(&self) -> Result<Checkpoint> {
+        let over = self.adapter.as_ref().filter(|_| self.is_named()).map(fixture_path);
+        Checkpoint::open(&self.named()?, over.as_deref(), Apply::Merged)
+    }
+
+    /// Whether the user named a model: an adapter alone names its own base.
+    fn is_named(&self) -> bool {
+        self.target.is_some() || self.model.is_some()
+    }
+
+    /// The model as [`Checkpoint::open`] takes it: of a run, the folder of the checkpoint.
+    ///
+    /// # Errors
+    /// A phase that was not trained, or of what is not a run.
+    pub fn named(&self) -> Result<String> {
+        if let (Some(adapter), false) = (&self.adapter, self.is_named()) {
+            return Ok(fixture_path(adapter).display().to_string());
+        }
+        let target = self.target.as_deref().or(self.model.as_deref()).unwrap_or(FIXTURE);
+        let run = fixture_path(target);
+        if !is_run(&run) {
+            ensure!(self.phase.is_none(), "{target}: --phase names a checkpoint of a run, this is no run folder");
+            return Ok(run.display().to_string());
+        }
+        ensure!(self.adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
+        let phase = self.phase.clone().or_else(|| examined(&run).pop()).unwrap_or_else(|| "sft".to_owned());
+        Ok(checkpoint(&run, &phase)?.display().to_string())
+    }
+}
+
+/// The row of `--prompt` or `--ids`; `None` where neither is given.
+///
+/// # Errors
+/// A model without tokenizer, an empty prompt, what is no number.
+pub(crate) fn row_ids(opened: &Checkpoint, prompt: Option<&str>, ids: Option<&str>) -> Result<Option<Vec<u32>>> {
+    prompt.map(|prompt| encode(opened, prompt)).or(ids.map(parse_ids)).transpose()
+}
+
+/// A text as a row. Says which of its words the model does not know.
+///
+/// # Errors
+/// A model without tokenizer, an empty prompt.
+pub(crate) fn encode(opened: &Checkpoint, prompt: &str) -> Result<Vec<u32>> {
+    ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
+    let vocabulary = opened.text()?;
+    unknown::warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt))?;
+    vocabulary.encode_row(prompt)
+}
+
+/// `1,2,3` as ids.
+pub(crate) fn parse_ids(text: &str) -> Result<Vec<u32>> {
+    if text.trim().is_empty() {
+        bail!("--ids is empty: write token ids, for example --ids 1,2,3");
+    }
+    let one = |part: &str| part.trim().parse().with_context(|| format!("--ids: `{part}` is not a token id"));
+    text.split(',').map(one).collect()
+}
+
+/// A setting by the name that it has in recipes.
+pub(crate) fn setting<T: DeserializeOwned>(name: &str) -> Result<T, String> {
+    serde_json::from_value(name.into()).map_err(|error| error.to_string())
+}
+
+/// Puts what was named in the place of what was set.
+pub(crate) fn put<T>(set: &mut Vec<T>, named: Vec<T>) {
+    if !named.is_empty() {
+        *set = named;
+    }
+}
+
+/// Writes a result to standard output. A reader that has gone away (`| head`) is no error.
+pub fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(plain(text).as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
+        _ => Ok(()),
+    }
+}
+
+/// The end of a binary: an error is one line on standard error and exit code 2.
+pub fn exit(result: Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let line = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+            say(&format!("error: {line}"));
+            ExitCode::from(2)
+        }
+    }
+}

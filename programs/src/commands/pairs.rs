@@ -1,0 +1,94 @@
+//! `intervene pairs PAIRS.jsonl [RUN|MODEL]...`: activation patching between prompts of one's own.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use clap::Args;
+
+use super::chosen::Selection;
+use super::device::MachineArgs;
+use super::runner::Runner;
+use super::shard::ShardArgs;
+use super::targets::Targets;
+use super::{put, setting};
+use switchyard::experiments::Settings;
+use switchyard::experiments::pair_patching::{Config, Places};
+use switchyard::recipe::MOST_ROWS;
+use switchyard::schema::{BlockOrigin, Component, HeadPatchRow, PatchMode};
+
+/// Patch activations between prompts of your own: every head, MLP and stream at every position, each way.
+///
+/// A line of the file is {"clean": "…", "corrupt": "…", "answer": " Mary", "wrong": " John"}: two prompts of as many tokens, as the
+/// model reads them (no chat template is put around them), and a single token each that the clean and the corrupt prompt should be
+/// followed by. `effect` is the share of the difference of their logits (answer minus wrong, clean minus corrupt) that one patch
+/// moves. Where a prompt holds <latent> tokens they are latent steps: '… : <swi> <latent> <latent> </swi> #'.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  intervene pairs pairs.jsonl SmolLM2.gguf --components head\n  \
+                        intervene pairs pairs.jsonl runs/micro --phase sft --places name")]
+pub(super) struct Pairs {
+    /// The pairs, one JSON object a line
+    #[arg(value_name = "PAIRS.jsonl")]
+    file: PathBuf,
+    /// Run folders of `train`, Hugging Face folders, .gguf files or hub ids; fixtures/micro where none is named
+    #[arg(value_name = "RUN|MODEL")]
+    targets: Vec<String>,
+    /// Which phases' checkpoints of a run; by default those of sft, grpo_start and grpo that exist
+    #[arg(long, value_delimiter = ',')]
+    phase: Vec<String>,
+    /// A PEFT LoRA folder over a model (not a run)
+    #[arg(long, value_name = "DIR")]
+    adapter: Option<PathBuf>,
+    /// What is patched: heads' z, what MLPs add, the stream before and after each block. By default all
+    #[arg(long, value_delimiter = ',', value_name = "head|mlp|resid", value_parser = setting::<Component>)]
+    components: Vec<Component>,
+    /// denoise: the clean run's value into the corrupt run; noise: the corrupt run's into the clean one; mean: the mean of all runs
+    /// into the clean one. By default the first two
+    #[arg(long, value_delimiter = ',', value_name = "denoise|noise|mean", value_parser = setting::<PatchMode>)]
+    modes: Vec<PatchMode>,
+    /// number: every position, all prompts having as many tokens; name: where the prompts differ, <swi>, latent steps, </swi> and the
+    /// last position
+    #[arg(long, value_name = "number|name", default_value = "number", value_parser = setting::<Places>)]
+    places: Places,
+    /// Of the bootstraps
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Where rows and manifest go; by default runs/reports/<name of the run or model>
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Go on with a run that was stopped
+    #[arg(long)]
+    resume: bool,
+    /// Write over rows that were made of more pairs, modes or components, or of other ones under the same name
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    shards: ShardArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+impl Pairs {
+    /// # Errors
+    /// A line that is no pair and a target that cannot be opened, before any work; and as the model's.
+    pub fn run(&self) -> Result<()> {
+        ensure!(self.file.is_file(), "{}: no such file; name a file of pairs", self.file.display());
+        let Self { targets, phase, adapter, seed, out, resume, replace, shards, .. } = self.clone();
+        // The pairs are the problems: their hash stands in the manifest. Their answers are tokens, read elsewhere.
+        let field = vec!["question=clean".into(), "answer=clean".into()];
+        let (data, problems) = (Some(self.file.clone()), Some(MOST_ROWS));
+        let targets = Targets { targets, phase, adapter, data, field, problems, seed, raw: true, ..Targets::default() };
+        let only = vec![HeadPatchRow::PAIRS.to_owned()];
+        let chosen = &Selection { only, out, resume, replace, shards, ..Selection::default() };
+        let settings = &Settings { pair_patching: self.config(), ..Settings::default() };
+        let (program, targets, blocks) = ("intervene", &targets, BlockOrigin::Own);
+        let runner = Runner { program, targets, chosen, settings, blocks, less: false };
+        self.machine.compute(|machine| runner.run(machine))
+    }
+
+    fn config(&self) -> Config {
+        let mut config = Config { file: Some(self.file.clone()), places: self.places, ..Config::default() };
+        put(&mut config.components, self.components.clone());
+        put(&mut config.modes, self.modes.clone());
+        config
+    }
+}

@@ -1,0 +1,75 @@
+//! `probe`: look into a model. Without a subcommand it runs the observational experiments.
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use super::activations::Activations;
+use super::adapter::AdapterArgs;
+use super::bench::Bench;
+use super::calibrate::Calibrate;
+use super::check::Check;
+use super::experiments::Experiments;
+use super::explore::Explore;
+use super::generate::Generate;
+use super::import::Import;
+use super::lens::{LensArgs, PatternArgs};
+use super::random_weights::RandomWeights;
+use super::session::Session;
+use switchyard::machine::threads;
+use switchyard::parallel::on_the_pool;
+
+/// Look into models: run the observational experiments, continue a prompt, write activations to a file.
+#[derive(Parser)]
+#[command(
+    name = "probe",
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  probe                                     a first look at fixtures/micro; --all runs every experiment\n  \
+                  probe runs/micro --only teacher_forced    one experiment on a run of `train`\n  \
+                  probe SmolLM2.gguf --data gsm8k/test.jsonl --problems 50\n  \
+                  probe generate runs/micro --phase sft --prompt '<bos> a = 5 ; ? a :'\n  \
+                  probe lens fixtures/micro --phase sft --prompt '<bos> a = 5 ; h = a + 4'\n  \
+                  probe calibrate                           how often are the verdicts themselves right?"
+)]
+pub struct Probe {
+    #[command(flatten)]
+    experiments: Experiments,
+    #[command(subcommand)]
+    what: Option<What>,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Activations(Activations),
+    Adapter(AdapterArgs),
+    Bench(Bench),
+    Calibrate(Calibrate),
+    Check(Check),
+    Explore(Explore),
+    Generate(Generate),
+    Import(Import),
+    Lens(LensArgs),
+    Patterns(PatternArgs),
+    RandomWeights(RandomWeights),
+    Session(Session),
+}
+
+impl Probe {
+    pub fn run(self) -> Result<()> {
+        match self.what {
+            None => self.experiments.run(),
+            Some(What::Activations(activations)) => activations.run(),
+            Some(What::Adapter(adapter)) => on_the_pool(threads(), || adapter.run())?,
+            Some(What::Bench(bench)) => bench.run(),
+            Some(What::Calibrate(calibrate)) => calibrate.run(),
+            Some(What::Check(check)) => check.run(),
+            Some(What::Explore(explore)) => explore.run(),
+            Some(What::Generate(generate)) => generate.run(),
+            Some(What::Import(import)) => import.run(),
+            Some(What::Lens(lens)) => lens.run(),
+            Some(What::Patterns(patterns)) => patterns.run(),
+            Some(What::RandomWeights(random)) => on_the_pool(threads(), || random.run())?,
+            Some(What::Session(session)) => session.run(),
+        }
+    }
+}

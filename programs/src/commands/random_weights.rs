@@ -1,0 +1,35 @@
+//! `probe random-weights`: a model of any shape without a download.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::print;
+use switchyard::model::ModelConfig;
+use switchyard::model::checkpoint::write_random;
+
+/// Write a model of any shape with random weights, to measure a machine with: a folder in bf16, or a .gguf in Q8_0.
+///
+/// It has no tokenizer: run it on --ids, or put a tokenizer.json beside the weights.
+#[derive(Args, Debug)]
+pub struct RandomWeights {
+    /// The config.json of the model whose shape it gets
+    #[arg(value_name = "CONFIG.json")]
+    config: PathBuf,
+    /// A folder, or a file whose name ends in .gguf
+    #[arg(long, value_name = "FOLDER|FILE.gguf")]
+    out: PathBuf,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+}
+
+impl RandomWeights {
+    /// # Errors
+    /// Settings that cannot be read, a file that is there already or cannot be written.
+    pub fn run(&self) -> Result<()> {
+        let config = ModelConfig::read(&self.config)?;
+        write_random(&config, &self.out, self.seed)?;
+        print(&format!("{}\n", self.out.display()))
+    }
+}

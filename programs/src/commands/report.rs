@@ -1,0 +1,148 @@
+//! `report`: from files to verdicts, tables, figures and a page; needs no model.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use clap::{Args, Parser, Subcommand};
+
+use super::chosen::REPORTS;
+use super::grade::Grade;
+use super::merge::Merge;
+use super::print;
+use crate::report::folder::Folder;
+use crate::report::tables::Formats;
+use crate::report::{compare, curves, render};
+use switchyard::machine::threads;
+use switchyard::names::meant;
+use switchyard::parallel::on_the_pool;
+use switchyard::progress::show;
+
+/// Tables, figures and a page beside the paper's, from the rows that `probe`, `intervene` and `train` wrote.
+///
+/// Reads rows only: it has no model, and therefore no --device, --dtype or --threads.
+#[derive(Parser)]
+#[command(
+    name = "report",
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  report                       what `probe` and `intervene` wrote: runs/reports/*\n  \
+                  report reports/micro runs/micro\n  report compare reports/micro reports/micro-compressed\n  report curves runs/micro\n  \
+                  report runs/reports/SmolLM2 --paper                 the paper's tables beside a model of one's own\n  \
+                  report merge runs/x/shard-*-of-4 --out runs/x   what one process would have written\n  \
+                  report grade --pairs pairs.jsonl --out graded.jsonl"
+)]
+pub struct Report {
+    /// Folders of rows; by default all under runs/reports/
+    #[arg(value_name = "FOLDER")]
+    folders: Vec<PathBuf>,
+    /// The page; by default index.html beside the first folder, or in it where the page of other folders is there
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+    /// The checkpoint that stands where the paper says "after SFT"
+    #[arg(long, value_name = "CHECKPOINT", default_value = "sft")]
+    sft: String,
+    /// The checkpoint that stands where the paper says "after Switch-GRPO"
+    #[arg(long, value_name = "CHECKPOINT", default_value = "grpo")]
+    grpo: String,
+    /// The checkpoint that Switch-GRPO started from, for claims about RL
+    #[arg(long, value_name = "CHECKPOINT", default_value = "grpo_start")]
+    grpo_start: String,
+    /// Show the paper's tables and claims also beside a model that stands for none of its own
+    #[arg(long)]
+    paper: bool,
+    #[command(flatten)]
+    formats: FormatArgs,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+/// What is written beside Markdown and SVG.
+#[derive(Args)]
+struct FormatArgs {
+    /// Also write each table as CSV, with value, interval and n in columns of their own
+    #[arg(long)]
+    csv: bool,
+    /// Also write each figure as PNG
+    #[arg(long)]
+    png: bool,
+    /// Also write each table as LaTeX
+    #[arg(long)]
+    tex: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Grade(Grade),
+    /// Checkpoints of several folders side by side, one row each: what interventions and probes say of their latents.
+    Compare {
+        /// Folders of rows.
+        #[arg(required = true, value_name = "FOLDER")]
+        folders: Vec<PathBuf>,
+        /// Also write the table: STEM.md, STEM.csv and STEM.tex.
+        #[arg(long, value_name = "STEM")]
+        out: Option<PathBuf>,
+    },
+    Merge(Merge),
+    /// Draw a run's training curves from its rows, into its folder `figures`.
+    Curves {
+        /// A run folder of `train`.
+        run: PathBuf,
+    },
+}
+
+impl Report {
+    pub fn run(&self) -> Result<()> {
+        on_the_pool(threads(), || match &self.command {
+            None => report(self),
+            Some(Command::Grade(grade)) => grade.run(),
+            Some(Command::Compare { folders, out }) => compare(folders, out.as_deref()),
+            Some(Command::Merge(merge)) => merge.run(),
+            Some(Command::Curves { run }) => draw(run),
+        })?
+    }
+}
+
+fn report(args: &Report) -> Result<()> {
+    let started = Instant::now();
+    let paths =
+        if args.folders.is_empty() { render::default_folders(Path::new(REPORTS))? } else { args.folders.clone() };
+    let named =
+        |path: &PathBuf| Ok(Folder::open(path)?.named(&args.sft, &args.grpo, &args.grpo_start).with_paper(args.paper));
+    let folders: Vec<Folder> = paths.iter().map(named).collect::<Result<_>>()?;
+    for (flag, name, default) in
+        [("--sft", &args.sft, "sft"), ("--grpo", &args.grpo, "grpo"), ("--grpo-start", &args.grpo_start, "grpo_start")]
+    {
+        let all = || folders.iter().flat_map(Folder::all_checkpoints);
+        ensure!(
+            name == default || all().any(|there| there == name),
+            "{flag}: no folder has rows of a checkpoint `{name}`{}",
+            meant(name, all())
+        );
+    }
+    let page = args.page.clone().unwrap_or_else(|| render::default_page(&folders));
+    let FormatArgs { csv, png, tex } = args.formats;
+    let done = render::report_as(&folders, &page, Formats { csv, png, tex })?;
+    let seconds = started.elapsed().as_secs_f64();
+    let aside = args.page.is_none() && page.parent() == Some(paths[0].as_path());
+    let why = if aside { "index.html beside the folder is another page and stays; " } else { "" };
+    print(&format!("{}\n{}  ({seconds:.1} s; {why}open it in a browser)\n", done.summary, done.page.display()))
+}
+
+fn compare(folders: &[PathBuf], out: Option<&Path>) -> Result<()> {
+    let folders: Vec<Folder> = folders.iter().map(|path| Folder::open(path)).collect::<Result<_>>()?;
+    let table = compare::table(&folders)?;
+    if let Some(stem) = out {
+        table.save(stem, Formats::ALL)?;
+    }
+    print(&table.markdown())
+}
+
+fn draw(run: &Path) -> Result<()> {
+    let figures = curves::draw(run)?;
+    ensure!(!figures.is_empty(), "{}: holds no training rows to draw", run.display());
+    for figure in figures {
+        std::iter::once(&figure.svg).chain(&figure.png).for_each(|file| show(&file.display().to_string()));
+    }
+    Ok(())
+}

@@ -1,0 +1,297 @@
+//! Experiments on checkpoints, behind both doors, `probe` and `intervene`: what cannot be run or written is refused first, then each
+//! makes its files of rows.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use anyhow::{Error, Result, bail, ensure};
+use serde_json::{Map, Value, json};
+
+use super::chosen::Selection;
+use super::print;
+use super::table::{WIDTH, fitted};
+use super::targets::Targets;
+use crate::report::findings::said;
+use crate::report::folder::Folder;
+use switchyard::experiments::decodes::{DECODES, ways};
+use switchyard::experiments::{Experiment, Journal, Run, Settings};
+use switchyard::machine::{self, Machine};
+use switchyard::progress::{Interruption, Progress, go_on, say};
+use switchyard::schema::{BlockOrigin, GRPO_START};
+use switchyard::stats::probe::TooFew;
+use switchyard::store::{Manifest, command, writable};
+use switchyard::study::{DoesNotApply, Study};
+
+pub(super) struct Runner<'a> {
+    /// `probe` or `intervene`.
+    pub program: &'static str,
+    pub targets: &'a Targets,
+    pub chosen: &'a Selection,
+    pub settings: &'a Settings,
+    pub blocks: BlockOrigin,
+    /// Whether the checkpoint that GRPO started from gets only the experiments about RL.
+    pub less: bool,
+}
+
+/// One experiment on one checkpoint.
+struct Job<'a> {
+    experiment: &'static Experiment,
+    study: &'a Study,
+    /// The earlier phase, of one that compares two.
+    before: Option<&'a Study>,
+    settings: Settings,
+    journal: Journal,
+}
+
+/// Said over numbers of tokens that were added when the model was opened.
+const UNTRAINED: &str = "**Untrained token.** This model never learnt <swi>: the numbers are those of a row that was added when it was \
+                         opened.\n\n";
+
+/// What rows depend on; the manifest's `setup`. `origin` is [`Study::origin`].
+pub(super) fn setup(study: &Study, origin: &Map<String, Value>, settings: Value) -> Value {
+    let parts = [
+        ("version", Some(json!(env!("CARGO_PKG_VERSION")))),
+        ("checkpoint", Some(json!(study.name))),
+        ("dataset", Some(json!(study.recipe.dataset()))),
+        ("problems", Some(json!(study.corpus.test.len()))),
+        ("seed", Some(json!(study.seed))),
+        ("device", Some(json!(machine::described(&study.device)))),
+        ("batch", study.batch.map(|batch| json!(batch))),
+        ("shard", study.shard.map(|shard| json!(shard.to_string()))),
+        ("untrained", study.untrained.then(|| json!("switch tokens"))),
+        ("blocks", (study.blocks == BlockOrigin::Forced).then(|| json!("forced"))),
+    ];
+    let parts = parts.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?)));
+    let settings = [("settings".to_owned(), settings)];
+    Value::Object(parts.chain(origin.clone()).chain(settings).collect())
+}
+
+impl Runner<'_> {
+    /// # Errors
+    /// What the user named and there is not, and what must not be written, before any work. An experiment that fails is reported
+    /// when the others are done.
+    pub fn run(&self, machine: &Machine) -> Result<()> {
+        self.settings.check()?;
+        let experiments = self.chosen.experiments(self.program)?;
+        let shards = &self.chosen.shards;
+        let (shard, probes) = (shards.shard()?, self.program == "probe");
+        for experiment in experiments.iter().filter(|e| probes && shard.is_some() && self.chosen.names(e)) {
+            ensure!(
+                experiment.about.reads_responses,
+                "--shard: `{}` decodes nothing that shards could share; one process runs it, without --shard",
+                experiment.name
+            );
+        }
+        let mut studies = vec![];
+        for mut study in self.targets.open(machine)? {
+            study.talks = !probes;
+            let mut study = study.with_blocks(self.blocks);
+            // Pairs of a user's own are dealt one by one, however few problems decode together.
+            if self.targets.raw {
+                study.shard = shard;
+            } else {
+                study = study.sharded(shard)?;
+            }
+            let mut origin = study.origin()?;
+            if self.targets.raw {
+                // Nothing is decoded or graded, and no problems are asked: rows of the same weights may lie in the same folder.
+                let pairs = origin.remove("data").unwrap_or_default();
+                origin.retain(|part, _| !["decode", "grader"].contains(&part.as_str()));
+                origin.insert("pairs".into(), pairs);
+            }
+            let study =
+                if probes { shards.with_responses(study, &origin)? } else { shards.with_normal_run(study, &origin)? };
+            studies.push((study, origin));
+        }
+        let mut jobs = if probes && shard.is_some() {
+            let of_study = studies.iter().map(|(study, origin)| {
+                let setup = setup(study, origin, ways(study, &experiments, self.settings));
+                self.job(&DECODES, (None, study), self.settings.clone(), setup)
+            });
+            of_study.collect()
+        } else {
+            self.jobs(&experiments, &studies)?
+        };
+        self.prepare(&jobs)?;
+        self.work(&mut jobs)?;
+        studies.first().map_or(Ok(()), |(study, _)| print(&self.chosen.next(self.program, study)))
+    }
+
+    /// Every experiment on every checkpoint, then what compares two phases of one run.
+    fn jobs<'a>(
+        &self,
+        experiments: &[&'static Experiment],
+        studies: &'a [(Study, Map<String, Value>)],
+    ) -> Result<Vec<Job<'a>>> {
+        let mut jobs = vec![];
+        for (study, origin) in studies {
+            let less = self.less && study.short_name() == GRPO_START;
+            let settings = self.settings.named(study);
+            let settings = if less { settings.of_grpo_start() } else { settings };
+            let of_one = experiments.iter().filter(|e| matches!(e.run, Run::One(_)));
+            for &experiment in of_one.filter(|e| !less || e.about.of_grpo_start) {
+                if study.untrained && experiment.about.of_switching && !self.chosen.names(experiment) {
+                    say(&format!(
+                        "{}: {}: no {}: the model never learnt to switch, <swi> would be an untrained token (--only {} measures it all \
+                         the same)",
+                        self.program, study.name, experiment.name, experiment.name
+                    ));
+                    continue;
+                }
+                match (experiment.unfit)(study, &settings)? {
+                    None => {
+                        let setup = setup(study, origin, (experiment.settings)(&settings));
+                        jobs.push(self.job(experiment, (None, study), settings.clone(), setup));
+                    }
+                    Some(why) if self.chosen.names(experiment) => bail!("{why}"),
+                    Some(why) => say(&format!("{}: {}: no {}: {why}", self.program, study.name, experiment.name)),
+                }
+            }
+        }
+        for pair in studies.windows(2) {
+            let [(first, before), (second, origin)] = pair else { continue };
+            // GRPO's start lies inside phase 2: it comes after nothing that it could be compared with.
+            if first.run.is_none() || first.run != second.run || second.short_name() == GRPO_START {
+                continue;
+            }
+            for &experiment in experiments.iter().filter(|e| matches!(e.run, Run::Pair(_))) {
+                let against = json!({ "against": setup(first, before, (experiment.settings)(self.settings)) });
+                let setup = setup(second, origin, against);
+                jobs.push(self.job(experiment, (Some(first), second), self.settings.clone(), setup));
+            }
+        }
+        let pairs = experiments.iter().all(|e| matches!(e.run, Run::Pair(_)));
+        let names: Vec<&str> = experiments.iter().map(|e| e.name).collect();
+        ensure!(!jobs.is_empty() || !pairs, "{} needs two phases of one run: name them with --phase", names.join(", "));
+        Ok(jobs)
+    }
+
+    fn job<'a>(
+        &self,
+        experiment: &'static Experiment,
+        (before, study): (Option<&'a Study>, &'a Study),
+        settings: Settings,
+        setup: Value,
+    ) -> Job<'a> {
+        let earlier = before.map_or_else(String::new, |before| format!("{}-", before.short_name()));
+        let checkpoint = earlier + study.short_name();
+        let mut journal = Journal::new(self.chosen.folder(study), checkpoint, experiment.files(&settings), setup);
+        (journal.resume, journal.shard) = (self.chosen.resume, study.shard);
+        (journal.threads, journal.command) = (study.threads, command(self.program));
+        Job { experiment, study, before, settings, journal }
+    }
+
+    /// Refuses what must not be written; makes the folders.
+    fn prepare(&self, jobs: &[Job]) -> Result<()> {
+        let mut seen = BTreeSet::new();
+        for Job { journal, .. } in jobs {
+            let (folder, name) = (&journal.folder, journal.name(journal.last()));
+            ensure!(
+                seen.insert((folder, name.clone())),
+                "{}: {name} would be written twice, of {} too: leave --out away, or examine one at a time",
+                folder.display(),
+                journal.setup["checkpoint"]
+            );
+        }
+        let folders: BTreeSet<&PathBuf> = jobs.iter().map(|job| &job.journal.folder).collect();
+        let begun = folders.is_empty() || folders.iter().any(|folder| folder.is_dir());
+        ensure!(
+            !self.chosen.resume || begun,
+            "--resume: there is no folder {}: nothing was begun there; leave --resume away to begin",
+            folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
+        );
+        for Job { journal, .. } in jobs {
+            let name = journal.name(journal.last());
+            Manifest::open(&journal.folder)?.admits(&name, &journal.setup, self.chosen.replace)?;
+        }
+        folders.iter().try_for_each(|folder| writable(folder))?;
+        for Job { journal, .. } in jobs.iter().filter(|_| self.chosen.replace) {
+            Manifest::open(&journal.folder)?.remove_strangers(&journal.setup)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the jobs one by one, then shows what was found and the tables that it is from; what failed is an error when all are done.
+    fn work(&self, jobs: &mut [Job]) -> Result<()> {
+        let (mut failed, mut made, mut tables) = (vec![], vec![], String::new());
+        let mut progress = Progress::new(self.program, jobs.len(), 0);
+        let all = jobs.len();
+        for (i, job) in jobs.iter_mut().enumerate() {
+            let name = job.journal.name(job.experiment.files(&job.settings).1);
+            progress.update(i, &name);
+            let done = go_on().map_err(Error::from).and_then(|()| job.run());
+            match done {
+                Ok(summary) => {
+                    let untrained = job.study.untrained && job.experiment.about.of_switching;
+                    let mark = if untrained { UNTRAINED } else { "" };
+                    let (seconds, summary) = (job.journal.seconds(), mark.to_owned() + &fitted(&summary, WIDTH));
+                    let file = job.journal.folder.join(job.journal.name(job.journal.last()));
+                    tables += &format!("\n## {name} ({seconds:.1} s)\n\n{summary}\n{}.parquet\n", file.display());
+                    made.push(&job.journal);
+                }
+                Err(error) if error.is::<Interruption>() => {
+                    print(&(found(&made) + &tables))?;
+                    return Err(error.context("the same command with --resume goes on"));
+                }
+                // There is nothing to ask of this checkpoint and data: no fault of either.
+                Err(error)
+                    if (error.is::<DoesNotApply>() || error.is::<TooFew>()) && !self.chosen.names(job.experiment) =>
+                {
+                    say(&format!("{name}: left out: {error:#}"));
+                }
+                Err(error) => {
+                    say(&format!("{name}: not run: {error:#}"));
+                    failed.push(format!("{name}: {error:#}"));
+                }
+            }
+        }
+        progress.update(all, "");
+        progress.finish();
+        print(&(found(&made) + &tables))?;
+        ensure!(failed.is_empty(), "{} of {all} experiments could not be run: {}", failed.len(), failed.join("; "));
+        ensure!(!made.is_empty(), "none of the experiments applies to this model and data (reasons above)");
+        Ok(())
+    }
+}
+
+impl Job<'_> {
+    fn run(&mut self) -> Result<String> {
+        if self.journal.done()? {
+            return Ok("done before\n".into());
+        }
+        match (self.experiment.run, self.before) {
+            (Run::One(run), _) => run(self.study, &self.settings, &mut self.journal),
+            (Run::Pair(run), Some(before)) => run(before, self.study, &self.settings, &mut self.journal),
+            (Run::Pair(_), None) => bail!("{} compares two phases", self.experiment.name),
+        }
+    }
+}
+
+/// What the rows just made say, a sentence with its number a line, checkpoint by checkpoint in the order they were made.
+fn found(made: &[&Journal]) -> String {
+    let mut checkpoints: Vec<(&PathBuf, &str)> = vec![];
+    for journal in made {
+        let of = (&journal.folder, journal.checkpoint.as_str());
+        if !checkpoints.contains(&of) {
+            checkpoints.push(of);
+        }
+    }
+    let mut out = String::new();
+    // A folder holds the rows of all its checkpoints: it is read once for them.
+    for of_folder in checkpoints.chunk_by(|a, b| a.0 == b.0) {
+        let path = of_folder[0].0;
+        let folder = match Folder::open(path) {
+            Ok(folder) => folder,
+            Err(error) => {
+                say(&format!("{}: no finding is shown: {error:#}", path.display()));
+                continue;
+            }
+        };
+        for (_, checkpoint) in of_folder {
+            let here = |journal: &&&Journal| &journal.folder == path && journal.checkpoint == *checkpoint;
+            let files: Vec<&str> = made.iter().filter(here).map(|journal| journal.last()).collect();
+            said(&folder, checkpoint, &files).iter().for_each(|line| out += &format!("{line}\n"));
+        }
+    }
+    out
+}

@@ -1,0 +1,272 @@
+//! `probe session`: one loaded model, many requests. What a notebook talks to (`python/src/switchyard/live.py`).
+//!
+//! A request is one line of JSON on standard input, its answer one line on standard output: `{"ok": …}` or `{"error": "…"}`,
+//! in the order of the requests. The session ends with its input, or with Ctrl-C.
+
+mod verbs;
+
+use std::io::BufRead;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Args;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::device::MachineArgs;
+use super::generate::{DecodeArgs, Generation, continue_prompts};
+use super::hooks::{Edits, Reach};
+use super::lens::{named, token};
+use super::{ModelArgs, print, reached, tensors};
+use switchyard::latent::{DecodeSettings, Sequence};
+use switchyard::loading::Loaded;
+use switchyard::machine::Machine;
+use switchyard::model::hooks::parse_specs;
+use switchyard::model::{HookPoint, HookSpec};
+use switchyard::progress::say;
+
+/// Keep a model loaded and answer requests, a line of JSON each. `python/` talks to it: `switchyard.load(MODEL)`.
+#[derive(Args, Debug)]
+pub struct Session {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+/// A text, or its ids.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a prompt must be a text or a list of token ids, whole numbers from 0")]
+enum Prompt {
+    Text(String),
+    Ids(Vec<u32>),
+}
+
+/// One line of the input.
+#[derive(Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+enum Ask {
+    /// What the model is.
+    About {},
+    /// Continue prompts, one after the other or together.
+    Generate {
+        prompts: Vec<Prompt>,
+        #[serde(default)]
+        hooks: Vec<String>,
+        #[serde(default)]
+        settings: DecodeArgs,
+        /// Hooks to record, and the file for them.
+        record: Option<String>,
+        out: Option<PathBuf>,
+    },
+    /// The activations of known texts, into a file.
+    Cache {
+        prompts: Vec<Prompt>,
+        names: String,
+        #[serde(default)]
+        hooks: Vec<String>,
+        #[serde(default)]
+        logits: bool,
+        out: PathBuf,
+    },
+    /// The logit lens of a text.
+    Lens {
+        prompt: Prompt,
+        #[serde(default = "five")]
+        top: usize,
+        #[serde(default)]
+        hooks: Vec<String>,
+    },
+    /// Patches between pairs of prompts.
+    Pairs(verbs::Pairs),
+    /// Replaced latent inputs on problems.
+    Intervene(verbs::Intervene),
+    /// A linear probe for labels.
+    Probe(verbs::Probe),
+}
+
+fn five() -> usize {
+    5
+}
+
+impl Session {
+    pub fn run(&self) -> Result<()> {
+        self.machine.compute(|machine| {
+            let room = Room::open(&self.model, machine)?;
+            say(&format!("{}: loaded; one request a line", room.name));
+            for line in std::io::stdin().lock().split(b'\n') {
+                let line = line.context("standard input")?;
+                if !line.trim_ascii().is_empty() {
+                    print(&format!("{}\n", room.answer(&line, machine)))?;
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A loaded model that is asked.
+pub(super) struct Room {
+    pub name: String,
+    pub loaded: Loaded,
+}
+
+impl Room {
+    pub(super) fn open(model: &ModelArgs, machine: &Machine) -> Result<Self> {
+        let (opened, name) = (model.open()?, model.named()?);
+        Ok(Self { name, loaded: opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype) })
+    }
+
+    fn answer(&self, line: &[u8], machine: &Machine) -> Value {
+        let asked = serde_json::from_slice(line).context("no request").and_then(|ask| self.ask(ask, machine));
+        match asked {
+            Ok(answer) => json!({ "ok": answer }),
+            Err(error) => json!({ "error": format!("{error:#}") }),
+        }
+    }
+
+    fn ask(&self, ask: Ask, machine: &Machine) -> Result<Value> {
+        match ask {
+            Ask::About {} => Ok(self.about()),
+            Ask::Generate { prompts, hooks, settings, record, out } => {
+                self.generate(&prompts, &hooks, &settings, record.as_deref(), out.as_deref())
+            }
+            Ask::Cache { prompts, names, hooks, logits, out } => self.cache(&prompts, &names, &hooks, logits, &out),
+            Ask::Lens { prompt, top, hooks } => self.lens(&prompt, top, &hooks),
+            Ask::Pairs(asked) => self.pairs(&asked, machine),
+            Ask::Intervene(asked) => self.intervene(&asked, machine),
+            Ask::Probe(asked) => self.probe(&asked),
+        }
+    }
+
+    pub(super) fn about(&self) -> Value {
+        let config = self.loaded.model.config();
+        let hooks: Vec<String> = HookPoint::all(config.num_hidden_layers)
+            .iter()
+            .filter(|point| point.is_in(config))
+            .map(ToString::to_string)
+            .collect();
+        json!({
+            "model": self.name, "layers": config.num_hidden_layers, "width": config.hidden_size,
+            "heads": config.num_attention_heads, "vocabulary": config.vocab_size,
+            "switches": self.loaded.switch.is_some(), "hooks": hooks,
+        })
+    }
+
+    fn ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+        let ids = match prompt {
+            Prompt::Ids(ids) => ids.clone(),
+            Prompt::Text(text) => {
+                let vocabulary = self.loaded.vocabulary.as_ref();
+                vocabulary.context("the model brings no tokenizer: give token ids")?.encode_row(text)?
+            }
+        };
+        let rows = self.loaded.model.config().vocab_size;
+        ensure!(!ids.is_empty(), "a prompt is empty: give at least one token");
+        if let Some(id) = ids.iter().find(|id| **id as usize >= rows) {
+            bail!("token id {id} is outside the embedding of {rows} rows");
+        }
+        Ok(ids)
+    }
+
+    fn row(&self, prompt: &Prompt) -> Result<Sequence> {
+        let ids = self.ids(prompt)?;
+        let length = ids.len();
+        Sequence::new(0, ids, length, self.loaded.switch.map(|ids| ids.latent))
+    }
+
+    pub(super) fn edits(&self, hooks: &[String]) -> Result<Edits> {
+        Edits::read(hooks, self.loaded.model.config())
+    }
+
+    pub(super) fn settings(&self, asked: &DecodeArgs) -> Result<DecodeSettings> {
+        asked.settings(&self.loaded.reasoning, &self.loaded.stop)
+    }
+
+    fn generate(
+        &self,
+        prompts: &[Prompt],
+        hooks: &[String],
+        settings: &DecodeArgs,
+        record: Option<&str>,
+        out: Option<&Path>,
+    ) -> Result<Value> {
+        ensure!(!prompts.is_empty(), "no prompts");
+        ensure!(record.is_some() == out.is_some(), "`record` and `out` go together");
+        let specs = record.map(parse_specs).transpose()?.unwrap_or_default();
+        let prompts: Vec<Vec<u32>> = prompts.iter().map(|prompt| self.ids(prompt)).collect::<Result<_>>()?;
+        out.map_or(Ok(()), tensors::check_out)?;
+        let done = self.continued(prompts, hooks, &self.settings(settings)?, &specs)?;
+        if let Some(out) = out {
+            let rows: Vec<Sequence> = done.traces.iter().map(|trace| self.loaded.row(trace)).collect::<Result<_>>()?;
+            tensors::write(out, &self.name, &rows, &done.recorded)?;
+        }
+        let said = |trace| self.loaded.vocabulary.as_ref().map(|_| self.loaded.said(trace)).transpose();
+        let rows: Vec<Value> = done
+            .traces
+            .iter()
+            .map(|trace| Ok(json!({ "tokens": trace.visible(), "text": said(trace)?, "trace": trace })))
+            .collect::<Result<_>>()?;
+        Ok(json!({ "rows": rows, "hooks": done.fired }))
+    }
+
+    /// Continues prompts together under changes, and keeps what stands at `specs`.
+    ///
+    /// # Errors
+    /// A place that no row can reach or that none reached, and logits or values that are not finite.
+    pub(super) fn continued(
+        &self,
+        prompts: Vec<Vec<u32>>,
+        hooks: &[String],
+        settings: &DecodeSettings,
+        specs: &[HookSpec],
+    ) -> Result<Generation> {
+        let edits = self.edits(hooks)?;
+        let Loaded { reasoning, switch, .. } = &self.loaded;
+        let check = |prompt, specs: &[HookSpec]| {
+            Reach::of(&reasoning.blocks, switch.is_some(), settings, prompt).check(specs, &edits, self.loaded.layers())
+        };
+        check(prompts.iter().map(Vec::len).max().unwrap_or_default(), specs)?;
+        // A change that reaches the longest row may miss another.
+        for (index, prompt) in prompts.iter().enumerate() {
+            check(prompt.len(), &[]).with_context(|| format!("prompts[{index}]"))?;
+        }
+        continue_prompts(&self.loaded, prompts, settings, &edits, specs, None)
+    }
+
+    fn cache(&self, prompts: &[Prompt], names: &str, hooks: &[String], logits: bool, out: &Path) -> Result<Value> {
+        ensure!(!prompts.is_empty(), "no prompts");
+        let rows: Vec<Sequence> = prompts.iter().map(|prompt| self.row(prompt)).collect::<Result<_>>()?;
+        let wanted = reached::HookRequest::read(names, &rows)?;
+        let edits = self.edits(hooks)?;
+        reached::check(&wanted.specs, &edits, self.loaded.layers(), &rows)?;
+        tensors::check_out(out)?;
+        let ends: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
+        let (mut recorded, fired) = edits.run(
+            &self.loaded.model,
+            (&ends, 0),
+            |_| "no position of these rows reached it".into(),
+            |hooks| self.loaded.record(&rows, &wanted.specs, logits, hooks),
+        )?;
+        wanted.named(&mut recorded);
+        tensors::check_finite(&recorded)?;
+        tensors::write(out, &self.name, &rows, &recorded)?;
+        Ok(json!({ "hooks": fired }))
+    }
+
+    fn lens(&self, prompt: &Prompt, top: usize, hooks: &[String]) -> Result<Value> {
+        ensure!((1..=1000).contains(&top), "top: {top} is not between 1 and 1000");
+        let (row, edits) = (self.row(prompt)?, self.edits(hooks)?);
+        let end = row.ids.len();
+        reached::check(&[], &edits, self.loaded.layers(), std::slice::from_ref(&row))?;
+        let (layers, fired) = edits.run(
+            &self.loaded.model,
+            (&[end], 0),
+            |_| "no position of this text reached it".into(),
+            |hooks| self.loaded.lens(&row, top, hooks),
+        )?;
+        let tokens: Vec<String> = row.ids.iter().map(|id| token(&self.loaded, *id)).collect();
+        let layers: Vec<_> = layers.iter().map(|layer| named(&self.loaded, layer)).collect();
+        Ok(json!({ "tokens": tokens, "layers": layers, "hooks": fired }))
+    }
+}

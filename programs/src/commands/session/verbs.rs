@@ -1,0 +1,175 @@
+//! Experiments on the session's model: the same functions that `intervene pairs` and `intervene` call, and a linear probe for labels
+//! of a user's own. Knows requests and rows, writes no files.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
+use ndarray::Array2;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Prompt, Room};
+use crate::commands::targets::{LIKE, fields};
+use crate::commands::{put, setting};
+use switchyard::experiments::{Settings, latent_intervention, pair_patching};
+use switchyard::machine::Machine;
+use switchyard::model::Hooks;
+use switchyard::model::hooks::parse_specs;
+use switchyard::recipe::{MOST_ROWS, Recipe};
+use switchyard::stats::probe::ValueProtocol;
+use switchyard::store::flatten;
+use switchyard::study::{ProblemChoice, Study};
+
+/// Patches between pairs of prompts; what is left out is as in `intervene pairs`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Pairs {
+    file: PathBuf,
+    #[serde(default)]
+    components: Vec<String>,
+    #[serde(default)]
+    modes: Vec<String>,
+    places: Option<String>,
+}
+
+/// Replaced latent inputs on problems of a file; what is left out is as in `intervene`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Intervene {
+    file: PathBuf,
+    #[serde(default)]
+    modes: Vec<String>,
+    #[serde(default)]
+    steps: Vec<String>,
+    draws: Option<usize>,
+    problems: Option<usize>,
+    #[serde(default)]
+    field: Vec<String>,
+    like: Option<String>,
+    #[serde(default)]
+    seed: u64,
+}
+
+/// A linear probe for labels of prompts, at one position of each.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Probe {
+    prompts: Vec<Prompt>,
+    labels: Vec<String>,
+    names: String,
+    /// Negative: from the end of each prompt.
+    position: i64,
+    /// Prompts of one group are never on both sides of a split; absent: each stands for itself.
+    groups: Option<Vec<usize>>,
+    #[serde(default)]
+    seed: u64,
+}
+
+fn rows(rows: &[impl Serialize]) -> Result<Vec<Value>> {
+    rows.iter().map(|row| Ok(Value::Object(flatten(serde_json::to_value(row)?)?))).collect()
+}
+
+fn named<T: serde::de::DeserializeOwned>(what: &str, names: &[String]) -> Result<Vec<T>> {
+    names.iter().map(|name| setting(name).map_err(|why| anyhow::anyhow!("{what}: {why}"))).collect()
+}
+
+impl Room {
+    fn study(&self, asked: &ProblemChoice, like: Option<&str>, machine: &Machine) -> Result<Study> {
+        let like = Recipe::like(like.unwrap_or(LIKE))?;
+        Study::of_session(&self.name, &self.loaded, &like, asked, machine)
+    }
+
+    pub(super) fn pairs(&self, asked: &Pairs, machine: &Machine) -> Result<Value> {
+        let data = ProblemChoice {
+            data: Some(asked.file.clone()),
+            fields: fields(&["question=clean".into(), "answer=clean".into()])?,
+            problems: Some(MOST_ROWS),
+            raw: true,
+            unnamed: true,
+            ..ProblemChoice::default()
+        };
+        let study = self.study(&data, None, machine)?;
+        let mut config = pair_patching::Config { file: Some(asked.file.clone()), ..pair_patching::Config::default() };
+        put(&mut config.components, named("components", &asked.components)?);
+        put(&mut config.modes, named("modes", &asked.modes)?);
+        if let Some(places) = &asked.places {
+            config.places = named("places", std::slice::from_ref(places))?.remove(0);
+        }
+        Settings { pair_patching: config.clone(), ..Settings::default() }.check()?;
+        pair_patching::unfit(&study, &config)?;
+        Ok(json!({ "rows": rows(&pair_patching::rows(&study, &config)?)? }))
+    }
+
+    pub(super) fn intervene(&self, asked: &Intervene, machine: &Machine) -> Result<Value> {
+        ensure!(self.loaded.switch.is_some(), "{}: never learnt to switch: it has no latent steps", self.name);
+        let Intervene { file, modes, draws, problems, field, like, seed, .. } = asked;
+        let data = ProblemChoice {
+            data: Some(file.clone()),
+            fields: fields(field)?,
+            problems: *problems,
+            unnamed: like.is_none(),
+            ..ProblemChoice::default()
+        };
+        let mut study = self.study(&data, like.as_deref(), machine)?;
+        study.seed = *seed;
+        let mut config = latent_intervention::Config { modes: modes.clone(), ..Default::default() };
+        put(&mut config.steps, asked.steps.iter().map(|steps| steps.parse()).collect::<Result<_>>()?);
+        config.draws = draws.unwrap_or(config.draws);
+        Settings { latent_intervention: config.clone(), ..Settings::default() }.check()?;
+        let (summary, skipped) = latent_intervention::summary(&study, &config)?;
+        let verdicts: Vec<&str> = summary.rows.iter().map(|row| row.verdict()).collect();
+        Ok(
+            json!({ "rows": rows(&summary.rows)?, "verdicts": verdicts, "known": rows(&summary.known)?, "skipped": skipped }),
+        )
+    }
+
+    pub(super) fn probe(&self, asked: &Probe) -> Result<Value> {
+        let Probe { prompts, labels, names, position, groups, seed } = asked;
+        ensure!(!prompts.is_empty(), "no prompts");
+        ensure!(labels.len() == prompts.len(), "{} labels of {} prompts: one for each", labels.len(), prompts.len());
+        let groups = groups.clone().unwrap_or_else(|| (0..prompts.len()).collect());
+        ensure!(groups.len() == prompts.len(), "{} groups of {} prompts: one for each", groups.len(), prompts.len());
+        let specs = parse_specs(names)?;
+        let of = |row: usize, length: usize| {
+            let at = if *position < 0 { position + length as i64 } else { *position };
+            let at = usize::try_from(at).ok().filter(|at| *at < length);
+            at.with_context(|| format!("position {position}: prompt {row} has {length} tokens"))
+        };
+        let mut classes: Vec<&str> = labels.iter().map(String::as_str).collect();
+        classes.sort_unstable();
+        classes.dedup();
+        let values: Vec<usize> =
+            labels.iter().map(|label| classes.iter().position(|class| class == label).unwrap_or_default()).collect();
+        // Of each point, the values of the prompts at their positions: all other positions are dropped row by row.
+        let mut features: Vec<(String, Vec<Vec<f32>>)> = vec![];
+        for (number, prompt) in prompts.iter().enumerate() {
+            switchyard::progress::go_on()?;
+            let row = self.row(prompt)?;
+            let at = of(number, row.ids.len())?;
+            let recorded = self.loaded.record(std::slice::from_ref(&row), &specs, false, Hooks::none())?;
+            for (nth, tensor) in recorded.iter().enumerate() {
+                let value = tensor.at(0, at)?;
+                match features.get_mut(nth) {
+                    Some((_, rows)) => rows.push(value),
+                    None => features.push((tensor.name.clone(), vec![value])),
+                }
+            }
+        }
+        let protocol = ValueProtocol { seed: *seed, ..ValueProtocol::default() };
+        let mut out = vec![];
+        for (point, rows) in features {
+            let width = rows.first().map_or(0, Vec::len);
+            let flat: Vec<f32> = rows.iter().flatten().copied().collect();
+            let matrix = Array2::from_shape_vec((rows.len(), width), flat)
+                .with_context(|| format!("`{point}`: its values have other sizes from prompt to prompt"))?;
+            let score = protocol.run(matrix.view(), &values, &groups).with_context(|| point.clone())?;
+            let mut score = serde_json::to_value(&score)?;
+            // The C of each split is a list: no column.
+            score.as_object_mut().and_then(|score| score.remove("c"));
+            let mut row = flatten(score)?;
+            row.insert("hook".into(), point.into());
+            out.push(Value::Object(row));
+        }
+        Ok(json!({ "rows": out, "classes": classes }))
+    }
+}

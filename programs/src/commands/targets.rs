@@ -1,0 +1,253 @@
+//! What a user names to be examined (runs, models) → studies. Shared by `probe` and `intervene`.
+
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use super::committed::fixture_path;
+use super::unknown::warn_of_unknown;
+use switchyard::grade::Grader;
+use switchyard::machine::Machine;
+use switchyard::names::meant;
+use switchyard::progress::say;
+use switchyard::recipe::Recipe;
+use switchyard::schema::GRPO_START;
+use switchyard::study::{ProblemChoice, Study, phases};
+use switchyard::text::Fields;
+
+/// What is examined where nothing is named: the committed checkpoints.
+pub(crate) const FIXTURE: &str = "fixtures/micro";
+
+/// What a model that is not a run is tagged and decoded like.
+pub(super) const LIKE: &str = "smollm2-gsm8k";
+
+/// Which checkpoints, on which problems.
+#[derive(Args, Clone, Debug, Default)]
+pub struct Targets {
+    /// Run folders of `train`, Hugging Face folders, .gguf files or hub ids; fixtures/micro where none is named
+    #[arg(value_name = "RUN|MODEL")]
+    pub targets: Vec<String>,
+    /// Which phases' checkpoints of a run; by default those of sft, grpo_start and grpo that exist
+    #[arg(long, value_delimiter = ',')]
+    pub phase: Vec<String>,
+    /// A PEFT LoRA folder over a model (not a run)
+    #[arg(long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
+    /// A file of held-out problems instead of the run's own, or a folder of a data set: JSON lines, CSV or Parquet
+    #[arg(long, value_name = "FILE|DIR")]
+    pub data: Option<PathBuf>,
+    /// Your file's own keys for question, answer, solution, id, subject, level: question=frage,answer=antwort
+    #[arg(long, value_delimiter = ',', value_name = "KEY=YOURS")]
+    pub field: Vec<String>,
+    /// How answers of the file are graded: math, exact (the same words) or choice (the same letter); by default as each gold answer asks
+    /// for
+    #[arg(long, value_name = "NAME")]
+    pub grader: Option<Grader>,
+    /// For a model that is not a run: the preset or recipe that says how it is prompted, tagged and decoded; by default smollm2-gsm8k, with
+    /// prompts by the model's own chat template, or plain where it brings none. A run has a recipe of its own, beside which this is refused
+    #[arg(long, value_name = "PRESET|FILE")]
+    pub like: Option<String>,
+    /// Held-out problems; by default as many as the run's evaluation has
+    #[arg(long, value_name = "N")]
+    pub problems: Option<usize>,
+    /// Problems that decode together; by default as the run's evaluation. Numbers may differ in their last digits
+    #[arg(long, value_name = "N")]
+    pub batch: Option<usize>,
+    /// Of everything random: bootstraps, splits, draws
+    #[arg(long, default_value_t = 0)]
+    pub seed: u64,
+    /// Rows are given as the model reads them: no template is asked for.
+    #[arg(skip)]
+    pub raw: bool,
+}
+
+impl Targets {
+    /// Opens everything that is named on the machine, before any work.
+    pub fn open(&self, machine: &Machine) -> Result<Vec<Study>> {
+        let mut adapter = self.adapter.as_ref().map(fixture_path);
+        let named = match (self.targets.is_empty(), &adapter) {
+            // An adapter alone names its own base.
+            (true, Some(alone)) => vec![alone.display().to_string()],
+            (true, None) => vec![FIXTURE.to_owned()],
+            (false, _) => self.targets.clone(),
+        };
+        if self.targets.is_empty() {
+            adapter = None;
+        }
+        let named: Vec<String> = named.iter().map(|target| fixture_path(target).display().to_string()).collect();
+        ensure!(
+            !self.targets.is_empty() || self.adapter.is_some() || Path::new(&named[0]).is_dir(),
+            "{FIXTURE} is neither here nor where the program was built: run in the repository's folder, or name a run folder of \
+             `train` or a model"
+        );
+        let Self { data, problems, batch, raw, grader, .. } = self.clone();
+        let unnamed = self.like.is_none();
+        let asked = ProblemChoice { data, fields: fields(&self.field)?, grader, problems, batch, raw, unnamed };
+        let mut studies: Vec<Study> = vec![];
+        for (target, name) in named.iter().zip(names(&named, adapter.as_deref())) {
+            let run = Path::new(target);
+            if is_run(run) {
+                ensure!(adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
+                ensure!(
+                    self.like.is_none(),
+                    "{target}: --like says how a model that is not a run is prompted and decoded; this run's own recipe.toml says it: \
+                     leave --like away"
+                );
+                for phase in self.phases(run) {
+                    studies.push(Study::of_run(run, &phase, &asked, machine)?.named(&name));
+                }
+                continue;
+            }
+            let empty = std::fs::read_dir(run).is_ok_and(|mut entries| entries.next().is_none());
+            ensure!(!empty, "{target}: an empty folder: neither a run of `train` nor a model");
+            ensure!(
+                self.phase.is_empty() || named.iter().any(|other| is_run(Path::new(other))),
+                "{target}: --phase names checkpoints of a run, this is no run folder"
+            );
+            let like = Recipe::like(self.like.as_deref().unwrap_or(LIKE))?;
+            studies.push(Study::of_model(target, adapter.as_deref(), &like, &asked, machine)?.named(&name));
+        }
+        studies.iter_mut().for_each(|study| study.seed = self.seed);
+        let mut names: Vec<_> = studies.iter().map(|study| &study.name).collect();
+        names.sort_unstable();
+        let twice = names.windows(2).find(|pair| pair[0] == pair[1]);
+        ensure!(
+            twice.is_none(),
+            "{} is named twice: its rows would overwrite each other",
+            twice.map_or("", |pair| pair[0].as_str())
+        );
+        let mut told: Vec<String> = vec![];
+        for study in studies.iter().filter(|_| !self.raw) {
+            let corpus = &study.corpus;
+            // Phases of a run share their problems.
+            for line in corpus.told.iter().cloned().chain(corpus.graded()?) {
+                if !told.contains(&line) {
+                    say(&line);
+                    told.push(line);
+                }
+            }
+        }
+        for study in &studies {
+            let corpus = &study.corpus;
+            warn_of_long_prompts(study);
+            warn_of_unknown(&corpus.vocabulary, "problems", corpus.test.iter().map(|p| p.question.as_str()))?;
+        }
+        Ok(studies)
+    }
+
+    fn phases(&self, run: &Path) -> Vec<String> {
+        if !self.phase.is_empty() {
+            return self.phase.clone();
+        }
+        let there = examined(run);
+        // None trained: the error names the first.
+        if there.is_empty() { vec!["sft".to_owned()] } else { there }
+    }
+}
+
+/// Whether a folder is a run of `train`, not a model.
+pub(crate) fn is_run(folder: &Path) -> bool {
+    let has = |file: &str| folder.join(file).is_file();
+    has("recipe.toml") || (!has("config.json") && !has("adapter_config.json") && trained(folder).next().is_some())
+}
+
+/// Phases that others go on from.
+const BEFORE: [&str; 3] = ["annotate", "base", "boundary"];
+
+/// The phases of a run that are examined unasked: those of Switchyard's own method that have been trained, in their order; of a
+/// run of another method its own.
+pub(crate) fn examined(run: &Path) -> Vec<String> {
+    let own: Vec<String> = trained(run).map(str::to_owned).collect();
+    if own.is_empty() { phases(run).into_iter().filter(|name| !BEFORE.contains(&name.as_str())).collect() } else { own }
+}
+
+fn trained(run: &Path) -> impl Iterator<Item = &'static str> {
+    ["sft", GRPO_START, "grpo"].into_iter().filter(|phase| run.join(phase).join("checkpoint").is_dir())
+}
+
+/// A name for each target, for folders and files: the last part of its path, with as many of the parts before it as tell
+/// targets of the same name apart, and the adapter's. Rows of different models never share one.
+fn names(targets: &[String], adapter: Option<&Path>) -> Vec<String> {
+    let full = |target: &String| {
+        let path = Path::new(target).canonicalize().unwrap_or_else(|_| PathBuf::from(target));
+        let parts = path.components().filter(|part| matches!(part, Component::Normal(_)));
+        parts.map(|part| plain(&part.as_os_str().to_string_lossy())).collect::<Vec<_>>()
+    };
+    let paths: Vec<Vec<String>> = targets.iter().map(full).collect();
+    let longest = paths.iter().map(Vec::len).max().unwrap_or(1);
+    let over = adapter.and_then(Path::file_name).map(|name| format!("-{}", plain(&name.to_string_lossy())));
+    let last = |path: &[String], n: usize| path[path.len().saturating_sub(n)..].join("-");
+    let name = |path: &Vec<String>| {
+        let alone = |n: &usize| paths.iter().filter(|other| last(other, *n) == last(path, *n)).count() == 1;
+        last(path, (1..=longest).find(alone).unwrap_or(1)) + over.as_deref().unwrap_or_default()
+    };
+    paths.iter().map(name).collect()
+}
+
+/// Letters, digits, `-` and `_`: what file names of rows may hold.
+fn plain(part: &str) -> String {
+    let part = part.strip_suffix(".gguf").unwrap_or(part);
+    part.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
+}
+
+/// `question=frage` as names of keys.
+///
+/// # Errors
+/// What has another form, or names no key that a problem has.
+pub fn fields(pairs: &[String]) -> Result<Option<Fields>> {
+    let mut fields = Fields::default();
+    for pair in pairs {
+        let (key, yours) = pair
+            .split_once('=')
+            .with_context(|| format!("--field {pair}: write key=yours, for example question=frage,answer=antwort"))?;
+        let known = [
+            ("question", &mut fields.question),
+            ("answer", &mut fields.answer),
+            ("solution", &mut fields.solution),
+            ("id", &mut fields.id),
+            ("subject", &mut fields.subject),
+            ("level", &mut fields.level),
+        ];
+        let names = known.each_ref().map(|(name, _)| *name);
+        let field = known.into_iter().find(|(name, _)| *name == key);
+        let (_, field) = field.with_context(|| {
+            format!("--field {pair}: a problem has no `{key}`{}; it has {}", meant(key, names), names.join(", "))
+        })?;
+        yours.clone_into(field);
+    }
+    Ok((!pairs.is_empty()).then_some(fields))
+}
+
+/// Positions that the model was not made for give answers that mean nothing; no error, since rotary models run all the same.
+fn warn_of_long_prompts(study: &Study) {
+    let most = study.model.config().max_position_embeddings;
+    let prompts = &study.corpus.test_prompts;
+    let longer = prompts.iter().filter(|prompt| prompt.len() > most).count();
+    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
+    if longer > 0 {
+        say(&format!(
+            "warning: {}: {longer} of {} prompts are longer than the model's {most} positions (the longest has {longest} tokens): \
+             what it makes of them means little",
+            study.name,
+            prompts.len()
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_of_the_same_name_get_names_of_their_own() {
+        let of = |targets: &[&str], adapter: Option<&str>| {
+            names(&targets.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>(), adapter.map(Path::new))
+        };
+        assert_eq!(of(&["Qwen/Qwen3-0.6B"], None), ["Qwen3-0_6B"]);
+        assert_eq!(of(&["/no/SmolLM2.gguf"], Some("/no/lora.v2/")), ["SmolLM2-lora_v2"]);
+        let three = ["/no/a/sft/checkpoint", "/no/b/sft/checkpoint", "/no/c"];
+        assert_eq!(of(&three, None), ["a-sft-checkpoint", "b-sft-checkpoint", "c"]);
+        assert_eq!(of(&["/no/a", "/no/a"], None), ["a", "a"]);
+    }
+}

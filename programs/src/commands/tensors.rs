@@ -1,0 +1,67 @@
+//! Safetensors files of activations, as `--record` and `probe activations` write them.
+//!
+//! One float32 tensor a hook point, `[rows, positions, …]`. The metadata say which positions the axis holds, what each
+//! position of each row is (`prompt`, `text[3]`, `latent[1,2]`), the ids and the lengths.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use safetensors::Dtype;
+use safetensors::tensor::TensorView;
+
+use switchyard::latent::Sequence;
+use switchyard::model::Step;
+use switchyard::model::hooks::RecordedTensor;
+use switchyard::store::{write_atomic, written};
+
+/// A result that could not be written is refused before it is computed.
+///
+/// # Errors
+/// A folder in place of a file, and a folder that does not exist.
+pub(crate) fn check_out(out: &Path) -> Result<()> {
+    ensure!(
+        !out.is_dir() && out.file_name().is_some(),
+        "--out {}: expected a file name, found a folder",
+        out.display()
+    );
+    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ensure!(folder.is_dir(), "--out {}: the folder {} does not exist", out.display(), folder.display());
+    written(out).context("--out").map(drop)
+}
+
+/// # Errors
+/// The first point that holds a value which is not finite.
+pub(crate) fn check_finite(tensors: &[RecordedTensor]) -> Result<()> {
+    match tensors.iter().find(|t| t.data.iter().any(|x| !x.is_finite())) {
+        Some(bad) => {
+            bail!("`{}` holds values that are not finite, the first point that does; nothing was written", bad.name)
+        }
+        None => Ok(()),
+    }
+}
+
+/// Writes what was recorded of these rows.
+pub(crate) fn write(out: &Path, model: &str, sequences: &[Sequence], tensors: &[RecordedTensor]) -> Result<()> {
+    let bytes: Vec<Vec<u8>> = tensors.iter().map(|t| t.data.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
+    let mut views = vec![];
+    for (tensor, bytes) in tensors.iter().zip(&bytes) {
+        let view = TensorView::new(Dtype::F32, tensor.shape.clone(), bytes)
+            .with_context(|| format!("tensor `{}`", tensor.name))?;
+        views.push((tensor.name.as_str(), view));
+    }
+    let ids: Vec<&Vec<u32>> = sequences.iter().map(|s| &s.ids).collect();
+    let lengths: Vec<usize> = ids.iter().map(|ids| ids.len()).collect();
+    let steps = sequences.iter().map(|s| s.steps.iter().map(Step::to_string).collect::<Vec<_>>());
+    let steps: Vec<Vec<String>> = steps.collect();
+    let positions: BTreeMap<&str, &Vec<usize>> = tensors.iter().map(|t| (t.name.as_str(), &t.positions)).collect();
+    let metadata = HashMap::from([
+        ("model".to_owned(), model.to_owned()),
+        ("ids".to_owned(), serde_json::to_string(&ids)?),
+        ("lengths".to_owned(), serde_json::to_string(&lengths)?),
+        ("positions".to_owned(), serde_json::to_string(&positions)?),
+        ("steps".to_owned(), serde_json::to_string(&steps)?),
+    ]);
+    let file = safetensors::serialize(views, Some(metadata)).context("packing the tensors")?;
+    write_atomic(out, &file)
+}

@@ -1,0 +1,206 @@
+//! `train`: base → Switch-SFT phases 1 and 2 → Switch-GRPO, and the controls.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use clap::Parser;
+
+use super::chosen::unknown_method;
+use super::device::MachineArgs;
+use super::targets::fields;
+use switchyard::grade::Grader;
+use switchyard::machine::{self, Machine};
+use switchyard::progress::{be_quiet, complain, say, show, stop_asked, stop_flag};
+use switchyard::recipe::Recipe;
+use switchyard::store::command;
+use switchyard::train::pipeline::{Branch, Options, RunEnd, run};
+use switchyard::train::sweep::{self, Axis};
+use switchyard::world::{Launch, World, spent};
+
+/// Train a switchable latent reasoner: base, Switch-SFT (phases 1 and 2), Switch-GRPO, and controls.
+#[derive(Parser)]
+#[command(
+    name = "train",
+    version,
+    after_help = "Examples:\n  train\n  train --preset smoke --out runs/smoke\n  train --set base.steps=200 --only base,annotate\n  train --base runs/micro --method coconut --set coconut.c=5 --out runs/c5\n  train --from runs/micro --set grpo.replay=full_bptt --out runs/micro-bptt\n  train --preset smollm2-gsm8k --model SmolLM2.gguf --data gsm8k/train.jsonl\n  train --out runs/micro --resume"
+)]
+pub struct Train {
+    /// smoke, micro, micro-budget, micro-bptt, micro-adaptive, micro-rivals, micro-compressed, micro-two-latents, micro-graph, micro-prosqa, micro-organism, micro-organism-honest, smollm2-chains, smollm2-gsm8k, qwen3-8b, or a .toml recipe.
+    /// By default micro, with --resume the recipe of the run in --out.
+    #[arg(long)]
+    preset: Option<String>,
+    /// Override a setting, e.g. `latent.learning_rate=1e-3`. May be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Train at every value of this setting, e.g. `coconut.c=1,2`; repeated, at every combination: a run each under --out.
+    #[arg(long, value_name = "KEY=VALUE,VALUE")]
+    sweep: Vec<String>,
+    /// Train these methods instead of the recipe's, `all` of them, or `list` them.
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    method: Vec<String>,
+    /// Run only these phases.
+    #[arg(long, value_delimiter = ',', value_name = "PHASES")]
+    only: Vec<String>,
+    /// The run folder; by default runs/<name>, of a sweep runs/<name>-sweep.
+    #[arg(long)]
+    out: Option<PathBuf>,
+    /// Go on with the run in --out that was stopped.
+    #[arg(long)]
+    resume: bool,
+    /// Take over every finished phase of this run (or of a run of this sweep) whose settings are the same, and train the rest.
+    #[arg(long, value_name = "RUN")]
+    from: Option<PathBuf>,
+    /// With --from: the last phase to take over, with those that it starts from.
+    #[arg(long, value_name = "PHASE", requires = "from")]
+    phase: Option<String>,
+    /// The same as --from RUN --phase base.
+    #[arg(long, value_name = "RUN", conflicts_with = "from")]
+    base: Option<PathBuf>,
+    /// A pretrained model: folder, .gguf or hub id.
+    #[arg(long)]
+    model: Option<String>,
+    /// A file of problems, or a folder of a data set (train and test): JSON lines, CSV or Parquet.
+    #[arg(long)]
+    data: Option<String>,
+    /// How answers of the file are graded: math, exact (the same words) or choice (the same letter); by default as each gold answer asks
+    /// for.
+    #[arg(long, value_name = "NAME")]
+    grader: Option<Grader>,
+    /// Your file's own keys for question, answer, solution, id, subject, level: question=frage,answer=antwort
+    #[arg(long, value_name = "KEY=YOURS", value_delimiter = ',')]
+    field: Vec<String>,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+impl Train {
+    /// The preset or recipe: of a run that is gone on with its own, where none is named.
+    fn source(&self) -> String {
+        let own = self.out.as_ref().filter(|_| self.resume).map(|run| run.join("recipe.toml"));
+        let own = own.filter(|recipe| recipe.is_file()).map(|recipe| recipe.display().to_string());
+        self.preset.clone().or(own).unwrap_or_else(|| "micro".into())
+    }
+
+    /// The run whose phases are taken over.
+    fn branch(&self) -> Vec<Branch> {
+        let base = self.base.clone().map(|run| Branch { run, until: Some("base".into()) });
+        let from = self.from.clone().map(|run| Branch { run, until: self.phase.clone() });
+        from.into_iter().chain(base).collect()
+    }
+
+    /// Says itself what went wrong: of several processes each has its own end.
+    pub fn run(&self) -> ExitCode {
+        let launched = match Launch::start() {
+            Ok(launched) => launched,
+            Err(error) => return failed(&error),
+        };
+        let world = launched.world;
+        if !world.writes() {
+            be_quiet();
+        }
+        match self.machine.compute(|machine| go(self, machine, world)) {
+            Ok(code) => code,
+            Err(error) => {
+                let several = world.size > 1;
+                let code = failed(&if several { error.context(format!("process {}", world.rank)) } else { error });
+                // The others wait for this one.
+                launched.fail();
+                code
+            }
+        }
+    }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    complain(&format!("error: {error:#}"));
+    ExitCode::from(2)
+}
+
+fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
+    let mut set = args.set.clone();
+    set.extend(args.model.iter().map(|m| format!("pretrained={}", toml::Value::String(m.clone()))));
+    set.extend(args.data.iter().map(|d| format!("data.path={}", toml::Value::String(d.clone()))));
+    set.extend(args.machine.dtype().map(|dtype| format!("optimizer.dtype={}", dtype.name())));
+    if args.method == ["list"] {
+        for method in switchyard::method::ALL {
+            show(&format!("{:<16} {}", method.name(), method.about()));
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let axes: Vec<Axis> = args.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<_>>()?;
+    // Settings need to fit together at the points of a sweep, and nowhere else.
+    let first = axes.iter().filter_map(|axis| Some(format!("{}={}", axis.key, axis.values.first()?)));
+    let recipe = recipe_of(args, &[set.as_slice(), &first.collect::<Vec<_>>()].concat())?;
+    let options = Options {
+        // A sweep's folder holds runs, and is none itself.
+        out: args.out.clone().unwrap_or_else(|| {
+            let sweep = if args.sweep.is_empty() { "" } else { "-sweep" };
+            PathBuf::from("runs").join(format!("{}{sweep}", recipe.name))
+        }),
+        resume: args.resume,
+        only: args.only.clone(),
+        from: args.branch(),
+        threads: machine.threads,
+        command: command("train"),
+        device: machine.device.clone(),
+        world,
+        stop: stop_asked,
+    };
+    stop_flag();
+    if !args.sweep.is_empty() {
+        let at = |point: &[String]| recipe_of(args, &[set.as_slice(), point].concat());
+        let finished = sweep::run(&axes, at, &options)?;
+        if !finished {
+            say(&format!("stopped; go on with the same command and --resume (sweep {})", options.out.display()));
+        }
+        return Ok(if finished { ExitCode::SUCCESS } else { ExitCode::from(130) });
+    }
+    if world.size > 1 {
+        let devices: Vec<String> = world.all(vec![machine::name(&machine.device)])?;
+        say(&format!("{} processes, on {}", world.size, devices.join(", ")));
+    }
+    let started = Instant::now();
+    let out = options.out.display().to_string();
+    match run(recipe, options)? {
+        RunEnd::Finished(_) if !world.writes() => Ok(ExitCode::SUCCESS),
+        RunEnd::Finished(_) => {
+            if world.size > 1 {
+                let (spent, all) = (spent(), started.elapsed().as_secs_f64());
+                show(&format!("process 0 of {}: {spent:.1} of {all:.1} s in exchanges with the others", world.size));
+            }
+            for figure in crate::report::curves::draw(std::path::Path::new(&out))? {
+                show(&format!("  {}", figure.svg.display()));
+            }
+            Ok(ExitCode::SUCCESS)
+        }
+        RunEnd::Stopped => {
+            say(&format!("stopped; go on with the same command and --resume (run folder {out})"));
+            Ok(ExitCode::from(130))
+        }
+    }
+}
+
+/// The preset with what the command line changes in it.
+fn recipe_of(args: &Train, set: &[String]) -> Result<Recipe> {
+    let mut recipe = Recipe::resolve(&args.source(), set)?;
+    if let Some(fields) = fields(&args.field)? {
+        ensure!(recipe.data.path.is_some(), "--field names the keys of a file of problems: give it with --data FILE");
+        recipe.data.fields = Some(fields);
+    }
+    if args.grader.is_some() {
+        ensure!(
+            recipe.task.is_none() && recipe.data.path.is_some(),
+            "--grader says how answers of a file are graded: give it with --data FILE"
+        );
+        recipe.data.grader = args.grader;
+    }
+    if !args.method.is_empty() {
+        let all = || switchyard::method::ALL.iter().map(|method| method.name().to_owned()).collect();
+        unknown_method(&args.method)?;
+        recipe.methods = if args.method == ["all"] { all() } else { args.method.clone() };
+        recipe.check()?;
+    }
+    Ok(recipe)
+}

@@ -1,0 +1,38 @@
+//! Words that a model has no token for: reading them as `<unk>` is no error, but nobody should find out from the answers.
+
+use anyhow::Result;
+
+use switchyard::progress::say;
+use switchyard::text::{Vocabulary, cut};
+
+/// Words named in a warning.
+const NAMED: usize = 3;
+
+/// Warns where texts hold words that the vocabulary lacks. `what` the texts are: `prompts`.
+pub(super) fn warn_of_unknown<'a>(
+    vocabulary: &Vocabulary,
+    what: &str,
+    texts: impl Iterator<Item = &'a str>,
+) -> Result<()> {
+    let (mut words, mut holding, mut all): (Vec<String>, usize, usize) = (vec![], 0, 0);
+    for text in texts {
+        let unknown = vocabulary.unknown(text)?;
+        all += 1;
+        holding += usize::from(!unknown.is_empty());
+        for word in unknown {
+            if !words.contains(&word) {
+                words.push(word);
+            }
+        }
+    }
+    let Some(unk) = vocabulary.unk().filter(|_| !words.is_empty()) else { return Ok(()) };
+    let named: Vec<String> = words.iter().take(NAMED).map(|word| format!("`{}`", cut(word))).collect();
+    let more = words.len().saturating_sub(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    say(&format!(
+        "warning: {holding} of {all} {what} hold words that are no tokens of the model, which reads {} instead: {}{more}",
+        vocabulary.token(unk).unwrap_or_default(),
+        named.join(", ")
+    ));
+    Ok(())
+}

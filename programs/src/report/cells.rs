@@ -1,0 +1,123 @@
+//! Our number for a cell of the paper, read from rows: whose it is, and the numbers that several exhibits ask for. Which row and
+//! column answers a cell is its exhibit's part. Shares stay shares; what the paper prints in percent is scaled by the caller.
+//!
+//! Where the paper's rows or columns name a phase (`sft`, `grpo`) ours are the checkpoints that the folder names so, in a run
+//! `sft` and `grpo`; where they do not (`Exhibit::per_checkpoint`) the cells are asked of one checkpoint at a time.
+
+use super::exhibits;
+use super::folder::{Folder, sound};
+use switchyard::schema::{AccuracyRow, InterventionRow, PhaseRow};
+use switchyard::stats::{Bootstrap, Estimate};
+
+#[derive(Clone, Copy)]
+pub(crate) struct Cells<'a> {
+    pub folder: &'a Folder,
+    /// Answers where the paper's table does not say which checkpoint it is of.
+    pub checkpoint: &'a str,
+    /// Answers where the paper says "after SFT": the finished phase, or, where RL is asked about, its start.
+    pub sft: &'a str,
+}
+
+/// A number of a group of problems, as rows of groups and rows of phases have it.
+#[derive(Clone, Copy)]
+pub(super) enum Quality {
+    Accuracy,
+    LatentAccuracy,
+    SwitchRate,
+    LatentCalls,
+    VisibleTokens,
+    Truncated,
+}
+
+/// Those of a row, in the order of [`Quality`]: both kinds of rows have the same columns.
+macro_rules! qualities {
+    ($r:ident) => {
+        [
+            Some($r.accuracy),
+            $r.latent_accuracy,
+            Some($r.switch_rate),
+            $r.latent_calls,
+            $r.visible_tokens,
+            Some($r.truncated),
+        ]
+    };
+}
+
+impl Quality {
+    fn of_group(self, row: &AccuracyRow) -> Option<Estimate> {
+        qualities!(row)[self as usize]
+    }
+
+    fn of_phase(self, row: &PhaseRow) -> Option<Estimate> {
+        qualities!(row)[self as usize]
+    }
+
+    /// The quality that a column of the paper's tables holds.
+    pub(super) fn named(column: &str) -> Option<Self> {
+        Some(match column {
+            "acc" => Quality::Accuracy,
+            "latent_acc" => Quality::LatentAccuracy,
+            "tokens" => Quality::VisibleTokens,
+            "switch_rate" => Quality::SwitchRate,
+            "latent_calls" => Quality::LatentCalls,
+            "truncated" => Quality::Truncated,
+            _ => return None,
+        })
+    }
+}
+
+impl Cells<'_> {
+    /// Our number for `label/row/column`, if the rows hold it. Rows beyond the paper's are asked by their own key.
+    pub fn get(&self, label: &str, row: &str, column: &str) -> Option<Estimate> {
+        (exhibits::of(label)?.cell)(self, row, column).and_then(sound)
+    }
+
+    /// The checkpoint that a key names: `sft…` or `grpo…` of the paper's, or `at:<checkpoint>` of a row of ours.
+    pub(super) fn phase<'k>(&'k self, key: &'k str) -> Option<&'k str> {
+        if let Some(named) = key.strip_prefix("at:") {
+            return Some(named);
+        }
+        match key.split('_').next() {
+            Some("sft") => Some(self.sft),
+            Some("grpo") => Some(&self.folder.grpo),
+            _ => None,
+        }
+    }
+
+    /// A quality of a group of problems: from `accuracy-<checkpoint>`, else from the run's own `summary`.
+    pub(super) fn quality(&self, checkpoint: &str, group: &str, quality: Quality) -> Option<Estimate> {
+        let rows = self.folder.rows::<AccuracyRow>(checkpoint);
+        if let Some(found) = rows.iter().find(|r| r.group == group).and_then(|row| quality.of_group(row)) {
+            return Some(found);
+        }
+        let row = self.folder.phases().iter().find(|r| r.phase == checkpoint)?;
+        match (group, quality) {
+            ("all", quality) => quality.of_phase(row),
+            ("switched", Quality::Accuracy) => row.latent_accuracy,
+            ("text_only", Quality::Accuracy) => row.text_only_accuracy,
+            _ => None,
+        }
+    }
+
+    pub(super) fn phase_quality(&self, checkpoint: &str, column: &str) -> Option<Estimate> {
+        match column {
+            "latent_acc" => self.quality(checkpoint, "switched", Quality::Accuracy),
+            other => self.quality(checkpoint, "all", Quality::named(other)?),
+        }
+    }
+}
+
+/// Bootstrap mean; of fewer than two values there is no interval, hence no estimate.
+pub(super) fn mean(values: &[f64]) -> Option<Estimate> {
+    Bootstrap::default().mean(values).ok()
+}
+
+/// The row of a mode on all steps at full dose.
+pub(crate) fn intervention_row<'a>(folder: &'a Folder, checkpoint: &str, mode: &str) -> Option<&'a InterventionRow> {
+    folder.rows::<InterventionRow>(checkpoint).iter().find(|row| row.mode == mode && row.is_plain())
+}
+
+/// The step of a checkpoint that a run kept on its way (`grpo_step20`, setting `grpo.keep_every`).
+pub(super) fn step_of(checkpoint: &str) -> Option<usize> {
+    checkpoint.rsplit_once("_step")?.1.parse().ok()
+}

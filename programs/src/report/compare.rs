@@ -1,0 +1,233 @@
+//! Checkpoints of several folders side by side, one row each: what their latents are, as interventions and probes tell it.
+//! Knows which rows are compared; measures nothing.
+
+use anyhow::{Result, ensure};
+
+use super::folder::{Folder, distinct, once};
+use super::paper::Paper;
+use super::tables::{Cell, ColumnKind, Heading, Table};
+use super::verdicts::{self, TestedClaim, Verdict};
+use switchyard::nth::Nth;
+use switchyard::schema::{
+    AccuracyRow, At, ExitGroup, ExitRow, Features, Holds, InterventionRow, KnownValueRow, Later, ProbeRow, RowFile,
+    Steps,
+};
+use switchyard::stats::{Estimate, LEVEL};
+
+/// What the latent inputs are replaced by, at all steps at once.
+const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "embedding_argmax"];
+
+/// How the columns are to be read; printed under them.
+const READING: &str = "zero … embedding_argmax: accuracy on the problems where the unchanged model switched and was right (1 \
+    without an intervention), all latents replaced. known value: how much more often than by chance the answer is the one that \
+    arithmetic predicts from a donor's value; known operand: the one that follows from a donor's first operand, where that is \
+    another answer. One latent carries: the same with the donor's latent at one step alone, the step and reading that are followed \
+    most; none where no interval lies above chance. Decisive step: the latent step at which resampling alone costs most, of \
+    how many, and the accuracy left; others may cost nearly as much (tab:intervention-steps). K_min: the change of accuracy under the K_min that costs most, of those that were run. Value probe: the \
+    best of all layers and steps for the result of the block's own clause, and where; the best of many is read a little too \
+    high. Latents a token: latents over the tokens that they stand in for (those missing from the text against the same \
+    problems with <swi> masked, the two markers not counted), a ratio of means. Claims: reproduced / not reproduced / \
+    undecided.";
+
+/// Every checkpoint of the folders that interventions or accuracies were measured of.
+pub fn table(folders: &[Folder]) -> Result<Table> {
+    once(folders)?;
+    let mut table = Table::new("tab:compare", "Organisms side by side", headings());
+    table.note = READING.to_owned();
+    let paper = Paper::embedded()?;
+    for folder in folders {
+        let claims = verdicts::test(&paper, folder, |_| None);
+        for checkpoint in checkpoints(folder) {
+            table.push(Organism { folder, checkpoint, claims: &claims }.cells())?;
+        }
+    }
+    let names: Vec<String> = folders.iter().map(|f| f.path.display().to_string()).collect();
+    for folder in folders {
+        for why in folder.mixed.iter().chain(&folder.unreadable).cloned().chain(missing(folder)) {
+            table.note += &format!(" {}: {why}.", folder.name);
+        }
+    }
+    ensure!(
+        !table.rows().is_empty(),
+        "{}: no rows of `probe` or `intervene` to compare; run them with --out into these folders",
+        names.join(", ")
+    );
+    Ok(table)
+}
+
+fn headings() -> Vec<Heading> {
+    use ColumnKind::{Measured, Text};
+    let modes = MODES.map(|mode| (mode, Measured(3)));
+    let columns =
+        [("organism", Text), ("accuracy", Measured(3)), ("switch rate", Measured(3)), ("latents a token", Text)]
+            .into_iter()
+            .chain(modes)
+            .chain([
+                ("known value", Measured(3)),
+                ("known operand", Measured(3)),
+                ("one latent carries", Text),
+                ("followed there", Measured(3)),
+                ("decisive step", Text),
+                ("resampled there", Measured(3)),
+                ("p(</swi>) first step", Measured(3)),
+                ("p(</swi>) last step", Measured(3)),
+                ("K_min", Measured(3)),
+                ("value probe", Measured(3)),
+                ("probe at", Text),
+                ("claims", Text),
+            ]);
+    columns.map(|(name, kind)| Heading::new(name, kind)).collect()
+}
+
+fn checkpoints(folder: &Folder) -> Vec<&str> {
+    distinct(folder.of::<InterventionRow>().into_iter().chain(folder.of::<AccuracyRow>()))
+}
+
+/// Rows that a column would be made of and that a checkpoint lacks; said once for all checkpoints that lack the same.
+fn missing(folder: &Folder) -> Vec<String> {
+    let wanted = [AccuracyRow::NAME, InterventionRow::NAME, KnownValueRow::NAME, ExitRow::NAME, ProbeRow::NAME];
+    let lacking = |rows: &str| checkpoints(folder).into_iter().filter(|c| !folder.has(rows, c)).collect::<Vec<_>>();
+    let files = wanted.map(|rows| (format!("`{rows}` rows"), lacking(rows))).into_iter();
+    // A mode that could not be run leaves the rows of the others.
+    let intervened = || checkpoints(folder).into_iter().filter(|c| folder.has(InterventionRow::NAME, c));
+    let modes = MODES.into_iter().map(|mode| {
+        let without = |checkpoint: &&str| {
+            let organism = Organism { folder, checkpoint, claims: &[] };
+            !organism.interventions().any(|row| row.mode == mode && row.is_plain())
+        };
+        (format!("row of `{mode}`"), intervened().filter(without).collect::<Vec<_>>())
+    });
+    let said = files.chain(modes).filter(|(_, of)| !of.is_empty());
+    said.map(|(rows, of)| format!("no {rows} of {}", of.join(", "))).collect()
+}
+
+/// One row of the table.
+struct Organism<'a> {
+    folder: &'a Folder,
+    checkpoint: &'a str,
+    /// Of the whole folder.
+    claims: &'a [TestedClaim<'a>],
+}
+
+impl Organism<'_> {
+    fn cells(&self) -> Vec<Cell> {
+        let free = self.group("all");
+        let name = if self.checkpoint.is_empty() { "model" } else { self.checkpoint };
+        let mut cells = vec![
+            Cell::Text(format!("{}/{name}", self.folder.name)),
+            Cell::measured(free.map(|row| row.accuracy)),
+            Cell::measured(free.map(|row| row.switch_rate)),
+            self.latents_a_token().map_or_else(Cell::nothing, Cell::Text),
+        ];
+        cells.extend(MODES.map(|mode| Cell::measured(self.mode(mode))));
+        cells.extend([Holds::Value, Holds::Operand].map(|holds| Cell::measured(self.known(holds))));
+        let (held, followed) = self.one_latent();
+        let (step, there) = self.decisive_step();
+        cells.extend([held, followed, step, there]);
+        let exits: Vec<&ExitRow> = self.rows::<ExitRow>().iter().filter(|row| row.group == ExitGroup::All).collect();
+        cells.push(Cell::measured(exits.iter().min_by_key(|row| row.step).map(|row| row.p_exit)));
+        cells.push(Cell::measured(exits.iter().max_by_key(|row| row.step).map(|row| row.p_exit)));
+        cells.push(Cell::measured(self.k_min()));
+        let (score, at) = self.value_probe();
+        cells.extend([score, at, Cell::Text(self.verdicts())]);
+        cells
+    }
+
+    fn rows<R: RowFile>(&self) -> &[R] {
+        self.folder.rows(self.checkpoint)
+    }
+
+    fn group(&self, group: &str) -> Option<&AccuracyRow> {
+        self.rows::<AccuracyRow>().iter().find(|row| row.group == group)
+    }
+
+    /// Of all steps together and of single ones, wherever they lie.
+    fn interventions(&self) -> impl Iterator<Item = &InterventionRow> {
+        let steps = self.folder.rows_in::<InterventionRow>(InterventionRow::STEPS, self.checkpoint);
+        self.rows::<InterventionRow>().iter().chain(steps)
+    }
+
+    fn mode(&self, mode: &str) -> Option<Estimate> {
+        self.interventions().find(|row| row.mode == mode && row.is_plain())?.diagnostic_accuracy
+    }
+
+    fn known(&self, holds: Holds) -> Option<Estimate> {
+        KnownValueRow::of_all_steps(self.rows(), holds).map(|row| row.above_chance)
+    }
+
+    /// What a single latent holds by the answers that follow it, and how much more often than by chance they do.
+    fn one_latent(&self) -> (Cell, Cell) {
+        let rows = self.folder.rows_in::<KnownValueRow>(KnownValueRow::STEPS, self.checkpoint);
+        let plain = |row: &&KnownValueRow| row.later == Later::Recompute && row.at == At::Both;
+        let mut single: Vec<(usize, &KnownValueRow)> = vec![];
+        for row in self.rows::<KnownValueRow>().iter().chain(rows).filter(plain) {
+            if let Steps::Only(step) = row.steps {
+                single.push((step, row));
+            }
+        }
+        let steps = single.iter().map(|(step, _)| step + 1).max().unwrap_or(0);
+        let best = single.iter().max_by(|(_, a), (_, b)| a.above_chance.value.total_cmp(&b.above_chance.value));
+        match best {
+            None => (Cell::nothing(), Cell::nothing()),
+            Some((_, row)) if row.above_chance.low <= 0.0 => (Cell::Missing("none".into()), Cell::nothing()),
+            Some((step, row)) => {
+                let held = format!("{}, {} of {steps}", row.holds, Nth::of(*step));
+                (Cell::Text(held), Cell::measured(Some(row.above_chance)))
+            }
+        }
+    }
+
+    /// The latent step at which another problem's latent does most harm, and what is left of accuracy.
+    fn decisive_step(&self) -> (Cell, Cell) {
+        let mut single: Vec<(usize, &InterventionRow)> = vec![];
+        for row in self.interventions().filter(|row| row.mode == "resample") {
+            if let Steps::Only(step) = row.steps {
+                single.push((step, row));
+            }
+        }
+        let worst = single.iter().min_by(|(_, a), (_, b)| a.accuracy_change.value.total_cmp(&b.accuracy_change.value));
+        match worst {
+            None => (Cell::nothing(), Cell::nothing()),
+            Some((_, row)) if row.p_holm > 1.0 - LEVEL => {
+                (Cell::Missing("none".into()), Cell::measured(row.diagnostic_accuracy))
+            }
+            Some((step, row)) => {
+                (Cell::Text(format!("{} of {}", Nth::of(*step), single.len())), Cell::measured(row.diagnostic_accuracy))
+            }
+        }
+    }
+
+    /// The change under another K_min than the checkpoint's own that costs most.
+    fn k_min(&self) -> Option<Estimate> {
+        let swept = self.rows::<AccuracyRow>().iter().filter(|row| row.group.starts_with("k_min:"));
+        swept.filter_map(|row| row.difference).min_by(|a, b| a.value.total_cmp(&b.value))
+    }
+
+    fn value_probe(&self) -> (Cell, Cell) {
+        let read = self.rows::<ProbeRow>().iter().filter(|row| row.features == Features::ResidPost);
+        let own = read.filter_map(|row| Some((row, row.value()?.strip_prefix("s_j@")?)));
+        let score = |row: &ProbeRow| row.score().value;
+        match own.max_by(|(a, _), (b, _)| score(a).total_cmp(&score(b))) {
+            None => (Cell::nothing(), Cell::nothing()),
+            Some((row, step)) => {
+                let at = format!("layer {}, step {step} (chance {:.2})", row.layer, row.chance);
+                (Cell::measured(Some(row.score())), Cell::Text(at))
+            }
+        }
+    }
+
+    /// `0.20 (1.0 a block)`.
+    fn latents_a_token(&self) -> Option<String> {
+        let (free, text) = (self.group("all")?, self.group("text_only")?);
+        let [latents, blocks] = [free.latent_calls?.value, free.blocks?.value];
+        let replaced = text.visible_tokens?.value - (free.visible_tokens?.value - 2.0 * blocks);
+        (blocks > 0.0 && replaced > 0.0).then(|| format!("{:.2} ({:.1} a block)", latents / replaced, latents / blocks))
+    }
+
+    fn verdicts(&self) -> String {
+        let here = |tested: &&TestedClaim<'_>| tested.on.split(['→', ',']).any(|name| name.trim() == self.checkpoint);
+        let count = |verdict| self.claims.iter().filter(here).filter(|tested| tested.verdict == verdict).count();
+        let [reproduced, not, open] = [Verdict::Reproduced, Verdict::NotReproduced, Verdict::Undecided].map(count);
+        format!("{reproduced} / {not} / {open}")
+    }
+}

@@ -1,0 +1,223 @@
+//! Our figure of found circuits: which edges carry the value, by place and layer. Knows the rows of `edge_attribution` and
+//! `circuits`.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Value, json};
+
+use super::{Drawing, Exhibit};
+use crate::report::figures::{Figure, Link, Network, Node};
+use crate::report::folder::{Folder, called, sound};
+use crate::report::paper::Paper;
+use crate::report::places;
+use switchyard::schema::{Circuit, CircuitRow, EdgeRow, Form, RowFile};
+
+pub(super) const EXHIBITS: &[Exhibit] =
+    &[Exhibit { covers: true, draw, ..Exhibit::of("fig:circuit", &[EdgeRow::NAME]) }];
+
+/// Edges that are drawn of one circuit, at most.
+const DRAWN: usize = 40;
+
+const NOTE: &str = "Layers upwards, places from left to right (blocks counted back from the answer; `source`: where the two prompts differ; \
+    `prompt`, `text` and `earlier`, latents of earlier blocks: all other positions). Within a place an edge leads from what writes to the stream to what \
+    reads it; its width is its score, integrated gradient × (clean − corrupt). `H`: a head with its query; `k`, `v`: keys and values (numbered as the heads \
+    of keys), through which later places read; `M`: an MLP; dotted: a latent’s output as the next step’s input. Beside the figure’s files the whole circuit stands as \
+    JSON, in the form of Neuronpedia’s graph viewer.";
+
+/// Every circuit of a folder as a graph: what its file is called, and Neuronpedia's JSON.
+pub(in crate::report) fn graphs(folder: &Folder) -> Vec<(String, Value)> {
+    let mut out = vec![];
+    for checkpoint in folder.of::<EdgeRow>() {
+        let rows = folder.rows::<EdgeRow>(checkpoint);
+        for (form, kept) in circuits(rows) {
+            let whole = network(checkpoint, form, layers_of(rows), &kept);
+            let slug = format!("fig-circuit-{checkpoint}-{}", form.name());
+            out.push((slug.clone(), graph(&slug, &folder.name, &whole)));
+        }
+    }
+    out
+}
+
+/// The graph that Neuronpedia's viewer reads. What it calls tokens are places here, because a circuit is of many pairs of prompts.
+fn graph(slug: &str, model: &str, whole: &Network) -> Value {
+    let top = whole.rows.len().saturating_sub(1);
+    let id =
+        |index: usize| format!("{}_{}_{}", whole.nodes[index].row, whole.nodes[index].name, whole.nodes[index].column);
+    let node = |index: usize| {
+        let Node { column, row, name } = &whole.nodes[index];
+        let (layer, kind) = match *row {
+            0 => ("E".to_owned(), "embedding"),
+            row if row == top => ((top / 2 + 1).to_string(), if name == "out" { "logit" } else { "latent" }),
+            row if row % 2 == 1 => ((row / 2).to_string(), "attention head"),
+            row => ((row / 2 - 1).to_string(), "mlp"),
+        };
+        json!({
+            "node_id": id(index), "jsNodeId": id(index), "feature": null, "layer": layer, "ctx_idx": column, "feature_type": kind,
+            "clerp": format!("{}: {name}", whole.rows[*row]),
+        })
+    };
+    let link = |from: usize, to: usize, weight: f64| json!({ "source": id(from), "target": id(to), "weight": weight });
+    let links = whole.links.iter().map(|edge| link(edge.from, edge.to, edge.weight));
+    // What enters a latent goes on as the next step's input.
+    let entering = |at: usize| whole.links.iter().filter(|edge| edge.to == at).map(|edge| edge.weight).sum();
+    let flows = whole.flows.iter().map(|&(from, to)| link(from, to, entering(from)));
+    json!({
+        "metadata": {
+            "slug": slug, "scan": model, "prompt_tokens": whole.columns, "prompt": whole.columns.join(" "), "schema_version": 1,
+            "info": {
+                "generator": { "name": "switchyard", "version": env!("CARGO_PKG_VERSION") },
+                "description": "Weights are integrated gradient times (clean - corrupt), as a share of the whole difference, mean over pairs \
+                    of prompts. The link from a latent to the next step's input carries the sum of what enters the latent.",
+            },
+        },
+        "qParams": { "pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": "" },
+        "nodes": (0..whole.nodes.len()).map(node).collect::<Vec<_>>(),
+        "links": links.chain(flows).collect::<Vec<_>>(),
+    })
+}
+
+/// The edges of each form's circuit, by rank; forms without one are left out.
+fn circuits(rows: &[EdgeRow]) -> Vec<(Form, Vec<&EdgeRow>)> {
+    let of = |form| {
+        let mut kept: Vec<&EdgeRow> = rows.iter().filter(|e| e.form == form && e.in_circuit).collect();
+        kept.sort_by_key(|e| e.rank);
+        (form, kept)
+    };
+    Form::ALL.into_iter().map(of).filter(|(_, kept)| !kept.is_empty()).collect()
+}
+
+fn layers_of(rows: &[EdgeRow]) -> usize {
+    let layers = rows.iter().flat_map(|e| [Port::of(&e.sender), Port::of(&e.receiver)]).map(|port| port.layer);
+    layers.flatten().max().map_or(0, |layer| layer + 1)
+}
+
+/// One figure a checkpoint, a panel for each form that has a circuit.
+fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let mut out = vec![];
+    for checkpoint in folder.of::<EdgeRow>() {
+        let rows = folder.rows::<EdgeRow>(checkpoint);
+        let layers = layers_of(rows);
+        let (mut panels, mut notes) = (vec![], vec![]);
+        for (form, kept) in circuits(rows) {
+            let drawn = &kept[..DRAWN.min(kept.len())];
+            panels.push(Figure::Network(network(checkpoint, form, layers, drawn)));
+            notes.push(said(form, drawn, &kept, folder.rows::<CircuitRow>(checkpoint)));
+        }
+        let (columns, note) = (panels.len().max(1), format!("{} {NOTE}", notes.join(" ")));
+        out.extend(exhibit.drawing_of(checkpoint, "The found circuit (ours)", columns, panels, &note));
+    }
+    out
+}
+
+/// How much of the circuit is drawn, and what the circuit does alone.
+fn said(form: Form, drawn: &[&EdgeRow], kept: &[&EdgeRow], circuits: &[CircuitRow]) -> String {
+    let sum = |edges: &[&EdgeRow]| edges.iter().map(|e| e.score.value.abs()).sum::<f64>();
+    let share = 100.0 * sum(drawn) / sum(kept);
+    let row = |circuit| circuits.iter().find(|c| c.form == form && c.circuit == circuit);
+    let effect = |circuit| row(circuit).and_then(|c| sound(c.effect));
+    let alone = effect(Circuit::Found).map_or_else(String::new, |e| {
+        let random = effect(Circuit::Random).map_or_else(String::new, |e| format!("; random circuits of its size {e:.2}"));
+        format!("; run alone, the circuit brings {e:.2} of the difference between clean and corrupt runs (faithfulness{random})")
+    });
+    let of = row(Circuit::Found).map_or_else(String::new, |c| format!(" (of {} there are)", c.of));
+    format!(
+        "{}: drawn are the {} strongest of the circuit’s {} edges{of}, {share:.0} % of their summed |score|{alone}.",
+        capital(form.name()),
+        drawn.len(),
+        kept.len()
+    )
+}
+
+fn capital(name: &str) -> String {
+    let mut letters = name.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// Where an edge begins or ends, as its row names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Port {
+    /// Row of the drawing: input, heads and MLP of each layer, output.
+    level: usize,
+    /// What stands in the node.
+    name: String,
+    layer: Option<usize>,
+}
+
+/// The row of what is read at the end, whatever the number of layers.
+const OUT: usize = usize::MAX;
+
+impl Port {
+    fn of(label: &str) -> Self {
+        let node = |level: usize, name: String, layer| Self { level, name, layer };
+        if let Some(layer) = label.strip_prefix("MLP ").and_then(|layer| layer.parse::<usize>().ok()) {
+            return node(2 * layer + 2, "M".into(), Some(layer));
+        }
+        if let Some((layer, head)) = label.strip_prefix('L').and_then(|rest| rest.split_once('H'))
+            && let Ok(layer) = layer.parse::<usize>()
+        {
+            // A query stands with its own head; keys and values, which heads share, by themselves.
+            let name = match head.split_once('.') {
+                Some((head, part)) if part != "q" => format!("{part}{head}"),
+                Some((head, _)) => format!("H{head}"),
+                None => format!("H{head}"),
+            };
+            return node(2 * layer + 1, name, Some(layer));
+        }
+        match label {
+            "input" => node(0, "in".into(), None),
+            "logits" => node(OUT, "out".into(), None),
+            other => node(OUT, other.chars().take(3).collect(), None),
+        }
+    }
+}
+
+type Place<'a> = (&'a str, Option<usize>);
+
+fn network(checkpoint: &str, form: Form, layers: usize, drawn: &[&EdgeRow]) -> Network {
+    let mut columns: Vec<Place> = drawn.iter().map(|e| (e.place.as_str(), e.back)).collect();
+    columns.sort_by_key(|(place, back)| places::order(place, *back));
+    columns.dedup();
+    let of_layers = (0..layers).flat_map(|layer| [format!("heads {layer}"), format!("MLP {layer}")]);
+    let rows: Vec<String> = std::iter::once("input".into()).chain(of_layers).chain(["output".into()]).collect();
+    let column = |e: &EdgeRow| columns.iter().position(|c| *c == (e.place.as_str(), e.back)).unwrap_or(0);
+    let ports = |e: &EdgeRow| [(column(e), Port::of(&e.sender)), (column(e), Port::of(&e.receiver))];
+    let there: BTreeSet<(usize, Port)> = drawn.iter().flat_map(|e| ports(e)).collect();
+    let index: BTreeMap<&(usize, Port), usize> = there.iter().enumerate().map(|(i, port)| (port, i)).collect();
+    let nodes = there.iter().map(|(column, port)| Node {
+        column: *column,
+        row: port.level.min(rows.len() - 1),
+        name: port.name.clone(),
+    });
+    let link = |e: &&EdgeRow| {
+        let [from, to] = ports(e).map(|port| index[&port]);
+        let says =
+            format!("{} → {} at {}, {:.3}", e.sender, e.receiver, places::called(&e.place, e.back), e.score.value);
+        Link { from, to, weight: e.score.value, says }
+    };
+    let flow = |(at, place): (usize, &Place)| {
+        let next = columns.iter().position(|other| follows(*place, *other))?;
+        Some((*index.get(&(at, Port::of("latent")))?, *index.get(&(next, Port::of("input")))?))
+    };
+    Network {
+        title: format!("{}: {}", capital(form.name()), called(checkpoint)),
+        nodes: nodes.collect(),
+        links: drawn.iter().map(link).collect(),
+        flows: columns.iter().enumerate().filter_map(flow).collect(),
+        columns: columns.iter().map(|(place, back)| places::called(place, *back)).collect(),
+        rows,
+        positive: "for the answer".into(),
+        negative: "against it".into(),
+        flow: "next input".into(),
+    }
+}
+
+/// Whether the second place is the latent step that the first one's output goes into.
+fn follows(first: Place<'_>, second: Place<'_>) -> bool {
+    let step = |place: &str| match place {
+        "swi" => Some(0),
+        latent if latent.starts_with("latent[") => places::number(latent),
+        _ => None,
+    };
+    let next = step(first.0).zip(step(second.0)).is_some_and(|(first, second)| second == first + 1);
+    next && first.1 == second.1
+}

@@ -1,0 +1,48 @@
+//! Solutions that are read from latents, step by step, and verified.
+
+use super::{Drawing, Exhibit, points};
+use crate::report::figures::{Axis, Figure, Line, LineChart};
+use crate::report::folder::{Folder, called};
+use crate::report::paper::Paper;
+use switchyard::schema::{DecodedTraceRow, Reader, RowFile};
+use switchyard::stats::Estimate;
+
+const SOURCES: &[&str] = &[DecodedTraceRow::NAME];
+
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    rows_table!(
+        "tab:decoded-trace",
+        SOURCES,
+        "Are latents, read as the steps that their blocks stand for, a valid solution? Right answers; two readers, two nulls",
+        |_: &DecodedTraceRow| true,
+        columns!(DecodedTraceRow: reader, layer, step, reads, valid, follows, shuffled, valid_of_several, permuted, p_holm),
+    ),
+    Exhibit { draw, ..Exhibit::of("fig:decoded-trace", SOURCES) },
+];
+
+fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let panel = |checkpoint: &str| {
+        let all = folder.rows::<DecodedTraceRow>(checkpoint);
+        let layer = all.iter().map(|r| r.layer).max()?;
+        let line = |name: &str, reader, of: fn(&DecodedTraceRow) -> Option<Estimate>| {
+            let rows = all.iter().filter(|r| (r.reader, r.layer) == (reader, layer));
+            Line::bars(name, points(rows.filter_map(|r| Some((r.step.shown() as f64, of(r)?)))))
+        };
+        let lines = [
+            line("read by a probe", Reader::Probe, |r| Some(r.valid)),
+            line("read by the logit lens", Reader::Logit, |r| Some(r.valid)),
+            line("another problem's, by a probe", Reader::Probe, |r| r.shuffled),
+            line("another problem's, by the logit lens", Reader::Logit, |r| r.shuffled),
+        ];
+        Figure::lines(LineChart {
+            title: format!("{}, layer {layer}", called(checkpoint)),
+            x: Axis::new("latent of each block that is read").whole(),
+            y: Axis::share("valid solutions"),
+            lines: lines.into_iter().filter(|line| !line.points.is_empty()).collect(),
+            ..LineChart::default()
+        })
+    };
+    let panels = folder.of::<DecodedTraceRow>().into_iter().filter_map(panel).collect();
+    let note = "Problems that were answered right. Bars: 95 % Wilson intervals.";
+    exhibit.drawing("Solutions read from latents (ours)", 2, panels, note)
+}

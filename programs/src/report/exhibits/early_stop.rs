@@ -1,0 +1,45 @@
+//! What is left of an answer when a block is closed early, by the latents kept.
+
+use super::{Drawing, Exhibit, points};
+use crate::report::figures::{Axis, Figure, Line, LineChart};
+use crate::report::folder::{Folder, called};
+use crate::report::paper::Paper;
+use switchyard::schema::{EarlyStopRow, RowFile};
+use switchyard::stats::Estimate;
+
+const SOURCES: &[&str] = &[EarlyStopRow::NAME];
+
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    rows_table!(
+        "tab:early-stop",
+        SOURCES,
+        "After how many latents is the answer settled? Every block closed after its first k",
+        |_: &EarlyStopRow| true,
+        columns!(EarlyStopRow: k, of, accuracy, same_answer, others_answer, committed, reversed, gold_logprob, difference, p_holm),
+    ),
+    Exhibit { draw, ..Exhibit::of("fig:early-stop", SOURCES) },
+];
+
+fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let panel = |checkpoint: &str| {
+        let line = |name: &str, of: fn(&EarlyStopRow) -> Estimate| {
+            let rows = folder.rows::<EarlyStopRow>(checkpoint).iter();
+            Line::bars(name, points(rows.map(|r| (r.k as f64, of(r)))))
+        };
+        Figure::lines(LineChart {
+            title: called(checkpoint),
+            x: Axis::new("latents kept of each block").whole(),
+            y: Axis::share("share of problems"),
+            lines: vec![
+                line("right", |r| r.accuracy),
+                line("answer of the full run", |r| r.same_answer),
+                line("settled", |r| r.committed),
+                line("answer of another problem's full run", |r| r.others_answer),
+            ],
+            ..LineChart::default()
+        })
+    };
+    let panels = folder.of::<EarlyStopRow>().into_iter().filter_map(panel).collect();
+    let note = "Bars: 95 % Wilson intervals. Settled: the answer stays that of the full run from there on.";
+    exhibit.drawing("Early stop (ours)", 2, panels, note)
+}

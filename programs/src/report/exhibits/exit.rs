@@ -1,0 +1,55 @@
+//! tab:exit, and as a figure: p(`</swi>`) at each latent step, by correctness.
+
+use super::{Drawing, Exhibit, Layout, points};
+use crate::report::cells::Cells;
+use crate::report::figures::{Axis, Figure, Line, LineChart};
+use crate::report::folder::{Folder, called};
+use crate::report::paper::Paper;
+use switchyard::nth::Nth;
+use switchyard::schema::{ExitGroup, ExitRow, RowFile};
+use switchyard::stats::Estimate;
+
+const SOURCES: &[&str] = &[ExitRow::NAME];
+
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    Exhibit {
+        per_checkpoint: true,
+        cell,
+        beside: Layout { extra: |_| vec![("all".into(), "all".into())], ..Layout::PLAIN },
+        ..Exhibit::of("tab:exit", SOURCES)
+    },
+    Exhibit { draw, ..Exhibit::of("fig:exit", SOURCES) },
+];
+
+fn cell(cells: &Cells<'_>, group: &str, column: &str) -> Option<Estimate> {
+    let group = match group {
+        "all" => ExitGroup::All,
+        "correct" => ExitGroup::Correct,
+        "wrong" => ExitGroup::Wrong,
+        _ => return None,
+    };
+    let step: Nth = column.trim_start_matches("step").parse().ok()?;
+    let rows = cells.folder.rows::<ExitRow>(cells.checkpoint);
+    rows.iter().find(|r| r.group == group && r.step == step).map(|r| r.p_exit)
+}
+
+fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let mut lines = vec![];
+    for checkpoint in folder.of::<ExitRow>() {
+        for (group, name) in [(ExitGroup::Correct, "correct"), (ExitGroup::Wrong, "wrong")] {
+            let rows = folder.rows::<ExitRow>(checkpoint).iter().filter(|r| r.group == group);
+            let points = points(rows.map(|r| (r.step.shown() as f64, r.p_exit)));
+            let n = folder.rows::<ExitRow>(checkpoint).iter().filter(|r| r.group == group).map(|r| r.p_exit.n).max();
+            lines.push(Line::bars(&format!("{}, {name} (n={})", called(checkpoint), n.unwrap_or(0)), points));
+        }
+    }
+    let panel = Figure::lines(LineChart {
+        title: "Readiness to leave the block".into(),
+        x: Axis::new("latent step").whole(),
+        y: Axis::new("p(</swi>)").log(),
+        lines,
+        ..LineChart::default()
+    });
+    let note = "Bars: 95 % cluster bootstrap over problems; where none is seen it is narrower than the mark.";
+    exhibit.drawing("Exit probability (ours; the paper's tab:exit)", 1, panel.into_iter().collect(), note)
+}

@@ -1,0 +1,202 @@
+//! Does reinforcement learning keep the latents, and does a gradient through the recurrence decide it? The runs of
+//! `experiments/rl-fate.toml`: cells, tests, and the law that they ask for. Measures nothing.
+
+use anyhow::Result;
+
+use super::{Drawing, Exhibit};
+use crate::report::cells::Cells;
+use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
+use crate::report::folder::Folder;
+use crate::report::paper::Paper;
+use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use crate::report::verdicts::shown_p;
+use switchyard::schema::{ComparisonPoint, FateCell, FateRow, FateTest, Law, RowFile, fate_tests, law, runs};
+use switchyard::stats::{Estimate, holm, mean_of_runs, sign_flip};
+
+const SOURCES: &[&str] = &[FateRow::NAME];
+
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    Exhibit { cell, over_runs: true, ..Exhibit::of("ours:rl-fate", SOURCES) },
+    Exhibit { table: cells, covers: true, ..Exhibit::of("tab:rl-fate", SOURCES) },
+    Exhibit { table: tests, ..Exhibit::of("tab:rl-fate-tests", SOURCES) },
+    Exhibit { draw, ..Exhibit::of("fig:rl-fate", SOURCES) },
+];
+
+const RUNS: &str = "From stage 5 of phase 2 after 50 steps (step 0). `segmented` freezes the latents in the gradient, as the \
+    paper's code does; `full_bptt` lets the gradient through the recurrence. Budget: visible tokens. Right with a block, and \
+    without: a block forced, and `<swi>` forbidden. kl: nats a token against the start. Mean over seeds with Student's 95 % \
+    interval; n: seeds.";
+
+const TESTS: &str = "Written before the runs (`experiments/rl-fate.toml`). Student's t over seeds, two-sided; Holm over the \
+    hypotheses of a comparison. Sign flips: exact, and never below .0625 with five seeds. Equal distance: of the two runs of a \
+    seed the one that went farther is taken at the kept step whose kl is nearest to the other's. H5: bootstrap over seeds; \
+    confirmed for a mode where the interval lies above 0. H6: a t-test of its own, once all five seeds are there.";
+
+const LAW: &str = "A mark is a run. Left of 0 a block hurts at the start, right of 0 it helps. Above 0 the model switches more after \
+    reinforcement learning.";
+
+/// `<accuracy|with_block|switch_rate>` by `end` or `equal`: the change under `full_bptt` less that under `segmented`, budget 30.
+fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
+    let compared = match column {
+        "end" => ComparisonPoint::AtTheEnd,
+        "equal" => ComparisonPoint::AtEqualDistance,
+        _ => return None,
+    };
+    let tests = fate_tests(cells.folder.rows(""), compared).ok()?;
+    tests.iter().find(|test| test.of == row)?.estimate().ok()
+}
+
+/// The runs of a mode and a budget.
+fn groups() -> impl Iterator<Item = (usize, &'static str)> {
+    FateRow::BUDGETS.into_iter().flat_map(|budget| FateRow::MODES.map(|mode| (budget, mode)))
+}
+
+fn cells(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
+    use ColumnKind::{Count, Measured, Text};
+    let columns = [
+        ("budget", Count),
+        ("replay", Text),
+        ("step", Count),
+        ("accuracy", Measured(3)),
+        ("switch rate", Measured(3)),
+        ("right with a block", Measured(3)),
+        ("without", Measured(3)),
+        ("kl", Measured(3)),
+    ];
+    let columns = columns.map(|(name, kind)| Heading::new(name, kind)).into();
+    let mut table = Table::new(exhibit.label, "Does reinforcement learning keep the latents?", columns);
+    table.note = RUNS.to_owned();
+    for ((budget, mode), step) in groups().flat_map(|group| [0, FateRow::STEPS].map(|step| (group, step))) {
+        let here = |row: &&FateRow| {
+            (row.of, row.budget, row.replay.as_str(), row.step) == (FateRow::STEPS, budget, mode, step)
+        };
+        let of: Vec<&FateRow> = folder.rows::<FateRow>("").iter().filter(here).collect();
+        if of.len() < 2 {
+            continue;
+        }
+        let mean = |value: fn(&FateRow) -> f64| mean_of_runs(&of.iter().map(|row| value(row)).collect::<Vec<_>>()).ok();
+        let share = |value: fn(&FateRow) -> f64| Cell::measured(mean(value).map(|e| e.share()));
+        let kl = if step == 0 { Cell::nothing() } else { Cell::measured(mean(|row| row.kl)) };
+        table.push(vec![
+            Cell::Count(budget as i64),
+            Cell::Text(mode.into()),
+            Cell::Count(step as i64),
+            share(|row| row.accuracy),
+            share(|row| row.switch_rate),
+            share(|row| row.with_block.unwrap_or(f64::NAN)),
+            share(|row| row.without_block.unwrap_or(f64::NAN)),
+            kl,
+        ])?;
+    }
+    Ok(Some(table).filter(|table| !table.rows().is_empty()))
+}
+
+fn tests(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
+    use ColumnKind::{Measured, Text};
+    let rows = folder.rows::<FateRow>("");
+    let Some(problems) = rows.first().map(|row| row.n) else { return Ok(None) };
+    let columns = [
+        ("hypothesis", Text),
+        ("compared", Text),
+        ("mean over seeds", Measured(3)),
+        ("by seed", Text),
+        ("p", Text),
+        ("p (Holm)", Text),
+        ("p (sign flips)", Text),
+    ];
+    let columns = columns.map(|(name, kind)| Heading::new(name, kind)).into();
+    let mut table = Table::new(exhibit.label, "What the study was written to test", columns);
+    table.note = TESTS.to_owned();
+    for (compared, at) in
+        [(ComparisonPoint::AtTheEnd, "at the end"), (ComparisonPoint::AtEqualDistance, "at equal distance")]
+    {
+        // Rows of other seeds or modes have no such test.
+        let Ok(tests) = fate_tests(rows, compared) else { continue };
+        let p: Vec<f64> = tests.iter().map(FateTest::p).collect::<Result<_>>()?;
+        for ((test, p), held) in tests.iter().zip(&p).zip(holm(&p)?) {
+            let flips: Vec<i64> = test.values.iter().map(|x| (x * problems as f64).round() as i64).collect();
+            table.push(line(test, at, [shown_p(*p), shown_p(held), shown_p(sign_flip(&flips))]))?;
+        }
+    }
+    of_grid(rows)?.into_iter().try_for_each(|row| table.push(row))?;
+    Ok(Some(table).filter(|table| !table.rows().is_empty()))
+}
+
+/// A hypothesis over seeds, with its p-values.
+fn line(test: &FateTest, at: &str, p: [String; 3]) -> Vec<Cell> {
+    let each: Vec<String> = test.values.iter().map(|x| format!("{x:+.3}")).collect();
+    let [name, at, each] = [test.name, at, &each.join(", ")].map(|text| Cell::Text(text.to_owned()));
+    [name, at, Cell::measured(test.estimate().ok()), each].into_iter().chain(p.map(Cell::Text)).collect()
+}
+
+/// H5 for each mode, and H6 between them, where the grid was run: H6 is tested with all seeds of the plan.
+fn of_grid(rows: &[FateRow]) -> Result<Vec<Vec<Cell>>> {
+    let [Some(frozen), Some(full)] = FateRow::MODES.map(|mode| law(rows, mode).ok().flatten()) else {
+        return Ok(vec![]);
+    };
+    let mut out = vec![];
+    for (mode, law) in FateRow::MODES.into_iter().zip([&frozen, &full]) {
+        let seeds = law.seeds.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+        let (follow, all) = signs(law);
+        let name = format!(
+            "H5: benefit of a block at the start and change of the switch rate, Spearman over {} cells, {mode}",
+            law.cells.len()
+        );
+        let signs = format!("seeds {seeds}; the sign follows in {follow} of {all} cells whose benefit is not 0");
+        let [name, at, signs] = [name, "at the end".to_owned(), signs].map(Cell::Text);
+        let nothing = std::iter::repeat_n(Cell::nothing(), 3);
+        out.push([name, at, Cell::Measured(law.correlation), signs].into_iter().chain(nothing).collect());
+    }
+    if frozen.seeds == full.seeds {
+        let values = full.intercepts.iter().zip(&frozen.intercepts).map(|(a, b)| a - b).collect();
+        let name = "H6: change of the switch rate at a benefit of 0, full_bptt less segmented";
+        let test = FateTest { of: "switch_rate", name, values };
+        let p = if test.values.len() == FateRow::SEEDS { shown_p(test.p()?) } else { String::new() };
+        out.push(line(&test, "at the end", [p, String::new(), String::new()]));
+    }
+    Ok(out)
+}
+
+/// In how many cells the switch rate changes in the direction of the benefit, among those whose benefit differs from 0 over seeds.
+fn signs(law: &Law) -> (usize, usize) {
+    let mean = |cell: &FateCell, of: fn(&(f64, f64)) -> f64| {
+        mean_of_runs(&cell.runs.values().map(of).collect::<Vec<_>>()).ok()
+    };
+    let clear = law.cells.iter().filter_map(|cell| {
+        let benefit = mean(cell, |run| run.0).filter(|e| !e.covers(0.0))?;
+        Some((benefit.value > 0.0) == (mean(cell, |run| run.1)?.value > 0.0))
+    });
+    clear.fold((0, 0), |(follow, all), same| (follow + usize::from(same), all + 1))
+}
+
+/// The change of the switch rate against what a block is worth at the start.
+fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let rows = folder.rows::<FateRow>("");
+    let run = |(budget, mode): (usize, &'static str)| {
+        let runs = runs(rows, ComparisonPoint::AtTheEnd, (mode, budget)).ok()?;
+        let mark =
+            |[start, end]: [&FateRow; 2]| Some(Point::bare(start.benefit()?, end.switch_rate - start.switch_rate));
+        Some(Line::scatter(&format!("{mode}, budget {budget}"), runs.into_iter().filter_map(mark).collect()))
+    };
+    let cells = |mode: &'static str| {
+        let law = law(rows, mode).ok()??;
+        let of_cell = |cell: &FateCell| cell.runs.values().map(|&(worth, change)| Point::bare(worth, change)).collect();
+        Some(Line::scatter(mode, law.cells.iter().flat_map::<Vec<Point>, _>(of_cell).collect()))
+    };
+    let panel = |title: &str, lines: Vec<Line>| {
+        Figure::lines(LineChart {
+            title: title.into(),
+            x: Axis::new("benefit of a block at the start"),
+            y: Axis::new("change of the switch rate"),
+            lines,
+            levels: vec![0.0],
+            marks: vec![0.0],
+        })
+    };
+    let grid =
+        panel("Starts and budgets, 80 steps, run by run", FateRow::MODES.into_iter().filter_map(cells).collect());
+    let primary = panel("One start, 160 steps, run by run", groups().filter_map(run).collect());
+    let panels: Vec<Figure> = [grid, primary].into_iter().flatten().collect();
+    let title = "What switching is worth, and what reinforcement learning makes of it (ours)";
+    exhibit.drawing(title, panels.len().max(1), panels, LAW)
+}

@@ -1,0 +1,102 @@
+//! tab:main: accuracy and length of every method, on whatever data the rows are of: the columns for MATH-500 and GSM8K get the same
+//! number, which is shown once.
+
+use super::sft_vs_rl::{SOURCES, has_start};
+use super::{Exhibit, Layout};
+use crate::report::cells::{Cells, Quality, intervention_row};
+use crate::report::folder::Folder;
+use crate::report::paper::Unit;
+use switchyard::schema::{AccuracyRow, RowFile};
+use switchyard::stats::Estimate;
+
+pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
+    cell,
+    beside: Layout {
+        shows: |column| !column.starts_with("math500"),
+        heading: |folder, name| Some(format!("{} (ours, {})", name.trim_start_matches("GSM8K "), folder.dataset())),
+        // What an answer costs, beside its visible tokens.
+        beyond: &[
+            ("latent_calls", "Latent steps", Unit::Steps),
+            ("passes", "Forward passes", Unit::Steps),
+            ("resample", "Change of acc. with latents of other problems", Unit::Percent),
+        ],
+        words: &[("Acc. over seeds", over_seeds)],
+        stands: |folder| folder.beside_paper() || rivals(folder) > 1,
+        extra,
+        ..Layout::PLAIN
+    },
+    ..Exhibit::of("tab:main", SOURCES)
+}];
+
+/// Phases that the paper's main table lacks.
+const BESIDE: [(&str, &str); 14] = [
+    ("text_cot_grpo", "Text-CoT, then GRPO without latents (control)"),
+    ("swireasoning", "SwiReasoning (training-free)"),
+    ("soft_thinking", "Soft-Thinking (training-free)"),
+    ("soft_grpo", "Soft-Thinking, then GRPO with Gumbel noise (SofT-GRPO)"),
+    ("hrpo_start", "Text-CoT through a gate that is not trained yet"),
+    ("hrpo", "Text-CoT through a gate between token and state, then GRPO (HRPO)"),
+    ("latent_sft", "superpositions of the vocabulary (Latent-SFT)"),
+    ("latent_grpo", "superpositions of the vocabulary, then GRPO with one-sided noise (Latent-GRPO)"),
+    ("fixed_embedding", "fixed embedding at the latent steps (control)"),
+    ("coconut_pause", "Coconut with one embedding at every latent (control)"),
+    ("coconut_no_thought", "Coconut's curriculum without latents (control)"),
+    ("coconut_no_curriculum", "Coconut's last stage alone (control)"),
+    ("simcot", "Coconut whose latents an auxiliary decoder spells out (SIM-CoT)"),
+    ("codi_fixed", "CODI with one embedding at every latent (control)"),
+];
+
+/// Methods of the paper's table that need no switch.
+const RIVALS: [&str; 6] = ["no_cot", "icot", "pause", "coconut", "codi", "colar"];
+
+/// How many of them a folder has.
+fn rivals(folder: &Folder) -> usize {
+    folder.phases().iter().filter(|row| RIVALS.contains(&row.phase.as_str())).count()
+}
+
+/// The least and the most right answers of runs that differ in their seed alone, in percent.
+fn over_seeds(cells: &Cells<'_>, row: &str) -> Option<String> {
+    let checkpoint = checkpoint(cells, row);
+    let runs = cells.folder.runs();
+    let of = runs.iter().filter_map(|run| run.iter().find(|row| row.phase == checkpoint));
+    let accuracies: Vec<f64> = of.map(|row| 100.0 * row.accuracy.value).collect();
+    let [least, most] = [f64::min, f64::max].map(|pick| accuracies.iter().copied().reduce(pick));
+    Some(format!("{:.1} to {:.1} ({} runs)", least?, most?, accuracies.len())).filter(|_| accuracies.len() > 1)
+}
+
+/// Whose number a row asks for.
+fn checkpoint<'c>(cells: &'c Cells<'_>, row: &'c str) -> &'c str {
+    match row {
+        "text_cot" => "base",
+        "switch_sft" => cells.sft,
+        "switch_grpo" => &cells.folder.grpo,
+        other => other, // a method's own checkpoint: no_cot, coconut, fixed_embedding, …
+    }
+}
+
+fn extra(folder: &Folder) -> Vec<(String, String)> {
+    let own = |key: &str, name: &str| (key.to_owned(), name.to_owned());
+    let there = |phase: &str| folder.phases().iter().any(|row| row.phase == phase);
+    let mut rows: Vec<_> =
+        BESIDE.iter().filter(|(phase, _)| there(phase)).map(|(phase, name)| own(phase, name)).collect();
+    rows.extend(has_start(folder, SOURCES).then(|| own(&folder.start, "where Switch-GRPO started")));
+    for (phase, name) in [(&folder.sft, "Switch-SFT"), (&folder.grpo, "Switch-GRPO")] {
+        let masked = || own(&format!("{phase}+text_only"), &format!("after {name}, <swi> masked"));
+        rows.extend((there(phase) || folder.has(AccuracyRow::NAME, phase)).then(masked));
+    }
+    rows
+}
+
+fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
+    let checkpoint = checkpoint(cells, row);
+    if let Some(checkpoint) = row.strip_suffix("+text_only") {
+        return column.ends_with("acc").then(|| cells.quality(checkpoint, "text_only", Quality::Accuracy))?;
+    }
+    match column {
+        "latent_calls" => cells.quality(checkpoint, "all", Quality::LatentCalls),
+        "resample" => intervention_row(cells.folder, checkpoint, "resample").map(|row| row.accuracy_change),
+        "passes" => cells.folder.phases().iter().find(|row| row.phase == checkpoint)?.forward_passes,
+        column if column.ends_with("acc") => cells.quality(checkpoint, "all", Quality::Accuracy),
+        _ => cells.quality(checkpoint, "all", Quality::VisibleTokens),
+    }
+}

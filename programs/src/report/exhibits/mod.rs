@@ -1,0 +1,222 @@
+//! Every table and figure: one file holds the rows that answer it, our number for a cell, rows beyond the paper's, the note and
+//! the drawing. A new one is a file and a line in the list; what its rows do not suffice for is named and not shown.
+//!
+//! Labels are the paper's (`tab:main`), ours of the same form (`tab:versus`), or `ours:…` for numbers of ours that no table of
+//! the paper has and that its claims ask for.
+
+use anyhow::Result;
+
+use super::cells::Cells;
+use super::figures::{Figure, Point};
+use super::folder::{Folder, sound};
+use super::paper::{Paper, Unit};
+use super::tables::Table;
+use switchyard::stats::Estimate;
+
+pub(super) use circuit::graphs;
+pub(super) use lens::lens_rows;
+
+/// A table, a figure, or numbers that claims ask for. Most fields have a default: no such thing.
+pub(crate) struct Exhibit {
+    /// LaTeX label.
+    pub label: &'static str,
+    /// Kinds of rows that answer it; the first is what `probe` or `intervene` must have run.
+    pub sources: &'static [&'static str],
+    /// Whether it shows these rows, so that they need no table of all their columns.
+    pub covers: bool,
+    /// Whether its cells are of one checkpoint that the paper's rows and columns do not name.
+    pub per_checkpoint: bool,
+    /// Whether its cells are over runs: their `n` counts runs, not problems.
+    pub over_runs: bool,
+    /// Our number for a row and a column of the paper's.
+    pub cell: fn(&Cells<'_>, &str, &str) -> Option<Estimate>,
+    /// How the paper's table is shown with ours beside it.
+    pub beside: Layout,
+    /// A table of ours.
+    pub table: fn(&Exhibit, &Folder) -> Result<Option<Table>>,
+    /// Its figure, or one a checkpoint.
+    pub draw: fn(&Exhibit, &Paper, &Folder) -> Vec<Drawing>,
+}
+
+/// What stands in a row of a table.
+type Words = fn(&Cells<'_>, &str) -> Option<String>;
+
+/// What one of the paper's tables has of ours beside the cells.
+pub(crate) struct Layout {
+    /// Columns that ours stand beside: a setting of the paper's has none.
+    pub shows: fn(&str) -> bool,
+    /// What our column is called, where that is not the paper's heading and the checkpoint.
+    pub heading: fn(&Folder, &str) -> Option<String>,
+    /// Whether it says something beside what a folder holds.
+    pub stands: fn(&Folder) -> bool,
+    /// Columns of ours that the paper lacks, where the folder has numbers for them: key, heading, unit.
+    pub beyond: &'static [(&'static str, &'static str, Unit)],
+    /// The same of words: heading, and what stands in a row.
+    pub words: &'static [(&'static str, Words)],
+    /// Rows of ours that the paper lacks: key and name.
+    pub extra: fn(&Folder) -> Vec<(String, String)>,
+    /// Whether a row's number of ours stands in another row already.
+    pub repeats: fn(&Folder, &str) -> bool,
+    /// Whether "after SFT" is the checkpoint that GRPO started from.
+    pub rl: bool,
+    /// What must be said under it; told how many numbers of ours stand in it.
+    pub note: fn(&Folder, usize) -> String,
+}
+
+impl Layout {
+    pub(super) const PLAIN: Layout = Layout {
+        shows: |_| true,
+        heading: |_, _| None,
+        stands: Folder::beside_paper,
+        beyond: &[],
+        words: &[],
+        extra: |_| vec![],
+        repeats: |_, _| false,
+        rl: false,
+        note: |_, _| String::new(),
+    };
+}
+
+impl Exhibit {
+    /// One that has nothing but rows.
+    pub(super) const fn of(label: &'static str, sources: &'static [&'static str]) -> Self {
+        Self {
+            label,
+            sources,
+            covers: false,
+            per_checkpoint: false,
+            over_runs: false,
+            cell: |_, _, _| None,
+            beside: Layout::PLAIN,
+            table: |_, _| Ok(None),
+            draw: |_, _, _| vec![],
+        }
+    }
+
+    /// `needs a or b`: what would have to be run.
+    pub(super) fn needs(&self) -> String {
+        format!("needs {}", self.sources.iter().map(|rows| format!("`{rows}`")).collect::<Vec<_>>().join(" or "))
+    }
+
+    /// Its figure, with so many panels beside one another; none without panels.
+    fn drawing(&self, title: &str, columns: usize, panels: Vec<Figure>, note: &str) -> Vec<Drawing> {
+        self.drawing_of("", title, columns, panels, note)
+    }
+
+    /// Its figure of one checkpoint, with so many panels beside one another; none without panels.
+    fn drawing_of(
+        &self,
+        checkpoint: &str,
+        title: &str,
+        columns: usize,
+        panels: Vec<Figure>,
+        note: &str,
+    ) -> Vec<Drawing> {
+        let label = if checkpoint.is_empty() { self.label.into() } else { format!("{}-{checkpoint}", self.label) };
+        let cut = if panels.iter().any(Figure::is_cut) { CUT } else { "" };
+        let drawing = Drawing { label, title: title.into(), panels, columns, note: format!("{note}{cut}") };
+        if drawing.panels.is_empty() { vec![] } else { vec![drawing] }
+    }
+}
+
+/// Said under a figure with such an axis.
+const CUT: &str = " A zigzag at the foot of an axis: it does not begin at zero.";
+
+/// A table straight from rows: label, files, title, which rows are kept, and columns.
+macro_rules! rows_table {
+    ($label:literal, $sources:expr, $title:literal, $keep:expr, $columns:expr $(,)?) => {
+        Exhibit {
+            covers: true,
+            table: |exhibit, folder| exhibit.of_rows(folder, $title, $keep, $columns),
+            ..Exhibit::of($label, $sources)
+        }
+    };
+}
+
+macro_rules! exhibits {
+    ($($file:ident),* $(,)?) => {
+        $(mod $file;)*
+
+        /// All files of this folder; their tables and figures of ours stand in this order on the page.
+        const FILES: &[&[Exhibit]] = &[$($file::EXHIBITS),*];
+    };
+}
+
+exhibits! {
+    main, sft_vs_rl, tf, swi_window, probe, intervention, exit, appendix_sweep, per_subject, gen_analysis, calibration, pareto,
+    token_dist, intervention_ladder, intervention_steps, intervention_dose, switch_benefit, adaptive, value_probe, switching, lens, early_stop,
+    decoded_trace, subspaces, monitor, patching, circuit, training, fate, versus, seeds, dependence, of_rows,
+}
+
+pub(super) fn all() -> impl Iterator<Item = &'static Exhibit> {
+    FILES.iter().copied().flatten()
+}
+
+pub(super) fn of(label: &str) -> Option<&'static Exhibit> {
+    all().find(|exhibit| exhibit.label == label)
+}
+
+/// Rows that answer a label's cells.
+pub(super) fn sources(label: &str) -> &'static [&'static str] {
+    of(label).map_or(&[], |exhibit| exhibit.sources)
+}
+
+/// Points (x, estimate), in order of x.
+fn points(of: impl Iterator<Item = (f64, Estimate)>) -> Vec<Point> {
+    let mut points: Vec<Point> = of.filter_map(|(x, y)| Some(Point::new(x, sound(y)?))).collect();
+    points.sort_by(|a, b| a.x.total_cmp(&b.x));
+    points
+}
+
+/// What a figure must say of the paper's numbers, where some of its panels have them.
+fn diamonds(panels: &[Figure], are: &str) -> String {
+    if panels.iter().any(Figure::has_paper) { format!(" Diamonds: {are}.") } else { String::new() }
+}
+
+/// A figure that can be drawn.
+pub struct Drawing {
+    /// LaTeX label.
+    pub label: String,
+    pub title: String,
+    pub panels: Vec<Figure>,
+    /// Panels beside one another.
+    pub columns: usize,
+    /// What must be known to read it.
+    pub note: String,
+}
+
+/// A figure of the paper that the rows do not suffice for.
+pub struct MissingFigure {
+    pub label: String,
+    pub title: String,
+    /// Why, and which rows would do.
+    pub reason: String,
+}
+
+/// Every figure of the folder, the paper's first, and those of the paper's that lack rows.
+pub(super) fn drawings(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<MissingFigure>) {
+    let (mut drawn, mut undrawn) = (vec![], vec![]);
+    for figure in &paper.figures {
+        let exhibit = of(&figure.label);
+        let mut found = exhibit.map_or(vec![], |e| (e.draw)(e, paper, folder));
+        if found.is_empty() {
+            let needs = exhibit.map_or_else(String::new, Exhibit::needs);
+            let reason = if figure.diagram { "a diagram, no data".into() } else { format!("no rows: {needs}") };
+            undrawn.push(MissingFigure { label: figure.label.clone(), title: figure.title.clone(), reason });
+        }
+        drawn.append(&mut found);
+    }
+    let of_ours = all().filter(|e| paper.figures.iter().all(|figure| figure.label != e.label));
+    drawn.extend(of_ours.flat_map(|e| (e.draw)(e, paper, folder)));
+    (drawn, undrawn)
+}
+
+/// Every table of ours that the folder has rows for; rows that no exhibit has heard of with all their columns.
+pub fn tables(folder: &Folder) -> Result<Vec<Table>> {
+    let mut tables: Vec<Table> = vec![];
+    for exhibit in all() {
+        tables.extend((exhibit.table)(exhibit, folder)?);
+    }
+    tables.extend(of_rows::others(folder)?);
+    Ok(tables)
+}

@@ -1,0 +1,137 @@
+//! Tables straight from rows: those of a kind that are kept, with some of their columns; and rows that nobody has heard of, with
+//! all of them.
+
+use anyhow::Result;
+
+use super::Exhibit;
+use crate::report::folder::Folder;
+use crate::report::generic::{Of, table};
+use crate::report::tables::Table;
+use switchyard::schema::{
+    AttentionRow, AttributionRow, CalibrationRow, Component, DirectLogitRow, HeadPatchRow, JacobianLensRow,
+    KnownValueRow, PartSwapRow, PassRow, PatternRow, PhaseChangeRow, PositionRow, RowFile, SwitchProblemRow,
+    TeacherForcedRow, TokenLensRow,
+};
+
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    rows_table!(
+        "tab:known-value",
+        &[KnownValueRow::NAME, KnownValueRow::STEPS],
+        "Known-value patching: does the answer follow the arithmetic?",
+        |_: &KnownValueRow| true,
+        columns!(KnownValueRow: steps, later, at, holds, draws, hit_rate, chance, above_chance, kept, firings),
+    ),
+    rows_table!(
+        "tab:phases",
+        &[PhaseChangeRow::NAME],
+        "What Switch-GRPO changes at the same positions (paired, second minus first)",
+        |_: &PhaseChangeRow| true,
+        columns!(PhaseChangeRow: event, positions, d_p_swi, d_entropy, d_margin, d_rank),
+    ),
+    rows_table!(
+        "tab:pass-at-k",
+        &[PassRow::NAME],
+        "In how many tries is a problem solved? Sampled answers",
+        |_: &PassRow| true,
+        columns!(PassRow: k, samples, pass_at_k, majority, distinct, switch_rate),
+    ),
+    rows_table!(
+        "tab:part-swap",
+        &[PartSwapRow::NAME],
+        "Which part of the weights carries what a later phase changed? Each put into the other phase",
+        |_: &PartSwapRow| true,
+        columns!(PartSwapRow: part, host, weight_change, accuracy, accuracy_change, switch_rate, switch_change, p_holm),
+    ),
+    rows_table!(
+        "tab:pair-patching",
+        &[HeadPatchRow::PAIRS],
+        "Pairs of one's own: heads and MLPs whose output carries the answer (Holm), by position",
+        |row: &HeadPatchRow| row.matters() && row.component != Component::Resid,
+        columns!(HeadPatchRow: form, mode, component, layer, head, place, effect, p_holm),
+    ),
+    rows_table!(
+        "tab:jacobian-lens",
+        &[JacobianLensRow::NAME],
+        "Does a latent of the last block already say the answer? Jacobian through the recurrence, logit lens, null",
+        |_: &JacobianLensRow| true,
+        columns!(JacobianLensRow: lens, step, layer, says_answer, logprob, split_error),
+    ),
+    rows_table!(
+        "tab:calibration",
+        &[CalibrationRow::NAME],
+        "Tests on hand-built models, at the n that the experiment has by default: how often the verdict is right, how often \
+         what is there is found (power), and what is not (false alarms)",
+        |row: &CalibrationRow| row.kind == CalibrationRow::ALL && row.default_n,
+        columns!(CalibrationRow: test, problems, right, power, false_alarms, n_for_80, blind),
+    ),
+    rows_table!(
+        "tab:calibration-power",
+        &[CalibrationRow::NAME],
+        "The same tests by n (problems, or pairs of them)",
+        |row: &CalibrationRow| row.kind == CalibrationRow::ALL,
+        columns!(CalibrationRow: test, problems, power, false_alarms),
+    ),
+    rows_table!(
+        "tab:calibration-truths",
+        &[CalibrationRow::NAME],
+        "The same tests by kind of truth (`probe calibrate --list`), at the default n",
+        |row: &CalibrationRow| row.kind != CalibrationRow::ALL && row.default_n,
+        columns!(CalibrationRow: kind, test, problems, right, power, false_alarms),
+    ),
+];
+
+/// Rows that the page shows token by token or head by head; they are too many for a table.
+const ON_THE_PAGE: &[&str] = &[
+    PositionRow::NAME,
+    SwitchProblemRow::NAME,
+    PatternRow::NAME,
+    TokenLensRow::NAME,
+    DirectLogitRow::NAME,
+    AttentionRow::NAME,
+    HeadPatchRow::NAME,
+    AttributionRow::NAME,
+];
+
+impl Exhibit {
+    /// A table of the rows that are kept, with these columns. Of several sources a later one counts for checkpoints that the
+    /// earlier have nothing of.
+    pub(super) fn of_rows<R: RowFile>(
+        &self,
+        folder: &Folder,
+        title: &str,
+        keep: fn(&R) -> bool,
+        columns: &[&str],
+    ) -> Result<Option<Table>> {
+        let mut of: Vec<Of<'_>> = vec![];
+        for &file in self.sources {
+            for checkpoint in folder.checkpoints(file) {
+                let rows = folder.rows_in::<R>(file, checkpoint).iter().zip(folder.flat(file, checkpoint));
+                let kept: Vec<_> = rows.filter(|(row, _)| keep(row)).map(|(_, flat)| flat).collect();
+                if !kept.is_empty() && !of.iter().any(|(c, _)| c == checkpoint) {
+                    of.push((checkpoint.to_owned(), kept));
+                }
+            }
+        }
+        table(self.label, title, &of, columns)
+    }
+}
+
+/// Rows that nobody here has heard of.
+pub(super) fn others(folder: &Folder) -> Result<Vec<Table>> {
+    let mut others: Vec<&str> = folder.files().map(|(experiment, _, _)| experiment).collect();
+    others.dedup();
+    // Beside the paper they stand in its table and need no second one.
+    let beside = |rows: &str| rows == TeacherForcedRow::NAME && folder.beside_paper();
+    let mut tables = vec![];
+    let covered = |rows: &str| super::all().any(|exhibit| exhibit.covers && exhibit.sources.contains(&rows));
+    for experiment in others.into_iter().filter(|e| !(ON_THE_PAGE.contains(e) || covered(e) || beside(e))) {
+        let checkpoints = folder.checkpoints(experiment).into_iter();
+        let of: Vec<Of<'_>> = checkpoints
+            .map(|c| (c.to_owned(), folder.flat(experiment, c).iter().collect::<Vec<_>>()))
+            .filter(|(_, rows)| !rows.is_empty())
+            .collect();
+        let label = format!("tab:{}", experiment.replace('_', "-"));
+        tables.extend(table(&label, &experiment.replace('_', " "), &of, &[])?);
+    }
+    Ok(tables)
+}

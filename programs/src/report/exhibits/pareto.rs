@@ -1,0 +1,110 @@
+//! fig:pareto, and ours over forward passes: accuracy against what an answer costs.
+
+use super::sft_vs_rl::SOURCES;
+use super::{Drawing, Exhibit};
+use crate::report::cells::step_of;
+use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
+use crate::report::folder::{Folder, called, sound};
+use crate::report::paper::Paper;
+use switchyard::schema::{AccuracyRow, GRPO_START, PhaseRow};
+use switchyard::stats::Estimate;
+
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    Exhibit {
+        cell: |cells, row, column| cells.phase_quality(if row == "default" { &cells.folder.grpo } else { row }, column),
+        draw: pareto,
+        ..Exhibit::of("fig:pareto", SOURCES)
+    },
+    Exhibit { draw: decoding, ..Exhibit::of("fig:decoding", SOURCES) },
+    Exhibit { draw: passes, ..Exhibit::of("fig:passes", SOURCES) },
+];
+
+/// Methods that write their reasoning or most of it, and methods that do not: a panel each.
+const METHODS: [(&str, &[&str]); 2] = [
+    (
+        "Reasoning in text, in part or first",
+        &["base", "text_cot_grpo", "sft", "grpo", "swireasoning", "soft_thinking", "soft_grpo", "hrpo"],
+    ),
+    (
+        "Reasoning not in text",
+        &[
+            "no_cot",
+            "icot",
+            "pause",
+            "coconut",
+            "simcot",
+            "codi",
+            "colar",
+            "latent_sft",
+            "latent_grpo",
+            "fixed_embedding",
+        ],
+    ),
+];
+
+/// A panel of accuracy for each group of methods, and the methods' `length`: one mark a method.
+fn by_method(folder: &Folder, x: &str, length: impl Fn(&PhaseRow) -> Option<Estimate>) -> Vec<Figure> {
+    let mark = |method: &str| {
+        let row = folder.phases().iter().find(|row| row.phase == method)?;
+        let point = Point::new(length(row).and_then(sound)?.value, sound(row.accuracy)?);
+        let name = if method == "base" { "text CoT".into() } else { called(method).replace('_', " ") };
+        Some(Line::scatter(&name, vec![point]))
+    };
+    let panel = |(title, methods): (&str, &[&str])| marks(title, x, methods.iter().filter_map(|m| mark(m)).collect());
+    METHODS.into_iter().filter_map(panel).collect()
+}
+
+/// A panel of at least two marks.
+fn marks(title: &str, x: &str, lines: Vec<Line>) -> Option<Figure> {
+    let (x, y) = (Axis::new(x), Axis::new("accuracy"));
+    let chart = LineChart { title: title.into(), x, y, lines, ..LineChart::default() };
+    Some(chart).filter(|chart| chart.lines.len() > 1).and_then(Figure::lines)
+}
+
+const X: &str = "visible tokens per problem";
+
+/// One mark per way of decoding a checkpoint.
+fn ways(folder: &Folder) -> Option<Figure> {
+    let mut ways: Vec<Line> = vec![];
+    // What a phase passes through on its way would hide its end.
+    let ends = |checkpoint: &&str| *checkpoint != GRPO_START && step_of(checkpoint).is_none();
+    for checkpoint in folder.of::<AccuracyRow>().into_iter().filter(ends) {
+        for (group, name) in [("all", ""), ("text_only", ", <swi> masked"), ("forced", ", switching forced")] {
+            let found = folder.rows::<AccuracyRow>(checkpoint).iter().find(|r| r.group == group);
+            let point = found.and_then(|r| Some(Point::new(sound(r.visible_tokens?)?.value, sound(r.accuracy)?)));
+            ways.extend(point.map(|p| Line::scatter(&format!("{}{name}", called(checkpoint)), vec![p])));
+        }
+    }
+    marks("Ways of decoding", X, ways)
+}
+
+/// Accuracy against visible tokens, one mark a method; of a folder without a run, the ways of decoding.
+fn pareto(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let mut panels = by_method(folder, X, |row| row.visible_tokens);
+    if panels.is_empty() {
+        panels.extend(ways(folder));
+    }
+    let (columns, note) = (panels.len().max(1), format!("{BARS}; the panels have different scales."));
+    exhibit.drawing("Accuracy–efficiency operating points", columns, panels, &note)
+}
+
+/// The ways of decoding, where fig:pareto shows methods.
+fn decoding(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let methods = !by_method(folder, X, |row| row.visible_tokens).is_empty();
+    let panel = ways(folder).filter(|_| methods);
+    exhibit.drawing("Ways of decoding (ours)", 1, panel.into_iter().collect(), &format!("{BARS}."))
+}
+
+const BARS: &str = "Bars: 95 % Wilson intervals of accuracy";
+
+/// Accuracy against passes of the model, text and latents alike.
+fn passes(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let panels = by_method(folder, "forward passes per problem", |row| row.forward_passes);
+    if panels.len() < METHODS.len() {
+        return vec![];
+    }
+    let note = format!(
+        "Forward passes: the prompt's, then one for each token and latent. {BARS}; the two panels have different scales."
+    );
+    exhibit.drawing("Accuracy and forward passes of every method", 2, panels, &note)
+}

@@ -1,0 +1,95 @@
+//! What patching one site from another problem does, by layer and step or position; and what patching a user's own pairs does.
+
+use super::lens::grid;
+use super::{Drawing, Exhibit};
+use crate::report::figures::{Figure, HeatMap};
+use crate::report::folder::{Folder, called, sound};
+use crate::report::paper::Paper;
+use crate::report::places;
+use switchyard::schema::{Axis, Component, Form, HeadPatchRow, PatchMode, PatchRow, RowFile};
+use switchyard::stats::Estimate;
+
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    Exhibit { covers: true, draw, ..Exhibit::of("fig:patching", &[PatchRow::NAME]) },
+    Exhibit { draw: draw_pairs, ..Exhibit::of("fig:pair-patching", &[HeadPatchRow::PAIRS]) },
+];
+
+fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let mut out = vec![];
+    for checkpoint in folder.of::<PatchRow>() {
+        // One scale for both axes: from no effect to all of it.
+        let effects = folder.rows::<PatchRow>(checkpoint).iter().filter_map(|row| sound(row.effect)).map(|e| e.value);
+        let range = effects.fold((0.0, 1.0), |(low, high): (f64, f64), e| (low.min(e), high.max(e)));
+        let panel = |(axis, by, x): (Axis, &str, &str)| {
+            let rows = folder.rows::<PatchRow>(checkpoint).iter().filter(|r| r.axis == axis);
+            let cells: Vec<_> = rows.map(|r| (r.layer, r.index, r.effect)).collect();
+            let title = format!("Activation patching by {by}: {}", called(checkpoint));
+            grid(
+                &cells,
+                HeatMap { title, x: x.into(), unit: "effect".into(), range: Some(range), ..HeatMap::default() },
+            )
+        };
+        let axes = [(Axis::Step, "step", "latent step"), (Axis::Position, "position", "position")];
+        let panels = axes.into_iter().filter_map(panel).collect();
+        let note = "Means; intervals are in the rows.";
+        out.extend(exhibit.drawing_of(checkpoint, "Activation patching (ours)", 1, panels, note));
+    }
+    out
+}
+
+/// Layer by place, a panel for each form and component; of a layer's heads the one that moves most.
+fn draw_pairs(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let mut out = vec![];
+    for checkpoint in folder.checkpoints(HeadPatchRow::PAIRS) {
+        let rows = folder.rows_in::<HeadPatchRow>(HeadPatchRow::PAIRS, checkpoint);
+        let modes = [PatchMode::Denoise, PatchMode::Noise, PatchMode::Mean];
+        let Some(mode) = modes.into_iter().find(|mode| rows.iter().any(|row| row.mode == *mode)) else { continue };
+        let rows: Vec<&HeadPatchRow> =
+            rows.iter().filter(|row| row.mode == mode && sound(row.effect).is_some()).collect();
+        let effects = rows.iter().map(|row| row.effect.value);
+        let range = effects.fold((0.0, 1.0), |(low, high): (f64, f64), e| (low.min(e), high.max(e)));
+        let mut panels = vec![];
+        for form in Form::ALL {
+            for (component, what) in
+                [(Component::Resid, "stream"), (Component::Mlp, "MLP"), (Component::Head, "strongest head")]
+            {
+                let of: Vec<&HeadPatchRow> =
+                    rows.iter().filter(|row| row.form == form && row.component == component).copied().collect();
+                let title = format!("{what} ({}): {}", form.name(), called(checkpoint));
+                panels.extend(by_place(
+                    &of,
+                    HeatMap { title, unit: mode.name().into(), range: Some(range), ..HeatMap::default() },
+                ));
+            }
+        }
+        let note = "Share of the difference between the clean and the corrupt run that one patch moves; means over pairs, intervals are in \
+                    the rows. Stream: before the block of that layer, the topmost after the last.";
+        out.extend(exhibit.drawing_of(checkpoint, "Pairs of one's own, layer by position (ours)", 1, panels, note));
+    }
+    out
+}
+
+fn by_place(rows: &[&HeadPatchRow], map: HeatMap) -> Option<Figure> {
+    let mut columns: Vec<(&str, Option<usize>)> = rows.iter().map(|row| (row.place.as_str(), row.back)).collect();
+    columns.sort_by_key(|(place, back)| places::order(place, *back));
+    columns.dedup();
+    let mut cells: Vec<(usize, usize, Estimate)> = vec![];
+    for row in rows {
+        let column = columns.iter().position(|place| *place == (row.place.as_str(), row.back))?;
+        match cells.iter_mut().find(|cell| (cell.0, cell.1) == (row.layer, column)) {
+            Some(cell) if row.effect.value.abs() > cell.2.value.abs() => cell.2 = row.effect,
+            Some(_) => {}
+            None => cells.push((row.layer, column, row.effect)),
+        }
+    }
+    let numbered = columns.iter().all(|(place, _)| place.starts_with("position["));
+    let named = |(place, back): &(&str, Option<usize>)| match places::number(place).filter(|_| numbered) {
+        Some(number) => number.to_string(),
+        None => places::called(place, *back),
+    };
+    let x = if numbered { "position" } else { "place" };
+    match grid(&cells, HeatMap { x: x.into(), ..map })? {
+        Figure::HeatMap(map) => Some(Figure::HeatMap(HeatMap { columns: columns.iter().map(named).collect(), ..map })),
+        other => Some(other),
+    }
+}

@@ -1,0 +1,23 @@
+//! What a block is worth: every problem with one and without; also as cells (`ours:benefit/chosen/benefit`).
+
+use super::Exhibit;
+use switchyard::schema::{RowFile, SwitchBenefitRow};
+
+const SOURCES: &[&str] = &[SwitchBenefitRow::NAME];
+
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    rows_table!(
+        "tab:switch-benefit",
+        SOURCES,
+        "Every problem with a block and without: what switching is worth, free of the model's own choice",
+        |_: &SwitchBenefitRow| true,
+        columns!(SwitchBenefitRow: group, with_block, without_block, benefit, better, worse, p_value, p_holm),
+    ),
+    Exhibit {
+        cell: |cells, row, _| {
+            let rows = cells.folder.rows::<SwitchBenefitRow>(&cells.folder.grpo);
+            rows.iter().find(|r| r.group == row).map(|r| r.benefit)
+        },
+        ..Exhibit::of("ours:benefit", SOURCES)
+    },
+];

@@ -1,0 +1,45 @@
+//! fig:token-dist, fig:token-cdf: visible tokens per problem of each checkpoint.
+
+use super::Exhibit;
+use crate::report::figures::{Axis, Ecdf, Figure, Histogram};
+use crate::report::folder::{Folder, called};
+use switchyard::schema::{OutcomeRow, RowFile};
+
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    Exhibit {
+        covers: true,
+        draw: |exhibit, _, folder| {
+            let samples = samples(folder);
+            let all = || samples.iter().flat_map(|(_, v)| v);
+            let span = all().fold(0.0f64, |a, b| a.max(*b)) - all().fold(f64::INFINITY, |a, b| a.min(*b));
+            // Bins narrower than a token would leave gaps.
+            let bins = (span as usize + 1).clamp(1, 30);
+            let (title, x, of) = (X.replacen('v', "V", 1), Axis::new(X), "problems".into());
+            let some = !samples.is_empty();
+            let panel = some.then_some(Figure::Histogram(Histogram { title, x, of, samples, bins }));
+            let note = "Dashed uprights: means.";
+            exhibit.drawing("Distribution of visible tokens", 1, panel.into_iter().collect(), note)
+        },
+        ..Exhibit::of("fig:token-dist", &[OutcomeRow::NAME])
+    },
+    Exhibit {
+        draw: |exhibit, _, folder| {
+            let samples = samples(folder);
+            let title = "Visible tokens per problem, cumulative".into();
+            let some = !samples.is_empty();
+            let panel = some.then(|| Figure::Ecdf(Ecdf { title, x: Axis::new(X), of: "problems".into(), samples }));
+            let note = "Bands: 95 %, simultaneous (Dvoretzky–Kiefer–Wolfowitz).";
+            exhibit.drawing("Empirical CDF of visible tokens", 1, panel.into_iter().collect(), note)
+        },
+        ..Exhibit::of("fig:token-cdf", &[OutcomeRow::NAME])
+    },
+];
+
+const X: &str = "visible tokens per problem";
+
+/// Name and values of each checkpoint.
+fn samples(folder: &Folder) -> Vec<(String, Vec<f64>)> {
+    let of = |c: &str| folder.rows::<OutcomeRow>(c).iter().map(|r| r.visible_tokens as f64).collect::<Vec<_>>();
+    let all = folder.of::<OutcomeRow>().into_iter().map(|c| (called(c), of(c)));
+    all.filter(|(_, values)| !values.is_empty()).collect()
+}

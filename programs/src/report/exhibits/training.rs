@@ -1,0 +1,33 @@
+//! Held-out accuracy after each phase of training, and the losses of the supervised ones.
+
+use super::Exhibit;
+use crate::report::curves::{curve, is_supervised};
+use switchyard::schema::{METRICS, PhaseRow, RowFile, StepRow};
+use switchyard::store::FlatRow;
+
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    rows_table!(
+        "tab:training",
+        &[PhaseRow::NAME],
+        "Held-out accuracy after each phase of training",
+        |_: &PhaseRow| true,
+        columns!(PhaseRow:
+            phase, source, accuracy, latent_accuracy, text_only_accuracy, switch_rate, visible_tokens, latent_calls,
+            forward_passes, train_steps, train_positions, truncated),
+    ),
+    Exhibit {
+        covers: true,
+        draw: |exhibit, _, folder| {
+            let all = folder.checkpoints(METRICS).into_iter().map(|phase| (phase, folder.flat(METRICS, phase)));
+            let phases: Vec<(&str, &[FlatRow])> = all.filter(|(_, rows)| is_supervised(rows)).collect();
+            let [loss, accuracy] = columns!(StepRow: loss, token_accuracy);
+            let panels = [
+                curve("Training loss", "cross-entropy (nats)", &phases, loss, true),
+                curve("Training accuracy", "token accuracy", &phases, accuracy, false),
+            ];
+            let note = "Rolling means of 20 steps with ± 1.96 standard errors.";
+            exhibit.drawing("Supervised training (ours)", 1, panels.into_iter().flatten().collect(), note)
+        },
+        ..Exhibit::of("fig:training", &[METRICS])
+    },
+];

@@ -1,0 +1,490 @@
+//! A folder of results in memory: its Parquet rows by experiment and checkpoint, its manifest. Knows file names; nothing of
+//! what a number means. A file that is not there is no rows, never an error.
+//!
+//! Rows that have a struct in [`switchyard::schema`] are read as that struct; others as columns by name.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+
+use super::mixture;
+use switchyard::guard::read_text;
+use switchyard::schema::{
+    CalibrationRow, ExitRow, GRPO_START, KNOWN, KnownRows, METRICS, PhaseRow, ProbeRow, RAW, RowFile, SwitchBenefitRow,
+    TeacherForcedRow, TypedRows, WindowRow,
+};
+use switchyard::stats::Estimate;
+use switchyard::store::{FlatRow, read, read_carried, read_flat};
+
+/// Phases of a run in the order they are trained; other checkpoints follow by name.
+const ORDER: [&str; 26] = [
+    "base",
+    "text_cot_grpo",
+    "boundary",
+    "sft",
+    "grpo_start",
+    "grpo",
+    "brevity",
+    "no_cot",
+    "fixed_embedding",
+    "icot",
+    "pause",
+    "coconut",
+    "coconut_pause",
+    "coconut_no_thought",
+    "coconut_no_curriculum",
+    "simcot",
+    "codi",
+    "codi_fixed",
+    "colar",
+    "swireasoning",
+    "soft_thinking",
+    "soft_grpo",
+    "hrpo_start",
+    "hrpo",
+    "latent_sft",
+    "latent_grpo",
+];
+
+/// Where a checkpoint comes in the order of training.
+pub(super) fn place(checkpoint: &str) -> usize {
+    ORDER.iter().position(|phase| *phase == checkpoint).unwrap_or(ORDER.len())
+}
+
+/// How often the tests are right, measured once for a version of the program.
+const CALIBRATION: &[u8] =
+    include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../reports/calibration/calibration-hand_built.parquet"));
+
+/// The rows of one folder.
+pub struct Folder {
+    /// Last part of its path.
+    pub name: String,
+    pub path: PathBuf,
+    pub manifest: Option<Value>,
+    /// The checkpoint that answers where the paper says "after SFT", and the one where it says "after Switch-GRPO".
+    pub sft: String,
+    pub grpo: String,
+    /// The checkpoint that Switch-GRPO started from, where that is not the finished one after SFT: claims about RL compare
+    /// with it.
+    pub start: String,
+    /// How often the tests are right: from the folder `calibration` beside it, else `reports/calibration` as the program carries it.
+    pub calibration: Vec<CalibrationRow>,
+    /// Files that could not be read, with the reason.
+    pub unreadable: Vec<String>,
+    /// Files that were left out because their rows are of another origin (weights, adapter, float type, decoding, data) than
+    /// the others of their checkpoint, or not those that the manifest was written for, with the difference.
+    pub mixed: Vec<String>,
+    /// Whether the paper's numbers were asked for, whatever the model is.
+    asked: bool,
+    files: BTreeMap<(String, String), File>,
+}
+
+struct File {
+    flat: Vec<FlatRow>,
+    /// The rows as a `Vec` of their struct, where they have one.
+    typed: Option<TypedRows>,
+}
+
+/// # Errors
+/// One folder under two names: its rows would count twice.
+pub(super) fn once(folders: &[Folder]) -> Result<()> {
+    let mut seen = BTreeMap::new();
+    for Folder { path, .. } in folders {
+        if let Some(other) = seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone()), path) {
+            bail!("{}: is named twice (also as {}): name each folder once", path.display(), other.display());
+        }
+    }
+    Ok(())
+}
+
+impl Folder {
+    /// Reads `<experiment>-<checkpoint>.parquet`, and of a run folder of `train` also `<phase>/metrics.parquet` and `reports/`.
+    ///
+    /// # Errors
+    /// What is not a folder, or holds no rows.
+    pub fn open(path: &Path) -> Result<Self> {
+        ensure!(path.is_dir(), "{}: not a folder; name one that `probe`, `intervene` or `train` wrote", path.display());
+        let name = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let name = name.file_name().map_or_else(|| "results".into(), |n| n.to_string_lossy().into_owned());
+        let [sft, grpo, start] = ["sft", "grpo", GRPO_START].map(str::to_owned);
+        let mut folder = Self {
+            name,
+            path: path.to_path_buf(),
+            manifest: None,
+            sft,
+            grpo,
+            start,
+            calibration: vec![],
+            unreadable: vec![],
+            mixed: vec![],
+            asked: false,
+            files: BTreeMap::new(),
+        };
+        folder.read_calibration();
+        folder.manifest = folder.read_manifest(path);
+        let strangers = folder.manifest.as_ref().map(|m| mixture::left_out(path, m)).unwrap_or_default();
+        for entry in sorted(path)? {
+            let stem = entry.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+            let metrics = entry.join(format!("{METRICS}.parquet"));
+            if metrics.is_file() {
+                folder.add(METRICS, &stem, &metrics);
+            } else if entry.is_dir() && stem == "reports" {
+                let inner = folder.read_manifest(&entry);
+                let strangers = inner.as_ref().map(|m| mixture::left_out(&entry, m)).unwrap_or_default();
+                sorted(&entry)?.iter().for_each(|file| folder.add_file(file, &strangers));
+            } else {
+                folder.add_file(&entry, &strangers);
+            }
+        }
+        ensure!(
+            !folder.files.is_empty(),
+            "{}: holds no rows (*.parquet){}; `probe` and `intervene` write them",
+            path.display(),
+            folder.unreadable.first().map(|why| format!(" that can be read ({why})")).unwrap_or_default()
+        );
+        Ok(folder)
+    }
+
+    /// `manifest.json` of a folder, if it has one that can be read.
+    fn read_manifest(&mut self, folder: &Path) -> Option<Value> {
+        let manifest = folder.join("manifest.json");
+        if !manifest.is_file() {
+            return None;
+        }
+        let read = read_text(&manifest).map_err(anyhow::Error::from);
+        match read.and_then(|text| serde_json::from_str(&text).map_err(anyhow::Error::from)) {
+            Ok(value) => Some(value),
+            Err(why) => {
+                self.unreadable.push(format!("manifest.json: {why}"));
+                None
+            }
+        }
+    }
+
+    fn read_calibration(&mut self) {
+        let rows = format!("{}-{}.parquet", CalibrationRow::NAME, CalibrationRow::CHECKPOINT);
+        let file = self.path.join("..").join(CalibrationRow::NAME).join(rows);
+        let rows = if file.is_file() { read(&file) } else { read_carried(CALIBRATION) };
+        match rows {
+            Ok(rows) => self.calibration = rows,
+            Err(why) => self.unreadable.push(format!("{why:#}")),
+        }
+    }
+
+    /// Whether it holds what was measured of the workbench, and nothing of a checkpoint.
+    pub(crate) fn is_calibration(&self) -> bool {
+        self.files.keys().all(|(rows, _)| rows == CalibrationRow::NAME)
+    }
+
+    /// This folder with the paper's tables and claims, whatever the model is.
+    pub fn with_paper(self, asked: bool) -> Self {
+        Self { asked, ..self }
+    }
+
+    /// Whether the paper's tables and claims say something here: a checkpoint stands where the paper says SFT or GRPO. Beside
+    /// somebody's own model they are shown only if asked for.
+    pub(crate) fn beside_paper(&self) -> bool {
+        let stands = |checkpoint: &str| [&self.sft, &self.grpo, &self.start].iter().any(|role| **role == checkpoint);
+        !self.is_calibration() && (self.asked || self.files.keys().any(|(_, checkpoint)| stands(checkpoint)))
+    }
+
+    /// This folder with other checkpoints in the roles that the paper names.
+    pub fn named(self, sft: &str, grpo: &str, start: &str) -> Self {
+        let [sft, grpo, start] = [sft, grpo, start].map(str::to_owned);
+        Self { sft, grpo, start, ..self }
+    }
+
+    /// The checkpoint that GRPO is compared with in rows of these experiments: its start, or, where they have no rows of it,
+    /// the finished one after SFT ([`Self::no_start`] says so).
+    pub(crate) fn before_grpo(&self, experiments: &[&str]) -> &str {
+        let measured = |e: &&str| match *e {
+            PhaseRow::NAME => self.phases().iter().any(|row| row.phase == self.start),
+            other => self.file(other, &self.start).is_some(),
+        };
+        if experiments.iter().any(measured) { &self.start } else { &self.sft }
+    }
+
+    /// What a comparison without rows of GRPO's start must say.
+    pub(crate) fn no_start(&self) -> String {
+        format!("no rows of `{}` here, so the finished `{}` stands for what GRPO started from", self.start, self.sft)
+    }
+
+    fn add_file(&mut self, file: &Path, strangers: &BTreeMap<String, String>) {
+        if file.extension().is_some_and(|e| e == "parquet")
+            && let Some(stem) = file.file_stem().and_then(|s| s.to_str())
+        {
+            if let Some(why) = strangers.get(stem) {
+                self.mixed.push(why.clone());
+                return;
+            }
+            let (experiment, checkpoint) = stem.split_once('-').unwrap_or((stem, ""));
+            if !RAW.contains(&experiment) {
+                self.add(experiment, checkpoint, file);
+            }
+        }
+    }
+
+    fn add(&mut self, experiment: &str, checkpoint: &str, file: &Path) {
+        let known = KNOWN.iter().find(|known| known.name == experiment);
+        match read_flat(file).and_then(|flat| whole(flat, known).with_context(|| file.display().to_string())) {
+            Ok((rows, lost)) => {
+                self.files.insert((experiment.to_owned(), checkpoint.to_owned()), rows);
+                self.unreadable.extend(lost.map(|lost| format!("{}: {lost}", file.display())));
+            }
+            Err(why) => self.unreadable.push(format!("{why:#}")),
+        }
+    }
+
+    fn file(&self, experiment: &str, checkpoint: &str) -> Option<&File> {
+        self.files.get(&(experiment.to_owned(), checkpoint.to_owned()))
+    }
+
+    /// Rows of a checkpoint; none where the file is not there.
+    pub fn rows<R: RowFile>(&self, checkpoint: &str) -> &[R] {
+        self.rows_in(R::NAME, checkpoint)
+    }
+
+    /// Rows of a checkpoint from a file whose name is not theirs.
+    pub(crate) fn rows_in<R: RowFile>(&self, experiment: &str, checkpoint: &str) -> &[R] {
+        let typed = self.file(experiment, checkpoint).and_then(|file| file.typed.as_ref());
+        typed.and_then(|rows| rows.downcast_ref::<Vec<R>>()).map_or(&[], Vec::as_slice)
+    }
+
+    /// What a run says of its phases.
+    pub fn phases(&self) -> &[PhaseRow] {
+        self.rows("")
+    }
+
+    /// What every run says of its phases that the folder holds: its own (`summary`), and those of other seeds
+    /// (`summary-seed1`), each seed once.
+    pub(crate) fn runs(&self) -> Vec<&[PhaseRow]> {
+        let names =
+            self.checkpoints(PhaseRow::NAME).into_iter().filter(|name| name.is_empty() || name.starts_with("seed"));
+        let mut runs: BTreeMap<u64, &[PhaseRow]> = BTreeMap::new();
+        for rows in names.map(|name| self.rows::<PhaseRow>(name)) {
+            if let Some(first) = rows.first() {
+                runs.entry(first.identity.seed).or_insert(rows);
+            }
+        }
+        runs.into_values().collect()
+    }
+
+    /// The columns of a file by name.
+    pub fn flat(&self, experiment: &str, checkpoint: &str) -> &[FlatRow] {
+        self.file(experiment, checkpoint).map_or(&[], |file| &file.flat)
+    }
+
+    /// Checkpoints that rows of a kind are there of.
+    pub fn of<R: RowFile>(&self) -> Vec<&str> {
+        self.checkpoints(R::NAME)
+    }
+
+    /// Rows of a kind, checkpoint by checkpoint.
+    pub(super) fn all<R: RowFile>(&self) -> impl Iterator<Item = (&str, &R)> {
+        self.of::<R>().into_iter().flat_map(|c| self.rows::<R>(c).iter().map(move |row| (c, row)))
+    }
+
+    /// The paper's checkpoints that stand beside ones of ours in rows of this kind, as its columns and as a legend name them.
+    pub(super) fn papers(&self, experiment: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
+        let named = [(&self.sft, ("sft", "paper, SFT")), (&self.grpo, ("grpo", "paper, Switch-GRPO"))];
+        named.into_iter().filter(move |(ours, _)| self.has(experiment, ours)).map(|(_, theirs)| theirs)
+    }
+
+    /// Checkpoints that an experiment has rows of.
+    pub fn checkpoints(&self, experiment: &str) -> Vec<&str> {
+        let mut found: Vec<&str> =
+            self.files.iter().filter(|((e, _), _)| e == experiment).map(|((_, c), _)| c.as_str()).collect();
+        found.sort_by_key(|c| place(c));
+        found
+    }
+
+    /// Every checkpoint that there are rows of, one name for each file.
+    pub fn all_checkpoints(&self) -> impl Iterator<Item = &str> {
+        self.files.keys().map(|(_, checkpoint)| checkpoint.as_str())
+    }
+
+    /// Whether there is a file of these rows.
+    pub(crate) fn has(&self, experiment: &str, checkpoint: &str) -> bool {
+        self.file(experiment, checkpoint).is_some()
+    }
+
+    /// All files: experiment, checkpoint, number of rows.
+    pub fn files(&self) -> impl Iterator<Item = (&str, &str, usize)> {
+        self.files.iter().map(|((e, c), rows)| (e.as_str(), c.as_str(), rows.flat.len()))
+    }
+
+    /// The checkpoints as their rows call them (`micro/sft`), in the order of training.
+    pub(crate) fn models(&self) -> Vec<&str> {
+        let mut found: Vec<(usize, &str)> = vec![];
+        for ((_, checkpoint), file) in &self.files {
+            let Some(name) = file.flat.first().and_then(|row| text(row, "checkpoint")) else { continue };
+            if !found.iter().any(|(_, other)| *other == name) {
+                found.push((place(checkpoint), name));
+            }
+        }
+        found.sort_unstable();
+        found.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// Whether a checkpoint has no blocks by its manifest: a model that never learnt to switch, or a method of text alone. What is
+    /// measured of `<swi>` is then of an untrained token.
+    pub(crate) fn is_plain(&self, checkpoint: &str) -> bool {
+        let entries = self.manifest.as_ref().and_then(Value::as_object).into_iter().flatten();
+        let mut rules = entries
+            .filter(|(name, _)| name.split_once('-').is_some_and(|(_, of)| of == checkpoint))
+            .filter_map(|(_, entry)| entry.pointer("/setup/decode/blocks/rule")?.as_str())
+            .peekable();
+        rules.peek().is_some() && rules.all(|rule| rule == "never")
+    }
+
+    /// What must be said of rows about `<swi>` of checkpoints that never learnt it.
+    pub(crate) fn untrained(&self) -> Vec<String> {
+        let switching =
+            [TeacherForcedRow::NAME, WindowRow::NAME, ExitRow::NAME, ProbeRow::NAME, SwitchBenefitRow::NAME];
+        let measured = switching.into_iter().flat_map(|rows| self.checkpoints(rows));
+        let plain = distinct(measured).into_iter().filter(|checkpoint| self.is_plain(checkpoint));
+        plain
+            .map(|checkpoint| {
+                let name = called(checkpoint);
+                format!("untrained token: {name} never learnt <swi>; its numbers about switching are of a token without training")
+            })
+            .collect()
+    }
+
+    /// The most problems that a file of rows is of.
+    pub(crate) fn problems(&self) -> Option<usize> {
+        let n = |file: &File| usize::try_from(file.flat.first()?.get("n")?.as_i64()?).ok();
+        self.files.values().filter_map(n).max()
+    }
+
+    /// What the rows say they were measured on, e.g. `chains`.
+    pub fn dataset(&self) -> String {
+        let named = self.files.values().filter_map(|rows| text(rows.flat.first()?, "dataset"));
+        let mut names: Vec<&str> = named.collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.is_empty() { self.name.clone() } else { names.join(", ") }
+    }
+}
+
+/// Rows as their struct, where they have one. What is not a number (NaN and infinities have none in rows) costs its estimate, or its
+/// row where the struct needs it; the second part says which.
+fn whole(mut flat: Vec<FlatRow>, known: Option<&KnownRows>) -> Result<(File, Option<String>)> {
+    let mut lost: Vec<String> = vec![];
+    for (number, row) in flat.iter_mut().enumerate() {
+        lost.extend(without_numbers(row).into_iter().map(|key| format!("{key} of row {number} is not a number")));
+    }
+    let read = |rows: &[FlatRow]| known.map(|known| (known.read)(rows)).transpose();
+    let typed = match read(&flat) {
+        Ok(typed) => typed,
+        Err(why) => {
+            let (mut kept, all) = (vec![], flat.len());
+            for (number, row) in flat.into_iter().enumerate() {
+                match read(std::slice::from_ref(&row)) {
+                    Ok(_) => kept.push(row),
+                    Err(_) => lost.push(format!("row {number} is left out")),
+                }
+            }
+            flat = kept;
+            let again = "make them again with the command in manifest.json";
+            ensure!(!flat.is_empty() || all == 0, "other rows than today's: {why:#}; {again}");
+            read(&flat)?
+        }
+    };
+    let more = if lost.len() > 3 { format!(" and {} more", lost.len() - 3) } else { String::new() };
+    let said = (!lost.is_empty()).then(|| format!("{}{more}", lost[..lost.len().min(3)].join(", ")));
+    Ok((File { flat, typed }, said))
+}
+
+/// Estimates of which a part is missing, by their key; afterwards all their parts are.
+fn without_numbers(row: &mut FlatRow) -> Vec<String> {
+    let keys: Vec<String> = row.keys().filter_map(|key| Some(key.strip_suffix(".n")?.to_owned())).collect();
+    let parts = |key: &str| ["value", "low", "high", "n"].map(|part| format!("{key}.{part}"));
+    let broken = |key: &String| {
+        let values = parts(key).map(|part| row.get(&part).map(Value::is_null));
+        // All four columns are there, some with a number and some without.
+        values.iter().all(Option::is_some) && values.contains(&Some(true)) && values.contains(&Some(false))
+    };
+    let broken: Vec<String> = keys.into_iter().filter(broken).collect();
+    for part in broken.iter().flat_map(|key| parts(key)) {
+        row.insert(part, Value::Null);
+    }
+    broken
+}
+
+/// Each of them once, where it is first.
+pub(super) fn distinct<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut all: Vec<&str> = vec![];
+    for name in names {
+        if !all.contains(&name) {
+            all.push(name);
+        }
+    }
+    all
+}
+
+/// A checkpoint as a reader calls it.
+pub(super) fn called(checkpoint: &str) -> String {
+    match checkpoint {
+        "sft" => "after SFT".into(),
+        "grpo_start" => "where GRPO starts".into(),
+        "grpo" => "after Switch-GRPO".into(),
+        other => other.into(),
+    }
+}
+
+fn sorted(folder: &Path) -> Result<Vec<PathBuf>> {
+    let read = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    let mut paths: Vec<PathBuf> = read.flatten().map(|entry| entry.path()).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// The estimate `<key>.value`, `.low`, `.high`, `.n`; an interval that is missing or out of order is no estimate.
+pub fn estimate(row: &FlatRow, key: &str) -> Option<Estimate> {
+    let part = |part: &str| row.get(&format!("{key}.{part}"));
+    let (value, low, high) = (part("value")?.as_f64()?, part("low")?.as_f64()?, part("high")?.as_f64()?);
+    let n = usize::try_from(part("n")?.as_i64()?).ok()?;
+    sound(Estimate { value, low, high, n })
+}
+
+pub fn number(row: &FlatRow, key: &str) -> Option<f64> {
+    row.get(key)?.as_f64()
+}
+
+pub fn text<'a>(row: &'a FlatRow, key: &str) -> Option<&'a str> {
+    row.get(key)?.as_str()
+}
+
+/// A scalar as text; empty where there is none.
+pub(crate) fn shown(row: &FlatRow, key: &str) -> String {
+    match row.get(key) {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(s)) => s.clone(),
+        Some(other) => other.to_string(),
+    }
+}
+
+/// An estimate whose interval is finite and in order; another is none.
+pub(crate) fn sound(e: Estimate) -> Option<Estimate> {
+    let finite = e.low.is_finite() && e.high.is_finite();
+    (e.n > 0 && finite && e.low <= e.value && e.value <= e.high).then_some(e)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_null_or_inverted_interval_is_no_estimate() {
+        let row = |low: f64| {
+            serde_json::json!({"a.value": 0.5, "a.low": low, "a.high": 0.6, "a.n": 3}).as_object().cloned().unwrap()
+        };
+        assert_eq!(estimate(&row(0.4), "a").map(|e| e.n), Some(3));
+        assert_eq!(estimate(&row(0.55), "a"), None);
+        assert_eq!(estimate(&row(0.4), "b"), None);
+    }
+}

@@ -1,0 +1,138 @@
+//! A table straight from rows: one line per row, estimates with interval and n, constants in the note. Knows column types,
+//! not experiments, so that a new experiment has a table without a line here.
+
+use anyhow::Result;
+use serde_json::Value;
+
+use super::folder::{estimate, shown};
+use super::tables::{Cell, ColumnKind, Heading, Table};
+use switchyard::stats::unsigned_zero;
+use switchyard::store::{FlatRow, IDENTITY};
+
+/// Rows of one checkpoint.
+pub type Of<'a> = (String, Vec<&'a FlatRow>);
+
+/// A column of rows, before it is known what it holds.
+struct RawColumn {
+    key: String,
+    kind: ColumnKind,
+}
+
+/// A table of all `rows` with the columns named (all, where none is); `None` if there is nothing to show.
+pub fn table(label: &str, title: &str, of: &[Of<'_>], columns: &[&str]) -> Result<Option<Table>> {
+    let rows: Vec<(&str, &FlatRow)> =
+        of.iter().flat_map(|(c, rows)| rows.iter().map(move |r| (c.as_str(), *r))).collect();
+    let flat: Vec<&FlatRow> = rows.iter().map(|(_, r)| *r).collect();
+    let mut found = found(&flat, columns);
+    let constant =
+        |f: &RawColumn| flat.len() > 2 && flat.windows(2).all(|w| shown(w[0], &f.key) == shown(w[1], &f.key));
+    let constants: Vec<String> = found
+        .iter()
+        .filter(|f| !matches!(f.kind, ColumnKind::Measured(_)) && constant(f))
+        .map(|f| format!("{} {}", named(&f.key), shown(flat[0], &f.key)))
+        .collect();
+    found.retain(|f| matches!(f.kind, ColumnKind::Measured(_)) || !constant(f));
+    if flat.is_empty() || !found.iter().any(|f| matches!(f.kind, ColumnKind::Measured(_))) {
+        return Ok(None);
+    }
+    let several = of.len() > 1;
+    let mut headings = if several { vec![Heading::new("checkpoint", ColumnKind::Text)] } else { vec![] };
+    headings.extend(found.iter().map(|f| Heading::new(&named(&f.key), f.kind)));
+    let mut table = Table::new(label, title, headings);
+    for (checkpoint, row) in rows {
+        let mut cells = if several { vec![Cell::Text(checkpoint.to_owned())] } else { vec![] };
+        cells.extend(found.iter().map(|f| cell(row, f)));
+        table.push(cells)?;
+    }
+    table.note = note(of, &flat, &constants);
+    Ok(Some(table))
+}
+
+fn note(of: &[Of<'_>], rows: &[&FlatRow], constants: &[String]) -> String {
+    let mut parts = vec![];
+    let mut of_what: Vec<String> = rows.iter().map(|r| shown(r, "checkpoint")).filter(|c| !c.is_empty()).collect();
+    of_what.dedup();
+    if of_what.is_empty() {
+        of_what = of.iter().map(|(c, _)| c.clone()).collect();
+    }
+    parts.push(of_what.join(", "));
+    for key in ["dataset", "n", "seed"] {
+        let mut values: Vec<String> = rows.iter().map(|r| shown(r, key)).filter(|v| !v.is_empty()).collect();
+        values.sort();
+        values.dedup();
+        if let [one] = values.as_slice() {
+            parts.push(if key == "n" { format!("{one} problems") } else { format!("{key} {one}") });
+        }
+    }
+    parts.extend(constants.iter().cloned());
+    format!("{}; 95 % intervals.", parts.join("; "))
+}
+
+fn found(rows: &[&FlatRow], columns: &[&str]) -> Vec<RawColumn> {
+    let mut keys: Vec<String> = vec![];
+    for key in rows.iter().flat_map(|r| r.keys()) {
+        let base = ["value", "low", "high", "n"].iter().find_map(|part| key.strip_suffix(&format!(".{part}")));
+        let key = base.unwrap_or(key).to_owned();
+        if !keys.contains(&key) && !IDENTITY.contains(&key.as_str()) {
+            keys.push(key);
+        }
+    }
+    if !columns.is_empty() {
+        let order = |key: &String| columns.iter().position(|c| c == key);
+        keys.retain(|key| order(key).is_some());
+        keys.sort_by_key(order);
+    }
+    keys.into_iter().filter_map(|key| kind(rows, &key).map(|kind| RawColumn { key, kind })).collect()
+}
+
+/// What a column holds; `None` where it is empty in every row.
+fn kind(rows: &[&FlatRow], key: &str) -> Option<ColumnKind> {
+    if rows.iter().any(|r| estimate(r, key).is_some()) {
+        return Some(ColumnKind::Measured(digits(rows, key)));
+    }
+    let values: Vec<&Value> = rows.iter().filter_map(|r| r.get(key)).filter(|v| !v.is_null()).collect();
+    let whole = !values.is_empty() && values.iter().all(|v| v.is_i64());
+    if whole { Some(ColumnKind::Count) } else { (!values.is_empty()).then_some(ColumnKind::Text) }
+}
+
+/// Three decimals; fewer for a column of large numbers.
+fn digits(rows: &[&FlatRow], key: &str) -> usize {
+    let largest = rows.iter().filter_map(|r| estimate(r, key)).map(|e| e.value.abs()).fold(0.0, f64::max);
+    if largest >= 100.0 {
+        1
+    } else if largest >= 10.0 {
+        2
+    } else {
+        3
+    }
+}
+
+fn cell(row: &FlatRow, found: &RawColumn) -> Cell {
+    match found.kind {
+        ColumnKind::Measured(_) => Cell::measured(estimate(row, &found.key)),
+        ColumnKind::Count => row.get(&found.key).and_then(Value::as_i64).map_or_else(Cell::nothing, Cell::Count),
+        _ => match row.get(&found.key) {
+            None | Some(Value::Null) => Cell::nothing(),
+            Some(Value::Number(x)) if x.is_f64() => Cell::Text(small(x.as_f64().unwrap_or(f64::NAN))),
+            Some(_) => Cell::Text(shown(row, &found.key)),
+        },
+    }
+}
+
+fn small(x: f64) -> String {
+    if x != 0.0 && x.abs() < 1e-3 { format!("{x:.1e}") } else { unsigned_zero(format!("{x:.3}")) }
+}
+
+/// `p_holm` → `p (Holm)`; other keys read as words.
+fn named(key: &str) -> String {
+    match key {
+        "p_holm" => "p (Holm)".into(),
+        "p_value" => "p (McNemar)".into(),
+        "p_swi" => "p(<swi>)".into(),
+        "p_exit" => "p(</swi>)".into(),
+        "n_for_80" => "n for 80 %".into(),
+        "blind" => "what it cannot see".into(),
+        "mean_change" => "mean change in norm".into(),
+        other => other.trim_end_matches("[]").replace('_', " "),
+    }
+}

@@ -1,0 +1,181 @@
+//! Which checkpoints the rows of a folder were made from, where they lie, and whether a browser can run them.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::weights;
+use crate::report::folder::Folder;
+use switchyard::guard::read_text;
+use switchyard::store::sha256;
+use switchyard::tasks::{Split, Task};
+use switchyard::text::Template;
+
+/// A run of `train` with the checkpoints that can be run.
+pub(super) struct Run {
+    pub name: String,
+    /// As a command names it.
+    pub path: String,
+    pub tokenizer: Value,
+    /// What stands before a question.
+    pub prefix: String,
+    /// Of arithmetic, where its problems are chains.
+    pub modulus: Option<u32>,
+    pub problems: Vec<String>,
+    pub answers: Vec<String>,
+    pub models: Vec<Model>,
+}
+
+pub(super) struct Model {
+    pub phase: String,
+    pub weights: PathBuf,
+    pub config: Value,
+    pub reasoning: Option<Value>,
+    pub stop: Vec<Value>,
+}
+
+/// Problems that a reader chooses from at most.
+const MOST_PROBLEMS: u64 = 500;
+
+/// Weights that a page runs at most.
+const MOST: usize = 5_000_000;
+
+const FAMILIES: [&str; 5] = ["qwen3", "qwen2", "llama", "gemma", "mistral"];
+
+/// The runs behind a folder of rows, and why a checkpoint that lies there is not among them. A checkpoint that cannot be read is no
+/// reason for a page to fail.
+pub(super) fn runs(folder: &Folder) -> (Vec<Run>, Vec<String>) {
+    let (mut runs, mut left_out): (Vec<Run>, Vec<String>) = (vec![], vec![]);
+    let made_from = made_from(folder);
+    // What is compared most stands first: where there is room for some only, these run.
+    let mut names = folder.models();
+    let roles = [&folder.sft, &folder.grpo];
+    names.sort_by_key(|name| !name.rsplit_once('/').is_some_and(|(_, phase)| roles.iter().any(|role| *role == phase)));
+    for name in names {
+        let (Some((run, phase)), Some(hash)) = (name.split_once('/'), made_from.get(name)) else { continue };
+        let named = [run, phase].into_iter().all(is_name);
+        let Some(place) = places(folder, run).into_iter().find(|place| named && weights_of(place, phase).is_file())
+        else {
+            continue;
+        };
+        let known = runs.iter().position(|known| known.name == run);
+        let found = model(&place, phase, hash).and_then(|model| {
+            let opened = if known.is_none() { Some(opened(run, &place, phase)?) } else { None };
+            Ok((model, opened))
+        });
+        match (found, known) {
+            (Ok((model, None)), Some(at)) => runs[at].models.push(model),
+            (Ok((model, opened)), _) => runs.extend(opened.map(|run| Run { models: vec![model], ..run })),
+            (Err(why), _) => left_out.push(format!("{name} does not run in the page: {why:#}")),
+        }
+    }
+    (runs, left_out)
+}
+
+/// Whether this is the name of one folder, and no way to another.
+fn is_name(part: &str) -> bool {
+    let mut components = Path::new(part).components();
+    matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
+}
+
+/// Hash of the weights by checkpoint, as the manifest has it; checkpoints with an adapter are other models than their weights say.
+fn made_from(folder: &Folder) -> BTreeMap<String, String> {
+    let entries = folder.manifest.as_ref().and_then(Value::as_object).into_iter().flatten();
+    let told = entries.filter_map(|(_, entry)| {
+        let setup = entry.get("setup")?;
+        let plain = setup.get("adapter").is_none_or(Value::is_null);
+        Some((setup.get("checkpoint")?.as_str()?.to_owned(), setup.get("weights")?.as_str()?.to_owned()))
+            .filter(|_| plain)
+    });
+    told.collect()
+}
+
+/// Where a run may lie: the folder of rows itself, the one around it, and where `train` and this repository keep theirs.
+fn places(folder: &Folder, run: &str) -> Vec<PathBuf> {
+    let beside = folder.path.join("..").join("..").join("fixtures").join(run);
+    let around = folder.path.parent().map(Path::to_path_buf);
+    let kept = ["runs", "fixtures"].map(|room| Path::new(room).join(run));
+    [folder.path.clone()].into_iter().chain(around).chain(kept).chain([beside]).collect()
+}
+
+fn weights_of(run: &Path, phase: &str) -> PathBuf {
+    run.join(phase).join("checkpoint").join("model.safetensors")
+}
+
+/// A checkpoint, or why it cannot be run.
+fn model(run: &Path, phase: &str, hash: &str) -> Result<Model> {
+    let weights = weights_of(run, phase);
+    let checkpoint = run.join(phase).join("checkpoint");
+    let size = weights::count(&weights, MOST)?;
+    ensure!(size <= MOST, "{size} weights are more than the {MOST} that a page runs");
+    ensure!(sha256(&[&weights])? == hash, "{} has other weights than its rows were made from", weights.display());
+    let config = json(&checkpoint.join("config.json"))?.context("a checkpoint without config.json")?;
+    let family = config["model_type"].as_str().unwrap_or_default();
+    ensure!(FAMILIES.contains(&family), "the decoder of the page does not know the family {family:?}");
+    let windowed = config["use_sliding_window"].as_bool().unwrap_or(family == "mistral");
+    ensure!(!windowed || config["sliding_window"].is_null(), "the decoder of the page knows no attention window");
+    let reasoning = json(&checkpoint.join("reasoning.json"))?;
+    let source = reasoning.as_ref().and_then(|r| r["source"]["kind"].as_str()).unwrap_or_default();
+    ensure!(!["projection", "latent_head"].contains(&source), "its latents pass a head of their own ({source})");
+    let stop = stops(&checkpoint, &config)?;
+    Ok(Model { phase: phase.to_owned(), weights, config, reasoning, stop })
+}
+
+/// What a run asks.
+///
+/// # Errors
+/// A run that has no generated task in words.
+fn opened(name: &str, path: &Path, phase: &str) -> Result<Run> {
+    let recipe = path.join("recipe.toml");
+    let text = read_text(&recipe).with_context(|| format!("{}: cannot read", recipe.display()))?;
+    let recipe: toml::Value = toml::from_str(&text).with_context(|| format!("{}: not a recipe", recipe.display()))?;
+    let part = |keys: [&str; 2]| recipe.get(keys[0]).and_then(|part| part.get(keys[1]));
+    let template = part(["data", "template"]).and_then(|t| Template::deserialize(t.clone()).ok());
+    let task = recipe.get("task").and_then(|task| Task::deserialize(task.clone()).ok());
+    let (Some(Template::Words), Some(task)) = (template, task) else {
+        bail!("its problems are not generated in words")
+    };
+    let tokenizer = json(&path.join(phase).join("checkpoint").join("tokenizer.json"))?.unwrap_or_default();
+    ensure!(tokenizer["model"]["type"] == "WordLevel", "its tokenizer does not read whole words");
+    let number = |value: Option<&toml::Value>| value?.as_integer().and_then(|n| u64::try_from(n).ok());
+    let (seed, count) =
+        (number(recipe.get("seed")).unwrap_or(0), number(part(["evaluation", "problems"])).unwrap_or(500));
+    let problems = task.rows(Split::Test, seed, 0..count.min(MOST_PROBLEMS))?;
+    let modulus = if let Task::Chains(chains) = &task { Some(chains.modulus) } else { None };
+    Ok(Run {
+        name: name.to_owned(),
+        path: path.display().to_string(),
+        tokenizer,
+        prefix: Template::Words.prompt(""),
+        modulus,
+        answers: problems.iter().map(|p| p.answer.clone()).collect(),
+        problems: problems.into_iter().map(|p| p.question).collect(),
+        models: vec![],
+    })
+}
+
+/// Ids that end a generation, from the files that name them.
+fn stops(checkpoint: &Path, config: &Value) -> Result<Vec<Value>> {
+    let generation = json(&checkpoint.join("generation_config.json"))?.unwrap_or_default();
+    let named = [config, &generation].map(|file| file["eos_token_id"].clone());
+    let ids = named.into_iter().flat_map(|ids| if let Value::Array(ids) = ids { ids } else { vec![ids] });
+    let mut stops: Vec<Value> = vec![];
+    for id in ids.filter(Value::is_u64) {
+        if !stops.contains(&id) {
+            stops.push(id);
+        }
+    }
+    Ok(stops)
+}
+
+/// A JSON file; `None` where there is none.
+fn json(file: &Path) -> Result<Option<Value>> {
+    if !file.is_file() {
+        return Ok(None);
+    }
+    let text = read_text(file).with_context(|| format!("{}: cannot read", file.display()))?;
+    serde_json::from_str(&text).map(Some).with_context(|| format!("{}: not valid JSON", file.display()))
+}

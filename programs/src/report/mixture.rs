@@ -1,0 +1,108 @@
+//! Rows of different origin under one name, and rows that are not those that the manifest was written for: found before they are
+//! read, so that no table mixes them. Knows manifests.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::Value;
+
+use switchyard::store::{checkpoint, difference, sha256};
+
+/// Files of a folder that must not be read, each with the reason.
+pub(super) fn left_out(folder: &Path, manifest: &Value) -> BTreeMap<String, String> {
+    let mut out = strangers(manifest);
+    out.extend(unlisted(folder, manifest));
+    for (name, entry) in manifest.as_object().into_iter().flatten() {
+        // Older manifests do not say.
+        let Some(said) = entry["sha256"].as_str() else { continue };
+        let file = folder.join(format!("{name}.parquet"));
+        if file.is_file() && sha256(&[&file]).is_ok_and(|found| found != said) {
+            let why =
+                "are not those that manifest.json was written for (another sha256): make them again with its command";
+            out.insert(name.clone(), format!("the rows of {name} {why}"));
+        }
+    }
+    out
+}
+
+/// Rows that the manifest does not name, of an experiment that it names for another checkpoint: a copy or another name of its rows would
+/// be taken for rows of a checkpoint that was never measured.
+fn unlisted(folder: &Path, manifest: &Value) -> BTreeMap<String, String> {
+    let named: Vec<&String> = manifest.as_object().into_iter().flatten().map(|(name, _)| name).collect();
+    let experiment = |name: &str| name.split_once('-').map(|(experiment, _)| experiment.to_owned());
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path());
+    let rows = files.filter(|file| file.extension().is_some_and(|ending| ending == "parquet"));
+    let stems = rows.filter_map(|file| Some(file.file_stem()?.to_string_lossy().into_owned()));
+    let measured = |stem: &String| {
+        experiment(stem).is_some_and(|own| named.iter().any(|name| experiment(name).as_ref() == Some(&own)))
+    };
+    let others = stems.filter(|stem| !named.contains(&stem) && measured(stem));
+    let told = |stem: String| {
+        let why = format!("manifest.json does not name {stem}: rows of another place, or under another name");
+        (stem, why)
+    };
+    others.map(told).collect()
+}
+
+/// Files that must not stand beside the others of their checkpoint. Those of the origin that most files
+/// have stay; of two origins with as many files each, the one that the manifest names first.
+fn strangers(manifest: &Value) -> BTreeMap<String, String> {
+    let mut of: BTreeMap<&str, Vec<(&String, &Value)>> = BTreeMap::new();
+    for (name, entry) in manifest.as_object().into_iter().flatten() {
+        if let Some(checkpoint) = checkpoint(&entry["setup"]) {
+            of.entry(checkpoint).or_default().push((name, &entry["setup"]));
+        }
+    }
+    let mut out = BTreeMap::new();
+    for files in of.values() {
+        let like = |setup: &Value| files.iter().filter(|(_, other)| difference(setup, other).is_none()).count();
+        // The last of those with the most is the first in the manifest's order.
+        let Some((held, setup)) = files.iter().rev().max_by_key(|(_, setup)| like(setup)) else { continue };
+        for (name, other) in files {
+            if let Some(difference) = difference(setup, other) {
+                out.insert((*name).clone(), format!("{name} is of another origin than {held} ({difference})"));
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn rows_of_another_hash_are_left_out() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("a-sft.parquet"), "rows").expect("written");
+        let of = |hash: &str| {
+            left_out(folder.path(), &json!({"a-sft": {"sha256": hash}, "b-sft": {"sha256": "x"}, "c": {}}))
+        };
+        let hash = sha256(&[folder.path().join("a-sft.parquet")]).expect("a hash");
+        assert!(of(&hash).is_empty());
+        assert!(of("0")["a-sft"].contains("the rows of a-sft are not those"), "{:?}", of("0"));
+        std::fs::write(folder.path().join("a-grpo.parquet"), "rows").expect("written");
+        std::fs::write(folder.path().join("d-grpo.parquet"), "rows").expect("written");
+        assert_eq!(of(&hash).keys().collect::<Vec<_>>(), ["a-grpo"]);
+    }
+
+    #[test]
+    fn the_fewer_are_left_out() {
+        let entry = |checkpoint: &str, weights: &str| json!({"setup": {"checkpoint": checkpoint, "weights": weights}});
+        let mut manifest = json!({
+            "accuracy-sft": entry("micro/sft", "b"),
+            "traces-sft": entry("micro/sft", "a"),
+            "entropy-sft": entry("micro/sft", "a"),
+            "accuracy-grpo": entry("micro/grpo", "c"),
+            "command": "train",
+        });
+        let found = strangers(&manifest);
+        assert_eq!(found.keys().collect::<Vec<_>>(), ["accuracy-sft"]);
+        let why = &found["accuracy-sft"];
+        assert_eq!(why, "accuracy-sft is of another origin than traces-sft (weights a there, b here)");
+        manifest["accuracy-sft"]["setup"]["weights"] = "a".into();
+        assert!(strangers(&manifest).is_empty());
+    }
+}

@@ -1,0 +1,96 @@
+//! The first thing a reader sees of a folder: for each checkpoint three findings with a number and a few bars, and one
+//! problem as the model solved it. Knows how a finding looks; what was found is `findings`' part.
+
+use std::fmt::Write;
+
+use super::escape::{prose, text};
+use super::trace;
+use crate::report::findings::{Finding, checkpoints, findings};
+use crate::report::folder::Folder;
+use switchyard::stats::Estimate;
+
+/// One section a checkpoint, the first one open. `anchor` gives the place of a table on the page, if it is there.
+pub(super) fn html(folder: &Folder, id: &str, anchor: &impl Fn(&str) -> Option<String>) -> String {
+    let mut out = String::new();
+    for (at, checkpoint) in checkpoints(folder).iter().enumerate() {
+        let cards: String = findings(folder, checkpoint).iter().map(|f| card(f, anchor)).collect();
+        let code = if checkpoint.is_empty() { String::new() } else { format!(" <code>{}</code>", text(checkpoint)) };
+        let name = match checkpoint.as_str() {
+            "" => format!("of {}", folder.name),
+            "sft" => "after supervised training".into(),
+            "grpo_start" => "where reinforcement learning starts".into(),
+            "grpo" => "after reinforcement learning".into(),
+            other => format!("of {other}"),
+        };
+        let _ = writeln!(
+            out,
+            "<details class=\"checkpoint\" name=\"{id}-checkpoint\"{}><summary><h2>Found {}{code}</h2></summary>\n\
+             <div class=\"cards\">{cards}</div>\n{}</details>",
+            if at == 0 { " open" } else { "" },
+            text(&name),
+            trace::sample(folder, checkpoint)
+        );
+    }
+    out
+}
+
+fn card(finding: &Finding, anchor: &impl Fn(&str) -> Option<String>) -> String {
+    let Estimate { value, low, high, n } = finding.number;
+    let link = anchor(finding.label).map_or_else(String::new, |at| format!("<a href=\"#{at}\">The whole table</a>"));
+    format!(
+        "<section class=\"card\"><h3>{}</h3><p><b class=\"number\">{value:.3}</b> <small>[{low:.3}, {high:.3}] <i>n</i> = {n}</small><br>\
+         {}</p>{}{link}</section>\n",
+        text(&finding.title),
+        prose(&finding.of),
+        bars(&finding.bars, &finding.own)
+    )
+}
+
+/// Width of the drawing, where its bars end, the height of one, and the width of a letter of their names.
+const WIDE: f64 = 340.0;
+const UNTIL: f64 = 300.0;
+const ROW: f64 = 21.0;
+const LETTER: f64 = 6.8;
+/// Letters of a name that are shown.
+const LONGEST: usize = 26;
+
+/// Shares from 0 to 1 as bars with their intervals; the one that the card's number is of stands out.
+fn bars(named: &[(String, Estimate)], own: &str) -> String {
+    let letters = named.iter().map(|(name, _)| name.chars().count().min(LONGEST)).max().unwrap_or(0);
+    let from = (letters as f64 * LETTER + 10.0).max(100.0);
+    let x = |share: f64| from + share.clamp(0.0, 1.0) * (UNTIL - from);
+    let said: Vec<String> = named.iter().map(|(name, e)| format!("{name} {e:.3}")).collect();
+    let mut shapes = String::new();
+    for (at, (name, e)) in named.iter().enumerate() {
+        let middle = (at as f64 + 0.5) * ROW;
+        let class = if name == own { "bar own" } else { "bar" };
+        let _ = write!(
+            shapes,
+            "<text x=\"{:.0}\" y=\"{:.1}\" text-anchor=\"end\">{}</text><rect class=\"{class}\" x=\"{from:.1}\" y=\"{:.1}\" \
+             width=\"{:.1}\" height=\"13\"/><path d=\"M{:.1} {middle:.1}H{:.1}\"/><text x=\"{WIDE}\" y=\"{:.1}\" \
+             text-anchor=\"end\">{:.2}</text>",
+            from - 6.0,
+            middle + 4.0,
+            text(&shortened(name)),
+            middle - 6.5,
+            (x(e.value) - from).max(0.5),
+            x(e.low),
+            x(e.high),
+            middle + 4.0,
+            e.value
+        );
+    }
+    format!(
+        "<svg class=\"bars\" role=\"img\" viewBox=\"0 0 {WIDE} {:.0}\"><title>{}</title>{shapes}</svg>",
+        ROW * named.len() as f64,
+        text(&said.join(", "))
+    )
+}
+
+/// A name of at most so many letters; the whole of it stands in the drawing's title.
+fn shortened(name: &str) -> String {
+    if name.chars().count() <= LONGEST {
+        return name.to_owned();
+    }
+    name.chars().take(LONGEST - 1).chain(['…']).collect()
+}

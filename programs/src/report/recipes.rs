@@ -1,0 +1,128 @@
+//! Recipes of `experiments/`: which commands make which of the paper's tables and figures. Knows their form; runs nothing.
+
+use anyhow::{Context, Result, ensure};
+use serde::Deserialize;
+
+use switchyard::schema::{KNOWN, METRICS, RAW};
+
+/// One recipe.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Recipe {
+    /// LaTeX labels of the paper, or of ours.
+    pub reproduces: Vec<String>,
+    /// What the table or figure asks.
+    pub about: String,
+    /// A drawing without data: nothing to run.
+    #[serde(default)]
+    pub diagram: bool,
+    /// Command lines, from nothing to the page.
+    #[serde(default)]
+    pub command: Vec<String>,
+    /// Files of rows it is made of, `<experiment>-<checkpoint>`.
+    #[serde(default)]
+    pub needs: Vec<String>,
+    /// What the default model can show of it, and what it cannot.
+    #[serde(default)]
+    pub scale: String,
+    /// The command lines that would test it on the paper's model.
+    #[serde(default)]
+    pub at_scale: Vec<String>,
+    /// Settings of experiments, as `probe --recipe` reads them.
+    #[serde(default)]
+    pub settings: toml::Table,
+    /// What is to be shown and how it is decided, committed before the first run.
+    #[serde(default)]
+    pub preregistration: Option<Preregistration>,
+}
+
+/// A study's plan, in sentences.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Preregistration {
+    pub hypotheses: Vec<String>,
+    pub settings: Vec<String>,
+    /// Those that settings were chosen on, and those that the tests use.
+    pub seeds: Vec<String>,
+    pub outcomes: Vec<String>,
+    pub tests: Vec<String>,
+    pub decision: Vec<String>,
+    pub order: Vec<String>,
+    /// Where what was done is another thing than what was planned, and why.
+    pub deviations: Vec<String>,
+}
+
+/// Its keys, as users write them.
+pub const KEYS: [&str; 9] =
+    ["reproduces", "about", "diagram", "command", "needs", "scale", "at_scale", "settings", "preregistration"];
+
+macro_rules! recipes {
+    ($($name:literal),* $(,)?) => {
+        /// Name and text of every recipe, compiled in so that a report can name commands wherever it runs.
+        pub const EMBEDDED: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments/", $name, ".toml")))),*];
+    };
+}
+
+recipes! {
+    "activation-patching", "calibration", "fig-calibration", "fig-calibration-full", "fig-injection", "fig-intervention", "fig-layer-probe",
+    "fig-overview", "fig-pareto", "fig-per-subject", "fig-swi-window", "fig-token-cdf", "fig-token-dist", "intervention-ladder",
+    "known-value", "lens-grid", "phases", "rl-fate", "switch-benefit", "tab-appendix-sweep", "tab-exit", "tab-gen-analysis", "tab-intervention", "tab-main",
+    "tab-per-subject", "tab-probe", "tab-sft-vs-rl", "tab-swi-window", "tab-tf", "traces",
+}
+
+/// Parses one and checks what can be checked without running it.
+///
+/// # Errors
+/// Unknown fields, rows that no experiment writes, a recipe that reproduces nothing or runs nothing.
+pub fn parse(text: &str) -> Result<Recipe> {
+    let recipe: Recipe = toml::from_str(text)?;
+    ensure!(!recipe.reproduces.is_empty(), "`reproduces` is empty: name a label");
+    ensure!(recipe.diagram == recipe.command.is_empty(), "a recipe has either `command` or `diagram = true`");
+    if let Some(plan) = &recipe.preregistration {
+        ensure!(
+            !plan.hypotheses.is_empty() && !plan.tests.is_empty(),
+            "`preregistration` needs `hypotheses` and `tests`"
+        );
+    }
+    for need in &recipe.needs {
+        let experiment = need.split('-').next().unwrap_or_default();
+        ensure!(is_written(experiment), "`needs`: no experiment `{experiment}` (in `{need}`)");
+    }
+    Ok(recipe)
+}
+
+/// Whether rows of this name are written by an experiment or by `train`.
+fn is_written(name: &str) -> bool {
+    name == METRICS || RAW.contains(&name) || KNOWN.iter().any(|known| known.name == name)
+}
+
+/// All recipes compiled in, with their names.
+///
+/// # Errors
+/// A mistake in one of them, by name.
+pub fn all() -> Result<Vec<(&'static str, Recipe)>> {
+    EMBEDDED
+        .iter()
+        .map(|(name, text)| Ok((*name, parse(text).with_context(|| format!("experiments/{name}.toml"))?)))
+        .collect()
+}
+
+/// The recipe of a label.
+pub fn of<'a>(recipes: &'a [(&'static str, Recipe)], label: &str) -> Option<&'a Recipe> {
+    recipes.iter().find(|(_, r)| r.reproduces.iter().any(|l| l == label)).map(|(_, r)| r)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_of_a_recipe_is_known() {
+        for (name, text) in EMBEDDED {
+            let table: toml::Table = text.parse().expect("TOML");
+            table.keys().for_each(|key| assert!(KEYS.contains(&key.as_str()), "{name}: {key}"));
+            let _: Recipe = toml::from_str(text).expect("a recipe");
+        }
+    }
+}

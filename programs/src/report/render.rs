@@ -1,0 +1,256 @@
+//! From folders of rows to tables, figures and the page: `report [FOLDER]...`. Knows where files go; what they hold is the
+//! other files' part. No model is opened.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail, ensure};
+use rayon::prelude::*;
+
+use super::beside::{self, Beside};
+use super::claims_list::{self, counted};
+use super::exhibits::{self, Drawing, MissingFigure};
+use super::figures::{FigureFiles, laid_out, write};
+use super::findings;
+use super::folder::{Folder, once};
+use super::live::Live;
+use super::page;
+use super::paper::Paper;
+use super::recipes::{self, Recipe};
+use super::tables::{Formats, Table};
+use super::verdicts::{self, TestedClaim};
+use switchyard::store::{Lock, program, write_atomic};
+
+/// A figure drawn, with its SVG for the page.
+pub struct RenderedFigure {
+    pub drawing: Drawing,
+    pub files: FigureFiles,
+    pub svg: String,
+}
+
+/// Everything of one folder.
+pub struct Rendering<'a> {
+    pub folder: &'a Folder,
+    pub paper_tables: Vec<Beside>,
+    pub own_tables: Vec<Table>,
+    pub figures: Vec<RenderedFigure>,
+    pub undrawn: Vec<MissingFigure>,
+    pub claims: Vec<TestedClaim<'a>>,
+}
+
+/// What a report did, for the terminal.
+pub struct Report {
+    pub page: PathBuf,
+    pub summary: String,
+}
+
+/// Which folders a report reads where none is named: those of a folder of reports that hold rows.
+pub fn default_folders(reports: &Path) -> Result<Vec<PathBuf>> {
+    let holds_rows = |path: &PathBuf| {
+        let files = std::fs::read_dir(path).into_iter().flatten().flatten();
+        files.into_iter().any(|f| f.path().extension().is_some_and(|e| e == "parquet"))
+    };
+    let entries = std::fs::read_dir(reports).into_iter().flatten().flatten().map(|e| e.path());
+    let mut folders: Vec<PathBuf> = entries.filter(|p| p.is_dir()).filter(holds_rows).collect();
+    folders.sort();
+    if folders.is_empty() {
+        bail!(
+            "{}: no folder with rows; run `probe` first ({}), or name a folder, for example reports/micro",
+            reports.display(),
+            program("probe").trim_end_matches(" --")
+        );
+    }
+    Ok(folders)
+}
+
+/// Writes tables and figures into each folder and one page over all.
+///
+/// # Errors
+/// A disk that cannot be written; mistakes in the fixture or a recipe.
+pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
+    report_as(folders, page, Formats::default())
+}
+
+/// [`report`] in further formats; those of an earlier report that are not asked for are removed, because they may be out of date.
+pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Report> {
+    once(folders)?;
+    ours_or_new(page, folders)?;
+    let paper = Paper::embedded()?;
+    let recipes = recipes::all()?;
+    // Another report on one of these folders ends first. In one order, so that no two wait for each other.
+    let rooms: BTreeSet<PathBuf> = folders.iter().map(|folder| folder.path.join("tables")).collect();
+    let _locks: Vec<Lock> = rooms.iter().map(|room| Lock::wait(room)).collect::<Result<_>>()?;
+    let rendered: Vec<Rendering<'_>> =
+        folders.iter().map(|f| render(&paper, f, &recipes, formats)).collect::<Result<_>>()?;
+    let live = Live::of(folders);
+    let html = page::html(&paper, &rendered, &recipes, &places(page, folders), &live)?;
+    write_atomic(page, html.as_bytes())?;
+    let found = rendered.iter().flat_map(|r| findings::first(r.folder)).collect::<Vec<_>>();
+    let found = if found.is_empty() { String::new() } else { found.join("\n") + "\n\n" };
+    let mut summary = found + &rendered.iter().map(summary).collect::<Vec<_>>().join("\n");
+    live.said.iter().for_each(|said| summary += &format!("  page     {said}\n"));
+    Ok(Report { page: page.to_path_buf(), summary })
+}
+
+/// Where folders are, seen from the page's folder where they are below it: a page that is moved with them stays their page.
+fn places(page: &Path, folders: &[Folder]) -> Vec<String> {
+    let whole = |path: &Path| {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        path.canonicalize().unwrap_or_else(|_| path.to_path_buf())
+    };
+    let home = whole(page.parent().unwrap_or(Path::new("")));
+    let place = |folder: &Folder| {
+        let path = whole(&folder.path);
+        path.strip_prefix(&home).unwrap_or(&path).display().to_string()
+    };
+    folders.iter().map(place).collect()
+}
+
+/// Where the page goes that nobody named: beside the first folder, or into it where a page of other folders is there.
+pub fn default_page(folders: &[Folder]) -> PathBuf {
+    let first = folders.first().map_or(Path::new(""), |folder| &folder.path);
+    let beside = first.parent().unwrap_or(Path::new("")).join("index.html");
+    if ours_or_new(&beside, folders).is_ok() { beside } else { first.join("index.html") }
+}
+
+/// Refuses a page that something else made, and one that shows a folder which the new one would not.
+fn ours_or_new(page: &Path, folders: &[Folder]) -> Result<()> {
+    let there = match std::fs::read(page) {
+        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error).with_context(|| format!("{}: cannot read", page.display())),
+    };
+    ensure!(
+        there.contains(page::MARKER),
+        "{}: is there and was not made by this version of `report`: move it away, or name another page with --page FILE",
+        page.display()
+    );
+    let new = places(page, folders);
+    let lost: Vec<String> = page::shown(&there).into_iter().filter(|place| !new.contains(place)).collect();
+    ensure!(
+        lost.is_empty(),
+        "{}: is the page of {}, which would be lost: name these folders too, or another page with --page FILE",
+        page.display(),
+        lost.join(", ")
+    );
+    Ok(())
+}
+
+/// Removes tables and figures of earlier reports that this one did not make: the rows that they showed are gone.
+fn remove_stale(room: &Path, prefix: &str, made: &BTreeSet<PathBuf>) -> Result<()> {
+    let files = std::fs::read_dir(room).into_iter().flatten().flatten().map(|entry| entry.path());
+    let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
+    let ending = |path: &PathBuf| {
+        path.extension().is_some_and(|e| ["md", "csv", "tex", "svg", "png", "json"].iter().any(|k| e == *k))
+    };
+    for file in files.filter(named).filter(ending).filter(|file| !made.contains(file)) {
+        std::fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+    }
+    Ok(())
+}
+
+fn render<'a>(
+    paper: &'a Paper,
+    folder: &'a Folder,
+    recipes: &[(&'static str, Recipe)],
+    formats: Formats,
+) -> Result<Rendering<'a>> {
+    let what = || format!("rendering {}", folder.path.display());
+    let at_scale = |label: &str| recipes::of(recipes, label).and_then(|r| r.at_scale.first().cloned());
+    // The paper has nothing to say of somebody's own model, nor of what was measured of the workbench itself.
+    let ours_alone = !folder.beside_paper();
+    let silent = paper.silent();
+    let claims = if ours_alone { vec![] } else { verdicts::test(paper, folder, at_scale) };
+    let paper_tables = beside::tables(paper, folder)?;
+    let own_tables = exhibits::tables(folder)?;
+    let stem = |room: &str, label: &str| folder.path.join(room).join(label.replace(':', "-"));
+    let mut made = BTreeSet::new();
+    for table in paper_tables.iter().map(|b| &b.table).chain(&own_tables) {
+        made.extend(table.save(&stem("tables", &table.label), formats).with_context(what)?);
+    }
+    if !claims.is_empty() {
+        made.extend(claims_list::save(&claims, &stem("tables", "claims"), formats).with_context(what)?);
+    }
+    let (drawings, undrawn) = match ours_alone {
+        _ if folder.is_calibration() => (vec![], vec![]),
+        true => (exhibits::drawings(&silent, folder).0, vec![]),
+        false => exhibits::drawings(paper, folder),
+    };
+    // Numbers that no chart can show cost their own figure, not the report.
+    let saved = |drawing: Drawing| -> Result<Result<RenderedFigure, MissingFigure>> {
+        let Drawing { label, title, panels, columns, .. } = &drawing;
+        match laid_out(panels, *columns) {
+            Ok(scene) => {
+                let files = write(&stem("figures", label), panels, &scene, formats.png)?;
+                let svg = std::fs::read_to_string(&files.svg)?;
+                Ok(Ok(RenderedFigure { drawing, files, svg }))
+            }
+            Err(why) => Ok(Err(MissingFigure {
+                label: label.clone(),
+                title: title.clone(),
+                reason: format!("cannot be drawn: {why:#}"),
+            })),
+        }
+    };
+    let (mut figures, mut undrawn) = (vec![], undrawn);
+    for figure in drawings.into_par_iter().map(saved).collect::<Result<Vec<_>>>().with_context(what)? {
+        match figure {
+            Ok(drawn) => figures.push(drawn),
+            Err(not) => undrawn.push(not),
+        }
+    }
+    made.extend(figures.iter().flat_map(|drawn| std::iter::once(&drawn.files.svg).chain(&drawn.files.png)).cloned());
+    for (name, graph) in exhibits::graphs(folder) {
+        let file = folder.path.join("figures").join(format!("{name}.json"));
+        write_atomic(&file, graph.to_string().as_bytes()).with_context(what)?;
+        made.insert(file);
+    }
+    remove_stale(&folder.path.join("tables"), "tab-", &made)?;
+    remove_stale(&folder.path.join("tables"), "claims", &made)?;
+    remove_stale(&folder.path.join("figures"), "fig-", &made)?;
+    Ok(Rendering { folder, paper_tables, own_tables, figures, undrawn, claims })
+}
+
+fn summary(r: &Rendering<'_>) -> String {
+    let with_rows = r.paper_tables.iter().filter(|b| b.ours > 0).count();
+    let missing: Vec<&str> =
+        r.undrawn.iter().filter(|u| u.reason.contains("needs")).map(|u| u.label.as_str()).collect();
+    let of_paper = if r.paper_tables.is_empty() {
+        String::new()
+    } else {
+        format!("{} of the paper ({with_rows} with rows of ours), ", r.paper_tables.len())
+    };
+    let mut out = format!(
+        "{} ({})\n  tables   {of_paper}{} of ours  → {}\n  figures  {}  → {}\n",
+        r.folder.name,
+        r.folder.dataset(),
+        r.own_tables.len(),
+        r.folder.path.join("tables").display(),
+        r.figures.len(),
+        r.folder.path.join("figures").display(),
+    );
+    if !missing.is_empty() {
+        out += &format!("  no rows for {}\n", missing.join(", "));
+    }
+    if !r.claims.is_empty() {
+        out += &format!("  claims   {}\n", counted(&r.claims));
+    } else if !r.folder.is_calibration() {
+        let what = if r.paper_tables.is_empty() { "tables and" } else { "other tables and its" };
+        out += &format!(
+            "  the paper's {what} claims are left out: no checkpoint stands for its own (--paper shows them)\n"
+        );
+    }
+    for MissingFigure { label, reason, .. } in r.undrawn.iter().filter(|u| u.reason.contains("cannot")) {
+        out += &format!("  left out: {label} {reason}\n");
+    }
+    for why in r.folder.untrained() {
+        out += &format!("  {why}\n");
+    }
+    for why in &r.folder.mixed {
+        out += &format!("  MIXED    left out: {why}\n");
+    }
+    for why in &r.folder.unreadable {
+        out += &format!("  left out: {why}\n");
+    }
+    out
+}

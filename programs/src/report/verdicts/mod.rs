@@ -1,0 +1,209 @@
+//! Does a claim of the paper hold on our rows? Knows claims and evidence; nothing of pages.
+//!
+//! Each comparison `left op times · right + plus` of a claim has two one-sided p-values ([`contrast`]): that it holds, that it
+//! fails. A claim holds if all its comparisons do, so the largest of the first counts (an intersection of tests needs no
+//! correction); it fails if one of them does, so the smallest of the second counts, times their number (Holm's first step).
+//! Twice the smaller of the two is the claim's p-value, and Holm's correction runs over all claims of the folder. Above .05 the
+//! data leave the claim undecided: an interval across the line is no evidence against it.
+
+mod calibration;
+mod compare;
+mod contrast;
+
+use super::claims::{Claim, Scale, Term};
+use super::exhibits;
+use super::folder::{Folder, distinct};
+use super::paper::Paper;
+use compare::{Trial, compare};
+use switchyard::schema::METRICS;
+use switchyard::stats::{LEVEL, holm};
+
+pub use contrast::shown_p;
+pub(crate) use contrast::{Contrast, Evidence, Test};
+
+/// What our rows say about a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    Reproduced,
+    NotReproduced,
+    /// Testable and tested; the data leave both answers open.
+    Undecided,
+    NotTestable,
+}
+
+impl Verdict {
+    pub(crate) const ALL: [Self; 4] = [Self::Reproduced, Self::NotReproduced, Self::Undecided, Self::NotTestable];
+
+    /// As printed.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Reproduced => "reproduced",
+            Self::NotReproduced => "not reproduced",
+            Self::Undecided => "undecided",
+            Self::NotTestable => "not testable here",
+        }
+    }
+}
+
+/// A claim, on one checkpoint (or on two phases of training), with the tests behind its verdict.
+#[derive(Clone, Debug)]
+pub struct TestedClaim<'a> {
+    pub claim: &'a Claim,
+    /// Checkpoint, or `grpo_start → grpo`; empty where nothing could be tested.
+    pub on: String,
+    pub verdict: Verdict,
+    /// Holm-adjusted over the folder's verdicts; absent where nothing could be tested.
+    pub p: Option<f64>,
+    /// Our numbers in a line.
+    pub ours: String,
+    /// One line per comparison, or the reason why there is none.
+    pub tests: Vec<String>,
+    /// How often such tests are right on models whose truth is known, where that was measured.
+    pub calibrated: Vec<String>,
+}
+
+impl TestedClaim<'_> {
+    /// The verdict in words, with its p-value and whether it is of the whole claim.
+    pub(crate) fn said(&self) -> String {
+        let tested = self.p.filter(|_| self.verdict != Verdict::NotTestable);
+        let p = tested.map_or_else(String::new, |p| format!(" ({})", shown_p(p)));
+        let part = if tested.is_none() || self.claim.untested.is_empty() { "" } else { ", in part" };
+        format!("{}{p}{part}", self.verdict.words())
+    }
+}
+
+/// How verdicts are to be read; printed under them.
+pub(crate) const READING: &str = "Each comparison has a two-sided p-value of its own. A claim with several is reproduced if all of \
+    them hold, not reproduced if one fails (corrected for their number); the claim's p is Holm-adjusted over all verdicts of \
+    this table. Undecided: p > .05. In part: what is not tested stands below. A verdict needs 20 problems, or three runs. Claims about RL \
+    compare the checkpoint that Switch-GRPO started from with the one that it ended in.";
+
+/// What a claim says on one checkpoint, before the correction.
+struct ClaimReading<'a> {
+    claim: &'a Claim,
+    on: String,
+    tried: Vec<Trial>,
+    /// Why there are no others.
+    missing: Vec<String>,
+    /// What must be said of those that were tried.
+    note: Option<String>,
+}
+
+/// Tests every claim on a folder's rows. `at_scale` gives, for a label, the command that would test it on the paper's model.
+pub fn test<'a>(paper: &'a Paper, folder: &Folder, at_scale: impl Fn(&str) -> Option<String>) -> Vec<TestedClaim<'a>> {
+    let mut all: Vec<ClaimReading<'_>> = vec![];
+    for claim in &paper.claims {
+        if let Some(why) = untestable(claim, folder, &at_scale) {
+            all.push(ClaimReading { claim, on: String::new(), tried: vec![], missing: vec![why], note: None });
+            continue;
+        }
+        let asked = subjects(claim, folder).into_iter().map(|checkpoint| ask(paper, claim, folder, checkpoint));
+        let (some, none): (Vec<_>, Vec<_>) = asked.partition(|a| !a.tried.is_empty());
+        // What can be tested nowhere is said once.
+        let nowhere =
+            none.into_iter().take(usize::from(some.is_empty())).map(|a| ClaimReading { on: String::new(), ..a });
+        all.extend(nowhere.chain(some));
+    }
+    settle(all)
+}
+
+/// Why a claim can be tested on no checkpoint of the folder.
+fn untestable(claim: &Claim, folder: &Folder, at_scale: &impl Fn(&str) -> Option<String>) -> Option<String> {
+    let said = |what: &str| if claim.note.is_empty() { what.to_owned() } else { format!("{what}: {}", claim.note) };
+    let steps = folder.flat(METRICS, &folder.grpo).len();
+    match claim.scale {
+        Scale::EightB => {
+            let command = claim.rests_on.iter().find_map(|label| at_scale(label));
+            let command = command.map_or_else(String::new, |c| format!("; on Qwen3-8B: `{c}`"));
+            Some(format!("needs the paper's model and data{command}"))
+        }
+        Scale::Any if claim.here().is_empty() => Some(said("the paper gives no number to compare")),
+        Scale::Any if steps > 0 && steps < claim.grpo_steps => {
+            Some(format!("needs {} steps of Switch-GRPO, this run has {steps}", claim.grpo_steps))
+        }
+        Scale::Any => None,
+    }
+}
+
+/// The checkpoints that a claim is tested on, one after the other; one empty name where its cells name theirs.
+fn subjects<'f>(claim: &Claim, folder: &'f Folder) -> Vec<&'f str> {
+    let mut labels = claim.here().iter().flat_map(|c| [&c.left, &c.right]).filter_map(Term::label);
+    let Some(exhibit) = labels.find_map(|label| exhibits::of(label).filter(|e| e.per_checkpoint)) else {
+        return vec![""];
+    };
+    let there = exhibit.sources.first().map_or(vec![], |experiment| folder.checkpoints(experiment));
+    let named = |c: &&str| *c == folder.sft || *c == folder.grpo;
+    match there.iter().any(named) {
+        true => there.into_iter().filter(named).collect(),
+        false if there.is_empty() => vec![""],
+        false => there,
+    }
+}
+
+fn ask<'a>(paper: &Paper, claim: &'a Claim, folder: &Folder, checkpoint: &str) -> ClaimReading<'a> {
+    let (mut tried, mut missing): (Vec<Trial>, Vec<String>) = (vec![], vec![]);
+    for comparison in claim.here() {
+        match compare(paper, folder, checkpoint, claim.rl, comparison) {
+            Ok(new) if tried.iter().any(|t| t.repeats(&new)) => {}
+            Ok(new) => tried.push(new),
+            Err(why) if !missing.contains(&why) => missing.push(why),
+            Err(_) => {}
+        }
+    }
+    let note = tried.iter().any(|t| t.stands_in).then(|| folder.no_start());
+    let mut of = distinct(tried.iter().flat_map(|t| &t.of).map(String::as_str));
+    // In the order of training.
+    of.sort_by_key(|name| *name == folder.grpo);
+    ClaimReading { claim, on: of.join(if claim.rl { " → " } else { ", " }), tried, missing, note }
+}
+
+/// Verdicts, corrected for their number.
+fn settle(all: Vec<ClaimReading<'_>>) -> Vec<TestedClaim<'_>> {
+    let evidence: Vec<Option<Evidence>> = all.iter().map(ClaimReading::evidence).collect();
+    let p: Vec<f64> = evidence.iter().flatten().map(|e| e.two_sided()).collect();
+    // Each lies in [0, 1], so Holm's correction can only fail where there is none.
+    let mut adjusted = holm(&p).unwrap_or_default().into_iter();
+    let settled = all.into_iter().zip(evidence).map(|(asked, evidence)| {
+        let p = evidence.and_then(|_| adjusted.next());
+        let decided = p.is_some_and(|p| p <= 1.0 - LEVEL);
+        let verdict = match evidence {
+            Some(e) if decided && e.fails < e.holds => Verdict::NotReproduced,
+            Some(_) if decided => Verdict::Reproduced,
+            Some(_) if asked.missing.is_empty() => Verdict::Undecided,
+            _ => Verdict::NotTestable,
+        };
+        let (ours, calibrated) = (asked.ours(), asked.calibrated());
+        let tests = asked.tried.into_iter().map(|t| t.text).chain(asked.missing).chain(asked.note).collect();
+        TestedClaim { claim: asked.claim, on: asked.on, verdict, p, ours, tests, calibrated }
+    });
+    settled.collect()
+}
+
+impl ClaimReading<'_> {
+    /// All comparisons together; none where none could be tried.
+    fn evidence(&self) -> Option<Evidence> {
+        let largest = self.tried.iter().map(|t| t.evidence.holds).reduce(f64::max)?;
+        let smallest = self.tried.iter().map(|t| t.evidence.fails).reduce(f64::min)?;
+        // What could not be tried may fail; what fails is not saved by it.
+        let holds = if self.missing.is_empty() { largest } else { 1.0 };
+        Some(Evidence { holds, fails: (smallest * self.tried.len() as f64).min(1.0) })
+    }
+
+    fn calibrated(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.tried.iter().filter_map(|t| t.calibrated.clone()).collect();
+        lines.sort();
+        lines.dedup();
+        lines
+    }
+
+    fn ours(&self) -> String {
+        match self.tried.as_slice() {
+            [] => String::new(),
+            [one] => one.ours.clone(),
+            many => {
+                let agree = many.iter().filter(|t| t.evidence.agrees()).count();
+                format!("{agree} of {} comparisons agree", many.len())
+            }
+        }
+    }
+}
