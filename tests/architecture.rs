@@ -74,7 +74,8 @@ fn sources(path: &Path, out: &mut Vec<PathBuf>) {
 fn imported(line: &str) -> Vec<&str> {
     fn name(text: &str) -> &str {
         let end = text.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(text.len());
-        &text[..end]
+        // A macro is not a module.
+        if text[end..].starts_with('!') { "" } else { &text[..end] }
     }
     let after = ["crate::", "switchyard::", "switchyard_programs::"].map(|krate| line.split(krate).skip(1));
     after
