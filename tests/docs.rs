@@ -104,6 +104,7 @@ fn every_link_leads_somewhere() {
     let mut files =
         vec!["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"].into_iter().map(PathBuf::from).collect();
     pages(Path::new("docs"), &mut files);
+    ["benches", "reports"].iter().for_each(|folder| pages(Path::new(folder), &mut files));
     let mut dead = vec![];
     let mut seen = 0;
     for file in &files {

@@ -1,6 +1,6 @@
-//! Every estimate with an interval in README.md and docs/results.md is one of the committed rows or tables, to the digits that it
-//! is written with and with the n that stands behind it. What was measured without its rows being committed stands between `<!-- no rows -->` and
-//! `<!-- /no rows -->`, where the text names its command.
+//! Every estimate with an interval in README.md, docs/results.md and the README of a report equals a committed row or table, to
+//! the digits shown and with the n after it. Estimates without committed rows are between `<!-- no rows -->` and
+//! `<!-- /no rows -->`, where the text names their command.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use switchyard::store::read_flat;
 /// Value, low and high end.
 type Triple = [f64; 3];
 
-/// The n that stands right behind an interval: ` n=47` or ` (n = 1,319`.
+/// The n right after an interval: ` n=47` or ` (n = 1,319`.
 fn denominator(behind: &str) -> Option<usize> {
     let start = behind.trim_start_matches([' ', ',', '(']);
     let number = start.strip_prefix("n=").or_else(|| start.strip_prefix("n = "))?;
@@ -18,7 +18,7 @@ fn denominator(behind: &str) -> Option<usize> {
     digits.collect::<String>().parse().ok()
 }
 
-/// `.942 [.911, .969]` in a text, with the decimals that each number is written with, and its n where it is said.
+/// Every `.942 [.911, .969]` in a text, with the decimals of each number, and its n if given.
 fn written(text: &str) -> Vec<(String, Triple, [usize; 3], Option<usize>)> {
     let text = text.replace('−', "-");
     let mut found = vec![];
@@ -43,17 +43,21 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+fn is_readme(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| name == "README.md")
+}
+
 /// All estimates of the committed rows and tables, by their value in thousandths.
 fn committed() -> BTreeMap<i64, Vec<(Triple, Option<usize>)>> {
     let mut paths = vec![];
     files(Path::new("reports"), &mut paths);
     let mut all: Vec<(Triple, Option<usize>)> = vec![];
-    // Raw rows are not committed: those here may be anyone's.
+    // Raw rows are not committed: those found here may be local.
     let raw = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         ["observations", "hook_observations", "patched_"].iter().any(|start| name.starts_with(start))
     };
-    for path in paths.into_iter().filter(|path| !raw(path)) {
+    for path in paths.into_iter().filter(|path| !raw(path) && !is_readme(path)) {
         if path.extension().is_some_and(|e| e == "md") {
             let text = std::fs::read_to_string(&path).expect("a table");
             all.extend(written(&text).into_iter().map(|(_, triple, _, n)| (triple, n)));
@@ -75,13 +79,13 @@ fn committed() -> BTreeMap<i64, Vec<(Triple, Option<usize>)>> {
     by_value
 }
 
-/// Without what has no committed rows.
+/// The text without its parts that have no committed rows.
 fn with_rows(text: &str) -> String {
     let mut rest = text;
     let mut out = String::new();
     while let Some((before, after)) = rest.split_once("<!-- no rows -->") {
         out += before;
-        rest = after.split_once("<!-- /no rows -->").expect("the end of what has no rows").1;
+        rest = after.split_once("<!-- /no rows -->").expect("<!-- /no rows -->").1;
     }
     out + rest
 }
@@ -91,8 +95,13 @@ fn every_interval_of_the_texts_is_in_the_committed_rows() {
     let committed = committed();
     let mut wrong = vec![];
     let (mut seen, mut counted) = (0, 0);
-    for file in ["README.md", "docs/results.md"] {
-        let text = with_rows(&std::fs::read_to_string(file).expect("a text"));
+    let mut texts = vec![];
+    files(Path::new("reports"), &mut texts);
+    texts.retain(|path| is_readme(path));
+    texts.extend(["README.md", "docs/results.md"].map(PathBuf::from));
+    for path in texts {
+        let file = path.display();
+        let text = with_rows(&std::fs::read_to_string(&path).expect("a text"));
         let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
         for (words, triple, decimals, n) in written(&text) {
             let near = |(found, of): &(Triple, Option<usize>)| {
