@@ -1,6 +1,6 @@
-//! Every command that README, docs/, `--help` and the recipes of `experiments/` show is typed as it stands there, in a folder that is not
-//! the repository's: with fewer problems and steps, and with small files of the same form where it names a user's own. A command
-//! that is added there is run here, without a line more.
+//! Runs every command that README, docs/, `--help` and the recipes of `experiments/` show, in a folder that is not the repository's,
+//! with fewer problems and steps, and with small files of the same form in place of a user's own. The commands of a page run in
+//! order in one folder; those of `--help` and recipes each in a folder of its own. A new command needs no change here.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -76,6 +76,7 @@ fn shorter(line: &str) -> String {
         ("probe" | "intervene", "generate" | "activations" | "import" | "lens" | "patterns" | "pairs")
         | ("report", _) => {}
         ("probe", "calibrate") => line += " --draws 1 --only inert,latent_intervention --n 20",
+        ("probe" | "intervene", _) if line.contains(" --batch 10 ") => {}
         ("probe" | "intervene", _) => {
             if let Some((before, after)) = line.clone().split_once(" --problems ") {
                 let after = after.split_once(' ').map_or("", |(_, after)| after);
@@ -147,15 +148,14 @@ fn write(path: &Path, text: &str) {
     std::fs::write(path, text).expect("written");
 }
 
-/// A folder with what a line names of a user's own.
-fn at_hand(line: &str) -> TempDir {
-    let temp = tempfile::tempdir().expect("a folder");
-    let at = |path: &str| temp.path().join(path);
+/// Makes the files of a user that a line names, and the folders of a checkout.
+fn make_files(line: &str, folder: &Path) {
+    let at = |path: &str| folder.join(path);
     let gguf = repository("fixtures/gguf/tiny-f32.gguf");
     if line.contains("SmolLM2.gguf") {
         std::fs::copy(&gguf, at("SmolLM2.gguf")).expect("copied");
     }
-    if line.contains("Qwen/Qwen3-8B") {
+    if line.contains("Qwen/Qwen3-8B") && !at("Qwen/Qwen3-8B").exists() {
         // What the adapter is trained over has its tokens.
         let also = if line.contains("switch-adapter") { &["<swi>", "</swi>", "<latent>"][..] } else { &[] };
         stranger(&gguf, &at("Qwen/Qwen3-8B"), also);
@@ -195,11 +195,21 @@ fn at_hand(line: &str) -> TempDir {
         let graded = r#"{"gold": "3", "pred": "3.0"}"#.to_owned();
         write(&at("pairs.jsonl"), &if line.starts_with("report") { graded } else { pairs() });
     }
-    if line.starts_with("intervene") && line.contains("--resume") {
-        std::fs::create_dir_all(at("runs/reports/micro")).expect("a folder");
-    }
     for folder in line.split_whitespace().filter(|word| word.starts_with("reports/") && line.starts_with("report")) {
         copy(&repository(folder), &at(folder));
+    }
+    if line.contains("experiments/") {
+        copy(&repository("experiments"), &at("experiments"));
+    }
+}
+
+/// A folder in which a line can be the first that is typed: with its files and with what earlier commands would have made.
+fn at_hand(line: &str) -> TempDir {
+    let temp = tempfile::tempdir().expect("a folder");
+    let at = |path: &str| temp.path().join(path);
+    make_files(line, temp.path());
+    if line.starts_with("intervene") && line.contains("--resume") {
+        std::fs::create_dir_all(at("runs/reports/micro")).expect("a folder");
     }
     if line.starts_with("report") && !line.contains(" reports/") {
         let named = line.split_whitespace().filter(|word| word.starts_with("runs/reports/"));
@@ -240,9 +250,6 @@ fn at_hand(line: &str) -> TempDir {
         let own = "train --preset smollm2-gsm8k --model SmolLM2.gguf --data own.jsonl --out runs/own";
         copy(at_hand(own).path(), temp.path());
         done(&shorter(own), temp.path());
-    }
-    if line.contains("experiments/") {
-        copy(&repository("experiments"), &at("experiments"));
     }
     temp
 }
@@ -291,38 +298,42 @@ fn adapter(folder: &Path) {
     safetensors::serialize_to_file(tensors, None, &folder.join("adapter_model.safetensors")).expect("written");
 }
 
-/// Runs them all; what fails is listed together.
+/// Runs a line with less work; what is wrong with its outcome.
+fn failure(line: &str, folder: &Path) -> Option<String> {
+    let (short, begun) = (shorter(line), std::time::Instant::now());
+    let output = run(&short, folder);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    println!("{:6.1} s  {short}", begun.elapsed().as_secs_f64());
+    let right = match UNFIT.iter().find(|(what, _)| line.contains(what)) {
+        Some((_, why)) => output.status.code() == Some(2) && said.contains(why),
+        None => output.status.success(),
+    };
+    (!right).then(|| format!("{line}\n  as {short}\n  {said}"))
+}
+
+/// Runs each line in a folder of its own; what fails is listed together.
 fn run_all(lines: impl IntoIterator<Item = String>, at_least: usize) {
     let mut lines: Vec<String> = lines.into_iter().filter(|line| is_ours(line)).collect();
     lines.sort();
     lines.dedup();
     assert!(lines.len() >= at_least, "only {} commands found", lines.len());
-    let mut failed = vec![];
-    for line in lines {
-        let (short, begun) = (shorter(&line), std::time::Instant::now());
-        let folder = at_hand(&line);
-        let output = run(&short, folder.path());
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        println!("{:6.1} s  {short}", begun.elapsed().as_secs_f64());
-        if let Some((_, why)) = UNFIT.iter().find(|(what, _)| line.contains(what)) {
-            assert!(output.status.code() == Some(2) && said.contains(why), "{line}: {said}");
-        } else if !output.status.success() {
-            failed.push(format!("{line}\n  as {short}\n  {said}"));
-        }
-    }
+    let failed: Vec<String> = lines.iter().filter_map(|line| failure(line, at_hand(line).path())).collect();
     assert!(failed.is_empty(), "{} commands failed:\n{}", failed.len(), failed.join("\n"));
 }
 
-/// What README and the pages of docs/ show.
-fn of_pages() -> Vec<String> {
+/// The commands of ours that README and each page of docs/ show, in their order.
+fn of_pages() -> Vec<Vec<String>> {
     let mut pages = vec![repository("README.md")];
     for folder in ["docs/tutorial", "docs/how-to", "docs/explanation"] {
         let files = std::fs::read_dir(repository(folder)).expect("pages");
         pages.extend(files.map(|entry| entry.expect("an entry").path()));
     }
-    let text: String = pages.iter().map(|page| std::fs::read_to_string(page).expect("a page")).collect();
-    let blocks = text.split("```sh\n").skip(1).map(|block| block.split_once("```").expect("an end").0);
-    blocks.flat_map(|block| block.lines().map(typed)).collect()
+    let commands = |page: &PathBuf| {
+        let text = std::fs::read_to_string(page).expect("a page");
+        let blocks = text.split("```sh\n").skip(1).map(|block| block.split_once("```").expect("an end").0);
+        blocks.flat_map(|block| block.lines().map(typed)).filter(|line| is_ours(line)).collect()
+    };
+    pages.iter().map(commands).collect()
 }
 
 fn of_help() -> Vec<String> {
@@ -337,20 +348,29 @@ fn of_help() -> Vec<String> {
     pages.into_iter().flat_map(examples).collect()
 }
 
+/// As a reader types them: from top to bottom, in one folder that is empty but for files of the reader's own.
 #[test]
-fn every_command_of_the_pages_runs() {
-    run_all(of_pages(), 16);
+fn every_page_runs_from_top_to_bottom() {
+    let pages = of_pages();
+    assert!(pages.concat().len() >= 16, "only {} commands found", pages.concat().len());
+    let mut failed = vec![];
+    for lines in pages {
+        let folder = tempfile::tempdir().expect("a folder");
+        lines.iter().for_each(|line| make_files(line, folder.path()));
+        failed.extend(lines.iter().filter_map(|line| failure(line, folder.path())));
+    }
+    assert!(failed.is_empty(), "{} commands failed:\n{}", failed.len(), failed.join("\n"));
 }
 
 #[test]
 fn every_example_of_the_help_runs() {
-    let pages = of_pages();
+    let pages = of_pages().concat();
     run_all(of_help().into_iter().filter(|line| !pages.contains(line)), 20);
 }
 
 #[test]
 fn every_command_of_the_recipes_runs() {
-    let others = [of_pages(), of_help()].concat();
+    let others = [of_pages().concat(), of_help()].concat();
     let lines = all().expect("recipes").into_iter().flat_map(|(_, r)| [r.command, r.at_scale].concat());
     run_all(lines.map(|line| typed(&line)).filter(|line| !others.contains(line)), 30);
 }

@@ -125,39 +125,52 @@ fn the_phases_that_exist_are_examined() {
     assert_eq!(home.done("probe", &prompt), home.done("probe", &[&prompt[..], &["--phase", "coconut"]].concat()));
 }
 
+/// A smaller run, or one of other weights or float type, goes to a folder of its own, and the same command always to the same one.
 #[test]
-fn a_smaller_run_replaces_nothing_unasked() {
+fn rows_of_other_settings_go_to_another_folder() {
     let home = Home::new();
     home.done("probe", &SMALL);
     let file = home.path("runs/reports/micro/accuracy-sft.parquet");
     let held = std::fs::read(&file).expect("rows");
     let fewer = ["--phase", "sft", "--problems", "20", "--only", "accuracy"];
-    home.refused("probe", &fewer, &["accuracy-sft", "problems 30 there, 20 here", "--replace", "--out"]);
+    for _ in 0..2 {
+        let output = home.run("probe", &fewer);
+        let said = programs::text_of(&output);
+        assert!(output.status.success() && said.contains("report runs/reports/micro.2"), "{said}");
+        for part in ["accuracy-sft", "problems 30 there, 20 here", "go to runs/reports/micro.2"] {
+            assert!(said.contains(part), "{said} lacks {part}");
+        }
+    }
+    assert!(home.path("runs/reports/micro.2/accuracy-sft.parquet").is_file());
+    assert!(!home.path("runs/reports/micro.3").exists());
+    let named = [&fewer[..], &["--out", "runs/reports/micro"]].concat();
+    home.refused("probe", &named, &["accuracy-sft", "problems 30 there, 20 here", "--replace", "--out"]);
     assert_eq!(std::fs::read(&file).expect("rows"), held);
     home.done("probe", &[&fewer[..], &["--replace"]].concat());
     assert_ne!(std::fs::read(&file).expect("rows"), held);
 
-    let modes = ["--phase", "sft", "--problems", "30", "--only", "latent_intervention"];
-    home.done("intervene", &[&modes[..], &["--modes", "normal,zero,skip"]].concat());
-    home.refused("intervene", &[&modes[..], &["--modes", "normal,skip"]].concat(), &["modes: without zero"]);
-    home.done("intervene", &[&modes[..], &["--modes", "normal,zero,skip,mean"]].concat());
+    let modes = ["--phase", "sft", "--problems", "30", "--only", "latent_intervention", "--out", "modes", "--modes"];
+    home.done("intervene", &[&modes[..], &["normal,zero,skip"]].concat());
+    home.refused("intervene", &[&modes[..], &["normal,skip"]].concat(), &["modes: without zero"]);
+    home.done("intervene", &[&modes[..], &["normal,zero,skip,mean"]].concat());
 }
 
 #[test]
 fn rows_of_other_weights_or_float_type_are_not_put_under_the_same_name() {
     let home = Home::new();
-    home.done("probe", &SMALL);
-    let traces = ["--phase", "sft", "--problems", "30", "--only", "traces"];
+    let out = ["--out", "rows"];
+    home.done("probe", &[&SMALL[..], &out].concat());
+    let traces = ["--phase", "sft", "--problems", "30", "--only", "traces", "--out", "rows"];
     home.refused("probe", &[&traces[..], &["--dtype", "bf16"]].concat(), &["dtype f32 there, bf16 here"]);
     other_weights(&home.path("fixtures/micro/sft/checkpoint"));
     home.refused("probe", &traces, &["accuracy-sft", "of another origin", "weights ", "--replace"]);
-    let modes = ["--phase", "sft", "--problems", "30", "--only", "switch_benefit"];
+    let modes = ["--phase", "sft", "--problems", "30", "--only", "switch_benefit", "--out", "rows"];
     home.refused("intervene", &modes, &["of another origin"]);
-    assert!(!home.path("runs/reports/micro/traces-sft.parquet").exists());
-    // Asked to, it removes what it may not stand beside.
+    assert!(!home.path("rows/traces-sft.parquet").exists());
+    // --replace removes what the new rows must not be stored with.
     home.done("probe", &[&traces[..], &["--replace"]].concat());
-    assert!(!home.path("runs/reports/micro/accuracy-sft.parquet").exists());
-    let manifest = home.manifest("runs/reports/micro");
+    assert!(!home.path("rows/accuracy-sft.parquet").exists());
+    let manifest = home.manifest("rows");
     assert_eq!(manifest.as_object().expect("entries").keys().collect::<Vec<_>>(), ["traces-sft"]);
 }
 

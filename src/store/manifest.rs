@@ -1,4 +1,4 @@
-//! What results were made from and with: the manifest of a folder of rows, and what every manifest says.
+//! The manifest of a folder of rows: what each file was made from and with.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub struct Manifest {
     entries: Vec<(Inside, Value)>,
 }
 
-/// What a manifest says of one file of rows.
+/// Manifest entry of one file of rows.
 pub struct Entry<'a> {
     pub setup: Value,
     /// Unit and description of each column.
@@ -35,7 +35,7 @@ impl Manifest {
     /// A file that is not a manifest.
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join("manifest.json");
-        let failed = || format!("{}: not a manifest; move it away to go on", path.display());
+        let failed = || format!("{}: not a manifest; move it away to continue", path.display());
         let held: Map<String, Value> = match read_text(&path) {
             Ok(text) => json::from_str(&text).with_context(failed)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Map::new(),
@@ -69,7 +69,7 @@ impl Manifest {
     }
 
     /// Whether the rows of this name are those that the manifest was written for: a process that was killed between the two leaves
-    /// new rows under an old entry. Entries of older versions do not say, and are believed.
+    /// new rows under an old entry. Entries of older versions have no hash, and are trusted.
     pub fn is_of_its_rows(&self, name: &str) -> Result<bool> {
         let said = self.entry(name).and_then(|entry| entry.get("sha256"));
         Ok(match said {
@@ -82,23 +82,23 @@ impl Manifest {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Whether rows of this name and setup may be written here. `replace`: the user said that what is here may go.
-    ///
-    /// # Errors
-    /// Rows of the same checkpoint and another origin; rows of the same name that were made with more.
-    pub fn admits(&self, name: &str, setup: &Value, replace: bool) -> Result<()> {
-        if replace {
-            return Ok(());
-        }
+    /// Why rows of this name and setup must not be written here: rows of the same checkpoint and another origin, or rows of the
+    /// same name that were made with more.
+    pub fn conflict(&self, name: &str, setup: &Value) -> Option<String> {
         let folder = self.folder().display();
-        let advice = "--out names another folder, --replace writes over them";
         if let Some((other, difference)) = self.strangers(setup).next() {
-            bail!("{folder}: {other} here is of another origin than {name} would be ({difference}); {advice}");
+            return Some(format!("{folder} has {other} of another origin ({difference})"));
         }
-        if let Some(less) = self.entry(name).and_then(|held| left_out(&held["setup"], setup)) {
-            bail!("{folder}: {name} here was made with more than this run would make it ({less}); {advice}");
-        }
-        Ok(())
+        let less = self.entry(name).and_then(|held| left_out(&held["setup"], setup))?;
+        Some(format!("{folder} has {name} made with more ({less})"))
+    }
+
+    /// # Errors
+    /// A [conflict](Self::conflict).
+    pub fn admits(&self, name: &str, setup: &Value) -> Result<()> {
+        self.conflict(name, setup).map_or(Ok(()), |conflict| {
+            bail!("{conflict}; --out names another folder, --replace writes over these rows")
+        })
     }
 
     /// Entries of the same checkpoint that are of another origin, with the difference.
@@ -108,7 +108,7 @@ impl Manifest {
         entries.filter(move |(_, held)| same(held)).filter_map(|(name, held)| Some((name, difference(held, setup)?)))
     }
 
-    /// Removes the rows of the same checkpoint that are of another origin, so that none stand beside the new ones.
+    /// Removes the rows of the same checkpoint that are of another origin.
     pub fn remove_strangers(&mut self, setup: &Value) -> Result<()> {
         let folder = self.folder().to_path_buf();
         let _lock = Lock::wait(&folder)?;
@@ -158,7 +158,7 @@ impl Manifest {
     }
 }
 
-/// Of the file of rows; null where there are none.
+/// Hash of the file of rows; null without one.
 fn rows_hash(folder: &Path, name: &Inside) -> Result<Value> {
     let file = name.file(folder, "parquet");
     Ok(if file.is_file() { sha256(&[file])?.into() } else { Value::Null })
@@ -171,14 +171,14 @@ pub fn writable(folder: &Path) -> Result<()> {
     std::fs::remove_file(&probe).with_context(|| format!("cannot remove {}", probe.display()))
 }
 
-/// The command as typed; of an argument that is no text, what can be shown of it.
+/// The command as typed; arguments that are not UTF-8 are shown lossily.
 pub fn command(binary: &str) -> String {
     let mut typed = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
     let called = typed.next().unwrap_or_default();
     as_typed(binary, Path::new(&called), typed)
 }
 
-/// Without the name of the program where the first argument says it: `switchyard probe …`, whatever that file is called.
+/// Drops the program's name if it is the first argument: `switchyard probe …`, under any file name.
 fn as_typed(binary: &str, called: &Path, typed: impl Iterator<Item = String>) -> String {
     let mut typed = typed.peekable();
     if called.file_stem().is_none_or(|stem| stem != binary) {
@@ -187,7 +187,7 @@ fn as_typed(binary: &str, called: &Path, typed: impl Iterator<Item = String>) ->
     std::iter::once(binary.to_owned()).chain(typed).collect::<Vec<_>>().join(" ")
 }
 
-/// How another of the four programs is called by whoever called this one: `switchyard report`, `cargo run --bin report --`, or beside it.
+/// How another of the four programs is called by whoever called this one: `switchyard report`, `cargo run --bin report --`, or next to it.
 pub fn program(name: &str) -> String {
     let called = std::env::args_os().next().unwrap_or_default();
     called_as(Path::new(&called), std::env::var_os("CARGO_MANIFEST_DIR").is_some(), name)

@@ -1,4 +1,4 @@
-//! Which experiments a user names, with which settings, and where their rows go. Shared by `probe` and `intervene`.
+//! The experiments that a user selects, their settings, and the folder of their rows. Shared by `probe` and `intervene`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,14 +7,14 @@ use clap::Args;
 
 use super::shard::ShardArgs;
 use crate::report::recipes;
-use switchyard::experiments::{ALL, About, Experiment, Settings};
+use switchyard::experiments::{ALL, About, Experiment, Journal, Settings};
 use switchyard::guard::read_text;
 use switchyard::names::meant;
 use switchyard::progress::say;
 use switchyard::store::program as typed;
 use switchyard::study::Study;
 
-/// Where reports go unasked; git ignores it.
+/// Default folder of reports; git ignores it.
 pub const REPORTS: &str = "runs/reports";
 
 /// What is run.
@@ -23,26 +23,26 @@ pub struct Selection {
     /// Run these only (`--list` names them)
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub only: Vec<String>,
-    /// Run every experiment but those on request (--list marks them). Unasked, `probe` runs those of its first look only, `intervene` every
+    /// Run every experiment but those on request (--list marks them). By default `probe` runs those of its first look only, `intervene` every
     /// one, and a --recipe or --shard every one too
     #[arg(long, conflicts_with = "only")]
     pub all: bool,
     /// A recipe of experiments/: its [settings] are used
     #[arg(long, value_name = "FILE")]
     pub(super) recipe: Option<PathBuf>,
-    /// Where rows and manifest go; by default runs/reports/<name of the run or model>
+    /// Folder for rows and manifest. By default runs/reports/<name of the run or model>; if that has rows of other settings, NAME.2
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
-    /// Go on with a run that was stopped; leave what the manifest says was made with the same weights, problems, settings and seed
+    /// Continue a run that was stopped; skip rows that the manifest lists with the same weights, problems, settings and seed
     #[arg(long)]
     pub resume: bool,
-    /// Write over rows that were made with more (problems, modes, draws), and remove those of other weights, adapter, float
+    /// Overwrite rows that were made with more (problems, modes, draws), and remove those of other weights, adapter, float
     /// type, decoding or data under the same name
     #[arg(long)]
     pub replace: bool,
     #[command(flatten)]
     pub shards: ShardArgs,
-    /// List the experiments, the program that runs each, and what it asks
+    /// List the experiments, the program that runs each, and its question
     #[arg(long)]
     pub list: bool,
 }
@@ -63,7 +63,7 @@ impl Selection {
         self.only.is_empty()
     }
 
-    /// Whether `probe` runs what a first look needs and no more: nobody said what to run, nor set what it should run with.
+    /// Whether `probe` runs its first look only: no experiments and no settings were named.
     fn is_first_look(&self, program: &str) -> bool {
         program == "probe" && self.is_open() && !self.all && self.recipe.is_none() && !self.shards.is_asked()
     }
@@ -127,9 +127,9 @@ impl Selection {
     }
 
     /// What to type next, after `program`.
-    pub fn next(&self, program: &str, study: &Study) -> String {
-        let out = self.folder(study);
-        if let Some(shard) = study.shard {
+    pub fn next(&self, program: &str, journal: &Journal) -> String {
+        let out = &journal.folder;
+        if let Some(shard) = journal.shard {
             let whole = out.parent().unwrap_or(Path::new("")).display();
             return format!(
                 "\nWhen all {} shards are done:\n  {} merge {whole}/shard-*-of-{} --out {whole}\n",
@@ -140,7 +140,7 @@ impl Selection {
         }
         let all = "\nThis was a first look. The same command with --all runs every experiment; --list names them.\n";
         let all = if self.is_first_look(program) { all } else { "" };
-        format!("{all}\nTables, figures and a page beside the paper's:\n  {} {}\n", typed("report"), out.display())
+        format!("{all}\nTables, figures and a page next to the paper's:\n  {} {}\n", typed("report"), out.display())
     }
 }
 

@@ -1,4 +1,4 @@
-//! `report merge FOLDER...`: shards of `probe` or `intervene` put together into what one process would have written. Knows
+//! `report merge FOLDER...`: merges shards of `probe` or `intervene` into the files of one process. Knows
 //! manifests and rows; no model.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use switchyard::progress::say;
 use switchyard::store::{FlatRow, Inside, Manifest, command, differs, read_flat, writable};
 use switchyard::study::Shard;
 
-/// Put shards together: the rows and tables are those of one process, byte for byte.
+/// Merge shards: the rows and tables are those of one process, byte for byte.
 ///
 /// Refuses shards that are missing, doubled or unfinished, and shards of other weights, adapter, float type, decoding, data or
 /// settings, by name.
@@ -24,15 +24,15 @@ pub struct Merge {
     /// The shards' folders
     #[arg(required = true, value_name = "FOLDER")]
     folders: Vec<PathBuf>,
-    /// Where rows, tables and manifest go
+    /// Folder for rows, tables and manifest
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Write over rows that were made with more, and remove those of another origin under the same name
+    /// Overwrite rows that were made with more, and remove those of another origin under the same name
     #[arg(long)]
     replace: bool,
 }
 
-/// What one folder holds of one file.
+/// One folder's part of one file.
 struct Part {
     folder: PathBuf,
     shard: Shard,
@@ -43,7 +43,7 @@ struct Part {
 
 impl Merge {
     /// # Errors
-    /// What is refused, before anything is written; tables that cannot be made of the rows.
+    /// Refused shards, before anything is written; tables that cannot be made of the rows.
     pub fn run(&self) -> Result<()> {
         let mut files: BTreeMap<Inside, Vec<Part>> = BTreeMap::new();
         let out = self.out.canonicalize().ok();
@@ -60,7 +60,9 @@ impl Merge {
         for (name, parts) in &mut files {
             parts.sort_by_key(|part| part.shard);
             complete(name, parts)?;
-            Manifest::open(&self.out)?.admits(name, &parts[0].setup, self.replace)?;
+            if !self.replace {
+                Manifest::open(&self.out)?.admits(name, &parts[0].setup)?;
+            }
         }
         writable(&self.out)?;
         for (name, parts) in &files {
@@ -77,7 +79,7 @@ impl Merge {
         let mut rows: Vec<FlatRow> = vec![];
         for Part { folder, entry, .. } in parts {
             let file = name.file(folder, "parquet");
-            // A shard that got no pair says so in its manifest.
+            // A shard without pairs is recorded as such in its manifest.
             if !entry["columns"].is_null() || file.is_file() {
                 rows.extend(read_flat(&file)?);
             }
@@ -95,7 +97,7 @@ impl Merge {
     }
 }
 
-/// The shards that a folder holds, by file.
+/// The shards in a folder, by file.
 fn parts(folder: &Path) -> Result<Vec<(Inside, Part)>> {
     ensure!(folder.is_dir(), "{}: not a folder; name one that a shard wrote", folder.display());
     for entry in std::fs::read_dir(folder).with_context(|| format!("{}: cannot read", folder.display()))?.flatten() {
@@ -111,14 +113,14 @@ fn parts(folder: &Path) -> Result<Vec<(Inside, Part)>> {
     for (name, entry) in manifest.entries() {
         ensure!(
             manifest.is_of_its_rows(name)?,
-            "{}: {name}.parquet holds other rows than manifest.json was written for (a run was stopped between the two): run this \
+            "{}: {name}.parquet has other rows than manifest.json was written for (a run was stopped between the two): run this \
              shard again with --resume",
             folder.display()
         );
         let mut setup = entry["setup"].clone();
         let shard = setup.as_object_mut().and_then(|parts| parts.remove("shard"));
         let Some(Value::String(shard)) = shard else {
-            bail!("{}: {name} is no shard but the rows of one process", folder.display());
+            bail!("{}: {name} has the rows of one process, not of a shard", folder.display());
         };
         let shard = shard.parse().with_context(|| format!("{}: {name}", folder.display()))?;
         parts.push((name.clone(), Part { folder: folder.to_path_buf(), shard, setup, entry: entry.clone() }));

@@ -52,13 +52,13 @@ pub(super) struct Pairs {
     /// Of the bootstraps
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Where rows and manifest go; by default runs/reports/<name of the run or model>
+    /// Folder for rows and manifest. By default runs/reports/<name of the run or model>; if that has rows of other settings, NAME.2
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Go on with a run that was stopped
+    /// Continue a run that was stopped
     #[arg(long)]
     resume: bool,
-    /// Write over rows that were made of more pairs, modes or components, or of other ones under the same name
+    /// Overwrite rows that were made of more pairs, modes or components, or of other ones under the same name
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
@@ -69,11 +69,11 @@ pub(super) struct Pairs {
 
 impl Pairs {
     /// # Errors
-    /// A line that is no pair and a target that cannot be opened, before any work; and as the model's.
+    /// A line that is not a pair and a target that cannot be opened, before any work; and as the model's.
     pub fn run(&self) -> Result<()> {
         ensure!(self.file.is_file(), "{}: no such file; name a file of pairs", self.file.display());
         let Self { targets, phase, adapter, seed, out, resume, replace, shards, .. } = self.clone();
-        // The pairs are the problems: their hash stands in the manifest. Their answers are tokens, read elsewhere.
+        // The pairs are the problems: their hash is in the manifest. Their answers are tokens, read elsewhere.
         let field = vec!["question=clean".into(), "answer=clean".into()];
         let (data, problems) = (Some(self.file.clone()), Some(MOST_ROWS));
         let targets = Targets { targets, phase, adapter, data, field, problems, seed, raw: true, ..Targets::default() };

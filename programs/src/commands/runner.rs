@@ -1,8 +1,8 @@
-//! Experiments on checkpoints, behind both doors, `probe` and `intervene`: what cannot be run or written is refused first, then each
+//! Runs experiments on checkpoints, for `probe` and `intervene`: what cannot be run or written is refused first, then each
 //! makes its files of rows.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, bail, ensure};
 use serde_json::{Map, Value, json};
@@ -112,9 +112,33 @@ impl Runner<'_> {
         } else {
             self.jobs(&experiments, &studies)?
         };
+        self.choose_folders(&mut jobs)?;
         self.prepare(&jobs)?;
         self.work(&mut jobs)?;
-        studies.first().map_or(Ok(()), |(study, _)| print(&self.chosen.next(self.program, study)))
+        jobs.first().map_or(Ok(()), |job| print(&self.chosen.next(self.program, &job.journal)))
+    }
+
+    /// Where no folder is named, rows go to the first of NAME, NAME.2, NAME.3 … whose rows they can be stored with. Shards, which
+    /// must agree on one folder, are refused instead.
+    fn choose_folders(&self, jobs: &mut [Job]) -> Result<()> {
+        if self.chosen.out.is_some() || self.chosen.replace || jobs.iter().any(|job| job.study.shard.is_some()) {
+            return Ok(());
+        }
+        let defaults: BTreeSet<PathBuf> = jobs.iter().map(|job| job.journal.folder.clone()).collect();
+        for whole in defaults {
+            let (mut folder, mut reason, mut number) = (whole.clone(), None, 1);
+            while let Some(conflict) = conflict(&folder, jobs.iter().filter(|job| job.journal.folder == whole))? {
+                reason.get_or_insert(conflict);
+                number += 1;
+                folder = PathBuf::from(format!("{}.{number}", whole.display()));
+            }
+            if let Some(reason) = reason {
+                say(&format!("{}: {reason}; new rows go to {}", self.program, folder.display()));
+                let here = jobs.iter_mut().filter(|job| job.journal.folder == whole);
+                here.for_each(|job| job.journal.folder.clone_from(&folder));
+            }
+        }
+        Ok(())
     }
 
     /// Every experiment on every checkpoint, then what compares two phases of one run.
@@ -197,12 +221,13 @@ impl Runner<'_> {
         let begun = folders.is_empty() || folders.iter().any(|folder| folder.is_dir());
         ensure!(
             !self.chosen.resume || begun,
-            "--resume: there is no folder {}: nothing was begun there; leave --resume away to begin",
+            "--resume: there is no folder {}: nothing was begun there; start without --resume",
             folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
         );
         for Job { journal, .. } in jobs {
-            let name = journal.name(journal.last());
-            Manifest::open(&journal.folder)?.admits(&name, &journal.setup, self.chosen.replace)?;
+            if !self.chosen.replace {
+                Manifest::open(&journal.folder)?.admits(&journal.name(journal.last()), &journal.setup)?;
+            }
         }
         folders.iter().try_for_each(|folder| writable(folder))?;
         for Job { journal, .. } in jobs.iter().filter(|_| self.chosen.replace) {
@@ -231,7 +256,7 @@ impl Runner<'_> {
                 }
                 Err(error) if error.is::<Interruption>() => {
                     print(&(found(&made) + &tables))?;
-                    return Err(error.context("the same command with --resume goes on"));
+                    return Err(error.context("the same command with --resume continues"));
                 }
                 // There is nothing to ask of this checkpoint and data: no fault of either.
                 Err(error)
@@ -252,6 +277,13 @@ impl Runner<'_> {
         ensure!(!made.is_empty(), "none of the experiments applies to this model and data (reasons above)");
         Ok(())
     }
+}
+
+/// The first conflict of these jobs' rows with those of a folder.
+fn conflict<'a>(folder: &Path, jobs: impl Iterator<Item = &'a Job<'a>>) -> Result<Option<String>> {
+    let manifest = Manifest::open(folder)?;
+    let mut journals = jobs.map(|job| &job.journal);
+    Ok(journals.find_map(|journal| manifest.conflict(&journal.name(journal.last()), &journal.setup)))
 }
 
 impl Job<'_> {
@@ -277,7 +309,7 @@ fn found(made: &[&Journal]) -> String {
         }
     }
     let mut out = String::new();
-    // A folder holds the rows of all its checkpoints: it is read once for them.
+    // A folder has the rows of all its checkpoints: it is read once for them.
     for of_folder in checkpoints.chunk_by(|a, b| a.0 == b.0) {
         let path = of_folder[0].0;
         let folder = match Folder::open(path) {
