@@ -467,5 +467,5 @@ fn errors_name_what_is_wrong() {
     let data = ProbeData::new(x.view(), &rare, &groups).unwrap();
     says(GroupedProtocol::default().run(&data), "positive rows come from 1 questions");
     let data = ProbeData::new(x.view(), &labels, &groups).unwrap();
-    says(GroupedProtocol { folds: 3, ..Default::default() }.run(&data), "asks for 5 or more");
+    says(GroupedProtocol { folds: 3, ..Default::default() }.run(&data), "needs 5 or more");
 }

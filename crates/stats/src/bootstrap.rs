@@ -11,7 +11,7 @@ use super::special::{normal_cdf, t_quantile};
 use super::{Estimate, Groups, LEVEL};
 
 /// How to bootstrap. Intervals are percentile intervals of the resampled statistic. Where all values agree the interval has
-/// no width, whatever n is: for a share of independent rows use [`wilson`](super::wilson), which knows better.
+/// no width, whatever n is: for a share of independent rows use [`wilson`](super::wilson).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bootstrap {
     /// Number of resamples.
@@ -67,19 +67,19 @@ impl Bootstrap {
         );
         drawn.sort_by(f64::total_cmp);
         let tail = self.tail(n);
-        // A skewed statistic can lie outside its own percentiles; the interval then reaches out to it.
+        // A skewed statistic can be outside its own percentiles; the interval is then extended to it.
         let (low, high) = (quantile(&drawn, tail), quantile(&drawn, 1.0 - tail));
         Ok(Estimate { value, low: low.min(value), high: high.max(value), n })
     }
 
-    /// Draws `n` of `n` units with replacement; `hit` is told each.
+    /// Draws `n` of `n` units with replacement and calls `hit` with each.
     pub(super) fn draw(&self, draw: usize, n: usize, mut hit: impl FnMut(usize)) {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(draw as u64);
         (0..n).for_each(|_| hit(rng.random_range(0..n)));
     }
 
-    /// The percentile at which the lower end lies, for `n` units.
+    /// The percentile of the lower end, for `n` units.
     pub(super) fn tail(&self, n: usize) -> f64 {
         let half = 0.5 * (1.0 - self.level);
         if !self.expand {

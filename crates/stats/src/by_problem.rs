@@ -1,4 +1,4 @@
-//! Means over problems, where a group may be too small to have an interval. Knows values and problem numbers only.
+//! Means over problems, for groups that may be too small for an interval. Knows values and problem numbers only.
 
 use anyhow::Result;
 
@@ -6,7 +6,7 @@ use super::special::t_quantile;
 use super::wilson::score_interval;
 use crate::{Bootstrap, Estimate, FEWEST, Groups, LEVEL, wilson};
 
-/// Mean of values that may come several to a problem: whole problems are resampled. `None` below two problems, where
+/// Mean of values, several per problem allowed: whole problems are resampled. `None` below two problems, where
 /// there is nothing to resample: a number without an interval is not reported.
 ///
 /// # Errors
@@ -19,10 +19,10 @@ pub fn mean(seed: u64, values: impl IntoIterator<Item = (usize, f64)>) -> Result
     Bootstrap::seeded(seed).clustered_mean(&values, &problems).map(Some)
 }
 
-/// Share of events that may come several to a problem. Where fewer than [`FEWEST`] problems hold one of the rarer kind,
+/// Share of events, several per problem allowed. If fewer than [`FEWEST`] problems have one of the rarer kind,
 /// resampling them falls short: the interval is then Wilson's for as many independent
 /// events as would vary that much (Korn & Graubard 1998; Dean & Pagano 2015), no fewer than problems and no more than events,
-/// with Student's quantile. Where all agree, those of one problem count as copies.
+/// with Student's quantile. If all events agree, those of one problem count as copies.
 ///
 /// # Errors
 /// As [`mean`].
@@ -50,7 +50,7 @@ pub fn share(seed: u64, events: &[(usize, bool)]) -> Result<Option<Estimate>> {
     Ok(Some(Estimate { value: p, low, high, n }))
 }
 
-/// `—` where there is no estimate.
+/// The estimate as text; `—` for none.
 pub fn cell(estimate: Option<Estimate>, decimals: usize) -> String {
     estimate.map_or_else(|| "—".into(), |e| format!("{e:.decimals$}"))
 }
@@ -79,14 +79,14 @@ mod tests {
 
     #[test]
     fn few_events_count_as_what_they_vary_like() {
-        // Of 30 problems with four events each, three hold one: independent events would vary as much, so all 120 count.
+        // Three of 30 problems with four events each have one: independent events would vary as much, so all 120 count.
         let at = |holds: &dyn Fn(usize, usize) -> bool| {
             let events: Vec<(usize, bool)> =
                 (0..30).flat_map(|p| (0..4).map(move |i| (p, i))).map(|(p, i)| (p, holds(p, i))).collect();
             share(0, &events).expect("thirty problems").expect("an estimate")
         };
         let spread = at(&|p, i| p < 3 && i == 0);
-        // Three that hold all of theirs are three problems of thirty.
+        // Three problems with all four events count as three problems of thirty.
         let copies = at(&|p, _| p < 3);
         // By hand, with t₀.₉₇₅ of 29 degrees of freedom: 2.04523.
         let wilson = |p: f64, n: f64| {

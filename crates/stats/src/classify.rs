@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 /// True positive and true negative rate: what does not change when the share of positives does.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// Share of positives called positive (sensitivity).
+    /// Share of positives predicted positive (sensitivity).
     pub tpr: f64,
-    /// Share of negatives called negative (specificity).
+    /// Share of negatives predicted negative (specificity).
     pub tnr: f64,
 }
 
@@ -21,18 +21,18 @@ impl Rates {
         Ok(Self { tpr: hits(true) as f64 / positives as f64, tnr: hits(false) as f64 / negatives as f64 })
     }
 
-    /// (TPR + TNR) / 2: accuracy where both classes are equally frequent; chance is 0.5 whatever the data's balance.
+    /// (TPR + TNR) / 2: accuracy if both classes are equally frequent; chance is 0.5 for any balance.
     pub fn balanced_accuracy(&self) -> f64 {
         0.5 * (self.tpr + self.tnr)
     }
 
-    /// Accuracy where a share `prevalence` is positive. Compare with `max(prevalence, 1 − prevalence)`, the score of saying
-    /// always the same.
+    /// Accuracy if a share `prevalence` is positive. Compare with `max(prevalence, 1 − prevalence)`, the score of a
+    /// constant prediction.
     pub fn accuracy_at(&self, prevalence: f64) -> f64 {
         prevalence * self.tpr + (1.0 - prevalence) * self.tnr
     }
 
-    /// Precision (positive predictive value) where a share `prevalence` is positive; NaN if nothing is called positive.
+    /// Precision (positive predictive value) if a share `prevalence` is positive; NaN if nothing is predicted positive.
     pub fn precision_at(&self, prevalence: f64) -> f64 {
         let (hit, alarm) = (prevalence * self.tpr, (1.0 - prevalence) * (1.0 - self.tnr));
         hit / (hit + alarm)

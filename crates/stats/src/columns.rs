@@ -7,13 +7,13 @@ use rayon::prelude::*;
 use super::bootstrap::quantile;
 use super::{Bootstrap, Estimate};
 
-/// Columns whose draws are held at once: 8 MB of them a thread.
+/// Columns whose draws are in memory at once: 8 MB per thread.
 const WIDTH: usize = 256;
 
 impl Bootstrap {
     /// For each column c the ratio `Σ_u sums[u, c] / Σ_u sizes[u, c]` over units u (problems, pairs), with the interval that
-    /// [`Bootstrap::units`] gives. A unit without size in a column takes no part in it, and `n` counts those that do. `None`
-    /// where fewer than two do, or so few that one draw in twenty holds none of them.
+    /// [`Bootstrap::units`] gives. A unit of size 0 in a column is left out there, and `n` counts the others. `None`
+    /// if fewer than two are left, or so few that one draw in twenty has none of them.
     ///
     /// # Errors
     /// Tables of different shape, values that are not finite, settings that [`Bootstrap::units`] refuses.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::special::{t_cdf, t_quantile};
 use super::{FEWEST, LEVEL, wilson};
 
-/// A value, its interval and the number of independent units it rests on.
+/// A value, its interval and the number of independent units.
 ///
 /// The unit is that of the quantity (a share, a difference of shares, nats). `n` counts what was sampled independently:
 /// problems where rows of one problem hang together, rows otherwise.
@@ -26,7 +26,7 @@ impl Estimate {
         self.low <= x && x <= self.high
     }
 
-    /// Where all are right, or none, a bootstrap sees no spread: Wilson's interval over the n units does.
+    /// Wilson's interval over the n units if all are right, or none: a bootstrap then has no width.
     ///
     /// # Errors
     /// As [`wilson`].
@@ -52,8 +52,8 @@ impl Estimate {
         Self { value, low: value - down, high: value + up, n }
     }
 
-    /// One-sided p-value of "at most `x`", from the arm of the 95 % interval that points to `x`: it is taken as t₀.₉₇₅ standard
-    /// errors with n − 1 degrees of freedom. An interval without width says nothing.
+    /// One-sided p-value of "at most `x`", from the arm of the 95 % interval that points to `x`: its length counts as t₀.₉₇₅ standard
+    /// errors with n − 1 degrees of freedom. 1 for an interval without width.
     pub fn p_above(&self, x: f64) -> f64 {
         let gap = self.value - x;
         let arm = if gap > 0.0 { self.value - self.low } else { self.high - self.value };
@@ -64,12 +64,12 @@ impl Estimate {
         t_cdf(-gap / arm * t_quantile(0.5 + 0.5 * LEVEL, df), df)
     }
 
-    /// The verdict "above `x`": at the two-sided level of every interval, and from problems enough for one.
+    /// The verdict "above `x`": at the two-sided level of every interval, and with at least [`FEWEST`] problems.
     pub fn is_above(&self, x: f64) -> bool {
         self.n >= FEWEST && 2.0 * self.p_above(x) <= 1.0 - LEVEL
     }
 
-    /// The same estimate, its interval cut to what a share can be.
+    /// The same estimate, its interval clipped to [0, 1].
     pub fn share(&self) -> Self {
         Self { low: self.low.max(0.0), high: self.high.min(1.0), ..*self }
     }
@@ -90,7 +90,7 @@ impl fmt::Display for Estimate {
     }
 }
 
-/// A printed number without the sign of a zero: what rounds to nothing lies on neither side of it.
+/// A printed number, without the minus sign if it rounds to zero.
 pub fn unsigned_zero(number: String) -> String {
     match number.strip_prefix('-') {
         Some(rest) if rest.chars().all(|c| matches!(c, '0' | '.')) => rest.to_owned(),

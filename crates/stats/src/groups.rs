@@ -1,4 +1,4 @@
-//! Which rows belong to the same problem. Knows row indices and ids, nothing of what the rows hold.
+//! Which rows belong to the same problem. Knows row indices and problem ids, not the rows.
 
 use anyhow::{Result, ensure};
 

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 /// dependence.
 pub fn holm(p: &[f64]) -> Result<Vec<f64>> {
     if let Some((i, bad)) = p.iter().enumerate().find(|(_, p)| !(0.0..=1.0).contains(*p)) {
-        anyhow::bail!("p-value number {i} is {bad}; it must lie in [0, 1]");
+        anyhow::bail!("p-value number {i} is {bad}; it must be in [0, 1]");
     }
     ensure!(!p.is_empty(), "no p-values to correct");
     let mut order: Vec<usize> = (0..p.len()).collect();

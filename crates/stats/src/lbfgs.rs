@@ -1,12 +1,12 @@
 //! L-BFGS (Nocedal 1980) for smooth convex functions, in f64. Knows vectors only.
 
-/// Steps that the curvature is estimated from.
+/// Past steps from which the curvature is estimated.
 const MEMORY: usize = 40;
-/// Steps after which a search is given up.
+/// Maximum number of steps.
 const STEPS: usize = 3000;
-/// Share of the decrease that the slope promises which a step must bring.
+/// Armijo's constant: the share of the decrease predicted by the slope that a step must reach.
 const DECREASE: f64 = 1e-4;
-/// Changes of a value, as a share of it, that are rounding.
+/// Relative change of the value that counts as rounding.
 const ROUNDING: f64 = 1e-13;
 
 /// The best point found from `start` on, and the norm of the gradient there: at most `tolerance`, unless rounding hides any
@@ -59,7 +59,7 @@ pub(super) fn minimise(
     (x, norm)
 }
 
-/// Minus the gradient times the inverse curvature that past steps tell of.
+/// Minus the gradient times the inverse curvature, estimated from past steps.
 fn direction(gradient: &[f64], past: &[(Vec<f64>, Vec<f64>, f64)]) -> Vec<f64> {
     let mut q: Vec<f64> = gradient.iter().map(|g| -g).collect();
     let mut shares = vec![];
@@ -79,7 +79,7 @@ fn direction(gradient: &[f64], past: &[(Vec<f64>, Vec<f64>, f64)]) -> Vec<f64> {
     q
 }
 
-/// Eight sums side by side, which the compiler makes vectors of.
+/// Eight sums in parallel, which the compiler vectorises.
 pub(super) fn dot(a: &[f64], b: &[f64]) -> f64 {
     let mut sums = [0.0; 8];
     let (left, right) = (a.chunks_exact(8), b.chunks_exact(8));

@@ -1,8 +1,8 @@
 //! Intervals, paired tests, bootstrap and the protocol of probes. Plain Rust.
 //!
 //! Knows numbers, labels and the problem each row came from; knows nothing of models, text or files.
-//! Every estimate leaves here as an [`Estimate`]: a value with its interval and the number of independent units behind
-//! it, so that no caller can print a number without them. Everything random takes a seed and gives the same answer on
+//! Every estimate is an [`Estimate`]: a value with its interval and the number of independent units,
+//! so that no caller can print a number without them. Everything random takes a seed and gives the same answer on
 //! any number of threads.
 //!
 //! | question | here |
@@ -16,7 +16,7 @@
 //! | many tests at once | [`holm`] |
 //! | can a probe read it? | [`probe`] |
 //!
-//! Checked against SciPy, scikit-learn and statsmodels: `fixtures/stats/make.py` makes the values, `tests/stats.rs` holds them.
+//! Checked against SciPy, scikit-learn and statsmodels: `fixtures/stats/make.py` makes the values, `tests/stats.rs` compares them.
 
 #![deny(unsafe_code)]
 
@@ -58,10 +58,10 @@ pub use split::{Split, grouped_holdout, grouped_kfold, holdout};
 pub use student::{APART, lie_apart, mean_of_runs};
 pub use wilson::{accuracy, wilson};
 
-/// The level of every interval unless a caller says otherwise.
+/// The level of every interval unless a caller differs.
 pub const LEVEL: f64 = 0.95;
 
-/// The fewest independent units (problems) that a verdict may rest on. Below it intervals hold less than they promise: the
+/// The fewest independent units (problems) for a verdict. With fewer, intervals cover less than they promise: the
 /// "95 %" bootstrap of a mean covers 50, 72, 87 % of normal data at n = 2, 3, 4, and 46, 68, 81 % of exponential data; at
 /// n = 20 it is 94 and 92 % (printed by `cargo test --test suite coverage:: -- --nocapture`).
 pub const FEWEST: usize = 20;

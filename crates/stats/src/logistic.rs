@@ -2,7 +2,7 @@
 //! `C · Σ log(1 + exp(−y z)) + 1/2 · |w|²`, the intercept free. Knows a matrix and two classes; knows nothing of splits or of what the
 //! columns are.
 //!
-//! `linfa-logistic` fits first, to a loose stop; the search goes on from there to a tight one. linfa's own line search ends in an error
+//! `linfa-logistic` fits first, to a loose tolerance; L-BFGS continues from there to a tight one. linfa's own line search ends in an error
 //! once rounding hides the descent (argmin issue 400).
 
 use anyhow::{Context, Result, ensure};
@@ -44,14 +44,14 @@ impl Logistic {
         both_classes(labels)?;
         all_finite(x)?;
         // The intercept is free, so centring moves only the intercept; one common scale s moves the penalty by s². Both leave the
-        // optimum where it is, and the search then starts from a problem of ordinary size whatever the model's activations are.
+        // optimum where it is, and the search then starts from a problem of ordinary size for any model's activations are.
         let mean = x.mean_axis(Axis(0)).context("features have no rows")?;
         let mut centred: Array2<f64> = (&x - &mean).as_standard_layout().into_owned();
         let rms = (centred.iter().map(|v| v * v).sum::<f64>() / centred.len() as f64).sqrt();
         let scale = if rms > 0.0 { rms } else { 1.0 };
         centred /= scale;
         let (rows, columns) = (x.nrows() as f64, x.ncols());
-        let flat = centred.as_slice().context("rows that lie side by side")?;
+        let flat = centred.as_slice().context("the features are not contiguous")?;
         let mut start = None;
         let mut models = Vec::with_capacity(grid.len());
         for &c in grid {
@@ -93,7 +93,7 @@ impl Logistic {
     }
 }
 
-/// linfa's fit of `Σ log(1 + exp(−y z)) + α/2 · |w|²`: weights, then intercept; zeros where it gives up.
+/// linfa's fit of `Σ log(1 + exp(−y z)) + α/2 · |w|²`: weights, then intercept; zeros if it fails.
 fn begin(centred: &Array2<f64>, labels: &[bool], alpha: f64) -> Vec<f64> {
     // Stored by columns: linfa's gradient walks down them, eight times faster than across.
     let mut records = Array2::zeros(centred.raw_dim().f());

@@ -1,6 +1,6 @@
 //! The mean of vectors of one length. Knows numbers only.
 
-/// Vectors added up in f64, in the order in which they come.
+/// Mean of vectors, summed in f64 in the order of the calls.
 #[derive(Clone, Debug, Default)]
 pub struct MeanVector {
     sum: Vec<f64>,

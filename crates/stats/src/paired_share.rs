@@ -1,12 +1,12 @@
-//! A difference of shares on the same problems: its interval, and a test of any size of it, that agree with McNemar's exact
+//! A difference of shares on the same problems: its interval, and a test against any difference. Both agree with McNemar's exact
 //! test. Knows counts only.
 //!
 //! With g gained and l lost of n problems the difference g/n − l/n has Tango's score interval (Tango 1998, *Statistics in
 //! Medicine* 17; recommended for paired shares by Fagerland, Lydersen & Laake 2014). A bootstrap has no width where no problem
 //! flips; a score interval does: 0 of 8 flips leaves [−.32, .32].
 //!
-//! Whether the difference is 0 is asked of McNemar's exact test. Where it answers otherwise than the score test, at few
-//! flips, the interval is stretched to 0: an interval never excludes a 0 that the exact test does not.
+//! McNemar's exact test decides whether the difference is 0. If it disagrees with the score test, at few flips, the interval
+//! is extended to 0: an interval never excludes a 0 that the exact test does not.
 
 use anyhow::{Result, ensure};
 
@@ -28,7 +28,7 @@ impl Flips {
         Ok(Estimate { value, low: low.min(value), high: high.max(value), n: self.n() })
     }
 
-    /// One-sided p-value of "the change is at most `x`": small where the rows say that it is larger. Exact (McNemar) at
+    /// One-sided p-value of "the change is at most `x`": small if the data show that it is larger. Exact (McNemar) at
     /// x = 0, Tango's score test elsewhere, never on the other side of the exact one.
     pub fn p_above(&self, x: f64) -> f64 {
         self.p_beside(self.exact_above(), x)

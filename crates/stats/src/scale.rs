@@ -22,7 +22,7 @@ impl Standardiser {
         for row in x.rows() {
             variance += &(&row - &mean).mapv(|d| d * d);
         }
-        // Rounding alone gives a constant column a variance around (eps · mean)²: that is not spread.
+        // A constant column has a variance of about (eps · mean)² by rounding alone.
         let scale = ndarray::Zip::from(&variance).and(&mean).map_collect(|v, m| {
             let sd = (v / n).sqrt();
             if sd <= 10.0 * f64::EPSILON * m.abs() { 1.0 } else { sd }

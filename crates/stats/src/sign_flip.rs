@@ -1,4 +1,4 @@
-//! Is a mean difference 0, where a problem's difference can take more values than −1, 0 and 1? Knows whole numbers only.
+//! Sign-flip test: is a mean paired difference 0? For differences with more values than −1, 0 and 1. Knows whole numbers only.
 
 /// Exact two-sided p-value that paired differences are as likely to be positive as negative: their sum against the sums
 /// under all 2ⁿ choices of signs (Fisher 1935, §21). Differences of ±1 and 0 give McNemar's exact test.

@@ -1,7 +1,7 @@
 //! L2-regularised multinomial logistic regression with scikit-learn's meaning of `C`: the minimum of
 //! `C · Σ −log p(class | x) + 1/2 · |W|²`, intercepts free. Knows a matrix and class numbers.
 //!
-//! linfa's takes one maximum over all rows in its log-sum-exp: rows whose logits lie some 35 below it are scored wrongly, as they do
+//! linfa's log-sum-exp uses one maximum over all rows: rows whose logits are some 35 below it are scored wrongly, as they do
 //! with C above 1.
 
 use anyhow::{Context, Result, ensure};
@@ -38,7 +38,7 @@ impl Softmax {
         all_finite(x)?;
         let (rows, columns, k) = (x.nrows() as f64, x.ncols(), classes.len());
         let x = x.as_standard_layout();
-        let flat = x.as_slice().context("rows that lie side by side")?;
+        let flat = x.as_slice().context("the features are not contiguous")?;
         let own: Vec<usize> = values.iter().map(|value| classes.partition_point(|class| class < value)).collect();
         // Weights by class, then intercepts.
         let mut start = vec![0.0; k * columns + k];

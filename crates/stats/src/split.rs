@@ -29,7 +29,7 @@ pub fn grouped_holdout(groups: &[usize], test_share: f64, seed: u64) -> Result<S
     let held = (test_share * groups.len() as f64).ceil() as usize;
     ensure!(
         held < groups.len(),
-        "{} groups leave none to train on when a share of {test_share} is held out",
+        "{} groups leave none for training if a share of {test_share} is held out",
         groups.len()
     );
     let mut order: Vec<usize> = (0..groups.len()).collect();

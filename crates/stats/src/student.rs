@@ -1,4 +1,4 @@
-//! The mean of a few independent runs and Student's interval for it: what another seed would give.
+//! The mean of a few independent runs and Student's interval for it: what to expect from another seed.
 
 use anyhow::{Result, ensure};
 
@@ -6,12 +6,12 @@ use super::special::t_quantile;
 use super::{Estimate, LEVEL};
 
 /// Mean of at least two values with a two-sided interval: mean ± t · s / √n with n − 1 degrees of freedom (Student 1908). The
-/// values are taken as normal: with three seeds the interval is wide, and it may leave the range of a share. Where a seed learns all
-/// or nothing it holds less than 95 % ([`lie_apart`] tells where): of three such seeds all agree with probability p³ + (1 − p)³, and the
-/// others' interval covers the mean in .63 of cases at p = .3.
+/// values are assumed normal: with three seeds the interval is wide, and it may leave the range of a share. If a seed learns all
+/// or nothing, coverage is below 95 % ([`lie_apart`] detects that): three such seeds all agree with probability p³ + (1 − p)³, and
+/// otherwise the interval covers the mean in .63 of cases at p = .3.
 ///
 /// # Errors
-/// Fewer than two values, one that is not finite, and values that are all the same: what agrees says nothing of how runs differ.
+/// Fewer than two values, one that is not finite, and values that are all equal.
 pub fn mean_of_runs(values: &[f64]) -> Result<Estimate> {
     let n = values.len();
     ensure!(n > 1, "an interval over runs needs at least two of them, found {n}");
@@ -23,12 +23,12 @@ pub fn mean_of_runs(values: &[f64]) -> Result<Estimate> {
     Ok(Estimate { value: mean, low: mean - arm, high: mean + arm, n })
 }
 
-/// What † says beside a mean over runs.
+/// Footnote of a mean over runs that [`lie_apart`].
 pub const APART: &str = "† The runs lie in two clumps, more like all or nothing than like a normal spread: the interval holds \
     less than 95 % (.63 where three of ten runs succeed).";
 
-/// Whether shares of runs lie in two clumps: .2 or more apart, and four times as far as the values of either. Then
-/// [`mean_of_runs`] takes for normal what is more like all or nothing.
+/// Whether shares of runs form two clumps: .2 or more apart, and four times as far as the values of either. Then the normal
+/// interval of [`mean_of_runs`] is too short.
 pub fn lie_apart(shares: &[f64]) -> bool {
     let mut sorted = shares.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -2,7 +2,7 @@
 //!
 //! Every problem is tested once per repeat (k-fold over problems). Inside a fold's training side: negatives (or positives)
 //! are thinned to balance, columns standardised, C chosen by an inner k-fold over problems. Test rows are never thinned.
-//! Intervals resample problems, which takes the fitted probes as given; they are then widened for the training sets that
+//! Intervals resample problems with the fitted probes fixed; they are then widened for the training sets that
 //! the folds share (Nadeau & Bengio 2003): variance times `1 + k/(k − 1)`, 2.25 at k = 5. Without it, features that carry
 //! nothing were called readable or anti-readable in 13 % of 400 simulated data sets at the 5 % level (standard deviation over
 //! data sets 0.0325, resampled standard error 0.0264); with it, in fewer than 5 %. It errs on the wide side.
@@ -34,7 +34,7 @@ pub struct GroupedProtocol {
     pub inner_folds: usize,
     /// Candidates for C on standardised columns, in scikit-learn's meaning. Ties go to the smallest.
     pub c_grid: Vec<f64>,
-    /// Share of positives where the probe would be used; `None` takes the share in the data.
+    /// Share of positives where the probe would be used; `None` for the share in the data.
     pub prevalence: Option<f64>,
     /// Whether to fit the control labels too (doubles the time).
     pub control: bool,
@@ -104,11 +104,7 @@ impl GroupedProtocol {
     fn check<F>(&self, data: &ProbeData<'_, F>) -> Result<()> {
         ensure!(!self.c_grid.is_empty(), "probe setting c_grid is empty");
         ensure!(self.repeats > 0, "probe setting repeats is 0");
-        ensure!(
-            self.folds * self.repeats >= 5,
-            "{} splits; the protocol asks for 5 or more",
-            self.folds * self.repeats
-        );
+        ensure!(self.folds * self.repeats >= 5, "{} splits; the protocol needs 5 or more", self.folds * self.repeats);
         if let Some(p) = self.prevalence {
             ensure!(p > 0.0 && p < 1.0, "probe setting prevalence must lie between 0 and 1, got {p}");
         }

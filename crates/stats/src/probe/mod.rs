@@ -1,15 +1,15 @@
 //! Linear probes: can a label be read off hidden states? Knows features, labels and problems, and of layers only which ones
 //! the paper probes.
 //!
-//! Two protocols of `method.md` §8, meant to stand side by side in a table:
-//! - [`PaperProtocol`]: balanced rows, one 80:20 split by row, raw features, C = 1. What the paper reports.
+//! Two protocols, meant to be shown next to each other in a table:
+//! - [`PaperProtocol`]: balanced rows, one 80:20 split by row, raw features, C = 1. As in the paper.
 //! - [`GroupedProtocol`]: split by question, standardised on train, C chosen inside train, at least five splits, control
-//!   labels, intervals that resample problems. What a claim can rest on.
+//!   labels, intervals that resample problems. For claims.
 //!
-//! [`ValueProtocol`] asks the same of a label with several classes, e.g. which intermediate value a latent step holds.
+//! [`ValueProtocol`] is the second for a label with several classes, e.g. the intermediate value of a latent step.
 //!
-//! None knows whether negatives are of the same token type as positives. If they are not, a probe reads token identity
-//! and is near perfect at the embedding already (`recipe.md`); choosing them is the caller's part.
+//! The caller chooses negatives of the same token type as positives. Otherwise a probe reads the token's identity
+//! and is near perfect at the embedding.
 
 mod grouped;
 mod paper;
@@ -30,13 +30,13 @@ pub use value::{ValueProtocol, ValueScore};
 
 use super::{Estimate, Groups, classify::both_classes};
 
-/// Too few problems, or values of one kind only: a probe by problem cannot be scored.
+/// Error: too few problems, or only one value: a probe by problem cannot be scored.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct TooFew(pub String);
 
 impl TooFew {
-    /// `None` where that is why there is no score.
+    /// Turns this error into `None`.
     ///
     /// # Errors
     /// Any other failure of the scoring.
@@ -118,7 +118,7 @@ fn balance(rows: &[usize], labels: &[bool], seed: u64) -> Vec<usize> {
     yes
 }
 
-/// Labels shuffled among the rows of each group: keeps every problem's share of positives, breaks the tie to position.
+/// Labels shuffled among the rows of each group: preserves every problem's share of positives, not their positions.
 fn permuted_within(labels: &[bool], groups: &Groups, seed: u64) -> Vec<bool> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xC0_117B01); // another stream than the splits'
     let mut permuted = labels.to_vec();

@@ -18,7 +18,7 @@ pub fn paper_layer(offset: usize, depth: usize) -> usize {
 }
 
 /// The paper's offsets in a model of `depth` layers, as (offset, layer), earliest first. Where several offsets fall on one
-/// layer it stands for the nearest of them, the earlier one at a tie, and the others are left out.
+/// layer, only the nearest of them is listed, the earlier one at a tie.
 pub fn paper_layers(depth: usize) -> Vec<(usize, usize)> {
     let off = |offset: usize| (paper_layer(offset, depth) * PAPER_LAYERS).abs_diff(passed(offset) * depth);
     let mut out: Vec<(usize, usize)> = vec![];
@@ -62,7 +62,7 @@ impl Default for PaperProtocol {
 /// What the paper's protocol yields.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PaperScore {
-    /// Test accuracy. The Wilson interval takes the test rows for independent, as the protocol does; it is too narrow where
+    /// Test accuracy. The Wilson interval treats test rows as independent, as the protocol does; it is too narrow if
     /// a problem contributes several.
     pub accuracy: Estimate,
     /// Accuracy on the rows trained on: far above `accuracy` means the probe had room to memorise.

@@ -1,9 +1,9 @@
-//! Out-of-fold predictions pooled over folds, and their scores as functions of how often each problem is counted, which is
-//! what a cluster bootstrap asks for. Knows scores and labels, not how they were predicted.
+//! Out-of-fold predictions pooled over folds, and their scores as functions of how often each problem is counted, for a
+//! cluster bootstrap. Knows scores and labels, not how they were predicted.
 
 use super::super::{Groups, Rates, classify::weighted_auroc_parts};
 
-/// One fold's test rows with the log-odds its probe gave them.
+/// One fold's test rows with the log-odds of its probe.
 pub(super) struct Fold {
     pub rows: Vec<usize>,
     pub scores: Vec<f64>,

@@ -11,7 +11,7 @@ pub struct Control {
     pub balanced_accuracy: Estimate,
     /// Balanced accuracy minus the control's, resampled together.
     pub selectivity: Estimate,
-    /// Share of rows whose label the permutation changed. At 0 every problem has one class and the control says nothing.
+    /// Share of rows whose label the permutation changed. At 0 every problem has one class and the control is empty.
     pub moved: f64,
 }
 
@@ -20,7 +20,7 @@ pub struct Control {
 pub struct GroupedScore {
     pub balanced_accuracy: Estimate,
     pub auroc: Estimate,
-    /// Share of positives at which the next two hold.
+    /// Share of positives for which the next two are computed.
     pub prevalence: f64,
     pub accuracy_at_prevalence: Estimate,
     /// `None` where the probe calls (nearly) nothing positive.

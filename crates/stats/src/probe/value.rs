@@ -1,4 +1,4 @@
-//! Which of several values do hidden states hold? Our protocol for labels with more than two classes, e.g. the intermediate
+//! Which of several values can be read from hidden states? Our protocol for labels with more than two classes, e.g. the intermediate
 //! result s_j at a latent step of a generated problem. Knows features, values and problems.
 //!
 //! Split by problem, standardised on train, C chosen inside train, interval over problems widened as in `grouped`. Classes are
@@ -52,11 +52,11 @@ pub struct ValueScore {
     /// Accuracy minus the control's, resampled together.
     pub selectivity: Estimate,
     /// Usable information (Xu et al. 2020): mean over rows of `log₂ p(value | features) − log₂ p(value)`, both fitted where the
-    /// row's problem is not. Below 0 where the probe is surer than it should be.
+    /// row's problem is not. Below 0 if the probe is overconfident.
     pub bits: Estimate,
     /// Bits with values shuffled.
     pub control_bits: Estimate,
-    /// Share of the most frequent value: what saying always the same scores.
+    /// Share of the most frequent value: the score of a constant prediction.
     pub majority: f64,
     pub classes: usize,
     pub rows: usize,
@@ -74,7 +74,7 @@ impl ValueProtocol {
     ) -> Result<ValueScore> {
         check(features, values.len(), groups.len())?;
         ensure!(!self.c_grid.is_empty(), "probe setting c_grid is empty");
-        ensure!(self.folds >= 5, "{} splits; the protocol asks for 5 or more", self.folds);
+        ensure!(self.folds >= 5, "{} splits; the protocol needs 5 or more", self.folds);
         let mut frequent = std::collections::BTreeMap::new();
         values.iter().for_each(|v| *frequent.entry(v).or_insert(0usize) += 1);
         several(values)?;
@@ -106,7 +106,7 @@ impl ValueProtocol {
         })
     }
 
-    /// The value that each row is read as, by a probe that never saw its problem; arguments as of [`Self::run`].
+    /// The value predicted for each row by a probe that never saw its problem; arguments as in [`Self::run`].
     ///
     /// # Errors
     /// [`TooFew`] problems or values; features that are not finite.
@@ -217,7 +217,7 @@ impl ValueProtocol {
     }
 }
 
-/// Where all rows are right, or none, a bootstrap sees no spread: Wilson's interval over problems does.
+/// Wilson's interval over problems if all rows are right, or none: a bootstrap then has no width.
 fn constant(right: &[f64], groups: &[usize]) -> Result<Option<Estimate>> {
     if right.iter().any(|r| r != &right[0]) {
         return Ok(None);
@@ -263,7 +263,7 @@ fn fit_and_grade<F: Copy + Into<f64>>(
     let gained = |probabilities: &Array2<f64>, i: usize, value: usize| {
         let Ok(class) = classes.binary_search(&value) else { return 0.0 };
         let share = seen.iter().filter(|&&other| other == value).count() as f64 / seen.len() as f64;
-        // A probability that rounds to nothing costs forty bits, not all there are.
+        // A probability that rounds to 0 costs forty bits.
         probabilities[[i, class]].max(1e-12).log2() - share.log2()
     };
     let graded = |model: &Softmax| {
