@@ -33,7 +33,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Products and quotients, left to right; `func` says whether functions may stand side by side.
+    /// Products and quotients, left to right; `func`: whether functions may follow each other without an operator.
     pub fn product(&mut self, i: usize, func: bool) -> Parse {
         let (mut left, mut i) = self.unary(i, func)?;
         loop {

@@ -1,29 +1,29 @@
-//! What stands beside an answer in a text and changes what it says: a unit, "thousand", "or 6", `\pm`. Only a strict reader looks.
+//! Text next to an answer that changes its meaning: a unit, "thousand", "or 6", `\pm`. Used by strict grading only.
 //!
-//! Prose is passed over ("5 apples are left"); what a reader would take for a part of the answer is not.
+//! Prose is ignored ("5 apples are left"); what a reader would see as a part of the answer is not.
 
 use super::units;
 
-/// What stands beside an answer.
+/// Text next to an answer.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Beside {
     pub unit: Option<String>,
-    /// More of the answer, so that what was read is not all that it says.
+    /// More of the answer: the value that was read is not all of it.
     pub more: bool,
 }
 
-/// Commands and signs that join what stands on both sides of them.
+/// Commands and signs that join both sides.
 const OPERATORS: [&str; 20] = [
     "\\pm", "\\mp", "\\times", "\\cdot", "\\div", "\\neq", "\\ne", "\\leq", "\\le", "\\geq", "\\ge", "±", "∓", "×",
     "·", "÷", "√", "≠", "≤", "≥",
 ];
-/// Commands and signs that a number before them takes in.
+/// Commands and signs that belong to the number before them.
 const FACTORS: [&str; 14] = [
     "\\sqrt", "\\frac", "\\dfrac", "\\tfrac", "\\pi", "\\ln", "\\log", "\\sin", "\\cos", "\\tan", "\\binom", "π", "²",
     "³",
 ];
 
-/// What stands beside the answer between `before` and `after`; a comma ends one that is `marked` as a formula.
+/// The text next to the answer between `before` and `after`; a comma ends an answer that is `marked` as a formula.
 pub(crate) fn beside(before: &str, after: &str, marked: bool) -> Beside {
     let before = before.rsplit('\n').next().unwrap_or_default();
     let after = unmarked(after.split('\n').next().unwrap_or_default());
@@ -45,7 +45,7 @@ fn unmarked(mut text: &str) -> &str {
     text
 }
 
-/// Whether a number's text goes on behind it.
+/// Whether a number continues in the text after it.
 fn continued(after: &str, marked: bool) -> bool {
     let body = after.trim_start();
     let letters = body.chars().take_while(|c| c.is_alphabetic()).count();
@@ -81,7 +81,7 @@ fn joined(body: &str, marked: bool) -> bool {
     rest.is_some_and(number) || body.starts_with("and a half")
 }
 
-/// "30 minutes" behind "5 hours"; a lone number may belong to the next clause ("5 hours, 3 more than before").
+/// "30 minutes" after "5 hours"; a lone number may belong to the next clause ("5 hours, 3 more than before").
 fn second_quantity(rest: &str) -> bool {
     let body = rest.trim_start();
     if ["or ", "to "].iter().any(|joint| body.strip_prefix(joint).is_some_and(|rest| number(rest.trim_start()))) {
@@ -92,7 +92,7 @@ fn second_quantity(rest: &str) -> bool {
     digits.len() < next.len() && number(next) && (next.len() == body.len() || units::leading(digits).is_some())
 }
 
-/// Whether an operator, or a number and "or", leads to what stands behind it.
+/// Whether the text ends with an operator, or a number and "or".
 fn led(before: &str, marked: bool) -> bool {
     let before = before.trim_end_matches(|c: char| c.is_whitespace() || "$*{".contains(c));
     let before = ["\\(", "\\["].iter().find_map(|open| before.strip_suffix(open)).unwrap_or(before).trim_end();
@@ -101,7 +101,7 @@ fn led(before: &str, marked: bool) -> bool {
         return true;
     }
     if let Some(left) = before.strip_suffix(['+', '-']) {
-        // A dash behind a word or in front of an item of a list is no minus.
+        // A dash after a word or before an item of a list is not a minus.
         let left = left.trim_end();
         let word = left.chars().rev().take_while(|c| c.is_alphabetic()).count();
         return !left.is_empty() && word < 3;
@@ -123,7 +123,7 @@ fn number(text: &str) -> bool {
     bare.starts_with(|c: char| c.is_ascii_digit()) || bare.starts_with("\\pm") || bare.starts_with("\\frac")
 }
 
-/// Whether what begins here may stand behind an operator: a number, a command, a single letter.
+/// Whether the text begins with an operand: a number, a command, a single letter.
 fn operand(text: &str) -> bool {
     let letters = text.chars().take_while(|c| c.is_alphabetic()).count();
     number(text) || text.starts_with(['\\', '{']) || letters == 1 && !text.starts_with(['a', 'A', 'I'])

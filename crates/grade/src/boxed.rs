@@ -1,13 +1,13 @@
-//! Finds the content of boxes. Knows braces and which boxes belong to one answer; nothing of what they hold.
+//! Finds the content of boxes. Knows braces and which boxes belong to one answer, not their contents.
 
-/// How much boxed content to take: every box, or the last ones that belong together.
+/// Which boxes to read: every box, or the last ones that belong together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Boxes {
     All,
     Last,
 }
 
-/// The content of `\boxed{…}` and `\fbox{…}`, joined by commas; the text itself where there is none.
+/// The content of `\boxed{…}` and `\fbox{…}`, joined by commas; the text itself if it has no box.
 pub fn boxed(text: &str, mode: Boxes) -> String {
     if !text.contains("\\boxed") && !text.contains("\\fbox") {
         return text.to_string();

@@ -37,7 +37,7 @@ impl Comparer {
         }
         match (gold.is_relation(), pred.is_relation()) {
             (true, true) => return (self.relations(&gold, &pred), Rule::Relation),
-            // A set that holds the relation itself, or the set of its solutions.
+            // A set with the relation as its element, or the set of its solutions.
             (true, false) if matches!(&*pred, Expr::Set(v) if v.len() == 1 && v[0].is_relation()) => {
                 return self.sets(&gold, &pred);
             }
@@ -137,7 +137,7 @@ impl Comparer {
         {
             return (true, Rule::Set);
         }
-        // "(1, 2)" reads as an open interval: it may have been meant as a pair.
+        // "(1, 2)" parses as an open interval, and may be meant as a pair.
         let pair = |e: &Expr| items(e).or_else(|| ends(e));
         let (Some(a), Some(b)) = (pair(&gold), pair(&pred)) else { return (false, Rule::Set) };
         if a.len() != b.len() || (!finite(&gold) && !finite(&pred)) {
@@ -196,7 +196,7 @@ fn last_side(e: &E) -> E {
     }
 }
 
-/// `x = 5`, `3 + 4 = 7`; `2x + 1 = 7` says something else than 7.
+/// `x = 5`, `3 + 4 = 7`; `2x + 1 = 7` is not the same as 7.
 fn names_a_value(equation: &E) -> bool {
     let first = match &**equation {
         Expr::Chain(links) => links.first(),

@@ -1,4 +1,4 @@
-//! Exact rational values: what an expression is worth when it is rational, found without any rounding.
+//! Exact rational values of expressions, without rounding.
 //!
 //! Knows numbers only. Sizes are bounded: a result past `MAX_BITS` is left to other rules (`None`).
 

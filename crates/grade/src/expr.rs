@@ -22,7 +22,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// The relation that holds when the two sides are exchanged; `None` where math-verify has no such rule.
+    /// The relation with the two sides swapped; `None` if math-verify has no such rule.
     pub(crate) fn flipped(self) -> Option<Op> {
         match self {
             Op::Eq => Some(Op::Eq),
@@ -37,12 +37,12 @@ impl Op {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Expr {
-    /// An exact value; `float` remembers that it was written with a decimal point (such answers are compared rounded).
+    /// An exact value. `float`: it was written with a decimal point (such answers are compared rounded).
     Num {
         value: BigRational,
         float: bool,
     },
-    /// `n %`, kept apart because math-verify lets 5 and 5 % agree.
+    /// `n %`, a separate variant because math-verify treats 5 and 5 % as equal.
     Percent(E),
     Sym(String),
     Pi,
@@ -117,7 +117,7 @@ impl Expr {
         }
     }
 
-    /// `x = …`, `f(x) = …`, `(a, b) = …`: an equation whose left side is made of symbols only.
+    /// `x = …`, `f(x) = …`, `(a, b) = …`: an equation whose left side has symbols only.
     pub(crate) fn is_assignment(&self) -> bool {
         match self {
             Expr::Rel(Op::Eq, l, _) => l.only_symbols(),
@@ -204,7 +204,7 @@ fn flat(e: E, same: fn(&Expr) -> bool) -> Vec<E> {
     }
 }
 
-/// a / b; two integers make a rational at once, and division by zero makes no number.
+/// a / b. Two integers give a rational; division by zero gives no number.
 pub(crate) fn div(a: E, b: E) -> E {
     if let (Expr::Num { value: x, float: false }, Expr::Num { value: y, float: false }) = (&*a, &*b)
         && x.is_integer()

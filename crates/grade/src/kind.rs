@@ -2,14 +2,14 @@
 
 use super::{Grader, words};
 
-/// What a gold answer states: what a whole solution marks as its answer, else all of it.
+/// The answer of a gold text: what a whole solution marks as its answer, else all of it.
 pub(super) fn stated(gold: &str) -> String {
     let stated = words::stated(gold);
     let marked = if stated.marked { stated.shown() } else { None };
     marked.unwrap_or_else(|| gold.trim().to_owned())
 }
 
-/// Whether a gold answer stands between math delimiters: then somebody says that it is mathematics, and it is graded as math-verify
+/// Whether a gold answer is between math delimiters: then it is declared as mathematics, and is graded as math-verify
 /// grades it.
 pub(super) fn is_delimited(gold: &str) -> bool {
     let gold = gold.trim();
@@ -18,7 +18,7 @@ pub(super) fn is_delimited(gold: &str) -> bool {
         .any(|(open, close)| gold.starts_with(open) && gold.ends_with(close) && gold.len() > 2)
 }
 
-/// The grader that a gold answer asks for.
+/// The grader for a gold answer.
 pub(super) fn of(gold: &str) -> Grader {
     let said = stated(gold);
     if is_delimited(gold) {
@@ -52,11 +52,11 @@ const NAMES: [&str; 40] = [
     "sqrt", "pi", "inf", "infty", "infinity", "max", "min", "gcd", "lcm", "mod", "and", "or", "deg", "det", "lim",
     "sum", "int", "floor", "ceil", "abs", "percent", "alpha", "beta", "theta", "frac",
 ];
-/// Short words that are no products of letters.
+/// Short words that are not products of letters.
 const SHORT: [&str; 14] =
     ["yes", "no", "not", "all", "one", "two", "six", "ten", "odd", "red", "he", "she", "man", "day"];
 
-/// Whether a text is words: dates, times, and what holds no formula.
+/// Whether a text is words: dates, times, and text without a formula.
 fn is_words(text: &str) -> bool {
     let text = words::unstyled(text);
     let text = text.trim();

@@ -1,6 +1,6 @@
 //! Answers: where a text states one, and whether it is the gold answer. Plain Rust: knows nothing of tensors.
 //!
-//! A gold answer is graded by one of three [`Grader`]s: as mathematics, as words, or as the letter of a choice. Which one is told by
+//! A gold answer is graded by one of three [`Grader`]s: as mathematics, as words, or as the letter of a choice. The choice depends on
 //! the gold answer itself unless a caller names it ([`Grading`]). One reader serves both sides, and a text that repeats the gold
 //! answer is right under each of them.
 //!
@@ -82,7 +82,7 @@ pub enum Rule {
     Relation,
     /// The two sides are of different kinds.
     Kind,
-    /// Equal but for what math-verify drops: a unit, a base, the order of letters, what stands beside a number or a box.
+    /// Equal except for what math-verify ignores: a unit, a base, the order of letters, text next to a number or a box.
     Strict,
 }
 
@@ -129,7 +129,7 @@ impl Grader {
         }
     }
 
-    /// The grader that a gold answer asks for: letters are choices, words are compared exactly, all else is mathematics.
+    /// The grader for a gold answer: letters are choices, words are compared exactly, all else is mathematics.
     pub fn of(gold: &str) -> Grader {
         kind::of(gold)
     }
@@ -168,18 +168,18 @@ impl FromStr for Grader {
     }
 }
 
-/// How the answers of a data set are graded: by the grader that somebody named, else by the one that each gold answer asks for.
+/// How the answers of a data set are graded: by a named grader, else by the one that fits each gold answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grading {
     pub named: Option<Grader>,
-    /// For rewards: nothing that was written is passed over. By default what math-verify takes for equal is equal, so that accuracies
-    /// compare with those that others report; it drops units, bases of numbers, what it cannot read, what stands beside a number or a
+    /// For rewards: no part of the answer is ignored. The default accepts what math-verify accepts, so that accuracies
+    /// compare with those that others report; it ignores units, bases of numbers, what it cannot parse, text next to a number or a
     /// box, and places beyond the sixth.
     pub strict: bool,
 }
 
 impl Grading {
-    /// By this grader, whatever the gold answers look like.
+    /// Grades every gold answer with this grader.
     pub fn by(grader: Grader) -> Self {
         Grading { named: Some(grader), ..Grading::default() }
     }
@@ -239,7 +239,7 @@ pub struct GraderCounts {
 const MOST_UNREADABLE: f64 = 0.5;
 
 impl GraderCounts {
-    /// With those of another part.
+    /// Adds the counts of another part.
     pub fn add(&mut self, other: GraderCounts) {
         for (grader, n) in other.graders {
             *self.graders.entry(grader).or_default() += n;
@@ -249,7 +249,7 @@ impl GraderCounts {
         self.unread = self.unread.take().or(other.unread);
     }
 
-    /// What to say of gold answers that cannot be read, if there are any.
+    /// A warning about gold answers that cannot be parsed, if any.
     ///
     /// # Errors
     /// More than half of them.
@@ -262,9 +262,9 @@ impl GraderCounts {
         );
         ensure!(
             self.unreadable as f64 <= MOST_UNREADABLE * self.all as f64,
-            "{said}: no response would be right; look at the gold answers, or name another grader (--grader math, exact or choice)"
+            "{said}: no response could be right; correct the gold answers, or name another grader (--grader math, exact or choice)"
         );
-        Ok(Some(format!("warning: {said}: right is only what repeats them")))
+        Ok(Some(format!("warning: {said}: only a response that repeats them is right")))
     }
 }
 
@@ -279,14 +279,14 @@ impl fmt::Display for GraderCounts {
 }
 
 /// The final answer of a response, read as mathematics: a closing `#### …` line, the last box, what "the answer is" states, else the
-/// last formula or number; where there is none, what it states in words. Boxes of one line that fewer than ten characters, "and", "or"
+/// last formula or number; without one, what it states in words. Boxes of one line that fewer than ten characters, "and", "or"
 /// or a comma separate are one answer, as in math-verify.
 pub fn extract(text: &str) -> Option<String> {
     let a = math::response_answer(text, false);
     a.source.or(a.text)
 }
 
-/// Whether a model's `response` reaches `gold`, by the grader that the gold answer asks for ([`Grading::grade`]).
+/// Whether a model's `response` reaches `gold`, by the grader that fits the gold answer ([`Grading::grade`]).
 pub fn grade(gold: &str, response: &str) -> Verdict {
     Grading::default().grade(gold, response)
 }

@@ -1,7 +1,7 @@
 //! Answers that are mathematics: where a text states one, what it is worth, and whether two are equal.
 //!
-//! The bound is on work, not on what is looked at: a long text is read in pieces around what marks an answer, from its end, so that the
-//! last box is found wherever it stands.
+//! The work is bounded, not the length of the text: a long text is read in pieces around the marks of answers, from its end, so that
+//! the last box is always found.
 
 use super::around::{Beside, beside};
 use super::boxed::{Boxes, closing};
@@ -28,7 +28,7 @@ pub(super) struct Answer {
     pub text: Option<String>,
     /// The text that `value` was read from.
     pub source: Option<String>,
-    /// What stood beside it; only a strict reader keeps it.
+    /// The text next to it; strict grading only.
     beside: Beside,
 }
 
@@ -113,7 +113,7 @@ pub(super) fn gold_answer(gold: &str, strict: bool) -> Answer {
     if delimited { answer(gold, strict) } else { bare(gold, strict) }
 }
 
-/// A text without delimiters: all of it as one formula, unless its words say that the value stands among them (`12 dollars a day`).
+/// A text without delimiters: all of it as one formula, unless it is a value among words (`12 dollars a day`).
 fn bare(text: &str, strict: bool) -> Answer {
     let whole = || match scientific(text) {
         Some(value) => Answer::of(value, text),
@@ -132,7 +132,7 @@ fn quantity(text: &str) -> Option<Answer> {
     (end + n == text.len() && n > 1).then(|| Answer { beside, ..Answer::of(value, text) })
 }
 
-/// What a response answers. One that is nothing but a formula is read as a bare gold answer is.
+/// The answer of a response. A response that is only a formula is read like a bare gold answer.
 pub(super) fn response_answer(response: &str, strict: bool) -> Answer {
     let text = response.trim();
     let formula =
@@ -143,7 +143,7 @@ pub(super) fn response_answer(response: &str, strict: bool) -> Answer {
     whole.or_else(|| hashed(response, strict)).unwrap_or_else(|| answer(response, strict))
 }
 
-/// What GSM8K's closing line `#### 42` states. math-verify does not know this mark, and may take a number after an earlier
+/// The answer in GSM8K's closing line `#### 42`. math-verify does not know this mark, and may read a number after an earlier
 /// "answer" instead.
 fn hashed(text: &str, strict: bool) -> Option<Answer> {
     let line = words::closing_line(text)?;
@@ -203,7 +203,7 @@ fn answer(text: &str, strict: bool) -> Answer {
     Answer { text: first, ..Answer::default() }
 }
 
-/// The pieces of a text in which marks stand, from its end; the whole text where it is short. Without marks: its end.
+/// The pieces of a text around marks, from its end; the whole text if it is short. Without marks: its end.
 fn pieces(text: &str, marks: &[&str]) -> Vec<Range<usize>> {
     let end = text.ceil_char_boundary(text.len().saturating_sub(PIECE))..text.len();
     if end.start == 0 || marks.is_empty() {
@@ -215,7 +215,7 @@ fn pieces(text: &str, marks: &[&str]) -> Vec<Range<usize>> {
         let found = marks.iter().filter_map(|mark| last_of(&text[..limit], mark)).max();
         let Some(at) = found else { break };
         let start = text.ceil_char_boundary(at.saturating_sub(PIECE / 2));
-        // A line of its own is where formulas begin.
+        // Its own line is where formulas begin.
         let start = text[start..at].find('\n').map_or(start, |line| start + line + 1);
         out.push(start..text.floor_char_boundary((at + PIECE / 2).min(text.len())));
         limit = start;
@@ -223,14 +223,14 @@ fn pieces(text: &str, marks: &[&str]) -> Vec<Range<usize>> {
     out
 }
 
-/// Where `mark` last begins, whatever the case of its letters.
+/// Start of the last `mark`, in upper or lower case.
 fn last_of(text: &str, mark: &str) -> Option<usize> {
     let (text, mark) = (text.as_bytes(), mark.as_bytes());
     let last = text.len().checked_sub(mark.len())?;
     (0..=last).rev().find(|&at| text[at..at + mark.len()].eq_ignore_ascii_case(mark))
 }
 
-/// What a strict reader sees beside a candidate.
+/// The text next to a candidate, for strict grading.
 fn beside_candidate(text: &str, c: &Candidate) -> Beside {
     let formulas = match &c.kind {
         CandidateKind::Plain(p) => {
@@ -259,7 +259,7 @@ fn last_box(content: &str) -> Option<(usize, usize)> {
     Some((at, open + closing(&content[open..])? + 1))
 }
 
-/// The value of a candidate, its normalised text, and what stands beside it.
+/// The value of a candidate, its normalised text, and the text next to it.
 fn read(text: &str, c: &Candidate, strict: bool) -> (Option<E>, String, Beside) {
     let mut beside = if strict { beside_candidate(text, c) } else { Beside::default() };
     let formulas = match &c.kind {

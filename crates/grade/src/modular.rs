@@ -80,19 +80,19 @@ pub(crate) fn eval(e: &Expr, trial: u64) -> Option<u64> {
     }
 }
 
-/// Functions without a rule of their own: equal where their names and arguments are.
+/// Functions without a specific rule: equal if names and arguments are equal.
 pub(crate) fn opaque(name: &str) -> bool {
     name.ends_with("()") || matches!(name, "sum" | "prod")
 }
 
-/// What names an opaque value: arguments that are the same functions give the same key.
+/// Key of an opaque value: arguments that are the same functions give the same key.
 pub fn key(name: &str, args: &[E], trial: u64) -> String {
     let args: Vec<String> =
         args.iter().map(|a| eval(a, trial).map_or_else(|| format!("{a:?}"), |v| v.to_string())).collect();
     format!("{name}{args:?}")
 }
 
-/// Whether two rational expressions are the same function; `None` where this cannot be told here.
+/// Whether two rational expressions are the same function; `None` if this cannot be decided here.
 pub fn same(a: &Expr, b: &Expr) -> Option<bool> {
     for trial in 0..3 {
         if eval(a, trial)? != eval(b, trial)? {

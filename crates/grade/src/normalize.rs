@@ -6,7 +6,7 @@ use super::boxed::{Boxes, boxed};
 use super::repair::{operators, slash};
 use super::units::{apart, strip_units};
 
-/// The formula in the parser's LaTeX. Without its unit, which is dropped, or in strict mode handed back.
+/// The formula in the parser's LaTeX. Its unit is dropped, or in strict mode returned.
 pub(crate) fn normalize(text: &str, boxes: Boxes, strict: bool) -> (String, Option<String>) {
     let mut t = boxed(text, boxes);
     if strict && t.contains("\\sqrt(") {

@@ -25,7 +25,7 @@ pub struct Parser<'a> {
     elements: Vec<Option<FoundList>>,
 }
 
-/// The answer that `text` (normalised LaTeX) spells, or `None` where it is no mathematics we know.
+/// The answer that `text` (normalised LaTeX) spells, or `None` if it is not mathematics that we know.
 pub fn parse(text: &str) -> Option<E> {
     let toks = lex(text, MAX_TOKENS)?;
     let n = toks.len();
@@ -213,7 +213,7 @@ impl<'a> Parser<'a> {
                 T::Ne => Op::Ne,
                 T::Approx => {
                     let (right, j) = self.expr(i + 1)?;
-                    // The exact side is kept, except that `x ≈ 3` names a value.
+                    // The exact side is stored, except that `x ≈ 3` names a value.
                     if left.only_symbols() {
                         left = right;
                     }

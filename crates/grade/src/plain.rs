@@ -1,6 +1,6 @@
 //! Finds and reads plain numbers (`$1,234.50`, `-3`, `28 %`) and plain arithmetic (`3/4`, `2 + 3*5`) in prose.
 //!
-//! Knows how such numbers are written and what must stand before and after them; nothing of LaTeX.
+//! Knows how such numbers are written and what must come before and after them, not LaTeX.
 
 use super::exact::decimal;
 use super::expr::{E, Expr, add, mul, neg};
@@ -25,7 +25,7 @@ pub fn at(t: &str, i: usize) -> Option<Candidate> {
     arithmetic(t, i).or_else(|| number(t, i, false))
 }
 
-/// The first number after "answer": behind the last `=` within a hundred characters, else the nearest within fifty.
+/// The first number after "answer": after the last `=` within a hundred characters, else the nearest within fifty.
 pub fn after(t: &str, from: usize) -> Option<Candidate> {
     let not_equated = |c: &Candidate| !t[c.end..].trim_start().starts_with('=');
     let find = |i: usize| {
@@ -150,7 +150,7 @@ fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
     })
 }
 
-/// The exponent that programs write behind a number (`e-06`) and its length.
+/// The exponent that programs write after a number (`e-06`) and its length.
 fn exponent(s: &str) -> Option<(i32, usize)> {
     let body = s.strip_prefix(['e', 'E'])?;
     let sign = usize::from(body.starts_with(['-', '+']));
@@ -229,7 +229,7 @@ pub fn read(t: &str, p: &Plain) -> (Option<E>, String) {
     }
 }
 
-/// Where in the text a plain candidate stands, without what only has to stand beside it.
+/// Range of a plain candidate in the text, without required neighbours.
 pub(crate) fn place(c: &Plain, end: usize) -> Range<usize> {
     match c {
         Plain::Number { at, .. } => *at..end,

@@ -8,7 +8,7 @@ use num_traits::{One, Signed, ToPrimitive, Zero};
 use std::cmp::Ordering;
 use std::sync::OnceLock;
 
-/// Bits to which the constants are kept; `P` stays below.
+/// Precision of the constants in bits; `P` is smaller.
 const MAX_P: i64 = 640;
 
 /// What complex arithmetic needs from a real number.
@@ -34,7 +34,7 @@ pub(crate) trait Real: Clone {
     fn pi() -> Self;
     fn sign(&self) -> i32;
     fn floor(&self) -> Self;
-    /// log2 of the magnitude, roughly; very negative for zero, NaN where the number is none.
+    /// log2 of the magnitude, roughly; very negative for zero, NaN if it is not a number.
     fn log2(&self) -> f64;
 }
 

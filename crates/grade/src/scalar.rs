@@ -11,7 +11,7 @@ use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::Zero;
 
-/// Decimal places kept when one side is a decimal number.
+/// Decimal places compared if one side is a decimal number.
 const PLACES: u32 = 6;
 const PRECISION: u64 = 384;
 /// Values whose intermediate results exceed 2^this are not called equal by evaluation.

@@ -155,7 +155,7 @@ impl<'a> Scanner<'a> {
             if bytes[i..].starts_with(close.as_bytes()) && i > start && bytes[i - 1] != b'\\' {
                 return Some(start..i);
             }
-            // An empty pair of dollars is no formula, and a lone one ends the search.
+            // An empty pair of dollars is not a formula, and a lone one ends the search.
             if i == start && close == "$" && bytes[i] == b'$' {
                 return None;
             }

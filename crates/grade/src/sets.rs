@@ -30,7 +30,7 @@ fn all() -> Piece {
     Piece { lo: infinity(false), hi: infinity(true), lo_open: true, hi_open: true }
 }
 
-/// The normal form of a set of reals; `None` where an order cannot be told or the set is of another kind.
+/// The normal form of a set of reals; `None` if an order cannot be decided or the set is of another kind.
 pub fn pieces(e: &Expr) -> Option<Vec<Piece>> {
     match e {
         Expr::Interval { lo, hi, lo_open, hi_open } => {
@@ -193,7 +193,7 @@ fn around(op: Op, bound: &E) -> Option<Vec<Piece>> {
     }
 }
 
-/// a x + b (op) 0 → x (op') −b/a, with a and b found from three values.
+/// a x + b (op) 0 → x (op') −b/a, with a and b computed from three values.
 fn linear(op: Op, l: &E, r: &E) -> Option<(Op, E)> {
     let mut names = vec![];
     l.symbols(&mut names);
@@ -216,7 +216,7 @@ fn fill(e: &E, name: &str, n: i64) -> E {
         Expr::Sym(s) if s == name => return Expr::int(n),
         Expr::Add(v) => Expr::Add(all(v)),
         Expr::Mul(v) => Expr::Mul(all(v)),
-        // Other places for the variable are not linear, whatever three values say.
+        // The variable elsewhere is not linear, even if three values fit a line.
         _ => return e.clone(),
     })
 }

@@ -104,7 +104,7 @@ impl Parser<'_> {
     }
 }
 
-/// The name under an accent: `\text{…}` is dropped (with spaces and parentheses), others are kept in the name.
+/// The name under an accent: `\text{…}` is dropped (with spaces and parentheses), others stay in the name.
 fn accent(text: &str) -> String {
     let Some((cmd, body)) = text.split_once('{') else { return text.to_string() };
     let cmd = cmd.trim_start_matches('\\').trim_end();

@@ -3,7 +3,7 @@
 //! Knows the list of units of latex2sympy2_extended and its two rules, including their rough edges (a final `g`
 //! after a digit is a gram), because they decide which answers agree.
 
-/// Longest first is not needed: the longest match is looked for. `.` stands for any character.
+/// The order does not matter: the longest match wins. `.` matches any character.
 const UNITS: [&str; 139] = [
     "integerpoint",
     "feet",
@@ -189,7 +189,7 @@ const KNOWN: [(&str, &[&str]); 26] = [
     ("mi/hr", &["mph"]),
     ("km/hr", &["kmh", "kmph"]),
 ];
-/// Units that letters of a formula may be too: read only behind a number in plain text. Single letters are as written.
+/// Units that may also be letters of a formula: read only after a number in plain text. Single letters are case-sensitive.
 const PLAIN: [(&str, &[&str]); 24] = [
     ("m", &["m"]),
     ("gm", &["g"]),
@@ -216,10 +216,10 @@ const PLAIN: [(&str, &[&str]); 24] = [
     ("°f", &[]),
     ("degree", &["°"]),
 ];
-/// Words that are no units but numbers.
+/// Words that are numbers, not units.
 const NUMBERS: [&str; 9] =
     ["dozen", "hundred", "thousand", "million", "billion", "trillion", "tenth", "hundredth", "thousandth"];
-/// Names that a unit may be made of.
+/// Names of which a unit may consist.
 const MAX_NAMES: usize = 6;
 
 /// Whether a unit is a number in truth: "thousand".
@@ -265,7 +265,7 @@ pub(crate) fn leading(text: &str) -> Option<(String, usize)> {
     plainly(body).map(|(unit, n)| (unit, skipped + n))
 }
 
-/// The power behind the name of a unit and its length.
+/// The power after the name of a unit and its length.
 fn power(text: &str) -> (&'static str, usize) {
     let signs = [
         ("^2", "2"),
@@ -296,9 +296,9 @@ fn plainly(text: &str) -> Option<(String, usize)> {
         let letter = |c: &char| c.is_alphabetic() || *c == '°';
         let word: String = text[start..].chars().take_while(letter).collect();
         let single = word.chars().count() == 1;
-        // "5 in all" is no length.
+        // "5 in all" is not a length.
         let prose = word == "in" && text[start + 2..].trim_start().starts_with(char::is_alphanumeric);
-        // Beside another name stands a letter ("N m"); "5 km yards" is prose.
+        // Next to another name only a letter is a unit ("N m"); "5 km yards" is prose.
         let factor = sign == " " && !single;
         let Some(name) = known(&word, true).filter(|_| !prose && !factor) else { break };
         unit.push_str(match sign.trim() {
@@ -318,8 +318,8 @@ fn plainly(text: &str) -> Option<(String, usize)> {
     (end > 0).then_some((unit, end))
 }
 
-/// A formula apart from the unit behind it, which is named or written as text; `3m` is three times m. Text that holds numbers or closes
-/// no brace (`\frac{1}{\mathrm{e}}`) is no unit.
+/// Splits a formula from the unit after it, which is a name or text; `3m` is three times m. Text with numbers or an
+/// unclosed brace (`\frac{1}{\mathrm{e}}`) is not a unit.
 pub(crate) fn apart(t: &str) -> (String, Option<String>) {
     let t = t.trim();
     if let Some(head) = before_text(t).map(str::trim)
@@ -375,7 +375,7 @@ fn spelled(unit: &str) -> String {
     words.join(" ") + power
 }
 
-/// What stands before a `\text{…}` that reaches to the end (with a power after it, as in cm²).
+/// The text before a final `\text{…}` (which may have a power after it, as in cm²).
 fn before_text(t: &str) -> Option<&str> {
     let b = t.as_bytes();
     let mut end = b.len();
@@ -398,7 +398,7 @@ fn before_text(t: &str) -> Option<&str> {
     None
 }
 
-/// Length of `t` without its final unit; `None` where there is none.
+/// Length of `t` without its final unit; `None` without one.
 fn without_unit(t: &str) -> Option<usize> {
     let body = t.trim_end();
     let last = body.chars().next_back()?;
@@ -411,7 +411,7 @@ fn without_unit(t: &str) -> Option<usize> {
         for unit in UNITS {
             let Some(head) = strip_wild(stem, unit) else { continue };
             let trimmed = head.trim_end();
-            // A digit or brace, or else whitespace, must stand before the unit; one whitespace character stays.
+            // A digit or brace, or else whitespace, must come before the unit; one whitespace character stays.
             let keep = match trimmed.chars().next_back() {
                 Some(c) if c.is_numeric() || c == '}' => trimmed.len(),
                 _ if trimmed.len() < head.len() => trimmed.len() + 1,

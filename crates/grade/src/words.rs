@@ -1,13 +1,13 @@
 //! Answers that are words: sentences, names, yes and no, dates, times, letters of a choice. Knows where a text states such an
 //! answer and which spellings are the same; nothing of mathematics.
 //!
-//! An answer stands, in this order of belief: in a closing line `#### …`, in the last box, behind a `#` of its own (generated
-//! tasks), behind "the answer is" or "Answer:", or it is all there is.
+//! An answer is looked for, in this order: in a closing line `#### …`, in the last box, after a single `#` (generated
+//! tasks), after "the answer is" or "Answer:", or it is the whole text.
 
 use super::boxed::{self, Boxes};
 use super::kind;
 
-/// Words after which a statement gives its reasons.
+/// Words that begin a statement's reasons.
 const REASONS: [&str; 8] = [" because ", " since ", " as ", " for ", " so ", " which ", " – ", " — "];
 /// Between "answer" and what it is.
 const VERBS: [&str; 8] = [" is", ":", " would be", " must be", " should be", " was", " =", " are"];
@@ -17,16 +17,16 @@ const BETWEEN: usize = 80;
 const MENTIONS: usize = 20;
 /// Characters before the last box in which boxes that belong to it begin.
 const BOXES: usize = 400;
-/// Bytes beyond which a spelling is no answer in words.
+/// Maximum bytes of an answer in words.
 const LONGEST: usize = 4_000;
-/// Pairs of delimiters that are taken off a text.
+/// Pairs of delimiters that are removed from a text.
 const LAYERS: usize = 8;
 
 /// What a text states, spelled in more than one way where its end is not certain: the line, its first sentence, its first clause.
 #[derive(Debug, Default)]
 pub(super) struct Statement {
     spellings: Vec<String>,
-    /// Whether a mark says that it is the answer.
+    /// Whether it is marked as the answer.
     pub(super) marked: bool,
     /// Whether the first spelling is a text of several lines.
     lines: bool,
@@ -59,8 +59,8 @@ pub(super) fn states(response: &str, gold: &str, strict: bool) -> bool {
     !gold.is_empty() && stated.spellings.iter().take(counted).any(|said| words(said) == gold)
 }
 
-/// Whether a response, or what it marks as its answer, repeats `gold` letter by letter; strictly, with all that stands
-/// beside it.
+/// Whether a response, or what it marks as its answer, repeats `gold` letter by letter; strictly, with all the text
+/// next to it.
 pub(super) fn repeats(response: &str, gold: &str, strict: bool) -> bool {
     let styled = kind::is_delimited(gold);
     let (gold, bare) = (plain(gold), plain(&unstyled(gold)));
@@ -76,7 +76,7 @@ pub(super) fn repeats(response: &str, gold: &str, strict: bool) -> bool {
     same(response) || stated.marked && stated.spellings.iter().take(counted).any(|said| same(said))
 }
 
-/// A text with one space between words, without delimiters around it and the stop behind it.
+/// A text with one space between words, without delimiters around it and the final stop.
 fn plain(text: &str) -> String {
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut bare = joined.as_str();
@@ -110,7 +110,7 @@ pub(super) fn stated(text: &str) -> Statement {
     if said.is_empty() { unmarked(text.trim()) } else { Statement::marked(said) }
 }
 
-/// All of a text, its last line, its last sentence, what that says of something, and a short first clause ("Yes, because …").
+/// All of a text, its last line, its last sentence, that sentence's predicate, and a short first clause ("Yes, because …").
 fn unmarked(whole: &str) -> Statement {
     let last = whole.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
     let sentence = stops(last).next_back().map_or(last, |at| last[at..].trim());
@@ -129,7 +129,7 @@ fn unmarked(whole: &str) -> Statement {
     Statement { marked: false, lines: whole.contains('\n'), ..Statement::marked(spellings) }
 }
 
-/// What a line `#### …` states, unless a box comes after it. One that text follows is a heading where it holds prose.
+/// The answer in a line `#### …`, unless a box follows. A line of prose with text after it is a heading.
 pub(super) fn closing_line(text: &str) -> Option<&str> {
     let at = text.rfind("####")?;
     let after = text[at..].trim_start_matches('#');
@@ -139,7 +139,7 @@ pub(super) fn closing_line(text: &str) -> Option<&str> {
     (!line.is_empty() && !heading && !text[at..].contains("\\boxed")).then_some(line)
 }
 
-/// Whether a word of a language stands in a text.
+/// Whether a text has a word of a natural language.
 pub(super) fn has_word(text: &str) -> bool {
     text.split(|c: char| !(c.is_alphabetic() || c == '\'')).any(kind::is_word)
 }
@@ -152,7 +152,7 @@ pub(super) fn last_box(text: &str) -> Option<String> {
     (content != text[from..]).then_some(content)
 }
 
-/// What stands behind the last `#` (or `###`) that is a word of its own and begins no heading: in the middle of a line, or in the last
+/// The text after the last `#` (or `###`) that is a separate word and not the start of a heading: in the middle of a line, or in the last
 /// line.
 fn behind_hash(text: &str) -> Option<&str> {
     let free = |c: Option<char>| c.is_none_or(char::is_whitespace);
@@ -164,7 +164,7 @@ fn behind_hash(text: &str) -> Option<&str> {
     (!before.trim().is_empty() || later.trim().is_empty()).then_some(line)
 }
 
-/// What stands behind the last "answer is" or "answer:": the line, its first sentence, that without its reasons, its first clause.
+/// The text after the last "answer is" or "answer:": the line, its first sentence, that without its reasons, its first clause.
 fn said(text: &str) -> Vec<&str> {
     let lower = text.to_ascii_lowercase();
     for at in lower.rmatch_indices("answer").map(|(at, word)| at + word.len()).take(MENTIONS) {
@@ -184,12 +184,12 @@ fn said(text: &str) -> Vec<&str> {
     vec![]
 }
 
-/// Where sentences of a line end: behind a stop or a mark that a space follows.
+/// Ends of a line's sentences: after a stop or a mark with a space after it.
 fn stops(line: &str) -> impl DoubleEndedIterator<Item = usize> + '_ {
     line.match_indices(['.', '!', '?', ';']).map(|(at, _)| at + 1).filter(|at| line[*at..].starts_with(' '))
 }
 
-/// A text as words are compared: without what LaTeX and Markdown put around them, without case, quotes and closing marks, with one
+/// A text as it is compared: without LaTeX and Markdown around words, without case, quotes and closing marks, with one
 /// space between them.
 pub(super) fn words(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -208,7 +208,7 @@ pub(super) fn words(text: &str) -> String {
     time(bare).unwrap_or_else(|| bare.to_owned())
 }
 
-/// `3:45 PM`, `03:45 p.m.` and `3:45pm` as one spelling; `None` for what is no time of day.
+/// `3:45 PM`, `03:45 p.m.` and `3:45pm` as one spelling; `None` if it is not a time of day.
 pub(super) fn time(text: &str) -> Option<String> {
     let lower = text.trim().to_lowercase().replace(['.', ' '], "");
     let half = ["am", "pm"].into_iter().find(|half| lower.ends_with(half)).unwrap_or_default();
@@ -281,7 +281,7 @@ pub(super) fn choice(text: &str) -> Option<char> {
     sure.or_else(|| spellings.iter().rev().find_map(|said| leading(said).or_else(|| named(said))))
 }
 
-/// A single letter, and nothing beside it.
+/// A single letter and no other text.
 fn alone(said: &str) -> Option<char> {
     let mut chars = said.chars();
     chars.next().filter(|c| c.is_ascii_alphabetic() && chars.next().is_none()).map(|c| c.to_ascii_uppercase())
