@@ -12,7 +12,7 @@ pub struct AdamW {
     pub beta_2: f32,
     pub epsilon: f32,
     pub weight_decay: f32,
-    /// Steps taken with this parameter, this one included.
+    /// Steps of this parameter so far, this one included.
     pub time: usize,
 }
 
@@ -63,7 +63,7 @@ pub fn composed_adamw<const R: usize>(
     (decayed - delta.mul_scalar(learning_rate), [m, v])
 }
 
-/// `Σ x²` in parts whose sum it is, `[parts]`.
+/// Partial sums of `Σ x²`, `[parts]`.
 pub fn sum_of_squares<const R: usize>(x: Tensor<R>) -> Tensor<1> {
     if fused::is_fused(&x) { fused::sum_of_squares(x) } else { x.square().sum() }
 }

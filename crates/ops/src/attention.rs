@@ -7,16 +7,16 @@ use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation::softmax};
 
 use super::{MASKED, fused, matmul};
 
-/// Query positions whose attention a GPU makes without a pattern in memory.
+/// Most query positions for which a GPU computes attention without a pattern in memory.
 const FEW: usize = 8;
 
-/// Bytes of a pattern that a GPU has in memory as a whole, and keeps for the backward pass. Larger ones are made in parts, and again.
+/// Largest pattern, in bytes, that a GPU keeps whole for the backward pass. Larger ones are computed in parts, and recomputed there.
 const WHOLE: usize = 1 << 24;
 
-/// Bytes of scores of such a part: about what a large GPU's cache holds.
+/// Bytes of scores per part: about the size of a large GPU's cache.
 const HELD: usize = 1 << 26;
 
-/// Grouped attention where nobody looks at scores or pattern: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask
+/// Grouped attention without hooks on scores or pattern: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask
 /// `[B, 1, L, T]` → z `[B, L, H, dh]`. With a mask, query l must see no slot after `T − L + l`, which is its own: slots are in the
 /// order of time, and those after it are not always read.
 pub fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {

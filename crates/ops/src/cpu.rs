@@ -1,12 +1,12 @@
-//! Which vector instructions the CPU's loops are run with: decided once a process, by what the processor has or by what somebody asks
-//! for. Products that Burn's own crates make (`gemm`) choose for themselves: where another set is asked for, ours take their place.
+//! The vector instructions of the CPU's loops: chosen once per process, by the processor or by request. Products of Burn's own
+//! crates (`gemm`) choose for themselves: if another set is requested, ours replace them.
 
 use std::sync::OnceLock;
 
 use anyhow::{Result, bail};
 use pulp::{Arch, WithSimd};
 
-/// The environment variable that asks for one, by its [`Cpu::name`].
+/// The environment variable that requests one, by its [`Cpu::name`].
 pub const VARIABLE: &str = "SWITCHYARD_CPU";
 
 /// A set of vector instructions.
@@ -18,7 +18,7 @@ pub enum Cpu {
     Avx2,
     /// aarch64: 32 registers of 4.
     Neon,
-    /// None that is asked for by name.
+    /// Not available by name.
     Scalar,
 }
 
@@ -61,7 +61,7 @@ impl Cpu {
     /// What this process uses.
     ///
     /// # Errors
-    /// What [`VARIABLE`] asks for and this processor does not have.
+    /// Error: [`VARIABLE`] requests instructions that this processor does not have.
     pub fn chosen() -> Result<Self> {
         match chosen() {
             Ok(cpu) => Ok(*cpu),
@@ -127,7 +127,7 @@ pub(super) fn dispatch_halves<Op: WithSimd>(op: Op) -> Op::Output {
     match cpu().arch() {
         #[cfg(target_arch = "x86_64")]
         #[allow(unsafe_code)]
-        // SAFETY: the token says that the processor has AVX2 and its kin, and `arch` asked for F16C.
+        // SAFETY: the token proves that the processor has AVX2 and its kin, and `arch` checked F16C.
         Some(Arch::V3(simd)) => unsafe { with_f16c(op, simd) },
         arch => arch.unwrap_or(Arch::Scalar).dispatch(op),
     }

@@ -6,7 +6,7 @@ use super::fused;
 
 /// A tensor that a device has no place for.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{what} takes {bytes} bytes, and the device has at most {most} in one piece")]
+#[error("{what} needs {bytes} bytes; the device's largest buffer has {most}")]
 pub struct TooLarge {
     what: String,
     bytes: u64,

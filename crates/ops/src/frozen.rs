@@ -26,7 +26,7 @@ impl FrozenMatrix {
     /// Moves a matrix to where a model computes.
     ///
     /// # Errors
-    /// A GPU that does not take it, or in a build that has no kernels for it.
+    /// A GPU that does not support it, or a build without kernels for it.
     pub fn new(stored: StoredMatrix, device: &Device) -> Result<Self> {
         if super::is_cpu(device) {
             return Ok(Self::Host(Arc::new(stored)));
@@ -35,7 +35,7 @@ impl FrozenMatrix {
         #[cfg(all(feature = "gpu", not(feature = "fusion")))]
         return Ok(Self::Device(Arc::new(DeviceMatrix::new(stored, device)?)));
         #[cfg(not(all(feature = "gpu", not(feature = "fusion"))))]
-        anyhow::bail!("{device:?}: this build keeps weights as they are stored on the CPU only")
+        anyhow::bail!("{device:?}: this build supports weights in their file format on the CPU only")
     }
 
     pub fn rows(&self) -> usize {
@@ -73,7 +73,7 @@ impl FrozenMatrix {
         }
     }
 
-    /// With more rows, kept as floats.
+    /// Appends rows of floats.
     pub fn with_rows(self, more: &[f32]) -> Result<Self> {
         match self {
             Self::Host(stored) => Ok(Self::Host(Arc::new(Arc::unwrap_or_clone(stored).with_rows(more)?))),
@@ -152,7 +152,7 @@ impl FrozenMatrix {
     /// The matrix on the host.
     ///
     /// # Panics
-    /// Where it lies on a GPU: x on the CPU and a matrix elsewhere have no product, as in Burn.
+    /// The matrix on a GPU. As in Burn, there is no product with x on the CPU.
     pub(super) fn host(&self) -> &StoredMatrix {
         match self {
             Self::Host(stored) => stored,
@@ -164,7 +164,7 @@ impl FrozenMatrix {
     /// The matrix on a GPU.
     ///
     /// # Panics
-    /// Where it lies on the host.
+    /// The matrix on the host.
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
     pub(super) fn on_device(&self) -> &DeviceMatrix {
         match self {

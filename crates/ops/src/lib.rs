@@ -1,5 +1,5 @@
-//! The tensor functions a decoder and its training are made of. Each is a plain composition of Burn operations, and in f32 a
-//! single pass with a backward of its own (`fused`): loops on the CPU, kernels on a GPU (`cube`), there in bf16 and f16 too.
+//! The tensor functions of a decoder and its training. Each is a plain composition of Burn operations, and in f32 a
+//! single pass with its own backward (`fused`): loops on the CPU, kernels on a GPU (`cube`), there in bf16 and f16 too.
 //!
 //! Knows nothing of models: shapes come in, shapes go out.
 
@@ -49,16 +49,16 @@ pub use scalars::scalars;
 pub use swiglu::gelu;
 pub use swiglu::{geglu, swiglu};
 
-/// What stands for minus infinity in a mask. Finite, so that a row with nothing to attend to has a defined softmax.
+/// Minus infinity in a mask. Finite, so that a row with nothing to attend to has a defined softmax.
 pub const MASKED: f32 = -1.0e30;
 
-/// `0..all` in parts of like size, each of at most `most`: a short rest would take the CPU's loops for few rows, which add in another order.
+/// `0..all` in parts of similar size, each of at most `most`: a short rest would use the CPU's loops for few rows, which sum in another order.
 pub fn like_parts(all: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let size = all.div_ceil(all.div_ceil(most).max(1)).max(1);
     (0..all).step_by(size).map(move |from| from..(from + size).min(all))
 }
 
-/// The compositions that the fused passes stand for: what they are tested against, and what other backends run.
+/// The compositions that the fused passes replace: their reference in tests, and the implementation of other backends.
 pub mod composed {
     pub use super::adamw::composed_adamw as adamw;
     pub use super::attention::{composed_attend as attend, composed_pattern as grouped_pattern};

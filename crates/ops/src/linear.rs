@@ -53,7 +53,7 @@ fn of_all_rows(x: Tensor<3>, weight: Tensor<3>) -> Tensor<3> {
     matmul(x.reshape([1, b * l, k]), weight).reshape([b, l, n])
 }
 
-/// `x Wᵀ` with W `[N, K]` kept as its file stores it: x `[B, L, K]` in f32 → `[B, L, N]`. Only x has a gradient.
+/// `x Wᵀ` with W `[N, K]` in its file format: x `[B, L, K]` in f32 → `[B, L, N]`. Only x has a gradient.
 pub fn linear_stored(x: Tensor<3>, weight: &FrozenMatrix) -> Tensor<3> {
     fused::linear_stored(x, weight.clone())
 }
@@ -105,7 +105,7 @@ pub fn is_shared(weight: &Tensor<2>, rows: usize) -> bool {
     fused::is_cpu_fused(weight) && fused::is_shared(weight.shape().num_elements(), rows)
 }
 
-/// Whether a product with a weight kept as stored is shared.
+/// Whether a product with a weight in its file format is shared.
 pub fn is_stored_shared(weight: &FrozenMatrix, rows: usize) -> bool {
     !weight.is_on_device() && fused::is_shared(weight.rows() * weight.width(), rows)
 }

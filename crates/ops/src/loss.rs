@@ -20,7 +20,7 @@ pub struct Targets {
     pub ids: Vec<u32>,
     /// Tokens that the softmax leaves out.
     pub banned: Vec<u32>,
-    /// `[N]` where tokens are banned: rows whose softmax is over all of them.
+    /// `[N]`, if tokens are banned: rows whose softmax is over all tokens.
     pub unrestricted: Vec<bool>,
 }
 
@@ -51,7 +51,7 @@ pub fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tenso
     loss_of_logits(matmul(hidden, head), targets)
 }
 
-/// Losses where the head's first rows are kept as a file stores them and the last are floats `[n, D]`, in f32.
+/// Losses with a head whose first rows are in their file format and whose last are floats `[n, D]`, in f32.
 pub fn head_loss_stored(
     hidden: Tensor<2>,
     learnt: Tensor<2>,
@@ -80,7 +80,7 @@ pub fn loss_of_logits(logits: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor
     (wide::log_softmax(logits).gather(1, ids).reshape([n]).neg(), hits)
 }
 
-/// Rows whose logits are held at once.
+/// Rows whose logits are in memory at once.
 const ROWS: usize = 128;
 
 /// Losses with a head that is a function, `[n, D]` → `[n, V]`, some of at least one row after others. Under autodiff the logits of all

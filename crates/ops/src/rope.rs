@@ -34,7 +34,7 @@ impl Rotation {
         Self { cos: tensor(cos), sin: tensor(sin) }
     }
 
-    /// The rotation, and what is turned becomes longer by this factor (YaRN).
+    /// The rotation, scaled by this factor (YaRN).
     #[must_use]
     pub fn times(self, factor: f64) -> Self {
         if factor == 1.0 {

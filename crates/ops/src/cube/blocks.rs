@@ -12,7 +12,7 @@ pub(super) const FOUR: usize = 4;
 /// Units that share a row of the matrix in a product.
 pub(super) const LANES: usize = 32;
 
-/// Words behind the last row, so that what is read together never reaches beyond memory.
+/// Words after the last row, so that vector reads stay inside the buffer.
 pub(super) const SPARE: usize = 4;
 
 type Four = Vector<f32, Const<FOUR>>;
@@ -29,7 +29,7 @@ fn pair(words: &Tensor<u32>, at: usize) -> u32 {
     (words[at / 4] >> (u32::cast_from(at % 4) * 8)) & 0xffff
 }
 
-/// The two f16 that lie one behind the other from a whole word on.
+/// Two adjacent f16, aligned to a word.
 #[cube]
 fn two_halves(words: &Tensor<u32>, at: usize) -> (f32, f32) {
     let both = words[at / 4];
@@ -47,7 +47,7 @@ fn word(words: &Tensor<u32>, at: usize) -> u32 {
 }
 
 /// The finite f16 of some bits. Where its exponent is 0 it is counted in steps of 2⁻²⁴: as a float's bits it would be so small that
-/// GPUs make a zero of it.
+/// GPUs flush it to zero.
 #[cube]
 fn half_of(bits: u32) -> f32 {
     let (exponent, mantissa) = ((bits >> 10) & 0x1f, bits & 0x3ff);
@@ -106,8 +106,8 @@ fn scale_and_offset(words: &Tensor<u32>, block: usize, piece: usize) -> (f32, f3
     (of_scales * f32::cast_from(scale), -(of_offsets * f32::cast_from(offset)))
 }
 
-/// Values `i .. i + 4` of the row that begins at byte `row`; `i` is a multiple of four. Behind the last value of a row of floats stands
-/// what comes next in memory.
+/// Values `i .. i + 4` of the row that begins at byte `row`; `i` is a multiple of four. Past the last value of a row of floats it reads
+/// what follows in memory.
 #[cube]
 fn four(words: &Tensor<u32>, row: usize, i: usize, #[comptime] format: Format) -> Four {
     // Of the formats whose blocks are 32 values, and of those whose blocks are 256: eight pieces of 32.
@@ -230,7 +230,7 @@ pub(super) fn widen(
     #[unroll]
     for j in 0..FOUR {
         if i + j < width {
-            // CUDA's rows need not lie one behind the other.
+            // On CUDA rows need not be contiguous.
             let to = row * out.stride(0) + i + j;
             out[to] = values.extract(j);
         }
@@ -238,7 +238,7 @@ pub(super) fn widen(
 }
 
 /// `out[m, start + n] = x[m] · w[n]`: [`LANES`] units a row of the matrix, `of` rows of x a cube. The width is a multiple of four, and rows
-/// of x lie one behind the other.
+/// of x are contiguous.
 #[cube(launch, address_type = "dynamic")]
 pub(super) fn few(
     x: &Tensor<Four>,

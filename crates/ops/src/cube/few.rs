@@ -20,10 +20,10 @@ pub(crate) const FEW: usize = 16;
 /// Rows of x that a cube multiplies with.
 const TOGETHER: usize = 8;
 
-/// Units that share a row of a matrix which lies by its outputs.
+/// Units that share a row of an output-major matrix.
 const LANES: usize = 32;
 
-/// Cubes that keep a device busy; with fewer, a cube takes fewer columns.
+/// Cubes that fill a device; with fewer, a cube computes fewer columns.
 const BUSY: usize = 256;
 
 /// Rows `first ..` of x by the columns of one group, `x W` with W `[K, N]`: a group is `lanes` vectors of columns, and the units that have the
@@ -99,7 +99,7 @@ fn columns<F: Float, N: Size>(
     }
 }
 
-/// `x A`, `x B`, `x C` for `count` matrices; without a second or third, the first stands in for it and is not read as such.
+/// `x A`, `x B`, `x C` for `count` matrices; without a second or third, the first stands in for it and is not read.
 #[cube(launch, address_type = "dynamic")]
 fn products<F: Float, N: Size>(
     x: &Tensor<Vector<F, N>>,
@@ -264,14 +264,14 @@ fn products_by_row<F: Float, N: Size>(
     }
 }
 
-/// Values that are read together, sixteen bytes of them if the device can; `None` where a row is no whole number of them.
+/// Vector width of reads, up to sixteen bytes; `None` if a row is not a whole number of vectors.
 fn vector(x: &CubeTensor, widths: &[usize]) -> Option<VectorSize> {
     let size = x.dtype.size();
     let most = x.client.io_optimized_vector_sizes(size).filter(|&own| own * size <= 16).max()?;
     (most > 1 && widths.iter().all(|width| width.is_multiple_of(most))).then_some(most)
 }
 
-/// A matrix whose rows each begin at a whole vector: its own memory where it lies so, a copy otherwise.
+/// A matrix with every row aligned to a vector: the original if it is, a copy otherwise.
 fn in_rows(x: CubeTensor, vector: usize) -> CubeTensor {
     let (rank, strides) = (x.rank(), x.meta.strides());
     let aligned = x.handle.offset_start.unwrap_or(0).is_multiple_of((vector * x.dtype.size()) as u64);
@@ -290,7 +290,7 @@ fn flat(x: CubeTensor) -> CubeTensor {
     reshape(into_contiguous(x), shape)
 }
 
-/// Rows of x that a cube takes: few sizes, each is another kernel to compile.
+/// Rows of x per cube. Few sizes, because each is another kernel to compile.
 fn together(rows: usize) -> usize {
     rows.next_power_of_two().min(TOGETHER)
 }
@@ -311,7 +311,7 @@ pub(crate) fn linear<const C: usize>(x: CubeTensor, weights: [CubeTensor; C]) ->
     let x = flat(x);
     let outs = match vector(&x, &[&widths[..], &[depth]].concat()) {
         Some(vector) if rows > 0 => launch(x, weights.into_iter().collect(), widths.clone(), vector),
-        // Rows that are no whole vectors.
+        // Rows that are not whole vectors.
         _ => weights.into_iter().map(|w| matmul(x.clone(), w)).collect(),
     };
     let mut outs = outs.into_iter().zip(shapes).map(|(out, shape)| reshape(out, shape));
@@ -328,7 +328,7 @@ fn launch(x: CubeTensor, weights: Vec<CubeTensor>, widths: Vec<usize>, vector: V
     let (units, of) = (units(&client, UNITS), together(rows));
     let groups = |lanes: usize| widths.iter().map(|n| (n / vector).div_ceil(lanes)).sum::<usize>();
     let lanes = [16, 8].into_iter().find(|&lanes| groups(lanes) >= BUSY).unwrap_or(4);
-    // What stands for a matrix that is not there has no width.
+    // The placeholder of a missing matrix has width 0.
     let at = |i: usize| i.min(weights.len() - 1);
     let width = |i: usize| widths.get(i).map_or(0, |n| n / vector);
     let (weight, out) = (|i: usize| weights[at(i)].clone(), |i: usize| outs[at(i)].clone());

@@ -1,4 +1,4 @@
-//! What stands between projections and attention when few positions are decoded: one launch instead of six.
+//! QK-norm, RoPE and the cache write of few positions, as in decoding: one launch instead of six.
 
 use burn::backend::TensorMetadata;
 use burn_cubecl::cubecl;
@@ -110,7 +110,7 @@ fn append<F: Float>(
     }
 }
 
-/// Memory that nobody else holds, with the values of a tensor.
+/// A tensor's values in memory without another owner.
 fn own(x: CubeTensor) -> CubeTensor {
     if x.can_mut() && x.is_nonoverlapping() { x } else { x.copy() }
 }
@@ -157,7 +157,7 @@ pub(crate) fn append_heads(
     (turned, keys, values)
 }
 
-/// The first `n` of an axis, where they lie.
+/// A view of the first `n` entries of an axis.
 pub(crate) fn first_of(mut x: CubeTensor, axis: usize, n: usize) -> CubeTensor {
     let mut shape = x.shape();
     shape[axis] = n;

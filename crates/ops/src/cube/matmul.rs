@@ -1,4 +1,4 @@
-//! Products of matrices on NVIDIA's GPUs with tensor cores (since Ampere), by those of Burn's kernels that are worth trying.
+//! Matrix products on NVIDIA GPUs with tensor cores (since Ampere), with a selection of Burn's kernels.
 //!
 //! Burn tries every kernel that it has for every shape, and keeps the fastest. For f32 most of them round both factors to TF32 (10 bits
 //! of mantissa of 23): results would be off by some 1e-3, and by whichever kernel was fastest on that day. PyTorch does not do that unless
@@ -87,7 +87,7 @@ pub(crate) fn matmul(a: CubeTensor, b: CubeTensor) -> CubeTensor {
     computed(a, b)
 }
 
-/// `y + scale · a b`, in the memory of y where nobody else holds it and the kernel of Hopper GPUs takes the product.
+/// `y + scale · a b`, in the memory of y if it has no other owner and the Hopper kernel supports the product.
 pub(crate) fn matmul_onto(y: CubeTensor, a: CubeTensor, b: CubeTensor, scale: f64) -> CubeTensor {
     let free = y.can_mut() && y.is_nonoverlapping();
     if free && is_half(&a) && is_aligned(&a) && is_aligned(&b) && wgmma::multiply(&a, &b, &y, scale as f32, true) {
@@ -131,7 +131,7 @@ fn computed(a: CubeTensor, b: CubeTensor) -> CubeTensor {
     out
 }
 
-/// Kernels that need no tensor cores. The first is what is left where no other can take a shape.
+/// Kernels without tensor cores. The first supports every shape.
 fn of_f32() -> Candidates {
     let fresh = |_: &MatmulAutotuneKey, (a, b, out): &Product| (a.clone(), b.clone(), out.copy());
     let is_vector = |key: &MatmulAutotuneKey| matches!(key.analysis.kind, MatmulKind::MatVec | MatmulKind::VecMat);
@@ -176,7 +176,7 @@ fn batches(x: &CubeTensor) -> Vec<usize> {
     x.shape()[..x.rank() - 2].to_vec()
 }
 
-/// Whether every row of a tensor, and every matrix of a batch, lies by itself and begins at a multiple of sixteen bytes.
+/// Whether every row of a tensor, and every matrix of a batch, is contiguous and aligned to sixteen bytes.
 fn is_aligned(x: &CubeTensor) -> bool {
     let whole = 16 / x.dtype.size();
     let (shape, strides) = (x.shape(), x.meta.strides());

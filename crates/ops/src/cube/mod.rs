@@ -2,7 +2,8 @@
 //!
 //! Tensors in, tensors out; losses and the optimiser in f32, what a forward is made of also in bf16 and f16 (all inputs of an
 //! operation in one type). Kernels read their inputs by strides, so that a view needs no copy; they compute in f32, and round what they write.
-//! They ask for no more than any GPU has: 256 units a cube, 8 KB of shared memory, and as many cubes a dimension as it allows.
+//! CubeCL's words: a *cube* is a thread block, a *unit* a thread. Kernels need 256 units per cube and 8 KB of shared memory, which
+//! every GPU has.
 
 #![allow(
     clippy::too_many_arguments,
@@ -57,7 +58,7 @@ fn units(client: &Client, values: usize) -> usize {
     values.next_power_of_two().clamp(32, UNITS).min(most)
 }
 
-/// The widest head that decode attention takes: a unit of a cube holds one value of its output.
+/// The widest head of decode attention: each unit of a cube computes one value of the output.
 pub(super) fn widest_head(device: &CubeDevice) -> usize {
     units(&device.client(), UNITS)
 }
@@ -93,7 +94,7 @@ fn sums_like(x: &CubeTensor, shape: Shape) -> CubeTensor {
     empty_device_dtype(x.client.clone(), x.device.clone(), shape, DType::F32)
 }
 
-/// What a kernel that takes several types is compiled for.
+/// Element type for which a generic kernel is compiled.
 fn element(x: &CubeTensor) -> ElemType {
     ElemType::Float(match x.dtype {
         DType::BF16 => FloatKind::BF16,
@@ -102,8 +103,8 @@ fn element(x: &CubeTensor) -> ElemType {
     })
 }
 
-/// Where a kernel may write what it makes of a tensor, and whether that is the tensor itself: where nobody else holds it and no
-/// value of it stands for two. Otherwise another of its shape, not written yet.
+/// Output buffer of a kernel, and whether it is the input itself: if that has no other owner and no
+/// broadcast axis. Otherwise a new one of its shape, uninitialised.
 fn room_for(x: &CubeTensor) -> (CubeTensor, bool) {
     if x.can_mut() && x.is_nonoverlapping() { (x.clone(), true) } else { (made_like(x, x.shape()), false) }
 }

@@ -152,7 +152,7 @@ fn weight_parts<F: Float>(
     parts[to] = sum;
 }
 
-/// Rows whose share of the weight's gradient one unit adds up.
+/// Rows per unit in the sum of the weight's gradient.
 const OF_PART: usize = 64;
 
 /// `x / sqrt(mean(x²) + eps) · weight` over the last axis: `[.., D]`, `[D]` → `[.., D]`.

@@ -1,9 +1,9 @@
-//! What kernels have in common that give a cube to each row.
+//! Helpers of kernels with one cube per row.
 
 use burn_cubecl::cubecl;
 use cubecl::prelude::*;
 
-/// What a search for the largest value starts from. Minus infinity is no constant of WGSL.
+/// Start of a search for the maximum. WGSL has no constant for minus infinity.
 pub(super) const LOWEST: f32 = -3.4e38;
 
 /// Where the row of a number begins, by the strides of the first `axes` axes. With all axes: where the value of a number is.

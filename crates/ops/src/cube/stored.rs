@@ -1,5 +1,5 @@
-//! Matrices that lie on a GPU as their file stores them, and products with them. Few rows, as in decoding, are multiplied with blocks
-//! as they lie; for more the matrix is widened to floats some rows at a time, which the library's matrix product then reads.
+//! Matrices in their file format on a GPU, and products with them. Few rows, as in decoding, are multiplied with the quantised
+//! blocks; for more rows the matrix is widened to floats, some rows at a time, for the library's matrix product.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use super::{UNITS, addresses, cubes, dim, largest_buffer, sums_like, units};
 use crate::like_parts;
 use crate::stored::{Format, Part, StoredMatrix};
 
-/// Rows of x that are multiplied with blocks as they lie.
+/// Most rows of x that are multiplied with the quantised blocks.
 const FEW: usize = 32;
 
 /// Rows of x that a cube multiplies with: the matrix is read once for all of them.
@@ -27,7 +27,7 @@ const PIECE: u64 = 1 << 31;
 /// Floats that a matrix is widened to at a time.
 const WIDE: usize = 1 << 26;
 
-/// `[rows, width]`, rows of one format behind those of another.
+/// `[rows, width]`, in segments of one format each.
 #[derive(Clone)]
 pub struct DeviceMatrix {
     device: Device,
@@ -35,7 +35,7 @@ pub struct DeviceMatrix {
     parts: Vec<Words>,
 }
 
-/// Rows of one format, one behind the other.
+/// Contiguous rows of one format.
 #[derive(Clone)]
 struct Words {
     format: Format,
@@ -83,7 +83,7 @@ impl DeviceMatrix {
     pub fn new(stored: StoredMatrix, device: &Device) -> Result<Self> {
         let device = device.clone().inner();
         let DispatchDevice::Cube(place) = device.as_dispatch() else {
-            bail!("{device:?} is no GPU that CubeCL reaches");
+            bail!("{device:?} is not a GPU that CubeCL supports");
         };
         let (width, most) = (stored.width(), largest_buffer(place));
         let mut parts = vec![];
@@ -113,7 +113,7 @@ impl DeviceMatrix {
         self
     }
 
-    /// With more rows, kept as floats.
+    /// Appends rows of floats.
     ///
     /// # Errors
     /// Values that are not whole rows.
@@ -157,7 +157,7 @@ impl DeviceMatrix {
         Tensor::from_primitive::<CubeBackend>(joined(out, 0))
     }
 
-    /// The rows of these numbers, `[n]`, as floats, `[n, width]`. What stands for a number without a row is not defined.
+    /// The rows of these numbers, `[n]`, as floats, `[n, width]`. A number without a row gives undefined values.
     ///
     /// # Errors
     /// Numbers on another device.
@@ -273,7 +273,7 @@ fn flat(x: CubeTensor, columns: usize) -> (CubeTensor, Shape) {
     let [rows, width] = super::rows_of(&shape);
     let axis = shape.num_dims() - 1;
     shape[axis] = columns;
-    // The kernel reads rows that lie one behind the other.
+    // The kernel reads rows that are contiguous.
     let x = burn_cubecl::kernel::into_contiguous(x);
     (CubeBackend::float_reshape(x, Shape::new([rows, width])), shape)
 }

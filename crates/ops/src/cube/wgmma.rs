@@ -35,7 +35,7 @@ const GROUP: usize = 128;
 /// Units of a cube: two groups that multiply, and the warp of the unit that copies.
 const UNITS: usize = 2 * GROUP + 32;
 
-/// A factor as `wgmma` is told of it: whether its rows lie by the terms of the sum, or across them.
+/// Operand layout: K-major or MN-major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Layout {
     by_terms: bool,
@@ -290,7 +290,7 @@ fn product<F: Float, N: Size>(
     }
 }
 
-/// A factor as TMA reads it: its own memory, whichever of the last two axes lies in line.
+/// A factor as TMA reads it: in place, with either of the last two axes contiguous.
 struct Factor {
     map: TensorMapArg<Tiled>,
     layout: Layout,
@@ -350,7 +350,7 @@ fn launch(a: &CubeTensor, b: &CubeTensor, out: &CubeTensor, scale: f32, onto: bo
     let down = outers * inners * rows.div_ceil(ROWS);
     let wide = width(&client, down, columns);
     let (a, b) = (factor(a, 3, ROWS)?, factor(b, 2, wide)?);
-    // CUDA launches exactly so many cubes: none stands behind the last.
+    // CUDA launches exactly this many cubes.
     product::launch(
         &client,
         super::cubes(&client, down * columns.div_ceil(wide)),

@@ -10,7 +10,7 @@ use super::simd::{LANES, softmax, vectorised};
 use crate::MASKED;
 use crate::cpu::dispatch;
 
-/// Matrices of every row and head somewhere in one slice: values of a matrix's row lie side by side.
+/// Matrices of every row and head somewhere in one slice: values of a matrix's row are contiguous.
 pub(super) struct Heads<'a> {
     pub values: &'a [f32],
     pub start: usize,
@@ -43,7 +43,7 @@ const SHARED: usize = 1 << 17;
 /// As many in a backward pass.
 pub(super) const PARALLEL: usize = 1 << 22;
 
-/// Slots are worked on in whole vectors: keys have room for [`padded`] of them, whatever stands there.
+/// Slots are worked on in whole vectors: keys have room for [`padded`] of them, whatever is there.
 pub(super) fn padded(slots: usize) -> usize {
     slots.next_multiple_of(LANES)
 }

@@ -35,7 +35,7 @@ pub(super) fn last(shape: &Shape) -> usize {
     shape.iter().last().copied().unwrap_or(1)
 }
 
-/// The tensor's own memory, row-major, where nobody else holds it, or a copy.
+/// The tensor's own memory, row-major, if it has no other owner, or a copy.
 fn owned(mut x: FlexTensor) -> FlexTensor {
     let shape = x.shape();
     let whole = x.is_contiguous() && x.layout().start_offset() == 0 && x.bytes().len() == shape.num_elements() * 4;
@@ -47,7 +47,7 @@ fn values(x: &mut FlexTensor) -> &mut [f32] {
     x.try_storage_mut().unwrap_or_default()
 }
 
-/// Runs `work` on a tensor's values in place, where nobody else holds them, or on a copy.
+/// Runs `work` on a tensor's values in place if they have no other owner, or on a copy.
 fn in_place(x: FlexTensor, work: impl FnOnce(&mut [f32])) -> FlexTensor {
     let mut x = owned(x);
     work(values(&mut x));

@@ -249,7 +249,7 @@ fn sizes(q: &FlexTensor, k: &FlexTensor) -> Sizes {
 /// The output and its scales, `[B, L, H, 2]`.
 pub(super) fn attended(q: FlexTensor, k: FlexTensor, v: FlexTensor, mask: &[f32]) -> (FlexTensor, FlexTensor) {
     let (shape, sizes) = (q.shape(), sizes(&q, &k));
-    // Scores are sums of whole rows where the slots of one head dimension lie side by side.
+    // Scores are sums of whole rows where the slots of one head dimension are contiguous.
     let k = transposed_with_room(k, sizes.slots);
     let (q, v) = (Rows::new(q), side_by_side(v));
     let mut out = vec![0.0; shape.num_elements()];
@@ -259,7 +259,7 @@ pub(super) fn attended(q: FlexTensor, k: FlexTensor, v: FlexTensor, mask: &[f32]
     (made(out, shape), made(scales.into_flattened(), Shape::new([b, positions, heads, 2])))
 }
 
-/// Keys `[B, Hkv, T, dh]` as `[B, Hkv, dh, T]` with room for whole vectors of slots behind each row: a cache's own memory,
+/// Keys `[B, Hkv, T, dh]` as `[B, Hkv, dh, T]` with room for whole vectors of slots after each row: a cache's own memory,
 /// or a copy.
 fn transposed_with_room(k: FlexTensor, slots: usize) -> FlexTensor {
     let k = Flex::float_swap_dims(k, 2, 3);

@@ -27,7 +27,7 @@ thread_local! {
     static COPIES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a model on copies of one row, each of which will have a gradient of its own: a product with a weight that takes none is
+/// Runs a model on copies of one row, each of which will have its own gradient: a product with a weight that takes none is
 /// computed for the first copy and repeated. Burn keeps no graph for a second backward pass, so a Jacobian needs many forward ones.
 pub fn of_copies<T>(run: impl FnOnce() -> T) -> T {
     struct End;
@@ -373,7 +373,7 @@ impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
 
     fn matmul(a: FloatTensor<Self>, b: FloatTensor<Self>) -> FloatTensor<Self> {
         let parents = [a.node(), b.node()];
-        // Each factor is kept for the other's gradient.
+        // Each factor is stored for the other's gradient.
         let wanted = [a.is_tracked(), b.is_tracked()];
         let (a, b) = (a.into_primitive(), b.into_primitive());
         let output = B::matmul(a.clone(), b.clone());

@@ -9,13 +9,13 @@ use burn::tensor::Slice;
 use super::{FusedOps, Stores, Targets};
 use crate::frozen::FrozenMatrix;
 
-/// Logits that are held at once, unless that is fewer than [`ROWS`] rows: every product reads the whole head.
+/// Logits held at once, unless that is fewer than [`ROWS`] rows: every product reads the whole head.
 const HELD: usize = 1 << 20;
 
 /// Rows that are worth reading the head for.
 const ROWS: usize = 256;
 
-/// Ranges of rows whose logits are held together, for a vocabulary of `vocab` tokens.
+/// Ranges of rows whose logits are in memory together, for a vocabulary of `vocab` tokens.
 fn parts(rows: usize, vocab: usize) -> impl Iterator<Item = Range<usize>> {
     let step = (HELD / vocab.max(1)).max(ROWS);
     (0..rows).step_by(step).map(move |from| from..(from + step).min(rows))

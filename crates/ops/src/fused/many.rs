@@ -1,9 +1,9 @@
 //! Products of many rows in f32 where the crate `gemm`, which Burn uses, cannot be taken: it picks the widest vectors that the
-//! processor has, whatever was asked for. Else it is taken.
-//! Every output is one chain of operations in the order of the inputs, whatever the number of rows, threads and lanes.
+//! processor has, whatever was requested. Else it is taken.
+//! Every output is one chain of operations in the order of the inputs, for any number of rows, threads and lanes.
 //!
-//! The right side is brought into panels of a few vectors' width; of the left side a few rows at a time are used where they lie, or
-//! brought together where the values of a column lie side by side.
+//! The right side is brought into panels of a few vectors' width; of the left side a few rows at a time are used in place, or
+//! brought together where the values of a column are contiguous.
 
 use std::array::from_fn;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use super::stored_many::{rows_of, taken};
 use super::turn::turn;
 use crate::cpu::{Cpu, cpu, dispatch};
 
-/// Rows that are held in registers together.
+/// Rows held in registers together.
 pub(super) const ROWS: usize = 6;
 
 /// Rows of the left side that are used for all panels before the next ones: they stay in the second cache, where it has 256 KiB.
@@ -139,7 +139,7 @@ impl Product<'_, '_, '_> {
     }
 }
 
-/// Some columns of the right side as a panel. What lies beside them is of no matter.
+/// Some columns of the right side as a panel. Values next to them are ignored.
 #[inline(always)]
 fn fill<const STEP: usize>(b: Side, inputs: Range<usize>, columns: Range<usize>, panel: &mut [[f32; STEP]]) {
     if b.columns {
@@ -202,7 +202,7 @@ impl Block<'_> {
         }
     }
 
-    /// Brings each input's values of [`ROWS`] rows together, where they are not used where they lie.
+    /// Brings each input's values of [`ROWS`] rows together, where they are not used in place.
     #[inline(always)]
     fn together(&self, rows: usize, left: &mut [[f32; ROWS]]) {
         let (depth, whole) = (self.inputs.len(), rows / ROWS * ROWS);
@@ -296,7 +296,7 @@ mod tests {
         (0..n).map(|i| ((i * 7919 + seed * 104_729) % 2003) as f32 / 1001.0 - 1.0).collect()
     }
 
-    /// A matrix of these values in either layout, with room behind each row or column.
+    /// A matrix of these values in either layout, with room after each row or column.
     fn laid(x: &[f32], [rows, columns]: [usize; 2], turned: bool) -> (Vec<f32>, usize) {
         let (far, near) = if turned { (columns, rows) } else { (rows, columns) };
         let step = near + 3;

@@ -113,7 +113,7 @@ pub(crate) trait FusedOps: Backend {
     ) -> FloatTensor<Self>;
 }
 
-/// Products with matrices that are kept as their file stores them.
+/// Products with matrices that are stored as their file stores them.
 #[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))), Autodiff)]
 pub(crate) trait Stores: FusedOps {
     /// `x Wᵀ` with W `[N, K]`: `[.., K]` → `[.., N]`.

@@ -1,5 +1,5 @@
 //! Attention of many queries: the scores of some positions at a time, so that no whole pattern is ever in memory. The backward
-//! pass makes them again. For devices where products of matrices are worth it; decoding has a kernel of its own.
+//! pass makes them again. For devices where products of matrices are worth it; decoding has its own kernel.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use burn::tensor::{FloatDType, Shape, Slice};
 
 use super::FusedOps;
 
-/// Positions that a part has a multiple of, where it has as many: matrix products work in such tiles.
+/// Parts are a multiple of this many positions, if there are as many: the tile of matrix products.
 const TILE: usize = 64;
 
 /// q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, the mask `[B, 1, L, T]`, by which query l of L sees no slot after `T − L + l`.
@@ -19,7 +19,7 @@ pub(super) struct Inputs<B: FusedOps> {
     pub k: FloatTensor<B>,
     pub v: FloatTensor<B>,
     pub mask: FloatTensor<B>,
-    /// Bytes of scores that are held at once, unless those of a single position are more.
+    /// Bytes of scores held at once, unless those of a single position are more.
     pub held: usize,
 }
 
@@ -81,7 +81,7 @@ impl<B: FusedOps> Inputs<B> {
         Part { q, k, v, pattern, positions, slots }
     }
 
-    /// A pattern or its gradient as the products take it: `[B, H, n, t]` → `[B, Hkv, H / Hkv · n, t]`.
+    /// A pattern or its gradient in the shape of the products: `[B, H, n, t]` → `[B, Hkv, H / Hkv · n, t]`.
     fn rows(&self, x: FloatTensor<B>) -> FloatTensor<B> {
         let ([b, h, n, t], groups) = (x.shape().dims(), self.k.shape()[1]);
         reshaped::<B>(x, [b, groups, h / groups * n, t])
@@ -97,7 +97,7 @@ pub(super) fn forward<B: FusedOps>(inputs: &Inputs<B>) -> FloatTensor<B> {
     B::float_cat(inputs.parts().into_iter().map(z).collect(), 1)
 }
 
-/// Gradients of q, k and v, as far as they are wanted, from that of the output.
+/// Gradients of q, k and v, if needed, from that of the output.
 pub(super) fn backward<B: FusedOps>(
     inputs: &Inputs<B>,
     grad: &FloatTensor<B>,

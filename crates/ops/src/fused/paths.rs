@@ -1,4 +1,4 @@
-//! Every loop with every set of vector instructions that this processor has: the same bits, or where sums are taken by lanes the same to
+//! Tests every loop with every set of vector instructions of this processor: the same bits, or where sums are split over lanes the same to
 //! 1e-6 of the sum without signs.
 
 use super::attend::{Heads, Scale, Sizes, attend, padded};
@@ -114,7 +114,7 @@ fn attention_and_its_gradients() {
             let scales: Vec<Scale> = scales;
             [&out[..], scales.as_flattened(), &dq, &dk, &dv].concat()
         };
-        // Columns behind the last whole vector are sums in another order.
+        // Columns after the last whole vector are sums in another order.
         match width % LANES {
             0 => same(&format!("{sizes:?} of {batch}"), both),
             _ => close(&format!("{sizes:?} of {batch}"), &vec![1.0; both().len()], both),

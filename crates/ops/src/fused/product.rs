@@ -1,7 +1,7 @@
-//! Products of a few rows with a weight matrix: what every decoding step is made of.
+//! Products of a few rows with a weight matrix, as in decoding.
 //!
-//! A general matrix product first copies the weights into an order of its own. With a handful of rows that copy costs more
-//! than the product; these loops read the weights once, as they lie. Every output is one chain of operations in an order
+//! A general matrix product first copies the weights into its own order. With a handful of rows that copy costs more
+//! than the product; these loops read the weights once, as stored. Every output is one chain of operations in an order
 //! that does not depend on the number of rows: decoding sixteen rows gives each of them the bits it would get alone.
 
 use std::array::from_fn;
@@ -15,7 +15,7 @@ use crate::cpu::dispatch;
 /// Rows up to which these loops are used: beyond, the copy pays.
 pub(super) const FEW: usize = 32;
 
-/// Weights that are worth a second thread: using so many for up to four rows takes ten times as long as waking one.
+/// Weights per thread: with up to four rows they take ten times as long as waking a thread.
 const PARALLEL: usize = 1 << 18;
 
 /// Columns are dealt to threads in multiples of this.
@@ -57,7 +57,7 @@ pub(super) fn times(x: impl Left, w: Matrix, depth: usize, out: &mut [&mut [f32]
 pub(super) trait Left: Copy {
     /// R rows from `first` on, of the columns in `part`.
     fn rows<const R: usize>(self, first: usize, part: Range<usize>) -> impl Rows<R>;
-    /// The first row, where its values lie side by side.
+    /// The first row, where its values are contiguous.
     fn row(&self, depth: usize) -> Option<&[f32]>;
 }
 
@@ -203,10 +203,10 @@ impl<X: Left> WithSimd for Times<'_, '_, '_, X> {
     }
 }
 
-/// Rows of the output that are held in registers together.
+/// Rows of the output held in registers together.
 const ROWS: usize = 6;
 
-/// Values that memory hands over at once.
+/// Values per cache line.
 const LINE: usize = 16;
 
 /// Some rows of the weights.
@@ -281,9 +281,9 @@ impl Panel<'_> {
         });
         for k in 0..depth {
             #[allow(unsafe_code)]
-            // SAFETY: the last row ends within, as was just asked.
+            // SAFETY: the last row ends inside the slice, as was just checked.
             let w = unsafe { self.w.get_unchecked(k * self.step + at..k * self.step + held.end) };
-            // The next tile's part of this row lies far from its neighbours above and below: no hardware expects it.
+            // The next tile's part of this row is far from its neighbours: no hardware prefetches it.
             for line in (0..width).step_by(LINE) {
                 soon(w, width + line);
             }
@@ -307,7 +307,7 @@ impl Panel<'_> {
 /// Weight rows that one row is multiplied with at a time.
 const EIGHT: usize = 8;
 
-/// How many such groups later weights are used that are asked for from memory now. A row's part for one thread is short, and
+/// Prefetch distance, in groups. A row's part for one thread is short, and
 /// the next one lies elsewhere: without this, every part waited for memory (a third of the time, benches/PROFILE.md).
 const AHEAD: usize = 2;
 
@@ -325,7 +325,7 @@ fn stream<S: Simd>(simd: S, x: &[f32], w: &[f32], step: usize, out: &mut [f32]) 
     }
 }
 
-/// `out += Σ x[i] · rows[i]`, in the order of i. Asks for what lies `ahead` values behind.
+/// `out += Σ x[i] · rows[i]`, in the order of i. Prefetches `ahead` values ahead.
 #[inline(always)]
 fn add_scaled<S: Simd, const N: usize>(simd: S, x: [f32; N], rows: [&[f32]; N], ahead: usize, out: &mut [f32]) {
     let (held, rest) = S::as_mut_simd_f32s(out);
@@ -383,7 +383,7 @@ pub(super) fn streams<const T: usize>(rows: usize) -> (impl Iterator<Item = [usi
     ((0..each).map(move |at| from_fn(|t| t * each + at)), T * each..rows)
 }
 
-/// Bytes between what is worked on in such a stream and what is asked for from memory.
+/// Prefetch distance in such a stream, in bytes.
 pub(super) const STREAM_AHEAD: usize = 1 << 10;
 
 /// Dot products of all rows of x with T entries of a table, into columns `at` of the outputs.
@@ -413,7 +413,7 @@ pub(super) fn products<S: Simd, const T: usize>(
     }
 }
 
-/// Dot products of R rows with T entries of the table, which asks for what lies so many values ahead.
+/// Dot products of R rows with T entries of the table; prefetches this many values ahead.
 #[inline(always)]
 fn dots<S: Simd, const R: usize, const T: usize>(
     simd: S,
@@ -455,7 +455,7 @@ fn dots<S: Simd, const R: usize, const T: usize>(
     }
 }
 
-/// Asks for the cache line of `values[at]`, which may lie beyond the slice.
+/// Prefetches the cache line of `values[at]`, which may be past the end of the slice.
 #[inline(always)]
 pub(super) fn soon<T>(values: &[T], at: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -507,7 +507,7 @@ mod tests {
             close(&again, naive(&x, |j, c| w[j * n + c], [m, k, n]));
             let transposed = rows_times_transposed(&x, &w, [k, n]);
             close(&transposed, naive(&x, |j, c| w[c * k + j], [m, k, n]));
-            // Beside others, which end anywhere in a thread's share, it is the same to the last bit.
+            // Next to others, which end anywhere in a thread's share, it is the same to the last bit.
             let (narrow, wide) = (values(k * 3, 3), values(k * 200, 4));
             let [_, among, _] = rows_times(&x, [&narrow, &w, &wide], k);
             assert_eq!(among, plain, "{m}x{k}x{n} among others");

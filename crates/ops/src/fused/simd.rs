@@ -35,7 +35,7 @@ macro_rules! vectorised {
 }
 pub(super) use vectorised;
 
-/// `1.5 · 2²³`: adding it rounds to the nearest integer, which then stands in the low bits.
+/// `1.5 · 2²³`: adding it rounds to the nearest integer, in the low bits.
 const ROUND: f32 = 12_582_912.0;
 
 /// eˣ to about 1e-7 relative, 0 below −87 (Cephes' `expf`; branch-free, so that it vectorises).
@@ -57,7 +57,7 @@ pub(super) fn exp(x: f32) -> f32 {
     if x < -87.0 { 0.0 } else { y * scale }
 }
 
-/// Lanes of a partial sum: the order of summation is fixed, whatever the vector width.
+/// Lanes of a partial sum: the order of summation is fixed, for any vector width.
 pub(super) const LANES: usize = 16;
 
 /// Σ f(values at i) over slices of one length, in [`LANES`] interleaved partial sums.

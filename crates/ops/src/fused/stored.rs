@@ -1,4 +1,4 @@
-//! Products with a matrix kept as its file stores it: blocks are widened to floats in registers, or for several rows once
+//! Products with a matrix in its file format: blocks are widened to floats in registers, or for several rows once
 //! into the cache. The values and the order of operations are those of the widened matrix ([`product`]), bit for bit, and do
 //! not depend on the number of rows.
 
@@ -16,7 +16,7 @@ use crate::stored::{Part, StoredMatrix};
 /// Rows of the matrix that are worked on together.
 const TOGETHER: usize = 4;
 
-/// Bytes that memory hands over at once.
+/// Bytes per cache line.
 const LINE: usize = 64;
 
 /// x `[M, K]` · each wᵀ with w `[N, K]` → its output `[M, N]`; dealt to threads together.
@@ -92,7 +92,7 @@ fn group<S: Simd, L: Layout, const T: usize>(
         let sums = dots::<S, L, T>(simd, x, rows);
         return at.into_iter().zip(sums).for_each(|(at, sum)| out[at] = sum);
     }
-    // Floats are used where they lie.
+    // Floats are used in place.
     let mut floats = [&[][..]; T];
     if rows.iter().zip(&mut floats).all(|(row, held)| L::floats(row).map(|row| *held = row).is_some()) {
         return products::<S, T>(simd, x, floats, at, out);

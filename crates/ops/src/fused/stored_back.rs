@@ -1,8 +1,8 @@
-//! Gradients through a matrix kept as its file stores it: y `[M, N]` · W with W `[N, K]`, as in training, where a latent step has a
+//! Gradients through a matrix in its file format: y `[M, N]` · W with W `[N, K]`, as in training, where a latent step has a
 //! row or a few and a batch has hundreds.
 //!
 //! A part of W is widened into the cache once and used for all rows of y. Every output is one chain of operations in the order of W's
-//! rows, whatever the number of rows and threads.
+//! rows, for any number of rows and threads.
 
 use std::ops::Range;
 
@@ -15,16 +15,16 @@ use crate::stored::{Part, StoredMatrix};
 /// Columns of W go to threads in multiples of this: whole blocks of every format.
 const GRAIN: usize = 256;
 
-/// Columns of W that are worked on together, at most: so much of a row lies together in memory.
+/// Most columns of W per tile: this much of a row is contiguous in memory.
 const COLUMNS: usize = 2048;
 
-/// Values of W that are held as floats at once: they stay in a thread's cache.
+/// Values of W held as floats at once: they stay in a thread's cache.
 const WIDE: usize = 1 << 17;
 
-/// Rows between what is widened and what is asked for from memory: parts of rows lie apart, and no hardware expects the next.
+/// Prefetch distance, in rows: parts of rows are far apart, and no hardware prefetches the next.
 const AHEAD: usize = 2;
 
-/// Bytes that memory hands over at once.
+/// Bytes per cache line.
 const LINE: usize = 64;
 
 /// y `[M, N]` · W → `[M, K]`; columns of the output are dealt to threads.
@@ -76,7 +76,7 @@ mod tests {
                 if k % format.block_len() > 0 {
                     continue;
                 }
-                // Two parts: rows of the format, and floats behind them.
+                // Two parts: rows of the format, and floats after them.
                 let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 9000.0 - 0.3).collect();
                 let w = StoredMatrix::drawn(format, n, k).with_rows(&more).unwrap();
                 let y: Vec<f32> = (0..m * (n + 2)).map(|i| ((i * 37) % 101) as f32 / 50.0 - 1.0).collect();

@@ -40,7 +40,7 @@ vectorised! {
     }
 }
 
-/// `[K, step]` → rows 2i and 2i + 1 as one of pairs, `[ceil(K / 2), step]`; beside the last of an odd number stand zeros.
+/// `[K, step]` → rows 2i and 2i + 1 as one of pairs, `[ceil(K / 2), step]`; the last of an odd number is paired with zeros.
 pub(super) fn pairs(x: &[f32], step: usize) -> Vec<u32> {
     let mut out = vec![0; (x.len() / step).div_ceil(2) * step];
     let zeros = vec![0.0; step];
@@ -65,7 +65,7 @@ pub(super) fn is_fast() -> bool {
     is_there() && !is_intel()
 }
 
-/// Whether Intel made the processor, by what it says of itself.
+/// Whether the processor's vendor is Intel.
 fn is_intel() -> bool {
     #[cfg(target_arch = "x86_64")]
     {

@@ -1,9 +1,9 @@
-//! Products of many rows with a matrix kept as its file stores it, as in prefill and training.
+//! Products of many rows with a matrix in its file format, as in prefill and training.
 //!
 //! A general matrix product copies both sides into orders of its own; where the matrix comes in pieces, it does so with each piece, and
 //! with x for each piece. For a hundred rows that took as long as the product (benches/PROFILE.md). Here x is turned once into
 //! panels, pieces of the matrix are used as they were widened, and every output is one chain of operations in the order of the
-//! inputs, whatever the number of rows.
+//! inputs, for any number of rows.
 
 use std::array::from_fn;
 use std::cmp::Reverse;
@@ -21,7 +21,7 @@ use crate::stored::{Format, Part, StoredMatrix};
 /// Values of the matrix that a thread holds as floats at once: they stay in its cache.
 const WIDE: usize = 1 << 18;
 
-/// Rows of x in a panel: as many as the inner loop holds in registers beside each other. The last panel is filled up to whole
+/// Rows of x in a panel: as many as the inner loop holds in registers next to each other. The last panel is filled up to whole
 /// vectors.
 const PANEL: usize = 64;
 pub(super) const VECTOR: usize = 16;
@@ -144,7 +144,7 @@ pub(super) fn taken<'o, T>(rows: &mut [&'o mut [T]], columns: usize) -> Vec<&'o 
     first.collect()
 }
 
-/// x `[M, K]` → its transpose, with zeros behind the M values of each row: K rows of a multiple of [`VECTOR`].
+/// x `[M, K]` → its transpose, with zeros after the M values of each row: K rows of a multiple of [`VECTOR`].
 fn turned(x: &[f32], depth: usize) -> Vec<f32> {
     let step = (x.len() / depth).next_multiple_of(VECTOR);
     let mut across = vec![0.0; depth * step];

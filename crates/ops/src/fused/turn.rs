@@ -6,7 +6,7 @@ use crate::cpu::{Cpu, cpu};
 /// Rows and columns that are turned together: a vector of AVX-512.
 const SIDE: usize = 16;
 
-/// Writes the first columns of x `[R, width]` as rows, each of R values or longer. What is behind those columns of the last row may be missing.
+/// Writes the first columns of x `[R, width]` as rows, each of R values or longer. Values after those columns of the last row may be missing.
 pub(super) fn turn(x: &[f32], width: usize, out: &mut [&mut [f32]]) {
     #[cfg(target_arch = "x86_64")]
     match cpu() {
@@ -26,7 +26,7 @@ pub(super) fn turn(x: &[f32], width: usize, out: &mut [&mut [f32]]) {
 #[inline(always)]
 fn turn_by(x: &[f32], width: usize, out: &mut [&mut [f32]], block: impl Fn(&[f32], usize, &mut [&mut [f32]], usize)) {
     let rows = x.len().div_ceil(width);
-    // A few rows of x at a time, from end to end: what is read next lies beside what was read.
+    // A few rows of x at a time, from end to end: the next read is adjacent to the last.
     for from in (0..rows).step_by(SIDE) {
         let to = (from + SIDE).min(rows);
         for (at, out) in out.chunks_mut(SIDE).enumerate() {
@@ -83,7 +83,7 @@ mod avx2 {
         for i in 0..HALF {
             r[i] = vector(&x[i * width..][..HALF]);
         }
-        // In half q, of rows 2i and 2i + 1: columns 4q and 4q + 1 in vector 2i, 4q + 2 and 4q + 3 in the one behind it.
+        // In half q, of rows 2i and 2i + 1: columns 4q and 4q + 1 in vector 2i, 4q + 2 and 4q + 3 in the one after it.
         let mut pairs = r;
         for i in 0..HALF / 2 {
             pairs[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
@@ -152,7 +152,7 @@ mod avx512 {
         for i in 0..SIDE {
             r[i] = vector(&x[i * width..][..SIDE]);
         }
-        // In quarter q, of rows 2i and 2i + 1: columns 4q and 4q + 1 in vector 2i, 4q + 2 and 4q + 3 in the one behind it.
+        // In quarter q, of rows 2i and 2i + 1: columns 4q and 4q + 1 in vector 2i, 4q + 2 and 4q + 3 in the one after it.
         let mut pairs = r;
         for i in 0..SIDE / 2 {
             pairs[2 * i] = _mm512_unpacklo_ps(r[2 * i], r[2 * i + 1]);

@@ -44,13 +44,13 @@ pub enum Format {
 pub(crate) trait Layout {
     const PIECES: usize = 1;
     const BYTES: usize;
-    /// What integers are multiplied with, and what is added.
+    /// Scale and offset of integers.
     type Scales<S: Simd>;
     /// Those of a block of [`Self::BYTES`] bytes.
     fn scales<S: Simd>(simd: S, block: &[u8]) -> Self::Scales<S>;
     /// The values of a piece of the block.
     fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE];
-    /// A row whose bytes are floats already, where they lie as the processor reads floats.
+    /// A row of floats, in the processor's byte order.
     fn floats(_row: &[u8]) -> Option<&[f32]> {
         None
     }
@@ -85,7 +85,7 @@ pub(crate) struct Q4K;
 pub(crate) struct Q5K;
 pub(crate) struct Q6K;
 
-/// The scale of a block of one piece, and what is added.
+/// Scale and offset of a block of one piece.
 type Affine<S> = [<S as Simd>::f32s; 2];
 
 /// `integer · scale + offset`, rounded once.
@@ -98,7 +98,7 @@ fn affine<S: Simd>(simd: S, mut integers: [f32; PIECE], [scale, offset]: Affine<
     integers
 }
 
-/// `integer · scale`, each half of the piece with a scale of its own. The offsets of `Q4_0`, `Q5_0` and `Q6_K` are integers: they are
+/// `integer · scale`, each half of the piece with its own scale. The offsets of `Q4_0`, `Q5_0` and `Q6_K` are integers: they are
 /// taken off before, so that zeros have the sign that they have in ggml.
 #[inline(always)]
 fn scaled<S: Simd>(simd: S, mut integers: [f32; PIECE], scales: [S::f32s; 2]) -> [f32; PIECE] {
@@ -138,7 +138,7 @@ impl Layout for F16 {
     #[inline(always)]
     fn scales<S: Simd>(_: S, _: &[u8]) {}
 
-    /// In three passes over the block: as one expression a value, it is not vectorised and takes four times as long.
+    /// Three passes over the block: a single expression per value is not vectorised and takes four times as long.
     #[inline(always)]
     fn widen<S: Simd>(_: S, block: &[u8], _: &(), _: usize) -> [f32; PIECE] {
         let block = whole::<{ F16::BYTES }>(block);
@@ -325,7 +325,7 @@ impl Layout for Q6K {
     const BYTES: usize = 2 + EIGHT * 2 + EIGHT * PIECE * 3 / 4;
     type Scales<S: Simd> = [f32; 2 * EIGHT];
 
-    /// Behind the integers of all pieces stand 16 signed scales, one for 16 values, and the 16-bit scale of them.
+    /// The integers of all pieces are followed by 16 signed scales, one for 16 values, and their 16-bit scale.
     #[inline(always)]
     fn scales<S: Simd>(_: S, block: &[u8]) -> Self::Scales<S> {
         let scales = whole::<{ 2 * EIGHT + 2 }>(&block[EIGHT * PIECE * 3 / 4..]);
@@ -413,7 +413,7 @@ fn widen<S: Simd, L: Layout>(simd: S, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The values of a piece that is cut short, and zeros behind them. For formats whose blocks are one piece.
+/// The values of a piece that is cut short, and zeros after them. For formats whose blocks are one piece.
 #[inline(always)]
 pub(crate) fn cut_short<S: Simd, L: Layout>(simd: S, block: &[u8]) -> [f32; PIECE] {
     let mut whole = [0; 4 * PIECE];

@@ -1,4 +1,4 @@
-//! What formats are made of: 16-bit scales and packed integers, as floats. Loops that are compiled for the processor's vectors, and
+//! 16-bit scales and packed integers, as floats. Loops that are compiled for the processor's vectors, and
 //! for AVX2 (and where its instructions serve, AVX-512) written out, because compilers see less in them: the same values, bit for bit.
 
 #[cfg(target_arch = "x86_64")]
@@ -12,7 +12,7 @@ use super::formats::{EIGHT, PIECE};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::has_f16c;
 
-/// A block as an array: of a slice, whatever its length, loops over the values are not vectorised (six times as slow). Nor are most
+/// A block as an array: loops over the values of a slice are not vectorised (six times as slow). Nor are most
 /// closures that make an array, which are compiled apart from the loop around them: integers first, in a loop, then floats.
 #[inline(always)]
 pub(super) fn whole<const N: usize>(block: &[u8]) -> &[u8; N] {
@@ -28,7 +28,7 @@ pub(super) fn bits(block: &[u8], i: usize) -> u16 {
 /// The exponent of an f16 is 112 below the one that the same bits mean in a float.
 pub(super) const UP: f32 = f32::from_bits((127 + 112) << 23);
 
-/// The sign of an f16, and the exponent of an infinity or a NaN, where they stand in a float.
+/// The sign of an f16, and the exponent of an infinity or a NaN, at their position in a float.
 #[inline(always)]
 pub(super) fn special(h: u32) -> u32 {
     let exponent = if h & 0x7fff >= 0x7c00 { 0x7f80_0000 } else { 0 };

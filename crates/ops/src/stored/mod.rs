@@ -1,4 +1,4 @@
-//! Weight matrices kept in memory as files store them ([`formats`]). Products read them as they lie (`fused::stored`); nothing here
+//! Weight matrices in their file format ([`formats`]). Products read them directly (`fused::stored`); nothing here
 //! knows a tensor.
 
 pub(crate) mod formats;
@@ -11,7 +11,7 @@ use rayon::prelude::*;
 
 pub use formats::Format;
 
-/// Rows of one format, one behind the other.
+/// Contiguous rows of one format.
 #[derive(Clone)]
 pub struct Part {
     pub format: Format,
@@ -62,19 +62,19 @@ impl StoredMatrix {
     /// # Errors
     /// Bytes that do not fill the shape, and a value that is not finite: every product with it would be noise.
     pub fn new(format: Format, [rows, width]: [usize; 2], bytes: Vec<u8>) -> Result<Self> {
-        ensure!(rows > 0 && width > 0, "a matrix of shape {:?} holds nothing", [rows, width]);
+        ensure!(rows > 0 && width > 0, "a matrix of shape {:?} is empty", [rows, width]);
         let row_bytes = format.row_bytes(width);
         let fits = row_bytes.and_then(|one| one.checked_mul(rows)) == Some(bytes.len());
         ensure!(fits, "{} bytes are not a matrix of shape {:?} in {format:?}", bytes.len(), [rows, width]);
         let part = Part { format, rows, row_bytes: bytes.len() / rows, bytes };
         let stored = Self { width, parts: vec![part], rounds_inputs: false };
         if let Some(row) = stored.not_finite() {
-            anyhow::bail!("row {row} holds a value that is not finite (NaN or infinity)");
+            anyhow::bail!("row {row} has a value that is not finite (NaN or infinity)");
         }
         Ok(stored)
     }
 
-    /// Bytes without a pattern whose values are finite and of ordinary size: for checks of what reads them. A width of whole blocks.
+    /// Pseudo-random bytes whose values are finite and of ordinary size, for tests. The width must be whole blocks.
     #[must_use]
     pub fn drawn(format: Format, rows: usize, width: usize) -> Self {
         let row_bytes = format.row_bytes(width).unwrap_or_default();
@@ -115,7 +115,7 @@ impl StoredMatrix {
         self.width
     }
 
-    /// Bytes that it holds.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.parts.iter().map(|part| part.bytes.len()).sum()
     }
@@ -129,13 +129,13 @@ impl StoredMatrix {
         starts.zip(&self.parts)
     }
 
-    /// The parts, to be kept.
+    /// The parts, by value.
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
     pub(crate) fn into_parts(self) -> Vec<Part> {
         self.parts
     }
 
-    /// The rows named, as floats, one behind the other.
+    /// The named rows as contiguous floats.
     pub fn widened(&self, rows: &[usize]) -> Result<Vec<f32>> {
         let mut out = vec![0.0; rows.len() * self.width];
         for (&row, out) in rows.iter().zip(out.chunks_exact_mut(self.width)) {
@@ -177,7 +177,7 @@ impl StoredMatrix {
         self
     }
 
-    /// With more rows, kept as floats.
+    /// Appends rows of floats.
     pub fn with_rows(mut self, more: &[f32]) -> Result<Self> {
         ensure!(more.len().is_multiple_of(self.width), "{} values are not rows of {}", more.len(), self.width);
         if !more.is_empty() {
@@ -215,7 +215,7 @@ mod tests {
             values[2 * 40 + 39] = bad;
             let said = StoredMatrix::new(Format::F16, [3, 40], f16(&values)).unwrap_err().to_string();
             assert!(said.contains("row 2") && said.contains("not finite"), "{said}");
-            // A block whose scale is no number.
+            // A block whose scale is not a number.
             let mut block = f16(&[bad]);
             block.extend([1; 32]);
             assert!(StoredMatrix::new(Format::Q8_0, [1, 32], block).is_err());
