@@ -3,7 +3,7 @@
 //! read brings what was decided.
 //!
 //! Positions, cache slots and the random value of each draw are known before: every row is fed one position a step, rows that
-//! have ended too (what they are fed is thrown away). What is not known, the token and whether a latent stands there, stays on
+//! have ended too (what they are fed is thrown away). What is not known, the token and whether a latent is there, stays on
 //! the device. The host then makes the same decisions from what it reads ([`Reading`]): traces are written in one place.
 
 use anyhow::{Context, Result, ensure};
@@ -73,7 +73,7 @@ impl<'a> Ahead<'a> {
     /// As the decoder's, and a host that decides another step than the device fed.
     pub fn run(&self, stream: &mut Stream, rows: &mut [&mut DecodingRow]) -> Result<()> {
         let (b, device) = (rows.len(), self.decoding.model.device());
-        // No row goes on beyond its budget; latents do not count against it.
+        // No row exceeds its budget; latents do not count against it.
         let left = rows.iter().map(|row| row.left(&self.decoding)).max().unwrap_or(0);
         let steps = self.steps.min(left.max(1));
         let uniforms: Vec<f32> =
@@ -123,7 +123,7 @@ impl<'a> Ahead<'a> {
             true => argmax(logits),
             false => draw(tempered.exp.clone(), uniform),
         };
-        // Where nothing is finite, no comparison means anything; the row goes on to the next read.
+        // Where nothing is finite, no comparison means anything; the row continues to the next read.
         let drawn = drawn.clamp(0, model.config().vocab_size as i64 - 1);
         let (marker, exits) = match switch {
             Some(ids) => {
@@ -166,7 +166,7 @@ impl<'a> Ahead<'a> {
     }
 }
 
-/// Stands for the token of a latent in what is read.
+/// Placeholder for the token of a latent.
 const LATENT: f32 = -1.0;
 
 /// What the host sees of one row and step.
@@ -264,7 +264,7 @@ fn draw(weights: Tensor<2>, uniform: Tensor<2>) -> Tensor<2, Int> {
     group.mul_scalar(GROUP as i64) + passed(up_to, rest)
 }
 
-/// A target that rounding has not put at the end of a running sum: something passes it.
+/// A target below the end of the running sum in spite of rounding: some token passes it.
 fn below(target: Tensor<2>, end: Tensor<2>) -> Tensor<2> {
     target.min_pair(end.mul_scalar(1.0 - f64::from(f32::EPSILON)))
 }

@@ -46,16 +46,16 @@ impl InBlock<'_> {
     }
 }
 
-/// How a block goes on.
+/// How a block continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockEnd {
     /// Another latent.
     Stay,
     /// The model left it: `</swi>` was drawn.
     Drawn,
-    /// It is closed whatever the model says.
+    /// It is closed regardless of the model.
     Forced,
-    /// It is closed whatever the model says, and this token is written next.
+    /// It is closed regardless of the model, and this token is written next.
     Says(u32),
 }
 
@@ -70,7 +70,7 @@ pub struct Bounds {
 
 /// The rule of a method for its blocks.
 pub trait Controller: Send + Sync {
-    /// The rule that says whatever this one does not say itself, but how a block ends.
+    /// The rule for everything that this one does not decide, except how a block ends.
     fn own(&self) -> Option<&dyn Controller> {
         None
     }
@@ -80,12 +80,12 @@ pub trait Controller: Send + Sync {
         self.own().is_some_and(Controller::model_opens)
     }
 
-    /// Whether a block opens here whatever the model says.
+    /// Whether a block opens here regardless of the model.
     fn opens(&self, at: &InText) -> bool {
         self.own().is_some_and(|own| own.opens(at))
     }
 
-    /// Whether a block stands between `<swi>` and `</swi>`. Where not, its first latent follows the text directly, and the
+    /// Whether a block is between `<swi>` and `</swi>`. Where not, its first latent follows the text directly, and the
     /// logits of its last one choose the next token of text.
     fn marked(&self) -> bool {
         self.own().is_none_or(Controller::marked)
@@ -101,12 +101,12 @@ pub trait Controller: Send + Sync {
         self.own().is_some_and(Controller::by_mixture)
     }
 
-    /// The temperature of the entropies that the rule is told of.
+    /// The temperature of the entropies that the rule gets.
     fn temperature(&self) -> f64 {
         self.own().map_or(1.0, Controller::temperature)
     }
 
-    /// Whether this token, drawn where a latent would be fed, is fed itself. The block goes on behind it.
+    /// Whether this token, drawn where a latent would be fed, is fed itself. The block continues after it.
     fn feeds(&self, token: u32) -> bool {
         self.own().is_some_and(|own| own.feeds(token))
     }
@@ -121,7 +121,7 @@ pub trait Controller: Send + Sync {
     fn closes(&self, at: &InBlock) -> BlockEnd;
 
     /// When blocks close, as numbers, where it depends on nothing but the length of the block and the token drawn, and where no rule opens a
-    /// block after the first position: a device can follow it without asking.
+    /// block after the first position: a device can follow it without the host.
     fn bounds(&self, _k_min: usize, _k_cap: usize) -> Option<Bounds> {
         None
     }
@@ -134,7 +134,7 @@ pub enum Blocks {
     /// The model opens with `<swi>` and, from `K_min` steps on, leaves with `</swi>`; at `K_cap` it must (method §2).
     #[default]
     Learnt,
-    /// There are none: `<swi>` is masked.
+    /// No blocks: `<swi>` is masked.
     Never,
     /// One of exactly `steps` latents directly after the prompt, and no other (Coconut).
     AfterPrompt { steps: usize },
@@ -151,7 +151,7 @@ pub enum Blocks {
 }
 
 impl Blocks {
-    /// Latents of the one block that stands after every prompt; `None` where blocks stand elsewhere, or there are none.
+    /// Latents of the one block after every prompt; `None` if blocks are elsewhere or absent.
     pub fn after_prompt(&self) -> Option<usize> {
         match *self {
             Blocks::AfterPrompt { steps } | Blocks::Pause { steps } if steps > 0 => Some(steps),
@@ -159,12 +159,12 @@ impl Blocks {
         }
     }
 
-    /// Whether one block stands after every prompt, of a length that is given or that the model chooses.
+    /// Whether there is one block after every prompt, of a fixed length or one that the model chooses.
     pub(crate) fn follow_prompt(&self) -> bool {
         self.after_prompt().is_some() || matches!(self, Blocks::Thinking { .. })
     }
 
-    /// Latent steps that one block can have at most, 0 where there are no blocks; `None` where a rule of its own decides.
+    /// Most latent steps of a block, 0 without blocks; `None` if the rule decides.
     pub fn longest(&self, k_cap: usize) -> Option<usize> {
         match *self {
             Blocks::Learnt => Some(k_cap),

@@ -1,6 +1,6 @@
 //! The one decoder: evaluation, rollouts and every experiment run through it (method §2).
 //!
-//! Each row is in a mode of its own (text, inside a block, finished) and draws with a key of its own, so results do
+//! Each row is in its own mode (text, inside a block, finished) and draws with its own key, so results do
 //! not depend on batch order or size. Prompts are prefilled once and forked to their rollouts.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use super::trace::{End, Trace};
 use crate::model::{Decoder, Hooks, Step};
 use crate::parallel;
 
-/// Latents that a block may have whatever the model's positions: toy models have few, and rotary embeddings go on.
+/// Most latents of a block. Independent of the model's positions: toy models have few, and rotary embeddings extrapolate.
 const SMALL_BLOCK: usize = 256;
 
 names! {
@@ -78,7 +78,7 @@ pub struct Request {
     pub prompt: Vec<u32>,
     /// Number of its first rollout: names the randomness.
     pub rollout: usize,
-    /// Visible tokens that its own response may have, at most those of the settings; `None`: as many as the settings say.
+    /// Most visible tokens of this response, at most those of the settings; `None`: those of the settings.
     pub limit: Option<usize>,
 }
 
@@ -120,7 +120,7 @@ pub fn decode(decoding: Decode, requests: &[Request], rollouts: usize, hooks: &m
 }
 
 /// Continues every prompt once. Hooks see row `i` under the name `names[i]`, where [`decode`] shows the problem: rollouts
-/// of one problem can be told apart.
+/// of one problem differ.
 pub(crate) fn decode_named(
     decoding: Decode,
     requests: &[Request],
@@ -132,12 +132,12 @@ pub(crate) fn decode_named(
     Ok(done.into_iter().map(|decoded| decoded.trace).collect())
 }
 
-/// What is wanted of one row beside its decode.
+/// Per-row options of a decode.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RowWatch {
     /// A token whose lead over the others is recorded ([`FinishedRow::margins`]).
     pub token: Option<u32>,
-    /// `<swi>` is emitted at this visible response position, whatever the model says.
+    /// `<swi>` is emitted at this visible response position, regardless of the model.
     pub force_at: Option<usize>,
 }
 
@@ -165,7 +165,7 @@ pub(crate) fn decode_watched(
         .collect())
 }
 
-/// Whether the model has a position for all that a response may hold, one block among it: one whose positions are rows of a table has
+/// Whether the model has a position for every part of a response, with one block: a model whose positions are rows of a table has
 /// no more of them.
 ///
 /// # Errors
@@ -212,7 +212,7 @@ pub(super) fn prefill<'m>(
     Ok(stream)
 }
 
-/// Decodes on from a stream whose rows have been fed up to the traces given (a fork of an earlier decode).
+/// Continues a decode from a stream whose rows have been fed up to the given traces (a fork of an earlier decode).
 pub(super) fn continue_rows(
     decoding: Decode,
     stream: Stream,

@@ -1,7 +1,7 @@
 //! One decode, many continuations: prompts and the text before the first block are computed once and forked.
 //!
 //! A [`Prefix`] holds rows at two points: after their prompts, and before the decision that would open their first
-//! block. [`Prefix::fork`] goes on from either, each fork with its own rule of switching and its own number, which is what
+//! block. [`Prefix::fork`] continues from either, each fork with its own switching rule and its own number, which is what
 //! hooks see as the row. Knows nothing of what the forks are for.
 
 use anyhow::{Context, Result, ensure};
@@ -73,7 +73,7 @@ pub(crate) struct Fork {
     /// Names the randomness, as [`Request::rollout`].
     pub rollout: usize,
     pub switching: Switching,
-    /// `<swi>` is emitted at this visible response position, whatever the model says; `None`: as in the prefix.
+    /// `<swi>` is emitted at this visible response position, regardless of the model; `None`: as in the prefix.
     pub force_at: Option<usize>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Prefix {
 impl Prefix {
     /// Feeds the prompts and decodes every row up to its first `<swi>` (not emitted) or its end. `watch` names a token for
     /// each request whose lead over the others is recorded ([`FinishedRow::margins`]); `force_at` the visible position where it
-    /// opens a block whatever the model says.
+    /// opens a block regardless of the model.
     ///
     /// # Errors
     /// As [`super::decode()`].

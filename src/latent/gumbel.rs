@@ -5,8 +5,8 @@
 //! `z = g − log p`. The tokens are the `top_k` most probable ones, of these the first that have probability `top_p` together, at the
 //! temperature of the rollouts.
 //!
-//! [`Density`] says what `p` is and how the tokens' densities are put together: the equation of the paper, or its public code, whose
-//! scale is that of one token and not of `top_k`; or Latent-GRPO's, whose noise only raises (Deng et al. 2026, arXiv:2604.27998).
+//! [`Density`] defines `p` and how the tokens' densities are combined: the equation of the paper; its public code, whose
+//! scale is that of one token and not of `top_k`; or Latent-GRPO's one-sided noise (Deng et al. 2026, arXiv:2604.27998).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -256,7 +256,7 @@ pub(crate) struct StoredMixtures<'t> {
 }
 
 impl<'t> StoredMixtures<'t> {
-    /// `None` where the traces hold no mixtures.
+    /// `None` if the traces have no mixtures.
     pub fn of(traces: &'t [Trace]) -> Option<Self> {
         let mut all = HashMap::new();
         for (row, trace) in traces.iter().enumerate() {

@@ -4,7 +4,7 @@
 //!
 //! `h = Σ p_v E[v] / ‖p‖₂`, `p = softmax(logits / τ)` of the logits before the token.
 //!
-//! Such positions are text: they are drawn, read and graded as text. The token that ends thinking and all behind it are fed as they
+//! Such positions are text: they are drawn, read and graded as text. The token that ends thinking and all after it are fed as they
 //! are, and so is the prompt. Who mixes is the [`Stream`](super::Stream), so that every program that feeds a row does. Hooks see what
 //! is fed as `hook_embed`; no `latent.*` hook fires.
 
@@ -19,12 +19,12 @@ use super::source::LatentSource;
 use super::trace::Trace;
 use crate::model::{Decoder, Span};
 
-/// Where the states that are mixed into text come from.
+/// Source of the states that are mixed into text.
 pub trait Mixing: Send + Sync {
     /// From this token on nothing of a response is mixed.
     fn end(&self) -> u32;
 
-    /// Whether the states depend on nothing that is run, so that a row can be fed at once.
+    /// Whether the states are known before the run, so that a row can be fed in one call.
     fn is_known(&self) -> bool {
         false
     }
@@ -39,7 +39,7 @@ pub trait Mixing: Send + Sync {
     /// Is shown the states that were used and the gate's a, `[B, L, D]` both.
     ///
     /// # Errors
-    /// A device that cannot hand them over.
+    /// A device that cannot be read.
     fn saw(&self, _states: &Tensor<3>, _a: &Tensor<3>, _at: &Span, _mixed: &[Vec<bool>]) -> Result<()> {
         Ok(())
     }
@@ -70,14 +70,14 @@ impl Mixing for Hybrid {
     }
 
     fn states(&self, last: Option<Tensor<3>>, _at: &Span, _mixed: &[Vec<bool>], model: &Decoder) -> Result<Tensor<3>> {
-        let last = last.context("a response before any prompt: there is no state to mix")?;
+        let last = last.context("a response before any prompt has no state to mix")?;
         let p = softmax(model.unembed(last).div_scalar(self.temperature), 2);
         let norm = p.clone().square().sum_dim(2).sqrt();
         Ok(model.embed_mixture(p) / norm)
     }
 }
 
-/// Where text is mixed there are no latents.
+/// Mixed text has no latents.
 fn no_latents() -> Result<Tensor<3>> {
     bail!("this checkpoint has no latent positions: states are mixed into its text (`hybrid` in reasoning.json)")
 }
@@ -168,7 +168,7 @@ pub(crate) struct StoredStates<'t> {
 }
 
 impl<'t> StoredStates<'t> {
-    /// `None` where the traces hold no states.
+    /// `None` if the traces have no states.
     pub fn of(end: u32, traces: &'t [Trace]) -> Option<Self> {
         let mut by_place = HashMap::new();
         for (row, trace) in traces.iter().enumerate() {

@@ -28,7 +28,7 @@ pub(super) struct Reader<'a> {
     pub marker: Option<u32>,
     pub watch: Option<u32>,
     pub key: Key,
-    /// The token that is taken whatever would be drawn.
+    /// The token to use instead of a drawn one.
     pub taken: Option<u32>,
 }
 
@@ -39,7 +39,7 @@ pub(super) enum PositionView<'a> {
     Logits(&'a [f32]),
     /// Read already, on the device.
     Read(Reading),
-    /// Not finite, which the device found.
+    /// The device found values that are not finite.
     NotFinite,
 }
 

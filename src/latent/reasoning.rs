@@ -1,5 +1,5 @@
 //! How a checkpoint reasons: what enters its latent positions, who opens and closes blocks, how long it was trained to stay.
-//! Written beside the weights, so that every program decodes a checkpoint as it was trained.
+//! Written next to the weights, so that every program decodes a checkpoint as it was trained.
 
 use std::path::Path;
 
@@ -27,14 +27,14 @@ pub struct Reasoning {
     pub trained_dwell: Vec<usize>,
 }
 
-/// Latents of one block at most: each takes a step and its keys and values.
+/// Most latents of a block: each needs a step and its keys and values.
 pub(crate) const MOST_LATENTS: usize = 1 << 16;
 
 /// Its name in a checkpoint folder.
 pub const FILE: &str = "reasoning.json";
 
 impl Default for Reasoning {
-    /// SWITCH as the paper decodes it: what a checkpoint without `reasoning.json` is taken for.
+    /// SWITCH as the paper decodes it; the default for a checkpoint without `reasoning.json`.
     fn default() -> Self {
         Self {
             method: "switch".into(),
@@ -86,7 +86,7 @@ impl Reasoning {
         Ok(Some(read))
     }
 
-    /// Whether a model of so many positions can hold its blocks; `place` names it.
+    /// Checks that a model with this many positions has room for the blocks; `place` names it in errors.
     ///
     /// # Errors
     /// Blocks that are longer than the model's longest text.
@@ -100,8 +100,8 @@ impl Reasoning {
         Ok(())
     }
 
-    /// What to say where a decoder with this `k_min` and `k_cap` can give no block a length that it was trained at: such a
-    /// checkpoint may fail for that alone. `None` where one fits, where none is known, and where a rule of its own says
+    /// Warning if no trained block length lies in `k_min..=k_cap`: such a
+    /// checkpoint may fail for that alone. `None` if one does, if none is known, and if the block's rule decides
     /// how long blocks are.
     pub fn untrained_dwell(&self, k_min: usize, k_cap: usize) -> Option<String> {
         let fits = |dwell: &usize| (k_min.max(1)..=k_cap).contains(dwell);

@@ -25,7 +25,7 @@ pub(crate) struct ReplayedWave {
     pub logprobs: Tensor<1>,
     /// Full-softmax log-probabilities of `</swi>` at the latents where the row could have left and stayed: `[m]`.
     pub stayed: Option<Tensor<1>>,
-    /// The latents behind `stayed`.
+    /// The latents after `stayed`.
     pub stays: Vec<Decision>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Replay<'m> {
     traces: &'m [Trace],
 }
 
-/// What the rollouts of traces were fed beside tokens: constants of the replay.
+/// What rollouts were fed in addition to tokens: constants of the replay.
 pub(crate) enum StoredMatrix<'t> {
     Nothing,
     Mixtures(StoredMixtures<'t>),
@@ -53,7 +53,7 @@ impl<'t> StoredMatrix<'t> {
         }
     }
 
-    /// The same decoder, fed what is stored, if anything is. Rows are then named by their number.
+    /// The same decoder, fed the stored inputs, if any. Rows are then named by their number.
     pub fn fed<'m>(&'m self, decoding: Decode<'m>) -> Decode<'m> {
         match self {
             StoredMatrix::Nothing => decoding,
@@ -72,7 +72,7 @@ pub fn sequences(traces: &[Trace], switch: &SwitchIds) -> Result<Vec<Sequence>> 
 }
 
 impl<'m> Replay<'m> {
-    /// `sequences` are the traces' own ([`sequences`]); `how` is the rollout's, its model the one that is asked now.
+    /// `sequences` are the traces' own ([`sequences`]); `how` is the rollout's, its model the current one.
     ///
     /// # Errors
     /// No traces, a rollout without switch tokens.

@@ -1,4 +1,4 @@
-//! One row of a decode: its mode (text, inside a block, ended), what it feeds next, what it leaves behind.
+//! One row of a decode: its mode (text, inside a block, ended), what it feeds next, its trace.
 
 use super::SwitchIds;
 use super::controller::{BlockEnd, InBlock, InText};
@@ -27,7 +27,7 @@ pub(super) struct DecodingRow {
     pub trace: Trace,
     mode: Mode,
     pub switching: Switching,
-    /// `<swi>` is emitted at this visible response position whatever the model says.
+    /// `<swi>` is emitted at this visible response position regardless of the model.
     pub force_at: Option<usize>,
     /// Stop before the first `<swi>`.
     pub hold: bool,
@@ -47,7 +47,7 @@ pub(super) struct DecodingRow {
     entropies: Vec<f64>,
     /// How often it has gone over from latents to text.
     switches: usize,
-    /// What the rule has it write next, whatever the model says.
+    /// The token that the rule writes next, regardless of the model.
     imposed: Option<u32>,
     /// Whether thinking has ended.
     answering: bool,
@@ -103,13 +103,13 @@ impl DecodingRow {
         }
     }
 
-    /// Whether it goes on.
+    /// Whether it continues.
     pub(crate) fn is_live(&self) -> bool {
         self.end.is_none() && !self.held
     }
 
     /// Whether all its further decisions can be made on the device: nothing is forced, watched or held, and its first
-    /// position, where rules open blocks, is behind it.
+    /// position, where rules open blocks, is after it.
     pub fn is_plain(&self) -> bool {
         let forced = self.force_at.is_some_and(|at| at >= self.visible) || self.switching == Switching::Empty;
         !forced && !self.hold && self.watch.is_none() && self.visible + self.blocks > 0
@@ -176,7 +176,7 @@ impl DecodingRow {
         decoding.source.top(logits, self.key())
     }
 
-    /// The entropy that the rule is told of, where the row reads `entropy`.
+    /// The entropy for the rule, where the row's is `entropy`.
     fn judged(seen: &PositionView, decoding: &Decode, masked: &[u32], entropy: f64) -> f64 {
         match (decoding.controller.temperature(), seen.logits()) {
             (temperature, Some(logits)) if temperature != 1.0 => log_softmax_and_entropy(logits, temperature, masked).1,
@@ -185,7 +185,7 @@ impl DecodingRow {
     }
 
     /// `after_block`: this is what a latent sees, and its block closed without a token; text comes next, not another block.
-    /// `taken`: the token that the rule says comes next.
+    /// `taken`: the token that the rule writes next.
     fn in_text(&mut self, seen: &PositionView, decoding: &Decode, after_block: bool, taken: Option<u32>) -> Piece {
         let settings = decoding.settings;
         let masked = text_masked(decoding, self.draws_swi(decoding));
@@ -245,7 +245,7 @@ impl DecodingRow {
         self.push_visible(position, decoding)
     }
 
-    /// Opens a block that no `<swi>` stands before: with its first latent, or `drawn` in its place. `None` where every block is
+    /// Opens a block without `<swi>`: with its first latent, or `drawn` in its place. `None` if every block is
     /// closed as it opens.
     fn open_unmarked(&mut self, ids: SwitchIds, decoding: &Decode, drawn: Position, entropy: f64) -> Option<Piece> {
         if self.hold {
@@ -308,7 +308,7 @@ impl DecodingRow {
             k_min: settings.k_min,
             k_cap: settings.k_cap,
         };
-        // A text that has ended goes on in no block either.
+        // A text that has ended continues in no block either.
         let ended = !marked && settings.stop.contains(&at.drawn);
         let (kind, exit, says) = match decoding.controller.closes(&at) {
             BlockEnd::Drawn => (PositionRole::SwiEndSampled, Some(marker_logprob), None),

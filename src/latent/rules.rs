@@ -1,7 +1,7 @@
 //! Training-free rules (method §6): on any text checkpoint, the entropy of the next token says where a mixture of the vocabulary
-//! is fed instead of one token. Latents stand among the text with no marker around them.
+//! is fed instead of one token. Latents are among the text, without markers.
 //!
-//! Both rules think until a token comes that ends thinking (`</think>`, or what stands before the answer); from there on
+//! Both rules think until a token comes that ends thinking (`</think>`, or what is before the answer); from there on
 //! all is text. How each differs from its authors' code: `method::swireasoning`, `method::soft_thinking`.
 
 use serde::{Deserialize, Serialize};

@@ -11,9 +11,9 @@ settings! {
     pub struct Sampling {
         /// 0 is greedy.
         pub temperature: f64 = 0.0,
-        /// 0 keeps all.
+        /// 0: no limit.
         pub top_k: usize = 0,
-        /// 1 keeps all.
+        /// 1: no limit.
         pub top_p: f64 = 1.0,
         pub seed: u64 = 0,
     }
@@ -76,7 +76,7 @@ fn greatest(values: &[f64]) -> f64 {
     lanes.iter().chain(rest).copied().fold(f64::NEG_INFINITY, f64::max)
 }
 
-/// Exponentials that are worth a thread: they take some ten times as long as waking one.
+/// Exponentials per thread: they take some ten times as long as waking one.
 const SHARE: usize = 1 << 13;
 
 /// [`log_softmax`] and its Shannon entropy in nats, from one pass of exponentials.

@@ -1,9 +1,9 @@
 //! Back-propagation through latents with the graph of a few waves in memory: gradient checkpointing (Chen et al. 2016), by hand,
 //! because a wave's states are read by every later one.
 //!
-//! First all waves are run without a graph, and their keys, values and last states kept. Then segments of waves are run again, the
-//! last first, from those states as leaves. A segment's loss is that of its own waves, plus its states times the gradient that
-//! later segments sent to them; keys and values are read by all later segments, whose gradients add up.
+//! 1. All waves are run without a graph; their keys, values and last states are stored.
+//! 2. Segments of waves are run again, the last first, from those states as leaves. A segment's loss is that of its waves, plus
+//!    its states times the gradient from later segments; keys and values collect the gradients of all later segments.
 
 use anyhow::Result;
 use burn::module::Module;

@@ -21,7 +21,7 @@ pub trait LatentSource: Send + Sync {
     /// As it is written into results.
     fn name(&self) -> String;
 
-    /// The token that weighs most in the mixture that is fed at this place, of the logits `[V]` before it; `None` of what is no
+    /// The token of the largest weight in the mixture fed at this place, from the logits `[V]` before it; `None` for what is not a
     /// mixture.
     fn top(&self, _logits: &[f32], _at: Key) -> Option<u32> {
         None
@@ -50,14 +50,14 @@ pub enum Source {
     },
     VocabularyMixture {
         top_k: usize,
-        /// Of the tokens only so many as have this probability together; 1 keeps all.
+        /// Nucleus: the smallest set of tokens with this total probability; 1 for all.
         #[serde(default = "whole")]
         top_p: f64,
         temperature: f64,
     },
     Projection,
     LatentHead,
-    /// No latents: text whose tokens are mixed with states.
+    /// Text whose tokens are mixed with states; no latents.
     Hybrid(Hybrid),
 }
 

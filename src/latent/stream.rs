@@ -1,6 +1,6 @@
 //! The only place where a hidden state becomes an input.
 //!
-//! A [`Stream`] holds a batch of rows in progress: their cache, their last hidden state, their next position.
+//! A [`Stream`] is a batch of sequences in progress: their cache, their last hidden state, their next position.
 //! [`Stream::advance`] feeds each row a piece (at most one latent position, first, then text) in one call of the model, or, where
 //! states are mixed into text as it is run, in one for each such token; who chooses the pieces (known rows, a sampler, an experiment)
 //! is the caller's business.
@@ -47,7 +47,7 @@ impl Piece {
 /// Hidden states of one advance.
 #[derive(Clone, Debug)]
 pub(crate) struct Wave {
-    /// After the final norm, `[B, w, D]`; padding holds garbage.
+    /// After the final norm, `[B, w, D]`; undefined at padding.
     pub hidden: Tensor<3>,
     /// Per row: the position in the row of each column, `None` at padding.
     pub columns: Vec<Vec<Option<usize>>>,
@@ -71,7 +71,7 @@ pub(crate) struct Stream<'m> {
     last: Option<Tensor<2>>,
 }
 
-/// A stream of [`Gradient::Through`] that is kept without its model.
+/// A stream of [`Gradient::Through`] that is stored without its model.
 pub(super) struct ParkedStream {
     cache: KvCache,
     rows: Vec<usize>,
@@ -95,8 +95,8 @@ impl<'m> Stream<'m> {
         &self.next
     }
 
-    /// A stream of [`Gradient::Through`] whose rows have been fed so many positions, with what it would hold then. Where states are mixed
-    /// into text, [`Self::remembering`] says which rows still think.
+    /// A stream of [`Gradient::Through`] at this many positions, with its cache and states. If states are mixed
+    /// into text, [`Self::remembering`] sets which rows still think.
     pub(crate) fn begun(
         model: &'m Decoder,
         source: &'m dyn LatentSource,
@@ -181,7 +181,7 @@ impl<'m> Stream<'m> {
         self.cache = other.cache;
     }
 
-    /// Logits at each row's last position, `[B, V]`, with `boundary.hook_logits`. `steps` says what those positions are.
+    /// Logits at each row's last position, `[B, V]`, with `boundary.hook_logits`. `steps`: what those positions are.
     ///
     /// # Errors
     /// Before the first advance, and whatever a hook returns.
@@ -209,12 +209,12 @@ impl<'m> Stream<'m> {
     /// Feeds every row one position without hooks: the embedding `[B, D]`, or the recurrence's input where `latent` `[B, 1]`.
     ///
     /// # Errors
-    /// Before the first advance, and whatever the source or the model returns.
+    /// Before the first advance; errors of the source or the model.
     pub(super) fn feed(&mut self, text: Tensor<2>, latent: Tensor<2, Bool>) -> Result<()> {
         let Some(last) = self.last.take() else {
             anyhow::bail!("a position before any text: feed the prompt first");
         };
-        // Which of the two a row is fed only the device knows: to hooks, of which there are none, and to the cache it is the same.
+        // Only the device knows which of the two a row is fed. There are no hooks, and the cache is the same.
         let span = Span {
             rows: self.rows.clone(),
             positions: self.next.iter().map(|&n| vec![n]).collect(),
@@ -290,7 +290,7 @@ impl<'m> Stream<'m> {
         Ok(Wave { columns, hidden: Tensor::cat(waves.into_iter().map(|wave| wave.hidden).collect(), 1) })
     }
 
-    /// Where a state is mixed into what is fed, `[B][w]`; rows are at least `width` long.
+    /// Positions where a state is mixed into the input, `[B][w]`; rows are at least `width` long.
     fn mixed(&self, mixing: &dyn Mixing, pieces: &[Piece], width: usize) -> Vec<Vec<bool>> {
         let of = |(piece, &thinking): (&Piece, &bool)| {
             let mut thinking = thinking;
@@ -306,7 +306,7 @@ impl<'m> Stream<'m> {
         pieces.iter().zip(&self.thinking).map(of).collect()
     }
 
-    /// Embeddings `[B, w, D]` with states mixed in where `mixed` says so.
+    /// Embeddings `[B, w, D]` with states mixed in at the positions of `mixed`.
     fn mix(&self, mixing: &dyn Mixing, x: Tensor<3>, span: &Span, mixed: &[Vec<bool>]) -> Result<Tensor<3>> {
         let gate = self.model.heads.gate.as_ref();
         let gate = gate.with_context(|| format!("the source `hybrid` needs a gate that is not in {}", heads::FILE))?;
@@ -328,7 +328,7 @@ impl<'m> Stream<'m> {
         Ok(if n == w { first } else { Tensor::cat(vec![first, x.narrow(1, n, w - n)], 1) })
     }
 
-    /// Which rows go on thinking after these pieces.
+    /// Which rows continue thinking after these pieces.
     fn note(&mut self, pieces: &[Piece]) {
         let Some(mixing) = self.source.mixing() else { return };
         for (thinking, piece) in self.thinking.iter_mut().zip(pieces) {
@@ -409,7 +409,7 @@ impl<'m> Stream<'m> {
     /// First column `[B, 1, D]`, with the recurrence's input in the rows that begin with a latent.
     fn inject(&self, span: &Span, latent: &[bool], text: Tensor<3>, hooks: &mut Hooks) -> Result<Tensor<3>> {
         let Some(last) = self.last.clone() else {
-            anyhow::bail!("a latent position before any text: there is no hidden state to read");
+            anyhow::bail!("a latent position before any text has no hidden state to read");
         };
         let steps = span.steps.iter().zip(latent).map(|(s, &is)| vec![if is { s[0] } else { None }]);
         let site = Span {
@@ -445,7 +445,7 @@ impl<'m> Stream<'m> {
         let flat = wave.hidden.clone().reshape([b * w, d]);
         let mut from: Vec<usize> = vec![];
         for (row, piece) in pieces.iter().enumerate() {
-            // An empty piece keeps the row's old state, found behind the new ones.
+            // An empty piece keeps the row's old state, stored after the new ones.
             from.push(if piece.ids.is_empty() { b * w + row } else { row * w + piece.ids.len() - 1 });
             self.next[row] += piece.ids.len();
         }

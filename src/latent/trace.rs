@@ -1,4 +1,4 @@
-//! What a decode leaves behind: every position, what it was and how likely. Enough to replay it.
+//! The trace of a decode: every position, its kind and its probability. Enough to replay it.
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};

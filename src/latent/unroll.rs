@@ -1,7 +1,7 @@
 //! Known rows → hidden states and logits of every position, wave by wave.
 //!
 //! Each row has a cursor. A wave runs every row from its cursor up to its own next latent position, so that a batch
-//! costs `1 + max latents` calls, whatever the mix of text and latents and however many blocks a row has.
+//! costs `1 + max latents` calls, for any mix of text and latents and however many blocks a row has.
 
 use anyhow::{Result, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
@@ -20,7 +20,7 @@ pub(crate) struct Waves<'m> {
     left: usize,
 }
 
-/// Where a pass stands between two waves.
+/// Where a pass is between two waves.
 pub(super) struct Bound {
     /// Positions that each row has been fed.
     fed: Vec<usize>,
@@ -103,7 +103,7 @@ fn piece_from(sequence: &Sequence, from: usize) -> Piece {
 /// All hidden states of an unrolled batch.
 #[derive(Clone, Debug)]
 pub struct UnrolledStates {
-    /// After the final norm: `[N, D]`, in an order of its own.
+    /// After the final norm: `[N, D]`, in its own order.
     flat: Tensor<2>,
     /// `[B][position]` → row of `flat`.
     index: Vec<Vec<usize>>,
