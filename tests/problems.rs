@@ -252,7 +252,7 @@ fn what_is_no_file_of_problems_is_named() {
     for (bytes, expected) in [
         (b"PK\x03\x04rest".to_vec(), "a zip archive: unpack it"),
         ([b"\xff\xfe".to_vec(), wide.clone()].concat(), "UTF-16 text: write it as UTF-8"),
-        (wide, "holds zero bytes, so it is no UTF-8 text"),
+        (wide, "has zero bytes, so it is not UTF-8 text"),
         (b"{\"question\": \"caf\xe9\", \"answer\": \"1\"}\n".to_vec(), "a.jsonl:1: not UTF-8 text"),
         (b"PAR1 and no more".to_vec(), "not a Parquet file that can be read"),
         (b"version https://git-lfs.github.com/spec/v1\n".to_vec(), "a Git LFS pointer"),

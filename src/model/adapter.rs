@@ -15,7 +15,7 @@ use super::linear::Matrix;
 impl Decoder {
     /// Factors of every projection, and of embedding table and head the rows of these tokens. Outside autodiff.
     ///
-    /// Ranks add up: beside kept matrices the factors of adapters that were there before still stand; into floats they are merged, and
+    /// Ranks add up: next to kept matrices the factors of adapters that were there before still stand; into floats they are merged, and
     /// `before` has them. Where other rows of the tables may have been trained too, `base` is what they were: tables of floats in which
     /// some differ are written whole.
     ///
@@ -37,7 +37,7 @@ impl Decoder {
         let floats: BTreeMap<&str, HostTensor> = floats.collect::<Result<_>>()?;
         ensure!(
             floats.is_empty() || floats.len() == tables.len(),
-            "one of `{EMBED}` and `{HEAD}` is kept as stored and the other is not"
+            "one of `{EMBED}` and `{HEAD}` is in its file format and the other is not"
         );
         if let Some(base) = base {
             let differs = |(name, table): (&&str, &HostTensor)| differs(&base.tensor(name)?, table, &tokens);
@@ -56,7 +56,7 @@ impl Decoder {
                 (Matrix::Kept(kept), None) => {
                     ensure!(
                         kept.all_factors()?.is_none(),
-                        "`{name}` has factors, which an adapter of ours does not hold"
+                        "`{name}` has LoRA factors, which our adapters do not support"
                     );
                     host(kept.rows(Some(&tokens), &self.device())?).with_context(|| format!("`{name}`"))?
                 }
@@ -83,7 +83,10 @@ impl Decoder {
                 let own = match &linear.weight {
                     Matrix::Kept(kept) => kept.all_factors()?,
                     Matrix::Dense(param) => {
-                        ensure!(!is_kept, "`{name}` is not kept as stored: what was trained cannot be told from it");
+                        ensure!(
+                            !is_kept,
+                            "`{name}` is not in its file format: what was trained cannot be separated from it"
+                        );
                         let held = before.map(|before| before.scaled_factors(&name)).transpose()?.flatten();
                         let lora = param.adapter().filter(|lora| has_learnt(lora));
                         let own = lora.map(|lora| factors([lora.a.val(), lora.b.val().mul_scalar(lora.scale)]));
@@ -115,7 +118,7 @@ pub(super) fn factors([a, b]: [Tensor<2>; 2]) -> Result<Factors> {
     Ok(Factors { a: host(a.transpose())?, b: host(b.transpose())? })
 }
 
-/// A row of a table; empty behind its last.
+/// A row of a table; empty after its last.
 fn row(table: &HostTensor, row: usize) -> &[f32] {
     table.data.get(row * table.width()..(row + 1) * table.width()).unwrap_or_default()
 }

@@ -10,9 +10,9 @@ use super::decoder::Decoder;
 use super::hooks::Hooks;
 use super::span::{Span, Step};
 
-/// What one row held when it ran.
+/// State of one row of the trunk's run.
 pub(crate) struct Trunk {
-    /// The stream before each block and behind the last, `[1, L, D]` each.
+    /// The stream before each block and after the last, `[1, L, D]` each.
     pub stream: Vec<Tensor<3>>,
     /// Keys and values of its `L` positions.
     pub cache: KvCache,
@@ -21,7 +21,7 @@ pub(crate) struct Trunk {
 impl Decoder {
     /// Some positions of rows that are the trunk before them, and at them up to the block `starts[row]` (increasing; the number of
     /// blocks: up to the end): the last one's states after the final norm, `[rows, D]`, and the keys and values so far where the
-    /// trunk goes on. Hooks see a row from its block on; what they change below it is lost.
+    /// trunk continues. Hooks see a row from its block on; what they change below it is lost.
     ///
     /// # Errors
     /// Rows that are not sorted, positions that the trunk has not, and as [`Self::hidden`].
@@ -63,7 +63,7 @@ impl Decoder {
             }
         }
         let Some(x) = x.filter(|x| x.dims()[0] == rows) else {
-            anyhow::bail!("a row of a branch starts behind the model's {} blocks", self.layers.len());
+            anyhow::bail!("a row of a branch starts after the model's {} blocks", self.layers.len());
         };
         Ok((self.norm.apply(x.narrow(1, at.len() - 1, 1)).squeeze_dim(1), whole))
     }

@@ -12,9 +12,9 @@ use crate::ops::{self, Heads};
 #[derive(Clone, Debug)]
 pub struct KvCache {
     layers: Vec<Option<LayerCache>>,
-    /// `[B][T]`: the true position that a slot holds, or a hole.
+    /// `[B][T]`: the true position of a slot, or a hole.
     slots: Vec<Vec<Option<usize>>>,
-    /// Whether nothing comes after the first call: a layer's keys and values are then not held beyond the layer.
+    /// Whether there is only one call: a layer's keys and values are then dropped after the layer.
     for_one_call: bool,
 }
 
@@ -31,7 +31,7 @@ struct LayerCache {
 }
 
 /// Slots that a full layer grows by, at least. A long one grows by an eighth, and so is copied eight times in growing to its end: little
-/// beside what computing its slots costs, and the caches of an 8B model hold no gigabytes that nobody uses.
+/// compared with computing its slots, and the caches of an 8B model waste no gigabytes.
 const ROOM: usize = 32;
 
 impl LayerCache {
@@ -111,7 +111,7 @@ impl KvCache {
         &self.slots
     }
 
-    /// Positions that a row really holds.
+    /// Number of positions of a row, without holes.
     pub fn held(&self, row: usize) -> usize {
         self.slots[row].iter().flatten().count()
     }
@@ -124,7 +124,7 @@ impl KvCache {
     /// Opens slots for a span; the model then appends each layer's keys and values.
     ///
     /// # Errors
-    /// A batch of another size, or a position that the row already holds or has passed.
+    /// A batch of another size, or a position that is in the row or before its last.
     pub(super) fn open(&mut self, span: &Span) -> Result<()> {
         ensure!(
             span.rows.len() == self.rows(),
@@ -204,7 +204,7 @@ impl KvCache {
         let mut visible = Vec::with_capacity(self.rows() * width * t);
         for row in &self.slots {
             for query in 0..width {
-                // A hole looks at nothing that anybody reads.
+                // A hole's output is not used.
                 let nearest = row[past + query].zip(window).map_or(0, |(own, window)| (own + 1).saturating_sub(window));
                 let seen = |(slot, held): (usize, &Option<usize>)| {
                     slot <= past + query && held.is_some_and(|position| position >= nearest)
@@ -293,7 +293,7 @@ impl KvCache {
         Self { layers, slots: vec![self.slots[0][..width].to_vec(); rows], for_one_call: false }
     }
 
-    /// Takes one layer of the rows of two caches that hold the same positions, one behind the other.
+    /// Takes one layer of the rows of two caches that hold the same positions, contiguous.
     pub(super) fn take_layer(&mut self, layer: usize, parts: [Self; 2]) {
         let parts: Vec<&Self> = parts.iter().filter(|part| part.rows() > 0).collect();
         let mut joined = Self::join(&parts);

@@ -18,7 +18,7 @@ use super::norm::Norm;
 use super::span::Span;
 use crate::ops::{self, Rotation, Targets};
 
-/// One block. Which norms there are, and where each stands, is [`NormPlace`]'s.
+/// One transformer layer. [`NormPlace`] says which norms it has, and where.
 #[derive(Module, Debug)]
 pub struct Block {
     pub input_layernorm: Option<Norm>,
@@ -49,7 +49,7 @@ pub struct Decoder {
     pub norm: Norm,
     /// `None` where the head is the embedding, transposed.
     pub lm_head: Option<Linear>,
-    /// What a method trains beside it.
+    /// What a method trains next to it.
     pub heads: Heads,
     #[module(skip)]
     pub(super) config: ModelConfig,
@@ -109,7 +109,7 @@ impl Block {
         })
     }
 
-    /// The norms before and behind attention, before and behind the feed-forward.
+    /// The norms before and after attention, before and after the feed-forward.
     pub fn norms(&self) -> [Option<&Norm>; 4] {
         self.norm_place.names().map(|name| match name? {
             "input_layernorm" => self.input_layernorm.as_ref(),
@@ -119,7 +119,7 @@ impl Block {
         })
     }
 
-    /// Takes a half of another block of this shape, with the norms before and behind it.
+    /// Takes a half of another block of this shape, with the norms before and after it.
     pub(crate) fn take(&mut self, half: Half, other: &Self) {
         let places = match half {
             Half::Attention => 0..2,
@@ -248,7 +248,7 @@ impl Decoder {
         })
     }
 
-    /// Whether some matrix is kept as its file stores it: such a model is examined, or LoRA factors are trained over it.
+    /// Whether some matrix is in its file format: such a model is examined, or LoRA factors are trained over it.
     pub fn is_kept(&self) -> bool {
         self.any_matrix(|matrix| matrix.param().is_none())
     }
@@ -327,7 +327,7 @@ impl Decoder {
         if scale == 1.0 { mixture } else { mixture.mul_scalar(scale) }
     }
 
-    /// The embedding table as a head, without a gradient of its own: `[B, L, D]` → `[B, L, V]`.
+    /// The embedding table as a head, without its own gradient: `[B, L, D]` → `[B, L, V]`.
     pub(crate) fn onto_embeddings(&self, x: Tensor<3>) -> Tensor<3> {
         self.embed_tokens.clone().no_grad().as_head(x)
     }
@@ -341,10 +341,10 @@ impl Decoder {
 
     /// Embeddings `[B, L, D]` → hidden states after the final norm, `[B, L, D]`: what the head reads.
     ///
-    /// The span says where each position stands; keys and values are appended to `cache`.
+    /// The span has the position of each token; keys and values are appended to `cache`.
     ///
     /// # Errors
-    /// Shapes that disagree, positions that do not increase, [`ops::TooLarge`], and whatever a hook returns. The cache is then
+    /// Shapes that disagree, positions that do not increase, [`ops::TooLarge`], and errors of a hook. The cache is then
     /// left with the span half appended: drop it.
     pub fn hidden(&self, x: Tensor<3>, span: &Span, cache: &mut KvCache, hooks: &mut Hooks) -> Result<Tensor<3>> {
         let [b, l, d] = x.dims();

@@ -13,7 +13,7 @@ use crate::ops::{scalars, sum_of_squares};
 /// Every gradient on the host by Hugging Face name, `[out, in]` (LoRA factors as Burn keeps them).
 ///
 /// # Errors
-/// A device that cannot hand its data over.
+/// The device cannot be read.
 pub fn gradients_by_name(model: &Decoder, grads: &GradientsParams) -> Result<Vec<(String, HostTensor)>> {
     let mut visitor = GradientReader { names: Names::default(), grads, out: vec![], error: None };
     model.visit(&mut visitor);

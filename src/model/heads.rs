@@ -1,5 +1,5 @@
-//! Extra heads that a method trains beside the decoder. A decoder carries them, so that whoever holds the one holds the other:
-//! the trainer, its saved state, every program. On disk they stand in a file of their own beside the weights ([`FILE`]), so that
+//! Extra heads that a method trains with the decoder. They are part of the decoder, so that the trainer, its saved state and every
+//! program have them. On disk they are in a separate file next to the weights ([`FILE`]), so that
 //! the folder stays one that `transformers` loads.
 
 use std::collections::BTreeMap;
@@ -55,7 +55,7 @@ pub struct LatentHead {
     pub scale: Param<Tensor<1>>,
 }
 
-/// HRPO's: per dimension, how much of a token's embedding is kept and how much of a state is let in beside it (Yue et al. 2025,
+/// HRPO's: per dimension, how much of a token's embedding is stored and how much of a state is let in next to it (Yue et al. 2025,
 /// after the recurrence of Griffin, De et al. 2024).
 #[derive(Module, Debug)]
 pub struct Gate {
@@ -211,7 +211,7 @@ const SCALE: &str = "heads.latent.scale";
 const LAMBDA: &str = "heads.gate.lambda";
 
 impl HeadSizes {
-    /// Name and shape of every parameter beside a model of this shape, matrices `[out, in]`.
+    /// Name and shape of every parameter next to a model of this shape, matrices `[out, in]`.
     pub fn parameters(&self, config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
         let width = config.hidden_size;
         let auxiliary = self.auxiliary.then(|| expected_parameters(config)).into_iter().flatten();
@@ -268,7 +268,7 @@ impl Decoder {
         Ok(self)
     }
 
-    /// With random heads where it has none of these yet: matrices of standard deviation `in^-½`, norms one, biases zero,
+    /// With random heads if it has none of these yet: matrices of standard deviation `in^-½`, norms one, biases zero,
     /// the scale of latents that of the embeddings, an auxiliary decoder a copy of the model.
     ///
     /// # Errors
@@ -300,11 +300,11 @@ impl Decoder {
         })
     }
 
-    /// With a random gate where it has none yet: at r = 1, a is drawn evenly between these; matrices of standard deviation .02, biases
+    /// With a random gate if it has none yet: at r = 1, a is drawn evenly between these; matrices of standard deviation .02, biases
     /// zero.
     ///
     /// # Errors
-    /// A bound that is not between 0 and 1; a device that cannot hand its data over.
+    /// A bound that is not between 0 and 1; the device cannot be read.
     pub fn with_new_gate(self, [least, most]: [f64; 2], seed: u64) -> Result<Self> {
         ensure!(
             0.0 < least && least <= most && most < 1.0,
@@ -335,7 +335,7 @@ impl Decoder {
         })
     }
 
-    /// With the heads that stand beside its weights, if any.
+    /// With the heads that are next to its weights, if any.
     pub(super) fn with_heads_of(self, folder: &Path) -> Result<Self> {
         let path = folder.join(FILE);
         if !path.is_file() {

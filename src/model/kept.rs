@@ -1,5 +1,5 @@
-//! A decoder whose matrices stay in memory as their files store them (f32, bf16, f16, blocks of 8 or 4 bits), the computer's or a GPU's:
-//! to be examined, or to train LoRA factors over. It computes in f32: its logits are those of the widened model up to rounding.
+//! A decoder whose matrices stay in their file format (f32, bf16, f16, blocks of 8 or 4 bits), on the CPU or a GPU: for inspection,
+//! and for training LoRA factors over it. It computes in f32: its logits are those of the widened model up to rounding.
 
 pub(super) mod matrix;
 mod train;
@@ -13,8 +13,8 @@ use super::linear::{Linear, Matrix};
 use crate::ops::stored::{Format, StoredMatrix};
 pub use matrix::AdaptedMatrix;
 
-/// Weights from which on matrices stored as f32 are kept too. A row of x is then read against rows of the matrix that lie one behind the
-/// other, a tenth faster where memory is what it waits for; a smaller model lies in the cache, where parameters are faster.
+/// Weights from which on f32 matrices stay in their file format too. Their rows are then contiguous, which is a tenth
+/// faster if memory is the limit; a smaller model fits the cache, where parameters are faster.
 const LARGE: usize = 1 << 24;
 
 fn is_large(checkpoint: &ModelFiles) -> bool {
@@ -24,7 +24,7 @@ fn is_large(checkpoint: &ModelFiles) -> bool {
 
 impl Decoder {
     /// Reads an opened checkpoint, matrix by matrix: no more than one is held twice. Norms, and matrices of small models that are stored
-    /// as f32, become parameters as in [`Self::load`]; the factors of an adapter stay apart from matrices that are kept.
+    /// as f32, become parameters as in [`Self::load`]; the factors of an adapter stay apart from matrices that are stored.
     ///
     /// # Errors
     /// A tensor that cannot be read, or a kept one with a value that is not finite.
@@ -32,7 +32,7 @@ impl Decoder {
         Self::kept(checkpoint, is_large(checkpoint), device, |matrix| matrix)
     }
 
-    /// Loads a model to train LoRA factors over: matrices of small models in f32 are kept too, so that factors of an adapter stay apart from
+    /// Loads a model to train LoRA factors over: matrices of small models in f32 are stored too, so that factors of an adapter stay apart from
     /// every one.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// Matrices that are stored as f32 are kept too where `floats` says so.
+    /// `floats`: keep f32 matrices in their file format too.
     fn kept(
         checkpoint: &ModelFiles,
         floats: bool,
@@ -85,7 +85,7 @@ impl Decoder {
     }
 
     /// Keeps the first `keep` token rows of embedding and head, and adds those that `more` makes of the row `seed`, one
-    /// behind the other. Other rows are not touched, so that kept ones stay as they are stored.
+    /// after the other. Other rows are not touched, so that kept ones stay as they are stored.
     ///
     /// # Errors
     /// A seed without a row, and what `more` returns.
@@ -109,7 +109,7 @@ impl Decoder {
     }
 }
 
-/// A matrix with other token rows behind the first `keep`; floats hold tokens along `axis`.
+/// A matrix with other token rows after the first `keep`; floats hold tokens along `axis`.
 fn extended(matrix: Matrix, keep: usize, added: Vec<f32>, axis: usize, device: &Device) -> Result<Matrix> {
     Ok(match matrix {
         Matrix::Kept(kept) => Matrix::Kept(kept.with_rows(keep, &added)?),

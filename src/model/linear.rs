@@ -1,4 +1,4 @@
-//! Matrices, trained as floats or kept as their file stores them, and the linear map.
+//! Matrices, as floats or in their file format, and the linear map.
 
 use anyhow::{Result, ensure};
 use burn::module::{Module, Param};
@@ -11,11 +11,11 @@ use crate::ops::{
     self, linear, linear_stored, linear_stored_three, linear_stored_two, linear_three, linear_transposed, linear_two,
 };
 
-/// A weight matrix. A model holds seven a layer: the handle's size does not matter.
+/// A weight matrix. A model has seven per layer: the handle's size does not matter.
 #[allow(clippy::large_enum_variant)]
 #[derive(Module, Debug)]
 pub enum Matrix {
-    /// Floats that can be trained, in the layout of whoever holds it.
+    /// Trainable floats, in the layout of the owner.
     Dense(Param<Tensor<2>>),
     /// Frozen, as the file stores it.
     Kept(AdaptedMatrix),
@@ -126,7 +126,7 @@ impl Linear {
     /// W without the bias as floats, `[d_in, d_out]`, factors merged; a copy where it is kept as stored.
     ///
     /// # Errors
-    /// None for a matrix that stands in a model.
+    /// None for a matrix that is in a model.
     pub fn floats(&self, device: &Device) -> Result<Tensor<2>> {
         match &self.weight {
             Matrix::Dense(weight) => Ok(weight.val()),
@@ -194,7 +194,7 @@ impl Matrix {
         }
     }
 
-    /// Standard deviation of all its values, without what is beside a kept matrix.
+    /// Standard deviation of all its values, without what is next to a kept matrix.
     pub(super) fn spread(&self) -> f32 {
         match self {
             Matrix::Dense(table) => table.val().detach().reshape([-1]).var(0).sqrt().into_scalar::<f32>(),

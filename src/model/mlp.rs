@@ -1,4 +1,4 @@
-//! The feed-forward of a block: one for every position, or experts of which each position takes its own few.
+//! The feed-forward part of a layer: one for every position, or a mixture of experts.
 
 use std::ops::Range;
 

@@ -61,7 +61,7 @@ impl Norm {
         }
     }
 
-    /// `[B, L, D]` → `[B, L, D]`; `scale` and `normalized` are where hooks stand.
+    /// `[B, L, D]` → `[B, L, D]`; `scale` and `normalized` are its hook points.
     pub(super) fn forward(
         &self,
         x: Tensor<3>,

@@ -1,4 +1,4 @@
-//! A span: the rectangle of positions handed to the model in one call, and what each of them is.
+//! A span: the rectangle of positions of one call of the model, and what each of them is.
 
 use std::fmt;
 

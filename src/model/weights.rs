@@ -87,17 +87,17 @@ impl Decoder {
     /// Every parameter's effective value (LoRA merged), by Hugging Face name, `[out, in]`; without the heads.
     ///
     /// # Errors
-    /// A device that cannot hand its data over.
+    /// The device cannot be read.
     pub fn export(&self) -> Result<Vec<(String, HostTensor)>> {
         self.tensors()?.collect()
     }
 
-    /// The parameters, a layer at a time: no more than one is merged, or on the host, before the next is asked for.
+    /// The parameters, a layer at a time: no more than one is merged, or on the host, before the next is requested.
     ///
     /// # Errors
     /// Weights kept as stored; each item, a device that cannot hand it over.
     pub(crate) fn tensors(&self) -> Result<impl Iterator<Item = Result<(String, HostTensor)>>> {
-        ensure!(!self.is_kept(), "weights that are kept as stored are not written whole: load them with --dtype f32");
+        ensure!(!self.is_kept(), "weights in their file format are not written whole: load them with --dtype f32");
         let outside = self.outside().into_iter().filter(|tensor| !is_of_heads(tensor));
         Ok(outside.chain((0..self.layers.len()).flat_map(|layer| self.layer(layer))))
     }
@@ -105,7 +105,7 @@ impl Decoder {
     /// The parameters of the heads, by name.
     ///
     /// # Errors
-    /// A device that cannot hand its data over.
+    /// The device cannot be read.
     pub fn export_heads(&self) -> Result<Vec<(String, HostTensor)>> {
         self.outside().into_iter().filter(|tensor| tensor.is_err() || is_of_heads(tensor)).collect()
     }
@@ -137,7 +137,7 @@ impl Decoder {
         let mut visitor = NotFinite { names: Names::default(), found: None };
         self.visit(&mut visitor);
         match visitor.found {
-            Some(name) => bail!("the weight `{name}` holds a value that is not finite (NaN or infinity)"),
+            Some(name) => bail!("the weight `{name}` has a value that is not finite (NaN or infinity)"),
             None => Ok(()),
         }
     }
@@ -400,7 +400,7 @@ impl Decoder {
         self.map(&mut CastTo { dtype, frozen_only: false })
     }
 
-    /// Casts what is not trained, the rest to f32: a frozen base is then held once in the type that is computed in, beside f32
+    /// Casts what is not trained, the rest to f32: a frozen base is then held once in the type that is computed in, next to f32
     /// factors.
     #[must_use]
     pub(crate) fn cast_frozen(self, dtype: FloatDType) -> Self {

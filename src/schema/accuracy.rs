@@ -15,7 +15,7 @@ pub struct AccuracyRow {
     pub k_min: usize,
     pub k_cap: usize,
     pub accuracy: Estimate,
-    /// On the problems with at least one block; absent where there is none.
+    /// On the problems with at least one block; absent if there is none.
     pub latent_accuracy: Option<Estimate>,
     /// On the others.
     pub text_accuracy: Option<Estimate>,
@@ -50,7 +50,7 @@ pub struct ResponseRow {
     /// Latent steps a response.
     pub latent_calls: Option<Estimate>,
     pub switch_rate: Estimate,
-    /// At the emitted `<swi>`, nats; absent where there is none.
+    /// At the emitted `<swi>`, nats; absent if there is none.
     pub entropy: Option<Estimate>,
     pub p_swi: Option<Estimate>,
     /// Visible tokens before the first `<swi>`, as a share of the response's.

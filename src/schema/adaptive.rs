@@ -1,4 +1,4 @@
-//! Whether blocks come where they pay: problems by the budget that they say and by their number of steps.
+//! Whether blocks are opened where they pay: problems by their stated budget and their number of steps.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -35,11 +35,11 @@ pub struct AdaptiveRow {
     pub optimum: Option<Optimum>,
     /// Problems of cells that are decided.
     pub decided: usize,
-    /// Share of these on which the optimal policy switches; absent where there are none.
+    /// Share of these on which the optimal policy switches; absent if there are none.
     pub optimal_rate: Option<f64>,
     /// Share of these on which the model did as the optimal policy does.
     pub as_optimal: Option<Estimate>,
-    /// Accuracy of the policy that takes in each cell what has the higher accuracy there: chosen on the same problems, so a little too high.
+    /// Accuracy of the policy that chooses the better option in each cell: chosen on the same problems, so slightly too high.
     pub best_accuracy: Estimate,
 }
 

@@ -32,7 +32,7 @@ pub struct SwitchBenefitRow {
     /// `n` counts the group's problems.
     #[serde(flatten)]
     pub identity: Identity,
-    /// `all`, `chosen` (switched of their own accord), `forced` (did not), `level:<l>`.
+    /// `all`, `chosen` (the model switched by itself), `forced` (it did not), `level:<l>`.
     pub group: String,
     pub with_block: Estimate,
     pub without_block: Estimate,

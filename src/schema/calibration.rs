@@ -1,4 +1,4 @@
-//! How often the verdicts of experiments are right on models whose truth is known: one row a question put to a model, and
+//! How often the verdicts of experiments are right on models whose truth is known: one row per test of a model, and
 //! what follows from them for each test.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::Identity;
 use crate::stats::{Estimate, LEVEL, wilson};
 
-/// One question put to one hand-built model. Where an experiment asks it of several places (layers, steps, heads), those where
+/// One test of one hand-built model. If an experiment tests several places (layers, steps, heads), those where
 /// the truth is yes are one row, and those where it is no another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CalibrationDrawRow {
@@ -19,7 +19,7 @@ pub struct CalibrationDrawRow {
     /// Kind of truth.
     pub kind: String,
     pub draw: usize,
-    /// `<experiment>/<what is asked>`.
+    /// `<experiment>/<test>`.
     pub test: String,
     /// Whether this is the n that the experiment has by default.
     pub default_n: bool,
@@ -44,9 +44,9 @@ pub struct CalibrationRow {
     pub problems: usize,
     pub default_n: bool,
     pub right: Estimate,
-    /// Share of what is there that is found.
+    /// Share of true effects that are found.
     pub power: Option<Estimate>,
-    /// Share of draws in which something is found that is not there.
+    /// Share of draws with a false alarm.
     pub false_alarms: Option<Estimate>,
     /// The smallest n of those tried from which on the power is 80 % or more.
     pub n_for_80: Option<usize>,
@@ -57,7 +57,7 @@ pub struct CalibrationRow {
 impl CalibrationRow {
     /// `kind` of a row over all of them.
     pub const ALL: &'static str = "all";
-    /// The checkpoint that stands in the names of its files.
+    /// The checkpoint that is in the names of its files.
     pub const CHECKPOINT: &'static str = "hand_built";
 
     /// Whether right verdicts and false alarms are what a verdict promises: 95 % and 5 % within their intervals.

@@ -30,7 +30,7 @@ pub struct DecodedTraceRow {
     pub step: Nth,
     /// Steps of solutions that are read from a block, of all problems together.
     pub reads: usize,
-    /// Right answers with a block whose text is not that of the solution: which steps their blocks stand for is not known.
+    /// Right answers with a block whose text is not that of the solution: the steps of their blocks are unknown.
     pub left_out: usize,
     /// Every step follows from those before it, and the answer from the last.
     pub valid: Estimate,

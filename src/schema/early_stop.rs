@@ -11,14 +11,14 @@ use crate::stats::Estimate;
 pub struct EarlyStopRow {
     #[serde(flatten)]
     pub identity: Identity,
-    /// Latents of each block that are kept, at most.
+    /// Most latents of each block.
     pub k: usize,
     /// Latents of the longest block of the full run.
     pub of: usize,
     pub accuracy: Estimate,
     /// The answer is that of the full run.
     pub same_answer: Estimate,
-    /// The answer is that of the next problem's full run: how often answers agree by luck.
+    /// The answer is that of the next problem's full run: agreement by chance.
     pub others_answer: Estimate,
     /// The answer is that of the full run, and stays so at every larger `k` that was tried.
     pub committed: Estimate,

@@ -1,8 +1,8 @@
 //! What the columns of rows mean: unit and description by name, for manifests. Knows names only.
 //!
-//! A name means the same in all rows; where it does not, `<rows>.<column>` stands before the plain name. Columns
-//! `x.value`, `x.low`, `x.high`, `x.n` are one estimate: value, 95 % interval, number of independent units behind it; they are
-//! described once, as `x`. Rows that nobody here has heard of (a new experiment) have columns without a description.
+//! A name means the same in all rows; where it does not, `<rows>.<column>` is before the plain name. Columns
+//! `x.value`, `x.low`, `x.high`, `x.n` are one estimate: value, 95 % interval, number of independent units after it; they are
+//! described once, as `x`. Columns of unknown rows (a new experiment) have no description.
 
 use serde_json::{Map, Value, json};
 
@@ -13,20 +13,20 @@ pub type Column = (&'static str, &'static str, &'static str);
 const WHO: &[Column] = &[
     ("checkpoint", "name", "run and phase, or model, that was measured"),
     ("dataset", "name", "generated task, or file of problems"),
-    ("n", "count", "problems of the group or the run that the row is of; `x.n` are those behind an estimate"),
-    ("head_patching.n", "count", "pairs behind the row"),
-    ("pair_patching.n", "count", "pairs behind the row"),
-    ("activation_patching.n", "count", "pairs behind the row"),
-    ("attribution_patching.n", "count", "pairs behind the row"),
-    ("attribution_agreement.n", "count", "pairs behind the row"),
+    ("n", "count", "problems of the row's group or run; `x.n` are those of an estimate"),
+    ("head_patching.n", "count", "pairs of the row"),
+    ("pair_patching.n", "count", "pairs of the row"),
+    ("activation_patching.n", "count", "pairs of the row"),
+    ("attribution_patching.n", "count", "pairs of the row"),
+    ("attribution_agreement.n", "count", "pairs of the row"),
     ("edge_attribution.n", "count", "pairs in which the circuit was looked for"),
     ("circuits.n", "count", "pairs that the circuit was tested on"),
     ("seed", "seed", "of everything random: bootstraps, splits, draws"),
     ("problem", "index from 0", "the problem, in the order of the data"),
     ("positions.id", "token id", "the token at the position"),
     ("id", "name", "the problem, as its source names it"),
-    ("level", "count", "difficulty, as the source says it"),
-    ("subject", "name", "subject, as the source says it"),
+    ("level", "count", "difficulty, from the source"),
+    ("subject", "name", "subject, from the source"),
     ("group", "name", "group of problems (all, level, subject, own choice) or way of decoding"),
     ("gold", "text", "right answer"),
     ("answer", "text", "final answer of the response, as it is compared"),
@@ -74,27 +74,27 @@ const ANSWERS: &[Column] = &[
     ("p_holm", "probability", "the p-value, Holm-adjusted over the comparisons of the experiment"),
     ("correct", "true or false", "whether the answer is right"),
     ("switched", "true or false", "whether the response has a block"),
-    ("first_swi", "share", "of the response's visible tokens that stand before the first <swi>"),
+    ("first_swi", "share", "of the response's visible tokens, those before the first <swi>"),
     ("phase", "name", "phase of training that ended with this checkpoint"),
     ("source", "name", "what enters at latent positions"),
     ("forward_passes", "count", "passes of the model one after the other, a response"),
-    ("train_steps", "count", "optimiser steps behind the checkpoint"),
+    ("train_steps", "count", "optimiser steps of the checkpoint"),
     ("train_positions", "count", "positions fed in training"),
     ("point", "name", "the swept settings of the run, its seed left out"),
 ];
 
-/// What next-token distributions say.
+/// Next-token distributions.
 const DISTRIBUTIONS: &[Column] = &[
     ("event", "name", "class of positions (annotated <swi>, same token, start of a clause, random, …)"),
-    ("kind", "name", "what stands at the position: text, swi, latent, swi_end"),
-    ("positions", "count", "positions behind the row"),
+    ("kind", "name", "kind of the position: text, swi, latent, swi_end"),
+    ("positions", "count", "positions of the row"),
     ("offset", "positions", "from the annotated <swi>; 0 is the position that predicts it"),
     ("in_block", "count", "of the positions, those inside a latent block"),
     ("entropy", "nats", "of the next-token distribution"),
     (
         "token_share",
         "share",
-        "mean a of HRPO's gate over the tokens that a state was mixed into: what is left of their own embedding",
+        "mean a of HRPO's gate over the tokens that a state was mixed into: the weight of their own embedding",
     ),
     ("logprob", "nats", "log-probability of what was drawn"),
     ("p_swi", "probability", "of <swi> as the next token"),
@@ -121,13 +121,9 @@ const DISTRIBUTIONS: &[Column] = &[
     ("d_entropy", "nats", "change of the entropy"),
     ("d_margin", "nats", "change of the margin of <swi>"),
     ("d_rank", "ranks", "change of the rank of <swi>"),
-    (
-        "activation_patching.index",
-        "index",
-        "latent step (from 1) or position (from 0) that was patched, as `axis` says",
-    ),
+    ("activation_patching.index", "index", "latent step (from 1) or position (from 0) that was patched, by `axis`"),
     ("index", "index from 0", "position of the response, latents included"),
-    ("token", "text", "what the position adds to the response, or what stands there"),
+    ("token", "text", "what the position adds to the response, or the token there"),
 ];
 
 /// Lenses and probes.
@@ -145,12 +141,8 @@ const READINGS: &[Column] = &[
     ),
     ("jacobian_lens.step", "latent step from 1", "of the last block before the answer"),
     ("jacobian_lens.layer", "blocks passed", "0 is the input of the first block, the last the output of the last"),
-    ("jacobian_lens.logprob", "nats", "log-probability that the reading gives the token that the model answers with"),
-    (
-        "says_answer",
-        "share",
-        "problems whose most probable token by this reading is the one that the model answers with",
-    ),
+    ("jacobian_lens.logprob", "nats", "log-probability of the model's answer token by this reading"),
+    ("says_answer", "share", "problems whose most probable token by this reading is the model's answer token"),
     (
         "split_error",
         "share",
@@ -231,7 +223,7 @@ const READINGS: &[Column] = &[
     ("direct_logit.target", "name", "the token whose logit is explained"),
     ("target", "name", "what the probe reads: switch, or value:<step>@<latent step>, both from 1"),
     ("protocol", "name", "paper: random negatives, split by row; grouped: look-alikes, split by question"),
-    ("negatives", "name", "what positives are told from"),
+    ("negatives", "name", "what positives are compared with"),
     ("from_last", "layer from 1", "the layer, counted from the last"),
     ("features", "name", "what the probe sees: states, or a control"),
     ("rows", "count", "rows that the probe is fitted and scored on"),
@@ -307,7 +299,7 @@ const CAUSES: &[Column] = &[
     (
         "operand_predicted",
         "text",
-        "the answer if the donor's block holds its step's first operand, where that is another one",
+        "the answer if the donor's block holds its step's first operand, if that is another one",
     ),
     (
         "operand_chance",
@@ -351,7 +343,7 @@ const CAUSES: &[Column] = &[
     ("trained_on", "count", "pairs that the subspace was trained on"),
     ("fitted", "share", "training pairs that give the prediction they were trained on"),
     ("subspace.hit_rate", "share", "exchanges after which the answer's first token is the predicted one"),
-    ("subspace.chance", "share", "the same, had what is put in nothing to do with the answer"),
+    ("subspace.chance", "share", "the same, if the donor did not affect the answer"),
     (
         "erased",
         "share",
@@ -359,14 +351,14 @@ const CAUSES: &[Column] = &[
     ),
     ("subspace.kept", "share", "exchanges after which the answer's first token is still the gold one"),
     ("hit_rate", "share", "exchanges after which the answer is the predicted one"),
-    ("chance", "share", "the same, had the value put in nothing to do with the answer"),
+    ("chance", "share", "the same, if the exchanged value did not affect the answer"),
     ("above_chance", "share", "hit rate minus chance, paired"),
     ("kept", "share", "exchanges after which the answer is still the gold one"),
     ("switch_problems.with_block", "true or false", "whether the answer is right with a block"),
     ("switch_problems.without_block", "true or false", "whether the answer is right without one"),
     ("with_block", "share", "right answers with a block"),
     ("without_block", "share", "right answers without one"),
-    ("chosen", "true or false", "whether the model opened a block of its own accord"),
+    ("chosen", "true or false", "whether the model opened a block by itself"),
     ("benefit", "share", "right with a block minus right without, paired"),
     (
         "optimum",
@@ -379,7 +371,7 @@ const CAUSES: &[Column] = &[
     (
         "best_accuracy",
         "share",
-        "right answers of the policy that takes at each budget and number of steps what is more often right there",
+        "right answers of the policy that chooses the better option at each budget and number of steps",
     ),
     ("better", "count", "problems right with a block and wrong without"),
     ("worse", "count", "problems wrong with a block and right without"),
@@ -387,12 +379,12 @@ const CAUSES: &[Column] = &[
     ("position", "index from 0", "position of the row that was patched"),
     ("patched_places.text", "index from 0", "the text token of the response that was patched"),
     ("block", "block from 1", "the block of latents that was patched"),
-    ("clean", "text", "what stands there in the clean row"),
-    ("corrupt", "text", "what stands there in the corrupt row"),
+    ("clean", "text", "the token there in the clean run"),
+    ("corrupt", "text", "the token there in the corrupt run"),
     ("patched_places.effect", "logits", "patched minus corrupt, at the read-out"),
     ("effect", "share", "of the difference between clean and corrupt that the patch restores"),
     ("whole", "logits", "difference between the whole rows: clean minus corrupt"),
-    ("patched_nodes.moved", "logits", "how far the lead moves in the direction that the mode asks about"),
+    ("patched_nodes.moved", "logits", "change of the lead in the mode's direction"),
     ("patched_pairs.moved", "logits", "as in patched_nodes"),
     ("form", "name", "latents, or the same problem as plain text"),
     ("component", "name", "attention head, MLP, embedding, residual or total"),
@@ -401,10 +393,10 @@ const CAUSES: &[Column] = &[
     (
         "logit",
         "logits",
-        "what the component adds to the target's logit; with direct_logit.centred the mean over the vocabulary taken off (TransformerLens' default)",
+        "what the component adds to the target's logit; with direct_logit.centred minus the mean over the vocabulary (TransformerLens' default)",
     ),
     ("lead", "logits", "the same minus what it adds to the best other token"),
-    ("place", "name", "where it was patched, or what stands there; k of latent[k] and clause[k] counts from 1"),
+    ("place", "name", "place of the patch; k of latent[k] and clause[k] counts from 1"),
     ("back", "blocks", "between the place and the read-out; 0 is the last"),
     ("from", "name", "class of positions that attend; k of latent[k] and clause[k] counts from 1"),
     ("to", "name", "class of positions attended to"),
@@ -464,13 +456,13 @@ const CAUSES: &[Column] = &[
 
 /// How often verdicts are right on models whose truth is known (`probe calibrate`).
 const CALIBRATION: &[Column] = &[
-    ("calibration.n", "count", "questions behind the row"),
-    ("calibration_draws.n", "count", "problems, or pairs of them, that the model was asked"),
+    ("calibration.n", "count", "tests of the row"),
+    ("calibration_draws.n", "count", "problems, or pairs of them, per model"),
     ("calibration_draws.draw", "index from 0", "the model of this kind, with its own random parameters"),
     ("calibration_draws.kind", "name", "kind of truth that the model was built with"),
     ("calibration.kind", "name", "kind of truth, or all of them together"),
-    ("test", "name", "experiment and what is asked of it"),
-    ("problems", "count", "problems, or pairs of them, that each model was asked"),
+    ("test", "name", "experiment and test"),
+    ("problems", "count", "problems, or pairs of them, per model"),
     ("default_n", "yes or no", "whether the experiment has this n by default"),
     ("blind", "text", "what the test is known not to see"),
     ("truth", "yes or no", "whether the model has what the test looks for"),
@@ -481,8 +473,8 @@ const CALIBRATION: &[Column] = &[
     ),
     ("calibration_draws.right", "yes or no", "whether the verdict is the truth"),
     ("calibration.right", "share", "verdicts that are the truth"),
-    ("power", "share", "of what is there that is found"),
-    ("false_alarms", "share", "models in which something is found that is not there"),
+    ("power", "share", "true effects that are found"),
+    ("false_alarms", "share", "models without an effect in which one is found"),
     ("n_for_80", "count", "the smallest n of those tried from which on the power is 80 % or more"),
 ];
 

@@ -1,4 +1,4 @@
-//! What each layer would say next at each latent step.
+//! The next token that each layer predicts at each latent step.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ names! {
         Forced = "forced",
     }
 
-    /// How a state at a latent is read as the answer.
+    /// Readings of a latent's state as the answer.
     pub enum Transport {
         /// Final norm and head on the mean Jacobian times the state.
         Jacobian = "jacobian",
@@ -63,13 +63,13 @@ pub struct LensRow {
 }
 
 impl LensRow {
-    /// The verdict that the layer says `</swi>` more likely than not.
+    /// The verdict that the layer's `</swi>` is more likely than not.
     pub fn says_exit(&self) -> bool {
         self.p_exit.is_above(0.5)
     }
 }
 
-/// One reading of one layer at one latent step of the last block, asked for the answer, on problems that the Jacobian was not made
+/// One reading of one layer at one latent step of the last block, for the answer, on problems that the Jacobian was not made
 /// of; intervals are over problems.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JacobianLensRow {
@@ -78,7 +78,7 @@ pub struct JacobianLensRow {
     pub lens: Transport,
     pub step: Nth,
     pub layer: usize,
-    /// Share of problems whose most probable token is the one that the model answers with.
+    /// Share of problems whose most probable token is the model's answer token.
     pub says_answer: Estimate,
     /// Of that token, nats.
     pub logprob: Estimate,
@@ -87,7 +87,7 @@ pub struct JacobianLensRow {
 }
 
 impl JacobianLensRow {
-    /// The verdict that the state says the answer: it does more often than another problem's by the same Jacobian.
+    /// The verdict that the state has the answer: it gives it more often than another problem's by the same Jacobian.
     pub fn says(&self, null: &Self) -> bool {
         self.identity.n >= FEWEST && self.says_answer.low > null.says_answer.high
     }

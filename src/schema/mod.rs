@@ -1,11 +1,11 @@
-//! What stands in the files of rows: one plain struct per kind of row, and what can be computed from rows alone. Knows
+//! The files of rows: one plain struct per kind of row, and what can be computed from rows alone. Knows
 //! numbers and words; nothing of models, and nothing of how rows are measured or shown.
 //!
 //! `experiments` and `train` write these structs, `report` reads them: a field that is renamed here does not compile there.
-//! A row lies in a file `<name>-<checkpoint>.parquet`. To make the rows of a new experiment known to `report`, add a struct
+//! Rows are stored in `<name>-<checkpoint>.parquet`. To make the rows of a new experiment known to `report`, add a struct
 //! and a line under `known` in the list of [`KNOWN`]; rows that are not known are still shown, as a table of all their columns.
 
-/// [`Measurement`] of a row: what tells it from others, and its form and unit.
+/// [`Measurement`] of a row: its identity, form and unit.
 macro_rules! measured {
     ($row:ty, $key:ty, |$of:ident| $is:expr, $unit:expr $(, $($more:tt)*)?) => {
         impl crate::schema::Measurement for $row {
@@ -108,7 +108,7 @@ pub trait RowFile: DeserializeOwned + Send + Sync + 'static {
     const NAME: &'static str;
 }
 
-/// Names of files by their rows; `and` names further files of the same rows. Those that `report` reads as a struct stand in [`KNOWN`],
+/// Names of files by their rows; `and` names further files of the same rows. Those that `report` reads as a struct are in [`KNOWN`],
 /// those that no table shows by themselves in [`RAW`].
 macro_rules! files {
     (
@@ -122,7 +122,7 @@ macro_rules! files {
         pub const KNOWN: &[KnownRows] =
             &[$(known::<$known>(<$known>::NAME), $(known::<$known>(<$known>::$more),)*)*];
 
-        /// Rows that others are computed from: too many to be shown, and read by nobody but the experiment that goes on with them.
+        /// Rows that others are computed from: too many to be shown, and read by nobody but the experiment that continues with them.
         pub const RAW: &[&str] = &[$(<$raw>::NAME, $(<$raw>::$raw_more,)*)*];
     };
     (@named $($row:ty = $name:literal,)*) => {
@@ -191,7 +191,7 @@ files! {
 pub trait Measurement: RowFile + Serialize {
     type Key: Ord + Send + Sync;
 
-    /// What tells rows apart, and their order in the file.
+    /// Identity of a row, and its order in the file.
     fn key(&self) -> Self::Key;
 
     fn identity(&self) -> &Identity;
@@ -199,7 +199,7 @@ pub trait Measurement: RowFile + Serialize {
     /// What it is of: the form of a pair, if it is of one, and the pair or problem.
     fn unit(&self) -> Unit;
 
-    /// Whether every unit that is asked for gives rows: `n` of the identity is their number then.
+    /// Whether every unit that is requested gives rows: `n` of the identity is their number then.
     const EVERY_UNIT: bool = true;
 }
 
@@ -209,7 +209,7 @@ pub(crate) type Unit = (Option<Form>, usize);
 /// Refuses rows that are not those of all units: a shard left some out.
 ///
 /// # Errors
-/// How many are there, and how many were asked for.
+/// Number of units there, and number requested.
 pub(crate) fn complete<R: Measurement>(rows: &[R]) -> Result<()> {
     let mut forms: BTreeMap<Option<Form>, (usize, BTreeSet<usize>)> = BTreeMap::new();
     for row in rows.iter().filter(|_| R::EVERY_UNIT) {
@@ -218,7 +218,7 @@ pub(crate) fn complete<R: Measurement>(rows: &[R]) -> Result<()> {
     }
     for (form, (asked, there)) in forms {
         let form = form.map_or_else(String::new, |form| format!(" of form {}", form.name()));
-        ensure!(there.len() == asked, "the shards hold {} of {asked} problems or pairs{form}", there.len());
+        ensure!(there.len() == asked, "the shards have {} of {asked} problems or pairs{form}", there.len());
     }
     Ok(())
 }

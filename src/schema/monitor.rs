@@ -1,4 +1,4 @@
-//! Rows of monitors that are to tell from latents whether a model does something that its answer does not show.
+//! Rows of monitors that detect in latents what a model's answer does not show.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,9 +25,9 @@ names! {
         Deployed = "deployed",
         /// Latents, fitted and judged on labels dealt to other problems: any letter can then be a trigger's.
         Shuffled = "shuffled",
-        /// How often each token stands in the question.
+        /// How often each token is in the question.
         Question = "question",
-        /// How often each token stands in the visible response.
+        /// How often each token is in the visible response.
         Response = "response",
     }
 

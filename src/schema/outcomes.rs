@@ -31,7 +31,7 @@ pub struct OutcomeRow {
     pub rule: Option<String>,
 }
 
-/// What stands at a response position.
+/// What is at a response position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PositionKind {

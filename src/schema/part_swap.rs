@@ -6,7 +6,7 @@ use super::Identity;
 use super::verdict::verdict;
 use crate::stats::Estimate;
 
-/// One part of the weights put from one phase into the other. Changes are against the model that it is put into, on the same problems.
+/// One part of the weights moved from one phase into the other. Changes are against the receiving model, on the same problems.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartSwapRow {
     /// Of the later phase.
@@ -14,9 +14,9 @@ pub struct PartSwapRow {
     pub identity: Identity,
     /// The earlier phase.
     pub against: String,
-    /// `embed`, `blocks.<l>.attn`, `blocks.<l>.mlp` (each with the norms before and behind it), `blocks.<l>`, `head`, `all`.
+    /// `embed`, `blocks.<l>.attn`, `blocks.<l>.mlp` (each with the norms before and after it), `blocks.<l>`, `head`, `all`.
     pub part: String,
-    /// The phase that the part is put into.
+    /// The receiving phase.
     pub host: Host,
     /// Frobenius norm of the part's change over that of its tensors that changed, as the earlier phase has them.
     pub weight_change: f64,

@@ -13,7 +13,7 @@ use crate::stats::{Bootstrap, Estimate, FEWEST};
 pub const LEAST_SHARE: f64 = 0.02;
 
 names! {
-    /// What stands at a position of a row.
+    /// The token or latent at a position of a row.
     pub enum Place {
         Prompt = "prompt",
         Text = "text",
@@ -32,7 +32,7 @@ names! {
 /// One patch: one pair, one layer, one position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PatchedPlaceRow {
-    /// `n` counts pairs that were asked for.
+    /// `n` counts pairs that were requested.
     #[serde(flatten)]
     pub identity: Identity,
     pub pair: usize,
@@ -45,7 +45,7 @@ pub struct PatchedPlaceRow {
     pub block: Option<Nth>,
     /// Latent step of the block.
     pub step: Option<Nth>,
-    /// What stands there in the clean row and in the corrupt row; of a latent, `latent[block,step]`.
+    /// What is there in the clean row and in the corrupt row; of a latent, `latent[block,step]`.
     pub clean: String,
     pub corrupt: String,
     /// Difference of logits at the read-out: patched minus corrupt.
@@ -66,7 +66,7 @@ pub struct PatchRow {
     pub layer: usize,
     /// Of a latent step from 1, of a position from 0.
     pub index: usize,
-    /// What stands at a position, where all pairs agree (`*` where they do not); of a latent, `latent[block,step]`.
+    /// What is at a position, where all pairs agree (`*` where they do not); of a latent, `latent[block,step]`.
     pub token: Option<String>,
     pub effect: Estimate,
 }

@@ -1,4 +1,4 @@
-//! Where heads look and what layers would say at single positions of single problems: what the prompt explorer shows.
+//! Patterns of heads and predictions of layers at single positions of single problems, for the prompt explorer.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ pub struct PatternRow {
     pub weights: Vec<f64>,
 }
 
-/// What one layer would say next at one position.
+/// The next token that one layer predicts at one position.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLensRow {
     #[serde(flatten)]

@@ -14,7 +14,7 @@ names! {
         Grouped = "grouped",
     }
 
-    /// What boundaries are told from.
+    /// Negatives of the switch probe.
     pub enum Negatives {
         /// Any response position outside blocks (the paper's protocol).
         Random = "random",
@@ -69,9 +69,9 @@ pub struct ProbeRow {
     pub auroc: Option<Estimate>,
     /// Score minus that with permuted labels: balanced accuracies (switch), accuracies (values).
     pub selectivity: Option<Estimate>,
-    /// Balanced accuracy of a probe that reads nothing; for values, accuracy of always saying the commonest.
+    /// Balanced accuracy of an uninformed probe; for values, accuracy of always predicting the commonest.
     pub chance: f64,
-    /// C chosen in each split, with blanks between; the grid stands in the manifest's settings. None where it is fixed or of shuffled
+    /// C chosen in each split, with blanks between; the grid is in the manifest's settings. None where it is fixed or of shuffled
     /// labels, and in rows of before it was told.
     pub chosen_c: Option<String>,
     /// Of values: usable information (Xu et al. 2020), how many bits nearer to the value the probe is than its share among other
@@ -80,7 +80,7 @@ pub struct ProbeRow {
 }
 
 impl ProbeRow {
-    /// What stands in `target` of a probe for "the next token is `<swi>`".
+    /// What is in `target` of a probe for "the next token is `<swi>`".
     pub const SWITCH: &'static str = "switch";
 
     pub fn is_switch(&self) -> bool {

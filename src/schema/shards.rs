@@ -1,4 +1,4 @@
-//! What shards hand over to others before any table is made: decoded responses, and the normal run with its latent states.
+//! Rows that shards exchange before any table is made: decoded responses, and the normal run with its latent states.
 
 use serde::{Deserialize, Serialize};
 

@@ -7,7 +7,7 @@ use crate::nth::Nth;
 use crate::stats::{Estimate, FEWEST, LEVEL};
 
 names! {
-    /// What a latent is taken to hold of its step.
+    /// Assumed content of a latent.
     pub enum Variable {
         /// The result.
         Value = "value",
@@ -15,7 +15,7 @@ names! {
         Operand = "operand",
     }
 
-    /// Where the exchanged subspace comes from.
+    /// Origin of the exchanged subspace.
     pub enum Rotation {
         /// The whole state: nothing is learnt.
         Whole = "whole",
@@ -27,7 +27,7 @@ names! {
         Shuffled = "shuffled",
     }
 
-    /// Whose values the held-out pairs put in.
+    /// Donor values of held-out pairs.
     pub enum Donors {
         /// Values that training pairs have too.
         Seen = "seen",
@@ -57,7 +57,7 @@ pub struct SubspaceRow {
     pub fitted: Option<f64>,
     /// Share of exchanges after which the answer's first token is the predicted one.
     pub hit_rate: Estimate,
-    /// The hit rate, had what is put in nothing to do with the answer.
+    /// The hit rate if the donor did not affect the answer.
     pub chance: Estimate,
     /// The difference of the two, paired.
     pub above_chance: Estimate,

@@ -52,7 +52,7 @@ pub struct WindowRow {
     pub identity: Identity,
     pub offset: i64,
     pub positions: usize,
-    /// Of these positions, how many stand inside a latent block.
+    /// Number of these positions inside a latent block.
     pub in_block: usize,
     pub p_swi: Estimate,
     pub entropy: Estimate,

@@ -56,7 +56,7 @@ pub struct GrpoStepRow {
     /// Of them: met logits that are not finite. Absent in old rows.
     pub not_finite: Option<usize>,
     pub tokens: usize,
-    /// Optimiser steps that were taken: inner epochs, none where nothing could be learnt.
+    /// Number of optimiser steps: inner epochs, 0 if nothing could be learnt.
     pub updates: usize,
     /// Fed for the gradient: prompts and responses of the rollouts that are learnt from, in every inner epoch.
     pub positions: usize,
@@ -90,7 +90,7 @@ pub struct PhaseRow {
     /// Passes of the model, one after the other: the prompt's, then one for each token and latent that is fed. Absent in old rows.
     pub forward_passes: Option<Estimate>,
     pub truncated: Estimate,
-    /// Optimiser steps behind the checkpoint, those of the phases that it starts from included; absent in old rows.
+    /// Optimiser steps after the checkpoint, those of the phases that it starts from included; absent in old rows.
     pub train_steps: Option<usize>,
     /// Positions fed in these steps: prompts, responses and latents.
     pub train_positions: Option<usize>,

@@ -1,4 +1,4 @@
-//! Verdicts in a word, with both sides: what a test found, or why it could find nothing.
+//! Verdicts in a word: what a test found, or why it could find nothing.
 
 use anyhow::Result;
 
@@ -22,7 +22,7 @@ pub(crate) fn beyond_chance(seed: u64, events: &[(usize, bool, f64)]) -> Result<
     let chance = by_problem::mean(seed, events.iter().map(|&(problem, _, chance)| (problem, chance)))?;
     let Some((rate, chance)) = rate.zip(chance) else { return Ok(None) };
     let above = if came.iter().all(|(_, came)| *came == events[0].1) {
-        // There is nothing to resample: the width is that of the share.
+        // Nothing to resample: the width is that of the share.
         Some(rate.minus(chance))
     } else {
         by_problem::mean(seed, events.iter().map(|&(problem, came, chance)| (problem, f64::from(came) - chance)))?
@@ -44,10 +44,10 @@ pub(super) fn verdict(n: usize, change: f64, p: f64, [below, above]: [&'static s
 /// Neither side is seen.
 pub(super) const NEITHER: &str = "—";
 
-/// Fewer than [`FEWEST`] problems stand behind it.
+/// It has fewer than [`FEWEST`] problems.
 pub(super) const FEW: &str = "too few problems";
 
-/// What to say under a table of verdicts that so few problems can never give.
+/// Footnote of a table whose verdicts need more problems than it has.
 pub(crate) fn never(n: usize) -> Option<String> {
     (n < FEWEST).then(|| format!("\nn = {n} can never be significant here: a verdict needs {FEWEST} problems.\n"))
 }

@@ -12,7 +12,7 @@ const MOST_LINKS: usize = 16;
 /// the file that it leads to is replaced, the link stays.
 ///
 /// # Errors
-/// A disk that cannot be written; a path that is no file and does not lead to one (a device, a pipe, a folder).
+/// A disk that cannot be written; a path that is not a file and does not lead to one (a device, a pipe, a folder).
 pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     let target = &written(path)?;
     let temporary = temporary(target);

@@ -1,12 +1,12 @@
-//! JSON whose numbers keep the digits they were written with: a 64-bit integer or float has not room for all of them.
+//! JSON whose numbers keep all their digits: a 64-bit integer or float has no room for some.
 //!
-//! A number becomes a string that begins with [`MARK`], so that what knows nothing of it still sees JSON.
+//! A number becomes a string that begins with [`MARK`], so that other code still sees JSON.
 
 use anyhow::Result;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// Begins a string that stands for a number: a code point that is no character.
+/// First character of a string that is a number: a code point that is not a character.
 const MARK: char = '\u{fdd0}';
 
 /// Reads JSON; its numbers are strings that [`digits`] knows.

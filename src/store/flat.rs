@@ -20,7 +20,7 @@ pub fn flatten(value: Value) -> Result<FlatRow> {
 
 fn add(prefix: &str, fields: FlatRow, flat: &mut FlatRow) -> Result<()> {
     for (key, value) in fields {
-        ensure!(!key.contains('.') && !key.ends_with("[]"), "field name '{key}' may hold no '.' and not end in '[]'");
+        ensure!(!key.contains('.') && !key.ends_with("[]"), "field name '{key}' must not contain '.' or end in '[]'");
         let name = format!("{prefix}{key}");
         match value {
             Value::Object(inner) => add(&format!("{name}."), inner, flat)?,
@@ -41,7 +41,8 @@ pub(crate) fn nest(flat: &FlatRow) -> Result<Value> {
         let (name, value) = match (name.strip_suffix("[]"), value) {
             (Some(name), Value::String(text)) => (
                 name,
-                serde_json::from_str(text).with_context(|| format!("column '{name}[]' holds '{text}', not JSON"))?,
+                serde_json::from_str(text)
+                    .with_context(|| format!("column '{name}[]' has '{text}', which is not JSON"))?,
             ),
             (Some(name), other) => (name, other.clone()),
             (None, other) => (name.as_str(), other.clone()),
@@ -57,7 +58,7 @@ pub(crate) fn nest(flat: &FlatRow) -> Result<Value> {
                 .as_object_mut()
                 .with_context(|| format!("column '{step}' is both a value and a struct (in '{name}')"))?;
         }
-        // A null beside `x.y` columns is the absent struct `x`, which those columns already tell.
+        // A null next to `x.y` columns is the absent struct `x`, which those columns already tell.
         if !(value.is_null() && place.contains_key(last)) {
             place.insert(last.to_string(), value);
         }

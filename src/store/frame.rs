@@ -66,7 +66,7 @@ impl Cells {
                 *self = Cells::Float(floats);
             }
             (_, Value::Number(x)) if x.is_u64() && !x.is_i64() => bail!("integer {x} does not fit 64 bits with sign"),
-            (cells, value) => bail!("holds both {} and {}", cells.kind(), named(&value)),
+            (cells, value) => bail!("has both {} and {}", cells.kind(), named(&value)),
         }
         Ok(())
     }
@@ -90,7 +90,7 @@ fn named(value: &Value) -> &'static str {
         Value::Number(x) if x.is_f64() => "Float",
         Value::Number(_) => "Int",
         Value::String(_) => "Text",
-        _ => "what is no scalar",
+        _ => "a value that is not a scalar",
     }
 }
 
@@ -107,7 +107,7 @@ impl Columns {
     /// Adds a row.
     ///
     /// # Errors
-    /// A value that is no scalar or does not fit its column, by name and row.
+    /// A value that is not a scalar or does not fit its column, by name and row.
     pub fn push(&mut self, row: FlatRow) -> Result<()> {
         let mut filled = vec![false; self.columns.len()];
         for (name, value) in row {
@@ -132,7 +132,7 @@ impl Columns {
 
     pub(crate) fn frame(self) -> Result<DataFrame> {
         let names: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
-        // An all-null `x` beside `x.y` is an absent struct; the other columns say so.
+        // An all-null `x` next to `x.y` is an absent struct; the other columns say so.
         let is_struct =
             |name: &str| names.iter().any(|other| other.strip_prefix(name).is_some_and(|r| r.starts_with('.')));
         let kept =
@@ -148,7 +148,7 @@ pub(crate) fn to_frame(rows: &[FlatRow]) -> Result<DataFrame> {
     columns.frame()
 }
 
-/// Bytes of text that the rows of one frame may hold: a dictionary of a few bytes can name a long text a million times.
+/// Most bytes of text in one frame: a dictionary of a few bytes can refer to a long text a million times.
 const MOST_TEXT: usize = 1 << 30;
 
 /// The rows of a frame; every row carries every column, null where empty.

@@ -23,7 +23,7 @@ pub fn commit() -> String {
 fn head(tree: &Path, named: Option<OsString>) -> Option<String> {
     let git = named.map(PathBuf::from).or_else(|| tree.ancestors().find_map(folder_of))?;
     let read = |path: PathBuf| Some(fs::read_to_string(path).ok()?.trim().to_owned());
-    // A worktree has a HEAD of its own and shares the rest.
+    // A worktree has its own HEAD and shares the rest.
     let common = read(git.join("commondir")).map_or_else(|| git.clone(), |path| git.join(path));
     let mut said = read(git.join("HEAD"))?;
     for _ in 0..LINKS {

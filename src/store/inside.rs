@@ -14,7 +14,7 @@ pub struct Inside(String);
 
 impl Inside {
     /// # Errors
-    /// What is no file name: empty, a path, `..`, with control characters, longer than file systems take.
+    /// What is not a file name: empty, a path, `..`, with control characters, longer than file systems take.
     pub fn parse(name: &str) -> Result<Self> {
         let mut parts = Path::new(name).components();
         let one = matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name);

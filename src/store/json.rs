@@ -1,4 +1,4 @@
-//! JSON whose floats are read as they were written. serde_json reads some of them one unit in the last place off (unless its
+//! JSON whose floats are read exactly. serde_json reads some of them one unit in the last place off (unless its
 //! feature `float_roundtrip` is on), and a resumed run must end with the same bytes. It finds where each number stands, and the
 //! standard library, which rounds rightly, reads it.
 
@@ -50,7 +50,7 @@ fn exact(part: &RawValue) -> serde_json::Result<Value> {
     })
 }
 
-/// A key that stands twice in one object of a text that is JSON.
+/// A key that is twice in one object of a JSON text.
 pub(crate) fn twice(text: &str) -> Option<String> {
     match text.trim_start().as_bytes().first() {
         Some(b'{') => {
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// What stands before a float does not move it: zeros with a sign, keys that stand twice, integers beyond 64 bits, strings that
+    /// What is before a float does not move it: zeros with a sign, keys that stand twice, integers beyond 64 bits, strings that
     /// look like numbers.
     #[test]
     fn every_float_is_the_one_that_stands_there() {

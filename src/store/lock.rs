@@ -1,4 +1,4 @@
-//! One process at a time in a folder or at a file. The system lets go of a lock when its process ends, however it ends.
+//! Locks for one process at a time in a folder or at a file. The system releases a lock when its process ends, however it ends.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -12,7 +12,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes `<folder>/.lock` for as long as the work lasts; `doing` is what another process is told.
+    /// Takes `<folder>/.lock` while the work lasts; `doing` is shown to other processes.
     ///
     /// # Errors
     /// A folder in which another process works, by its number and what it is doing; one that cannot be written.
@@ -29,7 +29,7 @@ impl Lock {
         Ok(Self { _file: file })
     }
 
-    /// Takes `<folder>/.manifest.lock` when it is free, for a change that lasts no time: a file of its own, so that it never
+    /// Takes `<folder>/.manifest.lock` when it is free, for a change that lasts no time: its own file, so that it never
     /// waits for work.
     pub fn wait(folder: &Path) -> Result<Self> {
         let file = open(folder, ".manifest.lock")?;
@@ -56,7 +56,7 @@ pub(super) fn try_hold(file: &File) -> io::Result<bool> {
 }
 
 /// Asks for a lock until no signal comes in between. Where a file system has no locks, or none left (NFS without its daemon), what
-/// they guard against stays possible: that is said, and work goes on.
+/// they guard against stays possible: that is said, and work continues.
 fn held(mut lock: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     loop {
         match lock() {

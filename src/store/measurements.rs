@@ -1,4 +1,4 @@
-//! Many typed rows that arrive in any order: on disk as they come, in the order of their keys when finished. For rows that
+//! Many typed rows that arrive in any order: on disk in order of arrival, sorted by their keys when finished. For rows that
 //! are too many for a CSV, or for a map of values each.
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::parquet;
 use super::partial::Partial;
 use super::rows::{encode_csv, typed};
 
-/// Collects the rows of one file. The same rows give the same bytes, whatever their order was and however often the run was
+/// Collects the rows of one file. The same rows give the same bytes, in any order of arrival and however often the run was
 /// stopped in between.
 pub struct Measurements<R> {
     file: Option<(PathBuf, Partial)>,
@@ -24,7 +24,7 @@ pub struct Measurements<R> {
 }
 
 impl<R: Serialize + DeserializeOwned> Measurements<R> {
-    /// Starts `<folder>/<name>`, discarding what an unfinished run left, or goes on with it. `setup`: what the rows depend on.
+    /// Starts `<folder>/<name>`, discarding what an unfinished run left, or continues with it. `setup`: what the rows depend on.
     ///
     /// # Errors
     /// A file that cannot be written; unfinished rows that are not of this type, or made with another setup.
@@ -78,7 +78,7 @@ impl<R: Serialize + DeserializeOwned> Measurements<R> {
         Ok(rows)
     }
 
-    /// Writes the Parquet file, and the CSV beside it if it is wanted, sorted; returns the rows. `columns` describes them.
+    /// Writes the Parquet file, and the CSV next to it if it is wanted, sorted; returns the rows. `columns` describes them.
     ///
     /// # Errors
     /// As [`Self::sorted`]; a disk that cannot be written.

@@ -1,4 +1,4 @@
-//! Which rows may stand under one name: those of the same origin. Knows the `setup` of manifests, nothing of what it means.
+//! Origin of rows: rows under one name must share it. Compares the `setup` of manifests, without its meaning.
 
 use serde_json::Value;
 
@@ -69,7 +69,7 @@ fn fewer(key: &str, held: &Value, new: &Value) -> Option<String> {
     }
 }
 
-/// Settings that say how much is measured; other numbers are how.
+/// Settings of how much is measured; other numbers are how.
 const SIZES: [&str; 5] = ["problems", "draws", "pairs", "radius", "top"];
 
 fn short(value: &Value) -> String {

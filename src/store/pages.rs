@@ -1,10 +1,10 @@
-//! How much a Parquet file asks for, read from its page headers before anything of it is unpacked. Knows bytes; no frame.
+//! How much a Parquet file requests, read from its page headers before anything of it is unpacked. Knows bytes; no frame.
 //!
 //! Layout: <https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift>, in Thrift's compact protocol.
 
 use anyhow::{Context, Result, ensure};
 
-/// What the pages of one or more columns hold.
+/// Contents of the pages of one or more columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sizes {
     /// Bytes once unpacked.

@@ -1,6 +1,6 @@
-//! Parquet files that tell when they were damaged. Knows bytes and frames.
+//! Parquet files with a checksum. Knows bytes and frames.
 //!
-//! What reads Parquet trusts the sizes that a file names: a damaged one may ask for more memory than there is, and end the
+//! What reads Parquet trusts the sizes that a file names: a damaged one may request more memory than there is, and end the
 //! process. Each file of ours carries the SHA-256 of its bytes, and is read only where that is right. It lies between the
 //! pages and the footer, where other readers (pandas, DuckDB, polars) do not look: to them the file is plain Parquet. Its own
 //! key-value metadata say the commit that wrote it and, as JSON, unit and description of each column.
@@ -64,7 +64,7 @@ fn decode(bytes: &[u8]) -> Result<DataFrame> {
 
 const DAMAGED: &str = "not a whole Parquet file, or a damaged one";
 
-/// What `read` makes of a Parquet file, whoever wrote it. The crate that reads it panics at some damaged files, and asks for
+/// What `read` makes of a Parquet file, whoever wrote it. The crate that reads it panics at some damaged files, and requests
 /// whatever memory a file names: so the sizes are looked at first.
 pub(crate) fn decode_with<'a, T>(
     bytes: &'a [u8],
@@ -79,7 +79,7 @@ pub(crate) fn decode_with<'a, T>(
     guarded(read).context(DAMAGED)?
 }
 
-/// Whether the file asks for memory in proportion: a hundred times its bytes, or so many values that packing explains them.
+/// Whether the file requests memory in proportion: a hundred times its bytes, or so many values that packing explains them.
 fn bounded(metadata: &FileMetadata, bytes: &[u8]) -> Result<()> {
     let length = bytes.len() as u64;
     let most = Sizes { bytes: (256 << 20) + 100 * length, values: (4 << 20) + 64 * length };
@@ -95,7 +95,7 @@ fn bounded(metadata: &FileMetadata, bytes: &[u8]) -> Result<()> {
     }
     let values = all.values.max(cells).max(metadata.num_rows as u64);
     ensure!(all.bytes <= most.bytes, "{length} bytes unpack to {}: more than {}", all.bytes, most.bytes);
-    ensure!(values <= most.values, "{length} bytes hold {values} values: more than {}", most.values);
+    ensure!(values <= most.values, "{length} bytes claim {values} values: more than {}", most.values);
     Ok(())
 }
 

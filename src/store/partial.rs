@@ -1,4 +1,4 @@
-//! What an experiment has written before it is finished: `<name>.rows.tmp`, one JSON object a line, on disk as it comes.
+//! Rows of an unfinished experiment: `<name>.rows.tmp`, one JSON object per line, flushed as it arrives.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -18,7 +18,7 @@ pub(crate) struct Partial {
 }
 
 impl Partial {
-    /// Starts `<folder>/<name>.rows.tmp`; with `keep` goes on behind the whole lines of an unfinished run and returns them.
+    /// Starts `<folder>/<name>.rows.tmp`; with `keep` continues after the whole lines of an unfinished run and returns them.
     pub fn open(folder: &Path, name: &str, keep: bool) -> Result<(Self, Vec<FlatRow>)> {
         let path = path(folder, name)?;
         let file = claim(&path)?;
@@ -49,7 +49,7 @@ impl Partial {
         )
     }
 
-    /// Begins the file with exactly these rows, whatever was there: the old file stays until the new one is whole, so that a kill
+    /// Begins the file with exactly these rows. An old file stays until the new one is whole, so that a kill
     /// between the two loses nothing.
     pub fn replacing(folder: &Path, name: &str, rows: &[FlatRow]) -> Result<Self> {
         let path = path(folder, name)?;
@@ -69,7 +69,7 @@ impl Partial {
     }
 }
 
-/// The key of a first line that says what the rows depend on.
+/// Key of the first line, which has what the rows depend on.
 const SETUP: &str = "made with";
 
 /// The first key whose values differ.

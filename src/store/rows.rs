@@ -50,12 +50,12 @@ impl RowWriter {
         Self::open(folder, name, false)
     }
 
-    /// Goes on where an unfinished run stopped; [`Self::rows`] tells what it had. Without such a run, the same as `create`.
+    /// Continues where an unfinished run stopped; [`Self::rows`] has its rows. Without such a run, the same as `create`.
     pub fn resume(folder: &Path, name: &str) -> Result<Self> {
         Self::open(folder, name, true)
     }
 
-    /// Goes on behind exactly these rows, whatever an unfinished run left. What it left stays until they are on disk.
+    /// Continues after exactly these rows. The file of an unfinished run stays until they are on disk.
     pub(crate) fn replacing(folder: &Path, name: &str, rows: Vec<FlatRow>) -> Result<Self> {
         let partial = Partial::replacing(folder, name, &rows)?;
         Ok(Self { folder: folder.to_path_buf(), name: name.to_string(), rows, partial, required: vec![], csv: true })
@@ -106,7 +106,7 @@ impl RowWriter {
         self.finish_describing(&Value::Null)
     }
 
-    /// Writes both files; the Parquet file says unit and description of each column.
+    /// Writes both files; the Parquet file has unit and description of each column.
     pub(crate) fn finish_describing(self, columns: &Value) -> Result<RowFiles> {
         ensure!(!self.rows.is_empty(), "experiment '{}' produced no rows", self.name);
         let path = |ending: &str| self.folder.join(format!("{}.{ending}", self.name));
@@ -164,7 +164,7 @@ pub fn read_carried<R: DeserializeOwned>(bytes: &[u8]) -> Result<Vec<R>> {
     typed_of(&from_frame(&parquet::whole(bytes)?)?, " that the program carries")
 }
 
-/// `place` stands in messages behind the row's number.
+/// `place` is in messages after the row's number.
 fn typed_of<R: DeserializeOwned>(rows: &[FlatRow], place: &str) -> Result<Vec<R>> {
     let row = |(number, row): (usize, &FlatRow)| {
         let what = || format!("row {number}{place}");

@@ -1,7 +1,7 @@
-//! `adaptive`: `chains`, each with a budget of visible tokens that its question says first, so that whether a latent block pays
+//! `adaptive`: `chains`, each question beginning with a budget of visible tokens, so that whether a latent block pays
 //! differs from problem to problem.
 //!
-//! Question `budget 14 ; a = 5 ; j = a + 4 ; c = j - a ; ? c :`; the solution is that of `chains`, whatever the budget. A response
+//! Question `budget 14 ; a = 5 ; j = a + 4 ; c = j - a ; ? c :`; the solution is that of `chains` for every budget. A response
 //! may have that many visible tokens ([`said_budget`](crate::text::said_budget)). Of text a problem of L steps has 8 L + 3 of them,
 //! its end counted, and up to 3 L fewer with blocks of five latents. The budget is drawn after the names, by the row's own
 //! generator: it depends neither on the level nor on the program, and the split does not depend on it.
@@ -17,7 +17,7 @@ settings! {
     pub struct Adaptive {
         /// Visible tokens that a response may have; each is as likely as another.
         pub budgets: Vec<usize> = vec![14, 22, 30, 46],
-        /// The problems behind the budgets.
+        /// The problems after the budgets.
         pub chains: Chains = Chains::default(),
     }
 }

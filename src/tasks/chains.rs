@@ -146,7 +146,7 @@ pub(super) fn structure(start: u32, steps: &[(Op, Operand)]) -> u64 {
     stable_hash(std::iter::once(start as u8).chain(steps))
 }
 
-/// A chain in words, its variables by name. `behind` is told the values up to a step's own; what it gives stands behind that value, in
+/// A chain in words, its variables by name. `after` is told the values up to a step's own; what it gives is after that value, in
 /// the same clause.
 pub(super) fn told(plan: &Plan, names: &[&str], behind: impl Fn(&[i64]) -> Option<i64>) -> PlanText {
     let values = plan.values(None);

@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use super::{Fact, Split, StepValue};
 use crate::random::{fnv1a, keyed};
 
-/// A generator of its own for each row, so that a row does not depend on the rows drawn before it.
+/// Its own generator for each row, so that a row does not depend on the rows drawn before it.
 pub(crate) fn row_rng(family: &str, split: Split, seed: u64, index: u64) -> ChaCha8Rng {
     keyed([seed, index, stable_hash(family.bytes()), stable_hash(split.name().bytes())])
 }

@@ -3,12 +3,12 @@
 //! Question `c > d ; a > c ; … ; ? a > d or k :`, solution `a > c ; c > d ; # d`. What is known after hop j is the
 //! breadth-first frontier: every node at distance j from the root, which is more than the one the solution names. Told as
 //! frontiers, the solution names them all, `c m ; d q x ; # d`: then no hop has to know which of its nodes leads to a
-//! candidate, and a state that stands for a clause has a set to hold.
+//! candidate, and the state of a clause has a set to represent.
 //! Level 1: 2 hops, 10–13 nodes; 2: 2 hops, 14–16; 3: 3 hops, 10–13; 4: 3 hops, 14–16; 5: 4 hops, 10–16. With `nodes` every
 //! level has as many as that says.
 //!
-//! How a graph is made: two rooted halves. The question's root sees only its own half, where each node stands at a
-//! chosen distance; the false candidate stands in the other half, at the same depth below its own root as the true one.
+//! How a graph is made: two rooted halves. The question's root sees only its own half, where each node is at a
+//! chosen distance; the false candidate is in the other half, at the same depth below its own root as the true one.
 //! Edges lead from the other half into this one, above the candidates' depth, so that neither depth nor degree gives the
 //! answer away.
 //! The split hash does not change under renaming (Weisfeiler–Lehman colours), so equal graphs never straddle splits.
@@ -34,7 +34,7 @@ settings! {
         /// Share of rows with up to one extra edge a node (subject `dense`) instead of one for every three (`sparse`).
         pub dense_probability: f64 = 0.5,
         pub told: Told = Told::default(),
-        /// Nodes of every graph, instead of what the level says.
+        /// Nodes of every graph, instead of the level's.
         pub nodes: Option<Nodes> = None,
         /// Letters that nodes are named with.
         pub letters: u32 = 26,
@@ -169,7 +169,7 @@ impl Family for Graph {
         let Nodes { min, max } = self.nodes.unwrap_or(nodes);
         let count: u32 = rng.random_range(min..=max);
         let hops = hops as usize;
-        // stands[half][depth]: node d of each half, d = 0..=hops, holds depth d open; the rest stand anywhere below a root.
+        // stands[half][depth]: node d of each half, d = 0..=hops, ensures that depth d exists; the others are anywhere below a root.
         let mut place = [(0, 0); 16];
         let mut stands = [[0 as NodeSet; 6]; 2];
         for (node, place) in place.iter_mut().enumerate().take(count as usize) {
@@ -226,7 +226,7 @@ impl Family for Graph {
             let seen_from_below = colours.map(|colour| mix(colour ^ 0xd1b5_4a32_d192_ed03));
             for &(from, to) in &plan.edges {
                 let (from, to) = (from as usize, to as usize);
-                // Sums do not depend on the order of neighbours; the constants tell out-edges from in-edges.
+                // Sums do not depend on the order of neighbours; the constants distinguish out-edges from in-edges.
                 next[from] = next[from].wrapping_add(seen_from_above[to]);
                 next[to] = next[to].wrapping_add(seen_from_below[from]);
             }

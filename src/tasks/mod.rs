@@ -78,12 +78,12 @@ pub struct PlanText {
     pub steps: Vec<StepValue>,
 }
 
-/// What one family of problems has to say.
+/// One family of problems.
 pub trait Family {
     const NAME: &'static str;
-    /// Whether a step holds a number that another could stand for: not where it is a set.
+    /// Whether a step's value is a number that can be replaced by another; not if it is a set.
     const NUMBERS: bool = true;
-    /// Whether each question says how many visible tokens its answer may have.
+    /// Whether each question states a budget of visible tokens.
     const SAYS_BUDGET: bool = false;
     /// What is drawn: the problem without its names.
     type Plan: Clone + std::fmt::Debug + PartialEq + Eq + Serialize + DeserializeOwned;
@@ -123,14 +123,14 @@ macro_rules! families {
         $(pub mod $module;)*
         $(pub use $module::$family;)*
 
-        /// A family with its settings. In a recipe: `family = "chains"` and the settings beside it.
+        /// A family with its settings. In a recipe: `family = "chains"` and the settings next to it.
         #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
         #[serde(tag = "family", rename_all = "kebab-case")]
         pub enum Task {
             $($family($family),)*
         }
 
-        /// The structure behind a problem's text, without its names.
+        /// The structure after a problem's text, without its names.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
         pub enum Program {
@@ -170,7 +170,7 @@ macro_rules! families {
                 }
             }
 
-            /// Whether steps hold numbers, so that there is an answer if one held another.
+            /// Whether steps have numbers, so that the answer for another value is defined.
             pub fn has_numbers(&self) -> bool {
                 match self {
                     $(Task::$family(_) => $family::NUMBERS,)*
@@ -269,7 +269,7 @@ fn generate_pair<F: Family>(
     Ok(Some((problem, others.swap_remove(pick))))
 }
 
-/// A plan of the right split, with the generator that goes on to write it.
+/// A plan of the right split, with the generator that continues to write it.
 fn drawn<F: Family>(family: &F, split: Split, seed: u64, index: u64) -> Result<(ChaCha8Rng, &'static str, F::Plan)> {
     let mut rng = draw::row_rng(F::NAME, split, seed, index);
     let level = family.levels().at(index);

@@ -1,6 +1,6 @@
 //! `multiply`: n-digit times n-digit numbers with the long-multiplication scratchpad (iCoT's task).
 //!
-//! Numbers are written digit by digit, least significant first, as iCoT does. Question `2 1 * 3 4 :` asks for
+//! Numbers are written digit by digit, least significant first, as iCoT does. Question `2 1 * 3 4 :` requests
 //! 12 times 43; its solution is `6 3 0 0 ; + 0 8 4 0 = 6 1 5 0 ; # 6 1 5 0`. Step j adds
 //! the partial product of the right factor's digit j; its value is the running sum, which all later steps need.
 //! Every product and sum is padded to 2n digits. Level = n. The answer keeps the digits' order and spaces.
@@ -74,7 +74,7 @@ impl Family for Multiply {
         marks.chain((0..10).map(|digit| digit.to_string())).collect()
     }
 
-    /// Nothing is drawn: the level alone says what the problem is like.
+    /// Nothing is drawn: the level alone determines the problem.
     fn subject(&self, _rng: &mut ChaCha8Rng, _split: Split) -> &'static str {
         "multiply"
     }

@@ -1,4 +1,4 @@
-//! A generated problem: its texts, its known intermediate values, and the program behind them.
+//! A generated problem: its texts, its known intermediate values, and the program after them.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Program, Split};
 
-/// What is known to hold after a step.
+/// Known value after a step.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Fact {
@@ -25,13 +25,13 @@ impl Fact {
     }
 }
 
-/// One intermediate value s_j: what it is, and where the solution says it.
+/// One intermediate value s_j, and its place in the solution.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepValue {
     pub value: Fact,
     /// The part of the step worth replacing by latents: `5 + 5 = 3` of `j = 5 + 5 = 3 ;`.
     pub clause: String,
-    /// Where `clause` stands, in whitespace-separated words of the solution.
+    /// Range of `clause`, in whitespace-separated words of the solution.
     pub words: Range<usize>,
     /// The words inside `words` that spell the value.
     pub value_words: Range<usize>,
@@ -51,7 +51,7 @@ pub struct TaskProblem {
     /// The visible chain of thought, closed by `# answer`.
     pub solution: String,
     pub answer: String,
-    /// Where the final answer stands in the solution's words: the marker `#` and what follows it.
+    /// Where the final answer is in the solution's words: the marker `#` and what follows it.
     pub answer_words: Range<usize>,
     pub steps: Vec<StepValue>,
     pub split: Split,

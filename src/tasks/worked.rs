@@ -1,5 +1,5 @@
 //! Worked solutions whose steps are calculations that a file wrote: `16-3-4`, `s1*2`. What the answer would be had a step another
-//! value. Knows numbers and expressions, not where they stand in a text.
+//! value. Knows numbers and expressions, not where they are in a text.
 //!
 //! A number of an expression is an earlier step's result where it equals exactly one of them and neither the question nor a
 //! calendar has it; where it could be either, nothing is predicted. `s1` names the first step and is never in doubt.
@@ -12,7 +12,7 @@ use num_traits::{One, ToPrimitive, Zero};
 
 use super::{Fact, StepValue};
 
-/// What an expression is made of.
+/// A token of an expression.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Operand {
     Number(BigRational),
@@ -221,7 +221,7 @@ impl WorkedSolution {
         }
     }
 
-    /// What a step's expression makes where `other` gives steps another value.
+    /// The value of a step's expression if `other` replaces values of steps.
     fn made(&self, step: usize, expression: &str, other: &dyn Fn(usize) -> Option<BigRational>) -> Option<BigRational> {
         let mut reads = self.steps[step].reads.iter();
         evaluate(expression, &mut |operand| {
@@ -247,7 +247,7 @@ impl WorkedSolution {
         whole(&self.steps[self.reads(step)?].value)
     }
 
-    /// What step `step` would make of another such operand.
+    /// The value of step `step` with another such operand.
     pub fn apply(&self, step: usize, operand: i64) -> Option<i64> {
         let read = self.reads(step)?;
         let expression = self.steps[step].expression.as_ref()?;
@@ -330,11 +330,11 @@ mod tests {
         let named = WorkedSolution::of("9 shops and 16 eggs", &[step("16-3-4", 9), step("s1*5", 45)], "45")
             .expect("arithmetic");
         assert_eq!(named.answer_if(0, 10).as_deref(), Some("50"));
-        // A half is no prediction, and thousands are written as the answer has them.
+        // A half is not a prediction, and thousands are written as the answer has them.
         let thousands =
             WorkedSolution::of("", &[step("400+500", 900), step("900*5/3", 1500)], "1,500").expect("arithmetic");
         assert_eq!((thousands.answer_if(0, 901), thousands.answer_if(0, 1200).as_deref()), (None, Some("2,000")));
-        // A step that does not make its value tells nothing of those before it.
+        // A step whose expression does not give its value says nothing about earlier steps.
         let wrong = [step("16-3-4", 9), step("9*5", 46), step("46+1", 47)];
         let wrong = WorkedSolution::of("", &wrong, "47").expect("arithmetic");
         assert_eq!((wrong.answer_if(0, 10), wrong.answer_if(1, 3).as_deref()), (None, Some("4")));

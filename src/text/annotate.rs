@@ -1,7 +1,7 @@
 //! Annotation of a corpus: scores every response once, then tags it by the span rule.
 //!
 //! Knows samples, files and order of work; the base model is a closure. Scores go to disk in parts as they are made
-//! (`entropies`), so that a run that was stopped goes on where it was; tags depend on the whole corpus' quantile and are
+//! (`entropies`), so that a run that was stopped continues where it was; tags depend on the whole corpus' quantile and are
 //! written at the end, from the stored scores, so that other span settings need no second pass of the model.
 
 use std::collections::HashSet;
@@ -72,7 +72,7 @@ pub fn annotate(
         };
         ensure!(
             entropies.len() == batch.len(),
-            "annotate: asked for entropies of {} samples, got {}",
+            "annotate: requested entropies of {} samples, got {}",
             batch.len(),
             entropies.len()
         );

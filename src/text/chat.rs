@@ -16,7 +16,7 @@ const DATE: &str = "strftime_now";
 #[derive(Clone, Debug)]
 pub struct Chat {
     jinja: String,
-    /// The file that it stands in.
+    /// The file that it is in.
     origin: String,
     /// `bos_token` and the others, as the model's files name them.
     tokens: Map<String, Value>,
@@ -29,7 +29,7 @@ pub struct Chat {
 /// The template that `transformers` takes for tools.
 const WITH_TOOLS: &str = "tool_use";
 
-/// What stands for the message itself: a caller's own would be another prompt.
+/// Arguments that hold the message itself: a caller's value would be another prompt.
 const NOT_ASKED: [&str; 2] = ["messages", "continue_final_message"];
 
 impl Chat {
@@ -83,7 +83,7 @@ impl Chat {
         vocabulary.encode(&self.prompt(message)?)
     }
 
-    /// The id that closes an answer: the first special token that the template writes behind one.
+    /// The id that closes an answer: the first special token that the template writes after one.
     ///
     /// # Errors
     /// A template that writes none, in a vocabulary without end of text.
@@ -99,7 +99,7 @@ impl Chat {
         })
     }
 
-    /// For people: which template, and what of it is not the same every day.
+    /// Description for users: which template, and which parts depend on the date.
     pub fn told(&self) -> String {
         let arguments =
             if self.arguments.is_empty() { String::new() } else { format!(" with {}", json!(self.arguments)) };

@@ -23,7 +23,7 @@ pub fn steps(sample: &Sample) -> Option<Vec<Range<usize>>> {
     Some(edges.windows(2).map(|edge| edge[0]..edge[1]).filter(|step| !step.is_empty()).collect())
 }
 
-/// After `.`, `!`, `?`, `;`, `:` with white space behind it, or after a line break.
+/// After `.`, `!`, `?`, `;`, `:` with white space after it, or after a line break.
 fn begins_sentence(sample: &Sample, token: usize) -> bool {
     let (start, end) = sample.offsets[token];
     let text = &sample.solution;

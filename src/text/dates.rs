@@ -25,7 +25,7 @@ const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday",
 /// # Errors
 /// A sign that is not known here.
 pub(super) fn now(format: &str) -> Result<String> {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
     written(format, since.as_secs())
 }
 

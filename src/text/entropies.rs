@@ -1,7 +1,7 @@
 //! Entropies on disk: parts while scoring, one Parquet file at the end. A row a response position.
 //!
-//! A part is written under a temporary name and renamed, so a folder holds whole parts only; what a crash loses is what
-//! was not yet in a part. `source.json` says what the parts were scored with.
+//! A part is written under a temporary name and renamed, so a folder has whole parts only; a crash loses what
+//! was not yet in a part. `source.json` records what the parts were scored with.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -117,7 +117,7 @@ impl Store {
     pub fn add(&mut self, sample: &Sample, entropies: Vec<f32>) -> Result<()> {
         ensure!(
             entropies.len() == sample.response.len(),
-            "sample {}: expected {} entropies, one a response token, found {}",
+            "sample {}: expected {} entropies, one per response token, found {}",
             sample.id,
             sample.response.len(),
             entropies.len()
@@ -131,7 +131,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes what is not on disk as a part of its own.
+    /// Writes what is not on disk as its own part.
     pub(crate) fn save_part(&mut self) -> Result<()> {
         if self.unsaved.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Files of problems and folders of them: which files are meant, what they hold by their first bytes, and what cannot be read and
+//! Files of problems and folders of them: which files are meant, what they are by their first bytes, and what cannot be read and
 //! why. Knows bytes and names, not what a record means.
 
 use std::io::{BufRead, BufReader, Read};
@@ -52,11 +52,7 @@ pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
     })?;
     let elsewhere = found.iter().find(|file| file.parent() != found[0].parent());
     if let Some(other) = elsewhere {
-        bail!(
-            "{shown}: holds {} and {}: name the folder or the file that is meant",
-            found[0].display(),
-            other.display()
-        );
+        bail!("{shown}: has {} and {}: name the folder or the file that is meant", found[0].display(), other.display());
     }
     ensure_one_set(&found)?;
     Ok(found)
@@ -106,7 +102,7 @@ fn listed(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
     for entry in std::fs::read_dir(folder).with_context(|| format!("{}: cannot list", folder.display()))? {
         let path = entry.with_context(|| format!("{}: cannot list", folder.display()))?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-        // What the hub's library writes beside the data.
+        // What the hub's library writes next to the data.
         if name.starts_with('.')
             || ["dataset_info", "dataset_dict", "dataset_infos", "state"].contains(&stem(&path).as_str())
         {
@@ -129,7 +125,7 @@ pub(super) fn stem(file: &Path) -> String {
     ENDINGS.iter().find_map(|ending| name.strip_suffix(ending)).unwrap_or(name).to_owned()
 }
 
-/// What a file holds.
+/// Kind of a file.
 pub(super) enum Content {
     /// JSON, a line each or one list.
     Json(Box<dyn BufRead>),
@@ -137,7 +133,7 @@ pub(super) enum Content {
     Parquet(Vec<u8>),
 }
 
-/// First bytes of what is no text that can be read, what it is, and what to do.
+/// First bytes of unsupported files, what they are, and what to do.
 const OTHERS: [(&[u8], &str); 11] = [
     (b"PK\x03\x04", "a zip archive: unpack it"),
     (b"\xfd7zXZ", "xz-compressed: unpack it (xz -d)"),
@@ -152,10 +148,10 @@ const OTHERS: [(&[u8], &str); 11] = [
     (b"<", "a web page or XML, not a file of problems: look at how it was downloaded"),
 ];
 
-/// Opens a file; what it holds is told by its first bytes, and of texts that are no JSON by its name.
+/// Opens a file. Its kind is read from its first bytes, and for texts that are not JSON from its name.
 ///
 /// # Errors
-/// A file that cannot be read, and what is no file of problems, by what it is.
+/// A file that cannot be read, and what is not a file of problems, by what it is.
 pub(super) fn open(file: &Path) -> Result<Content> {
     let shown = file.display();
     let context = || format!("{shown}: cannot read");
@@ -180,7 +176,7 @@ pub(super) fn open(file: &Path) -> Result<Content> {
     }
     ensure!(
         zeros == 0,
-        "{shown}: holds zero bytes, so it is no UTF-8 text (UTF-16, or a binary file): write it as UTF-8"
+        "{shown}: has zero bytes, so it is not UTF-8 text (UTF-16, or a binary file): save it as UTF-8"
     );
     ensure!(head.get(257..262).is_none_or(|tag| tag != b"ustar"), "{shown}: a tar archive: unpack it");
     let name = file.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
@@ -217,7 +213,7 @@ impl<R: Read> Read for BoundedReader<R> {
     }
 }
 
-/// What is said where a text could not be read.
+/// Error for a text that could not be read.
 pub(super) fn unread(error: std::io::Error) -> anyhow::Error {
     match error.kind() {
         std::io::ErrorKind::InvalidData => anyhow!("not UTF-8 text: write it as UTF-8"),

@@ -27,7 +27,7 @@ names! {
 }
 
 impl Format {
-    /// The format that a record's keys tell.
+    /// The format, from a record's keys.
     pub fn of(object: &Map<String, Value>) -> Result<Format> {
         let has = |keys: &[&str]| keys.iter().all(|key| object.contains_key(*key));
         let objects =

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::dates;
 
-/// Instructions of a template at most: a chat of a thousand messages takes less, and a loop that does not end takes more.
+/// Most instructions of a template: a chat of a thousand messages needs less, an endless loop more.
 const FUEL: u64 = 50_000_000;
 
 pub(super) fn environment() -> Result<Environment<'static>, Error> {
@@ -40,7 +40,7 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
             _ => Value::from_safe_string(escaped(&value.to_string())),
         });
     }
-    // These print otherwise than Python, or are none of Jinja's.
+    // These print differently from Python, or are not Jinja's.
     env.remove_filter("pprint");
     env.remove_global("debug");
     env.add_test("iterable", |value: Value| !value.is_none() && value.try_iter().is_ok());
@@ -70,7 +70,7 @@ fn without_generation(jinja: &str) -> String {
             _ => inner.to_owned(),
         };
         kept.extend(["{%", &other, "%}"]);
-        // Jinja2 keeps the line's end behind this tag alone: the one that is dropped is another.
+        // Jinja2 keeps the line's end after this tag alone: the one that is dropped is another.
         if word == "raw" && behind.starts_with('\n') && !inner.ends_with('-') {
             kept.push('\n');
         }
@@ -105,7 +105,7 @@ pub(super) fn seen(json: &Json) -> Value {
     }
 }
 
-/// Every letter behind what is no letter is a capital, an apostrophe's too.
+/// Every letter after what is not a letter is a capital, an apostrophe's too.
 fn title(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut inside = false;
@@ -211,7 +211,7 @@ struct Dumps {
     ascii: bool,
     indent: Option<usize>,
     sorted: bool,
-    /// Behind an item, behind a key.
+    /// After an item, after a key.
     marks: [String; 2],
 }
 
@@ -242,7 +242,7 @@ impl Dumps {
                 }
                 self.items(['{', '}'], items, depth, out)?;
             }
-            other => return Err(wrong(format!("tojson: {other} is no JSON"))),
+            other => return Err(wrong(format!("tojson: {other} is not JSON"))),
         }
         Ok(())
     }

@@ -37,13 +37,13 @@ impl From<TaskProblem> for Problem {
 }
 
 impl Problem {
-    /// The question as two problems are told to be the same: without case, and with one space between words.
+    /// The question in the form in which duplicates are found: lower case, one space between words.
     pub(crate) fn asks(&self) -> String {
         self.question.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
     }
 
     /// Bytes of the solution that state the final answer, marker included: from the last `\boxed{`, or from a `#` or
-    /// `####` that stands as a word of its own. None where neither is there.
+    /// `####` that stands as its own word. None where neither is there.
     pub fn answer_range(&self) -> Option<Range<usize>> {
         let solution = self.solution.as_str();
         let boxed = solution.rfind("\\boxed{").map(|start| start..closing_brace(solution, start));
@@ -60,13 +60,13 @@ impl Problem {
     /// The byte of the solution at which the gold answer begins: where its final answer says so, else where it was last written.
     /// None where it is not written as the answer has it.
     pub(crate) fn answer_at(&self) -> Option<usize> {
-        // From behind: `\boxed{x}` has an x in its name.
+        // From after: `\boxed{x}` has an x in its name.
         let stated =
             self.answer_range().and_then(|range| Some(range.start + self.solution[range].rfind(&self.answer)?));
         stated.or_else(|| self.solution.rfind(&self.answer)).filter(|_| !self.answer.is_empty())
     }
 
-    /// Bytes of the solution behind a range of its words.
+    /// Bytes of the solution after a range of its words.
     pub fn word_bytes(&self, words: Range<usize>) -> Option<Range<usize>> {
         let start = word_ranges(&self.solution).nth(words.start)?.start;
         let end = word_ranges(&self.solution).nth(words.end.checked_sub(1)?)?.end;

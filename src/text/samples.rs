@@ -16,7 +16,7 @@ pub struct Sample {
     /// Ids of the solution. The token that closes a response is not among them.
     pub response: Vec<u32>,
     pub solution: String,
-    /// Bytes of the solution behind each id.
+    /// Bytes of the solution after each id.
     pub offsets: Vec<(usize, usize)>,
     pub clauses: Vec<Range<usize>>,
     /// Whether they are calculations inside sentences, as a file's solution has them.
@@ -48,7 +48,7 @@ impl Sample {
             response: encoded.ids,
             solution: problem.solution.clone(),
             clauses,
-            // A line that is nothing but a mark is a clause of its own.
+            // A line that is nothing but a mark is its own clause.
             prose: problem.steps.iter().any(|step| step.expression.is_some() && !step.clause.ends_with(">>")),
             answer: problem.answer_range().and_then(|bytes| tokens_of(&encoded.offsets, &bytes)),
             offsets: encoded.offsets,
@@ -72,7 +72,7 @@ impl Sample {
     }
 
     /// The solution with `<swi>` and `</swi>` put around the spans. Without the tags it is the solution again, byte for
-    /// byte: they carry no spaces of their own.
+    /// byte: they have no spaces.
     pub fn tagged_solution(&self, spans: &[Range<usize>]) -> String {
         let mut text = String::with_capacity(self.solution.len() + spans.len() * (SWI.len() + SWI_END.len()));
         let mut written = 0;

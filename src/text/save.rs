@@ -26,7 +26,7 @@ impl Vocabulary {
             files.extend(templates.files());
         }
         let folder = self.source().parent().unwrap_or(Path::new("."));
-        // Beside a GGUF stands what may be another model's; of a tokenizer in memory there is no folder.
+        // Next to a GGUF stands what may be another model's; a tokenizer in memory has no folder.
         let alone = !self.source().is_file() || self.source().extension().is_some_and(|e| e == "gguf");
         for name in KEPT.iter().filter(|_| !alone) {
             let path = folder.join(name);

@@ -1,4 +1,4 @@
-//! Files of problems: reads their records (JSON lines, a JSON list, CSV, Parquet; plain or gzip), tells their format. What a record of
+//! Files of problems: reads their records (JSON lines, a JSON list, CSV, Parquet; plain or gzip) and detects their format. What a record of
 //! each format means is in `formats`; which files a folder means, in `files`. Every error names file, record and key.
 
 use std::collections::HashMap;
@@ -15,12 +15,12 @@ use super::record::{Record, kind};
 use super::{Problem, tables};
 use crate::store::{digits, json};
 
-/// Where problems come from, as a recipe says it.
+/// Source of problems in a recipe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
     pub path: PathBuf,
-    /// Left out: told from the keys of the first record.
+    /// Default: detected from the keys of the first record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub format: Option<Format>,
     /// Names of the keys, for `format = "jsonl"`.
@@ -35,7 +35,7 @@ pub struct Source {
 }
 
 settings! {
-    /// Which key holds what, in a generic JSONL file. `question` and `answer` must be there, the others may be missing.
+    /// Keys of a generic JSONL file. `question` and `answer` are required, the others optional.
     #[derive(Eq)]
     pub struct Fields {
         pub id: String = "id".into(),
@@ -60,7 +60,7 @@ impl Source {
         Ok(self.placed(Part::Test)?.into_iter().map(|(problem, _)| problem).collect())
     }
 
-    /// The problems, each with the place it stands at (`file:line`), for errors that come later.
+    /// The problems, each with the place it is at (`file:line`), for errors that come later.
     pub(crate) fn placed(&self, part: Part) -> Result<Vec<(Problem, String)>> {
         let limit = self.limit.unwrap_or(usize::MAX);
         let mut problems: Vec<(Problem, String)> = Vec::new();
@@ -81,7 +81,7 @@ impl Source {
                 Ok(true)
             })?;
         }
-        ensure!(!problems.is_empty(), "{}: holds no problem", self.path.display());
+        ensure!(!problems.is_empty(), "{}: has no problem", self.path.display());
         distinct_ids(&mut problems)?;
         Ok(problems)
     }
@@ -101,7 +101,7 @@ fn distinct_ids(problems: &mut [(Problem, String)]) -> Result<()> {
         };
         ensure!(
             *question == asks,
-            "{place}: key \"id\": `{}` stands at {first} with another question, and an id is of one problem only: make them different, \
+            "{place}: key \"id\": `{}` is also at {first}, with another question; an id names one problem: make them different, \
              or name another key (--field id=KEY; one that no record has numbers them)",
             cut(&problem.id)
         );
@@ -119,12 +119,12 @@ pub fn cut(text: &str) -> String {
     format!("{shown}{more}")
 }
 
-/// Reads every problem of a file whose format its keys tell.
+/// Reads every problem of a file, with its format from its keys.
 pub fn read_problems(path: impl Into<PathBuf>) -> Result<Vec<Problem>> {
     Source::new(path).read()
 }
 
-/// Calls `take` with each object and the place it stands at, until it returns false. Returns the columns of Parquet, with their
+/// Calls `take` with each object and the place it is at, until it returns false. Returns the columns of Parquet, with their
 /// types, that are in no object: their types are not read.
 pub fn each_object(
     file: &Path,
@@ -193,7 +193,7 @@ fn each_json(
             return Ok(());
         }
     }
-    // There are no lines to name, so records are.
+    // There are no lines to name: records are named.
     reader.read_to_string(&mut line).map_err(files::unread).with_context(|| shown.to_string())?;
     let text = line.trim_start_matches('\u{feff}');
     let whole: Value =
@@ -223,13 +223,13 @@ fn each_json(
     Ok(())
 }
 
-/// Of a key's two values readers take either.
+/// Readers differ in which of two values of a key they use.
 fn ensure_distinct(text: &str, place: &str) -> Result<()> {
     let Some(key) = json::twice(text) else { return Ok(()) };
-    bail!("{place}: key \"{key}\" stands twice in one object: keep the one that is meant")
+    bail!("{place}: key \"{key}\" is twice in one object: remove one of them")
 }
 
-/// The lines of a file that hold something, each with the place it stands at (`file:line`).
+/// The lines of a file that are not blank, each with its place (`file:line`).
 pub fn lines(file: &Path) -> Result<Vec<(String, String)>> {
     let shown = file.display();
     let mut text = String::new();
@@ -247,7 +247,7 @@ const MOST_RECORD: u64 = 16 << 20;
 
 fn read_line(reader: &mut dyn BufRead, line: &mut String) -> Result<usize> {
     let came = reader.take(MOST_RECORD + 1).read_line(line).map_err(files::unread)?;
-    // A list may stand in one line: it is as long as its file.
+    // A list may be in one line: it is as long as its file.
     ensure!(
         came as u64 <= MOST_RECORD || line.trim_start_matches('\u{feff}').trim_start().starts_with('['),
         "a line of more than {MOST_RECORD} bytes: one problem a line is expected"

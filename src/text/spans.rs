@@ -21,7 +21,7 @@ settings! {
         pub max_length: usize = 8,
         /// Latents a sample may have, over all its spans, once all their text is replaced.
         pub latent_cap: usize = 48,
-        /// c of phase 2: latents for each replaced token. Below 1 a latent stands for several, as in [`latents_for`].
+        /// c of phase 2: latents per replaced token. Below 1 a latent replaces several, as in [`latents_for`].
         pub latents_per_token: f64 = 2.0,
         /// K_max of phase 2: tokens of a span that are replaced at the last stage.
         pub max_stage: usize = 8,
@@ -103,7 +103,7 @@ impl SpanSettings {
             // Every score counts. Below any entropy, and a number that JSON can write.
             return Ok(-1.0);
         }
-        // At most `above` scores are strictly above the one that stands there in falling order.
+        // At most `above` scores are strictly above the one that is there in falling order.
         let (_, threshold, _) = scores.select_nth_unstable_by(above, |a, b| b.total_cmp(a));
         Ok(*threshold)
     }
@@ -179,9 +179,9 @@ impl SpanSettings {
     }
 }
 
-/// Latents that stand for so many tokens: ⌈c · tokens⌉, so that no replaced text is left without a latent.
+/// Latents that replace this many tokens: ⌈c · tokens⌉, so that no replaced text is without a latent.
 pub(crate) fn latents_for(tokens: usize, c: f64) -> usize {
-    // 0.07 · 100 is a little above 7: a rounding is no reason for a latent more.
+    // 0.07 · 100 is slightly above 7: rounding must not add a latent.
     let exact = c * tokens as f64;
     ((exact - 1e-9 * exact).ceil() as usize).max(usize::from(tokens > 0))
 }

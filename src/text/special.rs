@@ -1,4 +1,4 @@
-//! Which ids mean beginning, end and padding, as the files of a model say it.
+//! Ids of beginning, end and padding in the files of a model.
 //!
 //! The tokens that the tokenizer's files name come first, then ids of `generation_config.json`, then of `config.json`.
 //! End-of-text ids are collected from all of them, the first stays first: instruction models name their turn's end in one

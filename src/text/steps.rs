@@ -1,4 +1,4 @@
-//! Known values of a solution that a file brings: `steps` beside question and answer, or GSM8K's marks `<<16-3-4=9>>`. Finds where the
+//! Known values of a solution that a file brings: `steps` next to question and answer, or GSM8K's marks `<<16-3-4=9>>`. Finds where the
 //! solution says each, and checks it. Knows texts, not files.
 
 use std::ops::Range;
@@ -31,14 +31,14 @@ enum Span {
     Characters([usize; 2]),
 }
 
-/// Finds steps in the solution, each behind the one before.
+/// Finds steps in the solution, each after the one before.
 ///
 /// # Errors
-/// A step that the solution does not say, and a value that its expression does not make.
+/// A step that is not in the solution, or a value that differs from its expression's.
 pub(super) fn found(written: Vec<FileStep>, solution: &str) -> Result<Vec<StepValue>> {
     ensure!(
         written.is_empty() || !solution.trim().is_empty(),
-        "there is no solution for them to stand in: give one (its own key, or the answer before ####)"
+        "there is no solution that could contain them: give one (its own key, or the answer before ####)"
     );
     let (mut out, mut from) = (vec![], 0);
     let mut values = vec![];
@@ -66,7 +66,7 @@ pub(super) fn found(written: Vec<FileStep>, solution: &str) -> Result<Vec<StepVa
             None => guessed(expression.as_deref(), &shown, solution, from, nth)?,
         };
         let Some(said) = says(&solution[place.clone()], &shown).pop() else {
-            bail!("step {nth}: its span `{}` does not say its value {shown}", cut(&solution[place]));
+            bail!("step {nth}: its span `{}` does not contain its value {shown}", cut(&solution[place]));
         };
         let said = place.start + said.start..place.start + said.end;
         from = place.end;
@@ -93,15 +93,16 @@ fn known(value: &Value, nth: usize) -> Result<(String, Fact)> {
     })
 }
 
-/// Bytes of the solution behind a span.
+/// Bytes of the solution after a span.
 fn spanned(span: &Span, solution: &str, from: usize, nth: usize) -> Result<Range<usize>> {
     match span {
         Span::Text(text) => {
             let at = if text.trim().is_empty() { None } else { solution[from..].find(text.as_str()) };
             let Some(at) = at else {
                 let earlier = solution[..from].contains(text.as_str());
-                let but = if earlier { ": it stands before the step above it; keep the order of the text" } else { "" };
-                bail!("step {nth}: its span `{}` does not stand in the solution{but}", cut(text));
+                let but =
+                    if earlier { ": it is before the step above it; list steps in the order of the text" } else { "" };
+                bail!("step {nth}: its span `{}` is not in the solution{but}", cut(text));
             };
             Ok(from + at..from + at + text.len())
         }
@@ -116,7 +117,7 @@ fn spanned(span: &Span, solution: &str, from: usize, nth: usize) -> Result<Range
                     Ok(a..b)
                 }
                 _ => bail!(
-                    "step {nth}: its span [{start}, {end}] lies outside the solution of {} characters",
+                    "step {nth}: its span [{start}, {end}] is outside the solution of {} characters",
                     solution.chars().count()
                 ),
             }
@@ -124,17 +125,17 @@ fn spanned(span: &Span, solution: &str, from: usize, nth: usize) -> Result<Range
     }
 }
 
-/// Without a span: from where the expression is written, blanks aside, to its value behind it; else the value alone.
+/// Without a span: from where the expression is written, blanks aside, to its value after it; else the value alone.
 fn guessed(expression: Option<&str>, value: &str, solution: &str, from: usize, nth: usize) -> Result<Range<usize>> {
     let written = expression.and_then(|expression| loosely(&solution[from..], expression));
     let (start, behind) = written.map_or((None, from), |at| (Some(from + at.start), from + at.end));
     let Some(said) = says(&solution[behind..], value).into_iter().next() else {
-        bail!("step {nth}: the solution does not say its value {value} behind the step above it: name its span");
+        bail!("step {nth}: the solution does not contain its value {value} after the step above it: name its span");
     };
     Ok(start.unwrap_or(behind + said.start)..behind + said.end)
 }
 
-/// Where a text stands, whatever blanks, commas and dollars are in it.
+/// Ranges of a text, ignoring blanks, commas and dollar signs.
 fn loosely(text: &str, wanted: &str) -> Option<Range<usize>> {
     let counts = |c: &char| !c.is_whitespace() && !matches!(c, '$' | ',');
     let wanted: Vec<char> = wanted.chars().filter(counts).collect();
@@ -144,7 +145,7 @@ fn loosely(text: &str, wanted: &str) -> Option<Range<usize>> {
     Some(letters[at].0..last + c.len_utf8())
 }
 
-/// Where numbers stand, without the stop of a sentence.
+/// Ranges of numbers, without the stop of a sentence.
 fn numbers(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     let is = |c: char| c.is_ascii_digit() || matches!(c, '.' | ',');
     text.split(move |c: char| !is(c)).filter_map(|part| {
@@ -172,7 +173,7 @@ fn step(text: &str, value: Fact, place: Range<usize>, said: Range<usize>, expres
     StepValue { value, clause, words: words(&place), value_words: words(&said), expression: Some(expression) }
 }
 
-/// GSM8K's solution as it is learnt, with (`keep`) or without its marks, and what they say. A mark whose value does not stand behind
+/// GSM8K's solution as it is learnt, with (`keep`) or without its marks, and what they say. A mark whose value is not after
 /// it is a step of which nothing is known.
 pub(super) fn marked(text: &str, keep: bool) -> (String, Vec<StepValue>) {
     let mut shown = String::with_capacity(text.len());
@@ -199,7 +200,7 @@ pub(super) fn marked(text: &str, keep: bool) -> (String, Vec<StepValue>) {
             .filter(|found| number(value).is_some_and(|value| number(&shown[found.clone()]) == Some(value)));
         let place = match &said {
             Some(said) => shown.get(from..at).and_then(written_before).map_or(at, |start| from + start)..said.end,
-            // The word that stands there, so that every step has one.
+            // The word that is there, so that every step has one.
             None => word_ranges(&shown).find(|word| word.end > at).unwrap_or(at..shown.len()),
         };
         from = place.end;
@@ -277,11 +278,11 @@ mod tests {
             (r#"[{"expression": "3+4", "value": 8}]"#, "step 1: `3+4` makes 7, its value is 8"),
             (r#"[{"expression": "3 plus 4", "value": 7}]"#, "step 1: `3 plus 4` is not read"),
             (r#"[{"expression": "s2", "value": 7}]"#, "`s2` is not read"),
-            (r#"[{"value": 7}, {"value": 7}]"#, "step 2: the solution does not say its value 7"),
-            (r#"[{"value": 7, "span": "3 + 4"}]"#, "step 1: its span `3 + 4` does not say its value 7"),
-            (r#"[{"value": 7, "span": "3 + 5"}]"#, "does not stand in the solution"),
-            (r#"[{"value": 14}, {"value": 7, "span": "4 = 7"}]"#, "keep the order of the text"),
-            (r#"[{"value": 7, "span": [6, 99]}]"#, "[6, 99] lies outside the solution of 25 characters"),
+            (r#"[{"value": 7}, {"value": 7}]"#, "step 2: the solution does not contain its value 7"),
+            (r#"[{"value": 7, "span": "3 + 4"}]"#, "step 1: its span `3 + 4` does not contain its value 7"),
+            (r#"[{"value": 7, "span": "3 + 5"}]"#, "is not in the solution"),
+            (r#"[{"value": 14}, {"value": 7, "span": "4 = 7"}]"#, "in the order of the text"),
+            (r#"[{"value": 7, "span": [6, 99]}]"#, "[6, 99] is outside the solution of 25 characters"),
             (r#"[{"value": [7]}]"#, "step 1: expected a value that is a number or a text, found a list"),
         ] {
             let error = read(steps, solution).expect_err(steps).to_string();

@@ -74,20 +74,20 @@ pub(super) fn csv(text: &str) -> Result<Vec<Map<String, Value>>> {
         let names = records(&table(first, false)?)?.into_iter().flatten().filter(|(_, name)| name.is_string());
         let mut seen = HashSet::new();
         if let Some(name) = names.map(|(_, name)| name.to_string()).find(|name| !seen.insert(name.clone())) {
-            bail!("column {name} stands twice in the first line: give each a name of its own");
+            bail!("column {name} is twice in the first line: rename one of them");
         }
     }
     records(&frame)
 }
 
-/// What polars says, with what is meant where it speaks of settings of its own.
+/// Polars' error, rephrased where it names its own settings.
 fn clearer(error: anyhow::Error) -> anyhow::Error {
     let said = format!("{error:#}");
     if said.contains("more fields than defined") {
-        return anyhow!("a row has more cells than the first line: put a cell that holds the separator in quotes");
+        return anyhow!("a row has more cells than the first line: quote cells that contain the separator");
     }
     if said.contains("not properly escaped") {
-        return anyhow!("a quote is not closed, or stands inside a cell without being doubled");
+        return anyhow!("a quote is not closed, or is inside a cell without being doubled");
     }
     error
 }

@@ -23,7 +23,7 @@ pub struct TaggedLine {
     pub tagged_solution: String,
 }
 
-/// What `summary.json` says.
+/// Contents of `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
     /// What was scored, and by which model: the caller's words.

@@ -84,7 +84,7 @@ impl Template {
         matches!(self, Chat | ChatBoxed | ChatNoThinking | ChatNoThinkingBoxed)
     }
 
-    /// The same form in the model's own spelling; a form that is no chat stays as it is.
+    /// The same form in the model's own spelling; a form that is not a chat stays as it is.
     #[must_use]
     pub(crate) fn own(self) -> Self {
         match (self.is_chat(), self.is_without_thinking(), self.is_boxed()) {
@@ -100,7 +100,7 @@ impl Template {
         if self.is_boxed() { format!("{question}\n{BOXED_INSTRUCTION}") } else { question.to_owned() }
     }
 
-    /// The text that stands before the response, in a form that is spelled here.
+    /// The text that is before the response, in a form that is spelled here.
     pub fn prompt(self, question: &str) -> String {
         use Template::*;
         let asked = self.asked(question.trim());
@@ -166,7 +166,7 @@ impl Prompts {
         Ok(Self { form, chat: Some(chat.with(arguments(form))?) })
     }
 
-    /// The text that stands before the response.
+    /// The text that is before the response.
     pub fn prompt(&self, question: &str) -> Result<String> {
         match &self.chat {
             Some(chat) => chat.prompt(&self.form.asked(question)),

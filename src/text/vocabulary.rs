@@ -18,7 +18,7 @@ pub const SWI: &str = "<swi>";
 pub const SWI_END: &str = "</swi>";
 pub const LATENT: &str = "<latent>";
 
-/// Ids of a text, and the bytes of the text that each id stands for.
+/// Ids of a text, and the bytes of each id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EncodedText {
     pub ids: Vec<u32>,
@@ -30,7 +30,7 @@ pub(crate) struct EncodedText {
 pub struct Vocabulary {
     pub(super) tokenizer: Tokenizer,
     special: SpecialIds,
-    /// What the tokenizer puts before and behind every text.
+    /// What the tokenizer puts before and after every text.
     around: [Vec<u32>; 2],
     pub(super) roles: Map<String, Value>,
     pub(super) templates: Option<Templates>,
@@ -166,7 +166,7 @@ impl Vocabulary {
         self.templates.is_some()
     }
 
-    /// The vocabulary with these templates where it has none of its own.
+    /// The vocabulary with these templates if it has none of its own.
     #[must_use]
     pub(crate) fn or_templates(mut self, templates: Option<Templates>) -> Self {
         self.templates = self.templates.or(templates);
@@ -198,7 +198,7 @@ impl Vocabulary {
         Ok(EncodedText { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
 
-    /// The single tokens that are this word: at a beginning, and behind a blank. One where both are the same.
+    /// The single tokens that are this word: at a beginning, and after a blank. One where both are the same.
     pub(crate) fn word_tokens(&self, word: &str) -> Result<Vec<u32>> {
         let mut tokens = vec![];
         for text in [word.to_owned(), format!(" {word}")] {
@@ -259,7 +259,7 @@ impl Vocabulary {
         self.special.bos
     }
 
-    /// What stands before every text in models that were trained so.
+    /// What is before every text in models that were trained so.
     pub fn leading_bos(&self) -> Vec<u32> {
         self.around[0].clone()
     }
@@ -292,7 +292,7 @@ impl Vocabulary {
     }
 }
 
-/// What the post-processor puts before and behind a text.
+/// What the post-processor puts before and after a text.
 fn around(tokenizer: &Tokenizer) -> [Vec<u32>; 2] {
     let Ok(Ok(encoding)) = guarded(|| tokenizer.encode("a", true)) else { return [vec![], vec![]] };
     let (ids, mask) = (encoding.get_ids(), encoding.get_special_tokens_mask());

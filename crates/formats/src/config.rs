@@ -1,4 +1,4 @@
-//! What a decoder is made of: the settings of Hugging Face's `config.json`, checked.
+//! A decoder's settings: Hugging Face's `config.json`, checked.
 //!
 //! A [`ModelConfig`] that exists is one the decoder can run: whatever it cannot run (other rotary scalings, other biases,
 //! …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
@@ -41,20 +41,20 @@ names! {
     }
 }
 
-/// Where the norms of a block stand.
+/// Placement of a layer's norms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NormPlace {
     /// Before attention and before the feed-forward.
     Before,
-    /// Behind both: what they put out is normalised before it is added to the stream.
+    /// After both: their outputs are normalised before they are added to the stream.
     After,
-    /// Before and behind both.
+    /// Before and after both.
     Both,
 }
 
 impl NormPlace {
-    /// Hugging Face's names of the norms before and behind attention, before and behind the feed-forward.
-    pub fn names(self) -> [Option<&'static str>; 4] {
+    /// Hugging Face's names of the norms before and after attention, before and after the feed-forward.
+    pub(crate) fn names(self) -> [Option<&'static str>; 4] {
         let [input, attention, before_feedforward, feedforward] =
             ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"]
                 .map(Some);
@@ -140,7 +140,7 @@ impl Family {
         if self.is_gemma() || self == Family::Gpt2 { Activation::GeluTanh } else { Activation::Silu }
     }
 
-    /// Whether the feed-forward has a gate beside what it activates.
+    /// Whether the feed-forward has a gate next to what it activates.
     pub fn is_gated(self) -> bool {
         self != Family::Gpt2
     }
@@ -263,8 +263,8 @@ impl ModelConfig {
         sliding.layers.get(layer).is_some_and(|&slides| slides).then_some(sliding.window)
     }
 
-    /// By what queries are multiplied before scores are taken, beside the usual `1 / √dh`.
-    pub fn query_scale(&self) -> f64 {
+    /// By what queries are multiplied before scores are taken, next to the usual `1 / √dh`.
+    pub(crate) fn query_scale(&self) -> f64 {
         self.extras.query_pre_attn_scalar.map_or(1.0, |scalar| (self.head_dim as f64 / scalar).sqrt())
     }
 

@@ -1,5 +1,5 @@
 //! Names that other libraries have for our points: those of TransformerLens 4's bridge (`blocks.2.hook_out`, `blocks.2.attn.o.hook_in`)
-//! and interp-engine's addresses (`resid_post.2`). They may stand wherever a hook is named; what is written goes by our names.
+//! and interp-engine's addresses (`resid_post.2`). They may be wherever a hook is named; what is written goes by our names.
 
 use crate::model::config::NormPlace;
 
@@ -63,7 +63,7 @@ pub(super) fn ours(pattern: &str) -> Option<String> {
     Some(format!("blocks.{layer}.{ours}"))
 }
 
-/// Whether another library's name means something else in a model whose norms stand there: what a part puts out before a norm behind it
+/// Whether another library's name means something else in a model whose norms are there: what a part puts out before a norm after it
 /// (ours is what is added to the stream), or what that norm reads.
 pub(super) fn is_elsewhere(pattern: &str, norms: NormPlace) -> bool {
     let part = match pattern.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')) {

@@ -5,7 +5,7 @@
 //! | point | shape |
 //! | --- | --- |
 //! | `hook_embed`, `hook_pos_embed` (learned positions), `blocks.{l}.hook_resid_pre｜resid_mid｜resid_post｜attn_out｜mlp_out` | `[B, L, D]` |
-//! | `blocks.{l}.ln1｜ln2`, `ln1_post｜ln2_post` (a second norm, behind), `ln_final` `.hook_scale` | `[B, L, 1]` |
+//! | `blocks.{l}.ln1｜ln2`, `ln1_post｜ln2_post` (a second norm, after), `ln_final` `.hook_scale` | `[B, L, 1]` |
 //! | same `.hook_normalized` (before the weight) | `[B, L, D]` |
 //! | `blocks.{l}.attn.hook_q｜k｜v` (before QK-norm and RoPE), `hook_rot_q｜k` (after both) | `[B, L, H or Hkv, dh]` |
 //! | `blocks.{l}.attn.hook_attn_scores` (after the mask), `hook_pattern` | `[B, H, L, T]`, T = cache slots |
@@ -46,7 +46,7 @@ pub struct Place {
     pub step: Step,
 }
 
-/// What a hook is told beside the value.
+/// Context of a hook call: point, span, selected positions.
 #[derive(Debug)]
 pub struct Site<'a> {
     pub point: HookPoint,
@@ -56,10 +56,10 @@ pub struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// Each place that is `wanted` with its values of `[B, L, ..]`, heads side by side; no others leave the device.
+    /// Each place that is `wanted` with its values of `[B, L, ..]`, heads concatenated; no others leave the device.
     ///
     /// # Errors
-    /// A device that cannot hand its data over.
+    /// The device cannot be read.
     pub(crate) fn values(
         &self,
         value: &Activation,
@@ -120,7 +120,7 @@ impl<'h> Hooks<'h> {
         self.add(spec, layers, Action::Replace(Box::new(f)))
     }
 
-    /// Lets `f` change the values of each selected position: a row-major copy, heads side by side, whose new values go on. The
+    /// Lets `f` change the values of each selected position: a row-major copy, heads concatenated, whose new values continue. The
     /// site that `f` is told has this one place.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl<'h> Hooks<'h> {
         self.entries.is_empty()
     }
 
-    /// Whether anything stands at `point`, so that a value nobody asked for is never computed.
+    /// Whether anything is at `point`, so that a value nobody requested is never computed.
     pub(crate) fn wants(&self, point: HookPoint) -> bool {
         self.entries.iter().any(|entry| entry.points.contains(&point))
     }

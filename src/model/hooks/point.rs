@@ -1,4 +1,4 @@
-//! Where a hook can stand: the names of TransformerLens, plus the latent block's own.
+//! Hook points: the names of TransformerLens, plus those of latent steps.
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub enum PointKind {
     ResidPre,
     Ln1Scale,
     Ln1Normalized,
-    /// Of a second norm, behind attention.
+    /// Of a second norm, after attention.
     Ln1PostScale,
     Ln1PostNormalized,
     Q,
@@ -33,7 +33,7 @@ pub enum PointKind {
     ResidMid,
     Ln2Scale,
     Ln2Normalized,
-    /// Of a second norm, behind the MLP.
+    /// Of a second norm, after the MLP.
     Ln2PostScale,
     Ln2PostNormalized,
     MlpPre,

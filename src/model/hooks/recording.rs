@@ -27,15 +27,15 @@ pub struct RecordedTensor {
 }
 
 impl RecordedTensor {
-    /// What stood at a position of a row, heads side by side.
+    /// What was at a position of a row, heads concatenated.
     ///
     /// # Errors
-    /// A row or a position that was not kept.
+    /// A row or a position that was not recorded.
     pub fn at(&self, row: usize, position: usize) -> Result<Vec<f32>> {
         let (name, n, axis) = (&self.name, self.positions.len(), self.position_axis);
         ensure!(row < self.shape[0], "`{name}`: row {row} of {}", self.shape[0]);
         let nth = self.positions.binary_search(&position).ok();
-        let nth = nth.with_context(|| format!("`{name}`: nothing was kept at position {position}"))?;
+        let nth = nth.with_context(|| format!("`{name}`: nothing was recorded at position {position}"))?;
         let (before, width): (usize, usize) =
             (self.shape[1..axis].iter().product(), self.shape[axis + 1..].iter().product());
         let part = |head: usize| ((row * before + head) * n + nth) * width;
@@ -53,7 +53,7 @@ pub struct Recording {
 #[derive(Debug)]
 struct PointValues {
     name: String,
-    /// `None`: logits, which stand at no point.
+    /// `None`: logits, which are at no point.
     point: Option<HookPoint>,
     select: Select,
     /// Axes of the value at one place; of scores and pattern the heads only.
@@ -67,7 +67,7 @@ struct PointValues {
 const LOGITS: &str = "logits";
 
 impl Recording {
-    /// Of every point that the specs name in a model of these settings; a point named twice is kept once.
+    /// Of every point that the specs name in a model of these settings; a point named twice is stored once.
     ///
     /// # Errors
     /// A spec that does not resolve.
@@ -84,12 +84,12 @@ impl Recording {
         Ok(Self { kept: RefCell::new(kept) })
     }
 
-    /// Whether nothing is asked for.
+    /// Whether nothing is requested.
     pub fn is_empty(&self) -> bool {
         self.kept.borrow().is_empty()
     }
 
-    /// Adds the hooks that keep. Those that replace come before: what is kept is what the model went on with.
+    /// Adds the recording hooks, after hooks that replace: the recorded value is the one that the model used.
     ///
     /// # Errors
     /// None in practice: every point was resolved before.
@@ -113,11 +113,11 @@ impl Recording {
         kept[index].keep(places, logits)
     }
 
-    /// One tensor a point, in the order in which they were asked for. Rows are numbered by [`super::Span::rows`], from 0 to
+    /// One tensor a point, in the order in which they were requested. Rows are numbered by [`super::Span::rows`], from 0 to
     /// `rows`; one that passed no such position is zero.
     ///
     /// # Errors
-    /// A point at which nothing was kept: it would have been a silent no-op.
+    /// A point at which nothing was recorded: it would have been a silent no-op.
     pub fn tensors(self, rows: usize) -> Result<Vec<RecordedTensor>> {
         self.kept.into_inner().into_iter().map(|kept| kept.tensor(rows)).collect()
     }
@@ -169,7 +169,7 @@ impl PointValues {
         Ok(())
     }
 
-    /// What stands where a row has no such position or key.
+    /// Value for a row without such a position or key.
     fn absent(&self) -> f32 {
         if self.point.is_some_and(|point| point.kind == super::PointKind::AttnScores) { MASKED } else { 0.0 }
     }

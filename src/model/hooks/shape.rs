@@ -36,7 +36,7 @@ impl PointKind {
         }
     }
 
-    /// The axes behind `[B, L]`; `None` for scores and pattern, whose last axis grows with the row.
+    /// The axes after `[B, L]`; `None` for scores and pattern, whose last axis grows with the row.
     pub(crate) fn tail(self, config: &ModelConfig) -> Option<Vec<usize>> {
         let (d, f, dh) = (config.hidden_size, config.intermediate_size, config.head_dim);
         let (h, h_kv) = (config.num_attention_heads, config.num_key_value_heads);

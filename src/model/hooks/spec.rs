@@ -53,7 +53,7 @@ impl Select {
     pub fn at(self, end: usize) -> Result<Self> {
         let Select::Position(p @ ..0) = self else { return Ok(self) };
         let from_start = end.checked_add_signed(p).and_then(|p| isize::try_from(p).ok()).map(Select::Position);
-        from_start.with_context(|| format!("{self} stands before the first of {end} positions"))
+        from_start.with_context(|| format!("{self} is before the first of {end} positions"))
     }
 
     /// Block and step as which interventions know the place; `None` where nothing is done. Outside latents there is one block:
@@ -98,7 +98,7 @@ as_text!(Select);
 impl FromStr for Select {
     type Err = Error;
 
-    /// What stands behind `@`: `prompt`, `text[3]`, `latent[*,2..]`, `pos[-1]`.
+    /// What is after `@`: `prompt`, `text[3]`, `latent[*,2..]`, `pos[-1]`.
     fn from_str(text: &str) -> Result<Self> {
         let wrong = || {
             format!(
@@ -167,7 +167,9 @@ impl HookSpec {
     /// A pattern that names nothing, and a position that counts from the end of a row.
     pub fn resolve(&self, layers: usize) -> Result<Vec<HookPoint>> {
         if let Select::Position(..0) = self.select {
-            bail!("hook `{self}` counts from the end of a known row, and there is none here: name its position from 0");
+            bail!(
+                "hook `{self}` counts from the end of a known text, and there is none here: count its position from 0"
+            );
         }
         HookPoint::resolve(&self.pattern, layers)
     }
@@ -180,7 +182,7 @@ impl HookSpec {
         let mut points = self.resolve(config.num_hidden_layers)?;
         if aliases::is_elsewhere(&self.pattern, config.family.norm_place()) {
             bail!(
-                "hook `{}` is before a norm that a {} model has behind its parts, and has no name here: `hook_attn_out` and `hook_mlp_out` \
+                "hook `{}` is before a norm that a {} model has after its parts, and has no name here: `hook_attn_out` and `hook_mlp_out` \
                  are what is added to the stream",
                 self.pattern,
                 config.family.name()

@@ -1,4 +1,4 @@
-//! A weight matrix as its file stores it, and what is learnt beside it.
+//! A weight matrix in its file format, and the LoRA factors and rows that are trained with it.
 
 use anyhow::{Result, anyhow, bail, ensure};
 use burn::module::{LoraAdapter, Module, Param, ParamId};
@@ -20,7 +20,7 @@ pub struct AdaptedMatrix {
     factors: Option<(Tensor<2>, Tensor<2>)>,
     /// Factors that are trained.
     lora: Option<LoraAdapter>,
-    /// Of a table of tokens: rows behind those of the matrix that are trained, `[n, d_in]`.
+    /// Of a table of tokens: rows after those of the matrix that are trained, `[n, d_in]`.
     learnt: Option<Param<Tensor<2>>>,
 }
 
@@ -63,7 +63,7 @@ impl AdaptedMatrix {
         self.learnt.is_some()
     }
 
-    /// Rows as they are stored, and those that are trained, where nothing else is beside them.
+    /// Rows as they are stored, and those that are trained, where nothing else is next to them.
     pub(in crate::model) fn rows_apart(&self) -> Option<(&FrozenMatrix, Tensor<2>)> {
         let alone = self.factors.is_none() && self.lora.is_none();
         self.learnt.as_ref().filter(|_| alone).map(|learnt| (&self.matrix, learnt.val()))
@@ -97,7 +97,7 @@ impl AdaptedMatrix {
         self.completed(linear_stored(x.clone(), &self.matrix), x)
     }
 
-    /// The stored matrix's product y with x, and what is beside it.
+    /// The stored matrix's product y with x, and what is next to it.
     pub(in crate::model) fn completed(&self, y: Tensor<3>, x: Tensor<3>) -> Tensor<3> {
         let y = match &self.learnt {
             Some(learnt) => Tensor::cat(vec![y, linear_transposed(x.clone(), learnt.val())], 2),

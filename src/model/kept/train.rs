@@ -11,7 +11,7 @@ use crate::model::lora::LoraSettings;
 use crate::random::fnv1a;
 
 impl Decoder {
-    /// Attaches factors to the target projections that are kept, with the draws that Burn's own LoRA makes for floats: A is normal of
+    /// Attaches factors to the target projections that are stored, with the draws that Burn's own LoRA makes for floats: A is normal of
     /// standard deviation 1 / r, B zero.
     pub(in crate::model) fn with_lora_over_kept(mut self, settings: &LoraSettings) -> Self {
         let device = self.device();
@@ -64,7 +64,7 @@ impl Decoder {
         sorted.sort_unstable();
         ensure!(
             (all - n..all).eq(sorted.iter().map(|token| *token as usize)),
-            "lora.only_new_rows with weights that are kept as stored trains the last {n} rows of the tables of tokens, and the switch \
+            "lora.only_new_rows with weights in their file format (--dtype stored) trains the last {n} rows of the tables of tokens, but the switch \
              tokens are {sorted:?} of {all}: use --dtype f32, or lora.only_new_rows = false"
         );
         let device = self.device();

@@ -170,7 +170,7 @@ fn agreements(predicted: &PredictedEffects, exact: &[PatchedNodeRow]) -> Result<
     Ok(out)
 }
 
-/// What a pair says of a cell: predicted, true, whole.
+/// One pair's values of a cell: predicted, true, whole.
 type Three = [f64; 3];
 
 fn compared(

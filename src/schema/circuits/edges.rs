@@ -1,4 +1,4 @@
-//! Circuits: edges with their scores, and what is left of the difference between two runs where only some edges carry it.
+//! Circuits: edges with their scores, and the share of the difference between two runs that some edges carry.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,7 @@ pub struct CircuitRow {
     pub needed: Option<Estimate>,
 }
 
-/// What one pair says: of an edge, in a pair in which the circuit was looked for; of a set of edges alone, in one on which it is
+/// One pair's value: of an edge, in a pair on which the circuit was searched; of a set of edges alone, in one on which it is
 /// tested.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EdgePairRow {

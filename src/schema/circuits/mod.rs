@@ -56,7 +56,7 @@ names! {
         Resid = "resid",
     }
 
-    /// Where along the recurrence a node stands.
+    /// A node's place along the recurrence.
     pub enum Part {
         /// At the position that decides.
         Own = "own",

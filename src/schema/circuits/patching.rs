@@ -12,7 +12,7 @@ use crate::stats::special::binomial_half_cdf;
 use crate::stats::{Bootstrap, Estimate, LEVEL, holm, spearman};
 
 names! {
-    /// What is put where.
+    /// Which run is patched into which.
     pub enum PatchMode {
         /// The clean run's value into the corrupt run: does it bring the clean answer back?
         Denoise = "denoise",
@@ -37,7 +37,7 @@ pub struct PatchedNodeRow {
     pub layer: usize,
     pub head: Option<usize>,
     /// `source` (prompt positions where the two rows differ), `swi`, `latent[k]`, `swi_end`, of plain text `clause[k]`,
-    /// `readout` (the last position); `position[i]` where every position was asked for.
+    /// `readout` (the last position); `position[i]` where every position was requested.
     pub place: String,
     /// Blocks (or clauses) between the place and the read-out, 0 for the last; absent outside blocks.
     pub back: Option<usize>,

@@ -10,7 +10,7 @@ use crate::schema::Identity;
 use crate::schema::verdict::adjust;
 use crate::stats::{Bootstrap, Estimate, FEWEST, Flips, LEVEL, accuracy};
 
-/// What became of one problem, steered at one cell: with the direction from the mean state of the own value to that of another,
+/// Outcome of one problem, steered at one cell: with the direction from the mean state of the own value to that of another,
 /// and with a random one of the same length.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SteeringTrialRow {
@@ -22,7 +22,7 @@ pub struct SteeringTrialRow {
     pub problem: usize,
     pub layer: usize,
     pub step: Nth,
-    /// So many times the direction is added; absent: the state's part along it is taken out.
+    /// Factor of the added direction; absent: the state's component along it is removed.
     pub dose: Option<f64>,
     /// Whether the answer is the one that arithmetic predicts from the other value; the random direction's.
     pub hit: bool,
@@ -32,7 +32,7 @@ pub struct SteeringTrialRow {
     pub random_kept: bool,
     /// How often the first answer would be a hit, had the value nothing to do with it.
     pub chance: f64,
-    /// Length of what was added or taken out, over that of the state.
+    /// Norm of the change over that of the state.
     pub length: f64,
     pub random_length: f64,
 }
@@ -77,7 +77,7 @@ pub struct SteeringRow {
     /// Share of the problems whose answer is still the gold one, and the same with the random direction.
     pub kept: Estimate,
     pub random_kept: Estimate,
-    /// Mean length of what was added or taken out, over that of the state; the random direction's.
+    /// Mean norm of the change over that of the state; the random direction's.
     pub length: f64,
     pub random_length: f64,
     /// Exact McNemar test of the direction against the random one (of `add`, hits; of `project_out`, answers that are still
@@ -96,7 +96,7 @@ impl SteeringRow {
     }
 }
 
-/// How rows name what is done.
+/// Names of the steering operations in rows.
 const ADD: &str = "add";
 const PROJECT_OUT: &str = "project_out";
 

@@ -33,11 +33,11 @@ names! {
         #[default]
         Recompute = "recompute",
         /// Their inputs are those of the normal run (same problem, block and step), so that only attention to the replaced
-        /// position, and the text behind it, can carry the change. Where the normal run's block was shorter they follow from it.
+        /// position, and the text after it, can carry the change. Where the normal run's block was shorter they follow from it.
         Frozen = "frozen",
     }
 
-    /// How far a replaced latent input reaches. A latent position hands on two things: its keys and values (later positions
+    /// How far a replaced latent input reaches. A latent position passes on two things: its keys and values (later positions
     /// attend to them) and its output (the next latent's input, and the logits that decide whether to leave the block).
     #[derive(Default)]
     pub enum At {
@@ -50,7 +50,7 @@ names! {
         Kv = "kv",
     }
 
-    /// Where the blocks of the normal run come from.
+    /// Origin of the normal run's blocks.
     #[derive(Default)]
     pub enum BlockOrigin {
         /// The model opens them.
@@ -72,7 +72,7 @@ pub struct Observation {
     pub weights: String,
     /// What the model computed in.
     pub dtype: String,
-    /// From 0, in the order in which the run was asked for them; *normal* is 0.
+    /// From 0, in the order of the command; *normal* is 0.
     pub cell: usize,
     pub mode: String,
     pub dose: Option<f64>,
@@ -219,7 +219,7 @@ impl InterventionRow {
 }
 
 names! {
-    /// What an exchanged block is taken to hold, when answers are graded.
+    /// Assumed content of an exchanged block, for predictions.
     #[derive(Default)]
     pub enum Holds {
         /// The result of its step.
@@ -246,7 +246,7 @@ pub struct KnownValueRow {
     pub draws: usize,
     /// Share of exchanges after which the answer is the predicted one.
     pub hit_rate: Estimate,
-    /// The hit rate had the donor's value nothing to do with it: each answer against those of all donors that could have
+    /// The hit rate if the donor's value did not matter: each answer against those of all donors that could have
     /// been drawn.
     pub chance: Estimate,
     /// Hit rate minus chance, paired.
@@ -269,7 +269,7 @@ impl KnownValueRow {
         rows.iter().find(|row| row.steps == Steps::All && row.holds == holds)
     }
 
-    /// The verdict that answers follow what the block is taken to hold.
+    /// The verdict that answers follow the assumed content of the block.
     pub fn follows(&self) -> bool {
         self.above_chance.is_above(0.0)
     }

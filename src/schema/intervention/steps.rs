@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::nth::Nth;
 
-/// Written `all`, `2` (the second step only) or `2..` (from it on); held as indices, from 0.
+/// Written `all`, `2` (the second step only) or `2..` (from it on); stored as indices from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Steps {

@@ -9,7 +9,7 @@ use super::{Holds, Identity, InterventionRow, KnownValueRow, NORMAL, NULL_SEED, 
 use crate::schema::verdict::{adjust, beyond_chance};
 use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, by_problem, sign_flip, wilson};
 
-/// What a run of interventions says.
+/// Results of a run of interventions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
     /// One a cell, in their order.
@@ -49,7 +49,7 @@ pub fn summarise(observations: &[Observation]) -> Result<Summary> {
         summary.rows.push(row(before, draws)?);
         summary.known.extend(known(draws)?);
     }
-    // The normal run and the nulls are no interventions.
+    // The normal run and the nulls are not interventions.
     let tested = summary.rows.iter_mut().filter(|r| r.mode != NORMAL && !NULLS.contains(&r.mode.as_str()));
     adjust(tested.map(|row| &mut row.p_holm))?;
     Ok(summary)
@@ -162,7 +162,7 @@ fn known(draws: &[Draw]) -> Result<Vec<KnownValueRow>> {
         draws.iter().flatten().filter(|o| exchanged(o).is_some()).map(|o| o.problem).collect();
     ensure!(
         problems.len() > 1,
-        "known_value: {} problem with a block to exchange; a rate needs 2, ask more problems",
+        "known_value: {} problem with a block to exchange; a rate needs 2, use more problems",
         problems.len()
     );
     let by_value = graded(draws, Holds::Value, &exchanged)?;

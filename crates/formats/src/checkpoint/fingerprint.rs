@@ -1,4 +1,4 @@
-//! What tells the base of an adapter from others without reading it whole: sizes, and bytes drawn evenly from its files. Another training of
+//! Fingerprint of an adapter's base, without reading it whole: sizes, and bytes sampled evenly from its files. Another training of
 //! the same shape differs nearly everywhere; a base of 8 billion weights takes milliseconds.
 
 use std::collections::BTreeSet;
@@ -40,7 +40,7 @@ impl Fingerprint {
         let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
         serde_json::from_str(&text)
             .map(Some)
-            .with_context(|| format!("{}: not what tells a base from others", path.display()))
+            .with_context(|| format!("{}: not the fingerprint of a base", path.display()))
     }
 }
 

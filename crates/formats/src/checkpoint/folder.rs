@@ -113,7 +113,7 @@ impl WeightsFolder {
         for (name, path) in astray {
             ensure!(
                 home.contains_key(name),
-                "{}: tensor `{name}` is missing: {} says it is in this file",
+                "{}: tensor `{name}` is missing; {} lists it in this file",
                 path.display(),
                 index.file_name().unwrap_or_default().display()
             );
@@ -130,7 +130,7 @@ impl WeightsFolder {
     }
 }
 
-/// A tensor may stand in two shards, as tied ones do, where both hold the same.
+/// A tensor may be in two shards, as tied ones do, where both hold the same.
 fn ensure_same(name: &str, one: &dyn Weights, other: &dyn Weights) -> Result<()> {
     let [first, second] = [one.file_of(name).display(), other.file_of(name).display()];
     let bits = |file: &dyn Weights| Ok::<_, anyhow::Error>(file.tensor(name)?.data.into_iter().map(f32::to_bits));
@@ -139,7 +139,7 @@ fn ensure_same(name: &str, one: &dyn Weights, other: &dyn Weights) -> Result<()>
     let same = one.shape(name) == other.shape(name) && a.eq(b);
     ensure!(
         same,
-        "{second}: tensor `{name}` has other values than in {first}: shards of two models lie together; download the folder anew"
+        "{second}: tensor `{name}` has other values than in {first}: the folder has shards of two models; download it again"
     );
     Ok(())
 }

@@ -17,7 +17,7 @@ impl HostTensor {
     /// Fails when `data` does not fill `shape`.
     pub fn new(shape: Vec<usize>, data: Vec<f32>) -> Result<Self> {
         let wanted = count(&shape);
-        ensure!(wanted == Some(data.len()), "a tensor of shape {shape:?} cannot hold {} values", data.len());
+        ensure!(wanted == Some(data.len()), "a tensor of shape {shape:?} cannot have {} values", data.len());
         Ok(Self { shape, data })
     }
 

@@ -133,7 +133,7 @@ impl HubModel<'_> {
         if let Some((path, missing)) = there {
             let missing = missing.join(", ");
             say(&format!(
-                "{id}: taken from the cache, which has no {missing} of it; whether the hub has is not known: {error}"
+                "{id}: read from the cache, which lacks {missing}; the hub could not be asked for it: {error}"
             ));
             return Ok(path);
         }

@@ -1,6 +1,6 @@
-//! How files name and lay what we call by Llama's names. A base-class model leaves `model.` away; GPT-2 has names of its own,
+//! Names and layouts of parameters in files; ours are Llama's. A base-class model leaves `model.` away; GPT-2 has names of its own,
 //! one matrix for queries, keys and values, and matrices `[in, out]` (its `Conv1D`). Each of our parameters is looked up in its
-//! place in the file; nothing is copied before it is asked for.
+//! place in the file; nothing is copied before it is requested.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ use switchyard_ops::stored::StoredMatrix;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub module: String,
-    /// Which of how many modules that lie one behind the other in the file's outputs.
+    /// Which of how many modules that are contiguous in the file's outputs.
     pub nth: usize,
     pub of: usize,
     /// Whether the file's matrix is `[in, out]`.
@@ -139,7 +139,7 @@ impl<I: Iterator<Item = Result<(String, HostTensor)>>> Iterator for JoinedTensor
     }
 }
 
-/// Parts `[out, in]` one behind the other, and then as the file has them.
+/// Parts `[out, in]` contiguous, and then as the file has them.
 fn joined(parts: impl Iterator<Item = HostTensor>, is_conv: bool) -> Result<HostTensor> {
     let (mut shape, mut data) = (vec![], vec![]);
     for part in parts {
@@ -184,7 +184,7 @@ impl RenamedWeights {
                 let shape = shape_of(inner.shape(&stored).unwrap_or_default(), &part).ok_or_else(|| {
                     let found = inner.shape(&stored).unwrap_or_default();
                     anyhow!(
-                        "{}: `{stored}` has the wrong shape: expected {} parts side by side, found {found:?}",
+                        "{}: `{stored}` has the wrong shape: expected {} concatenated parts, found {found:?}",
                         inner.file_of(&stored).display(),
                         part.of
                     )
@@ -192,7 +192,7 @@ impl RenamedWeights {
                 let twice = places.insert(name.clone(), Place { stored: stored.clone(), shape, part });
                 if let Some(twice) = twice {
                     let file = inner.file_of(&stored).display().to_string();
-                    bail!("{file}: `{name}` is held twice, as `{}` and as `{stored}`", twice.stored);
+                    bail!("{file}: `{name}` is there twice, as `{}` and as `{stored}`", twice.stored);
                 }
             }
         }

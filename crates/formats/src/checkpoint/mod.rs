@@ -53,9 +53,9 @@ use switchyard_ops::stored::StoredMatrix;
 pub trait Weights: Send + Sync {
     fn names(&self) -> Vec<String>;
     fn shape(&self, name: &str) -> Option<&[usize]>;
-    /// Row-major floats, whatever the file stores.
+    /// Row-major floats, converted from the file's type.
     fn tensor(&self, name: &str) -> Result<HostTensor>;
-    /// A matrix as its file stores it; `None` of what is no matrix, of one that is stored as f32 unless `floats` asks for it, and of
+    /// A matrix as its file stores it; `None` of what is not a matrix, of one that is stored as f32 unless `floats` requests it, and of
     /// one that has been changed.
     fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>>;
     /// Factors of an adapter that [`Self::stored`] leaves out and [`Self::tensor`] merges, and their scale.
@@ -73,7 +73,7 @@ pub struct ModelFiles {
     pub path: PathBuf,
     /// Where that is the folder of an adapter: what its weights stand over.
     pub base: Option<Base>,
-    /// What its reader should be told: guesses, and what of the files is not used.
+    /// Notes for the user: guesses, and what of the files is not used.
     pub notes: Vec<String>,
     weights: Arc<dyn Weights>,
     text: Vec<text::Source>,
@@ -89,7 +89,7 @@ pub struct Base {
 
 impl ModelFiles {
     /// Opens a Hugging Face folder: `config.json` and weights; or a PEFT folder, with the base that its settings name. Where both lie
-    /// in one folder the adapter goes over the model beside it, as in transformers.
+    /// in one folder the adapter goes over the model next to it, as in transformers.
     pub fn open_folder(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         ensure!(
@@ -108,7 +108,7 @@ impl ModelFiles {
         }
         let mut both = whole.with_adapter(Arc::new(Adapter::open(dir)?), Apply::Merged)?;
         both.notes.push(format!(
-            "warning: {}: holds a whole model and an adapter, which is put over it, as in transformers: where the model has it already, \
+            "warning: {}: has a whole model and an adapter, which is applied over it, as in transformers: if the model has it merged, \
              move {} away",
             dir.display(),
             peft::SETTINGS
@@ -194,7 +194,7 @@ impl ModelFiles {
         self.weights.tensor(name)
     }
 
-    /// One matrix as its file stores it; `None` of what is no matrix, of one that is stored as f32 unless `floats` asks for it, and of
+    /// One matrix as its file stores it; `None` of what is not a matrix, of one that is stored as f32 unless `floats` requests it, and of
     /// one that has been changed.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What a folder is that holds no model: named for what people do have, with the path to give instead.
+//! Errors for folders without a model: they name what the folder is, and the path to give instead.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ const MOST: usize = 6;
 /// `main` names.
 ///
 /// # Errors
-/// A folder without a model, by what it holds.
+/// A folder without a model, by its contents.
 pub(super) fn of_model(dir: &Path) -> Result<PathBuf> {
     if is_model(dir) {
         return Ok(dir.to_path_buf());
@@ -40,15 +40,12 @@ pub(super) fn of_model(dir: &Path) -> Result<PathBuf> {
     if !steps.is_empty() {
         steps.sort_by_key(|name| name.trim_start_matches("checkpoint-").parse::<u64>().unwrap_or_default());
         steps.reverse();
-        bail!(
-            "{place}: a trainer's folder, which holds no model itself: name one of its checkpoints: {}",
-            listed(dir, &steps)
-        );
+        bail!("{place}: a trainer's folder, not a model: name one of its checkpoints: {}", listed(dir, &steps));
     }
     let holds = |name: &&String| is_model(&dir.join(name));
     let inner: Vec<&String> = folders.iter().filter(holds).collect();
     if !inner.is_empty() {
-        bail!("{place}: holds no config.json itself: name the model's folder: {}", listed(dir, &inner));
+        bail!("{place}: has no config.json itself: name the model's folder: {}", listed(dir, &inner));
     }
     let found = files.iter().chain(&folders).take(MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
     let found = if found.is_empty() { "nothing".to_owned() } else { found };

@@ -1,7 +1,7 @@
-//! Reading safetensors, memory-mapped: a tensor is converted when it is asked for.
+//! Reading safetensors, memory-mapped: a tensor is converted when it is requested.
 //!
 //! The rules of the header are those of the `safetensors` crate: entries lie one after the other and fill the file, so none
-//! overlap. What it does not say is added here: which tensor, and that a name stands twice.
+//! overlap. Its errors do not name the tensor, and it accepts doubled names; this is added here.
 //! As with every memory map, truncating a file while it is open is undefined; files are opened read-only and never grown.
 
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ impl<'de> Deserialize<'de> for Header {
                     }
                     let entry = map.next_value().map_err(|e| A::Error::custom(format!("tensor `{name}`: {e}")))?;
                     if entries.insert(name.clone(), entry).is_some() {
-                        return Err(A::Error::custom(format!("tensor `{name}` stands twice")));
+                        return Err(A::Error::custom(format!("tensor `{name}` is listed twice")));
                     }
                 }
                 Ok(Header(entries))
@@ -97,7 +97,9 @@ impl SafetensorsFile {
         let mut placed: Vec<_> = raw.into_iter().collect();
         placed.sort_by_key(|(_, info)| info.data_offsets);
         let metadata = Metadata::new(None, placed).map_err(|e| {
-            anyhow!("{origin}: the safetensors header is damaged: {e}: tensors must lie one after the other, without overlap or gap")
+            anyhow!(
+                "{origin}: the safetensors header is damaged: {e}: tensors must be contiguous, without overlap or gap"
+            )
         })?;
         let end = start.saturating_add(metadata.data_len());
         ensure!(
@@ -106,7 +108,7 @@ impl SafetensorsFile {
         );
         ensure!(
             end == length,
-            "{origin}: damaged safetensors: its data end at byte {end}, the file goes on to {length} (download it again)"
+            "{origin}: damaged safetensors: its data end at byte {end}, the file at byte {length} (download it again)"
         );
         Ok(Self { path: path.to_path_buf(), map, entries })
     }
@@ -126,8 +128,8 @@ impl SafetensorsFile {
         HostTensor::new(entry.shape.clone(), data)
     }
 
-    /// A matrix as it is stored; `None` of what is no matrix, and of one that is stored as f32 unless `floats` asks for it.
-    pub fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
+    /// A matrix as it is stored; `None` of what is not a matrix, and of one that is stored as f32 unless `floats` requests it.
+    pub(crate) fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         let entry = self.entry(name)?;
         let (&[rows, width], true) = (&entry.shape[..], floats || entry.dtype != Dtype::F32) else { return Ok(None) };
         let bytes = self.map[entry.range.clone()].to_vec();
@@ -149,7 +151,7 @@ fn check_entry(info: &TensorInfo, start: usize) -> Result<Entry> {
     let bytes = count(&info.shape).and_then(|n| n.checked_mul(dtype.size()));
     ensure!(
         from <= to && bytes == Some(to - from),
-        "shape {:?} in {tag} does not fill the bytes {from}..{to} the header gives it",
+        "shape {:?} in {tag} does not fill its bytes {from}..{to}",
         info.shape
     );
     Ok(Entry { dtype, shape: info.shape.clone(), range: start.saturating_add(from)..start.saturating_add(to) })

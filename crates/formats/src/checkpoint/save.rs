@@ -20,7 +20,7 @@ pub struct SaveOptions {
     pub shard_bytes: usize,
     /// Replace an existing folder; otherwise one that is not empty is an error.
     pub overwrite: bool,
-    /// Files written beside the weights: tokenizer, chat template, … as (name, contents).
+    /// Files written next to the weights: tokenizer, chat template, … as (name, contents).
     pub files: Vec<(String, Vec<u8>)>,
     /// `generation_config.json`; by default the special ids of the configuration.
     pub generation_config: Option<Value>,
@@ -71,7 +71,7 @@ pub(super) fn in_new_folder(dir: &Path, overwrite: bool, fill: impl FnOnce(&Path
         dir.to_path_buf()
     };
     let dir = real.as_path();
-    ensure!(!dir.exists() || dir.is_dir(), "{}: is there and is no folder", dir.display());
+    ensure!(!dir.exists() || dir.is_dir(), "{}: exists and is not a folder", dir.display());
     let name =
         dir.file_name().ok_or_else(|| anyhow!("{}: expected a path that ends in a folder name", dir.display()))?;
     let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -81,7 +81,7 @@ pub(super) fn in_new_folder(dir: &Path, overwrite: bool, fill: impl FnOnce(&Path
         ensure!(empty || overwrite, "{}: already exists: remove it, or choose another name", dir.display());
     }
     fs::create_dir_all(parent).with_context(|| format!("{}: cannot create", parent.display()))?;
-    // A name of its own: the number of a process may be another's in another container.
+    // Its own name: the number of a process may be another's in another container.
     let prefix = format!(".{}.partial-", name.to_string_lossy());
     let scratch = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent);
     let scratch = scratch.with_context(|| format!("{}: cannot create a folder", parent.display()))?;

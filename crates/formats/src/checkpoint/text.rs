@@ -20,7 +20,7 @@ pub(super) enum Source {
     Gguf(Arc<GgufFile>),
 }
 
-/// Files of a folder that describe its text side, in the order they are copied, beside [`KEPT`].
+/// Files of a folder that describe its text side, in the order they are copied, next to [`KEPT`].
 const FILES: [&str; 6] =
     ["tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json", "chat_template.jinja"];
 
@@ -96,7 +96,7 @@ fn gguf_side(file: &GgufFile, rows: usize) -> Result<Option<TextSide>> {
     if check_fits(&side.tokenizer, rows, "").is_err() {
         return own;
     }
-    side.notes.push(format!("text is read by {}, beside the file", side.source.display()));
+    side.notes.push(format!("text is read with {}, next to the file", side.source.display()));
     Ok(Some(side))
 }
 
@@ -116,7 +116,7 @@ impl ModelFiles {
             if let [(id, token), ..] = &beyond[..] {
                 let (n, token) = (beyond.len(), &token.content);
                 side.notes.push(format!(
-                    "{n} added tokens from {token:?} (id {id}) on have no row in the embedding of {rows}: a prompt that holds one is refused"
+                    "{n} added tokens from {token:?} (id {id}) on have no row in the embedding of {rows}: a prompt with one of them is refused"
                 ));
             }
         }
@@ -169,13 +169,13 @@ impl ModelFiles {
         let asked: Vec<String> = asked.map(|key| format!("`{key}` = {}", generation[key])).collect();
         Ok((!asked.is_empty()).then(|| {
             format!(
-                "warning: generation_config.json: not applied: {}; decoding takes the logits as they are",
+                "warning: generation_config.json: not applied: {}; decoding uses the logits unchanged",
                 asked.join(", ")
             )
         }))
     }
 
-    /// The files to write beside this model's weights, as (name, contents) for [`super::SaveOptions::files`]. With a
+    /// The files to write next to this model's weights, as (name, contents) for [`super::SaveOptions::files`]. With a
     /// `tokenizer` (one that has gained tokens, say) its `tokenizer.json` is written instead of the checkpoint's own.
     pub fn text_files(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<(String, Vec<u8>)>> {
         let mut files: Vec<(String, Vec<u8>)> = vec![];

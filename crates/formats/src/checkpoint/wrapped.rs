@@ -1,4 +1,4 @@
-//! State dicts of published latent reasoners: a causal model inside a module of the authors' own, with PEFT's LoRA factors beside
+//! State dicts of published latent reasoners: a causal model inside a module of the authors' own, with PEFT's LoRA factors next to
 //! its matrices and heads of theirs. The layouts are those that their public code writes: Coconut's (`facebookresearch/coconut`:
 //! `base_causallm.`), CODI's (`zhenyi4/codi`: `codi.`, `prj.`) and SIM-CoT's over either (`InternLM/SIM-CoT`), whose auxiliary
 //! decoder serves training alone.
@@ -59,7 +59,7 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
     let holds = |wrapper: &Wrapper| names.iter().any(|name| bare(name).starts_with(wrapper.prefix()));
     let wrapper = [Wrapper::Coconut, Wrapper::Codi].into_iter().find(holds).with_context(|| {
         format!(
-            "{path}: no parameter begins with `base_causallm.` (Coconut) or `codi.` (CODI): found `{}`, …; a plain model opens as it is",
+            "{path}: no parameter begins with `base_causallm.` (Coconut) or `codi.` (CODI): found `{}`, …; a plain model needs no import",
             names.first().map_or("nothing", String::as_str)
         )
     })?;

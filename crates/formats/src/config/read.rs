@@ -39,7 +39,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
     let layers = keys.need_usize("num_hidden_layers")?;
     ensure!(layers <= MAX_LAYERS, "{origin}: `num_hidden_layers` must be between 1 and {MAX_LAYERS}, found {layers}");
     ensure!(heads > 0, "{origin}: `num_attention_heads` must be positive, found 0");
-    // The head widths of Qwen3 and Gemma are defaults of their own, not D / H.
+    // The head widths of Qwen3 and Gemma are their own defaults, not D / H.
     let head_dim = match (keys.usize("head_dim")?, family) {
         (Some(dh), _) => dh,
         (None, Family::Qwen3) if !map.contains_key("head_dim") => 128,

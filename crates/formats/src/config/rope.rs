@@ -31,7 +31,7 @@ pub struct Llama3Scaling {
 pub struct YarnScaling {
     pub factor: f64,
     pub original_max_position_embeddings: usize,
-    /// Turns over the original length from which on a frequency is kept.
+    /// Turns over the original length from which on a frequency is stored.
     pub beta_fast: f64,
     /// Turns up to which it is divided in full.
     pub beta_slow: f64,

@@ -73,7 +73,7 @@ impl GgufFile {
         tokenizer::build(&self.keys(&self.origin()))
     }
 
-    /// Whether the tokenizer stands there in full.
+    /// Whether the tokenizer is there in full.
     pub(super) fn has_exact_tokenizer(&self) -> bool {
         tokenizer::is_exact(&self.keys(&self.origin()))
     }
@@ -101,7 +101,7 @@ impl GgufFile {
         settings::Keys { origin, meta: &self.meta }
     }
 
-    /// A tensor, and where in the file its rows stand.
+    /// A tensor, and the offset of its rows in the file.
     fn find(&self, name: &str) -> Result<(&Info, impl Fn(usize) -> usize + Sync + use<>)> {
         let origin = self.path().display();
         let info = self.tensors.get(name).ok_or_else(|| anyhow!("{origin}: no tensor for `{name}`"))?;
@@ -158,7 +158,7 @@ const IN_BLOCK: [(&str, &str); 11] = [
     ("ffn_gate_inp", "mlp.gate"),
 ];
 
-/// The norms before and behind attention, before and behind the feed-forward: as in [`NormPlace::names`](crate::config::NormPlace::names).
+/// The norms before and after attention, before and after the feed-forward: as in [`NormPlace::names`](crate::model::config::NormPlace::names).
 const NORMS: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"];
 
 /// llama.cpp's name of a module of a block, and Hugging Face's.
@@ -178,12 +178,12 @@ fn stacked(family: Family, name: &str) -> Option<(usize, &'static str)> {
     Some((layer.parse().ok()?, module))
 }
 
-/// Each expert's matrix: they stand one behind the other.
+/// Each expert's matrix; they are contiguous.
 fn of_experts(info: &Info, count: usize) -> Result<Vec<Info>> {
     let &[experts, rows, width] = &info.shape[..] else {
         bail!("must have three axes (expert, row, column), found {:?}", info.shape)
     };
-    ensure!(experts == count && count > 0, "must hold {count} experts, found {experts}");
+    ensure!(experts == count && count > 0, "must have {count} experts, found {experts}");
     let bytes = info.range.len() / experts;
     let one = |number| {
         let start = info.range.start + number * bytes;

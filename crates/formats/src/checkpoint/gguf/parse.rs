@@ -10,7 +10,7 @@ use super::quant;
 use crate::guard;
 use switchyard_ops::stored::Format;
 
-/// A metadata value. Numbers of all widths, and booleans (0 or 1), are one kind: readers ask for what they need.
+/// A metadata value. Numbers of all widths, and booleans (0 or 1), are one kind: readers request what they need.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Number(f64),
@@ -36,7 +36,7 @@ pub struct Contents {
     pub tensors: BTreeMap<String, Info>,
 }
 
-/// What a file may hold: more is damaged, or asks for more memory than its bytes. The largest vocabularies have a quarter of a
+/// Upper bounds: a larger number means a damaged file, or one that asks for more memory than its bytes. The largest vocabularies have a quarter of a
 /// million tokens, the largest models some thousand tensors.
 const MOST_KEYS: u64 = 1 << 16;
 const MOST_TENSORS: u64 = 1 << 20;

@@ -18,7 +18,7 @@ pub(super) struct Parts {
 
 impl Parts {
     /// # Errors
-    /// A file that is no model, or not the first of its parts; a part that is missing or another model's.
+    /// A file that is not a model, or not the first of its parts; a part that is missing or another model's.
     pub fn open(path: &Path) -> Result<Self> {
         let (map, contents) = read(path)?;
         let origin = path.display().to_string();
@@ -47,7 +47,7 @@ impl Parts {
         let found = parts.contents.tensors.len();
         ensure!(
             expected.is_none_or(|n| n == found),
-            "{origin}: metadata `split.tensors.count` is {}, and the {count} parts hold {found} tensors",
+            "{origin}: metadata `split.tensors.count` is {}, but the {count} parts have {found} tensors",
             expected.unwrap_or_default()
         );
         Ok(parts)
@@ -72,7 +72,7 @@ impl Parts {
             info.part = number;
             ensure!(
                 self.contents.tensors.insert(name.clone(), info).is_none(),
-                "{origin}: tensor `{name}` stands in two parts"
+                "{origin}: tensor `{name}` is in two parts"
             );
         }
         self.paths.push(path.to_owned());
@@ -107,7 +107,7 @@ fn refuse_others(keys: &Keys) -> Result<()> {
     let (kind, arch) = (text("general.type")?, text("general.architecture")?);
     ensure!(
         kind != "adapter" && !keys.meta.contains_key("adapter.type"),
-        "{origin}: a LoRA adapter in GGUF, not a model: take the adapter's PEFT folder with --adapter, or merge it into its base with \
+        "{origin}: a LoRA adapter in GGUF, not a model: name the adapter's PEFT folder with --adapter, or merge it into its base with \
          llama-export-lora"
     );
     ensure!(

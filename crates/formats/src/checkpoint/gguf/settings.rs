@@ -57,7 +57,7 @@ impl<'a> Keys<'a> {
         match self.meta.get(key) {
             None => Ok(None),
             Some(Value::Number(n)) => Ok(Some(*n)),
-            // The shortest decimal of the 32-bit value: what stood in config.json before conversion.
+            // The shortest decimal of the 32-bit value: what was in config.json before conversion.
             Some(Value::Float(f)) => Ok(Some(f.to_string().parse()?)),
             Some(other) => Err(self.wrong(key, "a number", other)),
         }
@@ -114,7 +114,7 @@ pub fn config<'d>(
         family != Family::Mistral,
         "{origin}: metadata `general.architecture` is \"mistral\"; llama.cpp writes a Mistral as \"llama\": convert it again"
     );
-    ensure!(!tensors.is_empty(), "{origin}: holds no tensors: a vocabulary without weights, not a model");
+    ensure!(!tensors.is_empty(), "{origin}: has no tensors: a vocabulary without weights, not a model");
     let key = |name: &str| format!("{arch}.{name}");
     refuse_unsupported(keys, family, &key)?;
 
@@ -308,7 +308,7 @@ fn recover_llama3(divisors: &[f32], config: &ModelConfig) -> Result<Llama3Scalin
     ensure!(divisors.len() == wanted, "tensor `{ROPE_FREQS}` must have {wanted} values, found {}", divisors.len());
     let plain = config.inv_freqs();
     let factor = divisors.iter().copied().fold(1.0f32, f32::max);
-    ensure!(factor.is_finite(), "tensor `{ROPE_FREQS}` holds a value that is not finite");
+    ensure!(factor.is_finite(), "tensor `{ROPE_FREQS}` has a value that is not finite");
     let guess = Llama3Scaling {
         factor: f64::from(factor),
         low_freq_factor: 1.0,

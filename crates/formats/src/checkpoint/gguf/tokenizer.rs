@@ -86,7 +86,7 @@ impl<'a> Parts<'a> {
 
     /// Tokens of the BPE vocabulary are those before the last run of added ones, as in a `tokenizer.json`: the run
     /// itself lives in the list of added tokens alone, and filler rows (`[PAD151669]`, unused) nowhere. The list gives ids by
-    /// position: where a filler stands between added tokens, all up to the last of them are words of the vocabulary.
+    /// position: where a filler is between added tokens, all up to the last of them are words of the vocabulary.
     fn model_len(&self) -> usize {
         let behind = |id: usize| !self.is_added(id) && self.kind(id) != UNUSED;
         let words = (0..self.tokens.len()).rev().find(|id| behind(*id)).map_or(0, |id| id + 1);
@@ -108,7 +108,7 @@ impl<'a> Parts<'a> {
         let mut merges = Vec::with_capacity(listed.len());
         for (i, merge) in listed.iter().enumerate() {
             let pair = merge.split_once(' ');
-            // The builder indexes by the longest token: a merge whose result is no token must not reach it.
+            // The builder indexes by the longest token: a merge whose result is not a token must not reach it.
             let known = pair.filter(|(a, b)| {
                 vocab.contains_key(*a) && vocab.contains_key(*b) && vocab.contains_key(&format!("{a}{b}"))
             });
@@ -165,7 +165,7 @@ impl<'a> Parts<'a> {
             let Some(id) = keys.token_id(role)?.filter(|_| asked) else { continue };
             *part = self.tokens.get(id as usize).map(|token| (token, id));
             if let Some((token, _)) = part.filter(|(token, _)| token.contains([' ', ':', '$'])) {
-                bail!("{origin}: {token:?} cannot stand around every text: it contains a space, `:` or `$`");
+                bail!("{origin}: {token:?} cannot be added around every text: it contains a space, `:` or `$`");
             }
         }
         let [before, behind] = around;
@@ -196,7 +196,7 @@ fn split(keys: &Keys, tokens: &[String], notes: &mut Vec<String>) -> Result<Spli
     if let Some(name) = name {
         return Split::named(name).ok_or_else(|| {
             anyhow!(
-                "{origin}: metadata `{key}` is {name:?}, a splitting rule that is not known here: put the model's tokenizer.json \
+                "{origin}: metadata `{key}` is {name:?}, an unknown pre-tokenizer: put the model's tokenizer.json \
                  beside the file, or give token ids with --ids"
             )
         });
@@ -219,7 +219,7 @@ fn split(keys: &Keys, tokens: &[String], notes: &mut Vec<String>) -> Result<Spli
         None => (Split::UNNAMED, "text is cut by llama.cpp's default, which no model was trained with".to_owned()),
     };
     notes.push(format!(
-        "warning: {found}: {what}. Where that is wrong, all tokens of text are: convert the file again, or put the model's \
+        "warning: {found}: {what}. If that is wrong, so are all tokens of text: convert the file again, or put the model's \
          tokenizer.json beside it"
     ));
     Ok(rule)

@@ -17,7 +17,7 @@ pub(super) fn home() -> Result<PathBuf> {
         return Ok(home.into());
     }
     let cache = set("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".cache")));
-    Ok(cache.context("no home folder is known: set HF_HOME to where models are to be kept")?.join("huggingface"))
+    Ok(cache.context("no home folder: set HF_HOME to the folder for models")?.join("huggingface"))
 }
 
 /// The folder with all repositories.
@@ -39,7 +39,7 @@ impl Cache {
         Self { locks: root.join(".locks").join(&name), folder: root.join(name) }
     }
 
-    /// The commit that a revision was when it was last asked for; the revision itself where it is a commit that is here.
+    /// The commit that a revision was when it was last requested; the revision itself where it is a commit that is here.
     pub fn commit(&self, revision: &str) -> Option<String> {
         let held = read_text(self.folder.join("refs").join(revision)).ok();
         let held = held.map(|text| text.trim().to_owned()).filter(|commit| is_hash(commit));

@@ -16,7 +16,7 @@ use crate::progress::say;
 /// Seconds without a byte after which a download is given up (Hugging Face's name for it), and their default.
 const TIMEOUT: (&str, u64) = ("HF_HUB_DOWNLOAD_TIMEOUT", 60);
 const REDIRECTS: usize = 10;
-/// How often a busy hub is asked again, and the longest wait, in seconds, that it may ask for.
+/// How often a busy hub is asked again, and the longest wait, in seconds, that it may request.
 const AGAIN: u32 = 4;
 const LONGEST_WAIT: u64 = 300;
 
@@ -46,7 +46,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// What the hub itself says under a name, last: a redirect within the hub may have a tag of its own.
+    /// What the hub itself says under a name, last: a redirect within the hub may have its own tag.
     pub fn said(&self, name: &str) -> Option<&str> {
         self.own.iter().rev().find_map(|headers| headers.get(name)?.to_str().ok())
     }
@@ -69,7 +69,7 @@ impl Client {
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         let uri = endpoint.parse::<Uri>().map_err(Error::from);
         let origin =
-            uri.and_then(|uri| origin(&uri)).context("HF_ENDPOINT is no address such as https://huggingface.co")?;
+            uri.and_then(|uri| origin(&uri)).context("HF_ENDPOINT is not an address such as https://huggingface.co")?;
         let limit = Some(Duration::from_secs(seconds));
         let config =
             Agent::config_builder().max_redirects(0).max_redirects_will_error(false).http_status_as_error(false);
@@ -97,7 +97,7 @@ impl Client {
                 return Ok(Answer { own, response });
             }
             let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
-            let to = to.context("the answer is not that of a hub: it sends on to nowhere")?;
+            let to = to.context("the answer is not a hub's: a redirect without a target")?;
             let next = join(&uri, to)?;
             let clear = uri.scheme_str() == Some("https") && next.scheme_str() != Some("https");
             ensure!(!clear, "{} sends on to an address without encryption", host(&uri));
@@ -124,12 +124,8 @@ impl Client {
             let asked = response.headers().get(RETRY_AFTER).and_then(|wait| wait.to_str().ok()?.trim().parse().ok());
             let wait: u64 = asked.unwrap_or(1 << again);
             let status = response.status().as_u16();
-            ensure!(
-                wait <= LONGEST_WAIT,
-                "{} is busy (HTTP {status}) and asks to wait {wait} s: try again then",
-                host(uri)
-            );
-            say(&format!("{} is busy (HTTP {status}): asked again in {wait} s", host(uri)));
+            ensure!(wait <= LONGEST_WAIT, "{} is busy (HTTP {status}): try again in {wait} s", host(uri));
+            say(&format!("{} is busy (HTTP {status}): next try in {wait} s", host(uri)));
             std::thread::sleep(Duration::from_secs(wait));
         }
         bail!("{} is busy", host(uri))
@@ -151,7 +147,7 @@ impl Client {
     }
 }
 
-/// A status that is no success.
+/// A status that is not a success.
 fn refusal(status: StatusCode, uri: &Uri) -> String {
     let why = match status.as_u16() {
         401 | 403 => ": not allowed; a gated or private model needs the token of someone who may read it in HF_TOKEN",
@@ -173,7 +169,7 @@ fn origin(uri: &Uri) -> Result<Origin> {
         _ => bail!("neither http:// nor https://"),
     };
     let authority = uri.authority().context("no host")?;
-    ensure!(!authority.as_str().contains('@'), "a name or password stands in the address");
+    ensure!(!authority.as_str().contains('@'), "the address contains a name or password");
     let host = authority.host().to_ascii_lowercase();
     ensure!(!host.is_empty(), "no host");
     Ok(Origin { scheme, host, port: authority.port_u16().unwrap_or(usual) })
@@ -196,7 +192,7 @@ fn join(from: &Uri, to: &str) -> Result<Uri> {
         format!("{scheme}://{authority}{folder}/{to}")
     };
     let uri = whole.parse::<Uri>().ok().filter(|uri| origin(uri).is_ok());
-    uri.with_context(|| format!("{} sends on to what is no address", host(from)))
+    uri.with_context(|| format!("{} redirects to something that is not an address", host(from)))
 }
 
 /// The token as a header; its text is in no error.
@@ -212,7 +208,7 @@ fn token(home: &Path) -> Result<Option<HeaderValue>> {
         return Ok(None);
     }
     let header = HeaderValue::from_str(&format!("Bearer {text}")).ok().filter(|_| !text.contains(char::is_whitespace));
-    let mut header = header.with_context(|| format!("{place} holds no token: one is a word such as hf_abc"))?;
+    let mut header = header.with_context(|| format!("{place} has no token: a token is a word such as hf_abc"))?;
     header.set_sensitive(true);
     Ok(Some(header))
 }

@@ -35,7 +35,7 @@ struct Sibling {
     rfilename: String,
 }
 
-/// The files of the commit that a revision was when it was asked for: what is pushed meanwhile does not mix with it.
+/// The files of the commit that a revision was when it was requested: what is pushed meanwhile does not mix with it.
 pub(super) struct Files<'a> {
     client: &'a Client,
     cache: &'a Cache,
@@ -67,7 +67,7 @@ impl<'a> Files<'a> {
             .map_err(|error| client.told(error.into()))?;
         ensure!(body.len() as u64 <= MOST_LIST, "the hub's list of files is longer than {MOST_LIST} bytes");
         let info: Info = serde_json::from_slice(&body).context("the list of files is not that of a hub")?;
-        ensure!(is_hash(&info.sha), "the hub names the commit {:?}, which is no hash", info.sha);
+        ensure!(is_hash(&info.sha), "the hub names the commit {:?}, which is not a hash", info.sha);
         let names = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
         Ok(Self { client, cache, id: id.to_owned(), commit: info.sha, names })
     }
@@ -79,7 +79,7 @@ impl<'a> Files<'a> {
     /// The file in the cache, downloaded if need be. `name` has no folder in it.
     ///
     /// # Errors
-    /// A download that failed or came damaged, by file; the next try goes on where it stopped.
+    /// A download that failed or came damaged, by file; the next try continues where it stopped.
     pub fn get(&self, name: &str) -> Result<PathBuf> {
         let path = self.cache.snapshot(&self.commit).join(name);
         if path.exists() {
@@ -93,7 +93,7 @@ impl<'a> Files<'a> {
         let announced = self.announced(&self.client.get(&path, Some("bytes=0-0"))?)?;
         let most = if name.ends_with(".safetensors") || name.ends_with(".gguf") { MOST_WEIGHTS } else { MOST_TEXT };
         let size = announced.size.unwrap_or(0);
-        ensure!(size <= most, "announced with {size} bytes: more than {most}, the most that such a file may have");
+        ensure!(size <= most, "announced with {size} bytes; such a file may have at most {most}");
         let blob = self.cache.blob(&announced.tag);
         let _lock = self.cache.lock(&announced.tag, name)?;
         let there = blob.metadata().is_ok_and(|file| announced.size.is_none_or(|size| size == file.len()));
@@ -112,12 +112,12 @@ impl<'a> Files<'a> {
     /// What the hub says of a file; the host of the bytes is believed its length alone.
     fn announced(&self, answer: &Answer) -> Result<HubFile> {
         if let Some(commit) = answer.said("x-repo-commit") {
-            ensure!(is_hash(commit), "the server names the commit {commit:?}, which is no hash");
-            ensure!(commit == self.commit, "comes from commit {commit}, asked for was {}: try again", self.commit);
+            ensure!(is_hash(commit), "the server names the commit {commit:?}, which is not a hash");
+            ensure!(commit == self.commit, "is of commit {commit} instead of {}: try again", self.commit);
         }
         let tag = answer.said("x-linked-etag").or_else(|| answer.said("etag")).unwrap_or_default();
         let tag = tag.trim_start_matches("W/").trim_matches('"').to_owned();
-        ensure!(is_hash(&tag), "the server names it {tag:?}, which is no hash");
+        ensure!(is_hash(&tag), "the server names it {tag:?}, which is not a hash");
         let total = || answer.header("content-range")?.rsplit_once('/')?.1.parse().ok();
         let length = || answer.header("content-length")?.parse().ok();
         let size = answer.said("x-linked-size").and_then(|size| size.parse().ok());
@@ -166,7 +166,7 @@ impl<'a> Files<'a> {
         let goes_on = have > 0 && status == StatusCode::PARTIAL_CONTENT && start() == Some(have);
         if !goes_on && have > 0 && status != StatusCode::OK {
             let _ = fs::remove_file(part);
-            bail!("the server cannot go on at byte {have}; try again from the start");
+            bail!("the server cannot resume at byte {have}; try again from the start");
         }
         let place = || format!("cannot write {}", part.display());
         let file = OpenOptions::new().create(true).write(true).append(goes_on).truncate(!goes_on).open(part);
@@ -196,7 +196,7 @@ impl<'a> Files<'a> {
 fn whole(path: &Path, announced: &HubFile, name: &str) -> Result<()> {
     let found = path.metadata()?.len();
     if let Some(size) = announced.size {
-        ensure!(found == size, "came with {found} bytes of {size}; try again");
+        ensure!(found == size, "{found} bytes of {size} arrived; try again");
     }
     let tag = announced.tag.to_ascii_lowercase();
     let hexadecimal = tag.bytes().all(|byte| byte.is_ascii_hexdigit());

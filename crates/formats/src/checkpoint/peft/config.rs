@@ -18,7 +18,7 @@ pub enum Targets {
     Names(Vec<String>),
     /// A Python regular expression over the whole path, or `all-linear`.
     Pattern(String),
-    /// Not said: what PEFT takes for a model of this kind.
+    /// Not given: PEFT's default for this kind of model.
     Usual,
 }
 
@@ -37,12 +37,12 @@ pub struct AdapterConfig {
     pub exclude: Option<Targets>,
     /// Only these layers have factors; `None` for all.
     pub layers: Option<Vec<usize>>,
-    /// Patterns for what stands before a layer's number; empty for any name.
+    /// Patterns for what is before a layer's number; empty for any name.
     pub layers_pattern: Vec<String>,
     pub modules_to_save: Vec<String>,
     /// Embedding and head stay one where the base has one.
     pub ensure_weight_tying: bool,
-    /// Ids whose rows of the embedding table the file holds, in its order. Ids behind the base's last one are new rows.
+    /// Ids whose rows of the embedding table the file holds, in its order. Ids after the base's last one are new rows.
     pub token_rows: Vec<usize>,
     /// Ids whose rows of the head the file holds, in its order.
     pub head_rows: Vec<usize>,
@@ -181,7 +181,7 @@ impl AdapterConfig {
         Ok(config)
     }
 
-    /// The regular expressions are some: what they fit is asked of every module later.
+    /// Checks that the regular expressions compile; they are matched with every module later.
     fn check_patterns(&self, origin: &str) -> Result<()> {
         let of = |targets: &Targets| if let Targets::Pattern(p) = targets { Some(p.clone()) } else { None };
         let keys = [
@@ -195,9 +195,7 @@ impl AdapterConfig {
         for (key, patterns) in keys {
             for pattern in patterns {
                 in_pattern(&pattern, "").map_err(|e| {
-                    anyhow!(
-                        "{origin}: `{key}` holds {pattern:?}, which is not a regular expression that is understood: {e}"
-                    )
+                    anyhow!("{origin}: `{key}` has {pattern:?}, which is not a supported regular expression: {e}")
                 })?;
             }
         }

@@ -64,7 +64,7 @@ pub fn difference(base: &ModelFiles, trained: &ModelFiles, r: usize) -> Result<D
                 continue;
             }
         }
-        ensure!(!name.ends_with(".bias"), "`{name}` was trained: an adapter holds no biases");
+        ensure!(!name.ends_with(".bias"), "`{name}` was trained: an adapter has no biases");
         if shape.len() != 2 || [EMBED, HEAD, POSITIONS].contains(&name.as_str()) {
             replaced.insert(name, new);
             continue;

@@ -14,8 +14,8 @@ use super::AdapterConfig;
 /// What PEFT puts before the base model's own path.
 pub const PREFIX: &str = "base_model.model.";
 
-/// What PEFT puts behind the embedding table's path where some of its rows are trained.
-pub const TOKEN_ROWS: &str = "token_adapter.trainable_tokens_delta";
+/// What PEFT puts after the embedding table's path where some of its rows are trained.
+pub(crate) const TOKEN_ROWS: &str = "token_adapter.trainable_tokens_delta";
 
 /// The two factors of one weight.
 pub struct FactorKeys {
@@ -31,7 +31,7 @@ pub struct FactorKeys {
 
 pub struct Replacement {
     pub key: String,
-    /// A copy of its own beside the base's, which stays where another module is tied to it.
+    /// Its own copy next to the base's, which stays where another module is tied to it.
     pub is_copy: bool,
 }
 
@@ -129,11 +129,11 @@ fn half(inner: &str) -> Option<(&str, usize, bool, &str)> {
 fn whole(key: &str, inner: &str, config: &AdapterConfig, replaced: &mut BTreeMap<String, Replacement>) -> Result<()> {
     let (module, kind) = inner.rsplit_once('.').unwrap_or((inner, ""));
     ensure!(["weight", "bias"].contains(&kind), "unexpected key `{key}`");
-    // The weight before training, which PEFT keeps beside the trained one.
+    // The weight before training, which PEFT keeps next to the trained one.
     if module.ends_with(".original_module") {
         return Ok(());
     }
-    // Behind `token_adapter` stands the table that was resized, below the rows of tokens that were trained.
+    // After `token_adapter` stands the table that was resized, below the rows of tokens that were trained.
     let wrapper = [".modules_to_save.default", ".modules_to_save", ".token_adapter.base_layer", ".base_layer"]
         .into_iter()
         .find(|wrapper| module.ends_with(wrapper));

@@ -2,7 +2,7 @@
 //!
 //! An adapter holds, for some weights W `[out, in]`, factors A `[r, in]` and B `[out, r]` (W + s·B·A, Hu et al. 2021),
 //! and whole weights that replace the base's: embeddings and head that were resized or trained. Values are read when
-//! asked for; a replaced embedding of an 8B model is 2.5 GB.
+//! requested; a replaced embedding of an 8B model is 2.5 GB.
 
 mod config;
 mod difference;
@@ -67,7 +67,7 @@ pub struct Factors {
 pub struct Adapter {
     pub config: AdapterConfig,
     pub path: PathBuf,
-    /// What its reader should be told.
+    /// Notes for the user.
     pub notes: Vec<String>,
     file: Box<dyn Weights>,
     factors: BTreeMap<String, FactorKeys>,
@@ -76,10 +76,10 @@ pub struct Adapter {
     token_rows: Option<String>,
     /// Key of the rows of `config.head_rows`, where the file holds them.
     head_rows: Option<String>,
-    /// Rows of the vocabulary, where a `config.json` lies beside: the base's behind them are cut, as padded ones are where tokens were
+    /// Rows of the vocabulary, where a `config.json` lies next to: the base's after them are cut, as padded ones are where tokens were
     /// added.
     vocab_size: Option<usize>,
-    /// The base that it was trained over, where a file beside it says so.
+    /// The base that it was trained over, where a file next to it says so.
     fingerprint: Option<Fingerprint>,
 }
 
@@ -90,11 +90,7 @@ impl Adapter {
         if !dir.join(SETTINGS).is_file() {
             let inner = place::names(dir, true);
             let inner: Vec<&String> = inner.iter().filter(|name| dir.join(name).join(SETTINGS).is_file()).collect();
-            ensure!(
-                inner.is_empty(),
-                "{origin}: holds no {SETTINGS} itself: name one of {}",
-                place::listed(dir, &inner)
-            );
+            ensure!(inner.is_empty(), "{origin}: has no {SETTINGS} itself: name one of {}", place::listed(dir, &inner));
             bail!("{origin}: expected a PEFT folder with {SETTINGS}, found none");
         }
         let config = AdapterConfig::read(&dir.join(SETTINGS))?;
@@ -106,7 +102,7 @@ impl Adapter {
             token_rows.is_some() != config.token_rows.is_empty(),
             "{origin}: `trainable_token_indices` of {SETTINGS} names {} tokens, and {WEIGHTS} {}",
             config.token_rows.len(),
-            if token_rows.is_some() { "holds rows" } else { "holds no rows" }
+            if token_rows.is_some() { "has rows" } else { "has no rows" }
         );
         let mut notes = vec![];
         // A head that stays tied to its embedding is saved with factors that are the embedding's.
@@ -178,7 +174,7 @@ impl Adapter {
         let first = all.next().unwrap_or((self.config.r, 1.0));
         ensure!(
             all.all(|other| other == first),
-            "{}: `rank_pattern` or `alpha_pattern` gives factors of several ranks or scales, which cannot stay apart: merge them",
+            "{}: `rank_pattern` or `alpha_pattern` gives factors of several ranks or scales, which cannot stay unmerged: merge them",
             self.path.display()
         );
         Ok(first)
@@ -190,7 +186,7 @@ impl Adapter {
         let found = base.fingerprint()?;
         let file = self.path.with_file_name(fingerprint::FILE);
         Ok((found != *wanted).then(|| {
-            format!("{}: trained over a base of {wanted}; {} is another: {found}", file.display(), base.path.display())
+            format!("{}: trained over a base of {wanted}; {} differs: {found}", file.display(), base.path.display())
         }))
     }
 
@@ -234,7 +230,7 @@ impl Adapter {
             let learnt = self.token_ids().max().map_or(1, |last| last + 1);
             ensure!(
                 rows >= learnt,
-                "{origin}: `vocab_size` of config.json beside it is {rows}, and `trainable_token_indices` goes up to {}",
+                "{origin}: `vocab_size` of its config.json is {rows}, but `trainable_token_indices` goes up to {}",
                 learnt - 1
             );
             config.vocab_size = config.vocab_size.min(rows);
@@ -270,7 +266,7 @@ impl Adapter {
             let shape = expected
                 .get(name)
                 .filter(|s| s.len() == 2)
-                .ok_or_else(|| anyhow!("{origin}: `{}`: the base has no matrix `{name}` of its own", keys.a))?;
+                .ok_or_else(|| anyhow!("{origin}: `{}`: the base has no separate matrix `{name}`", keys.a))?;
             let [rows, width] = [self.shape(&keys.b)[0], self.shape(&keys.a)[1]];
             let found = if keys.is_table { [width, rows] } else { [rows / keys.part.1, width] };
             ensure!(

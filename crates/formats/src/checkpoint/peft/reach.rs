@@ -44,7 +44,7 @@ impl AdapterConfig {
         number.is_some_and(|number| layers.contains(&number))
     }
 
-    /// Whether the module is saved whole, a trained copy beside the base's.
+    /// Whether the module is saved whole, a trained copy next to the base's.
     pub(super) fn saves(&self, module: &str) -> bool {
         self.modules_to_save.iter().any(|name| module.ends_with(name.as_str()))
     }
@@ -64,19 +64,19 @@ impl Targets {
     }
 }
 
-/// Whether all of `text` is what the expression says (Python's `re.fullmatch`).
+/// Whether the expression matches all of `text` (Python's `re.fullmatch`).
 pub(super) fn in_pattern(pattern: &str, text: &str) -> Result<bool> {
     Ok(compiled(format!("^(?:{pattern})$"))?.find_iter(text).next().is_some())
 }
 
-/// Expressions that are kept, at most.
+/// Expressions that are stored, at most.
 const KEPT: usize = 64;
 
 thread_local! {
     static COMPILED: RefCell<HashMap<String, Rc<Regex>>> = RefCell::default();
 }
 
-/// The expression, kept: each is asked of every module, and a long one takes a tenth of a second to compile.
+/// The compiled expression, cached: each is matched with every module, and a long one takes a tenth of a second to compile.
 fn compiled(pattern: String) -> Result<Rc<Regex>> {
     COMPILED.with_borrow_mut(|kept| {
         if let Some(regex) = kept.get(&pattern) {

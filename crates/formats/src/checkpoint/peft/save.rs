@@ -15,7 +15,7 @@ use super::keys::{PREFIX, TOKEN_ROWS};
 use super::{AdapterConfig, Factors, SETTINGS, Targets, WEIGHTS};
 use crate::config::ModelConfig;
 
-/// What an adapter's files hold.
+/// Contents of an adapter's files.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdapterWeights {
     pub config: AdapterConfig,
@@ -30,8 +30,8 @@ pub struct AdapterWeights {
 
 impl AdapterWeights {
     /// Of factors that hold their scale, with the one rank that PEFT wants, and in every layer where one has some: what is missing is
-    /// zeros. Without any factors at all, zeros of rank 1 stand at the queries. Factors of a GPT-2 go by its own modules' names.
-    pub fn of(factors: BTreeMap<String, Factors>, config: &ModelConfig) -> Result<Self> {
+    /// zeros. Without any factors at all, zeros of rank 1 are at the queries. Factors of a GPT-2 go by its own modules' names.
+    pub(crate) fn of(factors: BTreeMap<String, Factors>, config: &ModelConfig) -> Result<Self> {
         let module = |name: &str| name.split('.').nth_back(1).unwrap_or_default().to_owned();
         let is_gpt2 = config.family.is_gpt2();
         let factors = if is_gpt2 { of_gpt2(factors)? } else { factors };
@@ -66,7 +66,7 @@ impl AdapterWeights {
 }
 
 /// Factors under GPT-2's names. Queries, keys and values are one module there: its A has the rows of theirs one below the other, its B
-/// the columns of theirs one beside the other, each at its own outputs.
+/// the columns of theirs one next to the other, each at its own outputs.
 fn of_gpt2(factors: BTreeMap<String, Factors>) -> Result<BTreeMap<String, Factors>> {
     let mut out: BTreeMap<String, Factors> = BTreeMap::new();
     for (name, Factors { a, b }) in factors {
@@ -89,8 +89,8 @@ fn of_gpt2(factors: BTreeMap<String, Factors>) -> Result<BTreeMap<String, Factor
 }
 
 impl Factors {
-    /// These and more of the same weight, whose products are added: A one below the other, B one beside the other.
-    pub fn beside(self, more: Self) -> Result<Self> {
+    /// These and more of the same weight, whose products are added: A one below the other, B one next to the other.
+    pub(crate) fn beside(self, more: Self) -> Result<Self> {
         let (own, other) = (self.b.width(), more.b.width());
         let a = HostTensor::new(vec![own + other, self.a.width()], [self.a.data, more.a.data].concat())?;
         let pairs = self.b.data.chunks_exact(own).zip(more.b.data.chunks_exact(other));
@@ -112,7 +112,7 @@ impl Factors {
     }
 }
 
-/// `adapter_config.json`: a GPT-2's table of tokens has a name of its own, and its matrices lie the other way round.
+/// `adapter_config.json`: a GPT-2's table of tokens has its own name, and its matrices lie the other way round.
 fn settings(config: &AdapterConfig, is_gpt2: bool) -> Value {
     let mut settings = config.to_json();
     if is_gpt2 {

@@ -11,7 +11,7 @@ use super::{Adapter, SETTINGS};
 use crate::config::ModelConfig;
 
 impl Adapter {
-    /// What replaces a weight. Of a tied base a table that is no copy is the other's too.
+    /// What replaces a weight. Of a tied base a table that is not a copy is the other's too.
     pub(super) fn replacement(&self, name: &str, is_tied: bool) -> Option<&Replacement> {
         let other = match name {
             EMBED => HEAD,
@@ -66,7 +66,7 @@ impl Adapter {
         self.config.token_rows.iter().chain(&self.config.head_rows).copied()
     }
 
-    /// Checks the rows of tokens; `config` gains those behind the base's last one.
+    /// Checks the rows of tokens; `config` gains those after the base's last one.
     pub(super) fn fit_token_rows(&self, base: &ModelConfig, config: &mut ModelConfig) -> Result<()> {
         let origin = self.path.display();
         let (embed, head) = (&self.config.token_rows, &self.config.head_rows);

@@ -24,7 +24,7 @@ pub(super) enum Value {
     Tensor(Rc<Tensor>),
 }
 
-/// Values of one type that lie one behind the other in the file.
+/// Values of one type that are contiguous in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Storage {
     pub key: Rc<str>,
@@ -75,7 +75,7 @@ impl Global {
             ("torch", kind) if let Some(kind) = kind.strip_suffix("Storage").and_then(storage_kind) => {
                 Global::Storage(kind)
             }
-            _ => bail!("holds `{module}.{name}`, which is not run: only tensors and plain containers are read"),
+            _ => bail!("has `{module}.{name}`, which is not executed: only tensors and plain containers are read"),
         })
     }
 }
@@ -195,7 +195,7 @@ impl<'a> Machine<'a> {
             }
             0x93 => {
                 let (name, module) = (self.pop()?, self.pop()?);
-                let (Value::Text(module), Value::Text(name)) = (module, name) else { bail!("a name that is no text") };
+                let (Value::Text(module), Value::Text(name)) = (module, name) else { bail!("a name that is not text") };
                 self.push(Value::Global(Global::named(&module, &name)?));
             }
             b'R' | 0x81 => {
@@ -206,7 +206,7 @@ impl<'a> Machine<'a> {
             // The attributes of a dictionary (`_metadata`): nothing of it is weights.
             b'b' => {
                 let _state = self.pop()?;
-                ensure!(matches!(self.stack.last(), Some(Value::Dict(_))), "attributes of what is no dictionary");
+                ensure!(matches!(self.stack.last(), Some(Value::Dict(_))), "BUILD of a value that is not a dictionary");
             }
             b'Q' => {
                 let id = self.pop()?;
@@ -222,7 +222,7 @@ impl<'a> Machine<'a> {
 
     /// What a known function or class makes of its arguments.
     fn make(&mut self, what: &Value, arguments: &Value) -> Result<Value> {
-        let Value::Global(what) = what else { bail!("something is called that is no function") };
+        let Value::Global(what) = what else { bail!("REDUCE of a value that is not callable") };
         let arguments = self.items(arguments)?;
         ensure!(arguments.len() <= 8, "a call with {} arguments", arguments.len());
         let arguments = arguments.to_vec();
@@ -237,7 +237,7 @@ impl<'a> Machine<'a> {
                 let numbers = |list: &Value| -> Result<Vec<usize>> {
                     let one = |item: &Value| match item {
                         Value::Number(n) => usize::try_from(*n).context("a negative size"),
-                        _ => Err(anyhow!("a size that is no number")),
+                        _ => Err(anyhow!("a size that is not a number")),
                     };
                     self.items(list)?.iter().map(one).collect()
                 };
@@ -259,7 +259,7 @@ impl<'a> Machine<'a> {
                 let len = usize::try_from(*len).context("a negative length")?;
                 Ok(Storage { key: key.clone(), kind, len })
             }
-            _ => bail!("a reference out of the pickle that is no storage of a known type"),
+            _ => bail!("a persistent id that is not a storage of a known type"),
         }
     }
 
@@ -276,7 +276,7 @@ impl<'a> Machine<'a> {
                 Contents::Items(items) => Ok(items),
                 Contents::Pairs(_) => bail!("a list that is a dictionary"),
             },
-            _ => bail!("something that is no list"),
+            _ => bail!("a value that is not a list"),
         }
     }
 
@@ -300,7 +300,7 @@ impl<'a> Machine<'a> {
     fn append(&mut self, more: Vec<Value>) -> Result<()> {
         match self.stack.last() {
             Some(Value::List(at)) if let Contents::Items(items) = &mut self.held[*at] => items.extend(more),
-            _ => bail!("items for what is no list"),
+            _ => bail!("items for a value that is not a list"),
         }
         Ok(())
     }
@@ -308,7 +308,7 @@ impl<'a> Machine<'a> {
     fn set(&mut self, more: Vec<(Value, Value)>) -> Result<()> {
         match self.stack.last() {
             Some(Value::Dict(at)) if let Contents::Pairs(pairs) = &mut self.held[*at] => pairs.extend(more),
-            _ => bail!("entries for what is no dictionary"),
+            _ => bail!("entries for a value that is not a dictionary"),
         }
         Ok(())
     }
@@ -357,18 +357,18 @@ impl<'a> Machine<'a> {
     fn line(&mut self) -> Result<Rc<str>> {
         let rest = &self.bytes[self.at..];
         let end = rest.iter().position(|b| *b == b'\n').context("a pickle that is cut off")?;
-        let line = std::str::from_utf8(self.take(end)?).context("a name that is no text")?.into();
+        let line = std::str::from_utf8(self.take(end)?).context("a name that is not text")?.into();
         self.skip(1)?;
         Ok(line)
     }
 
     fn line_number(&mut self) -> Result<usize> {
-        self.line()?.parse().context("a number that is none")
+        self.line()?.parse().context("not a number")
     }
 
     fn decimal(&mut self) -> Result<()> {
         let line = self.line()?;
-        let number = line.trim_end_matches('L').parse().context("a number that is none")?;
+        let number = line.trim_end_matches('L').parse().context("not a number")?;
         self.push(Value::Number(number));
         Ok(())
     }
@@ -384,7 +384,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Little-endian two's complement of any length; those that do not fit are no sizes.
+    /// Little-endian two's complement of any length; those that do not fit are not sizes.
     fn long(&mut self) -> Result<()> {
         let n = self.uint(1)?;
         let bytes = self.take(n)?;

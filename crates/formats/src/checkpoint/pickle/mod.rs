@@ -1,5 +1,5 @@
 //! Weights that `torch.save` wrote (`.bin`, `.pt`, `.pth`): state dicts, in today's archives and in the older files of one pickle
-//! after the other. Nothing in them is executed ([`machine`]); values stay in the mapped file until they are asked for.
+//! after the other. Nothing in them is executed ([`machine`]); values stay in the mapped file until they are requested.
 
 mod machine;
 pub(super) mod write;
@@ -46,7 +46,7 @@ pub struct PickleFile {
 
 impl PickleFile {
     /// # Errors
-    /// What is no file of `torch.save`, holds anything but tensors and plain containers, or is cut off.
+    /// Not a file of `torch.save`, contents other than tensors and plain containers, or a truncated file.
     pub fn open(path: &Path) -> Result<Self> {
         let map = map_file(path)?;
         let entries = entries(&map).map_err(|e| anyhow!("{}: {e:#}", path.display()))?;
@@ -54,8 +54,8 @@ impl PickleFile {
     }
 
     /// A Jacobian lens as its authors and TransformerLens save it: `{"J": {layer: [D, D]}, …}`. Tensors are named by their layer;
-    /// beside them what else it holds of whole numbers (`n_prompts`, `d_model`).
-    pub fn open_lens(path: &Path) -> Result<(Self, BTreeMap<String, i64>)> {
+    /// next to them what else it holds of whole numbers (`n_prompts`, `d_model`).
+    pub(crate) fn open_lens(path: &Path) -> Result<(Self, BTreeMap<String, i64>)> {
         let map = map_file(path)?;
         let (entries, numbers) = lens(&map).map_err(|e| anyhow!("{}: {e:#}", path.display()))?;
         Ok((Self { path: path.to_path_buf(), map, entries }, numbers))
@@ -138,7 +138,7 @@ fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Entry>> {
     located(state_dict(&machine, &value)?, &places)
 }
 
-/// The matrices of a lens by their layer, and the numbers beside them.
+/// The matrices of a lens by their layer, and the numbers next to them.
 fn lens(bytes: &[u8]) -> Result<(BTreeMap<String, Entry>, BTreeMap<String, i64>)> {
     let (machine, value, places) = whole(bytes)?;
     let (mut numbers, mut found) = (BTreeMap::new(), vec![]);
@@ -210,13 +210,12 @@ fn from_pickles(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
     let sizes: HashMap<&str, usize> = machine.storages().collect();
     let mut places = Places::new();
     for key in keys.items(&list)? {
-        let Value::Text(key) = key else { bail!("a storage whose key is no text") };
+        let Value::Text(key) = key else { bail!("a storage whose key is not text") };
         let size = sizes.get(&**key).with_context(|| format!("storage {key} belongs to no tensor"))?;
         let (start, n) = (at + 8, bytes.get(at..at + 8).context("truncated file: a storage without its length")?);
         let n = usize::try_from(u64::from_le_bytes(n.try_into()?))?;
         let end = n.checked_mul(*size).and_then(|n| start.checked_add(n)).filter(|end| *end <= bytes.len());
-        let end =
-            end.with_context(|| format!("truncated file: storage {key} ends behind its {} bytes", bytes.len()))?;
+        let end = end.with_context(|| format!("truncated file: storage {key} ends after its {} bytes", bytes.len()))?;
         places.insert(key.to_string(), start..end);
         at = end;
     }
@@ -224,14 +223,14 @@ fn from_pickles(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
     Ok((machine, value, places))
 }
 
-/// The tensors of a state dict, which may stand in a training state.
+/// The tensors of a state dict, which may be in a training state.
 fn state_dict(machine: &Machine, value: &Value) -> Result<Vec<(String, Tensor)>> {
-    let pairs = machine.pairs(value).context("holds no dictionary of tensors: a state dict is wanted")?;
+    let pairs = machine.pairs(value).context("has no dictionary of tensors: expected a state dict")?;
     let wrapped = |wrapper: &str| pairs.iter().find(|(key, _)| matches!(key, Value::Text(key) if &**key == wrapper));
     let inner = WRAPPERS.iter().filter_map(|wrapper| machine.pairs(&wrapped(wrapper)?.1));
     let found = inner.chain([pairs]).map(tensors).find(|tensors| !tensors.is_empty());
     found.with_context(|| {
-        format!("its dictionary holds no tensors: a state dict is wanted, by itself or under one of {WRAPPERS:?}")
+        format!("its dictionary has no tensors: expected a state dict, by itself or under one of {WRAPPERS:?}")
     })
 }
 

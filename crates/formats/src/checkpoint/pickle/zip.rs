@@ -36,7 +36,7 @@ pub(super) fn records(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>> {
         ensure!(local.tag()? == LOCAL, "damaged archive: `{name}` is not at byte {offset}");
         let start = offset + 30 + local.u16(26)? + local.u16(28)?;
         let end = start.checked_add(size).filter(|end| *end <= bytes.len());
-        let end = end.with_context(|| format!("truncated file: `{name}` ends behind its {} bytes", bytes.len()))?;
+        let end = end.with_context(|| format!("truncated file: `{name}` ends after its {} bytes", bytes.len()))?;
         records.insert(name, start..end);
         at += 46 + name_len + extra_len + comment_len;
     }
