@@ -17,7 +17,7 @@ use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
 use switchyard::study::sweep::{Continuation, What};
 
 const MICRO: &str = "fixtures/micro/sft/checkpoint";
-/// A model that takes no latent steps.
+/// A model that has no latent steps.
 const TEXT: &str = "fixtures/tiny/qwen3_tied";
 const PROMPT: &str = "<bos> a = 5 ; h = a + 4 ; c = h - a ; ? c :";
 
@@ -305,7 +305,7 @@ fn the_list_of_hooks_is_that_of_the_model() {
         seen.insert(pattern, ());
     }
     assert!(seen.keys().eq(shapes.keys()), "{:?}", shapes.keys());
-    assert!(!done(&["generate", TEXT, "--list-hooks"]).contains("latent."), "it takes no latent steps");
+    assert!(!done(&["generate", TEXT, "--list-hooks"]).contains("latent."), "it has no latent steps");
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn hooks_that_cannot_be_are_refused_before_any_work() {
     edit("blocks.0.hook_resid_post@latent[1,6]=zero", &["5 latent steps at most"]);
     edit("blocks.0.hook_resid_post@text[8]=zero", &["9 new tokens"]);
     edit("latent.hook_injected@prompt=zero", &["latent steps only"]);
-    refuse(TEXT, &["--hook", "blocks.0.hook_resid_post@latent=zero"], &["takes no latent steps"]);
+    refuse(TEXT, &["--hook", "blocks.0.hook_resid_post@latent=zero"], &["has no latent steps"]);
     refuse(TEXT, &["--hook", "hook_embed@pos[10]=zero"], &["2 prompt and 8 new"]);
     let record = |hooks: &str, parts: &[&str]| refuse(MICRO, &["--record", hooks, "--out", text(&out)], parts);
     record("blocks.*.hook_resid_pots", &["did you mean"]);

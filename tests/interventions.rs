@@ -294,7 +294,7 @@ fn without_arguments_it_runs_on_the_fixture_and_says_what_is_next() {
     // The committed checkpoints are found from any folder.
     let command = command.current_dir(temp.path()).args(["--problems", "24", "--draws", "1", "--pairs", "2", "--out"]);
     let (said, _) = done(command.arg(temp.path().join("out")));
-    assert!(said.contains("a page beside the paper's:") && said.contains("report"), "{said}");
+    assert!(said.contains("a page next to the paper's:") && said.contains("report"), "{said}");
     for name in ["latent_intervention", "known_value", "switch_benefit", "switch_problems", "activation_patching"] {
         for phase in ["sft", "grpo"] {
             let file = temp.path().join(format!("out/{name}-{phase}.parquet"));

@@ -167,7 +167,7 @@ fn a_stopped_or_killed_process_ends_the_run_which_goes_on() {
     let out = home.path().join("broken");
     let begin = |more: &[&str]| train(2, &out, more).spawn().expect("it starts");
     // One process hears of the stop: all of them stop after the same step.
-    fails(&hit(begin(&[]), &out.join("base"), "-TERM"), "stopped; go on with the same command and --resume");
+    fails(&hit(begin(&[]), &out.join("base"), "-TERM"), "stopped; continue with the same command and --resume");
     fails(&hit(begin(&["--resume"]), &out.join("grpo"), "-KILL"), "signal 9");
     // Another number of processes rounds another way.
     let other = train(1, &out, &["--resume"]).output().expect("it starts");

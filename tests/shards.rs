@@ -272,7 +272,7 @@ fn what_is_not_one_whole_run_is_refused_by_name() {
     refused(&mut sweep.merge(&mixed, "m"), &["observations-sft", "not of one run: setup.weights"]);
     // What is no shard, or not finished.
     sweep.done("e", &sft);
-    refused(&mut sweep.merge(&[sweep.at("e")], "m"), &["is no shard but the rows of one process"]);
+    refused(&mut sweep.merge(&[sweep.at("e")], "m"), &["has the rows of one process, not of a shard"]);
     fs::write(shards[1].join("observations-sft.rows.tmp"), "{}").expect("written");
     refused(&mut sweep.merge(&of(&[0, 1, 2]), "m"), &["not finished", "--resume"]);
     fs::remove_file(shards[1].join("observations-sft.rows.tmp")).expect("removed");

@@ -54,7 +54,7 @@ pub enum NormPlace {
 
 impl NormPlace {
     /// Hugging Face's names of the norms before and after attention, before and after the feed-forward.
-    pub(crate) fn names(self) -> [Option<&'static str>; 4] {
+    pub fn names(self) -> [Option<&'static str>; 4] {
         let [input, attention, before_feedforward, feedforward] =
             ["input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"]
                 .map(Some);
@@ -264,7 +264,7 @@ impl ModelConfig {
     }
 
     /// By what queries are multiplied before scores are taken, next to the usual `1 / √dh`.
-    pub(crate) fn query_scale(&self) -> f64 {
+    pub fn query_scale(&self) -> f64 {
         self.extras.query_pre_attn_scalar.map_or(1.0, |scalar| (self.head_dim as f64 / scalar).sqrt())
     }
 

@@ -16,8 +16,8 @@ use switchyard::text::lines;
 
 /// Write activations to a safetensors file, one float32 tensor per hook point, named by it.
 ///
-/// Tensors are [rows, positions, …]; rows are padded with zeros on the right. Ids, lengths and positions stand in the
-/// file's metadata. Where a row holds <latent> tokens, they are fed by the recurrence.
+/// Tensors are [rows, positions, …]; rows are padded with zeros on the right. Ids, lengths and positions are in the
+/// file's metadata. <latent> tokens in a row are fed by the recurrence.
 #[derive(Args, Debug)]
 pub struct Activations {
     #[command(flatten)]
@@ -31,7 +31,7 @@ pub struct Activations {
     /// One row a line: {"prompt": "text"} or {"ids": [1, 2, 3]}
     #[arg(long, value_name = "FILE.jsonl")]
     prompts: Option<PathBuf>,
-    /// Hook points: 'blocks.*.hook_resid_post,blocks.-1.attn.hook_pattern@pos[3]'. Behind `@`: prompt, text[t], pos[p], pos[-1] (the last),
+    /// Hook points: 'blocks.*.hook_resid_post,blocks.-1.attn.hook_pattern@pos[3]'. After `@`: prompt, text[t], pos[p], pos[-1] (the last),
     /// latent[block,step]. Layers, positions and text tokens count from 0, blocks and latent steps from 1
     #[arg(long, value_name = "PATTERN[,PATTERN]")]
     hooks: Option<String>,

@@ -41,14 +41,14 @@ enum AdapterDtype {
 
 impl AdapterArgs {
     /// # Errors
-    /// Models that cannot be read or do not belong together, what an adapter cannot hold, a folder that is there already.
+    /// Models that cannot be read or do not belong together, changes that an adapter cannot represent, an existing folder.
     pub fn run(&self) -> Result<()> {
         ensure!((1..=1024).contains(&self.rank), "--rank must be from 1 to 1024, found {}", self.rank);
         ensure!(!self.out.exists(), "{}: is there already; --out names a new folder", self.out.display());
         let trained = ModelFiles::open(&self.model.named()?)?;
         let base = ModelFiles::open(&self.base)?;
         let heads = trained.path.join(heads::FILE);
-        ensure!(!heads.is_file(), "{}: an adapter cannot hold a method's own heads", heads.display());
+        ensure!(!heads.is_file(), "{}: an adapter cannot contain a method's own heads", heads.display());
         let Difference { mut adapter, lost } = difference(&base, &trained, self.rank)?;
         adapter.config.base_model = Path::new(&self.base).file_name().map(|name| name.to_string_lossy().into_owned());
         let mut files = trained.text_files(None)?;

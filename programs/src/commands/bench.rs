@@ -54,7 +54,7 @@ pub struct Bench {
     /// Rounds of each figure
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
-    /// Count the kernels that a GPU is given for each figure instead of timing it: counting takes time. Of decoding, those of a step
+    /// Count the kernels that each figure launches on a GPU instead of timing it: counting takes time. Of decoding, those of a step
     /// that makes a token of every row
     #[arg(long)]
     launches: bool,
@@ -62,7 +62,7 @@ pub struct Bench {
     #[arg(long, value_name = "TFLOPS")]
     peak_tflops: Option<f64>,
     /// Vector instructions of the CPU's loops: avx512, avx2, neon or scalar, of those that the processor has; by default the widest. The
-    /// environment variable SWITCHYARD_CPU asks every program for them
+    /// environment variable SWITCHYARD_CPU selects them for every program
     #[arg(long, value_name = "NAME")]
     cpu: Option<String>,
     #[command(flatten)]
@@ -177,7 +177,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Prefill and decoding: a model of its own, gone before one is trained.
+    /// Prefill and decoding: its own model, gone before one is trained.
     fn examined(&self, machine: &Machine) -> Result<()> {
         let start = Instant::now();
         let opened = self.model.open()?;
@@ -321,7 +321,7 @@ fn attention(config: &ModelConfig, keys: usize) -> f64 {
     (4 * keys * config.num_attention_heads * config.head_dim * config.num_hidden_layers) as f64
 }
 
-/// The most memory that this process held at once, in bytes; where the system says so.
+/// Peak memory of this process in bytes, if the system reports it.
 fn peak_resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

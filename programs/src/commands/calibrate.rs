@@ -1,4 +1,4 @@
-//! `probe calibrate`: how often the workbench's own verdicts are right, on models whose truth is known.
+//! `probe calibrate`: how often the workbench's verdicts are right on models whose mechanism is known.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use switchyard::progress::Progress;
 use switchyard::schema::{CalibrationDrawRow, CalibrationRow, RowFile, calibrated, described};
 use switchyard::store::{Entry, IDENTITY, Manifest, RowWriter, command, read};
 
-/// Measure the workbench: hand-built models with random parameters through the experiments, verdicts beside the truth.
+/// Measure the workbench: hand-built models with random parameters through the experiments, verdicts next to the truth.
 ///
 /// Writes one row a question and, for each test, the share of right verdicts, its power and its false alarms by n. `report`
-/// shows them, and beside the claims whose test was calibrated.
+/// shows them, and next to the claims whose test was calibrated.
 #[derive(Args, Debug)]
 pub struct Calibrate {
     /// Models of each kind of truth, at each n
@@ -33,7 +33,7 @@ pub struct Calibrate {
     /// At these n only: problems, or pairs of them (`--list` names them)
     #[arg(long, value_delimiter = ',', value_name = "N")]
     n: Vec<usize>,
-    /// Where rows and manifest go
+    /// Folder for rows and manifest
     #[arg(long, value_name = "DIR", default_value = "runs/reports/calibration")]
     out: PathBuf,
     /// Keep what --out has of other tests, kinds of truth and n; it must be of the same seed

@@ -14,7 +14,7 @@ macro_rules! carried {
     };
 }
 
-/// `fixtures/micro`, for a program that was installed where there is no checkout.
+/// `fixtures/micro`, for a program that is installed without a checkout.
 const MICRO: &[(&str, &[u8])] = carried![
     "manifest.json" "recipe.toml" "summary.md" "annotate/summary.json"
     "base/annotator/config.json" "base/annotator/generation_config.json" "base/annotator/model.safetensors"

@@ -23,7 +23,7 @@ pub(super) fn complete(program: Command) -> Command {
     device::with_list(with_flag(program))
 }
 
-/// Prints what an option asks for and ends the process; comes back where there is no such option.
+/// Prints what an option requests and ends the process; returns without such an option.
 pub(super) fn or_end(matches: &ArgMatches, command: &mut Command) {
     if let Some(shell) = matches.try_get_one::<Shell>(FLAG).ok().flatten() {
         // clap's own name is the package's, the same for all programs.
@@ -33,7 +33,7 @@ pub(super) fn or_end(matches: &ArgMatches, command: &mut Command) {
         let name = name.into_owned();
         let mut script = vec![];
         generate(*shell, command, name, &mut script);
-        // A reader that has gone away is no error.
+        // A closed pipe is not an error.
         std::process::exit(if print(&String::from_utf8_lossy(&script)).is_ok() { 0 } else { 2 });
     }
     if let Some(list) = device::list(matches) {

@@ -13,10 +13,10 @@ use switchyard::parallel;
 #[command(next_help_heading = "Device")]
 pub struct MachineArgs {
     /// cpu; cuda[:N] or wgpu[:N] in a build with that feature (wgpu: Vulkan, Metal or DirectX 12). Of several processes that a
-    /// launcher started on a computer each takes a GPU of its own for `cuda` and `wgpu`
+    /// launcher started on a computer each use another GPU for `cuda` and `wgpu`
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// What the model computes in; weights that are trained stay f32. `tf32` is f32 whose products NVIDIA's GPUs since Ampere round to 10
+    /// Float type of the computation; trained weights stay f32. `tf32` is f32 whose products NVIDIA's GPUs since Ampere round to 10
     /// bits of mantissa, for their tensor cores (PyTorch's `allow_tf32`). `stored` computes in f32 and keeps what is not trained in
     /// memory, the computer's or the GPU's, as its file has it (bf16, f16, GGUF's Q8_0, Q6_K, Q5, Q4): models that are examined, and
     /// the base that `train` learns LoRA factors over. `stored-bf16`, on the CPU and not for `train`, does the same and rounds what is
@@ -24,7 +24,7 @@ pub struct MachineArgs {
     /// prompts take about half the time. By default stored on the CPU and f32 on a GPU, for `train` the recipe's optimizer.dtype (f32)
     #[arg(long, value_enum)]
     dtype: Option<Dtype>,
-    /// Worker threads; by default one a core. Training depends on this number (not on timing): a run keeps it
+    /// Worker threads; by default one per core. Training depends on this number (not on timing): a run keeps it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
@@ -53,7 +53,7 @@ impl MachineArgs {
     /// Runs a program's work on this machine, with as many threads for tensor operations as it has workers.
     ///
     /// # Errors
-    /// Vector instructions that were asked for and the processor does not have, a device that is not there, a float type that it does
+    /// Vector instructions that the processor does not have, a missing device, a float type that it does
     /// not compute in, and the work's own.
     pub fn compute<R: Send>(&self, work: impl FnOnce(&Machine) -> Result<R> + Send) -> Result<R> {
         Cpu::chosen()?;
@@ -82,7 +82,7 @@ pub(super) fn with_list(command: Command) -> Command {
     command.arg(list.exclusive(true))
 }
 
-/// The list, where the user asked for it.
+/// Prints the list of devices if requested.
 pub(super) fn list(matches: &ArgMatches) -> Option<String> {
     let asked = matches.try_get_one::<bool>(LIST).ok().flatten().is_some_and(|asked| *asked);
     if asked { Some(machine::list()) } else { matches.subcommand().and_then(|(_, inner)| list(inner)) }

@@ -18,7 +18,7 @@ const EXAMPLES: &str = "Examples:\n  \
     switchyard train --preset smoke      train a model of your own, in seconds\n\n\
     `switchyard probe --help` says more of each.";
 
-/// Runs the program that the first argument names, or the one whose name this file is called by.
+/// Runs the program named by the first argument, or by the name of this executable.
 pub fn run() -> ExitCode {
     let called = std::env::args_os().next().and_then(|path| Some(Path::new(&path).file_stem()?.to_str()?.to_owned()));
     match called.as_deref() {

@@ -1,4 +1,4 @@
-//! `probe [RUN|MODEL]...`: runs the experiments on what is known of checkpoints, one file of rows each.
+//! `probe [RUN|MODEL]...`: runs the experiments on checkpoints, one file of rows each.
 
 use anyhow::Result;
 use clap::Args;

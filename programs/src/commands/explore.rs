@@ -1,6 +1,6 @@
-//! `probe explore`: the laboratory of the page with this program behind it, for models that no page can carry.
+//! `probe explore`: the laboratory of the page, served by this program, for models that are too large for a page.
 //!
-//! One loaded model answers on 127.0.0.1, one request after another. The address holds a token that changes with every start; requests
+//! One loaded model answers on 127.0.0.1, one request after another. The address has a token that changes with every start; requests
 //! without it, from other hosts' names or of other pages are refused. Ctrl-C ends it.
 
 use std::net::TcpListener;
@@ -33,7 +33,7 @@ use switchyard::store::hex;
 pub struct Explore {
     #[command(flatten)]
     model: ModelArgs,
-    /// Port on 127.0.0.1; 0 takes a free one
+    /// Port on 127.0.0.1; 0 for a free one
     #[arg(long, default_value_t = 0, value_name = "N")]
     port: u16,
     #[command(flatten)]
@@ -78,7 +78,7 @@ const PATIENCE: Duration = Duration::from_millis(200);
 
 impl Explore {
     /// # Errors
-    /// A model that cannot be opened, and a port that is taken. What is wrong with a request is its answer.
+    /// A model that cannot be opened, a port in use. Errors of a request are its answer.
     pub fn run(&self) -> Result<()> {
         self.machine.compute(|machine| {
             let opened = self.model.open()?;
@@ -86,7 +86,7 @@ impl Explore {
             let listener = TcpListener::bind(("127.0.0.1", self.port))
                 .with_context(|| format!("--port {}: leave it out, or name another", self.port))?;
             let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-            let files = tempfile::tempdir().context("a folder for thoughts that are put in")?;
+            let files = tempfile::tempdir().context("cannot make a folder for latent steps")?;
             let explorer = Explorer { room: Room { name, loaded }, files, made: AtomicUsize::new(0) };
             let door = Door::of(&listener)?;
             say(&format!("{}: loaded; open this address in a browser, Ctrl-C ends it", explorer.room.name));
@@ -136,11 +136,11 @@ impl Door {
         }
         let query = head.target.split_once('?').map_or("", |(_, query)| query);
         let given = query.split('&').find_map(|part| part.strip_prefix("token="));
-        (given != Some(&self.token)).then_some("open the address that `probe explore` printed: it holds a token")
+        (given != Some(&self.token)).then_some("open the address that `probe explore` printed: it has a token")
     }
 }
 
-/// A loaded model behind a page.
+/// The loaded model of a page.
 struct Explorer {
     room: Room,
     /// Thoughts that were put in.

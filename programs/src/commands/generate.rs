@@ -47,7 +47,7 @@ pub struct Generate {
     /// Print one JSON object: tokens (new ids, latents left out), text, trace
     #[arg(long)]
     json: bool,
-    /// Record activations while generating, latent steps included: 'blocks.*.hook_resid_post,latent.hook_injected'. Behind
+    /// Record activations while generating, latent steps included: 'blocks.*.hook_resid_post,latent.hook_injected'. After
     /// `@`: prompt, text[t], pos[p], latent[block,step]; blocks and latent steps count from 1
     #[arg(long, value_name = "PATTERN[,PATTERN]", requires = "out")]
     record: Option<String>,
@@ -72,10 +72,10 @@ switchyard::settings! {
         temperature: f64 = 0.0,
         #[arg(long, default_value_t = 0)]
         seed: u64 = 0,
-        /// Draw from the K most probable tokens; 0 keeps all
+        /// Sample from the K most probable tokens; 0 for all
         #[arg(long, default_value_t = 0, value_name = "K")]
         top_k: usize = 0,
-        /// Draw from the most probable tokens that make up P; 1 keeps all
+        /// Sample from the most probable tokens with total probability P; 1 for all
         #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
         top_p: f64 = 1.0,
         /// Latent steps before a block may end; by default what the checkpoint was trained with, else 4
@@ -156,17 +156,17 @@ impl Generate {
         let prompt = self.prompt_ids(opened)?;
         opened.check_ids(&prompt)?;
         if let Some(ids) = opened.switch() {
-            ensure!(!prompt.contains(&ids.latent), "the prompt holds <latent>: latent steps are taken, not given");
+            ensure!(!prompt.contains(&ids.latent), "the prompt has <latent>: latent steps are computed, not given");
         }
         let (n, most) = (prompt.len(), opened.config().max_position_embeddings);
         ensure!(
             !opened.config().family.learned_positions() || n + self.decoding.max_new_tokens <= most,
-            "the prompt's {n} tokens and --max-new-tokens {} reach beyond the {most} positions that the model has rows for: take fewer",
+            "the prompt's {n} tokens and --max-new-tokens {} exceed the {most} positions of the model: use fewer",
             self.decoding.max_new_tokens
         );
         if n > most {
             say(&format!(
-                "warning: the prompt has {n} tokens, the model {most} positions: what it makes of it means little"
+                "warning: the prompt has {n} tokens, but the model was made for {most} positions: its output means little"
             ));
         }
         Ok(prompt)
@@ -185,7 +185,7 @@ impl Generate {
         chat.encode(vocabulary, prompt)
     }
 
-    /// The chat template that is asked for.
+    /// The requested chat template.
     fn chat(&self, opened: &Checkpoint, vocabulary: &Vocabulary) -> Result<Chat> {
         let origin = opened.files.path.display();
         let chat = vocabulary.chat(self.chat_template.as_deref())?;
@@ -239,7 +239,7 @@ pub(super) struct Generation {
     pub fired: Vec<Value>,
 }
 
-/// Continues prompts together under changes, and keeps what stands at `specs`. `cancel` ends it with what it has.
+/// Continues prompts in a batch under changes, and records `specs`. `cancel` ends it with what it has.
 ///
 /// # Errors
 /// A place that no row reached, and logits or values that are not finite.
@@ -261,14 +261,15 @@ pub(super) fn continue_prompts(
         _ => "no row reached it".to_owned(),
     };
     let (traces, fired) = edits.run(&loaded.model, (&ends, settings.sampling.seed), ran, |hooks| {
-        // A name of its own: these hooks borrow the recording too.
+        // Its own name: these hooks borrow the recording too.
         let mut hooks: Hooks = hooks;
         recording.attach(&mut hooks, loaded.layers())?;
         let traces = decode(Decode { cancel, ..loaded.decode(settings) }, &requests, 1, &mut hooks)?;
         let wild = traces.iter().find(|trace| trace.end == End::NonFinite).map(Trace::visible_tokens);
         wild.map_or(Ok(traces), |n| {
-            let changed = if edits.is_empty() { "" } else { ", or a --hook puts in values that are too large or none" };
-            bail!("the logits after {n} new tokens are not finite: the weights hold or produce NaN{changed}")
+            let changed =
+                if edits.is_empty() { "" } else { ", or a --hook replaces values by ones that are too large or NaN" };
+            bail!("the logits after {n} new tokens are not finite: the weights contain or produce NaN{changed}")
         })
     })?;
     let recorded =

@@ -13,7 +13,7 @@ use switchyard::model::{Decoder, HookPoint, HookSpec, Hooks, ModelConfig, PointK
 /// What to change, or which hooks there are.
 #[derive(Args, Debug)]
 pub(crate) struct HookArgs {
-    /// Change what the model goes on with at a hook: zero, scale:2, random_norm, rotate:30, add:FILE or swap:FILE, for example
+    /// Change the value at a hook: zero, scale:2, random_norm, rotate:30, add:FILE or swap:FILE, for example
     /// 'blocks.3.hook_resid_post@latent[*,2]=zero' or 'blocks.2.attn.hook_z[head=0,3]@pos[-1]=zero'. FILE is one of --record, or has
     /// one safetensors tensor of the size of one place. May be given more than once
     #[arg(long = "hook", value_name = "HOOK=CHANGE")]
@@ -52,7 +52,7 @@ impl Edits {
         self.0.iter().map(|change| change.spec(end).with_context(|| format!("--hook '{}'", change.text))).collect()
     }
 
-    /// Runs rows of so many known positions, numbered from 0, under the changes: what `work` gives, and what each change did
+    /// Runs rows with this many known positions, numbered from 0, under the changes. Returns the result of `work`, and what each change did
     /// ([`AtWork::fired`]). `ran` says what was run, for the error.
     ///
     /// # Errors
@@ -151,12 +151,12 @@ pub(crate) fn list(opened: &Checkpoint) -> Result<()> {
     print(&out)
 }
 
-/// How far a decode can go, known before it runs.
+/// Bounds of a decode, known before it runs.
 pub(crate) struct Reach {
     prompt: usize,
     /// Visible tokens at most; the last one is drawn and not fed.
     visible: usize,
-    /// Latent steps of a block at most; `None` where a rule of its own decides.
+    /// Most latent steps of a block; `None` if the block's rule decides.
     latents: Option<usize>,
 }
 
@@ -181,11 +181,11 @@ impl Reach {
         let fed = self.visible.saturating_sub(1);
         ensure!(
             !at_latents || self.latents != Some(0),
-            "hook `{spec}` would never fire: this model takes no latent steps"
+            "hook `{spec}` would never fire: this model has no latent steps"
         );
         match spec.select {
             Select::Prompt | Select::Text(_) if only_latents => {
-                anyhow::bail!("hook `{spec}` would never fire: it stands at latent steps only")
+                anyhow::bail!("hook `{spec}` would never fire: it exists at latent steps only")
             }
             Select::Text(Some(t)) => ensure!(
                 t < fed,

@@ -1,5 +1,5 @@
 //! HTTP as far as one page and its program need it: one request a connection, of bounded length and in bounded time. A connection is
-//! read by a thread of its own, so that one which stalls stops nobody. Knows no model and no page.
+//! read by its own thread, so that a stalled one does not block others. Knows no model and no page.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -9,19 +9,19 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of what stands before a body, at most.
+/// Most bytes of a request's head.
 const LONGEST_HEAD: usize = 16 << 10;
 
 /// Bytes of a body, at most.
 const LONGEST_BODY: usize = 1 << 20;
 
-/// In what time a request must be there, and an answer be taken.
+/// Timeout of reading a request and of writing an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Connections that are read at a time; others are closed.
 const MOST: usize = 64;
 
-/// What stands before a body.
+/// The head of a request.
 pub(super) struct Head {
     pub method: String,
     /// Path and query.
@@ -43,7 +43,7 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// A reader that has gone away is no error.
+    /// A closed pipe is not an error.
     pub fn answer(self, status: u16, kind: &str, body: &str) {
         answer(&self.stream, status, kind, body);
     }
@@ -80,7 +80,7 @@ fn pass_on(stream: TcpStream, refuses: &dyn Fn(&Head) -> Option<Refusal>, sender
         Ok((head, body)) => drop(sender.send(Request { head, body, stream })),
         Err((status, why)) => {
             answer(&stream, status, "text/plain", &why);
-            // What is still under way is taken off the wire: the system would cut the answer off for it.
+            // Reads what is still in flight: otherwise the system would cut the answer off.
             let until = Instant::now() + PATIENCE;
             let mut rest = [0; 4096];
             while Instant::now() < until && (&stream).read(&mut rest).is_ok_and(|n| n > 0) {}
@@ -103,7 +103,7 @@ fn read(stream: &TcpStream, refuses: &dyn Fn(&Head) -> Option<Refusal>) -> Resul
                 bytes.extend_from_slice(&part[..n]);
                 Ok(())
             }
-            _ => Err((408, "the request did not come to its end\n".to_owned())),
+            _ => Err((408, "the request is incomplete\n".to_owned())),
         }
     };
     let end = loop {
@@ -116,7 +116,7 @@ fn read(stream: &TcpStream, refuses: &dyn Fn(&Head) -> Option<Refusal>) -> Resul
         }
         more(&mut bytes)?;
     };
-    let head = head(&bytes[..end]).ok_or_else(|| wrong("this is no request that is understood"))?;
+    let head = head(&bytes[..end]).ok_or_else(|| wrong("not a request that is understood"))?;
     if let Some(refusal) = refuses(&head) {
         return Err(refusal);
     }
@@ -124,7 +124,7 @@ fn read(stream: &TcpStream, refuses: &dyn Fn(&Head) -> Option<Refusal>) -> Resul
         return Err((411, "a body needs its Content-Length\n".to_owned()));
     }
     let length = head.header("Content-Length").unwrap_or("0").parse::<usize>();
-    let length = length.map_err(|_| wrong("Content-Length is no number of bytes"))?;
+    let length = length.map_err(|_| wrong("Content-Length is not a number of bytes"))?;
     if length > LONGEST_BODY {
         return Err((413, format!("a request has at most {LONGEST_BODY} bytes\n")));
     }
@@ -147,7 +147,7 @@ fn head(bytes: &[u8]) -> Option<Head> {
     Some(Head { method: request.method?.to_owned(), target: request.path?.to_owned(), headers })
 }
 
-/// A reader that has gone away is no error.
+/// A closed pipe is not an error.
 fn answer(mut stream: &TcpStream, status: u16, kind: &str, body: &str) {
     let head = format!(
         "HTTP/1.1 {status} \r\nContent-Type: {kind}\r\nContent-Length: {}\r\nCache-Control: no-store\r\n\

@@ -38,7 +38,7 @@ pub struct Import {
     /// Latent steps of its block: 6 in CODI's and Coconut's published runs
     #[arg(long, value_name = "N", default_value_t = 6)]
     latents: usize,
-    /// Alpha of the LoRA factors, which the file does not hold: 32 in CODI's scripts
+    /// Alpha of the LoRA factors, which is not in the file: 32 in CODI's scripts
     #[arg(long, value_name = "A", default_value_t = 32.0)]
     lora_alpha: f64,
     #[arg(long, value_name = "DIR")]
@@ -92,13 +92,13 @@ impl Import {
         };
         ensure!(
             wanted.is_none_or(|wanted| wanted == found),
-            "{from}: its parameters are named as {found:?}'s, and --as says {:?}",
+            "{from}: its parameters have the names of {found:?}, but --as is {:?}",
             self.kind
         );
         let more = &unwrapped.left_out;
         ensure!(
             self.kind == Kind::Simcot || more.is_empty(),
-            "{from}: holds modules {more:?} that {found:?} does not have; where they are SIM-CoT's auxiliary decoder, say --as simcot"
+            "{from}: has modules {more:?} that {found:?} does not have; if they are SIM-CoT's auxiliary decoder, use --as simcot"
         );
         Ok(())
     }
@@ -117,7 +117,7 @@ impl Import {
         }
     }
 
-    /// What stands beside the weights.
+    /// Files next to the weights.
     fn files(&self, unwrapped: &InnerModel, tokens: &Tokens) -> Result<Vec<(String, Vec<u8>)>> {
         let mut files = unwrapped.checkpoint.text_files(Some(&tokens.tokenizer))?;
         // The authors' prompts are the question alone, whatever form of chat the base has.
@@ -135,7 +135,7 @@ impl Import {
         Ok(files)
     }
 
-    /// The prompt of one question: a line in Coconut, bare in CODI, behind the base's first token where it puts one.
+    /// The prompt of one question: a line in Coconut, bare in CODI, after the base's first token where it puts one.
     fn template(&self, unwrapped: &InnerModel, tokens: &Tokens) -> String {
         let begin = tokens.begin.as_ref().map_or_else(String::new, |token| format!("{{{{ '{token}' }}}}"));
         let end = if unwrapped.wrapper == Wrapper::Coconut { "{{ '\\n' }}" } else { "" };
@@ -149,12 +149,12 @@ impl Import {
         }
         if let Some(rank) = unwrapped.rank {
             say(&format!(
-                "merged LoRA factors of rank {rank} with alpha {}, which the file does not say",
+                "merged LoRA factors of rank {rank} with alpha {}, which is not in the file",
                 self.lora_alpha
             ));
         }
         if more > 0 {
-            say(&format!("{LATENT} has a row of zeros of its own: the authors' code has no token for it"));
+            say(&format!("{LATENT} has a new row of zeros: the authors' code has no token for it"));
         }
         let Tokens { swi, swi_end, .. } = tokens;
         print(&format!(
@@ -201,7 +201,7 @@ impl Tokens {
             let id = add(&mut tokenizer, name)?;
             ensure!(
                 id as usize == first + nth,
-                "--base {base}: {name} became token {id}, and the authors' code gives it {}: another tokenizer than theirs",
+                "--base {base}: {name} became token {id}, but it is {} in the authors' code: another tokenizer",
                 first + nth
             );
             ids.push(id);

@@ -50,7 +50,7 @@ pub struct Intervene {
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
     positions: Vec<Select>,
     /// Latent steps to act on, one row each: `all` (the default), a step, or `2..`; they count from 1, as in the paper. Without
-    /// `all` the rows go to files of their own (latent_intervention_steps, known_value_steps), so that they do not replace the main tables
+    /// `all` the rows go to their own files (latent_intervention_steps, known_value_steps), so that they do not replace the main tables
     #[arg(long, value_delimiter = ',')]
     steps: Vec<Steps>,
     /// What happens to later latents of the block; by default they are recomputed
@@ -79,7 +79,7 @@ enum What {
     Pairs(Pairs),
 }
 
-/// Every mode by its name, read off the lists that they stand in.
+/// Every mode by its name, read off the lists that they are in.
 fn modes_help() -> String {
     let doses = |name: &str| all().find(|about| about.name == name).is_some_and(|about| !about.doses.is_empty());
     let names = names().into_iter().map(|name| if doses(name) { format!("{name}[:DOSE]") } else { name.to_owned() });
@@ -134,7 +134,7 @@ impl Intervene {
         }
         let other = self.chosen.only.iter().find(|name| *name != InterventionRow::HOOKS);
         ensure!(other.is_none(), "--hook runs {} alone, --only names others", InterventionRow::HOOKS);
-        ensure!(!self.chosen.all, "--hook runs {} alone, --all asks for every experiment", InterventionRow::HOOKS);
+        ensure!(!self.chosen.all, "--hook runs {} alone, --all runs every experiment", InterventionRow::HOOKS);
         self.chosen.only = vec![InterventionRow::HOOKS.into()];
         Ok(())
     }
@@ -172,7 +172,7 @@ impl Intervene {
             return Ok(());
         }
         let of = |holds: fn(&About) -> bool| {
-            // An unknown one is told later.
+            // An unknown one is reported later.
             modes.iter().map(|mode| mode.split(':').next().unwrap_or(mode)).any(|name| {
                 let is_known = names().contains(&name) || ["add", "swap"].contains(&name);
                 !is_known || all().any(|about| about.name == name && holds(about))
@@ -189,7 +189,7 @@ impl Intervene {
         Ok(())
     }
 
-    /// The recipe's settings, with what the command line says in their place.
+    /// The recipe's settings, overridden by the command line.
     fn settings(&self) -> Result<Settings> {
         let mut settings = self.chosen.settings()?;
         let config = &mut settings.latent_intervention;

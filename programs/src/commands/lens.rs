@@ -23,7 +23,7 @@ use switchyard::study::circuits::lens::{Fitting, JacobianLens};
 struct TextArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// The text, as it is: no chat template is put around it
+    /// The text as given, without a chat template
     #[arg(long, conflicts_with = "ids")]
     prompt: Option<String>,
     /// Token ids in its place: 1,2,3
@@ -47,7 +47,7 @@ enum Kind {
     Jacobian,
 }
 
-/// Read a text through a lens: what the output of each layer would say as the next token.
+/// Read a text through a lens: the next token that each layer's output predicts.
 ///
 /// A Jacobian lens is read from a file that its authors' code or TransformerLens saved (--lens), or fitted on texts of the user's own
 /// (--fit) and, if wanted, saved in that form (--save).
@@ -174,7 +174,7 @@ impl LensArgs {
         }
         let name = if self.kind == Kind::Jacobian { "Jacobian lens" } else { "logit lens" };
         print(&format!(
-            "What the output of each layer would say as the next token, and its probability ({name}).\n\n{}",
+            "The next token that each layer's output predicts, and its probability ({name}).\n\n{}",
             fitted(&out, WIDTH)
         ))
     }
@@ -216,7 +216,8 @@ impl PatternArgs {
                 let mut all: Vec<Vec<Vec<f32>>> = vec![];
                 for layer in 0..loaded.layers() {
                     let name = format!("blocks.{layer}.attn.hook_pattern");
-                    let pattern = cache.get(&name).with_context(|| format!("`{name}` was not kept"))?.at(0, from)?;
+                    let pattern =
+                        cache.get(&name).with_context(|| format!("`{name}` was not recorded"))?.at(0, from)?;
                     all.push(pattern.chunks(pattern.len() / heads).map(<[f32]>::to_vec).collect());
                 }
                 Ok((from, all))

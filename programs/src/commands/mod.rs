@@ -103,7 +103,7 @@ impl ModelArgs {
 /// The row of `--prompt` or `--ids`; `None` where neither is given.
 ///
 /// # Errors
-/// A model without tokenizer, an empty prompt, what is no number.
+/// A model without tokenizer, an empty prompt, what is not a number.
 pub(crate) fn row_ids(opened: &Checkpoint, prompt: Option<&str>, ids: Option<&str>) -> Result<Option<Vec<u32>>> {
     prompt.map(|prompt| encode(opened, prompt)).or(ids.map(parse_ids)).transpose()
 }
@@ -140,7 +140,7 @@ pub(crate) fn put<T>(set: &mut Vec<T>, named: Vec<T>) {
     }
 }
 
-/// Writes a result to standard output. A reader that has gone away (`| head`) is no error.
+/// Writes a result to standard output. A closed pipe (`| head`) is not an error.
 pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(plain(text).as_bytes()).and_then(|()| out.flush()) {

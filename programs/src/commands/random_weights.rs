@@ -11,7 +11,7 @@ use switchyard::model::checkpoint::write_random;
 
 /// Write a model of any shape with random weights, to measure a machine with: a folder in bf16, or a .gguf in Q8_0.
 ///
-/// It has no tokenizer: run it on --ids, or put a tokenizer.json beside the weights.
+/// It has no tokenizer: run it on --ids, or put a tokenizer.json next to the weights.
 #[derive(Args, Debug)]
 pub struct RandomWeights {
     /// The config.json of the model whose shape it gets

@@ -1,4 +1,4 @@
-//! What a user asks to be recorded of known rows: where `pos[-1]` stands, and whether hooks can be reached at all.
+//! Hooks recorded over known rows: the position of `pos[-1]`, and whether a hook can fire at all.
 
 use anyhow::{Result, bail};
 
@@ -18,14 +18,14 @@ impl HookRequest {
     /// Reads a list. `pos[-1]` counts from the end of rows that are all as long.
     ///
     /// # Errors
-    /// What is no list of hooks, a position before the first, and rows of several lengths with such a position.
+    /// What is not a list of hooks, a position before the first, and rows of several lengths with such a position.
     pub fn read(list: &str, rows: &[Sequence]) -> Result<Self> {
         let (mut specs, mut written) = (if list.is_empty() { vec![] } else { parse_specs(list)? }, vec![]);
         for spec in specs.iter_mut().filter(|spec| matches!(spec.select, Select::Position(..0))) {
             let (own, length) = (spec.select, rows.first().map_or(0, |row| row.ids.len()));
             if let Some(other) = rows.iter().map(|row| row.ids.len()).find(|other| *other != length) {
                 bail!(
-                    "`{own}` is another position in rows of {length} and of {other} tokens: ask for rows of one length at a time"
+                    "`{own}` is another position in rows of {length} and of {other} tokens: use rows of one length at a time"
                 );
             }
             spec.select = own.at(length)?;
@@ -34,7 +34,7 @@ impl HookRequest {
         Ok(Self { specs, written })
     }
 
-    /// The tensors under the names that were asked for.
+    /// The tensors under the names that were requested.
     pub fn named(&self, recorded: &mut [RecordedTensor]) {
         for tensor in recorded {
             for (counted, own) in &self.written {
@@ -46,7 +46,7 @@ impl HookRequest {
     }
 }
 
-/// Refuses what is recorded or changed and no position of these rows would reach.
+/// Refuses hooks that would fire at no position of these rows.
 ///
 /// # Errors
 /// The first such spec.
@@ -68,7 +68,7 @@ pub(crate) fn check(recorded: &[HookSpec], edits: &Edits, layers: usize, sequenc
 fn reaches(point: HookPoint, step: Step) -> bool {
     match point.kind {
         PointKind::LatentSource | PointKind::LatentInjected => matches!(step, Step::Latent { .. }),
-        // Only a decoder stands at a boundary.
+        // Boundaries exist while decoding only.
         PointKind::BoundaryLogits => false,
         _ => true,
     }

@@ -18,7 +18,7 @@ use switchyard::names::meant;
 use switchyard::parallel::on_the_pool;
 use switchyard::progress::show;
 
-/// Tables, figures and a page beside the paper's, from the rows that `probe`, `intervene` and `train` wrote.
+/// Tables, figures and a page next to the paper's, from the rows that `probe`, `intervene` and `train` wrote.
 ///
 /// Reads rows only: it has no model, and therefore no --device, --dtype or --threads.
 #[derive(Parser)]
@@ -36,19 +36,19 @@ pub struct Report {
     /// Folders of rows; by default all under runs/reports/
     #[arg(value_name = "FOLDER")]
     folders: Vec<PathBuf>,
-    /// The page; by default index.html beside the first folder, or in it where the page of other folders is there
+    /// The page; by default index.html next to the first folder, or in it where the page of other folders is there
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
-    /// The checkpoint that stands where the paper says "after SFT"
+    /// The checkpoint for the paper's "after SFT"
     #[arg(long, value_name = "CHECKPOINT", default_value = "sft")]
     sft: String,
-    /// The checkpoint that stands where the paper says "after Switch-GRPO"
+    /// The checkpoint for the paper's "after Switch-GRPO"
     #[arg(long, value_name = "CHECKPOINT", default_value = "grpo")]
     grpo: String,
     /// The checkpoint that Switch-GRPO started from, for claims about RL
     #[arg(long, value_name = "CHECKPOINT", default_value = "grpo_start")]
     grpo_start: String,
-    /// Show the paper's tables and claims also beside a model that stands for none of its own
+    /// Show the paper's tables and claims also next to a model that is not a reproduction of the paper's
     #[arg(long)]
     paper: bool,
     #[command(flatten)]
@@ -57,10 +57,10 @@ pub struct Report {
     command: Option<Command>,
 }
 
-/// What is written beside Markdown and SVG.
+/// What is written next to Markdown and SVG.
 #[derive(Args)]
 struct FormatArgs {
-    /// Also write each table as CSV, with value, interval and n in columns of their own
+    /// Also write each table as CSV, with value, interval and n in their own columns
     #[arg(long)]
     csv: bool,
     /// Also write each figure as PNG
@@ -74,7 +74,7 @@ struct FormatArgs {
 #[derive(Subcommand)]
 enum Command {
     Grade(Grade),
-    /// Checkpoints of several folders side by side, one row each: what interventions and probes say of their latents.
+    /// Compare checkpoints of several folders, one row each: results of interventions and probes of their latents.
     Compare {
         /// Folders of rows.
         #[arg(required = true, value_name = "FOLDER")]
@@ -125,7 +125,7 @@ fn report(args: &Report) -> Result<()> {
     let done = render::report_as(&folders, &page, Formats { csv, png, tex })?;
     let seconds = started.elapsed().as_secs_f64();
     let aside = args.page.is_none() && page.parent() == Some(paths[0].as_path());
-    let why = if aside { "index.html beside the folder is another page and stays; " } else { "" };
+    let why = if aside { "index.html next to the folder is another page and stays; " } else { "" };
     print(&format!("{}\n{}  ({seconds:.1} s; {why}open it in a browser)\n", done.summary, done.page.display()))
 }
 
@@ -140,7 +140,7 @@ fn compare(folders: &[PathBuf], out: Option<&Path>) -> Result<()> {
 
 fn draw(run: &Path) -> Result<()> {
     let figures = curves::draw(run)?;
-    ensure!(!figures.is_empty(), "{}: holds no training rows to draw", run.display());
+    ensure!(!figures.is_empty(), "{}: has no training rows to draw", run.display());
     for figure in figures {
         std::iter::once(&figure.svg).chain(&figure.png).for_each(|file| show(&file.display().to_string()));
     }

@@ -105,7 +105,7 @@ impl Session {
     }
 }
 
-/// A loaded model that is asked.
+/// A session's loaded model.
 pub(super) struct Room {
     pub name: String,
     pub loaded: Loaded,
@@ -118,7 +118,7 @@ impl Room {
     }
 
     fn answer(&self, line: &[u8], machine: &Machine) -> Value {
-        let asked = serde_json::from_slice(line).context("no request").and_then(|ask| self.ask(ask, machine));
+        let asked = serde_json::from_slice(line).context("not a request").and_then(|ask| self.ask(ask, machine));
         match asked {
             Ok(answer) => json!({ "ok": answer }),
             Err(error) => json!({ "error": format!("{error:#}") }),
@@ -158,7 +158,7 @@ impl Room {
             Prompt::Ids(ids) => ids.clone(),
             Prompt::Text(text) => {
                 let vocabulary = self.loaded.vocabulary.as_ref();
-                vocabulary.context("the model brings no tokenizer: give token ids")?.encode_row(text)?
+                vocabulary.context("the model has no tokenizer: give token ids")?.encode_row(text)?
             }
         };
         let rows = self.loaded.model.config().vocab_size;
@@ -210,7 +210,7 @@ impl Room {
         Ok(json!({ "rows": rows, "hooks": done.fired }))
     }
 
-    /// Continues prompts together under changes, and keeps what stands at `specs`.
+    /// Continues prompts in a batch under changes, and records `specs`.
     ///
     /// # Errors
     /// A place that no row can reach or that none reached, and logits or values that are not finite.

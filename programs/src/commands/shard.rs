@@ -47,7 +47,7 @@ impl FromStr for ShardArg {
 }
 
 impl ShardArgs {
-    /// Whether this process is one of several, or goes on from what others decoded.
+    /// Whether this process is one of several, or continues from what others decoded.
     pub(crate) fn is_asked(&self) -> bool {
         self.shard.is_some() || self.decoded.is_some()
     }
@@ -94,9 +94,9 @@ fn said(folder: &Path) -> String {
 fn rows_of<R: RowFile>(study: &Study, origin: &Map<String, Value>, folder: &Path) -> Result<Vec<R>> {
     let name = format!("{}-{}", R::NAME, study.short_name());
     let manifest = Manifest::open(folder)?;
-    let held = manifest.setup(&name).with_context(|| {
-        format!("{}: holds no {name}: make it with --shard and put it there with `report merge`", said(folder))
-    })?;
+    let held = manifest
+        .setup(&name)
+        .with_context(|| format!("{}: has no {name}: make it with --shard and `report merge`", said(folder)))?;
     let plain = |mut setup: Value| {
         for key in ["settings", "shard", "blocks"] {
             setup.as_object_mut().map(|parts| parts.remove(key));
@@ -105,11 +105,11 @@ fn rows_of<R: RowFile>(study: &Study, origin: &Map<String, Value>, folder: &Path
     };
     ensure!(
         held.get("shard").is_none(),
-        "{}: {name} is one shard's: put all together with `report merge`",
+        "{}: {name} is of one shard: merge all of them with `report merge`",
         said(folder)
     );
     if let Some(difference) = differs("setup", &plain(held.clone()), &plain(setup(study, origin, Value::Null))) {
-        bail!("{}: {name} was made with other things than this run asks for ({difference})", said(folder));
+        bail!("{}: {name} was made with other settings than this run's ({difference})", said(folder));
     }
     read(&folder.join(format!("{name}.parquet")))
 }
@@ -128,7 +128,7 @@ fn of_scheduler(variable: impl Fn(&str) -> Option<String>) -> Result<Shard> {
         let whole = (least <= 1 || count > 1) && most >= least && (most - least) / step + 1 == count;
         ensure!(
             whole && (least..=most).contains(&task),
-            "--shard auto: this Slurm array has {count} tasks from {least} to {most}, which does not say how many shards there \
+            "--shard auto: this Slurm array has {count} tasks from {least} to {most}, which leaves open how many shards there \
              are; write --shard i/n"
         );
         return Shard::new((task - least) / step + 1, count);

@@ -3,8 +3,8 @@
 /// Columns of a terminal that everybody has.
 pub(crate) const WIDTH: usize = 80;
 
-/// The text with its tables set in columns. A table that is too wide comes in parts, one below the other, each with the columns that
-/// tell its rows apart; a column that alone is too wide is not set in line.
+/// The text with its tables aligned. A table that is too wide is split into parts, one below the other, each with the columns that
+/// identify its rows; a column that is too wide by itself is not aligned.
 pub(crate) fn fitted(text: &str, width: usize) -> String {
     let mut out = String::new();
     let mut table: Vec<Vec<&str>> = vec![];

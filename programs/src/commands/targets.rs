@@ -28,7 +28,7 @@ pub struct Targets {
     /// Run folders of `train`, Hugging Face folders, .gguf files or hub ids; fixtures/micro where none is named
     #[arg(value_name = "RUN|MODEL")]
     pub targets: Vec<String>,
-    /// Which phases' checkpoints of a run; by default those of sft, grpo_start and grpo that exist
+    /// Phases of a run whose checkpoints are used; by default those of sft, grpo_start and grpo that exist
     #[arg(long, value_delimiter = ',')]
     pub phase: Vec<String>,
     /// A PEFT LoRA folder over a model (not a run)
@@ -40,12 +40,12 @@ pub struct Targets {
     /// Your file's own keys for question, answer, solution, id, subject, level: question=frage,answer=antwort
     #[arg(long, value_delimiter = ',', value_name = "KEY=YOURS")]
     pub field: Vec<String>,
-    /// How answers of the file are graded: math, exact (the same words) or choice (the same letter); by default as each gold answer asks
+    /// How answers of the file are graded: math, exact (the same words) or choice (the same letter); by default chosen by each gold answer
     /// for
     #[arg(long, value_name = "NAME")]
     pub grader: Option<Grader>,
     /// For a model that is not a run: the preset or recipe that says how it is prompted, tagged and decoded; by default smollm2-gsm8k, with
-    /// prompts by the model's own chat template, or plain where it brings none. A run has a recipe of its own, beside which this is refused
+    /// prompts by the model's own chat template, or plain where it brings none. A run has its own recipe, next to which this is refused
     #[arg(long, value_name = "PRESET|FILE")]
     pub like: Option<String>,
     /// Held-out problems; by default as many as the run's evaluation has
@@ -57,7 +57,7 @@ pub struct Targets {
     /// Of everything random: bootstraps, splits, draws
     #[arg(long, default_value_t = 0)]
     pub seed: u64,
-    /// Rows are given as the model reads them: no template is asked for.
+    /// Rows are given as the model reads them: no template is requested.
     #[arg(skip)]
     pub raw: bool,
 }
@@ -91,7 +91,7 @@ impl Targets {
                 ensure!(adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
                 ensure!(
                     self.like.is_none(),
-                    "{target}: --like says how a model that is not a run is prompted and decoded; this run's own recipe.toml says it: \
+                    "{target}: --like is for a model that is not a run; this run has its own recipe.toml: \
                      leave --like away"
                 );
                 for phase in self.phases(run) {
@@ -152,7 +152,7 @@ pub(crate) fn is_run(folder: &Path) -> bool {
     has("recipe.toml") || (!has("config.json") && !has("adapter_config.json") && trained(folder).next().is_some())
 }
 
-/// Phases that others go on from.
+/// Phases that others continue from.
 const BEFORE: [&str; 3] = ["annotate", "base", "boundary"];
 
 /// The phases of a run that are examined unasked: those of Switchyard's own method that have been trained, in their order; of a

@@ -35,7 +35,7 @@ pub(crate) fn check_out(out: &Path) -> Result<()> {
 pub(crate) fn check_finite(tensors: &[RecordedTensor]) -> Result<()> {
     match tensors.iter().find(|t| t.data.iter().any(|x| !x.is_finite())) {
         Some(bad) => {
-            bail!("`{}` holds values that are not finite, the first point that does; nothing was written", bad.name)
+            bail!("`{}` is the first point with values that are not finite; nothing was written", bad.name)
         }
         None => Ok(()),
     }

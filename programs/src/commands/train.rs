@@ -49,10 +49,10 @@ pub struct Train {
     /// Go on with the run in --out that was stopped.
     #[arg(long)]
     resume: bool,
-    /// Take over every finished phase of this run (or of a run of this sweep) whose settings are the same, and train the rest.
+    /// Reuse every finished phase of this run (or of a run of this sweep) whose settings are the same, and train the rest.
     #[arg(long, value_name = "RUN")]
     from: Option<PathBuf>,
-    /// With --from: the last phase to take over, with those that it starts from.
+    /// With --from: the last phase to reuse, with those that it starts from.
     #[arg(long, value_name = "PHASE", requires = "from")]
     phase: Option<String>,
     /// The same as --from RUN --phase base.
@@ -64,7 +64,7 @@ pub struct Train {
     /// A file of problems, or a folder of a data set (train and test): JSON lines, CSV or Parquet.
     #[arg(long)]
     data: Option<String>,
-    /// How answers of the file are graded: math, exact (the same words) or choice (the same letter); by default as each gold answer asks
+    /// How answers of the file are graded: math, exact (the same words) or choice (the same letter); by default chosen by each gold answer
     /// for.
     #[arg(long, value_name = "NAME")]
     grader: Option<Grader>,
@@ -83,7 +83,7 @@ impl Train {
         self.preset.clone().or(own).unwrap_or_else(|| "micro".into())
     }
 
-    /// The run whose phases are taken over.
+    /// The run whose phases are reused.
     fn branch(&self) -> Vec<Branch> {
         let base = self.base.clone().map(|run| Branch { run, until: Some("base".into()) });
         let from = self.from.clone().map(|run| Branch { run, until: self.phase.clone() });
@@ -134,7 +134,7 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
     let first = axes.iter().filter_map(|axis| Some(format!("{}={}", axis.key, axis.values.first()?)));
     let recipe = recipe_of(args, &[set.as_slice(), &first.collect::<Vec<_>>()].concat())?;
     let options = Options {
-        // A sweep's folder holds runs, and is none itself.
+        // A sweep's folder contains runs, and is not one itself.
         out: args.out.clone().unwrap_or_else(|| {
             let sweep = if args.sweep.is_empty() { "" } else { "-sweep" };
             PathBuf::from("runs").join(format!("{}{sweep}", recipe.name))
@@ -153,7 +153,7 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
         let at = |point: &[String]| recipe_of(args, &[set.as_slice(), point].concat());
         let finished = sweep::run(&axes, at, &options)?;
         if !finished {
-            say(&format!("stopped; go on with the same command and --resume (sweep {})", options.out.display()));
+            say(&format!("stopped; continue with the same command and --resume (sweep {})", options.out.display()));
         }
         return Ok(if finished { ExitCode::SUCCESS } else { ExitCode::from(130) });
     }
@@ -176,7 +176,7 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         RunEnd::Stopped => {
-            say(&format!("stopped; go on with the same command and --resume (run folder {out})"));
+            say(&format!("stopped; continue with the same command and --resume (run folder {out})"));
             Ok(ExitCode::from(130))
         }
     }
@@ -192,7 +192,7 @@ fn recipe_of(args: &Train, set: &[String]) -> Result<Recipe> {
     if args.grader.is_some() {
         ensure!(
             recipe.task.is_none() && recipe.data.path.is_some(),
-            "--grader says how answers of a file are graded: give it with --data FILE"
+            "--grader sets how answers of a file are graded: give it with --data FILE"
         );
         recipe.data.grader = args.grader;
     }

@@ -1,4 +1,4 @@
-//! Words that a model has no token for: reading them as `<unk>` is no error, but nobody should find out from the answers.
+//! Warns about words without a token: they are read as `<unk>`, which would otherwise only show in the answers.
 
 use anyhow::Result;
 
@@ -8,7 +8,7 @@ use switchyard::text::{Vocabulary, cut};
 /// Words named in a warning.
 const NAMED: usize = 3;
 
-/// Warns where texts hold words that the vocabulary lacks. `what` the texts are: `prompts`.
+/// Warns about words of texts that are not in the vocabulary. `what`: what the texts are, e.g. `prompts`.
 pub(super) fn warn_of_unknown<'a>(
     vocabulary: &Vocabulary,
     what: &str,
@@ -30,7 +30,7 @@ pub(super) fn warn_of_unknown<'a>(
     let more = words.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     say(&format!(
-        "warning: {holding} of {all} {what} hold words that are no tokens of the model, which reads {} instead: {}{more}",
+        "warning: {holding} of {all} {what} have words without a token in this model, which reads {} instead: {}{more}",
         vocabulary.token(unk).unwrap_or_default(),
         named.join(", ")
     ));

@@ -1,4 +1,4 @@
-//! The paper's tables with ours beside them. Knows how such a table is laid out; what it has of ours is its exhibit's part.
+//! The paper's tables with our numbers next to the paper's. Knows the layout of such a table; its exhibit knows our numbers.
 
 use anyhow::{Context, Result};
 
@@ -8,13 +8,13 @@ use super::folder::Folder;
 use super::paper::{Block, Paper, Unit};
 use super::tables::{Cell, ColumnKind, Heading, Table};
 
-/// A table of the paper and whether any number of ours stands in it.
+/// A table of the paper and whether any number of ours is in it.
 pub struct Beside {
     pub table: Table,
     pub ours: usize,
 }
 
-/// The tables of the paper that say something beside a folder, in its order.
+/// The tables of the paper that are shown for a folder, in the paper's order.
 ///
 /// # Errors
 /// A mistake in the fixture; a table that no exhibit is of.
@@ -91,7 +91,7 @@ fn decimals(value: f64) -> usize {
     (0..=4).find(|d| format!("{value:.d$}").parse() == Ok(value)).unwrap_or(0)
 }
 
-/// Column groups of ours: what stands in their heading, and whose cells they are.
+/// Column groups of ours: what is in their heading, and whose cells they are.
 fn subjects<'a>(exhibit: &Exhibit, folder: &'a Folder) -> Vec<(&'a str, Cells<'a>)> {
     let sft = if exhibit.beside.rl { folder.before_grpo(exhibit.sources) } else { &folder.sft };
     let first = exhibit.sources.first().filter(|_| exhibit.per_checkpoint);

@@ -1,4 +1,4 @@
-//! Our number for a cell of the paper, read from rows: whose it is, and the numbers that several exhibits ask for. Which row and
+//! Our number for a cell of the paper, read from rows: its checkpoint, and the numbers that several exhibits share. Which row and
 //! column answers a cell is its exhibit's part. Shares stay shares; what the paper prints in percent is scaled by the caller.
 //!
 //! Where the paper's rows or columns name a phase (`sft`, `grpo`) ours are the checkpoints that the folder names so, in a run
@@ -12,7 +12,7 @@ use switchyard::stats::{Bootstrap, Estimate};
 #[derive(Clone, Copy)]
 pub(crate) struct Cells<'a> {
     pub folder: &'a Folder,
-    /// Answers where the paper's table does not say which checkpoint it is of.
+    /// The checkpoint for a table of the paper that does not name one.
     pub checkpoint: &'a str,
     /// Answers where the paper says "after SFT": the finished phase, or, where RL is asked about, its start.
     pub sft: &'a str,
@@ -67,7 +67,7 @@ impl Quality {
 }
 
 impl Cells<'_> {
-    /// Our number for `label/row/column`, if the rows hold it. Rows beyond the paper's are asked by their own key.
+    /// Our number for `label/row/column`, if there are rows for it. Rows beyond the paper's have their own key.
     pub fn get(&self, label: &str, row: &str, column: &str) -> Option<Estimate> {
         (exhibits::of(label)?.cell)(self, row, column).and_then(sound)
     }
@@ -107,7 +107,7 @@ impl Cells<'_> {
     }
 }
 
-/// Bootstrap mean; of fewer than two values there is no interval, hence no estimate.
+/// Bootstrap mean; `None` for fewer than two values, which have no interval.
 pub(super) fn mean(values: &[f64]) -> Option<Estimate> {
     Bootstrap::default().mean(values).ok()
 }

@@ -15,7 +15,7 @@ pub struct Claim {
     pub scale: Scale,
     #[serde(default)]
     pub note: String,
-    /// What the comparisons give on the paper's own numbers; absent where there are none.
+    /// Outcome of the comparisons on the paper's own numbers; absent without comparisons.
     pub holds_in_paper: Option<bool>,
     /// All must hold.
     #[serde(default)]
@@ -26,10 +26,10 @@ pub struct Claim {
     /// About what RL changed: compared with the checkpoint that GRPO started from.
     #[serde(default)]
     pub rl: bool,
-    /// What of the text no comparison asks.
+    /// The part of the text that no comparison tests.
     #[serde(default)]
     pub untested: String,
-    /// Steps of Switch-GRPO below which the claim cannot be asked.
+    /// Fewest steps of Switch-GRPO for a test of the claim.
     #[serde(default)]
     pub grpo_steps: usize,
 }
@@ -85,7 +85,7 @@ impl Term {
         if let Self::Cell(name) = self { Some(name) } else { None }
     }
 
-    /// The label that the cell stands under.
+    /// The label that the cell is under.
     pub(crate) fn label(&self) -> Option<&str> {
         self.cell()?.split('/').next()
     }

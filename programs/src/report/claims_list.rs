@@ -1,4 +1,4 @@
-//! `claims.md` and, where they are asked for, `claims.csv` and `claims.tex`: one line a claim, its tests folded below. Knows how verdicts read.
+//! `claims.md` and, where they are requested, `claims.csv` and `claims.tex`: one line a claim, its tests folded below. Knows how verdicts read.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ pub(crate) fn save(claims: &[TestedClaim<'_>], stem: &Path, formats: Formats) ->
     Ok(written)
 }
 
-/// One row a claim and checkpoint, with all that is known of it.
+/// One row per claim and checkpoint.
 fn table(claims: &[TestedClaim<'_>]) -> Result<Table> {
     let names = [
         "claim",
@@ -110,7 +110,7 @@ fn fold(of: &[TestedClaim<'_>]) -> String {
     out + "\n</details>\n"
 }
 
-/// What a claim's comparisons give on the paper's own numbers.
+/// Outcome of a claim's comparisons on the paper's own numbers.
 pub(crate) fn in_paper(tested: &TestedClaim<'_>) -> &'static str {
     match tested.claim.holds_in_paper {
         Some(true) => "hold",

@@ -1,4 +1,4 @@
-//! Checkpoints of several folders side by side, one row each: what their latents are, as interventions and probes tell it.
+//! Compares checkpoints of several folders, one row each: results of interventions and probes of their latents.
 //! Knows which rows are compared; measures nothing.
 
 use anyhow::{Result, ensure};
@@ -14,7 +14,7 @@ use switchyard::schema::{
 };
 use switchyard::stats::{Estimate, LEVEL};
 
-/// What the latent inputs are replaced by, at all steps at once.
+/// Replacements of the latent inputs, at all steps at once.
 const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "embedding_argmax"];
 
 /// How the columns are to be read; printed under them.
@@ -177,7 +177,7 @@ impl Organism<'_> {
         }
     }
 
-    /// The latent step at which another problem's latent does most harm, and what is left of accuracy.
+    /// The latent step at which another problem's latent costs most accuracy, and the accuracy left.
     fn decisive_step(&self) -> (Cell, Cell) {
         let mut single: Vec<(usize, &InterventionRow)> = vec![];
         for row in self.interventions().filter(|row| row.mode == "resample") {

@@ -1,5 +1,5 @@
-//! What a checkpoint's rows say in a sentence, a number and a few bars: the cards at the top of the page. Knows which rows
-//! answer which question. A title says what the verdict of the rows is; where they decide nothing it says that.
+//! A checkpoint's findings, a sentence, a number and a few bars each: the cards at the top of the page. Knows which rows
+//! answer which question. A title is the verdict of the rows, or says that they decide nothing.
 
 use super::cells::intervention_row;
 use super::folder::{Folder, distinct, sound};
@@ -69,7 +69,7 @@ pub(super) fn first(folder: &Folder) -> Vec<String> {
 }
 
 fn of_sources(folder: &Folder, checkpoint: &str, from: &dyn Fn(&str) -> bool) -> Vec<Finding> {
-    // Of a model that never learnt to switch, how it switches is no finding.
+    // For a model that never learnt to switch, how it switches is not a finding.
     let plain = folder.is_plain(checkpoint);
     let sources = SOURCES.iter().filter(|(file, _)| from(file) && (!plain || OF_TEXT.contains(file)));
     let found = sources.filter_map(|(_, of)| of(folder, checkpoint)).take(CARDS);

@@ -70,14 +70,14 @@ pub struct Folder {
     /// The checkpoint that Switch-GRPO started from, where that is not the finished one after SFT: claims about RL compare
     /// with it.
     pub start: String,
-    /// How often the tests are right: from the folder `calibration` beside it, else `reports/calibration` as the program carries it.
+    /// How often the tests are right: from the folder `calibration` next to it, else from `reports/calibration` embedded in the program.
     pub calibration: Vec<CalibrationRow>,
     /// Files that could not be read, with the reason.
     pub unreadable: Vec<String>,
     /// Files that were left out because their rows are of another origin (weights, adapter, float type, decoding, data) than
     /// the others of their checkpoint, or not those that the manifest was written for, with the difference.
     pub mixed: Vec<String>,
-    /// Whether the paper's numbers were asked for, whatever the model is.
+    /// Whether the paper's numbers were requested for any model.
     asked: bool,
     files: BTreeMap<(String, String), File>,
 }
@@ -104,7 +104,7 @@ impl Folder {
     /// Reads `<experiment>-<checkpoint>.parquet`, and of a run folder of `train` also `<phase>/metrics.parquet` and `reports/`.
     ///
     /// # Errors
-    /// What is not a folder, or holds no rows.
+    /// Not a folder, or a folder without rows.
     pub fn open(path: &Path) -> Result<Self> {
         ensure!(path.is_dir(), "{}: not a folder; name one that `probe`, `intervene` or `train` wrote", path.display());
         let name = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
@@ -174,18 +174,18 @@ impl Folder {
         }
     }
 
-    /// Whether it holds what was measured of the workbench, and nothing of a checkpoint.
+    /// Whether it has measurements of the workbench only, and none of a checkpoint.
     pub(crate) fn is_calibration(&self) -> bool {
         self.files.keys().all(|(rows, _)| rows == CalibrationRow::NAME)
     }
 
-    /// This folder with the paper's tables and claims, whatever the model is.
+    /// This folder with the paper's tables and claims, for any model.
     pub fn with_paper(self, asked: bool) -> Self {
         Self { asked, ..self }
     }
 
-    /// Whether the paper's tables and claims say something here: a checkpoint stands where the paper says SFT or GRPO. Beside
-    /// somebody's own model they are shown only if asked for.
+    /// Whether the paper's tables and claims are shown: there is a checkpoint for the paper's SFT or GRPO. For
+    /// a user's own model they are shown only if requested.
     pub(crate) fn beside_paper(&self) -> bool {
         let stands = |checkpoint: &str| [&self.sft, &self.grpo, &self.start].iter().any(|role| **role == checkpoint);
         !self.is_calibration() && (self.asked || self.files.keys().any(|(_, checkpoint)| stands(checkpoint)))
@@ -287,7 +287,7 @@ impl Folder {
         self.of::<R>().into_iter().flat_map(|c| self.rows::<R>(c).iter().map(move |row| (c, row)))
     }
 
-    /// The paper's checkpoints that stand beside ones of ours in rows of this kind, as its columns and as a legend name them.
+    /// The paper's checkpoints with a counterpart of ours in rows of this kind, by the names of its columns and of a legend.
     pub(super) fn papers(&self, experiment: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
         let named = [(&self.sft, ("sft", "paper, SFT")), (&self.grpo, ("grpo", "paper, Switch-GRPO"))];
         named.into_iter().filter(move |(ours, _)| self.has(experiment, ours)).map(|(_, theirs)| theirs)
@@ -443,7 +443,7 @@ fn sorted(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The estimate `<key>.value`, `.low`, `.high`, `.n`; an interval that is missing or out of order is no estimate.
+/// The estimate `<key>.value`, `.low`, `.high`, `.n`; an interval that is missing or out of order is not an estimate.
 pub fn estimate(row: &FlatRow, key: &str) -> Option<Estimate> {
     let part = |part: &str| row.get(&format!("{key}.{part}"));
     let (value, low, high) = (part("value")?.as_f64()?, part("low")?.as_f64()?, part("high")?.as_f64()?);
@@ -459,7 +459,7 @@ pub fn text<'a>(row: &'a FlatRow, key: &str) -> Option<&'a str> {
     row.get(key)?.as_str()
 }
 
-/// A scalar as text; empty where there is none.
+/// A scalar as text; empty if there is none.
 pub(crate) fn shown(row: &FlatRow, key: &str) -> String {
     match row.get(key) {
         None | Some(Value::Null) => String::new(),

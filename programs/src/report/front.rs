@@ -1,4 +1,4 @@
-//! The README's numbers, from rows: a trace, three findings, one picture. Knows which rows say what; a test holds the README to it.
+//! The README's numbers, from rows: a trace, three findings, one picture. A test compares the README with them.
 
 use anyhow::{Context, Result};
 
@@ -7,13 +7,13 @@ use super::picture;
 use switchyard::schema::{AccuracyRow, Event, KnownValueRow, PositionKind, PositionRow, TeacherForcedRow};
 use switchyard::stats::Estimate;
 
-/// What stands between a pair of markers of the README (`<!-- trace -->` … `<!-- /trace -->`).
+/// The text between a pair of markers of the README (`<!-- trace -->` … `<!-- /trace -->`).
 pub struct Part {
     pub marker: &'static str,
     pub text: String,
 }
 
-/// Everything that the README says in numbers.
+/// All parts of the README with numbers.
 ///
 /// # Errors
 /// Rows that are missing from the folder, by what they would say.
@@ -50,7 +50,7 @@ fn problem(folder: &Folder) -> Result<(&str, Vec<(PositionKind, String)>)> {
     Ok((prompt, problem.iter().map(said).collect::<Result<_>>()?))
 }
 
-/// What that problem asks, writes and thinks.
+/// The problem's question, text and latent steps.
 fn trace(folder: &Folder) -> Result<String> {
     let (prompt, positions) = problem(folder)?;
     let mut out = format!("```text\nquestion    {prompt}\n");

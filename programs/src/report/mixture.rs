@@ -44,7 +44,7 @@ fn unlisted(folder: &Path, manifest: &Value) -> BTreeMap<String, String> {
     others.map(told).collect()
 }
 
-/// Files that must not stand beside the others of their checkpoint. Those of the origin that most files
+/// Files that must not be shown with the others of their checkpoint. Those of the origin that most files
 /// have stay; of two origins with as many files each, the one that the manifest names first.
 fn strangers(manifest: &Value) -> BTreeMap<String, String> {
     let mut of: BTreeMap<&str, Vec<(&String, &Value)>> = BTreeMap::new();

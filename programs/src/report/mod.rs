@@ -2,16 +2,16 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | [`folder`] | a folder of results in memory; a missing file is no rows |
+//! | [`folder`] | a folder of results in memory; a missing file has no rows |
 //! | [`paper`] | what the paper reports, and its claims as comparisons |
-//! | `cells` | whose numbers stand beside the paper's, and those that several exhibits share |
+//! | `cells` | our numbers next to the paper's, and those that several exhibits share |
 //! | [`exhibits`] | every table and figure, a file each: its rows, cells, note and drawing |
-//! | [`verdicts`] | does a claim hold on our rows, and by which test; `claims_list` writes them |
+//! | [`verdicts`] | whether a claim holds on our rows, and by which test; `claims_list` writes them |
 //! | [`tables`] | tables whose numbers keep interval and n, as Markdown, CSV and LaTeX |
-//! | [`beside`] | the paper's tables with ours beside them |
+//! | [`beside`] | the paper's tables with ours next to them |
 //! | [`figures`] | charts as SVG and PNG |
 //! | [`compare`] | checkpoints of several folders side by side |
-//! | `findings` | what a checkpoint's rows say in a sentence and a number: the page's cards |
+//! | `findings` | a checkpoint's findings, a sentence and a number each: the page's cards |
 //! | `letters` | characters that no row may bring into a page, figure or table |
 //! | `places` | named places of rows, in the order in which a reader meets them |
 //! | [`front`], `picture` | what the README shows |

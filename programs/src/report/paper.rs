@@ -9,10 +9,10 @@ use serde::Deserialize;
 pub use super::claims::{Claim, Comparison, Op, Scale, Term};
 use super::exhibits;
 
-/// The fixture compiled in, so that a binary reports beside the paper wherever it runs.
+/// The fixture compiled in, so that a binary reports next to the paper wherever it runs.
 const EMBEDDED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/paper_tables.toml"));
 
-/// All the paper says in numbers.
+/// All numbers of the paper.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Paper {
@@ -97,7 +97,7 @@ impl Unit {
 pub struct PaperRow {
     pub key: String,
     pub name: String,
-    /// Sub-heading the row stands under.
+    /// Sub-heading of the row.
     #[serde(default)]
     pub group: String,
     pub values: Vec<f64>,

@@ -71,7 +71,7 @@ pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
     report_as(folders, page, Formats::default())
 }
 
-/// [`report`] in further formats; those of an earlier report that are not asked for are removed, because they may be out of date.
+/// [`report`] in further formats; those of an earlier report that are not requested are removed, because they may be out of date.
 pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Report> {
     once(folders)?;
     ours_or_new(page, folders)?;
@@ -106,7 +106,7 @@ fn places(page: &Path, folders: &[Folder]) -> Vec<String> {
     folders.iter().map(place).collect()
 }
 
-/// Where the page goes that nobody named: beside the first folder, or into it where a page of other folders is there.
+/// Default path of the page: next to the first folder, or inside it if a page of other folders is there.
 pub fn default_page(folders: &[Folder]) -> PathBuf {
     let first = folders.first().map_or(Path::new(""), |folder| &folder.path);
     let beside = first.parent().unwrap_or(Path::new("")).join("index.html");

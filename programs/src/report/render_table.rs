@@ -11,7 +11,7 @@ struct PrintedTable {
     rows: Vec<Vec<String>>,
 }
 
-/// Puts n beside every estimate, or once at the end where all estimates of each row share it.
+/// Puts n next to every estimate, or once at the end where all estimates of each row share it.
 fn printed(table: &Table) -> PrintedTable {
     let shared: Vec<Option<usize>> = table.rows().iter().map(|row| common_n(row)).collect();
     let measured = table.columns.iter().filter(|c| matches!(c.kind, ColumnKind::Measured(_))).count();
@@ -43,7 +43,7 @@ fn printed(table: &Table) -> PrintedTable {
     PrintedTable { headings, rows: table.rows().iter().zip(&shared).map(row).collect() }
 }
 
-/// The n all estimates of a row share (0 where there are none), or `None` if they differ.
+/// The n all estimates of a row share (0 if there are none), or `None` if they differ.
 fn common_n(row: &[Cell]) -> Option<usize> {
     let mut ns = row.iter().filter_map(|cell| if let Cell::Measured(e) = cell { Some(e.n) } else { None });
     let first = ns.next().unwrap_or(0);
@@ -79,7 +79,7 @@ pub(super) fn safe(s: &str) -> String {
 }
 
 impl Table {
-    /// A GitHub table: `0.872 [0.840, 0.898]`, n in a column of its own.
+    /// A GitHub table: `0.872 [0.840, 0.898]`, n in its own column.
     pub fn markdown(&self) -> String {
         let PrintedTable { headings, rows } = printed(self);
         let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
@@ -95,7 +95,7 @@ impl Table {
         out
     }
 
-    /// RFC 4180 with value, low, high and n of each estimate in columns of their own, unrounded.
+    /// RFC 4180 with value, low, high and n of each estimate in their own columns, unrounded.
     pub fn csv(&self) -> String {
         let quoted = |s: &str| {
             let s = no_formula(s);

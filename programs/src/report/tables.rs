@@ -14,7 +14,7 @@ use switchyard::store::write_atomic;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
     Text,
-    /// Whole numbers that are no measurement: steps, seeds, layers.
+    /// Whole numbers that are not measurements: steps, seeds, layers.
     Count,
     /// Published numbers, shown with this many decimals.
     Published(usize),
@@ -47,7 +47,7 @@ pub enum Cell {
 }
 
 impl Cell {
-    /// An estimate, or nothing where there is none, or none with an interval.
+    /// An estimate; empty without one, or without an interval.
     pub(super) fn measured(estimate: Option<Estimate>) -> Self {
         estimate.and_then(sound).map_or_else(Self::nothing, Self::Measured)
     }
@@ -70,7 +70,7 @@ pub struct Table {
     rows: Vec<Vec<Cell>>,
 }
 
-/// What is written beside Markdown and SVG.
+/// Formats in addition to Markdown and SVG.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Formats {
     pub csv: bool,
@@ -121,7 +121,7 @@ impl Table {
         &self.rows
     }
 
-    /// Writes `<stem>.md`, and `<stem>.csv` and `<stem>.tex` where they are asked for; returns what was written.
+    /// Writes `<stem>.md`, and `<stem>.csv` and `<stem>.tex` where they are requested; returns what was written.
     ///
     /// # Errors
     /// A table without rows, a disk that cannot be written.

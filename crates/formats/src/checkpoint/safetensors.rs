@@ -129,7 +129,7 @@ impl SafetensorsFile {
     }
 
     /// A matrix as it is stored; `None` of what is not a matrix, and of one that is stored as f32 unless `floats` requests it.
-    pub(crate) fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
+    pub fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         let entry = self.entry(name)?;
         let (&[rows, width], true) = (&entry.shape[..], floats || entry.dtype != Dtype::F32) else { return Ok(None) };
         let bytes = self.map[entry.range.clone()].to_vec();

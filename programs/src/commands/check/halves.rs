@@ -1,4 +1,4 @@
-//! Whole models in 16 bits against the same rounded weights in f32 on the CPU: what the first block gives, the final hidden states and the
+//! Whole models in 16 bits against the same rounded weights in f32 on the CPU: the first block's output, the final hidden states and the
 //! logits, at once and token by token over a cache, and the gradient of what enters the first block. Types that the device does not compute in are left out.
 
 use anyhow::{Context, Result};
@@ -12,7 +12,7 @@ use switchyard::parity::recorder::{Recordings, padded, pieces, record};
 use switchyard::parity::reference::values;
 use switchyard::parity::{Comparison, Fixtures};
 
-/// What a few layers lose, each of whose operations rounds its output to 11 or 8 bits.
+/// Tolerance after a few layers, with every operation's output rounded to 11 or 8 bits.
 const TYPES: [(FloatDType, &str, f64); 2] = [(FloatDType::F16, "f16", 2e-2), (FloatDType::BF16, "bf16", 8e-2)];
 
 /// With norms of heads, and with groups of heads.

@@ -44,7 +44,7 @@ pub(super) fn untracked(
     Case { gradients: false, ..tracked(operation, shape, inputs, run) }
 }
 
-/// The same shape as it lies in memory and as a view of another order.
+/// The same shape as stored in memory and as a view of another order.
 fn both(shape: [usize; 4]) -> [([usize; 4], bool, String); 2] {
     let [a, b, c, d] = shape;
     [(shape, false, format!("{shape:?}")), ([a, c, b, d], true, format!("{shape:?} as a view"))]

@@ -1,4 +1,4 @@
-//! Every operation that a GPU has a kernel of its own for: values and gradients against the CPU's single passes, and against the
+//! Every operation with a GPU kernel of ours: values and gradients against the CPU's single passes, and against the
 //! same in Burn's operations. Odd sizes, one row, rows of a vocabulary's size, views, rows that see nothing.
 
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ pub(super) fn noise(shape: [usize; 4], seed: u64, size: f32) -> TensorData {
 }
 
 impl Case {
-    /// Whether the kernels take it in 16 bits. What asks for products of matrices first is left out.
+    /// Whether the kernels support it in 16 bits. Cases that need matrix products first are left out.
     fn runs_in_halves(&self) -> bool {
         match self.operation {
             "rms_norm" | "swiglu" | "rotate" | "softmax" | "append_heads" | "add_rms_norm" => true,

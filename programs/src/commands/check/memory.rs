@@ -1,4 +1,4 @@
-//! A rollout that the device's memory does not hold: it is dropped, and the others are what they would be without it.
+//! A rollout that does not fit the device's memory: it is dropped, and the others are as without it.
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
@@ -25,7 +25,7 @@ pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<Comparison>
     let cpu = Machine::default().device;
     let expected = sample(&cpu, &[8])?.0;
     if *device == cpu {
-        // The operating system ends a process that asks for too much: there is nothing to survive.
+        // The operating system ends a process that requests too much: there is nothing to survive.
         return compare(&expected, &expected);
     }
     for long in LONG {
@@ -39,11 +39,11 @@ pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<Comparison>
             compare(&sample(device, &[8])?.0, &expected)?;
             return compare(&traces, &expected);
         }
-        // What was not refused must be right: a driver that binds less than was asked for says nothing.
+        // What was not refused must be right: a driver that binds less than was requested reports nothing.
         let compared = compare(&traces, &sample(&cpu, &[8, long])?.0)?;
         ensure!(compared.passes(), "rollouts beside a prompt of {long} tokens are off by {:.1e}", compared.off);
     }
-    anyhow::bail!("the device holds even the attention of {} tokens", LONG[LONG.len() - 1])
+    anyhow::bail!("even the attention of {} tokens fits the device", LONG[LONG.len() - 1])
 }
 
 const GROUP: usize = 2;

@@ -31,7 +31,7 @@ use switchyard::store::write_atomic;
 ///
 /// Forward at every hook point, gradients, latents, decoding, a supervised step and a Switch-GRPO step. With --part also what
 /// programs do, on the CPU and on the device: training by one worker and by two, Switch-GRPO, `intervene`, every experiment of
-/// `probe` and its verdicts, a rollout that the memory does not hold. Ends with code 2 where a difference is beyond its bound.
+/// `probe` and its verdicts, a rollout that does not fit the memory. Ends with code 2 if a difference exceeds its bound.
 /// Bounds are for f32: a GPU that multiplies in tf32 needs --loosen 100.
 #[derive(Args, Debug)]
 pub struct Check {
@@ -50,7 +50,7 @@ pub struct Check {
     /// Held-out problems of intervene and probe; with fewer than 100 some experiments have too few
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
     problems: u32,
-    /// Refuse a GPU whose name does not hold this, before any work
+    /// Refuse a GPU whose name does not contain this, before any work
     #[arg(long, value_name = "TEXT")]
     adapter: Option<String>,
     /// Write the table to this file too, anew after each part
@@ -86,7 +86,7 @@ impl Check {
         self.machine.compute(|machine| self.run_on(machine, &parts))
     }
 
-    /// The parts that are asked for, in their order.
+    /// The requested parts, in their order.
     fn parts(&self) -> Result<Vec<&'static Part>> {
         let names: Vec<&str> = PARTS.iter().map(|part| part.name).collect();
         for name in self.part.iter().filter(|name| *name != "all") {

@@ -216,7 +216,7 @@ fn probe(setting: &Setting) -> Result<Vec<Comparison>> {
     rows::compare(&setting.at("device", ROWS[1]), &setting.at("cpu", ROWS[1]), BOUND)
 }
 
-/// What the rows of `intervene` and `probe` say about the paper's claims.
+/// Verdicts on the paper's claims from the rows of `intervene` and `probe`.
 fn same_verdicts(setting: &Setting) -> Result<Vec<Comparison>> {
     let paper = Paper::embedded()?;
     let mut out = vec![];

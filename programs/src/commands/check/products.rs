@@ -26,7 +26,7 @@ pub(super) fn against_the_cpu(device: &Device) -> Result<Vec<Comparison>> {
     Ok(out)
 }
 
-/// Few rows by one, two and three matrices and by a table, as decoding asks for them, outside autodiff. Rows that are no whole number of
+/// Few rows by one, two and three matrices and by a table, as in decoding, outside autodiff. Rows that are not a whole number of
 /// vectors too, and matrices whose columns cubes share in more than one way.
 fn few_rows() -> Vec<Case> {
     let mut out = vec![];

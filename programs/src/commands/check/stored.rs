@@ -1,4 +1,4 @@
-//! Models whose matrices stay on the device as their files store them: those that there are reference values of, and models in Q8_0 and
+//! Models whose matrices stay in their file format on the device: those with reference values, and models in Q8_0 and
 //! bf16 against the CPU with the same files: LoRA factors and rows of tokens after a few steps over latents.
 
 use std::path::Path;

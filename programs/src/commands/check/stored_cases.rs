@@ -1,4 +1,4 @@
-//! What the part `kernels` computes with matrices that are kept as their file stores them: all formats, and rows of floats behind them.
+//! Cases of the part `kernels` with matrices in their file format: all formats, and rows of floats after them.
 
 use anyhow::Result;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -73,7 +73,7 @@ fn products() -> Vec<Case> {
     out
 }
 
-/// Rows by number, from the host and from the device, and rows one behind the other.
+/// Rows by number, from the host and from the device, and contiguous rows.
 fn rows() -> Vec<Case> {
     let case = |format: Format| {
         let (k, w) = (512, with_added(format, 11, 512));

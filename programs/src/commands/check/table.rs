@@ -1,4 +1,4 @@
-//! What a check found, as text for a terminal and as Markdown to be kept. Knows comparisons only.
+//! Results of a check, as text for a terminal and as Markdown. Knows comparisons only.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

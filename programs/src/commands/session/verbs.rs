@@ -59,7 +59,7 @@ pub(super) struct Probe {
     names: String,
     /// Negative: from the end of each prompt.
     position: i64,
-    /// Prompts of one group are never on both sides of a split; absent: each stands for itself.
+    /// Prompts of one group are never on both sides of a split; absent: each is its own group.
     groups: Option<Vec<usize>>,
     #[serde(default)]
     seed: u64,

@@ -58,7 +58,7 @@ fn graph(slug: &str, model: &str, whole: &Network) -> Value {
     };
     let link = |from: usize, to: usize, weight: f64| json!({ "source": id(from), "target": id(to), "weight": weight });
     let links = whole.links.iter().map(|edge| link(edge.from, edge.to, edge.weight));
-    // What enters a latent goes on as the next step's input.
+    // What enters a latent continues as the next step's input.
     let entering = |at: usize| whole.links.iter().filter(|edge| edge.to == at).map(|edge| edge.weight).sum();
     let flows = whole.flows.iter().map(|&(from, to)| link(from, to, entering(from)));
     json!({
@@ -138,12 +138,12 @@ fn capital(name: &str) -> String {
 struct Port {
     /// Row of the drawing: input, heads and MLP of each layer, output.
     level: usize,
-    /// What stands in the node.
+    /// Text of the node.
     name: String,
     layer: Option<usize>,
 }
 
-/// The row of what is read at the end, whatever the number of layers.
+/// The last row: the read-out, for any number of layers.
 const OUT: usize = usize::MAX;
 
 impl Port {

@@ -106,7 +106,7 @@ mod tests {
             ([-0.4, -0.3, -0.2], 1e-9, 500, "yes"),
             ([-0.03, -0.01, 0.02], 0.4, 500, "no"),
             ([-0.06, -0.02, 0.02], 0.2, 500, "undecided"),
-            // A change for the better is content that misleads, and is no absence of change either.
+            // An improvement means misleading content, not an absence of change.
             ([0.01, 0.02, 0.03], 0.001, 500, "for the worse"),
             // Too few problems for any verdict of an effect.
             ([-0.9, -0.8, -0.7], 1e-3, 4, "undecided"),

@@ -1,5 +1,5 @@
 //! Does reinforcement learning keep the latents, and does a gradient through the recurrence decide it? The runs of
-//! `experiments/rl-fate.toml`: cells, tests, and the law that they ask for. Measures nothing.
+//! `experiments/rl-fate.toml`: cells, tests, and the law that they request. Measures nothing.
 
 use anyhow::Result;
 

@@ -112,7 +112,7 @@ fn followed(folder: &Folder, checkpoint: &str) -> Option<Figure> {
     bars(["Answers when a known value is put in", "share of answers", "problems with a donor"], checkpoint, &all)
 }
 
-/// The paper's number, beside the checkpoint that it is of alone.
+/// The paper's number, for its own checkpoint only.
 pub(super) fn theirs(paper: &Paper, folder: &Folder, checkpoint: &str, mode: &str, column: &str) -> Option<f64> {
     let here = checkpoint == folder.grpo;
     here.then(|| paper.cell(&format!("tab:intervention/{mode}/{column}")).ok()).flatten()

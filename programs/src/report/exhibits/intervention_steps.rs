@@ -1,4 +1,4 @@
-//! One latent step replaced at a time: a table, a figure, and the cells that claims ask for (`ours:step/zero@2/accuracy_change`).
+//! One latent step replaced at a time: a table, a figure, and the cells that claims request (`ours:step/zero@2/accuracy_change`).
 
 use super::intervention_ladder::LADDER;
 use super::{Drawing, Exhibit};

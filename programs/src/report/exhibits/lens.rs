@@ -58,7 +58,7 @@ pub(in crate::report) fn lens_rows<'a>(folder: &'a Folder, checkpoint: &str, len
     rows.into_iter().filter(|(_, r)| Some(r.switching) == switching).collect()
 }
 
-/// Unit, name, value and upper end (the largest value, where not given) of what a lens is asked for.
+/// Quantity of a lens: unit, name, value and upper end (by default the largest value).
 type Reading = (&'static str, &'static str, fn(&LensRow) -> Option<Estimate>, Option<f64>);
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {

@@ -14,7 +14,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
     beside: Layout {
         shows: |column| !column.starts_with("math500"),
         heading: |folder, name| Some(format!("{} (ours, {})", name.trim_start_matches("GSM8K "), folder.dataset())),
-        // What an answer costs, beside its visible tokens.
+        // The cost of an answer, next to its visible tokens.
         beyond: &[
             ("latent_calls", "Latent steps", Unit::Steps),
             ("passes", "Forward passes", Unit::Steps),
@@ -64,7 +64,7 @@ fn over_seeds(cells: &Cells<'_>, row: &str) -> Option<String> {
     Some(format!("{:.1} to {:.1} ({} runs)", least?, most?, accuracies.len())).filter(|_| accuracies.len() > 1)
 }
 
-/// Whose number a row asks for.
+/// The method whose number a row shows.
 fn checkpoint<'c>(cells: &'c Cells<'_>, row: &'c str) -> &'c str {
     match row {
         "text_cot" => "base",

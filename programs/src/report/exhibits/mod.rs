@@ -2,7 +2,7 @@
 //! the drawing. A new one is a file and a line in the list; what its rows do not suffice for is named and not shown.
 //!
 //! Labels are the paper's (`tab:main`), ours of the same form (`tab:versus`), or `ours:…` for numbers of ours that no table of
-//! the paper has and that its claims ask for.
+//! the paper has and that its claims request.
 
 use anyhow::Result;
 
@@ -16,7 +16,7 @@ use switchyard::stats::Estimate;
 pub(super) use circuit::graphs;
 pub(super) use lens::lens_rows;
 
-/// A table, a figure, or numbers that claims ask for. Most fields have a default: no such thing.
+/// A table, a figure, or numbers that claims request. Most fields have a default: no such thing.
 pub(crate) struct Exhibit {
     /// LaTeX label.
     pub label: &'static str,
@@ -30,7 +30,7 @@ pub(crate) struct Exhibit {
     pub over_runs: bool,
     /// Our number for a row and a column of the paper's.
     pub cell: fn(&Cells<'_>, &str, &str) -> Option<Estimate>,
-    /// How the paper's table is shown with ours beside it.
+    /// How the paper's table is shown with ours next to it.
     pub beside: Layout,
     /// A table of ours.
     pub table: fn(&Exhibit, &Folder) -> Result<Option<Table>>,
@@ -38,28 +38,28 @@ pub(crate) struct Exhibit {
     pub draw: fn(&Exhibit, &Paper, &Folder) -> Vec<Drawing>,
 }
 
-/// What stands in a row of a table.
+/// Contents of a table's row.
 type Words = fn(&Cells<'_>, &str) -> Option<String>;
 
-/// What one of the paper's tables has of ours beside the cells.
+/// Our additions to one of the paper's tables, next to the cells.
 pub(crate) struct Layout {
-    /// Columns that ours stand beside: a setting of the paper's has none.
+    /// The paper's columns that have ours next to them; none for a setting of the paper's.
     pub shows: fn(&str) -> bool,
     /// What our column is called, where that is not the paper's heading and the checkpoint.
     pub heading: fn(&Folder, &str) -> Option<String>,
-    /// Whether it says something beside what a folder holds.
+    /// Whether it is shown for a folder.
     pub stands: fn(&Folder) -> bool,
     /// Columns of ours that the paper lacks, where the folder has numbers for them: key, heading, unit.
     pub beyond: &'static [(&'static str, &'static str, Unit)],
-    /// The same of words: heading, and what stands in a row.
+    /// The same for text: heading, and a row's contents.
     pub words: &'static [(&'static str, Words)],
     /// Rows of ours that the paper lacks: key and name.
     pub extra: fn(&Folder) -> Vec<(String, String)>,
-    /// Whether a row's number of ours stands in another row already.
+    /// Whether a row's number of ours is in another row already.
     pub repeats: fn(&Folder, &str) -> bool,
     /// Whether "after SFT" is the checkpoint that GRPO started from.
     pub rl: bool,
-    /// What must be said under it; told how many numbers of ours stand in it.
+    /// Footnote. Takes the number of our cells in the table.
     pub note: fn(&Folder, usize) -> String,
 }
 
@@ -98,12 +98,12 @@ impl Exhibit {
         format!("needs {}", self.sources.iter().map(|rows| format!("`{rows}`")).collect::<Vec<_>>().join(" or "))
     }
 
-    /// Its figure, with so many panels beside one another; none without panels.
+    /// Its figure, with this many panels in a row; none without panels.
     fn drawing(&self, title: &str, columns: usize, panels: Vec<Figure>, note: &str) -> Vec<Drawing> {
         self.drawing_of("", title, columns, panels, note)
     }
 
-    /// Its figure of one checkpoint, with so many panels beside one another; none without panels.
+    /// Its figure of one checkpoint, with this many panels in a row; none without panels.
     fn drawing_of(
         &self,
         checkpoint: &str,
@@ -122,7 +122,7 @@ impl Exhibit {
 /// Said under a figure with such an axis.
 const CUT: &str = " A zigzag at the foot of an axis: it does not begin at zero.";
 
-/// A table straight from rows: label, files, title, which rows are kept, and columns.
+/// A table straight from rows: label, files, title, filter of rows, and columns.
 macro_rules! rows_table {
     ($label:literal, $sources:expr, $title:literal, $keep:expr, $columns:expr $(,)?) => {
         Exhibit {
@@ -137,7 +137,7 @@ macro_rules! exhibits {
     ($($file:ident),* $(,)?) => {
         $(mod $file;)*
 
-        /// All files of this folder; their tables and figures of ours stand in this order on the page.
+        /// All exhibits; their tables and figures are in this order on the page.
         const FILES: &[&[Exhibit]] = &[$($file::EXHIBITS),*];
     };
 }
@@ -179,7 +179,7 @@ pub struct Drawing {
     pub label: String,
     pub title: String,
     pub panels: Vec<Figure>,
-    /// Panels beside one another.
+    /// Panels in a row.
     pub columns: usize,
     /// What must be known to read it.
     pub note: String,

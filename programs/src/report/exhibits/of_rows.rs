@@ -1,4 +1,4 @@
-//! Tables straight from rows: those of a kind that are kept, with some of their columns; and rows that nobody has heard of, with
+//! Tables straight from rows: the rows that pass a filter, with some of their columns; and rows of an unknown kind, with
 //! all of them.
 
 use anyhow::Result;
@@ -93,7 +93,7 @@ const ON_THE_PAGE: &[&str] = &[
 ];
 
 impl Exhibit {
-    /// A table of the rows that are kept, with these columns. Of several sources a later one counts for checkpoints that the
+    /// A table of the rows that pass the filter, with these columns. Of several sources a later one counts for checkpoints that the
     /// earlier have nothing of.
     pub(super) fn of_rows<R: RowFile>(
         &self,
@@ -120,7 +120,7 @@ impl Exhibit {
 pub(super) fn others(folder: &Folder) -> Result<Vec<Table>> {
     let mut others: Vec<&str> = folder.files().map(|(experiment, _, _)| experiment).collect();
     others.dedup();
-    // Beside the paper they stand in its table and need no second one.
+    // Next to the paper they are in its table and need no second one.
     let beside = |rows: &str| rows == TeacherForcedRow::NAME && folder.beside_paper();
     let mut tables = vec![];
     let covered = |rows: &str| super::all().any(|exhibit| exhibit.covers && exhibit.sources.contains(&rows));

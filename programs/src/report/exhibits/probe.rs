@@ -48,7 +48,7 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     rows.iter().find(ours).map(|r| r.accuracy.unwrap_or(r.balanced_accuracy))
 }
 
-/// A shallow model has fewer layers than tab:probe has rows: each stands in one row alone.
+/// A shallow model has fewer layers than tab:probe has rows: each is in one row alone.
 fn repeats(folder: &Folder, row: &str) -> bool {
     let stands = |layers, offset| paper_layers(layers).iter().any(|(o, _)| *o == offset);
     deepest(folder).zip(offset(row)).is_some_and(|(layers, offset)| !stands(layers, offset))
@@ -67,7 +67,7 @@ fn chart(title: String, lines: Vec<Line>) -> Option<Figure> {
     Figure::lines(LineChart { title, x, y, lines, levels: vec![0.5], ..LineChart::default() })
 }
 
-/// Probe accuracy by depth: the paper's protocol, beside the paper's numbers.
+/// Probe accuracy by depth: the paper's protocol, next to the paper's numbers.
 fn theirs(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     let ours = |c: &str| {
         Line::bars(&format!("ours, {}", called(c)), by_depth(folder, c, Protocol::Paper, Features::ResidPost))

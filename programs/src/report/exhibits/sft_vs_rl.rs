@@ -21,7 +21,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
     ..Exhibit::of("tab:sft-vs-rl", SOURCES)
 }];
 
-/// Whether GRPO started from a checkpoint inside phase 2, which then has a row of its own.
+/// Whether GRPO started from a checkpoint inside phase 2, which then has its own row.
 pub(super) fn has_start(folder: &Folder, sources: &[&str]) -> bool {
     folder.sft != folder.start && folder.before_grpo(sources) == folder.start
 }

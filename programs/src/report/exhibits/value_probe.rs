@@ -34,7 +34,7 @@ fn panel(folder: &Folder, checkpoint: &str) -> Option<Figure> {
     };
     let last = probes(Features::ResidPost).map(|(.., r)| r.layer).max()?;
     let mut names = distinct(probes(Features::ResidPost).map(|(value, ..)| value));
-    // The results of steps 1, 2, … apart only where no block stands for a step of its own.
+    // The results of steps 1, 2, … apart only where no block stands for its own step.
     if names.contains(&"s_j") {
         names.retain(|name| name.starts_with("s_j"));
     }

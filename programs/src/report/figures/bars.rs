@@ -1,4 +1,4 @@
-//! Grouped bars with intervals and, beside them, published values. Knows categories and series.
+//! Grouped bars with intervals and, next to them, published values. Knows categories and series.
 
 use anyhow::{Result, ensure};
 
@@ -14,7 +14,7 @@ use switchyard::stats::Estimate;
 pub struct BarSeries {
     pub name: String,
     pub values: Vec<Option<Estimate>>,
-    /// What the paper reports for the same cells, drawn as diamonds beside the interval; may be empty.
+    /// What the paper reports for the same cells, drawn as diamonds next to the interval; may be empty.
     pub paper: Vec<Option<f64>>,
 }
 
@@ -58,7 +58,7 @@ impl BarChart {
             legend.push(("paper".to_string(), Key::Diamond));
         }
         let x = Axis::default().range(-0.5, last);
-        // Bars stand on zero, with a little room above the highest interval.
+        // Bars begin at zero, with a little room above the highest interval.
         let ends = |f: fn(f64, f64) -> f64| data.iter().map(|d| d.1).fold(0.0, f);
         let (low, high) = match (ends(f64::min), ends(f64::max)) {
             (low, high) if high - low > 1e-300 => (low, high),

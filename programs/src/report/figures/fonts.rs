@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow};
 use base64::prelude::{BASE64_STANDARD as STANDARD, Engine};
 use plotters::style::{FontDesc, FontFamily, FontStyle, register_font};
 
-/// Family name the figures ask for; an SVG viewer without it falls back to what [`FALLBACK`] lists.
+/// Family name the figures request; an SVG viewer without it falls back to what [`FALLBACK`] lists.
 pub(crate) const FAMILY: &str = "DejaVu Sans";
 pub(super) const FALLBACK: &str = "DejaVu Sans, Verdana, sans-serif";
 

@@ -7,7 +7,7 @@ use super::scene::{Anchor, Scene, Shape};
 use super::style::{LABEL, PAD, WIDTH};
 use super::ticks::wrap;
 
-/// What a legend shows beside a name.
+/// A legend's mark next to a name.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Key {
     /// A line with a series' dash and, if it has one, marker.

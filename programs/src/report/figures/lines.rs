@@ -132,7 +132,7 @@ impl LineChart {
         self.x.is_cut(self.places()) || self.y.is_cut(self.heights())
     }
 
-    /// Whether a line's points stand beside those of the others.
+    /// Whether points are shifted sideways from those of other lines.
     fn dodges(&self, line: &Line) -> bool {
         line.joined && line.interval == Interval::Bars && self.x.whole
     }

@@ -77,7 +77,7 @@ impl Figure {
         matches!(self, Self::HeatMap(_))
     }
 
-    /// Whether published values stand in it.
+    /// Whether it shows published values.
     pub(crate) fn has_paper(&self) -> bool {
         matches!(self, Self::Bars(chart) if chart.has_paper())
     }
@@ -104,7 +104,7 @@ impl Figure {
         }
     }
 
-    /// What a title cannot say, for those who cannot see it; empty for charts whose numbers stand in tables too.
+    /// Text alternative beyond the title; empty for charts whose numbers are in tables too.
     fn description(&self) -> String {
         match self {
             Self::Network(chart) => chart.description(),

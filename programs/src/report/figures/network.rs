@@ -7,7 +7,7 @@ use super::legend::{self, Key};
 use super::scene::{Anchor, At, Scene, Shape};
 use super::style::{GRID, INK, PAD, PAPER_WHITE, WIDTH, colour};
 
-/// A node. Nodes of one place (column and row) stand beside one another, in the order given.
+/// A node. Nodes of one place (column and row) are next to one another, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub column: usize,
@@ -122,7 +122,7 @@ impl Network {
         links
     }
 
-    /// Where columns begin and end: each as broad as its broadest row asks for, at least two nodes.
+    /// Where columns begin and end: each as broad as its broadest row requests, at least two nodes.
     fn column_edges(&self, left: f64, right: f64) -> Vec<f64> {
         let broad = |column: usize| {
             let of_row = |row| self.nodes.iter().filter(|n| (n.column, n.row) == (column, row)).count();
@@ -147,7 +147,7 @@ impl Network {
         edges[column] + share * (edges[column + 1] - edges[column])
     }
 
-    /// Thin links lie over thick ones. A link that passes rows bends aside, so that it does not run through what stands there.
+    /// Thin links lie over thick ones. A link that passes rows bends aside, so that it does not run through what is there.
     fn draw_links(&self, scene: &mut Scene, places: &[At], edges: &[f64]) {
         let links = self.by_weight();
         let most = links.first().map_or(1.0, |link| link.weight.abs()).max(f64::MIN_POSITIVE);

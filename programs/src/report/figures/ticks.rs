@@ -49,7 +49,7 @@ pub(super) fn whole_ticks(low: f64, high: f64) -> Vec<(f64, String)> {
 
 /// The finest step, at least `least`, that leaves at most six intervals.
 fn linear(low: f64, high: f64, least: f64) -> Vec<(f64, String)> {
-    // A range beside which 1e-300 is large has no steps of its own.
+    // A range below 1e-300 has no steps.
     let raw = ((high - low) / 6.001).max(1e-300);
     let magnitude = 10f64.powf(raw.log10().floor());
     let step =

@@ -1,4 +1,4 @@
-//! Which checkpoints the rows of a folder were made from, where they lie, and whether a browser can run them.
+//! Finds the checkpoints from which the rows of a folder were made, and whether a browser can run them.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -20,7 +20,7 @@ pub(super) struct Run {
     /// As a command names it.
     pub path: String,
     pub tokenizer: Value,
-    /// What stands before a question.
+    /// Text before a question.
     pub prefix: String,
     /// Of arithmetic, where its problems are chains.
     pub modulus: Option<u32>,
@@ -45,7 +45,7 @@ const MOST: usize = 5_000_000;
 
 const FAMILIES: [&str; 5] = ["qwen3", "qwen2", "llama", "gemma", "mistral"];
 
-/// The runs behind a folder of rows, and why a checkpoint that lies there is not among them. A checkpoint that cannot be read is no
+/// The runs of a folder's rows, and why a checkpoint of theirs is not among them. A checkpoint that cannot be read is no
 /// reason for a page to fail.
 pub(super) fn runs(folder: &Folder) -> (Vec<Run>, Vec<String>) {
     let (mut runs, mut left_out): (Vec<Run>, Vec<String>) = (vec![], vec![]);
@@ -171,7 +171,7 @@ fn stops(checkpoint: &Path, config: &Value) -> Result<Vec<Value>> {
     Ok(stops)
 }
 
-/// A JSON file; `None` where there is none.
+/// A JSON file; `None` if there is none.
 fn json(file: &Path) -> Result<Option<Value>> {
     if !file.is_file() {
         return Ok(None);

@@ -27,7 +27,7 @@ const SCRIPTS: [&str; 6] = [
     include_str!("start.js"),
 ];
 
-/// Characters that all weights of a page may take; what comes after that is left out. The rest of a page fits into 3 MB beside it.
+/// Characters that all weights of a page may take; what comes after that is left out. The rest of a page fits into 3 MB next to it.
 const ROOM: usize = 1_500_000;
 
 /// What a page carries so that models run in it.
@@ -97,7 +97,7 @@ impl Live {
         self.runs.is_empty()
     }
 
-    /// Whether the laboratory stands in the article of this folder.
+    /// Whether the laboratory is in the article of this folder.
     pub(super) fn stands_in(&self, folder: usize) -> bool {
         self.at == Some(folder)
     }
@@ -141,7 +141,7 @@ fn titled(phase: &str) -> String {
 pub(super) const INVITATION: &str = "<p><a class=\"lab-link\" href=\"#try\">Try it yourself: put another thought into the model, and \
     see its answer change</a></p>\n";
 
-/// Where the laboratory stands in an article.
+/// Marker of the laboratory in an article.
 pub(super) const SECTION: &str = "<section class=\"lab\" id=\"try\" aria-labelledby=\"try-title\">\n\
     <h2 id=\"try-title\">Try it: change what the model thinks</h2>\n\
     <p>In the pink chips the model writes nothing and thinks in hidden states. Put the thought of another problem there, and see which \

@@ -10,7 +10,7 @@ use flate2::write::GzEncoder;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
 
-/// Whether every bit is kept.
+/// Whether every bit is stored.
 #[derive(Clone, Copy)]
 pub(super) enum Exact {
     Yes,
@@ -19,7 +19,7 @@ pub(super) enum Exact {
 }
 
 impl Exact {
-    /// What is said of it.
+    /// Note about it.
     pub fn note(self) -> &'static str {
         match self {
             Exact::Yes => "",
@@ -66,7 +66,7 @@ pub(super) fn pack(file: &Path, exact: Exact) -> Result<PageWeights> {
             Dtype::F32 => wide(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]), 4),
             Dtype::F16 => wide(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32(), 2),
             Dtype::BF16 => wide(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32(), 2),
-            other => bail!("{}: `{name}` holds {other:?}, expected floats of 16 or 32 bits", file.display()),
+            other => bail!("{}: `{name}` has {other:?}, expected floats of 16 or 32 bits", file.display()),
         });
         index.push(json!([name, view.shape()]));
     }

@@ -87,7 +87,7 @@ fn bars(named: &[(String, Estimate)], own: &str) -> String {
     )
 }
 
-/// A name of at most so many letters; the whole of it stands in the drawing's title.
+/// A name shortened to this many letters; the whole name is in the drawing's title.
 fn shortened(name: &str) -> String {
     if name.chars().count() <= LONGEST {
         return name.to_owned();

@@ -15,7 +15,7 @@ pub(super) fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-/// A mark beside the word, so that colour is not alone.
+/// A mark next to the word, so that colour is not alone.
 fn mark(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Reproduced => "✓",
@@ -45,7 +45,7 @@ pub(super) fn html(claims: &[TestedClaim<'_>], id: &str) -> String {
     )
 }
 
-/// All claims; those of one text stand under it together.
+/// All claims, grouped by text.
 fn list(claims: &[TestedClaim<'_>], id: &str) -> String {
     let mut out = String::from("<div class=\"filter\" role=\"group\" aria-label=\"Show claims\" hidden>");
     for v in Verdict::ALL {

@@ -146,7 +146,7 @@ fn patterns_of(rows: &[PatternRow], problem: usize, key: &str, room: &mut usize)
     )
 }
 
-/// The head that later positions use most to look at latents: shown first. The first head where there are none.
+/// The head that later positions use most to look at latents: shown first. The first head if there are none.
 fn most_to_latents(heads: &BTreeMap<(usize, usize), Vec<&PatternRow>>, names: &[Name]) -> (usize, usize) {
     let mass = |rows: &[&PatternRow]| -> f64 {
         let outside = rows.iter().filter(|row| !names[row.position.min(names.len() - 1)].1);

@@ -3,7 +3,7 @@
 //!
 //! A reader sees what this is, three findings a checkpoint and one problem solved; everything else is folded under headings.
 //! All of it is readable without JavaScript, as long as the page stays light without packing ([`packed`]). The script adds keyboard
-//! movement between tokens, the panel of details and the filter of claims; where small checkpoints lie beside the rows, the
+//! movement between tokens, the panel of details and the filter of claims; where small checkpoints lie next to the rows, the
 //! laboratory too ([`super::live`]).
 
 mod attention;
@@ -35,10 +35,10 @@ use super::paper::Paper;
 use super::recipes::Recipe;
 use super::render::Rendering;
 
-/// What tells a page of ours from somebody's own.
+/// Marks a page as ours.
 pub const MARKER: &str = "<meta name=\"generator\" content=\"switchyard report\">";
 
-/// What the folders of a page stand behind, in its head.
+/// Begins the list of the page's folders, in its head.
 const FOLDERS: &str = "<meta name=\"switchyard-folders\" content=\"";
 
 /// Places of the folders that a page shows; none of a page that does not say.
@@ -92,7 +92,7 @@ pub(crate) fn html(
     ))
 }
 
-/// What a browser may do with a page: run this one script, read what stands in it, and ask nothing of anyone but what `more` allows.
+/// Content security policy of a page: run this one script, read what is in the page, and no requests but those that `more` allows.
 /// Values of rows reach the page as text; were one read as a script all the same, it would not run.
 pub(super) fn policy(script: &str, more: &str) -> String {
     let hash = STANDARD.encode(Sha256::digest(script.as_bytes()));

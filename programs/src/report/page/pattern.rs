@@ -9,7 +9,7 @@ use super::escape::text;
 /// Shades; a weight belongs to the last one whose bound it reaches. What reaches none is left out.
 const SHADES: [f64; 8] = [0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85];
 
-/// Pixels of a cell in the large picture, and of the names beside it.
+/// Pixels of a cell in the large picture, and of the names next to it.
 pub(super) const CELL: usize = 13;
 pub(super) const NAMES: usize = 74;
 
@@ -49,7 +49,7 @@ pub(super) fn percents(weights: &[&[f64]]) -> String {
     weights.iter().flat_map(|of_query| of_query.iter().map(percent)).collect()
 }
 
-/// Names beside the rows and above the columns, in pixels from the corner of the cells.
+/// Names next to the rows and above the columns, in pixels from the corner of the cells.
 pub(super) fn names(names: &[Name]) -> String {
     let mut out = String::new();
     for (at, (name, latent)) in names.iter().enumerate() {

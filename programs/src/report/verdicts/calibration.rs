@@ -31,7 +31,7 @@ fn row_of<'r>(rows: &'r [CalibrationRow], c: &Comparison, n: usize) -> Option<&'
     at.or_else(|| of().min_by_key(|row| row.problems))
 }
 
-/// That a comparison's test finds its effect where there is none, more often than its level allows.
+/// Warning that a comparison's test has more false alarms than its level allows.
 pub(super) fn alarms(rows: &[CalibrationRow], c: &Comparison, n: usize) -> Option<String> {
     let row = row_of(rows, c, n)?;
     let false_alarms = row.false_alarms.filter(|share| share.low > 1.0 - LEVEL)?;

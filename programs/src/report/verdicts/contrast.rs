@@ -7,7 +7,7 @@
 use crate::report::claims::Op;
 use switchyard::stats::{Estimate, FEWEST, Flips, LEVEL};
 
-/// Fewest runs behind a verdict: Student's interval over two is as wide as any effect.
+/// Fewest runs for a verdict: Student's interval over two is as wide as any effect.
 const FEWEST_RUNS: usize = 3;
 
 /// A difference in the paper's unit.
@@ -69,7 +69,7 @@ impl Contrast {
         Self { difference, how: how.into(), test: Test::Interval }
     }
 
-    /// Why nothing can be said, where too few problems, or runs, stand behind it.
+    /// Why it is undecided: too few problems, or runs.
     pub(crate) fn too_few(&self, over_runs: bool) -> Option<String> {
         let n = self.difference.n;
         let (fewest, of) = if over_runs { (FEWEST_RUNS, "runs") } else { (FEWEST, "problems") };

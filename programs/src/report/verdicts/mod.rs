@@ -21,7 +21,7 @@ use switchyard::stats::{LEVEL, holm};
 pub use contrast::shown_p;
 pub(crate) use contrast::{Contrast, Evidence, Test};
 
-/// What our rows say about a claim.
+/// Verdict of our rows on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     Reproduced,
@@ -45,7 +45,7 @@ impl Verdict {
     }
 }
 
-/// A claim, on one checkpoint (or on two phases of training), with the tests behind its verdict.
+/// A claim, on one checkpoint (or on two phases of training), with the tests of its verdict.
 #[derive(Clone, Debug)]
 pub struct TestedClaim<'a> {
     pub claim: &'a Claim,
@@ -161,7 +161,7 @@ fn ask<'a>(paper: &Paper, claim: &'a Claim, folder: &Folder, checkpoint: &str) -
 fn settle(all: Vec<ClaimReading<'_>>) -> Vec<TestedClaim<'_>> {
     let evidence: Vec<Option<Evidence>> = all.iter().map(ClaimReading::evidence).collect();
     let p: Vec<f64> = evidence.iter().flatten().map(|e| e.two_sided()).collect();
-    // Each lies in [0, 1], so Holm's correction can only fail where there is none.
+    // Each is in [0, 1], so Holm's correction can only fail if there is none.
     let mut adjusted = holm(&p).unwrap_or_default().into_iter();
     let settled = all.into_iter().zip(evidence).map(|(asked, evidence)| {
         let p = evidence.and_then(|_| adjusted.next());

@@ -158,7 +158,7 @@ const IN_BLOCK: [(&str, &str); 11] = [
     ("ffn_gate_inp", "mlp.gate"),
 ];
 
-/// The norms before and after attention, before and after the feed-forward: as in [`NormPlace::names`](crate::model::config::NormPlace::names).
+/// The norms before and after attention, before and after the feed-forward: as in [`NormPlace::names`](crate::config::NormPlace::names).
 const NORMS: [&str; 4] = ["attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm"];
 
 /// llama.cpp's name of a module of a block, and Hugging Face's.

@@ -15,7 +15,7 @@ use super::AdapterConfig;
 pub const PREFIX: &str = "base_model.model.";
 
 /// What PEFT puts after the embedding table's path where some of its rows are trained.
-pub(crate) const TOKEN_ROWS: &str = "token_adapter.trainable_tokens_delta";
+pub const TOKEN_ROWS: &str = "token_adapter.trainable_tokens_delta";
 
 /// The two factors of one weight.
 pub struct FactorKeys {

@@ -31,7 +31,7 @@ pub struct AdapterWeights {
 impl AdapterWeights {
     /// Of factors that hold their scale, with the one rank that PEFT wants, and in every layer where one has some: what is missing is
     /// zeros. Without any factors at all, zeros of rank 1 are at the queries. Factors of a GPT-2 go by its own modules' names.
-    pub(crate) fn of(factors: BTreeMap<String, Factors>, config: &ModelConfig) -> Result<Self> {
+    pub fn of(factors: BTreeMap<String, Factors>, config: &ModelConfig) -> Result<Self> {
         let module = |name: &str| name.split('.').nth_back(1).unwrap_or_default().to_owned();
         let is_gpt2 = config.family.is_gpt2();
         let factors = if is_gpt2 { of_gpt2(factors)? } else { factors };
@@ -90,7 +90,7 @@ fn of_gpt2(factors: BTreeMap<String, Factors>) -> Result<BTreeMap<String, Factor
 
 impl Factors {
     /// These and more of the same weight, whose products are added: A one below the other, B one next to the other.
-    pub(crate) fn beside(self, more: Self) -> Result<Self> {
+    pub fn beside(self, more: Self) -> Result<Self> {
         let (own, other) = (self.b.width(), more.b.width());
         let a = HostTensor::new(vec![own + other, self.a.width()], [self.a.data, more.a.data].concat())?;
         let pairs = self.b.data.chunks_exact(own).zip(more.b.data.chunks_exact(other));

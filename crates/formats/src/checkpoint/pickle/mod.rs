@@ -55,7 +55,7 @@ impl PickleFile {
 
     /// A Jacobian lens as its authors and TransformerLens save it: `{"J": {layer: [D, D]}, …}`. Tensors are named by their layer;
     /// next to them what else it holds of whole numbers (`n_prompts`, `d_model`).
-    pub(crate) fn open_lens(path: &Path) -> Result<(Self, BTreeMap<String, i64>)> {
+    pub fn open_lens(path: &Path) -> Result<(Self, BTreeMap<String, i64>)> {
         let map = map_file(path)?;
         let (entries, numbers) = lens(&map).map_err(|e| anyhow!("{}: {e:#}", path.display()))?;
         Ok((Self { path: path.to_path_buf(), map, entries }, numbers))
