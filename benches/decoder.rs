@@ -152,7 +152,7 @@ fn forward_and_step(c: &mut Criterion) {
             let hidden = held.hidden(x, &span, &mut held.cache(size.rows), &mut Hooks::none()).expect("a forward");
             let hidden = hidden.reshape([targets.len(), size.config.hidden_size]);
             let (losses, _) =
-                held.token_losses(hidden, Targets::of(targets.clone())).expect("targets of the vocabulary");
+                held.token_losses(hidden, Targets::new(targets.clone())).expect("targets of the vocabulary");
             let loss = losses.mean();
             let grads = GradientsParams::from_grads(loss.backward(), &held);
             model = Some(optimizer.step(1e-4, held, grads));

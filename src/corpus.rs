@@ -69,7 +69,7 @@ impl Corpus {
             train.iter().chain(&test).try_for_each(says_budget)?;
             told.extend(cut_budgets(&test, recipe.evaluation.max_new_tokens));
         }
-        let template = Prompts::of(recipe.data.template, &vocabulary)?;
+        let template = Prompts::new(recipe.data.template, &vocabulary)?;
         let stops = template.stops(&vocabulary)?;
         let end = stops[0];
         let found = train.len();

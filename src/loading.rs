@@ -168,7 +168,7 @@ fn text_side(files: &ModelFiles, stop: &mut Vec<u32>) -> Result<Option<Vocabular
         say(&format!("{}: {note}", files.path.display()));
     }
     let templates = files.templates()?;
-    let vocabulary = side.map(Vocabulary::of).transpose()?.map(|vocabulary| vocabulary.or_templates(templates));
+    let vocabulary = side.map(Vocabulary::new).transpose()?.map(|vocabulary| vocabulary.or_templates(templates));
     if let Some(vocabulary) = &vocabulary {
         vocabulary.check_fits(files.config.vocab_size)?;
     }

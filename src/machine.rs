@@ -72,7 +72,7 @@ names! {
 
 impl Compute {
     /// What a decoder computes in; f32 where all that it keeps as stored are floats.
-    pub fn of(model: &Decoder) -> Self {
+    pub fn new(model: &Decoder) -> Self {
         match model.norm.weight.val().dtype() {
             DType::BF16 => Compute::Bf16,
             _ if model.rounds_inputs() => Compute::StoredBf16,

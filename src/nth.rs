@@ -14,7 +14,7 @@ pub struct Nth(usize);
 
 impl Nth {
     /// Of an index from 0.
-    pub fn of(index: usize) -> Self {
+    pub fn new(index: usize) -> Self {
         Self(index + 1)
     }
 
@@ -41,7 +41,7 @@ impl TryFrom<usize> for Nth {
     fn try_from(shown: usize) -> Result<Self> {
         shown
             .checked_sub(1)
-            .map(Self::of)
+            .map(Self::new)
             .context("`0` names none: latent steps and blocks count from 1, as in the paper")
     }
 }
@@ -67,10 +67,10 @@ mod tests {
 
     #[test]
     fn the_first_is_one_and_there_is_no_zeroth() {
-        assert_eq!(Nth::of(0).to_string(), "1");
+        assert_eq!(Nth::new(0).to_string(), "1");
         assert_eq!("3".parse::<Nth>().expect("the third").index(), 2);
-        assert_eq!(serde_json::to_string(&Nth::of(4)).expect("a number"), "5");
-        assert_eq!(serde_json::from_str::<Nth>("5").expect("the fifth"), Nth::of(4));
+        assert_eq!(serde_json::to_string(&Nth::new(4)).expect("a number"), "5");
+        assert_eq!(serde_json::from_str::<Nth>("5").expect("the fifth"), Nth::new(4));
         for none in [serde_json::from_str::<Nth>("0").map_err(Error::from), "0".parse(), "-1".parse(), "".parse()] {
             assert!(none.is_err_and(|error| format!("{error:#}").contains("from 1")));
         }

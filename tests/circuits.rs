@@ -554,7 +554,7 @@ fn steering_grows_with_the_dose() {
     let built = Built::new(Purpose::Working);
     let config = Steering {
         layers: vec![2],
-        steps: vec![Nth::of(2)],
+        steps: vec![Nth::new(2)],
         least: 3,
         doses: vec![0.1, 1.0, 2.0],
         ..Steering::default()
@@ -566,7 +566,7 @@ fn steering_grows_with_the_dose() {
     let study = of(&built, 60, 7);
     for (wrong, says) in [
         (Steering { layers: vec![9], ..Steering::default() }, "layer 9"),
-        (Steering { steps: vec![Nth::of(6)], ..Steering::default() }, "step 7"),
+        (Steering { steps: vec![Nth::new(6)], ..Steering::default() }, "step 7"),
         (Steering { doses: vec![0.0], ..Steering::default() }, "doses"),
         (Steering { doses: vec![], project_out: false, ..Steering::default() }, "nothing to do"),
     ] {

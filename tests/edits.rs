@@ -354,7 +354,7 @@ fn a_recording_is_a_cache_of_any_calls() {
     let specs: Vec<HookSpec> =
         ["blocks.*.hook_resid_post", "blocks.0.attn.hook_pattern"].iter().map(|s| s.parse().expect("a hook")).collect();
     let record = |ids: &[Vec<u32>]| -> Vec<RecordedTensor> {
-        let recording = Recording::of(&specs, model.config()).expect("hooks");
+        let recording = Recording::for_model(&specs, model.config()).expect("hooks");
         let mut hooks = Hooks::none();
         recording.attach(&mut hooks, layers).expect("attached");
         model.logits(ids, &mut hooks).expect("a forward");
@@ -370,6 +370,6 @@ fn a_recording_is_a_cache_of_any_calls() {
         let second = &both.data[both.data.len() / 2..];
         assert!(crate::common::relative(second, &alone.data) < 1e-5, "{}", both.name);
     }
-    let unused = Recording::of(&specs, model.config()).expect("hooks");
+    let unused = Recording::for_model(&specs, model.config()).expect("hooks");
     assert!(unused.tensors(1).is_err_and(|error| error.to_string().contains("never fired")));
 }

@@ -268,7 +268,7 @@ fn gradients_are_the_slopes() {
             "head_loss",
             Box::new(|x| {
                 let head = x.clone().narrow(1, 0, 5).transpose().slice([0..5, 0..3]);
-                let (loss, _) = ops::head_loss(x.narrow(1, 5, 5), head, Targets::of(vec![2, 0, 1]));
+                let (loss, _) = ops::head_loss(x.narrow(1, 5, 5), head, Targets::new(vec![2, 0, 1]));
                 loss.reshape([3, 1])
             }),
         ),

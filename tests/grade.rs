@@ -324,7 +324,7 @@ const WORDS: &[(&str, &str, bool)] = &[
 #[test]
 fn words_letters_and_bare_golds_are_read_on_both_sides() {
     let wrong = |&&(gold, said, right): &&(&str, &str, bool)| grade(gold, said).equal != right;
-    let wrong: Vec<_> = WORDS.iter().filter(wrong).map(|w| (w, Grader::of(w.0), grade(w.0, w.1))).collect();
+    let wrong: Vec<_> = WORDS.iter().filter(wrong).map(|w| (w, Grader::detect(w.0), grade(w.0, w.1))).collect();
     assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), WORDS.len());
 }
 
@@ -385,7 +385,7 @@ fn a_grader_is_told_by_the_gold_answers() {
         ("10:30 AM", Grader::Exact),
         ("2020-03-05", Grader::Exact),
     ] {
-        assert_eq!(Grader::of(gold), grader, "{gold}");
+        assert_eq!(Grader::detect(gold), grader, "{gold}");
     }
     let counted = Grading::default().counted(["C", "A", "42", "?"]);
     assert_eq!(counted.to_string(), "math 2, choice 2");
@@ -495,7 +495,7 @@ fn prosqas_golds_are_reached_by_their_solutions() {
         for (i, row) in rows.iter().enumerate() {
             let gold = field(row, "answer");
             let steps: Vec<&str> = row["steps"].as_array().expect("steps").iter().filter_map(Value::as_str).collect();
-            assert_eq!(Grader::of(gold), Grader::Exact);
+            assert_eq!(Grader::detect(gold), Grader::Exact);
             for mark in ["#### ", "The answer is: ", "### "] {
                 let said = |gold: &str| format!("{}\n{mark}{gold}", steps.join("\n"));
                 assert!(grade(gold, &said(gold)).equal, "{}", said(gold));

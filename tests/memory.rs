@@ -72,7 +72,7 @@ fn rollout(blocks: usize, latents: usize, text: usize) -> Rollout {
         positions.push(sampled(IDS.swi_end, PositionRole::SwiEndSampled));
     }
     let trace = Trace { problem: 0, rollout: 0, prompt: vec![1, 2, 3], positions, end: End::Stop };
-    let terms = Grpo::default().reward.of(Facts::of(&trace, true));
+    let terms = Grpo::default().reward.of(Facts::new(&trace, true));
     let anchor = trace.positions.iter().map(|p| p.logprob).collect();
     Rollout { anchor, trace, terms, correct: true, advantage: 1.0, first: true }
 }

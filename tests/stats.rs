@@ -212,7 +212,7 @@ fn classification_scores_agree_with_scikit_learn() {
     for case in list(&fixture("classification")["cases"]) {
         let (labels, scores) = (bools(&case["labels"]), nums(&case["scores"]));
         let predicted: Vec<bool> = scores.iter().map(|&s| s > num(&case["threshold"])).collect();
-        let rates = Rates::of(&labels, &predicted).unwrap();
+        let rates = Rates::new(&labels, &predicted).unwrap();
         close(rates.tpr, num(&case["tpr"]), 1e-12);
         close(rates.tnr, num(&case["tnr"]), 1e-12);
         close(balanced_accuracy(&labels, &predicted).unwrap(), num(&case["balanced_accuracy"]), 1e-12);

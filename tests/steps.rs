@@ -122,7 +122,7 @@ fn a_model_read_in_bf16_is_the_f32_one_rounded() {
     let checkpoint = ModelFiles::open_folder(fixture("tiny/qwen3_tied")).expect("the tiny model");
     let read = Compute::Bf16.load(&checkpoint, &Device::flex()).expect("its weights");
     let rounded = Decoder::load(&checkpoint, &Device::flex()).expect("its weights").cast(FloatDType::BF16);
-    assert_eq!(Compute::of(&read), Compute::Bf16);
+    assert_eq!(Compute::new(&read), Compute::Bf16);
     assert_eq!(read.export().expect("weights"), rounded.export().expect("weights"));
     assert_eq!(read.parameters(), rounded.parameters());
 }
@@ -201,7 +201,7 @@ fn a_frozen_base_is_held_once_in_bf16_beside_f32_factors() {
         logits.try_into_vec_as::<f32>().expect("values")
     };
     let policy = trainer.policy();
-    assert_eq!(Compute::of(&policy), Compute::Bf16);
+    assert_eq!(Compute::new(&policy), Compute::Bf16);
     assert!(relative(&logits(&policy), &logits(&trainer.decoder().materialize().cast(FloatDType::F32))) < 3e-2);
     assert!(relative(&logits(&policy), &logits(&model().valid())) > 1e-3, "the factors are in it");
 }

@@ -94,7 +94,7 @@ fn an_answer_ends_with_its_templates_token() {
         let form = &forms[name];
         let folder = folder(&with_template(&form["tokens"], &form["jinja"]));
         let vocabulary = Vocabulary::load(folder.path()).expect("opens");
-        let prompts = Prompts::of(Template::Chat, &vocabulary).expect("has one");
+        let prompts = Prompts::new(Template::Chat, &vocabulary).expect("has one");
         assert_eq!(prompts.end_id(&vocabulary).expect("ends"), vocabulary.id(end).expect("a token"), "{name}");
     }
 }
@@ -105,14 +105,14 @@ fn a_recipes_form_is_asked_of_the_models_own_template() {
     let form = &fixture("templates.json")["qwen3"];
     let folder = folder(&with_template(&form["tokens"], &form["jinja"]));
     let vocabulary = Vocabulary::load(folder.path()).expect("opens");
-    let prompt = |form: Template| Prompts::of(form, &vocabulary).expect("has one").prompt(" 1+1?").expect("renders");
+    let prompt = |form: Template| Prompts::new(form, &vocabulary).expect("has one").prompt(" 1+1?").expect("renders");
     let asked = "<|im_start|>user\n 1+1?<|im_end|>\n<|im_start|>assistant\n";
     assert_eq!(prompt(Template::Chat), asked);
     assert_eq!(prompt(Template::ChatNoThinking), format!("{asked}<think>\n\n</think>\n\n"));
     let boxed = prompt(Template::ChatNoThinkingBoxed);
     assert!(boxed.contains("\\boxed{}.<|im_end|>") && boxed.ends_with("</think>\n\n"), "{boxed}");
     let bare = Vocabulary::from_words(["a"]).expect("words");
-    let error = Prompts::of(Template::Chat, &bare).expect_err("has none").to_string();
+    let error = Prompts::new(Template::Chat, &bare).expect_err("has none").to_string();
     assert!(error.contains("no chat template"), "{error}");
 }
 

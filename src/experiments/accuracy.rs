@@ -66,7 +66,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
     }
     for (name, switching) in DONE {
         let (scores, traces) = study.decode(switching, own)?;
-        rows.push(DecodeOutcomes::of(study, own, &scores, &traces).against(name, &free)?);
+        rows.push(DecodeOutcomes::new(study, own, &scores, &traces).against(name, &free)?);
     }
     for k_min in sweep(study, config) {
         let name = format!("k_min:{k_min}");
@@ -75,7 +75,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
         } else if free.switched() {
             // Without a block `K_min` is never asked.
             let (scores, traces) = study.decode(Switching::Free, k_min)?;
-            rows.push(DecodeOutcomes::of(study, k_min, &scores, &traces).against(&name, &free)?);
+            rows.push(DecodeOutcomes::new(study, k_min, &scores, &traces).against(&name, &free)?);
         }
     }
     rows.iter_mut().for_each(|row| row.p_holm = row.p_value);
@@ -97,10 +97,10 @@ impl<'a> DecodeOutcomes<'a> {
     /// The evaluation's own way.
     fn free(study: &'a Study) -> Result<Self> {
         let (scores, traces) = study.decoded()?;
-        Ok(Self::of(study, study.recipe.evaluation.k_min, scores, traces))
+        Ok(Self::new(study, study.recipe.evaluation.k_min, scores, traces))
     }
 
-    fn of(study: &'a Study, k_min: usize, scores: &'a Scores, traces: &'a [Trace]) -> Self {
+    fn new(study: &'a Study, k_min: usize, scores: &'a Scores, traces: &'a [Trace]) -> Self {
         Self { study, k_min, cases: scores.outcomes.iter().zip(traces).collect() }
     }
 

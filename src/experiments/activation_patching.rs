@@ -147,7 +147,7 @@ fn patched(study: &Study, identity: &Identity, pair: &Pair) -> Result<Vec<Patche
         let (place, text, block, step) = match at {
             Step::Prompt => (Place::Prompt, None, None, None),
             Step::Text(t) => (Place::Text, Some(t), None, None),
-            Step::Latent { block, step } => (Place::Latent, None, Some(Nth::of(block)), Some(Nth::of(step))),
+            Step::Latent { block, step } => (Place::Latent, None, Some(Nth::new(block)), Some(Nth::new(step))),
         };
         let token = |sequence: &Sequence| match at {
             Step::Latent { .. } => at.to_string(),

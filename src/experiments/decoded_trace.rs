@@ -138,7 +138,7 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &Derivation) -> Resul
     ensure!(layer <= depth, "decoded_trace.layer: layer {layer} does not exist, the model has 0 to {depth}");
     let (all, left_out) = reads(study, derivation)?;
     study.needs(all.len() > 1, || format!("{} right answers have blocks in the place of known steps", all.len()))?;
-    let found = LatentStates::of(study, layer, &all)?;
+    let found = LatentStates::new(study, layer, &all)?;
     let longest = all.iter().flat_map(ReadProblem::lengths).max().unwrap_or(0);
     let mut rows: Vec<DecodedTraceRow> = vec![];
     for reader in Reader::ALL {
@@ -206,7 +206,7 @@ struct LatentStates<'a> {
 }
 
 impl<'a> LatentStates<'a> {
-    fn of(study: &'a Study, layer: usize, all: &'a [ReadProblem]) -> Result<Self> {
+    fn new(study: &'a Study, layer: usize, all: &'a [ReadProblem]) -> Result<Self> {
         let rows: Vec<Sequence> = all.iter().map(|read| read.row.clone()).collect();
         let points = [Node::Resid(layer).point()];
         let (keys, mut states) = at_latents(study, &rows, &points, |row, block, step| Some((row, block, step)))?;
@@ -292,7 +292,7 @@ fn of_reader(
         identity: study.identity(here.len()),
         reader,
         layer,
-        step: Nth::of(latent),
+        step: Nth::new(latent),
         left_out,
         reads: follows.len(),
         valid: accuracy(&valid)?,

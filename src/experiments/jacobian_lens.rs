@@ -180,7 +180,7 @@ fn of_cell(
         rows.push(JacobianLensRow {
             identity: study.identity(says_answer.n),
             lens,
-            step: Nth::of(step),
+            step: Nth::new(step),
             layer,
             says_answer,
             logprob,

@@ -85,7 +85,7 @@ impl What {
         let file = Path::new(file);
         let bytes = std::fs::read(file).with_context(|| format!("{}: cannot read", file.display()))?;
         let of = |(point, axes): (&HookPoint, &Vec<usize>)| {
-            Ok((*point, Values::of(file, &bytes, &point.to_string(), axes)?))
+            Ok((*point, Values::new(file, &bytes, &point.to_string(), axes)?))
         };
         let values = points.iter().zip(&axes).map(of).collect::<Result<_>>()?;
         Ok(Some(Self::File { adds: name == "add", values }))

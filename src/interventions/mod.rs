@@ -95,7 +95,7 @@ pub struct Draw {
 
 impl Draw {
     /// With a seed of its own.
-    pub(crate) fn of(seed: u64, number: usize, dose: Option<f64>) -> Self {
+    pub(crate) fn keyed(seed: u64, number: usize, dose: Option<f64>) -> Self {
         let seed = seed.wrapping_add((number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         Self { number, seed, dose: dose.unwrap_or(0.0) }
     }

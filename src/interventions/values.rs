@@ -29,7 +29,7 @@ impl Values {
     ///
     /// # Errors
     /// Bytes that are no such file, a tensor that is not there, another shape, more than one row.
-    pub fn of(file: &Path, bytes: &[u8], point: &str, axes: &[usize]) -> Result<Self> {
+    pub fn new(file: &Path, bytes: &[u8], point: &str, axes: &[usize]) -> Result<Self> {
         let what = || file.display();
         let (_, header) =
             SafeTensors::read_metadata(bytes).with_context(|| format!("{}: not a safetensors file", what()))?;

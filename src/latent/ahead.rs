@@ -40,7 +40,7 @@ const TEXT: f32 = -1.0;
 
 impl<'a> Ahead<'a> {
     /// `None` where the host decides every step: on the CPU, and for methods, sources and samplings that need it.
-    pub fn of(decoding: Decode<'a>, rows: &[DecodingRow]) -> Result<Option<Self>> {
+    pub fn new(decoding: Decode<'a>, rows: &[DecodingRow]) -> Result<Option<Self>> {
         let device = decoding.model.device();
         let steps = decoding.ahead.unwrap_or(if crate::ops::is_cpu(&device) { 0 } else { STEPS });
         let sampling = &decoding.settings.sampling;
@@ -115,9 +115,9 @@ impl<'a> Ahead<'a> {
         let sum = wide::sum(logits.clone());
         let masked = self.masked.clone().expand(dims).bool_and(inside.clone().bool_not().expand(dims));
         let logits = logits.mask_fill(masked, MASKED);
-        let plain = Distribution::of(logits.clone());
+        let plain = Distribution::new(logits.clone());
         let scale = settings.sampling.scale();
-        let scaled = (scale != 1.0).then(|| Distribution::of(logits.clone().div_scalar(scale)));
+        let scaled = (scale != 1.0).then(|| Distribution::new(logits.clone().div_scalar(scale)));
         let tempered = scaled.as_ref().unwrap_or(&plain);
         let drawn = match settings.sampling.temperature == 0.0 {
             true => argmax(logits),
@@ -230,7 +230,7 @@ struct Distribution {
 }
 
 impl Distribution {
-    fn of(logits: Tensor<2>) -> Self {
+    fn new(logits: Tensor<2>) -> Self {
         let x = logits.clone() - wide::largest(logits);
         let exp = x.clone().exp();
         Self { total: wide::sum(exp.clone()), x, exp }

@@ -246,7 +246,7 @@ fn step_by_step<'m>(
     branch: &mut Branch,
 ) -> Result<Vec<DrivenRow<'m>>> {
     let mut done: Vec<Option<DrivenRow<'m>>> = rows.iter().map(|_| None).collect();
-    let ahead = if branch.is_plain() { Ahead::of(decoding, &rows)? } else { None };
+    let ahead = if branch.is_plain() { Ahead::new(decoding, &rows)? } else { None };
     let mut active: Vec<(usize, DecodingRow)> = rows.into_iter().enumerate().collect();
     while !active.is_empty() {
         let device = ahead.as_ref().filter(|ahead| ahead.takes(active.iter().map(|(_, row)| row)));

@@ -257,7 +257,7 @@ pub(crate) struct StoredMixtures<'t> {
 
 impl<'t> StoredMixtures<'t> {
     /// `None` if the traces have no mixtures.
-    pub fn of(traces: &'t [Trace]) -> Option<Self> {
+    pub fn from_traces(traces: &'t [Trace]) -> Option<Self> {
         let mut all = HashMap::new();
         for (row, trace) in traces.iter().enumerate() {
             for (at, position) in trace.positions.iter().enumerate() {

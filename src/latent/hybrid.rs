@@ -169,7 +169,7 @@ pub(crate) struct StoredStates<'t> {
 
 impl<'t> StoredStates<'t> {
     /// `None` if the traces have no states.
-    pub fn of(end: u32, traces: &'t [Trace]) -> Option<Self> {
+    pub fn from_traces(end: u32, traces: &'t [Trace]) -> Option<Self> {
         let mut by_place = HashMap::new();
         for (row, trace) in traces.iter().enumerate() {
             for (at, position) in trace.positions.iter().enumerate() {

@@ -46,10 +46,12 @@ pub(crate) enum StoredMatrix<'t> {
 
 impl<'t> StoredMatrix<'t> {
     /// Of traces that this source drew.
-    pub fn of(source: &dyn LatentSource, traces: &'t [Trace]) -> Self {
+    pub fn from_traces(source: &dyn LatentSource, traces: &'t [Trace]) -> Self {
         match source.mixing() {
-            Some(mixing) => StoredStates::of(mixing.end(), traces).map_or(StoredMatrix::Nothing, StoredMatrix::States),
-            None => StoredMixtures::of(traces).map_or(StoredMatrix::Nothing, StoredMatrix::Mixtures),
+            Some(mixing) => {
+                StoredStates::from_traces(mixing.end(), traces).map_or(StoredMatrix::Nothing, StoredMatrix::States)
+            }
+            None => StoredMixtures::from_traces(traces).map_or(StoredMatrix::Nothing, StoredMatrix::Mixtures),
         }
     }
 
@@ -215,7 +217,7 @@ pub fn logprobs(decoding: Decode, traces: &[Trace]) -> Result<Vec<Vec<Option<f64
     let switch = decoding.switch.context("a replay needs the ids of the switch tokens")?;
     let mut rows = sequences(traces, &switch)?;
     rows.iter_mut().enumerate().for_each(|(name, row)| row.row = name);
-    let stored = StoredMatrix::of(decoding.source, traces);
+    let stored = StoredMatrix::from_traces(decoding.source, traces);
     let decoding = stored.fed(decoding);
     let mut replay = Replay::new(decoding, traces, &rows, Gradient::Through)?;
     let mut out: Vec<Vec<Option<f64>>> = traces.iter().map(|t| vec![None; t.positions.len()]).collect();

@@ -117,7 +117,7 @@ impl Loaded {
         logits: bool,
         hooks: Hooks,
     ) -> Result<Vec<RecordedTensor>> {
-        let recording = Recording::of(specs, self.model.config())?;
+        let recording = Recording::for_model(specs, self.model.config())?;
         // A name of its own: these hooks borrow the recording too.
         let mut hooks: Hooks = hooks;
         recording.attach(&mut hooks, self.layers())?;

@@ -124,7 +124,7 @@ impl Objective for Superpositions {
     }
 
     fn sums(&self, model: &Decoder, rows: &[Row], latent: u32) -> Result<LossSums> {
-        let rows = Rows::of(rows, latent);
+        let rows = Rows::new(rows, latent);
         if rows.latents.is_empty() {
             return response_loss(model, rows.rows, latent, &self.source, Gradient::Through);
         }
@@ -167,7 +167,7 @@ impl Superpositions {
             states = Tensor::cat(vec![states, more.reshape([n * width, d])], 0);
         }
         let tokens = said.len();
-        let (losses, hits) = model.token_losses(select(&states, &places), Targets::of(said))?;
+        let (losses, hits) = model.token_losses(select(&states, &places), Targets::new(said))?;
         Ok(LossSums { loss: losses.sum(), tokens, correct: hits.sum() })
     }
 
@@ -178,7 +178,7 @@ impl Superpositions {
         let (states, _) = rows.run(model, soft.inputs(model.embed_rows(&soft.tokens)?))?;
         let (places, said) = rows.learnt();
         let tokens = said.len();
-        let (losses, hits) = model.token_losses(select(&states, &places), Targets::of(said))?;
+        let (losses, hits) = model.token_losses(select(&states, &places), Targets::new(said))?;
         let before: Vec<usize> = rows.latents.iter().map(|&(row, at, _)| rows.place(row, at) - 1).collect();
         let logits = model.unembed(select(&states, &before).unsqueeze_dim(0)).squeeze_dim::<2>(0);
         let each = soft.divergence(log_softmax(logits.cast(FloatDType::F32)));
@@ -261,7 +261,7 @@ struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    fn of(rows: &'a [Row], latent: u32) -> Self {
+    fn new(rows: &'a [Row], latent: u32) -> Self {
         let of_row = |(b, row): (usize, &'a Row)| {
             let places = (0..row.ids.len()).filter(move |&at| row.ids[at] == latent);
             places.enumerate().map(move |(number, at)| (b, at, number))

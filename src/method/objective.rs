@@ -145,6 +145,6 @@ pub(super) fn losses_at(
     let all = unroll(model, &sequences?, source, gradient, hooks)?;
     let places: Vec<_> = targets.iter().map(|&(b, p, _)| (b, p)).collect();
     let ids: Vec<u32> = targets.iter().map(|&(_, _, id)| id).collect();
-    let (losses, hits) = model.token_losses(all.hidden_at(&places)?, Targets::of(ids))?;
+    let (losses, hits) = model.token_losses(all.hidden_at(&places)?, Targets::new(ids))?;
     Ok(Learnt { targets, losses, correct: hits.sum(), all })
 }

@@ -140,6 +140,6 @@ fn spelled(model: &Decoder, rows: &[Row], learnt: &Learnt, latent: u32) -> Resul
     let shares = said.iter().zip(weights).flat_map(|(ids, weight)| vec![weight; ids.len()]).collect();
     let places = Tensor::<1, Int>::from_data(TensorData::new(places.clone(), [places.len()]), &hidden.device());
     let hidden = hidden.reshape([n * (c + width), d]).select(0, places);
-    let (losses, _) = decoder.token_losses(hidden, Targets::of(said.concat()))?;
+    let (losses, _) = decoder.token_losses(hidden, Targets::new(said.concat()))?;
     Ok((losses.clone() * like(&losses, shares)).sum())
 }

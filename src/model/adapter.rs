@@ -28,7 +28,7 @@ impl Decoder {
         before: Option<&Adapter>,
         tokens: &[u32],
     ) -> Result<AdapterWeights> {
-        let mut adapter = AdapterWeights::of(self.factors_over(before)?, self.config())?;
+        let mut adapter = AdapterWeights::new(self.factors_over(before)?, self.config())?;
         let tokens: BTreeSet<usize> = tokens.iter().map(|token| *token as usize).collect();
         let head = self.lm_head.as_ref().map(|head| (HEAD, &head.weight));
         let tables: Vec<(&str, &Matrix)> = std::iter::once((EMBED, &self.embed_tokens)).chain(head).collect();

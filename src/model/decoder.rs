@@ -535,8 +535,8 @@ mod tests {
         assert!(values(uncapped).iter().any(|x| x.abs() > 0.5), "nothing is capped");
 
         let targets = [5_u32, 0, 11];
-        let (losses, _) = model.token_losses(hidden.clone(), Targets::of(targets.to_vec())).expect("losses");
-        let (expected, _) = ops::loss_of_logits(logits.clone().squeeze_dim(0), Targets::of(targets.to_vec()));
+        let (losses, _) = model.token_losses(hidden.clone(), Targets::new(targets.to_vec())).expect("losses");
+        let (expected, _) = ops::loss_of_logits(logits.clone().squeeze_dim(0), Targets::new(targets.to_vec()));
         close(losses.unsqueeze_dim(0), expected.unsqueeze_dim(0));
 
         let slope = Tensor::<3>::from_data([[[0.1_f32; 12], [-0.3; 12], [0.2; 12]]], &cpu);

@@ -24,7 +24,7 @@ pub enum Step {
 impl Step {
     /// Which latent step of its block it is.
     pub(crate) fn nth(self) -> Option<Nth> {
-        if let Step::Latent { step, .. } = self { Some(Nth::of(step)) } else { None }
+        if let Step::Latent { step, .. } = self { Some(Nth::new(step)) } else { None }
     }
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for Step {
         match self {
             Step::Prompt => f.write_str("prompt"),
             Step::Text(t) => write!(f, "text[{t}]"),
-            Step::Latent { block, step } => write!(f, "latent[{},{}]", Nth::of(*block), Nth::of(*step)),
+            Step::Latent { block, step } => write!(f, "latent[{},{}]", Nth::new(*block), Nth::new(*step)),
         }
     }
 }

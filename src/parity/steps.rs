@@ -156,7 +156,7 @@ impl GrpoRollout {
         let mixed = |state: &Option<Vec<f32>>| state.clone().map(|state| MixedInput { state, token_share: 0.0 });
         positions.iter_mut().zip(&self.states).for_each(|(position, state)| position.mixed = mixed(state));
         let trace = Trace { problem: self.group, rollout: 0, prompt: self.prompt.clone(), positions, end: End::Stop };
-        let terms = Grpo::default().reward.of(Facts::of(&trace, true));
+        let terms = Grpo::default().reward.of(Facts::new(&trace, true));
         Rollout { anchor: self.old.clone(), trace, terms, correct: true, advantage: self.advantage, first: self.first }
     }
 }

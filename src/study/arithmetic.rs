@@ -61,7 +61,7 @@ impl Arithmetic for Vec<Option<WorkedSolution>> {
 }
 
 fn worked(problem: &Problem) -> Option<WorkedSolution> {
-    WorkedSolution::of(&problem.question, &problem.steps, &problem.answer)
+    WorkedSolution::new(&problem.question, &problem.steps, &problem.answer)
 }
 
 /// Whether answers follow from the values of steps: those of a generated task, or of solutions that bring calculations.

@@ -112,7 +112,7 @@ fn lazy<T>(cell: &OnceLock<T>, compute: impl FnOnce() -> Result<T>) -> Result<&T
 
 impl Study {
     /// A model and its problems, of no run, by one worker.
-    pub(crate) fn of(name: String, model: Decoder, corpus: Corpus, recipe: Recipe, reasoning: Reasoning) -> Self {
+    pub(crate) fn new(name: String, model: Decoder, corpus: Corpus, recipe: Recipe, reasoning: Reasoning) -> Self {
         Self {
             name,
             device: model.device(),
@@ -353,7 +353,7 @@ impl Study {
 
     /// The problems decoded normally, ready to be forked.
     pub fn sweep(&self) -> Result<Sweep<'_>> {
-        Ok(Sweep::of(self, lazy(&self.forkable, || Forkable::of(self))?))
+        Ok(Sweep::new(self, lazy(&self.forkable, || Forkable::new(self))?))
     }
 
     /// Greedy decoding under another rule of switching or another `K_min`.

@@ -50,7 +50,7 @@ impl NormalRun {
     ///
     /// # Errors
     /// A problem that is missing or there twice, blocks of another origin, what is no trace and no state.
-    pub fn of(rows: &[NormalRunRow], problems: usize) -> Result<Self> {
+    pub fn new(rows: &[NormalRunRow], problems: usize) -> Result<Self> {
         let blocks = rows.first().context("the normal run has no rows")?.blocks;
         let (mut of, mut bank) = (BTreeMap::new(), Bank::default());
         for row in rows {

@@ -152,7 +152,7 @@ impl Study {
         }
         loaded.model.ensure_finite().with_context(|| model.to_owned())?;
         let vocabulary = loaded.vocabulary.with_context(told)?;
-        Prompts::of(recipe.data.template, &vocabulary)?.end_id(&vocabulary).map(drop).with_context(|| {
+        Prompts::new(recipe.data.template, &vocabulary)?.end_id(&vocabulary).map(drop).with_context(|| {
             format!("{model}: prompted as `{}` is; --like names another preset or recipe", recipe.name)
         })?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;

@@ -24,7 +24,7 @@ impl Study {
         let parts = [
             json!(sha256(&weight_files(&self.source)?)?),
             json!(self.adapter.clone().map(|dir| sha256(&weight_files(&[dir])?)).transpose()?),
-            json!(Compute::of(&self.model).name()),
+            json!(Compute::new(&self.model).name()),
             json!({
                 "k_min": k_min,
                 "k_cap": k_cap,

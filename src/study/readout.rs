@@ -23,7 +23,7 @@ pub struct Rivals {
 
 impl Rivals {
     /// `masked` are tokens that cannot be drawn. `None` where no other token is left, or the token has no logit.
-    pub fn of(logits: &[f32], token: u32, masked: &[u32]) -> Option<Self> {
+    pub fn new(logits: &[f32], token: u32, masked: &[u32]) -> Option<Self> {
         let others = (0u32..).zip(logits).filter(|(t, _)| *t != token && !masked.contains(t));
         let (rival, best) = others.max_by(|a, b| a.1.total_cmp(b.1))?;
         let logit = f64::from(*logits.get(token as usize)?);

@@ -33,7 +33,7 @@ pub(crate) fn blank(study: &Study, sweep: &Sweep, weights: &str) -> Observation 
     Observation {
         identity: study.identity(sweep.normal.len()),
         weights: weights.chars().take(DIGITS).collect(),
-        dtype: Compute::of(&study.model).name().to_owned(),
+        dtype: Compute::new(&study.model).name().to_owned(),
         blocks: sweep.blocks,
         ..Observation::default()
     }

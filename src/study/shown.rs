@@ -23,7 +23,7 @@ impl ShownProblem {
     /// The values at `specs`, a tensor a point, of its row alone.
     pub fn record(&self, study: &Study, specs: &[HookSpec]) -> Result<Vec<RecordedTensor>> {
         let config = study.model.config();
-        let recording = Recording::of(specs, config)?;
+        let recording = Recording::for_model(specs, config)?;
         let mut hooks = Hooks::none();
         recording.attach(&mut hooks, config.num_hidden_layers)?;
         study.unroll(std::slice::from_ref(&self.sequence), &mut hooks)?;

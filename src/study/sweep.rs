@@ -116,7 +116,7 @@ struct Unit {
 
 impl Forkable {
     /// Decodes every problem normally and keeps where each can be forked.
-    pub(super) fn of(study: &Study) -> Result<Self> {
+    pub(super) fn new(study: &Study) -> Result<Self> {
         let (settings, blocks) = (study.settings(), study.blocks);
         let requests = requests(&study.corpus)?;
         let given = study.normal.as_ref();
@@ -179,7 +179,7 @@ fn batch(study: &Study, gold: &[Option<u32>], settings: &DecodeSettings, request
 }
 
 impl<'a> Sweep<'a> {
-    pub(super) fn of(study: &'a Study, of: &'a Forkable) -> Self {
+    pub(super) fn new(study: &'a Study, of: &'a Forkable) -> Self {
         Self { study, of, rows_at_once: rows_at_once(study, &of.settings, &of.requests) }
     }
 

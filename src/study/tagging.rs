@@ -70,7 +70,7 @@ impl Study {
         let annotator = ["annotator", "checkpoint"].map(|name| base.join(name)).into_iter().find(|p| p.is_dir());
         let annotator =
             annotator.with_context(|| format!("{}: holds no annotator and no checkpoint", base.display()))?;
-        Compute::of(&self.model).load(&ModelFiles::open_folder(annotator)?, &self.device).map(Some)
+        Compute::new(&self.model).load(&ModelFiles::open_folder(annotator)?, &self.device).map(Some)
     }
 }
 

@@ -34,7 +34,7 @@ names! {
 
 impl Split {
     /// The split of a structure hash.
-    pub fn of(structure: u64) -> Split {
+    pub fn from_structure(structure: u64) -> Split {
         match structure % 8 {
             0 => Split::Test,
             1 => Split::Validation,
@@ -277,7 +277,7 @@ fn drawn<F: Family>(family: &F, split: Split, seed: u64, index: u64) -> Result<(
         let subject = family.subject(&mut rng, split);
         for _ in 0..DRAWS_PER_SUBJECT {
             let plan = family.plan(&mut rng, subject, level);
-            if Split::of(F::structure(&plan)) == split {
+            if Split::from_structure(F::structure(&plan)) == split {
                 return Ok((rng, subject, plan));
             }
         }

@@ -162,7 +162,7 @@ pub(crate) struct WorkedSolution {
 
 impl WorkedSolution {
     /// `None` where steps bring no expressions, or none makes the answer.
-    pub fn of(question: &str, steps: &[StepValue], answer: &str) -> Option<Self> {
+    pub fn new(question: &str, steps: &[StepValue], answer: &str) -> Option<Self> {
         let mut given = stated(question);
         given.extend(UNITS.map(|n| BigRational::from(BigInt::from(n))));
         let mut out: Vec<Calculation> = vec![];
@@ -319,28 +319,28 @@ mod tests {
         // 9 eggs are left of 16; each costs 5.
         let steps = [step("16-3-4", 9), step("9*5", 45)];
         let worked =
-            WorkedSolution::of("16 eggs, three eaten, 4 baked, 5 dollars each", &steps, "45").expect("arithmetic");
+            WorkedSolution::new("16 eggs, three eaten, 4 baked, 5 dollars each", &steps, "45").expect("arithmetic");
         assert_eq!(worked.answer_if(0, 10).as_deref(), Some("50"));
         assert_eq!((worked.answer_if(0, 9).as_deref(), worked.answer_if(1, 8).as_deref()), (Some("45"), Some("8")));
         assert_eq!((worked.operand(0), worked.operand(1), worked.apply(1, 7)), (None, Some(9), Some(35)));
         assert_eq!(worked.answer_if(2, 1), None);
         // The question has the number too: it may be either.
-        let doubtful = WorkedSolution::of("9 shops and 16 eggs", &steps, "45").expect("arithmetic");
+        let doubtful = WorkedSolution::new("9 shops and 16 eggs", &steps, "45").expect("arithmetic");
         assert_eq!((doubtful.answer_if(0, 10), doubtful.operand(1)), (None, None));
-        let named = WorkedSolution::of("9 shops and 16 eggs", &[step("16-3-4", 9), step("s1*5", 45)], "45")
+        let named = WorkedSolution::new("9 shops and 16 eggs", &[step("16-3-4", 9), step("s1*5", 45)], "45")
             .expect("arithmetic");
         assert_eq!(named.answer_if(0, 10).as_deref(), Some("50"));
         // A half is not a prediction, and thousands are written as the answer has them.
         let thousands =
-            WorkedSolution::of("", &[step("400+500", 900), step("900*5/3", 1500)], "1,500").expect("arithmetic");
+            WorkedSolution::new("", &[step("400+500", 900), step("900*5/3", 1500)], "1,500").expect("arithmetic");
         assert_eq!((thousands.answer_if(0, 901), thousands.answer_if(0, 1200).as_deref()), (None, Some("2,000")));
         // A step whose expression does not give its value says nothing about earlier steps.
         let wrong = [step("16-3-4", 9), step("9*5", 46), step("46+1", 47)];
-        let wrong = WorkedSolution::of("", &wrong, "47").expect("arithmetic");
+        let wrong = WorkedSolution::new("", &wrong, "47").expect("arithmetic");
         assert_eq!((wrong.answer_if(0, 10), wrong.answer_if(1, 3).as_deref()), (None, Some("4")));
         assert!(
-            WorkedSolution::of("", &steps, "44").is_none()
-                && WorkedSolution::of("", &[step("9*5", 46)], "46").is_none()
+            WorkedSolution::new("", &steps, "44").is_none()
+                && WorkedSolution::new("", &[step("9*5", 46)], "46").is_none()
         );
     }
 }

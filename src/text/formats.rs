@@ -28,7 +28,7 @@ names! {
 
 impl Format {
     /// The format, from a record's keys.
-    pub fn of(object: &Map<String, Value>) -> Result<Format> {
+    pub fn detect(object: &Map<String, Value>) -> Result<Format> {
         let has = |keys: &[&str]| keys.iter().all(|key| object.contains_key(*key));
         let objects =
             |key: &str| matches!(object.get(key), Some(Value::Array(all)) if all.iter().any(Value::is_object));

@@ -73,7 +73,7 @@ impl Source {
                 }
                 let format = *match &mut format {
                     Some(format) => format,
-                    unknown => unknown.insert(Format::of(&object).with_context(|| place.clone())?),
+                    unknown => unknown.insert(Format::detect(&object).with_context(|| place.clone())?),
                 };
                 let fallback = format!("{}-{stem}-{}", format.name(), problems.len());
                 let record = Record { object: &object, place: &place, fallback_id: fallback, source: self };

@@ -22,7 +22,7 @@ pub(crate) struct SpecialIds {
 
 impl SpecialIds {
     /// Named tokens (`roles`), and the JSON files of a folder, where there is one.
-    pub fn of(tokenizer: &Tokenizer, roles: &Map<String, Value>, folder: Option<&Path>) -> Result<Self> {
+    pub fn new(tokenizer: &Tokenizer, roles: &Map<String, Value>, folder: Option<&Path>) -> Result<Self> {
         let named = |role: &str| roles.get(role).and_then(Value::as_str).and_then(|token| tokenizer.token_to_id(token));
         let mut ids = SpecialIds {
             bos: named("bos_token"),

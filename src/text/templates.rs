@@ -151,7 +151,7 @@ impl Prompts {
     ///
     /// # Errors
     /// A `chat` form, and files that bring no chat template.
-    pub fn of(form: Template, vocabulary: &Vocabulary) -> Result<Self> {
+    pub fn new(form: Template, vocabulary: &Vocabulary) -> Result<Self> {
         if !form.is_own() {
             return Ok(form.into());
         }

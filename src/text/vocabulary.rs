@@ -49,20 +49,20 @@ impl Vocabulary {
         let side = side.with_context(|| {
             format!("{}: cannot read; a model folder needs tokenizer.json", folder.join("tokenizer.json").display())
         })?;
-        Self::of(side)
+        Self::new(side)
     }
 
     /// The text side of a model as it has been read.
     ///
     /// # Errors
     /// Neighbours of its file that name no ids; some of the switch tokens without the others.
-    pub fn of(side: TextSide) -> Result<Self> {
+    pub fn new(side: TextSide) -> Result<Self> {
         let TextSide { mut tokenizer, config, roles, templates, source, .. } = side;
         // Files saved by a training script may carry these; they would cut or fill every text silently.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| anyhow!("{}: {error}", source.display()))?;
         let folder = source.parent().filter(|_| source.extension().is_some_and(|e| e != "gguf"));
-        let special = SpecialIds::of(&tokenizer, &roles, folder)?;
+        let special = SpecialIds::new(&tokenizer, &roles, folder)?;
         let around = around(&tokenizer);
         let mut vocabulary = Vocabulary { tokenizer, special, around, roles, templates, config, switch: None, source };
         vocabulary.switch = vocabulary.find_switch()?;
@@ -78,7 +78,7 @@ impl Vocabulary {
         let source = source.into();
         let roles = roles(&source.display().to_string(), &config)?;
         let templates = Templates::in_object(&config, &source.display().to_string())?;
-        Self::of(TextSide { tokenizer, config, roles, templates, source, notes: vec![] })
+        Self::new(TextSide { tokenizer, config, roles, templates, source, notes: vec![] })
     }
 
     fn find_switch(&self) -> Result<Option<SwitchIds>> {

@@ -147,7 +147,7 @@ fn shard_gradients(
     };
     let mut hooks = masks.hooks(model)?;
     let decoding = behaviour.of(model);
-    let stored = StoredMatrix::of(decoding.source, &traces);
+    let stored = StoredMatrix::from_traces(decoding.source, &traces);
     let decoding = stored.fed(decoding);
     let (mut sums, mut grads) = (LossParts::default(), GradientsParams::default());
     // Summed as they come: keeping one set a wave or segment would make memory grow with them.

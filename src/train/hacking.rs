@@ -20,7 +20,7 @@ pub struct Step {
 
 impl Step {
     /// A step in which every rollout was lost is not watched.
-    pub fn of(accuracy: Option<f64>, switch_rate: Option<f64>, latent_calls: Option<f64>) -> Option<Self> {
+    pub fn from_rates(accuracy: Option<f64>, switch_rate: Option<f64>, latent_calls: Option<f64>) -> Option<Self> {
         Some(Self { accuracy: accuracy?, switch_rate: switch_rate?, latent_calls: latent_calls? })
     }
 }
@@ -147,7 +147,7 @@ mod tests {
             rows.iter().position(|row| {
                 let [accuracy, switch_rate, latent_calls] =
                     ["accuracy", "switch_rate", "latent_calls"].map(|key| row[key].as_f64());
-                watch.extend(Step::of(accuracy, switch_rate, latent_calls));
+                watch.extend(Step::from_rates(accuracy, switch_rate, latent_calls));
                 watch.fires()
             })
         };

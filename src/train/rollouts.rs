@@ -37,7 +37,7 @@ pub struct Rollout {
 
 impl Rollout {
     /// One whose reward is nobody's business: to measure a step with.
-    pub fn of(trace: Trace, advantage: f64) -> Self {
+    pub fn new(trace: Trace, advantage: f64) -> Self {
         let anchor = trace.positions.iter().map(|p| p.logprob).collect();
         let terms = Terms { total: advantage, ..Terms::default() };
         Self { trace, terms, correct: false, advantage, first: true, anchor }
@@ -162,7 +162,7 @@ pub(crate) fn sample_among(
         for trace in traces {
             let text = corpus.vocabulary.decode_visible(&trace.text())?;
             let correct = corpus.pays(gold, &text, grpo.reward.strict);
-            let terms = grpo.reward.of(Facts::of(&trace, correct));
+            let terms = grpo.reward.of(Facts::new(&trace, correct));
             graded.push((trace, terms, correct));
         }
         let totals: Vec<f64> = graded.iter().map(|(_, terms, _)| terms.total).collect();

@@ -39,7 +39,7 @@ fn a_stranger_trains_measures_and_intervenes() {
     let study = Study::open(&out, "dots", Some(20), 0).expect("a checkpoint of the method");
     let trace = &study.decoded().expect("responses").1[0];
     let [costly, free] = [&study.recipe.grpo.reward, &Recipe::resolve("smoke", &[]).expect("a recipe").grpo.reward]
-        .map(|reward| reward.of(Facts::of(trace, true)).total);
+        .map(|reward| reward.of(Facts::new(trace, true)).total);
     assert!((free - costly - 0.5 * 2.0).abs() < 1e-12, "two latent steps at half a point each");
     let experiment = ALL.iter().find(|e| e.name == "block_length").expect("the experiment is listed");
     let Run::One(measure) = experiment.run else { panic!("it was listed as of one checkpoint") };

@@ -98,7 +98,7 @@ fn through_the_recurrence_it_is_what_a_small_change_does() {
         assert!(scale > 0.0, "layer {layer}: the latent reaches the end");
         let finale: HookSpec = format!("blocks.{}.hook_resid_post", layers - 1).parse().expect("a hook");
         let moved = |column: usize, by: f32| -> Vec<f32> {
-            let recording = Recording::of(std::slice::from_ref(&finale), model.config()).expect("a recording");
+            let recording = Recording::for_model(std::slice::from_ref(&finale), model.config()).expect("a recording");
             let mut hooks = Hooks::none();
             let at = format!("{point}@latent[1,1]").parse().expect("a hook");
             hooks

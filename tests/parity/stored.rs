@@ -37,8 +37,8 @@ fn a_kept_model_has_pytorchs_hook_points_and_decodes_as_one_row_alone() {
 fn both(path: &Path, device: &Device) -> [Decoder; 2] {
     let checkpoint = ModelFiles::open(path.to_str().expect("a path")).expect("opens");
     let [kept, wide] = [Compute::Stored, Compute::F32].map(|dtype| dtype.load(&checkpoint, device).expect("loads"));
-    assert!(kept.is_kept() && Compute::of(&kept) == Compute::Stored, "{}", path.display());
-    assert_eq!(Compute::of(&wide), Compute::F32);
+    assert!(kept.is_kept() && Compute::new(&kept) == Compute::Stored, "{}", path.display());
+    assert_eq!(Compute::new(&wide), Compute::F32);
     [kept, wide]
 }
 
@@ -131,7 +131,7 @@ fn a_batch_worked_on_in_parts_has_the_bits_of_its_rows_alone() {
         hidden.reshape([ids.len() * 40, kept.config().hidden_size])
     };
     let losses = |hidden: Tensor<2>, ids: &[u32]| {
-        let (losses, hits) = kept.token_losses(hidden, Targets::of(ids.to_vec())).expect("losses");
+        let (losses, hits) = kept.token_losses(hidden, Targets::new(ids.to_vec())).expect("losses");
         [values(&losses), values(&hits)].concat()
     };
     let together = hidden(&ids);
@@ -180,7 +180,7 @@ fn gradients_pass_through_to_the_input() {
             let span = Span::prompts(&[ids.len()], false);
             let hidden = model.hidden(x.clone(), &span, &mut model.cache(1), &mut Hooks::none()).expect("a forward");
             let [_, l, d] = hidden.dims();
-            let (loss, _) = model.token_losses(hidden.reshape([l, d]), Targets::of(ids)).expect("losses");
+            let (loss, _) = model.token_losses(hidden.reshape([l, d]), Targets::new(ids)).expect("losses");
             let loss: Tensor<1> = loss.mean();
             let grads = loss.backward();
             (values(&loss), values(&x.grad(&grads).expect("a gradient")))
@@ -269,7 +269,7 @@ fn rounded_inputs_cost_the_digits_of_bf16_and_no_more() {
         let checkpoint = ModelFiles::open_folder(&path).expect("opens");
         let load = |dtype: Compute| dtype.load(&checkpoint, &Device::flex()).expect("loads");
         let (rounded, wide) = (load(Compute::StoredBf16), load(Compute::F32));
-        assert!(rounded.is_kept() && Compute::of(&rounded) == Compute::StoredBf16);
+        assert!(rounded.is_kept() && Compute::new(&rounded) == Compute::StoredBf16);
         // Few rows and many take other loops.
         let most = checkpoint.config.max_position_embeddings.min(50);
         let long: Vec<u32> = (0..most as u32).map(|i| i * 7 % 40).collect();

@@ -130,7 +130,7 @@ impl Grader {
     }
 
     /// The grader for a gold answer: letters are choices, words are compared exactly, all else is mathematics.
-    pub fn of(gold: &str) -> Grader {
+    pub fn detect(gold: &str) -> Grader {
         kind::of(gold)
     }
 
@@ -186,7 +186,7 @@ impl Grading {
 
     /// The grader of this gold answer.
     pub fn grader(self, gold: &str) -> Grader {
-        self.named.unwrap_or_else(|| Grader::of(gold))
+        self.named.unwrap_or_else(|| Grader::detect(gold))
     }
 
     /// Whether a model's `response` reaches `gold`. The gold answer may be bare (`\frac{1}{2}`), between delimiters, or a solution that
@@ -194,7 +194,7 @@ impl Grading {
     pub fn grade(self, gold: &str, response: &str) -> Verdict {
         let verdict = self.grader(gold).grade(gold, response, self.strict);
         // A single letter may be a variable: "2x − x" is x.
-        let guessed = self.named.is_none() && verdict.rule == Rule::NoAnswer && Grader::of(gold) == Grader::Choice;
+        let guessed = self.named.is_none() && verdict.rule == Rule::NoAnswer && Grader::detect(gold) == Grader::Choice;
         if guessed { Grader::Math.grade(gold, response, self.strict) } else { verdict }
     }
 

@@ -33,7 +33,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    fn of(value: E, text: &str) -> Self {
+    fn new(value: E, text: &str) -> Self {
         Answer { value: Some(value), text: Some(text.into()), source: Some(text.into()), beside: Beside::default() }
     }
 }
@@ -116,7 +116,7 @@ pub(super) fn gold_answer(gold: &str, strict: bool) -> Answer {
 /// A text without delimiters: all of it as one formula, unless it is a value among words (`12 dollars a day`).
 fn bare(text: &str, strict: bool) -> Answer {
     let whole = || match scientific(text) {
-        Some(value) => Answer::of(value, text),
+        Some(value) => Answer::new(value, text),
         None => answer(&format!("${}$", text.split_whitespace().collect::<Vec<_>>().join(" ")), strict),
     };
     let among = (words::has_word(text) && !text.contains('\\')).then(|| answer(text, strict));
@@ -129,7 +129,7 @@ fn quantity(text: &str) -> Option<Answer> {
     let (value, end) = plain::first(text)?;
     let (unit, n) = units::leading(&text[end..])?;
     let beside = Beside { unit: Some(unit), more: false };
-    (end + n == text.len() && n > 1).then(|| Answer { beside, ..Answer::of(value, text) })
+    (end + n == text.len() && n > 1).then(|| Answer { beside, ..Answer::new(value, text) })
 }
 
 /// The answer of a response. A response that is only a formula is read like a bare gold answer.

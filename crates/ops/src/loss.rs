@@ -26,7 +26,7 @@ pub struct Targets {
 
 impl Targets {
     /// Under the full softmax.
-    pub fn of(ids: Vec<u32>) -> Self {
+    pub fn new(ids: Vec<u32>) -> Self {
         Self { ids, ..Self::default() }
     }
 

@@ -14,7 +14,7 @@ pub struct Rates {
 
 impl Rates {
     /// Rates of `predicted` against `labels`; both classes must occur.
-    pub fn of(labels: &[bool], predicted: &[bool]) -> Result<Self> {
+    pub fn new(labels: &[bool], predicted: &[bool]) -> Result<Self> {
         ensure!(labels.len() == predicted.len(), "{} labels but {} predictions", labels.len(), predicted.len());
         let (positives, negatives) = both_classes(labels)?;
         let hits = |class: bool| labels.iter().zip(predicted).filter(|(l, p)| **l == class && **p == class).count();
@@ -41,7 +41,7 @@ impl Rates {
 
 /// Mean of the two classes' recalls.
 pub fn balanced_accuracy(labels: &[bool], predicted: &[bool]) -> Result<f64> {
-    Ok(Rates::of(labels, predicted)?.balanced_accuracy())
+    Ok(Rates::new(labels, predicted)?.balanced_accuracy())
 }
 
 /// Area under the ROC curve: the chance that a random positive scores above a random negative, ties counted half

@@ -85,7 +85,7 @@ struct Rates(Vec<f64>);
 
 impl Rates {
     /// Runs `work`, which makes so many tokens, once unmeasured and then in rounds.
-    fn of(tokens: usize, rounds: usize, mut work: impl FnMut() -> Result<()>) -> Result<Self> {
+    fn new(tokens: usize, rounds: usize, mut work: impl FnMut() -> Result<()>) -> Result<Self> {
         work()?;
         let mut rates = vec![];
         for _ in 0..rounds {
@@ -155,7 +155,7 @@ impl Bench {
         if self.launches {
             return Ok(format!("{what:<24} {:>10} launches\n", launches(work)?));
         }
-        Ok(Rates::of(tokens, self.rounds, work)?.line(what, flops, self.peak_tflops))
+        Ok(Rates::new(tokens, self.rounds, work)?.line(what, flops, self.peak_tflops))
     }
 
     fn run_on(&self, machine: &Machine) -> Result<()> {
@@ -187,7 +187,7 @@ impl Bench {
             "{}: {:.0} M parameters, {device}, {}, {} threads; loaded in {:.1} s\n",
             self.model.named()?,
             config.token_weights() as f64 / 1e6,
-            Compute::of(&model).name(),
+            Compute::new(&model).name(),
             machine.threads,
             start.elapsed().as_secs_f64()
         ))?;
@@ -302,7 +302,7 @@ impl Bench {
             let advantage = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
             let each = traces.into_iter().enumerate();
             let sampled = RolloutBatch {
-                rollouts: each.map(|(i, trace)| Rollout::of(trace, advantage(i))).collect(),
+                rollouts: each.map(|(i, trace)| Rollout::new(trace, advantage(i))).collect(),
                 ..RolloutBatch::default()
             };
             grpo::step(&mut trainer, behaviour, &sampled, None, &grpo, machine.threads.min(rollouts)).map(drop)

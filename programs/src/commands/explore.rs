@@ -88,7 +88,7 @@ impl Explore {
             let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
             let files = tempfile::tempdir().context("cannot make a folder for latent steps")?;
             let explorer = Explorer { room: Room { name, loaded }, files, made: AtomicUsize::new(0) };
-            let door = Door::of(&listener)?;
+            let door = Door::open(&listener)?;
             say(&format!("{}: loaded; open this address in a browser, Ctrl-C ends it", explorer.room.name));
             show(&door.address());
             let requests = requests(listener, move |head| door.refuses(head).map(|why| (403, format!("{why}\n"))));
@@ -112,7 +112,7 @@ struct Door {
 }
 
 impl Door {
-    fn of(listener: &TcpListener) -> Result<Self> {
+    fn open(listener: &TcpListener) -> Result<Self> {
         let port = listener.local_addr().context("an address without port")?.port();
         let mut random = [0_u8; 16];
         getrandom::fill(&mut random).map_err(|error| anyhow::anyhow!("no random numbers: {error}"))?;

@@ -135,7 +135,7 @@ impl Generate {
         let prompt = self.checked_prompt(&opened)?;
         let edits = self.edit.edits(&opened)?;
         let specs = self.record.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
-        let reach = Reach::of(&reasoning.blocks, opened.switch().is_some(), &settings, prompt.len());
+        let reach = Reach::new(&reasoning.blocks, opened.switch().is_some(), &settings, prompt.len());
         reach.check(&specs, &edits, opened.config().num_hidden_layers)?;
         self.out.as_deref().map_or(Ok(()), tensors::check_out)?;
         let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
@@ -251,7 +251,7 @@ pub(super) fn continue_prompts(
     specs: &[HookSpec],
     cancel: Option<&AtomicBool>,
 ) -> Result<Generation> {
-    let recording = Recording::of(specs, loaded.model.config())?;
+    let recording = Recording::for_model(specs, loaded.model.config())?;
     let ends: Vec<usize> = prompts.iter().map(Vec::len).collect();
     let requests = prompts.into_iter().enumerate();
     let requests: Vec<Request> =

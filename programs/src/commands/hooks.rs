@@ -161,7 +161,7 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    pub fn of(blocks: &Blocks, can_switch: bool, settings: &DecodeSettings, prompt: usize) -> Self {
+    pub fn new(blocks: &Blocks, can_switch: bool, settings: &DecodeSettings, prompt: usize) -> Self {
         let latents = if can_switch { blocks.longest(settings.k_cap) } else { Some(0) };
         Self { prompt, visible: settings.max_new_tokens, latents }
     }

@@ -224,7 +224,7 @@ impl Room {
         let edits = self.edits(hooks)?;
         let Loaded { reasoning, switch, .. } = &self.loaded;
         let check = |prompt, specs: &[HookSpec]| {
-            Reach::of(&reasoning.blocks, switch.is_some(), settings, prompt).check(specs, &edits, self.loaded.layers())
+            Reach::new(&reasoning.blocks, switch.is_some(), settings, prompt).check(specs, &edits, self.loaded.layers())
         };
         check(prompts.iter().map(Vec::len).max().unwrap_or_default(), specs)?;
         // A change that reaches the longest row may miss another.

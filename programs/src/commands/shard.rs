@@ -81,7 +81,7 @@ impl ShardArgs {
         let Some(folder) = &self.decoded else { return Ok(study) };
         ensure!(self.shard.is_some(), "--decoded is for shards: one process forks its own normal run");
         let rows: Vec<NormalRunRow> = rows_of(&study, origin, folder)?;
-        study.normal = Some(NormalRun::of(&rows, study.corpus.test.len()).with_context(|| said(folder))?);
+        study.normal = Some(NormalRun::new(&rows, study.corpus.test.len()).with_context(|| said(folder))?);
         Ok(study)
     }
 }

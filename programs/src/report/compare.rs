@@ -171,7 +171,7 @@ impl Organism<'_> {
             None => (Cell::nothing(), Cell::nothing()),
             Some((_, row)) if row.above_chance.low <= 0.0 => (Cell::Missing("none".into()), Cell::nothing()),
             Some((step, row)) => {
-                let held = format!("{}, {} of {steps}", row.holds, Nth::of(*step));
+                let held = format!("{}, {} of {steps}", row.holds, Nth::new(*step));
                 (Cell::Text(held), Cell::measured(Some(row.above_chance)))
             }
         }
@@ -191,9 +191,10 @@ impl Organism<'_> {
             Some((_, row)) if row.p_holm > 1.0 - LEVEL => {
                 (Cell::Missing("none".into()), Cell::measured(row.diagnostic_accuracy))
             }
-            Some((step, row)) => {
-                (Cell::Text(format!("{} of {}", Nth::of(*step), single.len())), Cell::measured(row.diagnostic_accuracy))
-            }
+            Some((step, row)) => (
+                Cell::Text(format!("{} of {}", Nth::new(*step), single.len())),
+                Cell::measured(row.diagnostic_accuracy),
+            ),
         }
     }
 

@@ -82,7 +82,7 @@ pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Re
     let _locks: Vec<Lock> = rooms.iter().map(|room| Lock::wait(room)).collect::<Result<_>>()?;
     let rendered: Vec<Rendering<'_>> =
         folders.iter().map(|f| render(&paper, f, &recipes, formats)).collect::<Result<_>>()?;
-    let live = Live::of(folders);
+    let live = Live::new(folders);
     let html = page::html(&paper, &rendered, &recipes, &places(page, folders), &live)?;
     write_atomic(page, html.as_bytes())?;
     let found = rendered.iter().flat_map(|r| findings::first(r.folder)).collect::<Vec<_>>();

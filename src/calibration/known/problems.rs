@@ -137,7 +137,7 @@ pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Stud
         vocabulary,
     };
     let name = format!("known/{:?}", built.kind).to_lowercase();
-    let mut study = Study::of(name, model(built, device)?, corpus, recipe, Reasoning::default());
+    let mut study = Study::new(name, model(built, device)?, corpus, recipe, Reasoning::default());
     (study.seed, study.device) = (seed, device.clone());
     Ok(study.with_tags(tagged))
 }

@@ -39,7 +39,7 @@ impl Class {
             Role::Text => "text".into(),
             Role::Swi => "swi".into(),
             Role::SwiEnd => "swi_end".into(),
-            Role::Step(k) => format!("{}[{}]", if form == Form::Latents { "latent" } else { "clause" }, Nth::of(k)),
+            Role::Step(k) => format!("{}[{}]", if form == Form::Latents { "latent" } else { "clause" }, Nth::new(k)),
         }
     }
 }
@@ -195,7 +195,7 @@ impl<'a> Open<'a> {
         let (heads, dh) = (config.num_attention_heads, config.head_dim);
         let group = heads / config.num_key_value_heads;
         let (Some(answer), Some(said)) = (self.answer, self.written.answer) else { return Ok(()) };
-        let rivals = Rivals::of(logits, said.token, masked).context("the answer's token is outside the head")?;
+        let rivals = Rivals::new(logits, said.token, masked).context("the answer's token is outside the head")?;
         let two = directions(model, &[rivals.token, rivals.rival])?;
         let along: Vec<f64> =
             two[0].iter().zip(&two[1]).map(|(&a, &b)| (f64::from(a) - f64::from(b)) / self.scale).collect();

@@ -147,7 +147,7 @@ impl Run<'_> {
             let state = |(i, d): &(usize, &Decision)| self.hidden.row(self.at[&(*i, d.chain[0])]).to_vec();
             let states = tensor(self.model, chunk.iter().flat_map(state).collect());
             for ((_, decision), logits) in chunk.iter().zip(logits(self.model, states)?) {
-                let rivals = Rivals::of(&logits, decision.token, &decision.masked);
+                let rivals = Rivals::new(&logits, decision.token, &decision.masked);
                 let mut rivals = rivals.with_context(|| format!("token {} is outside the head", decision.token))?;
                 if self.centre.is_some() {
                     rivals.logit -= logits.iter().map(|&x| f64::from(x)).sum::<f64>() / logits.len() as f64;
@@ -202,7 +202,7 @@ impl Run<'_> {
     }
     /// Reads every node's output along every direction.
     fn add_up(&self, readings: &[Reading], rivals: Vec<Rivals>) -> Result<Vec<Explanation>> {
-        let nodes = Graph::of(self.model.config()).senders();
+        let nodes = Graph::new(self.model.config()).senders();
         let unread = |rivals| Explanation { rivals, own: vec![[0.0; 2]; nodes.len()], carried: None };
         let mut explained: Vec<Explanation> = rivals.into_iter().map(unread).collect();
         // How far each decision's state is made of earlier ones.

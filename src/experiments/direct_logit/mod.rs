@@ -70,7 +70,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     study.is_plain_sum()?;
     ensure!(config.problems >= 2, "direct_logit.problems must be at least 2, found {}", config.problems);
     let written = written(study, config.problems)?;
-    let nodes = Graph::of(study.model.config()).senders();
+    let nodes = Graph::new(study.model.config()).senders();
     let columns = 2 * (2 * nodes.len() + 1);
     let centre = config.centred.then(|| centre(&study.model)).transpose()?;
     let mut kinds: BTreeMap<Key, BTreeMap<usize, Sums>> = BTreeMap::new();
@@ -129,7 +129,7 @@ fn of_kind(study: &Study, key: Key, problems: &BTreeMap<usize, Sums>, nodes: &[S
             identity: study.identity(problems.len()),
             form,
             target,
-            step: step.map(Nth::of),
+            step: step.map(Nth::new),
             component,
             layer,
             head,

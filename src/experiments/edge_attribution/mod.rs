@@ -98,7 +98,7 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<EdgePairR
     config.check()?;
     study.is_plain_sum()?;
     let given = of_file(study, config.pairs_file.as_deref())?;
-    let weights = Weights::of(&study.model)?;
+    let weights = Weights::new(&study.model)?;
     let &Config { ref forms, candidates, pairs: limit, .. } = config;
     let choice = PairChoice { forms, given: given.as_deref(), candidates, limit, alike: false };
     choice.each(study, true, |form, pairs| of_pairs(study, config, &weights, (form, pairs), rows))

@@ -91,7 +91,7 @@ impl Runs<'_> {
             let bank = bank.parts(|values| heads.part(values, all));
             let material = Material { bank: &bank, siblings: &[], swaps: &[], model: &study.model, exit: &[] };
             let made = |number: usize| match what {
-                What::Made { about, dose } => Some((about.make)(&material, Draw::of(study.seed, number, *dose))),
+                What::Made { about, dose } => Some((about.make)(&material, Draw::keyed(study.seed, number, *dose))),
                 What::File { .. } => None,
             };
             let made: Vec<Option<Box<dyn Intervention + '_>>> = (0..*draws).map(made).collect();

@@ -129,7 +129,7 @@ fn continuations(
     let mut made: Vec<Vec<Box<dyn Intervention + '_>>> = vec![];
     for cell in group.iter().map(|&number| &asked[number]) {
         let of = |number: usize| match cell.action {
-            Action::Replace(about) => Some((about.make)(material, Draw::of(study.seed, number, cell.dose))),
+            Action::Replace(about) => Some((about.make)(material, Draw::keyed(study.seed, number, cell.dose))),
             _ => None,
         };
         made.push((0..cell.draws).filter_map(of).collect());

@@ -45,7 +45,7 @@ struct Pair {
 
 impl Names {
     /// Those of all sets in the problems, as far as they are one token; `None` where there is no set.
-    pub fn of(study: &Study) -> Result<Option<Self>> {
+    pub fn collect(study: &Study) -> Result<Option<Self>> {
         let corpus = &study.corpus;
         let sets = corpus.test.iter().flat_map(|p| p.steps.iter().filter_map(|s| set(&s.value)));
         let names: BTreeSet<&String> = sets.flatten().collect();
@@ -163,7 +163,7 @@ mod tests {
         let index = names.into_iter().enumerate().map(|(i, name)| (name, i)).collect();
         let latent = |problem| {
             let (question, values) = (problem, [].into());
-            Latent { problem, question, position: 0, step: Nth::of(0), clause: Some(0), values }
+            Latent { problem, question, position: 0, step: Nth::new(0), clause: Some(0), values }
         };
         (problems, Names { index, embeddings }, (0..n).map(latent).collect())
     }

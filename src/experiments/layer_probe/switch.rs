@@ -46,7 +46,7 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<Pro
     rows.extend(run.layers(model, &[0], Features::Embedding)?);
     rows.extend(run.layers(model, layers, Features::ResidPost)?);
     if config.untrained {
-        let random = Compute::of(model).apply(Decoder::random(model.config(), study.seed, &study.device)?);
+        let random = Compute::new(model).apply(Decoder::random(model.config(), study.seed, &study.device)?);
         rows.extend(run.layers(&random, layers, Features::Untrained)?);
     }
     Ok(rows)

@@ -49,7 +49,7 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<Pro
     if places.is_empty() {
         return Ok(vec![]);
     }
-    let names = Names::of(study)?;
+    let names = Names::collect(study)?;
     by_layer((study, &study.model, config), (&sequences, &places), layers, |layer, features| {
         let probe = Probe { study, config, latents: &latents, features, layer };
         let mut rows = probe.targets()?;
@@ -74,7 +74,7 @@ fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
     for (problem, sequence) in sequences.iter().enumerate() {
         let values = values(&corpus.test[problem]);
         for (position, _, step) in sequence.latent_steps().filter(|_| values.iter().any(Option::is_some)) {
-            let (question, step) = (questions[problem], Nth::of(step));
+            let (question, step) = (questions[problem], Nth::new(step));
             out.push(Latent { problem, question, position, step, clause: None, values: values.clone() });
         }
     }
@@ -118,7 +118,7 @@ fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
             let clause =
                 spans.get(block).and_then(of_span).filter(|&clause| is_known(&study.corpus.test[problem], clause));
             if clause.is_some() {
-                let (question, step) = (questions[problem], Nth::of(step));
+                let (question, step) = (questions[problem], Nth::new(step));
                 out.push(Latent { problem, question, position, step, clause, values: values.clone() });
             }
         }

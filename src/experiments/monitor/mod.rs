@@ -311,7 +311,7 @@ impl<'a> Bench<'a> {
             directions,
             triggered,
             quantity,
-            step: Nth::of(step),
+            step: Nth::new(step),
             rows: score.rows,
             accuracy: score.accuracy,
             control: score.control,

@@ -127,7 +127,7 @@ fn trials(
     let longest = ran.iter().flat_map(|row| row.latent_steps().map(|(_, _, step)| step + 1)).max().unwrap_or(0);
     study.needs(longest > 0, || "no problem has a latent step".into())?;
     let cells = config.cells(study, longest)?;
-    let directions = Directions::of(study, &sweep.traces, &of(&halves.train), &cells, config.least)?;
+    let directions = Directions::new(study, &sweep.traces, &of(&halves.train), &cells, config.least)?;
     needs(directions.values.len() > 1, &format!("{} blocks of each of two values", config.least))?;
     let mut targets = targets(study, &of(&halves.test), &directions.values, arithmetic);
     targets.truncate(config.problems);

@@ -48,7 +48,7 @@ pub struct Directions {
 
 impl Directions {
     /// From blocks of a normal run; a mean rests on `least` blocks or more.
-    pub fn of(study: &Study, traces: &[Trace], blocks: &[BlockValue], cells: &[Cell], least: usize) -> Result<Self> {
+    pub fn new(study: &Study, traces: &[Trace], blocks: &[BlockValue], cells: &[Cell], least: usize) -> Result<Self> {
         let points: Vec<HookPoint> = cells.iter().map(Cell::point).collect::<BTreeSet<_>>().into_iter().collect();
         let steps: BTreeSet<usize> = cells.iter().map(|c| c.step).collect();
         let problems: BTreeSet<usize> = blocks.iter().map(|h| h.problem).collect();
@@ -182,7 +182,7 @@ impl Trials<'_> {
                     target: numbered[arms[0].target].0,
                     problem,
                     layer: cell.layer,
-                    step: Nth::of(cell.step),
+                    step: Nth::new(cell.step),
                     dose: cell.dose,
                     hit: hit(0),
                     random_hit: hit(1),

@@ -21,7 +21,7 @@ fn writes_the_pairs_for_pyvene() {
     let place = Place { layer: 1, step: 4 };
     let config = Config {
         layers: vec![place.layer],
-        steps: vec![Nth::of(place.step)],
+        steps: vec![Nth::new(place.step)],
         ranks: vec![1, 2, 4, 8],
         pairs: 256,
         judged: 200,

@@ -71,7 +71,7 @@ impl Recording {
     ///
     /// # Errors
     /// A spec that does not resolve.
-    pub fn of(specs: &[HookSpec], config: &ModelConfig) -> Result<Self> {
+    pub fn for_model(specs: &[HookSpec], config: &ModelConfig) -> Result<Self> {
         let mut kept: Vec<PointValues> = vec![];
         for spec in specs {
             for point in spec.resolve_in(config)? {

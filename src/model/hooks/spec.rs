@@ -139,7 +139,7 @@ impl fmt::Display for Select {
             Select::Text(None) => f.write_str("text"),
             Select::Text(Some(t)) => write!(f, "text[{t}]"),
             Select::Latent { block, steps } => {
-                let block = block.map(|block| Nth::of(block).to_string());
+                let block = block.map(|block| Nth::new(block).to_string());
                 let steps = Some(steps.to_string()).filter(|_| steps != Steps::All);
                 write!(f, "latent[{},{}]", or_star(block), or_star(steps))
             }

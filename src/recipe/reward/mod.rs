@@ -22,7 +22,7 @@ pub struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    pub fn of(trace: &'a Trace, correct: bool) -> Self {
+    pub fn new(trace: &'a Trace, correct: bool) -> Self {
         Self { trace, correct, well_formed: well_formed(trace), used: trace.switched() }
     }
 }
@@ -176,7 +176,7 @@ mod tests {
         ];
         for (correct, well_formed, used, signed, by_gate) in table {
             let trace = trace(well_formed, used);
-            let facts = Facts::of(&trace, correct);
+            let facts = Facts::new(&trace, correct);
             assert_eq!((facts.well_formed, facts.used, trace.visible_tokens()), (well_formed, used, 15));
             assert!((weights.of(facts).total - signed).abs() < 1e-12, "{facts:?}");
             assert!((gated.of(facts).total - by_gate).abs() < 1e-12, "{facts:?} gated");

@@ -54,8 +54,8 @@ impl fmt::Display for Steps {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Steps::All => f.write_str("all"),
-            Steps::Only(k) => Nth::of(*k).fmt(f),
-            Steps::From(k) => write!(f, "{}..", Nth::of(*k)),
+            Steps::Only(k) => Nth::new(*k).fmt(f),
+            Steps::From(k) => write!(f, "{}..", Nth::new(*k)),
         }
     }
 }

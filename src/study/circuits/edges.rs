@@ -72,7 +72,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    pub fn of(config: &ModelConfig) -> Self {
+    pub fn new(config: &ModelConfig) -> Self {
         let ModelConfig { num_hidden_layers, num_attention_heads, num_key_value_heads, .. } = *config;
         Self { layers: num_hidden_layers, heads: num_attention_heads, groups: num_key_value_heads }
     }
@@ -142,7 +142,7 @@ pub(super) struct Norm {
 }
 
 impl Norm {
-    fn of(norm: &model::Norm) -> Result<Self> {
+    fn new(norm: &model::Norm) -> Result<Self> {
         Ok(Self { weight: host(norm.gain())?.into(), eps: norm.eps as f32 })
     }
 
@@ -181,7 +181,7 @@ pub(super) struct Projection {
 }
 
 impl Projection {
-    fn of(model: &Decoder, linear: &Linear) -> Result<Self> {
+    fn new(model: &Decoder, linear: &Linear) -> Result<Self> {
         let weight = matrix(model, linear)?;
         let bias = match &linear.bias {
             Some(bias) => host(bias.val())?.into(),
@@ -216,18 +216,18 @@ pub struct Weights {
 impl Weights {
     /// # Errors
     /// Blocks without norms before attention and MLP, and a device that cannot hand its data over.
-    pub fn of(model: &Decoder) -> Result<Self> {
+    pub fn new(model: &Decoder) -> Result<Self> {
         let config = model.config();
         let all = |of: fn(&Attention) -> &Linear| {
-            model.layers.iter().map(|layer| Projection::of(model, of(&layer.self_attn))).collect::<Result<Vec<_>>>()
+            model.layers.iter().map(|layer| Projection::new(model, of(&layer.self_attn))).collect::<Result<Vec<_>>>()
         };
         let norms = |place: usize| -> Result<Vec<Norm>> {
             let norms = model.layers.iter().map(|layer| layer.norms()[place]);
             let lacks = "the blocks of this model have no norms before what they do";
-            norms.map(|norm| Norm::of(norm.context(lacks)?)).collect()
+            norms.map(|norm| Norm::new(norm.context(lacks)?)).collect()
         };
         Ok(Self {
-            graph: Graph::of(config),
+            graph: Graph::new(config),
             width: config.hidden_size,
             head_dim: config.head_dim,
             query: all(|attention| &attention.q_proj)?,
@@ -236,7 +236,7 @@ impl Weights {
             write: (0..model.layers.len()).map(|l| writes(model, l)).collect::<Result<_>>()?,
             before_attention: norms(0)?,
             before_mlp: norms(2)?,
-            last: Norm::of(&model.norm)?,
+            last: Norm::new(&model.norm)?,
         })
     }
 

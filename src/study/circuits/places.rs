@@ -72,7 +72,7 @@ fn of_blocks(pair: &Pair, ids: SwitchIds) -> Vec<(String, usize, usize)> {
     let (mut begun, mut out) = (0_usize, vec![]);
     for (position, (&id, step)) in pair.clean.ids.iter().zip(&pair.clean.steps).enumerate() {
         if let Step::Latent { step, .. } = step {
-            out.push((format!("latent[{}]", Nth::of(*step)), begun.saturating_sub(1), position));
+            out.push((format!("latent[{}]", Nth::new(*step)), begun.saturating_sub(1), position));
         } else if id == ids.swi {
             begun += 1;
             out.push(("swi".into(), begun - 1, position));
@@ -84,7 +84,7 @@ fn of_blocks(pair: &Pair, ids: SwitchIds) -> Vec<(String, usize, usize)> {
 }
 
 fn of_clauses(pair: &Pair) -> Vec<(String, usize, usize)> {
-    let name = |k| format!("clause[{}]", Nth::of(k));
+    let name = |k| format!("clause[{}]", Nth::new(k));
     let of = |(block, clause): (usize, &Range<usize>)| {
         clause.clone().enumerate().map(move |(k, position)| (name(k), block, position))
     };

@@ -37,7 +37,7 @@ pub struct Reading {
 
 impl Reading {
     /// `masked` are tokens that cannot be drawn there.
-    pub fn of(logits: &[f32], ids: SwitchIds, masked: &[u32]) -> Self {
+    pub fn new(logits: &[f32], ids: SwitchIds, masked: &[u32]) -> Self {
         let lp = sampling::log_softmax(logits, 1.0, masked);
         let swi = lp[ids.swi as usize];
         let others = lp.iter().enumerate().filter(|(t, _)| *t != ids.swi as usize).map(|(_, p)| *p);
@@ -55,7 +55,7 @@ pub(crate) fn readings(study: &Study, staged: &StagedSolutions) -> Result<Vec<Ve
     let ids = study.corpus.switch;
     let text = text_mask(&ids, true);
     let read = |s: &Sequence, position: usize, logits: &[f32]| {
-        Reading::of(logits, ids, if solution(s).in_block(position) { &[] } else { &text })
+        Reading::new(logits, ids, if solution(s).in_block(position) { &[] } else { &text })
     };
     logits_at(study, &staged.sequences, wanted, read)
 }

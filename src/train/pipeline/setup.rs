@@ -116,7 +116,7 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
         Some(model) => {
             let opened = opened.take().map_or_else(|| open(model), Ok)?;
             opened.text()?;
-            let pretrained = PretrainedAdapter::of(model, &opened.files, &recipe)?;
+            let pretrained = PretrainedAdapter::new(model, &opened.files, &recipe)?;
             files = Some(inputs::model(&opened.files)?);
             (opened.vocabulary, pretrained)
         }
@@ -178,7 +178,7 @@ pub(super) struct PretrainedAdapter {
 
 impl PretrainedAdapter {
     /// `None` where checkpoints are whole models.
-    fn of(model: &str, checkpoint: &ModelFiles, recipe: &Recipe) -> Result<Option<Self>> {
+    fn new(model: &str, checkpoint: &ModelFiles, recipe: &Recipe) -> Result<Option<Self>> {
         let Some(lora) = recipe.lora.as_ref().filter(|_| !recipe.checkpoint.whole) else { return Ok(None) };
         let name = match (&checkpoint.base, ModelRef::parse(model)?) {
             (Some(base), _) => base.name.clone(),

@@ -70,7 +70,7 @@ pub(super) fn run(
         if let Some(metrics) = &mut metrics {
             metrics.push(&row)?;
         }
-        watch.extend(hacking::Step::of(row.accuracy, row.switch_rate, row.latent_calls));
+        watch.extend(hacking::Step::from_rates(row.accuracy, row.switch_rate, row.latent_calls));
         // Who writes has seen the steps before a stop too.
         hacking = world.any(watch.fires() && run.writes());
         let stopped = world.any((run.options.stop)());
@@ -154,7 +154,7 @@ fn watched(metrics: &RowWriter) -> Vec<hacking::Step> {
     let step = |row: &FlatRow| {
         let [accuracy, switch_rate, latent_calls] =
             ["accuracy", "switch_rate", "latent_calls"].map(|key| row.get(key).and_then(serde_json::Value::as_f64));
-        hacking::Step::of(accuracy, switch_rate, latent_calls)
+        hacking::Step::from_rates(accuracy, switch_rate, latent_calls)
     };
     metrics.rows().iter().filter_map(step).collect()
 }

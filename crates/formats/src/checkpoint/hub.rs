@@ -114,7 +114,7 @@ impl HubModel<'_> {
     /// What the cache has, or what the hub has of it.
     fn locate(&self) -> Result<PathBuf> {
         let root = cache::root()?;
-        let cache = Cache::of(&root, self.id);
+        let cache = Cache::new(&root, self.id);
         let commit = cache.commit(self.revision);
         let there = commit.as_ref().and_then(|commit| self.in_cache(&cache, commit));
         if let Some((path, missing)) = &there
@@ -166,7 +166,7 @@ impl HubModel<'_> {
             ensure!(!said(name), "{name} is set");
         }
         let client = Client::from_env(&cache::home()?)?;
-        let files = Files::of(&client, cache, self.id, revision)?;
+        let files = Files::new(&client, cache, self.id, revision)?;
         let path = match self.file {
             Some(file) => files.get(file)?,
             None => fetch_folder(&files, cache)?,

@@ -125,7 +125,7 @@ impl SlidingWindow {
     }
 
     /// `None` where no layer slides.
-    pub(super) fn of(window: usize, layers: Vec<bool>) -> Option<Self> {
+    pub(super) fn new(window: usize, layers: Vec<bool>) -> Option<Self> {
         layers.contains(&true).then_some(Self { window, layers })
     }
 

@@ -235,7 +235,7 @@ fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<SlidingW
             None
         }
     };
-    let found = found.and_then(|(window, layers)| SlidingWindow::of(window, layers));
+    let found = found.and_then(|(window, layers)| SlidingWindow::new(window, layers));
     if let (Some(listed), Some(value)) = (listed, keys.get("layer_types"))
         && found.as_ref().map_or(listed.contains(&true), |found| found.layers != listed)
     {

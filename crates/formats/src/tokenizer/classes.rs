@@ -77,7 +77,7 @@ pub(super) fn unread<'c>(config: &'c Map<String, Value>, model: &Map<String, Val
 
 impl Class {
     /// By `tokenizer_config.json`, `config.json`, and whether the tokenizer.json works on bytes.
-    pub fn of(config: &Map<String, Value>, model: &Map<String, Value>, byte_level: bool) -> Self {
+    pub fn detect(config: &Map<String, Value>, model: &Map<String, Value>, byte_level: bool) -> Self {
         let text = |object: &Map<String, Value>, key: &str| object.get(key).and_then(Value::as_str).map(str::to_owned);
         let named = text(config, "tokenizer_class").or_else(|| text(model, "tokenizer_class"));
         let named = named.map(|name| name.trim_end_matches("Fast").to_owned());

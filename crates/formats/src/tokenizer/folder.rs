@@ -62,7 +62,7 @@ pub fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide>> {
     }
     let config = read_object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
     let model = read_object(&folder.join("config.json"))?.unwrap_or_default();
-    let TokenizerFiles { file, source, class, named, pieces } = TokenizerFiles::of(folder, &config, &model)?;
+    let TokenizerFiles { file, source, class, named, pieces } = TokenizerFiles::find(folder, &config, &model)?;
     let has_file = source.ends_with(FILE);
     let own = file["added_tokens"].as_array().cloned().unwrap_or_default();
     let mut remade = if has_file { class.remade(file, &config) } else { file };
@@ -131,16 +131,16 @@ struct TokenizerFiles {
 }
 
 impl TokenizerFiles {
-    fn of(folder: &Path, config: &Map<String, Value>, model: &Map<String, Value>) -> Result<Self> {
+    fn find(folder: &Path, config: &Map<String, Value>, model: &Map<String, Value>) -> Result<Self> {
         let source = folder.join(FILE);
         if source.is_file() {
             let text = read_text(&source).with_context(|| format!("{}: cannot read", source.display()))?;
             let file: Value = serde_json::from_str(&text)
                 .map_err(|error| anyhow!("{}: not a tokenizer.json: {error}", source.display()))?;
-            let class = Class::of(config, model, is_byte_level(&file));
+            let class = Class::detect(config, model, is_byte_level(&file));
             return Ok(Self { file, source, class, named: vec![], pieces: None });
         }
-        let class = Class::of(config, model, false);
+        let class = Class::detect(config, model, false);
         if SLOW.iter().all(|name| folder.join(name).is_file()) {
             let file = slow(folder, class, config)?;
             return Ok(Self { file, source: folder.join(SLOW[0]), class, named: vec![], pieces: None });

@@ -59,7 +59,7 @@ fn gradient(model: &Decoder, ids: &[u32]) -> Result<Vec<f32>> {
     let hidden =
         model.hidden(x.clone(), &Span::prompts(&[ids.len()], false), &mut model.cache(1), &mut Hooks::none())?;
     let [_, l, d] = hidden.dims();
-    let (losses, _) = model.token_losses(hidden.reshape([l, d]), Targets::of(ids.to_vec()))?;
+    let (losses, _) = model.token_losses(hidden.reshape([l, d]), Targets::new(ids.to_vec()))?;
     let mean: Tensor<1> = losses.mean();
     let grads = mean.backward();
     values(&x.grad(&grads).context("the embeddings have no gradient")?)

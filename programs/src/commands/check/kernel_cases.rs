@@ -308,7 +308,7 @@ fn losses() -> Vec<Case> {
             let name = format!("[{n}, {d}], a vocabulary of {vocab}{}", if bans { ", some left out" } else { "" });
             let inputs = vec![noise([1, 1, n, d], 11, 2.0), noise([1, 1, d, vocab], 12, 2.0)];
             let run = move |x: &[Tensor<4>], way| {
-                let mut targets = Targets::of((0..n).map(|row| (row * 7919 % vocab) as u32).collect());
+                let mut targets = Targets::new((0..n).map(|row| (row * 7919 % vocab) as u32).collect());
                 if bans {
                     targets.banned = vec![1, vocab as u32 - 1];
                     targets.unrestricted = (0..n).map(|row| row % 3 == 1).collect();

@@ -113,7 +113,7 @@ fn heads() -> Vec<Case> {
             format!("{format:?} [{held}, {d}], {more} rows of floats"),
             inputs,
             move |x, way| {
-                let targets = Targets::of(vec![301, 0, 299, 302, 7]);
+                let targets = Targets::new(vec![301, 0, 299, 302, 7]);
                 let (hidden, learnt) = (x[0].clone().reshape([n, d]), x[1].clone().reshape([more, d]));
                 let device = x[0].device();
                 let (loss, hits) = match way {

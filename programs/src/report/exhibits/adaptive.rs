@@ -19,7 +19,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         |_: &AdaptiveRow| true,
         columns!(AdaptiveRow: budget, level, switch_rate, optimum, optimal_rate, as_optimal, accuracy, best_accuracy, with_block, without_block, benefit),
     ),
-    Exhibit { draw, ..Exhibit::of("fig:adaptive", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:adaptive", SOURCES) },
 ];
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {

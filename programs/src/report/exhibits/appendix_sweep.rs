@@ -16,7 +16,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
         note: |_, _| "Ours at \"stage 8\" is the same checkpoint as at \"stage 6\", decoded with K_min = 0.".into(),
         ..Layout::PLAIN
     },
-    ..Exhibit::of("tab:appendix-sweep", SOURCES)
+    ..Exhibit::new("tab:appendix-sweep", SOURCES)
 }];
 
 /// Extra rows are `at:<checkpoint>` and `<checkpoint>:k_min:<k>`.

@@ -13,9 +13,9 @@ use switchyard::stats::{Estimate, FEWEST, unsigned_zero};
 const SOURCES: &[&str] = &[METRICS];
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
-    Exhibit { cell, draw: overlay, ..Exhibit::of("fig:calibration", SOURCES) },
-    Exhibit { cell, draw: full, ..Exhibit::of("fig:calibration-full", SOURCES) },
-    Exhibit { cell, ..Exhibit::of("ours:training", SOURCES) },
+    Exhibit { cell, draw: overlay, ..Exhibit::new("fig:calibration", SOURCES) },
+    Exhibit { cell, draw: full, ..Exhibit::new("fig:calibration-full", SOURCES) },
+    Exhibit { cell, ..Exhibit::new("ours:training", SOURCES) },
 ];
 
 /// The four metrics of the paper's figure: name, unit.

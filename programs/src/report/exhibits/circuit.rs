@@ -13,7 +13,7 @@ use crate::report::places;
 use switchyard::schema::{Circuit, CircuitRow, EdgeRow, Form, RowFile};
 
 pub(super) const EXHIBITS: &[Exhibit] =
-    &[Exhibit { covers: true, draw, ..Exhibit::of("fig:circuit", &[EdgeRow::NAME]) }];
+    &[Exhibit { covers: true, draw, ..Exhibit::new("fig:circuit", &[EdgeRow::NAME]) }];
 
 /// Edges that are drawn of one circuit, at most.
 const DRAWN: usize = 40;
@@ -87,7 +87,7 @@ fn circuits(rows: &[EdgeRow]) -> Vec<(Form, Vec<&EdgeRow>)> {
 }
 
 fn layers_of(rows: &[EdgeRow]) -> usize {
-    let layers = rows.iter().flat_map(|e| [Port::of(&e.sender), Port::of(&e.receiver)]).map(|port| port.layer);
+    let layers = rows.iter().flat_map(|e| [Port::new(&e.sender), Port::new(&e.receiver)]).map(|port| port.layer);
     layers.flatten().max().map_or(0, |layer| layer + 1)
 }
 
@@ -147,7 +147,7 @@ struct Port {
 const OUT: usize = usize::MAX;
 
 impl Port {
-    fn of(label: &str) -> Self {
+    fn new(label: &str) -> Self {
         let node = |level: usize, name: String, layer| Self { level, name, layer };
         if let Some(layer) = label.strip_prefix("MLP ").and_then(|layer| layer.parse::<usize>().ok()) {
             return node(2 * layer + 2, "M".into(), Some(layer));
@@ -180,7 +180,7 @@ fn network(checkpoint: &str, form: Form, layers: usize, drawn: &[&EdgeRow]) -> N
     let of_layers = (0..layers).flat_map(|layer| [format!("heads {layer}"), format!("MLP {layer}")]);
     let rows: Vec<String> = std::iter::once("input".into()).chain(of_layers).chain(["output".into()]).collect();
     let column = |e: &EdgeRow| columns.iter().position(|c| *c == (e.place.as_str(), e.back)).unwrap_or(0);
-    let ports = |e: &EdgeRow| [(column(e), Port::of(&e.sender)), (column(e), Port::of(&e.receiver))];
+    let ports = |e: &EdgeRow| [(column(e), Port::new(&e.sender)), (column(e), Port::new(&e.receiver))];
     let there: BTreeSet<(usize, Port)> = drawn.iter().flat_map(|e| ports(e)).collect();
     let index: BTreeMap<&(usize, Port), usize> = there.iter().enumerate().map(|(i, port)| (port, i)).collect();
     let nodes = there.iter().map(|(column, port)| Node {
@@ -196,7 +196,7 @@ fn network(checkpoint: &str, form: Form, layers: usize, drawn: &[&EdgeRow]) -> N
     };
     let flow = |(at, place): (usize, &Place)| {
         let next = columns.iter().position(|other| follows(*place, *other))?;
-        Some((*index.get(&(at, Port::of("latent")))?, *index.get(&(next, Port::of("input")))?))
+        Some((*index.get(&(at, Port::new("latent")))?, *index.get(&(next, Port::new("input")))?))
     };
     Network {
         title: format!("{}: {}", capital(form.name()), called(checkpoint)),

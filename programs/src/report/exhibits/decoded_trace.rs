@@ -17,7 +17,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         |_: &DecodedTraceRow| true,
         columns!(DecodedTraceRow: reader, layer, step, reads, valid, follows, shuffled, valid_of_several, permuted, p_holm),
     ),
-    Exhibit { draw, ..Exhibit::of("fig:decoded-trace", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:decoded-trace", SOURCES) },
 ];
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {

@@ -9,7 +9,8 @@ use crate::report::tables::{Cell, ColumnKind, Heading, Table};
 use switchyard::schema::{InterventionRow, KnownValueRow, NORMAL, RowFile, Steps};
 use switchyard::stats::{Estimate, LEVEL};
 
-pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::of("tab:dependence", &[InterventionRow::NAME]) }];
+pub(super) const EXHIBITS: &[Exhibit] =
+    &[Exhibit { table, ..Exhibit::new("tab:dependence", &[InterventionRow::NAME]) }];
 
 /// What the latents are replaced by, at all steps: the row's changes of accuracy.
 const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "skip"];

@@ -17,7 +17,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         |_: &EarlyStopRow| true,
         columns!(EarlyStopRow: k, of, accuracy, same_answer, others_answer, committed, reversed, gold_logprob, difference, p_holm),
     ),
-    Exhibit { draw, ..Exhibit::of("fig:early-stop", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:early-stop", SOURCES) },
 ];
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {

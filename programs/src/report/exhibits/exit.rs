@@ -16,9 +16,9 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         per_checkpoint: true,
         cell,
         beside: Layout { extra: |_| vec![("all".into(), "all".into())], ..Layout::PLAIN },
-        ..Exhibit::of("tab:exit", SOURCES)
+        ..Exhibit::new("tab:exit", SOURCES)
     },
-    Exhibit { draw, ..Exhibit::of("fig:exit", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:exit", SOURCES) },
 ];
 
 fn cell(cells: &Cells<'_>, group: &str, column: &str) -> Option<Estimate> {

@@ -16,10 +16,10 @@ use switchyard::stats::{Estimate, holm, mean_of_runs, sign_flip};
 const SOURCES: &[&str] = &[FateRow::NAME];
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
-    Exhibit { cell, over_runs: true, ..Exhibit::of("ours:rl-fate", SOURCES) },
-    Exhibit { table: cells, covers: true, ..Exhibit::of("tab:rl-fate", SOURCES) },
-    Exhibit { table: tests, ..Exhibit::of("tab:rl-fate-tests", SOURCES) },
-    Exhibit { draw, ..Exhibit::of("fig:rl-fate", SOURCES) },
+    Exhibit { cell, over_runs: true, ..Exhibit::new("ours:rl-fate", SOURCES) },
+    Exhibit { table: cells, covers: true, ..Exhibit::new("tab:rl-fate", SOURCES) },
+    Exhibit { table: tests, ..Exhibit::new("tab:rl-fate-tests", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:rl-fate", SOURCES) },
 ];
 
 const RUNS: &str = "From stage 5 of phase 2 after 50 steps (step 0). `segmented` freezes the latents in the gradient, as the \

@@ -13,7 +13,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
             note: |_, _| "A group with fewer than two problems has no interval and is left out.".into(),
             ..Layout::PLAIN
         },
-        ..Exhibit::of("tab:gen-analysis", &[OutcomeRow::NAME])
+        ..Exhibit::new("tab:gen-analysis", &[OutcomeRow::NAME])
     },
     Exhibit {
         per_checkpoint: true,
@@ -25,7 +25,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
                 _ => None,
             }
         },
-        ..Exhibit::of("sec:appendix-gen", &[ResponseRow::NAME])
+        ..Exhibit::new("sec:appendix-gen", &[ResponseRow::NAME])
     },
 ];
 

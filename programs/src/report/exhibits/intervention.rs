@@ -15,9 +15,9 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         per_checkpoint: true,
         cell,
         beside: Layout { extra, ..Layout::PLAIN },
-        ..Exhibit::of("tab:intervention", SOURCES)
+        ..Exhibit::new("tab:intervention", SOURCES)
     },
-    Exhibit { draw, ..Exhibit::of("fig:intervention", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:intervention", SOURCES) },
 ];
 
 fn cell(cells: &Cells<'_>, mode: &str, column: &str) -> Option<Estimate> {

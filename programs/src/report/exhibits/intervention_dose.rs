@@ -18,7 +18,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         |row: &InterventionRow| !row.is_plain() && row.dose.is_some(),
         LADDER,
     ),
-    Exhibit { draw, ..Exhibit::of("fig:intervention-dose", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:intervention-dose", SOURCES) },
 ];
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {

@@ -31,7 +31,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         |row: &InterventionRow| !row.is_plain() && row.steps == Steps::All && row.dose.is_none(),
         LADDER,
     ),
-    Exhibit { draw, ..Exhibit::of("fig:intervention-all", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:intervention-all", SOURCES) },
 ];
 
 fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {

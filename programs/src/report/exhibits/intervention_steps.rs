@@ -21,8 +21,8 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         |row: &InterventionRow| replaces(&row.mode) && row.steps != Steps::All,
         LADDER,
     ),
-    Exhibit { draw, ..Exhibit::of("fig:intervention-steps", SOURCES) },
-    Exhibit { per_checkpoint: true, cell, ..Exhibit::of("ours:step", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:intervention-steps", SOURCES) },
+    Exhibit { per_checkpoint: true, cell, ..Exhibit::new("ours:step", SOURCES) },
 ];
 
 /// Whether a mode puts something else in.
@@ -46,7 +46,7 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
 fn stepped<'a>(folder: &'a Folder, checkpoint: &str) -> Vec<(usize, &'a InterventionRow)> {
     let of = |file: &&str| -> Vec<(usize, &'a InterventionRow)> {
         let step = |row: &'a InterventionRow| match row.steps {
-            Steps::Only(step) => Some((Nth::of(step).shown(), row)),
+            Steps::Only(step) => Some((Nth::new(step).shown(), row)),
             _ => None,
         };
         folder.rows_in::<InterventionRow>(file, checkpoint).iter().filter_map(step).collect()

@@ -13,9 +13,9 @@ use switchyard::stats::Estimate;
 const SOURCES: &[&str] = &[LensRow::NAME];
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
-    Exhibit { covers: true, draw, ..Exhibit::of("fig:lens", SOURCES) },
-    Exhibit { per_checkpoint: true, cell, ..Exhibit::of("ours:lens", SOURCES) },
-    Exhibit { draw: draw_jacobian, ..Exhibit::of("fig:jacobian-lens", &[JacobianLensRow::NAME]) },
+    Exhibit { covers: true, draw, ..Exhibit::new("fig:lens", SOURCES) },
+    Exhibit { per_checkpoint: true, cell, ..Exhibit::new("ours:lens", SOURCES) },
+    Exhibit { draw: draw_jacobian, ..Exhibit::new("fig:jacobian-lens", &[JacobianLensRow::NAME]) },
 ];
 
 /// The logit lens at the last layer, which is the model's own distribution, at a latent step.

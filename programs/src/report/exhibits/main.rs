@@ -25,7 +25,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
         extra,
         ..Layout::PLAIN
     },
-    ..Exhibit::of("tab:main", SOURCES)
+    ..Exhibit::new("tab:main", SOURCES)
 }];
 
 /// Phases that the paper's main table lacks.

@@ -79,7 +79,7 @@ impl Layout {
 
 impl Exhibit {
     /// One that has nothing but rows.
-    pub(super) const fn of(label: &'static str, sources: &'static [&'static str]) -> Self {
+    pub(super) const fn new(label: &'static str, sources: &'static [&'static str]) -> Self {
         Self {
             label,
             sources,
@@ -128,7 +128,7 @@ macro_rules! rows_table {
         Exhibit {
             covers: true,
             table: |exhibit, folder| exhibit.of_rows(folder, $title, $keep, $columns),
-            ..Exhibit::of($label, $sources)
+            ..Exhibit::new($label, $sources)
         }
     };
 }

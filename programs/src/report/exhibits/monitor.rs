@@ -24,7 +24,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         |_: &HiddenValueRow| true,
         columns!(HiddenValueRow: edit, directions, triggered, quantity, step, rows, accuracy, control),
     ),
-    Exhibit { draw, ..Exhibit::of("fig:monitor", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:monitor", SOURCES) },
 ];
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {

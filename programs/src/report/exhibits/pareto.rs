@@ -13,10 +13,10 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     Exhibit {
         cell: |cells, row, column| cells.phase_quality(if row == "default" { &cells.folder.grpo } else { row }, column),
         draw: pareto,
-        ..Exhibit::of("fig:pareto", SOURCES)
+        ..Exhibit::new("fig:pareto", SOURCES)
     },
-    Exhibit { draw: decoding, ..Exhibit::of("fig:decoding", SOURCES) },
-    Exhibit { draw: passes, ..Exhibit::of("fig:passes", SOURCES) },
+    Exhibit { draw: decoding, ..Exhibit::new("fig:decoding", SOURCES) },
+    Exhibit { draw: passes, ..Exhibit::new("fig:passes", SOURCES) },
 ];
 
 /// Methods that write their reasoning or most of it, and methods that do not: a panel each.

@@ -10,8 +10,8 @@ use switchyard::schema::{Axis, Component, Form, HeadPatchRow, PatchMode, PatchRo
 use switchyard::stats::Estimate;
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
-    Exhibit { covers: true, draw, ..Exhibit::of("fig:patching", &[PatchRow::NAME]) },
-    Exhibit { draw: draw_pairs, ..Exhibit::of("fig:pair-patching", &[HeadPatchRow::PAIRS]) },
+    Exhibit { covers: true, draw, ..Exhibit::new("fig:patching", &[PatchRow::NAME]) },
+    Exhibit { draw: draw_pairs, ..Exhibit::new("fig:pair-patching", &[HeadPatchRow::PAIRS]) },
 ];
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {

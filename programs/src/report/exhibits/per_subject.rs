@@ -14,9 +14,9 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         per_checkpoint: true,
         cell,
         beside: Layout { extra, ..Layout::PLAIN },
-        ..Exhibit::of("tab:per-subject", SOURCES)
+        ..Exhibit::new("tab:per-subject", SOURCES)
     },
-    Exhibit { draw, ..Exhibit::of("fig:per-subject", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:per-subject", SOURCES) },
 ];
 
 /// Level and subject groups; extra rows are asked by the group's own name.

@@ -12,9 +12,9 @@ use switchyard::stats::probe::{PAPER_LAYERS, paper_layer, paper_layers};
 const SOURCES: &[&str] = &[ProbeRow::NAME];
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
-    Exhibit { cell, beside: Layout { repeats, note, ..Layout::PLAIN }, ..Exhibit::of("tab:probe", SOURCES) },
-    Exhibit { draw: theirs, ..Exhibit::of("fig:layer-probe", SOURCES) },
-    Exhibit { draw: grouped, ..Exhibit::of("fig:probe-grouped", SOURCES) },
+    Exhibit { cell, beside: Layout { repeats, note, ..Layout::PLAIN }, ..Exhibit::new("tab:probe", SOURCES) },
+    Exhibit { draw: theirs, ..Exhibit::new("fig:layer-probe", SOURCES) },
+    Exhibit { draw: grouped, ..Exhibit::new("fig:probe-grouped", SOURCES) },
     rows_table!(
         "tab:probe-grouped",
         SOURCES,

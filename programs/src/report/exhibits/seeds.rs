@@ -9,7 +9,7 @@ use crate::report::tables::{Cell, ColumnKind, Heading, Table};
 use switchyard::schema::{PhaseRow, RowFile};
 use switchyard::stats::{APART, Estimate, lie_apart, mean_of_runs};
 
-pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::of("tab:seeds", &[PhaseRow::NAME]) }];
+pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::new("tab:seeds", &[PhaseRow::NAME]) }];
 
 const NOTE: &str = "Mean over runs, Student's 95 % interval for it; n: runs. With three runs the interval is wide; that of a \
     share is cut to 0 and 1. Lowest and highest: accuracy of a single run. The intervals of the other tables are of one run over its \

@@ -18,7 +18,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
         note,
         ..Layout::PLAIN
     },
-    ..Exhibit::of("tab:sft-vs-rl", SOURCES)
+    ..Exhibit::new("tab:sft-vs-rl", SOURCES)
 }];
 
 /// Whether GRPO started from a checkpoint inside phase 2, which then has its own row.

@@ -16,7 +16,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         |_: &SubspaceRow| true,
         columns!(SubspaceRow: variable, layer, step, rotation, rank, donors, trained_on, fitted, hit_rate, chance, kept, erased, p_holm),
     ),
-    Exhibit { draw, ..Exhibit::of("fig:subspaces", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:subspaces", SOURCES) },
 ];
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {

@@ -15,9 +15,9 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     Exhibit {
         cell,
         beside: Layout { extra: |folder| start_row(folder, SOURCES).into_iter().collect(), ..Layout::PLAIN },
-        ..Exhibit::of("tab:swi-window", SOURCES)
+        ..Exhibit::new("tab:swi-window", SOURCES)
     },
-    Exhibit { draw, ..Exhibit::of("fig:swi-window", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:swi-window", SOURCES) },
 ];
 
 /// The paper's offsets: its column and ours.

@@ -18,6 +18,6 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
             let rows = cells.folder.rows::<SwitchBenefitRow>(&cells.folder.grpo);
             rows.iter().find(|r| r.group == row).map(|r| r.benefit)
         },
-        ..Exhibit::of("ours:benefit", SOURCES)
+        ..Exhibit::new("ours:benefit", SOURCES)
     },
 ];

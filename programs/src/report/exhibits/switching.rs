@@ -20,6 +20,6 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
             let row = cells.folder.rows::<AccuracyRow>(cells.sft).iter().find(|r| r.group == row)?;
             if column == "blocks" { row.blocks } else { row.latent_calls }
         },
-        ..Exhibit::of("ours:sweep", SOURCES)
+        ..Exhibit::new("ours:sweep", SOURCES)
     },
 ];

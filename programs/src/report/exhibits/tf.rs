@@ -15,7 +15,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
         },
         ..Layout::PLAIN
     },
-    ..Exhibit::of("tab:tf", &[TeacherForcedRow::NAME])
+    ..Exhibit::new("tab:tf", &[TeacherForcedRow::NAME])
 }];
 
 /// Keys are `<checkpoint>:<event>`.

@@ -20,7 +20,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
             let note = "Dashed uprights: means.";
             exhibit.drawing("Distribution of visible tokens", 1, panel.into_iter().collect(), note)
         },
-        ..Exhibit::of("fig:token-dist", &[OutcomeRow::NAME])
+        ..Exhibit::new("fig:token-dist", &[OutcomeRow::NAME])
     },
     Exhibit {
         draw: |exhibit, _, folder| {
@@ -31,7 +31,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
             let note = "Bands: 95 %, simultaneous (Dvoretzky–Kiefer–Wolfowitz).";
             exhibit.drawing("Empirical CDF of visible tokens", 1, panel.into_iter().collect(), note)
         },
-        ..Exhibit::of("fig:token-cdf", &[OutcomeRow::NAME])
+        ..Exhibit::new("fig:token-cdf", &[OutcomeRow::NAME])
     },
 ];
 

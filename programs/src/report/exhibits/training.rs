@@ -28,6 +28,6 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
             let note = "Rolling means of 20 steps with ± 1.96 standard errors.";
             exhibit.drawing("Supervised training (ours)", 1, panels.into_iter().flatten().collect(), note)
         },
-        ..Exhibit::of("fig:training", &[METRICS])
+        ..Exhibit::new("fig:training", &[METRICS])
     },
 ];

@@ -17,7 +17,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         columns!(ProbeRow:
             target, protocol, features, layer, from_last, accuracy, selectivity, chance, balanced_accuracy),
     ),
-    Exhibit { draw, ..Exhibit::of("fig:value-probe", SOURCES) },
+    Exhibit { draw, ..Exhibit::new("fig:value-probe", SOURCES) },
 ];
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {

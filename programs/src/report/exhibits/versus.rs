@@ -12,7 +12,7 @@ use crate::report::verdicts::shown_p;
 use switchyard::schema::{OutcomeRow, RowFile};
 use switchyard::stats::{Estimate, Flips, LEVEL, accuracy, holm};
 
-pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::of("tab:versus", &[OutcomeRow::NAME]) }];
+pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit { table, ..Exhibit::new("tab:versus", &[OutcomeRow::NAME]) }];
 
 const NOTE: &str = "Each row: the first checkpoint against the second on the same problems (greedy decoding). `where it switches`: \
     those on which the first one wrote <swi>; they are its own choice, so compare with the row above. Difference: first minus \

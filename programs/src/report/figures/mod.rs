@@ -139,7 +139,7 @@ pub fn save(stem: &Path, panels: &[Figure]) -> Result<FigureFiles> {
 /// No panels; one whose numbers cannot be drawn.
 pub(crate) fn laid_out(panels: &[Figure], columns: usize) -> Result<Scene> {
     ensure!(!panels.is_empty(), "no panels");
-    let series = Series::of(panels.iter().flat_map(Figure::series));
+    let series = Series::new(panels.iter().flat_map(Figure::series));
     let mut whole = Scene::new(WIDTH, 0.0);
     let mut top = 0.0;
     for (number, panel) in panels.iter().enumerate() {

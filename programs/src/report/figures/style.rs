@@ -41,7 +41,7 @@ pub(super) fn colour(i: usize) -> RGBColor {
 pub(super) struct Series(Vec<String>);
 
 impl Series {
-    pub fn of<'a>(names: impl Iterator<Item = &'a str>) -> Self {
+    pub fn new<'a>(names: impl Iterator<Item = &'a str>) -> Self {
         let mut all: Vec<String> = vec![];
         for name in names.map(bare).filter(|name| !name.is_empty()) {
             if !all.iter().any(|other| other == name) {

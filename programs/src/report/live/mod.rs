@@ -45,7 +45,7 @@ pub(crate) struct Live {
 impl Live {
     /// Every checkpoint of these folders that is there with the weights that its rows were made from and that a browser can run, as
     /// long as there is room. The first one exactly, others to 13 bits of mantissa (three more than 16-bit floats have).
-    pub fn of(folders: &[Folder]) -> Self {
+    pub fn new(folders: &[Folder]) -> Self {
         let mut live = Self::default();
         let mut room = ROOM;
         for (number, folder) in folders.iter().enumerate() {

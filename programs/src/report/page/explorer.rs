@@ -56,7 +56,7 @@ fn names<'a>(positions: impl Iterator<Item = (Option<PositionKind>, &'a str)>) -
     let name = |(kind, word): (Option<PositionKind>, &str)| {
         step = if kind == Some(PositionKind::Latent) { step + 1 } else { 0 };
         match kind {
-            Some(PositionKind::Latent) => (format!("latent {}", Nth::of(step - 1)), true),
+            Some(PositionKind::Latent) => (format!("latent {}", Nth::new(step - 1)), true),
             Some(PositionKind::Swi) => ("swi".into(), true),
             Some(PositionKind::SwiEndSampled) => ("/swi".into(), true),
             Some(PositionKind::SwiEndForced) => ("/swi forced".into(), true),

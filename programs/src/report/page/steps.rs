@@ -31,7 +31,7 @@ pub(super) fn html(rows: &[&PositionRow]) -> String {
             let _ = write!(
                 body,
                 "<tr><th scope=\"row\">{block}, {}</th>{}<td class=\"num\">{}</td><td class=\"num\">{}</td></tr>",
-                Nth::of(step),
+                Nth::new(step),
                 said.collect::<String>(),
                 shown(row.p_exit),
                 shown(row.entropy)

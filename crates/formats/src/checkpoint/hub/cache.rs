@@ -34,7 +34,7 @@ pub(super) struct Cache {
 
 impl Cache {
     /// Of the model `id`, plain words parted by a slash.
-    pub fn of(root: &Path, id: &str) -> Self {
+    pub fn new(root: &Path, id: &str) -> Self {
         let name = format!("models--{}", id.replace('/', "--"));
         Self { locks: root.join(".locks").join(&name), folder: root.join(name) }
     }

@@ -54,7 +54,7 @@ struct HubFile {
 impl<'a> Files<'a> {
     /// # Errors
     /// A hub that cannot be asked or does not answer as one.
-    pub fn of(client: &'a Client, cache: &'a Cache, id: &str, revision: &str) -> Result<Self> {
+    pub fn new(client: &'a Client, cache: &'a Cache, id: &str, revision: &str) -> Result<Self> {
         let path = format!("/api/models/{}/revision/{}", encoded(id, "/"), encoded(revision, ""));
         let answer = client.get(&path, None)?;
         let mut body = Vec::new();

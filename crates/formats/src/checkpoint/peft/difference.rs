@@ -84,7 +84,7 @@ pub fn difference(base: &ModelFiles, trained: &ModelFiles, r: usize) -> Result<D
         trained.path.display(),
         base.path.display()
     );
-    let mut adapter = AdapterWeights { replaced, token_rows: learnt, ..AdapterWeights::of(factors, to)? };
+    let mut adapter = AdapterWeights { replaced, token_rows: learnt, ..AdapterWeights::new(factors, to)? };
     adapter.config.token_rows = tokens;
     Ok(Difference { adapter, lost: lost / whole })
 }

@@ -31,7 +31,7 @@ pub struct AdapterWeights {
 impl AdapterWeights {
     /// Of factors that hold their scale, with the one rank that PEFT wants, and in every layer where one has some: what is missing is
     /// zeros. Without any factors at all, zeros of rank 1 are at the queries. Factors of a GPT-2 go by its own modules' names.
-    pub fn of(factors: BTreeMap<String, Factors>, config: &ModelConfig) -> Result<Self> {
+    pub fn new(factors: BTreeMap<String, Factors>, config: &ModelConfig) -> Result<Self> {
         let module = |name: &str| name.split('.').nth_back(1).unwrap_or_default().to_owned();
         let is_gpt2 = config.family.is_gpt2();
         let factors = if is_gpt2 { of_gpt2(factors)? } else { factors };
