@@ -1,4 +1,4 @@
-//! One program with four doors: `switchyard probe …` is `probe …`. Knows which programs there are, not what they do.
+//! The program `switchyard`: `switchyard probe …` is `probe …`. Knows the names of the programs, not what they do.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,14 +9,14 @@ use super::completions::{self, parse};
 use super::{exit, intervene::Intervene, print, probe::Probe, report::Report, train::Train};
 use switchyard::machine::keep_freed_memory;
 
-const ABOUT: &str = "A workbench for language models that switch between text and hidden thinking.";
+const ABOUT: &str = "An interpretability workbench for language models that reason in latent steps.";
 
 const EXAMPLES: &str = "Examples:\n  \
-    switchyard probe                     look into the small models that come with it\n  \
+    switchyard probe                     inspect the small models that come with it\n  \
     switchyard intervene                 change their latent steps and compare the answers\n  \
-    switchyard report                    draw what both wrote, on one page\n  \
-    switchyard train --preset smoke      train a model of your own, in seconds\n\n\
-    `switchyard probe --help` says more of each.";
+    switchyard report                    draw the results of both on one page\n  \
+    switchyard train --preset smoke      train your own model, in seconds\n\n\
+    `switchyard probe --help` describes each.";
 
 /// Runs the program named by the first argument, or by the name of this executable.
 pub fn run() -> ExitCode {

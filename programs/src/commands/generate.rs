@@ -190,7 +190,7 @@ impl Generate {
         let origin = opened.files.path.display();
         let chat = vocabulary.chat(self.chat_template.as_deref())?;
         let chat =
-            chat.with_context(|| format!("{origin}: --chat: the model brings no chat template; leave --chat out"))?;
+            chat.with_context(|| format!("{origin}: --chat: the model has no chat template; leave --chat out"))?;
         let Some(text) = &self.chat_template_kwargs else { return Ok(chat) };
         let arguments = serde_json::from_str(text)
             .with_context(|| format!("--chat-template-kwargs: expected a JSON object, found {text}"))?;

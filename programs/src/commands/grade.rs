@@ -79,9 +79,9 @@ pub fn grade_file(input: &Path, output: &Path, grading: Grading) -> Result<Summa
         Ok(true)
     })?;
     grade_block(&mut block, grading, &mut summary, &mut writer)?;
-    ensure!(summary.counted.all > 0, "{}: holds no pairs", input.display());
+    ensure!(summary.counted.all > 0, "{}: has no pairs", input.display());
     if !left_out.is_empty() {
-        say(&format!("warning: left out, for their types are not read: {}", left_out.join(", ")));
+        say(&format!("warning: columns of unsupported types are left out: {}", left_out.join(", ")));
     }
     if let Some(warning) = summary.counted.check(&input.display().to_string())? {
         say(&warning);

@@ -145,7 +145,7 @@ impl Import {
     fn report(&self, unwrapped: &InnerModel, tokens: &Tokens, more: usize) -> Result<()> {
         unwrapped.checkpoint.notes.iter().for_each(|note| say(note));
         if !unwrapped.left_out.is_empty() {
-            say(&format!("not read, as it serves training alone: {}", unwrapped.left_out.join(", ")));
+            say(&format!("not read, because it is for training only: {}", unwrapped.left_out.join(", ")));
         }
         if let Some(rank) = unwrapped.rank {
             say(&format!(

@@ -27,8 +27,8 @@ use switchyard::study::modes::{MODES, names};
                   intervene --phase sft --modes known_value,empty_block,force_switch\n  \
                   intervene --hook blocks.2.attn.hook_z --heads 0,3 --steps 1,2 --modes zero,mean,resample\n  \
                   intervene --hook 'blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample'\n  \
-                  intervene --modes all --resume              go on with a run that was stopped\n  \
-                  intervene pairs pairs.jsonl SmolLM2.gguf    activation patching between prompts of your own"
+                  intervene --modes all --resume              continue a run that was stopped\n  \
+                  intervene pairs pairs.jsonl SmolLM2.gguf    activation patching between your own prompts"
 )]
 pub struct Intervene {
     #[command(flatten)]

@@ -91,7 +91,10 @@ impl ModelArgs {
         let target = self.target.as_deref().or(self.model.as_deref()).unwrap_or(FIXTURE);
         let run = fixture_path(target);
         if !is_run(&run) {
-            ensure!(self.phase.is_none(), "{target}: --phase names a checkpoint of a run, this is no run folder");
+            ensure!(
+                self.phase.is_none(),
+                "{target}: --phase names a checkpoint of a run, and this is not a run folder"
+            );
             return Ok(run.display().to_string());
         }
         ensure!(self.adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");

@@ -16,17 +16,17 @@ use switchyard::experiments::pair_patching::{Config, Places};
 use switchyard::recipe::MOST_ROWS;
 use switchyard::schema::{BlockOrigin, Component, HeadPatchRow, PatchMode};
 
-/// Patch activations between prompts of your own: every head, MLP and stream at every position, each way.
+/// Patch activations between your own prompts: every head, MLP and residual stream at every position, in both directions.
 ///
-/// A line of the file is {"clean": "…", "corrupt": "…", "answer": " Mary", "wrong": " John"}: two prompts of as many tokens, as the
-/// model reads them (no chat template is put around them), and a single token each that the clean and the corrupt prompt should be
-/// followed by. `effect` is the share of the difference of their logits (answer minus wrong, clean minus corrupt) that one patch
-/// moves. Where a prompt holds <latent> tokens they are latent steps: '… : <swi> <latent> <latent> </swi> #'.
+/// A line of the file is {"clean": "…", "corrupt": "…", "answer": " Mary", "wrong": " John"}: two prompts with the same number of tokens,
+/// without a chat template, and the single tokens that should follow the clean and the corrupt prompt. `effect` is the share of the
+/// logit difference (answer minus wrong, clean minus corrupt) that one patch restores. <latent> tokens in a prompt are latent
+/// steps: '… : <swi> <latent> <latent> </swi> #'.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "Examples:\n  intervene pairs pairs.jsonl SmolLM2.gguf --components head\n  \
                         intervene pairs pairs.jsonl runs/micro --phase sft --places name")]
 pub(super) struct Pairs {
-    /// The pairs, one JSON object a line
+    /// The pairs, one JSON object per line
     #[arg(value_name = "PAIRS.jsonl")]
     file: PathBuf,
     /// Run folders of `train`, Hugging Face folders, .gguf files or hub ids; fixtures/micro where none is named
@@ -38,18 +38,18 @@ pub(super) struct Pairs {
     /// A PEFT LoRA folder over a model (not a run)
     #[arg(long, value_name = "DIR")]
     adapter: Option<PathBuf>,
-    /// What is patched: heads' z, what MLPs add, the stream before and after each block. By default all
+    /// Patched components: heads' z, MLP outputs, the residual stream before and after each layer. By default all
     #[arg(long, value_delimiter = ',', value_name = "head|mlp|resid", value_parser = setting::<Component>)]
     components: Vec<Component>,
     /// denoise: the clean run's value into the corrupt run; noise: the corrupt run's into the clean one; mean: the mean of all runs
     /// into the clean one. By default the first two
     #[arg(long, value_delimiter = ',', value_name = "denoise|noise|mean", value_parser = setting::<PatchMode>)]
     modes: Vec<PatchMode>,
-    /// number: every position, all prompts having as many tokens; name: where the prompts differ, <swi>, latent steps, </swi> and the
+    /// number: every position, for prompts of equal length; name: where the prompts differ, <swi>, latent steps, </swi> and the
     /// last position
     #[arg(long, value_name = "number|name", default_value = "number", value_parser = setting::<Places>)]
     places: Places,
-    /// Of the bootstraps
+    /// Seed of the bootstraps
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Folder for rows and manifest. By default runs/reports/<name of the run or model>; if that has rows of other settings, NAME.2

@@ -18,7 +18,7 @@ use super::session::Session;
 use switchyard::machine::threads;
 use switchyard::parallel::on_the_pool;
 
-/// Look into models: run the observational experiments, continue a prompt, write activations to a file.
+/// Inspect models: run the observational experiments, continue a prompt, write activations to a file.
 #[derive(Parser)]
 #[command(
     name = "probe",

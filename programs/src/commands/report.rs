@@ -28,7 +28,7 @@ use switchyard::progress::show;
     args_conflicts_with_subcommands = true,
     after_help = "Examples:\n  report                       what `probe` and `intervene` wrote: runs/reports/*\n  \
                   report reports/micro runs/micro\n  report compare reports/micro reports/micro-compressed\n  report curves runs/micro\n  \
-                  report runs/reports/SmolLM2 --paper                 the paper's tables beside a model of one's own\n  \
+                  report runs/reports/SmolLM2 --paper                 the paper's tables next to your own model\n  \
                   report merge runs/x/shard-*-of-4 --out runs/x   what one process would have written\n  \
                   report grade --pairs pairs.jsonl --out graded.jsonl"
 )]
@@ -36,7 +36,7 @@ pub struct Report {
     /// Folders of rows; by default all under runs/reports/
     #[arg(value_name = "FOLDER")]
     folders: Vec<PathBuf>,
-    /// The page; by default index.html next to the first folder, or in it where the page of other folders is there
+    /// The page; by default index.html next to the first folder, or in it if that is the page of other folders
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
     /// The checkpoint for the paper's "after SFT"
@@ -57,7 +57,7 @@ pub struct Report {
     command: Option<Command>,
 }
 
-/// What is written next to Markdown and SVG.
+/// Formats in addition to Markdown and SVG.
 #[derive(Args)]
 struct FormatArgs {
     /// Also write each table as CSV, with value, interval and n in their own columns

@@ -212,7 +212,7 @@ impl Runner<'_> {
             let (folder, name) = (&journal.folder, journal.name(journal.last()));
             ensure!(
                 seen.insert((folder, name.clone())),
-                "{}: {name} would be written twice, of {} too: leave --out away, or examine one at a time",
+                "{}: {name} would be written twice, also for {}: leave --out out, or run one at a time",
                 folder.display(),
                 journal.setup["checkpoint"]
             );

@@ -103,7 +103,7 @@ impl Targets {
             ensure!(!empty, "{target}: an empty folder: neither a run of `train` nor a model");
             ensure!(
                 self.phase.is_empty() || named.iter().any(|other| is_run(Path::new(other))),
-                "{target}: --phase names checkpoints of a run, this is no run folder"
+                "{target}: --phase names checkpoints of a run, and this is not a run folder"
             );
             let like = Recipe::like(self.like.as_deref().unwrap_or(LIKE))?;
             studies.push(Study::of_model(target, adapter.as_deref(), &like, &asked, machine)?.named(&name));

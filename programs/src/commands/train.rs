@@ -34,7 +34,7 @@ pub struct Train {
     /// Override a setting, e.g. `latent.learning_rate=1e-3`. May be repeated.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Train at every value of this setting, e.g. `coconut.c=1,2`; repeated, at every combination: a run each under --out.
+    /// Train with every value of this setting, e.g. `coconut.c=1,2`; repeated, with every combination: one run each under --out.
     #[arg(long, value_name = "KEY=VALUE,VALUE")]
     sweep: Vec<String>,
     /// Train these methods instead of the recipe's, `all` of them, or `list` them.
@@ -46,7 +46,7 @@ pub struct Train {
     /// The run folder; by default runs/<name>, of a sweep runs/<name>-sweep.
     #[arg(long)]
     out: Option<PathBuf>,
-    /// Go on with the run in --out that was stopped.
+    /// Continue the stopped run in --out.
     #[arg(long)]
     resume: bool,
     /// Reuse every finished phase of this run (or of a run of this sweep) whose settings are the same, and train the rest.

@@ -15,7 +15,7 @@ use switchyard::train::rollouts::{self, Behaviour};
 /// Tokens of the long prompts: its attention scores have `4 · tokens²` values of 4 bytes. The last needs 1 TiB.
 const LONG: [usize; 5] = [2_048, 4_096, 16_384, 65_536, 262_144];
 
-const WHAT: &str = "rollouts of a short prompt, beside one that does not fit: log-probabilities";
+const WHAT: &str = "rollouts of a short prompt, next to one that does not fit: log-probabilities";
 
 /// Samples rollouts of a short prompt together with ever longer ones, until a long one is lost.
 ///
@@ -33,7 +33,7 @@ pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<Comparison>
         if dropped > 0 {
             ensure!(
                 dropped == GROUP,
-                "{dropped} rollouts were lost beside a prompt of {long} tokens, not the {GROUP} long"
+                "{dropped} rollouts were lost next to a prompt of {long} tokens, not the {GROUP} long"
             );
             // The device must be usable afterwards.
             compare(&sample(device, &[8])?.0, &expected)?;
@@ -41,7 +41,7 @@ pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<Comparison>
         }
         // What was not refused must be right: a driver that binds less than was requested reports nothing.
         let compared = compare(&traces, &sample(&cpu, &[8, long])?.0)?;
-        ensure!(compared.passes(), "rollouts beside a prompt of {long} tokens are off by {:.1e}", compared.off);
+        ensure!(compared.passes(), "rollouts next to a prompt of {long} tokens are off by {:.1e}", compared.off);
     }
     anyhow::bail!("even the attention of {} tokens fits the device", LONG[LONG.len() - 1])
 }
