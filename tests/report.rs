@@ -16,7 +16,7 @@ use switchyard_programs::report::paper::Paper;
 use switchyard_programs::report::render::{default_folders, report, report_as};
 use switchyard_programs::report::tables::{Cell, Formats, Table};
 use switchyard_programs::report::verdicts::{self, Verdict, shown_p};
-use switchyard_programs::report::{beside, compare, exhibits};
+use switchyard_programs::report::{compare, exhibits, paper_tables};
 
 fn write(folder: &Path, name: &str, rows: &[Value]) {
     let mut writer = RowWriter::create(folder, name).unwrap();
@@ -175,7 +175,7 @@ fn committed_tables_are_what_the_committed_rows_give() {
     for name in ["reports/micro", "reports/micro-rivals"] {
         let folder = Folder::open(Path::new(name)).unwrap();
         assert_eq!(folder.unreadable, Vec::<String>::new());
-        let tables = beside::tables(&paper, &folder).unwrap().into_iter().map(|b| b.table);
+        let tables = paper_tables::tables(&paper, &folder).unwrap().into_iter().map(|b| b.table);
         for table in tables.chain(exhibits::tables(&folder).unwrap()) {
             let file = Path::new(name).join("tables").join(table.label.replace(':', "-")).with_extension("md");
             let there = std::fs::read_to_string(&file)
@@ -452,7 +452,7 @@ fn claims_about_rl_compare_with_the_checkpoint_that_it_started_from() {
     }
     let table = |reports: &Path| {
         let (paper, folder) = (Paper::embedded().unwrap(), Folder::open(reports).unwrap());
-        let tables = beside::tables(&paper, &folder).unwrap();
+        let tables = paper_tables::tables(&paper, &folder).unwrap();
         tables.into_iter().map(|b| b.table).find(|t| t.label == "tab:sft-vs-rl").unwrap().markdown()
     };
     let (before, _, test) = verdict(reports.path(), "rl-trainable");

@@ -234,7 +234,7 @@ fn a_tokenizer_that_cannot_be_read_leaves_its_place_to_the_one_beside() {
     let refused = message(ModelFiles::open_gguf(&path).expect("opens").text_side());
     assert_names(&refused, &["tokenizer.ggml.pre", "kimi-k2", "tokenizer.json"]);
     fs::copy("fixtures/text/tokenizer.json", root.path().join("tokenizer.json")).expect("copied");
-    assert_names(&side(&path).notes.join(" "), &["tokenizer.json", "beside"]);
+    assert_names(&side(&path).notes.join(" "), &["tokenizer.json", "next to"]);
 }
 
 #[test]

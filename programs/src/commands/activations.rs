@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::device::MachineArgs;
 use super::hooks::{HookArgs, list};
-use super::{ModelArgs, encode, reached, row_ids, tensors};
+use super::{ModelArgs, encode, reach, row_ids, tensors};
 use switchyard::latent::Sequence;
 use switchyard::loading::Checkpoint;
 use switchyard::machine::Machine;
@@ -78,11 +78,11 @@ impl Activations {
             let whole = ids.len();
             sequences.push(Sequence::new(row, ids, whole, latent)?);
         }
-        let wanted = reached::HookRequest::read(self.hooks.as_deref().unwrap_or_default(), &sequences)?;
+        let wanted = reach::HookRequest::read(self.hooks.as_deref().unwrap_or_default(), &sequences)?;
         let specs = &wanted.specs;
         ensure!(!specs.is_empty() || self.logits, "nothing to record: give --hooks, --logits or both");
         let edits = self.edit.edits(&opened)?;
-        reached::check(specs, &edits, opened.config().num_hidden_layers, &sequences)?;
+        reach::check(specs, &edits, opened.config().num_hidden_layers, &sequences)?;
         let ends: Vec<usize> = sequences.iter().map(|sequence| sequence.ids.len()).collect();
         let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
         let (mut recorded, _) = edits.run(

@@ -3,10 +3,10 @@
 use anyhow::Result;
 use clap::Args;
 
-use super::chosen::Selection;
 use super::device::MachineArgs;
 use super::print;
 use super::runner::Runner;
+use super::selection::Selection;
 use super::targets::Targets;
 use switchyard::schema::BlockOrigin;
 

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::device::MachineArgs;
 use super::hooks::{Edits, HookArgs, Reach, list};
 use super::render::{decode as to_text, render};
-use super::unknown::warn_of_unknown;
+use super::unknown_words::warn_of_unknown;
 use super::{ModelArgs, print, row_ids, tensors};
 use switchyard::latent::{Decode, DecodeSettings, End, Reasoning, Request, Sampling, Trace, decode};
 use switchyard::loading::{Checkpoint, Loaded};

@@ -3,10 +3,10 @@
 use anyhow::{Result, bail, ensure};
 use clap::{Parser, Subcommand};
 
-use super::chosen::Selection;
 use super::device::MachineArgs;
 use super::pairs::Pairs;
 use super::runner::Runner;
+use super::selection::Selection;
 use super::targets::Targets;
 use super::{print, put, setting};
 use switchyard::experiments::Settings;

@@ -9,7 +9,7 @@ use serde_json::json;
 use super::device::MachineArgs;
 use super::hooks::HookArgs;
 use super::table::{WIDTH, fitted};
-use super::unknown::warn_of_unknown;
+use super::unknown_words::warn_of_unknown;
 use super::{ModelArgs, print, row_ids};
 use switchyard::guard::read_text;
 use switchyard::latent::{HiddenState, Sequence};
@@ -114,7 +114,7 @@ impl TextArgs {
             let row = Sequence::new(0, ids, prompt, opened.switch().map(|ids| ids.latent))?;
             fits(&row)?;
             let edits = self.edit.edits(&opened)?;
-            super::reached::check(&[], &edits, opened.config().num_hidden_layers, std::slice::from_ref(&row))?;
+            super::reach::check(&[], &edits, opened.config().num_hidden_layers, std::slice::from_ref(&row))?;
             let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
             let (found, _) = edits.run(
                 &loaded.model,

@@ -5,7 +5,6 @@ pub mod adapter;
 pub mod bench;
 pub mod calibrate;
 pub mod check;
-pub mod chosen;
 mod committed;
 pub mod completions;
 pub mod device;
@@ -23,17 +22,18 @@ pub mod merge;
 mod pairs;
 pub mod probe;
 pub mod random_weights;
-mod reached;
+mod reach;
 mod render;
 pub mod report;
 mod runner;
+pub mod selection;
 pub mod session;
 pub mod shard;
 mod table;
 pub mod targets;
 mod tensors;
 pub mod train;
-mod unknown;
+mod unknown_words;
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -118,7 +118,7 @@ pub(crate) fn row_ids(opened: &Checkpoint, prompt: Option<&str>, ids: Option<&st
 pub(crate) fn encode(opened: &Checkpoint, prompt: &str) -> Result<Vec<u32>> {
     ensure!(!prompt.is_empty(), "the prompt is empty: give at least one token");
     let vocabulary = opened.text()?;
-    unknown::warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt))?;
+    unknown_words::warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt))?;
     vocabulary.encode_row(prompt)
 }
 

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use anyhow::{Result, ensure};
 use clap::Args;
 
-use super::chosen::Selection;
 use super::device::MachineArgs;
 use super::runner::Runner;
+use super::selection::Selection;
 use super::shard::ShardArgs;
 use super::targets::Targets;
 use super::{put, setting};

@@ -6,10 +6,10 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use clap::{Args, Parser, Subcommand};
 
-use super::chosen::REPORTS;
 use super::grade::Grade;
 use super::merge::Merge;
 use super::print;
+use super::selection::REPORTS;
 use crate::report::folder::Folder;
 use crate::report::tables::Formats;
 use crate::report::{compare, curves, render};

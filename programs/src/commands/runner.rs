@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Error, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 
-use super::chosen::Selection;
 use super::print;
+use super::selection::Selection;
 use super::table::{WIDTH, fitted};
 use super::targets::Targets;
 use crate::report::findings::said;

@@ -17,7 +17,7 @@ use super::device::MachineArgs;
 use super::generate::{DecodeArgs, Generation, continue_prompts};
 use super::hooks::{Edits, Reach};
 use super::lens::{named, token};
-use super::{ModelArgs, print, reached, tensors};
+use super::{ModelArgs, print, reach, tensors};
 use switchyard::latent::{DecodeSettings, Sequence};
 use switchyard::loading::Loaded;
 use switchyard::machine::Machine;
@@ -237,9 +237,9 @@ impl Room {
     fn cache(&self, prompts: &[Prompt], names: &str, hooks: &[String], logits: bool, out: &Path) -> Result<Value> {
         ensure!(!prompts.is_empty(), "no prompts");
         let rows: Vec<Sequence> = prompts.iter().map(|prompt| self.row(prompt)).collect::<Result<_>>()?;
-        let wanted = reached::HookRequest::read(names, &rows)?;
+        let wanted = reach::HookRequest::read(names, &rows)?;
         let edits = self.edits(hooks)?;
-        reached::check(&wanted.specs, &edits, self.loaded.layers(), &rows)?;
+        reach::check(&wanted.specs, &edits, self.loaded.layers(), &rows)?;
         tensors::check_out(out)?;
         let ends: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
         let (mut recorded, fired) = edits.run(
@@ -258,7 +258,7 @@ impl Room {
         ensure!((1..=1000).contains(&top), "top: {top} is not between 1 and 1000");
         let (row, edits) = (self.row(prompt)?, self.edits(hooks)?);
         let end = row.ids.len();
-        reached::check(&[], &edits, self.loaded.layers(), std::slice::from_ref(&row))?;
+        reach::check(&[], &edits, self.loaded.layers(), std::slice::from_ref(&row))?;
         let (layers, fired) = edits.run(
             &self.loaded.model,
             (&[end], 0),

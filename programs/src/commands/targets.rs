@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use super::committed::fixture_path;
-use super::unknown::warn_of_unknown;
+use super::unknown_words::warn_of_unknown;
 use switchyard::grade::Grader;
 use switchyard::machine::Machine;
 use switchyard::names::meant;

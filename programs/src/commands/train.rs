@@ -7,8 +7,8 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use clap::Parser;
 
-use super::chosen::unknown_method;
 use super::device::MachineArgs;
+use super::selection::unknown_method;
 use super::targets::fields;
 use switchyard::grade::Grader;
 use switchyard::machine::{self, Machine};

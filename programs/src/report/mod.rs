@@ -8,7 +8,7 @@
 //! | [`exhibits`] | every table and figure, a file each: its rows, cells, note and drawing |
 //! | [`verdicts`] | whether a claim holds on our rows, and by which test; `claims_list` writes them |
 //! | [`tables`] | tables whose numbers keep interval and n, as Markdown, CSV and LaTeX |
-//! | [`beside`] | the paper's tables with ours next to them |
+//! | [`paper_tables`] | the paper's tables with ours next to them |
 //! | [`figures`] | charts as SVG and PNG |
 //! | [`compare`] | checkpoints of several folders side by side |
 //! | `findings` | a checkpoint's findings, a sentence and a number each: the page's cards |
@@ -28,7 +28,6 @@ macro_rules! columns {
     }};
 }
 
-pub mod beside;
 mod cells;
 mod claims;
 mod claims_list;
@@ -46,6 +45,7 @@ mod mixture;
 pub mod page;
 mod paired;
 pub mod paper;
+pub mod paper_tables;
 mod picture;
 mod places;
 pub mod recipes;

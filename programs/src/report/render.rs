@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use rayon::prelude::*;
 
-use super::beside::{self, Beside};
 use super::claims_list::{self, counted};
 use super::exhibits::{self, Drawing, MissingFigure};
 use super::figures::{FigureFiles, laid_out, write};
@@ -16,6 +15,7 @@ use super::folder::{Folder, once};
 use super::live::Live;
 use super::page;
 use super::paper::Paper;
+use super::paper_tables::{self, PaperTable};
 use super::recipes::{self, Recipe};
 use super::tables::{Formats, Table};
 use super::verdicts::{self, TestedClaim};
@@ -31,7 +31,7 @@ pub struct RenderedFigure {
 /// Everything of one folder.
 pub struct Rendering<'a> {
     pub folder: &'a Folder,
-    pub paper_tables: Vec<Beside>,
+    pub paper_tables: Vec<PaperTable>,
     pub own_tables: Vec<Table>,
     pub figures: Vec<RenderedFigure>,
     pub undrawn: Vec<MissingFigure>,
@@ -161,7 +161,7 @@ fn render<'a>(
     let ours_alone = !folder.beside_paper();
     let silent = paper.silent();
     let claims = if ours_alone { vec![] } else { verdicts::test(paper, folder, at_scale) };
-    let paper_tables = beside::tables(paper, folder)?;
+    let paper_tables = paper_tables::tables(paper, folder)?;
     let own_tables = exhibits::tables(folder)?;
     let stem = |room: &str, label: &str| folder.path.join(room).join(label.replace(':', "-"));
     let mut made = BTreeSet::new();

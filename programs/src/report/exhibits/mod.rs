@@ -145,7 +145,7 @@ macro_rules! exhibits {
 exhibits! {
     main, sft_vs_rl, tf, swi_window, probe, intervention, exit, appendix_sweep, per_subject, gen_analysis, calibration, pareto,
     token_dist, intervention_ladder, intervention_steps, intervention_dose, switch_benefit, adaptive, value_probe, switching, lens, early_stop,
-    decoded_trace, subspaces, monitor, patching, circuit, training, fate, versus, seeds, dependence, of_rows,
+    decoded_trace, subspaces, monitor, patching, circuit, training, fate, versus, seeds, dependence, row_tables,
 }
 
 pub(super) fn all() -> impl Iterator<Item = &'static Exhibit> {
@@ -217,6 +217,6 @@ pub fn tables(folder: &Folder) -> Result<Vec<Table>> {
     for exhibit in all() {
         tables.extend((exhibit.table)(exhibit, folder)?);
     }
-    tables.extend(of_rows::others(folder)?);
+    tables.extend(row_tables::others(folder)?);
     Ok(tables)
 }

@@ -3,7 +3,7 @@
 //! what can be changed and what arithmetic then predicts, `bench.js` keeps what is chosen, `draw.js` and `lab.js` show it, `start.js` begins.
 
 pub(crate) mod explorer;
-mod found;
+mod runs;
 mod weights;
 
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::folder::Folder;
-use found::Run;
+use runs::Run;
 use weights::Exact;
 pub(super) use weights::zipped;
 
@@ -49,7 +49,7 @@ impl Live {
         let mut live = Self::default();
         let mut room = ROOM;
         for (number, folder) in folders.iter().enumerate() {
-            let (found, left_out) = found::runs(folder);
+            let (found, left_out) = runs::runs(folder);
             live.said.extend(left_out);
             for run in found {
                 live.add(&run, number, &mut room);

@@ -9,7 +9,7 @@ use super::paper::{Block, Paper, Unit};
 use super::tables::{Cell, ColumnKind, Heading, Table};
 
 /// A table of the paper and whether any number of ours is in it.
-pub struct Beside {
+pub struct PaperTable {
     pub table: Table,
     pub ours: usize,
 }
@@ -18,7 +18,7 @@ pub struct Beside {
 ///
 /// # Errors
 /// A mistake in the fixture; a table that no exhibit is of.
-pub fn tables(paper: &Paper, folder: &Folder) -> Result<Vec<Beside>> {
+pub fn tables(paper: &Paper, folder: &Folder) -> Result<Vec<PaperTable>> {
     let mut tables = vec![];
     for block in &paper.tables {
         let exhibit = exhibits::of(&block.label).with_context(|| format!("no exhibit is of '{}'", block.label))?;
@@ -29,7 +29,7 @@ pub fn tables(paper: &Paper, folder: &Folder) -> Result<Vec<Beside>> {
     Ok(tables)
 }
 
-fn table(block: &Block, exhibit: &Exhibit, folder: &Folder) -> Result<Beside> {
+fn table(block: &Block, exhibit: &Exhibit, folder: &Folder) -> Result<PaperTable> {
     let layout = &exhibit.beside;
     let subjects = subjects(exhibit, folder);
     let mut columns = vec![Heading::new("", ColumnKind::Text)];
@@ -83,7 +83,7 @@ fn table(block: &Block, exhibit: &Exhibit, folder: &Folder) -> Result<Beside> {
         table.push(cells)?;
     }
     table.note = note(exhibit, block, folder, found);
-    Ok(Beside { table, ours: found })
+    Ok(PaperTable { table, ours: found })
 }
 
 /// Decimals that the paper prints of a number, at most four; one that needs more is printed in powers of ten.
