@@ -77,7 +77,7 @@ impl Study {
             corpus.tell_trained(&trained);
         }
         let name = format!("{}/{phase}", recipe.name);
-        let study = Self::of(name, loaded.model, corpus, recipe, loaded.reasoning);
+        let study = Self::new(name, loaded.model, corpus, recipe, loaded.reasoning);
         Ok(Self { run: Some(run.to_path_buf()), source, batch: asked.batch, ..study.on(machine) })
     }
 
@@ -164,7 +164,7 @@ impl Study {
             let rows = rows_held(loaded.model.config(), prompt + recipe.evaluation.max_new_tokens);
             recipe.evaluation.batch = recipe.evaluation.batch.min(rows.max(FEWEST));
         }
-        let study = Self::of(model.to_owned(), loaded.model, corpus, recipe, loaded.reasoning);
+        let study = Self::new(model.to_owned(), loaded.model, corpus, recipe, loaded.reasoning);
         Ok(Self { untrained, batch: asked.batch, ..study.on(machine) })
     }
 
