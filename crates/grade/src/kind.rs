@@ -19,7 +19,7 @@ pub(super) fn is_delimited(gold: &str) -> bool {
 }
 
 /// The grader for a gold answer.
-pub(super) fn of(gold: &str) -> Grader {
+pub(super) fn detect(gold: &str) -> Grader {
     let said = stated(gold);
     if is_delimited(gold) {
         Grader::Math

@@ -131,7 +131,7 @@ impl Grader {
 
     /// The grader for a gold answer: letters are choices, words are compared exactly, all else is mathematics.
     pub fn detect(gold: &str) -> Grader {
-        kind::of(gold)
+        kind::detect(gold)
     }
 
     /// Whether the grader can read this gold answer. One that it cannot read is reached by no response but the same text.
