@@ -244,7 +244,7 @@ fn golds_that_no_response_can_reach_end_it_before_any_work() {
     assert!(output.status.code() == Some(2) && told.contains("4 of 4 gold answers cannot be said"), "{told}");
     let twice: Vec<Value> = all.iter().map(|row| with(row, "id", "x".into())).collect();
     let (code, told) = of(&twice, &[]);
-    assert!(code == Some(2) && told.contains("own.jsonl:2: key \"id\": `x` stands at"), "{told}");
+    assert!(code == Some(2) && told.contains("own.jsonl:2: key \"id\": `x` is also at"), "{told}");
 }
 
 #[test]

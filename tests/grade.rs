@@ -200,7 +200,7 @@ fn grades_a_file_of_pairs() -> anyhow::Result<()> {
     let empty = dir.path().join("empty.jsonl");
     std::fs::write(&empty, "\n")?;
     let message = format!("{:#}", grade_file(&empty, &output, Grading::default()).expect_err("no pairs"));
-    assert!(message.contains("empty.jsonl: holds no pairs"), "{message}");
+    assert!(message.contains("empty.jsonl: has no pairs"), "{message}");
 
     // A mark of byte order, numbers of any size, and what is in the way of reading them.
     std::fs::write(

@@ -161,7 +161,7 @@ fn a_key_or_column_that_stands_twice_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let said = |name: &str, text: &str| {
         let error = format!("{:#}", read_problems(written(folder.path(), name, text)).unwrap_err());
-        assert!(error.contains(name) && error.contains("stands twice"), "{error}");
+        assert!(error.contains(name) && error.contains(" is twice in "), "{error}");
         error
     };
     assert!(
@@ -264,7 +264,7 @@ fn what_is_no_file_of_problems_is_named() {
         (
             b"{\"id\":\"a\",\"question\":\"q\",\"answer\":\"1\"}\n{\"id\":\"a\",\"question\":\"r\",\"answer\":\"2\"}\n"
                 .to_vec(),
-            "a.jsonl:2: key \"id\": `a` stands at",
+            "a.jsonl:2: key \"id\": `a` is also at",
         ),
     ] {
         let file = folder.path().join("a.jsonl");
@@ -341,7 +341,7 @@ fn errors_name_file_line_and_key() {
             format!("{good}\n{{\"question\": \"q\", \"answer\": \"1\"}}"),
             "gold.jsonl:2: key \"answer\": expected `#### gold`",
         ),
-        ("none.jsonl", "\n\n".into(), "none.jsonl: holds no problem"),
+        ("none.jsonl", "\n\n".into(), "none.jsonl: has no problem"),
         ("scalar.jsonl", "3\n".into(), "scalar.jsonl:1: expected a JSON object, found a number"),
         ("unknown.jsonl", r#"{"q": 1}"#.into(), "no known format has the keys [\"q\"]"),
         (

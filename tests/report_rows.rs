@@ -109,7 +109,7 @@ fn errors_name_file_column_and_row() {
     let mut mixed = new("mixed").unwrap();
     mixed.push(&serde_json::json!({"a": 1})).unwrap();
     mixed.push(&serde_json::json!({"a": "one"})).unwrap();
-    says(mixed.finish(), "column 'a', row 1: holds both Int and Text");
+    says(mixed.finish(), "column 'a', row 1: has both Int and Text");
     let mut big = new("big").unwrap();
     big.push(&serde_json::json!({"a": u64::MAX})).unwrap();
     says(big.finish(), "does not fit 64 bits");

@@ -37,11 +37,11 @@ fn what_is_wrong_with_a_line_is_its_answer() {
         (br#"{"do": "about", "x": 1}"#, "unknown field `x`"),
         (many.as_bytes(), "settings.latent_intervention.draws must be at most"),
         (br#"{"do": "generate", "prompts": [[1, -2]]}"#, "a prompt must be a text or a list of token ids"),
-        (b"\xff\xfe", "no request"),
-        (b"{\"do\": \"lens\", \"prompt\": \"\xff\"}", "no request"),
+        (b"\xff\xfe", "not a request"),
+        (b"{\"do\": \"lens\", \"prompt\": \"\xff\"}", "not a request"),
         (
             short.as_bytes(),
-            "prompts[0]: --hook 'blocks.1.hook_resid_post@pos[-10]=zero': pos[-10] stands before the first of 8",
+            "prompts[0]: --hook 'blocks.1.hook_resid_post@pos[-10]=zero': pos[-10] is before the first of 8",
         ),
     ];
     let asked: Vec<&[u8]> =

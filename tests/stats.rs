@@ -453,7 +453,7 @@ fn errors_name_what_is_wrong() {
     says(auroc(&[true, true], &[0.1, 0.2]), "single class: all 2");
     says(auroc(&[true, false], &[0.1, f64::NAN]), "score number 1 is NaN");
     says(balanced_accuracy(&[false], &[true]), "single class: none of the 1");
-    says(grouped_holdout(&[4, 4, 4], 0.2, 0), "1 groups leave none to train on");
+    says(grouped_holdout(&[4, 4, 4], 0.2, 0), "1 groups leave none for training");
     // A statistic undefined in many draws is not silently an interval.
     says(Bootstrap::default().units(5, |t| if t[0] > 0 { 1.0 } else { f64::NAN }), "undefined in");
     let (x, labels, groups) = simulate(20, 4, 1.0, 0.0, 0);

@@ -146,7 +146,7 @@ fn stacked_experts_are_checked() {
         fs::write(&path, changed).expect("writes");
         assert_names(&message(ModelFiles::open_gguf(&path)), parts);
     };
-    check("qwen3moe.expert_count", 6, &["m.gguf", "ffn_down_exps", "must hold 6 experts, found 5"]);
+    check("qwen3moe.expert_count", 6, &["m.gguf", "ffn_down_exps", "must have 6 experts, found 5"]);
     check("qwen3moe.expert_used_count", 9, &["m.gguf", "num_experts_per_tok", "5 experts, found 9"]);
     check("qwen3moe.expert_feed_forward_length", 13, &["experts.0.gate_proj.weight", "[13, 24]", "[12, 24]"]);
     check("qwen3moe.block_count", u32::MAX, &["m.gguf", "num_hidden_layers", "4294967295"]);

@@ -87,13 +87,13 @@ fn what_a_hub_sends_is_whole_or_an_error_and_the_next_try_goes_on() {
         (Fault::Silent, "nothing came from the server"),
         (Fault::Fails, "500"),
         (Fault::Loops, "sends on more than"),
-        (Fault::Nowhere, "not that of a hub"),
-        (Fault::HostileTag, "no hash"),
-        (Fault::HostileCommit, "no hash"),
-        (Fault::Pushed, "comes from commit decaf, asked for was c0ffee"),
+        (Fault::Nowhere, "not a hub's"),
+        (Fault::HostileTag, "not a hash"),
+        (Fault::HostileCommit, "not a hash"),
+        (Fault::Pushed, "is of commit decaf instead of c0ffee"),
         (Fault::Huge, "announced with 18446744073709551615 bytes"),
         (Fault::EndlessList, "list of files is longer"),
-        (Fault::Busy(100_000), "asks to wait 100000 s"),
+        (Fault::Busy(100_000), "try again in 100000 s"),
     ] {
         let root = tempfile::tempdir().expect("temp");
         let cache = root.path().join("a/b/c/home");
@@ -178,7 +178,7 @@ fn large_files_come_from_another_host_and_tokens_from_where_they_are_kept() {
     assert!(matches!(kept("elsewhere"), (1.., 0)));
     let home = tempfile::tempdir().expect("temp");
     let (worked, said) = ended(command(&hub, home.path()).env("HF_TOKEN", "hf_mine\nX-Evil: 1"));
-    assert!(!worked && said.contains("HF_TOKEN holds no token") && !said.contains("hf_mine"), "{said}");
+    assert!(!worked && said.contains("HF_TOKEN has no token") && !said.contains("hf_mine"), "{said}");
     let (worked, said) = ended(command(&hub, home.path()).env("HF_ENDPOINT", "http://me:secret@127.0.0.1"));
     assert!(!worked && said.contains("HF_ENDPOINT") && !said.contains("secret"), "{said}");
 }
@@ -189,7 +189,7 @@ fn a_busy_hub_is_asked_again() {
     let home = tempfile::tempdir().expect("temp");
     hub.set(Fault::Busy(1));
     let (worked, said) = generate(&hub, home.path(), false);
-    assert!(worked && said.contains("busy (HTTP 429): asked again in 1 s"), "{said}");
+    assert!(worked && said.contains("busy (HTTP 429): next try in 1 s"), "{said}");
 }
 
 /// The layout that `huggingface_hub` writes and reads.
@@ -214,7 +214,7 @@ fn the_cache_is_that_of_transformers() {
     let mut offline = command(&hub, home.path());
     offline.env("HF_HUB_CACHE", &cache).env("HF_HUB_OFFLINE", "1");
     let (_, said) = ended(&mut offline);
-    assert!(said.contains("has no reasoning.json, tokenizer.json of it"), "{said}");
+    assert!(said.contains("lacks reasoning.json, tokenizer.json"), "{said}");
     hub.asked();
     let (worked, said) = ended(command(&hub, home.path()).env("HF_HUB_CACHE", &cache));
     assert!(worked, "{said}");
