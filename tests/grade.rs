@@ -328,6 +328,82 @@ fn words_letters_and_bare_golds_are_read_on_both_sides() {
     assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), WORDS.len());
 }
 
+/// Thinking, tags, letters with signs, boxes side by side, units that begin a sum, currencies, counts of letters; by hand.
+const BORDER: &[(&str, &str, bool)] = &[
+    ("12", "<think>She had 9, so 3 are left.</think>\n<answer>12</answer>", true),
+    ("3", "<think>She had 9, so 3 are left.</think>\n<answer>12</answer>", false),
+    ("3", "<think>The answer is 3.</think>", false),
+    ("3", "<think>So \\boxed{3}, or is it", false),
+    ("3", "It is 4, I think</think>\nThe answer is 3.", true),
+    ("yes", "<think>no</think><answer>yes</answer>", true),
+    ("yes", "<answer>no</answer>", false),
+    ("B", "<answer> (B) </answer>", true),
+    ("B", "<ANSWER>B</ANSWER>", true),
+    ("A", "<answer>B</answer>", false),
+    ("\\frac{3}{4}", "<answer>\\dfrac{3}{4}</answer>", true),
+    ("0.75", "<answer>3/4</answer>", true),
+    ("x^2 + 1", "First <answer>x</answer>, no: <answer>1 + x^2</answer>", true),
+    ("7", "<answer>There are 7 left.</answer>", true),
+    ("7", "<answer>7", true),
+    ("7", "7 <answer></answer>", false),
+    ("<think>8</think><answer>9</answer>", "9", true),
+    ("k!", "\\boxed{k}", false),
+    ("k!", "\\boxed{k!}", true),
+    ("k", "\\boxed{k!}", false),
+    ("B'", "\\boxed{B}", false),
+    ("B'", "\\boxed{B'}", true),
+    ("B", "\\boxed{B'}", false),
+    ("$y'$", "\\boxed{y}", false),
+    ("$f'(x) = 2x$", "\\boxed{2x}", true),
+    ("u", "\\boxed{U}", false),
+    ("U", "\\boxed{u}", false),
+    ("u", "\\boxed{u}", true),
+    ("(b)", "The answer is B.", true),
+    ("B", "The answer is B!", true),
+    ("34", "\\boxed{3}\\boxed{4}", false),
+    ("304", "30\\boxed{4}", false),
+    ("1234", "\\boxed{1}\\boxed{234}", false),
+    ("$3, 4$", "\\boxed{3}, \\boxed{4}", true),
+    ("$s + 2$", "\\boxed{2 + s}", true),
+    ("$h - 4$", "\\boxed{-4 + h}", true),
+    ("$h - 4$", "\\boxed{-4 + 2h}", false),
+    ("l + g", "g + l", true),
+    ("t - 2", "t - 2", true),
+    ("2", "t - 2", false),
+    ("$5 + 3$", "\\boxed{8 m}", true),
+    ("£7", "\\boxed{7}", true),
+    ("7 €", "The answer is 7.", true),
+    ("£7", "\\boxed{8}", false),
+    ("12 500", "\\boxed{12500}", true),
+    ("2 000 000", "\\boxed{2\\,000\\,000}", true),
+    ("12500", "It is 12\u{a0}500 in all.", true),
+    ("1 000", "\\boxed{1}", false),
+    ("$\\binom{k}{3}$", "\\boxed{\\frac{k(k-1)(k-2)}{6}}", true),
+    ("$\\binom{n}{k}$", "\\boxed{\\frac{n!}{k!(n-k)!}}", true),
+    ("$\\binom{n}{k}$", "\\boxed{\\binom{n}{n-k}}", true),
+    ("$\\binom{n}{k}$", "\\boxed{\\binom{n}{k+1}}", false),
+    ("$\\frac{(n+1)!}{n!}$", "\\boxed{n+1}", true),
+    ("$(n+1)!$", "\\boxed{n!}", false),
+    ("$n! + x$", "\\boxed{x + n \\cdot (n-1)!}", true),
+    ("$n!$", "\\boxed{n^n}", false),
+];
+
+#[test]
+fn what_stands_at_the_border_of_an_answer_is_read() {
+    let wrong = |&&(gold, said, right): &&(&str, &str, bool)| grade(gold, said).equal != right;
+    let wrong: Vec<_> = BORDER.iter().filter(wrong).map(|w| (w, Grader::detect(w.0), grade(w.0, w.1))).collect();
+    assert!(wrong.is_empty(), "{} of {}: {wrong:#?}", wrong.len(), BORDER.len());
+    let strict = Grading { strict: true, ..Grading::default() };
+    let paid = |gold: &str, said: &str| strict.grade(gold, said).equal;
+    let unpaid = BORDER.iter().filter(|(gold, said, right)| !right && paid(gold, said)).collect::<Vec<_>>();
+    assert!(unpaid.is_empty(), "{unpaid:#?}");
+    assert!(paid("12", "<think>3</think><answer>12</answer>") && paid("$s + 2$", "\\boxed{2 + s}"));
+    assert!(paid("£7", "\\boxed{7}") && !paid("£7", "\\boxed{€7}"), "another currency");
+    assert_eq!(extract("<think>5</think> so <answer>12</answer>").as_deref(), Some("12"));
+    let named = Grading::by(Grader::Choice);
+    assert!(named.grade("e", "E").equal, "letters of options have no case");
+}
+
 #[test]
 fn what_repeats_the_gold_answer_is_right_under_every_grader() {
     let golds = WORDS.iter().map(|w| w.0).chain([

@@ -49,7 +49,13 @@ pub fn boxed(text: &str, mode: Boxes) -> String {
         return text.to_string();
     }
     results.reverse();
-    results.join(",")
+    let first = results.remove(0).to_owned();
+    results.into_iter().fold(first, |joined, next| {
+        // Two numbers are no thousands: 1 and 234 are not 1,234.
+        let three = next.bytes().take_while(u8::is_ascii_digit).count() == 3;
+        let gap = if three && joined.ends_with(|c: char| c.is_ascii_digit()) { ", " } else { "," };
+        joined + gap + next
+    })
 }
 
 /// Position of the brace that closes the one at the start of `s`.

@@ -36,6 +36,7 @@ mod scan;
 mod series;
 mod sets;
 mod symbols;
+mod tags;
 mod units;
 mod words;
 
@@ -131,11 +132,12 @@ impl Grader {
 
     /// The grader for a gold answer: letters are choices, words are compared exactly, all else is mathematics.
     pub fn detect(gold: &str) -> Grader {
-        kind::detect(gold)
+        kind::detect(&tags::answering(gold))
     }
 
     /// Whether the grader can read this gold answer. One that it cannot read is reached by no response but the same text.
     pub fn reads(self, gold: &str) -> bool {
+        let gold = &*tags::answering(gold);
         match self {
             Grader::Math => math::gold_answer(gold, false).value.is_some(),
             Grader::Exact => !gold.trim().is_empty(),
@@ -190,16 +192,22 @@ impl Grading {
     }
 
     /// Whether a model's `response` reaches `gold`. The gold answer may be bare (`\frac{1}{2}`), between delimiters, or a solution that
-    /// ends in `#### 42` or a box.
+    /// ends in `#### 42` or a box. Thinking (`<think>…</think>`) states nothing; the inside of `<answer>…</answer>` is the answer.
     pub fn grade(self, gold: &str, response: &str) -> Verdict {
+        let (gold, response) = (&*tags::answering(gold), &*tags::answering(response));
         let verdict = self.grader(gold).grade(gold, response, self.strict);
+        let guessed = self.named.is_none() && Grader::detect(gold) == Grader::Choice;
+        if guessed && words::other_letter(gold, response) {
+            return Verdict { equal: false, rule: Rule::Letter };
+        }
         // A single letter may be a variable: "2x − x" is x.
-        let guessed = self.named.is_none() && verdict.rule == Rule::NoAnswer && Grader::detect(gold) == Grader::Choice;
+        let guessed = guessed && verdict.rule == Rule::NoAnswer;
         if guessed { Grader::Math.grade(gold, response, self.strict) } else { verdict }
     }
 
     /// The final answer of a response to the problem with this gold answer, as it is compared.
     pub fn answer(self, gold: &str, response: &str) -> Option<String> {
+        let response = &*tags::answering(response);
         match self.grader(gold) {
             Grader::Math => extract(response),
             Grader::Exact => words::stated(response).shown(),
@@ -282,7 +290,7 @@ impl fmt::Display for GraderCounts {
 /// last formula or number; without one, what it states in words. Boxes of one line that fewer than ten characters, "and", "or"
 /// or a comma separate are one answer, as in math-verify.
 pub fn extract(text: &str) -> Option<String> {
-    let a = math::response_answer(text, false);
+    let a = math::response_answer(&tags::answering(text), false);
     a.source.or(a.text)
 }
 

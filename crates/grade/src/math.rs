@@ -137,6 +137,11 @@ pub(super) fn response_answer(response: &str, strict: bool) -> Answer {
     let text = response.trim();
     let formula =
         text.contains(['\\', '^', '=', '<', '>', '+']) || text.starts_with(['(', '[']) && text.ends_with([')', ']']);
+    // `t - 1`, `a/b`, `n!`: a letter and a sign behind something.
+    let signed = text.contains(|c: char| c.is_ascii_alphabetic())
+        && text.trim_start_matches('-').contains(['-', '−', '*', '/', '!', '\'', '’'])
+        && !text.contains([',', ':', ';']);
+    let formula = formula || signed;
     let delimited = ["$", "\n", "\\(", "\\[", "\\boxed"].iter().any(|mark| text.contains(mark));
     let alone = text.len() < MAX_FORMULA && formula && !delimited && !words::has_word(text) && quantity(text).is_none();
     let whole = if alone { Some(bare(text, strict)).filter(|a| a.value.is_some()) } else { None };
@@ -279,8 +284,10 @@ fn read(text: &str, c: &Candidate, strict: bool) -> (Option<E>, String, Beside) 
         }
         let (plain, unit) = normalize(content, if f.bare_box { Boxes::Last } else { Boxes::All }, strict);
         units.extend(unit);
-        let mut value =
-            scientific(&plain).or_else(|| parser::parse(&plain)).or_else(|| parser::parse(last_equation(&plain)?));
+        let mut value = scientific(&plain)
+            .or_else(|| plain::spaced(&plain))
+            .or_else(|| parser::parse(&plain))
+            .or_else(|| parser::parse(last_equation(&plain)?));
         // `90°`: math-verify reads it outside boxes only, as a number in prose.
         if strict
             && value.is_none()

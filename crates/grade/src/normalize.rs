@@ -3,10 +3,11 @@
 //! because what it removes decides which answers agree.
 
 use super::boxed::{Boxes, boxed};
+use super::plain::CURRENCY;
 use super::repair::{operators, slash};
 use super::units::{apart, strip_units};
 
-/// The formula in the parser's LaTeX. Its unit is dropped, or in strict mode returned.
+/// The formula in the parser's LaTeX. Its unit or currency is dropped, or in strict mode returned.
 pub(crate) fn normalize(text: &str, boxes: Boxes, strict: bool) -> (String, Option<String>) {
     let mut t = boxed(text, boxes);
     if strict && t.contains("\\sqrt(") {
@@ -26,6 +27,7 @@ pub(crate) fn normalize(text: &str, boxes: Boxes, strict: bool) -> (String, Opti
     if t.contains('\\') {
         t = delimiters(&t);
     }
+    let money = t.chars().find(|c| *c != '$' && CURRENCY.contains(*c)).filter(|_| strict);
     t = remove(&t);
     t = replace(&t);
     if t.contains(['\n', '\t']) {
@@ -48,7 +50,7 @@ pub(crate) fn normalize(text: &str, boxes: Boxes, strict: bool) -> (String, Opti
     }
     t = operators(t);
     t = slash(&t).unwrap_or(t);
-    (t.trim().to_string(), unit)
+    (t.trim().to_string(), unit.or(money.map(String::from)))
 }
 
 /// Drops `\left` and `\right` before a delimiter.
@@ -76,14 +78,33 @@ fn delimiters(t: &str) -> String {
     out
 }
 
-/// Removes what carries no value: dollar signs, quotes, thin negative spaces, empty text.
+/// Removes what carries no value: currencies, quotes, thin negative spaces, empty text. Primes become powers.
 fn remove(t: &str) -> String {
     let mut out = String::with_capacity(t.len());
     let mut rest = t;
+    let mut quoted = false;
     while let Some(c) = rest.chars().next() {
         let n = match c {
             '$' => 1,
-            '"' | '\'' if !out.ends_with('\\') => 1,
+            c if !c.is_ascii() && CURRENCY.contains(c) => c.len_utf8(),
+            // Odd spaces, which the parser does not know.
+            '\u{a0}' | '\u{202f}' | '\u{2009}' => {
+                out.push(' ');
+                c.len_utf8()
+            }
+            '\'' | '’' | '′' if !quoted && is_primed(&out) => {
+                let primes = rest.chars().take_while(|next| *next == c).count();
+                let behind = &rest[primes * c.len_utf8()..];
+                if !behind.starts_with(char::is_alphabetic) {
+                    out.push_str(&format!("^{{{}}}", "\\prime".repeat(primes)));
+                }
+                primes * c.len_utf8()
+            }
+            '\'' => {
+                quoted = !quoted && !out.ends_with(char::is_alphanumeric);
+                usize::from(!out.ends_with('\\'))
+            }
+            '"' if !out.ends_with('\\') => 1,
             '\\' if rest.starts_with("\\mathrm{th}") => 11,
             '\\' if rest.starts_with("\\!") => 2 + spaces(&rest[2..]),
             '\\' if rest.starts_with("\\$") => 2,
@@ -99,6 +120,14 @@ fn remove(t: &str) -> String {
         }
     }
     out
+}
+
+/// Whether a prime may stand behind this formula: behind a letter that is no word's, outside `\text{…}`.
+fn is_primed(formula: &str) -> bool {
+    let word = formula.len() - formula.trim_end_matches(|c: char| c.is_ascii_alphabetic()).len();
+    let command = word > 0 && formula[..formula.len() - word].ends_with('\\');
+    let text = formula.rfind("\\text").is_some_and(|at| !formula[at..].contains('}'));
+    (word == 1 || command) && !text
 }
 
 fn spaces(s: &str) -> usize {

@@ -16,7 +16,7 @@ pub enum Plain {
     Arithmetic(Range<usize>),
 }
 
-const CURRENCY: &str = "$€£¥₹₽₪₩₫฿₡₢₣₤₥₦₧₨₭₮₯₰₱₲₳₴₵₶₷₸₺₻₼₾₿";
+pub(crate) const CURRENCY: &str = "$€£¥₹₽₪₩₫฿₡₢₣₤₥₦₧₨₭₮₯₰₱₲₳₴₵₶₷₸₺₻₼₾₿";
 /// Characters of arithmetic looked at; longer ones are left alone.
 const MAX_RUN: usize = 300;
 
@@ -127,8 +127,11 @@ fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
     let raw = &s[..n];
     let decimal_comma = !raw.contains('.') && raw.matches(',').count() == 1 && n - raw.find(',').unwrap_or(0) != 4;
     let short_comma = decimal_comma || (raw.contains(',') && (s[sign..].starts_with('0') || int > 3));
-    let clean: String =
-        if short_comma { raw.replace(',', ".") } else { raw.chars().filter(|c| !", ".contains(*c)).collect() };
+    let clean: String = if short_comma {
+        raw.replace(',', ".")
+    } else {
+        raw.chars().filter(|c| *c != ',' && !c.is_whitespace()).collect()
+    };
     let clean = clean.trim_start_matches('0');
     let clean = if clean.is_empty() || clean.starts_with('.') { format!("0{clean}") } else { clean.to_string() };
     let (clean, n) = match exponent(&s[n..]).filter(|_| !shorter && int > 0) {
@@ -166,12 +169,40 @@ fn exponent(s: &str) -> Option<(i32, usize)> {
 /// Length of `,234,567` or ` 234 567`.
 fn thousands(s: &str) -> usize {
     let mut n = 0;
-    let b = s.as_bytes();
-    while matches!(b.get(n), Some(b',' | b' ')) && b.get(n + 1..n + 4).is_some_and(|d| d.iter().all(u8::is_ascii_digit))
-    {
-        n += 4;
+    while let Some(gap) = [",", " ", "\u{a0}", "\u{202f}", "\u{2009}"].iter().find(|gap| s[n..].starts_with(**gap)) {
+        let end = n + gap.len() + 3;
+        if digits(&s[n + gap.len()..]) < 3 {
+            break;
+        }
+        n = end;
     }
     n
+}
+
+/// A formula that is one number with spaces between its thousands: `1 000 000`, `-12\,500.5`.
+pub(crate) fn spaced(formula: &str) -> Option<E> {
+    let text = formula.trim();
+    let body = text.strip_prefix('-').unwrap_or(text);
+    let mut rest = body.trim_start();
+    let mut number: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    rest = &rest[number.len()..];
+    if !(1..=3).contains(&number.len()) || number.starts_with('0') {
+        return None;
+    }
+    let first = number.len();
+    while let Some(group) = ["\\,", "\\;", "\\ ", "~", " "].iter().find_map(|gap| rest.strip_prefix(gap)) {
+        if digits(group) != 3 {
+            return None;
+        }
+        number.push_str(&group[..3]);
+        rest = &group[3..];
+    }
+    let fraction = rest.strip_prefix('.').filter(|fraction| digits(fraction) == fraction.len() && !fraction.is_empty());
+    if number.len() == first || !rest.is_empty() && fraction.is_none() {
+        return None;
+    }
+    let value = decimal(&fraction.map_or(number.clone(), |fraction| format!("{number}.{fraction}")))?;
+    Some(if body.len() < text.len() { neg(&value) } else { value })
 }
 
 fn arithmetic(t: &str, i: usize) -> Option<Candidate> {

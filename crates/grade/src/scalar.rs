@@ -10,6 +10,7 @@ use super::real::{Big, Real};
 use num_bigint::BigInt;
 use num_rational::BigRational;
 use num_traits::Zero;
+use std::rc::Rc;
 
 /// Decimal places compared if one side is a decimal number.
 const PLACES: u32 = 6;
@@ -70,10 +71,59 @@ impl Scalars {
         if p != 0 || q != 0 {
             return (p == q, Rule::Exact);
         }
+        if let Some(same) = self.at_integers(a, b) {
+            return (same, Rule::Numeric);
+        }
         if let Some(same) = modular::same(a, b) {
             return (same, Rule::Identity);
         }
         (self.evaluate(a, b), Rule::Numeric)
+    }
+
+    /// Equality of expressions with factorials or binomials of letters, at whole numbers for these letters; `None` where there are none,
+    /// or too few numbers at which both sides have a value.
+    fn at_integers(&mut self, a: &E, b: &E) -> Option<bool> {
+        const TRIALS: u64 = 24;
+        const AGREED: usize = 4;
+        const LARGEST: usize = 60;
+        let mut counted = vec![];
+        letters_of_counts(a, &mut counted);
+        letters_of_counts(b, &mut counted);
+        if counted.is_empty() || size(a) + size(b) > LARGEST {
+            return None;
+        }
+        let mut agreed = 0;
+        for trial in 0..TRIALS {
+            if agreed == AGREED {
+                return Some(true);
+            }
+            let value = |name: &str| {
+                let value = sample(name, trial);
+                if !counted.contains(&name) {
+                    return value;
+                }
+                BigRational::from(BigInt::from(value.numer().magnitude() % 29u32 + 1u32))
+            };
+            let at = |e: &E| substituted(e, &value);
+            let (a, b) = (at(a), at(b));
+            if let (Some(p), Some(q)) = (rational(&a), rational(&b)) {
+                if p != q {
+                    return Some(false);
+                }
+                agreed += 1;
+                continue;
+            }
+            let mut fine = Evaluator::new(&[], trial, self.budget);
+            let pair = (fine.eval::<Big<PRECISION>>(&a), fine.eval::<Big<PRECISION>>(&b));
+            self.budget = fine.budget;
+            let (Some(x), Some(y)) = pair else { continue };
+            let gap = x.sub(&y);
+            if gap.re.log2().max(gap.im.log2()) > fine.scale - PRECISION as f64 + 64.0 {
+                return Some(false);
+            }
+            agreed += usize::from(fine.scale <= MAX_SCALE);
+        }
+        None
     }
 
     fn rounded(&mut self, e: &E, places: u32) -> Option<BigInt> {
@@ -142,6 +192,33 @@ impl Scalars {
             agreed += 1;
         }
         agreed >= if constant { 1 } else { 2 }
+    }
+}
+
+/// Letters inside factorials and binomials.
+fn letters_of_counts<'a>(e: &'a Expr, out: &mut Vec<&'a str>) {
+    match e {
+        Expr::Func(name, _) if matches!(name.as_str(), "factorial" | "binom") => e.symbols(out),
+        _ => e.children().into_iter().for_each(|child| letters_of_counts(child, out)),
+    }
+}
+
+/// Parts of an expression, itself among them.
+fn size(e: &Expr) -> usize {
+    1 + e.children().into_iter().map(|child| size(child)).sum::<usize>()
+}
+
+/// An expression with numbers for its letters.
+fn substituted(e: &E, value: &impl Fn(&str) -> BigRational) -> E {
+    let all = |items: &[E]| items.iter().map(|item| substituted(item, value)).collect();
+    match &**e {
+        Expr::Sym(name) => Expr::rat(value(name)),
+        Expr::Percent(a) => Rc::new(Expr::Percent(substituted(a, value))),
+        Expr::Add(items) => Rc::new(Expr::Add(all(items))),
+        Expr::Mul(items) => Rc::new(Expr::Mul(all(items))),
+        Expr::Pow(base, power) => Rc::new(Expr::Pow(substituted(base, value), substituted(power, value))),
+        Expr::Func(name, args) => Rc::new(Expr::Func(name.clone(), all(args))),
+        _ => e.clone(),
     }
 }
 

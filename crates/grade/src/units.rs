@@ -340,7 +340,7 @@ pub(crate) fn apart(t: &str) -> (String, Option<String>) {
         .map_or(0, |at| at + t[at..].chars().next().map_or(1, char::len_utf8));
     let (head, word) = t.split_at(at);
     let begins = head.ends_with(|c: char| c.is_whitespace() || c.is_ascii_digit()) && !head.trim().is_empty();
-    match known(word, false).filter(|_| begins) {
+    match known(word, false).filter(|_| begins && !wants_operand(head.trim_end())) {
         Some(unit) => (head.trim().to_owned(), Some(unit.to_owned())),
         None => (t.to_owned(), None),
     }
@@ -414,13 +414,21 @@ fn without_unit(t: &str) -> Option<usize> {
             // A digit or brace, or else whitespace, must come before the unit; one whitespace character stays.
             let keep = match trimmed.chars().next_back() {
                 Some(c) if c.is_numeric() || c == '}' => trimmed.len(),
-                _ if trimmed.len() < head.len() => trimmed.len() + 1,
+                _ if trimmed.len() < head.len() && !wants_operand(trimmed) => trimmed.len() + 1,
                 _ => continue,
             };
             best = Some(best.map_or(keep, |b| b.min(keep)));
         }
     }
     best.filter(|n| t.is_char_boundary(*n))
+}
+
+/// Whether a formula ends in a sign behind which something must stand: then the letter there is no unit (`n + m`, `x = s`).
+fn wants_operand(formula: &str) -> bool {
+    let commands =
+        ["cdot", "times", "div", "pm", "mp", "le", "leq", "ge", "geq", "ne", "neq", "approx", "in", "cup", "cap"];
+    let command = formula.rsplit_once('\\').is_some_and(|(_, name)| commands.contains(&name));
+    command || formula.ends_with(['+', '-', '*', '/', '=', '^', '<', '>', '(', '[', '{', ',', '±', '·', '×', '÷'])
 }
 
 /// `stem` without `unit` at its end, where a dot in `unit` matches any character.

@@ -243,30 +243,33 @@ const SPACES: [&str; 10] = ["\\(", "\\)", "\\[", "\\]", "\\,", "\\;", "\\!", "\\
 /// A text without LaTeX's styles and delimiters: `\text{(C)}` is `(C)`.
 pub(super) fn unstyled(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    // Of each open brace, whether it is a style's.
+    // Of each open brace, what its end becomes: nothing for a style's, a space for a box's, so that boxes are not joined.
     let mut braces = vec![];
     let mut rest = text;
     while let Some(at) = rest.find(['\\', '{', '}']) {
         out.push_str(&rest[..at]);
         rest = &rest[at..];
-        let body = STYLES.iter().find_map(|style| rest.strip_prefix(style)?.trim_start().strip_prefix('{'));
+        let body = STYLES.iter().find_map(|style| {
+            let body = rest.strip_prefix(style)?.trim_start().strip_prefix('{')?;
+            Some((body, if ["\\boxed", "\\fbox"].contains(style) { " " } else { "" }))
+        });
         let space = SPACES.iter().find_map(|space| rest.strip_prefix(space));
-        if let Some(body) = body {
-            braces.push(true);
+        if let Some((body, gap)) = body {
+            out.push_str(gap);
+            braces.push(gap);
             rest = body;
         } else if let Some(after) = space {
             out.push(' ');
             rest = after;
         } else {
-            let kept = match rest.as_bytes()[0] {
+            out.push_str(match rest.as_bytes()[0] {
                 b'{' => {
-                    braces.push(false);
-                    true
+                    braces.push("}");
+                    "{"
                 }
-                b'}' => !braces.pop().unwrap_or(false),
-                _ => true,
-            };
-            out.push_str(if kept { &rest[..1] } else { "" });
+                b'}' => braces.pop().unwrap_or("}"),
+                _ => &rest[..1],
+            });
             rest = &rest[1..];
         }
     }
@@ -275,10 +278,61 @@ pub(super) fn unstyled(text: &str) -> String {
 
 /// The letter that a text chooses: `C`, `(C)`, `C.`, `C) 42`, `\text{(C)}`, "option C".
 pub(super) fn choice(text: &str) -> Option<char> {
+    if formula(text).is_some_and(|formula| is_signed(&formula)) {
+        return None;
+    }
     let Statement { spellings, lines, .. } = stated(text);
     let spellings: Vec<String> = spellings.iter().skip(usize::from(lines)).map(|said| words(said)).collect();
     let sure = spellings.iter().rev().find_map(|said| alone(said));
     sure.or_else(|| spellings.iter().rev().find_map(|said| leading(said).or_else(|| named(said))))
+}
+
+/// What a text writes as a formula: its closing line, its last box, or all of it where nothing but a formula is there.
+fn formula(text: &str) -> Option<String> {
+    let whole = || Some(text.trim()).filter(|whole| kind::is_delimited(whole) || whole.chars().count() < 5);
+    closing_line(text).map(str::to_owned).or_else(|| last_box(text)).or_else(|| whole().map(str::to_owned))
+}
+
+/// Whether a formula is a letter with a factorial, a prime or a power: `n!`, `A'`, `x^2`. "C!" is an exclamation.
+fn is_signed(formula: &str) -> bool {
+    let bare: String = unstyled(formula).chars().filter(|c| !c.is_whitespace() && *c != '$').collect();
+    let mut chars = bare.chars();
+    let Some(letter) = chars.next().filter(char::is_ascii_alphabetic) else { return false };
+    match chars.next() {
+        Some('!') => letter.is_lowercase() || formula.contains('$'),
+        Some('\'' | '’' | '′' | '^') => true,
+        _ => false,
+    }
+}
+
+/// The letter that is all of a text, in its case; brackets, quotes and a stop may stand around it. `n!` and `A'` are no letters.
+fn lone(text: &str) -> Option<char> {
+    let mut bare = unstyled(text);
+    bare.retain(|c| !c.is_whitespace() && !"*`\"“”$_~".contains(c));
+    let mut bare = bare.trim_end_matches(['.', ',', ';', ':']);
+    for (open, close) in [('\'', '\''), ('‘', '’'), ('(', ')'), ('[', ']')] {
+        bare = bare.strip_prefix(open).and_then(|rest| rest.strip_suffix(close)).unwrap_or(bare);
+    }
+    let mut chars = bare.trim_end_matches('.').chars();
+    chars.next().filter(|c| c.is_ascii_alphabetic() && chars.next().is_none())
+}
+
+/// Whether a response states the letter of the gold answer in another case, where both are letters of a formula: `x` is not `X`.
+/// Options are compared without case: capitals to J, and letters in brackets.
+pub(super) fn other_letter(gold: &str, response: &str) -> bool {
+    let stated = stated(response);
+    let said = stated.spellings.iter().rev().find_map(|said| lone(said));
+    let bracketed = |text: &str| text.contains(['(', '[', ')']);
+    match (lone(&kind::stated(gold)), said) {
+        (Some(gold_letter), Some(said)) => {
+            gold_letter != said
+                && gold_letter.eq_ignore_ascii_case(&said)
+                && !('A'..='J').contains(&gold_letter)
+                && !bracketed(gold)
+                && !stated.spellings.iter().any(|text| bracketed(text))
+        }
+        _ => false,
+    }
 }
 
 /// A single letter and no other text.
@@ -312,8 +366,7 @@ fn named(said: &str) -> Option<char> {
 
 /// Whether a gold answer is a letter to choose: `C`, `(C)`, `C)`, `(C) Paris`.
 pub(super) fn is_letter(gold: &str) -> bool {
-    let said = words(gold);
     let unstyled = unstyled(gold);
     let second = unstyled.trim().trim_start_matches('(').chars().nth(1) == Some(')');
-    alone(&said).is_some() || second && leading(unstyled.trim()).is_some()
+    lone(gold).is_some() || second && leading(unstyled.trim()).is_some()
 }
