@@ -174,6 +174,62 @@ fn numbers_signs_and_raw_text_are_printed_as_python_prints_them() {
     }
 }
 
+/// Right values: Jinja2 3.1.6 as transformers 5.24 sets it up.
+#[test]
+fn what_jinja2_has_and_minijinja_lacks_is_there() {
+    for (jinja, text) in [
+        (
+            "{{ '%s has %d, %.1f' % ('Eve', 3, 2.55) }}|{{ '%s' % x }}|{{ 7 % 4 }} {{ -7 % 4 }} {{ 2 * 7 % 4 }}",
+            "Eve has 3, 2.5|ab|3 1 2",
+        ),
+        ("{% set n = 'a' %}{{ n ~ '%s!' % n | upper }} {{ ('%s-' % n) * 2 }}", "aA! a-a-"),
+        ("{% if '%s' % 1 == '1' %}{{ '50 %' }}{% endif %} 3 % 2", "50 % 3 % 2"),
+        ("{{ '%(a)s' % {'a': 1} }} {{ '%s' % [1, 'b'] }}", "1 [1, 'b']"),
+        (
+            "{% for c in 'é b' %}{{ loop.index }}/{{ loop.length }}{{ c }}{{ ',' if not loop.last }}{% endfor %}",
+            "1/3é,2/3 ,3/3b",
+        ),
+        ("{% for c in x if c != 'a' %}{{ loop.revindex }}{{ c }}{% else %}-{% endfor %}", "1b"),
+        (
+            "{% for k, v in {'p': 1}.items() %}{{ k }}{{ v }}{% endfor %}{% for i in [1, 2] + [3] %}{{ i }}{% endfor %}",
+            "p1123",
+        ),
+        (
+            "{% macro m(a, b='-') %}{{ a }}{{ b }}{{ varargs | length }}{{ varargs | join('+') }}{% endmacro %}{{ m(1) }} {{ m(1, 2, 3, 4) }}",
+            "1-0 1223+4",
+        ),
+        (
+            "{% set j = joiner('; ') %}{% for i in 'ab' %}{{ j() }}{{ i }}{% endfor %}{% set c = cycler(1, 2) %}{{ c.next() }}{{ c.next() }}{{ c.next() }}",
+            "a; b121",
+        ),
+        (
+            "{{ raise_exception is callable }} {{ x is callable }} {{ nothing is callable }}{% macro m() %}{% endmacro %} {{ m is callable }}",
+            "True False False True",
+        ),
+        (
+            "{{ 'one, two three' | wordcount }} {{ nothing | default('d') }} {{ '' | default('d', boolean=true) }} {{ '' | d('d') }}.",
+            "3 d d .",
+        ),
+        (
+            "{{ 'a.b.a'.find('a', 1) }} {{ 'aba'.count('a', 1) }} {{ 'abc'.startswith('b', 1) }} {{ ['p', 'q'].index('q') }}",
+            "4 1 True 1",
+        ),
+        (
+            "{{ 'ab'.center(5) }}|{{ 'ab'.rjust(4, '.') }}|{{ '-7'.zfill(4) }}|{{ 'aB'.swapcase() }}",
+            "  ab |..ab|-007|Ab",
+        ),
+        (
+            "{{ [1e-07, 2.0, 1e+16, none, true, 'it\'s'] }} {{ {'a': {'b': 1e-05}} | string }} {{ (1,) }}",
+            "[1e-07, 2.0, 1e+16, None, True, \"it's\"] {'a': {'b': 1e-05}} (1,)",
+        ),
+    ] {
+        let folder = folder(&json!({ "chat_template": jinja }));
+        let chat = Vocabulary::load(folder.path()).expect("opens").chat(None).expect("read").expect("a template");
+        let chat = chat.with(json!({ "x": "ab" }).as_object().cloned().unwrap_or_default()).expect("arguments");
+        assert_eq!(chat.prompt("m").unwrap_or_else(|error| panic!("{jinja}: {error}")), text, "{jinja}");
+    }
+}
+
 #[test]
 fn a_template_that_cannot_be_rendered_says_why() {
     for (jinja, said) in [

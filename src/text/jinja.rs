@@ -2,11 +2,12 @@
 //! after and spaces before a block tag are dropped, loops can be left, Python's methods and constants are Python's.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Tuple, Value, ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, escape_formatter, filters};
+use minijinja_contrib::{filters as more, globals};
 use serde_json::Value as Json;
 
-use super::dates;
+use super::{dates, jinja_source};
 
 /// Most instructions of a template: a chat of a thousand messages needs less, an endless loop more.
 const FUEL: u64 = 50_000_000;
@@ -27,10 +28,12 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
     // As Python writes a number by itself.
     env.set_formatter(|out, state, value| match value.kind() {
         ValueKind::Number => Ok(out.write_str(&number(value))?),
+        ValueKind::Seq | ValueKind::Map => Ok(out.write_str(&repr(value)?)?),
         _ => escape_formatter(out, state, value),
     });
     env.add_filter("string", |state: &State, value: Value| match value.kind() {
         ValueKind::Number => Ok(Value::from(number(&value))),
+        ValueKind::Seq | ValueKind::Map => Ok(Value::from(repr(&value)?)),
         _ => filters::string(state, &value),
     });
     for name in ["e", "escape"] {
@@ -40,6 +43,14 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
             _ => Value::from_safe_string(escaped(&value.to_string())),
         });
     }
+    add_filters(&mut env);
+    env.add_function("joiner", globals::joiner);
+    env.add_function("cycler", globals::cycler);
+    env.add_test("callable", |value: Value| match value.kind() {
+        ValueKind::Plain => true,
+        ValueKind::Map => value.to_string().starts_with("<macro "),
+        _ => false,
+    });
     // These print differently from Python, or are not Jinja's.
     env.remove_filter("pprint");
     env.remove_global("debug");
@@ -51,10 +62,98 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
     Ok(env)
 }
 
-/// The template as Jinja2 reads it: line ends are `\n`, whatever the file has, and the tags around what an assistant wrote, which
-/// print nothing, are gone.
+/// Filters that minijinja lacks, or that take Jinja2's keywords.
+fn add_filters(env: &mut Environment) {
+    env.add_filter(jinja_source::PERCENT, percent);
+    env.add_filter(jinja_source::ITEMS, |value: Value| match value.as_str() {
+        Some(text) => Value::from(text.chars().map(|c| Value::from(c.to_string())).collect::<Vec<_>>()),
+        None => value,
+    });
+    env.add_filter(jinja_source::GIVEN, |values: Vec<Value>| -> Vec<Value> {
+        values.into_iter().filter(|value| !value.is_undefined()).collect()
+    });
+    for name in ["default", "d"] {
+        env.add_filter(name, default);
+    }
+    env.add_filter("truncate", more::truncate);
+    env.add_filter("filesizeformat", more::filesizeformat);
+    env.add_filter("striptags", more::striptags);
+    env.add_filter("wordcount", |text: String| {
+        text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty()).count()
+    });
+    env.add_filter("center", |text: String, width: Option<usize>| padded(&text, width.unwrap_or(80), Pad::Both, ' '));
+    env.add_filter("forceescape", |value: Value| Value::from_safe_string(escaped(&value.to_string())));
+}
+
+/// Jinja2's `default(value, default_value, boolean)`.
+fn default(value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+    if args.len() > 2 {
+        return Err(Error::from(ErrorKind::TooManyArguments));
+    }
+    let named = |at: usize, name: &str| match args.get(at) {
+        Some(given) => Ok(given.clone()),
+        None if kwargs.has(name) => kwargs.get(name),
+        None => Ok(Value::UNDEFINED),
+    };
+    let (other, boolean) = (named(0, "default_value")?, named(1, "boolean")?);
+    kwargs.assert_all_used()?;
+    let missing = value.is_undefined() || boolean.is_true() && !value.is_true();
+    Ok(if !missing {
+        value
+    } else if other.is_undefined() {
+        Value::from("")
+    } else {
+        other
+    })
+}
+
+/// Python's `%`: of a text its formatting, of numbers the remainder.
+fn percent(state: &mut State, value: Value, other: Value) -> Result<Value, Error> {
+    let Some(text) = value.as_str() else {
+        let whole = |value: &Value| if value.is_integer() { i64::try_from(value.clone()).ok() } else { None };
+        if let (Some(a), Some(b)) = (whole(&value), whole(&other)) {
+            // As Python's, the remainder has the sign of the divisor.
+            let rest = a.checked_rem(b).ok_or_else(|| wrong(format!("{a} % {b}")))?;
+            return Ok(Value::from(if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }));
+        }
+        let float = |value: &Value| f64::try_from(value.clone()).map_err(|_| wrong(format!("{value} in `a % b`")));
+        let (a, b) = (float(&value)?, float(&other)?);
+        return if b == 0.0 { Err(wrong(format!("{a} % {b}"))) } else { Ok(Value::from(a - b * (a / b).floor())) };
+    };
+    let args: Vec<Value> = if other.is_tuple() { other.try_iter()?.collect() } else { vec![other] };
+    let shown = |value: Value| match value.kind() {
+        ValueKind::Seq | ValueKind::Map if !text.contains("%(") => repr(&value).map(Value::from),
+        _ => Ok(value),
+    };
+    let args: Vec<Value> = args.into_iter().map(shown).collect::<Result<_, _>>()?;
+    state.apply_filter("format", &[&[value.clone()], &args[..]].concat())
+}
+
+/// A list or a mapping as Python prints it.
+fn repr(value: &Value) -> Result<String, Error> {
+    let all = |values: Vec<String>, open: &str, close: &str| format!("{open}{}{close}", values.join(", "));
+    Ok(match value.kind() {
+        ValueKind::Number => number(value),
+        ValueKind::Seq => {
+            let items: Vec<String> = value.try_iter()?.map(|item| repr(&item)).collect::<Result<_, _>>()?;
+            match (value.is_tuple(), items.len()) {
+                (true, 1) => all(items, "(", ",)"),
+                (true, _) => all(items, "(", ")"),
+                (false, _) => all(items, "[", "]"),
+            }
+        }
+        ValueKind::Map if !value.to_string().starts_with('<') => {
+            let pair = |key: Value| Ok(format!("{}: {}", repr(&key)?, repr(&value.get_item(&key)?)?));
+            all(value.try_iter()?.map(pair).collect::<Result<_, Error>>()?, "{", "}")
+        }
+        _ => format!("{value:?}"),
+    })
+}
+
+/// The template as Jinja2 reads it: line ends are `\n`, whatever the file has, the tags around what an assistant wrote, which print
+/// nothing, are gone, and what minijinja lacks is written otherwise.
 pub(super) fn plain(jinja: &str) -> String {
-    without_generation(&jinja.replace("\r\n", "\n").replace('\r', "\n"))
+    jinja_source::rewrite(&without_generation(&jinja.replace("\r\n", "\n").replace('\r', "\n")))
 }
 
 fn without_generation(jinja: &str) -> String {
@@ -127,20 +226,92 @@ fn tuple(parts: [&str; 3]) -> Value {
     Value::from(Tuple::from(parts.map(Value::from)))
 }
 
-/// Methods of Python's strings that minijinja lacks, or counts in bytes.
+#[derive(Clone, Copy)]
+enum Pad {
+    Left,
+    Right,
+    Both,
+}
+
+/// A text that is `width` characters long at least.
+fn padded(text: &str, width: usize, pad: Pad, with: char) -> String {
+    const WIDEST: usize = 1 << 16;
+    let width = width.min(WIDEST);
+    let missing = width.saturating_sub(text.chars().count());
+    let left = match pad {
+        Pad::Left => missing,
+        Pad::Right => 0,
+        // As CPython has it.
+        Pad::Both => missing / 2 + (missing & width & 1),
+    };
+    let of = |n: usize| with.to_string().repeat(n);
+    format!("{}{text}{}", of(left), of(missing - left))
+}
+
+/// The part of a text between two of its characters, as Python counts them, and how many stand before it.
+fn between(text: &str, start: Option<i64>, end: Option<i64>) -> (&str, usize) {
+    let count = text.chars().count() as i64;
+    let place = |at: Option<i64>, otherwise: i64| {
+        at.map_or(otherwise, |at| if at < 0 { at + count } else { at }).clamp(0, count)
+    };
+    let (start, end) = (place(start, 0), place(end, count));
+    let byte = |at: i64| text.char_indices().nth(at as usize).map_or(text.len(), |(byte, _)| byte);
+    (&text[byte(start)..byte(end.max(start))], start as usize)
+}
+
+/// Methods of Python's strings and lists that minijinja lacks, or counts in bytes.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    if let (ValueKind::Seq, "index") = (value.kind(), name) {
+        let (what,): (Value,) = from_args(args)?;
+        let at = value.try_iter()?.position(|item| item == what);
+        return at.map(Value::from).ok_or_else(|| wrong(format!("{what:?} is not in the list")));
+    }
     let Some(text) = value.as_str() else {
         return minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args);
     };
-    let place = |at: Option<usize>| at.map_or(-1, |byte| text[..byte].chars().count() as i64);
     Ok(match name {
         "find" | "rfind" | "index" | "rindex" => {
-            let (what,): (&str,) = from_args(args)?;
-            let found = if name.starts_with('r') { text.rfind(what) } else { text.find(what) };
+            let (what, start, end): (&str, Option<i64>, Option<i64>) = from_args(args)?;
+            let (part, before) = between(text, start, end);
+            let found = if name.starts_with('r') { part.rfind(what) } else { part.find(what) };
             if found.is_none() && name.ends_with("index") {
                 return Err(wrong(format!("{what:?} is not in the text")));
             }
-            Value::from(place(found))
+            Value::from(found.map_or(-1, |byte| (before + part[..byte].chars().count()) as i64))
+        }
+        "count" => {
+            let (what, start, end): (&str, Option<i64>, Option<i64>) = from_args(args)?;
+            Value::from(between(text, start, end).0.matches(what).count())
+        }
+        "startswith" | "endswith" if args.len() > 1 => {
+            let (what, start, end): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
+            let part = Value::from(between(text, start, end).0);
+            return minijinja_contrib::pycompat::unknown_method_callback(state, &part, name, &[what.clone()]);
+        }
+        "center" | "ljust" | "rjust" => {
+            let (width, with): (usize, Option<char>) = from_args(args)?;
+            let pad = match name {
+                "center" => Pad::Both,
+                "ljust" => Pad::Right,
+                _ => Pad::Left,
+            };
+            Value::from(padded(text, width, pad, with.unwrap_or(' ')))
+        }
+        "zfill" => {
+            let (width,): (usize,) = from_args(args)?;
+            let sign = text.len() - text.trim_start_matches(['-', '+']).len();
+            let (sign, digits) = text.split_at(sign.min(1));
+            Value::from(format!("{sign}{}", padded(digits, width.saturating_sub(sign.len()), Pad::Left, '0')))
+        }
+        "casefold" => {
+            let () = from_args(args)?;
+            Value::from(text.to_lowercase())
+        }
+        "swapcase" => {
+            let () = from_args(args)?;
+            let swap =
+                |c: char| if c.is_uppercase() { c.to_lowercase().to_string() } else { c.to_uppercase().to_string() };
+            Value::from(text.chars().map(swap).collect::<String>())
         }
         "title" => {
             let () = from_args(args)?;

@@ -11,6 +11,7 @@ pub mod entropies;
 mod files;
 pub mod formats;
 mod jinja;
+mod jinja_source;
 pub mod problems;
 mod record;
 pub mod samples;

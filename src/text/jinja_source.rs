@@ -1,0 +1,285 @@
+//! Rewrites a template's source where minijinja lacks what Jinja2 has and no hook of its environment can add it: `%` of texts, loops over
+//! texts, extra positional arguments of macros.
+//!
+//! 1. Split the source into text, tags (`{% … %}`, `{{ … }}`), comments and raw blocks; only tags are rewritten.
+//! 2. Split a tag into tokens (names, numbers, quoted texts, signs).
+//! 3. `a % b` becomes `a|percent(b)`, `for x in y` becomes `for x in (y)|items_of`, and a macro whose body names `varargs` gets optional
+//!    parameters that are gathered in it.
+
+/// `a % b`, of texts too.
+pub(super) const PERCENT: &str = "switchyard_percent";
+/// What a loop goes through: of a text its characters.
+pub(super) const ITEMS: &str = "switchyard_items";
+/// The arguments that were given of a macro's optional ones.
+pub(super) const GIVEN: &str = "switchyard_given";
+/// Extra positional arguments of a macro at most.
+const EXTRA: usize = 16;
+
+pub(super) fn rewrite(source: &str) -> String {
+    let mut out = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(at) = rest.find('{') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let Some(tag) = Tag::read(rest) else {
+            out.push('{');
+            rest = &rest[1..];
+            continue;
+        };
+        let whole = &rest[..tag.length];
+        rest = &rest[tag.length..];
+        if tag.kind == '#' {
+            out.push_str(whole);
+            continue;
+        }
+        let tokens = tokens(tag.inside);
+        let word =
+            tokens.iter().map(|token| token.trim()).find(|token| !token.is_empty()).unwrap_or_default().to_owned();
+        let is = |name: &str| tag.kind == '%' && word == name;
+        if is("raw") {
+            let end = rest.find("endraw").map_or(rest.len(), |at| rest[..at].rfind("{%").unwrap_or(at));
+            out.push_str(whole);
+            out.push_str(&rest[..end]);
+            rest = &rest[end..];
+            continue;
+        }
+        let changed = if is("for") { looped(tokens) } else { percents(tokens) }.concat();
+        if is("macro") && names_varargs(rest) {
+            out.push_str(&with_extra(&changed, tag.begin, tag.end));
+            continue;
+        }
+        let [open, close] = if tag.kind == '%' { ["{%", "%}"] } else { ["{{", "}}"] };
+        out.extend([open, tag.begin, &changed, tag.end, close]);
+    }
+    out + rest
+}
+
+struct Tag<'a> {
+    /// `%`, `{` or `#`.
+    kind: char,
+    /// `-` or `+` behind the opening and before the closing sign.
+    begin: &'a str,
+    end: &'a str,
+    inside: &'a str,
+    length: usize,
+}
+
+impl<'a> Tag<'a> {
+    fn read(text: &'a str) -> Option<Self> {
+        let kind = text[1..].chars().next().filter(|kind| "%{#".contains(*kind))?;
+        let close = match kind {
+            '%' => "%}",
+            '{' => "}}",
+            _ => "#}",
+        };
+        let at = if kind == '#' { text.find(close)? } else { closing(text, close)? };
+        let body = &text[2..at];
+        let begin = ["-", "+"].into_iter().find(|sign| body.starts_with(sign)).unwrap_or_default();
+        let body = &body[begin.len()..];
+        let end = ["-", "+"].into_iter().find(|sign| body.ends_with(sign)).unwrap_or_default();
+        Some(Self { kind, begin, end, inside: &body[..body.len() - end.len()], length: at + 2 })
+    }
+}
+
+/// Where a tag's closing sign begins, outside quoted texts and, of `}}`, outside braces.
+fn closing(text: &str, close: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let (mut quote, mut depth, mut at) = (None, 0, 2);
+    while at < bytes.len() {
+        match (quote, bytes[at]) {
+            (Some(_), b'\\') => at += 1,
+            (Some(open), byte) if byte == open => quote = None,
+            (Some(_), _) => {}
+            (None, b'\'' | b'"') => quote = Some(bytes[at]),
+            (None, _) if depth == 0 && text[at..].starts_with(close) => return Some(at),
+            (None, b'{') => depth += 1,
+            (None, b'}') => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+        while !text.is_char_boundary(at) {
+            at += 1;
+        }
+    }
+    None
+}
+
+/// Names and numbers, quoted texts, spaces and single signs (`**`, `//`, `==` and their like as two); together they are the text.
+fn tokens(inside: &str) -> Vec<String> {
+    let mut out = vec![];
+    let mut rest = inside;
+    while let Some(first) = rest.chars().next() {
+        let run = |kept: fn(char) -> bool| rest.find(|c: char| !kept(c)).unwrap_or(rest.len());
+        let word = |c: char| c.is_alphanumeric() || c == '_';
+        let length = match first {
+            '\'' | '"' => {
+                let mut escaped = false;
+                let end = rest[1..].char_indices().find(|(_, c)| {
+                    let closes = *c == first && !escaped;
+                    escaped = *c == '\\' && !escaped;
+                    closes
+                });
+                end.map_or(rest.len(), |(at, _)| at + 2)
+            }
+            c if c.is_whitespace() => run(char::is_whitespace),
+            c if word(c) => run(|c| c.is_alphanumeric() || c == '_'),
+            _ if ["**", "//", "==", "!=", "<=", ">="].iter().any(|sign| rest.starts_with(sign)) => 2,
+            c => c.len_utf8(),
+        };
+        out.push(rest[..length].to_owned());
+        rest = &rest[length..];
+    }
+    out
+}
+
+/// Tokens with every `a % b` as a filter of a. A product before it (`a * b % c`) is of numbers and stays.
+fn percents(mut tokens: Vec<String>) -> Vec<String> {
+    let mut from = 0;
+    while let Some(at) = tokens[from..].iter().position(|token| token == "%").map(|at| from + at) {
+        from = at + 1;
+        let Some(start) = operand_before(&tokens, at) else { continue };
+        let before = tokens[..start].iter().rev().find(|token| !token.trim().is_empty()).map_or("", String::as_str);
+        if ["*", "/", "//", "**", "-", "+"].contains(&before) && !tokens[start].starts_with(['\'', '"']) {
+            continue;
+        }
+        let Some(end) = operand_behind(&tokens, at) else { continue };
+        let argument = percents(tokens[at + 1..end].to_vec()).concat();
+        let filter = format!("|{PERCENT}({})", argument.trim());
+        tokens.splice(at..end, [filter]);
+        // Spaces before the filter do no harm; a further `%` takes all of it as its left side.
+        from = at;
+    }
+    tokens
+}
+
+fn is_name(token: &str) -> bool {
+    token.starts_with(|c: char| c.is_alphanumeric() || c == '_')
+}
+
+fn is_value(token: &str) -> bool {
+    const WORDS: [&str; 8] = ["in", "not", "and", "or", "is", "if", "else", "set"];
+    token.starts_with(['\'', '"']) || is_name(token) && !WORDS.contains(&token)
+}
+
+/// Where the operand that ends before `at` begins: a name, text or bracket with its attributes, calls and filters.
+fn operand_before(tokens: &[String], at: usize) -> Option<usize> {
+    let mut start = at;
+    loop {
+        let last = (0..start).rev().find(|i| !tokens[*i].trim().is_empty())?;
+        start = match tokens[last].as_str() {
+            ")" | "]" | "}" => opening(tokens, last)?,
+            token if is_value(token) || token.starts_with('|') => last,
+            _ => return None,
+        };
+        // A call or an index belongs to what stands before it, an attribute or a filter too.
+        let before = (0..start).rev().find(|i| !tokens[*i].trim().is_empty());
+        match before.map(|i| (i, tokens[i].as_str())) {
+            Some((i, "." | "|")) => start = i,
+            Some((_, token)) if tokens[start].starts_with('|') && token != "%" => {}
+            Some((_, token))
+                if matches!(tokens[start].as_str(), "(" | "[") && (is_value(token) || [")", "]"].contains(&token)) => {}
+            _ => return Some(start),
+        }
+    }
+}
+
+fn opening(tokens: &[String], close: usize) -> Option<usize> {
+    let mut depth = 0;
+    (0..=close).rev().find(|i| {
+        match tokens[*i].as_str() {
+            ")" | "]" | "}" => depth += 1,
+            "(" | "[" | "{" => depth -= 1,
+            _ => {}
+        }
+        depth == 0
+    })
+}
+
+/// Behind the operand that begins after `at`.
+fn operand_behind(tokens: &[String], at: usize) -> Option<usize> {
+    let next = |from: usize| (from..tokens.len()).find(|i| !tokens[*i].trim().is_empty());
+    let mut i = next(at + 1)?;
+    while matches!(tokens[i].as_str(), "-" | "+") {
+        i = next(i + 1)?;
+    }
+    let mut end = match tokens[i].as_str() {
+        "(" | "[" | "{" => close_of(tokens, i)? + 1,
+        token if is_value(token) => i + 1,
+        _ => return None,
+    };
+    while let Some(i) = next(end) {
+        end = match tokens[i].as_str() {
+            "(" | "[" => close_of(tokens, i)? + 1,
+            "." | "|" => next(i + 1)? + 1,
+            _ => break,
+        };
+    }
+    Some(end)
+}
+
+fn close_of(tokens: &[String], open: usize) -> Option<usize> {
+    let mut depth = 0;
+    (open..tokens.len()).find(|i| {
+        match tokens[*i].as_str() {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" => depth -= 1,
+            _ => {}
+        }
+        depth == 0
+    })
+}
+
+/// `for x in y if z recursive` with `(y)|items_of` for y.
+fn looped(tokens: Vec<String>) -> Vec<String> {
+    let outside = |wanted: &[&str], from: usize| {
+        let mut depth = 0;
+        (from..tokens.len()).find(|i| {
+            match tokens[*i].as_str() {
+                "(" | "[" | "{" => depth += 1,
+                ")" | "]" | "}" => depth -= 1,
+                _ => {}
+            }
+            depth == 0 && wanted.contains(&tokens[*i].as_str())
+        })
+    };
+    let Some(start) = outside(&["in"], 0) else { return percents(tokens) };
+    let end = outside(&["if", "recursive"], start + 1).unwrap_or(tokens.len());
+    let items = percents(tokens[start + 1..end].to_vec()).concat();
+    let mut out = tokens[..=start].to_vec();
+    out.push(format!(" ({})|{ITEMS} ", items.trim()));
+    out.extend(percents(tokens[end..].to_vec()));
+    out
+}
+
+/// Whether the macro whose body begins here names `varargs`.
+fn names_varargs(body: &str) -> bool {
+    body.split("endmacro").next().is_some_and(|body| body.contains("varargs"))
+}
+
+/// The opening tag of a macro with optional parameters, and their gathering.
+fn with_extra(inside: &str, begin: &str, end: &str) -> String {
+    let names: Vec<String> = (0..EXTRA).map(|n| format!("switchyard_extra_{n}")).collect();
+    let names = names.join(", ");
+    let Some((head, _)) = inside.rsplit_once(')') else { return format!("{{%{begin}{inside}{end}%}}") };
+    let comma = if head.trim_end().ends_with('(') { "" } else { ", " };
+    let optional = names.replace(',', "=undefined,") + "=undefined";
+    format!("{{%{begin}{head}{comma}{optional}) %}}{{% set varargs = [{names}]|{GIVEN} {end}%}}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rewrite;
+
+    #[test]
+    fn what_needs_no_change_stays() {
+        for same in [
+            "{{ a ~ 'b % c' }}{# for x in y % #}",
+            "{% raw %}{% for x in y %}{{ 1 % 2 }}{% endraw %}",
+            "{%- if a is defined -%} 5 % of {\"a\": {\"b\": 1}} {%- endif %}",
+            "{{ {'a': {'b': 1}}['a'] }} { } {",
+            "{{ loop.index0 * 2 % 3 }}",
+        ] {
+            assert_eq!(rewrite(same), same);
+        }
+    }
+}
