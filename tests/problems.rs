@@ -245,6 +245,82 @@ fn a_folder_is_a_data_set() {
 }
 
 #[test]
+fn several_sets_of_one_part_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let row = |n: usize| format!("{{\"question\": \"q{n}\", \"answer\": \"{n}\"}}\n");
+    for (name, n) in
+        [("train", 1), ("validation", 2), ("validation_long-00000-of-00002", 3), ("validation_long-00001-of-00002", 4)]
+    {
+        written(folder.path(), &format!("{name}.jsonl"), &row(n));
+    }
+    let error = format!("{:#}", read_problems(folder.path()).unwrap_err());
+    assert!(
+        error.contains("2 sets of this part (validation, validation_long)") && error.contains("validation_long"),
+        "{error}"
+    );
+    assert_eq!(golds(&folder.path().join("validation_long"), None), ["3", "4"]);
+    assert_eq!(golds(&folder.path().join("validation"), None), ["2"]);
+    // Parts that are numbered from the first on are one set, years are not.
+    let numbered = tempfile::tempdir().unwrap();
+    for n in 0..3 {
+        written(numbered.path(), &format!("test-{n}.jsonl"), &row(n));
+    }
+    assert_eq!(golds(numbered.path(), None), ["0", "1", "2"]);
+    let years = tempfile::tempdir().unwrap();
+    for n in [2024, 2025] {
+        written(years.path(), &format!("test_{n}.jsonl"), &row(n));
+    }
+    assert!(format!("{:#}", read_problems(years.path()).unwrap_err()).contains("(test_2024, test_2025)"));
+    // What `save_to_disk` writes.
+    let saved = tempfile::tempdir().unwrap();
+    std::fs::create_dir(saved.path().join("test")).unwrap();
+    let stream = saved.path().join("test/data-00000-of-00001.arrow");
+    std::fs::write(&stream, b"\xff\xff\xff\xff\x10\0\0\0").unwrap();
+    for place in [saved.path(), &stream] {
+        let error = format!("{:#}", read_problems(place).unwrap_err());
+        assert!(error.contains("Arrow") && error.contains("to_parquet"), "{error}");
+    }
+}
+
+#[test]
+fn options_stand_in_the_prompt_and_the_gold_answer_is_a_letter() {
+    let folder = tempfile::tempdir().unwrap();
+    let wanted = ("Which is heavy?\nA. tin\nB. lead", "B");
+    for (name, text) in [
+        (
+            "mmlu.jsonl",
+            r#"{"question": "Which is heavy?", "choices": ["tin", "lead"], "answer": 1, "subject": "metals"}"#,
+        ),
+        (
+            "pro.jsonl",
+            r#"{"question": "Which is heavy?", "options": ["tin", "lead"], "answer": "B", "answer_index": 1}"#,
+        ),
+        (
+            "arc.jsonl",
+            r#"{"question": "Which is heavy?", "choices": {"text": ["tin", "lead"], "label": ["A", "B"]}, "answer": "B"}"#,
+        ),
+        ("mmlu.csv", "question,A,B,answer\nWhich is heavy?,tin,lead,B\n"),
+        (
+            "r1.jsonl",
+            r#"{"problem": "Which is heavy?", "solution": "Lead is.", "answer": "lead", "options": ["tin", "lead"]}"#,
+        ),
+    ] {
+        let problem = read_problems(written(folder.path(), name, text)).unwrap().remove(0);
+        assert_eq!((problem.question.as_str(), problem.answer.as_str()), wanted, "{name}");
+    }
+    let gpqa = r#"{"Question": "Which?", "Correct Answer": "lead", "Incorrect Answer 1": "tin", "Incorrect Answer 2": "zinc"}"#;
+    let problem = read_problems(written(folder.path(), "gpqa.jsonl", gpqa)).unwrap().remove(0);
+    assert!(
+        problem.question.contains(&format!("{}. lead", problem.answer)) && problem.question.contains("zinc"),
+        "{problem:?}"
+    );
+    let odd = written(folder.path(), "odd.jsonl", r#"{"question": "q", "choices": "tin, lead", "answer": "tin"}"#);
+    let error = format!("{:#}", read_problems(&odd).unwrap_err());
+    assert!(error.contains("odd.jsonl:1: key \"choices\"") && error.contains("--field choices=none"), "{error}");
+    assert_eq!(golds(&odd, Some(Fields { choices: "none".into(), ..Fields::default() })), ["tin"]);
+}
+
+#[test]
 fn what_is_no_file_of_problems_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let wide: Vec<u8> = "{\"question\": \"q\"}".encode_utf16().flat_map(u16::to_le_bytes).collect();
@@ -282,8 +358,28 @@ fn what_is_no_file_of_problems_is_named() {
     // Words as levels, read without them; one object over several lines; a list inside an object.
     let file = written(folder.path(), "b.jsonl", r#"{"question":"q","answer":"3","level":"hard"}"#);
     assert_eq!(golds(&file, Some(Fields { level: "none".into(), ..Fields::default() })), ["3"]);
-    let file = written(folder.path(), "c.json", "{\n \"data\": [{\"question\": \"q\", \"answer\": 3}]\n}");
-    assert_eq!(golds(&file, None), ["3"]);
+    for text in [
+        "{\n \"data\": [{\"question\": \"q\", \"answer\": 3}]\n}",
+        "{\"data\": [{\"question\": \"q\", \"answer\": 3}]}\n\n",
+        "{\"version\": \"1.1\", \"rows\": [{\"question\": \"q\", \"answer\": 3}]}",
+    ] {
+        assert_eq!(golds(&written(folder.path(), "c.json", text), None), ["3"], "{text}");
+    }
+    let steps = r#"{"question": "q", "answer": "3", "steps": [{"expression": "1+2", "value": 3, "span": "3"}], "solution": "3"}"#;
+    assert_eq!(golds(&written(folder.path(), "steps.jsonl", steps), None), ["3"], "a problem itself");
+    // Prompts as messages, as chats and verl have them.
+    let chat = r#"{"prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}], "reward": {"gold": "3"}}"#;
+    let file = written(folder.path(), "chat.jsonl", &format!("{chat}\n{}\n", chat.replace("\"q\"", "\"r\"")));
+    for question in ["prompt.1.content", "prompt.-1.content"] {
+        let fields = Fields { question: question.into(), answer: "reward.gold".into(), ..Fields::default() };
+        let source = Source { format: Some(Format::Jsonl), fields, ..Source::new(&file) };
+        let read: Vec<String> = source.read().unwrap().into_iter().map(|problem| problem.question).collect();
+        assert_eq!(read, ["q", "r"], "{question}");
+    }
+    let fields = Fields { question: "prompt".into(), answer: "reward.gold".into(), ..Fields::default() };
+    let source = Source { format: Some(Format::Jsonl), fields, ..Source::new(&file) };
+    let error = format!("{:#}", source.read().unwrap_err());
+    assert!(error.contains("a list of 2 items") && error.contains("--field (prompt.0.content"), "{error}");
 }
 
 #[test]

@@ -29,17 +29,19 @@ const ENDINGS: [&str; 6] = [".jsonl", ".json", ".ndjson", ".parquet", ".csv", ".
 const DEPTH: usize = 2;
 
 /// The files that a path means: itself, or of a folder those of this part (`train-00000-of-00002.parquet`, `test.jsonl`), in the order
-/// of their names. A folder with a single file has no parts.
+/// of their names. A folder with a single file has no parts. `FOLDER/test_sft` means the files of that set where it is no file itself.
 ///
 /// # Errors
 /// A path that is not there; a folder without such files, or with those of several data sets.
 pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
     let shown = path.display();
     if !path.is_dir() {
-        ensure!(path.exists(), "{shown}: no such file or folder");
-        return Ok(vec![path.to_path_buf()]);
+        let set = if path.exists() { vec![] } else { named_set(path) };
+        ensure!(path.exists() || !set.is_empty(), "{shown}: no such file or folder");
+        return if set.is_empty() { Ok(vec![path.to_path_buf()]) } else { ensure_one_set(&set).map(|()| set) };
     }
     let all = listed(path, DEPTH)?;
+    ensure!(!all.is_empty() || !has_arrow(path, DEPTH), "{shown}: {ARROW}");
     ensure!(!all.is_empty(), "{shown}: a folder without files of problems ({}): name the file", ENDINGS.join(", "));
     if all.len() == 1 {
         return Ok(all);
@@ -54,8 +56,79 @@ pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
     if let Some(other) = elsewhere {
         bail!("{shown}: has {} and {}: name the folder or the file that is meant", found[0].display(), other.display());
     }
+    let sets = sets(&found);
+    if let [first, .., last] = &sets[..] {
+        bail!(
+            "{shown}: holds {} sets of this part ({}): name the one that is meant, {}",
+            sets.len(),
+            sets.join(", "),
+            [first, last].map(|set| path.join(set).display().to_string()).join(" or ")
+        );
+    }
     ensure_one_set(&found)?;
     Ok(found)
+}
+
+/// Names of the data sets that files belong to. Files that are numbered from 0 or 1 on are one set: `train-0`, `train-1`.
+fn sets(files: &[PathBuf]) -> Vec<String> {
+    let mut sets: Vec<String> = files.iter().map(|file| set(&stem(file)).0.to_owned()).collect();
+    sets.sort();
+    sets.dedup();
+    let whole = |name: &String| {
+        let mut numbers: Vec<usize> = files
+            .iter()
+            .map(|file| stem(file))
+            .filter_map(|stem| {
+                let (of, number) = set(&stem);
+                number.filter(|_| of == name)
+            })
+            .collect();
+        numbers.sort_unstable();
+        numbers.iter().zip(numbers.first().copied().filter(|first| *first < 2).unwrap_or(0)..).all(|(a, b)| *a == b)
+    };
+    if sets.iter().all(whole) {
+        return sets;
+    }
+    let mut stems: Vec<String> = files.iter().map(|file| stem(file)).collect();
+    stems.sort();
+    stems.dedup();
+    stems
+}
+
+/// The set of a file's name and its number in it: `test_sft-00000-of-00002` is of `test_sft`.
+fn set(stem: &str) -> (&str, Option<usize>) {
+    let body = match stem.rsplit_once("-of-") {
+        Some((body, _)) if numbered(stem).is_some() => body,
+        _ => stem,
+    };
+    let name = body.trim_end_matches(|c: char| c.is_ascii_digit());
+    match body[name.len()..].parse() {
+        Ok(number) if !name.trim_end_matches(['-', '_', '.']).is_empty() => {
+            (name.trim_end_matches(['-', '_', '.']), Some(number))
+        }
+        _ => (body, None),
+    }
+}
+
+/// The files of the set that a path names in its folder.
+fn named_set(path: &Path) -> Vec<PathBuf> {
+    let (Some(folder), Some(name)) = (path.parent().filter(|folder| folder.is_dir()), path.file_name()) else {
+        return vec![];
+    };
+    let name = name.to_string_lossy();
+    let all = listed(folder, DEPTH).unwrap_or_default();
+    all.into_iter().filter(|file| set(&stem(file)).0 == name).collect()
+}
+
+const ARROW: &str = "Arrow files, as `save_to_disk` of datasets writes them, are not read: write Parquet or JSON lines \
+                     (dataset.to_parquet(FILE), dataset.to_json(FILE)) and name that";
+
+fn has_arrow(folder: &Path, depth: usize) -> bool {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    entries.into_iter().any(|path| {
+        path.extension().is_some_and(|ending| ending == "arrow")
+            || depth > 0 && path.is_dir() && has_arrow(&path, depth - 1)
+    })
 }
 
 /// Whether files are one data set: of one form, and where they are numbered (`-00000-of-00002`) all of them.
@@ -134,13 +207,14 @@ pub(super) enum Content {
 }
 
 /// First bytes of unsupported files, what they are, and what to do.
-const OTHERS: [(&[u8], &str); 11] = [
+const OTHERS: [(&[u8], &str); 12] = [
     (b"PK\x03\x04", "a zip archive: unpack it"),
     (b"\xfd7zXZ", "xz-compressed: unpack it (xz -d)"),
     (b"\x28\xb5\x2f\xfd", "zstd-compressed: unpack it (zstd -d)"),
     (b"BZh", "bzip2-compressed: unpack it (bzip2 -d)"),
     (b"7z\xbc\xaf", "a 7z archive: unpack it"),
     (b"ARROW1", "an Arrow file: write it as Parquet or JSON lines"),
+    (b"\xff\xff\xff\xff", ARROW),
     (b"SQLite format 3", "an SQLite database: write it as JSON lines"),
     (b"\xff\xfe", "UTF-16 text: write it as UTF-8"),
     (b"\xfe\xff", "UTF-16 text: write it as UTF-8"),

@@ -4,7 +4,8 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value};
 
 use super::Problem;
-use super::record::Record;
+use super::options::Options;
+use super::record::{Record, kind};
 use super::steps::{self, FileStep};
 use crate::tasks::{Fact, StepValue};
 
@@ -46,7 +47,7 @@ impl Format {
             Ok(Format::GsmEquations)
         } else if has(&["question", "answer"]) && !objects("steps") && final_line() {
             Ok(Format::Gsm8k)
-        } else if has(&["question", "answer"]) {
+        } else if has(&["question", "answer"]) || has(&["Question", "Correct Answer"]) {
             Ok(Format::Jsonl)
         } else {
             let keys: Vec<&String> = object.keys().collect();
@@ -59,13 +60,17 @@ impl Format {
 
 impl Record<'_> {
     pub fn problem(&self, format: Format) -> Result<Problem> {
-        match format {
+        let problem = match format {
             Format::Gsm8k => self.gsm8k(),
             Format::GsmEquations => self.equations(),
             Format::Math500 => self.mathematics("unique_id", "subject"),
             Format::ProsQa => self.prosqa(),
             Format::OpenR1 => self.mathematics("uuid", "problem_type"),
             Format::Jsonl => self.generic(),
+        }?;
+        match self.options()? {
+            Some(options) => options.ask(problem, self.place),
+            None => Ok(problem),
         }
     }
 
@@ -142,7 +147,15 @@ impl Record<'_> {
     fn generic(&self) -> Result<Problem> {
         let fields = &self.source.fields;
         let solution = self.optional(&fields.solution)?.unwrap_or_default();
-        let answer = self.text(&fields.answer)?;
+        // GPQA's keys.
+        let key = |named: &str, other: &str| {
+            if self.object.contains_key(named) || !self.object.contains_key(other) {
+                named.to_owned()
+            } else {
+                other.to_owned()
+            }
+        };
+        let answer = self.text(&key(&fields.answer, "Correct Answer"))?;
         // A solution of GSM8K's form where the answer is looked for.
         let (solution, answer) = match answer.rsplit_once("####") {
             Some((_, gold)) if solution.is_empty() && !gold.trim().is_empty() => {
@@ -150,7 +163,7 @@ impl Record<'_> {
             }
             _ => (solution, answer),
         };
-        let mut problem = self.marked(self.text(&fields.question)?, &solution, answer)?;
+        let mut problem = self.marked(self.text(&key(&fields.question, "Question"))?, &solution, answer)?;
         problem.id = self.optional(&fields.id)?.unwrap_or(problem.id);
         problem.subject = self.optional(&fields.subject)?;
         problem.level = self.level(&fields.level)?;
@@ -161,6 +174,33 @@ impl Record<'_> {
             problem.steps = self.steps(&problem.solution, steps[0].get("words").is_some())?;
         }
         Ok(problem)
+    }
+
+    /// The options of multiple choice, where the record has them.
+    ///
+    /// # Errors
+    /// Options of a form that is not known.
+    fn options(&self) -> Result<Option<Options>> {
+        let named = self.source.fields.choices.as_str();
+        let keys: &[&str] = if named == "choices" { &["choices", "options"] } else { &[named] };
+        for key in keys {
+            match self.object.get(*key) {
+                None | Some(Value::Null) => {}
+                Some(Value::Array(items)) if items.is_empty() => {}
+                Some(value) => {
+                    let options = Options::read(value).with_context(|| {
+                        format!(
+                            "{}: key \"{key}\": expected the options of multiple choice, a list of texts (or {{\"label\": […], \"text\": […]}}, \
+                             {{\"A\": …, \"B\": …}}), found {}; --field choices=none reads the problems without them",
+                            self.place,
+                            kind(value)
+                        )
+                    })?;
+                    return Ok(Some(options));
+                }
+            }
+        }
+        Ok(if named == "choices" { Options::of_columns(self.object) } else { None })
     }
 
     /// `steps`, as Switchyard writes them (`own`) or as a user does.

@@ -12,6 +12,7 @@ mod files;
 pub mod formats;
 mod jinja;
 mod jinja_source;
+mod options;
 pub mod problems;
 mod record;
 pub mod samples;

@@ -42,16 +42,31 @@ impl Record<'_> {
                     inner.join(", ")
                 )
             }
+            (Value::Array(items), _) => {
+                let inner = items.first().and_then(Value::as_object).and_then(|item| {
+                    let text = item.iter().rev().find(|(_, value)| value.is_string());
+                    Some(format!("{key}.0.{}", text?.0))
+                });
+                bail!(
+                    "{}: key \"{key}\": expected a text, found a list of {} items; name one of them with --field ({}; -1 is the last)",
+                    self.place,
+                    items.len(),
+                    inner.unwrap_or_else(|| format!("{key}.0"))
+                )
+            }
             (other, _) => bail!("{}: key \"{key}\": expected a text, found {}", self.place, kind(other)),
         }
     }
 
-    /// The value of a key, or of one inside another: `reward.answer`.
+    /// The value of a key, or of one inside another: `reward.answer`, `prompt.0.content`, `prompt.-1.content`.
     fn value(&self, key: &str) -> Option<&Value> {
         let inside = || {
             let mut parts = key.split('.');
             let first = self.object.get(parts.next()?)?;
-            parts.try_fold(first, |value, part| value.get(part))
+            parts.try_fold(first, |value, part| match value {
+                Value::Array(items) => item(items, part),
+                _ => value.get(part),
+            })
         };
         self.object.get(key).or_else(inside)
     }
@@ -86,6 +101,12 @@ impl Record<'_> {
         })?;
         Ok(Some(level))
     }
+}
+
+/// An item of a list by its number; negative numbers count from the end.
+fn item<'a>(items: &'a [Value], number: &str) -> Option<&'a Value> {
+    let at: isize = number.parse().ok()?;
+    items.get(usize::try_from(if at < 0 { at + items.len() as isize } else { at }).ok()?)
 }
 
 /// The JSON type of a value, for messages.

@@ -44,6 +44,8 @@ settings! {
         pub answer: String = "answer".into(),
         pub subject: String = "subject".into(),
         pub level: String = "level".into(),
+        /// Options of multiple choice; without another name `options` too.
+        pub choices: String = "choices".into(),
     }
 }
 
@@ -174,7 +176,8 @@ fn each_json(
     loop {
         line.clear();
         number += 1;
-        if read_line(&mut reader, &mut line).with_context(|| format!("{shown}:{number}"))? == 0 {
+        let came = read_line(&mut reader, &mut line, !seen).with_context(|| format!("{shown}:{number}"))?;
+        if came == 0 {
             return Ok(());
         }
         let text = line.trim_start_matches('\u{feff}').trim();
@@ -183,12 +186,17 @@ fn each_json(
         }
         let place = format!("{shown}:{number}");
         // One list over the whole file, or one object over several lines.
-        if !seen && (text.starts_with('[') || text == "{") {
+        if !seen && (text.starts_with('[') || text == "{" || came as u64 > MOST_RECORD) {
+            break;
+        }
+        let value = digits::read(text).map_err(clearer).with_context(|| format!("{place}: not valid JSON"))?;
+        ensure_distinct(text, &place)?;
+        // `{"data": [...]}` as the only line.
+        if !seen && wrapped(&value).is_some() && is_at_end(&mut reader).with_context(|| shown.to_string())? {
+            line = text.to_owned();
             break;
         }
         seen = true;
-        let value = digits::read(text).map_err(clearer).with_context(|| format!("{place}: not valid JSON"))?;
-        ensure_distinct(text, &place)?;
         if !take(place.clone(), object(&place, value)?)? {
             return Ok(());
         }
@@ -201,16 +209,7 @@ fn each_json(
     ensure_distinct(text, &shown.to_string())?;
     let list = match whole {
         Value::Array(list) => list,
-        // `{"data": [...]}`, as some write it.
-        Value::Object(object) => {
-            match object.iter().filter(|(_, value)| value.is_array()).map(|(_, v)| v.clone()).collect::<Vec<_>>() {
-                mut lists if lists.len() == 1 && object.len() <= 3 => match lists.remove(0) {
-                    Value::Array(list) => list,
-                    other => vec![other],
-                },
-                _ => vec![Value::Object(object)],
-            }
-        }
+        whole @ Value::Object(_) => wrapped(&whole).cloned().unwrap_or_else(|| vec![whole]),
         other => bail!("{shown}: expected a list of JSON objects, found {}", kind(&other)),
     };
     for (index, value) in list.into_iter().enumerate() {
@@ -221,6 +220,37 @@ fn each_json(
         }
     }
     Ok(())
+}
+
+/// The problems of an object that has them under one key, beside short settings: `{"version": 1, "data": [...]}`. What is a problem
+/// itself is none, and a list of messages is a prompt.
+fn wrapped(value: &Value) -> Option<&Vec<Value>> {
+    const SETTING: usize = 30;
+    let object = value.as_object().filter(|object| object.len() <= 3 && Format::detect(object).is_err())?;
+    let mut lists = object.values().filter(|value| value.is_array());
+    let (list, None) = (lists.next()?.as_array()?, lists.next()) else { return None };
+    let setting = |value: &Value| match value {
+        Value::Array(_) | Value::Number(_) | Value::Bool(_) | Value::Null => true,
+        Value::String(text) => text.len() <= SETTING,
+        Value::Object(_) => digits::digits(value).is_some(),
+    };
+    let problem = |item: &Value| item.as_object().is_some_and(|item| !item.contains_key("role"));
+    (object.values().all(setting) && !list.is_empty() && list.iter().all(problem)).then_some(list)
+}
+
+/// Whether only spaces follow.
+fn is_at_end(reader: &mut dyn BufRead) -> Result<bool> {
+    loop {
+        let held = reader.fill_buf().map_err(files::unread)?;
+        if held.is_empty() {
+            return Ok(true);
+        }
+        let spaces = held.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
+        if spaces < held.len() {
+            return Ok(false);
+        }
+        reader.consume(spaces);
+    }
 }
 
 /// Readers differ in which of two values of a key they use.
@@ -245,11 +275,13 @@ pub fn lines(file: &Path) -> Result<Vec<(String, String)>> {
 
 const MOST_RECORD: u64 = 16 << 20;
 
-fn read_line(reader: &mut dyn BufRead, line: &mut String) -> Result<usize> {
+fn read_line(reader: &mut dyn BufRead, line: &mut String, first: bool) -> Result<usize> {
     let came = reader.take(MOST_RECORD + 1).read_line(line).map_err(files::unread)?;
-    // A list may be in one line: it is as long as its file.
+    // A list may be in one line, also as `{"data": [...]}`: it is as long as its file.
+    let begin: String = line.trim_start_matches('\u{feff}').chars().filter(|c| !c.is_whitespace()).take(80).collect();
+    let list = begin.starts_with('[') || begin.starts_with("{\"") && begin.contains("\":[{");
     ensure!(
-        came as u64 <= MOST_RECORD || line.trim_start_matches('\u{feff}').trim_start().starts_with('['),
+        came as u64 <= MOST_RECORD || first && list,
         "a line of more than {MOST_RECORD} bytes: one problem a line is expected"
     );
     Ok(came)

@@ -1,0 +1,182 @@
+//! Options of multiple choice: how files of problems have them, how a prompt asks them, and which of them is the gold answer.
+
+use anyhow::{Result, bail};
+use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
+
+use super::Problem;
+use super::sources::cut;
+use crate::store::digits;
+
+/// Options in the order of the prompt, each with its label (`A`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Options(Vec<(String, String)>);
+
+impl Options {
+    /// A list of texts (MMLU, MMLU-Pro), lists of labels and texts (ARC), objects with `label` and `text`, an object by label (MedQA).
+    pub(super) fn read(value: &Value) -> Option<Self> {
+        let both = |labels: Vec<String>, texts: Vec<String>| {
+            (labels.len() == texts.len()).then(|| labels.into_iter().zip(texts).collect::<Vec<_>>())
+        };
+        let options = match value {
+            Value::Array(items) => match items.iter().map(text).collect::<Option<Vec<_>>>() {
+                Some(texts) => lettered(texts),
+                None => items
+                    .iter()
+                    .map(|item| {
+                        Some((
+                            text(item.get("label").or(item.get("key"))?)?,
+                            text(item.get("text").or(item.get("value"))?)?,
+                        ))
+                    })
+                    .collect::<Option<Vec<_>>>()?,
+            },
+            Value::Object(object) => match (object.get("label").and_then(texts), object.get("text").and_then(texts)) {
+                (Some(labels), Some(texts)) => both(labels, texts)?,
+                _ => {
+                    let short = object.keys().all(|label| label.chars().count() <= 2);
+                    let options = object.iter().map(|(label, value)| Some((label.clone(), text(value)?)));
+                    options.collect::<Option<Vec<_>>>().filter(|_| short)?
+                }
+            },
+            _ => return None,
+        };
+        (options.len() > 1).then_some(Self(options))
+    }
+
+    /// Columns `A`, `B`, … of MMLU's tables, and GPQA's `Correct Answer` and `Incorrect Answer 1`, …, in an order that the question
+    /// draws.
+    pub(super) fn of_columns(object: &Map<String, Value>) -> Option<Self> {
+        let column =
+            |label: String| Some((label.clone(), object.get(&label).and_then(text).filter(|text| !text.is_empty())?));
+        let columns: Vec<(String, String)> = ('A'..='Z').map_while(|label| column(label.into())).collect();
+        if columns.len() > 1 {
+            return Some(Self(columns));
+        }
+        let mut texts = vec![text(object.get("Correct Answer")?)?.trim().to_owned()];
+        texts.extend((1..).map_while(|n| Some(text(object.get(&format!("Incorrect Answer {n}"))?)?.trim().to_owned())));
+        let drawn =
+            |option: &String| Sha256::digest(format!("{option}\n{}", object.get("Question").unwrap_or(&Value::Null)));
+        texts.sort_by_cached_key(|option| drawn(option).to_vec());
+        (texts.len() > 1).then(|| Self(lettered(texts)))
+    }
+
+    /// The problem with its options behind the question, and the label of its gold answer: the file has the label, the option itself, or
+    /// its number from 0.
+    ///
+    /// # Errors
+    /// An answer that is none of the options, or more than one.
+    pub(super) fn ask(&self, mut problem: Problem, place: &str) -> Result<Problem> {
+        let gold = problem.answer.trim();
+        let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+        let bare = gold.trim_start_matches('(').trim_end_matches([')', '.']);
+        let mut found: Vec<&str> = vec![];
+        if let Some((label, _)) = self.0.iter().find(|(label, _)| label.eq_ignore_ascii_case(bare)) {
+            found.push(label);
+        } else {
+            let number = gold.parse().ok().and_then(|number: usize| self.0.get(number));
+            let same = self.0.iter().find(|(_, option)| plain(option) == plain(gold));
+            found.extend(number.into_iter().chain(same).map(|(label, _)| label.as_str()));
+            found.dedup();
+        }
+        let labels = || self.0.iter().map(|(label, _)| label.as_str()).collect::<Vec<_>>().join(", ");
+        let [label] = found[..] else {
+            let why = if found.is_empty() {
+                "is none of the options".into()
+            } else {
+                format!("may be {}", found.join(" or "))
+            };
+            bail!(
+                "{place}: key \"answer\": {:?} {why} ({}, or their numbers from 0): correct it, or --field choices=none reads the problems \
+                 without their options",
+                cut(gold),
+                labels()
+            );
+        };
+        problem.answer = label.to_owned();
+        for (label, option) in &self.0 {
+            problem.question = format!("{}\n{label}. {}", problem.question.trim_end(), option.trim());
+        }
+        Ok(problem)
+    }
+}
+
+/// Texts with letters from `A`; those that they bring themselves (`A) 21`) are not written twice.
+fn lettered(texts: Vec<String>) -> Vec<(String, String)> {
+    let letters = || (b'A'..=b'Z').map(char::from);
+    let brought = |(letter, text): (char, &String)| {
+        let rest = text.trim_start().trim_start_matches('(').strip_prefix(letter)?;
+        Some(rest.strip_prefix([')', '.', ':'])?.trim_start().to_owned())
+    };
+    let bare: Option<Vec<String>> = letters().zip(&texts).map(brought).collect();
+    letters().map(String::from).zip(bare.unwrap_or(texts)).collect()
+}
+
+fn text(value: &Value) -> Option<String> {
+    match (value, digits::digits(value)) {
+        (_, Some(number)) => Some(digits::plain(number)),
+        (Value::String(text), _) => Some(text.clone()),
+        (Value::Bool(is), _) => Some(is.to_string()),
+        _ => None,
+    }
+}
+
+fn texts(value: &Value) -> Option<Vec<String>> {
+    value.as_array()?.iter().map(text).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn asked(options: Value, answer: &str) -> Result<(String, String)> {
+        let options = Options::read(&options).expect("options");
+        let (question, answer) = ("Which?".to_owned(), answer.to_owned());
+        let problem = Problem {
+            id: "1".into(),
+            question,
+            solution: String::new(),
+            answer,
+            subject: None,
+            level: None,
+            steps: vec![],
+        };
+        options.ask(problem, "a.jsonl:1").map(|problem| (problem.question, problem.answer))
+    }
+
+    #[test]
+    fn every_form_of_options_is_asked_and_answered_by_its_label() {
+        let wanted = ("Which?\nA. tin\nB. lead".to_owned(), "B".to_owned());
+        for (options, answer) in [
+            (json!(["tin", "lead"]), "1"),
+            (json!(["tin", "lead"]), "b"),
+            (json!(["tin", "lead"]), "lead"),
+            (json!(["A) tin", "B) lead"]), "(B)"),
+            (json!({ "label": ["A", "B"], "text": ["tin", "lead"] }), "B"),
+            (json!([{ "label": "A", "text": "tin" }, { "label": "B", "text": "lead" }]), "B"),
+            (json!({ "A": "tin", "B": "lead" }), "lead"),
+        ] {
+            assert_eq!(asked(options.clone(), answer).expect("asked"), wanted, "{options} {answer}");
+        }
+        for (answer, said) in [("2", "none of the options"), ("zinc", "none of the options (A, B"), ("-1", "none of")] {
+            let error = asked(json!(["tin", "lead"]), answer).expect_err(answer).to_string();
+            assert!(error.contains("a.jsonl:1: key \"answer\"") && error.contains(said), "{error}");
+        }
+        let error = asked(json!(["2", "1", "0"]), "0").expect_err("a number and a text").to_string();
+        assert!(error.contains("may be A or C"), "{error}");
+        assert!(Options::read(&json!("tin")).is_none() && Options::read(&json!([{ "a": 1 }])).is_none());
+    }
+
+    #[test]
+    fn columns_are_options() {
+        let row = json!({ "question": "Which?", "A": "tin", "B": "lead", "answer": "B" });
+        assert_eq!(Options::of_columns(row.as_object().expect("an object")), Options::read(&json!(["tin", "lead"])));
+        let gpqa = json!({ "Question": "Which?", "Correct Answer": "tin", "Incorrect Answer 1": "lead", "Incorrect Answer 2": "zinc" });
+        let Options(drawn) = Options::of_columns(gpqa.as_object().expect("an object")).expect("three");
+        let mut texts: Vec<&str> = drawn.iter().map(|(_, text)| text.as_str()).collect();
+        texts.sort_unstable();
+        assert_eq!(texts, ["lead", "tin", "zinc"]);
+    }
+}
