@@ -352,3 +352,74 @@ fn llama3_scaling_leaves_fast_frequencies_and_divides_slow_ones() {
     assert_eq!(scaled[0], plain[0]);
     assert_eq!(scaled[3], plain[3] / 8.0);
 }
+
+/// Keys of transformers' configuration classes that change nothing of a forward pass in evaluation, and why.
+const NEUTRAL: [(&str, &[&str]); 6] = [
+    (
+        "names and records",
+        &["_name_or_path", "dtype", "id2label", "label2id", "problem_type", "return_dict", "transformers_version"],
+    ),
+    (
+        "what is returned or kept beside",
+        &["output_attentions", "output_hidden_states", "output_router_logits", "use_cache"],
+    ),
+    ("how the same sums are computed", &["chunk_size_feed_forward", "pretraining_tp", "reorder_and_upcast_attn"]),
+    (
+        "training alone",
+        &["attention_dropout", "attn_pdrop", "embd_pdrop", "initializer_range", "resid_pdrop", "router_aux_loss_coef"],
+    ),
+    (
+        "heads of other tasks",
+        &["summary_activation", "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj"],
+    ),
+    ("only where a window is used", &["max_window_layers", "sliding_window", "use_sliding_window"]),
+];
+
+/// A key with another value is read, refused by its name, or neutral.
+#[test]
+fn every_key_of_transformers_configurations_is_known() {
+    let text = std::fs::read_to_string("fixtures/config_keys.json").expect("the fixture");
+    let keys: Value = serde_json::from_str(&text).expect("JSON");
+    let bases = [
+        qwen3_json(),
+        qwen3_moe_json(),
+        qwen2_json(),
+        llama_json(),
+        mistral_json(),
+        gemma_json(),
+        gemma2_json(),
+        gpt2_json(),
+        olmo2_json(),
+    ];
+    let mut unknown = vec![];
+    for base in &bases {
+        let (family, before) = (base["model_type"].as_str().expect("a family"), config(base));
+        let own = keys[family].as_object().unwrap_or_else(|| panic!("{family} is missing: make the fixture again"));
+        for (key, default) in own {
+            let now = base.get(key).filter(|value| !value.is_null()).unwrap_or(default);
+            let others = match now {
+                Value::Bool(is) => vec![json!(!is)],
+                Value::Number(n) => vec![json!(n.as_f64().unwrap_or_default() * 2.0 + 2.0)],
+                Value::Array(_) => vec![json!(vec!["sliding_attention"; 3]), json!([0])],
+                Value::Object(_) => vec![json!({ "rope_type": "linear", "rope_theta": 7.0, "factor": 2.0 })],
+                _ => vec![json!("other"), json!(true), json!(false), json!(7)],
+            };
+            let outcomes = others.into_iter().map(|other| ModelConfig::from_json(&with(base.clone(), key, other), "c"));
+            let known = outcomes.into_iter().any(|outcome| match outcome {
+                Ok(read) => read != before,
+                Err(error) => error.to_string().contains(key.as_str()),
+            });
+            if !known && !NEUTRAL.iter().any(|(_, keys)| keys.contains(&key.as_str())) {
+                unknown.push(format!("{family}: {key}"));
+            }
+        }
+    }
+    assert!(unknown.is_empty(), "neither read nor refused nor neutral: {unknown:#?}");
+    for base in bases {
+        assert_names(
+            &message(ModelConfig::from_json(&with(base.clone(), "is_causal", json!(false)), "c")),
+            &["is_causal"],
+        );
+        config(&with(base, "is_causal", json!(true)));
+    }
+}

@@ -70,6 +70,41 @@ fn llama3_divisors_become_settings_again() {
     assert_names(&message(GgufFile::open(&path)), &["m.gguf", "rope_freqs.weight", "not llama3"]);
 }
 
+/// Scaling in the metadata, as llama.cpp's converter writes it, is that of a folder with the same settings.
+#[test]
+fn rotary_scaling_is_read_from_the_metadata() {
+    let root = tempfile::tempdir().expect("temp");
+    let path = root.path().join("m.gguf");
+    let read = |change: &dyn Fn(&mut Writer)| {
+        let mut w = model(&config(&qwen3_json()), false);
+        change(&mut w);
+        w.save(&path);
+        GgufFile::open(&path).expect("opens").config().clone()
+    };
+    let factor = |w: &mut Writer, name: &str, by: f32| drop(w.key(&format!("qwen3.{name}"), 6, &by.to_le_bytes()));
+    let folder = |scaling: serde_json::Value| {
+        let mut value = qwen3_json();
+        value["rope_scaling"] = scaling;
+        config(&value)
+    };
+    let linear = folder(serde_json::json!({ "rope_type": "linear", "factor": 3.0 }));
+    let found = read(&|w| {
+        w.text("qwen3.rope.scaling.type", "linear");
+        factor(w, "rope.scaling.factor", 3.0);
+    });
+    assert_eq!((found.rope_scaling, found.inv_freqs()), (linear.rope_scaling, linear.inv_freqs()));
+    assert_eq!(read(&|w| factor(w, "rope.scale_linear", 3.0)).rope_scaling, linear.rope_scaling, "of old files");
+    let yarn = folder(
+        serde_json::json!({ "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 16.0 }),
+    );
+    let found = read(&|w| {
+        w.text("qwen3.rope.scaling.type", "yarn").u32("qwen3.rope.scaling.original_context_length", 64);
+        factor(w, "rope.scaling.factor", 4.0);
+        factor(w, "rope.scaling.yarn_beta_fast", 16.0);
+    });
+    assert_eq!(found.rope_scaling, yarn.rope_scaling);
+}
+
 #[test]
 fn what_is_not_supported_is_named() {
     let root = tempfile::tempdir().expect("temp");
@@ -103,9 +138,9 @@ fn what_is_not_supported_is_named() {
     );
     check(
         |w| {
-            w.text("qwen3.rope.scaling.type", "yarn");
+            w.text("qwen3.rope.scaling.type", "longrope");
         },
-        &["qwen3.rope.scaling.type", "yarn"],
+        &["qwen3.rope.scaling.type", "longrope"],
     );
     check(|w| drop(w.tensors.remove(3)), &["m.gguf", "self_attn.k_proj.weight", "missing"]);
     check(|w| w.tensors[3].0 = "blk.0.attn_k.bias".into(), &["unexpected tensor `blk.0.attn_k.bias`"]);

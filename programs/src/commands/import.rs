@@ -18,7 +18,7 @@ use switchyard::text::vocabulary::{LATENT, SWI, SWI_END};
 /// Make a folder of ours of a published latent reasoner, so that every program opens it.
 ///
 /// It reads what the authors' own code saves: CODI's state dict (LoRA factors are merged, `prj` becomes heads.safetensors), Coconut's
-/// checkpoint_N, and SIM-CoT's over either. The base gives settings and tokenizer: GPT-2 or the Llama that it was trained from.
+/// checkpoint_N, SIM-CoT's over either, and iCoT's state_dict.bin. The base gives settings and tokenizer: GPT-2 or the Llama that it was trained from.
 /// Nothing in a PyTorch file is executed.
 #[derive(Args, Debug)]
 #[command(
@@ -50,6 +50,7 @@ enum Kind {
     Codi,
     Coconut,
     Simcot,
+    Icot,
 }
 
 impl Import {
@@ -63,6 +64,9 @@ impl Import {
         ensure!(base.is_dir(), "{}: --base must be a folder with config.json and tokenizer.json", base.display());
         let unwrapped = unwrap(&self.from, &base, self.lora_alpha)?;
         self.check_kind(&unwrapped)?;
+        if unwrapped.wrapper == Wrapper::Icot {
+            return self.save_plain(&unwrapped);
+        }
         let tokens = Tokens::of(&unwrapped, &self.base)?;
         let files = self.files(&unwrapped, &tokens)?;
         let InnerModel { checkpoint, .. } = &unwrapped;
@@ -81,6 +85,15 @@ impl Import {
         self.report(&unwrapped, &tokens, more)
     }
 
+    /// A model that thinks in text alone: its own weights over the base's text side.
+    fn save_plain(&self, unwrapped: &InnerModel) -> Result<()> {
+        let InnerModel { checkpoint, .. } = unwrapped;
+        let options = SaveOptions { files: checkpoint.text_files(None)?, ..SaveOptions::default() };
+        save_hf_folder(&self.out, &checkpoint.config, checkpoint.tensors(), &options)?;
+        checkpoint.notes.iter().for_each(|note| say(note));
+        print(&format!("{}\na {} model without latents\n", self.out.display(), checkpoint.config.family.name()))
+    }
+
     /// What was named is what was found.
     fn check_kind(&self, unwrapped: &InnerModel) -> Result<()> {
         let from = self.from.display();
@@ -88,6 +101,7 @@ impl Import {
         let wanted = match self.kind {
             Kind::Codi => Some(Wrapper::Codi),
             Kind::Coconut => Some(Wrapper::Coconut),
+            Kind::Icot => Some(Wrapper::Icot),
             Kind::Simcot => None,
         };
         ensure!(
@@ -108,6 +122,7 @@ impl Import {
         let method = match unwrapped.wrapper {
             Wrapper::Coconut => "coconut",
             Wrapper::Codi => "codi",
+            Wrapper::Icot => "icot",
         };
         Reasoning {
             source,
@@ -135,11 +150,15 @@ impl Import {
         Ok(files)
     }
 
-    /// The prompt of one question: a line in Coconut, bare in CODI, after the base's first token where it puts one.
+    /// The prompt of one question, after the base's first token where it puts one: in Coconut the question as it is and a line break, in
+    /// CODI without spaces around it and with single ones for double ones (`question.strip().replace('  ', ' ')`).
     fn template(&self, unwrapped: &InnerModel, tokens: &Tokens) -> String {
         let begin = tokens.begin.as_ref().map_or_else(String::new, |token| format!("{{{{ '{token}' }}}}"));
-        let end = if unwrapped.wrapper == Wrapper::Coconut { "{{ '\\n' }}" } else { "" };
-        format!("{begin}{{% for message in messages %}}{{{{ message['content'] | trim }}}}{end}{{% endfor %}}")
+        let question = match unwrapped.wrapper {
+            Wrapper::Codi => "{{ message['content'] | trim | replace('  ', ' ') }}",
+            Wrapper::Coconut | Wrapper::Icot => "{{ message['content'] }}{{ '\\n' }}",
+        };
+        format!("{begin}{{% for message in messages %}}{question}{{% endfor %}}")
     }
 
     fn report(&self, unwrapped: &InnerModel, tokens: &Tokens, more: usize) -> Result<()> {
@@ -186,10 +205,12 @@ impl Tokens {
         let mut tokenizer =
             tokenizer.with_context(|| format!("--base {base}: no tokenizer.json, which names the tokens"))?;
         let begin = tokenizer.encode("", true).ok().and_then(|encoded| encoded.get_tokens().first().cloned());
-        let first = unwrapped.checkpoint.config.vocab_size - Wrapper::ADDED;
+        let first = unwrapped.checkpoint.config.vocab_size - unwrapped.wrapper.added();
+        // CODI adds a row for padding whatever the base has.
+        let padding = if tokenizer.token_to_id("[PAD]").is_some() { "<|codi-pad|>" } else { "[PAD]" };
         let names = match unwrapped.wrapper {
-            Wrapper::Coconut => vec![SWI, SWI_END, LATENT],
-            Wrapper::Codi => vec!["[PAD]", SWI, SWI_END, LATENT],
+            Wrapper::Codi => vec![padding, SWI, SWI_END, LATENT],
+            Wrapper::Coconut | Wrapper::Icot => vec![SWI, SWI_END, LATENT],
         };
         // Padded rows of the base's tables that its tokenizer has no tokens for.
         while tokenizer.get_vocab_size(true) < first {

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::Value;
 
 use super::host::HostTensor;
+use super::params::is_buffer;
 use super::safetensors::{INDEX, SINGLE, SafetensorsFile};
 use super::{Weights, pickle, place};
 use switchyard_ops::stored::StoredMatrix;
@@ -93,7 +94,8 @@ impl WeightsFolder {
             let path = dir.join(shard);
             ensure!(path.is_file(), "{origin}: shard {shard} is missing: expected {}", path.display());
             let file = open_file(&path)?;
-            for name in names {
+            // Files hide their buffers, which an index may list.
+            for name in names.into_iter().filter(|name| !is_buffer(name)) {
                 match file.shape(name) {
                     Some(_) => drop(home.insert(name.to_string(), files.len())),
                     None => astray.push((name, path.clone())),

@@ -218,6 +218,36 @@ fn set(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.trim().is_empty())
 }
 
+/// A folder that an environment variable names: `~`, `$NAME` and `${NAME}` stand for what they do in Hugging Face's own programs, because
+/// not every variable has passed a shell.
+fn folder(name: &str) -> Option<PathBuf> {
+    let home = std::env::home_dir().map(|home| home.display().to_string());
+    set(name).map(|text| expanded(&text, home.as_deref(), |name| std::env::var(name).ok()).into())
+}
+
+/// A name that is not set stays as it is written.
+fn expanded(text: &str, home: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> String {
+    let rest = text.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/'));
+    let text = match (rest, home) {
+        (Some(rest), Some(home)) => format!("{home}{rest}"),
+        _ => text.to_owned(),
+    };
+    let mut out = String::new();
+    let mut parts = text.split('$');
+    out.push_str(parts.next().unwrap_or_default());
+    for part in parts {
+        let (name, behind) = match part.strip_prefix('{').and_then(|inside| inside.split_once('}')) {
+            Some(braced) => braced,
+            None => part.split_at(part.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(part.len())),
+        };
+        match variable(name).filter(|_| !name.is_empty()) {
+            Some(value) => out.extend([value.as_str(), behind]),
+            None => out.extend(["$", part]),
+        }
+    }
+    out
+}
+
 /// Whether a server's word for a commit or for bytes is one: it becomes part of a path.
 fn is_hash(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
@@ -230,6 +260,22 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn folders_in_the_environment_are_expanded() {
+        let of =
+            |text: &str| expanded(text, Some("/home/a"), |name| (name == "SCRATCH").then(|| "/scratch".to_owned()));
+        for (text, folder) in [
+            ("~/hf", "/home/a/hf"),
+            ("~", "/home/a"),
+            ("$SCRATCH/hf", "/scratch/hf"),
+            ("${SCRATCH}x/~", "/scratchx/~"),
+            ("/a/$NOT_SET/b$", "/a/$NOT_SET/b$"),
+            ("~other/hf", "~other/hf"),
+        ] {
+            assert_eq!(of(text), folder, "{text}");
+        }
+    }
 
     #[test]
     fn shards_and_revisions_stay_in_the_cache() {

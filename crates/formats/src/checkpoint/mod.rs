@@ -87,6 +87,9 @@ pub struct Base {
     pub adapter: Arc<Adapter>,
 }
 
+/// What iCoT's code saves in the place of a model's file.
+const ICOT: &str = "state_dict.bin";
+
 impl ModelFiles {
     /// Opens a Hugging Face folder: `config.json` and weights; or a PEFT folder, with the base that its settings name. Where both lie
     /// in one folder the adapter goes over the model next to it, as in transformers.
@@ -117,7 +120,15 @@ impl ModelFiles {
     }
 
     fn open_whole(dir: &Path) -> Result<Self> {
-        let mut config = ModelConfig::read(dir.join("config.json"))?;
+        let mut config = ModelConfig::read(dir.join("config.json")).map_err(|error| match dir.join(ICOT).is_file() {
+            false => error,
+            true => error.context(format!(
+                "{}: holds iCoT's {ICOT}, whose config.json describes no model: make a folder of it with `probe import {} --as icot --base BASE \
+                 --out FOLDER`",
+                dir.display(),
+                dir.display()
+            )),
+        })?;
         let mut notes = vec![];
         let weights = RenamedWeights::over(Box::new(WeightsFolder::open(dir)?))?;
         let weights = tied::resolve(weights, &mut config, &mut notes)?;

@@ -46,8 +46,11 @@ pub fn write_random(config: &ModelConfig, out: &Path, seed: u64) -> Result<()> {
     anyhow::ensure!(!there, "{}: already exists: remove it or choose another name", out.display());
     let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder).with_context(|| format!("{}: cannot create", folder.display()))?;
-    let mut file =
-        tempfile::NamedTempFile::new_in(folder).with_context(|| format!("{}: cannot write", out.display()))?;
+    let mut builder = tempfile::Builder::new();
+    // Temporary files are their owner's alone; this one becomes a file like any other, of which the umask decides.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut file = builder.tempfile_in(folder).with_context(|| format!("{}: cannot write", out.display()))?;
     write_q8_0(&mut BufWriter::new(file.as_file_mut()), config, &shapes, get)
         .with_context(|| format!("{}: cannot write", out.display()))?;
     file.persist(out).map(drop).with_context(|| format!("{}: cannot move the file into place", out.display()))

@@ -43,7 +43,7 @@ const CHANGES: [&str; 14] = [
 ];
 
 impl Source {
-    fn text_side(&self, rows: usize) -> Result<Option<TextSide>> {
+    pub(super) fn text_side(&self, rows: usize) -> Result<Option<TextSide>> {
         match self {
             Source::Folder(dir) => read(dir, Some(rows)),
             Source::Gguf(file) => gguf_side(file, rows),

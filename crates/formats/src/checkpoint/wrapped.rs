@@ -1,7 +1,7 @@
 //! State dicts of published latent reasoners: a causal model inside a module of the authors' own, with PEFT's LoRA factors next to
 //! its matrices and heads of theirs. The layouts are those that their public code writes: Coconut's (`facebookresearch/coconut`:
 //! `base_causallm.`), CODI's (`zhenyi4/codi`: `codi.`, `prj.`) and SIM-CoT's over either (`InternLM/SIM-CoT`), whose auxiliary
-//! decoder serves training alone.
+//! decoder serves training alone. iCoT's (`da03/Internalize_CoT_Step_by_Step`: `base_model.`) adds nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -21,6 +21,8 @@ use switchyard_ops::stored::StoredMatrix;
 pub enum Wrapper {
     Coconut,
     Codi,
+    /// A causal model alone (`da03/Internalize_CoT_Step_by_Step`): no token is added.
+    Icot,
 }
 
 impl Wrapper {
@@ -28,11 +30,20 @@ impl Wrapper {
         match self {
             Wrapper::Coconut => "base_causallm.",
             Wrapper::Codi => "codi.",
+            Wrapper::Icot => "base_model.",
         }
     }
 
+    /// A parameter's name without the wrapper's. `base_model.model.` is PEFT's.
+    fn inner(self, name: &str) -> Option<&str> {
+        let inner = name.strip_prefix(self.prefix())?;
+        (self != Wrapper::Icot || !inner.starts_with("model.")).then_some(inner)
+    }
+
     /// Tokens that its code adds to the base's.
-    pub const ADDED: usize = 3;
+    pub fn added(self) -> usize {
+        if self == Wrapper::Icot { 0 } else { 3 }
+    }
 }
 
 /// A model that was taken out of its wrapper.
@@ -56,18 +67,21 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
     let file = open(file)?;
     let names = file.names();
     let path = file.file_of("").display().to_string();
-    let holds = |wrapper: &Wrapper| names.iter().any(|name| bare(name).starts_with(wrapper.prefix()));
-    let wrapper = [Wrapper::Coconut, Wrapper::Codi].into_iter().find(holds).with_context(|| {
+    let holds = |wrapper: &Wrapper| names.iter().any(|name| wrapper.inner(&bare(name)).is_some());
+    let wrapper = [Wrapper::Coconut, Wrapper::Codi, Wrapper::Icot].into_iter().find(holds).with_context(|| {
         format!(
-            "{path}: no parameter begins with `base_causallm.` (Coconut) or `codi.` (CODI): found `{}`, …; a plain model needs no import",
+            "{path}: no parameter begins with `base_causallm.` (Coconut), `codi.` (CODI) or `base_model.` (iCoT): found `{}`, …; a plain \
+             model (Coconut's stage 0 is one) needs no import: put the file into a folder as pytorch_model.bin, next to the base's \
+             config.json and tokenizer.json",
             names.first().map_or("nothing", String::as_str)
         )
     })?;
     let mut config = ModelConfig::read(base.join("config.json"))?;
+    let text = vec![text::Source::Folder(base.to_path_buf())];
     let mut inside = Inside { file, keys: BTreeMap::new(), alpha };
     let (mut heads, mut left_out) = (BTreeMap::new(), vec![]);
     for name in &names {
-        if let Some(inner) = bare(name).strip_prefix(wrapper.prefix()) {
+        if let Some(inner) = wrapper.inner(&bare(name)) {
             inside.take(name, inner.strip_prefix("base_model.model.").unwrap_or(inner))?;
         } else if let Some(part) = bare(name).strip_prefix("prj.") {
             heads.insert(part.to_owned(), name.clone());
@@ -85,18 +99,21 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
     let weights = RenamedWeights::over(Box::new(inside))?;
     let tables = [EMBED, HEAD].iter().find_map(|table| weights.shape(table)?.first().copied());
     let rows = tables.with_context(|| format!("{path}: neither an embedding table nor a head is there"))?;
+    // Coconut's code resizes padded tables to the tokenizer's length, CODI's adds to the table as it is.
+    let named =
+        text[0].text_side(config.vocab_size)?.map_or(config.vocab_size, |side| side.tokenizer.get_vocab_size(true));
     ensure!(
-        rows == config.vocab_size + Wrapper::ADDED,
-        "{path}: its tables have {rows} rows, expected the {} of {} and {} more: name the base that it was trained from",
+        [config.vocab_size, named].iter().any(|before| rows == before + wrapper.added()),
+        "{path}: its tables have {rows} rows, expected the {} of {} (or the {named} of its tokenizer) and {} more: name the base that it was \
+         trained from",
         config.vocab_size,
         base.display(),
-        Wrapper::ADDED
+        wrapper.added()
     );
     config.vocab_size = rows;
     let mut notes = vec![];
     let weights = tied::resolve(weights, &mut config, &mut notes)?;
     params::check(weights.as_ref(), &config)?;
-    let text = vec![text::Source::Folder(base.to_path_buf())];
     let checkpoint = ModelFiles { config, path: base.to_path_buf(), base: None, notes, weights, text };
     Ok(InnerModel { wrapper, checkpoint, projection, rank, left_out })
 }

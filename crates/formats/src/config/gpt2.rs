@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 
 use super::keys::Keys;
-use super::read::{first, refuse_quantised};
+use super::read::{first, refuse_bidirectional, refuse_quantised};
 use super::{Extras, Family, ModelConfig};
 
 /// Both the first and the last token of a text: `<|endoftext|>`.
@@ -14,8 +14,13 @@ const END_OF_TEXT: u32 = 50_256;
 const ACTIVATIONS: [&str; 3] = ["gelu_new", "gelu_pytorch_tanh", "gelu_fast"];
 
 /// Settings that change what is computed, and what they must be.
-const FLAGS: [(&str, bool); 3] =
-    [("scale_attn_weights", true), ("scale_attn_by_inverse_layer_idx", false), ("add_cross_attention", false)];
+const FLAGS: [(&str, bool); 5] = [
+    ("scale_attn_weights", true),
+    ("scale_attn_by_inverse_layer_idx", false),
+    ("add_cross_attention", false),
+    ("is_encoder_decoder", false),
+    ("use_bidirectional_attention", false),
+];
 
 /// Sizes, by GPT-2's names and by those of the other families, which transformers takes for them.
 const OTHER_NAMES: [(&str, &str); 4] = [
@@ -46,6 +51,7 @@ pub(super) fn from_keys(keys: &Keys) -> Result<ModelConfig> {
     if !ACTIVATIONS.contains(&activation) {
         return Err(keys.refuse("activation_function", "\"gelu_new\"", &Value::from(activation)));
     }
+    refuse_bidirectional(keys)?;
     refuse_quantised(keys)?;
     let or = |key: &str, default| size(keys, key, default);
     let (hidden_size, heads) = (or("n_embd", 768)?, or("n_head", 12)?);

@@ -150,6 +150,7 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
             return Err(keys.refuse(key, wanted, found));
         }
     }
+    refuse_bidirectional(keys)?;
     refuse_quantised(keys)?;
     if let Some(found) = keys.get("per_layer_config") {
         return Err(keys.refuse("per_layer_config", "the same settings for every layer", found));
@@ -162,6 +163,16 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// Attention in which a position sees those behind it too, as embedding models over causal decoders have it.
+pub(super) fn refuse_bidirectional(keys: &Keys) -> Result<()> {
+    match keys.bool("is_causal")? {
+        Some(false) => {
+            Err(keys.refuse("is_causal", "true (a position sees itself and those before it)", &Value::Bool(false)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Quantised weights, as transformers' methods and MLX say so.

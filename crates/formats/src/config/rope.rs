@@ -130,7 +130,7 @@ impl Llama3Scaling {
 
 impl YarnScaling {
     /// `0.1 m ln(s) + 1` (the paper's Eq. 22, with DeepSeek's `mscale` m).
-    pub(super) fn mscale(factor: f64, by: f64) -> f64 {
+    pub(crate) fn mscale(factor: f64, by: f64) -> f64 {
         if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 }
     }
 

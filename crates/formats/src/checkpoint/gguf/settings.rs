@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, ensure};
 use super::super::params::HEAD;
 use super::parse::{Info, Value};
 use super::{ROPE_FREQS, hf_name, quant};
-use crate::config::{Experts, Extras, Family, Llama3Scaling, ModelConfig, RopeScaling, SlidingWindow};
+use crate::config::{Experts, Extras, Family, Llama3Scaling, ModelConfig, RopeScaling, SlidingWindow, YarnScaling};
 
 /// Typed look-ups in the metadata, whose errors name the file and the key.
 pub struct Keys<'a> {
@@ -168,8 +168,13 @@ pub fn config<'d>(
         Family::Qwen3Moe => config.extras.experts = Some(experts(keys, tensors, &config)?),
         _ => (),
     }
+    config.rope_scaling = scaling(keys, &key, config.max_position_embeddings)?;
     config.validate(origin)?;
     if let Some(info) = tensors.get(ROPE_FREQS) {
+        ensure!(
+            config.rope_scaling.is_none(),
+            "{origin}: metadata `{arch}.rope.scaling.type` and tensor `{ROPE_FREQS}` both scale the rotary frequencies: not supported"
+        );
         let divisors = quant::dequantise(info.kind, data(info), info.shape.last().copied().unwrap_or(1), |row| row);
         let recovered = recover_llama3(&divisors, &config).map_err(|e| anyhow!("{origin}: {e}"))?;
         config.rope_scaling = Some(RopeScaling::Llama3(recovered));
@@ -216,13 +221,13 @@ fn refuse_unsupported(keys: &Keys, family: Family, key: &dyn Fn(&str) -> String)
         ("expert_count", 0.0, "no mixture of experts"),
         ("expert_used_count", 0.0, "no mixture of experts"),
         ("attention.sliding_window", 0.0, "full attention"),
-        ("rope.scale_linear", 1.0, "no linear rotary scaling"),
         ("logit_scale", 1.0, "unscaled logits"),
         ("embedding_scale", 1.0, "unscaled embeddings"),
         ("residual_scale", 1.0, "unscaled residuals"),
         ("attention.scale", 0.0, "the usual attention scale"),
         ("attention.causal", 1.0, "causal attention"),
-        ("rope.scaling.attn_factor", 1.0, "no factor of the rotary embedding"),
+        ("rope.scaling.yarn_log_multiplier", 0.0, "no multiplier of YaRN's logarithm"),
+        ("rope.scaling.yarn_ext_factor", 1.0, "YaRN's whole ramp"),
     ] {
         let read = match family {
             Family::Gemma2 => name == "attention.sliding_window",
@@ -236,13 +241,51 @@ fn refuse_unsupported(keys: &Keys, family: Family, key: &dyn Fn(&str) -> String)
         let found = keys.number(&name)?.unwrap_or(neutral);
         ensure!(found == neutral, "{origin}: metadata `{name}` is not supported: expected {what}, found {found}");
     }
-    let name = key("rope.scaling.type");
-    let found = keys.text(&name)?.unwrap_or("none");
-    ensure!(found == "none", "{origin}: metadata `{name}` is not supported: expected \"none\", found {found:?}");
-    let name = key("rope.scaling.factor");
-    let found = keys.number(&name)?.unwrap_or(1.0);
-    ensure!(found == 1.0, "{origin}: metadata `{name}` is not supported: expected 1, found {found}");
     Ok(())
+}
+
+/// How rotary frequencies are stretched beyond `trained` positions, as llama.cpp reads it: a file with a factor and no type is linear, and
+/// old files have the factor as `rope.scale_linear`.
+fn scaling(keys: &Keys, key: &dyn Fn(&str) -> String, trained: usize) -> Result<Option<RopeScaling>> {
+    let origin = keys.origin;
+    let number = |name: &str| keys.number(&key(name));
+    let factor = match number("rope.scaling.factor")? {
+        Some(factor) => Some(factor),
+        None => number("rope.scale_linear")?,
+    };
+    let name = key("rope.scaling.type");
+    let attention = number("rope.scaling.attn_factor")?.unwrap_or(1.0);
+    let kind = keys.text(&name)?.unwrap_or(if factor.is_some() { "linear" } else { "none" });
+    let factor = factor.unwrap_or(1.0);
+    ensure!(
+        attention == 1.0 || kind == "yarn",
+        "{origin}: metadata `{}` is not supported: expected 1 without YaRN, found {attention}",
+        key("rope.scaling.attn_factor")
+    );
+    match kind {
+        "none" => {
+            ensure!(
+                factor == 1.0,
+                "{origin}: metadata `{}` is {factor} and `{name}` is \"none\": one of them is wrong",
+                key("rope.scaling.factor")
+            );
+            Ok(None)
+        }
+        "linear" => Ok((factor != 1.0).then_some(RopeScaling::Linear(factor))),
+        "yarn" => Ok(Some(RopeScaling::Yarn(YarnScaling {
+            factor,
+            original_max_position_embeddings: keys
+                .usize(&key("rope.scaling.original_context_length"))?
+                .unwrap_or(trained),
+            beta_fast: number("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+            beta_slow: number("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+            attention_factor: attention * YarnScaling::mscale(factor, 1.0),
+            truncate: true,
+        }))),
+        other => anyhow::bail!(
+            "{origin}: metadata `{name}` is not supported: expected \"none\", \"linear\" or \"yarn\", found {other:?}"
+        ),
+    }
 }
 
 /// Tokens at which llama.cpp ends a generation, by their text: old files name the text's end alone. It takes them for control tokens

@@ -7,23 +7,23 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use super::{is_hash, set};
+use super::{folder, is_hash};
 use crate::guard::read_text;
 use crate::progress::say;
 
 /// The folder of `HF_HOME` or its default.
 pub(super) fn home() -> Result<PathBuf> {
-    if let Some(home) = set("HF_HOME") {
-        return Ok(home.into());
+    if let Some(home) = folder("HF_HOME") {
+        return Ok(home);
     }
-    let cache = set("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| Some(std::env::home_dir()?.join(".cache")));
+    let cache = folder("XDG_CACHE_HOME").or_else(|| Some(std::env::home_dir()?.join(".cache")));
     Ok(cache.context("no home folder: set HF_HOME to the folder for models")?.join("huggingface"))
 }
 
 /// The folder with all repositories.
 pub(super) fn root() -> Result<PathBuf> {
-    let named = set("HF_HUB_CACHE").or_else(|| set("HUGGINGFACE_HUB_CACHE"));
-    named.map_or_else(|| Ok(home()?.join("hub")), |folder| Ok(folder.into()))
+    let named = folder("HF_HUB_CACHE").or_else(|| folder("HUGGINGFACE_HUB_CACHE"));
+    named.map_or_else(|| Ok(home()?.join("hub")), Ok)
 }
 
 /// One repository's part.
