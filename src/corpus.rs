@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
+use sha2::{Digest, Sha256};
 
 use crate::grade::{Grader, Grading, Rule, Verdict};
 use crate::latent::{Request, SwitchIds};
@@ -131,6 +132,27 @@ impl Corpus {
                 .with_context(|| format!("problem {problem}: its prompt says no `budget N ;`: {}", cut(&text)))
         };
         Ok(Request { problem, prompt: prompt.to_vec(), rollout: 0, limit: text.map(said).transpose()? })
+    }
+
+    /// Of the problems that are learnt and of those that are held out: ids, texts, tokens and right answers, in their order.
+    ///
+    /// # Errors
+    /// What cannot be written as JSON.
+    pub(crate) fn hashes(&self) -> Result<[String; 2]> {
+        let (mut train, mut test) = (Sha256::new(), Sha256::new());
+        for (sample, answer) in self.train.iter().zip(&self.train_answers) {
+            train.update(serde_json::to_vec(&(
+                &sample.id,
+                &sample.prompt,
+                &sample.response,
+                &sample.solution,
+                answer,
+            ))?);
+        }
+        for (problem, prompt) in self.test.iter().zip(&self.test_prompts) {
+            test.update(serde_json::to_vec(&(problem, prompt))?);
+        }
+        Ok([format!("{:x}", train.finalize()), format!("{:x}", test.finalize())])
     }
 
     /// The grader of the held-out problems, as manifests have it: `math`, or `choice, math` where each gold answer has its own.

@@ -223,6 +223,23 @@ impl Recipe {
         Self::read(source, &[])
     }
 
+    /// The recipe with names of files that do not depend on the current folder: of problems, and of a pretrained model that lies here.
+    ///
+    /// # Errors
+    /// A current folder that is gone.
+    pub fn anchored(mut self) -> Result<Self> {
+        let whole =
+            |path: &PathBuf| std::path::absolute(path).with_context(|| format!("{}: cannot be found", path.display()));
+        for path in [&mut self.data.path, &mut self.data.test_path].into_iter().flatten() {
+            *path = whole(path)?;
+        }
+        let here = self.pretrained.as_ref().map(PathBuf::from).filter(|model| model.exists());
+        if let Some(model) = here {
+            self.pretrained = Some(whole(&model)?.display().to_string());
+        }
+        Ok(self)
+    }
+
     /// What its problems are called in rows: the task's name, or the file's.
     pub fn dataset(&self) -> String {
         let file = self.data.test_path.as_ref().or(self.data.path.as_ref()).and_then(|path| path.file_stem());

@@ -1,8 +1,9 @@
 //! From what a user names (a phase of a run, a model) to a study of it.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 use super::Study;
 use super::staging::logits::rows_held;
@@ -44,6 +45,54 @@ pub fn phases(run: &Path) -> Vec<String> {
     names
 }
 
+/// Where the files of problems lie that a run's recipe names: there, or beside the run where both were moved.
+///
+/// # Errors
+/// A file that is in neither place.
+fn locate(run: &Path, recipe: &mut Recipe) -> Result<()> {
+    let whole = std::path::absolute(run).with_context(|| format!("{}: cannot be found", run.display()))?;
+    for path in [&mut recipe.data.path, &mut recipe.data.test_path].into_iter().flatten().filter(|path| !path.exists())
+    {
+        let parts: Vec<Component> = path.components().collect();
+        let beside = whole.ancestors().take(MOST_ABOVE).find_map(|folder| {
+            let ends = (1..parts.len()).rev().map(|from| folder.join(parts[from..].iter().collect::<PathBuf>()));
+            ends.into_iter().find(|there| there.exists())
+        });
+        *path = beside.with_context(|| {
+            format!(
+                "{}: no such file or folder; {} names it, from the folder that the run was started in where it is relative: put it back, or \
+                 name the problems with --data",
+                path.display(),
+                run.join("recipe.toml").display()
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// Folders above a run in which its files of problems are looked for.
+const MOST_ABOVE: usize = 4;
+
+/// Refuses problems that are not those which the run's manifest names. Prompts with a date are others every day.
+fn ensure_same_problems(run: &Path, trained: &Recipe, corpus: &Corpus) -> Result<()> {
+    let file = run.join("manifest.json");
+    let Ok(text) = read_text(&file) else { return Ok(()) };
+    let manifest: Value = serde_json::from_str(&text).with_context(|| format!("{}: not a manifest", file.display()))?;
+    let (Some(held), None) = (manifest["test_sha256"].as_str(), manifest["template"].get("prompt")) else {
+        return Ok(());
+    };
+    // The hash is of as many problems as the run measured itself with.
+    let [_, ours] = Corpus::build(trained, Some(corpus.vocabulary.clone()))?.hashes()?;
+    let path = trained.data.test_path.as_ref().or(trained.data.path.as_ref()).map(|path| path.display().to_string());
+    ensure!(
+        ours == held,
+        "{}: holds other problems than those that the run held out (test_sha256 of {}): put the file back, or name these with --data",
+        path.unwrap_or_default(),
+        file.display()
+    );
+    Ok(())
+}
+
 impl Study {
     /// Opens `<run>/<phase>/checkpoint` with `<run>/recipe.toml`, and the first `problems` held-out problems, on the default machine.
     ///
@@ -63,6 +112,9 @@ impl Study {
         let text = read_text(&file)
             .with_context(|| format!("{}: cannot read; name a run folder of `train`", file.display()))?;
         let mut recipe: Recipe = toml::from_str(&text).with_context(|| format!("{}: not a recipe", file.display()))?;
+        if asked.data.is_none() {
+            locate(run, &mut recipe)?;
+        }
         let trained = recipe.clone();
         asked.of(&mut recipe)?;
         let folder = checkpoint(run, phase)?;
@@ -75,6 +127,9 @@ impl Study {
         let mut corpus = Corpus::build(&recipe, Some(vocabulary))?;
         if asked.data.is_some() && !asked.raw {
             corpus.tell_trained(&trained);
+        }
+        if asked.data.is_none() && recipe.task.is_none() {
+            ensure_same_problems(run, &trained, &corpus)?;
         }
         let name = format!("{}/{phase}", recipe.name);
         let study = Self::new(name, loaded.model, corpus, recipe, loaded.reasoning);

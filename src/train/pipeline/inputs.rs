@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::Run;
-use crate::corpus::Corpus;
 use crate::guard::read_text;
 use crate::machine;
 use crate::model::checkpoint::ModelFiles;
@@ -37,7 +36,7 @@ const TOLD: [&str; 4] = ["commit", "version", "burn", "device"];
 /// # Errors
 /// A file of the pretrained model that cannot be read.
 pub(super) fn manifest(run: &Run, model: Option<&[String; 2]>) -> Result<Value> {
-    let [train, test] = hashes(&run.corpus)?;
+    let [train, test] = run.corpus.hashes()?;
     let [model, adapter] = match model {
         Some([model, adapter]) => [Some(model), Some(adapter).filter(|hash| !hash.is_empty())],
         None => [None, None],
@@ -63,18 +62,6 @@ pub(super) fn manifest(run: &Run, model: Option<&[String; 2]>) -> Result<Value> 
         "test_rows": run.corpus.test.len(),
         "grader": run.corpus.grader(),
     }))
-}
-
-/// Of the problems that are learnt and of those that are held out: ids, texts, tokens and right answers, in their order.
-fn hashes(corpus: &Corpus) -> Result<[String; 2]> {
-    let (mut train, mut test) = (Sha256::new(), Sha256::new());
-    for (sample, answer) in corpus.train.iter().zip(&corpus.train_answers) {
-        train.update(serde_json::to_vec(&(&sample.id, &sample.prompt, &sample.response, &sample.solution, answer))?);
-    }
-    for (problem, prompt) in corpus.test.iter().zip(&corpus.test_prompts) {
-        test.update(serde_json::to_vec(&(problem, prompt))?);
-    }
-    Ok([hex(&train.finalize()), hex(&test.finalize())])
 }
 
 /// Of the files of a pretrained model and of the adapter that stands over it; empty where there is no adapter.

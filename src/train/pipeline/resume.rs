@@ -47,9 +47,15 @@ fn compare(key: &str, held: &toml::Value, ours: &toml::Value, out: &mut Vec<Stri
                 (held, ours) => out.push(format!("{inner} was {}, now {}", shown(held), shown(ours))),
             }
         }
-    } else if held != ours {
+    } else if held != ours && !same_file(key, held, ours) {
         out.push(format!("{key} was {held}, now {ours}"));
     }
+}
+
+/// Whether two names are of one file: older versions kept those of problems and models relative to the current folder.
+fn same_file(key: &str, held: &toml::Value, ours: &toml::Value) -> bool {
+    let whole = |value: &toml::Value| std::path::absolute(value.as_str()?).ok();
+    ["data.path", "data.test_path", "pretrained"].contains(&key) && whole(held).is_some() && whole(held) == whole(ours)
 }
 
 fn shown(value: Option<&toml::Value>) -> String {

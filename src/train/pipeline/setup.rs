@@ -59,10 +59,30 @@ fn template(recipe: &Recipe, opened: &Checkpoint, begun: &Path) -> Result<Templa
     Ok(if begun.is_some_and(|recipe| recipe.data.template == named) { named } else { named.own() })
 }
 
+/// Names of files as the run has them that began here: older versions kept them relative to the current folder.
+fn keep_names(recipe: &mut Recipe, begun: &Path) {
+    let held = read_text(begun).ok().and_then(|text| toml::from_str::<Recipe>(&text).ok());
+    let Some(held) = held else { return };
+    let same = |held: &Path, ours: &Path| std::path::absolute(held).is_ok_and(|whole| whole == ours);
+    for (ours, held) in [(&mut recipe.data.path, held.data.path), (&mut recipe.data.test_path, held.data.test_path)] {
+        if let (Some(path), Some(held)) = (ours.as_mut(), held)
+            && same(&held, path)
+        {
+            *path = held;
+        }
+    }
+    if let (Some(model), Some(held)) = (recipe.pretrained.as_mut(), held.pretrained)
+        && same(Path::new(&held), Path::new(model))
+    {
+        *model = held;
+    }
+}
+
 /// Checks the folder, builds the corpus, writes recipe and manifest.
 pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Result<Run> {
     let root = options.out.clone();
     let recipe_path = root.join("recipe.toml");
+    keep_names(&mut recipe, &recipe_path);
     let open = |model: &String| options.world.first_alone(|| Checkpoint::open(model, None, Apply::Merged));
     // How the model spells a chat belongs to the settings.
     let mut opened = recipe.pretrained.as_ref().filter(|_| recipe.data.template.is_chat()).map(open).transpose()?;

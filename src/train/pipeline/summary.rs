@@ -10,7 +10,7 @@ use crate::progress::show;
 use crate::schema::{Identity, PhaseRow, RowFile};
 use crate::stats::{Bootstrap, LEVEL, wilson};
 use crate::store::write_atomic;
-use crate::store::{RowWriter, program};
+use crate::store::{RowWriter, program, quoted};
 use crate::train::state::TrainingHistory;
 
 /// What a note begins with that says that a phase is no result.
@@ -157,11 +157,11 @@ pub(super) fn write(run: &Run, phases: &[Phase], results: &[PhaseResult]) -> Res
     let last = results.iter().rev().find(|r| r.phase == "grpo" || r.phase == "sft");
     if let Some(last) = last {
         let probe = program("probe");
-        let (root, folder) = (run.root.display(), run.root.join(&last.phase).join("checkpoint"));
+        let folder = run.root.join(&last.phase).join("checkpoint");
+        let [root, folder] = [&run.root, &folder].map(|path| quoted(&path.display().to_string()));
         show(&format!(
-            "Next:\n  {probe} {root}\n  {} {root}\n  {probe} generate --model {} --prompt '…'",
-            program("intervene"),
-            folder.display()
+            "Next:\n  {probe} {root}\n  {} {root}\n  {probe} generate --model {folder} --prompt '…'",
+            program("intervene")
         ));
     }
     Ok(())
