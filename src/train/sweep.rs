@@ -12,7 +12,7 @@ use crate::progress::{say, show};
 use crate::recipe::Recipe;
 use crate::schema::{RowFile, SweepRow};
 use crate::stats::{APART, lie_apart, mean_of_runs};
-use crate::store::{RowWriter, write_atomic};
+use crate::store::{RowWriter, read, write_atomic};
 
 /// The setting that tells runs of one point apart.
 const SEED: &str = "seed";
@@ -108,10 +108,12 @@ fn points(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>) -> Result
 }
 
 /// Trains every point in a folder of its own under `options.out`, and writes `sweep.parquet`, `sweep.csv` and `sweep.md` there
-/// anew after each. With `options.resume` finished points are passed over. `false` when the user stopped it.
+/// anew after each. With `options.resume` finished points are passed over. `false` when the user stopped it. A point that cannot be trained
+/// is told in `sweep.md`, and the others are trained.
 ///
 /// # Errors
-/// Settings that are not valid at some point, before any work; and as [`pipeline::run`].
+/// Settings that are not valid at some point, and a larger sweep in the folder, before any work; when all others are trained, the points that
+/// could not be.
 pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options: &Options) -> Result<bool> {
     ensure!(options.world.size == 1, "--sweep: several processes train one run together, not a sweep");
     let points = points(axes, recipe)?;
@@ -121,9 +123,10 @@ pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options:
         "{}: holds a sweep already; --resume goes on with it, --out names another folder",
         root.display()
     );
+    ensure_not_larger(root, &points)?;
     let until = options.from.first().and_then(|branch| branch.until.clone());
     let mut runs: Vec<Branch> = options.from.clone();
-    let (mut rows, mut warnings): (Vec<SweepRow>, _) = (vec![], String::new());
+    let (mut rows, mut warnings, mut failed): (Vec<SweepRow>, _, _) = (vec![], String::new(), vec![]);
     for (i, point) in points.iter().enumerate() {
         let out = root.join(point.folder());
         say(&format!("run {} of {}: {}", i + 1, points.len(), out.display()));
@@ -138,7 +141,18 @@ pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options:
         };
         let begun = out.join("recipe.toml").exists();
         let own = Options { out: out.clone(), resume: options.resume && begun, from, ..options.clone() };
-        let RunEnd::Finished(results) = pipeline::run(point.recipe.clone(), own)? else { return Ok(false) };
+        let results = match pipeline::run(point.recipe.clone(), own) {
+            Ok(RunEnd::Finished(results)) => results,
+            Ok(RunEnd::Stopped) => return Ok(false),
+            Err(why) => {
+                let why = format!("{why:#}");
+                say(&format!("{}: not trained: {why}", out.display()));
+                warnings += &format!("- {}, seed {}: not trained: {why}\n", point.name(), point.recipe.seed);
+                write(root, &rows, &options.command, &warnings)?;
+                failed.push(format!("{}: {why}", point.folder()));
+                continue;
+            }
+        };
         runs.push(Branch { run: out, until: until.clone() });
         for note in results.iter().flat_map(|result| &result.notes).filter(|note| note.starts_with(WARNING)) {
             warnings += &format!("- {}, seed {}: {note}\n", point.name(), point.recipe.seed);
@@ -148,13 +162,40 @@ pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options:
         write(root, &rows, &options.command, &warnings)?;
     }
     show(&format!("{}\n{warnings}", table(&rows)?));
+    ensure!(
+        failed.is_empty(),
+        "{} of {} points could not be trained: {}",
+        failed.len(),
+        points.len(),
+        failed.join("; ")
+    );
     Ok(true)
 }
 
+/// Refuses to write a table over one that has points which this sweep has not.
+fn ensure_not_larger(root: &Path, points: &[Point]) -> Result<()> {
+    let file = root.join("sweep.parquet");
+    let held: Vec<SweepRow> = if file.is_file() { read(&file)? } else { vec![] };
+    let ours = |row: &SweepRow| {
+        points.iter().any(|point| point.name() == row.point && point.recipe.seed == row.result.identity.seed)
+    };
+    let Some(other) = held.iter().find(|row| !ours(row)) else { return Ok(()) };
+    bail!(
+        "{}: holds a sweep with {}, seed {}, which this one has not: its table would be lost. Repeat the --sweep of {}, or name another folder \
+         with --out",
+        root.display(),
+        other.point,
+        other.result.identity.seed,
+        root.join("sweep.md").display()
+    );
+}
+
 fn write(root: &Path, rows: &[SweepRow], command: &str, warnings: &str) -> Result<()> {
-    let mut writer = RowWriter::create(root, SweepRow::NAME)?;
-    rows.iter().try_for_each(|row| writer.push(row))?;
-    writer.finish()?;
+    if !rows.is_empty() {
+        let mut writer = RowWriter::create(root, SweepRow::NAME)?;
+        rows.iter().try_for_each(|row| writer.push(row))?;
+        writer.finish()?;
+    }
     let gap = if warnings.is_empty() { "" } else { "\n" };
     let text = format!("`{command}`\n\n{}{gap}{warnings}", table(rows)?);
     write_atomic(&root.join("sweep.md"), text.as_bytes())
