@@ -10,15 +10,35 @@ use serde::{Deserialize, Serialize};
 use super::change::gather;
 use crate::model::{HookPoint, ModelConfig};
 
-/// Heads that are replaced together: `all` (also of a point without heads), `2`, or `0+3`. They count from 0.
+/// Heads that are replaced together: `all` (also of a point without heads), `2`, or `0+3`. They count from 0. `each` is every head by itself,
+/// a row of a table each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
-pub struct Heads(Vec<usize>);
+pub struct Heads {
+    /// None: all of them.
+    named: Vec<usize>,
+    each: bool,
+}
 
 impl Heads {
     /// Of the places where the values of each head lie, those of these heads.
     pub(crate) fn of(&self, all: Vec<Range<usize>>) -> Vec<Range<usize>> {
-        if self.0.is_empty() { all } else { self.0.iter().filter_map(|&head| all.get(head).cloned()).collect() }
+        match self.named.as_slice() {
+            [] => all,
+            named => named.iter().filter_map(|&head| all.get(head).cloned()).collect(),
+        }
+    }
+
+    /// What is done one after the other: with `each` every head that a point has.
+    ///
+    /// # Errors
+    /// `each` of a point without heads.
+    pub(crate) fn apart(&self, point: HookPoint, config: &ModelConfig) -> Result<Vec<Self>> {
+        if !self.each {
+            return Ok(vec![self.clone()]);
+        }
+        let Some(n) = point.kind.heads(config) else { bail!("heads each: `{point}` has no heads") };
+        Ok((0..n).map(|head| Self { named: vec![head], each: false }).collect())
     }
 
     /// Refuses heads that a point has not.
@@ -26,7 +46,11 @@ impl Heads {
     /// # Errors
     /// How many it has.
     pub(crate) fn exist(&self, point: HookPoint, config: &ModelConfig) -> Result<()> {
-        let Some(&last) = self.0.last() else { return Ok(()) };
+        ensure!(
+            !self.each,
+            "heads each: one row of a table for every head, which intervene --hook has; here name heads, or all"
+        );
+        let Some(&last) = self.named.last() else { return Ok(()) };
         match point.kind.heads(config) {
             None => bail!("heads {self}: `{point}` has no heads; did you mean `blocks.*.attn.hook_z`?"),
             Some(n) if last >= n => {
@@ -48,24 +72,29 @@ impl FromStr for Heads {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        if text == "all" {
-            return Ok(Self::default());
+        if let "all" | "each" = text {
+            return Ok(Self { named: vec![], each: text == "each" });
         }
-        let wrong =
-            || format!("`{text}` names no heads: write `all`, a head (they count from 0), or `0+3` for two at once");
+        let wrong = || {
+            format!(
+                "`{text}` names no heads: write `all`, `each`, a head (they count from 0), or `0+3` for two at once"
+            )
+        };
         let mut heads: Vec<usize> =
             text.split('+').map(|head| head.parse().with_context(wrong)).collect::<Result<_>>()?;
         heads.sort_unstable();
         ensure!(heads.windows(2).all(|two| two[0] != two[1]), "`{text}` names a head twice");
-        Ok(Self(heads))
+        Ok(Self { named: heads, each: false })
     }
 }
 
 impl fmt::Display for Heads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let named: Vec<String> = self.0.iter().map(usize::to_string).collect();
-        f.write_str(if named.is_empty() { "all" } else { "" })?;
-        f.write_str(&named.join("+"))
+        match (self.each, self.named.as_slice()) {
+            (true, _) => f.write_str("each"),
+            (false, []) => f.write_str("all"),
+            (false, named) => f.write_str(&named.iter().map(usize::to_string).collect::<Vec<_>>().join("+")),
+        }
     }
 }
 
@@ -77,7 +106,7 @@ mod tests {
 
     #[test]
     fn heads_are_read_as_they_are_written() {
-        for text in ["all", "2", "0+3"] {
+        for text in ["all", "each", "2", "0+3"] {
             assert_eq!(text.parse::<Heads>().expect("heads").to_string(), text);
         }
         for text in ["", "-1", "1+1", "a", "0,3"] {

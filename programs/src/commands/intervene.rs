@@ -42,7 +42,8 @@ pub struct Intervene {
     /// a point alone, or a pattern of them, of which --modes, --heads, --steps and --positions say the rest. Runs hook_intervention alone
     #[arg(long, value_name = "HOOK[=CHANGE]")]
     hook: Vec<String>,
-    /// With a --hook that names none: heads, one row each: `all` (the default), a head, or `0+3` for two at once; they count from 0
+    /// With a --hook that names none: heads, one row each: `all` (the default), `each` (every head by itself: with 'blocks.*.attn.hook_z' a
+    /// ranking of all heads), a head, or `0+3` for two at once; they count from 0
     #[arg(long, value_delimiter = ',')]
     heads: Vec<Heads>,
     /// With a --hook that names none: positions outside latents, one row each: prompt, text, text[t] (t-th token of the response), pos[p]

@@ -225,11 +225,26 @@ pub fn rows(study: &Study, config: &Config) -> Result<Summary> {
     run_on(study, config, None)
 }
 
+/// Rows of a table at hook points at most; further ones are in the file.
+const MOST_SHOWN: usize = 40;
+
+/// The rows that are shown, in their order; of many hook points or heads those with the smallest p-values, and the largest changes among them.
+fn ranked(rows: &[InterventionRow]) -> Vec<&InterventionRow> {
+    if rows.len() <= MOST_SHOWN || !rows.iter().any(|row| row.hook.is_some()) {
+        return rows.iter().collect();
+    }
+    let (normal, mut others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.mode == NORMAL);
+    let size = |row: &InterventionRow| row.accuracy_change.value.abs();
+    others.sort_by(|a, b| a.p_value.total_cmp(&b.p_value).then(size(b).total_cmp(&size(a))));
+    normal.into_iter().chain(others).take(MOST_SHOWN).collect()
+}
+
 /// Markdown, one row a mode.
 pub fn table(Summary { rows, known }: &Summary) -> String {
     let columns = "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | \
                    lost / gained | p (Holm) | verdict | lead of gold (nats) | firings | mean ‖Δ‖";
-    let mut out = table_of(columns, rows, |r| {
+    let ranked = ranked(rows);
+    let mut out = table_of(columns, ranked.iter().copied(), |r| {
         let InterventionRow { later, at, draws, accuracy, accuracy_change, answer_changed, .. } = r;
         let InterventionRow { lost, gained, p_holm, firings, mean_change, .. } = r;
         let (mode, place, verdict) = (dosed(&r.mode, r.dose), r.acts_at(), r.verdict());
@@ -249,6 +264,13 @@ pub fn table(Summary { rows, known }: &Summary) -> String {
         out += &format!(
             "\nknown_value ({steps}, {later}, {at}; if blocks hold the {holds}): the answer became the predicted one in \
              {hit_rate:.3}; chance {chance:.3}; above it {above_chance:.3}; it stayed in {kept:.3}: it {said} that\n"
+        );
+    }
+    if ranked.len() < rows.len() {
+        out += &format!(
+            "\nThe first {} of {} rows by p-value; Holm's correction is over all of them. The file has the others.\n",
+            ranked.len(),
+            rows.len()
         );
     }
     let n = rows.iter().filter(|r| r.mode != NORMAL).map(|r| r.identity.n).min();
