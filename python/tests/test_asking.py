@@ -7,11 +7,13 @@ import signal
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from pathlib import Path
 
 import numpy as np
 
 import switchyard as sy
+from switchyard import running
 from switchyard.running import changes, ended, flags_of
 
 HOOK = "blocks.1.hook_resid_post@pos[0]"
@@ -122,6 +124,41 @@ class Asking(unittest.TestCase):
         for bare in (np.zeros(3), [("hook_embed", "zero")], sy.scale(2)):
             with self.assertRaisesRegex(TypeError, "hooks must be a dictionary of changes by hook, found a"):
                 changes(bare, "")
+
+    def test_arrays_that_float32_cannot_hold_are_refused(self):
+        masked = np.ma.masked_array([1.0, 99.0], mask=[False, True])
+        with tempfile.TemporaryDirectory() as folder:
+            for make in (sy.swap, sy.add, lambda array: sy.save(Path(folder) / "x", {"hook_embed": array})):
+                for array, found in ((masked, "masks 1 values"), ([1j], "complex"), ([None], "object"), (["1"], "of real numbers")):
+                    with self.assertRaisesRegex(TypeError, found):
+                        make(array)
+                make(np.ma.masked_array([1.0, 2.0], mask=False))
+            with self.assertRaisesRegex(ValueError, "found 1e\\+39"):
+                sy.save(Path(folder) / "x", {"hook_embed": [1.0, 1e39]})
+        with self.assertRaisesRegex(ValueError, "1e\\+39"):
+            sy.scale(1e39)
+        model = self.load()
+        with self.assertRaisesRegex(TypeError, "masked"):
+            model.probe(["a", "b"], np.ma.masked_array([0, 1], mask=[True, False]))
+        with self.assertRaisesRegex(ValueError, r"labels\[1\] is missing"):
+            model.probe(["a", "b"], ["x", None])
+
+    def test_the_program_of_the_checkout_around_is_found(self):
+        here, around = os.getcwd(), Path(self.script).parent / "checkout"
+        (around / "python/src/switchyard").mkdir(parents=True)
+        (around / "target/debug").mkdir(parents=True)
+        (around / "docs").mkdir()
+        self.script.rename(around / "target/debug/probe")
+        with unittest.mock.patch.dict(os.environ, PATH="/usr/bin:/bin"):
+            for name in ("SWITCHYARD_PROBE", "CARGO_TARGET_DIR"):
+                os.environ.pop(name, None)
+            try:
+                os.chdir(around / "docs")
+                found = running.program(None)
+            finally:
+                os.chdir(here)
+        if not (running.Path(running.__file__).resolve().parents[3] / "target/debug/probe").is_file():
+            self.assertEqual(found, [str((around / "target/debug/probe").resolve())])
 
     def test_flags_are_plain(self):
         flags = {"k_min": np.int64(0), "ignore_eos": np.bool_(True), "chat": False, "top_p": np.float64(0.5), "adapter": Path("a")}

@@ -1,10 +1,15 @@
 """A loaded model that is asked many times. Needs the build of `probe`."""
 
+import os
+import pickle
 import unittest
+import warnings
+from pathlib import Path
 
 import numpy as np
 
 import switchyard as sy
+from test_reading import has
 from test_running import BUILT, MODEL, PROMPT
 
 OTHER = "<bos> b = 2 ; d = b * 3 ; ? d :"
@@ -36,6 +41,65 @@ class Live(unittest.TestCase):
         one, first = (run.activations.at("latent.hook_injected", "latent[1,1]") for run in (both[0], alone[0]))
         np.testing.assert_allclose(one, first, atol=1e-5)
 
+    def test_warnings_are_pythons_and_errors_name_the_setting(self):
+        for ask in (self.model.generate, self.model.lens, lambda prompt: sy.run(MODEL, prompt)):
+            with self.assertWarnsRegex(UserWarning, "no tokens of the model") as caught:
+                ask("<bos> a=5 ; ? a :")
+            self.assertEqual(Path(caught.filename).name, Path(__file__).name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            self.model.generate(PROMPT)
+        for setting, value in (("max_new_tokens", 3.0), ("temperature", "hot"), ("ignore_eos", 1)):
+            with self.assertRaisesRegex(RuntimeError, f"^{setting}: "):
+                self.model.generate(PROMPT, **{"k_min": 1, setting: value})
+        with self.assertRaisesRegex(RuntimeError, "^top: "):
+            self.model.lens(PROMPT, top=1.5)
+
+    def test_copies_of_a_prompt_are_no_evidence(self):
+        prompts = [f"<bos> a = {i % 7} ; h = a + {i // 7} ; ? h :" for i in range(14)]
+        labels = ["even" if i % 2 else "odd" for i in range(14)]
+        hook = "blocks.0.hook_resid_post"
+        with self.assertWarnsRegex(UserWarning, "14 of 28 prompts are copies"):
+            twice = self.model.probe(prompts * 2, labels * 2, hook)
+        self.assertEqual(twice[0]["accuracy.n"], 14)
+        rare = ["rare" if i in (3, 8) else "often" for i in range(14)]
+        with self.assertRaisesRegex(RuntimeError, '"rare" has 2 different prompts'):
+            self.model.probe(prompts, rare, hook)
+
+    def test_a_forked_child_is_refused(self):
+        if not hasattr(os, "fork"):
+            self.skipTest("no fork here")
+        before, (read, write) = self.model.generate(PROMPT).text, os.pipe()
+        child = os.fork()
+        if child == 0:
+            said = b"answered"
+            try:
+                self.model.generate(PROMPT)
+            except RuntimeError as error:
+                said = str(error).encode()
+            self.model.close()
+            os.write(write, said)
+            os._exit(0)
+        os.waitpid(child, 0)
+        self.assertIn(b"loaded in another process", os.read(read, 1000))
+        self.assertEqual(self.model.generate(PROMPT).text, before)
+        with self.assertRaisesRegex(TypeError, "load it in each process"):
+            pickle.dumps(self.model)
+
+    @unittest.skipUnless(has("polars"), "polars is not there")
+    def test_data_frames_are_records(self):
+        import polars
+
+        pairs = [
+            {"clean": f"<bos> a = {a} ; ? a : #", "corrupt": f"<bos> a = {b} ; ? a : #", "answer": str(a), "wrong": str(b)}
+            for a, b in ((1, 2), (3, 4))
+        ]
+        self.assertEqual(self.model.pairs(polars.DataFrame(pairs)), self.model.pairs(pairs))
+        for given, found in (("pairs", None), ({"clean": "a"}, "found one dict"), (["a"], "record 0 is a str")):
+            if found:
+                with self.assertRaisesRegex(TypeError, found):
+                    self.model.pairs(given)
+
     def test_the_lens_ends_in_what_the_model_says(self):
         lens = self.model.lens(OTHER, top=3)
         cache = self.model.cache(OTHER, "blocks.*.hook_resid_post", logits=True)
@@ -56,8 +120,30 @@ class Live(unittest.TestCase):
         whole = self.model.cache(PROMPT, "blocks.1.hook_resid_post")["blocks.1.hook_resid_post"]
         last = self.model.cache(PROMPT, "blocks.1.hook_resid_post@pos[-1]")["blocks.1.hook_resid_post@pos[-1]"]
         np.testing.assert_array_equal(last[0, 0], whole[0, -1])
-        with self.assertRaisesRegex(RuntimeError, "of one length"):
-            self.model.cache(["<bos> a", PROMPT], "blocks.1.hook_resid_post@pos[-1]")
+        # Of prompts of several lengths the last position of each, beside what is asked of all positions.
+        texts = ["<bos> a", PROMPT, OTHER]
+        names = ["blocks.1.hook_resid_post@pos[-1]", "blocks.*.attn.hook_pattern@pos[-2]", "hook_embed"]
+        several = self.model.cache(texts, names, logits=True)
+        self.assertEqual(several["blocks.1.hook_resid_post@pos[-1]"].shape[:2], (3, 1))
+        for row, text in enumerate(texts):
+            alone = self.model.cache(text, ["blocks.1.hook_resid_post", "blocks.0.attn.hook_pattern"])
+            at, last = several.lengths[row] - 1, several["blocks.1.hook_resid_post@pos[-1]"]
+            np.testing.assert_allclose(last[row, 0], alone["blocks.1.hook_resid_post"][0, -1], atol=1e-5)
+            np.testing.assert_array_equal(several.at("blocks.1.hook_resid_post@pos[-1]", at, row), last[row, 0])
+            pattern = several["blocks.0.attn.hook_pattern@pos[-2]"][row, :, 0, : at + 1]
+            np.testing.assert_allclose(pattern, alone["blocks.0.attn.hook_pattern"][0, :, -2], atol=1e-5)
+        self.assertEqual(several["hook_embed"].shape[1], max(several.lengths))
+        self.assertEqual(several["logits"].shape[:2], (3, max(several.lengths)))
+        with self.assertRaisesRegex(RuntimeError, "row 0"):
+            self.model.cache(texts, "hook_embed@pos[-3]")
+        # Layers from the end, and names without `hook_`, as in TransformerLens.
+        self.assertEqual(several.layers, self.model.about["layers"])
+        states = self.model.cache(PROMPT, ["blocks.*.hook_resid_post", "blocks.0.ln1.hook_scale", "hook_embed"])
+        self.assertIs(states["resid_post", -1], states[f"blocks.{states.layers - 1}.hook_resid_post"])
+        self.assertIs(states["embed"], states["hook_embed"])
+        self.assertIs(states["scale", 0, "ln1"], states["blocks.0.ln1.hook_scale"])
+        for missing in (("resid_post", -9), ("resid_pre", 0), "unembed"):
+            self.assertNotIn(missing, states)
 
     def test_an_error_is_the_programs_and_ends_nothing(self):
         with self.assertRaisesRegex(RuntimeError, "did you mean"):

@@ -50,6 +50,16 @@ class Tensors(unittest.TestCase):
             found = {name: array.tolist() for name, array in read.items()}
             self.assertEqual(found, {"a": [[0, 1, 2], [3, 4, 5]], "b": [1.5]})
 
+    def test_arrays_are_ones_own(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "some.safetensors"
+            sy.save(file, {"hook_embed": np.ones((2, 3)), "blocks.0.hook_out": np.ones(2)})
+            cache = sy.activations(file)
+            cache["embed"][:] -= cache["embed"].mean()
+            self.assertEqual((cache["hook_embed"].sum(), cache["resid_post", 0].sum()), (0, 2))
+            with self.assertRaisesRegex(KeyError, "how many layers"):
+                cache["resid_post", -1]
+
     def test_the_weights_of_a_checkpoint_are_read_as_the_package_reads_them(self):
         file = ROOT / "fixtures" / "micro" / "sft" / "checkpoint" / "model.safetensors"
         read, _ = safetensors.read(file)
@@ -94,6 +104,28 @@ class Rows(unittest.TestCase):
         for name in frame.columns:
             entry = columns[name.split(".")[0]]
             self.assertTrue(entry["unit"] and entry["about"], name)
+
+    def test_a_frame_holds_what_its_records_hold(self):
+        records = [{"layer": i, "effect": 0} for i in range(101)] + [{"layer": 101, "effect": 0.75, "note": "late"}]
+        for library in [library for library in ("polars", "pandas") if has(library)]:
+            frame = sy.Rows(records).frame(library)
+            last = {name: list(frame[name])[-1] for name in frame.columns}
+            self.assertEqual(last, {"layer": 101, "effect": 0.75, "note": "late"})
+
+    def test_the_package_says_what_it_is(self):
+        manifest = (ROOT / "Cargo.toml").read_text(encoding="utf-8")
+        self.assertIn(f'\nversion = "{sy.__version__}"\n', manifest)
+        for file in ("python/pyproject.toml", "python/wheel/pyproject.toml"):
+            project = (ROOT / file).read_text(encoding="utf-8")
+            self.assertIn(f'\nversion = "{sy.__version__}"\n', project)
+            # String views of Parquet are read from 15 on.
+            self.assertIn('"pyarrow>=15"', project)
+        self.assertTrue((ROOT / "python/src/switchyard/py.typed").is_file())
+
+    def test_advice_installs_nothing_of_strangers(self):
+        for source in (ROOT / "python/src/switchyard").glob("*.py"):
+            said = source.read_text(encoding="utf-8")
+            self.assertNotRegex(said, r"pip install '?switchyard(\[|'|`| )", source.name)
 
     def test_what_is_not_there_is_said(self):
         with self.assertRaisesRegex(FileNotFoundError, "teacher_forced-sft"):

@@ -8,6 +8,8 @@ from .rows import columns, manifest, rows
 from .running import Run, add, run, scale, swap
 from .traces import Trace, traces
 
+__version__ = "0.2.0"
+
 __all__ = [
     "Activations",
     "HeatMap",

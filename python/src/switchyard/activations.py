@@ -9,35 +9,62 @@ from . import safetensors
 from .names import new_name, old_name
 
 
+#: Short names of TransformerLens that differ from the hook's.
+_ALIASES = {
+    "attn": "pattern",
+    "attn_logits": "attn_scores",
+    "key": "k",
+    "query": "q",
+    "value": "v",
+    "mlp": "mlp_out",
+    "mlp_pre": "pre",
+    "mlp_mid": "mid",
+    "mlp_post": "post",
+}
+_PARTS = {"a": "attn", "attention": "attn", "m": "mlp", "b": "", "block": "", "blocks": ""}
+
+
 class Activations(Mapping):
     """Float32 arrays `[rows, positions, …]` (scores and pattern `[rows, heads, positions, keys]`) by hook name.
 
-    Keys are the file's names; old and new names of TransformerLens are found, and `cache["resid_post", 2]` as there.
-    Rows are padded on the right with zeros.
+    Keys are the file's names; old and new names of TransformerLens are found, and its short ones: `cache["resid_post", 2]`,
+    `cache["resid_post", -1]` (the model's last layer), `cache["scale", 0, "ln1"]`, `cache["embed"]`. Rows are padded on the right
+    with zeros.
     """
 
     def __init__(self, tensors, metadata):
         self._tensors = tensors
-        told = {key: json.loads(metadata[key]) for key in ("ids", "lengths", "positions", "steps") if key in metadata}
+        told = {key: json.loads(metadata[key]) for key in ("ids", "lengths", "positions", "steps", "layers") if key in metadata}
         self.model = metadata.get("model")
+        #: Layers of the model; `None` in files of older versions.
+        self.layers = told.get("layers")
         #: Token ids of each row.
         self.ids = told.get("ids")
         #: Tokens of each row.
         self.lengths = told.get("lengths")
-        #: By hook name: the positions that the position axis holds.
+        #: By hook name: the positions that the position axis holds; of `pos[-1]` of rows of several lengths a list for each row.
         self.positions = told.get("positions", {})
         #: Of each row, what each position is: `prompt`, `text[0]`, `latent[1,2]`. Text counts from 0, latents from 1.
         self.steps = told.get("steps")
 
     def _name(self, key):
-        if isinstance(key, tuple):
-            short, layer = key
-            found = [f"blocks.{layer}.{part}hook_{short}" for part in ("", "attn.", "mlp.")]
-            key = next((name for name in found if name in self._tensors), found[0])
-        name = key if key in self._tensors else old_name(key)
-        if name not in self._tensors:
-            raise KeyError(f"{key}: not in the file, which has {', '.join(self._tensors) or 'nothing'}")
-        return name
+        names = self._long(*key) if isinstance(key, tuple) else [key, old_name(key), f"hook_{key}"]
+        for name in names:
+            if name in self._tensors:
+                return name
+        raise KeyError(f"{key!r}: not in the file, which has {', '.join(self._tensors) or 'nothing'}")
+
+    def _long(self, short, layer, part=None):
+        """The hook names that a short name of TransformerLens may mean."""
+        if layer is None:
+            return [f"hook_{short}"]
+        if layer < 0:
+            if self.layers is None:
+                raise KeyError(f"{(short, layer)!r}: the file does not say how many layers the model has; count from 0")
+            layer += self.layers
+        short = _ALIASES.get(short, short)
+        parts = ("", "attn", "mlp") if part is None else (_PARTS.get(part, part),)
+        return [f"blocks.{layer}.{inside and inside + '.'}hook_{short}" for inside in parts]
 
     def __getitem__(self, key):
         return self._tensors[self._name(key)]
@@ -68,9 +95,12 @@ class Activations(Mapping):
             position = self.steps[row].index(step)
         else:
             raise KeyError(f"row {row} has no step {step}; it has {', '.join(dict.fromkeys(self.steps[row]))}")
-        if position not in self.positions[name]:
+        positions = self.positions[name]
+        # Counted from the rows' ends: a list for each row.
+        positions = positions[row] if isinstance(positions[0], list) else positions
+        if position not in positions:
             raise KeyError(f"{name}: position {position} was not recorded")
-        index = self.positions[name].index(position)
+        index = positions.index(position)
         array = self._tensors[name][row]
         is_attention = name.partition("@")[0].endswith(("hook_attn_scores", "hook_pattern"))
         return array[:, index] if is_attention else array[index]

@@ -9,6 +9,8 @@ import numpy as np
 
 def own(value):
     """Arrays, series and their numbers as lists and numbers of Python; anything else as it is."""
+    if np.ma.is_masked(value):
+        raise TypeError("an array with masked values: fill or drop them first")
     if isinstance(value, np.floating):
         return float(value)
     if hasattr(value, "tolist"):

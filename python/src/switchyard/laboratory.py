@@ -35,7 +35,7 @@ def view(run, rows=None, problems=None, phases=None):
         import anywidget
         import traitlets
     except ImportError as error:
-        raise ImportError("sy.view needs anywidget: pip install 'switchyard[widget]'") from error
+        raise ImportError("sy.view needs anywidget: pip install anywidget") from error
     data, weights = page_data(run, rows, problems, phases)
 
     class Laboratory(anywidget.AnyWidget):
@@ -105,7 +105,7 @@ def style():
 def _source():
     named = os.environ.get("SWITCHYARD_SOURCE")
     checkout = Path(named) if named else Path(__file__).resolve().parents[3]
-    source = checkout / "src" / "report"
+    source = checkout / "programs" / "src" / "report"
     if not (source / "live" / "lab.js").is_file():
         raise FileNotFoundError(f"{checkout}: no checkout of Switchyard; set SWITCHYARD_SOURCE to one, the page's scripts lie there")
     return source

@@ -3,10 +3,13 @@
 import contextlib
 import html
 import json
+import os
 import re
 import subprocess
 import tempfile
 import threading
+import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import List, Tuple
@@ -16,7 +19,7 @@ import numpy as np
 from .activations import Activations, activations
 from .asking import plain, prompt_of, prompts_of, several
 from .rows import frame_of
-from .running import Run, answer_of, changes, ended, flags_of, names_of, program
+from .running import Run, answer_of, changes, ended, flags_of, names_of, program, warn
 from .traces import Trace
 
 
@@ -135,7 +138,10 @@ def load(model, adapter=None, probe=None, **flags):
 
 
 class Model:
-    """A loaded model. Raises `RuntimeError` with the program's own words, and once it has ended with how that came."""
+    """A loaded model. Raises `RuntimeError` with the program's own words, and once it has ended with how that came.
+
+    It belongs to the process that loaded it: a forked child that uses it gets a `RuntimeError`.
+    """
 
     def __init__(self, model, adapter=None, probe=None, **flags):
         words = [*program(probe), "session", "--model", str(model), *flags_of({"adapter": adapter, **flags})]
@@ -151,6 +157,10 @@ class Model:
             start_new_session=True,
         )
         self._one = threading.Lock()
+        self._owner = os.getpid()
+        #: Bytes of the program's standard error that were looked at.
+        self._read = 0
+        _MODELS.add(self)
         #: Why this side ended the process, whose last answers may still lie in the pipe.
         self._reason = None
         try:
@@ -230,12 +240,17 @@ class Model:
         Split by prompt, or by `groups` (one number a prompt: those of one group are never on both sides), with labels shuffled
         beside it. One row a hook: `balanced_accuracy`, `selectivity`, `majority`.
         """
-        labels = [str(plain(label, "labels")) for label in labels]
+        labels = [plain(label, "labels") for label in labels]
+        if None in labels:
+            raise ValueError(f"labels[{labels.index(None)}] is missing: leave its prompt out")
+        labels = [str(label) for label in labels]
         ask = {"do": "probe", "prompts": prompts_of(prompts)[0], "labels": labels, "names": names_of(names)}
         return Rows(self._ask({**ask, "position": position, "groups": groups, "seed": seed})["rows"])
 
     def close(self):
-        """Ends the process; nothing is wrong where it has ended already."""
+        """Ends the process; nothing is wrong where it has ended already. Only the process that loaded the model can."""
+        if os.getpid() != self._owner:
+            return
         # What a dead process did not read cannot be written.
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -253,7 +268,12 @@ class Model:
         if getattr(self, "_process", None) is not None and not self._errors.closed:
             self.close()
 
+    def __reduce__(self):
+        raise TypeError("a loaded model cannot be pickled or copied: load it in each process with sy.load")
+
     def _ask(self, ask):
+        if os.getpid() != self._owner:
+            raise RuntimeError(f"the model was loaded in another process ({self._owner}): load it in each process with sy.load")
         ask = json.dumps(plain(ask, "a request")) + "\n"
         with self._one:
             if self._errors.closed or self._reason:
@@ -276,9 +296,28 @@ class Model:
                 # Which of its lines answer what is not known.
                 self._kill("it gave no answer of `probe`")
                 raise
+        # Of the caller's line: `_ask` and the method that called it are between.
+        warn(self._said(), stacklevel=4)
         if "error" in answer:
             raise RuntimeError(answer["error"])
         return answer["ok"]
+
+    def _said(self):
+        """What the program wrote to standard error since the last call. The file's position is the program's too: it stays."""
+        if not hasattr(os, "pread"):
+            return ""
+        end = os.fstat(self._errors.fileno()).st_size
+        said = os.pread(self._errors.fileno(), end - self._read, self._read)
+        self._read = end
+        return said.decode("utf-8", "replace")
+
+    def _disown(self):
+        """In a forked child: what it holds of the pipes leads nowhere, so that it neither mixes into them nor keeps them open."""
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(ValueError, OSError):
+                os.dup2(nowhere, pipe.fileno())
+        os.close(nowhere)
 
     def _kill(self, reason):
         self._reason = reason
@@ -301,10 +340,43 @@ class Model:
         return ended(self._process.returncode, self._errors.read())
 
 
-def _file(lines, folder):
-    """A file by its path; a list of records as JSON lines."""
-    if isinstance(lines, (str, Path)):
-        return str(Path(lines).absolute())
+#: Loaded models of this process.
+_MODELS = weakref.WeakSet()
+
+
+def _disown_all():
+    for model in list(_MODELS):
+        model._disown()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_disown_all)
+
+
+def _file(given, folder):
+    """A file by its path; a data frame, a table or a list of records as JSON lines."""
+    if isinstance(given, (str, Path)):
+        return str(Path(given).absolute())
     file = Path(folder) / "given.jsonl"
-    file.write_text("".join(json.dumps(plain(line, "a record")) + "\n" for line in lines), encoding="utf-8")
+    lines = (json.dumps(plain(record, "a record")) + "\n" for record in _records(given))
+    file.write_text("".join(lines), encoding="utf-8")
     return str(file)
+
+
+def _records(given):
+    if hasattr(given, "collect") and hasattr(given, "collect_schema"):
+        given = given.collect()
+    if hasattr(given, "to_dicts"):
+        return given.to_dicts()
+    if hasattr(given, "to_pylist"):
+        return given.to_pylist()
+    if hasattr(given, "columns") and hasattr(given, "to_dict"):
+        return given.to_dict("records")
+    wanted = "expected a file, a data frame or a list of records (dictionaries)"
+    if isinstance(given, Mapping) or not hasattr(given, "__iter__"):
+        raise TypeError(f"{wanted}, found one {type(given).__name__}")
+    records = list(given)
+    for number, record in enumerate(records):
+        if not isinstance(record, Mapping):
+            raise TypeError(f"{wanted}; record {number} is a {type(record).__name__}: {record!r:.60}")
+    return records

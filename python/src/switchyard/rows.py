@@ -22,7 +22,10 @@ def frame_of(records, library=None):
     """Records with a key each column as a frame."""
     if library not in (None, "polars", "pandas"):
         raise ValueError(f"library={library!r}: polars or pandas")
-    return _library(library).DataFrame(list(records))
+    frames = _library(library)
+    # polars takes columns and types from the first 100 records unless told otherwise.
+    every = {"infer_schema_length": None} if frames.__name__ == "polars" else {}
+    return frames.DataFrame(list(records), **every)
 
 
 def _library(named):

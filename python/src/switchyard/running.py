@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Dict, List, Optional
 
 import numpy as np
 
+from . import safetensors
 from .activations import Activations, activations, save
 from .asking import plain, prompt_of
 from .names import old_name
@@ -34,17 +36,19 @@ class Change:
 
 def scale(by):
     """Multiplies what the model computed at the hook."""
-    return Change("scale", plain(float(by), "scale"))
+    by = plain(float(by), "scale")
+    safetensors.float32(by, "scale")
+    return Change("scale", by)
 
 
 def add(array):
     """Adds an array to what the model computed, at every place that the hook selects."""
-    return Change("add", np.asarray(array))
+    return Change("add", safetensors.real(array, "add"))
 
 
 def swap(array):
     """Puts an array in the place of what the model computed."""
-    return Change("swap", np.asarray(array))
+    return Change("swap", safetensors.real(array, "swap"))
 
 
 @dataclass
@@ -79,6 +83,7 @@ def run(model, prompt, hooks=None, record=None, probe=None, **flags):
         done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=False)
         if done.returncode != 0:
             raise RuntimeError(ended(done.returncode, done.stderr))
+        warn(done.stderr, stacklevel=3)
         result = answer_of(done.stdout, "trace")
         trace = result["trace"]
         return Run(
@@ -140,11 +145,7 @@ def _change(change, hook, file):
         raise TypeError(f"{hook}: {found} is no change; use swap(array), add(array), scale(2) or 'zero'")
     if change.what == "scale":
         return f"scale:{change.value!r}"
-    with np.errstate(over="ignore"):
-        value = np.asarray(change.value, "f4")
-    if not np.isfinite(value).all():
-        raise ValueError(f"{hook}: {change.what} must be of finite numbers, found {value[~np.isfinite(value)][0]}")
-    save(file, {"value": value})
+    save(file, {"value": safetensors.float32(change.value, f"{hook}: {change.what}")})
     return f"{change.what}:{file}"
 
 
@@ -154,6 +155,12 @@ def ended(code, said):
     how = f"ended with code {code}" if code >= 0 else f"was ended by the signal {signals.get(-code, -code)}"
     starts = [at.start() for at in re.finditer(ERROR, said, re.M)]
     return f"the program {how}" + (f": {said[starts[-1]:].strip()}" if starts else "")
+
+
+def warn(said, stacklevel):
+    """Raises the warnings of a program's standard error as Python's."""
+    for line in re.findall(r"^warning: (.*)$", said, re.M):
+        warnings.warn(line, stacklevel=stacklevel)
 
 
 def answer_of(text, *keys):
@@ -173,14 +180,23 @@ def program(named):
         if not Path(told).is_file():
             raise FileNotFoundError(f"{told}: no such program")
         return [str(told)]
-    checkout = Path(__file__).resolve().parents[3]
-    built = Path(os.environ.get("CARGO_TARGET_DIR", checkout / "target")) / "debug" / "probe"
+    targets = [Path(folder) for folder in filter(None, [os.environ.get("CARGO_TARGET_DIR")])]
+    targets += [checkout / "target" for checkout in _checkouts()]
     # A notebook's environment is not always on its PATH: the wheel's program stands beside its Python.
     whole = [shutil.which("switchyard", path=str(Path(sys.executable).parent)), shutil.which("switchyard")]
     found = [[path, "probe"] for path in whole if path]
-    found += [[path] for path in (shutil.which("probe"), built) if path and Path(path).is_file()]
+    built = [target / "debug" / "probe" for target in targets]
+    found += [[path] for path in (shutil.which("probe"), *built) if path and Path(path).is_file()]
     if not found:
+        looked = ", ".join(str(path) for path in built)
         raise FileNotFoundError(
-            "no program `probe`: `pip install switchyard-interp`, `cargo build`, or set SWITCHYARD_PROBE to its path"
+            f"no program `probe` on the path{f' and none at {looked}' if looked else ''}: run `cargo build` in a checkout of Switchyard "
+            "and Python inside it, or set SWITCHYARD_PROBE to the program's path"
         )
     return [str(word) for word in found[0]]
+
+
+def _checkouts():
+    """Checkouts of Switchyard: the one that this file belongs to, then those around the current folder."""
+    here = [Path(__file__).resolve().parents[3], Path.cwd(), *Path.cwd().parents]
+    return [folder for folder in dict.fromkeys(here) if (folder / "python" / "src" / "switchyard").is_dir()]

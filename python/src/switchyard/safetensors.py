@@ -32,14 +32,36 @@ def _array(path, name, entry, data, start):
         return bits.view("<f4").reshape(entry["shape"])
     if kind not in _TYPES:
         raise ValueError(f"{path}: `{name}` is of type {kind}, known are {', '.join(_TYPES)}, BF16")
-    return np.frombuffer(data[begin:end], _TYPES[kind]).reshape(entry["shape"])
+    # A copy: arrays over the file's bytes could not be written to.
+    return np.frombuffer(data[begin:end], _TYPES[kind]).reshape(entry["shape"]).copy()
+
+
+def real(value, name):
+    """An array of real numbers; `name` is what an error calls it. Raises `TypeError` for masked, complex and other arrays."""
+    if np.ma.is_masked(value):
+        raise TypeError(f"{name}: the array masks {np.ma.count_masked(value)} values, which would be written as they are; fill them")
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: expected an array of real numbers, found one of type {array.dtype}")
+    return array
+
+
+def float32(value, name):
+    """An array of finite numbers as float32. Raises `ValueError` for NaN and for what float32 cannot hold."""
+    array = real(value, name)
+    with np.errstate(over="ignore"):
+        narrow = array.astype("<f4")
+    bad = ~np.isfinite(narrow)
+    if bad.any():
+        raise ValueError(f"{name} must be of finite numbers, found {array[bad][0]} ({narrow[bad][0]} as float32)")
+    return narrow
 
 
 def write(path, tensors):
-    """Writes arrays by name as float32."""
+    """Writes arrays by name as float32. Refuses what float32 cannot hold (`float32`)."""
     header, parts, offset = {}, [], 0
     for name, array in tensors.items():
-        array = np.ascontiguousarray(array, "<f4")
+        array = np.ascontiguousarray(float32(array, name))
         header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}
         parts.append(array.tobytes())
         offset += array.nbytes
