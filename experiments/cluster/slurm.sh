@@ -13,14 +13,15 @@ out=${OUT:?a folder for rows and tables}
 bin=${BIN:-target/debug}
 program=$1
 shift
-read -ra more <<<"${SBATCH:-}"
+# Words as a shell has them, quotes too; nothing of them is run.
+mapfile -d '' -t more < <(printf %s "${SBATCH:-}" | xargs -r printf '%s\0')
 mkdir -p "$out"
 
 # Every argument reaches the task as it was typed here.
 line=$(printf '%q ' "$bin/$program" "$@" --out "$out")
 folder=$(printf %q "$out")
 # --resume wants a folder in which something was begun.
-task="mkdir -p $folder/shard-\$SLURM_ARRAY_TASK_ID-of-$shards && exec $line --shard auto --resume"
+task="mkdir -p $folder/shard-\$SLURM_ARRAY_TASK_ID-of-$shards && exec $line --shard \$SLURM_ARRAY_TASK_ID/$shards --resume"
 merge="$(printf %q "$bin/report") merge $folder/shard-*-of-$shards --out $folder"
 if [ "$program" = probe ]; then
   merge="$merge && $line --decoded $folder"

@@ -164,14 +164,24 @@ fn rows_hash(folder: &Path, name: &Inside) -> Result<Value> {
     Ok(if file.is_file() { sha256(&[file])?.into() } else { Value::Null })
 }
 
-/// Whether files can be written in a folder, which is made if it is not there.
+/// Whether files can be written in a folder, which is made if it is not there. Programs that begin together try it under names of their own.
 pub fn writable(folder: &Path) -> Result<()> {
-    let probe = folder.join("writable.tmp");
+    let probe = folder.join(format!("writable-{}.tmp", std::process::id()));
     write_atomic(&probe, b"").with_context(|| format!("{}: results cannot be written here", folder.display()))?;
     std::fs::remove_file(&probe).with_context(|| format!("cannot remove {}", probe.display()))
 }
 
-/// The command as typed; arguments that are not UTF-8 are shown lossily.
+/// A word quoted for a shell where it needs quotes.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "_-./:=,@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+/// The command as it can be typed again; arguments that are not UTF-8 are shown lossily.
 pub fn command(binary: &str) -> String {
     let mut typed = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned());
     let called = typed.next().unwrap_or_default();
@@ -184,7 +194,7 @@ fn as_typed(binary: &str, called: &Path, typed: impl Iterator<Item = String>) ->
     if called.file_stem().is_none_or(|stem| stem != binary) {
         typed.next_if(|first| first == binary);
     }
-    std::iter::once(binary.to_owned()).chain(typed).collect::<Vec<_>>().join(" ")
+    std::iter::once(binary.to_owned()).chain(typed.map(|word| quoted(&word))).collect::<Vec<_>>().join(" ")
 }
 
 /// How another of the four programs is called by whoever called this one: `switchyard report`, `cargo run --bin report --`, or next to it.
@@ -199,8 +209,8 @@ fn called_as(called: &Path, by_cargo: bool, name: &str) -> String {
     }
     let one_of_four = ["train", "probe", "intervene", "report"].map(OsStr::new);
     match called.file_stem() {
-        Some(stem) if !one_of_four.contains(&stem) => format!("{} {name}", called.display()),
-        _ => called.with_file_name(name).display().to_string(),
+        Some(stem) if !one_of_four.contains(&stem) => format!("{} {name}", quoted(&called.display().to_string())),
+        _ => quoted(&called.with_file_name(name).display().to_string()),
     }
 }
 
@@ -222,6 +232,10 @@ mod tests {
             as_typed("train", Path::new(called), typed.iter().map(|word| (*word).to_owned()))
         };
         assert_eq!(of("bin/train", &["--resume"]), "train --resume");
+        assert_eq!(
+            of("train", &["--out", "my runs/it's", "--set", "a=[1]", ""]),
+            "train --out 'my runs/it'\\''s' --set 'a=[1]' ''"
+        );
         assert_eq!(of("switchyard", &["train", "--resume"]), "train --resume");
         assert_eq!(of("bin/sy-0.2", &["train", "--resume"]), "train --resume");
     }

@@ -28,7 +28,7 @@ pub use head::{CHECKOUT, commit};
 pub use inside::Inside;
 pub use lock::Lock;
 pub use manifest::command;
-pub use manifest::{Entry, Manifest, program, writable};
+pub use manifest::{Entry, Manifest, program, quoted, writable};
 pub use measurements::Measurements;
 pub use origin::{ORIGIN, checkpoint, difference, differs};
 pub use rows::{IDENTITY, RowFiles, RowWriter, read, read_flat, typed};

@@ -1,7 +1,7 @@
 //! Files of models that people already have: configurations, weights (safetensors, GGUF, pickles, PEFT adapters, the hub) and
 //! tokenizers. Knows nothing of the decoder, of training or of Burn's tensors.
 
-// Allowed in one place, with its reason: the memory map of a checkpoint.
+// Allowed in two places, each with its reason: the memory map of a checkpoint, and handlers of signals.
 #![deny(unsafe_code)]
 
 #[doc(hidden)]

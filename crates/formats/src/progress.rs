@@ -20,19 +20,64 @@ fn quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// Raised by the first Ctrl-C, or by the SIGTERM that a scheduler sends before it kills; a second one ends the process at once.
+/// The exit code of a process that the user or a scheduler stopped: 128 and the number of SIGINT.
+pub const STOPPED: u8 = 130;
+
+/// Raised by the first Ctrl-C, by the SIGTERM that a scheduler sends before it kills, and by its earlier warnings (SIGUSR1, SIGXCPU). A
+/// second Ctrl-C or SIGTERM ends the process at once. A signal that was ignored when the process began (`nohup`) stays ignored.
 pub fn stop_flag() -> &'static AtomicBool {
     static HANDLER: OnceLock<()> = OnceLock::new();
     HANDLER.get_or_init(|| {
+        let before = ignored(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
         // Without a handler Ctrl-C simply ends the process, and the last checkpoint stands.
         let _ = ctrlc::set_handler(|| {
-            if STOP.swap(true, Ordering::SeqCst) {
-                std::process::exit(130);
+            static ASKED: AtomicBool = AtomicBool::new(false);
+            if ASKED.swap(true, Ordering::SeqCst) {
+                std::process::exit(STOPPED.into());
             }
+            STOP.store(true, Ordering::SeqCst);
             say("\nstopping after this step (Ctrl-C again to stop at once)");
         });
+        #[cfg(unix)]
+        signals::set(before);
+        #[cfg(not(unix))]
+        let _ = before;
     });
     &STOP
+}
+
+/// A bit for each signal that this process ignores, as Linux says it; elsewhere none is known.
+fn ignored(status: &str) -> u64 {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+#[cfg(unix)]
+mod signals {
+    use std::sync::atomic::Ordering;
+
+    use nix::sys::signal::{SigHandler, Signal, signal};
+
+    /// More warnings may come after one (SIGXCPU every second): none ends the process.
+    extern "C" fn warned(_: i32) {
+        super::STOP.store(true, Ordering::SeqCst);
+    }
+
+    /// Leaves ignored what was, and lets warnings raise the flag.
+    pub(super) fn set(ignored: u64) {
+        let set = |which: Signal, handler| {
+            // SAFETY: the handler stores into an atomic and does nothing else.
+            #[allow(unsafe_code)]
+            let _ = unsafe { signal(which, handler) };
+        };
+        let was_ignored = |which: Signal| ignored >> (which as i32 - 1) & 1 == 1;
+        for which in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().filter(|which| was_ignored(*which)) {
+            set(which, SigHandler::SigIgn);
+        }
+        for which in [Signal::SIGUSR1, Signal::SIGXCPU].into_iter().filter(|which| !was_ignored(*which)) {
+            set(which, SigHandler::Handler(warned));
+        }
+    }
 }
 
 /// Whether [`stop_flag`] is up.
@@ -62,12 +107,25 @@ pub fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", plain(line));
 }
 
-/// A line of what was asked for, on stdout; as [`say`].
+/// What kept a line of [`show`] from being written.
+static UNWRITTEN: OnceLock<String> = OnceLock::new();
+
+/// A line of what was asked for, on stdout. It ends no work that it cannot be written; [`shown`] tells it at the end.
 pub fn show(line: &str) {
     if quiet() {
         return;
     }
-    let _ = writeln!(std::io::stdout(), "{}", plain(line));
+    let mut out = std::io::stdout();
+    match writeln!(out, "{}", plain(line)).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => drop(UNWRITTEN.set(error.to_string())),
+        _ => {}
+    }
+}
+
+/// # Errors
+/// What kept a line of [`show`] from being written; a reader that has gone away is none.
+pub fn shown() -> anyhow::Result<()> {
+    UNWRITTEN.get().map_or(Ok(()), |why| Err(anyhow::anyhow!("standard output: {why}")))
 }
 
 /// What a computation that the user cut short returns: nothing of it may be taken for a result.
@@ -165,6 +223,13 @@ impl Drop for SharedProgress {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn ignored_signals_are_read_from_the_mask() {
+        let status = "Name:\tx\nSigBlk:\t0000000000000002\nSigIgn:\t0000000000001003\n";
+        assert_eq!(super::ignored(status), 0x1003, "SIGHUP, SIGINT and SIGPIPE");
+        assert_eq!(super::ignored(""), 0);
+    }
+
     #[test]
     fn a_text_cannot_steer_the_terminal() {
         assert_eq!(super::plain("a\tb\nc é"), "a\tb\nc é");

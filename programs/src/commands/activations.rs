@@ -26,7 +26,7 @@ pub struct Activations {
     #[arg(long, conflicts_with_all = ["prompt", "prompts"], allow_hyphen_values = true)]
     ids: Option<String>,
     /// Text of one row
-    #[arg(long, conflicts_with = "prompts")]
+    #[arg(long, conflicts_with = "prompts", allow_hyphen_values = true)]
     prompt: Option<String>,
     /// One row a line: {"prompt": "text"} or {"ids": [1, 2, 3]}
     #[arg(long, value_name = "FILE.jsonl")]
@@ -91,11 +91,11 @@ impl Activations {
             |_| "no position of these rows reached it".into(),
             |hooks| loaded.record(&sequences, specs, self.logits, hooks),
         )?;
-        wanted.named(&mut recorded);
+        let from_end = wanted.named(&mut recorded, loaded.layers())?;
         if !self.allow_non_finite {
             tensors::check_finite(&recorded).context("--allow-non-finite writes them all the same")?;
         }
-        tensors::write(out, &self.model.named()?, &sequences, &recorded)
+        tensors::write(out, (&self.model.named()?, loaded.layers()), &sequences, &recorded, &from_end)
     }
 
     fn rows(&self, opened: &Checkpoint) -> Result<Vec<Vec<u32>>> {

@@ -25,7 +25,7 @@ pub struct Calibrate {
     /// Models of each kind of truth, at each n
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     draws: u32,
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = super::seed)]
     seed: u64,
     /// These experiments, or kinds of truth, only (`--list` names them)
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]

@@ -1,10 +1,14 @@
 //! What every binary parses besides its own arguments: options that print something and end. `--completions SHELL` is on
 //! all of them, `--list-devices` where there is a device to choose. Knows clap, not the arguments.
 
+use std::io::IsTerminal;
+
+use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches, Parser, value_parser};
 use clap_complete::{Shell, generate};
+use console::Term;
 
-use super::{device, print};
+use super::{device, print, print_styled};
 use switchyard::machine::keep_freed_memory;
 
 const FLAG: &str = "completions";
@@ -13,9 +17,58 @@ const FLAG: &str = "completions";
 pub fn parse<T: Parser + CommandFactory + FromArgMatches>() -> T {
     keep_freed_memory();
     let mut command = complete(T::command());
-    let matches = command.get_matches_mut();
+    let matches = matches(&mut command);
     or_end(&matches, &mut command);
     T::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+}
+
+/// What was typed; help and errors end the process, help on a terminal as wide as that.
+pub(super) fn matches(command: &mut Command) -> ArgMatches {
+    command.try_get_matches_from_mut(std::env::args_os()).unwrap_or_else(|error| {
+        // A terminal that does not say how wide it is has the usual width.
+        let width = Term::stdout().size_checked().map_or(80, |(_, width)| usize::from(width));
+        let help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand);
+        if !help || !std::io::stdout().is_terminal() {
+            error.exit();
+        }
+        let text = error.render();
+        let plain = std::env::var_os("NO_COLOR").is_some();
+        let text = if plain { text.to_string() } else { text.ansi().to_string() };
+        let text: String = text.lines().map(|line| wrapped(line, width) + "\n").collect();
+        std::process::exit(if print_styled(&text).is_ok() { error.exit_code() } else { 2 })
+    })
+}
+
+/// A line in lines of at most `width` letters, escape sequences not counted; further ones begin below the text of the first, where that is
+/// the second column.
+fn wrapped(line: &str, width: usize) -> String {
+    const NARROWEST: usize = 20;
+    let bare = bare(line);
+    let start = bare.len() - bare.trim_start().len();
+    let column = bare[start..].find("  ").map(|at| start + at);
+    let column = column.map(|at| at + bare[at..].len() - bare[at..].trim_start().len());
+    let indent = column.filter(|column| column + NARROWEST < width).unwrap_or(start).min(width / 2);
+    let (mut out, mut filled) = (String::new(), 0);
+    for word in line.split_inclusive(' ') {
+        let seen = self::bare(word.trim_end()).chars().count();
+        if filled > indent && filled + seen > width {
+            out.truncate(out.trim_end().len());
+            out.push('\n');
+            out.push_str(&" ".repeat(indent));
+            filled = indent;
+        }
+        out.push_str(word);
+        filled += self::bare(word).chars().count();
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+/// A text without escape sequences.
+fn bare(text: &str) -> String {
+    let mut parts = text.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |out, part| out + part.split_once('m').map_or("", |(_, rest)| rest))
 }
 
 /// A program's arguments with those that every program has.
@@ -57,6 +110,17 @@ mod tests {
     struct Thing {
         #[arg(long)]
         needed: String,
+    }
+
+    #[test]
+    fn long_lines_of_help_are_wrapped_below_their_text() {
+        let line = "  --flag <X>  one two three four five six seven eight nine ten";
+        let lines = wrapped(line, 40);
+        assert_eq!(lines, "  --flag <X>  one two three four five six\n              seven eight nine ten");
+        let styled = wrapped("          \u{1b}[1mone\u{1b}[0m two three four five six", 24);
+        assert_eq!(styled, "          \u{1b}[1mone\u{1b}[0m two three\n          four five six");
+        assert_eq!(wrapped("short", 80), "short");
+        assert_eq!(wrapped(&"x".repeat(90), 80), "x".repeat(90), "a word is not broken");
     }
 
     #[test]

@@ -44,7 +44,7 @@ fn command() -> Command {
 
 fn by_first_argument(mut command: Command) -> ExitCode {
     keep_freed_memory();
-    let matches = command.get_matches_mut();
+    let matches = completions::matches(&mut command);
     completions::or_end(&matches, &mut command);
     let Some((name, matches)) = matches.subcommand() else {
         return exit(print(&command.render_help().to_string()));

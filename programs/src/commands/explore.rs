@@ -20,6 +20,7 @@ use super::generate::DecodeArgs;
 use super::http::{Head, Request, requests};
 use super::lens::{named, token};
 use super::session::Room;
+use super::tensors::FromEnd;
 use super::{ModelArgs, tensors};
 use crate::report::explorer;
 use switchyard::latent::{Sequence, Trace};
@@ -197,7 +198,8 @@ impl Explorer {
             let file = self.file();
             let rows: Vec<Sequence> =
                 there.traces.iter().map(|trace| self.room.loaded.row(trace)).collect::<Result<_>>()?;
-            tensors::write(&file, &self.room.name, &rows, &there.recorded)?;
+            let about = (self.room.name.as_str(), self.room.loaded.layers());
+            tensors::write(&file, about, &rows, &there.recorded, &FromEnd::new())?;
             hooks.push(format!("{INJECTED}=swap:{}", file.display()));
         }
         let done = self.room.continued(vec![self.ids(&see.prompt, see.chat)?], &hooks, &settings, &[])?;

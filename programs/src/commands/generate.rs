@@ -2,8 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -12,14 +11,15 @@ use serde_json::{Value, json};
 use super::device::MachineArgs;
 use super::hooks::{Edits, HookArgs, Reach, list};
 use super::render::{decode as to_text, render};
+use super::tensors::FromEnd;
 use super::unknown_words::warn_of_unknown;
-use super::{ModelArgs, print, row_ids, tensors};
+use super::{ModelArgs, print, print_styled, row_ids, tensors};
 use switchyard::latent::{Decode, DecodeSettings, End, Reasoning, Request, Sampling, Trace, decode};
 use switchyard::loading::{Checkpoint, Loaded};
 use switchyard::machine::Machine;
 use switchyard::model::hooks::{RecordedTensor, Recording, parse_specs};
 use switchyard::model::{HookSpec, Hooks};
-use switchyard::progress::say;
+use switchyard::progress::{go_on, say, stop_flag};
 use switchyard::text::{Chat, Vocabulary};
 
 /// Continue a prompt; latent blocks are shown as chips.
@@ -28,7 +28,7 @@ pub struct Generate {
     #[command(flatten)]
     model: ModelArgs,
     /// Text to continue
-    #[arg(long, conflicts_with = "ids")]
+    #[arg(long, conflicts_with = "ids", allow_hyphen_values = true)]
     prompt: Option<String>,
     /// Token ids to continue: 1,2,3
     #[arg(long, allow_hyphen_values = true)]
@@ -139,17 +139,15 @@ impl Generate {
         reach.check(&specs, &edits, opened.config().num_hidden_layers)?;
         self.out.as_deref().map_or(Ok(()), tensors::check_out)?;
         let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-        let cancel = Arc::new(AtomicBool::new(false));
-        let raised = cancel.clone();
-        // Without a handler Ctrl-C ends the process, which is also an answer.
-        let _ = ctrlc::set_handler(move || raised.store(true, Ordering::Relaxed));
         let Generation { traces, recorded, fired } =
-            continue_prompts(&loaded, vec![prompt], &settings, &edits, &specs, Some(&cancel))?;
+            continue_prompts(&loaded, vec![prompt], &settings, &edits, &specs, Some(stop_flag()))?;
         let trace = traces.first().context("the decoder returned nothing")?;
         if let Some(out) = &self.out {
-            tensors::write(out, &self.model.named()?, &[loaded.row(trace)?], &recorded)?;
+            let (name, rows) = (self.model.named()?, [loaded.row(trace)?]);
+            tensors::write(out, (&name, loaded.layers()), &rows, &recorded, &FromEnd::new())?;
         }
-        self.show(trace, &loaded, &fired)
+        self.show(trace, &loaded, &fired)?;
+        if trace.end == End::Cancelled { Ok(go_on()?) } else { Ok(()) }
     }
 
     fn checked_prompt(&self, opened: &Checkpoint) -> Result<Vec<u32>> {
@@ -208,7 +206,7 @@ impl Generate {
             return print(&format!("{all}\n"));
         }
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        print(&format!("{}\n", render(trace, vocabulary, colour)?))?;
+        print_styled(&format!("{}\n", render(trace, vocabulary, colour)?))?;
         let ended = match trace.end {
             End::Stop => "end of text",
             End::Budget => "token budget",

@@ -24,7 +24,7 @@ struct TextArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// The text as given, without a chat template
-    #[arg(long, conflicts_with = "ids")]
+    #[arg(long, conflicts_with = "ids", allow_hyphen_values = true)]
     prompt: Option<String>,
     /// Token ids in its place: 1,2,3
     #[arg(long, allow_hyphen_values = true)]

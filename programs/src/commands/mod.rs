@@ -36,7 +36,7 @@ pub mod train;
 mod unknown_words;
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -46,7 +46,7 @@ use serde::de::DeserializeOwned;
 use committed::fixture_path;
 use switchyard::loading::Checkpoint;
 use switchyard::model::checkpoint::peft::Apply;
-use switchyard::progress::{plain, say};
+use switchyard::progress::{Interruption, STOPPED, plain, say};
 use switchyard::study::checkpoint;
 use targets::{FIXTURE, examined, is_run};
 
@@ -145,19 +145,50 @@ pub(crate) fn put<T>(set: &mut Vec<T>, named: Vec<T>) {
 
 /// Writes a result to standard output. A closed pipe (`| head`) is not an error.
 pub fn print(text: &str) -> Result<()> {
+    print_styled(&plain(text))
+}
+
+/// As [`print`], of a text whose escape sequences are ours.
+pub(crate) fn print_styled(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    match out.write_all(plain(text).as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(error).context("standard output"),
         _ => Ok(()),
     }
 }
 
-/// The end of a binary: an error is one line on standard error and exit code 2.
+/// A seed that rows can hold.
+pub(crate) fn seed(text: &str) -> Result<u64, String> {
+    let seed: u64 = text.parse().map_err(|error| format!("{error}"))?;
+    if seed > i64::MAX as u64 { Err(format!("a seed is at most {}, as rows hold it", i64::MAX)) } else { Ok(seed) }
+}
+
+/// A file as it can be read more than once: what a pipe gives (`<(…)`, `/dev/stdin`) is kept in a temporary file for as long as that is held.
+pub(crate) fn spooled(file: &Path) -> Result<(PathBuf, Option<tempfile::TempPath>)> {
+    let there = std::fs::metadata(file).with_context(|| format!("{}: cannot read", file.display()))?;
+    if there.is_file() || there.is_dir() {
+        return Ok((file.to_path_buf(), None));
+    }
+    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let copy = || {
+        let mut kept = tempfile::Builder::new().prefix(&format!("{name}-")).suffix(".jsonl").tempfile()?;
+        std::io::copy(&mut std::fs::File::open(file)?, &mut kept)?;
+        Ok::<_, std::io::Error>(kept.into_temp_path())
+    };
+    let kept = copy().with_context(|| format!("{}: cannot read", file.display()))?;
+    Ok((kept.to_path_buf(), Some(kept)))
+}
+
+/// The end of a binary: an error is one line on standard error and exit code 2; a stop that the user asked for is none, with code 130.
 pub fn exit(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let line = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+            if error.is::<Interruption>() {
+                say(&line);
+                return ExitCode::from(STOPPED);
+            }
             say(&format!("error: {line}"));
             ExitCode::from(2)
         }

@@ -10,7 +10,7 @@ use super::runner::Runner;
 use super::selection::Selection;
 use super::shard::ShardArgs;
 use super::targets::Targets;
-use super::{put, setting};
+use super::{put, setting, spooled};
 use switchyard::experiments::Settings;
 use switchyard::experiments::pair_patching::{Config, Places};
 use switchyard::recipe::MOST_ROWS;
@@ -50,7 +50,7 @@ pub(super) struct Pairs {
     #[arg(long, value_name = "number|name", default_value = "number", value_parser = setting::<Places>)]
     places: Places,
     /// Seed of the bootstraps
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = super::seed)]
     seed: u64,
     /// Folder for rows and manifest. By default runs/reports/<name of the run or model>; if that has rows of other settings, NAME.2
     #[arg(long, value_name = "DIR")]
@@ -71,22 +71,24 @@ impl Pairs {
     /// # Errors
     /// A line that is not a pair and a target that cannot be opened, before any work; and as the model's.
     pub fn run(&self) -> Result<()> {
-        ensure!(self.file.is_file(), "{}: no such file; name a file of pairs", self.file.display());
+        ensure!(self.file.exists(), "{}: no such file; name a file of pairs", self.file.display());
+        ensure!(!self.file.is_dir(), "{}: a folder; name a file of pairs", self.file.display());
+        let (file, _kept) = spooled(&self.file)?;
         let Self { targets, phase, adapter, seed, out, resume, replace, shards, .. } = self.clone();
         // The pairs are the problems: their hash is in the manifest. Their answers are tokens, read elsewhere.
         let field = vec!["question=clean".into(), "answer=clean".into()];
-        let (data, problems) = (Some(self.file.clone()), Some(MOST_ROWS));
+        let (data, problems) = (Some(file.clone()), Some(MOST_ROWS));
         let targets = Targets { targets, phase, adapter, data, field, problems, seed, raw: true, ..Targets::default() };
         let only = vec![HeadPatchRow::PAIRS.to_owned()];
         let chosen = &Selection { only, out, resume, replace, shards, ..Selection::default() };
-        let settings = &Settings { pair_patching: self.config(), ..Settings::default() };
+        let settings = &Settings { pair_patching: self.config(file), ..Settings::default() };
         let (program, targets, blocks) = ("intervene", &targets, BlockOrigin::Own);
         let runner = Runner { program, targets, chosen, settings, blocks, less: false };
         self.machine.compute(|machine| runner.run(machine))
     }
 
-    fn config(&self) -> Config {
-        let mut config = Config { file: Some(self.file.clone()), places: self.places, ..Config::default() };
+    fn config(&self, file: PathBuf) -> Config {
+        let mut config = Config { file: Some(file), places: self.places, ..Config::default() };
         put(&mut config.components, self.components.clone());
         put(&mut config.modes, self.modes.clone());
         config

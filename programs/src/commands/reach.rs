@@ -1,49 +1,90 @@
 //! Hooks recorded over known rows: the position of `pos[-1]`, and whether a hook can fire at all.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use super::hooks::Edits;
+use super::tensors::FromEnd;
 use switchyard::latent::Sequence;
 use switchyard::model::hooks::{RecordedTensor, parse_specs};
 use switchyard::model::{HookPoint, HookSpec, PointKind, Select, Step};
 
 /// Hooks to record, and how their places were written.
 pub(crate) struct HookRequest {
+    /// What is recorded: nothing counts from the end.
     pub specs: Vec<HookSpec>,
-    /// `pos[4]` as it was written: `pos[-1]`.
-    written: Vec<(String, String)>,
+    /// What was asked for, with the place in each row where that counts from the end.
+    asked: Vec<(HookSpec, Option<Vec<Select>>)>,
 }
 
 impl HookRequest {
-    /// Reads a list. `pos[-1]` counts from the end of rows that are all as long.
+    /// Reads a list. `pos[-1]` is the last position of each row.
     ///
     /// # Errors
-    /// What is not a list of hooks, a position before the first, and rows of several lengths with such a position.
+    /// What is not a list of hooks, and a position before a row's first.
     pub fn read(list: &str, rows: &[Sequence]) -> Result<Self> {
-        let (mut specs, mut written) = (if list.is_empty() { vec![] } else { parse_specs(list)? }, vec![]);
-        for spec in specs.iter_mut().filter(|spec| matches!(spec.select, Select::Position(..0))) {
-            let (own, length) = (spec.select, rows.first().map_or(0, |row| row.ids.len()));
-            if let Some(other) = rows.iter().map(|row| row.ids.len()).find(|other| *other != length) {
-                bail!(
-                    "`{own}` is another position in rows of {length} and of {other} tokens: use rows of one length at a time"
-                );
-            }
-            spec.select = own.at(length)?;
-            written.push((spec.select.to_string(), own.to_string()));
+        let (mut specs, mut asked): (Vec<HookSpec>, _) = (vec![], vec![]);
+        for spec in if list.is_empty() { vec![] } else { parse_specs(list)? } {
+            let at = match spec.select {
+                Select::Position(..0) => {
+                    let at = rows.iter().enumerate().map(|(row, sequence)| {
+                        spec.select.at(sequence.ids.len()).with_context(|| format!("row {row}"))
+                    });
+                    Some(at.collect::<Result<Vec<_>>>()?)
+                }
+                _ => None,
+            };
+            let mut selects = at.clone().unwrap_or_else(|| vec![spec.select]);
+            selects.sort_by_key(|select| select.to_string());
+            selects.dedup();
+            specs.extend(selects.into_iter().map(|select| HookSpec { select, ..spec.clone() }));
+            asked.push((spec, at));
         }
-        Ok(Self { specs, written })
+        Ok(Self { specs, asked })
     }
 
-    /// The tensors under the names that were requested.
-    pub fn named(&self, recorded: &mut [RecordedTensor]) {
-        for tensor in recorded {
-            for (counted, own) in &self.written {
-                if let Some(name) = tensor.name.strip_suffix(counted.as_str()) {
-                    tensor.name = format!("{name}{own}");
+    /// Turns what was recorded into the tensors that were requested; returns the position in each row of those that count from the end.
+    ///
+    /// # Errors
+    /// A spec that does not resolve.
+    pub fn named(&self, recorded: &mut Vec<RecordedTensor>, layers: usize) -> Result<FromEnd> {
+        let mut from_end = FromEnd::new();
+        if self.asked.iter().all(|(_, at)| at.is_none()) {
+            return Ok(from_end);
+        }
+        let mut out: Vec<RecordedTensor> = vec![];
+        for (spec, at) in &self.asked {
+            for point in (HookSpec { select: Select::All, ..spec.clone() }).resolve(layers)? {
+                let name = |select| HookSpec { pattern: point.to_string(), select }.to_string();
+                let found = |select| recorded.iter().find(|tensor| tensor.name == name(select));
+                let own = name(spec.select);
+                if out.iter().any(|tensor| tensor.name == own) {
+                    continue;
+                }
+                match at {
+                    None => out.extend(found(spec.select).cloned()),
+                    Some(at) => {
+                        let parts: Option<Vec<&RecordedTensor>> = at.iter().map(|select| found(*select)).collect();
+                        let Some(parts) = parts else { continue };
+                        from_end.insert(own.clone(), parts.iter().map(|part| part.positions[0]).collect());
+                        out.extend(joined(own, &parts));
+                    }
                 }
             }
         }
+        out.extend(recorded.iter().filter(|tensor| tensor.name == LOGITS).cloned());
+        *recorded = out;
+        Ok(from_end)
     }
+}
+
+const LOGITS: &str = "logits";
+
+/// A tensor whose row n is row n of the n-th part.
+fn joined(name: String, parts: &[&RecordedTensor]) -> Option<RecordedTensor> {
+    let first = *parts.first()?;
+    let width = first.data.len() / parts.len();
+    let data = parts.iter().enumerate().flat_map(|(row, part)| part.data[row * width..(row + 1) * width].to_vec());
+    Some(RecordedTensor { name, data: data.collect(), ..first.clone() })
 }
 
 /// Refuses hooks that would fire at no position of these rows.

@@ -6,9 +6,10 @@ use anyhow::Result;
 
 use switchyard::latent::Trace;
 use switchyard::latent::trace::PositionRole;
+use switchyard::progress::plain;
 use switchyard::text::Vocabulary;
 
-/// Text with `⟨swi 4⟩` where four latent steps were taken, and p(exit) after each of them. Without a vocabulary, ids.
+/// Text, without what steers a terminal, with `⟨swi 4⟩` where four latent steps were taken, and p(exit) after each of them. Without a vocabulary, ids.
 pub fn render(trace: &Trace, vocabulary: Option<&Vocabulary>, colour: bool) -> Result<String> {
     let mut out = String::new();
     let mut text: Vec<u32> = vec![];
@@ -19,7 +20,7 @@ pub fn render(trace: &Trace, vocabulary: Option<&Vocabulary>, colour: bool) -> R
         if position.kind == PositionRole::Text {
             text.push(position.token);
         } else if inside && !open {
-            append(&mut out, &decode(&text, vocabulary)?);
+            append(&mut out, &plain(&decode(&text, vocabulary)?));
             text.clear();
             if let Some(block) = blocks.next() {
                 append(&mut out, &chip(&block.p_exit, block.forced, colour));
@@ -27,7 +28,7 @@ pub fn render(trace: &Trace, vocabulary: Option<&Vocabulary>, colour: bool) -> R
         }
         open = inside;
     }
-    append(&mut out, &decode(&text, vocabulary)?);
+    append(&mut out, &plain(&decode(&text, vocabulary)?));
     Ok(out)
 }
 

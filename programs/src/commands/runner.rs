@@ -101,6 +101,7 @@ impl Runner<'_> {
             }
             let study =
                 if probes { shards.with_responses(study, &origin)? } else { shards.with_normal_run(study, &origin)? };
+            self.chosen.ensure_one_division(&study)?;
             studies.push((study, origin));
         }
         let mut jobs = if probes && shard.is_some() {

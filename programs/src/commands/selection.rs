@@ -11,7 +11,7 @@ use switchyard::experiments::{ALL, About, Experiment, Journal, Settings};
 use switchyard::guard::read_text;
 use switchyard::names::meant;
 use switchyard::progress::say;
-use switchyard::store::program as typed;
+use switchyard::store::{program as typed, quoted};
 use switchyard::study::Study;
 
 /// Default folder of reports; git ignores it.
@@ -126,11 +126,32 @@ impl Selection {
         }
     }
 
+    /// Refuses one part of a study where parts of another division lie: they would not be put together.
+    ///
+    /// # Errors
+    /// A folder of the other division.
+    pub fn ensure_one_division(&self, study: &Study) -> Result<()> {
+        let (Some(shard), folder) = (study.shard, self.folder(study)) else { return Ok(()) };
+        let whole = folder.parent().unwrap_or(Path::new("."));
+        let of = |name: &str| name.strip_prefix("shard-")?.rsplit_once("-of-")?.1.parse::<usize>().ok();
+        for entry in std::fs::read_dir(whole).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if of(&name).is_some_and(|of| of != shard.of) {
+                bail!(
+                    "--shard {shard}: {} holds {name}, a shard of another division: repeat that division (--shard i/n), or name another folder \
+                     with --out",
+                    whole.display()
+                );
+            }
+        }
+        Ok(())
+    }
+
     /// What to type next, after `program`.
     pub fn next(&self, program: &str, journal: &Journal) -> String {
         let out = &journal.folder;
         if let Some(shard) = journal.shard {
-            let whole = out.parent().unwrap_or(Path::new("")).display();
+            let whole = quoted(&out.parent().unwrap_or(Path::new("")).display().to_string());
             return format!(
                 "\nWhen all {} shards are done:\n  {} merge {whole}/shard-*-of-{} --out {whole}\n",
                 shard.of,
@@ -140,7 +161,8 @@ impl Selection {
         }
         let all = "\nThis was a first look. The same command with --all runs every experiment; --list names them.\n";
         let all = if self.is_first_look(program) { all } else { "" };
-        format!("{all}\nTables, figures and a page next to the paper's:\n  {} {}\n", typed("report"), out.display())
+        let out = quoted(&out.display().to_string());
+        format!("{all}\nTables, figures and a page next to the paper's:\n  {} {out}\n", typed("report"))
     }
 }
 

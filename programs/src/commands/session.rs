@@ -17,6 +17,8 @@ use super::device::MachineArgs;
 use super::generate::{DecodeArgs, Generation, continue_prompts};
 use super::hooks::{Edits, Reach};
 use super::lens::{named, token};
+use super::tensors::FromEnd;
+use super::unknown_words::warn_of_unknown;
 use super::{ModelArgs, print, reach, tensors};
 use switchyard::latent::{DecodeSettings, Sequence};
 use switchyard::loading::Loaded;
@@ -89,6 +91,45 @@ fn five() -> usize {
     5
 }
 
+/// Reads one line of the input.
+///
+/// # Errors
+/// What is no request, by the key that is wrong.
+fn read_request(line: &[u8]) -> Result<Ask> {
+    let ask: Value = serde_json::from_slice(line).context("no request: expected one JSON object a line")?;
+    Ask::deserialize(&ask).map_err(|error| {
+        let why = error.to_string();
+        let plain =
+            [("invalid type: ", "found "), ("usize", "a whole number"), ("u64", "a whole number"), ("f64", "a number")];
+        let said = plain.iter().fold(why.clone(), |said, (theirs, ours)| said.replace(theirs, ours));
+        match wrong_key(&ask, &why) {
+            Some(key) => anyhow::anyhow!("{key}: {said}"),
+            None => anyhow::anyhow!("no request: {said}"),
+        }
+    })
+}
+
+/// The key without which a request fails in another way, or not at all.
+fn wrong_key(ask: &Value, why: &str) -> Option<String> {
+    let fails_alike = |ask: &Value| Ask::deserialize(ask).is_err_and(|error| error.to_string() == why);
+    let keys: Vec<&String> = ask.as_object()?.keys().filter(|key| *key != "do").collect();
+    for key in keys {
+        for inner in ask[key].as_object().into_iter().flat_map(|inner| inner.keys()) {
+            let mut rest = ask.clone();
+            rest[key].as_object_mut()?.shift_remove(inner);
+            if !fails_alike(&rest) {
+                return Some(inner.clone());
+            }
+        }
+        let mut rest = ask.clone();
+        rest.as_object_mut()?.shift_remove(key);
+        if !fails_alike(&rest) {
+            return Some(key.clone());
+        }
+    }
+    None
+}
+
 impl Session {
     pub fn run(&self) -> Result<()> {
         self.machine.compute(|machine| {
@@ -118,7 +159,10 @@ impl Room {
     }
 
     fn answer(&self, line: &[u8], machine: &Machine) -> Value {
-        let asked = serde_json::from_slice(line).context("not a request").and_then(|ask| self.ask(ask, machine));
+        let asked = read_request(line).and_then(|ask| {
+            self.warn(&ask)?;
+            self.ask(ask, machine)
+        });
         match asked {
             Ok(answer) => json!({ "ok": answer }),
             Err(error) => json!({ "error": format!("{error:#}") }),
@@ -153,12 +197,29 @@ impl Room {
         })
     }
 
+    /// Says which words of the prompts the model does not know.
+    fn warn(&self, ask: &Ask) -> Result<()> {
+        let Some(vocabulary) = &self.loaded.vocabulary else { return Ok(()) };
+        let prompts = match ask {
+            Ask::Generate { prompts, .. } | Ask::Cache { prompts, .. } => prompts.as_slice(),
+            Ask::Lens { prompt, .. } => std::slice::from_ref(prompt),
+            Ask::Probe(asked) => asked.prompts(),
+            Ask::About {} | Ask::Pairs(_) | Ask::Intervene(_) => &[],
+        };
+        let texts = prompts.iter().filter_map(|prompt| match prompt {
+            Prompt::Text(text) => Some(text.as_str()),
+            Prompt::Ids(_) => None,
+        });
+        warn_of_unknown(vocabulary, "prompts", texts)
+    }
+
     fn ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
         let ids = match prompt {
             Prompt::Ids(ids) => ids.clone(),
             Prompt::Text(text) => {
                 let vocabulary = self.loaded.vocabulary.as_ref();
-                vocabulary.context("the model has no tokenizer: give token ids")?.encode_row(text)?
+                let vocabulary = vocabulary.context("the model has no tokenizer: give token ids")?;
+                vocabulary.encode_row(text)?
             }
         };
         let rows = self.loaded.model.config().vocab_size;
@@ -199,7 +260,7 @@ impl Room {
         let done = self.continued(prompts, hooks, &self.settings(settings)?, &specs)?;
         if let Some(out) = out {
             let rows: Vec<Sequence> = done.traces.iter().map(|trace| self.loaded.row(trace)).collect::<Result<_>>()?;
-            tensors::write(out, &self.name, &rows, &done.recorded)?;
+            tensors::write(out, (&self.name, self.loaded.layers()), &rows, &done.recorded, &FromEnd::new())?;
         }
         let said = |trace| self.loaded.vocabulary.as_ref().map(|_| self.loaded.said(trace)).transpose();
         let rows: Vec<Value> = done
@@ -248,9 +309,9 @@ impl Room {
             |_| "no position of these rows reached it".into(),
             |hooks| self.loaded.record(&rows, &wanted.specs, logits, hooks),
         )?;
-        wanted.named(&mut recorded);
+        let from_end = wanted.named(&mut recorded, self.loaded.layers())?;
         tensors::check_finite(&recorded)?;
-        tensors::write(out, &self.name, &rows, &recorded)?;
+        tensors::write(out, (&self.name, self.loaded.layers()), &rows, &recorded, &from_end)?;
         Ok(json!({ "hooks": fired }))
     }
 

@@ -124,8 +124,8 @@ fn of_scheduler(variable: impl Fn(&str) -> Option<String>) -> Result<Shard> {
         let needed = |name: &str| number(name)?.with_context(|| format!("--shard auto: {name} is not set"));
         let (least, most) = (needed("SLURM_ARRAY_TASK_MIN")?, needed("SLURM_ARRAY_TASK_MAX")?);
         let (count, step) = (needed("SLURM_ARRAY_TASK_COUNT")?, number("SLURM_ARRAY_TASK_STEP")?.unwrap_or(1).max(1));
-        // Of an array in which only what failed runs again, no task knows how many shards there were.
-        let whole = (least <= 1 || count > 1) && most >= least && (most - least) / step + 1 == count;
+        // Of an array in which only what failed runs again, no task knows how many shards there were: a whole one begins at 0 or 1.
+        let whole = least <= 1 && most >= least && (most - least) / step + 1 == count;
         ensure!(
             whole && (least..=most).contains(&task),
             "--shard auto: this Slurm array has {count} tasks from {least} to {most}, which leaves open how many shards there \
@@ -173,15 +173,17 @@ mod tests {
         let is = |found: Result<Shard>, wanted: &str| assert_eq!(found.expect(wanted).to_string(), wanted);
         is(array("0", ["0", "2", "1", "3"]), "1/3");
         is(array("3", ["1", "3", "1", "3"]), "3/3");
-        is(array("14", ["10", "18", "4", "3"]), "2/3");
+        is(array("5", ["1", "9", "4", "3"]), "2/3");
         is(shard(&[("JOB_COMPLETION_INDEX", "2"), ("JOB_COMPLETIONS", "4")]), "3/4");
         is(shard(&[("OMPI_COMM_WORLD_SIZE", "2"), ("OMPI_COMM_WORLD_RANK", "1")]), "2/2");
     }
 
     #[test]
     fn a_part_of_an_array_says_nothing() {
-        // --array=2 after a failure; --array=1,4; no scheduler; an index without its count.
-        for found in [array("2", ["2", "2", "1", "1"]), array("4", ["1", "4", "1", "2"])] {
+        // --array=2 and --array=3-5 after a failure; --array=1,4; no scheduler; an index without its count.
+        for found in
+            [array("2", ["2", "2", "1", "1"]), array("4", ["3", "5", "1", "3"]), array("4", ["1", "4", "1", "2"])]
+        {
             let said = found.expect_err("refused").to_string();
             assert!(said.contains("write --shard i/n"), "{said}");
         }

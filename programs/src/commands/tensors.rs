@@ -1,7 +1,8 @@
 //! Safetensors files of activations, as `--record` and `probe activations` write them.
 //!
-//! One float32 tensor a hook point, `[rows, positions, …]`. The metadata say which positions the axis holds, what each
-//! position of each row is (`prompt`, `text[3]`, `latent[1,2]`), the ids and the lengths.
+//! One float32 tensor a hook point, `[rows, positions, …]`. The metadata say which positions the axis holds (of `pos[-1]` of rows of
+//! several lengths a list for each row), what each position of each row is (`prompt`, `text[3]`, `latent[1,2]`), the ids, the lengths,
+//! and how many layers the model has.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use safetensors::Dtype;
 use safetensors::tensor::TensorView;
+use serde_json::{Value, json};
 
 use switchyard::latent::Sequence;
 use switchyard::model::Step;
@@ -41,8 +43,17 @@ pub(crate) fn check_finite(tensors: &[RecordedTensor]) -> Result<()> {
     }
 }
 
-/// Writes what was recorded of these rows.
-pub(crate) fn write(out: &Path, model: &str, sequences: &[Sequence], tensors: &[RecordedTensor]) -> Result<()> {
+/// Of tensors whose positions count from the rows' ends, by name: the position of each row.
+pub(crate) type FromEnd = BTreeMap<String, Vec<usize>>;
+
+/// Writes what was recorded of these rows in a model of this name and number of layers.
+pub(crate) fn write(
+    out: &Path,
+    (model, layers): (&str, usize),
+    sequences: &[Sequence],
+    tensors: &[RecordedTensor],
+    from_end: &FromEnd,
+) -> Result<()> {
     let bytes: Vec<Vec<u8>> = tensors.iter().map(|t| t.data.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
     let mut views = vec![];
     for (tensor, bytes) in tensors.iter().zip(&bytes) {
@@ -54,9 +65,14 @@ pub(crate) fn write(out: &Path, model: &str, sequences: &[Sequence], tensors: &[
     let lengths: Vec<usize> = ids.iter().map(|ids| ids.len()).collect();
     let steps = sequences.iter().map(|s| s.steps.iter().map(Step::to_string).collect::<Vec<_>>());
     let steps: Vec<Vec<String>> = steps.collect();
-    let positions: BTreeMap<&str, &Vec<usize>> = tensors.iter().map(|t| (t.name.as_str(), &t.positions)).collect();
+    let positions = tensors.iter().map(|tensor| {
+        let of_rows = from_end.get(&tensor.name).map(|at| json!(at.iter().map(|at| [at]).collect::<Vec<_>>()));
+        (tensor.name.as_str(), of_rows.unwrap_or_else(|| json!(tensor.positions)))
+    });
+    let positions: BTreeMap<&str, Value> = positions.collect();
     let metadata = HashMap::from([
         ("model".to_owned(), model.to_owned()),
+        ("layers".to_owned(), layers.to_string()),
         ("ids".to_owned(), serde_json::to_string(&ids)?),
         ("lengths".to_owned(), serde_json::to_string(&lengths)?),
         ("positions".to_owned(), serde_json::to_string(&positions)?),

@@ -9,10 +9,11 @@ use clap::Parser;
 
 use super::device::MachineArgs;
 use super::selection::unknown_method;
+use super::print;
 use super::targets::fields;
 use switchyard::grade::Grader;
 use switchyard::machine::{self, Machine};
-use switchyard::progress::{be_quiet, complain, say, show, stop_asked, stop_flag};
+use switchyard::progress::{STOPPED, be_quiet, complain, say, show, shown, stop_asked, stop_flag};
 use switchyard::recipe::Recipe;
 use switchyard::store::command;
 use switchyard::train::pipeline::{Branch, Options, RunEnd, run};
@@ -68,7 +69,7 @@ pub struct Train {
     /// for.
     #[arg(long, value_name = "NAME")]
     grader: Option<Grader>,
-    /// Your file's own keys for question, answer, solution, id, subject, level: question=frage,answer=antwort
+    /// Your file's own keys for question, answer, solution, id, subject, level, choices: question=frage,answer=antwort
     #[arg(long, value_name = "KEY=YOURS", value_delimiter = ',')]
     field: Vec<String>,
     #[command(flatten)]
@@ -100,7 +101,7 @@ impl Train {
         if !world.writes() {
             be_quiet();
         }
-        match self.machine.compute(|machine| go(self, machine, world)) {
+        match self.machine.compute(|machine| go(self, machine, world).and_then(|code| shown().map(|()| code))) {
             Ok(code) => code,
             Err(error) => {
                 let several = world.size > 1;
@@ -124,9 +125,8 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
     set.extend(args.data.iter().map(|d| format!("data.path={}", toml::Value::String(d.clone()))));
     set.extend(args.machine.dtype().map(|dtype| format!("optimizer.dtype={}", dtype.name())));
     if args.method == ["list"] {
-        for method in switchyard::method::ALL {
-            show(&format!("{:<16} {}", method.name(), method.about()));
-        }
+        let lines = switchyard::method::ALL.iter().map(|method| format!("{:<16} {}\n", method.name(), method.about()));
+        print(&lines.collect::<String>())?;
         return Ok(ExitCode::SUCCESS);
     }
     let axes: Vec<Axis> = args.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<_>>()?;
@@ -155,7 +155,7 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
         if !finished {
             say(&format!("stopped; continue with the same command and --resume (sweep {})", options.out.display()));
         }
-        return Ok(if finished { ExitCode::SUCCESS } else { ExitCode::from(130) });
+        return Ok(if finished { ExitCode::SUCCESS } else { ExitCode::from(STOPPED) });
     }
     if world.size > 1 {
         let devices: Vec<String> = world.all(vec![machine::name(&machine.device)])?;
@@ -177,7 +177,7 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
         }
         RunEnd::Stopped => {
             say(&format!("stopped; continue with the same command and --resume (run folder {out})"));
-            Ok(ExitCode::from(130))
+            Ok(ExitCode::from(STOPPED))
         }
     }
 }
@@ -202,5 +202,5 @@ fn recipe_of(args: &Train, set: &[String]) -> Result<Recipe> {
         recipe.methods = if args.method == ["all"] { all() } else { args.method.clone() };
         recipe.check()?;
     }
-    Ok(recipe)
+    recipe.anchored()
 }

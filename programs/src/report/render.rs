@@ -19,7 +19,7 @@ use super::paper_tables::{self, PaperTable};
 use super::recipes::{self, Recipe};
 use super::tables::{Formats, Table};
 use super::verdicts::{self, TestedClaim};
-use switchyard::store::{Lock, program, write_atomic};
+use switchyard::store::{Lock, program, write_atomic, written};
 
 /// A figure drawn, with its SVG for the page.
 pub struct RenderedFigure {
@@ -74,6 +74,8 @@ pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
 /// [`report`] in further formats; those of an earlier report that are not requested are removed, because they may be out of date.
 pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Report> {
     once(folders)?;
+    // A pipe would be read without end.
+    written(page).context("--page")?;
     ours_or_new(page, folders)?;
     let paper = Paper::embedded()?;
     let recipes = recipes::all()?;

@@ -1,6 +1,7 @@
 //! Experiments on the session's model: the same functions that `intervene pairs` and `intervene` call, and a linear probe for labels
 //! of a user's own. Knows requests and rows, writes no files.
 
+use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -10,11 +11,14 @@ use serde_json::{Value, json};
 
 use super::{Prompt, Room};
 use crate::commands::targets::{LIKE, fields};
+use crate::commands::unknown_words::warn_of_unknown;
 use crate::commands::{put, setting};
 use switchyard::experiments::{Settings, latent_intervention, pair_patching};
+use switchyard::latent::Sequence;
 use switchyard::machine::Machine;
 use switchyard::model::Hooks;
 use switchyard::model::hooks::parse_specs;
+use switchyard::progress::say;
 use switchyard::recipe::{MOST_ROWS, Recipe};
 use switchyard::stats::probe::ValueProtocol;
 use switchyard::store::flatten;
@@ -65,6 +69,31 @@ pub(super) struct Probe {
     seed: u64,
 }
 
+impl Probe {
+    pub(super) fn prompts(&self) -> &[Prompt] {
+        &self.prompts
+    }
+}
+
+/// Prompts of a class that every split of a probe can have on both of its sides, inner ones too.
+const FEWEST: usize = 10;
+
+/// The class with too few prompts for a probe, where there is one; a prompt and its copies, or a group, count once.
+fn few(classes: &[&str], values: &[usize], groups: &[usize]) -> Option<anyhow::Error> {
+    let of = |class: usize| {
+        let own = values.iter().zip(groups).filter(|(value, _)| **value == class).map(|(_, group)| group);
+        own.collect::<BTreeSet<_>>().len()
+    };
+    let (class, count) = (0..classes.len()).map(|class| (class, of(class))).min_by_key(|(_, count)| *count)?;
+    (classes.len() > 1 && count < FEWEST).then(|| {
+        anyhow::anyhow!(
+            "label {:?} has {count} different prompts, and the probe's splits need {FEWEST} of each label: give more of them, or leave the label \
+             out",
+            classes[class]
+        )
+    })
+}
+
 fn rows(rows: &[impl Serialize]) -> Result<Vec<Value>> {
     rows.iter().map(|row| Ok(Value::Object(flatten(serde_json::to_value(row)?)?))).collect()
 }
@@ -76,7 +105,13 @@ fn named<T: serde::de::DeserializeOwned>(what: &str, names: &[String]) -> Result
 impl Room {
     fn study(&self, asked: &ProblemChoice, like: Option<&str>, machine: &Machine) -> Result<Study> {
         let like = Recipe::like(like.unwrap_or(LIKE))?;
-        Study::of_session(&self.name, &self.loaded, &like, asked, machine)
+        let study = Study::of_session(&self.name, &self.loaded, &like, asked, machine)?;
+        let corpus = &study.corpus;
+        if !asked.raw {
+            corpus.told.iter().for_each(|line| say(line));
+        }
+        warn_of_unknown(&corpus.vocabulary, "problems", corpus.test.iter().map(|problem| problem.question.as_str()))?;
+        Ok(study)
     }
 
     pub(super) fn pairs(&self, asked: &Pairs, machine: &Machine) -> Result<Value> {
@@ -127,7 +162,35 @@ impl Room {
         let Probe { prompts, labels, names, position, groups, seed } = asked;
         ensure!(!prompts.is_empty(), "no prompts");
         ensure!(labels.len() == prompts.len(), "{} labels of {} prompts: one for each", labels.len(), prompts.len());
-        let groups = groups.clone().unwrap_or_else(|| (0..prompts.len()).collect());
+        let rows: Vec<Sequence> = prompts.iter().map(|prompt| self.row(prompt)).collect::<Result<_>>()?;
+        // Copies of one prompt stand on one side of a split: a probe would recite them.
+        let mut first: HashMap<&[u32], usize> = HashMap::new();
+        let prompt_of: Vec<usize> =
+            rows.iter().enumerate().map(|(n, row)| *first.entry(&row.ids).or_insert(n)).collect();
+        let copies = prompts.len() - first.len();
+        let groups = match groups {
+            Some(groups) => {
+                let apart = prompt_of.iter().zip(groups).any(|(first, group)| groups.get(*first) != Some(group));
+                if apart {
+                    say(&format!(
+                        "warning: {copies} of {} prompts are copies of others in another group: a probe recites what stands on both sides",
+                        prompts.len()
+                    ));
+                }
+                groups.clone()
+            }
+            None => {
+                if copies > 0 {
+                    say(&format!(
+                        "warning: {copies} of {} prompts are copies of others: they are kept on one side of a split, and n counts the {} \
+                         different ones",
+                        prompts.len(),
+                        first.len()
+                    ));
+                }
+                prompt_of
+            }
+        };
         ensure!(groups.len() == prompts.len(), "{} groups of {} prompts: one for each", groups.len(), prompts.len());
         let specs = parse_specs(names)?;
         let of = |row: usize, length: usize| {
@@ -142,11 +205,10 @@ impl Room {
             labels.iter().map(|label| classes.iter().position(|class| class == label).unwrap_or_default()).collect();
         // Of each point, the values of the prompts at their positions: all other positions are dropped row by row.
         let mut features: Vec<(String, Vec<Vec<f32>>)> = vec![];
-        for (number, prompt) in prompts.iter().enumerate() {
+        for (number, row) in rows.iter().enumerate() {
             switchyard::progress::go_on()?;
-            let row = self.row(prompt)?;
             let at = of(number, row.ids.len())?;
-            let recorded = self.loaded.record(std::slice::from_ref(&row), &specs, false, Hooks::none())?;
+            let recorded = self.loaded.record(std::slice::from_ref(row), &specs, false, Hooks::none())?;
             for (nth, tensor) in recorded.iter().enumerate() {
                 let value = tensor.at(0, at)?;
                 match features.get_mut(nth) {
@@ -162,7 +224,10 @@ impl Room {
             let flat: Vec<f32> = rows.iter().flatten().copied().collect();
             let matrix = Array2::from_shape_vec((rows.len(), width), flat)
                 .with_context(|| format!("`{point}`: its values have other sizes from prompt to prompt"))?;
-            let score = protocol.run(matrix.view(), &values, &groups).with_context(|| point.clone())?;
+            let score = protocol.run(matrix.view(), &values, &groups);
+            let score = score
+                .map_err(|error| few(&classes, &values, &groups).unwrap_or(error))
+                .with_context(|| point.clone())?;
             let mut score = serde_json::to_value(&score)?;
             // The C of each split is a list: no column.
             score.as_object_mut().and_then(|score| score.remove("c"));

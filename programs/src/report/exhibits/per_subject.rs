@@ -32,7 +32,7 @@ fn extra(folder: &Folder) -> Vec<(String, String)> {
     let known = |group: &str| block.is_some_and(|b| b.rows.iter().any(|r| r.key == key(group)));
     let wanted = |group: &&str| (group.starts_with("subject:") || group.starts_with("level:")) && !known(group);
     let groups = folder.all::<AccuracyRow>().map(|(_, row)| row.group.as_str()).filter(wanted);
-    distinct(groups).into_iter().map(|group| (group.to_owned(), group.replace(':', " "))).collect()
+    distinct(groups).into_iter().map(|group| (group.to_owned(), group.replacen(':', " ", 1))).collect()
 }
 
 /// `level:1` → `level1`; `subject:Counting & Probability` → `counting_probability`, as the paper's rows are named here.

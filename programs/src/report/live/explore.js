@@ -25,7 +25,11 @@ function rowOf(subject, { words, steps, says, trace: told }) {
   return { prompt: all.slice(0, from), positions: all.slice(from) };
 }
 
-const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+/** A word as a shell takes it; with line breaks, which a page does not show, as bash writes them. */
+const quoted = (text) =>
+  /[\u0000-\u001f]/u.test(text)
+    ? `$'${text.replaceAll('\\', '\\\\').replaceAll("'", "\\'").replaceAll('\n', '\\n').replaceAll('\t', '\\t')}'`
+    : `'${text.replaceAll("'", "'\\''")}'`;
 
 class Explorer {
   constructor(root, { model, chat }) {
@@ -133,7 +137,7 @@ class Explorer {
     );
     const note = el('p', { class: 'note' }, 'Choose a place by clicking a word above.');
     redraw(this.inside, el('div', { class: 'lab-views' }, note, this.runs.map((run) => this.view(run))));
-    redraw(this.take, el('pre', {}, this.command()));
+    redraw(this.take, this.commands().map((line) => el('pre', {}, line)));
   }
 
   view(run) {
@@ -167,15 +171,18 @@ class Explorer {
     );
   }
 
-  /** The commands that do the same. */
-  command() {
+  /** The commands that do the same, one after the other. */
+  commands() {
     const { prompt, chat, hooks, other, settings } = this.asked;
     const base = (text) =>
       `probe generate ${quoted(this.about.model)} --prompt ${quoted(text)}${chat ? ' --chat' : ''} --max-new-tokens ${settings.max_new_tokens}`;
     const changes = hooks.map((hook) => ` --hook ${quoted(hook)}`).join('');
-    if (!other) return base(prompt) + changes;
+    if (!other) return [base(prompt) + changes];
     const file = 'thoughts.safetensors';
-    return `${base(other)} --record latent.hook_injected --out ${file}\n${base(prompt)}${changes} --hook 'latent.hook_injected=swap:${file}'`;
+    return [
+      `${base(other)} --record latent.hook_injected --out ${file}`,
+      `${base(prompt)}${changes} --hook 'latent.hook_injected=swap:${file}'`,
+    ];
   }
 }
 
