@@ -134,7 +134,7 @@ impl Corpus {
         Ok(Request { problem, prompt: prompt.to_vec(), rollout: 0, limit: text.map(said).transpose()? })
     }
 
-    /// Of the problems that are learnt and of those that are held out: ids, texts, tokens and right answers, in their order.
+    /// Hashes of the training and the test problems: ids, texts, tokens and gold answers, in order.
     ///
     /// # Errors
     /// What cannot be written as JSON.

@@ -223,13 +223,13 @@ impl Recipe {
         Self::read(source, &[])
     }
 
-    /// The recipe with names of files that do not depend on the current folder: of problems, and of a pretrained model that lies here.
+    /// The recipe with absolute paths of files of problems and of a local pretrained model.
     ///
     /// # Errors
-    /// A current folder that is gone.
+    /// The current folder does not exist.
     pub fn anchored(mut self) -> Result<Self> {
         let whole =
-            |path: &PathBuf| std::path::absolute(path).with_context(|| format!("{}: cannot be found", path.display()));
+            |path: &PathBuf| std::path::absolute(path).with_context(|| format!("{}: no absolute path", path.display()));
         for path in [&mut self.data.path, &mut self.data.test_path].into_iter().flatten() {
             *path = whole(path)?;
         }

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::change::gather;
 use crate::model::{HookPoint, ModelConfig};
 
-/// Heads that are replaced together: `all` (also of a point without heads), `2`, or `0+3`. They count from 0. `each` is every head by itself,
-/// a row of a table each.
+/// Heads that are replaced together: `all` (also of a point without heads), `2`, or `0+3`. They count from 0. `each` is every head alone,
+/// with a row for each.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Heads {
@@ -29,7 +29,7 @@ impl Heads {
         }
     }
 
-    /// What is done one after the other: with `each` every head that a point has.
+    /// The sets of heads to change one after the other: with `each`, every head of the point.
     ///
     /// # Errors
     /// `each` of a point without heads.
@@ -48,7 +48,7 @@ impl Heads {
     pub(crate) fn exist(&self, point: HookPoint, config: &ModelConfig) -> Result<()> {
         ensure!(
             !self.each,
-            "heads each: one row of a table for every head, which intervene --hook has; here name heads, or all"
+            "heads each is for intervene --hook, which has a row for every head; name heads here, or all"
         );
         let Some(&last) = self.named.last() else { return Ok(()) };
         match point.kind.heads(config) {

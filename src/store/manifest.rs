@@ -164,7 +164,8 @@ fn rows_hash(folder: &Path, name: &Inside) -> Result<Value> {
     Ok(if file.is_file() { sha256(&[file])?.into() } else { Value::Null })
 }
 
-/// Whether files can be written in a folder, which is made if it is not there. Programs that begin together try it under names of their own.
+/// Fails where files cannot be written in a folder, which is made if it does not exist. The file's name has the process id, because programs
+/// may start together.
 pub fn writable(folder: &Path) -> Result<()> {
     let probe = folder.join(format!("writable-{}.tmp", std::process::id()));
     write_atomic(&probe, b"").with_context(|| format!("{}: results cannot be written here", folder.display()))?;

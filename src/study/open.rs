@@ -45,12 +45,12 @@ pub fn phases(run: &Path) -> Vec<String> {
     names
 }
 
-/// Where the files of problems lie that a run's recipe names: there, or beside the run where both were moved.
+/// Paths of the files of problems that a run's recipe names: as named, or next to the run if both were moved.
 ///
 /// # Errors
 /// A file that is in neither place.
 fn locate(run: &Path, recipe: &mut Recipe) -> Result<()> {
-    let whole = std::path::absolute(run).with_context(|| format!("{}: cannot be found", run.display()))?;
+    let whole = std::path::absolute(run).with_context(|| format!("{}: no absolute path", run.display()))?;
     for path in [&mut recipe.data.path, &mut recipe.data.test_path].into_iter().flatten().filter(|path| !path.exists())
     {
         let parts: Vec<Component> = path.components().collect();
@@ -60,7 +60,7 @@ fn locate(run: &Path, recipe: &mut Recipe) -> Result<()> {
         });
         *path = beside.with_context(|| {
             format!(
-                "{}: no such file or folder; {} names it, from the folder that the run was started in where it is relative: put it back, or \
+                "{}: no such file or folder; {} names it (relative paths are from the folder in which the run was started): put it back, or \
                  name the problems with --data",
                 path.display(),
                 run.join("recipe.toml").display()
@@ -70,10 +70,10 @@ fn locate(run: &Path, recipe: &mut Recipe) -> Result<()> {
     Ok(())
 }
 
-/// Folders above a run in which its files of problems are looked for.
+/// Number of folders above a run that are searched for its files of problems.
 const MOST_ABOVE: usize = 4;
 
-/// Refuses problems that are not those which the run's manifest names. Prompts with a date are others every day.
+/// Refuses problems whose hash is not that of the run's manifest. Prompts with a date differ every day and are not compared.
 fn ensure_same_problems(run: &Path, trained: &Recipe, corpus: &Corpus) -> Result<()> {
     let file = run.join("manifest.json");
     let Ok(text) = read_text(&file) else { return Ok(()) };
@@ -81,12 +81,12 @@ fn ensure_same_problems(run: &Path, trained: &Recipe, corpus: &Corpus) -> Result
     let (Some(held), None) = (manifest["test_sha256"].as_str(), manifest["template"].get("prompt")) else {
         return Ok(());
     };
-    // The hash is of as many problems as the run measured itself with.
+    // The hash is over the problems with which the run measured itself.
     let [_, ours] = Corpus::build(trained, Some(corpus.vocabulary.clone()))?.hashes()?;
     let path = trained.data.test_path.as_ref().or(trained.data.path.as_ref()).map(|path| path.display().to_string());
     ensure!(
         ours == held,
-        "{}: holds other problems than those that the run held out (test_sha256 of {}): put the file back, or name these with --data",
+        "{}: hash mismatch: these are not the problems that the run held out (test_sha256 of {}); put the file back, or name these with --data",
         path.unwrap_or_default(),
         file.display()
     );

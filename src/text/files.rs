@@ -59,7 +59,7 @@ pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
     let sets = sets(&found);
     if let [first, .., last] = &sets[..] {
         bail!(
-            "{shown}: holds {} sets of this part ({}): name the one that is meant, {}",
+            "{shown}: has {} sets of this part ({}): name one of them, {}",
             sets.len(),
             sets.join(", "),
             [first, last].map(|set| path.join(set).display().to_string()).join(" or ")

@@ -62,7 +62,7 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
     Ok(env)
 }
 
-/// Filters that minijinja lacks, or that take Jinja2's keywords.
+/// Adds filters that minijinja lacks, or that need Jinja2's keywords.
 fn add_filters(env: &mut Environment) {
     env.add_filter(jinja_source::PERCENT, percent);
     env.add_filter(jinja_source::ITEMS, |value: Value| match value.as_str() {
@@ -150,8 +150,8 @@ fn repr(value: &Value) -> Result<String, Error> {
     })
 }
 
-/// The template as Jinja2 reads it: line ends are `\n`, whatever the file has, the tags around what an assistant wrote, which print
-/// nothing, are gone, and what minijinja lacks is written otherwise.
+/// The template as Jinja2 reads it: line ends are `\n`, the `generation` tags, which print nothing, are removed, and constructs that minijinja
+/// lacks are rewritten.
 pub(super) fn plain(jinja: &str) -> String {
     jinja_source::rewrite(&without_generation(&jinja.replace("\r\n", "\n").replace('\r', "\n")))
 }
@@ -233,7 +233,7 @@ enum Pad {
     Both,
 }
 
-/// A text that is `width` characters long at least.
+/// Pads a text to `width` characters.
 fn padded(text: &str, width: usize, pad: Pad, with: char) -> String {
     const WIDEST: usize = 1 << 16;
     let width = width.min(WIDEST);
@@ -241,14 +241,14 @@ fn padded(text: &str, width: usize, pad: Pad, with: char) -> String {
     let left = match pad {
         Pad::Left => missing,
         Pad::Right => 0,
-        // As CPython has it.
+        // As CPython rounds it.
         Pad::Both => missing / 2 + (missing & width & 1),
     };
     let of = |n: usize| with.to_string().repeat(n);
     format!("{}{text}{}", of(left), of(missing - left))
 }
 
-/// The part of a text between two of its characters, as Python counts them, and how many stand before it.
+/// The part of a text between two of its characters, counted as in Python, and the number of characters before it.
 fn between(text: &str, start: Option<i64>, end: Option<i64>) -> (&str, usize) {
     let count = text.chars().count() as i64;
     let place = |at: Option<i64>, otherwise: i64| {

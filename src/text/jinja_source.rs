@@ -8,11 +8,11 @@
 
 /// `a % b`, of texts too.
 pub(super) const PERCENT: &str = "switchyard_percent";
-/// What a loop goes through: of a text its characters.
+/// The items of a loop; of a text, its characters.
 pub(super) const ITEMS: &str = "switchyard_items";
 /// The arguments that were given of a macro's optional ones.
 pub(super) const GIVEN: &str = "switchyard_given";
-/// Extra positional arguments of a macro at most.
+/// Most extra positional arguments of a macro.
 const EXTRA: usize = 16;
 
 pub(super) fn rewrite(source: &str) -> String {
@@ -57,7 +57,7 @@ pub(super) fn rewrite(source: &str) -> String {
 struct Tag<'a> {
     /// `%`, `{` or `#`.
     kind: char,
-    /// `-` or `+` behind the opening and before the closing sign.
+    /// `-` or `+` after the opening and before the closing sign.
     begin: &'a str,
     end: &'a str,
     inside: &'a str,
@@ -171,7 +171,7 @@ fn operand_before(tokens: &[String], at: usize) -> Option<usize> {
             token if is_value(token) || token.starts_with('|') => last,
             _ => return None,
         };
-        // A call or an index belongs to what stands before it, an attribute or a filter too.
+        // Calls, indices, attributes and filters belong to the token before them.
         let before = (0..start).rev().find(|i| !tokens[*i].trim().is_empty());
         match before.map(|i| (i, tokens[i].as_str())) {
             Some((i, "." | "|")) => start = i,

@@ -1,4 +1,4 @@
-//! Options of multiple choice: how files of problems have them, how a prompt asks them, and which of them is the gold answer.
+//! Options of multiple choice: their forms in files of problems, their form in a prompt, and which of them is the gold answer.
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
@@ -61,11 +61,11 @@ impl Options {
         (texts.len() > 1).then(|| Self(lettered(texts)))
     }
 
-    /// The problem with its options behind the question, and the label of its gold answer: the file has the label, the option itself, or
+    /// The problem with its options after the question, and the label of its gold answer: the file has the label, the option itself, or
     /// its number from 0.
     ///
     /// # Errors
-    /// An answer that is none of the options, or more than one.
+    /// An answer that is not one of the options, or is several.
     pub(super) fn ask(&self, mut problem: Problem, place: &str) -> Result<Problem> {
         let gold = problem.answer.trim();
         let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");

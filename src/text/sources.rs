@@ -222,8 +222,8 @@ fn each_json(
     Ok(())
 }
 
-/// The problems of an object that has them under one key, beside short settings: `{"version": 1, "data": [...]}`. What is a problem
-/// itself is none, and a list of messages is a prompt.
+/// The problems of an object that has them under one key, next to short settings: `{"version": 1, "data": [...]}`. `None` for an object
+/// that is itself a problem; a list of messages is a prompt.
 fn wrapped(value: &Value) -> Option<&Vec<Value>> {
     const SETTING: usize = 30;
     let object = value.as_object().filter(|object| object.len() <= 3 && Format::detect(object).is_err())?;

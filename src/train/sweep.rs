@@ -181,7 +181,7 @@ fn ensure_not_larger(root: &Path, points: &[Point]) -> Result<()> {
     };
     let Some(other) = held.iter().find(|row| !ours(row)) else { return Ok(()) };
     bail!(
-        "{}: holds a sweep with {}, seed {}, which this one has not: its table would be lost. Repeat the --sweep of {}, or name another folder \
+        "{}: has a sweep with {}, seed {}, which this one lacks: its table would be lost. Repeat the --sweep of {}, or name another folder \
          with --out",
         root.display(),
         other.point,

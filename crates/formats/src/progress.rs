@@ -46,7 +46,7 @@ pub fn stop_flag() -> &'static AtomicBool {
     &STOP
 }
 
-/// A bit for each signal that this process ignores, as Linux says it; elsewhere none is known.
+/// Bit mask of the signals that this process ignores, from Linux's `status`; 0 on other systems.
 fn ignored(status: &str) -> u64 {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
@@ -58,12 +58,12 @@ mod signals {
 
     use nix::sys::signal::{SigHandler, Signal, signal};
 
-    /// More warnings may come after one (SIGXCPU every second): none ends the process.
+    /// Warnings may repeat (SIGXCPU comes every second); they never end the process.
     extern "C" fn warned(_: i32) {
         super::STOP.store(true, Ordering::SeqCst);
     }
 
-    /// Leaves ignored what was, and lets warnings raise the flag.
+    /// Keeps ignored signals ignored, and lets warnings raise the flag.
     pub(super) fn set(ignored: u64) {
         let set = |which: Signal, handler| {
             // SAFETY: the handler stores into an atomic and does nothing else.
@@ -107,10 +107,10 @@ pub fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", plain(line));
 }
 
-/// What kept a line of [`show`] from being written.
+/// The error with which a line of [`show`] could not be written.
 static UNWRITTEN: OnceLock<String> = OnceLock::new();
 
-/// A line of what was asked for, on stdout. It ends no work that it cannot be written; [`shown`] tells it at the end.
+/// Prints a line of results on stdout. An error does not end the work; [`shown`] returns it at the end.
 pub fn show(line: &str) {
     if quiet() {
         return;
@@ -123,7 +123,7 @@ pub fn show(line: &str) {
 }
 
 /// # Errors
-/// What kept a line of [`show`] from being written; a reader that has gone away is none.
+/// The error with which a line of [`show`] could not be written. A closed pipe is not an error.
 pub fn shown() -> anyhow::Result<()> {
     UNWRITTEN.get().map_or(Ok(()), |why| Err(anyhow::anyhow!("standard output: {why}")))
 }

@@ -51,7 +51,7 @@ pub fn boxed(text: &str, mode: Boxes) -> String {
     results.reverse();
     let first = results.remove(0).to_owned();
     results.into_iter().fold(first, |joined, next| {
-        // Two numbers are no thousands: 1 and 234 are not 1,234.
+        // Two numbers are not groups of thousands: 1 and 234 are not 1,234.
         let three = next.bytes().take_while(u8::is_ascii_digit).count() == 3;
         let gap = if three && joined.ends_with(|c: char| c.is_ascii_digit()) { ", " } else { "," };
         joined + gap + next

@@ -137,7 +137,7 @@ pub(super) fn response_answer(response: &str, strict: bool) -> Answer {
     let text = response.trim();
     let formula =
         text.contains(['\\', '^', '=', '<', '>', '+']) || text.starts_with(['(', '[']) && text.ends_with([')', ']']);
-    // `t - 1`, `a/b`, `n!`: a letter and a sign behind something.
+    // `t - 1`, `a/b`, `n!`: a letter and a sign after something.
     let signed = text.contains(|c: char| c.is_ascii_alphabetic())
         && text.trim_start_matches('-').contains(['-', '−', '*', '/', '!', '\'', '’'])
         && !text.contains([',', ':', ';']);

@@ -122,7 +122,7 @@ fn remove(t: &str) -> String {
     out
 }
 
-/// Whether a prime may stand behind this formula: behind a letter that is no word's, outside `\text{…}`.
+/// Whether a prime may follow this formula: after a letter that is not part of a word, outside `\text{…}`.
 fn is_primed(formula: &str) -> bool {
     let word = formula.len() - formula.trim_end_matches(|c: char| c.is_ascii_alphabetic()).len();
     let command = word > 0 && formula[..formula.len() - word].ends_with('\\');

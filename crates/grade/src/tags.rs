@@ -1,4 +1,4 @@
-//! What a response says outside its thinking: reasoning models write `<think>…</think>` and `<answer>…</answer>`.
+//! The answering part of a response: reasoning models write `<think>…</think>` and `<answer>…</answer>`.
 
 use std::borrow::Cow;
 
@@ -6,7 +6,7 @@ use super::words;
 
 const THINKING: [&str; 4] = ["think", "thinking", "thought", "reasoning"];
 
-/// The part of a text that may state an answer: what follows the thinking, and of that the inside of the last `<answer>` if there is
+/// The part of a text that may state an answer: the text after the thinking, or inside the last `<answer>` of it if there is
 /// one. Thinking that does not end states nothing.
 pub(crate) fn answering(text: &str) -> Cow<'_, str> {
     if !text.contains('<') {

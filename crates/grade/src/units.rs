@@ -423,7 +423,7 @@ fn without_unit(t: &str) -> Option<usize> {
     best.filter(|n| t.is_char_boundary(*n))
 }
 
-/// Whether a formula ends in a sign behind which something must stand: then the letter there is no unit (`n + m`, `x = s`).
+/// Whether a formula ends in an operator that needs a right side: then the letter there is not a unit (`n + m`, `x = s`).
 fn wants_operand(formula: &str) -> bool {
     let commands =
         ["cdot", "times", "div", "pm", "mp", "le", "leq", "ge", "geq", "ne", "neq", "approx", "in", "cup", "cap"];

@@ -243,7 +243,7 @@ const SPACES: [&str; 10] = ["\\(", "\\)", "\\[", "\\]", "\\,", "\\;", "\\!", "\\
 /// A text without LaTeX's styles and delimiters: `\text{(C)}` is `(C)`.
 pub(super) fn unstyled(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
-    // Of each open brace, what its end becomes: nothing for a style's, a space for a box's, so that boxes are not joined.
+    // For each open brace, the replacement of its closing one: empty for a style, a space for a box, so that boxes are not joined.
     let mut braces = vec![];
     let mut rest = text;
     while let Some(at) = rest.find(['\\', '{', '}']) {
@@ -305,7 +305,7 @@ fn is_signed(formula: &str) -> bool {
     }
 }
 
-/// The letter that is all of a text, in its case; brackets, quotes and a stop may stand around it. `n!` and `A'` are no letters.
+/// The letter that is all of a text, in its case; brackets, quotes and a stop around it are dropped. `n!` and `A'` are not letters.
 fn lone(text: &str) -> Option<char> {
     let mut bare = unstyled(text);
     bare.retain(|c| !c.is_whitespace() && !"*`\"“”$_~".contains(c));

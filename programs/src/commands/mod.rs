@@ -157,13 +157,18 @@ pub(crate) fn print_styled(text: &str) -> Result<()> {
     }
 }
 
-/// A seed that rows can hold.
+/// Parses a seed; columns of records are signed.
 pub(crate) fn seed(text: &str) -> Result<u64, String> {
     let seed: u64 = text.parse().map_err(|error| format!("{error}"))?;
-    if seed > i64::MAX as u64 { Err(format!("a seed is at most {}, as rows hold it", i64::MAX)) } else { Ok(seed) }
+    if seed > i64::MAX as u64 {
+        Err(format!("a seed is at most {}, the largest that files of rows can store", i64::MAX))
+    } else {
+        Ok(seed)
+    }
 }
 
-/// A file as it can be read more than once: what a pipe gives (`<(…)`, `/dev/stdin`) is kept in a temporary file for as long as that is held.
+/// A path that can be read more than once: a pipe (`<(…)`, `/dev/stdin`) is copied to a temporary file, which is removed when the second value
+/// is dropped.
 pub(crate) fn spooled(file: &Path) -> Result<(PathBuf, Option<tempfile::TempPath>)> {
     let there = std::fs::metadata(file).with_context(|| format!("{}: cannot read", file.display()))?;
     if there.is_file() || there.is_dir() {
@@ -179,7 +184,7 @@ pub(crate) fn spooled(file: &Path) -> Result<(PathBuf, Option<tempfile::TempPath
     Ok((kept.to_path_buf(), Some(kept)))
 }
 
-/// The end of a binary: an error is one line on standard error and exit code 2; a stop that the user asked for is none, with code 130.
+/// The end of a binary: an error is one line on standard error and exit code 2; a stop by the user is not an error and has code 130.
 pub fn exit(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

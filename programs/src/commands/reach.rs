@@ -12,7 +12,7 @@ use switchyard::model::{HookPoint, HookSpec, PointKind, Select, Step};
 pub(crate) struct HookRequest {
     /// What is recorded: nothing counts from the end.
     pub specs: Vec<HookSpec>,
-    /// What was asked for, with the place in each row where that counts from the end.
+    /// The requested specs, each with its position in every row if it counts from the end.
     asked: Vec<(HookSpec, Option<Vec<Select>>)>,
 }
 

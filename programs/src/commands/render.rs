@@ -9,7 +9,7 @@ use switchyard::latent::trace::PositionRole;
 use switchyard::progress::plain;
 use switchyard::text::Vocabulary;
 
-/// Text, without what steers a terminal, with `⟨swi 4⟩` where four latent steps were taken, and p(exit) after each of them. Without a vocabulary, ids.
+/// Text without control characters, with `⟨swi 4⟩` where four latent steps were taken, and p(exit) after each of them. Without a vocabulary, ids.
 pub fn render(trace: &Trace, vocabulary: Option<&Vocabulary>, colour: bool) -> Result<String> {
     let mut out = String::new();
     let mut text: Vec<u32> = vec![];

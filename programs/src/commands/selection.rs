@@ -126,7 +126,7 @@ impl Selection {
         }
     }
 
-    /// Refuses one part of a study where parts of another division lie: they would not be put together.
+    /// Refuses a shard of a study in a folder with shards of another division: they could not be merged.
     ///
     /// # Errors
     /// A folder of the other division.
@@ -138,7 +138,7 @@ impl Selection {
             let name = entry.file_name().to_string_lossy().into_owned();
             if of(&name).is_some_and(|of| of != shard.of) {
                 bail!(
-                    "--shard {shard}: {} holds {name}, a shard of another division: repeat that division (--shard i/n), or name another folder \
+                    "--shard {shard}: {} has {name}, a shard of another division: repeat that division (--shard i/n), or name another folder \
                      with --out",
                     whole.display()
                 );

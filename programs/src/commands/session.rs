@@ -94,9 +94,9 @@ fn five() -> usize {
 /// Reads one line of the input.
 ///
 /// # Errors
-/// What is no request, by the key that is wrong.
+/// A line that is not a request, with the key that is wrong.
 fn read_request(line: &[u8]) -> Result<Ask> {
-    let ask: Value = serde_json::from_slice(line).context("no request: expected one JSON object a line")?;
+    let ask: Value = serde_json::from_slice(line).context("not a request: expected one JSON object per line")?;
     Ask::deserialize(&ask).map_err(|error| {
         let why = error.to_string();
         let plain =
@@ -104,7 +104,7 @@ fn read_request(line: &[u8]) -> Result<Ask> {
         let said = plain.iter().fold(why.clone(), |said, (theirs, ours)| said.replace(theirs, ours));
         match wrong_key(&ask, &why) {
             Some(key) => anyhow::anyhow!("{key}: {said}"),
-            None => anyhow::anyhow!("no request: {said}"),
+            None => anyhow::anyhow!("not a request: {said}"),
         }
     })
 }
@@ -197,7 +197,7 @@ impl Room {
         })
     }
 
-    /// Says which words of the prompts the model does not know.
+    /// Warns of words of the prompts that the model does not know.
     fn warn(&self, ask: &Ask) -> Result<()> {
         let Some(vocabulary) = &self.loaded.vocabulary else { return Ok(()) };
         let prompts = match ask {

@@ -124,7 +124,7 @@ fn of_scheduler(variable: impl Fn(&str) -> Option<String>) -> Result<Shard> {
         let needed = |name: &str| number(name)?.with_context(|| format!("--shard auto: {name} is not set"));
         let (least, most) = (needed("SLURM_ARRAY_TASK_MIN")?, needed("SLURM_ARRAY_TASK_MAX")?);
         let (count, step) = (needed("SLURM_ARRAY_TASK_COUNT")?, number("SLURM_ARRAY_TASK_STEP")?.unwrap_or(1).max(1));
-        // Of an array in which only what failed runs again, no task knows how many shards there were: a whole one begins at 0 or 1.
+        // In an array that reruns failed tasks, no task knows how many shards there were: a whole array begins at 0 or 1.
         let whole = least <= 1 && most >= least && (most - least) / step + 1 == count;
         ensure!(
             whole && (least..=most).contains(&task),

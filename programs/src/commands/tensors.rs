@@ -1,6 +1,6 @@
 //! Safetensors files of activations, as `--record` and `probe activations` write them.
 //!
-//! One float32 tensor a hook point, `[rows, positions, …]`. The metadata say which positions the axis holds (of `pos[-1]` of rows of
+//! One float32 tensor per hook point, `[rows, positions, …]`. The metadata list the positions of the axis (of `pos[-1]` of rows of
 //! several lengths a list for each row), what each position of each row is (`prompt`, `text[3]`, `latent[1,2]`), the ids, the lengths,
 //! and how many layers the model has.
 
@@ -43,10 +43,10 @@ pub(crate) fn check_finite(tensors: &[RecordedTensor]) -> Result<()> {
     }
 }
 
-/// Of tensors whose positions count from the rows' ends, by name: the position of each row.
+/// Tensors whose positions count from the rows' ends, by name: the position in each row.
 pub(crate) type FromEnd = BTreeMap<String, Vec<usize>>;
 
-/// Writes what was recorded of these rows in a model of this name and number of layers.
+/// Writes the recorded tensors of these rows, with the model's name and number of layers.
 pub(crate) fn write(
     out: &Path,
     (model, layers): (&str, usize),

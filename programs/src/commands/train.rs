@@ -8,8 +8,8 @@ use anyhow::{Result, ensure};
 use clap::Parser;
 
 use super::device::MachineArgs;
-use super::selection::unknown_method;
 use super::print;
+use super::selection::unknown_method;
 use super::targets::fields;
 use switchyard::grade::Grader;
 use switchyard::machine::{self, Machine};

@@ -74,7 +74,7 @@ pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
 /// [`report`] in further formats; those of an earlier report that are not requested are removed, because they may be out of date.
 pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Report> {
     once(folders)?;
-    // A pipe would be read without end.
+    // A pipe would block the read.
     written(page).context("--page")?;
     ours_or_new(page, folders)?;
     let paper = Paper::embedded()?;

@@ -4,7 +4,7 @@
 //! `intervene --hook 'blocks.2.attn.hook_z[head=0]@latent[*,2]=resample'` is one row, and with `add:FILE` or `swap:FILE` the values are
 //! those of a file. `intervene --hook 'blocks.2.attn.hook_z' --heads 0,3 --steps 1,2 --modes zero,mean,resample`: one row for each point × mode × choice
 //! of positions × heads, each against *normal* on the same problems. Every problem is decoded from its prompt with the one hook
-//! set; what follows is recomputed. `--heads each` makes a row of every head, so that `blocks.*.attn.hook_z` ranks all heads of a model. The values to put in are those of a normal run at the same point. Outside latents an
+//! set; what follows is recomputed. `--heads each` writes a record for every head, so that `blocks.*.attn.hook_z` ranks all heads of a model. The values to put in are those of a normal run at the same point. Outside latents an
 //! intervention knows the t-th token of the response (or the position of the prompt) as it knows latent step t: `mean` is the mean
 //! over problems of the same t, `resample` takes another problem's value of the same t, and leaves a place alone that its donor lacks.
 //!

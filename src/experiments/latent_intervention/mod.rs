@@ -225,10 +225,10 @@ pub fn rows(study: &Study, config: &Config) -> Result<Summary> {
     run_on(study, config, None)
 }
 
-/// Rows of a table at hook points at most; further ones are in the file.
+/// Most rows of a table at hook points; the file has all.
 const MOST_SHOWN: usize = 40;
 
-/// The rows that are shown, in their order; of many hook points or heads those with the smallest p-values, and the largest changes among them.
+/// The rows to print, in order. Of many hook points or heads: the smallest p-values first, then the largest changes.
 fn ranked(rows: &[InterventionRow]) -> Vec<&InterventionRow> {
     if rows.len() <= MOST_SHOWN || !rows.iter().any(|row| row.hook.is_some()) {
         return rows.iter().collect();
@@ -268,7 +268,7 @@ pub fn table(Summary { rows, known }: &Summary) -> String {
     }
     if ranked.len() < rows.len() {
         out += &format!(
-            "\nThe first {} of {} rows by p-value; Holm's correction is over all of them. The file has the others.\n",
+            "\nThe first {} of {} rows by p-value; Holm's correction is over all of them. The file has all.\n",
             ranked.len(),
             rows.len()
         );

@@ -59,7 +59,7 @@ fn template(recipe: &Recipe, opened: &Checkpoint, begun: &Path) -> Result<Templa
     Ok(if begun.is_some_and(|recipe| recipe.data.template == named) { named } else { named.own() })
 }
 
-/// Names of files as the run has them that began here: older versions kept them relative to the current folder.
+/// Paths as the run has them: older versions stored them relative to the current folder.
 fn keep_names(recipe: &mut Recipe, begun: &Path) {
     let held = read_text(begun).ok().and_then(|text| toml::from_str::<Recipe>(&text).ok());
     let Some(held) = held else { return };

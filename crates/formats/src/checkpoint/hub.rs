@@ -218,7 +218,7 @@ fn set(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.trim().is_empty())
 }
 
-/// A folder that an environment variable names: `~`, `$NAME` and `${NAME}` stand for what they do in Hugging Face's own programs, because
+/// A folder that an environment variable names: `~`, `$NAME` and `${NAME}` are expanded as in Hugging Face's own programs, because
 /// not every variable has passed a shell.
 fn folder(name: &str) -> Option<PathBuf> {
     let home = std::env::home_dir().map(|home| home.display().to_string());

@@ -87,7 +87,7 @@ pub struct Base {
     pub adapter: Arc<Adapter>,
 }
 
-/// What iCoT's code saves in the place of a model's file.
+/// The file that iCoT's code saves instead of a model's.
 const ICOT: &str = "state_dict.bin";
 
 impl ModelFiles {
@@ -123,7 +123,7 @@ impl ModelFiles {
         let mut config = ModelConfig::read(dir.join("config.json")).map_err(|error| match dir.join(ICOT).is_file() {
             false => error,
             true => error.context(format!(
-                "{}: holds iCoT's {ICOT}, whose config.json describes no model: make a folder of it with `probe import {} --as icot --base BASE \
+                "{}: has iCoT's {ICOT}, whose config.json does not describe a model: convert it with `probe import {} --as icot --base BASE \
                  --out FOLDER`",
                 dir.display(),
                 dir.display()

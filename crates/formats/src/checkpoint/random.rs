@@ -47,7 +47,7 @@ pub fn write_random(config: &ModelConfig, out: &Path, seed: u64) -> Result<()> {
     let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     fs::create_dir_all(folder).with_context(|| format!("{}: cannot create", folder.display()))?;
     let mut builder = tempfile::Builder::new();
-    // Temporary files are their owner's alone; this one becomes a file like any other, of which the umask decides.
+    // Temporary files have mode 600; this one gets the umask's.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     let mut file = builder.tempfile_in(folder).with_context(|| format!("{}: cannot write", out.display()))?;

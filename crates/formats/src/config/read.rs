@@ -165,7 +165,7 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
     Ok(())
 }
 
-/// Attention in which a position sees those behind it too, as embedding models over causal decoders have it.
+/// Refuses bidirectional attention, as in embedding models over causal decoders.
 pub(super) fn refuse_bidirectional(keys: &Keys) -> Result<()> {
     match keys.bool("is_causal")? {
         Some(false) => {

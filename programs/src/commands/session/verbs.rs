@@ -75,10 +75,10 @@ impl Probe {
     }
 }
 
-/// Prompts of a class that every split of a probe can have on both of its sides, inner ones too.
+/// Fewest prompts of a class with which every split of a probe, inner ones too, has it on both sides.
 const FEWEST: usize = 10;
 
-/// The class with too few prompts for a probe, where there is one; a prompt and its copies, or a group, count once.
+/// Refuses a class with too few prompts for a probe. A prompt and its copies, or a group, count once.
 fn few(classes: &[&str], values: &[usize], groups: &[usize]) -> Option<anyhow::Error> {
     let of = |class: usize| {
         let own = values.iter().zip(groups).filter(|(value, _)| **value == class).map(|(_, group)| group);
@@ -163,7 +163,7 @@ impl Room {
         ensure!(!prompts.is_empty(), "no prompts");
         ensure!(labels.len() == prompts.len(), "{} labels of {} prompts: one for each", labels.len(), prompts.len());
         let rows: Vec<Sequence> = prompts.iter().map(|prompt| self.row(prompt)).collect::<Result<_>>()?;
-        // Copies of one prompt stand on one side of a split: a probe would recite them.
+        // Copies of one prompt go to the same side of a split: a probe would recite them.
         let mut first: HashMap<&[u32], usize> = HashMap::new();
         let prompt_of: Vec<usize> =
             rows.iter().enumerate().map(|(n, row)| *first.entry(&row.ids).or_insert(n)).collect();
@@ -173,7 +173,7 @@ impl Room {
                 let apart = prompt_of.iter().zip(groups).any(|(first, group)| groups.get(*first) != Some(group));
                 if apart {
                     say(&format!(
-                        "warning: {copies} of {} prompts are copies of others in another group: a probe recites what stands on both sides",
+                        "warning: {copies} of {} prompts are copies of others in another group: a probe recites prompts that are on both sides",
                         prompts.len()
                     ));
                 }
@@ -182,7 +182,7 @@ impl Room {
             None => {
                 if copies > 0 {
                     say(&format!(
-                        "warning: {copies} of {} prompts are copies of others: they are kept on one side of a split, and n counts the {} \
+                        "warning: {copies} of {} prompts are copies of others: they go to the same side of a split, and n counts the {} \
                          different ones",
                         prompts.len(),
                         first.len()
