@@ -9,7 +9,7 @@ pub use lens::Reading;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Error, Result, anyhow, ensure};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use burn::tensor::Device;
 
 use crate::latent::{Reasoning, SwitchIds};
@@ -36,6 +36,7 @@ pub struct Checkpoint {
     pub reasoning: Option<Reasoning>,
     /// Kept apart from the weights ([`Apply::ReplacedOnly`]).
     attached: Option<Arc<Adapter>>,
+    allows_non_finite: bool,
 }
 
 /// A decoder with its text side.
@@ -80,7 +81,7 @@ impl Checkpoint {
         if let Some(reasoning) = &reasoning {
             reasoning.check_fits(files.config.max_position_embeddings, adapter.unwrap_or(&files.path))?;
         }
-        Ok(Self { files, vocabulary, fault, stop, reasoning, attached })
+        Ok(Self { files, vocabulary, fault, stop, reasoning, attached, allows_non_finite: false })
     }
 
     pub fn config(&self) -> &ModelConfig {
@@ -105,7 +106,7 @@ impl Checkpoint {
         }
     }
 
-    /// Refuses ids that the model has no embedding for, and no ids at all.
+    /// Refuses ids that the model has no embedding for, no ids at all, and more than its context.
     ///
     /// # Errors
     /// The first such id.
@@ -115,13 +116,19 @@ impl Checkpoint {
         if let Some(id) = ids.iter().find(|id| **id as usize >= rows) {
             anyhow::bail!("{}: token id {id} is outside the embedding of {rows} rows", self.files.path.display());
         }
-        Ok(())
+        self.config().ensure_context(ids.len(), || "the prompt".into())
+    }
+
+    /// Weights that are not finite are loaded too: for whoever looks for them.
+    #[must_use]
+    pub fn allowing_non_finite(self) -> Self {
+        Self { allows_non_finite: true, ..self }
     }
 
     /// Reads the weights.
     ///
     /// # Errors
-    /// A tensor that cannot be read.
+    /// A tensor that cannot be read, or holds a value that is not finite.
     pub fn load(self, device: &Device) -> Result<Loaded> {
         self.load_as(Compute::F32, device)
     }
@@ -151,6 +158,9 @@ impl Checkpoint {
     fn loaded(self, mut model: Decoder) -> Result<Loaded> {
         if let Some(adapter) = &self.attached {
             model = model.with_adapter(adapter)?;
+        }
+        if !self.allows_non_finite {
+            model.ensure_finite().with_context(|| self.files.path.display().to_string())?;
         }
         let switch = self.switch();
         let Self { vocabulary, stop, reasoning, .. } = self;

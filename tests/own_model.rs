@@ -424,12 +424,12 @@ fn words_that_the_model_has_no_token_for_are_named() {
 }
 
 #[test]
-fn a_prompt_longer_than_the_models_positions_is_warned_of() {
+fn a_prompt_longer_than_the_models_positions_is_refused() {
     let model = short_model();
-    let generate = |ids: &str| {
-        done("probe", &["generate", "--model", text(model.path()), "--ids", ids, "--max-new-tokens", "2"]).1
-    };
-    assert!(!generate("5,6,7").contains("warning"));
-    let said = generate("5,6,7,8,9");
-    assert!(said.contains("warning") && said.contains("5 tokens") && said.contains("4 positions"), "{said}");
+    let generate = |ids| ["generate", "--model", text(model.path()), "--ids", ids, "--max-new-tokens", "2", "--json"];
+    // A response ends where the positions do.
+    let answer: serde_json::Value = serde_json::from_str(&done("probe", &generate("5,6,7")).0).expect("JSON");
+    assert_eq!(answer["tokens"].as_array().map(Vec::len), Some(1), "{answer}");
+    refused("probe", &generate("5,6,7,8"), &["4 tokens", "4 positions"]);
+    refused("probe", &generate("5,6,7,8,9"), &["5 tokens", "4 positions"]);
 }

@@ -12,6 +12,7 @@ use rand::RngCore;
 use super::heads::Heads;
 use super::values::Values;
 use super::{About, Acts, Firings, Intervention, LatentPlace, all};
+use crate::guard::{MOST_FILE, read_bytes};
 use crate::model::hooks::{Place, Site, outside_brackets};
 use crate::model::{Activation, HookPoint, HookSpec, Hooks, ModelConfig, PointKind, Select};
 use crate::names::meant;
@@ -83,7 +84,7 @@ impl What {
         };
         let axes: Vec<Vec<usize>> = points.iter().map(axes).collect::<Result<_>>()?;
         let file = Path::new(file);
-        let bytes = std::fs::read(file).with_context(|| format!("{}: cannot read", file.display()))?;
+        let bytes = read_bytes(file, MOST_FILE).with_context(|| format!("{}: cannot read", file.display()))?;
         let of = |(point, axes): (&HookPoint, &Vec<usize>)| {
             Ok((*point, Values::new(file, &bytes, &point.to_string(), axes)?))
         };

@@ -203,6 +203,11 @@ pub(super) fn prefill<'m>(
     );
     for request in requests {
         ensure!(!request.prompt.is_empty(), "problem {}: the prompt is empty", request.problem);
+        let most = request.prompt.len() + 1;
+        decoding
+            .model
+            .config()
+            .ensure_context(most, || format!("problem {}: its prompt with a response", request.problem))?;
     }
     ensure_positions(decoding.model, decoding.settings, requests)?;
     let mut stream = Stream::new(decoding.model, decoding.source, Gradient::Through, names);

@@ -123,10 +123,17 @@ impl DecodingRow {
         }
     }
 
-    /// Visible positions that its response may still have.
+    /// Visible positions that its response may still have: of its budget, and of the model's context.
     pub fn left(&self, decoding: &Decode) -> usize {
         let most = decoding.settings.max_new_tokens;
-        self.limit.map_or(most, |own| own.min(most)).saturating_sub(self.visible)
+        let budget = self.limit.map_or(most, |own| own.min(most)).saturating_sub(self.visible);
+        budget.min(self.context_left(decoding))
+    }
+
+    /// Positions that the model's context still has.
+    fn context_left(&self, decoding: &Decode) -> usize {
+        let there = decoding.model.config().max_position_embeddings;
+        there.saturating_sub(self.trace.prompt.len() + self.trace.positions.len())
     }
 
     /// The draws of its next positions, uniform in [0, 1).
@@ -268,10 +275,10 @@ impl DecodingRow {
             return self.push_visible(drawn, decoding);
         }
         if let Mode::Block { block, step } = self.mode {
-            return self.latent(ids, block, step);
+            return self.latent(ids, decoding, block, step);
         }
         self.blocks += 1;
-        self.latent(ids, self.blocks - 1, 0)
+        self.latent(ids, decoding, self.blocks - 1, 0)
     }
 
     fn in_block(&mut self, seen: &PositionView, decoding: &Decode, ids: SwitchIds) -> Piece {
@@ -281,7 +288,7 @@ impl DecodingRow {
             return self.push_visible(Position::bare(ids.swi_end, PositionRole::SwiEndForced, None), decoding);
         }
         if let Mode::Block { block, step: 0 } = self.mode {
-            return self.latent(ids, block, 0);
+            return self.latent(ids, decoding, block, 0);
         }
         let marked = decoding.controller.marked();
         // Where no marker closes the block, text may come next, and what text never draws is masked.
@@ -316,7 +323,7 @@ impl DecodingRow {
             BlockEnd::Says(token) => (PositionRole::SwiEndForced, None, Some(token)),
             BlockEnd::Stay if ended => (PositionRole::SwiEndForced, None, top),
             BlockEnd::Stay => match self.mode {
-                Mode::Block { block, step } if marked => return self.latent(ids, block, step),
+                Mode::Block { block, step } if marked => return self.latent(ids, decoding, block, step),
                 _ => return self.think(ids, decoding, Position::text(drawn, logprob, entropy)),
             },
         };
@@ -332,7 +339,11 @@ impl DecodingRow {
         piece
     }
 
-    fn latent(&mut self, ids: SwitchIds, block: usize, step: usize) -> Piece {
+    fn latent(&mut self, ids: SwitchIds, decoding: &Decode, block: usize, step: usize) -> Piece {
+        if self.context_left(decoding) == 0 {
+            self.end = Some(End::Budget);
+            return Piece::default();
+        }
         let latent = Position::bare(ids.latent, PositionRole::Latent, None);
         self.trace.positions.push(latent);
         self.mode = Mode::Block { block, step: step + 1 };

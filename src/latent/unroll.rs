@@ -32,7 +32,7 @@ pub(super) struct Bound {
 
 impl<'m> Waves<'m> {
     /// # Errors
-    /// No rows.
+    /// No rows; one that is longer than the model's context.
     pub fn new(
         model: &'m Decoder,
         sequences: &'m [Sequence],
@@ -40,6 +40,9 @@ impl<'m> Waves<'m> {
         gradient: Gradient,
     ) -> Result<Self> {
         ensure!(!sequences.is_empty(), "nothing to unroll: no sequences");
+        for sequence in sequences {
+            model.config().ensure_context(sequence.ids.len(), || format!("row {}", sequence.row))?;
+        }
         let rows = sequences.iter().map(|s| s.row).collect();
         let stream = Stream::new(model, source, gradient, rows);
         Ok(Self { stream, sequences, cursors: vec![0; sequences.len()], left: usize::MAX })

@@ -11,6 +11,7 @@ use crate::machine::Machine;
 use crate::model::checkpoint::peft::Apply;
 use crate::model::hooks::{Place, RecordedTensor, Recording};
 use crate::model::{Activation, HookSpec, Hooks};
+use crate::ops;
 use crate::text::Vocabulary;
 
 /// Rows handed to the model at once.
@@ -126,6 +127,10 @@ impl Loaded {
             let mut waves = Waves::new(&self.model, batch, &self.reasoning.source, Gradient::Through)?;
             while let Some(wave) = waves.next_wave(&mut hooks)? {
                 if logits {
+                    let [b, l, _] = wave.hidden.dims();
+                    let bytes = [b, l, self.model.config().vocab_size, 3 * size_of::<f32>()];
+                    let bytes = bytes.iter().map(|&n| n as u64).product();
+                    ops::ensure_memory(|| format!("the logits of {l} positions in {b} rows"), bytes)?;
                     let value = Activation::Rank3(self.model.unembed(wave.hidden.clone()));
                     recording.keep_logits(&places(batch, &wave), &value)?;
                 }

@@ -17,6 +17,7 @@ use super::mlp::FeedForward;
 use super::norm::Norm;
 use super::span::Span;
 use crate::ops::{self, Rotation, Targets};
+use crate::progress::ensure_wanted;
 
 /// One transformer layer. [`NormPlace`] says which norms it has, and where.
 #[derive(Module, Debug)]
@@ -355,6 +356,7 @@ impl Decoder {
         let x = self.placed(hooks.apply(HookPoint::new(PointKind::Embed), span, x)?, span, hooks)?;
         let mut stream = Residual::from(x);
         for (layer, block) in self.layers.iter().enumerate() {
+            ensure_wanted()?;
             stream = block.forward(stream, layer, &call, cache, hooks)?;
         }
         let ln = [HookPoint::new(PointKind::LnFinalScale), HookPoint::new(PointKind::LnFinalNormalized)];
@@ -377,6 +379,10 @@ impl Decoder {
             .flat_map(|layer| [PointKind::AttnScores, PointKind::Pattern].map(|kind| (layer, kind)));
         let seen = points.any(|(layer, kind)| hooks.wants(HookPoint::at(layer, kind)));
         ops::ensure_attention_fits([b, self.config.num_attention_heads, l, cache.width()], seen, dtype, &device)?;
+        if ops::is_cpu(&device) {
+            let what = || format!("{l} positions in {b} rows (take shorter prompts, or fewer rows at a time)");
+            ops::ensure_memory(what, self.config.bytes_of(b * l, dtype.size()))?;
+        }
         let mask = cache.mask(l, None, dtype, &device);
         let window = self.config.extras.sliding.as_ref().map(|sliding| sliding.window);
         let sliding_mask = match window.filter(|&window| cache.reaches_beyond(window)) {

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
 use safetensors::{Dtype, SafeTensors};
 
+use crate::guard::{MOST_FILE, read_bytes};
 use crate::model::Decoder;
 use crate::model::checkpoint::HostTensor;
 use crate::ops;
@@ -20,8 +21,8 @@ pub type References = BTreeMap<String, HostTensor>;
 /// A file that cannot be read, and tensors that are neither f32 nor i64.
 pub fn read(path: &Path) -> Result<References> {
     let origin = path.display();
-    let bytes =
-        std::fs::read(path).with_context(|| format!("{origin}: cannot read; name the folder with --fixtures"))?;
+    let bytes = read_bytes(path, MOST_FILE)
+        .with_context(|| format!("{origin}: cannot read; name the folder with --fixtures"))?;
     let file = SafeTensors::deserialize(&bytes).with_context(|| format!("{origin}: not a safetensors file"))?;
     let mut out = References::new();
     for (name, view) in file.iter() {

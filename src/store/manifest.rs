@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::head::commit;
 use super::origin::{checkpoint, difference, left_out};
-use super::{Inside, Lock, json, sha256, write_atomic};
+use super::{Inside, Lock, json, scratch_prefix, sha256, write_atomic};
 use crate::guard::read_text;
 
 /// `manifest.json` of a results folder: for each file of rows, what it was made from and with.
@@ -167,9 +167,10 @@ fn rows_hash(folder: &Path, name: &Inside) -> Result<Value> {
 /// Fails where files cannot be written in a folder, which is made if it does not exist. The file's name has the process id, because programs
 /// may start together.
 pub fn writable(folder: &Path) -> Result<()> {
-    let probe = folder.join(format!("writable-{}.tmp", std::process::id()));
-    write_atomic(&probe, b"").with_context(|| format!("{}: results cannot be written here", folder.display()))?;
-    std::fs::remove_file(&probe).with_context(|| format!("cannot remove {}", probe.display()))
+    let failed = || format!("{}: results cannot be written here", folder.display());
+    std::fs::create_dir_all(folder).with_context(failed)?;
+    let probe = tempfile::Builder::new().prefix(&scratch_prefix("writable")).tempfile_in(folder);
+    probe.and_then(tempfile::NamedTempFile::close).with_context(failed)
 }
 
 /// A word quoted for a shell where it needs quotes.

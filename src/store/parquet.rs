@@ -5,7 +5,6 @@
 //! pages and the footer, where other readers (pandas, DuckDB, polars) do not look: to them the file is plain Parquet. Its own
 //! key-value metadata say the commit that wrote it and, as JSON, unit and description of each column.
 
-use std::fs;
 use std::io::Cursor;
 use std::ops::Range;
 use std::path::Path;
@@ -15,10 +14,10 @@ use polars::prelude::{DataFrame, FileMetadata, KeyValueMetadata, ParquetReader, 
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
-use super::atomic::write_atomic;
 use super::head::commit;
 use super::pages::{Sizes, is_whole, sizes};
-use crate::guard::guarded;
+use super::write_atomic;
+use crate::guard::{MOST_FILE, ensure_memory, guarded, read_bytes};
 
 /// First and last bytes of every Parquet file.
 const MAGIC: &[u8] = b"PAR1";
@@ -45,9 +44,7 @@ pub(crate) fn write(path: &Path, frame: &mut DataFrame, columns: &Value) -> Resu
 /// A file that is not there, not whole, changed since it was written, or of another writer.
 pub fn read(path: &Path) -> Result<DataFrame> {
     let place = || path.display().to_string();
-    let metadata = fs::metadata(path).with_context(|| format!("cannot read {}", place()))?;
-    ensure!(metadata.is_file(), "{}: not a file", place());
-    let bytes = fs::read(path).with_context(|| format!("cannot read {}", place()))?;
+    let bytes = read_bytes(path, MOST_FILE).with_context(|| format!("cannot read {}", place()))?;
     whole(&bytes).with_context(place)
 }
 
@@ -96,6 +93,9 @@ fn bounded(metadata: &FileMetadata, bytes: &[u8]) -> Result<()> {
     let values = all.values.max(cells).max(metadata.num_rows as u64);
     ensure!(all.bytes <= most.bytes, "{length} bytes unpack to {}: more than {}", all.bytes, most.bytes);
     ensure!(values <= most.values, "{length} bytes claim {values} values: more than {}", most.values);
+    // Unpacked, and as JSON values.
+    let needed = all.bytes.saturating_add(values.saturating_mul(128));
+    ensure_memory(|| format!("{length} bytes that unpack to {} with {values} values", all.bytes), needed)?;
     Ok(())
 }
 
@@ -131,6 +131,8 @@ fn footer(bytes: &[u8]) -> Result<Range<usize>> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use polars::prelude::Column;
     use serde_json::json;
 

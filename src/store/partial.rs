@@ -1,6 +1,6 @@
 //! Rows of an unfinished experiment: `<name>.rows.tmp`, one JSON object per line, flushed as it arrives.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -8,8 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use super::flat::FlatRow;
-use super::lock::try_hold;
-use super::{json, write_atomic, written};
+use super::{json, open_to_append, try_hold, write_atomic};
 
 /// The file of rows so far.
 pub(crate) struct Partial {
@@ -89,10 +88,7 @@ fn path(folder: &Path, name: &str) -> Result<PathBuf> {
 
 /// Opens it to append, made if it is not there, for this process alone.
 fn claim(path: &Path) -> Result<File> {
-    // Not through a link, and not into a device.
-    ensure!(written(path)? == *path, "{}: is a link; remove it", path.display());
-    let file = OpenOptions::new().create(true).append(true).open(path);
-    let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+    let file = open_to_append(path)?;
     if !try_hold(&file).with_context(|| format!("cannot lock {}", path.display()))? {
         bail!("{}: another process writes these rows: wait for its end, or name another folder", path.display());
     }
@@ -162,7 +158,7 @@ mod tests {
         drop(partial);
         let held = || Partial::open(folder.path(), "x", true).expect("a file").1;
         // A folder in the place of the new file: it cannot be written, and the old rows stay.
-        let blocked = folder.path().join("x.rows.tmp.tmp");
+        let blocked = folder.path().join(".x.rows.tmp.switchyard.tmp");
         fs::create_dir(&blocked).expect("a folder");
         assert!(Partial::replacing(folder.path(), "x", &rows[..3]).is_err());
         assert_eq!(held(), rows);

@@ -16,11 +16,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::atomic::write_atomic;
 use super::flat::{FlatRow, flatten, nest};
 use super::frame::{from_frame, to_frame};
 use super::parquet;
 use super::partial::Partial;
+use super::write_atomic;
 use crate::guard::guarded;
 
 /// What every row of an experiment carries, so that it can be read without its folder.

@@ -122,7 +122,6 @@ impl Study {
         opened.text()?;
         let source = opened.files.places();
         let loaded = opened.load_as(machine.dtype, &machine.device)?;
-        loaded.model.ensure_finite().with_context(|| folder.display().to_string())?;
         let vocabulary = loaded.vocabulary.with_context(|| format!("{}: brings no tokenizer", folder.display()))?;
         let mut corpus = Corpus::build(&recipe, Some(vocabulary))?;
         if asked.data.is_some() && !asked.raw {
@@ -205,7 +204,6 @@ impl Study {
         if untrained {
             loaded.reasoning.blocks = Blocks::Never;
         }
-        loaded.model.ensure_finite().with_context(|| model.to_owned())?;
         let vocabulary = loaded.vocabulary.with_context(told)?;
         Prompts::new(recipe.data.template, &vocabulary)?.end_id(&vocabulary).map(drop).with_context(|| {
             format!("{model}: prompted as `{}` is; --like names another preset or recipe", recipe.name)

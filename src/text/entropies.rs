@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::samples::Sample;
 use super::tagging::TaggedLine;
-use crate::store::{parquet, write_atomic};
+use crate::store::{parquet, subfolder, write_atomic};
 use crate::tokenizer::read_object;
 
 /// Scores of one sample, with the ids they were made from.
@@ -33,8 +33,8 @@ pub(crate) struct Store {
 impl Store {
     /// Opens or begins a folder.
     pub fn open(folder: &Path, source: &str) -> Result<Self> {
-        let parts = folder.join("entropies");
-        std::fs::create_dir_all(&parts).with_context(|| format!("{}: cannot create", parts.display()))?;
+        std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot create", folder.display()))?;
+        let parts = subfolder(folder, "entropies")?;
         let note = folder.join("source.json");
         match read_object(&note)? {
             None => write_atomic(&note, json!({ "source": source }).to_string().as_bytes())?,

@@ -202,7 +202,7 @@ pub(super) fn stem(file: &Path) -> String {
 pub(super) enum Content {
     /// JSON, a line each or one list.
     Json(Box<dyn BufRead>),
-    Csv(String),
+    Csv(Box<dyn BufRead>),
     Parquet(Vec<u8>),
 }
 
@@ -245,7 +245,8 @@ pub(super) fn open(file: &Path) -> Result<Content> {
     let zeros = head.iter().take(64).filter(|byte| **byte == 0).count();
     if head.starts_with(b"PAR1") {
         let mut bytes = vec![];
-        reader.read_to_end(&mut bytes).with_context(context)?;
+        reader.take(MOST_PARQUET + 1).read_to_end(&mut bytes).with_context(context)?;
+        ensure!(bytes.len() as u64 <= MOST_PARQUET, "{shown}: Parquet of more than {MOST_PARQUET} bytes: split it");
         return Ok(Content::Parquet(bytes));
     }
     ensure!(
@@ -258,12 +259,13 @@ pub(super) fn open(file: &Path) -> Result<Content> {
     let first =
         head.strip_prefix("\u{feff}".as_bytes()).unwrap_or(head).iter().find(|byte| !byte.is_ascii_whitespace());
     if named_table && !first.is_some_and(|byte| matches!(byte, b'{' | b'[')) {
-        let mut text = String::new();
-        reader.read_to_string(&mut text).map_err(unread).with_context(|| shown.to_string())?;
-        return Ok(Content::Csv(text.trim_start_matches('\u{feff}').to_owned()));
+        return Ok(Content::Csv(reader));
     }
     Ok(Content::Json(reader))
 }
+
+/// Bytes of a Parquet file, which is read whole.
+const MOST_PARQUET: u64 = 512 << 20;
 
 /// Bytes of a packed file's text at most: so many, and so many times its own. Text packs to a tenth.
 const MOST_UNPACKED: (u64, u64) = (64 << 20, 50);

@@ -6,6 +6,7 @@ pub mod annotate;
 mod budget;
 mod chat;
 pub mod clauses;
+mod csv;
 mod dates;
 pub mod entropies;
 mod files;

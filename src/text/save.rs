@@ -7,7 +7,8 @@ use serde_json::{Map, Value, json};
 use tokenizers::AddedToken;
 
 use super::Vocabulary;
-use crate::store::write_atomic;
+use crate::guard::{MOST_TEXT, read_bytes};
+use crate::store::{subfolder, write_atomic};
 use crate::tokenizer::{KEPT, Templates};
 
 impl Vocabulary {
@@ -31,7 +32,7 @@ impl Vocabulary {
         for name in KEPT.iter().filter(|_| !alone) {
             let path = folder.join(name);
             if path.is_file() {
-                let bytes = std::fs::read(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+                let bytes = read_bytes(&path, MOST_TEXT).with_context(|| format!("{}: cannot read", path.display()))?;
                 files.push(((*name).to_owned(), bytes));
             }
         }
@@ -43,11 +44,10 @@ impl Vocabulary {
         let folder = folder.as_ref();
         std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot create", folder.display()))?;
         for (name, bytes) in self.files()? {
-            let path = folder.join(name);
-            if let Some(parent) = path.parent() {
-                std::fs::create_dir_all(parent).with_context(|| format!("{}: cannot create", parent.display()))?;
+            if let Some((below, _)) = name.rsplit_once('/') {
+                subfolder(folder, below)?;
             }
-            write_atomic(&path, &bytes)?;
+            write_atomic(&folder.join(name), &bytes)?;
         }
         Ok(())
     }

@@ -9,10 +9,12 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::csv::CsvRecords;
 use super::files::{self, Content, Part, data_files};
 use super::formats::Format;
 use super::record::{Record, kind};
 use super::{Problem, tables};
+use crate::guard::{MOST_TEXT, ensure_memory};
 use crate::store::{digits, json};
 
 /// Source of problems in a recipe.
@@ -136,7 +138,7 @@ pub fn each_object(
     let mut left_out = vec![];
     let rows = match files::open(file)? {
         Content::Json(reader) => return each_json(file, reader, take).map(|()| left_out),
-        Content::Csv(text) => tables::csv(&text).with_context(|| shown.to_string())?,
+        Content::Csv(reader) => return each_row(file, reader, take).map(|()| left_out),
         Content::Parquet(bytes) => tables::parquet(bytes, &mut left_out).with_context(|| shown.to_string())?,
     };
     match each(file, rows, take) {
@@ -155,6 +157,22 @@ fn each(
 ) -> Result<()> {
     for (index, row) in rows.into_iter().enumerate() {
         if !take(format!("{}: record {}", file.display(), index + 1), row)? {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn each_row(
+    file: &Path,
+    reader: Box<dyn BufRead>,
+    take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>,
+) -> Result<()> {
+    let mut records = CsvRecords::open(reader).with_context(|| file.display().to_string())?;
+    for number in 1.. {
+        let place = || format!("{}: record {number}", file.display());
+        let Some(record) = records.next().with_context(place)? else { break };
+        if !take(place(), record)? {
             break;
         }
     }
@@ -202,7 +220,12 @@ fn each_json(
         }
     }
     // There are no lines to name: records are named.
-    reader.read_to_string(&mut line).map_err(files::unread).with_context(|| shown.to_string())?;
+    reader.take(MOST_LIST).read_to_string(&mut line).map_err(files::unread).with_context(|| shown.to_string())?;
+    ensure!(
+        (line.len() as u64) < MOST_LIST,
+        "{shown}: a JSON list of more than {MOST_LIST} bytes: write one record a line"
+    );
+    ensure_memory(|| format!("{shown}: a JSON list of {} bytes", line.len()), 16 * line.len() as u64)?;
     let text = line.trim_start_matches('\u{feff}');
     let whole: Value =
         digits::read(text).map_err(clearer).with_context(|| format!("{shown}: not a valid JSON list"))?;
@@ -264,16 +287,23 @@ pub fn lines(file: &Path) -> Result<Vec<(String, String)>> {
     let shown = file.display();
     let mut text = String::new();
     match files::open(file)? {
-        Content::Json(mut reader) => {
-            reader.read_to_string(&mut text).map_err(files::unread).with_context(|| shown.to_string())?
-        }
+        Content::Json(reader) => reader
+            .take(MOST_TEXT)
+            .read_to_string(&mut text)
+            .map_err(files::unread)
+            .with_context(|| shown.to_string())?,
         Content::Csv(_) | Content::Parquet(_) => bail!("{shown}: a table; expected one JSON object a line"),
     };
+    ensure!((text.len() as u64) < MOST_TEXT, "{shown}: more than {MOST_TEXT} bytes");
     let lines = text.trim_start_matches('\u{feff}').lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     Ok(lines.map(|(number, line)| (format!("{shown}:{}", number + 1), line.to_owned())).collect())
 }
 
-const MOST_RECORD: u64 = 16 << 20;
+/// Bytes of a JSON list, which is read whole, at most.
+const MOST_LIST: u64 = 512 << 20;
+
+/// Bytes of one record of JSON lines or CSV, at most.
+pub(super) const MOST_RECORD: u64 = 16 << 20;
 
 fn read_line(reader: &mut dyn BufRead, line: &mut String, first: bool) -> Result<usize> {
     let came = reader.take(MOST_RECORD + 1).read_line(line).map_err(files::unread)?;

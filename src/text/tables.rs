@@ -1,13 +1,9 @@
-//! Parquet and CSV of other programs as records. Knows tables and JSON values, not what their columns mean.
+//! Parquet of other programs as records. Knows tables and JSON values, not what their columns mean.
 
-use std::collections::HashSet;
-use std::io::Cursor;
-
-use anyhow::{Context, Result, anyhow, bail, ensure};
-use polars::prelude::{AnyValue, CsvReadOptions, DataFrame, SerReader};
+use anyhow::{Context, Result, ensure};
+use polars::prelude::{AnyValue, DataFrame, SerReader};
 use serde_json::{Map, Value};
 
-use crate::guard::guarded;
 use crate::store::digits;
 use crate::store::parquet::decode_with;
 
@@ -46,50 +42,6 @@ pub(super) fn parquet(bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<Vec<
         records(&reader.with_columns(Some(columns)).finish()?)
     });
     read.context("not a Parquet file that can be read")
-}
-
-/// The records of a CSV file; every cell is a text, an empty one is missing. Columns are apart by a comma, a tab or a semicolon,
-/// whichever the first line has most of.
-///
-/// # Errors
-/// Rows of other lengths than the first; a column's name that stands twice.
-pub(super) fn csv(text: &str) -> Result<Vec<Map<String, Value>>> {
-    // Lines may end as they did on the first Macs.
-    let old = (!text.contains('\n')).then(|| text.replace('\r', "\n"));
-    let text = old.as_deref().unwrap_or(text);
-    let first = text.lines().next().unwrap_or_default();
-    let separator = [b',', b'\t', b';'].into_iter().rev().max_by_key(|s| first.bytes().filter(|b| b == s).count());
-    let table = |text: &str, has_header: bool| {
-        let options = CsvReadOptions::default()
-            .with_infer_schema_length(Some(0))
-            .with_has_header(has_header)
-            .map_parse_options(|parse| parse.with_separator(separator.unwrap_or(b',')));
-        let read = || options.into_reader_with_file_handle(Cursor::new(text.as_bytes().to_vec())).finish();
-        let frame = guarded(read).and_then(|frame| Ok(frame?)).map_err(clearer);
-        frame.context("not a table of comma-separated values that can be read")
-    };
-    let frame = table(text, true)?;
-    // Polars gives the second column of a name another one.
-    if frame.columns().iter().any(|column| column.name().contains("_duplicated_")) {
-        let names = records(&table(first, false)?)?.into_iter().flatten().filter(|(_, name)| name.is_string());
-        let mut seen = HashSet::new();
-        if let Some(name) = names.map(|(_, name)| name.to_string()).find(|name| !seen.insert(name.clone())) {
-            bail!("column {name} is twice in the first line: rename one of them");
-        }
-    }
-    records(&frame)
-}
-
-/// Polars' error, rephrased where it names its own settings.
-fn clearer(error: anyhow::Error) -> anyhow::Error {
-    let said = format!("{error:#}");
-    if said.contains("more fields than defined") {
-        return anyhow!("a row has more cells than the first line: quote cells that contain the separator");
-    }
-    if said.contains("not properly escaped") {
-        return anyhow!("a quote is not closed, or is inside a cell without being doubled");
-    }
-    error
 }
 
 fn records(frame: &DataFrame) -> Result<Vec<Map<String, Value>>> {

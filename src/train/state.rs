@@ -20,7 +20,7 @@ use crate::model::checkpoint::peft::{self, Adapter, save_adapter};
 use crate::model::checkpoint::{Dtype, FINGERPRINT, ModelFiles, SaveOptions, save_hf_folder};
 use crate::model::{Decoder, heads};
 use crate::recipe::Compute;
-use crate::store::{Inside, json, sha256, write_atomic};
+use crate::store::{Inside, ensure_inside, json, remove_leftovers, remove_listed, sha256, subfolder, write_atomic};
 use crate::text::Vocabulary;
 
 /// The training behind a checkpoint, that of the checkpoints before it included.
@@ -97,7 +97,7 @@ pub struct PhaseFolder {
     pub path: PathBuf,
 }
 
-/// `state.json`. Its folder is named after its step, and is not another's: what this file says is removed.
+/// `state.json`. Its folder is named after its step.
 #[derive(Debug, Serialize, Deserialize)]
 struct Current {
     folder: Inside,
@@ -113,6 +113,9 @@ fn folder_of(step: usize) -> Result<Inside> {
     Inside::parse(&format!("state-{step:07}"))
 }
 
+/// The folders of states that this phase began to write: the only ones that it removes.
+const STATES: &str = ".states.json";
+
 /// What a state's folder holds: weights that are trained and optimiser, in Burn's format. Burn trusts the sizes in them. Frozen weights are
 /// those that the phase began with.
 const FILES: [&str; 2] = ["model.bpk", "optimizer.bpk"];
@@ -123,11 +126,9 @@ fn trained(model: &Decoder) -> Vec<ParamId> {
 
 impl PhaseFolder {
     /// # Errors
-    /// A folder that cannot be made.
+    /// A folder that cannot be made; a link that leads out of the run.
     pub fn open(run: &Path, phase: &str) -> Result<Self> {
-        let path = run.join(phase);
-        fs::create_dir_all(&path).with_context(|| format!("{}: cannot make the folder", path.display()))?;
-        Ok(Self { path })
+        Ok(Self { path: subfolder(run, phase)? })
     }
 
     /// Removes what a killed process left half-written. Only the process that holds the run's lock may.
@@ -135,25 +136,45 @@ impl PhaseFolder {
     /// # Errors
     /// A folder that cannot be read or changed.
     pub(crate) fn sweep(&self) -> Result<()> {
-        let failed = || format!("{}: cannot remove what a stopped run left", self.path.display());
-        let state = self.path.join("state.json");
-        // Stopped between the result and the end of [`Self::finish`]: nobody asks for this state any more.
-        if self.path.join("result.json").exists() && state.exists() {
-            fs::remove_file(&state).with_context(failed)?;
+        ensure_inside(&self.path)?;
+        // Stopped between the result and the end of [`Self::finish`]: this state is not read again.
+        if self.path.join("result.json").exists() {
+            self.remove_states(self.current()?.map(|current| current.folder))?;
         }
-        let current = self.current()?.map(|current| current.folder.to_string());
-        for entry in fs::read_dir(&self.path).with_context(failed)? {
-            let entry = entry.with_context(failed)?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            let old_state = name.starts_with("state-") && current.as_ref() != Some(&name);
-            let half_folder = name.starts_with('.') && name.contains(".partial-");
-            if entry.path().is_dir() && (old_state || half_folder) {
-                fs::remove_dir_all(entry.path()).with_context(failed)?;
-            } else if name.ends_with(".tmp") && !name.ends_with(".rows.tmp") {
-                fs::remove_file(entry.path()).with_context(failed)?;
-            }
+        let current = self.current()?.map(|current| current.folder);
+        for listed in self.states()?.iter().filter(|listed| current.as_ref() != Some(*listed)) {
+            remove_listed(&listed.of(&self.path), &FILES)?;
         }
-        Ok(())
+        remove_leftovers(&self.path)
+    }
+
+    /// The folders in [`STATES`].
+    fn states(&self) -> Result<Vec<Inside>> {
+        let path = self.path.join(STATES);
+        if !path.exists() {
+            return Ok(vec![]);
+        }
+        let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+        let failed = || format!("{}: not a list of training states; move it away", path.display());
+        let states: Vec<Inside> = json::from_str(&text).with_context(failed)?;
+        let is_state = |name: &Inside| {
+            let step = name.strip_prefix("state-").and_then(|step| step.parse().ok());
+            step.is_some_and(|step| folder_of(step).is_ok_and(|folder| folder == *name))
+        };
+        ensure!(states.iter().all(is_state), failed());
+        Ok(states)
+    }
+
+    /// Removes all states of this phase, `current` included.
+    fn remove_states(&self, current: Option<Inside>) -> Result<()> {
+        let mut states = self.states()?;
+        states.extend(current);
+        // The list goes last: what is removed is in it until then.
+        remove_listed(&self.path, &["state.json"])?;
+        for state in &states {
+            remove_listed(&state.of(&self.path), &FILES)?;
+        }
+        remove_listed(&self.path, &[STATES])
     }
 
     /// Saves everything that the next step depends on, after `step` steps.
@@ -168,10 +189,17 @@ impl PhaseFolder {
             // Stopped again before the next step: the state that is there is this one, and must not be lost to a kill.
             return Ok(());
         }
-        if folder.exists() {
-            fs::remove_dir_all(&folder).with_context(|| format!("{}: cannot replace", folder.display()))?;
+        let mut states = self.states()?;
+        if states.contains(&name) {
+            remove_listed(&folder, &FILES)?;
         }
-        fs::create_dir_all(&folder).with_context(|| format!("{}: cannot make the folder", folder.display()))?;
+        let free = fs::symlink_metadata(&folder).is_err();
+        ensure!(free, "{}: exists, and this run did not write it; move it away", folder.display());
+        // A state is in the list before it is on disk: after a kill it can be told from a folder of somebody else's.
+        states.retain(|state| fs::symlink_metadata(state.of(&self.path)).is_ok());
+        states.push(name.clone());
+        write_atomic(&self.path.join(STATES), &serde_json::to_vec(&states)?)?;
+        subfolder(&self.path, &name)?;
         let failed = |what: &str, e: String| anyhow!("{}: cannot write {what}: {e}", folder.display());
         let record = trainer.model.valid().into_record_group(ParamGroup::from_ids(trained(&trainer.model)));
         record.save(folder.join("model.bpk")).map_err(|e| failed("the weights", format!("{e:?}")))?;
@@ -186,7 +214,7 @@ impl PhaseFolder {
         write_atomic(&self.path.join("state.json"), &serde_json::to_vec_pretty(&current)?)?;
         if let Some(old) = old.filter(|old| old.folder != name) {
             // A leftover costs disk, not correctness.
-            let _ = fs::remove_dir_all(old.folder.of(&self.path));
+            let _ = remove_listed(&old.folder.of(&self.path), &FILES);
         }
         Ok(())
     }
@@ -202,7 +230,7 @@ impl PhaseFolder {
             anyhow!(
                 "{}: cannot read {what}: {e}; delete {} to start the phase again",
                 folder.display(),
-                self.path.display()
+                self.path.join("state.json").display()
             )
         };
         let again = || failed("it", "its bytes are not those that were written (checksum)".to_owned());
@@ -237,9 +265,8 @@ impl PhaseFolder {
             return Ok(None);
         }
         let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
-        let failed = || {
-            format!("{}: not a training state; delete {} to start the phase again", path.display(), self.path.display())
-        };
+        let failed =
+            || format!("{}: not a training state; move this file away to start the phase again", path.display());
         let current: Current = json::from_str(&text).with_context(failed)?;
         let named = folder_of(current.step)?;
         ensure!(
@@ -271,11 +298,7 @@ impl PhaseFolder {
     /// A full disk.
     pub fn finish<T: Serialize>(&self, result: &T) -> Result<()> {
         write_atomic(&self.path.join("result.json"), &serde_json::to_vec_pretty(result)?)?;
-        if let Some(current) = self.current()? {
-            let _ = fs::remove_file(self.path.join("state.json"));
-            let _ = fs::remove_dir_all(current.folder.of(&self.path));
-        }
-        Ok(())
+        self.remove_states(self.current()?.map(|current| current.folder))
     }
 
     /// Writes a folder `<phase>/<name>`, and beside the weights how they reason and how long they were trained: a PEFT folder over a base,
@@ -286,6 +309,7 @@ impl PhaseFolder {
     pub fn export(&self, name: &str, model: &Decoder, to: &CheckpointExport) -> Result<PathBuf> {
         let CheckpointExport { vocabulary, over, reasoning, trained } = *to;
         let folder = self.path.join(name);
+        ensure_inside(&folder)?;
         let mut files = vec![
             (reasoning::FILE.to_owned(), serde_json::to_vec_pretty(reasoning)?),
             (TRAINED.to_owned(), serde_json::to_vec_pretty(&trained)?),

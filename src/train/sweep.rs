@@ -12,7 +12,7 @@ use crate::progress::{say, show};
 use crate::recipe::Recipe;
 use crate::schema::{RowFile, SweepRow};
 use crate::stats::{APART, lie_apart, mean_of_runs};
-use crate::store::{RowWriter, read, write_atomic};
+use crate::store::{RowWriter, ensure_inside, read, write_atomic};
 
 /// The setting that tells runs of one point apart.
 const SEED: &str = "seed";
@@ -129,6 +129,7 @@ pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options:
     let (mut rows, mut warnings, mut failed): (Vec<SweepRow>, _, _) = (vec![], String::new(), vec![]);
     for (i, point) in points.iter().enumerate() {
         let out = root.join(point.folder());
+        ensure_inside(&out)?;
         say(&format!("run {} of {}: {}", i + 1, points.len(), out.display()));
         let from = match pipeline::can_branch(&point.recipe, &runs) {
             Ok(()) => runs.clone(),

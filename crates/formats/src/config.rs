@@ -236,6 +236,29 @@ impl ModelConfig {
         self.block_weights() + self.vocab_size * self.hidden_size
     }
 
+    /// Refuses a row of more positions than the model has. `what` names the row.
+    ///
+    /// # Errors
+    /// More than `max_position_embeddings`.
+    pub fn ensure_context(&self, positions: usize, what: impl FnOnce() -> String) -> Result<()> {
+        ensure!(
+            positions <= self.max_position_embeddings,
+            "{} has {positions} tokens, and the model has {} positions (max_position_embeddings): take a shorter one",
+            what(),
+            self.max_position_embeddings
+        );
+        Ok(())
+    }
+
+    /// Bytes that a call over so many positions allocates in a float type of `size` bytes: keys and values of every layer, and what one layer
+    /// computes at a time. Attention's mask and scores are not in it.
+    pub fn bytes_of(&self, positions: usize, size: usize) -> u64 {
+        let (d, dh, kv) = (self.hidden_size, self.head_dim, self.num_key_value_heads);
+        let layer = 6 * d + 2 * (self.num_attention_heads + 2 * kv) * dh + 3 * self.intermediate_size;
+        let cache = self.num_hidden_layers * 2 * kv * dh;
+        positions as u64 * ((layer + cache) * size) as u64
+    }
+
     /// Inverse rotary frequencies, `[dh / 2]`, scaling included.
     pub fn inv_freqs(&self) -> Vec<f64> {
         let plain = |i: usize| self.rope_theta.powf(-((2 * i) as f64) / self.head_dim as f64);

@@ -11,6 +11,8 @@ use std::sync::Once;
 
 use anyhow::{Result, anyhow};
 
+pub use switchyard_ops::ensure_memory;
+
 thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
@@ -34,8 +36,11 @@ pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T> {
     done.map_err(|panic| anyhow!("{}", said(&*panic)))
 }
 
+/// Bytes of weights or rows that are read whole.
+pub const MOST_FILE: u64 = 2 << 30;
+
 /// Bytes of a text that is held whole: the longest are tokenizers, of some 35 MB.
-const MOST_TEXT: u64 = 256 << 20;
+pub const MOST_TEXT: u64 = 256 << 20;
 
 /// The text of a file of settings, a tokenizer or a manifest.
 ///
@@ -52,6 +57,37 @@ pub fn read_text(file: impl AsRef<Path>) -> std::io::Result<String> {
         Some(what) if what == POINTER => Err(Error::new(ErrorKind::InvalidData, what)),
         _ => Ok(text),
     }
+}
+
+/// The bytes of a file that is read whole: a regular file (or a link to one) of at most so many bytes.
+///
+/// # Errors
+/// A device, a pipe or a folder, which may have no end; a file that is longer.
+pub fn read_bytes(file: impl AsRef<Path>, most: u64) -> std::io::Result<Vec<u8>> {
+    let length = regular(file.as_ref())?;
+    let refused = |words: String| Error::new(ErrorKind::InvalidData, words);
+    if length > most {
+        return Err(refused(format!("{length} bytes, and at most {most} are read")));
+    }
+    ensure_memory(|| "reading it".into(), length).map_err(|error| refused(error.to_string()))?;
+    let mut bytes = vec![];
+    File::open(file)?.take(most + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(refused(format!("more than {most} bytes, the most that are read")));
+    }
+    Ok(bytes)
+}
+
+/// The length of a regular file. Asked before a file is opened: opening a pipe waits for its writer.
+///
+/// # Errors
+/// What is not a regular file, nor a link to one.
+pub fn regular(file: &Path) -> std::io::Result<u64> {
+    let metadata = std::fs::metadata(file)?;
+    if !metadata.is_file() {
+        return Err(Error::new(ErrorKind::InvalidData, "not a regular file (a folder, a device or a pipe)"));
+    }
+    Ok(metadata.len())
 }
 
 const POINTER: &str = "it is a pointer of Git LFS: fetch the file itself with git lfs pull";
@@ -91,5 +127,9 @@ mod tests {
     fn a_text_without_end_is_refused() {
         let error = read_text("/dev/zero").expect_err("too long").to_string();
         assert!(error.contains("longer than"), "{error}");
+        let error = read_bytes("/dev/zero", 1 << 20).expect_err("a device").to_string();
+        assert!(error.contains("not a regular file"), "{error}");
+        let error = read_bytes(std::env::current_exe().expect("a path"), 1 << 10).expect_err("long").to_string();
+        assert!(error.contains("at most 1024"), "{error}");
     }
 }

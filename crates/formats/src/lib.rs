@@ -36,6 +36,7 @@ macro_rules! names {
 pub mod checkpoint;
 pub mod config;
 pub mod guard;
+pub mod output;
 pub mod progress;
 pub mod random;
 pub mod tokenizer;

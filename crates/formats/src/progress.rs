@@ -139,6 +139,19 @@ pub fn go_on() -> Result<(), Interruption> {
     if stop_flag().load(Ordering::Relaxed) { Err(Interruption) } else { Ok(()) }
 }
 
+static ABANDONED: AtomicBool = AtomicBool::new(false);
+
+/// Whether anybody still waits for the forward that this process runs: one that is abandoned ends at its next layer.
+pub fn set_abandoned(abandoned: bool) {
+    ABANDONED.store(abandoned, Ordering::Relaxed);
+}
+
+/// # Errors
+/// [`Interruption`], of a forward that is abandoned.
+pub fn ensure_wanted() -> Result<(), Interruption> {
+    if ABANDONED.load(Ordering::Relaxed) { Err(Interruption) } else { Ok(()) }
+}
+
 /// One phase's progress.
 pub struct Progress {
     bar: Option<ProgressBar>,

@@ -30,7 +30,7 @@ pub use adamw::{AdamW, adamw, sum_of_squares};
 pub use attention::{additive_mask, attend, attend_in_parts, causal_mask, grouped_pattern, masked};
 pub use attention::{grouped_scores, grouped_values};
 pub use cpu::{Cpu, VARIABLE as CPU_VARIABLE};
-pub use fits::{TooLarge, ensure_attention_fits, ensure_fits};
+pub use fits::{TooLarge, ensure_attention_fits, ensure_fits, ensure_memory, free_memory};
 pub use frozen::FrozenMatrix;
 pub use fused::{is_cpu, is_fused, of_copies};
 pub use heads::{Heads, add_rms_norm, append_heads, first_of};

@@ -84,6 +84,7 @@ impl Activations {
         let edits = self.edit.edits(&opened)?;
         reach::check(specs, &edits, opened.config().num_hidden_layers, &sequences)?;
         let ends: Vec<usize> = sequences.iter().map(|sequence| sequence.ids.len()).collect();
+        let opened = if self.allow_non_finite { opened.allowing_non_finite() } else { opened };
         let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
         let (mut recorded, _) = edits.run(
             &loaded.model,

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
 use super::{ModelArgs, print};
+use switchyard::guard::{MOST_TEXT, read_bytes};
 use switchyard::latent::reasoning;
 use switchyard::model::checkpoint::peft::{Difference, difference, save_adapter};
 use switchyard::model::checkpoint::{Dtype, ModelFiles};
@@ -54,7 +55,7 @@ impl AdapterArgs {
         let mut files = trained.text_files(None)?;
         let how = trained.path.join(reasoning::FILE);
         if how.is_file() {
-            let bytes = std::fs::read(&how).with_context(|| format!("{}: cannot read", how.display()))?;
+            let bytes = read_bytes(&how, MOST_TEXT).with_context(|| format!("{}: cannot read", how.display()))?;
             files.push((reasoning::FILE.to_owned(), bytes));
         }
         let dtype = match self.dtype {

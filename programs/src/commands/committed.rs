@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use sha2::{Digest, Sha256};
 
 /// The checkout that the program was built from.
-use switchyard::store::CHECKOUT;
+use switchyard::store::{CHECKOUT, replace_folder, write_atomic};
 
 macro_rules! carried {
     ($($path:literal)*) => {
@@ -59,19 +59,12 @@ fn unpacked(cache: &Path) -> Result<PathBuf> {
     if folder.is_dir() {
         return Ok(folder);
     }
-    std::fs::create_dir_all(cache).with_context(|| format!("{}: cannot be made", cache.display()))?;
-    let new = tempfile::tempdir_in(cache).with_context(|| format!("{}: cannot be written to", cache.display()))?;
-    for (path, bytes) in MICRO {
-        let file = new.path().join(path);
-        std::fs::create_dir_all(file.parent().unwrap_or(new.path()))?;
-        std::fs::write(&file, bytes).with_context(|| format!("{}: cannot be written", file.display()))?;
+    let unpack = |new: &Path| MICRO.iter().try_for_each(|(path, bytes)| write_atomic(&new.join(path), bytes));
+    match replace_folder(&folder, false, unpack) {
+        // Another process was faster; its folder has the same content.
+        Err(_) if folder.is_dir() => Ok(folder),
+        done => done.map(|()| folder),
     }
-    // Another process may have been faster; its folder has the same content.
-    let kept = new.keep();
-    if std::fs::rename(&kept, &folder).is_err() {
-        let _ = std::fs::remove_dir_all(&kept);
-    }
-    Ok(folder)
 }
 
 #[cfg(test)]

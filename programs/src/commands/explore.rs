@@ -1,12 +1,14 @@
 //! `probe explore`: the laboratory of the page, served by this program, for models that are too large for a page.
 //!
-//! One loaded model answers on 127.0.0.1, one request after another. The address has a token that changes with every start; requests
-//! without it, from other hosts' names or of other pages are refused. Ctrl-C ends it.
+//! One loaded model answers on 127.0.0.1, one request after another; a request whose sender has gone is cancelled. The address holds a
+//! token that changes with every start; requests without it, from other hosts' names or of other pages are refused. Ctrl-C ends it.
 
 use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::RecvTimeoutError;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -26,8 +28,8 @@ use crate::report::explorer;
 use switchyard::latent::{Sequence, Trace};
 use switchyard::model::Hooks;
 use switchyard::model::hooks::parse_specs;
-use switchyard::progress::{say, show, stop_asked};
-use switchyard::store::hex;
+use switchyard::progress::{say, set_abandoned, show, stop_asked};
+use switchyard::store::{hex, remove_listed};
 
 /// Serve the page's laboratory for one loaded model: your own prompts, changes and a second prompt's thoughts.
 #[derive(Args, Debug)]
@@ -76,6 +78,15 @@ const TOP: usize = 6;
 
 /// How often Ctrl-C is looked for.
 const PATIENCE: Duration = Duration::from_millis(200);
+
+/// How often the sender of a request is looked for.
+const WATCH: Duration = Duration::from_millis(50);
+
+/// Changes of one request, at most.
+const MOST_HOOKS: usize = 64;
+
+/// Files of thoughts that are kept.
+const MOST_FILES: usize = 64;
 
 impl Explore {
     /// # Errors
@@ -150,11 +161,21 @@ struct Explorer {
 }
 
 impl Explorer {
+    /// Answers a request while its sender waits; Ctrl-C ends the wait too.
     fn serve(&self, request: Request) {
         let path = request.head.target.split('?').next().unwrap_or_default();
         let (status, kind, body) = match (request.head.method.as_str(), path) {
             ("GET", "/") => (200, "text/html; charset=utf-8", explorer::html(&self.room.name)),
-            ("POST", "/ask") => (200, "application/json", self.answer(&request.body).to_string()),
+            ("POST", "/ask") => {
+                let answer = thread::scope(|threads| {
+                    // Dropped with the answer: the watcher ends then.
+                    let (_answered, done) = channel();
+                    threads.spawn(|| watch(&request, done));
+                    self.answer(&request.body).to_string()
+                });
+                set_abandoned(false);
+                (200, "application/json", answer)
+            }
             _ => (404, "text/plain", "there is nothing here\n".to_owned()),
         };
         request.answer(status, kind, &body);
@@ -162,7 +183,10 @@ impl Explorer {
 
     fn answer(&self, text: &str) -> Value {
         let asked = serde_json::from_str(text).context("no request");
-        match asked.and_then(|ask| self.ask(ask)) {
+        let work = || asked.and_then(|ask| self.ask(ask));
+        // A request that makes an operation panic has an error for an answer, and the next one is answered.
+        let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| bail!("the computation panicked"));
+        match done {
             Ok(answer) => json!({ "ok": answer }),
             Err(error) => json!({ "error": format!("{error:#}") }),
         }
@@ -189,6 +213,7 @@ impl Explorer {
     }
 
     fn see(&self, see: See) -> Result<Value> {
+        check_hooks(&see.hooks)?;
         let settings = self.room.settings(&see.settings)?;
         let mut hooks = see.hooks;
         if let Some(other) = &see.other {
@@ -217,6 +242,7 @@ impl Explorer {
 
     /// The patterns of every head from one place: `[layer][head][place]`.
     fn heads(&self, trace: &Trace, hooks: &[String], at: usize) -> Result<Value> {
+        check_hooks(hooks)?;
         let row = self.room.loaded.row(trace)?;
         ensure!(at < row.ids.len(), "place {at} of {}", row.ids.len());
         let name = format!("{PATTERN}@pos[{at}]");
@@ -246,8 +272,28 @@ impl Explorer {
 
     fn file(&self) -> PathBuf {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
-        self.files.path().join(format!("thoughts-{number}.safetensors"))
+        let name = |number: usize| format!("thoughts-{number}.safetensors");
+        if let Some(old) = number.checked_sub(MOST_FILES) {
+            let _ = remove_listed(self.files.path(), &[&name(old)]);
+        }
+        self.files.path().join(name(number))
     }
+}
+
+/// Until the request is answered: abandons its computation where the sender has gone, or on Ctrl-C.
+fn watch(request: &Request, answered: Receiver<()>) {
+    while answered.recv_timeout(WATCH) == Err(RecvTimeoutError::Timeout) {
+        if request.is_abandoned() || stop_asked() {
+            set_abandoned(true);
+        }
+    }
+}
+
+/// # Errors
+/// More changes than a request may have: reading them would keep other requests waiting.
+fn check_hooks(hooks: &[String]) -> Result<()> {
+    ensure!(hooks.len() <= MOST_HOOKS, "hooks: {} changes, a request has at most {MOST_HOOKS}", hooks.len());
+    Ok(())
 }
 
 const INJECTED: &str = "latent.hook_injected";

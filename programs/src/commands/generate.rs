@@ -162,11 +162,10 @@ impl Generate {
             "the prompt's {n} tokens and --max-new-tokens {} exceed the {most} positions of the model: use fewer",
             self.decoding.max_new_tokens
         );
-        if n > most {
-            say(&format!(
-                "warning: the prompt has {n} tokens, but the model was made for {most} positions: its output means little"
-            ));
-        }
+        ensure!(
+            n < most,
+            "the prompt has {n} tokens, and the model has {most} positions (max_position_embeddings): none is left for a response"
+        );
         Ok(prompt)
     }
 

@@ -1,19 +1,18 @@
 //! `report grade`: grades a file of pairs. A record has `gold` and `pred`; `verdict`, `rule` and `grader` are added and everything else is
 //! kept, in the order of the input. Reads in blocks, grades a block in parallel, and puts the output in place only once it is complete.
 
-use std::io::{BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use rayon::prelude::*;
 use serde_json::{Map, Value};
-use tempfile::NamedTempFile;
 
 use super::print;
 use switchyard::grade::{Grader, GraderCounts, Grading, Verdict};
 use switchyard::progress::say;
-use switchyard::store::{digits, written};
+use switchyard::store::{digits, output_path, write_with};
 use switchyard::text::sources::each_object;
 
 /// Records held in memory at a time.
@@ -40,7 +39,7 @@ impl Grade {
     pub fn run(&self) -> Result<()> {
         let s = grade_file(
             &self.pairs,
-            &written(&self.out).context("--out")?,
+            &output_path(&self.out).context("--out")?,
             Grading { named: self.grader, strict: self.strict },
         )?;
         let how = if self.grader.is_some() { "named" } else { "from the gold answers; --grader names one for all" };
@@ -68,17 +67,22 @@ pub struct Summary {
 /// By file and line: a record without gold or pred, and a file that cannot be read; more gold answers that the grader cannot read than
 /// [`GraderCounts::check`] lets pass.
 pub fn grade_file(input: &Path, output: &Path, grading: Grading) -> Result<Summary> {
-    let mut writer = BufWriter::new(beside(output)?);
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ensure!(folder.is_dir(), "cannot write in {} (does the folder exist?)", folder.display());
+    write_with(output, |writer| grade_into(input, grading, writer))
+}
+
+fn grade_into(input: &Path, grading: Grading, writer: &mut dyn Write) -> Result<Summary> {
     let mut summary = Summary::default();
     let mut block: Vec<(String, Map<String, Value>)> = vec![];
     let left_out = each_object(input, &mut |place, row| {
         block.push((place, row));
         if block.len() == BLOCK {
-            grade_block(&mut block, grading, &mut summary, &mut writer)?;
+            grade_block(&mut block, grading, &mut summary, writer)?;
         }
         Ok(true)
     })?;
-    grade_block(&mut block, grading, &mut summary, &mut writer)?;
+    grade_block(&mut block, grading, &mut summary, writer)?;
     ensure!(summary.counted.all > 0, "{}: has no pairs", input.display());
     if !left_out.is_empty() {
         say(&format!("warning: columns of unsupported types are left out: {}", left_out.join(", ")));
@@ -86,8 +90,6 @@ pub fn grade_file(input: &Path, output: &Path, grading: Grading) -> Result<Summa
     if let Some(warning) = summary.counted.check(&input.display().to_string())? {
         say(&warning);
     }
-    let temporary = writer.into_inner().map_err(|e| e.into_error()).context("cannot finish the output")?;
-    temporary.persist(output).with_context(|| format!("cannot put {} in place", output.display()))?;
     Ok(summary)
 }
 
@@ -127,17 +129,4 @@ fn text(row: &Map<String, Value>, key: &str) -> Result<String> {
         Some(other) => bail!("key \"{key}\" is not a text but {}", digits::write(other)),
         None => bail!("key \"{key}\" is missing (a pair has \"gold\" and \"pred\")"),
     }
-}
-
-/// A temporary file in the output's folder, with the permissions that a new file gets.
-fn beside(output: &Path) -> Result<NamedTempFile> {
-    if let Ok(there) = output.metadata() {
-        ensure!(there.is_file(), "{}: not a file (a folder, a device or a pipe): name a file", output.display());
-    }
-    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666)); // less what the umask takes away
-    let file = builder.tempfile_in(folder);
-    file.with_context(|| format!("cannot write in {} (does the folder exist?)", folder.display()))
 }

@@ -30,12 +30,20 @@ impl HookArgs {
     }
 }
 
+/// Changes at hooks of one run, at most. A pattern is one of them.
+const MOST_CHANGES: usize = 256;
+
 /// Every `--hook` of a command that has one run, read and checked.
 #[derive(Default)]
 pub(crate) struct Edits(Vec<Change>);
 
 impl Edits {
     pub fn read(texts: &[String], config: &ModelConfig) -> Result<Self> {
+        ensure!(
+            texts.len() <= MOST_CHANGES,
+            "{} changes at hooks, at most {MOST_CHANGES} are made at a time: use patterns, as `blocks.*.attn.hook_z[head=0,3]`",
+            texts.len()
+        );
         let read = |text: &String| Change::read(text, config).with_context(|| format!("--hook '{text}'"));
         texts.iter().map(read).collect::<Result<_>>().map(Self)
     }

@@ -1,11 +1,11 @@
-//! HTTP as far as one page and its program need it: one request a connection, of bounded length and in bounded time. A connection is
-//! read by its own thread, so that a stalled one does not block others. Knows no model and no page.
+//! HTTP as far as one page and its program need it: one request a connection, of bounded length and in bounded time. Each connection is
+//! read by its own thread, so that one which stalls stops nobody. Knows no model and no page.
 
-use std::io::{Read, Write};
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,11 @@ const LONGEST_BODY: usize = 1 << 20;
 /// Timeout of reading a request and of writing an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Connections that are read at a time; others are closed.
+/// Connections that are read at a time: a new one takes the place of the oldest.
 const MOST: usize = 64;
+
+/// Requests that wait for an answer; others are told to try again.
+const MOST_WAITING: usize = 16;
 
 /// The head of a request.
 pub(super) struct Head {
@@ -31,7 +34,12 @@ pub(super) struct Head {
 
 impl Head {
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(there, _)| there.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
+        self.headers(name).next()
+    }
+
+    /// The values of a header, which a sender may repeat.
+    pub fn headers(&self, name: &str) -> impl Iterator<Item = &str> {
+        self.headers.iter().filter(move |(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 }
 
@@ -43,6 +51,16 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// Whether the sender has closed the connection.
+    pub fn is_abandoned(&self) -> bool {
+        let peeked = self.stream.set_nonblocking(true).and_then(|()| self.stream.peek(&mut [0]));
+        let blocking = self.stream.set_nonblocking(false);
+        match peeked {
+            Ok(bytes) => bytes == 0 || blocking.is_err(),
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    }
+
     /// A closed pipe is not an error.
     pub fn answer(self, status: u16, kind: &str, body: &str) {
         answer(&self.stream, status, kind, body);
@@ -57,27 +75,54 @@ pub(super) fn requests(
     listener: TcpListener,
     refuses: impl Fn(&Head) -> Option<Refusal> + Send + Sync + 'static,
 ) -> Receiver<Request> {
-    let (sender, requests) = channel();
-    let (refuses, open) = (Arc::new(refuses), Arc::new(AtomicUsize::new(0)));
+    let (sender, requests) = sync_channel(MOST_WAITING);
+    let (refuses, open) = (Arc::new(refuses), Arc::new(OpenConnections::default()));
     thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            if open.load(Ordering::Relaxed) >= MOST {
-                continue;
-            }
-            open.fetch_add(1, Ordering::Relaxed);
+        for (number, stream) in listener.incoming().flatten().enumerate() {
+            let Ok(handle) = stream.try_clone() else { continue };
+            open.add(number, handle);
             let (sender, refuses, open) = (sender.clone(), refuses.clone(), open.clone());
-            thread::spawn(move || {
-                pass_on(stream, &*refuses, &sender);
-                open.fetch_sub(1, Ordering::Relaxed);
+            let reader = thread::Builder::new().spawn(move || {
+                let read = read(&stream, &*refuses);
+                pass_on(stream, read, &sender);
+                open.remove(number);
             });
+            // Without a thread the connection is closed, and the next one may get one.
+            drop(reader);
         }
     });
     requests
 }
 
-fn pass_on(stream: TcpStream, refuses: &dyn Fn(&Head) -> Option<Refusal>, sender: &Sender<Request>) {
-    match read(&stream, refuses) {
-        Ok((head, body)) => drop(sender.send(Request { head, body, stream })),
+/// The connections that are being read, the oldest first.
+#[derive(Default)]
+struct OpenConnections(Mutex<VecDeque<(usize, TcpStream)>>);
+
+impl OpenConnections {
+    /// Closes the oldest where there are too many.
+    fn add(&self, number: usize, stream: TcpStream) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if open.len() >= MOST
+            && let Some((_, oldest)) = open.pop_front()
+        {
+            let _ = oldest.shutdown(Shutdown::Both);
+        }
+        open.push_back((number, stream));
+    }
+
+    fn remove(&self, number: usize) {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(other, _)| *other != number);
+    }
+}
+
+fn pass_on(stream: TcpStream, read: Result<(Head, String), Refusal>, sender: &SyncSender<Request>) {
+    match read {
+        Ok((head, body)) => {
+            if let Err(TrySendError::Full(request)) = sender.try_send(Request { head, body, stream }) {
+                request.answer(503, "text/plain", "too many requests wait for an answer: try again later\n");
+            }
+        }
         Err((status, why)) => {
             answer(&stream, status, "text/plain", &why);
             // Reads what is still in flight: otherwise the system would cut the answer off.
@@ -117,6 +162,10 @@ fn read(stream: &TcpStream, refuses: &dyn Fn(&Head) -> Option<Refusal>) -> Resul
         more(&mut bytes)?;
     };
     let head = head(&bytes[..end]).ok_or_else(|| wrong("not a request that is understood"))?;
+    // Two answers to one question: each end of a connection may believe another one.
+    if let Some(twice) = ["Host", "Origin", "Content-Length"].into_iter().find(|name| head.headers(name).count() > 1) {
+        return Err(wrong(&format!("the header {twice} is there twice")));
+    }
     if let Some(refusal) = refuses(&head) {
         return Err(refusal);
     }

@@ -5,7 +5,7 @@
 
 mod verbs;
 
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -135,15 +135,33 @@ impl Session {
         self.machine.compute(|machine| {
             let room = Room::open(&self.model, machine)?;
             say(&format!("{}: loaded; one request a line", room.name));
-            for line in std::io::stdin().lock().split(b'\n') {
-                let line = line.context("standard input")?;
-                if !line.trim_ascii().is_empty() {
-                    print(&format!("{}\n", room.answer(&line, machine)))?;
-                }
+            let mut input = std::io::stdin().lock();
+            while let Some(line) = next_line(&mut input).context("standard input")? {
+                let answer = match line.len() {
+                    _ if line.trim_ascii().is_empty() => continue,
+                    0..=LONGEST_LINE => room.answer(&line, machine),
+                    _ => json!({ "error": format!("a request has at most {LONGEST_LINE} bytes: ask in several requests") }),
+                };
+                print(&format!("{answer}\n"))?;
             }
             Ok(())
         })
     }
+}
+
+/// Bytes of a request, at most.
+const LONGEST_LINE: usize = 64 << 20;
+
+/// The next line without its end, of a line that is too long as much as shows it; `None` at the end of the input.
+fn next_line(input: &mut impl BufRead) -> std::io::Result<Option<Vec<u8>>> {
+    let mut line = vec![];
+    let read = input.by_ref().take(LONGEST_LINE as u64 + 2).read_until(b'\n', &mut line)?;
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    } else if line.len() > LONGEST_LINE {
+        input.skip_until(b'\n')?;
+    }
+    Ok((read > 0).then_some(line))
 }
 
 /// A session's loaded model.
@@ -227,6 +245,7 @@ impl Room {
         if let Some(id) = ids.iter().find(|id| **id as usize >= rows) {
             bail!("token id {id} is outside the embedding of {rows} rows");
         }
+        self.loaded.model.config().ensure_context(ids.len(), || "a prompt".into())?;
         Ok(ids)
     }
 

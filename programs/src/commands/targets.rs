@@ -2,7 +2,7 @@
 
 use std::path::{Component, Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use super::committed::fixture_path;
@@ -130,7 +130,7 @@ impl Targets {
         }
         for study in &studies {
             let corpus = &study.corpus;
-            warn_of_long_prompts(study);
+            refuse_long_prompts(study)?;
             warn_of_unknown(&corpus.vocabulary, "problems", corpus.test.iter().map(|p| p.question.as_str()))?;
         }
         Ok(studies)
@@ -220,20 +220,22 @@ pub fn fields(pairs: &[String]) -> Result<Option<Fields>> {
     Ok((!pairs.is_empty()).then_some(fields))
 }
 
-/// Positions that the model was not made for give answers that mean nothing; no error, since rotary models run all the same.
-fn warn_of_long_prompts(study: &Study) {
+/// # Errors
+/// The first problem whose prompt leaves the model no position for a response.
+fn refuse_long_prompts(study: &Study) -> Result<()> {
     let most = study.model.config().max_position_embeddings;
     let prompts = &study.corpus.test_prompts;
-    let longer = prompts.iter().filter(|prompt| prompt.len() > most).count();
-    let longest = prompts.iter().map(Vec::len).max().unwrap_or(0);
-    if longer > 0 {
-        say(&format!(
-            "warning: {}: {longer} of {} prompts are longer than the model's {most} positions (the longest has {longest} tokens): \
-             what it makes of them means little",
-            study.name,
-            prompts.len()
-        ));
-    }
+    let mut longer = prompts.iter().zip(&study.corpus.test).filter(|(prompt, _)| prompt.len() >= most);
+    let Some((prompt, problem)) = longer.next() else { return Ok(()) };
+    bail!(
+        "{}: problem {}: its prompt has {} tokens, and the model has {most} positions (max_position_embeddings); {} of {} prompts are too \
+         long: leave these problems out",
+        study.name,
+        problem.id,
+        prompt.len(),
+        longer.count() + 1,
+        prompts.len()
+    )
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use switchyard::latent::Sequence;
 use switchyard::model::Step;
 use switchyard::model::hooks::RecordedTensor;
-use switchyard::store::{write_atomic, written};
+use switchyard::store::{output_path, write_atomic};
 
 /// A result that could not be written is refused before it is computed.
 ///
@@ -29,7 +29,7 @@ pub(crate) fn check_out(out: &Path) -> Result<()> {
     );
     let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     ensure!(folder.is_dir(), "--out {}: the folder {} does not exist", out.display(), folder.display());
-    written(out).context("--out").map(drop)
+    output_path(out).context("--out").map(drop)
 }
 
 /// # Errors

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use super::figures::{Axis, Figure, FigureFiles, Histogram, Line, LineChart, Point, save};
 use super::folder::{number, place};
 use switchyard::schema::{GrpoStepRow, METRICS, StepRow};
-use switchyard::store::{FlatRow, parquet, read_flat};
+use switchyard::store::{FlatRow, ensure_inside, parquet, read_flat};
 
 /// Steps of the rolling mean that is drawn over the raw values (the paper's is 80 of 1,964 steps).
 const ROLLING: usize = 20;
@@ -23,6 +23,7 @@ pub(super) fn is_supervised(rows: &[FlatRow]) -> bool {
 /// Draws every curve whose rows exist under `run`; returns the files, none of a run that has not trained.
 pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
     let out = run.join("figures");
+    ensure_inside(&out)?;
     let mut files = vec![];
     let mut supervised = vec![];
     for phase in phases(run)? {

@@ -1,11 +1,13 @@
 //! From folders of rows to tables, figures and the page: `report [FOLDER]...`. Knows where files go; what they hold is the
 //! other files' part. No model is opened.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
 
 use super::claims_list::{self, counted};
 use super::exhibits::{self, Drawing, MissingFigure};
@@ -19,7 +21,8 @@ use super::paper_tables::{self, PaperTable};
 use super::recipes::{self, Recipe};
 use super::tables::{Formats, Table};
 use super::verdicts::{self, TestedClaim};
-use switchyard::store::{Lock, program, write_atomic, written};
+use switchyard::guard::{read_bytes, read_text};
+use switchyard::store::{Inside, Lock, ensure_inside, program, remove_listed, subfolder, write_atomic, written};
 
 /// A figure drawn, with its SVG for the page.
 pub struct RenderedFigure {
@@ -80,7 +83,11 @@ pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Re
     let paper = Paper::embedded()?;
     let recipes = recipes::all()?;
     // Another report on one of these folders ends first. In one order, so that no two wait for each other.
-    let rooms: BTreeSet<PathBuf> = folders.iter().map(|folder| folder.path.join("tables")).collect();
+    let mut rooms = BTreeSet::new();
+    for folder in folders {
+        ensure_inside(&folder.path.join(FIGURES))?;
+        rooms.insert(subfolder(&folder.path, TABLES)?);
+    }
     let _locks: Vec<Lock> = rooms.iter().map(|room| Lock::wait(room)).collect::<Result<_>>()?;
     let rendered: Vec<Rendering<'_>> =
         folders.iter().map(|f| render(&paper, f, &recipes, formats)).collect::<Result<_>>()?;
@@ -115,9 +122,12 @@ pub fn default_page(folders: &[Folder]) -> PathBuf {
     if ours_or_new(&beside, folders).is_ok() { beside } else { first.join("index.html") }
 }
 
+/// Bytes of a page that is read before it is replaced, at most.
+const MOST_PAGE: u64 = 1 << 30;
+
 /// Refuses a page that something else made, and one that shows a folder which the new one would not.
 fn ours_or_new(page: &Path, folders: &[Folder]) -> Result<()> {
-    let there = match std::fs::read(page) {
+    let there = match read_bytes(page, MOST_PAGE) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error).with_context(|| format!("{}: cannot read", page.display())),
@@ -138,17 +148,53 @@ fn ours_or_new(page: &Path, folders: &[Folder]) -> Result<()> {
     Ok(())
 }
 
-/// Removes tables and figures of earlier reports that this one did not make: the rows that they showed are gone.
-fn remove_stale(room: &Path, prefix: &str, made: &BTreeSet<PathBuf>) -> Result<()> {
-    let files = std::fs::read_dir(room).into_iter().flatten().flatten().map(|entry| entry.path());
-    let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
-    let ending = |path: &PathBuf| {
-        path.extension().is_some_and(|e| ["md", "csv", "tex", "svg", "png", "json"].iter().any(|k| e == *k))
-    };
-    for file in files.filter(named).filter(ending).filter(|file| !made.contains(file)) {
-        std::fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+/// Folders of a report below that of its rows.
+const TABLES: &str = "tables";
+const FIGURES: &str = "figures";
+
+/// The files that a report wrote into [`TABLES`] and [`FIGURES`], by folder: the only ones that a later report removes.
+#[derive(Default, Serialize, Deserialize)]
+struct WrittenFiles(BTreeMap<String, BTreeSet<Inside>>);
+
+impl WrittenFiles {
+    fn path(folder: &Path) -> PathBuf {
+        folder.join(".report.json")
     }
-    Ok(())
+
+    /// Those of the last report in a folder of rows; none where there was none.
+    fn read(folder: &Path) -> Result<Self> {
+        let path = Self::path(folder);
+        if !path.exists() {
+            return Ok(Self::default());
+        }
+        let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
+        let failed = || format!("{}: not a list of a report's files; move it away", path.display());
+        let files: Self = serde_json::from_str(&text).with_context(failed)?;
+        ensure!(files.0.keys().all(|name| [TABLES, FIGURES].contains(&&**name)), failed());
+        Ok(files)
+    }
+
+    fn new(written: &BTreeSet<PathBuf>) -> Result<Self> {
+        let mut files = Self::default();
+        for path in written {
+            let name = |path: Option<&OsStr>| path.unwrap_or_default().to_string_lossy().into_owned();
+            let folder = name(path.parent().and_then(Path::file_name));
+            files.0.entry(folder).or_default().insert(Inside::parse(&name(path.file_name()))?);
+        }
+        Ok(files)
+    }
+
+    /// Replaces the list, and removes the files that are in the old one alone: the rows that they showed are gone.
+    fn replace(&self, old: &Self, folder: &Path) -> Result<()> {
+        for (below, names) in &old.0 {
+            let stale = names.iter().filter(|name| !self.0.get(below).is_some_and(|new| new.contains(*name)));
+            let stale: Vec<&str> = stale.map(|name| &**name).collect();
+            if !stale.is_empty() {
+                remove_listed(&folder.join(below), &stale)?;
+            }
+        }
+        write_atomic(&Self::path(folder), &serde_json::to_vec_pretty(self)?)
+    }
 }
 
 fn render<'a>(
@@ -166,12 +212,13 @@ fn render<'a>(
     let paper_tables = paper_tables::tables(paper, folder)?;
     let own_tables = exhibits::tables(folder)?;
     let stem = |room: &str, label: &str| folder.path.join(room).join(label.replace(':', "-"));
+    let earlier = WrittenFiles::read(&folder.path)?;
     let mut made = BTreeSet::new();
     for table in paper_tables.iter().map(|b| &b.table).chain(&own_tables) {
-        made.extend(table.save(&stem("tables", &table.label), formats).with_context(what)?);
+        made.extend(table.save(&stem(TABLES, &table.label), formats).with_context(what)?);
     }
     if !claims.is_empty() {
-        made.extend(claims_list::save(&claims, &stem("tables", "claims"), formats).with_context(what)?);
+        made.extend(claims_list::save(&claims, &stem(TABLES, "claims"), formats).with_context(what)?);
     }
     let (drawings, undrawn) = match ours_alone {
         _ if folder.is_calibration() => (vec![], vec![]),
@@ -183,8 +230,8 @@ fn render<'a>(
         let Drawing { label, title, panels, columns, .. } = &drawing;
         match laid_out(panels, *columns) {
             Ok(scene) => {
-                let files = write(&stem("figures", label), panels, &scene, formats.png)?;
-                let svg = std::fs::read_to_string(&files.svg)?;
+                let files = write(&stem(FIGURES, label), panels, &scene, formats.png)?;
+                let svg = read_text(&files.svg)?;
                 Ok(Ok(RenderedFigure { drawing, files, svg }))
             }
             Err(why) => Ok(Err(MissingFigure {
@@ -203,13 +250,11 @@ fn render<'a>(
     }
     made.extend(figures.iter().flat_map(|drawn| std::iter::once(&drawn.files.svg).chain(&drawn.files.png)).cloned());
     for (name, graph) in exhibits::graphs(folder) {
-        let file = folder.path.join("figures").join(format!("{name}.json"));
+        let file = folder.path.join(FIGURES).join(format!("{name}.json"));
         write_atomic(&file, graph.to_string().as_bytes()).with_context(what)?;
         made.insert(file);
     }
-    remove_stale(&folder.path.join("tables"), "tab-", &made)?;
-    remove_stale(&folder.path.join("tables"), "claims", &made)?;
-    remove_stale(&folder.path.join("figures"), "fig-", &made)?;
+    WrittenFiles::new(&made)?.replace(&earlier, &folder.path)?;
     Ok(Rendering { folder, paper_tables, own_tables, figures, undrawn, claims })
 }
 
@@ -227,9 +272,9 @@ fn summary(r: &Rendering<'_>) -> String {
         r.folder.name,
         r.folder.dataset(),
         r.own_tables.len(),
-        r.folder.path.join("tables").display(),
+        r.folder.path.join(TABLES).display(),
         r.figures.len(),
-        r.folder.path.join("figures").display(),
+        r.folder.path.join(FIGURES).display(),
     );
     if !missing.is_empty() {
         out += &format!("  no rows for {}\n", missing.join(", "));

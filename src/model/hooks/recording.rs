@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::{Activation, HookPoint, HookSpec, Hooks, Place, Select, Site};
 use crate::model::config::ModelConfig;
-use crate::ops::MASKED;
+use crate::ops::{self, MASKED};
 
 /// One tensor: a hook point at the positions selected.
 #[derive(Clone, Debug, PartialEq)]
@@ -148,7 +148,10 @@ impl PointValues {
         if places.is_empty() {
             return Ok(());
         }
-        let (dims, data) = (value.dims(), value.to_vec()?);
+        let dims = value.dims();
+        let bytes = 2 * (dims.iter().product::<usize>() * size_of::<f32>()) as u64;
+        ops::ensure_memory(|| format!("recording `{}` {dims:?} (record fewer positions)", self.name), bytes)?;
+        let data = value.to_vec()?;
         self.axes = if self.is_attention() { vec![dims[1]] } else { dims[2..].to_vec() };
         for place in places {
             let values = match self.point.filter(|point| point.kind.is_attention()) {
@@ -185,6 +188,8 @@ impl PointValues {
         } else {
             (1, self.axes.iter().product(), [&[rows, n], &self.axes[..]].concat())
         };
+        let bytes = (shape.iter().product::<usize>() * size_of::<f32>()) as u64;
+        ops::ensure_memory(|| format!("the recording of `{}` {shape:?} (record fewer positions)", self.name), bytes)?;
         let mut data = vec![self.absent(); shape.iter().product()];
         for ((row, position), values) in &self.values {
             ensure!(*row < rows, "hook `{}`: row {row} of {rows}", self.name);

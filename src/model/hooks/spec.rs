@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use anyhow::{Context, Error, Result, bail};
+use anyhow::{Context, Error, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::point::{HookPoint, PointKind};
@@ -225,8 +225,16 @@ impl fmt::Display for HookSpec {
 
 /// A comma-separated list; commas inside brackets belong to a hook.
 pub fn parse_specs(list: &str) -> Result<Vec<HookSpec>> {
-    list.split(outside_brackets(',')).map(HookSpec::from_str).collect()
+    let names: Vec<&str> = list.split(outside_brackets(',')).take(MOST_SPECS + 1).collect();
+    ensure!(
+        names.len() <= MOST_SPECS,
+        "a list of more than {MOST_SPECS} hooks: use patterns, as `blocks.*.hook_resid_post`"
+    );
+    names.into_iter().map(HookSpec::from_str).collect()
 }
+
+/// Hooks in one list, at most. A pattern is one of them.
+const MOST_SPECS: usize = 1024;
 
 /// Whether a character is this one outside brackets, asked of a text's characters in turn.
 pub fn outside_brackets(wanted: char) -> impl FnMut(char) -> bool {

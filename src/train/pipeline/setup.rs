@@ -16,12 +16,12 @@ use crate::loading::{Checkpoint, NewRows};
 use crate::method::Phase;
 use crate::model::Decoder;
 use crate::model::checkpoint::peft::{Adapter, Apply};
-use crate::model::checkpoint::{EMBED, HEAD, ModelFiles, ModelRef};
+use crate::model::checkpoint::{EMBED, HEAD, ModelFiles};
 use crate::model::config::{Extras, Family, ModelConfig};
 use crate::model::lora::{LoraSettings, TARGETS};
 use crate::progress::say;
 use crate::recipe::{Compute, Lora, Recipe};
-use crate::store::{Lock, write_atomic};
+use crate::store::{Lock, remove_leftovers, write_atomic};
 use crate::text::{Template, Vocabulary};
 use crate::train::state::{CheckpointExport, Over, PhaseFolder, TrainingHistory};
 use crate::train::trainer::Trainer;
@@ -129,7 +129,7 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
     let writes = options.world.writes();
     let lock = writes.then(|| Lock::take(&root, &options.command)).transpose()?;
     if options.resume && writes {
-        sweep(&root)?;
+        sweep(&root, &names)?;
     }
     let mut files = None;
     let (vocabulary, pretrained) = match &recipe.pretrained {
@@ -190,7 +190,7 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
 /// The pretrained model below the adapters that a run writes.
 pub(super) struct PretrainedAdapter {
     files: ModelFiles,
-    /// A hub id, or a path from wherever it is opened.
+    /// A hub id, or a path as it was typed.
     name: String,
     /// The adapter over it that the run begins with.
     adapter: Option<Arc<Adapter>>,
@@ -200,15 +200,12 @@ impl PretrainedAdapter {
     /// `None` where checkpoints are whole models.
     fn new(model: &str, checkpoint: &ModelFiles, recipe: &Recipe) -> Result<Option<Self>> {
         let Some(lora) = recipe.lora.as_ref().filter(|_| !recipe.checkpoint.whole) else { return Ok(None) };
-        let name = match (&checkpoint.base, ModelRef::parse(model)?) {
-            (Some(base), _) => base.name.clone(),
-            (None, ModelRef::Hub { .. }) => model.to_owned(),
-            (None, ModelRef::Folder(path) | ModelRef::Gguf(path)) => {
-                let path = fs::canonicalize(&path).with_context(|| format!("{}: cannot resolve", path.display()))?;
-                path.display().to_string()
-            }
+        // As typed: people publish adapters, and an absolute path would tell of the machine.
+        let (name, place) = match &checkpoint.base {
+            Some(base) => (base.name.clone(), base.path.display().to_string()),
+            None => (model.to_owned(), model.to_owned()),
         };
-        let files = ModelFiles::open(&name)?;
+        let files = ModelFiles::open(&place)?;
         let adapter = checkpoint.base.as_ref().map(|base| base.adapter.clone());
         let mut lost = adapter.as_ref().map_or_else(Vec::new, |adapter| not_written_again(adapter, lora));
         if files.config.tie_word_embeddings != checkpoint.config.tie_word_embeddings {
@@ -241,15 +238,18 @@ pub(super) enum Start {
     Whole,
 }
 
-/// Removes what a killed process left half-written.
-fn sweep(root: &Path) -> Result<()> {
+/// Removes what a killed process left half-written: in the run's folder and in those of its phases, `grpo_step20` of `grpo` included.
+fn sweep(root: &Path, phases: &[&str]) -> Result<()> {
     for entry in fs::read_dir(root).with_context(|| format!("{}: cannot list", root.display()))? {
-        let path = entry.with_context(|| format!("{}: cannot list", root.display()))?.path();
-        if path.is_dir() {
-            PhaseFolder { path }.sweep()?;
+        let entry = entry.with_context(|| format!("{}: cannot list", root.display()))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let phase = name.rsplit_once("_step").filter(|(_, step)| step.parse::<usize>().is_ok());
+        let phase = phase.map_or(&*name, |(phase, _)| phase);
+        if phases.contains(&phase) && entry.path().is_dir() {
+            PhaseFolder { path: entry.path() }.sweep()?;
         }
     }
-    PhaseFolder { path: root.to_path_buf() }.sweep()
+    remove_leftovers(root)
 }
 
 impl Run {

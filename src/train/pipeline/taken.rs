@@ -13,7 +13,7 @@ use crate::guard::read_text;
 use crate::method::{Phase, Work, reads};
 use crate::progress::say;
 use crate::recipe::Recipe;
-use crate::store::{copy_folder, sha256, write_atomic};
+use crate::store::{copy_folder, remove_listed, replace_folder, sha256, write_atomic};
 use crate::train::state::PhaseFolder;
 
 /// Where phases are taken over from.
@@ -173,14 +173,13 @@ fn admitted(
 /// Files that cannot be read or written.
 pub(super) fn take(planned: &[PlannedPhase], from: &Path, to: &Path) -> Result<()> {
     let manifest = inputs::held(from, &[])?.unwrap_or_default();
-    let run = fs::canonicalize(from).with_context(|| format!("{}: cannot resolve", from.display()))?;
     for &PlannedPhase { name, measured_again } in planned {
         let (source, target) = (from.join(name), to.join(name));
         if target.exists() {
             continue;
         }
         let origin = Origin {
-            run: run.clone(),
+            run: from.to_path_buf(),
             command: manifest["command"].clone(),
             commit: manifest["commit"].clone(),
             sha256: sha256(&finished_files(&source)?)?,
@@ -193,10 +192,8 @@ pub(super) fn take(planned: &[PlannedPhase], from: &Path, to: &Path) -> Result<(
         }
         copy_whole(&source, to, name, |copy| {
             if measured_again {
-                for file in ["result.json", "traces.jsonl"] {
-                    fs::remove_file(copy.join(file))
-                        .with_context(|| format!("{}: cannot leave out {file}", copy.display()))?;
-                }
+                remove_listed(copy, &["result.json", "traces.jsonl"])
+                    .with_context(|| format!("{}: cannot leave out its measurements", copy.display()))?;
             }
             write_atomic(&copy.join(FILE), &serde_json::to_vec_pretty(&origin)?)
         })?;
@@ -206,15 +203,16 @@ pub(super) fn take(planned: &[PlannedPhase], from: &Path, to: &Path) -> Result<(
     Ok(())
 }
 
-/// Copies a folder under a name that the next start removes, until `finish` has seen it.
+/// Copies a folder, whole or not at all; `finish` changes the copy before it gets its name.
 fn copy_whole(source: &Path, to: &Path, name: &str, finish: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    let (target, partial) = (to.join(name), to.join(format!(".{name}.partial-{}", std::process::id())));
+    let target = to.join(name);
     if target.exists() {
         return Ok(());
     }
-    copy_folder(source, &partial)?;
-    finish(&partial)?;
-    fs::rename(&partial, &target).with_context(|| format!("{}: cannot rename to {name}", partial.display()))
+    replace_folder(&target, false, |new| {
+        copy_folder(source, new)?;
+        finish(new)
+    })
 }
 
 /// `grpo_step20` of `grpo`.

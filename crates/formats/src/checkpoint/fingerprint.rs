@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
 use super::ModelFiles;
-use crate::guard::read_text;
+use crate::guard::{read_text, regular};
 use crate::random::fnv1a;
 
 /// Where an adapter that `train` wrote has its base's.
@@ -66,6 +66,7 @@ impl ModelFiles {
 
 /// Adds size and blocks of a file; gives its size.
 fn sample(file: &Path, drawn: &mut Vec<u8>) -> std::io::Result<u64> {
+    regular(file)?;
     let mut open = File::open(file)?;
     let size = open.metadata()?.len();
     drawn.extend(size.to_le_bytes());

@@ -1,7 +1,6 @@
 //! The weights of a Hugging Face folder: one file, or several with an index.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -11,6 +10,7 @@ use super::host::HostTensor;
 use super::params::is_buffer;
 use super::safetensors::{INDEX, SINGLE, SafetensorsFile};
 use super::{Weights, pickle, place};
+use crate::guard::read_text;
 use switchyard_ops::stored::StoredMatrix;
 
 /// Names of a file, and of the index over several, in the order in which transformers looks for them.
@@ -71,9 +71,8 @@ impl WeightsFolder {
 
     fn open_sharded(dir: &Path, index: PathBuf) -> Result<Self> {
         let origin = index.display().to_string();
-        let file = File::open(&index).with_context(|| format!("{origin}: cannot read"))?;
-        let value: Value = serde_json::from_reader(std::io::BufReader::new(file))
-            .map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;
+        let text = read_text(&index).with_context(|| format!("{origin}: cannot read"))?;
+        let value: Value = serde_json::from_str(&text).map_err(|e| anyhow!("{origin}: not valid JSON: {e}"))?;
         let map = value["weight_map"]
             .as_object()
             .ok_or_else(|| anyhow!("{origin}: `weight_map` is missing: expected an object tensor → file"))?;

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::ModelFiles;
 use super::safetensors::{INDEX, SINGLE};
+use crate::guard::read_text;
 use crate::progress::{go_on, say};
 use cache::Cache;
 use client::Client;
@@ -199,7 +200,7 @@ fn fetch_folder(files: &Files, cache: &Cache) -> Result<PathBuf> {
 
 /// Names of the files that an index lists.
 fn shards(index: &Path) -> Result<Vec<String>> {
-    let value: Value = serde_json::from_slice(&std::fs::read(index)?)?;
+    let value: Value = serde_json::from_str(&read_text(index)?)?;
     let map = value["weight_map"].as_object().ok_or_else(|| anyhow!("{}: `weight_map` is missing", index.display()))?;
     let mut names: Vec<String> = map.values().filter_map(|v| v.as_str().map(str::to_string)).collect();
     names.sort();

@@ -44,6 +44,7 @@ pub use save::{SaveOptions, save_hf_folder};
 pub use text::check_fits;
 
 use crate::config::ModelConfig;
+use crate::guard::regular;
 use folder::WeightsFolder;
 use layout::RenamedWeights;
 use peft::{Adapter, Apply, Factors, Overlay};
@@ -150,7 +151,8 @@ impl ModelFiles {
             "{origin}: `base_model_name_or_path` is {name}, an adapter itself: name its base"
         );
         let name = adapter.config.base_at(&name);
-        let base = Self::open(&name).with_context(|| {
+        let place = nearest(dir, &name);
+        let base = Self::open(&place).with_context(|| {
             format!(
                 "{origin}: `base_model_name_or_path` (with `revision`, if any) is {name:?}; where the base lies elsewhere now, \
                  correct it there, or leave a link at the old place"
@@ -234,8 +236,20 @@ impl ModelFiles {
     }
 }
 
+/// The path of a base that an adapter in `dir` names relatively, from the folder of whoever trained it: where nothing of that name is in the
+/// working folder, from the nearest folder above the adapter that has it. A hub id and an absolute path stay.
+fn nearest(dir: &Path, name: &str) -> String {
+    if Path::new(name).exists() || Path::new(name).is_absolute() {
+        return name.to_owned();
+    }
+    let dir = std::fs::canonicalize(dir).unwrap_or_else(|_| dir.to_path_buf());
+    let found = dir.ancestors().skip(1).map(|above| above.join(name)).find(|path| path.exists());
+    found.map_or_else(|| name.to_owned(), |path| path.display().to_string())
+}
+
 /// Read-only map. Sound as long as nobody truncates the file meanwhile, which no reader of weights can rule out.
 fn map_file(path: &Path) -> Result<Mmap> {
+    regular(path).with_context(|| format!("{}: cannot open", path.display()))?;
     let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
     // SAFETY: the map is read-only and private to this process; see above for what is assumed of others.
     #[allow(unsafe_code)]

@@ -1,7 +1,6 @@
 //! Models of any shape with random weights, written tensor by tensor: what a machine or a kernel is measured with.
 
 use std::fs;
-use std::io::BufWriter;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -13,6 +12,7 @@ use super::gguf::write_q8_0;
 use super::params::expected_parameters;
 use super::{Dtype, HostTensor, SaveOptions, save_hf_folder};
 use crate::config::ModelConfig;
+use crate::output::write_with;
 use crate::random::fnv1a;
 
 /// Standard deviation of the entries of a parameter: embedding (and head) `d^-½`, matrices `in^-½`, those that write into
@@ -44,16 +44,9 @@ pub fn write_random(config: &ModelConfig, out: &Path, seed: u64) -> Result<()> {
     config.validate("the configuration to save")?;
     let there = fs::symlink_metadata(out).is_ok();
     anyhow::ensure!(!there, "{}: already exists: remove it or choose another name", out.display());
-    let folder = out.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).with_context(|| format!("{}: cannot create", folder.display()))?;
-    let mut builder = tempfile::Builder::new();
-    // Temporary files have mode 600; this one gets the umask's.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    let mut file = builder.tempfile_in(folder).with_context(|| format!("{}: cannot write", out.display()))?;
-    write_q8_0(&mut BufWriter::new(file.as_file_mut()), config, &shapes, get)
-        .with_context(|| format!("{}: cannot write", out.display()))?;
-    file.persist(out).map(drop).with_context(|| format!("{}: cannot move the file into place", out.display()))
+    write_with(out, |file| {
+        write_q8_0(file, config, &shapes, get).with_context(|| format!("{}: cannot write", out.display()))
+    })
 }
 
 /// Values of one parameter; rows are drawn on several threads.

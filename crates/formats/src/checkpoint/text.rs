@@ -1,7 +1,6 @@
 //! The text side of a checkpoint: tokenizer, chat templates, ids that end a text. Only carried here; what they mean is
 //! the business of `crate::text`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +9,7 @@ use serde_json::{Value, json};
 use tokenizers::Tokenizer;
 
 use super::{GgufFile, ModelFiles};
-use crate::guard::read_text;
+use crate::guard::{MOST_TEXT, read_bytes, read_text};
 pub use crate::tokenizer::Templates;
 use crate::tokenizer::{KEPT, TextSide, has_tokenizer, read, templates_in};
 
@@ -225,7 +224,7 @@ fn copy_files(dir: &Path) -> Result<Vec<(String, Vec<u8>)>> {
     there
         .map(|name| {
             let path = dir.join(name);
-            fs::read(&path)
+            read_bytes(&path, MOST_TEXT)
                 .map(|bytes| (name.to_string(), bytes))
                 .with_context(|| format!("{}: cannot read", path.display()))
         })

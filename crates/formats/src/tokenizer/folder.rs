@@ -10,7 +10,7 @@ use tokenizers::processors::template::TemplateProcessing;
 
 use super::classes::{Class, is_byte_level, unread};
 use super::{Templates, TextSide, added, parse, pieces, sentencepiece};
-use crate::guard::read_text;
+use crate::guard::{MOST_TEXT, read_bytes, read_text};
 
 const FILE: &str = "tokenizer.json";
 const PIECES: &str = "tokenizer.model";
@@ -146,13 +146,14 @@ impl TokenizerFiles {
             return Ok(Self { file, source: folder.join(SLOW[0]), class, named: vec![], pieces: None });
         }
         let source = folder.join(PIECES);
-        let bytes = fs::read(&source).with_context(|| format!("{}: cannot read", source.display()))?;
+        let bytes = read_bytes(&source, MOST_TEXT).with_context(|| format!("{}: cannot read", source.display()))?;
         ensure!(
             !is_tiktoken(&bytes),
             "{}: a tiktoken vocabulary, not SentencePiece's: take the model's tokenizer.json",
             source.display()
         );
         let read = sentencepiece::read(&bytes).with_context(|| source.display().to_string())?;
+        pieces::check(&read.pieces, &source.display().to_string())?;
         let unk = read.unk.and_then(|id| read.pieces.get(id as usize)).map(|piece| piece.token.clone());
         let file = pieces::of_model(&read, class, config);
         let named = vec![("bos_token", read.bos), ("eos_token", read.eos), ("unk_token", unk)];

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use base64::prelude::{BASE64_STANDARD as STANDARD, Engine};
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
@@ -25,6 +25,25 @@ pub struct Piece {
     pub token: String,
     pub score: f64,
     pub kind: u64,
+}
+
+/// Letters of a piece, at most. SentencePiece makes none of more than 16 unless it is told to; the merges of a piece take time that grows
+/// with the square of its length.
+const MOST_LETTERS: usize = 1024;
+
+/// # Errors
+/// A piece that is too long.
+pub(crate) fn check(pieces: &[Piece], origin: &str) -> Result<()> {
+    let too_long = |(id, piece): (usize, &Piece)| {
+        let letters = piece.token.chars().count();
+        (letters > MOST_LETTERS).then(|| (id, letters, piece.token.chars().take(20).collect::<String>()))
+    };
+    match pieces.iter().enumerate().find_map(too_long) {
+        Some((id, letters, start)) => {
+            bail!("{origin}: piece {id} (`{start}…`) has {letters} letters, and a piece has at most {MOST_LETTERS}")
+        }
+        None => Ok(()),
+    }
 }
 
 /// Every way to make a piece of these kinds of two, the best score first.

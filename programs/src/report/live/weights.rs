@@ -9,6 +9,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Value, json};
+use switchyard::guard::{MOST_FILE, read_bytes};
 
 /// Whether every bit is stored.
 #[derive(Clone, Copy)]
@@ -82,7 +83,7 @@ pub(in crate::report) fn zipped(bytes: &[u8]) -> Result<String> {
 }
 
 fn read(file: &Path) -> Result<Vec<u8>> {
-    std::fs::read(file).with_context(|| format!("{}: cannot read", file.display()))
+    read_bytes(file, MOST_FILE).with_context(|| format!("{}: cannot read", file.display()))
 }
 
 fn opened<'b>(file: &Path, bytes: &'b [u8]) -> Result<SafeTensors<'b>> {

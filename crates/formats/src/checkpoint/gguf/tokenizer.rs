@@ -146,6 +146,7 @@ impl<'a> Parts<'a> {
             kind: self.kind(id) as u64,
         };
         let pieces: Vec<Piece> = self.tokens.iter().enumerate().map(piece).collect();
+        pieces::check(&pieces, origin)?;
         let unk = pieces.iter().find(|piece| piece.kind == pieces::UNKNOWN).map(|piece| piece.token.as_str());
         let prefix = keys.number("tokenizer.ggml.add_space_prefix")?.is_none_or(|flag| flag != 0.0);
         pieces::of_gguf(&pieces, unk, prefix, Path::new(origin))

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 
 use super::{folder, is_hash};
 use crate::guard::read_text;
+use crate::output::{open_to_append, write_atomic};
 use crate::progress::say;
 
 /// The folder of `HF_HOME` or its default.
@@ -77,8 +78,7 @@ impl Cache {
     /// One process at a time downloads the bytes with this tag, until the file is dropped.
     pub fn lock(&self, tag: &str, name: &str) -> Result<File> {
         fs::create_dir_all(&self.locks).with_context(|| format!("cannot make folder {}", self.locks.display()))?;
-        let path = self.locks.join(format!("{tag}.lock"));
-        let file = File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        let file = open_to_append(&self.locks.join(format!("{tag}.lock")))?;
         if let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
             say(&format!("{name}: another process downloads it; waiting for its end"));
             // Where the file system has no locks, two may write at once: the hash is checked in any case.
@@ -112,12 +112,9 @@ fn symbolic(_: &Path, _: &Path) -> std::io::Result<()> {
 
 /// Writes a small file whole or not at all, with its folder.
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let new = folder.join(format!(".{}.tmp", std::process::id()));
-    let write = || {
-        fs::create_dir_all(folder)?;
-        fs::write(&new, bytes)?;
-        fs::rename(&new, path)
-    };
-    write().with_context(|| format!("cannot write {}", path.display()))
+    match write_atomic(path, bytes) {
+        // Another process wrote it meanwhile.
+        Err(_) if fs::read(path).is_ok_and(|found| found == bytes) => Ok(()),
+        done => done,
+    }
 }

@@ -15,6 +15,8 @@ use crate::progress::say;
 
 /// Seconds without a byte after which a download is given up (Hugging Face's name for it), and their default.
 const TIMEOUT: (&str, u64) = ("HF_HUB_DOWNLOAD_TIMEOUT", 60);
+/// A day: longer waits are not counted in by the system.
+const LONGEST_TIMEOUT: u64 = 86_400;
 const REDIRECTS: usize = 10;
 /// How often a busy hub is asked again, and the longest wait, in seconds, that it may request.
 const AGAIN: u32 = 4;
@@ -64,7 +66,13 @@ impl Client {
     /// An endpoint or a token that cannot be one.
     pub fn from_env(home: &Path) -> Result<Self> {
         let (name, default) = TIMEOUT;
-        let seconds = set(name).and_then(|text| text.parse().ok()).filter(|s| *s > 0).unwrap_or(default);
+        let seconds = match set(name) {
+            None => default,
+            Some(text) => {
+                let seconds = text.trim().parse().ok().filter(|seconds| (1..=LONGEST_TIMEOUT).contains(seconds));
+                seconds.with_context(|| format!("{name}={text}: write seconds, from 1 to {LONGEST_TIMEOUT}"))?
+            }
+        };
         let endpoint = set("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".to_owned());
         let endpoint = endpoint.trim_end_matches('/').to_owned();
         let uri = endpoint.parse::<Uri>().map_err(Error::from);

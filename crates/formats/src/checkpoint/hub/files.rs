@@ -1,7 +1,7 @@
 //! The files of one commit of a repository: downloaded into the cache, and doubted. A file appears under its name only when
 //! it has the size and the hash that the hub announced; what a broken connection left is gone on with.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -15,6 +15,7 @@ use ureq::http::StatusCode;
 use super::cache::Cache;
 use super::client::{Answer, Client};
 use super::is_hash;
+use crate::output::open_to_append;
 use crate::progress::{go_on, say};
 
 /// The most bytes of the list of files, of a file of text, and of one of weights.
@@ -169,9 +170,9 @@ impl<'a> Files<'a> {
             bail!("the server cannot resume at byte {have}; try again from the start");
         }
         let place = || format!("cannot write {}", part.display());
-        let file = OpenOptions::new().create(true).write(true).append(goes_on).truncate(!goes_on).open(part);
-        let mut file = file.with_context(place)?;
+        let mut file = open_to_append(part)?;
         have = if goes_on { have } else { 0 };
+        file.set_len(have).with_context(place)?;
         let mut body = answer.response.into_body().into_reader();
         let mut piece = vec![0; 1 << 16];
         loop {

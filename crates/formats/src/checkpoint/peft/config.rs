@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::super::ModelRef;
-use super::reach::{ends_in, in_pattern};
+use super::reach::{MOST_PATTERNS, check_patterns, ends_in, in_pattern};
 use crate::guard::read_text;
 
 /// Names of modules, as `target_modules` and `exclude_modules` have them.
@@ -192,6 +192,13 @@ impl AdapterConfig {
             ("rank_pattern", self.rank_pattern.iter().map(|(p, _)| p.clone()).collect()),
             ("alpha_pattern", self.alpha_pattern.iter().map(|(p, _)| p.clone()).collect()),
         ];
+        let all = keys.iter().flat_map(|(_, patterns)| patterns.iter().map(String::as_str));
+        check_patterns(all).with_context(|| origin.to_owned())?;
+        ensure!(
+            self.layers_pattern.len() <= MOST_PATTERNS,
+            "{origin}: `layers_pattern` holds {} patterns, at most {MOST_PATTERNS} are read",
+            self.layers_pattern.len()
+        );
         for (key, patterns) in keys {
             for pattern in patterns {
                 in_pattern(&pattern, "").map_err(|e| {

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, ensure};
 use tokenizers::utils::SysRegex as Regex;
 
 use super::{AdapterConfig, Targets};
@@ -18,7 +18,10 @@ impl AdapterConfig {
     pub fn reaches(&self, module: &str) -> bool {
         let excluded = self.exclude.as_ref().is_some_and(|exclude| exclude.name(module));
         // What is saved whole is never given factors.
-        let saved = |name: &String| fits(&format!(r"(^|.*\.){name}($|\..*)"), module);
+        let saved = |name: &String| match is_plain(name) {
+            true => has_part(name, module),
+            false => fits(&format!(r"(^|.*\.){name}($|\..*)"), module),
+        };
         if excluded || self.modules_to_save.iter().any(saved) {
             return false;
         }
@@ -66,17 +69,61 @@ impl Targets {
 
 /// Whether the expression matches all of `text` (Python's `re.fullmatch`).
 pub(super) fn in_pattern(pattern: &str, text: &str) -> Result<bool> {
+    if is_plain(pattern) {
+        return Ok(pattern.len() == text.len() && matches_plain(pattern, text));
+    }
     Ok(compiled(format!("^(?:{pattern})$"))?.find_iter(text).next().is_some())
 }
 
-/// Expressions that are stored, at most.
-const KEPT: usize = 64;
+/// Whether an expression is a name without operators but the dot.
+fn is_plain(pattern: &str) -> bool {
+    pattern.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-' | b'.'))
+}
+
+/// Of a plain expression and a text of its length. A dot is any letter.
+fn matches_plain(pattern: &str, text: &str) -> bool {
+    text.is_ascii() && pattern.bytes().zip(text.bytes()).all(|(p, t)| p == t || (p == b'.' && t != b'\n'))
+}
+
+/// Whether a plain expression is a run of whole parts of a path.
+fn has_part(pattern: &str, module: &str) -> bool {
+    let starts = std::iter::once(0).chain(module.match_indices('.').map(|(at, _)| at + 1));
+    let mut ends = starts.filter_map(|start| module[start..].split_at_checked(pattern.len()));
+    ends.any(|(part, rest)| (rest.is_empty() || rest.starts_with('.')) && matches_plain(pattern, part))
+}
+
+/// Expressions that are not plain names, at most, and bytes of one: each is asked of every module, and compiled once.
+pub(super) const MOST_PATTERNS: usize = 64;
+pub(super) const LONGEST_PATTERN: usize = 4096;
+
+/// Whether a list of patterns is short enough.
+///
+/// # Errors
+/// Too many expressions, or one that is too long.
+pub(super) fn check_patterns<'p>(patterns: impl IntoIterator<Item = &'p str>) -> Result<()> {
+    let expressions = patterns.into_iter().filter(|pattern| !is_plain(pattern));
+    for (number, pattern) in expressions.enumerate() {
+        ensure!(
+            number < MOST_PATTERNS,
+            "more than {MOST_PATTERNS} regular expressions: write plain names of modules, or fewer expressions"
+        );
+        ensure!(
+            pattern.len() <= LONGEST_PATTERN,
+            "a regular expression of {} bytes, at most {LONGEST_PATTERN} are read",
+            pattern.len()
+        );
+    }
+    Ok(())
+}
+
+/// Compiled forms that are kept: some patterns are asked in two forms.
+const KEPT: usize = 4 * MOST_PATTERNS;
 
 thread_local! {
     static COMPILED: RefCell<HashMap<String, Rc<Regex>>> = RefCell::default();
 }
 
-/// The compiled expression, cached: each is matched with every module, and a long one takes a tenth of a second to compile.
+/// The expression, kept: a long one takes a tenth of a second to compile.
 fn compiled(pattern: String) -> Result<Rc<Regex>> {
     COMPILED.with_borrow_mut(|kept| {
         if let Some(regex) = kept.get(&pattern) {
@@ -97,5 +144,12 @@ fn fits(pattern: &str, text: &str) -> bool {
 
 /// Whether the path is the expression or ends in `.` and it (PEFT's `get_pattern_key`).
 pub(super) fn ends_in(pattern: &str, module: &str) -> bool {
+    if is_plain(pattern) {
+        let Some((before, end)) = module.len().checked_sub(pattern.len()).and_then(|at| module.split_at_checked(at))
+        else {
+            return false;
+        };
+        return (before.is_empty() || before.ends_with('.')) && matches_plain(pattern, end);
+    }
     fits(&format!(r"(.*\.)?({pattern})"), module)
 }

@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 
 use super::super::layout::{filed, gpt2_module};
 use super::super::params::{EMBED, HEAD};
-use super::super::save::{in_new_folder, write_file, write_json};
+use super::super::save::{write_file, write_json};
 use super::super::write::write_single;
 use super::super::{Dtype, HostTensor, expected_parameters};
 use super::keys::{PREFIX, TOKEN_ROWS};
 use super::{AdapterConfig, Factors, SETTINGS, Targets, WEIGHTS};
 use crate::config::ModelConfig;
+use crate::output::replace_folder;
 
 /// Contents of an adapter's files.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,7 +163,7 @@ pub fn save_adapter(
         tensors.extend(rows.as_ref().map(|rows| (format!("{PREFIX}{table}.{TOKEN_ROWS}"), rows)));
     }
     let expected: Vec<_> = tensors.iter().map(|(name, t)| (name.clone(), t.shape.clone())).collect();
-    in_new_folder(dir, overwrite, |temp| {
+    replace_folder(dir, overwrite, |temp| {
         let list = tensors.iter().map(|(name, t)| Ok((name.clone(), (*t).clone())));
         write_single(&temp.join(WEIGHTS), &expected, list, dtype)?;
         write_json(&temp.join(SETTINGS), &settings(config, is_gpt2))?;

@@ -135,7 +135,7 @@ impl Entry {
 /// Tensors by name.
 fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Entry>> {
     let (machine, value, places) = whole(bytes)?;
-    located(state_dict(&machine, &value)?, &places)
+    located(state_dict(&machine, &value)?, &places, bytes.len())
 }
 
 /// The matrices of a lens by their layer, and the numbers next to them.
@@ -156,7 +156,7 @@ fn lens(bytes: &[u8]) -> Result<(BTreeMap<String, Entry>, BTreeMap<String, i64>)
         }
     }
     ensure!(!found.is_empty(), "no Jacobian lens: `J` with a matrix for each layer is wanted");
-    Ok((located(found, &places)?, numbers))
+    Ok((located(found, &places, bytes.len())?, numbers))
 }
 
 fn whole(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
@@ -170,11 +170,21 @@ fn whole(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
     }
 }
 
+/// Tensors may share a storage, as embedding and head do. Their bytes together are at most so many times those of the file.
+const MOST_SHARED: u64 = 4;
+
 /// Where each tensor lies in the file.
-fn located(tensors: Vec<(String, Tensor)>, places: &Places) -> Result<BTreeMap<String, Entry>> {
+fn located(tensors: Vec<(String, Tensor)>, places: &Places, file: usize) -> Result<BTreeMap<String, Entry>> {
     let mut out = BTreeMap::new();
+    let (mut all, most) = (0_u64, MOST_SHARED * file as u64);
     for (name, tensor) in tensors {
-        let entry = entry(&tensor, places).map_err(|e| anyhow!("tensor `{name}`: {e}"))?;
+        let (entry, size) = entry(&tensor, places).map_err(|e| anyhow!("tensor `{name}`: {e}"))?;
+        all += (entry.shape.iter().product::<usize>() * size) as u64;
+        ensure!(
+            all <= most,
+            "tensor `{name}`: the tensors up to it hold {all} bytes, more than {MOST_SHARED} times the {file} of the file: they share \
+             storages; save copies of them"
+        );
         out.insert(name, entry);
     }
     Ok(out)
@@ -242,7 +252,8 @@ fn tensors(pairs: &[(Value, Value)]) -> Vec<(String, Tensor)> {
     pairs.iter().filter_map(own).collect()
 }
 
-fn entry(tensor: &Tensor, places: &Places) -> Result<Entry> {
+/// With the size of one value.
+fn entry(tensor: &Tensor, places: &Places) -> Result<(Entry, usize)> {
     let Tensor { storage, offset, shape, stride } = tensor;
     let size = KINDS.iter().find(|(kind, _)| *kind == storage.kind).map_or(0, |(_, size)| *size);
     let place = places.get(&*storage.key).with_context(|| format!("storage {} is not in the file", storage.key))?;
@@ -268,7 +279,7 @@ fn entry(tensor: &Tensor, places: &Places) -> Result<Entry> {
             place.len()
         )
     })?;
-    Ok(Entry { kind: storage.kind, shape: shape.clone(), stride: stride.clone(), range: start..end })
+    Ok((Entry { kind: storage.kind, shape: shape.clone(), stride: stride.clone(), range: start..end }, size))
 }
 
 impl Weights for PickleFile {

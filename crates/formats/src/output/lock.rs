@@ -2,13 +2,23 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
 /// Held until dropped.
 pub struct Lock {
     _file: File,
+    /// Removed when the lock is dropped.
+    brief: Option<PathBuf>,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if let Some(path) = &self.brief {
+            let _ = std::fs::remove_file(path);
+        }
+    }
 }
 
 impl Lock {
@@ -26,23 +36,42 @@ impl Lock {
         }
         // Only for the other's message: without it the lock holds all the same.
         let _ = file.set_len(0).and_then(|()| write!(file, "process {} ({doing})", std::process::id()));
-        Ok(Self { _file: file })
+        Ok(Self { _file: file, brief: None })
     }
 
-    /// Takes `<folder>/.manifest.lock` when it is free, for a change that lasts no time: its own file, so that it never
-    /// waits for work.
+    /// Takes `<folder>/.manifest.lock` when it is free, for a short change. A separate file, so that it never waits for work;
+    /// removed with the lock.
     pub fn wait(folder: &Path) -> Result<Self> {
-        let file = open(folder, ".manifest.lock")?;
-        held(|| file.lock()).with_context(|| format!("{}: cannot lock", folder.display()))?;
-        Ok(Self { _file: file })
+        let path = folder.join(".manifest.lock");
+        loop {
+            let file = open(folder, ".manifest.lock")?;
+            held(|| file.lock()).with_context(|| format!("{}: cannot lock", folder.display()))?;
+            // The process that held it may have removed the file since it was opened: then this lock is of no file.
+            if is_at(&file, &path) {
+                return Ok(Self { _file: file, brief: cfg!(unix).then_some(path) });
+            }
+        }
     }
+}
+
+/// Whether a path still leads to an open file.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let both = file.metadata().and_then(|open| Ok((open, std::fs::symlink_metadata(path)?)));
+    both.is_ok_and(|(open, named)| (open.dev(), open.ino()) == (named.dev(), named.ino()))
+}
+
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> bool {
+    true
 }
 
 /// Takes the lock of a file unless another process holds it.
 ///
 /// # Errors
 /// What keeps the system from saying which of the two it is.
-pub(super) fn try_hold(file: &File) -> io::Result<bool> {
+pub fn try_hold(file: &File) -> io::Result<bool> {
     let mut taken = false;
     held(|| match file.try_lock() {
         Ok(()) => Ok(()),
@@ -96,6 +125,7 @@ mod tests {
         let refused = Lock::take(folder.path(), "probe").err().expect("taken").to_string();
         assert!(refused.contains(&format!("process {} (train smoke)", std::process::id())), "{refused}");
         Lock::wait(folder.path()).expect("a manifest does not wait for work");
+        assert!(!folder.path().join(".manifest.lock").exists(), "a brief lock leaves no file");
         drop(first);
         Lock::take(folder.path(), "probe").expect("free again");
     }
@@ -109,6 +139,26 @@ mod tests {
         answers(vec![interrupted; 3]).expect("taken at last");
         answers(vec![ENOLCK, interrupted]).expect("no locks here");
         assert_eq!(answers(vec![full]).expect_err("an error").raw_os_error(), Some(full));
+    }
+
+    /// A brief lock's file is removed and made again under those who wait for it.
+    #[test]
+    fn a_brief_lock_is_held_by_one_at_a_time() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let counter = folder.path().join("counter");
+        std::fs::write(&counter, "0").expect("written");
+        std::thread::scope(|threads| {
+            for _ in 0..4 {
+                threads.spawn(|| {
+                    for _ in 0..50 {
+                        let _lock = Lock::wait(folder.path()).expect("locked");
+                        let count: usize = std::fs::read_to_string(&counter).expect("read").parse().expect("a number");
+                        std::fs::write(&counter, (count + 1).to_string()).expect("written");
+                    }
+                });
+            }
+        });
+        assert_eq!(std::fs::read_to_string(&counter).expect("read"), "200");
     }
 
     #[cfg(unix)]
