@@ -280,7 +280,7 @@ fn run(model: &Decoder, switch: Option<SwitchIds>, settings: &DecodeSettings, re
     let how = Decode {
         model,
         source: &HiddenState,
-        controller: &Blocks::Learnt,
+        controller: &Blocks::LEARNT,
         switch,
         settings,
         cancel: None,

@@ -85,7 +85,7 @@ fn from_prompts(study: &Study, sweep: &Sweep, made: &Made, batch: usize) -> anyh
         let how = Decode {
             model,
             source: &HiddenState,
-            controller: &Blocks::Learnt,
+            controller: &Blocks::LEARNT,
             switch,
             settings: &settings,
             cancel: None,

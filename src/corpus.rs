@@ -3,16 +3,20 @@
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
 use crate::grade::{Grader, Grading, Rule, Verdict};
 use crate::latent::{Request, SwitchIds};
-use crate::recipe::Recipe;
+use crate::recipe::{Data, Recipe};
 use crate::tasks::{Fact, Operand, Split, StepValue, Task, evaluate, number};
 use crate::text::formats::Format;
+use crate::text::sources::{Fields, Generations};
 use crate::text::{Part, Problem, Prompts, Sample, Source, Vocabulary, cut, has_part, said_budget};
 
 /// Everything about text that training needs.
@@ -27,6 +31,8 @@ pub struct Corpus {
     pub train: Vec<Sample>,
     /// Gold answers of `train`.
     pub train_answers: Vec<String>,
+    /// Prompts and gold answers that rollouts are drawn for; where empty, those of `train`.
+    pub rewarded: Vec<(Vec<u32>, String)>,
     pub test: Vec<Problem>,
     pub test_prompts: Vec<Vec<u32>>,
     /// Training problems that were too long to use.
@@ -55,10 +61,10 @@ impl Corpus {
             }
         };
         let switch = vocabulary.add_switch_tokens()?;
-        let (train, mut test) = problems(recipe)?;
-        let mut told = vec![];
+        let Problems { mut train, mut test, rewarded, mut told } = problems(recipe)?;
         if recipe.task.is_none() {
-            told = overlaps(&train, &mut test);
+            told.extend(leave_out_unsolved(recipe, &mut train)?);
+            told.extend(overlaps(&train, &mut test));
             test.truncate(recipe.evaluation.problems);
             told.extend(known_steps(&train, &test));
             told.extend(wrong_marks(test.iter().chain(&train)));
@@ -87,6 +93,15 @@ impl Corpus {
             found == 0 || !samples.is_empty(),
             "all {found} training problems exceed data.max_tokens = {limit}: raise it"
         );
+        let dropped = found - samples.len();
+        if recipe.task.is_none() {
+            told.extend(leave_out_unanswered(&mut samples, &mut train_answers));
+        }
+        let encode = |(problem, place): (Problem, String)| {
+            let prompt = template.encode_prompt(&vocabulary, &problem.question);
+            Ok((prompt.with_context(|| format!("{place}: the question"))?, problem.answer))
+        };
+        let rewarded = rewarded.into_iter().map(encode).collect::<Result<_>>()?;
         let mut test_prompts = vec![];
         for (problem, place) in &test {
             let prompt = template.encode_prompt(&vocabulary, &problem.question);
@@ -98,9 +113,10 @@ impl Corpus {
             template,
             end,
             stops,
-            dropped: found - samples.len(),
+            dropped,
             train: samples,
             train_answers,
+            rewarded,
             test_prompts,
             test: test.into_iter().map(|(problem, _)| problem).collect(),
             grading: Grading {
@@ -112,6 +128,19 @@ impl Corpus {
             told,
             vocabulary,
         })
+    }
+
+    /// Prompt and gold answer of the question with this number, of those that rollouts are drawn for.
+    pub(crate) fn rewarded(&self, number: usize) -> (&[u32], &str) {
+        match self.rewarded.get(number) {
+            Some((prompt, answer)) => (prompt, answer),
+            None => (&self.train[number].prompt, &self.train_answers[number]),
+        }
+    }
+
+    /// How many questions rollouts are drawn for.
+    pub(crate) fn rewarded_questions(&self) -> usize {
+        if self.rewarded.is_empty() { self.train.len() } else { self.rewarded.len() }
     }
 
     /// Of each held-out problem the first that asks the same question: generated problems repeat questions, and a split that goes by
@@ -149,6 +178,9 @@ impl Corpus {
                 answer,
             ))?);
         }
+        for question in &self.rewarded {
+            train.update(serde_json::to_vec(question)?);
+        }
         for (problem, prompt) in self.test.iter().zip(&self.test_prompts) {
             test.update(serde_json::to_vec(&(problem, prompt))?);
         }
@@ -163,8 +195,9 @@ impl Corpus {
 
     /// Says how many of the held-out problems the run of this recipe was trained on, where its training problems can be read.
     pub(crate) fn tell_trained(&mut self, recipe: &Recipe) {
-        let Ok((train, _)) = problems(recipe) else { return };
-        let trained = train.iter().map(|(problem, _)| problem.asks()).collect();
+        let Ok(Problems { train, rewarded, .. }) = problems(recipe) else { return };
+        let trained = train.iter().chain(&rewarded).cloned().collect::<Vec<_>>();
+        let trained = trained.iter().map(|(problem, _)| problem.asks()).collect();
         self.told.extend(known(&trained, self.test.iter()));
     }
 
@@ -396,43 +429,135 @@ fn cut_budgets(test: &[ProblemAt], most: usize) -> Option<String> {
 /// A problem and the place it stands at, for messages.
 type ProblemAt = (Problem, String);
 
-fn problems(recipe: &Recipe) -> Result<(Vec<ProblemAt>, Vec<ProblemAt>)> {
+/// The problems of a recipe.
+#[derive(Default)]
+struct Problems {
+    train: Vec<ProblemAt>,
+    test: Vec<ProblemAt>,
+    /// Of `data.grpo_path`.
+    rewarded: Vec<ProblemAt>,
+    told: Vec<String>,
+}
+
+/// Where benchmarks are downloaded from that recipes name by these files.
+const DOWNLOADS: [(&str, &str); 2] = [
+    ("math500", "https://huggingface.co/datasets/HuggingFaceH4/MATH-500/resolve/main/test.jsonl"),
+    ("gsm8k", "https://raw.githubusercontent.com/openai/grade-school-math/master/grade_school_math/data/test.jsonl"),
+];
+
+/// # Errors
+/// A held-out file that is not there, with how to get it where it is a known benchmark.
+fn ensure_there(path: &Path) -> Result<()> {
+    let shown = path.display().to_string();
+    let known = DOWNLOADS.iter().find(|(name, _)| shown.contains(name));
+    let get = known.map(|(_, url)| format!("download it (curl --create-dirs -L -o {shown} {url}), or "));
+    ensure!(
+        path.exists(),
+        "data.test_path = {shown}: no such file or folder; {}name another (--set data.test_path=FILE)",
+        get.unwrap_or_default()
+    );
+    Ok(())
+}
+
+/// Leaves out training problems without a solution: supervised phases learn nothing from them.
+///
+/// # Errors
+/// Where none has one.
+fn leave_out_unsolved(recipe: &Recipe, train: &mut Vec<ProblemAt>) -> Result<Option<String>> {
+    let found = train.len();
+    train.retain(|(problem, _)| !problem.solution.trim().is_empty());
+    let path = recipe.data.path.as_ref().map_or_else(String::new, |path| path.display().to_string());
+    ensure!(
+        found == 0 || !train.is_empty(),
+        "{path}: none of {found} training problems has a solution to learn from; questions for rewards alone are named by \
+         data.grpo_path (--set data.grpo_path={path})"
+    );
+    let without = found - train.len();
+    Ok((without > 0)
+        .then(|| format!("{path}: {without} of {found} training problems have no solution and are left out")))
+}
+
+/// Leaves out training solutions that state no final answer, where others do: half of the methods learn the answer from it.
+fn leave_out_unanswered(samples: &mut Vec<Sample>, answers: &mut Vec<String>) -> Option<String> {
+    let found = samples.len();
+    let stated: Vec<bool> = samples.iter().map(|sample| sample.answer.is_some()).collect();
+    let kept = stated.iter().filter(|stated| **stated).count();
+    if kept == 0 || kept == found {
+        return None;
+    }
+    let mut keep = stated.iter();
+    samples.retain(|_| *keep.next().unwrap_or(&true));
+    let mut keep = stated.iter();
+    answers.retain(|_| *keep.next().unwrap_or(&true));
+    Some(format!(
+        "{} of {found} training solutions state no final answer (\\boxed{{}} or ####) and are left out",
+        found - kept
+    ))
+}
+
+fn problems(recipe: &Recipe) -> Result<Problems> {
     let wanted = recipe.evaluation.problems;
     if let Some(task) = &recipe.task {
         let placed = |problem: Problem| (problem.clone(), format!("problem {}", problem.id));
         let rows = |split, n: usize| -> Result<Vec<ProblemAt>> {
             Ok(task.rows(split, recipe.seed, 0..n as u64)?.into_iter().map(Problem::from).map(placed).collect())
         };
-        return Ok((rows(Split::Train, recipe.data.rows)?, rows(Split::Test, wanted)?));
+        let (train, test) = (rows(Split::Train, recipe.data.rows)?, rows(Split::Test, wanted)?);
+        return Ok(Problems { train, test, ..Problems::default() });
     }
-    let read = |path: &PathBuf, part| {
-        let format = recipe.data.fields.is_some().then_some(Format::Jsonl);
-        let fields = recipe.data.fields.clone().unwrap_or_default();
-        Source { format, fields, ..Source::new(path) }.placed(part)
+    let Data { fields, test_fields, generations, .. } = &recipe.data;
+    let mut told = vec![];
+    let mut read = |path: &PathBuf, part, named: Option<&Fields>, likely: Option<&Fields>| -> Result<Vec<ProblemAt>> {
+        let format = named.is_some().then_some(Format::Jsonl);
+        let fields = named.or(likely).cloned().unwrap_or_default();
+        let generations = if part == Part::Train { *generations } else { Generations::default() };
+        let mut wrong = 0;
+        let read = Source { format, fields, generations, ..Source::new(path) }.placed(part, &mut wrong)?;
+        if wrong > 0 {
+            told.push(format!(
+                "{}: {wrong} records have no generation that is marked right and are left out",
+                path.display()
+            ));
+        }
+        Ok(read)
     };
+    let fields = fields.as_ref();
     let path = recipe.data.path.as_ref().context("data.path is missing")?;
     let apart = has_part(path, Part::Train) && has_part(path, Part::Test);
     let mut train = if recipe.data.rows > 0 || recipe.data.test_path.is_none() && !apart {
-        read(path, Part::Train)?
+        read(path, Part::Train, fields, None)?
     } else {
         vec![]
     };
     let test = match &recipe.data.test_path {
-        Some(path) => read(path, Part::Test)?,
-        None if apart => read(path, Part::Test)?,
+        Some(path) => {
+            ensure_there(path)?;
+            read(path, Part::Test, test_fields.as_ref(), fields)?
+        }
+        None if apart => read(path, Part::Test, fields, None)?,
         None => {
             let held = recipe.data.test_rows;
             ensure!(
                 held > 0 && held < train.len(),
-                "{}: data.test_rows = {held} of {} problems; hold out at least 1 and leave some, or give data.test_path",
+                "{}: data.test_rows = {held} of {} problems; hold out at least 1 and leave some, or name a file of held-out problems \
+                 (--set data.test_path=FILE)",
                 path.display(),
                 train.len()
             );
             train.split_off(train.len() - held)
         }
     };
+    let mut rewarded = match &recipe.data.grpo_path {
+        Some(path) if recipe.data.rows > 0 => read(path, Part::Train, None, fields)?,
+        _ => vec![],
+    };
+    if recipe.data.shuffle {
+        let mut rng = ChaCha8Rng::seed_from_u64(recipe.seed);
+        train.shuffle(&mut rng);
+        rewarded.shuffle(&mut rng);
+    }
     train.truncate(recipe.data.rows);
-    Ok((train, test))
+    Ok(Problems { train, test, rewarded, told })
 }
 
 /// A training row: prompt and closed response.

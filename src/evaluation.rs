@@ -8,7 +8,7 @@ use crate::corpus::Corpus;
 use crate::latent::{
     Decode, DecodeSettings, End, Reasoning, Request, Sampling, Switching, Trace, decode, ensure_positions,
 };
-use crate::model::{Decoder, Hooks, Span};
+use crate::model::{Decoder, Hooks, ModelConfig, Span};
 use crate::ops;
 use crate::parallel;
 use crate::progress::Interruption;
@@ -164,6 +164,29 @@ pub fn score(traces: &[Trace], corpus: &Corpus) -> Result<Scores> {
         truncated: count(&|o| o.truncated),
         outcomes,
     })
+}
+
+/// The longest rows of a decode.
+pub(crate) struct LongestRows {
+    /// Prompt, response and one block.
+    pub positions: usize,
+    /// Bytes of a key or value.
+    pub bytes: usize,
+    /// Batches that decode at the same time.
+    pub workers: usize,
+}
+
+impl LongestRows {
+    /// Bytes of one row: keys and values, twice while the cache grows; logits in f32 and twice in f64 on the host.
+    pub fn row(&self, config: &ModelConfig) -> u64 {
+        let kept = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim;
+        (2 * kept * self.positions * self.bytes + 20 * config.vocab_size) as u64
+    }
+}
+
+/// Rows of each worker that fit into so many bytes.
+pub(crate) fn rows_that_fit(config: &ModelConfig, rows: &LongestRows, free: u64) -> usize {
+    (free / (rows.workers.max(1) as u64 * rows.row(config)).max(1)) as usize
 }
 
 /// Logits held at once while entropies are read: 16 MB of them.

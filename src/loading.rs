@@ -6,20 +6,21 @@ mod lens;
 
 pub use lens::Reading;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Error, Result, anyhow, ensure};
 use burn::tensor::Device;
 
-use crate::latent::{Reasoning, SwitchIds};
+use crate::latent::{Reasoning, SwitchIds, reasoning};
 use crate::machine::Compute;
-use crate::model::checkpoint::ModelFiles;
 use crate::model::checkpoint::peft::{Adapter, Apply};
 use crate::model::checkpoint::rows::jittered;
+use crate::model::checkpoint::{ModelFiles, locate_adapter};
 use crate::model::{Decoder, ModelConfig};
 use crate::progress::say;
 use crate::text::Vocabulary;
+use crate::text::vocabulary::SWI;
 
 /// A model whose settings and text side have been read and checked, and whose weights have not been touched.
 ///
@@ -32,8 +33,12 @@ pub struct Checkpoint {
     fault: Option<Error>,
     /// Ids that end a generation: the model's own and the tokenizer's.
     pub stop: Vec<u32>,
-    /// How it reasons, where the folder of the adapter or of the weights says so.
+    /// How it reasons, where the folder of the adapter or of the weights says so, or where its layout is that of the paper's release.
     pub reasoning: Option<Reasoning>,
+    /// Whether that follows from its layout alone.
+    pub is_released: bool,
+    /// Folder of the adapter over the model.
+    pub adapter: Option<PathBuf>,
     /// Kept apart from the weights ([`Apply::ReplacedOnly`]).
     attached: Option<Arc<Adapter>>,
     allows_non_finite: bool,
@@ -57,13 +62,25 @@ impl Checkpoint {
     /// # Errors
     /// What cannot be read or does not fit together, naming the file.
     pub fn open(model: &str, adapter: Option<&Path>, apply: Apply) -> Result<Self> {
-        let mut files = ModelFiles::open(model)?;
-        let mut attached = None;
-        if let Some(dir) = adapter {
-            let adapter = Arc::new(Adapter::open(dir)?);
-            attached = (apply == Apply::ReplacedOnly).then(|| adapter.clone());
-            files = files.with_adapter(adapter, apply)?;
-        }
+        let files = ModelFiles::open(model)?;
+        let Some(named) = adapter else { return Self::of(files, None, None) };
+        let dir = locate_adapter(named)?;
+        let adapter = Arc::new(Adapter::open(&dir)?);
+        let attached = (apply == Apply::ReplacedOnly).then(|| adapter.clone());
+        Self::of(files.with_adapter(adapter.clone(), apply)?, Some((dir, adapter)), attached)
+    }
+
+    /// Opens an adapter over a base as training does: what is learnt over it is written as one adapter over that base.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub(crate) fn open_to_train(model: &str, adapter: Option<&str>) -> Result<Self> {
+        let Some(named) = adapter else { return Self::open(model, None, Apply::Merged) };
+        Self::of(ModelFiles::open_below(model, &locate_adapter(Path::new(named))?)?, None, None)
+    }
+
+    fn of(files: ModelFiles, over: Option<(PathBuf, Arc<Adapter>)>, attached: Option<Arc<Adapter>>) -> Result<Self> {
+        let (dir, adapter) = over.unzip();
         files.notes.iter().for_each(|note| say(note));
         let mut stop = files.config.eos_token_ids.clone();
         let (vocabulary, fault) = match text_side(&files, &mut stop) {
@@ -74,14 +91,29 @@ impl Checkpoint {
             }
         };
         let own = || Reasoning::read(&files.path);
-        let reasoning = match adapter.map(Reasoning::read).transpose()?.flatten() {
+        let mut reasoning = match dir.as_deref().map(Reasoning::read).transpose()?.flatten() {
             Some(reasoning) => Some(reasoning),
             None => own()?,
         };
-        if let Some(reasoning) = &reasoning {
-            reasoning.check_fits(files.config.max_position_embeddings, adapter.unwrap_or(&files.path))?;
+        let tables = adapter.as_ref().or(files.base.as_ref().map(|base| &base.adapter));
+        let is_released = reasoning.is_none()
+            && tables.is_some_and(|adapter| adapter.replaces_tables())
+            && vocabulary.as_ref().is_some_and(|vocabulary| vocabulary.switch().is_ok());
+        if is_released {
+            say(&format!(
+                "{}: an adapter with trained tables, {SWI} in its vocabulary and no {}, as the paper's authors released theirs: decoded by \
+                 the rule of their code (blocks end by argmax and are cut at 256 steps, text masks nothing), with the settings of the preset \
+                 switch-released unless --like names others",
+                dir.as_deref().unwrap_or(&files.path).display(),
+                reasoning::FILE
+            ));
+            reasoning = Some(Reasoning::released());
         }
-        Ok(Self { files, vocabulary, fault, stop, reasoning, attached, allows_non_finite: false })
+        if let Some(reasoning) = &reasoning {
+            let place = dir.as_deref().unwrap_or(&files.path);
+            reasoning.check_fits(files.config.max_position_embeddings, place)?;
+        }
+        Ok(Self { files, vocabulary, fault, stop, reasoning, is_released, adapter: dir, attached, allows_non_finite: false })
     }
 
     pub fn config(&self) -> &ModelConfig {

@@ -3,6 +3,7 @@
 
 #[cfg(feature = "gpu")]
 mod launches;
+pub mod memory;
 #[cfg(feature = "wgpu")]
 mod wgpu;
 

@@ -31,15 +31,17 @@ pub use supervised::{Base, Boundary, Latent, NoCot, Schedule, Stage, Suffix};
 
 use crate::grade::Grader;
 use crate::guard::read_text;
+use crate::latent::LearntRule;
 pub use crate::machine::Compute;
 use crate::model::lora::LoraSettings;
 use crate::names::meant;
 use crate::tasks::Task;
 use crate::text::annotate::AnnotateSettings;
+use crate::text::sources::Generations;
 use crate::text::{Fields, Template};
 
 /// Name and text of every built-in preset.
-pub(crate) const PRESETS: [(&str, &str); 15] = [
+pub(crate) const PRESETS: [(&str, &str); 16] = [
     ("smoke", include_str!("presets/smoke.toml")),
     ("micro", include_str!("presets/micro.toml")),
     ("micro-budget", include_str!("presets/micro-budget.toml")),
@@ -55,6 +57,7 @@ pub(crate) const PRESETS: [(&str, &str); 15] = [
     ("smollm2-chains", include_str!("presets/smollm2-chains.toml")),
     ("smollm2-gsm8k", include_str!("presets/smollm2-gsm8k.toml")),
     ("qwen3-8b", include_str!("presets/qwen3-8b.toml")),
+    ("switch-released", include_str!("presets/switch-released.toml")),
 ];
 
 /// Everything a training run depends on.
@@ -76,6 +79,9 @@ pub struct Recipe {
     /// Folder, `.gguf` or hub id of a pretrained model (`--model`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pretrained: Option<String>,
+    /// PEFT folder or hub id of an adapter over `pretrained` that training goes on from (`--adapter`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adapter: Option<String>,
     /// The content-neutral token whose row `<swi>`, `</swi>` and `<latent>` are copied from (method §1); absent: the first that
     /// the vocabulary has of line break, space and stop.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -83,6 +89,9 @@ pub struct Recipe {
     /// LoRA settings for pretrained models; full fine-tuning where absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lora: Option<Lora>,
+    /// How blocks end that the model opens: the paper's text unless set; preset `switch-released` has the released code's.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub blocks: LearntRule,
     #[serde(default)]
     pub optimizer: Optimizer,
     #[serde(default)]
@@ -129,6 +138,10 @@ fn default_methods() -> Vec<String> {
     vec!["switch".into()]
 }
 
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// Problems to train and test on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -149,6 +162,18 @@ pub struct Data {
     /// Names of the files' keys (`--field question=frage`), where they are not those of a known format.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fields: Option<Fields>,
+    /// Names of the keys of `test_path` (`--test-field`), where they are neither those of a known format nor `fields`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_fields: Option<Fields>,
+    /// Which text is the solution where records have `generations` (OpenR1-Math): `solution`, the `first` that is marked right, or `all`.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub generations: Generations,
+    /// The `rows` training problems are drawn from all of the file by the recipe's seed; otherwise they are its first.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub shuffle: bool,
+    /// A file of questions that GRPO asks instead of the training problems; they need no solutions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grpo_path: Option<PathBuf>,
     /// How answers of a file are graded (`--grader`): `math`, `exact` or `choice`; absent: as each gold answer asks for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grader: Option<Grader>,
@@ -244,6 +269,10 @@ impl Recipe {
     pub fn dataset(&self) -> String {
         let file = self.data.test_path.as_ref().or(self.data.path.as_ref()).and_then(|path| path.file_stem());
         let file = file.map_or_else(|| "file".into(), |stem| stem.to_string_lossy().into_owned());
+        // `gsm8k/test.jsonl` is GSM8K.
+        let path = self.data.test_path.as_ref().or(self.data.path.as_ref());
+        let folder = path.and_then(|path| path.parent()?.file_name()).map(|name| name.to_string_lossy().into_owned());
+        let file = folder.filter(|_| ["test", "train", "validation", "valid"].contains(&file.as_str())).unwrap_or(file);
         self.task.as_ref().map_or(file, |task| task.name().to_owned())
     }
 
@@ -351,7 +380,14 @@ mod tests {
             assert!(said.contains(named), "{said}");
         }
         // What is for other problems, or another model, would do nothing.
-        for pair in ["data.test_path=x", "data.fields={ question = 'q' }", "data.grader=math", "seed_token=x"] {
+        for pair in [
+            "data.test_path=x",
+            "data.fields={ question = 'q' }",
+            "data.grader=math",
+            "data.shuffle=true",
+            "data.grpo_path=x",
+            "seed_token=x",
+        ] {
             let said = format!("{:#}", Recipe::resolve("smoke", &[pair.to_owned()]).expect_err("does nothing"));
             assert!(said.contains(pair.split('=').next().expect("a key")) && said.contains("leave it out"), "{said}");
         }

@@ -66,7 +66,8 @@ fn direct_attribution_sums_to_the_logit() {
         let (mut seen, mut carried, mut worst) = (0, 0, 0.0_f64);
         for form in Form::ALL {
             let sequences: Vec<_> = written.iter().map(|w| w.sequence(form).clone()).collect();
-            let decided: Vec<_> = written.iter().map(|w| decisions(w, form, study.corpus.switch)).collect();
+            let decided: Vec<_> =
+                written.iter().map(|w| decisions(w, form, study.corpus.switch, &study.reasoning.blocks)).collect();
             let explained = explain(&study, &sequences, &decided, None).expect("contributions");
             for (decision, e) in decided.iter().flatten().zip(explained.iter().flatten()) {
                 for (way, whole) in [e.rivals.logit, e.rivals.lead].into_iter().enumerate() {
@@ -96,7 +97,8 @@ fn centred_attribution_takes_off_what_all_tokens_get() {
     let vocab = study.model.config().vocab_size;
     let written = written(&study, 2).expect("solutions");
     let sequences: Vec<_> = written.iter().map(|w| w.sequence(Form::Latents).clone()).collect();
-    let decided: Vec<_> = written.iter().map(|w| decisions(w, Form::Latents, study.corpus.switch)).collect();
+    let decided: Vec<_> =
+        written.iter().map(|w| decisions(w, Form::Latents, study.corpus.switch, &study.reasoning.blocks)).collect();
     // The first decision at the last latent of a block, asked of every token.
     let asked = decided[0].iter().rfind(|d| d.step.is_some()).expect("a latent").clone();
     let all = (0..vocab as u32).map(|token| Decision { token, ..asked.clone() }).collect();

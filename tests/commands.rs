@@ -1,5 +1,6 @@
 //! Runs every command that README, docs/, `--help` and the recipes of `experiments/` show, in a folder that is not the repository's,
-//! with fewer problems and steps, and with small files of the same form in place of a user's own. The commands of a page run in
+//! with small files of the same form in place of a user's own: unchanged up to where work would begin (a dry run, without `--device
+//! cuda`), then with fewer problems and steps to its end. The commands of a page run in
 //! order in one folder; those of `--help` and recipes each in a folder of its own. A new command needs no change here.
 
 use std::path::{Path, PathBuf};
@@ -13,10 +14,9 @@ use switchyard::model::checkpoint::{ModelFiles, SaveOptions, save_hf_folder};
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard_programs::report::recipes::all;
 use tempfile::TempDir;
-use tokenizers::AddedToken;
 
 /// Every phase of every preset in a few steps.
-const SHORT: [&str; 26] = [
+const SHORT: [&str; 25] = [
     "data.rows=48",
     "base.steps=2",
     "annotate.batch_tokens=256",
@@ -41,16 +41,14 @@ const SHORT: [&str; 26] = [
     "boundary.epochs=0",
     "evaluation.problems=4",
     "evaluation.max_new_tokens=16",
-    "data.test_rows=4",
     "data.max_tokens=512",
 ];
 
 /// What a small random model cannot show, and what is said of it.
-const UNFIT: [(&str, &str); 5] = [
+const UNFIT: [(&str, &str); 4] = [
     ("intervene runs/own", "no problem switched"),
     ("probe runs/own", "layer_probe"),
     ("--adapter fixtures/smollm2-chains", "found [3, 576]"),
-    ("math500.jsonl --only exit_probability", "the model never switched"),
     ("math500.jsonl --only layer_probe", "layer_probe"),
 ];
 
@@ -67,11 +65,19 @@ fn typed(line: &str) -> String {
     line[..cut.unwrap_or(line.len())].trim().to_owned()
 }
 
+/// The adapter of the paper's authors; here `fixtures/released`.
+const RELEASED: &str = "LARK-Lab/SWITCH-Phase3-GRPO-LoRA-Qwen3-8B";
+
+/// The line on a computer without a GPU.
+fn on_cpu(line: &str) -> String {
+    line.replace(" --device cuda", "")
+}
+
 /// The same with less work.
 fn shorter(line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (program, second) = (words[0], words.get(1).copied().unwrap_or_default());
-    let mut line = line.replace(" --device cuda", "").replace(" --draws 20", "");
+    let mut line = on_cpu(line).replace(" --draws 20", "");
     match (program, second) {
         ("probe" | "intervene", "generate" | "activations" | "import" | "lens" | "patterns" | "pairs")
         | ("report", _) => {}
@@ -92,6 +98,9 @@ fn shorter(line: &str) -> String {
                 24
             };
             line += &format!(" --problems {n}");
+            if line.contains(RELEASED) {
+                line += " --like short.toml";
+            }
             // One checkpoint of micro's three, where the line leaves the choice.
             if !["--phase", "Qwen", "SmolLM2", "phases"].iter().any(|word| line.contains(word)) {
                 line += " --phase sft";
@@ -126,10 +135,16 @@ fn first_points(line: &str) -> String {
 
 /// Runs a line as a shell does, where the programs are installed and the repository is elsewhere.
 fn run(line: &str, folder: &Path) -> Output {
+    run_as(line, folder, "0")
+}
+
+/// The same; `dry` is 1 for a dry run.
+fn run_as(line: &str, folder: &Path, dry: &str) -> Output {
     let programs = Path::new(PROGRAMS[0].1).parent().expect("a folder");
     let path = format!("{}:{}", programs.display(), std::env::var("PATH").unwrap_or_default());
     let mut shell = Command::new("sh");
     shell.args(["-c", line]).current_dir(folder).env("PATH", path);
+    shell.env("SWITCHYARD_DRY_RUN", dry);
     shell.env("HF_HUB_OFFLINE", "1").env("HF_HOME", "/nonexistent").output().expect("a shell")
 }
 
@@ -155,10 +170,33 @@ fn make_files(line: &str, folder: &Path) {
     if line.contains("SmolLM2.gguf") {
         std::fs::copy(&gguf, at("SmolLM2.gguf")).expect("copied");
     }
-    if line.contains("Qwen/Qwen3-8B") && !at("Qwen/Qwen3-8B").exists() {
-        // What the adapter is trained over has its tokens.
-        let also = if line.contains("switch-adapter") { &["<swi>", "</swi>", "<latent>"][..] } else { &[] };
-        stranger(&gguf, &at("Qwen/Qwen3-8B"), also);
+    if line.contains("Qwen/Qwen3-8B") && line.contains(RELEASED) {
+        copy(&repository("fixtures/released/base"), &at("Qwen/Qwen3-8B"));
+        copy(&repository("fixtures/released/adapter"), &at(RELEASED));
+        write(&at("short.toml"), "extends = \"switch-released\"\n[evaluation]\nmax_new_tokens = 8\n");
+    } else if line.contains("Qwen/Qwen3-8B") && !at("Qwen/Qwen3-8B").exists() {
+        stranger(&gguf, &at("Qwen/Qwen3-8B"));
+    }
+    if line.contains("openr1-math") {
+        let record = |n: usize| {
+            let traces = [format!("So {n}."), format!("<think>\n{n} again\n</think>\n\nSo $\\boxed{{{n}}}$.")];
+            serde_json::json!({
+                "problem": format!("Which number is {n}?"), "solution": "It is.", "answer": n.to_string(), "uuid": n.to_string(),
+                "generations": traces, "correctness_math_verify": [false, true],
+            })
+        };
+        let lines: String = (0..48).map(|n| format!("{}\n", record(n))).collect();
+        write(&at("openr1-math/data/train-00000-of-00001.jsonl"), &lines);
+    }
+    if line.contains("switch-math") {
+        let record = |n: usize| {
+            let solution = format!("We see <swi>that it is</swi> {n}, so $\\boxed{{{n}}}$.");
+            serde_json::json!({ "problem": format!("Which number is {n}?"), "solution": solution, "answer": n.to_string() })
+        };
+        write(&at("switch-math/sft/train.jsonl"), &(0..48).map(|n| format!("{}\n", record(n))).collect::<String>());
+        std::fs::create_dir_all(at("switch-math/grpo")).expect("a folder");
+        std::fs::copy(repository("fixtures/problems/verl.parquet"), at("switch-math/grpo/train.parquet"))
+            .expect("a copy");
     }
     if line.starts_with("probe import") && line.contains("checkpoint_33") {
         std::fs::copy(repository("fixtures/reasoners/coconut/checkpoint_3"), at("checkpoint_33")).expect("copied");
@@ -168,9 +206,6 @@ fn make_files(line: &str, folder: &Path) {
             copy(&repository("fixtures/reasoners").join(of), &at(name));
         }
     }
-    if line.contains("switch-adapter") {
-        adapter(&at("switch-adapter"));
-    }
     for (name, of) in [
         ("gsm8k/test.jsonl", "gsm8k"),
         ("gsm8k/train.jsonl", "gsm8k"),
@@ -178,7 +213,10 @@ fn make_files(line: &str, folder: &Path) {
         ("math500.jsonl", "math"),
         ("train.jsonl", "math"),
     ] {
-        if line.contains(name) {
+        // The presets of Qwen3-8B hold MATH-500 out.
+        let held_out = name == "math500.jsonl"
+            && ["qwen3-8b", "switch-released"].iter().any(|preset| line.contains(&format!("--preset {preset} ")));
+        if line.contains(name) || held_out {
             let problems =
                 std::fs::read_to_string(repository(&format!("fixtures/problems/{of}.jsonl"))).expect("problems");
             // A question that stands twice is asked once.
@@ -266,10 +304,9 @@ fn pairs() -> String {
 }
 
 /// A model of the family Qwen3 as a Hugging Face folder.
-fn stranger(gguf: &Path, folder: &Path, also: &[&str]) {
+fn stranger(gguf: &Path, folder: &Path) {
     let opened = ModelFiles::open_gguf(gguf).expect("opens");
-    let mut tokenizer = opened.tokenizer().expect("reads").expect("a tokenizer");
-    tokenizer.add_special_tokens(also.iter().map(|token| AddedToken::from(*token, true))).expect("tokens");
+    let tokenizer = opened.tokenizer().expect("reads").expect("a tokenizer");
     let config = ModelConfig {
         vocab_size: tokenizer.get_vocab_size(true),
         eos_token_ids: vec![2],
@@ -281,30 +318,20 @@ fn stranger(gguf: &Path, folder: &Path, also: &[&str]) {
     tokenizer.save(folder.join("tokenizer.json"), false).expect("saves");
 }
 
-/// LoRA factors over [`stranger`], as PEFT writes them.
-fn adapter(folder: &Path) {
-    let config = r#"{"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": ["q_proj"], "bias": "none", "task_type": "CAUSAL_LM"}"#;
-    write(&folder.join("adapter_config.json"), config);
-    let (one, wide) = ([0u8; 16 * 4], [0u8; 24 * 4]);
-    let mut tensors = vec![];
-    for layer in 0..2 {
-        let name = |which: &str| format!("base_model.model.model.layers.{layer}.self_attn.q_proj.lora_{which}.weight");
-        let of = |shape: Vec<usize>, bytes| {
-            safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape, bytes).expect("a tensor")
-        };
-        tensors.push((name("A"), of(vec![1, 16], &one[..])));
-        tensors.push((name("B"), of(vec![24, 1], &wide[..])));
-    }
-    safetensors::serialize_to_file(tensors, None, &folder.join("adapter_model.safetensors")).expect("written");
-}
-
-/// Runs a line with less work; what is wrong with its outcome.
+/// Runs a line unchanged up to where work begins, then with less work to its end; what is wrong with its outcome.
 fn failure(line: &str, folder: &Path) -> Option<String> {
     let (short, begun) = (shorter(line), std::time::Instant::now());
+    let (unchanged, unfit) = (on_cpu(line), UNFIT.iter().find(|(what, _)| line.contains(what)));
+    if unchanged != short && !line.starts_with("report") && unfit.is_none() {
+        let output = run_as(&unchanged, folder, "1");
+        if !output.status.success() {
+            return Some(format!("{line}\n  unchanged\n  {}", String::from_utf8_lossy(&output.stderr)));
+        }
+    }
     let output = run(&short, folder);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     println!("{:6.1} s  {short}", begun.elapsed().as_secs_f64());
-    let right = match UNFIT.iter().find(|(what, _)| line.contains(what)) {
+    let right = match unfit {
         Some((_, why)) => output.status.code() == Some(2) && said.contains(why),
         None => output.status.success(),
     };

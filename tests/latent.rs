@@ -146,7 +146,7 @@ fn how<'a>(model: &'a Decoder, settings: &'a DecodeSettings) -> Decode<'a> {
     Decode {
         model,
         source: &HiddenState,
-        controller: &Blocks::Learnt,
+        controller: &Blocks::LEARNT,
         switch: Some(IDS),
         settings,
         cancel: None,
@@ -182,7 +182,7 @@ fn ahead_of_the_host(how: Decode, requests: &[Request], rollouts: usize) -> (f64
 
 #[test]
 fn what_the_device_decides_ahead_is_what_the_host_decides() {
-    let rules = [Blocks::Learnt, Blocks::Never, Blocks::AfterPrompt { steps: 3 }, Blocks::Thinking { limit: 4 }];
+    let rules = [Blocks::default(), Blocks::Never, Blocks::AfterPrompt { steps: 3 }, Blocks::Thinking { limit: 4 }];
     let switchings = [Switching::Free, Switching::Suppressed, Switching::Forced, Switching::Empty];
     let (mut kinds, mut ends) = (std::collections::HashSet::new(), vec![]);
     for (seed, temperature) in [(1, 0.0), (2, 0.7), (4, 1.0), (2, 1.3)] {
@@ -316,7 +316,7 @@ fn an_error_in_one_row_ends_that_row_only() {
     let how = Decode {
         model: &model,
         source: &HiddenState,
-        controller: &Blocks::Learnt,
+        controller: &Blocks::LEARNT,
         switch: Some(IDS),
         settings: &s,
         cancel: None,
@@ -505,7 +505,7 @@ fn a_response_that_would_leave_the_table_of_positions_is_refused_at_once() {
         let how = Decode {
             model: &model,
             source: &HiddenState,
-            controller: &Blocks::Learnt,
+            controller: &Blocks::LEARNT,
             switch: Some(IDS),
             settings: &settings,
             cancel: None,

@@ -65,6 +65,7 @@ fn corpus() -> Corpus {
             offsets: vec![],
             clauses,
             prose: false,
+            spans: None,
         }
     };
     Corpus {
@@ -75,6 +76,7 @@ fn corpus() -> Corpus {
         stops: vec![END],
         train: written.into_iter().enumerate().map(sample).collect(),
         train_answers: vec![],
+        rewarded: vec![],
         test: vec![],
         test_prompts: vec![],
         dropped: 0,

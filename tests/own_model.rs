@@ -433,3 +433,28 @@ fn a_prompt_longer_than_the_models_positions_is_refused() {
     refused("probe", &generate("5,6,7,8"), &["4 tokens", "4 positions"]);
     refused("probe", &generate("5,6,7,8,9"), &["5 tokens", "4 positions"]);
 }
+
+/// Both columns of the main table, each from rows on its own problems.
+#[test]
+fn two_data_sets_are_side_by_side_in_one_folder() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let out = temp.path().join("out");
+    std::fs::create_dir(temp.path().join("gsm8k")).expect("a folder");
+    let first = problems(temp.path(), "math500.jsonl", ["question", "answer"], 12);
+    let second = problems(temp.path(), "gsm8k/test.jsonl", ["question", "answer"], 8);
+    let common = ["fixtures/micro", "--phase", "grpo", "--only", "accuracy", "--out", text(&out), "--data"];
+    done("probe", &[&common[..], &[text(&first)]].concat());
+    refused("probe", &[&common[..], &[text(&second)]].concat(), &["--replace"]);
+    done("probe", &[&common[..], &[text(&second), "--beside"]].concat());
+    assert!(out.join("accuracy-grpo-on-gsm8k.parquet").is_file());
+    done("report", &[text(&out), "--paper"]);
+    let table = std::fs::read_to_string(out.join("tables/tab-main.md")).expect("a table");
+    let cells = |line: &str| line.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
+    let heads = cells(table.lines().find(|line| line.contains("(paper)")).expect("a heading"));
+    let row = cells(table.lines().find(|line| line.contains("after Switch-GRPO")).expect("a row"));
+    for column in ["MATH-500 Acc. (ours)", "GSM8K Acc. (ours)"] {
+        let at =
+            heads.iter().position(|head| head.starts_with(column)).unwrap_or_else(|| panic!("{column}: {heads:?}"));
+        assert!(row[at].contains('['), "{column}: {row:?}");
+    }
+}

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use switchyard::tasks::{Affine, Chains, Fact, Graph, Multiply, Split, Task};
 use switchyard::text::formats::Format;
-use switchyard::text::sources::Fields;
+use switchyard::text::sources::{Fields, Generations};
 use switchyard::text::{Problem, Prompts, Source, Template, Vocabulary, read_problems};
 
 fn fixture(name: &str) -> PathBuf {
@@ -518,6 +518,7 @@ fn the_answer_is_found_in_the_solution() {
         subject: None,
         level: None,
         steps: Vec::new(),
+        spans: None,
     };
     for (solution, expected) in [
         ("a = 1 ; # 1", Some("# 1")),
@@ -700,5 +701,64 @@ fn the_tutorials_records_are_read() {
         let values: Vec<Option<i64>> = problems[0].steps.iter().map(|step| step.value.number()).collect();
         assert_eq!(values, [Some(7), Some(35)], "{block}");
         assert!(problems[0].steps.iter().all(|step| step.expression.is_some()));
+    }
+}
+
+#[test]
+fn published_tables_of_the_paper_are_read() {
+    let verl = read_problems(fixture("verl.parquet")).expect("verl");
+    let first = &verl[0];
+    assert_eq!((first.id.as_str(), first.question.as_str(), first.answer.as_str()), ("11", "What is 1 + 1?", "2"));
+    assert!(first.solution.is_empty() && verl.len() == 3);
+
+    let of = |generations| {
+        let read = Source { generations, ..Source::new(fixture("openr1_generations.parquet")) }.read().expect("OpenR1");
+        read.into_iter().map(|p| (p.id, p.solution)).collect::<Vec<_>>()
+    };
+    let ids = |read: &[(String, String)]| read.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>();
+    let plain = of(Generations::Solution);
+    assert_eq!(
+        (ids(&plain), plain[0].1.as_str()),
+        (vec!["u-1".into(), "u-2".into(), "u-3".into()], "It is $\\boxed{2}$.")
+    );
+    let first = of(Generations::First);
+    assert_eq!(ids(&first), ["u-1", "u-2"]);
+    assert!(first.iter().all(|(_, solution)| solution.contains("try 1")), "the first that is right: {first:?}");
+    let all = of(Generations::All);
+    assert_eq!(ids(&all), ["u-1", "u-1#2", "u-2"]);
+    assert!(all[1].1.contains("try 2") && all[1].1.starts_with("<think>"));
+}
+
+#[test]
+fn tags_in_solutions_are_spans_and_must_alternate() {
+    let folder = tempfile::tempdir().unwrap();
+    let record = |solution: &str| {
+        serde_json::json!({ "problem": format!("{solution}?"), "solution": solution, "answer": "3" }).to_string()
+    };
+    let tagged = record("So <swi>a b</swi> and <swi>c</swi><swi></swi> give \\boxed{3}.");
+    let file = written(folder.path(), "sft.jsonl", &[tagged.clone(), record("Plain \\boxed{3}.")].join("\n"));
+    let read = read_problems(&file).unwrap();
+    assert_eq!(read[0].solution, "So a b and c give \\boxed{3}.");
+    let spans = |i: usize| -> Vec<String> {
+        read[i].spans.clone().expect("spans").into_iter().map(|s| read[i].solution[s].to_owned()).collect()
+    };
+    assert_eq!((spans(0), spans(1)), (vec!["a b".to_owned(), "c".to_owned()], vec![]));
+    // Between tags are the tokens of what stands there alone, and the tagged text is the file's but for an empty pair.
+    let mut vocabulary =
+        Vocabulary::from_words(["So", "a", "b", "and", "c", "give", "Plain"].map(String::from)).unwrap();
+    vocabulary.add_switch_tokens().unwrap();
+    let sample = switchyard::text::Sample::new(&read[0], &vocabulary, &Template::Plain.into()).unwrap();
+    let own = sample.spans.clone().expect("spans");
+    assert_eq!(sample.tagged_solution(&own), "So <swi>a b</swi> and <swi>c</swi> give \\boxed{3}.");
+    assert_eq!(own[0].clone().map(|at| sample.token(at).to_owned()).collect::<Vec<_>>(), ["a", "b"]);
+
+    for (solution, what) in [
+        ("So <swi>a", "<swi> number 1 is not closed"),
+        ("So <swi>a <swi>b</swi>", "<swi> number 2 inside another block"),
+        ("a</swi> b", "</swi> after 0 blocks closes none"),
+    ] {
+        let file = written(folder.path(), "bad.jsonl", &[tagged.clone(), record(solution)].join("\n"));
+        let said = format!("{:#}", read_problems(&file).unwrap_err());
+        assert!(said.contains(what) && said.contains("bad.jsonl:2") && said.contains("solution"), "{said}");
     }
 }

@@ -95,6 +95,58 @@ fn an_imported_reasoner_decodes_with_its_block() {
     }
 }
 
+/// Qwen3's table is padded beyond its tokenizer, and Coconut's code cuts it to the tokens and its own three.
+#[test]
+fn a_padded_base_and_other_numbers_of_added_tokens_are_read() {
+    let root = tempfile::tempdir().expect("temp");
+    let padded = root.path().join("padded");
+    crate::common::programs::copy(&Path::new(FOLDER).join("gpt2"), &padded);
+    let config = std::fs::read_to_string(padded.join("config.json")).expect("a config");
+    std::fs::write(padded.join("config.json"), config.replace("\"vocab_size\": 37", "\"vocab_size\": 64"))
+        .expect("written");
+    let command = |from: &Path, kind: &str, out: &Path| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
+        command
+            .arg("import")
+            .arg(from)
+            .args(["--as", kind, "--latents", "3", "--base"])
+            .arg(&padded)
+            .arg("--out")
+            .arg(out);
+        let output = command.output().expect("probe runs");
+        (output.status.success(), String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned())
+    };
+    let out = root.path().join("coconut");
+    let (worked, said) = command(&Path::new(FOLDER).join("coconut"), "coconut", &out);
+    assert!(worked && said.contains("token 37") && said.contains("token 38"), "{said}");
+    assert_eq!(Loaded::open(out.to_str().expect("a path")).expect("opens").model.config().vocab_size, 40);
+
+    // CODI over a base that has a padding token adds two; one more is the latent's.
+    let file = SafetensorsFile::open(&Path::new(FOLDER).join("codi-gpt2/model.safetensors")).expect("opens");
+    for (rows, swi) in [(39, 37), (41, 38)] {
+        let tensor = |name: &String| {
+            let read = file.tensor(name).expect("a tensor");
+            let (mut shape, mut data) = (read.shape.clone(), read.data.clone());
+            if shape.first() == Some(&40) {
+                data.resize(rows * shape[1], 0.25);
+                shape[0] = rows;
+            }
+            let bytes: Vec<u8> = data.iter().flat_map(|x| x.to_le_bytes()).collect();
+            (name.clone(), shape, bytes)
+        };
+        let names: Vec<String> = file.names().map(str::to_owned).collect();
+        let tensors: Vec<_> = names.iter().map(tensor).collect();
+        let views = tensors.iter().map(|(name, shape, bytes)| {
+            let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes);
+            (name.clone(), view.expect("a view"))
+        });
+        let from = root.path().join(format!("codi-{rows}.safetensors"));
+        safetensors::serialize_to_file(views, None, &from).expect("written");
+        let (worked, said) = command(&from, "codi", &root.path().join(format!("codi-{rows}")));
+        assert!(worked && said.contains(&format!("(token {swi})")), "{rows}: {said}");
+    }
+}
+
 #[test]
 fn what_does_not_belong_together_is_refused_by_name() {
     let root = tempfile::tempdir().expect("temp");

@@ -279,6 +279,7 @@ fn lives(preset: &str, set: &[&str], out: &Path, stop: fn() -> bool) -> Result<u
         let mut recipe = Recipe::resolve(preset, &set).expect("a recipe");
         recipe.methods = vec!["switch".into()];
         let options = Options {
+            dry: false,
             out: out.to_owned(),
             resume: out.join("recipe.toml").exists(),
             only: vec![],

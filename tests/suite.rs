@@ -58,6 +58,7 @@ mod quantities;
 mod readme;
 mod reasoners;
 mod recipes;
+mod released;
 mod report;
 mod report_rows;
 mod results;

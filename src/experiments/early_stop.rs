@@ -21,7 +21,6 @@ use crate::latent::controller::InBlock;
 use crate::latent::trace::PositionRole;
 use crate::latent::{
     BlockEnd, Bounds, Controller, Decode, DecodeSettings, Request, Sequence, Switching, Trace, decode, sampling,
-    text_mask,
 };
 use crate::model::Hooks;
 use crate::schema::{EarlyStopRow, adjust};
@@ -145,7 +144,7 @@ fn beliefs(study: &Study, traces: &[Trace]) -> Result<Vec<(usize, f64)>> {
         decided.insert(trace.problem, trace.prompt.len() + at - 1);
         rows.push(trace.sequence(&corpus.switch)?);
     }
-    let masked = text_mask(&corpus.switch, study.reasoning.blocks.model_opens());
+    let masked = study.mask_in_text(study.reasoning.blocks.model_opens());
     let read = |row: &Sequence, _: usize, logits: &[f32]| {
         let token = gold[row.row].map_or(0, |token| token as usize);
         (row.row, sampling::log_softmax(logits, 1.0, &masked)[token])

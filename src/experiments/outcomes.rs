@@ -27,6 +27,9 @@ pub fn rows(study: &Study, _config: &Config) -> Result<Vec<OutcomeRow>> {
             correct: outcome.correct,
             switched: outcome.switched,
             blocks: trace.blocks().len(),
+            natural_exits: Some(
+                trace.blocks().iter().filter(|block| !block.forced && !block.p_exit.is_empty()).count(),
+            ),
             visible_tokens: outcome.visible_tokens,
             latent_calls: outcome.latent_calls,
             truncated: outcome.truncated,

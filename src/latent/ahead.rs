@@ -9,7 +9,7 @@
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
-use super::controller::Bounds;
+use super::controller::{Bounds, Exit};
 use super::decode::Decode;
 use super::reading::{PositionView, Reading};
 use super::row::{DecodingRow, text_masked};
@@ -121,7 +121,13 @@ impl<'a> Ahead<'a> {
         let tempered = scaled.as_ref().unwrap_or(&plain);
         let drawn = match settings.sampling.temperature == 0.0 {
             true => argmax(logits),
-            false => draw(tempered.exp.clone(), uniform),
+            false => {
+                let drawn = draw(tempered.exp.clone(), uniform);
+                match self.decoding.controller.learnt().exit {
+                    Exit::Sampled => drawn,
+                    Exit::Argmax => drawn.mask_where(inside.clone(), argmax(logits)),
+                }
+            }
         };
         // Where nothing is finite, no comparison means anything; the row continues to the next read.
         let drawn = drawn.clamp(0, model.config().vocab_size as i64 - 1);
@@ -143,7 +149,7 @@ impl<'a> Ahead<'a> {
         let is_latent = text.clone().bool_or(exits.clone()).bool_not();
         // In a block one latent more; in text, and where a block is left, text; where one opens, no latent yet.
         let mut next = (state + 1.0).mask_fill(text.clone().bool_or(exits), TEXT);
-        if let Some(ids) = switch {
+        if let Some(ids) = switch.filter(|_| self.draws_swi) {
             next = next.mask_fill(text.bool_and(drawn.clone().equal_elem(i64::from(ids.swi))), 0.0);
         }
         let fed = token.clone().float().cast(DType::F32).mask_fill(is_latent.clone(), LATENT);

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::SwitchIds;
 use super::rules::{SoftThinking, SwiReasoning};
 
 /// A row in text mode, before its next token is drawn.
@@ -68,6 +69,48 @@ pub struct Bounds {
     pub closes_at: usize,
 }
 
+names! {
+    /// How a block that the model opened ends before its cap.
+    #[derive(Default)]
+    pub enum Exit {
+        /// When `</swi>` is drawn as text is: at the temperature of the decode (the paper's text).
+        #[default]
+        Sampled = "sampled",
+        /// When `</swi>` is the most probable token, at any temperature (the released code).
+        Argmax = "argmax",
+    }
+}
+
+/// The rule of blocks that the model opens with `<swi>`. The default is the paper's text, [`LearntRule::RELEASED`] the released code;
+/// they differ (method §2, §9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LearntRule {
+    #[serde(skip_serializing_if = "is_default")]
+    pub exit: Exit,
+    /// Whether an exit by the model is an action: it has a log-probability, and the GRPO loss includes it.
+    #[serde(skip_serializing_if = "Clone::clone")]
+    pub exit_in_loss: bool,
+    /// Whether text never draws `<latent>` and, outside a block, `</swi>`.
+    #[serde(skip_serializing_if = "Clone::clone")]
+    pub mask_markers: bool,
+}
+
+fn is_default(exit: &Exit) -> bool {
+    *exit == Exit::default()
+}
+
+impl LearntRule {
+    pub const PAPER: Self = Self { exit: Exit::Sampled, exit_in_loss: true, mask_markers: true };
+    pub const RELEASED: Self = Self { exit: Exit::Argmax, exit_in_loss: false, mask_markers: false };
+}
+
+impl Default for LearntRule {
+    fn default() -> Self {
+        Self::PAPER
+    }
+}
+
 /// The rule of a method for its blocks.
 pub trait Controller: Send + Sync {
     /// The rule for everything that this one does not decide, except how a block ends.
@@ -78,6 +121,16 @@ pub trait Controller: Send + Sync {
     /// Whether drawing `<swi>` opens a block; otherwise text mode never draws it.
     fn model_opens(&self) -> bool {
         self.own().is_some_and(Controller::model_opens)
+    }
+
+    /// Settings of blocks that the model opens; other rules have none and return the default.
+    fn learnt(&self) -> LearntRule {
+        self.own().map_or_else(LearntRule::default, Controller::learnt)
+    }
+
+    /// Tokens that text mode never draws: `<latent>` and `</swi>` unless the rule allows them, and `<swi>` where no block may open.
+    fn masked_in_text(&self, ids: &SwitchIds, may_open: bool) -> Vec<u32> {
+        mask_markers(self.learnt().mask_markers, ids, may_open)
     }
 
     /// Whether a block opens here regardless of the model.
@@ -127,15 +180,22 @@ pub trait Controller: Send + Sync {
     }
 }
 
+fn mask_markers(mask: bool, ids: &SwitchIds, may_open: bool) -> Vec<u32> {
+    let markers = [ids.latent, ids.swi_end].into_iter().filter(|_| mask);
+    markers.chain((!may_open).then_some(ids.swi)).collect()
+}
+
 /// The controllers that a checkpoint can name in its `reasoning.json`.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "rule", deny_unknown_fields)]
 pub enum Blocks {
     /// The model opens with `<swi>` and, from `K_min` steps on, leaves with `</swi>`; at `K_cap` it must (method §2).
-    #[default]
-    Learnt,
+    Learnt(LearntRule),
     /// No blocks: `<swi>` is masked.
     Never,
+    /// There are none, and nothing is masked: markers are written as any token is, and no hidden state is fed. What plain generation makes of a
+    /// switchable model.
+    Plain,
     /// One of exactly `steps` latents directly after the prompt, and no other (Coconut).
     AfterPrompt { steps: usize },
     /// One of exactly `steps` latents after the prompt, without `<swi>` and `</swi>` around it (pause tokens).
@@ -150,7 +210,16 @@ pub enum Blocks {
     SoftThinking(SoftThinking),
 }
 
+impl Default for Blocks {
+    fn default() -> Self {
+        Self::LEARNT
+    }
+}
+
 impl Blocks {
+    /// As the paper's text has it.
+    pub const LEARNT: Self = Blocks::Learnt(LearntRule::PAPER);
+
     /// Latents of the one block after every prompt; `None` if blocks are elsewhere or absent.
     pub fn after_prompt(&self) -> Option<usize> {
         match *self {
@@ -167,8 +236,8 @@ impl Blocks {
     /// Most latent steps of a block, 0 without blocks; `None` if the rule decides.
     pub fn longest(&self, k_cap: usize) -> Option<usize> {
         match *self {
-            Blocks::Learnt => Some(k_cap),
-            Blocks::Never => Some(0),
+            Blocks::Learnt(_) => Some(k_cap),
+            Blocks::Never | Blocks::Plain => Some(0),
             Blocks::AfterPrompt { steps } | Blocks::Pause { steps } => Some(steps),
             Blocks::Thinking { limit } => Some(limit),
             Blocks::SwiReasoning(_) | Blocks::SoftThinking(_) => None,
@@ -186,7 +255,18 @@ impl Controller for Blocks {
     }
 
     fn model_opens(&self) -> bool {
-        matches!(self, Blocks::Learnt)
+        matches!(self, Blocks::Learnt(_))
+    }
+
+    fn learnt(&self) -> LearntRule {
+        if let Blocks::Learnt(rule) = self { *rule } else { LearntRule::default() }
+    }
+
+    fn masked_in_text(&self, ids: &SwitchIds, may_open: bool) -> Vec<u32> {
+        match self {
+            Blocks::Plain => vec![],
+            _ => mask_markers(self.learnt().mask_markers, ids, may_open),
+        }
     }
 
     fn opens(&self, at: &InText) -> bool {
@@ -211,15 +291,19 @@ impl Controller for Blocks {
             Blocks::AfterPrompt { steps } | Blocks::Pause { steps } => steps,
             Blocks::Thinking { .. } if at.exit_drawn => return BlockEnd::Drawn,
             Blocks::Thinking { limit } => limit,
-            Blocks::Learnt | Blocks::Never if at.exit_drawn && at.step >= at.k_min => return BlockEnd::Drawn,
-            Blocks::Learnt | Blocks::Never => at.k_cap,
+            Blocks::Learnt(_) | Blocks::Never | Blocks::Plain if at.exit_drawn && at.step >= at.k_min => {
+                return BlockEnd::Drawn;
+            }
+            Blocks::Learnt(_) | Blocks::Never | Blocks::Plain => at.k_cap,
         };
         if at.step >= last { BlockEnd::Forced } else { BlockEnd::Stay }
     }
 
     fn bounds(&self, k_min: usize, k_cap: usize) -> Option<Bounds> {
         match *self {
-            Blocks::Learnt | Blocks::Never => Some(Bounds { leaves_from: Some(k_min), closes_at: k_cap }),
+            Blocks::Learnt(_) | Blocks::Never | Blocks::Plain => {
+                Some(Bounds { leaves_from: Some(k_min), closes_at: k_cap })
+            }
             Blocks::AfterPrompt { steps } => Some(Bounds { leaves_from: None, closes_at: steps }),
             Blocks::Thinking { limit } => Some(Bounds { leaves_from: Some(0), closes_at: limit }),
             Blocks::Pause { .. } | Blocks::SwiReasoning(_) | Blocks::SoftThinking(_) => None,
@@ -257,7 +341,9 @@ mod tests {
         let swireasoning = SwiReasoning { window: 3, budget: 2, switches: 3, limit: 5, end: 9, symbols: vec![4, 6] };
         let soft = SoftThinking { certain: 0.1, patience: 2, temperature: 0.6, limit: 5, end: 9 };
         let rules = [
-            Blocks::Learnt,
+            Blocks::default(),
+            Blocks::Learnt(LearntRule::RELEASED),
+            Blocks::Plain,
             Blocks::Never,
             Blocks::AfterPrompt { steps: 2 },
             Blocks::Pause { steps: 2 },
@@ -269,7 +355,8 @@ mod tests {
             let opens = [text(0, 0), text(1, 0), text(4, 1)].map(|at| rule.opens(&at));
             let tokens = [4, 9].map(|token| (rule.ends_thinking(token), rule.feeds(token)));
             let imposed = [0, 3].map(|switches| rule.imposes(switches));
-            (rule.model_opens(), rule.marked(), rule.by_mixture(), rule.temperature(), opens, tokens, imposed)
+            let masked = rule.masked_in_text(&SwitchIds { swi: 1, swi_end: 2, latent: 3 }, true);
+            (masked, rule.model_opens(), rule.marked(), rule.by_mixture(), rule.temperature(), opens, tokens, imposed)
         };
         for rule in &rules {
             assert_eq!(said(&Cut(rule)), said(rule), "{rule:?}");
@@ -290,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_learnt_block_is_left_from_k_min_on_and_at_k_cap() {
-        let closes = |step, drawn| Blocks::Learnt.closes(&after(step, drawn));
+        let closes = |step, drawn| Blocks::default().closes(&after(step, drawn));
         assert_eq!([closes(1, true), closes(2, true)], [BlockEnd::Stay, BlockEnd::Drawn]);
         assert_eq!(
             [closes(3, false), closes(4, false), closes(4, true)],
@@ -300,7 +387,7 @@ mod tests {
 
     #[test]
     fn bounds_say_what_the_rule_does() {
-        let rules = [Blocks::Learnt, Blocks::Never, Blocks::AfterPrompt { steps: 3 }, Blocks::Thinking { limit: 3 }];
+        let rules = [Blocks::default(), Blocks::Never, Blocks::AfterPrompt { steps: 3 }, Blocks::Thinking { limit: 3 }];
         for (rule, step, drawn) in
             rules.iter().flat_map(|rule| (1..=5).flat_map(move |k| [(rule, k, false), (rule, k, true)]))
         {

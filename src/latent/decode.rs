@@ -321,12 +321,3 @@ fn chosen_by_host(
     }
     Ok(pieces)
 }
-
-/// Tokens that text mode never draws: `<latent>`, `</swi>`, and `<swi>` where the model must not open blocks.
-pub(crate) fn text_mask(ids: &SwitchIds, may_open: bool) -> Vec<u32> {
-    let mut masked = vec![ids.latent, ids.swi_end];
-    if !may_open {
-        masked.push(ids.swi);
-    }
-    masked
-}

@@ -22,9 +22,9 @@ mod stream;
 pub mod trace;
 mod unroll;
 
-pub use controller::{BlockEnd, Blocks, Bounds, Controller};
+pub use controller::{BlockEnd, Blocks, Bounds, Controller, Exit, LearntRule};
 pub use decode::{Decode, DecodeSettings, Request, Switching, decode};
-pub(crate) use decode::{RowWatch, decode_named, decode_watched, ensure_positions, text_mask};
+pub(crate) use decode::{RowWatch, decode_named, decode_watched, ensure_positions};
 pub use fork::Start;
 pub(crate) use fork::{Branch, Fork, Prefix};
 pub use reasoning::Reasoning;

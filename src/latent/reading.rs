@@ -23,6 +23,8 @@ pub(super) struct Reading {
 #[derive(Clone, Copy)]
 pub(super) struct Reader<'a> {
     pub sampling: &'a Sampling,
+    /// Take the most probable token at any temperature; log-probabilities are those of `sampling`.
+    pub greedy: bool,
     /// Tokens that are not drawn.
     pub masked: &'a [u32],
     pub marker: Option<u32>,
@@ -80,7 +82,10 @@ impl Reader<'_> {
             scaled = sampling::log_softmax(logits, self.sampling.scale(), self.masked);
             &scaled
         };
-        let drawn = self.taken.unwrap_or_else(|| sampling::draw(at_temperature, self.sampling, self.key));
+        let drawn = self.taken.unwrap_or_else(|| match self.greedy {
+            true => sampling::argmax(at_temperature),
+            false => sampling::draw(at_temperature, self.sampling, self.key),
+        });
         let of_marker = |log_probs: &[f64]| self.marker.map_or(f64::NEG_INFINITY, |marker| log_probs[marker as usize]);
         Reading {
             drawn,

@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::controller::Blocks;
+use super::controller::{Blocks, LearntRule};
 use super::source::Source;
 use crate::guard::read_text;
 
@@ -39,7 +39,7 @@ impl Default for Reasoning {
         Self {
             method: "switch".into(),
             source: Source::HiddenState,
-            blocks: Blocks::Learnt,
+            blocks: Blocks::default(),
             k_min: 4,
             k_cap: 16,
             trained_dwell: vec![],
@@ -48,6 +48,11 @@ impl Default for Reasoning {
 }
 
 impl Reasoning {
+    /// The rule of the paper's released code (method §9): blocks end by argmax and are cut at 256 steps.
+    pub fn released() -> Self {
+        Self { blocks: Blocks::Learnt(LearntRule::RELEASED), k_cap: 256, ..Self::default() }
+    }
+
     /// Text only: no block is ever opened.
     pub fn text(method: &str) -> Self {
         Self { method: method.into(), blocks: Blocks::Never, ..Self::default() }
@@ -105,7 +110,10 @@ impl Reasoning {
     /// how long blocks are.
     pub fn untrained_dwell(&self, k_min: usize, k_cap: usize) -> Option<String> {
         let fits = |dwell: &usize| (k_min.max(1)..=k_cap).contains(dwell);
-        if self.blocks != Blocks::Learnt || self.trained_dwell.is_empty() || self.trained_dwell.iter().any(fits) {
+        if !matches!(self.blocks, Blocks::Learnt(_))
+            || self.trained_dwell.is_empty()
+            || self.trained_dwell.iter().any(fits)
+        {
             return None;
         }
         Some(format!(
@@ -117,7 +125,10 @@ impl Reasoning {
 
     /// Whether latent positions ever occur.
     pub(crate) fn has_blocks(&self) -> bool {
-        !matches!(self.blocks, Blocks::Never | Blocks::AfterPrompt { steps: 0 } | Blocks::Pause { steps: 0 })
+        !matches!(
+            self.blocks,
+            Blocks::Never | Blocks::Plain | Blocks::AfterPrompt { steps: 0 } | Blocks::Pause { steps: 0 }
+        )
     }
 }
 

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
 
 use super::SwitchIds;
-use super::decode::{Decode, Switching, text_mask};
+use super::decode::{Decode, Switching};
 use super::gumbel::{self, Mixture, StoredMixtures};
 use super::hybrid::StoredStates;
 use super::sequence::Sequence;
@@ -185,7 +185,7 @@ impl<'m> Replay<'m> {
         let mut banned = self.decoding.settings.masked.clone();
         let draws_swi =
             self.decoding.settings.switching != Switching::Suppressed && self.decoding.controller.model_opens();
-        banned.extend(text_mask(&self.switch, draws_swi));
+        banned.extend(self.decoding.controller.masked_in_text(&self.switch, draws_swi));
         banned.retain(|&token| (token as usize) < self.decoding.model.config().vocab_size);
         let targets = Targets {
             ids: places.iter().map(|p| p.token).collect(),

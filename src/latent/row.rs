@@ -1,8 +1,8 @@
 //! One row of a decode: its mode (text, inside a block, ended), what it feeds next, its trace.
 
 use super::SwitchIds;
-use super::controller::{BlockEnd, InBlock, InText};
-use super::decode::{Decode, Request, Switching, text_mask};
+use super::controller::{BlockEnd, Exit, InBlock, InText};
+use super::decode::{Decode, Request, Switching};
 use super::reading::{PositionView, Reader, Reading};
 use super::sampling::{Key, log_softmax_and_entropy};
 use super::stream::Piece;
@@ -59,7 +59,7 @@ pub(super) struct DecodingRow {
 /// What text mode never draws.
 pub(super) fn text_masked(decoding: &Decode, draws_swi: bool) -> Vec<u32> {
     let mut masked = decoding.settings.masked.clone();
-    masked.extend(decoding.switch.iter().flat_map(|ids| text_mask(ids, draws_swi)));
+    masked.extend(decoding.switch.iter().flat_map(|ids| decoding.controller.masked_in_text(ids, draws_swi)));
     masked
 }
 
@@ -202,8 +202,15 @@ impl DecodingRow {
         let top = begins.then(|| self.top(seen, decoding)).flatten();
         let imposed = self.imposed.take();
         let taken = taken.or(imposed).or(top.filter(|&top| decoding.controller.ends_thinking(top)));
-        let reader =
-            Reader { sampling: &settings.sampling, masked: &masked, marker, watch: self.watch, key: self.key(), taken };
+        let reader = Reader {
+            sampling: &settings.sampling,
+            greedy: false,
+            masked: &masked,
+            marker,
+            watch: self.watch,
+            key: self.key(),
+            taken,
+        };
         let Some(Reading { drawn, logprob, marker_logprob, p_marker, entropy, lead }) = seen.read(&reader) else {
             return self.not_finite();
         };
@@ -228,14 +235,20 @@ impl DecodingRow {
             Some(ids) if opens && marked => ids.swi,
             _ => drawn,
         };
-        let is_swi = decoding.switch.is_some_and(|ids| ids.swi == token);
+        let opened = opens || decoding.controller.model_opens();
+        let is_swi = opened && decoding.switch.is_some_and(|ids| ids.swi == token);
         if is_swi && self.hold {
             self.held = true;
             return Piece::default();
         }
         let position = Position {
             token,
-            kind: if is_swi { PositionRole::Swi } else { PositionRole::Text },
+            kind: match decoding.switch {
+                _ if is_swi => PositionRole::Swi,
+                // Only a rule that masks no marker draws it outside a block.
+                Some(ids) if ids.swi_end == token => PositionRole::SwiEndSampled,
+                _ => PositionRole::Text,
+            },
             logprob: Some(if is_swi { marker_logprob } else { logprob }).filter(|p| p.is_finite() && imposed.is_none()),
             entropy: Some(entropy),
             p_swi: decoding.switch.map(|_| p_marker),
@@ -294,8 +307,9 @@ impl DecodingRow {
         // Where no marker closes the block, text may come next, and what text never draws is masked.
         let masked = if marked { vec![] } else { text_masked(decoding, false) };
         let marker = Some(ids.swi_end);
-        let key = self.key();
-        let reader = Reader { sampling: &settings.sampling, masked: &masked, marker, watch: None, key, taken: None };
+        let (key, rule) = (self.key(), decoding.controller.learnt());
+        let (sampling, greedy) = (&settings.sampling, rule.exit == Exit::Argmax);
+        let reader = Reader { sampling, greedy, masked: &masked, marker, watch: None, key, taken: None };
         let Some(Reading { drawn, logprob, marker_logprob, p_marker, entropy, .. }) = seen.read(&reader) else {
             return self.not_finite();
         };
@@ -318,7 +332,7 @@ impl DecodingRow {
         // A text that has ended continues in no block either.
         let ended = !marked && settings.stop.contains(&at.drawn);
         let (kind, exit, says) = match decoding.controller.closes(&at) {
-            BlockEnd::Drawn => (PositionRole::SwiEndSampled, Some(marker_logprob), None),
+            BlockEnd::Drawn => (PositionRole::SwiEndSampled, Some(marker_logprob).filter(|_| rule.exit_in_loss), None),
             BlockEnd::Forced => (PositionRole::SwiEndForced, None, None),
             BlockEnd::Says(token) => (PositionRole::SwiEndForced, None, Some(token)),
             BlockEnd::Stay if ended => (PositionRole::SwiEndForced, None, top),

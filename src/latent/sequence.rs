@@ -20,15 +20,28 @@ impl Sequence {
     /// # Errors
     /// No tokens, or a latent position at 0: it would have no hidden state to read.
     pub fn new(row: usize, ids: Vec<u32>, prompt: usize, latent: Option<u32>) -> Result<Self> {
+        Self::with_latents(row, ids, prompt, |_, id| Some(id) == latent)
+    }
+
+    /// As [`Self::new`]; `is_latent` of position and id decides which positions are latent.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn with_latents(
+        row: usize,
+        ids: Vec<u32>,
+        prompt: usize,
+        is_latent: impl Fn(usize, u32) -> bool,
+    ) -> Result<Self> {
         ensure!(!ids.is_empty(), "sequence {row} has no tokens");
         ensure!(
-            Some(ids[0]) != latent,
+            !is_latent(0, ids[0]),
             "sequence {row} begins with a latent position: there is no hidden state before it to read"
         );
         let (mut text, mut blocks, mut step) = (0, 0, 0);
         let mut steps = Vec::with_capacity(ids.len());
         for (position, &id) in ids.iter().enumerate() {
-            if Some(id) == latent {
+            if is_latent(position, id) {
                 if step == 0 {
                     blocks += 1;
                 }

@@ -181,6 +181,11 @@ impl Trace {
     /// An empty prompt.
     pub fn sequence(&self, ids: &SwitchIds) -> Result<Sequence> {
         let tokens = self.prompt.iter().copied().chain(self.positions.iter().map(|p| p.token)).collect();
-        Sequence::new(self.problem, tokens, self.prompt.len(), Some(ids.latent))
+        let prompt = self.prompt.len();
+        // By kind: a rule that masks no marker may draw `<latent>` as text.
+        Sequence::with_latents(self.problem, tokens, prompt, |at, id| match at.checked_sub(prompt) {
+            Some(at) => self.positions[at].kind == PositionRole::Latent,
+            None => id == ids.latent,
+        })
     }
 }

@@ -6,7 +6,8 @@ use super::phase::{Phase, Work};
 use crate::recipe::Recipe;
 
 /// What every phase depends on.
-const ALWAYS: [&str; 8] = ["seed", "task", "data", "model", "pretrained", "seed_token", "lora", "optimizer"];
+const ALWAYS: [&str; 10] =
+    ["seed", "task", "data", "model", "pretrained", "adapter", "seed_token", "lora", "optimizer", "blocks"];
 
 /// Names, and how often something is kept: no weight depends on them.
 const NEVER: [&str; 4] = ["name", "methods", "checkpoint", "latent.keep_steps"];

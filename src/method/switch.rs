@@ -114,7 +114,7 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
     let reasoning = |at: At| Reasoning {
         method: method.into(),
         source,
-        blocks: Blocks::Learnt,
+        blocks: Blocks::Learnt(recipe.blocks),
         k_min: recipe.evaluation.k_min,
         k_cap: recipe.evaluation.k_cap,
         trained_dwell: dwell(tagged, at, settings),

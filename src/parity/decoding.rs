@@ -82,7 +82,7 @@ fn decoded(
     settings: &DecodeSettings,
     ahead: Option<usize>,
 ) -> Result<Vec<Trace>> {
-    let (source, controller) = (&HiddenState, &Blocks::Learnt);
+    let (source, controller) = (&HiddenState, &Blocks::LEARNT);
     let decoding = Decode { model, source, controller, switch: Some(IDS), settings, cancel: None, ahead };
     decode(decoding, requests, 1, &mut Hooks::none())
 }

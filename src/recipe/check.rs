@@ -3,7 +3,9 @@
 use anyhow::{Result, bail, ensure};
 
 use super::{Compute, Hrpo, Recipe, ReplayMode, ranges};
+use crate::latent::Exit;
 use crate::latent::reasoning::MOST_LATENTS;
+use crate::text::sources::Generations;
 
 /// More problems than anyone has, and few enough to be held.
 pub const MOST_ROWS: usize = 10_000_000;
@@ -119,6 +121,10 @@ impl Recipe {
         let of_files = [
             ("test_path", self.data.test_path.is_some()),
             ("fields", self.data.fields.is_some()),
+            ("test_fields", self.data.test_fields.is_some()),
+            ("generations", self.data.generations != Generations::default()),
+            ("shuffle", self.data.shuffle),
+            ("grpo_path", self.data.grpo_path.is_some()),
             ("grader", self.data.grader.is_some()),
         ];
         if let Some((key, _)) = of_files.iter().find(|(_, set)| self.task.is_some() && *set) {
@@ -126,6 +132,10 @@ impl Recipe {
                 "data.{key} is for problems of a file (data.path, --data), and this recipe's are generated: leave it out"
             );
         }
+        ensure!(
+            self.data.test_fields.is_none() || self.data.test_path.is_some(),
+            "data.test_fields (--test-field) names keys of data.test_path, which names no file: leave it out, or name one"
+        );
         ensure!(
             self.seed_token.is_none() || self.pretrained.is_some(),
             "seed_token names a token of a pretrained model (--model), and this recipe trains one from nothing: leave it out"
@@ -140,6 +150,15 @@ impl Recipe {
                 || self.methods.iter().any(|method| ["soft_grpo", "latent_grpo"].contains(&method.as_str())),
             "grpo.checkpoint_every = {} does nothing where grpo.replay is not full_bptt: set grpo.replay=full_bptt, or leave it out",
             self.grpo.checkpoint_every
+        );
+        ensure!(
+            !self.grpo.continue_term || self.blocks.exit_in_loss && self.blocks.exit == Exit::Sampled,
+            "grpo.continue_term = true learns the choice to stay in a block as a draw; set blocks.exit = \"sampled\" and \
+             blocks.exit_in_loss = true, or leave it out"
+        );
+        ensure!(
+            self.adapter.is_none() || self.pretrained.is_some(),
+            "adapter goes over a pretrained model (--model), and this recipe trains one from nothing: leave it out"
         );
         self.grpo.reward.check()?;
         // A stage told in epochs has as many steps as its data says.

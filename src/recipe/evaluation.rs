@@ -11,7 +11,12 @@ settings! {
         pub k_min: usize = 4 => Count(0, POSITIONS),
         pub k_cap: usize = 16 => Count(1, POSITIONS),
         pub max_new_tokens: usize = 256 => Count(1, POSITIONS),
+        /// Problems that decode together; fewer where their keys and values do not fit into memory.
         pub batch: usize = 100 => Count(1, BATCH),
+        /// Evaluate each stage of a curriculum too.
+        pub stages: bool = true => Typed,
+        /// Evaluate phases with blocks a second time with blocks suppressed.
+        pub text_only: bool = true => Typed,
     }
 }
 

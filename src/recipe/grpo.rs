@@ -59,6 +59,8 @@ settings! {
         /// Start from the phase-2 weights after this step of the last stage; 0 takes the finished phase.
         pub from_step: usize = 0 => Count(0, STEPS),
         pub questions: usize = 1 => Count(1, BATCH),
+        /// `questions` are those of each process (`mpirun -n`), so that all of them roll out; otherwise they are shared out.
+        pub per_process: bool = false => Typed,
         pub group: usize = 5 => Count(2, BATCH),
         pub inner_epochs: usize = 3 => Count(1, BATCH),
         pub learning_rate: f64 = 1e-6 => Positive,

@@ -49,7 +49,7 @@ const STAGE: Settings =
     &[("k", Count(0, POSITIONS)), ("steps", Count(0, STEPS)), ("epochs", NotNegative), ("c", Positive)];
 
 /// Every part; those of structs without defaults, or of other rooms, stand here with their ranges.
-static PARTS: [(&str, Settings); 29] = [
+static PARTS: [(&str, Settings); 30] = [
     ("", &[("name", Typed), ("seed", Count(0, i64::MAX as usize)), ("methods[]", Typed), ("task.*", Typed)]),
     (
         "data.",
@@ -61,6 +61,10 @@ static PARTS: [(&str, Settings); 29] = [
             ("template", Typed),
             ("max_tokens", Count(1, POSITIONS)),
             ("fields.*", Typed),
+            ("test_fields.*", Typed),
+            ("generations", Typed),
+            ("shuffle", Typed),
+            ("grpo_path", Typed),
             ("grader", Typed),
             ("budgets", Typed),
         ],
@@ -78,7 +82,8 @@ static PARTS: [(&str, Settings); 29] = [
             ("tie_word_embeddings", Typed),
         ],
     ),
-    ("", &[("pretrained", Typed), ("seed_token", Typed)]),
+    ("", &[("pretrained", Typed), ("adapter", Typed), ("seed_token", Typed)]),
+    ("blocks.", &[("exit", Typed), ("exit_in_loss", Typed), ("mask_markers", Typed)]),
     ("lora.", Lora::RANGES),
     ("optimizer.", Optimizer::RANGES),
     ("base.", Base::RANGES),
@@ -236,11 +241,17 @@ mod tests {
         let mut table = toml::Table::try_from(&recipe).expect("a table");
         for pair in [
             "pretrained=x",
+            "adapter=x",
+            "blocks={ exit = 'argmax', exit_in_loss = false, mask_markers = false }",
             "seed_token=x",
             "lora={ rank = 4, alpha = 8.0, targets = ['q_proj'], train_embeddings = true, only_new_rows = false }",
             "data.path=x",
             "data.test_path=x",
             "data.fields={ question = 'q' }",
+            "data.test_fields={ question = 'q' }",
+            "data.generations=first",
+            "data.shuffle=true",
+            "data.grpo_path=x",
             "data.grader=math",
             "data.budgets=true",
             "latent.keep_steps=[1]",
@@ -288,7 +299,9 @@ mod tests {
             for value in wrong(range) {
                 assert!(!range.admits(&value), "{key} takes {value}");
                 if key.contains('[')
-                    || ["pretrained", "lora", "data.test_path"].iter().any(|key_| key.starts_with(key_))
+                    || ["pretrained", "adapter", "lora", "data.test_path", "data.grpo_path"]
+                        .iter()
+                        .any(|key_| key.starts_with(key_))
                 {
                     continue;
                 }

@@ -63,6 +63,7 @@ const ANSWERS: &[Column] = &[
     ("hook_observations.blocks", "name", "as in latent_intervention"),
     ("exit_probability.blocks", "count", "blocks that reach the step"),
     ("blocks", "count", "blocks of latent steps in a response"),
+    ("natural_exits", "count", "blocks of a response that the model left by itself, before their cap"),
     ("latent_calls", "latent steps", "of a response"),
     ("visible_tokens", "tokens", "of a response, latent steps left out"),
     ("truncated", "share", "responses that ran out of tokens (of one response: true or false)"),

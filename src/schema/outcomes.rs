@@ -17,6 +17,9 @@ pub struct OutcomeRow {
     pub correct: bool,
     pub switched: bool,
     pub blocks: usize,
+    /// Blocks that the model left by itself, before their cap; absent in rows of an older version.
+    #[serde(default)]
+    pub natural_exits: Option<usize>,
     pub visible_tokens: usize,
     pub latent_calls: usize,
     pub truncated: bool,

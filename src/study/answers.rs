@@ -121,6 +121,7 @@ mod tests {
             subject: None,
             level: None,
             steps: vec![],
+            spans: None,
         };
         let first = |solution: &str, answer: &str| {
             let problem = asked(solution, "sixteen");

@@ -29,7 +29,8 @@ use burn::tensor::Device;
 use crate::corpus::Corpus;
 use crate::evaluation::{EvaluationSetup, Scores, decode_batches, decode_settings, requests, score};
 use crate::latent::{
-    Blocks, Decode, DecodeSettings, Gradient, Reasoning, Request, Sequence, Switching, Trace, UnrolledStates, unroll,
+    Blocks, Controller, Decode, DecodeSettings, Gradient, Reasoning, Request, Sequence, Switching, Trace,
+    UnrolledStates, unroll,
 };
 use crate::model::config::NormPlace;
 use crate::model::{Decoder, Hooks};
@@ -111,6 +112,11 @@ fn lazy<T>(cell: &OnceLock<T>, compute: impl FnOnce() -> Result<T>) -> Result<&T
 }
 
 impl Study {
+    /// Tokens that its decoder never draws in text ([`Controller::masked_in_text`]).
+    pub(crate) fn mask_in_text(&self, may_open: bool) -> Vec<u32> {
+        self.reasoning.blocks.masked_in_text(&self.corpus.switch, may_open)
+    }
+
     /// A model and its problems, of no run, by one worker.
     pub(crate) fn new(name: String, model: Decoder, corpus: Corpus, recipe: Recipe, reasoning: Reasoning) -> Self {
         Self {
@@ -312,7 +318,7 @@ impl Study {
     /// [`DoesNotApply`] where a rule says so.
     pub fn chooses_blocks(&self) -> Result<()> {
         let why = match &self.reasoning.blocks {
-            Blocks::Learnt | Blocks::Never => return Ok(()),
+            Blocks::Learnt(_) | Blocks::Never | Blocks::Plain => return Ok(()),
             Blocks::Thinking { .. } => "the model does not choose where to switch",
             _ => "the model chooses neither where to switch nor how long to stay",
         };

@@ -8,11 +8,13 @@ use serde_json::Value;
 use super::Study;
 use super::staging::logits::rows_held;
 use crate::corpus::Corpus;
+use crate::evaluation::{LongestRows, rows_that_fit};
 use crate::grade::Grader;
 use crate::guard::read_text;
 use crate::latent::{Blocks, Reasoning};
 use crate::loading::{Checkpoint, Loaded, NewRows};
-use crate::machine::Machine;
+use crate::machine::memory::{MEMORY, free_memory, gigabytes, seconds_per_weight};
+use crate::machine::{Compute, Machine};
 use crate::model::checkpoint::ModelRef;
 use crate::model::checkpoint::peft::Apply;
 use crate::names::meant;
@@ -132,7 +134,8 @@ impl Study {
         }
         let name = format!("{}/{phase}", recipe.name);
         let study = Self::new(name, loaded.model, corpus, recipe, loaded.reasoning);
-        Ok(Self { run: Some(run.to_path_buf()), source, batch: asked.batch, ..study.on(machine) })
+        let study = Self { batch: asked.batch, ..study }.on(machine)?;
+        Ok(Self { run: Some(run.to_path_buf()), source, ..study })
     }
 
     /// Opens a model that is not of a run: a Hugging Face folder, a `.gguf`, a hub id. One that has never seen `<swi>`
@@ -154,12 +157,22 @@ impl Study {
         let which = if is_hub { "no such folder or file here; a model of the hub" } else { "a model" };
         ensure!(brought, "{model}: {which} brings no problems: name a file of them with --data");
         asked.of(&mut recipe)?;
-        let opened = Checkpoint::open(model, adapter, Apply::Merged)?;
+        let mut opened = Checkpoint::open(model, adapter, Apply::Merged)?;
         opened.text()?;
-        let (source, says) = (opened.files.places(), opened.reasoning.is_some());
+        let mut asked = asked.clone();
+        if opened.is_released && asked.unnamed {
+            recipe = Recipe::like("switch-released")?;
+            asked.of(&mut recipe)?;
+            asked.unnamed = false;
+        } else if opened.is_released {
+            let Evaluation { k_min, k_cap, .. } = recipe.evaluation;
+            opened.reasoning =
+                Some(Reasoning { blocks: Blocks::Learnt(recipe.blocks), k_min, k_cap, ..Reasoning::default() });
+        }
+        let (source, says, over) = (opened.files.places(), opened.reasoning.is_some(), opened.adapter.clone());
         let loaded = opened.load_as(machine.dtype, &machine.device)?;
-        let study = Self::of_loaded(model, (loaded, says), recipe, asked, machine)?;
-        Ok(Self { source, adapter: adapter.map(Path::to_path_buf), ..study })
+        let study = Self::of_loaded(model, (loaded, says), recipe, &asked, machine)?;
+        Ok(Self { source, adapter: over, ..study })
     }
 
     /// A study of a model that is loaded already and stays so: what is asked of a session.
@@ -218,18 +231,73 @@ impl Study {
             recipe.evaluation.batch = recipe.evaluation.batch.min(rows.max(FEWEST));
         }
         let study = Self::new(model.to_owned(), loaded.model, corpus, recipe, loaded.reasoning);
-        Ok(Self { untrained, batch: asked.batch, ..study.on(machine) })
+        Self { untrained, batch: asked.batch, ..study }.on(machine)
     }
 
     /// Its model computing on this machine. Says where no block can have a length that the checkpoint was trained at.
-    fn on(self, machine: &Machine) -> Self {
+    fn on(self, machine: &Machine) -> Result<Self> {
         if let Some(warning) =
             self.reasoning.untrained_dwell(self.recipe.evaluation.k_min, self.recipe.evaluation.k_cap)
         {
             say(&format!("{}: {warning}", self.name));
         }
         let Machine { device, dtype, threads, .. } = machine;
-        Self { model: dtype.apply(self.model), device: device.clone(), ..self }.by(*threads)
+        let mut study = Self { model: dtype.apply(self.model), device: device.clone(), ..self }.by(*threads);
+        study.fit_batch()?;
+        Ok(study)
+    }
+
+    /// Lets fewer problems decode together where their keys, values and logits do not fit into the memory that is free, and prints how
+    /// long decoding all problems once takes, where that is long.
+    ///
+    /// # Errors
+    /// One row, or the batch that the user asked for, that does not fit.
+    fn fit_batch(&mut self) -> Result<()> {
+        const WORTH_SAYING: f64 = 600.0;
+        let Evaluation { batch, max_new_tokens, k_cap, .. } = self.recipe.evaluation;
+        let (config, prompts) = (self.model.config(), &self.corpus.test_prompts);
+        let prompt = prompts.iter().map(Vec::len).max().unwrap_or(0);
+        let bytes = if Compute::of(&self.model) == Compute::Bf16 { 2 } else { 4 };
+        let workers = self.threads.min(prompts.len()).max(1);
+        let rows = LongestRows { positions: prompt + max_new_tokens + k_cap, bytes, workers };
+        let wanted = batch.min(prompts.len().div_ceil(workers)).max(1);
+        let fits = free_memory(&self.device).map_or(wanted, |free| rows_that_fit(config, &rows, free));
+        ensure!(
+            fits >= if self.batch.is_some() { wanted } else { 1 },
+            "{}: {} problems of {} positions that decode together (times {workers} workers) need {} each, and {fits} fit: set --batch or \
+             --threads lower, answers shorter (evaluation.max_new_tokens), or name more memory with {MEMORY}",
+            self.name,
+            if self.batch.is_some() { wanted } else { 1 },
+            rows.positions,
+            gigabytes(rows.row(config))
+        );
+        if fits < wanted {
+            self.recipe.evaluation.batch = fits;
+            say(&format!(
+                "{}: {fits} problems decode together instead of {batch}: their keys, values and logits take up to {} each",
+                self.name,
+                gigabytes(rows.row(config))
+            ));
+        }
+        let rounds = prompts.len().div_ceil(workers * wanted.min(fits).max(1));
+        let steps = rounds * max_new_tokens;
+        // A small model is done before its time is worth a measurement.
+        if config.token_weights() as f64 * (steps as f64) < 1e12 {
+            return Ok(());
+        }
+        let width = config.hidden_size.min(4096);
+        let pace = seconds_per_weight(wanted.min(fits), width, Compute::of(&self.model).dtype(), &self.device)?;
+        let seconds = pace * config.token_weights() as f64 * steps as f64;
+        if seconds > WORTH_SAYING {
+            say(&format!(
+                "{}: decoding {} problems once is up to {steps} forwards, at least {:.0} minutes if no answer ends before its limit; \
+                 experiments that intervene decode them once for each mode, step and draw",
+                self.name,
+                prompts.len(),
+                seconds / 60.0
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -282,6 +350,8 @@ impl ProblemChoice {
             recipe.data.path = Some(path.clone());
             recipe.data.test_path = Some(path.clone());
             recipe.data.fields.clone_from(&self.fields);
+            recipe.data.test_fields.clone_from(&self.fields);
+            recipe.data.grpo_path = None;
             recipe.data.max_tokens = usize::MAX;
         }
         recipe.data.grader = self.grader.or(recipe.data.grader.filter(|_| self.data.is_none()));

@@ -52,14 +52,16 @@ impl Study {
             let Sample { clauses, answer, .. } = &samples[i];
             ScoredResponse { entropies: &entropies[i], clauses, answer: answer.as_ref() }
         };
-        let threshold = match &self.run {
-            Some(run) => read_threshold(run)?,
+        let threshold = match self.run.as_deref().map(read_threshold).transpose()?.flatten() {
+            Some(threshold) => threshold,
             None => {
                 let threshold = settings.spans.threshold((0..samples.len()).map(scored));
                 threshold.map_err(|why| DoesNotApply::because(format!("{why:#}")))?
             }
         };
-        let spans: Vec<_> = (0..samples.len()).map(|i| settings.spans.choose(scored(i), threshold).spans).collect();
+        let chosen =
+            |i: usize| samples[i].spans.clone().unwrap_or_else(|| settings.spans.choose(scored(i), threshold).spans);
+        let spans: Vec<_> = (0..samples.len()).map(chosen).collect();
         Ok(samples.into_iter().zip(spans).collect())
     }
 
@@ -74,7 +76,7 @@ impl Study {
     }
 }
 
-fn read_threshold(run: &Path) -> Result<f32> {
+fn read_threshold(run: &Path) -> Result<Option<f32>> {
     let file = run.join("annotate").join("summary.json");
     let text =
         read_text(&file).with_context(|| format!("{}: cannot read; the run has no annotation", file.display()))?;

@@ -7,12 +7,12 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::entropies::Store;
 use super::samples::Sample;
 use super::spans::SpanSettings;
-use super::tagging::{Annotation, Summary, TaggedLine, tag};
+use super::tagging::{Annotation, Summary, TaggedLine, tag, tagged_in_data};
 use crate::store::write_atomic;
 
 settings! {
@@ -93,6 +93,23 @@ pub fn annotate(
     Ok(Annotation { tagged, summary, entropies })
 }
 
+/// Takes the spans that the data came with, where it has them: the same files but for the entropies, and no model is asked.
+///
+/// # Errors
+/// Files that cannot be written.
+pub fn take_spans(
+    samples: &[Sample],
+    settings: &AnnotateSettings,
+    folder: &Path,
+    source: &str,
+) -> Result<Option<Annotation>> {
+    let Some((tagged, summary)) = tagged_in_data(samples, settings, source) else { return Ok(None) };
+    check_ids(samples)?;
+    std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot make the folder", folder.display()))?;
+    write_tags(&tagged, &summary, folder)?;
+    Ok(Some(Annotation { tagged, summary, entropies: vec![vec![]; samples.len()] }))
+}
+
 /// Ids must be distinct: they are what a resumed run goes by.
 fn check_ids(samples: &[Sample]) -> Result<()> {
     let mut seen = HashSet::with_capacity(samples.len());
@@ -124,6 +141,10 @@ fn write_outputs(
     folder: &Path,
 ) -> Result<()> {
     super::entropies::write_all(&folder.join("entropies.parquet"), samples, entropies, tagged)?;
+    write_tags(tagged, summary, folder)
+}
+
+fn write_tags(tagged: &[TaggedLine], summary: &Summary, folder: &Path) -> Result<()> {
     let mut lines = String::new();
     for row in tagged {
         lines.push_str(&serde_json::to_string(row)?);

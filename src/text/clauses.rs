@@ -59,6 +59,7 @@ mod tests {
             clauses: vec![],
             prose: false,
             answer: None,
+            spans: None,
         };
         let texts = |starts: Vec<usize>| starts.into_iter().map(|t| words[t]).collect::<Vec<_>>();
         assert_eq!(texts(clause_starts(&sample, false)), ["He", " She", "none", " all"]);

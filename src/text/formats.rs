@@ -1,12 +1,17 @@
 //! What one record of each problem format means. Knows JSON objects, not files.
 
-use anyhow::{Context, Result, bail, ensure};
+use std::ops::Range;
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Map, Value};
 
 use super::Problem;
 use super::options::Options;
 use super::record::{Record, kind};
+use super::sources::Generations;
 use super::steps::{self, FileStep};
+use super::templates::BOXED_INSTRUCTION;
+use super::vocabulary::{SWI, SWI_END};
 use crate::tasks::{Fact, StepValue};
 
 names! {
@@ -22,6 +27,8 @@ names! {
         ProsQa = "prosqa",
         /// OpenR1-Math and its like: problem, solution, answer, and perhaps uuid, problem_type.
         OpenR1 = "openr1",
+        /// verl: prompt (a list of messages), reward_model.ground_truth; questions for rewards, without solutions.
+        Verl = "verl",
         /// Any JSONL whose keys `fields` names.
         Jsonl = "jsonl",
     }
@@ -34,7 +41,9 @@ impl Format {
         let objects =
             |key: &str| matches!(object.get(key), Some(Value::Array(all)) if all.iter().any(Value::is_object));
         let final_line = || object.get("answer").and_then(Value::as_str).is_some_and(|text| text.contains("####"));
-        if has(&["problem", "solution", "answer", "unique_id"]) {
+        if has(&["prompt", "reward_model"]) {
+            Ok(Format::Verl)
+        } else if has(&["problem", "solution", "answer", "unique_id"]) {
             Ok(Format::Math500)
         } else if has(&["problem", "solution", "answer"]) {
             Ok(Format::OpenR1)
@@ -59,8 +68,53 @@ impl Format {
 }
 
 impl Record<'_> {
+    /// The problems that a record makes: one, or one for each generation that is read as its solution.
+    ///
+    /// # Errors
+    /// Keys that are missing or of another type, by record and key.
+    pub fn problems(&self, format: Format) -> Result<Vec<Problem>> {
+        let Some(generations) = self.generations()? else { return Ok(vec![self.problem(format)?]) };
+        let whole = self.problem(format)?;
+        let solved = |(number, solution): (usize, String)| -> Result<Problem> {
+            let id = if number == 0 { whole.id.clone() } else { format!("{}#{}", whole.id, number + 1) };
+            let Problem { subject, level, .. } = whole.clone();
+            Ok(Problem { id, subject, level, ..self.plain(whole.question.clone(), solution, whole.answer.clone())? })
+        };
+        generations.into_iter().enumerate().map(solved).collect()
+    }
+
+    /// Generations whose answer is marked right, as `generations` of the source asks; `None` where the record has none to choose from.
+    fn generations(&self) -> Result<Option<Vec<String>>> {
+        const VERDICTS: [&str; 2] = ["correctness_math_verify", "correctness_llama"];
+        let most = match self.source.generations {
+            Generations::Solution => return Ok(None),
+            Generations::First => 1,
+            Generations::All => usize::MAX,
+        };
+        if !self.object.contains_key("generations") {
+            return Ok(None);
+        }
+        let texts = self.texts("generations")?;
+        for key in VERDICTS.iter().filter(|key| self.object.get(**key).is_some_and(|verdicts| !verdicts.is_null())) {
+            let right: Vec<bool> = self.typed(key, "a list of booleans")?;
+            ensure!(
+                right.len() == texts.len(),
+                "{}: key \"{key}\": {} verdicts of {} generations",
+                self.place,
+                right.len(),
+                texts.len()
+            );
+            if right.contains(&true) {
+                let chosen = texts.iter().zip(&right).filter(|(_, right)| **right).map(|(text, _)| text.clone());
+                return Ok(Some(chosen.take(most).collect()));
+            }
+        }
+        Ok(Some(vec![]))
+    }
+
     pub fn problem(&self, format: Format) -> Result<Problem> {
         let problem = match format {
+            Format::Verl => self.verl(),
             Format::Gsm8k => self.gsm8k(),
             Format::GsmEquations => self.equations(),
             Format::Math500 => self.mathematics("unique_id", "subject"),
@@ -144,6 +198,25 @@ impl Record<'_> {
         Ok(problem)
     }
 
+    fn verl(&self) -> Result<Problem> {
+        #[derive(serde::Deserialize)]
+        struct Message {
+            role: String,
+            content: String,
+        }
+        let messages: Vec<Message> = self.typed("prompt", "a list of messages with role and content")?;
+        let asked = messages.iter().rfind(|message| message.role == "user");
+        let asked =
+            asked.with_context(|| format!("{}: key \"prompt\": no message has the role \"user\"", self.place))?;
+        // A template adds the instruction again.
+        let question = asked.content.trim_end();
+        let question = question.strip_suffix(BOXED_INSTRUCTION).map_or(question, str::trim_end);
+        let solution = self.optional("extra_info.solution")?.unwrap_or_default();
+        let mut problem = self.plain(question.to_owned(), solution, self.text("reward_model.ground_truth")?)?;
+        problem.id = self.optional("extra_info.index")?.unwrap_or(problem.id);
+        Ok(problem)
+    }
+
     fn generic(&self) -> Result<Problem> {
         let fields = &self.source.fields;
         let solution = self.optional(&fields.solution)?.unwrap_or_default();
@@ -224,7 +297,38 @@ impl Record<'_> {
         ensure!(!question.trim().is_empty(), "{}: the question is empty", self.place);
         ensure!(!answer.trim().is_empty(), "{}: the answer is empty", self.place);
         let id = self.fallback_id.clone();
-        Ok(Problem { id, question, solution, answer, subject: None, level: None, steps: Vec::new() })
+        let (solution, spans) = self.untagged(solution)?;
+        Ok(Problem { id, question, solution, answer, subject: None, level: None, steps: Vec::new(), spans })
+    }
+}
+
+impl Record<'_> {
+    /// A solution without its tags, and the bytes of it that stood between them; an empty pair of tags is no span.
+    ///
+    /// # Errors
+    /// Tags that do not alternate.
+    fn untagged(&self, solution: String) -> Result<(String, Option<Vec<Range<usize>>>)> {
+        if !solution.contains(SWI) && !solution.contains(SWI_END) {
+            return Ok((solution, None));
+        }
+        let (mut text, mut spans, mut open, mut rest) = (String::new(), vec![], None, solution.as_str());
+        let wrong = |what: String| anyhow!("{}: key \"solution\": {what}", self.place);
+        loop {
+            let next = [SWI, SWI_END].into_iter().filter_map(|tag| Some((rest.find(tag)?, tag))).min();
+            let Some((at, tag)) = next else { break };
+            text.push_str(&rest[..at]);
+            rest = &rest[at + tag.len()..];
+            match (tag == SWI, open.take()) {
+                (true, None) => open = Some(text.len()),
+                (true, Some(_)) => return Err(wrong(format!("{SWI} number {} inside another block", spans.len() + 2))),
+                (false, None) => return Err(wrong(format!("{SWI_END} after {} blocks closes none", spans.len()))),
+                (false, Some(start)) if start < text.len() => spans.push(start..text.len()),
+                (false, Some(_)) => {}
+            }
+        }
+        ensure!(open.is_none(), wrong(format!("{SWI} number {} is not closed by {SWI_END}", spans.len() + 1)));
+        text.push_str(rest);
+        Ok((text, Some(spans)))
     }
 }
 

@@ -20,6 +20,9 @@ pub struct Problem {
     /// Known intermediate values, where the source has them. Word ranges count whitespace-separated words of `solution`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepValue>,
+    /// Bytes of `solution` that its source puts between `<swi>` and `</swi>`; `None` where the source has no tags.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spans: Option<Vec<Range<usize>>>,
 }
 
 impl From<TaskProblem> for Problem {
@@ -32,6 +35,7 @@ impl From<TaskProblem> for Problem {
             subject: Some(task.subject),
             level: Some(task.level),
             steps: task.steps,
+            spans: None,
         }
     }
 }

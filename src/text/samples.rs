@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use anyhow::{Result, ensure};
 
-use super::vocabulary::{SWI, SWI_END};
+use super::vocabulary::{EncodedText, SWI, SWI_END};
 use super::{Problem, Prompts, Vocabulary};
 
 /// What the base model scores. Ranges count response tokens.
@@ -22,11 +22,14 @@ pub struct Sample {
     /// Whether they are calculations inside sentences, as a file's solution has them.
     pub prose: bool,
     pub answer: Option<Range<usize>>,
+    /// Spans that the problem's source has tagged; `None` where it tags none of its problems.
+    pub spans: Option<Vec<Range<usize>>>,
 }
 
 impl Sample {
     pub fn new(problem: &Problem, vocabulary: &Vocabulary, prompts: &Prompts) -> Result<Self> {
-        let encoded = vocabulary.encode_with_offsets(&problem.solution)?;
+        let tagged = problem.spans.as_deref().unwrap_or_default();
+        let (encoded, spans) = encode_around(vocabulary, &problem.solution, tagged)?;
         ensure!(!encoded.ids.is_empty(), "problem {}: has no solution to score", problem.id);
         let mut clauses: Vec<Range<usize>> = Vec::new();
         for step in &problem.steps {
@@ -52,6 +55,7 @@ impl Sample {
             prose: problem.steps.iter().any(|step| step.expression.is_some() && !step.clause.ends_with(">>")),
             answer: problem.answer_range().and_then(|bytes| tokens_of(&encoded.offsets, &bytes)),
             offsets: encoded.offsets,
+            spans: problem.spans.is_some().then_some(spans),
         })
     }
 
@@ -87,6 +91,31 @@ impl Sample {
         text.push_str(&self.solution[written..]);
         text
     }
+}
+
+/// Encodes a text as if tags stood around these ranges of bytes: no token crosses their ends. Returns the tokens of each range too.
+fn encode_around(
+    vocabulary: &Vocabulary,
+    text: &str,
+    ranges: &[Range<usize>],
+) -> Result<(EncodedText, Vec<Range<usize>>)> {
+    let mut all = EncodedText { ids: vec![], offsets: vec![] };
+    let mut add = |part: Range<usize>| -> Result<Range<usize>> {
+        let encoded = vocabulary.encode_with_offsets(&text[part.clone()])?;
+        let first = all.ids.len();
+        all.ids.extend(encoded.ids);
+        all.offsets.extend(encoded.offsets.into_iter().map(|(from, to)| (from + part.start, to + part.start)));
+        Ok(first..all.ids.len())
+    };
+    let (mut spans, mut done) = (vec![], 0);
+    for range in ranges {
+        add(done..range.start)?;
+        spans.push(add(range.clone())?);
+        done = range.end;
+    }
+    add(done..text.len())?;
+    spans.retain(|span| !span.is_empty());
+    Ok((all, spans))
 }
 
 /// The tokens that share a byte with a range of bytes.

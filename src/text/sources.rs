@@ -28,12 +28,29 @@ pub struct Source {
     /// Names of the keys, for `format = "jsonl"`.
     #[serde(default)]
     pub fields: Fields,
+    /// Which text is the solution where a record has a list `generations`.
+    #[serde(default)]
+    pub generations: Generations,
     /// Keep GSM8K's calculator annotations `<<48/2=24>>` in the solution. They are its steps either way.
     #[serde(default)]
     pub keep_calculator: bool,
     /// Read no more than this many problems.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<usize>,
+}
+
+names! {
+    /// What is read as the solution of a record that has `generations` (OpenR1-Math: traces of R1) beside it.
+    #[derive(Default)]
+    pub enum Generations {
+        /// The key `solution`.
+        #[default]
+        Solution = "solution",
+        /// The first generation whose answer the record marks right (`correctness_math_verify`, else `correctness_llama`).
+        First = "first",
+        /// Each of these, a problem each.
+        All = "all",
+    }
 }
 
 settings! {
@@ -53,7 +70,21 @@ settings! {
 
 impl Source {
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Source { path: path.into(), format: None, fields: Fields::default(), keep_calculator: false, limit: None }
+        Source {
+            path: path.into(),
+            format: None,
+            fields: Fields::default(),
+            generations: Generations::default(),
+            keep_calculator: false,
+            limit: None,
+        }
+    }
+
+    /// `fields` where the record has its keys, else the format that its keys tell.
+    fn format_of(&self, object: &Map<String, Value>) -> Result<Format> {
+        let Fields { question, answer, .. } = &self.fields;
+        let named = self.fields != Fields::default() && object.contains_key(question) && object.contains_key(answer);
+        if named { Ok(Format::Jsonl) } else { Format::detect(object) }
     }
 
     /// Reads the problems; of a folder those held out (`test`, else `validation`).
@@ -61,11 +92,12 @@ impl Source {
     /// # Errors
     /// What cannot be read, by file, record and key; one id of two questions.
     pub fn read(&self) -> Result<Vec<Problem>> {
-        Ok(self.placed(Part::Test)?.into_iter().map(|(problem, _)| problem).collect())
+        Ok(self.placed(Part::Test, &mut 0)?.into_iter().map(|(problem, _)| problem).collect())
     }
 
     /// The problems, each with the place it is at (`file:line`), for errors that come later.
-    pub(crate) fn placed(&self, part: Part) -> Result<Vec<(Problem, String)>> {
+    /// `left_out` counts records of which no generation is marked right.
+    pub(crate) fn placed(&self, part: Part, left_out: &mut usize) -> Result<Vec<(Problem, String)>> {
         let limit = self.limit.unwrap_or(usize::MAX);
         let mut problems: Vec<(Problem, String)> = Vec::new();
         let mut format = self.format;
@@ -77,16 +109,24 @@ impl Source {
                 }
                 let format = *match &mut format {
                     Some(format) => format,
-                    unknown => unknown.insert(Format::detect(&object).with_context(|| place.clone())?),
+                    unknown => unknown.insert(self.format_of(&object).with_context(|| place.clone())?),
                 };
                 let fallback = format!("{}-{stem}-{}", format.name(), problems.len());
                 let record = Record { object: &object, place: &place, fallback_id: fallback, source: self };
-                problems.push((record.problem(format)?, place));
+                let read = record.problems(format)?;
+                *left_out += usize::from(read.is_empty());
+                problems.extend(read.into_iter().map(|problem| (problem, place.clone())));
                 Ok(true)
             })?;
         }
         ensure!(!problems.is_empty(), "{}: has no problem", self.path.display());
         distinct_ids(&mut problems)?;
+        // Where some solutions have tags, one without any has no span.
+        if problems.iter().any(|(problem, _)| problem.spans.is_some()) {
+            problems.iter_mut().for_each(|(problem, _)| {
+                problem.spans.get_or_insert_default();
+            });
+        }
         Ok(problems)
     }
 }

@@ -32,7 +32,8 @@ pub struct Summary {
     pub samples: usize,
     pub positions: usize,
     pub mean_entropy: f64,
-    pub threshold: f32,
+    /// Entropy from which on a token could be in a span; `None` where the data came with its spans.
+    pub threshold: Option<f32>,
     pub spans: usize,
     pub span_tokens: usize,
     pub samples_without_span: usize,
@@ -45,7 +46,7 @@ pub struct Annotation {
     /// In the order of the samples given.
     pub tagged: Vec<TaggedLine>,
     pub summary: Summary,
-    /// Entropies of each sample, in the same order.
+    /// Entropies of each sample, in the same order; empty where nothing was scored.
     pub entropies: Vec<Vec<f32>>,
 }
 
@@ -75,7 +76,7 @@ pub(crate) fn tag(
         samples: samples.len(),
         positions,
         mean_entropy: total / positions as f64,
-        threshold,
+        threshold: Some(threshold),
         spans: 0,
         span_tokens: 0,
         samples_without_span: 0,
@@ -100,6 +101,35 @@ pub(crate) fn tag(
     Ok((tagged, summary))
 }
 
+/// Spans that the data came with, where every sample says its own; nothing is scored then.
+pub fn tagged_in_data(
+    samples: &[Sample],
+    settings: &AnnotateSettings,
+    source: &str,
+) -> Option<(Vec<TaggedLine>, Summary)> {
+    let own = samples.iter().map(|sample| sample.spans.as_ref()).collect::<Option<Vec<_>>>()?;
+    let line = |(sample, spans): (&Sample, &Vec<Range<usize>>)| TaggedLine {
+        id: sample.id.clone(),
+        latents: spans.iter().map(|span| settings.spans.latents(span)).sum(),
+        tagged_solution: sample.tagged_solution(spans),
+        spans: spans.clone(),
+    };
+    let summary = Summary {
+        source: source.to_owned(),
+        settings: settings.clone(),
+        samples: samples.len(),
+        positions: samples.iter().map(|sample| sample.response.len()).sum(),
+        mean_entropy: 0.0,
+        threshold: None,
+        spans: own.iter().map(|spans| spans.len()).sum(),
+        span_tokens: own.iter().copied().flatten().map(Range::len).sum(),
+        samples_without_span: own.iter().filter(|spans| spans.is_empty()).count(),
+        too_short: 0,
+        over_cap: 0,
+    };
+    (!own.is_empty()).then(|| (samples.iter().zip(own).map(line).collect(), summary))
+}
+
 /// Reads `tagged.jsonl`.
 pub fn read_tagged(file: &Path) -> Result<Vec<TaggedLine>> {
     let text = read_text(file).with_context(|| format!("{}: cannot read", file.display()))?;
@@ -115,12 +145,14 @@ impl Annotation {
         let Summary { spans, threshold, positions, span_tokens, .. } = self.summary;
         let share = 100.0 * span_tokens as f64 / positions as f64;
         let mut text = format!(
-            "{} samples, {positions} positions, threshold {threshold:.3} nats, {spans} spans over {share:.1} % of positions; \
-             {} samples without one\n",
-            self.summary.samples, self.summary.samples_without_span
+            "{} samples, {positions} positions, {}, {spans} spans over {share:.1} % of positions; {} samples without one\n",
+            self.summary.samples,
+            threshold.map_or("spans of the data".into(), |threshold| format!("threshold {threshold:.3} nats")),
+            self.summary.samples_without_span
         );
         for (row, entropies) in self.tagged.iter().zip(&self.entropies).take(samples) {
-            let means: Vec<String> = row.spans.iter().map(|span| format!("{:.2}", mean(entropies, span))).collect();
+            let scored = row.spans.iter().filter(|span| span.end <= entropies.len());
+            let means: Vec<String> = scored.map(|span| format!("{:.2}", mean(entropies, span))).collect();
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{} [{}]\n  {}", row.id, means.join(" "), row.tagged_solution.replace('\n', "\n  "));
         }

@@ -3,6 +3,7 @@
 mod annotate;
 mod inputs;
 mod measure;
+mod plan;
 mod resume;
 mod setup;
 mod summary;
@@ -22,7 +23,7 @@ pub use taken::Branch;
 
 use crate::corpus::Corpus;
 use crate::method::{self, Phase, Work};
-use crate::progress::Interruption;
+use crate::progress::{Interruption, say};
 use crate::recipe::Recipe;
 use crate::schema::PhaseRow;
 use crate::store::Lock;
@@ -36,6 +37,8 @@ pub struct Run {
     pub corpus: Corpus,
     /// With autodiff.
     pub device: Device,
+    /// Held-out problems that decode together.
+    together: usize,
     pretrained: Option<setup::PretrainedAdapter>,
     /// No other run trains in this folder; held by the process that writes.
     pub(super) _lock: Option<Lock>,
@@ -63,6 +66,10 @@ pub fn run(recipe: Recipe, options: Options) -> Result<RunEnd> {
         }
     }
     let run = setup::open(recipe, options, &phases)?;
+    if run.options.dry {
+        say("dry run: data, model and settings fit together; nothing was trained or written");
+        return Ok(RunEnd::Finished(vec![]));
+    }
     let mut results = vec![];
     for phase in &phases {
         if !run.options.only.is_empty() && !run.options.only.iter().any(|name| name == phase.name) {

@@ -117,6 +117,39 @@ fn what_a_hub_sends_is_whole_or_an_error_and_the_next_try_goes_on() {
     }
 }
 
+/// An adapter's repository holds no model: its files come by the same way, and the base that it names by its own.
+#[test]
+fn an_adapter_of_the_hub_opens_over_a_base_and_by_itself() {
+    let mut both = files("fixtures/released/adapter");
+    let settings = String::from_utf8(both["adapter_config.json"].clone()).expect("text");
+    let base = fs::canonicalize("fixtures/released/base").expect("a base").display().to_string();
+    let hub = Hub::start(both.clone(), "adapter_model.safetensors");
+    let home = tempfile::tempdir().expect("temp");
+    let run = |hub: &Hub, home: &Path, words: &[&str]| {
+        let mut named = Command::new(env!("CARGO_BIN_EXE_probe"));
+        named.args(["generate", "--prompt", "Ann", "--max-new-tokens", "4"]).args(words);
+        for (key, value) in command(hub, home).get_envs() {
+            match value {
+                Some(value) => named.env(key, value),
+                None => named.env_remove(key),
+            };
+        }
+        ended(named.stdin(Stdio::null()))
+    };
+    let (worked, said) = run(&hub, home.path(), &["--model", &base, "--adapter", "org/lora"]);
+    assert!(worked && said.contains("blocks end by argmax"), "{said}");
+    assert!(hub.asked().iter().any(|request| request.path.ends_with("adapter_model.safetensors")));
+    let (worked, said) = run(&hub, home.path(), &["--model", &base, "--adapter", "org/lora"]);
+    assert!(worked && hub.asked().is_empty(), "all of it is in the cache: {said}");
+    // The authors' own path of the base is nowhere: the message says what to name.
+    let (worked, said) = run(&hub, home.path(), &["--model", "org/lora"]);
+    assert!(!worked && said.contains("/home/authors/models/Qwen3") && said.contains("--adapter"), "{said}");
+    both.insert("adapter_config.json".into(), settings.replace("/home/authors/models/Qwen3", &base).into_bytes());
+    let (hub, home) = (Hub::start(both, ""), tempfile::tempdir().expect("temp"));
+    let (worked, said) = run(&hub, home.path(), &["--model", "org/lora"]);
+    assert!(worked, "{said}");
+}
+
 /// Every request, by whether it had a token.
 fn with_token(asked: &[Request], token: &str) -> (usize, usize) {
     let right = asked.iter().filter(|r| r.authorization.as_deref() == Some(&format!("Bearer {token}"))).count();

@@ -23,6 +23,7 @@ fn a_stranger_trains_measures_and_intervenes() {
     assert!(format!("{refused:#}").contains("grpo.reward.thrift must be a finite number"), "{refused:#}");
     let Machine { device, threads, .. } = Machine::default();
     let options = Options {
+        dry: false,
         out: out.clone(),
         resume: false,
         only: vec![],

@@ -115,7 +115,7 @@ fn how<'a>(loaded: &'a Loaded, settings: &'a DecodeSettings) -> Decode<'a> {
     Decode {
         model: &loaded.model,
         source: &HiddenState,
-        controller: &Blocks::Learnt,
+        controller: &Blocks::LEARNT,
         switch: loaded.switch,
         settings,
         cancel: None,

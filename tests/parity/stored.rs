@@ -84,7 +84,7 @@ fn run(model: &Decoder, prompts: &[Vec<u32>]) -> Vec<Trace> {
     let how = Decode {
         model,
         source: &HiddenState,
-        controller: &Blocks::Learnt,
+        controller: &Blocks::LEARNT,
         switch,
         settings: &settings,
         cancel: None,

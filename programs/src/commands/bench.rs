@@ -218,7 +218,7 @@ impl Bench {
             prompts.map(|(problem, prompt)| Request { problem, prompt, rollout: 0, limit: None }).collect();
         let run = |new: usize| {
             let settings = DecodeSettings { max_new_tokens: new, ..DecodeSettings::default() };
-            let (source, controller) = (&HiddenState, &Blocks::Learnt);
+            let (source, controller) = (&HiddenState, &Blocks::LEARNT);
             let how =
                 Decode { model, source, controller, switch: None, settings: &settings, cancel: None, ahead: None };
             decode(how, &requests, 1, &mut Hooks::none()).map(drop)

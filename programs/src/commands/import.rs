@@ -199,19 +199,26 @@ struct Tokens {
 }
 
 impl Tokens {
-    /// Coconut adds its three markers in the order start, end, latent; CODI padding, start, end, and feeds no token at latents.
+    /// Coconut adds its three markers in the order start, end, latent; CODI padding, start, end, and feeds no token at latents. Where the base
+    /// has a padding token CODI adds two, and a fourth is a padding token before Coconut's or a latent one behind CODI's.
     fn of(unwrapped: &InnerModel, base: &str) -> Result<Self> {
         let tokenizer = unwrapped.checkpoint.tokenizer()?;
         let mut tokenizer =
             tokenizer.with_context(|| format!("--base {base}: no tokenizer.json, which names the tokens"))?;
         let begin = tokenizer.encode("", true).ok().and_then(|encoded| encoded.get_tokens().first().cloned());
-        let first = unwrapped.checkpoint.config.vocab_size - unwrapped.wrapper.added();
-        // CODI adds a row for padding whatever the base has.
-        let padding = if tokenizer.token_to_id("[PAD]").is_some() { "<|codi-pad|>" } else { "[PAD]" };
-        let names = match unwrapped.wrapper {
-            Wrapper::Codi => vec![padding, SWI, SWI_END, LATENT],
-            Wrapper::Coconut | Wrapper::Icot => vec![SWI, SWI_END, LATENT],
+        let first = unwrapped.checkpoint.config.vocab_size - unwrapped.added;
+        // The base may have a padding token of the same name.
+        let padding = if tokenizer.token_to_id("[PAD]").is_some() { "<|pad-added|>" } else { "[PAD]" };
+        let (pads, markers) = match unwrapped.wrapper {
+            Wrapper::Icot => (false, 0),
+            Wrapper::Coconut => (unwrapped.added > 3, 3),
+            Wrapper::Codi => (unwrapped.added > 2, 2),
         };
+        ensure!(
+            unwrapped.added >= markers,
+            "--base {base}: two added tokens, and Coconut has three: another base than the one that it was trained from"
+        );
+        let names: Vec<&str> = pads.then_some(padding).into_iter().chain([SWI, SWI_END, LATENT]).collect();
         // Padded rows of the base's tables that its tokenizer has no tokens for.
         while tokenizer.get_vocab_size(true) < first {
             let name = format!("<|unused-{}|>", tokenizer.get_vocab_size(true));

@@ -103,6 +103,11 @@ impl ModelArgs {
     }
 }
 
+/// Whether the environment says that programs check what they are given and stop before any work.
+pub(crate) fn is_dry() -> bool {
+    std::env::var_os("SWITCHYARD_DRY_RUN").is_some_and(|value| value == "1")
+}
+
 /// The row of `--prompt` or `--ids`; `None` where neither is given.
 ///
 /// # Errors

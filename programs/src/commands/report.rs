@@ -11,8 +11,8 @@ use super::merge::Merge;
 use super::print;
 use super::selection::REPORTS;
 use crate::report::folder::Folder;
-use crate::report::tables::Formats;
-use crate::report::{compare, curves, render};
+use crate::report::tables::{Formats, Table};
+use crate::report::{compare, curves, journal, render};
 use switchyard::machine::threads;
 use switchyard::names::meant;
 use switchyard::parallel::on_the_pool;
@@ -82,6 +82,10 @@ enum Command {
         /// Also write the table: STEM.md, STEM.csv and STEM.tex.
         #[arg(long, value_name = "STEM")]
         out: Option<PathBuf>,
+        /// Beside the records of a third party who ran the released adapter on MATH-500: by level and subject, how often it switches, blocks,
+        /// steps and exits. A file of their records, one JSON object a problem; without one their totals, which are carried here.
+        #[arg(long, value_name = "FILE", num_args = 0..=1)]
+        journal: Option<Option<PathBuf>>,
     },
     Merge(Merge),
     /// Draw a run's training curves from its rows, into its folder `figures`.
@@ -96,7 +100,7 @@ impl Report {
         on_the_pool(threads(), || match &self.command {
             None => report(self),
             Some(Command::Grade(grade)) => grade.run(),
-            Some(Command::Compare { folders, out }) => compare(folders, out.as_deref()),
+            Some(Command::Compare { folders, out, journal }) => compare(folders, out.as_deref(), journal.as_ref()),
             Some(Command::Merge(merge)) => merge.run(),
             Some(Command::Curves { run }) => draw(run),
         })?
@@ -129,8 +133,18 @@ fn report(args: &Report) -> Result<()> {
     print(&format!("{}\n{}  ({seconds:.1} s; {why}open it in a browser)\n", done.summary, done.page.display()))
 }
 
-fn compare(folders: &[PathBuf], out: Option<&Path>) -> Result<()> {
+fn compare(folders: &[PathBuf], out: Option<&Path>, records: Option<&Option<PathBuf>>) -> Result<()> {
     let folders: Vec<Folder> = folders.iter().map(|path| Folder::open(path)).collect::<Result<_>>()?;
+    if let Some(records) = records {
+        let tables = journal::tables(&folders, records.as_deref())?;
+        for (number, table) in tables.iter().enumerate() {
+            let Some(stem) = out else { break };
+            let own =
+                stem.with_file_name(format!("{}-{number}", stem.file_name().unwrap_or_default().to_string_lossy()));
+            table.save(if number == 0 { stem } else { &own }, Formats::ALL)?;
+        }
+        return print(&tables.iter().map(Table::markdown).collect::<Vec<_>>().join("\n"));
+    }
     let table = compare::table(&folders)?;
     if let Some(stem) = out {
         table.save(stem, Formats::ALL)?;

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Error, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 
-use super::print;
 use super::selection::Selection;
 use super::table::{WIDTH, fitted};
 use super::targets::Targets;
+use super::{is_dry, print};
 use crate::report::findings::said;
 use crate::report::folder::Folder;
 use switchyard::experiments::decodes::{DECODES, ways};
@@ -113,6 +113,9 @@ impl Runner<'_> {
         } else {
             self.jobs(&experiments, &studies)?
         };
+        if is_dry() {
+            return print(&format!("dry run: {} experiments could begin; nothing was run\n", jobs.len()));
+        }
         self.choose_folders(&mut jobs)?;
         self.prepare(&jobs)?;
         self.work(&mut jobs)?;

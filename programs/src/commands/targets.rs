@@ -4,10 +4,13 @@ use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
+use serde::Deserialize;
 
 use super::committed::fixture_path;
+use super::setting;
 use super::unknown_words::warn_of_unknown;
 use switchyard::grade::Grader;
+use switchyard::latent::Blocks;
 use switchyard::machine::Machine;
 use switchyard::names::meant;
 use switchyard::progress::say;
@@ -31,9 +34,12 @@ pub struct Targets {
     /// Phases of a run whose checkpoints are used; by default those of sft, grpo_start and grpo that exist
     #[arg(long, value_delimiter = ',')]
     pub phase: Vec<String>,
-    /// A PEFT LoRA folder over a model (not a run)
-    #[arg(long, value_name = "DIR")]
+    /// A PEFT LoRA folder or a repository of the hub with one, over a model (not a run)
+    #[arg(long, value_name = "DIR|OWNER/NAME")]
     pub adapter: Option<PathBuf>,
+    /// The model below an adapter whose settings name a base that is elsewhere: the adapter is --adapter, or the one that is named
+    #[arg(long, value_name = "MODEL")]
+    pub base: Option<String>,
     /// A file of held-out problems instead of the run's own, or a folder of a data set: JSON lines, CSV or Parquet
     #[arg(long, value_name = "FILE|DIR")]
     pub data: Option<PathBuf>,
@@ -48,6 +54,13 @@ pub struct Targets {
     /// prompts by the model's own chat template, or plain where it brings none. A run has its own recipe, next to which this is refused
     #[arg(long, value_name = "PRESET|FILE")]
     pub like: Option<String>,
+    /// recurrence: as the checkpoint reasons, hidden states fed inside blocks (the authors' eval_latent); generate: plain generation, in
+    /// which <swi> is a token like any other (their eval_math500). Rows of the latter have -generate in their names
+    #[arg(long, value_name = "NAME", default_value = "recurrence", value_parser = setting::<Evaluator>)]
+    pub evaluator: Evaluator,
+    /// Give rows of these problems names of their own (`grpo-on-gsm8k`), so that one folder holds them beside those of other problems
+    #[arg(long)]
+    pub beside: bool,
     /// Held-out problems; by default as many as the run's evaluation has
     #[arg(long, value_name = "N")]
     pub problems: Option<usize>,
@@ -62,9 +75,27 @@ pub struct Targets {
     pub raw: bool,
 }
 
+/// What decodes the held-out problems.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Evaluator {
+    #[default]
+    Recurrence,
+    Generate,
+}
+
 impl Targets {
     /// Opens everything that is named on the machine, before any work.
     pub fn open(&self, machine: &Machine) -> Result<Vec<Study>> {
+        if let Some(base) = &self.base {
+            let named: Vec<PathBuf> =
+                self.adapter.iter().cloned().chain(self.targets.iter().map(PathBuf::from)).collect();
+            let [adapter] = named.as_slice() else {
+                bail!("--base {base}: goes below one adapter, found {} of them: name one with --adapter", named.len())
+            };
+            let over = Self { targets: vec![base.clone()], adapter: Some(adapter.clone()), base: None, ..self.clone() };
+            return over.open(machine);
+        }
         let mut adapter = self.adapter.as_ref().map(fixture_path);
         let named = match (self.targets.is_empty(), &adapter) {
             // An adapter alone names its own base.
@@ -109,6 +140,15 @@ impl Targets {
             studies.push(Study::of_model(target, adapter.as_deref(), &like, &asked, machine)?.named(&name));
         }
         studies.iter_mut().for_each(|study| study.seed = self.seed);
+        for study in studies.iter_mut().filter(|_| self.beside) {
+            study.name = format!("{}-on-{}", study.name, plain(&study.recipe.dataset()));
+        }
+        if self.evaluator == Evaluator::Generate {
+            for study in &mut studies {
+                study.reasoning.blocks = Blocks::Plain;
+                study.name += "-generate";
+            }
+        }
         let mut names: Vec<_> = studies.iter().map(|study| &study.name).collect();
         names.sort_unstable();
         let twice = names.windows(2).find(|pair| pair[0] == pair[1]);

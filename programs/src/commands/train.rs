@@ -4,15 +4,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use clap::Parser;
 
 use super::device::MachineArgs;
-use super::print;
+use super::{is_dry, print};
 use super::selection::unknown_method;
-use super::targets::fields;
+use super::targets::{fields, is_run};
 use switchyard::grade::Grader;
 use switchyard::machine::{self, Machine};
+use switchyard::model::checkpoint::ModelRef;
 use switchyard::progress::{STOPPED, be_quiet, complain, say, show, shown, stop_asked, stop_flag};
 use switchyard::recipe::Recipe;
 use switchyard::store::command;
@@ -28,7 +29,7 @@ use switchyard::world::{Launch, World, spent};
     after_help = "Examples:\n  train\n  train --preset smoke --out runs/smoke\n  train --set base.steps=200 --only base,annotate\n  train --base runs/micro --method coconut --set coconut.c=5 --out runs/c5\n  train --from runs/micro --set grpo.replay=full_bptt --out runs/micro-bptt\n  train --preset smollm2-gsm8k --model SmolLM2.gguf --data gsm8k/train.jsonl\n  train --out runs/micro --resume"
 )]
 pub struct Train {
-    /// smoke, micro, micro-budget, micro-bptt, micro-adaptive, micro-rivals, micro-compressed, micro-two-latents, micro-graph, micro-prosqa, micro-organism, micro-organism-honest, smollm2-chains, smollm2-gsm8k, qwen3-8b, or a .toml recipe.
+    /// smoke, micro, micro-budget, micro-bptt, micro-adaptive, micro-rivals, micro-compressed, micro-two-latents, micro-graph, micro-prosqa, micro-organism, micro-organism-honest, smollm2-chains, smollm2-gsm8k, qwen3-8b, switch-released, or a .toml recipe.
     /// By default micro, with --resume the recipe of the run in --out.
     #[arg(long)]
     preset: Option<String>,
@@ -50,15 +51,19 @@ pub struct Train {
     /// Continue the stopped run in --out.
     #[arg(long)]
     resume: bool,
-    /// Reuse every finished phase of this run (or of a run of this sweep) whose settings are the same, and train the rest.
-    #[arg(long, value_name = "RUN")]
+    /// Reuse every finished phase of this run (or of a run of this sweep) whose settings are the same, and train the rest. Of an adapter (a
+    /// PEFT folder or a repository of the hub with one): train on from it, over --base.
+    #[arg(long, value_name = "RUN|ADAPTER")]
     from: Option<PathBuf>,
     /// With --from: the last phase to reuse, with those that it starts from.
     #[arg(long, value_name = "PHASE", requires = "from")]
     phase: Option<String>,
-    /// The same as --from RUN --phase base.
-    #[arg(long, value_name = "RUN", conflicts_with = "from")]
+    /// The same as --from RUN --phase base; with --from ADAPTER the model below it.
+    #[arg(long, value_name = "RUN|MODEL")]
     base: Option<PathBuf>,
+    /// Check data, model and settings, print what the run needs, and stop before any work; SWITCHYARD_DRY_RUN=1 does the same.
+    #[arg(long)]
+    dry_run: bool,
     /// A pretrained model: folder, .gguf or hub id.
     #[arg(long)]
     model: Option<String>,
@@ -72,6 +77,9 @@ pub struct Train {
     /// Your file's own keys for question, answer, solution, id, subject, level, choices: question=frage,answer=antwort
     #[arg(long, value_name = "KEY=YOURS", value_delimiter = ',')]
     field: Vec<String>,
+    /// The same of the held-out file (data.test_path), where it has other keys: question=problem,answer=solution
+    #[arg(long, value_name = "KEY=YOURS", value_delimiter = ',')]
+    test_field: Vec<String>,
     #[command(flatten)]
     machine: MachineArgs,
 }
@@ -84,11 +92,45 @@ impl Train {
         self.preset.clone().or(own).unwrap_or_else(|| "micro".into())
     }
 
-    /// The run whose phases are reused.
-    fn branch(&self) -> Vec<Branch> {
+    /// The adapter and the model below it, where `--from` names an adapter.
+    ///
+    /// # Errors
+    /// `--base` beside a run; an adapter without its base.
+    fn adapter(&self) -> Result<Option<[String; 2]>> {
+        let Some(from) = &self.from else { return Ok(None) };
+        let shown = from.display();
+        let is_adapter = match from.is_dir() {
+            true => !is_run(from),
+            // A name on the hub looks like a path that is not there: only its base tells them apart.
+            false => !from.exists() && self.base.is_some() && ModelRef::parse(&shown.to_string()).is_ok(),
+        };
+        let below = self.base.as_ref().map(|base| base.display().to_string()).or(self.model.clone());
+        match (is_adapter, below) {
+            (false, _) => {
+                ensure!(self.base.is_none(), "--base and --from {shown} both name a run: leave one away");
+                Ok(None)
+            }
+            (true, None) => bail!(
+                "--from {shown}: neither a run of `train` nor an adapter with its model: name the model with --base"
+            ),
+            (true, Some(below)) => {
+                ensure!(
+                    self.phase.is_none(),
+                    "--phase names a phase of a run, and --from {shown} is an adapter: leave it away"
+                );
+                Ok(Some([shown.to_string(), below]))
+            }
+        }
+    }
+
+    /// The run whose phases are taken over.
+    fn branch(&self) -> Result<Vec<Branch>> {
+        if self.adapter()?.is_some() {
+            return Ok(vec![]);
+        }
         let base = self.base.clone().map(|run| Branch { run, until: Some("base".into()) });
         let from = self.from.clone().map(|run| Branch { run, until: self.phase.clone() });
-        from.into_iter().chain(base).collect()
+        Ok(from.into_iter().chain(base).collect())
     }
 
     /// Says itself what went wrong: of several processes each has its own end.
@@ -121,7 +163,10 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 
 fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
     let mut set = args.set.clone();
-    set.extend(args.model.iter().map(|m| format!("pretrained={}", toml::Value::String(m.clone()))));
+    let adapter = args.adapter()?;
+    let below = adapter.as_ref().map(|[_, below]| below).or(args.model.as_ref());
+    set.extend(below.map(|m| format!("pretrained={}", toml::Value::String(m.clone()))));
+    set.extend(adapter.iter().map(|[adapter, _]| format!("adapter={}", toml::Value::String(adapter.clone()))));
     set.extend(args.data.iter().map(|d| format!("data.path={}", toml::Value::String(d.clone()))));
     set.extend(args.machine.dtype().map(|dtype| format!("optimizer.dtype={}", dtype.name())));
     if args.method == ["list"] {
@@ -141,15 +186,16 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
         }),
         resume: args.resume,
         only: args.only.clone(),
-        from: args.branch(),
+        from: args.branch()?,
         threads: machine.threads,
         command: command("train"),
+        dry: args.dry_run || is_dry(),
         device: machine.device.clone(),
         world,
         stop: stop_asked,
     };
     stop_flag();
-    if !args.sweep.is_empty() {
+    if !args.sweep.is_empty() && !options.dry {
         let at = |point: &[String]| recipe_of(args, &[set.as_slice(), point].concat());
         let finished = sweep::run(&axes, at, &options)?;
         if !finished {
@@ -163,7 +209,9 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
     }
     let started = Instant::now();
     let out = options.out.display().to_string();
+    let dry = options.dry;
     match run(recipe, options)? {
+        RunEnd::Finished(_) if dry => Ok(ExitCode::SUCCESS),
         RunEnd::Finished(_) if !world.writes() => Ok(ExitCode::SUCCESS),
         RunEnd::Finished(_) => {
             if world.size > 1 {
@@ -188,6 +236,10 @@ fn recipe_of(args: &Train, set: &[String]) -> Result<Recipe> {
     if let Some(fields) = fields(&args.field)? {
         ensure!(recipe.data.path.is_some(), "--field names the keys of a file of problems: give it with --data FILE");
         recipe.data.fields = Some(fields);
+    }
+    if let Some(fields) = fields(&args.test_field)? {
+        recipe.data.test_fields = Some(fields);
+        recipe.check()?;
     }
     if args.grader.is_some() {
         ensure!(

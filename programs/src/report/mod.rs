@@ -11,6 +11,7 @@
 //! | [`paper_tables`] | the paper's tables with ours next to them |
 //! | [`figures`] | charts as SVG and PNG |
 //! | [`compare`] | checkpoints of several folders side by side |
+//! | [`journal`] | outcomes next to the records of a third party |
 //! | `findings` | a checkpoint's findings, a sentence and a number each: the page's cards |
 //! | `letters` | characters that no row may bring into a page, figure or table |
 //! | `places` | named places of rows, in the order in which a reader meets them |
@@ -39,6 +40,7 @@ pub mod findings;
 pub mod folder;
 pub mod front;
 mod generic;
+pub mod journal;
 mod letters;
 mod live;
 mod mixture;

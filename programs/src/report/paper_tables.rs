@@ -36,7 +36,7 @@ fn table(block: &Block, exhibit: &Exhibit, folder: &Folder) -> Result<PaperTable
     for (at, column) in block.columns.iter().enumerate() {
         let theirs = block.rows.iter().map(|row| decimals(row.values[at])).max().unwrap_or(0);
         columns.push(Heading::new(&format!("{} (paper)", column.name), ColumnKind::Published(theirs)));
-        for (heading, _) in subjects.iter().filter(|_| (layout.shows)(&column.key)) {
+        for (heading, _) in subjects.iter().filter(|_| (layout.shows)(folder, &column.key)) {
             // Small models write tens of tokens, not thousands.
             let digits = if column.unit == Unit::Tokens { 1 } else { column.unit.digits() };
             let of = if heading.is_empty() { "ours".to_owned() } else { format!("ours, {heading}") };
@@ -67,7 +67,7 @@ fn table(block: &Block, exhibit: &Exhibit, folder: &Folder) -> Result<PaperTable
         let mut cells = vec![Cell::Text(name)];
         for (at, column) in block.columns.iter().enumerate() {
             cells.push(values.map_or_else(Cell::nothing, |v| Cell::Published(v[at])));
-            for (_, ours) in subjects.iter().filter(|_| (layout.shows)(&column.key)) {
+            for (_, ours) in subjects.iter().filter(|_| (layout.shows)(folder, &column.key)) {
                 let estimate = ours.get(exhibit.label, &key, &column.key).filter(|_| !repeats);
                 found += usize::from(estimate.is_some());
                 cells.push(Cell::measured(estimate.map(|e| e.scaled(column.unit.per_share()))));

@@ -80,6 +80,7 @@ fn problem(built: &Built, number: usize, drawn: &Ingredients) -> Problem {
         subject: Some(if switches { "switch" } else { "text" }.to_owned()),
         level: Some(1),
         steps,
+        spans: None,
     }
 }
 
@@ -127,6 +128,7 @@ pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Stud
         template: template.clone(),
         train: vec![],
         train_answers: vec![],
+        rewarded: vec![],
         test_prompts: prompts.collect::<Result<_>>()?,
         test,
         dropped: 0,

@@ -20,7 +20,6 @@ use ndarray::Array2;
 
 use super::About;
 use super::markdown::{largest, or_dash, table_of, titled};
-use crate::latent::text_mask;
 use crate::schema::{AttentionRow, Form};
 use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
@@ -46,7 +45,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
     ensure!(config.problems >= 2, "attention_to_latents.problems must be at least 2, found {}", config.problems);
     study.adds_as_it_is()?;
     let written = written(study, config.problems)?;
-    let masked = text_mask(&study.corpus.switch, true);
+    let masked = study.mask_in_text(true);
     let mut rows = vec![];
     for form in Form::ALL {
         let sequences: Vec<_> = written.iter().map(|w| w.sequence(form).clone()).collect();

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use ndarray::{Array2, ArrayView1, s};
 use rayon::prelude::*;
 
-use crate::latent::{Sequence, SwitchIds, text_mask};
+use crate::latent::{Blocks, Controller, Sequence, SwitchIds};
 use crate::model::{Decoder, HookPoint, PointKind};
 use crate::schema::{Form, Target};
 use crate::study::Study;
@@ -34,8 +34,8 @@ pub struct Decision {
 }
 
 /// The decisions of a solution in one form: at text as the decoder masks it, at latent steps over all tokens.
-pub fn decisions(written: &SolutionForms, form: Form, ids: SwitchIds) -> Vec<Decision> {
-    let masked = text_mask(&ids, true);
+pub fn decisions(written: &SolutionForms, form: Form, ids: SwitchIds, blocks: &Blocks) -> Vec<Decision> {
+    let masked = blocks.masked_in_text(&ids, true);
     let text = |target, token, at| Decision { target, step: None, token, masked: masked.clone(), chain: vec![at] };
     let mut out = vec![];
     let answer = written.answer.map(|said| said.token);

@@ -77,7 +77,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     for form in Form::ALL {
         for chunk in written.chunks(HELD) {
             let sequences: Vec<_> = chunk.iter().map(|w| w.sequence(form).clone()).collect();
-            let of = |w: &SolutionForms| decisions(w, form, study.corpus.switch);
+            let of = |w: &SolutionForms| decisions(w, form, study.corpus.switch, &study.reasoning.blocks);
             let decided: Vec<_> = chunk.iter().map(of).collect();
             let explained = explain(study, &sequences, &decided, centre.as_deref())?;
             for (w, (decided, explained)) in chunk.iter().zip(decided.iter().zip(&explained)) {

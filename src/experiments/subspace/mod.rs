@@ -30,7 +30,7 @@ use rand::seq::SliceRandom;
 
 use super::markdown::{or_dash, table_of, titled};
 use super::{About, Journal, check_of, layers_named, steps_named};
-use crate::latent::{Controller, text_mask};
+use crate::latent::Controller;
 use crate::model::HookPoint;
 use crate::nth::Nth;
 use crate::random::keyed;
@@ -154,7 +154,7 @@ pub fn rows_by(
     needs(asked >= 4, &format!("four questions with right answers that follow from one block alone, found {asked}"))?;
     let points: Vec<HookPoint> = layers.iter().map(|&layer| Node::Resid(layer).point()).collect();
     let states = states(study, &targets, &points)?;
-    let masked = text_mask(&study.corpus.switch, study.reasoning.blocks.model_opens());
+    let masked = study.mask_in_text(study.reasoning.blocks.model_opens());
     let search = Search { study, config, targets: &targets, states, masked };
     let ready = search.ready()?;
     let most = [config.pairs, config.judged];

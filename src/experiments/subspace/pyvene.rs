@@ -31,7 +31,7 @@ fn writes_the_pairs_for_pyvene() {
     let mut targets = targets(&study).expect("targets");
     targets.retain(|t| (0..t.row.ids.len()).rfind(|&at| t.row.is_latent(at)) == t.at(place.step));
     let states = states(&study, &targets, &[Node::Resid(place.layer).point()]).expect("states");
-    let masked = text_mask(&study.corpus.switch, study.reasoning.blocks.model_opens());
+    let masked = study.mask_in_text(study.reasoning.blocks.model_opens());
     let search = Search { study: &study, config: &config, targets: &targets, states, masked };
     let ready = search.ready().expect("rows");
     let arithmetic = of_study(&study).expect("arithmetic");

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use super::gradient::TargetRow;
 use super::rows::value;
 use crate::latent::trace::PositionRole;
-use crate::latent::{DecodeSettings, Request, Sequence, Switching, Trace, decode, text_mask};
+use crate::latent::{DecodeSettings, Request, Sequence, Switching, Trace, decode};
 use crate::model::Hooks;
 use crate::progress::say;
 use crate::schema::Form;
@@ -225,7 +225,7 @@ fn agreeing(clean: &Trace, corrupt: &Trace, latent: u32, opened: bool) -> Result
 pub fn as_text(study: &Study, candidates: usize, limit: usize) -> Result<Vec<Pair>> {
     let solved = |(number, clean, corrupt): &(usize, Problem, Problem)| solved(study, *number, clean, corrupt);
     let mut candidates = twins(study, candidates)?.iter().map(solved).collect::<Result<Vec<_>>>()?;
-    let masked = text_mask(&study.corpus.switch, false);
+    let masked = study.mask_in_text(false);
     let mut pairs: Vec<Pair> = vec![];
     for chunk in candidates.chunks_mut(64) {
         let chunk: Vec<Pair> = chunk.iter_mut().filter_map(Option::take).collect();

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 
 use super::StagedSolutions;
-use crate::latent::{Sequence, SwitchIds, sampling, text_mask};
+use crate::latent::{Sequence, SwitchIds, sampling};
 use crate::model::{Decoder, Hooks, ModelConfig};
 use crate::study::Study;
 use crate::study::readout::{LOGITS_HELD, logits};
@@ -53,7 +53,7 @@ pub(crate) fn readings(study: &Study, staged: &StagedSolutions) -> Result<Vec<Ve
     let solution = |s: &Sequence| &staged.solutions[s.row];
     let wanted = |s: &Sequence| (solution(s).prompt - 1..s.ids.len()).collect();
     let ids = study.corpus.switch;
-    let text = text_mask(&ids, true);
+    let text = study.mask_in_text(true);
     let read = |s: &Sequence, position: usize, logits: &[f32]| {
         Reading::new(logits, ids, if solution(s).in_block(position) { &[] } else { &text })
     };

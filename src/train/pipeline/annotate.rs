@@ -7,7 +7,8 @@ use super::supervised::ANNOTATOR_WINDOW;
 use crate::evaluation::response_entropies;
 use crate::progress::{Progress, say};
 use crate::store::write_atomic;
-use crate::text::annotate::annotate as annotate_corpus;
+use crate::text::annotate::{annotate as annotate_corpus, take_spans};
+use crate::text::tagging::Summary;
 use crate::train::state::PhaseFolder;
 
 pub(super) fn run(run: &Run) -> Result<()> {
@@ -16,6 +17,13 @@ pub(super) fn run(run: &Run) -> Result<()> {
     let last = folder.join("sample.txt");
     if last.exists() {
         return Ok(());
+    }
+    if let Some(annotation) = take_spans(&run.corpus.train, &run.recipe.annotate, &folder, "spans of the data")? {
+        let Summary { spans, samples, samples_without_span, .. } = annotation.summary;
+        say(&format!(
+            "annotate: {spans} spans in {samples} samples ({samples_without_span} without), as the data has them"
+        ));
+        return write_atomic(&last, annotation.excerpt(8).as_bytes());
     }
     let base = PhaseFolder::open(run.path(), "base")?;
     let name = if base.path.join("annotator").exists() { "annotator" } else { "checkpoint" };
@@ -41,7 +49,10 @@ pub(super) fn run(run: &Run) -> Result<()> {
     let summary = &annotation.summary;
     say(&format!(
         "annotate: {} spans in {} samples ({} without), threshold {:.3} nats",
-        summary.spans, summary.samples, summary.samples_without_span, summary.threshold
+        summary.spans,
+        summary.samples,
+        summary.samples_without_span,
+        summary.threshold.unwrap_or_default()
     ));
     if summary.spans == 0 {
         bail!("annotate: no span was tagged in {} samples; loosen annotate.spans", summary.samples);

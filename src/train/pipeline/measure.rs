@@ -11,7 +11,7 @@ use crate::latent::source::LatentSource;
 use crate::latent::{Reasoning, Request, Switching, Trace};
 use crate::model::Decoder;
 use crate::progress::{Interruption, say};
-use crate::recipe::{Lora, Recipe};
+use crate::recipe::{Evaluation, Lora, Recipe};
 use crate::store::write_atomic;
 use crate::train::state::{PhaseFolder, TrainingHistory};
 
@@ -69,7 +69,8 @@ impl Run {
         reasoning: &Reasoning,
         switching: Switching,
     ) -> Result<(Scores, Vec<Trace>)> {
-        let (corpus, evaluation, threads) = (&self.corpus, &self.recipe.evaluation, self.options.threads);
+        let (corpus, threads) = (&self.corpus, self.options.threads);
+        let evaluation = &Evaluation { batch: self.together, ..self.recipe.evaluation.clone() };
         let world = self.options.world;
         if world.size == 1 {
             return evaluate(model, corpus, evaluation, reasoning, switching, threads);
@@ -127,7 +128,8 @@ impl Run {
             say(&format!("{phase}: {warning}"));
         }
         let (scores, traces) = evaluated(Switching::Free)?;
-        let text_only = if reasoning.has_blocks() { Some(evaluated(Switching::Suppressed)?.0) } else { None };
+        let text_only =
+            if reasoning.has_blocks() && decoding.text_only { Some(evaluated(Switching::Suppressed)?.0) } else { None };
         let traces: Result<String> = traces.iter().map(|t| Ok(serde_json::to_string(t)? + "\n")).collect();
         if self.writes() {
             write_atomic(&folder.path.join("traces.jsonl"), traces?.as_bytes()).context("writing the traces")?;

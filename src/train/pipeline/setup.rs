@@ -8,19 +8,19 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use serde_json::{Value, json};
 
-use super::{Branch, Run, inputs, resume, taken};
+use super::{Branch, Run, inputs, plan, resume, taken};
 use crate::corpus::Corpus;
 use crate::guard::read_text;
 use crate::latent::{Reasoning, SwitchIds};
 use crate::loading::{Checkpoint, NewRows};
 use crate::method::Phase;
 use crate::model::Decoder;
-use crate::model::checkpoint::peft::{Adapter, Apply};
+use crate::model::checkpoint::peft::Adapter;
 use crate::model::checkpoint::{EMBED, HEAD, ModelFiles};
 use crate::model::config::{Extras, Family, ModelConfig};
 use crate::model::lora::{LoraSettings, TARGETS};
 use crate::progress::say;
-use crate::recipe::{Compute, Lora, Recipe};
+use crate::recipe::{Compute, Lora, ModelSize, Recipe};
 use crate::store::{Lock, remove_leftovers, write_atomic};
 use crate::text::{Template, Vocabulary};
 use crate::train::state::{CheckpointExport, Over, PhaseFolder, TrainingHistory};
@@ -42,6 +42,8 @@ pub struct Options {
     pub device: Device,
     /// The processes that train together.
     pub world: World,
+    /// Whether to check everything, print what the run needs, and write nothing.
+    pub dry: bool,
     /// Whether the user has asked for a stop ([`crate::progress::stop_asked`]): asked after every step.
     pub stop: fn() -> bool,
 }
@@ -83,7 +85,8 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
     let root = options.out.clone();
     let recipe_path = root.join("recipe.toml");
     keep_names(&mut recipe, &recipe_path);
-    let open = |model: &String| options.world.first_alone(|| Checkpoint::open(model, None, Apply::Merged));
+    let over = recipe.adapter.clone();
+    let open = |model: &String| options.world.first_alone(|| Checkpoint::open_to_train(model, over.as_deref()));
     // How the model spells a chat belongs to the settings.
     let mut opened = recipe.pretrained.as_ref().filter(|_| recipe.data.template.is_chat()).map(open).transpose()?;
     if let Some(opened) = &opened {
@@ -127,17 +130,20 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
     // Every process has looked at the folder before one writes there.
     options.world.barrier();
     let writes = options.world.writes();
+    let writes = writes && !options.dry;
     let lock = writes.then(|| Lock::take(&root, &options.command)).transpose()?;
     if options.resume && writes {
         sweep(&root, &names)?;
     }
-    let mut files = None;
+    let (mut files, mut config) = (None, None);
     let (vocabulary, pretrained) = match &recipe.pretrained {
         Some(model) => {
             let opened = opened.take().map_or_else(|| open(model), Ok)?;
             opened.text()?;
             let pretrained = PretrainedAdapter::new(model, &opened.files, &recipe)?;
-            files = Some(inputs::model(&opened.files)?);
+            // Reads all weights.
+            files = if options.dry { None } else { Some(inputs::model(&opened.files)?) };
+            config = Some(opened.files.config.clone());
             (opened.vocabulary, pretrained)
         }
         None => (None, None),
@@ -159,7 +165,16 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
     recipe.optimizer.dtype.begin(&options.device)?;
     let device = options.device.clone().autodiff();
     let device = if recipe.optimizer.gradient_checkpointing { device.gradient_checkpointing() } else { device };
-    let run = Run { recipe, options, root, corpus, device, pretrained, _lock: lock };
+    let together = recipe.evaluation.batch;
+    let mut run = Run { recipe, options, root, corpus, device, together, pretrained, _lock: lock };
+    let vocab_size = run.corpus.vocabulary.size();
+    let config = config.or_else(|| run.recipe.model.as_ref().map(|size| config_of(size, vocab_size)));
+    if let Some(config) = config {
+        run.together = plan::plan(&run, phases, &ModelConfig { vocab_size, ..config })?;
+    }
+    if run.options.dry {
+        return Ok(run);
+    }
     let ours = inputs::manifest(&run, files.as_ref())?;
     if let Some(held) = &held {
         inputs::same(&run.root.join("manifest.json"), held, &ours, OTHER_FOLDER)?;
@@ -202,8 +217,8 @@ impl PretrainedAdapter {
         let Some(lora) = recipe.lora.as_ref().filter(|_| !recipe.checkpoint.whole) else { return Ok(None) };
         // As typed: people publish adapters, and an absolute path would tell of the machine.
         let (name, place) = match &checkpoint.base {
-            Some(base) => (base.name.clone(), base.path.display().to_string()),
-            None => (model.to_owned(), model.to_owned()),
+            Some(base) if recipe.adapter.is_none() => (base.name.clone(), base.path.display().to_string()),
+            _ => (model.to_owned(), model.to_owned()),
         };
         let files = ModelFiles::open(&place)?;
         let adapter = checkpoint.base.as_ref().map(|base| base.adapter.clone());
@@ -252,38 +267,44 @@ fn sweep(root: &Path, phases: &[&str]) -> Result<()> {
     remove_leftovers(root)
 }
 
+/// The configuration of a model that is trained from nothing.
+fn config_of(size: &ModelSize, vocab_size: usize) -> ModelConfig {
+    ModelConfig {
+        family: Family::Qwen3,
+        vocab_size,
+        hidden_size: size.hidden_size,
+        intermediate_size: size.intermediate_size,
+        num_hidden_layers: size.num_hidden_layers,
+        num_attention_heads: size.num_attention_heads,
+        num_key_value_heads: size.num_key_value_heads,
+        head_dim: size.head_dim,
+        rms_norm_eps: 1e-6,
+        rope_theta: size.rope_theta,
+        rope_scaling: None,
+        qk_norm: true,
+        tie_word_embeddings: size.tie_word_embeddings,
+        max_position_embeddings: 2048,
+        bos_token_id: None,
+        eos_token_ids: vec![],
+        pad_token_id: None,
+        extras: Extras::default(),
+    }
+}
+
 impl Run {
     /// The model that the first phase starts from, with rows for the switch tokens.
     fn initial_model(&self) -> Result<Decoder> {
         match (&self.recipe.pretrained, &self.recipe.model) {
             (Some(name), _) => {
                 let device = self.device.clone().inner();
-                let loaded = Checkpoint::open(name, None, Apply::Merged)?.load_to_train(self.base_dtype(), &device)?;
+                let opened = Checkpoint::open_to_train(name, self.recipe.adapter.as_deref())?;
+                let loaded = opened.load_to_train(self.base_dtype(), &device)?;
                 let Recipe { seed, seed_token, .. } = self.recipe.clone();
                 let rows = NewRows { seed, seed_token, ..NewRows::default() };
                 Ok(loaded.add_switch_tokens(&rows)?.model)
             }
             (None, Some(size)) => {
-                let config = ModelConfig {
-                    family: Family::Qwen3,
-                    vocab_size: self.corpus.vocabulary.size(),
-                    hidden_size: size.hidden_size,
-                    intermediate_size: size.intermediate_size,
-                    num_hidden_layers: size.num_hidden_layers,
-                    num_attention_heads: size.num_attention_heads,
-                    num_key_value_heads: size.num_key_value_heads,
-                    head_dim: size.head_dim,
-                    rms_norm_eps: 1e-6,
-                    rope_theta: size.rope_theta,
-                    rope_scaling: None,
-                    qk_norm: true,
-                    tie_word_embeddings: size.tie_word_embeddings,
-                    max_position_embeddings: 2048,
-                    bos_token_id: None,
-                    eos_token_ids: vec![],
-                    pad_token_id: None,
-                    extras: Extras::default(),
-                };
+                let config = config_of(size, self.corpus.vocabulary.size());
                 Decoder::random(&config, self.recipe.seed, &self.device.clone().inner())
             }
             (None, None) => anyhow::bail!("the recipe names neither `model` nor `pretrained`"),

@@ -115,7 +115,7 @@ fn with_stages(
     what: &SupervisedPhase,
     mut result: PhaseResult,
 ) -> Result<PhaseResult> {
-    for export in &what.exports {
+    for export in what.exports.iter().filter(|_| run.recipe.evaluation.stages) {
         let Some(stage) = &export.stage else { continue };
         let model = folder.import(&export.name, run.recipe.optimizer.dtype, &run.device.clone().inner())?;
         let (reasoning, trained) = (folder.reasoning(&export.name)?, folder.trained(&export.name)?);

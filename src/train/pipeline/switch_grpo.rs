@@ -32,7 +32,11 @@ pub(super) fn run(
     if let Some(done) = folder.result()? {
         return Ok(Some(done));
     }
-    let settings = &settings(&run.recipe);
+    let mut settings = settings(&run.recipe);
+    if settings.per_process {
+        settings.questions *= run.options.world.size;
+    }
+    let settings = &settings;
     let parent = PhaseFolder::open(run.path(), from)?;
     let ((model, start), reasoning) = (run.start(Some((&parent, "checkpoint")))?, parent.reasoning("checkpoint")?);
     let before: PhaseResult = parent.result()?.with_context(|| {
@@ -43,7 +47,7 @@ pub(super) fn run(
     trainer.own_rates.clone_from(&settings.own_rates);
     let world = trainer.world;
     let from = folder.restore(&mut trainer)?;
-    let batches = Batches::new(vec![0; run.corpus.train.len()], settings.questions, run.recipe.seed, phase);
+    let batches = Batches::new(vec![0; run.corpus.rewarded_questions()], settings.questions, run.recipe.seed, phase);
     let mut metrics = run.writes().then(|| metrics_from(&folder, from)).transpose()?;
     let mut progress = Progress::new(phase, settings.steps, from);
     let mut watch = Watch::new(settings.early_stop_window, metrics.as_ref().map(watched).unwrap_or_default());
@@ -177,7 +181,10 @@ fn one_step(
     let questions: Vec<(usize, &[u32], &str)> = batches
         .indices(step)
         .into_iter()
-        .map(|i| (i, run.corpus.train[i].prompt.as_slice(), run.corpus.train_answers[i].as_str()))
+        .map(|i| {
+            let (prompt, answer) = run.corpus.rewarded(i);
+            (i, prompt, answer)
+        })
         .collect();
     let behaviour = Behaviour { reasoning, switch: run.corpus.switch, settings: &decoding, compute: trainer.compute };
     let model = trainer.policy();

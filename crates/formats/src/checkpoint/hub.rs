@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, anyhow, bail, ensure};
 use serde_json::Value;
 
-use super::ModelFiles;
 use super::safetensors::{INDEX, SINGLE};
+use super::{FINGERPRINT, ModelFiles, peft};
 use crate::guard::read_text;
 use crate::progress::{go_on, say};
 use cache::Cache;
@@ -87,6 +87,21 @@ impl ModelFiles {
     }
 }
 
+/// The folder of an adapter that `--adapter` names: a folder here, or a repository of the hub.
+///
+/// # Errors
+/// A name that is neither, and as [`ModelRef::locate`].
+pub fn locate_adapter(named: &Path) -> Result<PathBuf> {
+    let text = named.display().to_string();
+    if named.exists() || named.is_absolute() {
+        return Ok(named.to_owned());
+    }
+    match ModelRef::parse(&text) {
+        Ok(repository @ ModelRef::Hub { file: None, .. }) => repository.locate(),
+        _ => Ok(named.to_owned()),
+    }
+}
+
 /// Fetched when the repository has them.
 const OPTIONAL: [&str; 12] = [
     "reasoning.json",
@@ -149,12 +164,20 @@ impl HubModel<'_> {
         if let Some(file) = self.file {
             return Some((get(file)?, vec![]));
         }
-        get("config.json")?;
-        if get(SINGLE).is_none() {
-            for shard in shards(&get(INDEX)?).ok()? {
-                get(&shard)?;
+        let whole = || {
+            get("config.json")?;
+            if get(SINGLE).is_none() {
+                for shard in shards(&get(INDEX)?).ok()? {
+                    get(&shard)?;
+                }
             }
-        }
+            Some(())
+        };
+        let adapter = || {
+            get(peft::SETTINGS)?;
+            peft::FILES.iter().find_map(|file| get(file)).map(drop)
+        };
+        whole().or_else(adapter)?;
         let missing = |name: &&str| get(name).is_none() && !cache.lacks(commit, name);
         Some((snapshot.clone(), OPTIONAL.into_iter().filter(missing).collect()))
     }
@@ -178,8 +201,21 @@ impl HubModel<'_> {
 }
 
 fn fetch_folder(files: &Files, cache: &Cache) -> Result<PathBuf> {
-    ensure!(files.has("config.json"), "the repository has no config.json (for a GGUF give org/name/file.gguf)");
-    files.get("config.json")?;
+    let is_adapter = files.has(peft::SETTINGS) && !files.has(SINGLE) && !files.has(INDEX);
+    ensure!(
+        is_adapter || files.has("config.json"),
+        "the repository has neither config.json nor {} (for a GGUF give org/name/file.gguf)",
+        peft::SETTINGS
+    );
+    if is_adapter {
+        files.get(peft::SETTINGS)?;
+    }
+    // Beside an adapter both may be missing: the size of its vocabulary, and the base that it was trained over.
+    for name in ["config.json", FINGERPRINT] {
+        if files.has(name) {
+            files.get(name)?;
+        }
+    }
     for name in OPTIONAL {
         if files.has(name) {
             files.get(name)?;
@@ -187,7 +223,10 @@ fn fetch_folder(files: &Files, cache: &Cache) -> Result<PathBuf> {
             cache.note_lack(&files.commit, name)?;
         }
     }
-    if files.has(SINGLE) {
+    if is_adapter {
+        let weights = peft::FILES.iter().find(|file| files.has(file));
+        files.get(weights.ok_or_else(|| anyhow!("the repository has {} and no {}", peft::SETTINGS, peft::WEIGHTS))?)?;
+    } else if files.has(SINGLE) {
         files.get(SINGLE)?;
     } else {
         ensure!(files.has(INDEX), "the repository has neither {SINGLE} nor {INDEX}");

@@ -34,6 +34,7 @@ pub use fingerprint::FILE as FINGERPRINT;
 pub use gguf::GgufFile;
 pub use host::{Dtype, HostTensor};
 pub use hub::ModelRef;
+pub use hub::locate_adapter;
 pub use params::{EMBED, HEAD, POSITIONS, expected_parameters};
 pub use pickle::PickleFile;
 pub use pickle::write::lens as write_lens;
@@ -143,7 +144,10 @@ impl ModelFiles {
         let adapter = Adapter::open(dir)?;
         let origin = dir.join(peft::SETTINGS).display().to_string();
         let name = adapter.config.base_model.clone().with_context(|| {
-            format!("{origin}: `base_model_name_or_path` names no base: name it with --model, and this folder with --adapter")
+            format!(
+                "{origin}: `base_model_name_or_path` names no base: name it with --model BASE --adapter {}",
+                dir.display()
+            )
         })?;
         let below = Path::new(&name);
         ensure!(
@@ -155,7 +159,8 @@ impl ModelFiles {
         let base = Self::open(&place).with_context(|| {
             format!(
                 "{origin}: `base_model_name_or_path` (with `revision`, if any) is {name:?}; where the base lies elsewhere now, \
-                 correct it there, or leave a link at the old place"
+                 name it (--model BASE --adapter {}), correct it there, or leave a link at the old place",
+                dir.display()
             )
         })?;
         if let Some(why) = adapter.trained_over_another(&base)? {
@@ -182,6 +187,18 @@ impl ModelFiles {
             weights,
             text: vec![text::Source::Gguf(file)],
         })
+    }
+
+    /// A model with the adapter in a folder over it, as if the adapter named this model as its base.
+    ///
+    /// # Errors
+    /// As [`Self::open`] and [`Self::with_adapter`].
+    pub fn open_below(base: &str, dir: &Path) -> Result<Self> {
+        let below = Self::open(base)?;
+        ensure!(below.base.is_none(), "{base}: an adapter itself: name the model that {} goes over", dir.display());
+        let (path, adapter) = (below.path.clone(), Arc::new(Adapter::open(dir)?));
+        let whole = below.with_adapter(adapter.clone(), Apply::Merged)?;
+        Ok(Self { path: dir.to_path_buf(), base: Some(Base { name: base.to_owned(), path, adapter }), ..whole })
     }
 
     /// This model with an adapter over it: settings of the two together, the adapter folder's tokenizer if it has one.

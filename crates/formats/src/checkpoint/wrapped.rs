@@ -40,9 +40,9 @@ impl Wrapper {
         (self != Wrapper::Icot || !inner.starts_with("model.")).then_some(inner)
     }
 
-    /// Tokens that its code adds to the base's.
-    pub fn added(self) -> usize {
-        if self == Wrapper::Icot { 0 } else { 3 }
+    /// How many tokens its code adds to the base's: a padding token may be among them, and a latent one.
+    fn added(self) -> std::ops::RangeInclusive<usize> {
+        if self == Wrapper::Icot { 0..=0 } else { 2..=4 }
     }
 }
 
@@ -53,6 +53,8 @@ pub struct InnerModel {
     pub checkpoint: ModelFiles,
     /// CODI's projection, by the names of [`crate::model::heads`].
     pub projection: Vec<(String, HostTensor)>,
+    /// Tokens that were added to the base's, at the end of its tables.
+    pub added: usize,
     /// Rank of the LoRA factors that are merged; `None` without.
     pub rank: Option<usize>,
     /// Modules of the file that nothing is read from.
@@ -99,23 +101,25 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
     let weights = RenamedWeights::over(Box::new(inside))?;
     let tables = [EMBED, HEAD].iter().find_map(|table| weights.shape(table)?.first().copied());
     let rows = tables.with_context(|| format!("{path}: neither an embedding table nor a head is there"))?;
-    // Coconut's code resizes padded tables to the tokenizer's length, CODI's adds to the table as it is.
-    let named =
-        text[0].text_side(config.vocab_size)?.map_or(config.vocab_size, |side| side.tokenizer.get_vocab_size(true));
-    ensure!(
-        [config.vocab_size, named].iter().any(|before| rows == before + wrapper.added()),
-        "{path}: its tables have {rows} rows, expected the {} of {} (or the {named} of its tokenizer) and {} more: name the base that it was \
-         trained from",
-        config.vocab_size,
-        base.display(),
-        wrapper.added()
-    );
+    let (theirs, mut notes) = (config.vocab_size, vec![]);
     config.vocab_size = rows;
-    let mut notes = vec![];
     let weights = tied::resolve(weights, &mut config, &mut notes)?;
     params::check(weights.as_ref(), &config)?;
     let checkpoint = ModelFiles { config, path: base.to_path_buf(), base: None, notes, weights, text };
-    Ok(InnerModel { wrapper, checkpoint, projection, rank, left_out })
+    // Resized to the base's rows and more, or, where the base's table is padded, to its tokenizer's and more.
+    let words = checkpoint.tokenizer()?.map(|tokenizer| tokenizer.get_vocab_size(true));
+    let beyond = |size: usize| rows.checked_sub(size).filter(|added| wrapper.added().contains(added));
+    let added = beyond(theirs).or_else(|| beyond(words?)).with_context(|| {
+        format!(
+            "{path}: its tables have {rows} rows; expected {} to {} more than the {theirs} of {} or than the {} tokens of its tokenizer: name the \
+             base that it was trained from",
+            wrapper.added().start(),
+            wrapper.added().end(),
+            base.display(),
+            words.map_or("unknown number of".into(), |words| words.to_string())
+        )
+    })?;
+    Ok(InnerModel { wrapper, checkpoint, projection, added, rank, left_out })
 }
 
 /// A folder of weights, a file of them, or a folder with one file that has no name of its own (`checkpoint_12`).

@@ -102,6 +102,7 @@ const SHORT: [&str; 21] = [
 fn train(set: &[&str], device: &Device, threads: usize, out: &Path, only: &[&str]) -> Result<()> {
     let recipe = Recipe::resolve("smoke", &set.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>())?;
     let options = Options {
+        dry: false,
         out: out.to_owned(),
         resume: out.join("recipe.toml").is_file(),
         only: only.iter().map(|s| (*s).to_owned()).collect(),

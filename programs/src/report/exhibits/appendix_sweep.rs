@@ -11,7 +11,7 @@ use switchyard::stats::Estimate;
 pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
     cell,
     beside: Layout {
-        shows: |column| column != "k_min",
+        shows: |_, column| column != "k_min",
         extra,
         note: |_, _| "Ours at \"stage 8\" is the same checkpoint as at \"stage 6\", decoded with K_min = 0.".into(),
         ..Layout::PLAIN

@@ -1,5 +1,5 @@
 //! tab:main: accuracy and length of every method, on whatever data the rows are of: the columns for MATH-500 and GSM8K get the same
-//! number, which is shown once.
+//! number, which is shown once. Where a folder has rows of both (`probe --beside`), each column gets its own.
 
 use super::sft_vs_rl::{SOURCES, has_start};
 use super::{Exhibit, Layout};
@@ -12,8 +12,11 @@ use switchyard::stats::Estimate;
 pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
     cell,
     beside: Layout {
-        shows: |column| !column.starts_with("math500"),
-        heading: |folder, name| Some(format!("{} (ours, {})", name.trim_start_matches("GSM8K "), folder.dataset())),
+        shows: |folder, column| several(folder) || !column.starts_with("math500"),
+        heading: |folder, name| match several(folder) {
+            true => None,
+            false => Some(format!("{} (ours, {})", name.trim_start_matches("GSM8K "), folder.dataset())),
+        },
         // The cost of an answer, next to its visible tokens.
         beyond: &[
             ("latent_calls", "Latent steps", Unit::Steps),
@@ -64,6 +67,29 @@ fn over_seeds(cells: &Cells<'_>, row: &str) -> Option<String> {
     Some(format!("{:.1} to {:.1} ({} runs)", least?, most?, accuracies.len())).filter(|_| accuracies.len() > 1)
 }
 
+/// Whether a folder has rows of a checkpoint on problems beside its own.
+fn several(folder: &Folder) -> bool {
+    folder.of::<AccuracyRow>().iter().any(|name| name.contains(ON))
+}
+
+/// Between a checkpoint's name and the problems that `probe --beside` measured it on.
+const ON: &str = "-on-";
+
+/// The name of a checkpoint's rows on the benchmark that a column is of; the checkpoint's own where there is one data set only.
+fn measured_on<'c>(folder: &'c Folder, checkpoint: &'c str, column: &str) -> Option<&'c str> {
+    let benchmark = ["math500", "gsm8k"].into_iter().find(|name| column.starts_with(name));
+    let Some(benchmark) = benchmark.filter(|_| several(folder)) else { return Some(checkpoint) };
+    let is_of = |name: &str| {
+        let dataset = folder.rows::<AccuracyRow>(name).first().map(|row| row.identity.dataset.to_lowercase());
+        dataset.is_some_and(|dataset| dataset.replace(['-', '_'], "").contains(benchmark))
+    };
+    let others = folder
+        .of::<AccuracyRow>()
+        .into_iter()
+        .filter(|name| name.strip_prefix(checkpoint).is_some_and(|rest| rest.starts_with(ON)));
+    std::iter::once(checkpoint).chain(others).find(|name| is_of(name))
+}
+
 /// The method whose number a row shows.
 fn checkpoint<'c>(cells: &'c Cells<'_>, row: &'c str) -> &'c str {
     match row {
@@ -88,7 +114,7 @@ fn extra(folder: &Folder) -> Vec<(String, String)> {
 }
 
 fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
-    let checkpoint = checkpoint(cells, row);
+    let checkpoint = measured_on(cells.folder, checkpoint(cells, row), column)?;
     if let Some(checkpoint) = row.strip_suffix("+text_only") {
         return column.ends_with("acc").then(|| cells.quality(checkpoint, "text_only", Quality::Accuracy))?;
     }

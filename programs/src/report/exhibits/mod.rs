@@ -44,7 +44,7 @@ type Words = fn(&Cells<'_>, &str) -> Option<String>;
 /// Our additions to one of the paper's tables, next to the cells.
 pub(crate) struct Layout {
     /// The paper's columns that have ours next to them; none for a setting of the paper's.
-    pub shows: fn(&str) -> bool,
+    pub shows: fn(&Folder, &str) -> bool,
     /// What our column is called, where that is not the paper's heading and the checkpoint.
     pub heading: fn(&Folder, &str) -> Option<String>,
     /// Whether it is shown for a folder.
@@ -65,7 +65,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     pub(super) const PLAIN: Layout = Layout {
-        shows: |_| true,
+        shows: |_, _| true,
         heading: |_, _| None,
         stands: Folder::beside_paper,
         beyond: &[],

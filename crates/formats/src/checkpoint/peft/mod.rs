@@ -36,7 +36,7 @@ pub use save::{AdapterWeights, save_adapter};
 
 pub const WEIGHTS: &str = "adapter_model.safetensors";
 /// In the order in which PEFT looks for them.
-const FILES: [&str; 2] = [WEIGHTS, "adapter_model.bin"];
+pub(super) const FILES: [&str; 2] = [WEIGHTS, "adapter_model.bin"];
 pub const SETTINGS: &str = "adapter_config.json";
 
 /// Whether a folder holds an adapter and no model.
@@ -122,6 +122,11 @@ impl Adapter {
             Self { config, path, notes, file, factors, replaced, token_rows, head_rows, vocab_size, fingerprint };
         adapter.check_ranks()?;
         Ok(adapter)
+    }
+
+    /// Whether it has trained tables of its own: embedding and, where the base has one, head.
+    pub fn replaces_tables(&self) -> bool {
+        self.replaced.contains_key(EMBED) && self.replaced.contains_key(HEAD)
     }
 
     /// Weights that have factors.

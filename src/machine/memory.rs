@@ -1,0 +1,86 @@
+//! What estimates before a run go by: memory that is free on a device, and how long one product takes there.
+
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result};
+use burn::tensor::{Device, FloatDType, Tensor};
+
+use super::{is_cpu, name};
+use crate::ops;
+
+/// Names the memory that may be used, in GB (10^9 bytes), instead of what is free.
+pub const MEMORY: &str = "SWITCHYARD_MEMORY_GB";
+
+/// Bytes that are free on a device; `None` where nothing says it.
+pub fn free_memory(device: &Device) -> Option<u64> {
+    if let Some(named) = std::env::var(MEMORY).ok().and_then(|text| text.trim().parse::<f64>().ok()) {
+        return Some((named * 1e9) as u64);
+    }
+    if is_cpu(device) {
+        let read = |path: &str| std::fs::read_to_string(path).ok();
+        let system = read("/proc/meminfo").and_then(|text| available(&text));
+        let number = |path: &str| read(path)?.trim().parse::<u64>().ok();
+        let limit = number("/sys/fs/cgroup/memory.max").zip(number("/sys/fs/cgroup/memory.current"));
+        let group = limit.map(|(most, now)| most.saturating_sub(now));
+        return [system, group].into_iter().flatten().min();
+    }
+    let number = name(&device.clone().inner()).rsplit(':').next()?.parse::<usize>().ok()?;
+    let asked = ["--query-gpu=memory.free", "--format=csv,noheader,nounits", "-i", &number.to_string()];
+    let output = Command::new("nvidia-smi").args(asked).output().ok().filter(|output| output.status.success())?;
+    let mebibytes: u64 = String::from_utf8_lossy(&output.stdout).trim().parse().ok()?;
+    Some(mebibytes << 20)
+}
+
+/// `MemAvailable` of `/proc/meminfo`, in bytes.
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kibibytes| kibibytes << 10)
+}
+
+/// Seconds of one product of `rows` × `width` and `width` × `width`, for each weight: a forward of that many rows takes at least this
+/// for each of its weights.
+///
+/// # Errors
+/// A device that cannot compute it.
+pub fn seconds_per_weight(rows: usize, width: usize, dtype: FloatDType, device: &Device) -> Result<f64> {
+    const ENOUGH: f64 = 0.03;
+    let device = device.clone().inner();
+    let of = |rows: usize| Tensor::<2>::ones([rows, width], &device).cast(dtype);
+    let (x, weights) = (of(rows), of(width));
+    let product = |times: usize| -> Result<f64> {
+        let begun = Instant::now();
+        for _ in 0..times {
+            drop(ops::matmul(x.clone(), weights.clone()));
+        }
+        device.sync().context("timing a product")?;
+        Ok(begun.elapsed().as_secs_f64())
+    };
+    product(1)?;
+    let (mut times, mut seconds) = (1, product(1)?);
+    while seconds < ENOUGH && times < 1 << 20 {
+        times *= 4;
+        seconds = product(times)?;
+    }
+    Ok(seconds / (times * width * width) as f64)
+}
+
+/// Bytes as people read them.
+pub fn gigabytes(bytes: u64) -> String {
+    if bytes < 100_000_000 { format!("{:.1} MB", bytes as f64 / 1e6) } else { format!("{:.1} GB", bytes as f64 / 1e9) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn free_memory_is_what_the_system_says_and_a_product_takes_time() {
+        assert_eq!(available("MemTotal: 9 kB\nMemAvailable:    1024 kB\n"), Some(1 << 20));
+        assert_eq!(available("MemTotal: 9 kB\n"), None);
+        let seconds =
+            seconds_per_weight(4, 64, FloatDType::F32, &crate::machine::Machine::default().device).expect("a product");
+        assert!(seconds > 0.0 && seconds < 1e-3, "{seconds}");
+        assert_eq!([gigabytes(16_400_000_000), gigabytes(2_000_000)], ["16.4 GB", "2.0 MB"]);
+    }
+}

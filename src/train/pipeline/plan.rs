@@ -1,0 +1,218 @@
+//! What a run needs, before it begins: every phase is declared once, so that data which a method cannot learn from is refused before
+//! any work; memory is counted from model and recipe, and the evaluation's batch is cut where its cache does not fit; forwards and the
+//! least time that they take are printed.
+//!
+//! 1. Weights: frozen ones as they compute, trained ones in f32 with two moments and a gradient.
+//! 2. Evaluation: keys and values of all rows that decode together, twice while the cache grows, and their logits.
+//! 3. Time: of one product per weight, measured here; attention and everything else come on top.
+
+use anyhow::{Context as _, Result, ensure};
+
+use super::Run;
+use crate::evaluation::{LongestRows, rows_that_fit};
+use crate::machine::memory::{MEMORY, free_memory, gigabytes, seconds_per_weight};
+use crate::method::{Context, Phase, Work};
+use crate::model::checkpoint::{EMBED, HEAD, expected_parameters};
+use crate::model::config::ModelConfig;
+use crate::progress::say;
+use crate::recipe::Compute;
+use crate::text::tagging::TaggedLine;
+use crate::train::state::PhaseFolder;
+
+/// Runs that take less are not worth a line: seconds and bytes.
+const WORTH_SAYING: (f64, u64) = (600.0, 8_000_000_000);
+
+/// What the weights of a run take.
+struct Held {
+    weights: u64,
+    /// Values that are trained.
+    trained: u64,
+    /// Of them, those of embedding table and head.
+    tables: u64,
+}
+
+impl Held {
+    fn of(run: &Run, config: &ModelConfig) -> Self {
+        let count = |shape: &[usize]| shape.iter().product::<usize>() as u64;
+        let parameters = expected_parameters(config);
+        let all: u64 = parameters.iter().map(|(_, shape)| count(shape)).sum();
+        let tables: u64 =
+            parameters.iter().filter(|(n, _)| [EMBED, HEAD].contains(&n.as_str())).map(|(_, s)| count(s)).sum();
+        let bytes = match run.base_dtype() {
+            Compute::Bf16 => 2,
+            _ => 4,
+        };
+        let Some(lora) = run.recipe.lora.as_ref().filter(|_| run.recipe.pretrained.is_some()) else {
+            return Self { weights: 4 * all, trained: all, tables };
+        };
+        let ends = |name: &str| lora.targets.iter().any(|target| name.ends_with(&format!("{target}.weight")));
+        let factors = parameters.iter().filter(|(name, shape)| shape.len() == 2 && ends(name));
+        let factors: u64 = factors.map(|(_, shape)| (lora.rank * (shape[0] + shape[1])) as u64).sum();
+        let tables = match (lora.train_embeddings, lora.only_new_rows) {
+            (false, _) => 0,
+            (true, true) => 3 * 2 * config.hidden_size as u64,
+            (true, false) => tables,
+        };
+        Self { weights: bytes * all, trained: factors + tables, tables }
+    }
+
+    /// Masters, two moments and a gradient, f32 each.
+    fn training(&self) -> u64 {
+        16 * self.trained
+    }
+}
+
+/// Forwards of one phase.
+struct PhasePlan {
+    phase: &'static str,
+    steps: usize,
+    /// Positions that are learnt from.
+    positions: f64,
+    /// Steps of rows that are decoded for it, one after the other, at most.
+    decoded: usize,
+}
+
+/// Checks, counts and prints; returns how many held-out problems decode together.
+///
+/// # Errors
+/// Data that a phase cannot be declared on; weights, or one row of the evaluation, that do not fit into the memory that is free.
+pub(super) fn plan(run: &Run, phases: &[Phase], config: &ModelConfig) -> Result<usize> {
+    let works = works(run, phases)?;
+    let held = Held::of(run, config);
+    let evaluation = &run.recipe.evaluation;
+    let prompt = run.corpus.test_prompts.iter().map(Vec::len).max().unwrap_or(0);
+    let rows = LongestRows {
+        positions: prompt + evaluation.max_new_tokens + evaluation.k_cap,
+        bytes: if run.recipe.optimizer.dtype == Compute::Bf16 { 2 } else { 4 },
+        workers: run.options.threads.min(run.corpus.test.len().max(1)),
+    };
+    let wanted = evaluation.batch.min(run.corpus.test.len().div_ceil(rows.workers)).max(1);
+    let free = free_memory(&run.device);
+    let beside = held.weights + held.training();
+    let fits = match free {
+        Some(free) => {
+            ensure!(
+                beside <= free,
+                "weights ({}) with what training keeps of {} trained values ({}) do not fit into {} of free memory: train fewer (set \
+                 lora.only_new_rows=true), in fewer bits (set optimizer.dtype=bf16, or stored), or name more with {MEMORY}",
+                gigabytes(held.weights),
+                held.trained,
+                gigabytes(held.training()),
+                gigabytes(free)
+            );
+            let fits = rows_that_fit(config, &rows, free - beside);
+            ensure!(
+                fits > 0,
+                "evaluation: one problem of {} positions a worker needs {}, beside the weights {} are free: set evaluation.max_new_tokens or \
+                 --threads lower, or name more with {MEMORY}",
+                rows.positions,
+                gigabytes(rows.workers as u64 * rows.row(config)),
+                gigabytes(free - beside)
+            );
+            fits
+        }
+        None => wanted,
+    };
+    // Batches are dealt to processes: all must cut them alike.
+    let together = -run.options.world.max(-(wanted.min(fits) as f64));
+    let together = together as usize;
+    if together < wanted {
+        say(&format!(
+            "evaluation: {together} problems decode together instead of evaluation.batch = {}: their keys, values and logits take up to {} each",
+            evaluation.batch,
+            gigabytes(rows.row(config))
+        ));
+    }
+    let seconds = seconds(run, config, &works, together)?;
+    let memory = beside + (together * rows.workers) as u64 * rows.row(config);
+    if seconds > WORTH_SAYING.0 || memory > WORTH_SAYING.1 || run.options.dry {
+        print(&works, &held, (memory, free), seconds);
+    }
+    Ok(together)
+}
+
+/// Declares every phase that is still to be done.
+fn works(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
+    let recipe = &run.recipe;
+    let only = |name: &str| run.options.only.is_empty() || run.options.only.iter().any(|other| other == name);
+    let untagged = |sample: &crate::text::Sample| TaggedLine {
+        id: sample.id.clone(),
+        spans: sample.spans.clone().unwrap_or_default(),
+        latents: 0,
+        tagged_solution: String::new(),
+    };
+    let tagged: Vec<TaggedLine> = run.corpus.train.iter().map(untagged).collect();
+    let length = run.corpus.train.iter().map(|sample| sample.length()).sum::<usize>() as f64
+        / run.corpus.train.len().max(1) as f64;
+    let evaluations = |blocks: bool| 1 + usize::from(blocks && recipe.evaluation.text_only);
+    let batches = run.corpus.test.len().div_ceil(recipe.evaluation.batch.max(1));
+    let one = batches * recipe.evaluation.max_new_tokens;
+    let mut works = vec![];
+    for phase in phases.iter().filter(|phase| only(phase.name)) {
+        let folder = PhaseFolder { path: run.path().join(phase.name) };
+        if folder.result::<super::PhaseResult>().is_ok_and(|done| done.is_some()) {
+            continue;
+        }
+        let mut work = PhasePlan { phase: phase.name, steps: 0, positions: 0.0, decoded: 0 };
+        match phase.work {
+            Work::Supervised(declare) => {
+                let context = Context { recipe, corpus: &run.corpus, tagged: &tagged };
+                let what = declare(context).with_context(|| format!("phase {}", phase.name))?;
+                let stages =
+                    what.exports.iter().filter(|export| export.stage.is_some() && recipe.evaluation.stages).count();
+                let mean = what.lengths.iter().sum::<usize>() as f64 / what.lengths.len().max(1) as f64;
+                work.steps = what.steps;
+                work.positions = (what.steps * what.batch) as f64 * mean;
+                work.decoded = (evaluations(what.reasoning.has_blocks()) + stages) * one;
+            }
+            Work::Annotate => work.positions = run.corpus.train.len() as f64 * length / 3.0,
+            Work::Take { .. } | Work::Decode { .. } => work.decoded = evaluations(true) * one,
+            Work::Grpo { settings, .. } => {
+                let grpo = settings(recipe);
+                work.steps = grpo.steps;
+                let longest = (recipe.evaluation.max_new_tokens + length as usize).min(grpo.max_positions);
+                work.positions = (grpo.steps * grpo.questions * grpo.group * grpo.inner_epochs * longest) as f64;
+                work.decoded = evaluations(true) * one + grpo.steps * grpo.questions * recipe.evaluation.max_new_tokens;
+            }
+        }
+        works.push(work);
+    }
+    Ok(works)
+}
+
+/// The least that all of it takes: forward and backward are three products a position, a decoding step one of the rows.
+fn seconds(run: &Run, config: &ModelConfig, works: &[PhasePlan], rows: usize) -> Result<f64> {
+    const POSITIONS: usize = 256;
+    let width = config.hidden_size.min(4096);
+    let dtype = run.recipe.optimizer.dtype.dtype();
+    let [learnt, decoded] = [POSITIONS, rows].map(|n| seconds_per_weight(n, width, dtype, &run.options.device));
+    let weights = config.token_weights() as f64;
+    let (learnt, decoded) = (3.0 * learnt? * weights / POSITIONS as f64, decoded? * weights);
+    Ok(works.iter().map(|work| work.positions * learnt + work.decoded as f64 * decoded).sum())
+}
+
+fn print(works: &[PhasePlan], held: &Held, (memory, free): (u64, Option<u64>), seconds: f64) {
+    for PhasePlan { phase, steps, positions, decoded } in works {
+        say(&format!(
+            "plan: {phase}: {steps} steps, {:.1} M positions, up to {decoded} decoding steps",
+            positions / 1e6
+        ));
+    }
+    say(&format!(
+        "plan: memory up to {} ({} free): weights {}, trained values with moments and gradients {} (gradients of embedding and head {}), the \
+         rest keys, values and logits of the evaluation, activations not counted; a checkpoint {}, a saved state {}",
+        gigabytes(memory),
+        free.map_or("not known how much is".into(), gigabytes),
+        gigabytes(held.weights),
+        gigabytes(held.training()),
+        gigabytes(4 * held.tables),
+        gigabytes(4 * held.trained),
+        gigabytes(12 * held.trained)
+    ));
+    let time = if seconds < 7200.0 {
+        format!("{:.0} minutes", seconds / 60.0)
+    } else {
+        format!("{:.1} hours", seconds / 3600.0)
+    };
+    say(&format!("plan: at least {time} at the speed of plain products here, if no answer ends before its limit"));
+}
