@@ -113,7 +113,17 @@ impl Checkpoint {
             let place = dir.as_deref().unwrap_or(&files.path);
             reasoning.check_fits(files.config.max_position_embeddings, place)?;
         }
-        Ok(Self { files, vocabulary, fault, stop, reasoning, is_released, adapter: dir, attached, allows_non_finite: false })
+        Ok(Self {
+            files,
+            vocabulary,
+            fault,
+            stop,
+            reasoning,
+            is_released,
+            adapter: dir,
+            attached,
+            allows_non_finite: false,
+        })
     }
 
     pub fn config(&self) -> &ModelConfig {

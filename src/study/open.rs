@@ -257,7 +257,7 @@ impl Study {
         let Evaluation { batch, max_new_tokens, k_cap, .. } = self.recipe.evaluation;
         let (config, prompts) = (self.model.config(), &self.corpus.test_prompts);
         let prompt = prompts.iter().map(Vec::len).max().unwrap_or(0);
-        let bytes = if Compute::of(&self.model) == Compute::Bf16 { 2 } else { 4 };
+        let bytes = if Compute::new(&self.model) == Compute::Bf16 { 2 } else { 4 };
         let workers = self.threads.min(prompts.len()).max(1);
         let rows = LongestRows { positions: prompt + max_new_tokens + k_cap, bytes, workers };
         let wanted = batch.min(prompts.len().div_ceil(workers)).max(1);
@@ -286,7 +286,7 @@ impl Study {
             return Ok(());
         }
         let width = config.hidden_size.min(4096);
-        let pace = seconds_per_weight(wanted.min(fits), width, Compute::of(&self.model).dtype(), &self.device)?;
+        let pace = seconds_per_weight(wanted.min(fits), width, Compute::new(&self.model).dtype(), &self.device)?;
         let seconds = pace * config.token_weights() as f64 * steps as f64;
         if seconds > WORTH_SAYING {
             say(&format!(

@@ -126,7 +126,7 @@ fn percent(state: &mut State, value: Value, other: Value) -> Result<Value, Error
         _ => Ok(value),
     };
     let args: Vec<Value> = args.into_iter().map(shown).collect::<Result<_, _>>()?;
-    state.apply_filter("format", &[&[value.clone()], &args[..]].concat())
+    state.apply_filter("format", &[std::slice::from_ref(&value), &args[..]].concat())
 }
 
 /// A list or a mapping as Python prints it.
@@ -286,7 +286,7 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
         "startswith" | "endswith" if args.len() > 1 => {
             let (what, start, end): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
             let part = Value::from(between(text, start, end).0);
-            return minijinja_contrib::pycompat::unknown_method_callback(state, &part, name, &[what.clone()]);
+            return minijinja_contrib::pycompat::unknown_method_callback(state, &part, name, std::slice::from_ref(what));
         }
         "center" | "ljust" | "rjust" => {
             let (width, with): (usize, Option<char>) = from_args(args)?;

@@ -142,6 +142,7 @@ mod tests {
             subject: None,
             level: None,
             steps: vec![],
+            spans: None,
         };
         options.ask(problem, "a.jsonl:1").map(|problem| (problem.question, problem.answer))
     }

@@ -8,9 +8,9 @@ use anyhow::{Result, bail, ensure};
 use clap::Parser;
 
 use super::device::MachineArgs;
-use super::{is_dry, print};
 use super::selection::unknown_method;
 use super::targets::{fields, is_run};
+use super::{is_dry, print};
 use switchyard::grade::Grader;
 use switchyard::machine::{self, Machine};
 use switchyard::model::checkpoint::ModelRef;
