@@ -20,7 +20,7 @@ pub use baselines::{
 };
 pub use check::MOST_ROWS;
 pub use evaluation::{CheckpointEvery, Evaluation};
-pub use grpo::{Anchor, Grpo, Invalid, ReplayMode};
+pub use grpo::{Anchor, Grpo, Invalid, LossForm, ReplayMode};
 pub use optimizer::Optimizer;
 pub(crate) use ranges::Range;
 use ranges::Range::{Count, Each, Positive, Typed};

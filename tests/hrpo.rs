@@ -14,7 +14,7 @@ use switchyard::model::checkpoint::HostTensor;
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::heads::HeadSizes;
 use switchyard::model::{Decoder, HookSpec, Hooks};
-use switchyard::parity::{HYBRID, gated, hrpo_step};
+use switchyard::parity::{HYBRID, gated, hrpo_authors_step, hrpo_step};
 use switchyard::recipe::{Optimizer, Recipe};
 use switchyard::train::trainer::Trainer;
 
@@ -26,6 +26,7 @@ const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 fn the_hrpo_loss_is_pytorchs() {
     for threads in [1, 2] {
         assert_all(hrpo_step(&fixtures(), threads));
+        assert_all(hrpo_authors_step(&fixtures(), threads));
     }
 }
 

@@ -12,7 +12,7 @@
 //!   may spell).
 //! - States are of the softmax over the whole vocabulary; `<swi>`, `</swi>` and `<latent>`, which text never draws, are in it.
 //! - 1 − a² is computed without cancellation; the value is the same.
-//! - The loss is GRPO's as everywhere here: a mean over the tokens of all rollouts (theirs: over each response, then over responses),
+//! - With `hrpo.loss = "authors"` the loss is theirs. By default it is GRPO's as everywhere here: a mean over the tokens of all rollouts (theirs: over each response, then over responses),
 //!   log-probabilities at the temperature of the rollouts (theirs: at 1), the KL term weighted with π/old, which is 1 in value at the one
 //!   step and gives its gradient the right direction; a ratio that is clipped, which at the one step it never is; groups without
 //!   variance are left out; the deviation's floor is `grpo.std_floor` (theirs: 1e-4 added).
@@ -65,10 +65,11 @@ fn reasoning(recipe: &Recipe, corpus: &Corpus) -> Result<Reasoning> {
 }
 
 fn settings(recipe: &Recipe) -> Grpo {
-    let recipe::Hrpo { gate_rate, lambda_rate, beta, .. } = recipe.hrpo;
+    let recipe::Hrpo { gate_rate, lambda_rate, beta, loss, .. } = recipe.hrpo;
     Grpo {
         anchor: Anchor::Reference,
         beta,
+        loss,
         inner_epochs: 1,
         replay: ReplayMode::FullBptt,
         cosine_every: 0,

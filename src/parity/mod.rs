@@ -12,7 +12,10 @@ mod steps;
 pub use gradients::gradients;
 pub use hooks::{compare_hooks, hooks};
 pub use latent::known_rows;
-pub use steps::{GRPO_MODES, GrpoValues, HYBRID, gated, grpo_step, hrpo_step, latent_grpo_step, sft_step, soft_step};
+pub use steps::{
+    GRPO_MODES, GrpoValues, HYBRID, gated, grpo_step, hrpo_authors_step, hrpo_step, latent_grpo_step, sft_step,
+    soft_step,
+};
 
 use std::path::{Path, PathBuf};
 
@@ -119,6 +122,7 @@ impl Fixtures {
         add(soft_step(self, 1)?);
         add(latent_grpo_step(self, 1)?);
         add(hrpo_step(self, 1)?);
+        add(hrpo_authors_step(self, 1)?);
         Ok(out)
     }
 

@@ -20,9 +20,9 @@ use crate::method::{CrossEntropy, LrSchedule};
 use crate::model::Decoder;
 use crate::model::gradients::gradients_by_name;
 use crate::model::heads::HeadSizes;
-use crate::recipe::{Anchor, Compute, Facts, Grpo, Invalid, Optimizer, ReplayMode};
+use crate::recipe::{Anchor, Compute, Facts, Grpo, Invalid, LossForm, Optimizer, ReplayMode};
 use crate::train::advantages::of_rollouts;
-use crate::train::grpo::{anchor_to, gradients};
+use crate::train::grpo::{anchor_to, gradients, loss_settings};
 use crate::train::rollouts::{Behaviour, Rollout};
 use crate::train::sft::{self, Sft};
 use crate::train::trainer::Trainer;
@@ -205,6 +205,14 @@ pub fn hrpo_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Comparison>>
     step_of(fixtures, ("hrpo", &reasoning), ("full_bptt", &grpo), threads)
 }
 
+/// The comparison of [`hrpo_step`] with the loss of the public code.
+pub fn hrpo_authors_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Comparison>> {
+    let reasoning = Reasoning { source: Source::Hybrid(HYBRID), ..Reasoning::text("hrpo") };
+    let (anchor, loss) = (Anchor::Reference, LossForm::Authors);
+    let grpo = Grpo { replay: ReplayMode::FullBptt, anchor, beta: 5e-3, loss, ..Grpo::default() };
+    step_of(fixtures, ("hrpo_authors", &reasoning), ("full_bptt", &grpo), threads)
+}
+
 fn step_of(
     fixtures: &Fixtures,
     (file, reasoning): (&str, &Reasoning),
@@ -222,12 +230,14 @@ fn step_of(
         "grpo" => "GRPO",
         "soft" => "SofT-GRPO",
         "latent_grpo" => "Latent-GRPO",
+        "hrpo_authors" => "HRPO with its authors' loss",
         _ => "HRPO",
     };
     let how = format!("{how} step, {mode}, {threads} thread(s)");
     let mut more = vec![];
     if mixes {
-        anchor_to(&model.valid(), policy, &mut rollouts)?;
+        let settings = loss_settings(policy, grpo);
+        anchor_to(&model.valid(), Behaviour { settings: &settings, ..policy }, &mut rollouts)?;
         let anchors = values.rollouts.iter().zip(&rollouts).flat_map(|(theirs, ours)| {
             theirs.anchor.iter().zip(&ours.anchor).map(|(theirs, ours)| scalar(ours.unwrap_or(f64::NAN), *theirs, 1.0))
         });

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::grpo::Invalid;
+use super::grpo::{Invalid, LossForm};
 use super::ranges::Range::{
     BelowOne, Count, Each, NotNegative, Positive, PositiveOrInfinite, PositiveShare, Share, Typed,
 };
@@ -217,6 +217,7 @@ settings! {
         pub lambda_rate: f64 = 1e-3 => Positive,
         /// Weight of the KL term against the text model that it starts from; instead of `grpo.beta`.
         pub beta: f64 = 5e-3 => NotNegative,
+        pub loss: LossForm = LossForm::Tokens => Typed,
     }
 }
 

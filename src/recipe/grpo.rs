@@ -52,6 +52,18 @@ pub enum Invalid {
     Exclude,
 }
 
+/// How the terms of tokens become a loss.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossForm {
+    /// Clipped ratios to the rollout, their mean over the tokens of all rollouts.
+    #[default]
+    Tokens,
+    /// As HRPO's public code: log-probabilities at temperature 1, no ratio but that of the value itself, the KL term as it is, a mean over
+    /// each response and then over responses; 1e-4 added to a group's deviation, and groups without variance kept for their KL term.
+    Authors,
+}
+
 settings! {
     /// Phase 3: Switch-GRPO.
     pub struct Grpo {
@@ -82,6 +94,9 @@ settings! {
         /// `soft_thinking.density`.
         #[serde(skip)]
         pub density: Density = Density::Mean,
+        /// `hrpo.loss`.
+        #[serde(skip)]
+        pub loss: LossForm = LossForm::Tokens,
         /// `latent_grpo.top_p`.
         #[serde(skip)]
         pub top_p: f64 = 1.0,

@@ -1,11 +1,15 @@
 //! Group-relative advantages of rewards, and who of a group learns them.
 
 use crate::latent::Trace;
-use crate::recipe::{Grpo, Invalid};
+use crate::recipe::{Grpo, Invalid, LossForm};
 
 /// `(R − mean) / (max(std, floor) + 1e-8)` with the unbiased std (the paper's Eq. for `A`, where the floor is 0).
 /// `None` where the group has fewer than two members or no variance: it teaches nothing.
 pub fn advantages(rewards: &[f64], std_floor: f64) -> Option<Vec<f64>> {
+    scaled(rewards, &|std| std.max(std_floor) + 1e-8)
+}
+
+fn scaled(rewards: &[f64], scale: &dyn Fn(f64) -> f64) -> Option<Vec<f64>> {
     let n = rewards.len() as f64;
     if rewards.len() < 2 {
         return None;
@@ -15,12 +19,17 @@ pub fn advantages(rewards: &[f64], std_floor: f64) -> Option<Vec<f64>> {
     if variance <= 1e-18 {
         return None;
     }
-    let scale = variance.sqrt().max(std_floor) + 1e-8;
+    let scale = scale(variance.sqrt());
     Some(rewards.iter().map(|r| (r - mean) / scale).collect())
 }
 
 /// Advantages of a group's rollouts, and whether the first decision of each is learnt. `None` as of [`advantages`].
 pub fn of_rollouts(rewards: &[f64], traces: &[&Trace], grpo: &Grpo) -> Option<Vec<(f64, bool)>> {
+    if grpo.loss == LossForm::Authors {
+        // A group without variance has no advantage, and its responses are in the KL term all the same.
+        let all = scaled(rewards, &|std| std + 1e-4).unwrap_or_else(|| vec![0.0; rewards.len()]);
+        return Some(all.into_iter().map(|advantage| (advantage, true)).collect());
+    }
     let valid: Vec<bool> = traces.iter().map(|trace| trace.ends_by_itself()).collect();
     let all = masked(rewards, &valid, grpo.invalid, grpo.std_floor)?;
     let means: Vec<f64> = traces.iter().map(|trace| trace.mean_logprob()).collect();

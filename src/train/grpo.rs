@@ -14,11 +14,11 @@ use super::shards;
 use super::trainer::Trainer;
 use crate::latent::replay::{self, Replay, StoredMatrix};
 use crate::latent::segments::{Segment, Segments};
-use crate::latent::{Gradient, HiddenState, Trace};
+use crate::latent::{DecodeSettings, Gradient, HiddenState, Trace};
 use crate::model::{Decoder, Hooks, gradients};
 use crate::parallel;
 use crate::progress::say;
-use crate::recipe::{Anchor, Grpo};
+use crate::recipe::{Anchor, Grpo, LossForm};
 use crate::world::World;
 
 /// What one inner epoch computed.
@@ -66,6 +66,8 @@ pub fn gradients_among(
     own: &[Rollout],
     (grpo, threads): (&Grpo, usize),
 ) -> Result<(GradientsParams, LossParts)> {
+    let settings = loss_settings(behaviour, grpo);
+    let behaviour = Behaviour { settings: &settings, ..behaviour };
     let pass = |rollouts: &[Rollout], n_tok: usize| -> Result<(GradientsParams, LossParts)> {
         let parts = parallel::cut(rollouts, threads);
         let done = parallel::run(&parts, |part| shard_gradients(model, behaviour, part, grpo, n_tok))?;
@@ -85,11 +87,24 @@ pub fn gradients_among(
         model.device().sync().context("waiting for the gradients")?;
         Ok((grads, total))
     };
-    let (grads, parts) = of_survivors(world, own, sampled_tokens, pass)?;
+    let counted = |rollouts: &[Rollout]| match grpo.loss {
+        LossForm::Tokens => sampled_tokens(rollouts),
+        LossForm::Authors => rollouts.len(),
+    };
+    let (grads, parts) = of_survivors(world, own, counted, pass)?;
     let LossParts { loss, surrogate, kl, ratio, clip_share, max_drift, tokens } = parts;
     let [loss, surrogate, kl, ratio, clip_share] = world.sums([loss, surrogate, kl, ratio, clip_share]);
     let parts = LossParts { loss, surrogate, kl, ratio, clip_share, max_drift: world.max(max_drift), tokens };
     Ok((shards::sum_over(world, model, grads)?, parts))
+}
+
+/// As the rollouts were drawn, at the temperature that the loss reads log-probabilities at.
+pub(crate) fn loss_settings(behaviour: Behaviour, grpo: &Grpo) -> DecodeSettings {
+    let mut settings = behaviour.settings.clone();
+    if grpo.loss == LossForm::Authors {
+        settings.sampling.temperature = 1.0;
+    }
+    settings
 }
 
 /// `pass` over the rollouts and the number of `tokens` of all processes; where a device of one of them runs out of
@@ -232,28 +247,41 @@ fn wave_loss(
     let of = |f: &dyn Fn(&Rollout, usize) -> f64| -> Vec<f32> {
         wave.decisions.iter().map(|&(r, p)| f(&rollouts[r], p) as f32).collect()
     };
-    let old_values = of(&|r, p| r.trace.positions[p].logprob.unwrap_or(0.0));
+    let authors = grpo.loss == LossForm::Authors;
+    let host = |x: Tensor<1>| x.without_autodiff().try_into_vec_as::<f32>().context("reading the GRPO loss");
+    let old_values = match grpo.loss {
+        LossForm::Tokens => of(&|r, p| r.trace.positions[p].logprob.unwrap_or(0.0)),
+        LossForm::Authors => host(wave.logprobs.clone())?,
+    };
+    // Of a mean over each response, its length.
+    let weights = of(&|r, _| if authors { 1.0 / sampled_tokens(std::slice::from_ref(r)) as f64 } else { 1.0 });
     let advantage_values = of(&Rollout::advantage_at);
     let old = constant(old_values.clone());
     let advantage = constant(advantage_values.clone());
     let ratio = (wave.logprobs.clone() - old.clone()).exp();
     let clipped = ratio.clone().clamp(1.0 - grpo.clip, 1.0 + grpo.clip);
-    let surrogate = (ratio * advantage.clone()).min_pair(clipped * advantage);
+    let weight = constant(weights.clone());
+    let surrogate = (ratio * advantage.clone()).min_pair(clipped * advantage) * weight.clone();
     let anchor = constant(of(&|r, p| r.anchor[p].unwrap_or(0.0)));
-    let kl = kl_terms(grpo.anchor, wave.logprobs.clone(), old, anchor);
+    // Of a policy that is its own old one the weight of the KL term is 1, and theirs has no gradient.
+    let kl = match grpo.loss {
+        LossForm::Tokens => kl_terms(grpo.anchor, wave.logprobs.clone(), old, anchor),
+        LossForm::Authors => k3(anchor - wave.logprobs.clone()),
+    } * weight;
     let loss = (surrogate.clone() - kl.clone().mul_scalar(grpo.beta)).sum().neg().div_scalar(n_tok as f64);
 
-    let host = |x: Tensor<1>| x.without_autodiff().try_into_vec_as::<f32>().context("reading the GRPO loss");
     let share = |values: &[f32]| values.iter().map(|&x| f64::from(x)).sum::<f64>() / n_tok as f64;
     sums.loss += share(&host(loss.clone())?) * n_tok as f64;
     sums.surrogate += share(&host(surrogate)?);
     sums.kl += share(&host(kl)?);
-    for ((new, old), advantage) in host(wave.logprobs.clone())?.iter().zip(old_values).zip(advantage_values) {
+    let all = host(wave.logprobs.clone())?.into_iter().zip(old_values).zip(advantage_values).zip(weights);
+    for (((new, old), advantage), weight) in all {
+        let share = f64::from(weight) / n_tok as f64;
         let drift = f64::from(new - old);
         let ratio = drift.exp();
         let outside = (advantage > 0.0 && ratio > 1.0 + grpo.clip) || (advantage < 0.0 && ratio < 1.0 - grpo.clip);
-        sums.ratio += ratio / n_tok as f64;
-        sums.clip_share += f64::from(u8::from(outside)) / n_tok as f64;
+        sums.ratio += ratio * share;
+        sums.clip_share += f64::from(u8::from(outside)) * share;
         sums.max_drift = sums.max_drift.max(drift.abs());
     }
     Ok(Some(loss))
@@ -266,11 +294,14 @@ fn wave_loss(
 /// Against another one: KL(π ‖ ref) by k3 with r = ref/π, weighted with π/old. In the first inner epoch the weight is 1, but its
 /// gradient is not 0: without it the gradient would be that of KL(ref ‖ π).
 fn kl_terms(which: Anchor, logprobs: Tensor<1>, old: Tensor<1>, anchor: Tensor<1>) -> Tensor<1> {
-    let k3 = |log_r: Tensor<1>| log_r.clone().exp() - 1.0 - log_r;
     match which {
         Anchor::Old => k3(logprobs - anchor),
         Anchor::Reference => k3(anchor - logprobs.clone()) * (logprobs - old).exp(),
     }
+}
+
+fn k3(log_r: Tensor<1>) -> Tensor<1> {
+    log_r.clone().exp() - 1.0 - log_r
 }
 
 /// Adds `−A · log(1 − p_exit)` for each choice to stay in a block.
@@ -326,7 +357,8 @@ pub fn step(
         && let Some(reference) = reference
         && !own.is_empty()
     {
-        anchor_to(reference, behaviour, &mut own)?;
+        let settings = loss_settings(behaviour, grpo);
+        anchor_to(reference, Behaviour { settings: &settings, ..behaviour }, &mut own)?;
     }
     let mut epochs = vec![];
     for _ in 0..grpo.inner_epochs {
