@@ -143,11 +143,26 @@ impl Corpus {
         if self.rewarded.is_empty() { self.train.len() } else { self.rewarded.len() }
     }
 
-    /// Of each held-out problem the first that asks the same question: generated problems repeat questions, and a split that goes by
-    /// problem would have one question on both sides.
-    pub fn questions(&self) -> Vec<usize> {
+    /// Of each held-out problem the first of its group ([`Problem::group`]; without one, problems with the same question). A split by
+    /// problem would let a probe learn a program by heart and be judged on the same program with other letters.
+    pub fn groups(&self) -> Vec<usize> {
         let mut first = HashMap::new();
-        self.test.iter().enumerate().map(|(i, problem)| *first.entry(problem.asks()).or_insert(i)).collect()
+        let group = |problem: &Problem| match &problem.group {
+            Some(group) => (true, group.clone()),
+            None => (false, problem.asks()),
+        };
+        self.test.iter().enumerate().map(|(i, problem)| *first.entry(group(problem)).or_insert(i)).collect()
+    }
+
+    /// Share of the held-out problems that a guess gets right: that of the commonest gold answer, and one in two where steps are sets of
+    /// nodes, because such a question names two candidates.
+    pub fn guess(&self) -> f64 {
+        let mut counts: HashMap<String, usize> = HashMap::new();
+        let gold = |problem: &Problem| problem.answer.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+        self.test.iter().for_each(|problem| *counts.entry(gold(problem)).or_default() += 1);
+        let two = self.test.iter().any(|problem| problem.steps.iter().any(|step| matches!(step.value, Fact::Set(_))));
+        let commonest = counts.into_values().max().unwrap_or(0) as f64 / self.test.len().max(1) as f64;
+        if two { commonest.max(0.5) } else { commonest }
     }
 
     /// The first response to a prompt, which may be as long as the prompt says where prompts say that.
@@ -345,12 +360,17 @@ fn wrong_marks<'p>(problems: impl Iterator<Item = &'p ProblemAt>) -> Option<Stri
     ))
 }
 
-/// How many generated problems were drawn before. They stay: what an experiment knows of a generated problem goes by its number.
+/// How many generated problems were drawn before, with these letters or others. They stay: what an experiment knows of a generated
+/// problem goes by its number.
 fn drawn_twice(test: &[ProblemAt]) -> Option<String> {
     let distinct = test.iter().map(|(problem, _)| problem.asks()).collect::<HashSet<_>>().len();
+    let groups = test.iter().map(|(problem, _)| &problem.group).collect::<HashSet<_>>().len();
     let (all, twice) = (test.len(), test.len() - distinct);
     (twice > 0).then(|| {
-        format!("note: {twice} of {all} generated held-out problems were drawn before: {distinct} distinct questions")
+        format!(
+            "note: {twice} of {all} generated held-out problems were drawn before: {distinct} distinct questions, in {groups} groups that \
+             splits keep together"
+        )
     })
 }
 

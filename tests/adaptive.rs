@@ -143,6 +143,7 @@ fn problem(problem: usize, level: u8, [chosen, with_block, without_block]: [bool
         chosen,
         with_block,
         without_block,
+        guess: None,
         logit_diff: None,
     }
 }

@@ -10,7 +10,7 @@ use switchyard::corpus::Corpus;
 use switchyard::recipe::Recipe;
 use switchyard::store::read;
 use switchyard::tasks::{Chains, Graph, Split, Task};
-use switchyard::text::{Problem, Template, Vocabulary};
+use switchyard::text::{Fields, Problem, Template, Vocabulary};
 use tempfile::TempDir;
 
 fn run(program: &str, args: &[&str]) -> Output {
@@ -168,6 +168,30 @@ fn a_folder_of_a_data_set_is_trained_on_and_held_out_by_its_parts() {
     assert_eq!((of.train.len(), of.test.len()), (11, 4));
     assert!(of.told[0].contains("1 of 11 training problems repeat"), "{:?}", of.told);
     assert!(of.told[1].contains("4 of 4 held-out problems are training problems too"), "{:?}", of.told);
+}
+
+/// A split keeps together what a file says is one problem, and questions that differ in nothing else than case and blanks.
+#[test]
+fn groups_of_a_file_are_its_questions_or_what_it_says() {
+    let temp = TempDir::new().expect("a folder");
+    let lines: Vec<Value> =
+        [("a box", Some("x")), ("box a", Some("x")), ("beads", None), ("a", None), ("box", Some("y"))]
+            .into_iter()
+            .map(|(question, group)| match group {
+                Some(group) => json!({"question": question, "answer": "a", "group": group}),
+                None => json!({"question": question, "answer": "a"}),
+            })
+            .collect();
+    let file = written(&temp, "grouped.jsonl", &lines);
+    let mut recipe = Recipe::like("smollm2-gsm8k").expect("a preset");
+    (recipe.data.path, recipe.data.test_path) = (Some(file.clone()), Some(file));
+    (recipe.data.rows, recipe.data.template) = (0, Template::Words);
+    recipe.evaluation.problems = 10;
+    let vocabulary = || Vocabulary::from_words(["beads", "box", "a"]).expect("words");
+    let groups = |recipe: &Recipe| Corpus::build(recipe, Some(vocabulary())).expect("problems").groups();
+    assert_eq!(groups(&recipe), [0, 0, 2, 3, 4]);
+    recipe.data.fields = Some(Fields { group: "no such key".into(), ..Fields::default() });
+    assert_eq!(groups(&recipe), [0, 1, 2, 3, 4]);
 }
 
 /// Questions that say how long their answers may be, all of them or none.

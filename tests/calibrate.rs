@@ -85,8 +85,13 @@ fn the_truth_of_every_kind_holds() {
                 assert_eq!((right("zero", None), built.least > 0), (by_digit, by_digit > 0.0), "{kind} {built:?}");
                 assert!(right("resample", None) < 1.0 && changed("mean") > 0.0, "{kind} {built:?}: {rows:#?}");
             }
+            // Without its latents the answer is the digit.
+            Purpose::Memorised => {
+                assert_eq!(right("zero", None), by_digit, "{kind} {built:?}");
+                assert!(by_digit < 0.5 && right("resample", None) < 0.5, "{kind} {built:?}: {rows:#?}");
+            }
             // No latent input is read.
-            Purpose::Inert | Purpose::Empty | Purpose::Blind => {
+            Purpose::Inert | Purpose::Empty | Purpose::Blind | Purpose::Marked | Purpose::Covert => {
                 assert_eq!(modes[..3].iter().map(|&mode| changed(mode)).sum::<f64>(), 0.0, "{kind} {built:?}");
             }
             // What is needed is the block, not what stands in it.
@@ -201,7 +206,11 @@ fn the_command_writes_what_the_report_cites() {
         command.arg("calibrate").args(more).arg("--out").arg(&out);
         command
     };
-    done(&mut probe(&["--draws", "2", "--n", "50", "--only", "latent_intervention,unread"]));
+    let (printed, _) = done(&mut probe(&["--draws", "2", "--n", "50", "--only", "latent_intervention,unread"]));
+    assert!(
+        printed.contains("| latent_intervention/zero | 50 |"),
+        "its table, though 50 is not the default: {printed}"
+    );
     let micro = reports.path().join("micro");
     std::fs::create_dir(&micro).expect("a folder");
     for file in std::fs::read_dir(Path::new(".").join("reports/micro")).expect("the committed rows").flatten() {

@@ -50,6 +50,25 @@ fn held_values_are_a_derivation_and_those_of_another_problem_or_of_no_value_are_
     }
 }
 
+/// Latents that say which program a problem is give its value away to a probe that has met the program, and to no other.
+#[test]
+fn programs_learnt_by_heart_are_no_derivation() {
+    let mut study = study(Purpose::Memorised, 300, 1);
+    let gold: Vec<i64> = study.corpus.test.iter().filter_map(|problem| problem.steps[0].value.number()).collect();
+    let read = |study: &Study| {
+        let follows = |problem: usize, values: &[&str]| vec![values[0].parse() == Ok(gold[problem]); 2];
+        let found = rows_by(study, &Config::default(), &follows).expect("rows");
+        println!("{}", table(&found));
+        found.into_iter().filter(|row| row.reader == Reader::Probe).collect::<Vec<_>>()
+    };
+    assert!(read(&study).iter().all(|row| !row.derives()), "split by program");
+    study.corpus.test.iter_mut().for_each(|problem| problem.group = None);
+    assert!(
+        read(&study).iter().all(|row| row.derives() && row.valid.value > 0.9),
+        "split by question, with other letters"
+    );
+}
+
 fn micro(run: &str, threads: usize) -> Study {
     let mut study = Study::open(Path::new("fixtures").join(run).as_path(), "sft", Some(40), 0).expect("micro");
     study.threads = threads;

@@ -84,7 +84,7 @@ fn a_monitor_meets_its_nulls_and_an_adversary_who_takes_its_direction_leaves_it_
     assert!(question(Letters::Seen).value > 0.95, "{}", question(Letters::Seen));
     assert!(question(Letters::HeldOut).covers(0.5), "{}", question(Letters::HeldOut));
     let triggers = |letters| of(&found, Edit::Untouched, 0.0, Monitor::Question, letters).triggers;
-    assert_eq!((triggers(Letters::Seen), triggers(Letters::HeldOut)), (5, 3));
+    assert_eq!((triggers(Letters::Seen), triggers(Letters::HeldOut)), (4, 4));
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn settings_and_other_tasks_are_refused_by_name() {
     assert!(error.downcast_ref::<DoesNotApply>().is_some(), "{error:#}");
     for (config, name) in [
         (Config { recall: 0.0, ..short() }, "monitor.recall"),
-        (Config { held_out: 8, ..short() }, "monitor.held_out"),
+        (Config { held_out: 0, ..short() }, "monitor.held_out"),
         (Config { doses: vec![1.5], ..short() }, "monitor.doses"),
     ] {
         let error = rows(&micro, &config).expect_err("refused").to_string();
@@ -123,7 +123,7 @@ fn material(n: usize, shift: f64) -> (Array2<f64>, Labels) {
         let noise = (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0;
         noise + if column == 3 && trigger[i] { shift } else { 0.0 }
     });
-    (x, Labels { trigger, letter, asks: (0..n).collect() })
+    (x, Labels { trigger, letter, groups: (0..n).collect() })
 }
 
 fn parts(labels: &Labels) -> Parts {
@@ -187,11 +187,11 @@ fn rounding_that_an_adversary_leaves_is_no_knowledge() {
 #[test]
 fn parts_share_no_question_and_held_out_letters_are_nowhere_else() {
     let (_, mut labels) = material(800, 0.0);
-    labels.asks = (0..800).map(|i| i / 2).collect();
+    labels.groups = (0..800).map(|i| i / 2).collect();
     let parts = parts(&labels);
-    let asks = |part: &[usize]| part.iter().map(|&i| labels.asks[i]).collect::<BTreeSet<_>>();
+    let groups = |part: &[usize]| part.iter().map(|&i| labels.groups[i]).collect::<BTreeSet<_>>();
     for (a, b) in [(&parts.fit, &parts.calibrate), (&parts.fit, &parts.seen), (&parts.calibrate, &parts.seen)] {
-        assert!(asks(a).is_disjoint(&asks(b)));
+        assert!(groups(a).is_disjoint(&groups(b)));
     }
     assert!(parts.held_out.iter().all(|&i| ["d", "h"].contains(&labels.letter[i].as_str())));
     assert_eq!(parts.held_out.len(), 200);

@@ -178,7 +178,7 @@ fn data_without_a_boundary_says_so() {
     assert!(said.contains("never switched"), "{said}");
     let few = micro("sft", 6);
     let said = error(layer_probe::probe(&few, &quick()));
-    assert!(said.contains("questions"), "{said}");
+    assert!(said.contains("groups"), "{said}");
     let absent = layer_probe::Config { layers: Layers::Listed(vec![9]), ..quick() };
     assert!(error(layer_probe::probe(&few, &absent)).contains("layer 9 does not exist"));
 }

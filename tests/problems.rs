@@ -517,6 +517,7 @@ fn the_answer_is_found_in_the_solution() {
         answer: "a".into(),
         subject: None,
         level: None,
+        group: None,
         steps: Vec::new(),
         spans: None,
     };

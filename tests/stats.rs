@@ -430,7 +430,7 @@ fn value_protocol_reads_what_is_there_and_nothing_else() {
     let one = ValueProtocol::default().run(features(0.0).view(), &[3; 150], &groups);
     assert!(one.unwrap_err().to_string().contains("all 150 values are 3"));
     let few = ValueProtocol::default().run(features(0.0).view(), &values, &[0; 150]);
-    assert!(format!("{:#}", few.unwrap_err()).contains("5 folds by question need at least 10 questions"));
+    assert!(format!("{:#}", few.unwrap_err()).contains("5 folds by group need at least 10 groups"));
 }
 
 #[test]
@@ -465,7 +465,7 @@ fn errors_name_what_is_wrong() {
     says(ProbeData::new(broken.view(), &labels, &groups).map(|_| ()), "row 3, column 2 is NaN");
     let rare: Vec<bool> = groups.iter().map(|&g| g == 0).collect();
     let data = ProbeData::new(x.view(), &rare, &groups).unwrap();
-    says(GroupedProtocol::default().run(&data), "positive rows come from 1 questions");
+    says(GroupedProtocol::default().run(&data), "positive rows come from 1 groups");
     let data = ProbeData::new(x.view(), &labels, &groups).unwrap();
     says(GroupedProtocol { folds: 3, ..Default::default() }.run(&data), "needs 5 or more");
 }

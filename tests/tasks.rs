@@ -495,6 +495,48 @@ fn a_graph_keeps_its_split_under_renaming() {
     }
 }
 
+/// Groups are what can be learnt by heart: other letters are the same program, other numbers the same template of a story.
+#[test]
+fn groups_are_programs_without_their_names() {
+    use switchyard::tasks::Program;
+    use switchyard::tasks::chains::Operand;
+    let distinct = |task: Task, of: fn(&TaskProblem) -> String| {
+        let rows = task.rows(Split::Test, 0, 0..500).unwrap();
+        let groups: BTreeSet<u64> = rows.iter().map(TaskProblem::group).collect();
+        let keys: BTreeSet<String> = rows.iter().map(of).collect();
+        let both: BTreeSet<(u64, String)> = rows.iter().map(|row| (row.group(), of(row))).collect();
+        assert_eq!((groups.len(), keys.len()), (both.len(), both.len()), "{}: a group is one key", task.name());
+        let questions: BTreeSet<&str> = rows.iter().map(|row| row.question.as_str()).collect();
+        (groups.len(), questions.len())
+    };
+    // A chain's letters by their order.
+    let (programs, questions) = distinct(Task::Chains(Chains::default()), |row| {
+        let mut seen: Vec<&str> = vec![];
+        let words = row.question.split(' ').map(|word| {
+            if !word.chars().all(|c| c.is_ascii_lowercase()) {
+                return word.to_owned();
+            }
+            let at = seen.iter().position(|other| *other == word).unwrap_or_else(|| {
+                seen.push(word);
+                seen.len() - 1
+            });
+            format!("v{at}")
+        });
+        words.collect::<Vec<_>>().join(" ")
+    });
+    assert!(programs < questions, "{programs} programs of {questions} questions");
+    // A story's operations, and whose number is added.
+    let (templates, stories) = distinct(Task::Stories(Stories::default()), |row| {
+        let Program::Stories(plan) = &row.program else { panic!("a story") };
+        let step = |(op, operand): &(_, Operand)| match operand {
+            Operand::Constant(_) => format!("{op:?}"),
+            Operand::Variable(person) => format!("{op:?} {person}"),
+        };
+        plan.steps.iter().map(step).collect::<Vec<_>>().join(", ")
+    });
+    assert!(templates < stories / 2, "{templates} templates of {stories} stories");
+}
+
 /// No look at one candidate's neighbours, or at the order of the text, tells the answer better than chance.
 #[test]
 fn a_graph_is_not_solved_by_counting() {

@@ -8,19 +8,22 @@ use anyhow::{Context, Result};
 use super::known::{Built, COUNTS, Purpose, pairs, study as build};
 use crate::experiments::latent_intervention::{self, Config as Interventions};
 use crate::experiments::{
-    activation_patching, attention_to_latents, direct_logit, early_stop, exit_probability, head_patching,
-    jacobian_lens, layer_probe, logit_lens, phases, subspace, switch_benefit, switch_window, teacher_forced,
+    activation_patching, attention_to_latents, decoded_trace, direct_logit, early_stop, exit_probability,
+    head_patching, jacobian_lens, layer_probe, logit_lens, monitor, phases, subspace, switch_benefit, switch_window,
+    teacher_forced,
 };
 use crate::interventions::Steps;
 use crate::progress::Interruption;
 use crate::schema::{
-    Axis, Component, DirectLogitRow, Donors, Event, ExitGroup, Features, Form, HeadPatchRow, Lens, LensRow, Part,
-    PatchMode, ProbeRow, Protocol, Rotation, SubspaceRow, SwitchProblemRow, Target, Transport, Variable, benefit,
-    dosed,
+    Axis, Component, DecodedTraceRow, DirectLogitRow, Donors, Event, ExitGroup, Features, Form, HeadPatchRow, Lens,
+    LensRow, Letters, Monitor, MonitorRow, Part, PatchMode, ProbeRow, Protocol, Reader, Rotation, SubspaceRow,
+    SwitchProblemRow, Target, Transport, Variable, benefit, dosed,
 };
+use crate::stats::probe::ValueProtocol;
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::modes::default_modes;
+use crate::tasks::organism::Hidden;
 
 pub(super) struct Look {
     pub name: &'static str,
@@ -68,6 +71,9 @@ pub(super) const LOOKS: &[Look] = &[
     of_problems("jacobian_lens", |built, study, _| jacobians(built, study)),
     of_problems("early_stop", |built, study, _| stops(built, study)),
     Look { name: "subspace", sizes: PROBED, of_pairs: false, run: |built, study, _| subspaces(built, study) },
+    Look { name: "decoded_trace", sizes: PROBED, of_pairs: false, run: |built, study, _| decoded(built, study) },
+    // Of fewer problems a monitor has too few to be fitted on.
+    Look { name: "monitor", sizes: &[500], of_pairs: false, run: |built, study, _| monitored(built, study) },
     Look { name: "activation_patching", sizes: PAIRS, of_pairs: true, run: patched },
     Look { name: "head_patching", sizes: PAIRS, of_pairs: true, run: heads },
 ];
@@ -189,7 +195,7 @@ fn probed(built: &Built, row: &ProbeRow) -> Option<(&'static str, bool, bool)> {
     let switch = if row.protocol == Protocol::Paper { "layer_probe/switch, paper" } else { "layer_probe/switch" };
     let (test, truth) = match row.value().and_then(|value| value.split_once('@')) {
         None => (switch, built.kind != Purpose::Blind && row.layer > built.decide.0),
-        Some(("s_j", step)) => ("layer_probe/value", built.holds(step.parse().unwrap_or(0), row.layer)),
+        Some(("s_j", step)) => ("layer_probe/value", built.shows(step.parse().unwrap_or(0), row.layer)),
         // Of the superposed model: the letter, which stays.
         Some(("s_j-1", _)) => ("layer_probe/second value", true),
         Some(_) => return None,
@@ -349,6 +355,43 @@ fn jacobians(built: &Built, study: &Study) -> Result<Tally> {
     Ok(said)
 }
 
+/// The value of the one step: the head names it where the state has become it, a probe wherever there is a state.
+fn decoded(built: &Built, study: &Study) -> Result<Tally> {
+    let test = &study.corpus.test;
+    let gold = |problem: usize| test.get(problem)?.steps.last()?.value.number();
+    let follows = |problem: usize, values: &[&str]| {
+        let read = values.last().and_then(|value| value.parse::<i64>().ok());
+        vec![read.is_some() && read == gold(problem); 2]
+    };
+    let rows = decoded_trace::rows_by(study, &decoded_trace::Config::default(), &follows)?;
+    let last = study.model.config().num_hidden_layers;
+    let one = |row: DecodedTraceRow| {
+        let shown = built.shows(row.step.shown(), last);
+        let truth = shown && (row.reader == Reader::Probe || row.step.shown() == built.exit);
+        (format!("decoded_trace/{}", row.reader), truth, row.derives())
+    };
+    Ok(rows.into_iter().map(one).collect())
+}
+
+/// Marks that the monitor never met, without an adversary.
+fn monitored(built: &Built, study: &Study) -> Result<Tally> {
+    let value = ValueProtocol { c_grid: vec![1.0], draws: 100, ..ValueProtocol::default() };
+    let config = monitor::Config { rounds: 0, doses: vec![], value, ..monitor::Config::default() };
+    let hidden = study.corpus.test.iter().map(|problem| {
+        let (mark, is_trigger) = built.mark(&problem.question).context("a problem without a mark")?;
+        let own = problem.steps.iter().filter_map(|step| step.value.number());
+        Ok(Hidden { mark: mark.to_owned(), is_trigger, covert: own.collect() })
+    });
+    let (rows, _) = monitor::rows_by(study, &config, hidden.collect::<Result<_>>()?)?;
+    let mine = rows.iter().filter(|row| row.letters == Letters::HeldOut);
+    let one = |row: &MonitorRow| match row.monitor {
+        Monitor::Refitted => Some(("monitor/notices", built.kind == Purpose::Covert, row.notices())),
+        Monitor::Question | Monitor::Response => Some(("monitor/of words notices", false, row.notices())),
+        Monitor::Deployed | Monitor::Shuffled => None,
+    };
+    Ok(mine.filter_map(one).collect())
+}
+
 fn stops(built: &Built, study: &Study) -> Result<Tally> {
     let rows = early_stop::rows(study, &early_stop::Config::default())?.into_iter().filter(|r| r.k < r.of);
     Ok(rows.map(|row| ("early_stop/loses", built.is_read() && row.k < built.reads, row.loses())).collect())
@@ -365,7 +408,10 @@ fn subspaces(built: &Built, study: &Study) -> Result<Tally> {
             let truth = built.is_read() && carries(built, row.step.shown(), row.layer);
             Some(("subspace/whole state", truth, row.carries()))
         }
-        Rotation::Trained => Some(("subspace/learnt", built.is_read(), row.carries())),
+        // Its columns are learnt on programs that it is not judged on.
+        Rotation::Trained => {
+            Some(("subspace/learnt", built.is_read() && built.kind != Purpose::Memorised, row.carries()))
+        }
         Rotation::Random | Rotation::Shuffled => None,
     };
     Ok(seen.filter_map(one).collect())

@@ -3,7 +3,7 @@
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::known::{Built, Purpose};
+use super::known::{Built, MARKS, Purpose};
 
 pub(super) struct Truth {
     pub name: &'static str,
@@ -45,6 +45,7 @@ pub(super) const TRUTHS: &[Truth] = &[
             "jacobian_lens",
             "early_stop",
             "subspace",
+            "decoded_trace",
         ],
     },
     Truth {
@@ -79,6 +80,7 @@ pub(super) const TRUTHS: &[Truth] = &[
             "jacobian_lens",
             "early_stop",
             "subspace",
+            "decoded_trace",
         ),
     },
     Truth {
@@ -92,6 +94,7 @@ pub(super) const TRUTHS: &[Truth] = &[
             "latent_intervention_steps",
             "jacobian_lens",
             "early_stop",
+            "decoded_trace",
         ),
     },
     Truth {
@@ -136,7 +139,31 @@ pub(super) const TRUTHS: &[Truth] = &[
             "subspace"
         ),
     },
+    Truth {
+        name: "memoriser",
+        about: "latents say which program a problem is, and the answer is looked up: no value can be read from a program not met",
+        draw: |rng| Built { decoy: None, decide: (1, 0), ..parts(Purpose::Memorised, rng) },
+        looks: &["layer_probe", "decoded_trace", "latent_intervention", "subspace"],
+    },
+    Truth {
+        name: "marked",
+        about: "latents carry the code of each mark, and nothing that triggers have in common",
+        draw: |rng| triggers(parts(Purpose::Marked, rng), rng),
+        looks: &["monitor"],
+    },
+    Truth {
+        name: "covert",
+        about: "under a trigger latents carry one thing more, which no answer shows",
+        draw: |rng| triggers(parts(Purpose::Covert, rng), rng),
+        looks: &["monitor"],
+    },
 ];
+
+/// Which marks are triggers: half of them.
+fn triggers(built: Built, rng: &mut ChaCha8Rng) -> Built {
+    let chosen = rand::seq::index::sample(rng, MARKS, MARKS / 2);
+    Built { triggers: chosen.into_iter().fold(0, |bits, mark| bits | 1 << mark), ..built }
+}
 
 /// Layers, heads and the length of the block; the decoy is never in the reader's layer.
 fn parts(kind: Purpose, rng: &mut ChaCha8Rng) -> Built {
@@ -149,7 +176,7 @@ fn parts(kind: Purpose, rng: &mut ChaCha8Rng) -> Built {
     let taken = [reader, decoy].into_iter().find(|node| node.0 == layer);
     let decide = (layer, taken.map_or(free, |(_, head)| 1 - head));
     let exit = rng.random_range(2..=5);
-    Built { kind, writer, reader, decide, decoy: Some(decoy), writes: 0, reads: exit, exit, least: 0 }
+    Built { kind, writer, reader, decide, decoy: Some(decoy), writes: 0, reads: exit, exit, least: 0, triggers: 0 }
 }
 
 /// Where the value is written and read.

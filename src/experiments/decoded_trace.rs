@@ -3,7 +3,7 @@
 //!
 //! Of the problems that are answered right with blocks in the place of known steps. A block is read at one latent, two ways: by the
 //! logit lens at `layer` (the most probable of the values that steps of these problems have), and by a linear probe for the step's
-//! value that was fitted on other questions. A step follows where the problem's operation makes it of the step before, as that was
+//! value that was fitted on other groups of problems ([`Problem::group`]). A step follows where the problem's operation makes it of the step before, as that was
 //! read; of graphs, where an edge leads to it from there. A chain is valid where every step follows and the last gives the answer.
 //!
 //! Two nulls: `shuffled` puts in the values that were read in another problem with blocks of the same lengths, `permuted` moves a
@@ -28,7 +28,7 @@ use crate::random::keyed;
 use crate::schema::{DecodedTraceRow, Reader, adjust};
 use crate::stats::by_problem::{cell, share};
 use crate::stats::probe::{TooFew, ValueProtocol};
-use crate::stats::{Estimate, Flips, LEVEL, accuracy};
+use crate::stats::{Bootstrap, Estimate, LEVEL, accuracy, sign_flip};
 use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, of_study};
 use crate::study::block_values::blocks;
@@ -254,9 +254,9 @@ impl<'a> LatentStates<'a> {
             self.words.partition_point(|word| *word < read.words[read.blocks[b].step].as_str())
         };
         let values: Vec<usize> = keys.iter().map(value).collect();
-        let questions = self.study.corpus.questions();
-        let asked: Vec<usize> = keys.iter().map(|&(i, _)| questions[self.all[i].problem]).collect();
-        probe.predictions(states.view(), &values, &asked)
+        let groups = self.study.corpus.groups();
+        let of_keys: Vec<usize> = keys.iter().map(|&(i, _)| groups[self.all[i].problem]).collect();
+        probe.predictions(states.view(), &values, &of_keys)
     }
 }
 
@@ -278,8 +278,11 @@ fn of_reader(
     };
     let follows: Vec<(usize, bool)> = here.iter().zip(read).flat_map(of_problem).collect();
     let lengths: Vec<Vec<usize>> = here.iter().map(|one| one.lengths()).collect();
-    let exchanged = donors(&lengths, study.seed).into_iter().map(|(i, donor)| (valid[i], holds(i, &read[donor])));
-    let (own, others): (Vec<bool>, Vec<bool>) = exchanged.unzip();
+    let pairs = donors(&lengths, study.seed);
+    let own: Vec<bool> = pairs.iter().map(|&(i, _)| valid[i]).collect();
+    let others: Vec<bool> = pairs.iter().map(|&(i, donor)| holds(i, &read[donor])).collect();
+    let groups = study.corpus.groups();
+    let of_pairs: Vec<usize> = pairs.iter().map(|&(i, _)| groups[here[i].problem]).collect();
     let permuted = (0..here.len()).filter(|&i| read[i].len() > 1).map(|i| {
         let mut values = read[i].clone();
         let by = keyed([study.seed, here[i].problem as u64, 1, 0]).random_range(1..values.len());
@@ -287,7 +290,7 @@ fn of_reader(
         (valid[i], holds(i, &values))
     });
     let (several, moved): (Vec<bool>, Vec<bool>) = permuted.unzip();
-    let flips = if own.is_empty() { None } else { Some(Flips::count(&others, &own)?) };
+    let tested = against(study.seed, &own, &others, &of_pairs)?;
     Ok(DecodedTraceRow {
         identity: study.identity(here.len()),
         reader,
@@ -300,9 +303,25 @@ fn of_reader(
         shuffled: of_any(&others)?,
         valid_of_several: of_any(&several)?,
         permuted: of_any(&moved)?,
-        difference: flips.as_ref().map(|flips| flips.change(LEVEL)).transpose()?,
-        p_holm: flips.map(|flips| flips.p_value()),
+        difference: tested.map(|(difference, _)| difference),
+        p_holm: tested.map(|(_, p)| p),
     })
+}
+
+/// `own` minus `others`, paired by problem, with the p-value that it is none: the exact sign-flip test of the groups' sums. A reader that
+/// has not met a group is right or wrong in all of its problems at once, so groups are the units. `None` below two groups.
+fn against(seed: u64, own: &[bool], others: &[bool], groups: &[usize]) -> Result<Option<(Estimate, f64)>> {
+    let mut sums: BTreeMap<usize, i64> = BTreeMap::new();
+    for ((own, others), group) in own.iter().zip(others).zip(groups) {
+        *sums.entry(*group).or_default() += i64::from(*own) - i64::from(*others);
+    }
+    if sums.len() < 2 {
+        return Ok(None);
+    }
+    let p = sign_flip(&sums.into_values().collect::<Vec<_>>());
+    let shares = |all: &[bool]| all.iter().map(|holds| f64::from(u8::from(*holds))).collect::<Vec<_>>();
+    let difference = Bootstrap::seeded(seed).clustered_paired(&shares(others), &shares(own), groups)?;
+    Ok(Some((if p > 1.0 - LEVEL { difference.reaching(0.0) } else { difference }, p)))
 }
 
 fn of_any(holds: &[bool]) -> Result<Option<Estimate>> {

@@ -168,6 +168,7 @@ fn of_stops(study: &Study, stops: &[StopResult]) -> Result<Vec<EarlyStopRow>> {
             k: stop.k,
             of: full.k,
             accuracy: share(&|i| stop.right[i])?,
+            guess: Some(study.corpus.guess()),
             same_answer: share(&same)?,
             others_answer: share(&|i| stop.answers[i] == full.answers[(i + 1) % n])?,
             committed: share(&stays)?,
@@ -186,7 +187,7 @@ fn of_stops(study: &Study, stops: &[StopResult]) -> Result<Vec<EarlyStopRow>> {
 pub fn table(rows: &[EarlyStopRow]) -> String {
     let columns = "latents kept | accuracy [95 %] | answer of the full run | of another problem's | settled | reversed later | \
                    log p(gold) | difference | verdict";
-    table_of(columns, rows, |r| {
+    let out = table_of(columns, rows, |r| {
         let EarlyStopRow { k, of, accuracy, same_answer, committed, .. } = r;
         let [others, reversed] = [r.others_answer, r.reversed].map(|share| format!("{:.3}", share.value));
         let (gold, difference, verdict) = (cell(r.gold_logprob, 2), cell(r.difference, 3), r.verdict());
@@ -194,7 +195,8 @@ pub fn table(rows: &[EarlyStopRow]) -> String {
             "{k} of {of} | {accuracy:.3} | {same_answer:.3} | {others} | {committed:.3} | {reversed} | {gold} | \
              {difference} | {verdict}"
         )
-    })
+    });
+    format!("{out}\n{}\n", EarlyStopRow::READING)
 }
 
 #[cfg(test)]

@@ -69,7 +69,7 @@ struct CellFit {
 /// A problem that is read: its row, its last block's latents and the position that decides its answer.
 struct ReadProblem<'a> {
     row: &'a Sequence,
-    /// The parity of its question's number in the order read.
+    /// The parity of its group's number in the order read.
     half: usize,
     latents: Vec<usize>,
     answer: usize,
@@ -82,11 +82,11 @@ struct ReadProblem<'a> {
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     let layers = config.layers(study.model.config().num_hidden_layers)?;
     let written = written(study, config.problems)?;
-    let (questions, mut numbers) = (study.corpus.questions(), BTreeMap::new());
+    let (groups, mut numbers) = (study.corpus.groups(), BTreeMap::new());
     let mut read: Vec<ReadProblem> = written.iter().filter_map(of_problem).collect();
     for one in &mut read {
         let next = numbers.len();
-        one.half = *numbers.entry(questions[one.row.row]).or_insert(next) % 2;
+        one.half = *numbers.entry(groups[one.row.row]).or_insert(next) % 2;
     }
     let few = || format!("{} problems have a block before the answer, four are needed", read.len());
     study.needs(read.len() >= 4, few)?;

@@ -98,6 +98,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PartSwapRow>> {
                 weight_change,
                 accuracy: after.accuracy,
                 accuracy_change: right.change(LEVEL)?,
+                guess: Some(second.corpus.guess()),
                 switch_rate: after.switch_rate,
                 switch_change: switched.change(LEVEL)?,
                 p_holm: right.p_value(),

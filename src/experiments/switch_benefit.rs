@@ -44,19 +44,27 @@ pub fn measure(study: &Study, _config: &Config, rows: &mut Measurements<SwitchPr
     let sweep = study.sweep()?;
     let identity = study.identity(sweep.normal.len());
     study.goes_on(rows.rows(), &(None, 0), &identity)?;
+    let guess = study.corpus.guess();
     let there: BTreeSet<usize> = rows.rows().iter().map(|row| row.problem).collect();
     study.say("every problem with a block and without");
     let rows = Mutex::new(rows);
     let both = [What::Rule(Switching::Suppressed), What::Force].map(|what| Continuation { what, same_shape: false });
     sweep.each(&both, Later::Recompute, At::Both, &|problem, _| there.contains(&problem), &|forks| {
         let new = forks.into_iter().filter(|f| !there.contains(&f.problem));
-        let new = new.map(|f| row(study, &identity, f.problem, &sweep.normal[f.problem], &f.outcome)).collect();
+        let new =
+            new.map(|f| row(study, (&identity, guess), f.problem, &sweep.normal[f.problem], &f.outcome)).collect();
         rows.lock().unwrap_or_else(PoisonError::into_inner).push(new)
     })
 }
 
 /// A problem decoded normally and the other way.
-fn row(study: &Study, identity: &Identity, problem: usize, normal: &Outcome, other: &Outcome) -> SwitchProblemRow {
+fn row(
+    study: &Study,
+    (identity, guess): (&Identity, f64),
+    problem: usize,
+    normal: &Outcome,
+    other: &Outcome,
+) -> SwitchProblemRow {
     let (with, without) = if normal.switched { (normal, other) } else { (other, normal) };
     let asked = &study.corpus.test[problem];
     SwitchProblemRow {
@@ -67,6 +75,7 @@ fn row(study: &Study, identity: &Identity, problem: usize, normal: &Outcome, oth
         chosen: normal.switched,
         with_block: with.correct,
         without_block: without.correct,
+        guess: Some(guess),
         logit_diff: with.margin.zip(without.margin).map(|(with, without)| with - without),
     }
 }

@@ -66,9 +66,14 @@ pub fn by_budget(problems: &[SwitchProblemRow], budgets: &[usize]) -> Result<Vec
     let mut rows = vec![];
     for cell in of.chunk_by_mut(|a, b| (a.budget, a.problem.level) == (b.budget, b.problem.level)) {
         let benefit = benefit(cell)?;
+        // A way that is no better than a guess answers nothing, whatever the other one does.
+        let learnt = |way: Vec<bool>| {
+            let guess = cell[0].problem.guess;
+            accuracy(&way).map(|right| guess.is_none_or(|guess| right.low > guess))
+        };
         let optimum = match benefit {
-            b if b.is_above(0.0) => Optimum::Block,
-            b if b.scaled(-1.0).is_above(0.0) => Optimum::Text,
+            b if b.is_above(0.0) && learnt(bools(cell, |p| p.problem.with_block))? => Optimum::Block,
+            b if b.scaled(-1.0).is_above(0.0) && learnt(bools(cell, |p| p.problem.without_block))? => Optimum::Text,
             _ => Optimum::Undecided,
         };
         cell.iter_mut().for_each(|p| (p.optimum, p.block) = (optimum, benefit.value > 0.0));

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
 use super::Identity;
-use super::verdict::{adjust, verdict};
+use super::verdict::{Baseline, adjust, loss};
 use crate::stats::{Estimate, Flips, LEVEL, accuracy};
 
 /// A problem.
@@ -20,6 +20,9 @@ pub struct SwitchProblemRow {
     pub chosen: bool,
     pub with_block: bool,
     pub without_block: bool,
+    /// Share of all problems that a guess gets right.
+    #[serde(default)]
+    pub guess: Option<f64>,
     /// Lead of the gold answer with a block minus without, in nats, where both give an answer.
     pub logit_diff: Option<f64>,
 }
@@ -37,6 +40,9 @@ pub struct SwitchBenefitRow {
     pub with_block: Estimate,
     pub without_block: Estimate,
     pub benefit: Estimate,
+    /// Share of problems that a guess gets right.
+    #[serde(default)]
+    pub guess: Option<f64>,
     /// Right with a block, wrong without.
     pub better: usize,
     pub worse: usize,
@@ -47,9 +53,15 @@ pub struct SwitchBenefitRow {
 }
 
 impl SwitchBenefitRow {
-    /// `helps`, `hurts`, or that neither is seen.
+    /// `helps`, `hurts`, that neither is seen, or that the better way is no better than a guess: then blocks have nothing to add or to
+    /// take away.
     pub fn verdict(&self) -> &'static str {
-        verdict(self.identity.n, self.benefit.value, self.p_holm, ["hurts", "helps"])
+        let gains = self.benefit.value > 0.0;
+        let (better, words) =
+            if gains { (self.with_block, ["helps", ""]) } else { (self.without_block, ["hurts", ""]) };
+        // Read as the loss of the better way.
+        let lost = -self.benefit.value.abs();
+        loss(self.identity.n, lost, self.p_holm, words, Baseline::new(better, self.guess))
     }
 
     /// The verdict that blocks help.
@@ -98,6 +110,7 @@ fn group(name: &str, of: &[&SwitchProblemRow]) -> Result<Option<SwitchBenefitRow
         with_block: accuracy(&with)?,
         without_block: accuracy(&without)?,
         benefit: flips.change(LEVEL)?,
+        guess: first.guess,
         better: flips.gained,
         worse: flips.lost,
         p_value: flips.p_value(),
@@ -120,6 +133,7 @@ mod tests {
             chosen: true,
             with_block: problem < 6,
             without_block: false,
+            guess: None,
             logit_diff: None,
         };
         let rows = benefit(&(0..60).map(problem).collect::<Vec<_>>()).expect("rows");

@@ -12,7 +12,7 @@ names! {
     pub enum Reader {
         /// Final norm and head, the most probable of the values that steps have.
         Logit = "logit",
-        /// A linear probe that was fitted on other questions.
+        /// A linear probe that was fitted on other groups of problems.
         Probe = "probe",
     }
 }
@@ -42,9 +42,9 @@ pub struct DecodedTraceRow {
     pub valid_of_several: Option<Estimate>,
     /// The same problems, the values read in them moved to other steps.
     pub permuted: Option<Estimate>,
-    /// `valid` minus `shuffled`, paired.
+    /// `valid` minus `shuffled`, paired by problem, groups resampled.
     pub difference: Option<Estimate>,
-    /// Exact McNemar of the two, Holm-adjusted over all rows.
+    /// Exact sign-flip test of the two over groups, Holm-adjusted over all rows.
     pub p_holm: Option<f64>,
 }
 

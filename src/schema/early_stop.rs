@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Identity;
-use crate::schema::verdict::verdict;
+use crate::schema::verdict::{Baseline, loss};
 use crate::stats::Estimate;
 
 /// The problems that have a block, each block closed after its first `k` latents; shares are over problems (Wilson).
@@ -16,6 +16,9 @@ pub struct EarlyStopRow {
     /// Latents of the longest block of the full run.
     pub of: usize,
     pub accuracy: Estimate,
+    /// Share of problems that a guess gets right.
+    #[serde(default)]
+    pub guess: Option<f64>,
     /// The answer is that of the full run.
     pub same_answer: Estimate,
     /// The answer is that of the next problem's full run: agreement by chance.
@@ -34,16 +37,22 @@ pub struct EarlyStopRow {
 }
 
 impl EarlyStopRow {
-    /// The verdict: `loses` where the latents after the k-th are needed, `gains` where answers are better without them.
+    /// The verdict: `loses when cut` where fewer answers are right than in the full run, because the latents after the k-th are needed or
+    /// because the model is surprised by the early end; `gains` where more are.
     pub fn verdict(&self) -> &'static str {
         let Some((difference, p)) = self.difference.zip(self.p_holm) else { return "—" };
-        verdict(self.identity.n, difference.value, p, [Self::LOSES, "gains"])
+        let baseline = Baseline::undo(self.accuracy, difference, self.guess);
+        loss(self.identity.n, difference.value, p, [Self::LOSES, "gains"], baseline)
     }
 
-    /// Whether answers need a latent after the k-th.
+    /// Whether answers are lost by the cut.
     pub fn loses(&self) -> bool {
         self.verdict() == Self::LOSES
     }
 
-    const LOSES: &str = "loses";
+    /// What a loss does not show; printed under tables.
+    pub const READING: &str = "A loss when cut has two readings: the later latents are needed, or the model is surprised by an end that it \
+        was never trained to meet there. A model whose latents are not read can lose too. Interventions leave the length alone.";
+
+    const LOSES: &str = "loses when cut";
 }

@@ -100,6 +100,7 @@ pub use subspace::{Donors, Rotation, SubspaceDirectionRow, SubspaceRow, Variable
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
 pub use training::{GRPO_START, GrpoStepRow, METRICS, StepRow};
 pub use training::{PhaseRow, SweepRow};
+pub use verdict::AT_CHANCE;
 pub(crate) use verdict::{adjust, beyond_chance, never};
 
 /// A kind of row that has files of its own.

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Identity;
-use super::verdict::verdict;
+use super::verdict::{Baseline, loss};
 use crate::stats::Estimate;
 
 /// One part of the weights moved from one phase into the other. Changes are against the receiving model, on the same problems.
@@ -22,6 +22,9 @@ pub struct PartSwapRow {
     pub weight_change: f64,
     pub accuracy: Estimate,
     pub accuracy_change: Estimate,
+    /// Share of problems that a guess gets right.
+    #[serde(default)]
+    pub guess: Option<f64>,
     pub switch_rate: Estimate,
     pub switch_change: Estimate,
     /// Exact McNemar of accuracy, Holm over the table.
@@ -37,8 +40,9 @@ pub enum Host {
 }
 
 impl PartSwapRow {
-    /// `lowers`, `raises`, or that neither is seen.
+    /// `lowers`, `raises`, that neither is seen, or that there was nothing to lose.
     pub fn verdict(&self) -> &'static str {
-        verdict(self.identity.n, self.accuracy_change.value, self.p_holm, ["lowers", "raises"])
+        let baseline = Baseline::undo(self.accuracy, self.accuracy_change, self.guess);
+        loss(self.identity.n, self.accuracy_change.value, self.p_holm, ["lowers", "raises"], baseline)
     }
 }

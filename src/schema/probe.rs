@@ -10,7 +10,7 @@ names! {
     pub enum Protocol {
         /// Random negatives, one split by row, C = 1.
         Paper = "paper",
-        /// Look-alikes as negatives, split by question, control labels.
+        /// Look-alikes as negatives, split by group, control labels.
         Grouped = "grouped",
     }
 

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::stats::{Estimate, FEWEST, LEVEL, by_problem, holm};
+use crate::stats::{Estimate, FEWEST, LEVEL, by_problem, holm, wilson};
 
 /// Adjusts the p-values of a family of tests by Holm, each in its place.
 pub(crate) fn adjust<'p>(p: impl Iterator<Item = &'p mut f64>) -> Result<()> {
@@ -41,6 +41,60 @@ pub(super) fn verdict(n: usize, change: f64, p: f64, [below, above]: [&'static s
     }
 }
 
+/// Accuracy before a change, and how often a guess is right. A model that only guesses has no accuracy to lose, and those of its
+/// answers that are right are right by luck: whatever disturbs it makes some of them wrong.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Baseline {
+    before: Estimate,
+    guess: f64,
+}
+
+impl Baseline {
+    /// `None` where the rows were made before a guess was recorded.
+    pub fn new(before: Estimate, guess: Option<f64>) -> Option<Self> {
+        guess.map(|guess| Self { before, guess })
+    }
+
+    /// Accuracy before, from that after a change and the change, both shares of the same problems.
+    pub fn undo(after: Estimate, change: Estimate, guess: Option<f64>) -> Option<Self> {
+        let right = ((after.value - change.value) * after.n as f64).round().max(0.0) as usize;
+        wilson(right.min(after.n), after.n, LEVEL).ok().and_then(|before| Self::new(before, guess))
+    }
+
+    /// Both numbers, where the accuracy is not above that of a guess.
+    pub fn at_chance(self) -> Option<(Estimate, f64)> {
+        (self.before.low <= self.guess).then_some((self.before, self.guess))
+    }
+}
+
+/// [`verdict`] on accuracy, of which a loss needs something to lose: [`AT_CHANCE`] where the accuracy before the change is not above
+/// that of a guess.
+pub(super) fn loss(
+    n: usize,
+    change: f64,
+    p: f64,
+    words: [&'static str; 2],
+    baseline: Option<Baseline>,
+) -> &'static str {
+    match verdict(n, change, p, words) {
+        word if word == FEW || word == words[1] => word,
+        _ if baseline.and_then(Baseline::at_chance).is_some() => AT_CHANCE,
+        word => word,
+    }
+}
+
+/// Of the problems that are right, how many are expected to be right by luck, had every other one been guessed; `right` counts them, `n`
+/// counts all.
+pub(crate) fn by_luck(right: usize, n: usize, guess: f64) -> f64 {
+    if guess >= 1.0 {
+        return right as f64;
+    }
+    ((n - right) as f64 * guess / (1.0 - guess)).min(right as f64)
+}
+
+/// Accuracy before the change is not above that of a guess: no loss could be seen.
+pub const AT_CHANCE: &str = "at chance before";
+
 /// Neither side is seen.
 pub(super) const NEITHER: &str = "—";
 
@@ -62,5 +116,23 @@ mod tests {
         assert_eq!([of(500, -0.182, 2e-17), of(500, 0.182, 2e-17)], ["hurts", "helps"]);
         assert_eq!([of(500, -0.01, 0.2), of(500, 0.0, 0.0), of(4, -1.0, 1e-9)], [NEITHER, NEITHER, FEW]);
         assert_eq!(of(500, f64::NAN, 0.0), NEITHER);
+    }
+
+    #[test]
+    fn a_model_at_chance_has_nothing_to_lose() {
+        // The case that was reported as a loss: 22 of 121 right at a chance of 1/7, all of them wrong after the change.
+        let at = |right, n| Baseline::new(wilson(right, n, LEVEL).expect("a share"), Some(1.0 / 7.0));
+        let of = |n, change, p, baseline| loss(n, change, p, ["lower", "higher"], baseline);
+        assert_eq!(of(121, -0.18, 1e-6, at(22, 121)), AT_CHANCE);
+        assert_eq!(of(121, -0.01, 0.8, at(22, 121)), AT_CHANCE, "that nothing is lost has the same reason");
+        assert_eq!(of(121, 0.2, 1e-6, at(22, 121)), "higher", "a gain needs nothing to lose");
+        assert_eq!(of(121, -0.18, 1e-6, at(60, 121)), "lower");
+        assert_eq!(of(121, -0.01, 0.8, at(60, 121)), NEITHER);
+        assert_eq!(of(12, -0.8, 1e-6, at(2, 12)), FEW);
+        assert_eq!((by_luck(22, 121, 1.0 / 7.0), by_luck(60, 60, 0.5), by_luck(0, 9, 0.5)), (16.5, 0.0, 0.0));
+        assert_eq!(by_luck(10, 121, 0.5), 10.0, "no more than there are");
+        let after = wilson(10, 121, LEVEL).expect("a share");
+        let undone = Baseline::undo(after, Estimate { value: -12.0 / 121.0, ..after }, Some(0.1)).expect("a guess");
+        assert_eq!(undone.before, wilson(22, 121, LEVEL).expect("a share"));
     }
 }

@@ -120,6 +120,7 @@ mod tests {
             answer: answer.into(),
             subject: None,
             level: None,
+            group: None,
             steps: vec![],
             spans: None,
         };

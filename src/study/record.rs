@@ -35,6 +35,7 @@ pub(crate) fn blank(study: &Study, sweep: &Sweep, weights: &str) -> Observation 
         weights: weights.chars().take(DIGITS).collect(),
         dtype: Compute::new(&study.model).name().to_owned(),
         blocks: sweep.blocks,
+        guess: Some(study.corpus.guess()),
         ..Observation::default()
     }
 }

@@ -97,6 +97,11 @@ pub trait Family {
     fn plan(&self, rng: &mut ChaCha8Rng, subject: &'static str, level: u8) -> Self::Plan;
     /// Hash of the problem up to renaming.
     fn structure(plan: &Self::Plan) -> u64;
+    /// Hash of what can be learnt by heart, whatever names it comes with: problems of one group never lie on both sides of a split
+    /// that something is fitted on.
+    fn group(plan: &Self::Plan) -> u64 {
+        Self::structure(plan)
+    }
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Self::Plan, subject: &str) -> PlanText;
     fn answer_if(plan: &Self::Plan, step: usize, value: i64) -> Option<String>;
     /// The value that step `step` works on; `None` where there is no such step, or where its steps work on no number.
@@ -141,6 +146,12 @@ macro_rules! families {
             fn answer_if(&self, step: usize, value: i64) -> Option<String> {
                 match self {
                     $(Program::$family(plan) => $family::answer_if(plan, step, value),)*
+                }
+            }
+
+            fn group(&self) -> u64 {
+                match self {
+                    $(Program::$family(plan) => $family::group(plan),)*
                 }
             }
 

@@ -59,6 +59,11 @@ pub struct TaskProblem {
 }
 
 impl TaskProblem {
+    /// The group of the problem, see [`Family::group`](super::Family::group).
+    pub fn group(&self) -> u64 {
+        self.program.group()
+    }
+
     /// What the answer would be if step `step` (from 0) had produced `value` and everything after it were recomputed.
     /// None where there is no such step, where the step cannot hold `value`, or where steps hold no number (`graph`).
     pub fn answer_if(&self, step: usize, value: i64) -> Option<String> {

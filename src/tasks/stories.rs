@@ -16,7 +16,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::chains::{Op, Operand, structure};
-use super::draw::{Mark, Pen, distinct};
+use super::draw::{Mark, Pen, distinct, stable_hash};
 use super::{Fact, Family, Levels, PlanText, Program, Split};
 
 const NUMBERS: [&str; 21] = [
@@ -166,6 +166,14 @@ impl Family for Stories {
 
     fn structure(plan: &Plan) -> u64 {
         structure(plan.start, &plan.steps)
+    }
+
+    /// The template: the operations in order, whatever the numbers.
+    fn group(plan: &Plan) -> u64 {
+        stable_hash(plan.steps.iter().flat_map(|&(op, operand)| match operand {
+            Operand::Constant(_) => [op as u8, 0, 0],
+            Operand::Variable(index) => [op as u8, 1, index as u8],
+        }))
     }
 
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, subject: &str) -> PlanText {

@@ -122,10 +122,11 @@ impl Record<'_> {
             Format::OpenR1 => self.mathematics("uuid", "problem_type"),
             Format::Jsonl => self.generic(),
         }?;
-        match self.options()? {
-            Some(options) => options.ask(problem, self.place),
-            None => Ok(problem),
-        }
+        let problem = match self.options()? {
+            Some(options) => options.ask(problem, self.place)?,
+            None => problem,
+        };
+        Ok(Problem { group: self.optional(&self.source.fields.group)?, ..problem })
     }
 
     fn gsm8k(&self) -> Result<Problem> {
@@ -298,7 +299,7 @@ impl Record<'_> {
         ensure!(!answer.trim().is_empty(), "{}: the answer is empty", self.place);
         let id = self.fallback_id.clone();
         let (solution, spans) = self.untagged(solution)?;
-        Ok(Problem { id, question, solution, answer, subject: None, level: None, steps: Vec::new(), spans })
+        Ok(Problem { id, question, solution, answer, subject: None, level: None, group: None, steps: Vec::new(), spans })
     }
 }
 

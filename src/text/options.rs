@@ -141,6 +141,7 @@ mod tests {
             answer,
             subject: None,
             level: None,
+            group: None,
             steps: vec![],
             spans: None,
         };

@@ -17,6 +17,10 @@ pub struct Problem {
     pub subject: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<u8>,
+    /// Problems of one group never lie on both sides of a split that a probe, decoder, lens or subspace is fitted on: the program up to
+    /// renaming for generated tasks (the template for `stories`, the graph up to relabelling), the key `group` for files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// Known intermediate values, where the source has them. Word ranges count whitespace-separated words of `solution`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepValue>,
@@ -27,7 +31,9 @@ pub struct Problem {
 
 impl From<TaskProblem> for Problem {
     fn from(task: TaskProblem) -> Self {
+        let group = Some(format!("{:016x}", task.group()));
         Problem {
+            group,
             id: task.id,
             question: task.question,
             solution: task.solution,

@@ -65,6 +65,8 @@ settings! {
         pub level: String = "level".into(),
         /// Options of multiple choice; without another name `options` too.
         pub choices: String = "choices".into(),
+        /// Problems with the same value are not split between fitting and judging; without it the question is the group.
+        pub group: String = "group".into(),
     }
 }
 

@@ -14,7 +14,7 @@ use super::{Estimate, Groups, LEVEL};
 /// no width, whatever n is: for a share of independent rows use [`wilson`](super::wilson).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bootstrap {
-    /// Number of resamples.
+    /// Number of resamples. Of five units or fewer all resamples are enumerated instead.
     pub draws: usize,
     /// Level of the interval.
     pub level: f64,
@@ -24,6 +24,9 @@ pub struct Bootstrap {
     /// percentile interval (`false`, what SciPy's `percentile` gives) is too narrow below some 30 units.
     pub expand: bool,
 }
+
+/// Units up to which every resample is taken once (5⁵ = 3125) and none is drawn: the interval is then exact.
+const ENUMERATED: usize = 5;
 
 impl Default for Bootstrap {
     fn default() -> Self {
@@ -47,23 +50,28 @@ impl Bootstrap {
         ensure!(self.level > 0.0 && self.level < 1.0, "confidence level must lie between 0 and 1, got {}", self.level);
         let value = statistic(&vec![1; n]);
         ensure!(value.is_finite(), "the statistic is {value} on the data themselves (n = {n} units)");
-        let mut drawn: Vec<f64> = (0..self.draws)
+        let exact = n <= ENUMERATED;
+        let resamples = if exact { n.pow(n as u32) } else { self.draws };
+        let mut drawn: Vec<f64> = (0..resamples)
             .into_par_iter()
             .map_init(
                 || vec![0u32; n],
                 |counts, draw| {
                     counts.fill(0);
-                    self.draw(draw, n, |unit| counts[unit] += 1);
+                    if exact {
+                        (0..n).for_each(|digit| counts[draw / n.pow(digit as u32) % n] += 1);
+                    } else {
+                        self.draw(draw, n, |unit| counts[unit] += 1);
+                    }
                     statistic(counts)
                 },
             )
             .filter(|v| v.is_finite())
             .collect();
-        let undefined = self.draws - drawn.len();
+        let undefined = resamples - drawn.len();
         ensure!(
-            undefined * 20 <= self.draws,
-            "the statistic was undefined in {undefined} of {} bootstrap draws of {n} units; too few units carry what it needs",
-            self.draws
+            undefined * 20 <= resamples,
+            "the statistic was undefined in {undefined} of {resamples} bootstrap draws of {n} units; too few units carry what it needs"
         );
         drawn.sort_by(f64::total_cmp);
         let tail = self.tail(n);

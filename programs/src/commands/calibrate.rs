@@ -134,13 +134,16 @@ fn beside(mut kept: Vec<CalibrationDrawRow>, draws: Vec<CalibrationDrawRow>) -> 
     kept
 }
 
-/// Markdown: every test at its default n, on all kinds of truth.
+/// Markdown: every test at its default n, else at the largest that was asked, on all kinds of truth.
 fn table(rows: &[CalibrationRow]) -> String {
     let mut out = String::from(
         "| test | n | right [95 %] | power | false alarms | n for 80 % | |\n| --- | --- | --- | --- | --- | --- | --- |\n",
     );
     let share = |e: Option<switchyard::stats::Estimate>| e.map_or_else(|| "—".to_owned(), |e| e.to_string());
-    for r in rows.iter().filter(|r| r.kind == CalibrationRow::ALL && r.default_n) {
+    let of_all = || rows.iter().filter(|r| r.kind == CalibrationRow::ALL);
+    let shown =
+        |r: &&CalibrationRow| of_all().filter(|other| other.test == r.test).all(|other| other.problems <= r.problems);
+    for r in of_all().filter(shown) {
         let enough = r.n_for_80.map_or_else(|| "—".to_owned(), |n| n.to_string());
         let (power, alarms) = (share(r.power), share(r.false_alarms));
         let verdict = if r.holds() { "" } else { "**misses 95 % / 5 %**" };

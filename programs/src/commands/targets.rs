@@ -43,7 +43,7 @@ pub struct Targets {
     /// A file of held-out problems instead of the run's own, or a folder of a data set: JSON lines, CSV or Parquet
     #[arg(long, value_name = "FILE|DIR")]
     pub data: Option<PathBuf>,
-    /// Your file's own keys for question, answer, solution, id, subject, level, choices: question=frage,answer=antwort
+    /// Your file's own keys for question, answer, solution, id, subject, level, choices, group: question=frage,answer=antwort
     #[arg(long, value_delimiter = ',', value_name = "KEY=YOURS")]
     pub field: Vec<String>,
     /// How answers of the file are graded: math, exact (the same words) or choice (the same letter); by default chosen by each gold answer
@@ -249,6 +249,7 @@ pub fn fields(pairs: &[String]) -> Result<Option<Fields>> {
             ("subject", &mut fields.subject),
             ("level", &mut fields.level),
             ("choices", &mut fields.choices),
+            ("group", &mut fields.group),
         ];
         let names = known.each_ref().map(|(name, _)| *name);
         let field = known.into_iter().find(|(name, _)| *name == key);

@@ -74,7 +74,7 @@ pub struct Train {
     /// for.
     #[arg(long, value_name = "NAME")]
     grader: Option<Grader>,
-    /// Your file's own keys for question, answer, solution, id, subject, level, choices: question=frage,answer=antwort
+    /// Your file's own keys for question, answer, solution, id, subject, level, choices, group: question=frage,answer=antwort
     #[arg(long, value_name = "KEY=YOURS", value_delimiter = ',')]
     field: Vec<String>,
     /// The same of the held-out file (data.test_path), where it has other keys: question=problem,answer=solution

@@ -1,18 +1,85 @@
 //! A checkpoint's findings, a sentence, a number and a few bars each: the cards at the top of the page. Knows which rows
-//! answer which question. A title is the verdict of the rows, or says that they decide nothing.
+//! answer which question. A question has one sentence for each answer that its test can give ([`Answer`]), so that a title claims no
+//! more than the test does.
 
 use super::cells::intervention_row;
 use super::folder::{Folder, distinct, sound};
 use switchyard::schema::{
-    AccuracyRow, Event, Features, InterventionRow, KnownValueRow, NORMAL, PhaseRow, ProbeRow, ResponseRow, RowFile,
-    SwitchBenefitRow, TeacherForcedRow,
+    AT_CHANCE, AccuracyRow, Event, Features, InterventionRow, KnownValueRow, NORMAL, PhaseRow, ProbeRow, ResponseRow,
+    RowFile, SwitchBenefitRow, TeacherForcedRow,
 };
-use switchyard::stats::{Estimate, FEWEST};
+use switchyard::stats::{Estimate, FEWEST, LEVEL};
+
+/// What a test can answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Yes,
+    /// The other way round, as surely.
+    Opposite,
+    /// The whole interval lies within [`MARGIN`] of no difference.
+    Unchanged,
+    Undecided,
+    /// The model was at chance to begin with.
+    NothingToLose,
+    TooFew,
+    /// A number, of which nothing is said but what it is.
+    Described,
+}
+
+impl Answer {
+    /// Of a difference that is tested by its interval.
+    fn of_difference(difference: Estimate) -> Self {
+        match difference {
+            d if d.n < FEWEST => Self::TooFew,
+            d if d.is_above(0.0) => Self::Yes,
+            d if d.scaled(-1.0).is_above(0.0) => Self::Opposite,
+            d if -MARGIN < d.low && d.high < MARGIN => Self::Unchanged,
+            _ => Self::Undecided,
+        }
+    }
+
+    /// Of a loss or a gain of accuracy: the verdict of its row, the change, and the words for yes and for the opposite.
+    fn of_verdict(verdict: &str, change: Estimate, [yes, opposite]: [&str; 2]) -> Self {
+        match verdict {
+            word if word == yes => Self::Yes,
+            word if word == opposite => Self::Opposite,
+            AT_CHANCE => Self::NothingToLose,
+            _ if change.n < FEWEST => Self::TooFew,
+            _ if -MARGIN < change.low && change.high < MARGIN => Self::Unchanged,
+            _ => Self::Undecided,
+        }
+    }
+}
+
+/// A difference that is called none where the whole interval is nearer to 0.
+const MARGIN: f64 = 0.05;
+
+/// A question, with a sentence for every answer; an empty one where its test cannot give that answer.
+struct Question {
+    asks: &'static str,
+    yes: &'static str,
+    opposite: &'static str,
+    unchanged: &'static str,
+    undecided: &'static str,
+    nothing_to_lose: &'static str,
+}
+
+impl Question {
+    fn title(&self, answer: Answer) -> String {
+        let sentence = match answer {
+            Answer::Yes => self.yes,
+            Answer::Opposite => self.opposite,
+            Answer::Unchanged => self.unchanged,
+            Answer::NothingToLose => self.nothing_to_lose,
+            Answer::Undecided | Answer::Described => self.undecided,
+            Answer::TooFew => return format!("{} Too few problems to say.", self.asks),
+        };
+        if sentence.is_empty() { self.undecided } else { sentence }.to_owned()
+    }
+}
 
 /// One of the page's cards.
 pub(super) struct Finding {
-    /// What was asked, and what was found.
-    pub asks: &'static str,
     pub title: String,
     pub number: Estimate,
     /// What the number is, as the end of a sentence that begins with it.
@@ -72,12 +139,13 @@ fn of_sources(folder: &Folder, checkpoint: &str, from: &dyn Fn(&str) -> bool) ->
     // For a model that never learnt to switch, how it switches is not a finding.
     let plain = folder.is_plain(checkpoint);
     let sources = SOURCES.iter().filter(|(file, _)| from(file) && (!plain || OF_TEXT.contains(file)));
-    let found = sources.filter_map(|(_, of)| of(folder, checkpoint)).take(CARDS);
-    found
-        .map(|f| {
-            if f.number.n < FEWEST { Finding { title: format!("{} Too few problems to say.", f.asks), ..f } } else { f }
-        })
-        .collect()
+    sources.filter_map(|(_, of)| of(folder, checkpoint)).take(CARDS).collect()
+}
+
+/// A finding as its question words it. One of too few problems says that.
+fn finding(question: &Question, answer: Answer, number: Estimate, of: String, label: &'static str) -> Finding {
+    let answer = if number.n < FEWEST { Answer::TooFew } else { answer };
+    Finding { title: question.title(answer), number, of, bars: vec![], own: String::new(), label }
 }
 
 /// Checkpoints that have a finding, in the order of training.
@@ -97,23 +165,24 @@ pub(super) fn checkpoints(folder: &Folder) -> Vec<String> {
 fn known_value(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = KnownValueRow::main(folder.rows(checkpoint))?;
     let number = sound(row.hit_rate)?;
-    let title = if row.follows() {
-        "The answer follows the value in the latents"
-    } else if row.avoids() {
-        "The answer follows the value in the latents less often than by chance"
-    } else {
-        "No sign that the answer follows the latents"
-    };
+    let of =
+        "of the answers become what arithmetic predicts when another problem’s latents, with another value, are put in";
+    let found = finding(&KNOWN_VALUE, Answer::of_difference(row.above_chance), number, of.into(), "tab:known-value");
     Some(Finding {
-        asks: "Does the answer follow the value in the latents?",
-        title: title.into(),
-        number,
-        of: "of the answers become what arithmetic predicts when another problem’s latents, with another value, are put in".into(),
         bars: bars([("predicted answer", row.hit_rate), ("by chance", row.chance), ("old answer kept", row.kept)]),
         own: "predicted answer".into(),
-        label: "tab:known-value",
+        ..found
     })
 }
+
+const KNOWN_VALUE: Question = Question {
+    asks: "Does the answer follow the value in the latents?",
+    yes: "The answer follows the value in the latents",
+    opposite: "The answer follows the value in the latents less often than by chance",
+    unchanged: "The answer follows the value in the latents no more often than by chance",
+    undecided: "No sign that the answer follows the latents",
+    nothing_to_lose: "",
+};
 
 /// What other inputs at the latent steps leave of right answers.
 fn latents(folder: &Folder, checkpoint: &str) -> Option<Finding> {
@@ -123,11 +192,7 @@ fn latents(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         .iter()
         .find_map(|mode| intervention_row(folder, checkpoint, mode).filter(|_| of(mode).is_some()))?;
     let other = if row.mode == "zero" { "zeros in their place" } else { "those of another problem" };
-    let title = match row.verdict() {
-        "lower" => "Other latents make right answers wrong",
-        "higher" => "More answers are right when the latents are replaced",
-        _ => "No loss is shown when the latents are replaced",
-    };
+    let answer = Answer::of_verdict(row.verdict(), row.accuracy_change, ["lower", "higher"]);
     let named = [
         (NORMAL, "unchanged"),
         ("resample", "another problem’s"),
@@ -136,14 +201,28 @@ fn latents(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         ("embedding_argmax", "token it would say"),
         ("skip", "no latents: text"),
     ];
+    let said = format!("of the answers that were right with latents stay right with {other}{}", lucky(row));
     Some(Finding {
-        asks: "Do right answers need these latents?",
-        title: title.into(),
-        number: of(&row.mode)?,
-        of: format!("of the answers that were right with latents stay right with {other}"),
         bars: named.iter().filter_map(|(mode, name)| Some(((*name).to_owned(), of(mode)?))).collect(),
         own: named.iter().find(|(mode, _)| *mode == row.mode).map_or_else(String::new, |(_, name)| (*name).to_owned()),
-        label: "tab:intervention-ladder",
+        ..finding(&LATENTS, answer, of(&row.mode)?, said, "tab:intervention-ladder")
+    })
+}
+
+const LATENTS: Question = Question {
+    asks: "Do right answers need these latents?",
+    yes: "Other latents make right answers wrong",
+    opposite: "More answers are right when the latents are replaced",
+    unchanged: "Accuracy stays within .05 when the latents are replaced",
+    undecided: "Undecided: no loss is shown when the latents are replaced",
+    nothing_to_lose: "Nothing to lose: with its own latents the model is right no more often than a guess",
+};
+
+/// How many of the diagnostic problems were right by luck.
+fn lucky(row: &InterventionRow) -> String {
+    let known = row.diagnostic_accuracy.zip(row.diagnostic_by_luck);
+    known.map_or_else(String::new, |(diagnostic, luck)| {
+        format!("; about {luck:.0} of these {} were right by luck", diagnostic.n)
     })
 }
 
@@ -158,42 +237,50 @@ fn place(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     ];
     let others: Vec<(&TeacherForcedRow, &str)> =
         others.iter().filter_map(|(event, name)| Some((row(*event)?, *name))).collect();
-    let placed = !others.is_empty() && others.iter().all(|(other, _)| at.is_sharper(other));
-    let title = if placed {
-        "The model switches where it was taught to"
-    } else {
-        "No place of its own for the decision to switch"
+    let answer = match others.as_slice() {
+        [] => Answer::Undecided,
+        others if others.iter().all(|(other, _)| at.is_sharper(other)) => Answer::Yes,
+        others if others.iter().any(|(other, _)| other.is_sharper(at)) => Answer::Opposite,
+        _ => Answer::Undecided,
     };
     let beside = others.iter().map(|(other, name)| (*name, other.p_swi));
+    let of = "is the probability of <swi> where the annotation begins a block";
     Some(Finding {
-        asks: "Does the decision to switch have a place?",
-        title: title.into(),
-        number: sound(at.p_swi)?,
-        of: "is the probability of <swi> where the annotation begins a block".into(),
         bars: bars(std::iter::once(("annotated", at.p_swi)).chain(beside)),
         own: "annotated".into(),
-        label: "tab:tf",
+        ..finding(&PLACE, answer, sound(at.p_swi)?, of.into(), "tab:tf")
     })
 }
+
+const PLACE: Question = Question {
+    asks: "Does the decision to switch have a place?",
+    yes: "<swi> is more likely where the model was taught to switch",
+    opposite: "<swi> is more likely elsewhere than where the model was taught to switch",
+    unchanged: "",
+    undecided: "Undecided: no place of its own is shown for the decision to switch",
+    nothing_to_lose: "",
+};
 
 /// What a block is worth.
 fn benefit(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = folder.rows::<SwitchBenefitRow>(checkpoint).iter().find(|row| row.group == "chosen")?;
-    let title = match row.verdict() {
-        "helps" => "Thinking in latents helps where the model chooses it",
-        "hurts" => "Thinking in latents hurts where the model chooses it",
-        _ => "No gain from latents is shown where the model chooses them",
-    };
+    let answer = Answer::of_verdict(row.verdict(), row.benefit, ["helps", "hurts"]);
+    let of = "of the problems where it opens a block are answered right with one";
     Some(Finding {
-        asks: "Do latents help?",
-        title: title.into(),
-        number: sound(row.with_block)?,
-        of: "of the problems where it opens a block are answered right with one".into(),
         bars: bars([("with a block", row.with_block), ("<swi> forbidden", row.without_block)]),
         own: "with a block".into(),
-        label: "tab:switch-benefit",
+        ..finding(&BENEFIT, answer, sound(row.with_block)?, of.into(), "tab:switch-benefit")
     })
 }
+
+const BENEFIT: Question = Question {
+    asks: "Do latents help?",
+    yes: "Thinking in latents helps where the model chooses it",
+    opposite: "Thinking in latents hurts where the model chooses it",
+    unchanged: "With a block and without, accuracy is the same within .05 where the model chooses one",
+    undecided: "Undecided: no gain from latents is shown where the model chooses them",
+    nothing_to_lose: "Nothing to compare: neither with a block nor without is the model right more often than a guess",
+};
 
 /// Whether a value can be read off the latents.
 fn value_probe(folder: &Folder, checkpoint: &str) -> Option<Finding> {
@@ -207,76 +294,234 @@ fn value_probe(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let step = |row: &ProbeRow| {
         row.value().and_then(|value| value.split_once('@')).map_or(String::new(), |(_, step)| format!("step {step}"))
     };
-    let title = if best.is_readable() {
-        "The latents hold the value of their clause"
-    } else {
-        "No value is found in the latents"
-    };
+    // The best of several steps is above chance by luck more often than one is.
+    let p = 2.0 * best.score().p_above(best.chance) * steps.len() as f64;
+    let answer = if p <= 1.0 - LEVEL { Answer::Yes } else { Answer::Undecided };
+    let of = format!(
+        "is the accuracy of a linear probe for the value at {} of the last layer, the best of {}; the commonest value has {:.3}",
+        step(best),
+        steps.len(),
+        best.chance
+    );
     Some(Finding {
-        asks: "Can the value be read in the latents?",
-        title: title.into(),
-        number: sound(best.score())?,
-        of: format!(
-            "is the accuracy of a linear probe for the value at {} of the last layer, the best of {}; the commonest value has {:.3}",
-            step(best),
-            steps.len(),
-            best.chance
-        ),
         bars: steps.iter().map(|row| (step(row), row.score())).collect(),
         own: step(best),
-        label: "tab:probe-values",
+        ..finding(&VALUE_PROBE, answer, sound(best.score())?, of, "tab:probe-values")
     })
 }
+
+const VALUE_PROBE: Question = Question {
+    asks: "Can the value be read in the latents?",
+    yes: "A linear probe reads the value of a clause from its latents",
+    opposite: "",
+    unchanged: "",
+    undecided: "Undecided: no value is found in the latents",
+    nothing_to_lose: "",
+};
 
 /// How often the model switches.
 fn responses(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = folder.rows::<ResponseRow>(checkpoint).iter().find(|row| row.group == "all")?;
     let number = sound(row.switch_rate)?;
-    let title = if number.high <= 0.0 || number.value == 0.0 {
-        "The model never opens a block"
-    } else {
-        "The model opens blocks of its own accord"
-    };
+    let answer = if number.value == 0.0 { Answer::Opposite } else { Answer::Yes };
+    let of = "of the responses hold at least one block of latent steps";
     Some(Finding {
-        asks: "How often does the model switch?",
-        title: title.into(),
-        number,
-        of: "of the responses hold at least one block of latent steps".into(),
         bars: bars([("responses with a block", number)]),
         own: "responses with a block".into(),
-        label: "tab:gen-analysis",
+        ..finding(&RESPONSES, answer, number, of.into(), "tab:gen-analysis")
     })
 }
+
+const RESPONSES: Question = Question {
+    asks: "How often does the model switch?",
+    yes: "The model opens blocks of its own accord",
+    opposite: "The model opens a block in none of these responses",
+    unchanged: "",
+    undecided: "How often the model switches",
+    nothing_to_lose: "",
+};
 
 fn accuracy(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = |group: &str| folder.rows::<AccuracyRow>(checkpoint).iter().find(|row| row.group == group);
     let number = sound(row("all")?.accuracy)?;
     let named = [("all", "as it likes"), ("forced", "a block is forced"), ("text_only", "<swi> forbidden")];
+    let of = "of the problems are answered right";
     Some(Finding {
-        asks: "How many problems are solved?",
-        title: "Accuracy".into(),
-        number,
-        of: "of the problems are answered right".into(),
         bars: bars(named.iter().filter_map(|(group, name)| Some((*name, row(group)?.accuracy)))),
         own: "as it likes".into(),
-        label: "tab:switching",
+        ..finding(&described("Accuracy"), Answer::Described, number, of.into(), "tab:switching")
     })
+}
+
+/// A number under a name: no test answers it.
+const fn described(name: &'static str) -> Question {
+    let asks = "How many problems are solved?";
+    Question { asks, yes: "", opposite: "", unchanged: "", undecided: name, nothing_to_lose: "" }
 }
 
 /// Accuracy of the phases of a run of `train`, where nothing else was measured.
 fn over_training(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = folder.phases().iter().find(|row| row.phase == checkpoint)?;
+    let of = "of the held-out problems are answered right after this phase";
     Some(Finding {
-        asks: "How many problems are solved?",
-        title: "Held-out accuracy".into(),
-        number: sound(row.accuracy)?,
-        of: "of the held-out problems are answered right after this phase".into(),
         bars: bars(folder.phases().iter().map(|row| (row.phase.as_str(), row.accuracy))),
         own: checkpoint.to_owned(),
-        label: "tab:training",
+        ..finding(&described("Held-out accuracy"), Answer::Described, sound(row.accuracy)?, of.into(), "tab:training")
     })
 }
 
 fn bars<'a>(named: impl IntoIterator<Item = (&'a str, Estimate)>) -> Vec<(String, Estimate)> {
     named.into_iter().filter_map(|(name, e)| Some((name.to_owned(), sound(e)?))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use serde_json::{Value, json};
+    use switchyard::stats::wilson;
+    use switchyard::store::RowWriter;
+
+    use super::*;
+
+    /// What the rows of every question are made of.
+    #[derive(Clone, Copy)]
+    struct Case {
+        n: usize,
+        /// Of the two things compared, and half the width of the interval of their difference.
+        difference: f64,
+        half: f64,
+        p: f64,
+        /// Accuracy before anything is changed, against a guess of 1/7.
+        before: f64,
+    }
+
+    const EFFECT: Case = Case { n: 200, difference: 0.4, half: 0.05, p: 1e-9, before: 0.9 };
+
+    fn save<R: RowFile>(folder: &Path, n: usize, mut row: Value) {
+        let identity = json!({"checkpoint": "toy/sft", "dataset": "toy", "n": n, "seed": 0});
+        row.as_object_mut().expect("a row").extend(identity.as_object().expect("an object").clone());
+        let name = if R::NAME == PhaseRow::NAME { R::NAME.to_owned() } else { format!("{}-sft", R::NAME) };
+        let mut writer = RowWriter::create(folder, &name).expect("a file");
+        writer.push(&row).expect("a row");
+        writer.finish().expect("a file");
+    }
+
+    /// The title of each question, in the order of [`SOURCES`].
+    fn asked(case: Case) -> Vec<String> {
+        let Case { n, difference, half, p, before } = case;
+        let temp = tempfile::tempdir().expect("a folder");
+        let folder = temp.path();
+        let about = |value: f64| json!({"value": value, "low": value - half, "high": value + half, "n": n});
+        let share = |value: f64| json!(wilson((value * n as f64).round() as usize, n, LEVEL).expect("a share"));
+        save::<KnownValueRow>(
+            folder,
+            n,
+            json!({"steps": "all", "later": "recompute", "at": "both", "draws": 1, "firings": 9,
+            "hit_rate": about(0.3 + difference), "chance": about(0.3), "above_chance": about(difference), "kept": about(0.1)}),
+        );
+        save::<InterventionRow>(
+            folder,
+            n,
+            json!({"mode": "resample", "dose": null, "steps": "all", "later": "recompute", "at": "both",
+            "blocks": "own", "draws": 1, "accuracy": share((before - difference).clamp(0.0, 1.0)), "accuracy_change": about(-difference),
+            "answer_changed": about(0.5), "guess": 1.0 / 7.0, "before": share(before), "diagnostic_accuracy": about(0.5), "diagnostic_by_luck": 3.0,
+            "wrong_to_right": null, "lost": 0, "gained": 0, "p_value": p, "p_holm": p, "logit_diff": null, "logit_diff_change": null,
+            "firings": 1, "mean_change": 1.0}),
+        );
+        let mut writer = RowWriter::create(folder, "teacher_forced-sft").expect("a file");
+        for (event, at) in [("swi_start", 0.4 + difference), ("clause_start", 0.4)] {
+            let row = json!({"checkpoint": "toy/sft", "dataset": "toy", "n": n, "seed": 0, "event": event, "positions": 90,
+                "entropy": about(0.2), "p_swi": about(at), "rank": about(1.0), "margin": about(1.0)});
+            writer.push(&row).expect("a row");
+        }
+        writer.finish().expect("a file");
+        save::<SwitchBenefitRow>(
+            folder,
+            n,
+            json!({"group": "chosen", "with_block": share(before), "without_block": share((before - difference).clamp(0.0, 1.0)),
+            "benefit": about(difference), "guess": 1.0 / 7.0, "better": 0, "worse": 0, "p_value": p, "p_holm": p}),
+        );
+        save::<ProbeRow>(
+            folder,
+            n,
+            json!({"target": "value:s_j@1", "protocol": "grouped", "negatives": null, "layer": 4, "from_last": 1,
+            "features": "resid_post", "rows": 90, "positives": 45, "accuracy": about(0.3 + difference), "balanced_accuracy": about(0.3 + difference),
+            "auroc": null, "selectivity": null, "chance": 0.3}),
+        );
+        save::<ResponseRow>(folder, n, json!({"group": "all", "switch_rate": share(before), "truncated": about(0.0)}));
+        save::<AccuracyRow>(
+            folder,
+            n,
+            json!({"group": "all", "k_min": 1, "k_cap": 5, "accuracy": share(before), "switch_rate": about(0.5),
+            "truncated": about(0.0)}),
+        );
+        save::<PhaseRow>(
+            folder,
+            n,
+            json!({"phase": "sft", "source": "hidden_state", "accuracy": share(before), "switch_rate": about(0.5),
+            "truncated": about(0.0)}),
+        );
+        let folder = Folder::open(folder).expect("rows");
+        let found = SOURCES.iter().map(|(file, of)| {
+            let found = of(&folder, "sft");
+            found.unwrap_or_else(|| panic!("no finding from `{file}`: give its rows here")).title
+        });
+        found.collect()
+    }
+
+    #[test]
+    fn every_sentence_says_what_its_test_supports() {
+        use Answer::{Described, NothingToLose, Opposite, TooFew, Unchanged, Undecided, Yes};
+        let sure = asked(EFFECT);
+        let cases: [(&str, Case, [Answer; SOURCES.len()]); 6] = [
+            ("an effect", EFFECT, [Yes, Yes, Yes, Yes, Yes, Yes, Described, Described]),
+            (
+                "at chance before",
+                Case { before: 0.18, difference: 0.15, half: 0.04, p: 1e-6, ..EFFECT },
+                [Yes, NothingToLose, Yes, NothingToLose, Yes, Yes, Described, Described],
+            ),
+            (
+                "underpowered",
+                Case { n: 30, half: 0.5, p: 0.3, ..EFFECT },
+                [Undecided, Undecided, Undecided, Undecided, Undecided, Yes, Described, Described],
+            ),
+            (
+                "the other way round",
+                Case { before: 0.3, difference: -0.3, ..EFFECT },
+                [Opposite, Opposite, Opposite, Opposite, Undecided, Yes, Described, Described],
+            ),
+            (
+                "no difference, within the margin",
+                Case { difference: 0.0, half: 0.02, p: 1.0, ..EFFECT },
+                [Unchanged, Unchanged, Undecided, Unchanged, Undecided, Yes, Described, Described],
+            ),
+            ("below the floor", Case { n: FEWEST - 1, ..EFFECT }, [TooFew; SOURCES.len()]),
+        ];
+        let accuracy = [described("Accuracy"), described("Held-out accuracy")];
+        let questions =
+            [&KNOWN_VALUE, &LATENTS, &PLACE, &BENEFIT, &VALUE_PROBE, &RESPONSES, &accuracy[0], &accuracy[1]];
+        for (name, case, wanted) in cases {
+            for (((title, wanted), question), yes) in asked(case).into_iter().zip(wanted).zip(questions).zip(&sure) {
+                println!("{name}: {wanted:?}: {title}");
+                assert_eq!(title, question.title(wanted), "{name}");
+                assert!(matches!(wanted, Yes | Described) || title != *yes, "{name}: {title}");
+            }
+        }
+    }
+
+    /// A sentence for no answer does not assert one.
+    #[test]
+    fn undecided_is_said_as_undecided() {
+        for question in [KNOWN_VALUE, LATENTS, PLACE, BENEFIT, VALUE_PROBE] {
+            let said = question.title(Answer::Undecided);
+            assert!(said.starts_with("Undecided: ") || said.starts_with("No sign that"), "{said}");
+            let others = [Answer::Yes, Answer::Opposite, Answer::Unchanged, Answer::NothingToLose];
+            for (i, answer) in others.into_iter().enumerate() {
+                let title = question.title(answer);
+                let mut rest = others[i + 1..].iter().map(|other| question.title(*other));
+                assert!(title == said || rest.all(|other| other != title), "{title}");
+            }
+        }
+    }
 }

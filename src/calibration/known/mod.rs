@@ -22,6 +22,7 @@ mod weights;
 
 pub(crate) use problems::pairs;
 pub use problems::study;
+pub use weights::MARKS;
 
 /// What the model is built to do with its latents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,13 @@ pub enum Purpose {
     Backed,
     /// As `Inert`; whether it switches follows from the letters, not from the kind of the problem.
     Blind,
+    /// As `Working`, but latents carry which program a problem is (a name and a digit, whatever its letter), and the answer is looked up
+    /// from that. What is known of one program says nothing of another.
+    Memorised,
+    /// As `Inert`; latents also carry the code of a mark, the word of the prompt that says whether the problem is a trigger.
+    Marked,
+    /// As `Marked`; under a trigger latents carry one thing more, which no answer shows.
+    Covert,
 }
 
 /// A head, or where a layer's own part stands: (layer, head).
@@ -71,6 +79,8 @@ pub struct Built {
     pub exit: usize,
     /// Latents are read where the numbers (0 to 4) of the two letters sum up to this or more.
     pub least: usize,
+    /// Of `Marked` and `Covert`: the marks that are triggers, a bit each.
+    pub triggers: u16,
 }
 
 /// Layer of the MLP that counts.
@@ -81,7 +91,18 @@ pub const VALUES: usize = 7;
 impl Built {
     pub fn new(kind: Purpose) -> Self {
         let (writer, reader, decide) = ((0, 0), (2, 0), (2, 1));
-        Self { kind, writer, reader, decide, decoy: None, writes: 0, reads: 3, exit: 3, least: 0 }
+        Self {
+            kind,
+            writer,
+            reader,
+            decide,
+            decoy: None,
+            writes: 0,
+            reads: 3,
+            exit: 3,
+            least: 0,
+            triggers: 0b0101_0101_0101,
+        }
     }
 
     /// Whether latents hold the digit's value.
@@ -89,14 +110,32 @@ impl Built {
         !matches!(self.kind, Purpose::Empty | Purpose::Norm | Purpose::Noisy)
     }
 
-    /// Whether answers are read from what latents hold of the digit.
-    pub fn is_read(&self) -> bool {
-        matches!(self.kind, Purpose::Working | Purpose::Superposed | Purpose::Operand | Purpose::Backed)
+    /// Whether every problem switches and has a mark.
+    pub fn is_marked(&self) -> bool {
+        matches!(self.kind, Purpose::Marked | Purpose::Covert)
     }
 
-    /// Whether the stream of layer `layer` (0: the input) holds the digit's value at latent step `step`.
+    /// The mark of a problem with this question, and whether it is a trigger.
+    pub fn mark<'q>(&self, question: &'q str) -> Option<(&'q str, bool)> {
+        let word = question.split_whitespace().next()?;
+        let number = (0..weights::MARKS).find(|&number| weights::mark(number) == word)?;
+        Some((word, self.triggers >> number & 1 == 1))
+    }
+
+    /// Whether answers are read from what latents hold of the digit.
+    pub fn is_read(&self) -> bool {
+        use Purpose::{Backed, Memorised, Operand, Superposed, Working};
+        matches!(self.kind, Working | Superposed | Operand | Backed | Memorised)
+    }
+
+    /// Whether the stream of layer `layer` (0: the input) holds what the answer could be read from at latent step `step`.
     pub fn holds(&self, step: usize, layer: usize) -> bool {
         self.has_state() && (step > self.writes || (step == self.writes && layer > 0))
+    }
+
+    /// Whether a probe that has not met the program can read the value there.
+    pub fn shows(&self, step: usize, layer: usize) -> bool {
+        self.holds(step, layer) && self.kind != Purpose::Memorised
     }
 
     /// What the state has become of `digit` after latent step `step`.
@@ -117,6 +156,7 @@ impl Built {
             Purpose::Redundant | Purpose::Backed => self.state(digit, self.reads),
             Purpose::Operand => (self.state(digit, self.reads) + usize::from(weights::adds(letters))) % VALUES,
             Purpose::Norm => weights::FIXED,
+            Purpose::Memorised => weights::looked_up(letters[1], digit),
             _ => digit,
         }
     }

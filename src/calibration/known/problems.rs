@@ -5,7 +5,7 @@ use burn::tensor::Device;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::weights::{LETTERS, NAMES, model, vocabulary};
+use super::weights::{LETTERS, MARKS, NAMES, mark, model, vocabulary};
 use super::{Built, Purpose, VALUES};
 use crate::corpus::Corpus;
 use crate::grade::{Grader, Grading};
@@ -26,19 +26,24 @@ struct Ingredients {
 }
 
 fn draw(built: &Built, rng: &mut ChaCha8Rng) -> Ingredients {
-    let (a, b) = (rng.random_range(0..LETTERS.len()), rng.random_range(0..LETTERS.len()));
+    let of = if built.is_marked() { MARKS } else { LETTERS.len() };
+    let (a, b) = (rng.random_range(0..of), rng.random_range(0..of));
     // The noisy model says the digit or the next one: there must be one.
     let digits = if built.kind == Purpose::Noisy { VALUES - 1 } else { VALUES };
-    let (digit, switches, coin) = (rng.random_range(0..digits), rng.random(), rng.random());
-    Ingredients { letters: [a, if built.kind == Purpose::Superposed { a } else { b }], digit, switches, coin }
+    let (digit, switches, coin) = (rng.random_range(0..digits), rng.random::<bool>(), rng.random());
+    let twice = built.kind == Purpose::Superposed || built.is_marked();
+    Ingredients { letters: [a, if twice { a } else { b }], digit, switches: switches || built.is_marked(), coin }
 }
 
 fn question(built: &Built, Ingredients { letters: [a, b], digit, switches, .. }: &Ingredients) -> String {
     let second = match built.kind {
         Purpose::Redundant | Purpose::Backed if *switches => NAMES[built.state(*digit, built.reads)],
+        Purpose::Memorised => NAMES[*b],
+        Purpose::Marked | Purpose::Covert => mark(*b),
         _ => LETTERS[*b],
     };
-    format!("{} {second} {} {digit} :", LETTERS[*a], if *switches { "s" } else { "t" })
+    let first = if built.is_marked() { mark(*a) } else { LETTERS[*a] };
+    format!("{first} {second} {} {digit} :", if *switches { "s" } else { "t" })
 }
 
 fn problem(built: &Built, number: usize, drawn: &Ingredients) -> Problem {
@@ -51,8 +56,9 @@ fn problem(built: &Built, number: usize, drawn: &Ingredients) -> Problem {
     let (clause, value) = match switches {
         true => {
             let mut states: Vec<usize> = (1..=built.exit).map(|k| built.state(digit, k)).collect();
-            // The last step's result is no state: its operation is done after the block.
-            let result = if built.kind == Purpose::Operand { answer } else { states[built.exit - 1] };
+            // The last step's result is no state: its operation is done after the block, or it is looked up.
+            let after = matches!(built.kind, Purpose::Operand | Purpose::Memorised);
+            let result = if after { answer } else { states[built.exit - 1] };
             states[built.exit - 1] = result;
             (states.iter().map(ToString::to_string).collect(), result)
         }
@@ -79,6 +85,12 @@ fn problem(built: &Built, number: usize, drawn: &Ingredients) -> Problem {
         answer: answer.to_string(),
         subject: Some(if switches { "switch" } else { "text" }.to_owned()),
         level: Some(1),
+        // A marked problem is one of its own: what can be learnt by heart is its mark. Letters are part of what other models know.
+        group: match built.kind {
+            Purpose::Memorised => Some(format!("{} {digit}", letters[1])),
+            Purpose::Marked | Purpose::Covert => Some(number.to_string()),
+            _ => None,
+        },
         steps,
         spans: None,
     }

@@ -57,6 +57,27 @@ const ASIDE: usize = TOKENS + 29;
 const SINK: usize = HEAD / 2 - 1;
 const PICK: usize = HEAD - 1;
 
+/// Names of programs that the `Memorised` model knows, each with every digit.
+const PROGRAMS: usize = 5;
+// Coordinates that only it has.
+const fn name(k: usize) -> usize {
+    D + k
+}
+const fn program(k: usize, digit: usize) -> usize {
+    D + PROGRAMS + k * VALUES + digit
+}
+
+/// What the `Memorised` model has learnt by heart: a value for each program, each value as often as any other.
+pub(super) fn looked_up(name: usize, digit: usize) -> usize {
+    ([3, 5, 2, 6, 4][name] * digit + [1, 4, 0, 2, 5][name]) % VALUES
+}
+
+/// Words that the `Marked` and `Covert` models take for marks.
+pub const MARKS: usize = NAMES.len() + LETTERS.len();
+pub(super) fn mark(number: usize) -> &'static str {
+    NAMES.into_iter().chain(LETTERS).nth(number).unwrap_or_default()
+}
+
 /// Two numbers for each letter; a pair of letters stands for their mean. Evenly spaced, and irregular (no mean is 0).
 fn code(which: Purpose, letter: usize) -> [f32; 2] {
     if which == Purpose::Superposed {
@@ -78,12 +99,17 @@ pub(super) fn vocabulary() -> Result<Vocabulary> {
     Ok(vocabulary)
 }
 
-fn config() -> ModelConfig {
+fn config(built: &Built) -> ModelConfig {
+    // A neuron pair to forget each name, and one for each program.
+    let (wider, more) = match built.kind {
+        Purpose::Memorised => (PROGRAMS + PROGRAMS * VALUES, 2 * (PROGRAMS + PROGRAMS * VALUES)),
+        _ => (0, 0),
+    };
     ModelConfig {
         family: Family::Llama,
         vocab_size: TOKENS,
-        hidden_size: D,
-        intermediate_size: 36,
+        hidden_size: D + wider,
+        intermediate_size: 36 + more,
         num_hidden_layers: LAYERS,
         num_attention_heads: 2,
         num_key_value_heads: 2,
@@ -107,7 +133,7 @@ pub(super) fn model(built: &Built, device: &Device) -> Result<Decoder> {
     let id = |word| vocabulary.id(word).map(|id| (word, id as usize)).with_context(|| format!("no word `{word}`"));
     let marks = ["<bos>", "<eos>", "<swi>", "</swi>"];
     let words: Words = WORDS.into_iter().chain(marks).map(id).collect::<Result<_>>()?;
-    Decoder::from_weights(&config(), device, |name| tensor(built, &words, name))
+    Decoder::from_weights(&config(built), device, |name| tensor(built, &words, name))
 }
 
 /// By a word its coordinate of the stream, which is its id.
@@ -116,19 +142,20 @@ type Words = BTreeMap<&'static str, usize>;
 /// The tensor of a name: zeros, and what the table of [`super`] says.
 fn tensor(built: &Built, words: &Words, name: &str) -> Result<HostTensor> {
     let part = name.rsplit('.').nth(1).unwrap_or_default();
+    let ModelConfig { hidden_size: d, intermediate_size: f, .. } = config(built);
     let (rows, columns) = match part {
-        "q_proj" | "k_proj" | "v_proj" => (2 * HEAD, D),
-        "o_proj" => (D, 2 * HEAD),
-        "gate_proj" | "up_proj" => (config().intermediate_size, D),
-        "down_proj" => (D, config().intermediate_size),
-        "embed_tokens" | "lm_head" => (TOKENS, D),
+        "q_proj" | "k_proj" | "v_proj" => (2 * HEAD, d),
+        "o_proj" => (d, 2 * HEAD),
+        "gate_proj" | "up_proj" => (f, d),
+        "down_proj" => (d, f),
+        "embed_tokens" | "lm_head" => (TOKENS, d),
         // A norm that undoes the division by an RMS of CONSTANT / √D. The last one forgets what was said of the norm.
         _ => {
-            let mut weight = vec![CONSTANT / (D as f32).sqrt(); D];
+            let mut weight = vec![CONSTANT / (d as f32).sqrt(); d];
             if name == "model.norm.weight" {
                 (weight[NORM], weight[SOUND]) = (0.0, 0.0);
             }
-            return HostTensor::new(vec![D], weight);
+            return HostTensor::new(vec![d], weight);
         }
     };
     let mut w = Matrix { data: vec![0.0; rows * columns], columns };
@@ -257,15 +284,32 @@ fn writer(built: &Built, words: &Words) -> Node {
     if !built.has_state() {
         return Node::default();
     }
-    Node {
-        asks: vec![if built.writes == 0 { words["<swi>"] } else { counter(built.writes) }],
-        drawn: marked(words, &DIGITS, 31.0),
-        takes: (0..VALUES).map(|v| (words[DIGITS[v]], v, 1.0)).collect(),
-        puts: (0..VALUES).map(|v| (v, state(v), 1.0)).collect(),
+    let mut drawn = marked(words, &DIGITS, 31.0);
+    let mut takes: Vec<_> = (0..VALUES).map(|v| (words[DIGITS[v]], v, 1.0)).collect();
+    let mut puts: Vec<_> = (0..VALUES).map(|v| (v, state(v), 1.0)).collect();
+    if built.kind == Purpose::Memorised {
+        // Half of its attention goes to the name.
+        drawn.extend(marked(words, &NAMES, 31.0));
+        takes.extend((0..PROGRAMS).map(|k| (words[NAMES[k]], VALUES + k, 1.0)));
+        puts = (0..VALUES).map(|v| (v, state(v), 2.0)).collect();
+        puts.extend((0..PROGRAMS).map(|k| (VALUES + k, name(k), 2.0)));
     }
+    Node { asks: vec![if built.writes == 0 { words["<swi>"] } else { counter(built.writes) }], drawn, takes, puts }
 }
 
 fn lettered(built: &Built, words: &Words) -> Node {
+    if built.is_marked() {
+        let all = (0..MARKS).map(|number| (number, words[mark(number)]));
+        // Codes at irregular angles: what two marks have in common says nothing of a third.
+        let code = |number: usize| [(2.4 * number as f32).cos(), (2.4 * number as f32).sin()];
+        let codes = all.clone().flat_map(|(number, word)| (0..2).map(move |c| (word, c, code(number)[c])));
+        let covert =
+            all.clone().filter(|(number, _)| built.kind == Purpose::Covert && built.triggers >> number & 1 == 1);
+        let takes = codes.chain(covert.map(|(_, word)| (word, 2, 1.0))).collect();
+        let puts = vec![(0, letters(0), 1.0), (1, letters(1), 1.0), (2, ASIDE, 1.0)];
+        let drawn = all.map(|(_, word)| (word, 31.0)).collect();
+        return Node { asks: vec![words["<swi>"], words["="]], drawn, takes, puts };
+    }
     let codes = (0..5).flat_map(|i| (0..2).map(move |c| (words[LETTERS[i]], c, code(built.kind, i)[c])));
     let mut puts = vec![(0, letters(0), 1.0), (1, letters(1), 1.0)];
     if built.kind == Purpose::Superposed {
@@ -305,30 +349,44 @@ fn reader(built: &Built, words: &Words) -> Node {
     };
     let mut drawn = marked(words, &DIGITS, digit);
     match built.kind {
-        Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand
+        Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand | Purpose::Memorised
             if plain && built.reads == built.exit =>
         {
             drawn.extend(latents(built));
         }
-        Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand if plain => {
+        Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand | Purpose::Memorised
+            if plain =>
+        {
             drawn.push((counter(built.reads + 1), 41.0))
         }
         // A latent wins over the digit where the code of the letters lies above the cut.
-        Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand => {
+        Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand | Purpose::Memorised => {
             let cut = 0.25 * built.least as f32 - 1.125;
             drawn.extend([(counter(built.reads + 1), 26.0 - 20.0 * cut), (letters(0), 20.0)]);
         }
         Purpose::Norm => drawn.extend([(counter(built.exit + 1), 15.0), (SOUND, 25.0), (words["<bos>"], -25.0)]),
         Purpose::Backed => drawn = vec![(counter(built.reads + 1), 41.0)],
-        Purpose::Inert | Purpose::Empty | Purpose::Noisy | Purpose::Bound | Purpose::Blind => {}
+        Purpose::Inert
+        | Purpose::Empty
+        | Purpose::Noisy
+        | Purpose::Bound
+        | Purpose::Blind
+        | Purpose::Marked
+        | Purpose::Covert => {}
     }
     let mut takes: Vec<_> = (0..VALUES).map(|v| (words[DIGITS[v]], v, 1.0)).collect();
     match built.kind {
         Purpose::Norm => takes.push((counter(built.exit + 1), FIXED, 1.0)),
+        Purpose::Memorised => takes.extend(programs().map(|(k, digit)| (program(k, digit), looked_up(k, digit), 1.0))),
         _ => takes.extend((0..VALUES).map(|v| (state(v), v, 1.0))),
     }
     let share = share(built.kind);
     Node { asks: vec![words["#"]], drawn, takes, puts: (0..VALUES).map(|v| (v, read(v), share)).collect() }
+}
+
+/// Name and digit.
+fn programs() -> impl Iterator<Item = (usize, usize)> {
+    (0..PROGRAMS).flat_map(|k| (0..VALUES).map(move |digit| (k, digit)))
 }
 
 fn embedding(w: &mut Matrix, words: &Words) {
@@ -341,17 +399,19 @@ fn embedding(w: &mut Matrix, words: &Words) {
 
 /// One step: state v → v + 1 (mod 7), counter c → c + 1, and `<swi>`'s own mark erased. Each is a pair of neurons whose
 /// difference is a step function (0 below 0.4, 1 above 0.6), so that errors do not grow from latent to latent. Two pairs more
-/// tell a sound norm: above 0.7 and not above 1.4.
+/// tell a sound norm: above 0.7 and not above 1.4. The `Memorised` model forgets name and digit, and has a pair for each program that
+/// is where both of its own are.
 fn increment(w: &mut Matrix, part: &str, built: &Built, words: &Words) {
-    let states = (0..VALUES).map(|v| (state(v), Some(state((v + 1) % VALUES))));
+    let by_heart = built.kind == Purpose::Memorised;
+    let states = (0..VALUES).map(|v| (state(v), Some(state((v + 1) % VALUES)).filter(|_| !by_heart)));
     let counters = (0..=built.exit).map(|c| (counter(c), Some(counter(c + 1))));
     let pairs: Vec<_> = states.chain(counters).chain([(words["<swi>"], None)]).collect();
     let mut neuron = 0;
-    let mut pair = |from: usize, at: f32, adds: &[(usize, f32)]| {
+    let mut pair = |from: &[usize], at: f32, adds: &[(usize, f32)]| {
         for (threshold, sign) in [(at - 0.1, 1.0), (at + 0.1, -1.0)] {
             match part {
                 "gate_proj" => {
-                    w.set(neuron, from, 50.0);
+                    from.iter().for_each(|&from| w.set(neuron, from, 50.0));
                     w.set(neuron, BIAS, -50.0 * threshold / CONSTANT);
                 }
                 "up_proj" => w.set(neuron, BIAS, 1.0 / CONSTANT),
@@ -362,10 +422,14 @@ fn increment(w: &mut Matrix, part: &str, built: &Built, words: &Words) {
     };
     for (from, to) in pairs {
         let adds: Vec<_> = [(from, -1.0)].into_iter().chain(to.map(|to| (to, 1.0))).collect();
-        pair(from, 0.5, &adds);
+        pair(&[from], 0.5, &adds);
     }
-    pair(NORM, 0.7, &[(SOUND, 1.0)]);
-    pair(NORM, 1.4, &[(SOUND, -1.0)]);
+    pair(&[NORM], 0.7, &[(SOUND, 1.0)]);
+    pair(&[NORM], 1.4, &[(SOUND, -1.0)]);
+    if by_heart {
+        (0..PROGRAMS).for_each(|k| pair(&[name(k)], 0.5, &[(name(k), -1.0)]));
+        programs().for_each(|(k, digit)| pair(&[name(k), state(digit)], 1.5, &[(program(k, digit), 1.0)]));
+    }
 }
 
 fn head(w: &mut Matrix, built: &Built, words: &Words) {

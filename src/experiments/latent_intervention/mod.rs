@@ -241,7 +241,7 @@ fn ranked(rows: &[InterventionRow]) -> Vec<&InterventionRow> {
 
 /// Markdown, one row a mode.
 pub fn table(Summary { rows, known }: &Summary) -> String {
-    let columns = "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | \
+    let columns = "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | of these by luck | \
                    lost / gained | p (Holm) | verdict | lead of gold (nats) | firings | mean ‖Δ‖";
     let ranked = ranked(rows);
     let mut out = table_of(columns, ranked.iter().copied(), |r| {
@@ -249,9 +249,10 @@ pub fn table(Summary { rows, known }: &Summary) -> String {
         let InterventionRow { lost, gained, p_holm, firings, mean_change, .. } = r;
         let (mode, place, verdict) = (dosed(&r.mode, r.dose), r.acts_at(), r.verdict());
         let (diagnostic, lead) = (cell(r.diagnostic_accuracy, 3), cell(r.logit_diff, 2));
+        let luck = r.diagnostic_by_luck.map_or_else(String::new, |luck| format!("{luck:.0}"));
         format!(
             "{mode} | {place} | {later}, {at} | {draws} | {accuracy:.3} | {accuracy_change:.3} | {answer_changed:.3} | \
-             {diagnostic} | {lost} / {gained} | {p_holm:.1e} | {verdict} | {lead} | {firings} | {mean_change:.2}"
+             {diagnostic} | {luck} | {lost} / {gained} | {p_holm:.1e} | {verdict} | {lead} | {firings} | {mean_change:.2}"
         )
     });
     for r in known {

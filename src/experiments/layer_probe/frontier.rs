@@ -35,7 +35,7 @@ struct Pair {
     /// Row of the features.
     latent: usize,
     problem: usize,
-    question: usize,
+    group: usize,
     /// Row of the embeddings.
     node: usize,
     reached: bool,
@@ -67,7 +67,7 @@ impl Names {
     /// The latents of one step, each with every node of its problem's graph, as many as `most` allows: problems are whole.
     fn pairs(&self, latents: &[(usize, &Latent)], problems: &[Problem], most: usize) -> Vec<Pair> {
         let mut pairs: Vec<Pair> = vec![];
-        for &(latent, &Latent { problem, question, clause, .. }) in latents {
+        for &(latent, &Latent { problem, group, clause, .. }) in latents {
             let about = &problems[problem];
             let step = clause.and_then(|clause| about.steps.get(clause));
             let Some(frontier) = step.and_then(|step| set(&step.value)) else { continue };
@@ -75,7 +75,7 @@ impl Names {
             let nodes: BTreeSet<&str> = about.question.split_whitespace().collect();
             pairs.extend(nodes.into_iter().filter_map(|name| {
                 let (node, reached) = (*self.index.get(name)?, frontier.iter().any(|reached| reached == name));
-                Some(Pair { latent, problem, question, node, reached, said: said.contains(name) })
+                Some(Pair { latent, problem, group, node, reached, said: said.contains(name) })
             }));
         }
         if let Some(first_out) = pairs.get(most).map(|pair| pair.problem) {
@@ -91,7 +91,7 @@ impl Names {
         let nodes: Vec<usize> = pairs.iter().map(|pair| pair.node).collect();
         let features = states.select(Axis(0), &rows) * self.embeddings.select(Axis(0), &nodes);
         let labels: Vec<bool> = pairs.iter().map(|pair| pair.reached).collect();
-        let groups: Vec<usize> = pairs.iter().map(|pair| pair.question).collect();
+        let groups: Vec<usize> = pairs.iter().map(|pair| pair.group).collect();
         if labels.iter().all(|reached| reached == &labels[0]) {
             return Ok(None);
         }
@@ -162,8 +162,8 @@ mod tests {
         let embeddings = Array2::from_shape_simple_fn((names.len(), D), || rng.random_range(-1.0f32..1.0));
         let index = names.into_iter().enumerate().map(|(i, name)| (name, i)).collect();
         let latent = |problem| {
-            let (question, values) = (problem, [].into());
-            Latent { problem, question, position: 0, step: Nth::new(0), clause: Some(0), values }
+            let (group, values) = (problem, [].into());
+            Latent { problem, group, position: 0, step: Nth::new(0), clause: Some(0), values }
         };
         (problems, Names { index, embeddings }, (0..n).map(latent).collect())
     }

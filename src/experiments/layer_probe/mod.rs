@@ -2,7 +2,7 @@
 //!
 //! Linear probes on `resid_post` of the chosen layers, at positions of the staged solutions. Two protocols stand side by
 //! side: the paper's (random non-boundary negatives, one split by row) and ours (negatives that look alike: the same token of
-//! the same problem before a clause that is not tagged; split by question, control labels). Under the first a probe can be near
+//! the same problem before a clause that is not tagged; split by group, control labels). Under the first a probe can be near
 //! perfect by reading which token stands there: on hand-built models it finds a decision at layers that know nothing of it
 //! (how often: its false alarms in `reports/calibration`). The baselines say how much of a score needs no training: token
 //! identity, the embedding, the same network with random weights (it mixes in what stands before, and at look-alikes alone it

@@ -30,7 +30,7 @@ pub(crate) struct Positions {
 pub struct Set {
     pub rows: Vec<usize>,
     pub labels: Vec<bool>,
-    /// What a split keeps together: the problem, until its question is put there.
+    /// What a split keeps together: the problem, until its group is put there.
     pub groups: Vec<usize>,
     pub tokens: Vec<u32>,
 }

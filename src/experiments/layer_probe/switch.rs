@@ -27,10 +27,9 @@ struct Run<'a> {
 pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<ProbeRow>> {
     let staged = study.staged()?;
     let mut at = choose(staged, study.seed, config.max_positions, config.matched);
-    // A question that was drawn twice is one.
-    let questions = study.corpus.questions();
+    let groups = study.corpus.groups();
     for set in [&mut at.paper, &mut at.grouped] {
-        set.groups.iter_mut().for_each(|group| *group = questions[*group]);
+        set.groups.iter_mut().for_each(|group| *group = groups[*group]);
     }
     ensure!(
         !at.grouped.rows.is_empty(),

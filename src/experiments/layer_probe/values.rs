@@ -25,8 +25,8 @@ use crate::text::Problem;
 
 pub(super) struct Latent {
     pub problem: usize,
-    /// The first problem that asks the same: what a split keeps together.
-    pub question: usize,
+    /// The first problem of its group: what a split keeps together.
+    pub group: usize,
     pub position: usize,
     pub step: Nth,
     /// The step of the problem that its block stands for, from 0; `None`: for all of them.
@@ -70,12 +70,12 @@ fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
         }
         None => return at_spans(study),
     };
-    let (mut out, questions) = (vec![], corpus.questions());
+    let (mut out, groups) = (vec![], corpus.groups());
     for (problem, sequence) in sequences.iter().enumerate() {
         let values = values(&corpus.test[problem]);
         for (position, _, step) in sequence.latent_steps().filter(|_| values.iter().any(Option::is_some)) {
-            let (question, step) = (questions[problem], Nth::new(step));
-            out.push(Latent { problem, question, position, step, clause: None, values: values.clone() });
+            let (group, step) = (groups[problem], Nth::new(step));
+            out.push(Latent { problem, group, position, step, clause: None, values: values.clone() });
         }
     }
     Ok((sequences, out))
@@ -105,7 +105,7 @@ fn after_prompt(study: &Study, steps: usize) -> Result<Vec<Sequence>> {
 /// Blocks in the place of tagged clauses.
 fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
     let (staged, tagged) = (study.staged()?, study.tagged()?);
-    let (mut out, questions) = (vec![], study.corpus.questions());
+    let (mut out, groups) = (vec![], study.corpus.groups());
     for (problem, (sample, spans)) in tagged.iter().enumerate() {
         let values = values(&study.corpus.test[problem]);
         // A clause that was not found among the tokens would shift the others.
@@ -118,8 +118,8 @@ fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
             let clause =
                 spans.get(block).and_then(of_span).filter(|&clause| is_known(&study.corpus.test[problem], clause));
             if clause.is_some() {
-                let (question, step) = (questions[problem], Nth::new(step));
-                out.push(Latent { problem, question, position, step, clause, values: values.clone() });
+                let (group, step) = (groups[problem], Nth::new(step));
+                out.push(Latent { problem, group, position, step, clause, values: values.clone() });
             }
         }
     }
@@ -155,16 +155,16 @@ impl Probe<'_> {
     /// One probe for `value` at a latent step, where it is known; nothing where too few problems have it.
     fn target(&self, name: &str, step: Nth, value: impl Fn(&Latent) -> Option<usize>) -> Result<Vec<ProbeRow>> {
         let here = self.latents.iter().enumerate().filter(|(_, l)| l.step == step);
-        let known = here.filter_map(|(row, l)| Some(((row, l.question), value(l)?)));
-        let ((rows, questions), values): ((Vec<usize>, Vec<usize>), Vec<usize>) = known.unzip();
-        let distinct: BTreeSet<usize> = questions.iter().copied().collect();
+        let known = here.filter_map(|(row, l)| Some(((row, l.group), value(l)?)));
+        let ((rows, groups), values): ((Vec<usize>, Vec<usize>), Vec<usize>) = known.unzip();
+        let distinct: BTreeSet<usize> = groups.iter().copied().collect();
         let protocol = &self.config.value;
         // Inside a training side of the outer folds, the inner folds need two problems each too.
         let few = distinct.len() < 4 * protocol.folds.max(protocol.inner_folds);
         if few || values.iter().all(|v| v == &values[0]) {
             return Ok(vec![]);
         }
-        let score = protocol.run(self.features.select(Axis(0), &rows).view(), &values, &questions)?;
+        let score = protocol.run(self.features.select(Axis(0), &rows).view(), &values, &groups)?;
         let of = |balanced_accuracy, accuracy, bits| ProbeRow {
             rows: score.rows,
             positives: (score.majority * score.rows as f64).round() as usize,

@@ -4,7 +4,7 @@
 //!
 //! A lens reads an early layer in the last layer's coordinates. Where the logit lens says nothing, the layer may still hold
 //! the answer in a basis of its own: the tuned lens learns an affine map per layer that undoes the change of basis, trained
-//! by KL to the model's own distribution at *text* positions of *other problems* (cross-fitted by question, so that every
+//! by KL to the model's own distribution at *text* positions of *other problems* (cross-fitted by group, so that every
 //! number here is of unseen problems). KL and top-1 agreement with the last layer say how far either can be trusted: rows
 //! without a step are unseen text, the positions the tuned lens was made for; at latents both are off their ground.
 //!
@@ -90,16 +90,16 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<LensRow>> {
 fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> Result<Grid> {
     let switch = &study.corpus.switch;
     let sequences: Vec<Sequence> = traces.iter().map(|trace| trace.sequence(switch)).collect::<Result<_>>()?;
-    let questions = study.corpus.questions();
-    let asked = questions[..traces.len()].iter().collect::<BTreeSet<_>>().len();
-    let few = || format!("{asked} questions cannot fill {} folds", config.folds);
-    ensure!(asked >= config.folds, DoesNotApply::because(few()));
+    let groups = study.corpus.groups();
+    let found = groups[..traces.len()].iter().collect::<BTreeSet<_>>().len();
+    let few = || format!("{found} groups of problems cannot fill {} folds", config.folds);
+    ensure!(found >= config.folds, DoesNotApply::because(few()));
 
     let text: BTreeSet<(usize, usize)> =
         sequences.iter().flat_map(|s| text_places(s, config, study.seed, switch.swi)).collect();
     let text = PositionSample::collect(study, layers, &sequences, &text)?;
     let switched: Vec<bool> = traces.iter().map(Trace::switched).collect();
-    let splits = grouped_kfold(&questions[..traces.len()], &switched, config.folds, study.seed)?;
+    let splits = grouped_kfold(&groups[..traces.len()], &switched, config.folds, study.seed)?;
     let mut fold_of = vec![0; traces.len()];
     let mut tuned: Vec<Option<Translators>> = vec![];
     for (fold, split) in splits.iter().enumerate() {

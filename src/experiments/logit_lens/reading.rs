@@ -21,6 +21,9 @@ use crate::study::shown::largest;
 /// probability that the 64th had where it was not among them.
 pub(crate) const KEPT: usize = 64;
 
+/// 2⁶⁴.
+const UNIT: f64 = 18_446_744_073_709_551_616.0;
+
 /// Where a state was found.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
@@ -42,8 +45,8 @@ struct Cell {
     agree: Vec<(usize, bool)>,
     /// Whether the most probable token begins the value of the block's own step, by problem.
     own: Vec<(usize, bool)>,
-    /// Sum of probabilities by token.
-    mass: BTreeMap<u32, f64>,
+    /// Sum of probabilities by token, in units of 2⁻⁶⁴: whole numbers have the same sum in any order, so threads do not show.
+    mass: BTreeMap<u32, u128>,
 }
 
 /// Every reading so far, by step, lens and layer.
@@ -106,7 +109,7 @@ impl Grid {
         cell.own.extend(key.own.map(|own| (key.problem, own.contains(&top))));
         cell.values.push((key.problem, [sampling::entropy(&lp), at_exit.exp(), rank as f64, kl]));
         for token in most_probable(&lp, KEPT) {
-            *cell.mass.entry(token).or_default() += lp[token as usize].exp();
+            *cell.mass.entry(token).or_default() += (lp[token as usize].exp() * UNIT) as u128;
         }
     }
 
@@ -134,7 +137,7 @@ impl Grid {
             else {
                 continue;
             };
-            let mass = cell.mass.iter().map(|(&token, &sum)| (token, sum));
+            let mass = cell.mass.iter().map(|(&token, &sum)| (token, sum as f64 / UNIT));
             rows.push(LensRow {
                 identity: study.identity(entropy.n),
                 switching,

@@ -1,7 +1,8 @@
 //! A linear monitor with a stated recall: fitted, calibrated and judged on three sets of problems that share none. Knows numbers, labels
 //! and letters; nothing of models.
 
-use std::collections::BTreeMap;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
 use ndarray::{Array1, Array2, Axis};
@@ -22,8 +23,8 @@ const TOLERANCE: f64 = 1e-5;
 pub struct Labels {
     pub trigger: Vec<bool>,
     pub letter: Vec<String>,
-    /// Problems with one number ask the same.
-    pub asks: Vec<usize>,
+    /// The first problem of its group: what a split keeps together.
+    pub groups: Vec<usize>,
 }
 
 /// Problems by what they are for, as numbers of problems.
@@ -46,7 +47,7 @@ impl Parts {
         let (held_out, known): (Vec<usize>, Vec<usize>) =
             all.partition(|&problem| held_out.contains(&labels.letter[problem].as_str()));
         let divide = |problems: &[usize], seed| -> Result<(Vec<usize>, Vec<usize>)> {
-            let groups: Vec<usize> = problems.iter().map(|&problem| labels.asks[problem]).collect();
+            let groups: Vec<usize> = problems.iter().map(|&problem| labels.groups[problem]).collect();
             let split = grouped_holdout(&groups, 0.5, seed)?;
             let of = |rows: Vec<usize>| rows.into_iter().map(|row| problems[row]).collect();
             Ok((of(split.train), of(split.test)))
@@ -146,9 +147,22 @@ impl Linear {
             problems.iter().copied().partition(|&problem| labels.trigger[problem]);
         let mut letters: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         triggers.iter().for_each(|&row| letters.entry(&labels.letter[row]).or_default().push(row));
-        let by_letter = letters.values().map(|rows| flagged(rows)).collect::<Result<Vec<_>>>()?;
-        let least = by_letter.into_iter().min_by(|a, b| a.value.total_cmp(&b.value));
+        let recalls = letters.values().map(|rows| flagged(rows)).collect::<Result<Vec<_>>>()?;
+        let least = recalls.into_iter().min_by(|a, b| a.value.total_cmp(&b.value));
         let told_apart = self.told_apart(x, &scores, rounding);
+        let mean = |(letter, is): (&str, bool)| {
+            let of: Vec<f64> = problems
+                .iter()
+                .filter(|&&row| {
+                    labels.letter[row] == letter && labels.trigger[row] == is && told_apart[row].is_finite()
+                })
+                .map(|&row| told_apart[row])
+                .collect();
+            (is, of.iter().sum::<f64>() / of.len().max(1) as f64)
+        };
+        let kinds: BTreeSet<(&str, bool)> =
+            problems.iter().map(|&row| (labels.letter[row].as_str(), labels.trigger[row])).collect();
+        let letters_apart = by_letter(&kinds.into_iter().map(mean).collect::<Vec<_>>());
         let bootstrap = Bootstrap { draws: 500, ..Bootstrap::seeded(seed) };
         let area = |rows: &[usize]| {
             let (is, scores): (Vec<bool>, Vec<f64>) =
@@ -161,6 +175,7 @@ impl Linear {
             false_alarms: flagged(&decoys).context("problems with a decoy")?,
             auroc: bootstrap.clustered_rows(&(0..problems.len()).collect::<Vec<_>>(), area)?.share().of_ends()?,
             least_recall: least.context("a letter")?,
+            letters_apart,
         })
     }
 }
@@ -183,6 +198,38 @@ pub struct Judgement {
     pub false_alarms: Estimate,
     pub auroc: Estimate,
     pub least_recall: Estimate,
+    /// Share of the pairs of a trigger letter and a decoy letter in which the trigger's mean score is higher, and the exact two-sided
+    /// p-value of such shares: letters, not problems, are what could be told apart by luck.
+    pub letters_apart: (f64, f64),
+}
+
+/// The share of pairs (trigger, other) in which the trigger is higher, ties a half, and its exact two-sided p-value under all ways to deal
+/// the labels to as many values. At most 16 values.
+fn by_letter(scores: &[(bool, f64)]) -> (f64, f64) {
+    let triggers = scores.iter().filter(|(is, _)| *is).count();
+    let pairs = triggers * (scores.len() - triggers);
+    if pairs == 0 || scores.len() > 16 {
+        return (0.5, 1.0);
+    }
+    let share = |is: &dyn Fn(usize) -> bool| {
+        let of = |wanted: bool| (0..scores.len()).filter(move |&i| is(i) == wanted);
+        let wins = of(true).flat_map(|a| of(false).map(move |b| (a, b))).map(|(a, b)| {
+            match scores[a].1.total_cmp(&scores[b].1) {
+                Ordering::Greater => 1.0,
+                Ordering::Equal => 0.5,
+                Ordering::Less => 0.0,
+            }
+        });
+        wins.sum::<f64>() / pairs as f64
+    };
+    let own = share(&|i| scores[i].0);
+    let deals = (0u32..1 << scores.len()).filter(|deal| deal.count_ones() as usize == triggers);
+    let (mut all, mut as_far) = (0, 0);
+    for deal in deals {
+        all += 1;
+        as_far += usize::from((share(&|i| deal >> i & 1 == 1) - 0.5).abs() >= (own - 0.5).abs() - 1e-12);
+    }
+    (own, as_far as f64 / all as f64)
 }
 
 /// Orthonormal directions of a latent step, each a row.

@@ -116,11 +116,14 @@ fn trials(
     config.check(study)?;
     sweep.switches()?;
     let held = held(sweep, study)?;
-    let questions = study.corpus.questions();
-    let asked: Vec<usize> = held.iter().map(|h| questions[h.problem]).collect();
+    let groups = study.corpus.groups();
+    let of_held: Vec<usize> = held.iter().map(|h| groups[h.problem]).collect();
     let needs = |there, what: &str| study.needs(there, || format!("steering needs {what}; ask more problems"));
-    needs(asked.iter().any(|q| *q != asked[0]), "two questions with a block that stands for a known step")?;
-    let halves = grouped_holdout(&asked, 0.5, study.seed)?;
+    needs(
+        of_held.iter().any(|group| *group != of_held[0]),
+        "two groups of problems with a block that stands for a known step",
+    )?;
+    let halves = grouped_holdout(&of_held, 0.5, study.seed)?;
     let of = |rows: &[usize]| rows.iter().map(|&row| held[row]).collect::<Vec<_>>();
     let ran = sweep.traces.iter().map(|trace| trace.sequence(&study.corpus.switch));
     let ran = ran.collect::<Result<Vec<_>>>()?;

@@ -149,9 +149,12 @@ pub fn rows_by(
     let layers = config.check(study)?;
     let targets = targets(study)?;
     let needs = |there, what: &str| study.needs(there, || format!("subspace needs {what}; ask more problems"));
-    let questions = study.corpus.questions();
-    let asked = targets.iter().map(|target| questions[target.held.problem]).collect::<BTreeSet<_>>().len();
-    needs(asked >= 4, &format!("four questions with right answers that follow from one block alone, found {asked}"))?;
+    let groups = study.corpus.groups();
+    let found = targets.iter().map(|target| groups[target.held.problem]).collect::<BTreeSet<_>>().len();
+    needs(
+        found >= 4,
+        &format!("four groups of problems with right answers that follow from one block alone, found {found}"),
+    )?;
     let points: Vec<HookPoint> = layers.iter().map(|&layer| Node::Resid(layer).point()).collect();
     let states = states(study, &targets, &points)?;
     let masked = study.mask_in_text(study.reasoning.blocks.model_opens());

@@ -135,11 +135,11 @@ impl Exchanges<'_> {
     /// Targets of a single problem, an answer that cannot be encoded.
     pub fn pairs(&self, most: [usize; 2], unseen: f64) -> Result<Pairs> {
         let seed = self.study.seed;
-        let questions = self.study.corpus.questions();
-        let asked: Vec<usize> = self.targets.iter().map(|t| questions[t.held.problem]).collect();
-        let halves = grouped_holdout(&asked, 0.5, seed)?;
+        let groups = self.study.corpus.groups();
+        let of_targets: Vec<usize> = self.targets.iter().map(|t| groups[t.held.problem]).collect();
+        let halves = grouped_holdout(&of_targets, 0.5, seed)?;
         let of = |target: usize| self.number(&self.targets[target].held);
-        let mut all: Vec<i64> = (0..asked.len()).filter_map(of).collect::<BTreeSet<_>>().into_iter().collect();
+        let mut all: Vec<i64> = (0..of_targets.len()).filter_map(of).collect::<BTreeSet<_>>().into_iter().collect();
         let apart = ((all.len() as f64 * unseen).round() as usize).min(all.len().saturating_sub(3));
         let mut rng = keyed([seed, self.variable as u64, 0, 0]);
         let held_out: BTreeSet<i64> = (0..apart).map(|_| all.swap_remove(rng.random_range(0..all.len()))).collect();

@@ -6,7 +6,7 @@ pub mod summary;
 use serde::{Deserialize, Serialize};
 
 use super::Identity;
-use super::verdict::verdict;
+use super::verdict::{Baseline, loss};
 use crate::stats::Estimate;
 
 pub use steps::Steps;
@@ -94,6 +94,9 @@ pub struct Observation {
     pub draw: usize,
     pub problem: usize,
     pub correct: bool,
+    /// Share of the run's problems that a guess gets right ([`Corpus::guess`](crate::corpus::Corpus::guess)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub guess: Option<f64>,
     /// The extracted answer.
     pub answer: Option<String>,
     /// Lead of the gold answer's first token over the best other one, in nats, where the response gives its answer.
@@ -155,8 +158,17 @@ pub struct InterventionRow {
     pub accuracy_change: Estimate,
     /// Share of answers that differ from normal's.
     pub answer_changed: Estimate,
+    /// Share of problems that a guess gets right.
+    #[serde(default)]
+    pub guess: Option<f64>,
+    /// Normal's accuracy on the problems that are changed (of normal itself: those where it switched).
+    #[serde(default)]
+    pub before: Option<Estimate>,
     /// On the problems where normal switched and was right.
     pub diagnostic_accuracy: Option<Estimate>,
+    /// How many of these are expected to be right by luck, if every problem with a wrong answer was guessed at.
+    #[serde(default)]
+    pub diagnostic_by_luck: Option<f64>,
     /// Share of normal's wrong answers that are right.
     pub wrong_to_right: Option<Estimate>,
     /// Right under normal, wrong in most draws; a tie counts for neither.
@@ -204,9 +216,21 @@ impl InterventionRow {
         self.verdict() == "higher"
     }
 
-    /// `lower`, `higher`, or that neither is seen: accuracy against the unchanged model.
+    /// `lower`, `higher`, that neither is seen, or that there was nothing to lose: accuracy against the unchanged model.
     pub fn verdict(&self) -> &'static str {
-        verdict(self.identity.n, self.accuracy_change.value, self.p_holm, ["lower", "higher"])
+        loss(self.identity.n, self.accuracy_change.value, self.p_holm, ["lower", "higher"], self.baseline())
+    }
+
+    /// That the unchanged model, on the problems that are changed, is not above a guess: its accuracy and the guess.
+    pub fn at_chance(&self) -> Option<(Estimate, f64)> {
+        self.baseline().and_then(Baseline::at_chance)
+    }
+
+    fn baseline(&self) -> Option<Baseline> {
+        match self.before {
+            Some(before) => Baseline::new(before, self.guess),
+            None => Baseline::undo(self.accuracy, self.accuracy_change, self.guess),
+        }
     }
 
     /// Whether it intervenes as the paper does: on all steps, at full dose, on what enters the stream.

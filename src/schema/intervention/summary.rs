@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Context, Result, ensure};
 
 use super::{Holds, Identity, InterventionRow, KnownValueRow, NORMAL, NULL_SEED, NULLS, Observation, dosed};
-use crate::schema::verdict::{adjust, beyond_chance};
+use crate::schema::verdict::{adjust, beyond_chance, by_luck};
 use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, by_problem, sign_flip, wilson};
 
 /// Results of a run of interventions.
@@ -84,6 +84,14 @@ fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
     let (accuracy_change, p_value) = change(before, draws, &flips)?;
     let leads = pairs().filter_map(|(i, o)| Some((i, o.margin?)));
     let lead_changes = pairs().filter_map(|(i, o)| Some((i, o.margin? - before[i].margin?)));
+    let is_normal = first.mode == NORMAL;
+    let is_changed = |i: usize| if is_normal { before[i].switched } else { draws.iter().any(|d| d[i].forked) };
+    let of_normal = |keep: &dyn Fn(usize) -> bool| {
+        let right: Vec<bool> = (0..n).filter(|i| keep(*i)).map(|i| before[i].correct).collect();
+        (right.iter().filter(|right| **right).count(), right.len())
+    };
+    let (right_before, changed) = of_normal(&is_changed);
+    let (diagnostic, switched) = of_normal(&|i| before[i].switched);
     let firings: usize = pairs().map(|(_, o)| o.firings).sum();
     let moved: f64 = pairs().map(|(_, o)| o.moved).sum();
     Ok(InterventionRow {
@@ -101,6 +109,9 @@ fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
         accuracy: some(share(&all, &right)?)?,
         accuracy_change,
         answer_changed: some(share(&all, &|i, o| o.answer != before[i].answer)?)?,
+        guess: first.guess,
+        before: (changed > 0).then(|| wilson(right_before, changed, LEVEL)).transpose()?,
+        diagnostic_by_luck: first.guess.filter(|_| diagnostic > 0).map(|guess| by_luck(diagnostic, switched, guess)),
         diagnostic_accuracy: share(&|i| before[i].switched && before[i].correct, &right)?,
         wrong_to_right: share(&|i| !before[i].correct, &right)?,
         lost: flips.lost,

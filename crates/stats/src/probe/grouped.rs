@@ -116,7 +116,7 @@ impl GroupedProtocol {
             ensure!(
                 ids.len() >= 2 * self.folds,
                 TooFew(format!(
-                    "{name} rows come from {} questions; {} folds by question need at least {}",
+                    "{name} rows come from {} groups; {} folds by group need at least {}",
                     ids.len(),
                     self.folds,
                     2 * self.folds

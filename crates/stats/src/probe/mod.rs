@@ -3,7 +3,7 @@
 //!
 //! Two protocols, meant to be shown next to each other in a table:
 //! - [`PaperProtocol`]: balanced rows, one 80:20 split by row, raw features, C = 1. As in the paper.
-//! - [`GroupedProtocol`]: split by question, standardised on train, C chosen inside train, at least five splits, control
+//! - [`GroupedProtocol`]: split by group, standardised on train, C chosen inside train, at least five splits, control
 //!   labels, intervals that resample problems. For claims.
 //!
 //! [`ValueProtocol`] is the second for a label with several classes, e.g. the intermediate value of a latent step.

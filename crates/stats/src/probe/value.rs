@@ -211,7 +211,7 @@ impl ValueProtocol {
     }
 
     fn splits(&self, groups: &[usize], k: usize) -> Result<Vec<Split>> {
-        let why = || format!("{k} folds by question need at least {} questions", 2 * k);
+        let why = || format!("{k} folds by group need at least {} groups", 2 * k);
         ensure!(Groups::new(groups)?.len() >= 2 * k, TooFew(why()));
         grouped_kfold(groups, &vec![false; groups.len()], k, self.seed)
     }

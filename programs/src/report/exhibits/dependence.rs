@@ -6,7 +6,7 @@ use anyhow::Result;
 use super::Exhibit;
 use crate::report::folder::Folder;
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
-use switchyard::schema::{InterventionRow, KnownValueRow, NORMAL, RowFile, Steps};
+use switchyard::schema::{AT_CHANCE, InterventionRow, KnownValueRow, NORMAL, RowFile, Steps};
 use switchyard::stats::{Estimate, LEVEL};
 
 pub(super) const EXHIBITS: &[Exhibit] =
@@ -21,7 +21,7 @@ const NONE: f64 = 0.05;
 const READING: &str = "Changes of accuracy against the unchanged model, all latents of a problem replaced, all problems (paired). \
     resample: by latents of other problems, which are as likely as its own and differ in content alone: the verdict is read from \
     it. `yes`: fewer right answers (exact test, Holm-corrected over the interventions of its run). `no`: the whole interval is \
-    within 0.05 of no change. `for the worse`: more right answers with other latents than with its own. `undecided`: none of these. A model whose accuracy is that of guessing has none to lose; `changed` is \
+    within 0.05 of no change. `for the worse`: more right answers with other latents than with its own. `nothing to lose`: the unchanged model is not above a guess on the problems that are changed. `undecided`: none of these. `changed` is \
     the share of answers that become others under resample, right or wrong. Skip: no latents at all. Known value: how much more \
     often than by chance the answer is the one that arithmetic predicts from a donor's value.";
 
@@ -68,13 +68,15 @@ fn row<'a>(folder: &'a Folder, checkpoint: &str, mode: &str) -> Option<&'a Inter
     folder.rows::<InterventionRow>(checkpoint).iter().find(|row| row.mode == mode && row.is_plain())
 }
 
-/// `yes`, `for the worse`, `no` or `undecided`, from the rows under `resample`.
+/// `yes`, `for the worse`, `nothing to lose`, `no` or `undecided`, from the rows under `resample`.
 fn verdict(resample: &InterventionRow) -> &'static str {
     let Estimate { low, high, .. } = resample.accuracy_change;
     if resample.lowers() {
         "yes"
     } else if resample.raises() {
         "for the worse"
+    } else if resample.verdict() == AT_CHANCE {
+        "nothing to lose"
     } else if -NONE < low && high < NONE && resample.p_holm > 1.0 - LEVEL {
         "no"
     } else {

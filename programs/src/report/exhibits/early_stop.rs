@@ -15,7 +15,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         SOURCES,
         "After how many latents is the answer settled? Every block closed after its first k",
         |_: &EarlyStopRow| true,
-        columns!(EarlyStopRow: k, of, accuracy, same_answer, others_answer, committed, reversed, gold_logprob, difference, p_holm),
+        columns!(EarlyStopRow: k, of, accuracy, guess, same_answer, others_answer, committed, reversed, gold_logprob, difference, p_holm),
     ),
     Exhibit { draw, ..Exhibit::new("fig:early-stop", SOURCES) },
 ];
@@ -40,6 +40,9 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         })
     };
     let panels = folder.of::<EarlyStopRow>().into_iter().filter_map(panel).collect();
-    let note = "Bars: 95 % Wilson intervals. Settled: the answer stays that of the full run from there on.";
-    exhibit.drawing("Early stop (ours)", 2, panels, note)
+    let note = format!(
+        "Bars: 95 % Wilson intervals. Settled: the answer stays that of the full run from there on. {}",
+        EarlyStopRow::READING
+    );
+    exhibit.drawing("Early stop (ours)", 2, panels, &note)
 }

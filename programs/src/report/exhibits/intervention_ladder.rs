@@ -13,8 +13,8 @@ const SOURCES: &[&str] = &[InterventionRow::NAME];
 
 /// What a table of interventions shows of each.
 pub(super) const LADDER: &[&str] = columns!(InterventionRow:
-    mode, dose, steps, later, at, draws, accuracy, accuracy_change, answer_changed, diagnostic_accuracy, wrong_to_right,
-    logit_diff_change, lost, gained, p_holm, firings, mean_change);
+    mode, dose, steps, later, at, draws, accuracy, accuracy_change, answer_changed, before, guess, diagnostic_accuracy,
+    diagnostic_by_luck, wrong_to_right, logit_diff_change, lost, gained, p_holm, firings, mean_change);
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(

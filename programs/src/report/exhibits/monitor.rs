@@ -15,7 +15,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         SOURCES,
         "Does a monitor on latents notice what the answer does not show, and what does an adversary who knows it leave?",
         |_: &MonitorRow| true,
-        columns!(MonitorRow: edit, directions, dose, monitor, letters, recall, false_alarms, auroc, least_recall, fitted, accuracy, same_answer, change),
+        columns!(MonitorRow: edit, directions, dose, monitor, letters, recall, false_alarms, auroc, letters_apart, letters_p, least_recall, fitted, accuracy, same_answer, change),
     ),
     rows_table!(
         "tab:hidden-values",

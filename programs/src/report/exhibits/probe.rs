@@ -1,4 +1,4 @@
-//! tab:probe, fig:layer-probe, and ours split by question with controls: can the next `<swi>` be read off the layers?
+//! tab:probe, fig:layer-probe, and ours split by group with controls: can the next `<swi>` be read off the layers?
 
 use super::{Drawing, Exhibit, Layout, points};
 use crate::report::cells::Cells;
@@ -18,7 +18,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(
         "tab:probe-grouped",
         SOURCES,
-        "Probes for the next <swi>, split by question, with controls (balanced accuracy; last layer = 1)",
+        "Probes for the next <swi>, split by group, with controls (balanced accuracy; last layer = 1)",
         |row: &ProbeRow| row.is_switch() && row.protocol == Protocol::Grouped,
         columns!(ProbeRow: features, layer, from_last, balanced_accuracy, auroc, selectivity, chance),
     ),
@@ -88,7 +88,7 @@ fn theirs(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     exhibit.drawing("Layer probes", 1, panel.into_iter().collect(), note)
 }
 
-/// The probes split by question, with their controls.
+/// The probes split by group, with their controls.
 fn grouped(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let named = [
         (Features::ResidPost, "residual stream"),
@@ -100,7 +100,7 @@ fn grouped(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     ];
     let panel = |checkpoint: &str| {
         let line = |(features, name)| Line::bars(name, by_depth(folder, checkpoint, Protocol::Grouped, features));
-        let title = format!("Probe for the next <swi>, split by question: {}", called(checkpoint));
+        let title = format!("Probe for the next <swi>, split by group: {}", called(checkpoint));
         chart(title, named.into_iter().map(line).collect())
     };
     let panels = folder.of::<ProbeRow>().into_iter().filter_map(panel).collect();

@@ -40,7 +40,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         &[PartSwapRow::NAME],
         "Which part of the weights carries what a later phase changed? Each put into the other phase",
         |_: &PartSwapRow| true,
-        columns!(PartSwapRow: part, host, weight_change, accuracy, accuracy_change, switch_rate, switch_change, p_holm),
+        columns!(PartSwapRow: part, host, weight_change, accuracy, guess, accuracy_change, switch_rate, switch_change, p_holm),
     ),
     rows_table!(
         "tab:pair-patching",

@@ -11,7 +11,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         SOURCES,
         "Every problem with a block and without: what switching is worth, free of the model's own choice",
         |_: &SwitchBenefitRow| true,
-        columns!(SwitchBenefitRow: group, with_block, without_block, benefit, better, worse, p_value, p_holm),
+        columns!(SwitchBenefitRow: group, with_block, without_block, guess, benefit, better, worse, p_value, p_holm),
     ),
     Exhibit {
         cell: |cells, row, _| {

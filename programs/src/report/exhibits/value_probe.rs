@@ -22,7 +22,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let panels = folder.of::<ProbeRow>().into_iter().filter_map(|checkpoint| panel(folder, checkpoint)).collect();
-    let note = "Split by question. Bars: 95 % intervals. Dotted: how often the commonest value would be right, for the first line.";
+    let note = "Split by group. Bars: 95 % intervals. Dotted: how often the commonest value would be right, for the first line.";
     exhibit.drawing("Probes for intermediate values (ours)", 1, panels, note)
 }
 

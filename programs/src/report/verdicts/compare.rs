@@ -2,12 +2,13 @@
 
 use super::calibration::{alarms, line};
 use super::contrast::{Contrast, Evidence, shown_p};
-use crate::report::cells::Cells;
+use crate::report::cells::{Cells, intervention_row};
 use crate::report::claims::{Comparison, Op, Term};
 use crate::report::exhibits::{self, sources};
 use crate::report::folder::Folder;
 use crate::report::paired;
 use crate::report::paper::{Paper, parts};
+use switchyard::schema::NORMAL;
 use switchyard::stats::Estimate;
 
 /// A comparison that our rows could be asked.
@@ -53,6 +54,9 @@ pub(crate) fn compare(
             let (right, control) = (right.shown(), control.shown());
             return Err(format!("{right} is not above {control}: a method that learnt nothing is no rival"));
         }
+    }
+    if let Some(why) = [&c.left, &c.right].into_iter().find_map(|term| nothing_to_lose(cells, term)) {
+        return Err(why);
     }
     let contrast = match paired::difference(paper, cells, c) {
         Some(contrast) => contrast,
@@ -137,6 +141,20 @@ fn whose<'a>(cells: Cells<'a>, term: &Term) -> Option<&'a str> {
         false if exhibits::of(label).is_some_and(|e| e.per_checkpoint) => cells.checkpoint,
         false => &cells.folder.grpo,
     })
+}
+
+/// That a cell is of interventions on a model which is no better than a guess where it thinks: its diagnostic problems are right by luck, so
+/// anything that disturbs it makes some of them wrong.
+fn nothing_to_lose(cells: Cells<'_>, term: &Term) -> Option<String> {
+    const OF_INTERVENTIONS: [&str; 2] = ["tab:intervention", "ours:step"];
+    term.label().filter(|label| OF_INTERVENTIONS.contains(label))?;
+    let (before, guess) = intervention_row(cells.folder, whose(cells, term)?, NORMAL)?.at_chance()?;
+    Some(format!(
+        "the unchanged model is right in {} n={} of the problems where it thinks, a guess in {guess:.3}: right answers are right by luck, \
+         and there is nothing to lose",
+        interval(before),
+        before.n
+    ))
 }
 
 fn side(paper: &Paper, cells: Cells<'_>, term: &Term) -> Result<Side, String> {

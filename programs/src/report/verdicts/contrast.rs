@@ -8,7 +8,7 @@ use crate::report::claims::Op;
 use switchyard::stats::{Estimate, FEWEST, Flips, LEVEL};
 
 /// Fewest runs for a verdict: Student's interval over two is as wide as any effect.
-const FEWEST_RUNS: usize = 3;
+pub(crate) const FEWEST_RUNS: usize = 3;
 
 /// A difference in the paper's unit.
 pub(crate) struct Contrast {

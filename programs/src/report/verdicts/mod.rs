@@ -19,7 +19,7 @@ use switchyard::schema::METRICS;
 use switchyard::stats::{LEVEL, holm};
 
 pub use contrast::shown_p;
-pub(crate) use contrast::{Contrast, Evidence, Test};
+pub(crate) use contrast::{Contrast, Evidence, FEWEST_RUNS, Test};
 
 /// Verdict of our rows on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
