@@ -7,25 +7,26 @@
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Context;
-use switchyard::interventions::{At, Draw, Intervention, Later, Material, Replacement, Replacements, Steps, all};
+use switchyard::interventions::{
+    At, Change, ChangeLog, Draw, Heads, Intervention, InterventionSpec, Later, Material, ModelChange, PreparedChange,
+    Steps,
+};
 use switchyard::latent::{Blocks, Decode, HiddenState, decode};
-use switchyard::model::Hooks;
+use switchyard::model::{Hooks, Select};
 use switchyard::study::Study;
-use switchyard::study::sweep::{Continuation, Sweep, What};
+use switchyard::study::sweep::{Continuation, Sweep};
 use switchyard_allocator as _;
 
-const MODES: [(&str, f64); 7] = [
-    ("random_norm", 0.0),
-    ("gaussian", 0.0),
-    ("resample", 0.0),
-    ("rotate", 30.0),
-    ("rotate", 60.0),
-    ("rotate", 90.0),
-    ("rotate", 120.0),
-];
+const MODES: [&str; 7] = ["random_norm", "gaussian", "resample", "rotate:30", "rotate:60", "rotate:90", "rotate:120"];
+const STEPS: usize = 4;
+const DRAWS: usize = 5;
 
-type Made<'a> = Vec<(Box<dyn Intervention + 'a>, Steps)>;
+/// One mode, step and draw: for a fork, and for a decode from prompts.
+struct Made<'a> {
+    with: Box<dyn Intervention + 'a>,
+    steps: Steps,
+    change: PreparedChange<'a>,
+}
 
 fn main() -> anyhow::Result<()> {
     let numbers: Vec<usize> = std::env::args().skip(1).filter_map(|arg| arg.parse().ok()).collect();
@@ -38,26 +39,35 @@ fn main() -> anyhow::Result<()> {
     let mut sweep = study.sweep()?;
     sweep.rows_at_once = numbers.get(1).copied().unwrap_or(sweep.rows_at_once);
     let model = &study.model;
-    let material = Material { bank: &sweep.bank, siblings: &[], swaps: &[], model, exit: &[] };
-    let mut made: Made = vec![];
-    for (name, dose) in MODES {
-        let about = all().find(|a| a.name == name).with_context(|| format!("no mode {name}"))?;
-        for step in 0..4 {
-            for number in 0..5 {
-                let draw = Draw { number, seed: number as u64, dose };
-                made.push(((about.make)(&material, draw), Steps::Only(step)));
-            }
+    let material = Material { bank: &sweep.bank, model: Some(model), ..Material::NONE };
+    let points = "latent.hook_injected".parse::<Change>()?.points(model.config())?;
+    let mut changes = vec![];
+    for mode in MODES {
+        let spec: InterventionSpec = mode.parse()?;
+        for steps in (0..STEPS).map(Steps::Only) {
+            let place = (Heads::default(), Select::Latent { block: None, steps });
+            let change = ModelChange::new(model.config(), (mode.to_owned(), points.clone()), place, spec.clone())?;
+            changes.push((change, steps));
         }
     }
-    let what = |at: usize| What::Replace { with: made[at].0.as_ref(), steps: made[at].1 };
-    let all: Vec<_> = (0..made.len()).map(|at| Continuation { what: what(at), same_shape: false }).collect();
+    let mut made: Vec<Made> = vec![];
+    for (change, steps) in &changes {
+        let InterventionSpec::Named { about, dose } = change.intervention else { continue };
+        for number in 0..DRAWS {
+            let draw = Draw { number, seed: number as u64, dose: dose.unwrap_or_default() };
+            let change = change.prepare(&material, |_| draw);
+            made.push(Made { with: (about.make)(&material, draw), steps: *steps, change });
+        }
+    }
+    let continuation = |made| Continuation { inputs: inputs(made), ..Continuation::default() };
+    let all: Vec<Continuation> = made.iter().map(continuation).collect();
     let done = sweep.run(&all, Later::Recompute, At::Both)?;
     let shared = started.elapsed().as_secs_f64();
     let right: usize = done.iter().flatten().filter(|o| o.correct).count();
 
     let runs = all.len();
     let (each, also) = from_prompts(&study, &sweep, &made, study.recipe.evaluation.batch)?;
-    let some: Made = made.into_iter().step_by(20).collect();
+    let some: Vec<Made> = made.into_iter().step_by(20).collect();
     let share = runs as f64 / some.len() as f64;
     let (alone, _) = from_prompts(&study, &sweep, &some, 1)?;
 
@@ -71,16 +81,19 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
+fn inputs<'m>(made: &'m Made) -> Option<(&'m dyn Intervention, Steps)> {
+    Some((made.with.as_ref(), made.steps))
+}
+
 /// Seconds, and right answers.
-fn from_prompts(study: &Study, sweep: &Sweep, made: &Made, batch: usize) -> anyhow::Result<(f64, usize)> {
+fn from_prompts(study: &Study, sweep: &Sweep, made: &[Made], batch: usize) -> anyhow::Result<(f64, usize)> {
     let (started, mut right) = (Instant::now(), 0);
     let settings = study.settings();
     let model = &study.model;
-    for (with, steps) in made {
-        let arm = |problem| Replacement { problem, what: Some(with.as_ref()), steps: *steps };
-        let arms = Replacements::new((0..sweep.requests.len()).map(arm).collect(), Later::Recompute, &sweep.bank);
+    for Made { change, .. } in made {
+        let log = ChangeLog::from_requests(&sweep.requests);
         let mut hooks = Hooks::none();
-        arms.attach(&mut hooks, model.layers.len(), true)?;
+        hooks.change(change, &log);
         let switch = Some(study.corpus.switch);
         let how = Decode {
             model,

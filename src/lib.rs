@@ -31,13 +31,9 @@
 //! let names = ["blocks.*.hook_resid_post", "blocks.*.attn.hook_pattern", "latent.hook_injected"];
 //! let cache = loaded.run_with_cache(&[loaded.row(&trace)?], &names, Hooks::none())?;
 //! println!("{:?}", cache["blocks.2.hook_resid_post"].shape);
-//! // The same prompt with the first latent step's input turned round.
-//! let mut hooks = Hooks::none();
-//! hooks.edit(&"latent.hook_injected@latent[1,1]".parse()?, loaded.layers(), |_, values| {
-//!     values.iter_mut().for_each(|x| *x = -*x);
-//!     Ok(())
-//! })?;
-//! println!("{}", loaded.said(&loaded.generate(prompt, &mut hooks)?)?);
+//! // The same prompt under a change; any line that `--hook` takes.
+//! let (trace, _) = loaded.generate_changed(prompt, &["latent.hook_injected@latent[1,1]=scale:-1"])?;
+//! println!("{}", loaded.said(&trace)?);
 //! # Ok(())
 //! # }
 //! ```

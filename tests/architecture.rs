@@ -23,7 +23,7 @@ const ALLOWED: [(&str, &str); 29] = [
     ("machine", "model ops world"),
     ("interventions", "guard latent model names nth random schema"),
     ("recipe", "grade guard latent machine model names tasks text"),
-    ("loading", "latent machine model ops progress text"),
+    ("loading", "interventions latent machine model ops progress text"),
     ("corpus", "grade latent recipe tasks text"),
     ("method", "corpus latent model ops random recipe text"),
     ("evaluation", "corpus latent model ops parallel progress recipe stats text"),

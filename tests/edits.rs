@@ -14,7 +14,7 @@ use switchyard::interventions::{At, Later, Steps, Zero};
 use switchyard::model::checkpoint::ModelFiles;
 use switchyard::model::hooks::{RecordedTensor, Recording};
 use switchyard::model::{Activation, Decoder, HookSpec, Hooks};
-use switchyard::study::sweep::{Continuation, What};
+use switchyard::study::sweep::Continuation;
 
 const MICRO: &str = "fixtures/micro/sft/checkpoint";
 /// A model that has no latent steps.
@@ -178,7 +178,7 @@ fn zero_at_the_latents_is_what_intervene_does() {
     let study = micro("sft", 12);
     let settings = study.settings();
     let sweep = study.sweep().expect("a sweep");
-    let zero = Continuation { what: What::Replace { with: &Zero, steps: Steps::All }, same_shape: false };
+    let zero = Continuation { inputs: Some((&Zero, Steps::All)), ..Continuation::default() };
     let outcomes = sweep.run(&[zero], Later::Recompute, At::Both).expect("zero").remove(0);
     let corpus = &study.corpus;
     let (mut changed, mut compared) = (0, 0);

@@ -142,6 +142,12 @@ fn an_edit_is_what_the_model_goes_on_with() {
         hooks
     };
     assert_eq!(loaded.generate(prompt, &mut edited(1.0)).expect("a trace").visible(), normal.visible());
+    // A line of the grammar is that edit.
+    let (halved, did) = loaded.generate_changed(prompt, &["latent.hook_injected=scale:0.5"]).expect("a trace");
+    assert_eq!(halved.visible(), loaded.generate(prompt, &mut edited(0.5)).expect("a trace").visible());
+    assert!(did[0].fired == halved.latent_calls() && did[0].mean_change > 0.0, "{did:?}");
+    let never = loaded.generate_changed(prompt, &["latent.hook_injected@latent[9,1]=zero"]).expect_err("no block 9");
+    assert!(never.to_string().contains("never fired"), "{never}");
     let kept = loaded.run_with_cache(&rows, &[name, "blocks.0.hook_resid_post"], edited(0.0)).expect("a cache");
     assert!(kept[name].data.iter().all(|x| *x == 0.0) && own.data.iter().any(|x| *x != 0.0));
 }

@@ -1,16 +1,20 @@
 //! Interventions at hook points: what they do to models whose circuit is known, that a cell is a decode with that hook set, and that
 //! what does not exist is refused before any work.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::circuit_models::{COUNTS, DECOY, READER, WRITER, study};
 use crate::common::known::{Purpose, micro};
 use crate::common::programs::{program, refused};
 use switchyard::experiments::hook_intervention::{self, Config};
-use switchyard::interventions::{self, Acts};
-use switchyard::latent::decode;
+use switchyard::interventions::{
+    self, Acts, Bank, Change, ChangeLog, Draw, Heads, InterventionSpec, Material, ModelChange, PreparedChange,
+};
+use switchyard::latent::{Decode, DecodeSettings, End, Request, SwitchIds, Switching, decode};
+use switchyard::loading::Loaded;
 use switchyard::model::hooks::Site;
-use switchyard::model::{Activation, HookSpec, Hooks, Select};
+use switchyard::model::{Activation, HookPoint, HookSpec, Hooks, Select};
 use switchyard::schema::{InterventionRow, Steps};
 use switchyard::study::Study;
 
@@ -19,8 +23,8 @@ fn try_rows(study: &Study, config: &Config) -> anyhow::Result<Vec<InterventionRo
 }
 
 fn asked(hooks: &[&str], modes: &[&str]) -> Config {
-    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    Config { hooks: owned(hooks), modes: owned(modes), draws: 2, ..Config::default() }
+    let hooks = hooks.iter().map(|hook| hook.parse().expect("a hook")).collect();
+    Config { hooks, modes: modes.iter().map(|mode| (*mode).to_owned()).collect(), draws: 2, ..Config::default() }
 }
 
 /// The writer writes at `<swi>`, the reader reads at `#`, both tokens of text; the decoy looks, and nothing uses it.
@@ -74,9 +78,8 @@ fn a_value_put_in_its_own_place_changes_nothing() {
     let hooks =
         ["blocks.1.attn.hook_z", "blocks.1.attn.hook_pattern", "blocks.3.attn.hook_k", "blocks.2.hook_resid_post"];
     let mut config = asked(&hooks, &["self_patch"]);
-    config
-        .hooks
-        .extend(["blocks.0.ln1.hook_scale", "blocks.0.mlp.hook_post", "ln_final.hook_normalized"].map(Into::into));
+    let more = ["blocks.0.ln1.hook_scale", "blocks.0.mlp.hook_post", "ln_final.hook_normalized"];
+    config.hooks.extend(more.map(|hook| hook.parse().expect("a hook")));
     (config.steps, config.positions) =
         (vec![Steps::All], vec![Select::Prompt, Select::Text(None), Select::Position(9)]);
     let mut rows = try_rows(&study, &config).expect("rows");
@@ -85,6 +88,107 @@ fn a_value_put_in_its_own_place_changes_nothing() {
     rows.extend(try_rows(&study, &inputs).expect("rows").into_iter().skip(1));
     for row in &rows[1..] {
         assert!(row.firings > 0 && row.answer_changed.value == 0.0, "{}: {}", row.acts_at(), row.answer_changed);
+    }
+}
+
+/// One model of each family. A decode of two prompts, each with a block of latents, passes every point.
+#[test]
+fn every_intervention_runs_at_every_point_of_every_family_or_is_refused() {
+    let families = [
+        "gemma2_window",
+        "gemma_mqa",
+        "gpt2_tied",
+        "llama_gqa",
+        "mistral_gqa",
+        "olmo2_gqa",
+        "qwen2_tied",
+        "qwen3_moe",
+        "qwen3_tied",
+    ];
+    for family in families {
+        let loaded = Loaded::open(&format!("fixtures/tiny/{family}")).expect("opens");
+        let config = loaded.model.config();
+        let v = config.vocab_size as u32;
+        let switch = Some(SwitchIds { swi: v - 3, swi_end: v - 2, latent: v - 1 });
+        let settings = DecodeSettings {
+            switching: Switching::Forced,
+            k_min: 2,
+            k_cap: 2,
+            max_new_tokens: 6,
+            stop: vec![],
+            ..loaded.settings()
+        };
+        let request =
+            |problem: usize, prompt: &[u32]| Request { problem, prompt: prompt.to_vec(), rollout: 0, limit: None };
+        let requests = [request(0, &[5, 3, 8]), request(1, &[7, 2, 9])];
+        let log = || ChangeLog::from_requests(&requests);
+        let run = |hooks: &mut Hooks| {
+            let traces = decode(Decode { switch, ..loaded.decode(&settings) }, &requests, 1, hooks).expect("decodes");
+            assert!(traces.iter().all(|trace| trace.end != End::NonFinite && trace.latent_calls() >= 2), "{family}");
+        };
+        let points: Vec<HookPoint> = HookPoint::all(loaded.layers()).into_iter().filter(|p| p.is_in(config)).collect();
+        let banks: RefCell<BTreeMap<HookPoint, Bank>> = RefCell::default();
+        let (normal, mut hooks) = (log(), Hooks::none());
+        for point in &points {
+            let record = |site: &Site, value: &Activation| {
+                banks.borrow_mut().entry(site.point).or_default().record(Select::All, site, value, &normal)
+            };
+            hooks.observe(&HookSpec::all(point), loaded.layers(), record).expect("a hook");
+        }
+        run(&mut hooks);
+        drop(hooks);
+        let banks = banks.into_inner();
+        for about in interventions::all() {
+            let dose = about.doses.first().copied();
+            let mut changes = vec![];
+            for &point in &points {
+                let spec = InterventionSpec::Named { about, dose };
+                let alone = format!("{point}={spec}").parse::<Change>().expect("a change").resolve(config);
+                let (attention, scale) = (
+                    point.to_string().contains("attn.hook_attn_s") || point.to_string().ends_with("hook_pattern"),
+                    point.to_string().ends_with("hook_scale"),
+                );
+                let reason = match about.name {
+                    name if about.acts == Acts::OnLatents => {
+                        Some((format!("`{name}` acts on latent inputs only"), true))
+                    }
+                    "zero" | "scale" | "self_patch" if attention => None,
+                    _ if attention => Some(("its own length".to_owned(), false)),
+                    "zero" | "random_norm" | "rotate" | "gaussian" if scale => {
+                        Some(("divided by it".to_owned(), false))
+                    }
+                    _ => None,
+                };
+                let place = (Heads::default(), Select::All);
+                let in_experiment = ModelChange::new(config, (format!("{point}={spec}"), vec![point]), place, spec);
+                match reason {
+                    Some((why, true)) => {
+                        assert!(alone.is_err_and(|e| e.to_string().contains(&why)), "{family} {point}")
+                    }
+                    Some((why, false)) => {
+                        let error = in_experiment.expect_err(&why).to_string();
+                        assert!(error.contains(&why) && error.contains(&point.to_string()), "{family}: {error}");
+                    }
+                    None => {
+                        assert_eq!(alone.is_ok(), about.acts == Acts::Alone, "{family} {point} {}", about.name);
+                        changes.push(in_experiment.expect("it makes sense"));
+                    }
+                }
+            }
+            let material = |change: &ModelChange| Material { bank: &banks[&change.points[0]], ..Material::NONE };
+            let draw = Draw { number: 0, seed: 3, dose: 0.0 };
+            let prepared: Vec<(PreparedChange, ChangeLog)> =
+                changes.iter().map(|change| (change.prepare(&material(change), |_| draw), log())).collect();
+            let mut hooks = Hooks::none();
+            for (change, log) in &prepared {
+                hooks.change(change, log);
+            }
+            run(&mut hooks);
+            for (change, (_, log)) in changes.iter().zip(&prepared) {
+                let fired = log.firings().iter().all(|firings| firings.count > 0);
+                assert!(fired, "{family}: {} at {} never fired", about.name, change.points[0]);
+            }
+        }
     }
 }
 
@@ -152,14 +256,11 @@ fn what_does_not_exist_is_refused_before_any_work() {
         (asked(&["blocks.2.attn.hook_zz"], &["zero"]), "did you mean `blocks.0.attn.hook_z`"),
         (asked(&["blocks.9.attn.hook_z"], &["zero"]), "layer 9 does not exist"),
         (asked(&["blocks.2.attn.hook_z", "blocks.*.attn.hook_z"], &["zero"]), "`blocks.2.attn.hook_z` twice"),
-        (asked(&["blocks.2.attn.hook_z@latent[0,1]"], &["zero"]), "from 1"),
-        (asked(&["blocks.2.attn.hook_z[heads=0]"], &["zero"]), "[head=0,3]"),
         (asked(&["blocks.2.attn.hook_z[head=4]=zero"], &[]), "has 4 heads, 0 to 3"),
-        (asked(&["blocks.2.attn.hook_z@latent=zeroo"], &[]), "did you mean `zero`"),
         (asked(&["blocks.2.attn.hook_z=swap:/no/such"], &[]), "/no/such: cannot read"),
         (Config { heads: head("4"), ..z.clone() }, "has 4 heads, 0 to 3"),
-        (Config { heads: head("2"), hooks: vec!["blocks.2.attn.hook_k".into()], ..z.clone() }, "has 2 heads"),
-        (Config { heads: head("0"), hooks: vec!["blocks.2.hook_mlp_out".into()], ..z.clone() }, "has no heads"),
+        (Config { heads: head("2"), hooks: asked(&["blocks.2.attn.hook_k"], &[]).hooks, ..z.clone() }, "has 2 heads"),
+        (Config { heads: head("0"), hooks: asked(&["blocks.2.hook_mlp_out"], &[]).hooks, ..z.clone() }, "has no heads"),
         (Config { steps: vec![Steps::Only(40)], ..z.clone() }, "step 41 does not exist"),
         (asked(&["blocks.2.attn.hook_z"], &["zeroo"]), "did you mean `zero`"),
         (asked(&["blocks.2.attn.hook_z"], &["skip"]), "acts on latent inputs only"),
@@ -173,6 +274,15 @@ fn what_does_not_exist_is_refused_before_any_work() {
         ),
     ] {
         let error = format!("{:#}", try_rows(&study, &config).expect_err(says));
+        assert!(error.contains(says), "{says}: {error}");
+    }
+    for (hook, says) in [
+        ("blocks.2.attn.hook_z@latent[0,1]", "from 1"),
+        ("blocks.2.attn.hook_z[heads=0]", "[head=0,3]"),
+        ("blocks.2.attn.hook_z@latent=zeroo", "did you mean `zero`"),
+        ("@latent=zero", "empty hook name"),
+    ] {
+        let error = hook.parse::<Change>().expect_err(says).to_string();
         assert!(error.contains(says), "{says}: {error}");
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -195,7 +305,10 @@ fn what_does_not_exist_is_refused_before_any_work() {
             "--at does nothing here: none of the modes (normal, skip) replaces",
         ),
         (&["--only", "latent_intervention", "--later", "frozen,frozen"], "later: frozen is named twice"),
-        (&["--hook", "blocks.2.attn.hook_z=zero,blocks.1.attn.hook_z=zero"], "unknown mode `zero,blocks.1.attn"),
+        (
+            &["--hook", "blocks.2.attn.hook_z=zero,blocks.1.attn.hook_z=zero"],
+            "unknown intervention `zero,blocks.1.attn",
+        ),
         (&["--hook", "blocks.2.attn.hook_z[head=0]", "--heads", "1"], "--heads does nothing here"),
         (&["--hook", "blocks.2.attn.hook_z@latent[*,2]=zero", "--steps", "3"], "--steps does nothing here"),
         (&["--only", "hook_intervention"], "needs a hook point"),

@@ -14,7 +14,7 @@ use switchyard::schema::{Axis, BlockOrigin, Holds, InterventionRow, KnownValueRo
 use switchyard::store::Measurements;
 use switchyard::study::Study;
 use switchyard::study::arithmetic::Arithmetic;
-use switchyard::study::sweep::{Continuation, What};
+use switchyard::study::sweep::Continuation;
 
 const CHANNELS: [At; 3] = [At::Both, At::Embedding, At::Kv];
 const LATERS: [Later; 2] = [Later::Recompute, Later::Frozen];
@@ -63,7 +63,7 @@ fn a_fork_is_what_the_same_mode_gives_from_its_prompt() {
     let tokens = |traces: &[switchyard::latent::Trace]| traces.iter().map(|t| t.visible()).collect::<Vec<_>>();
     assert_eq!(tokens(&sweep.traces), tokens(free));
     assert_eq!(sweep.normal.iter().filter(|o| o.correct).count() as f64 / 80.0, scores.accuracy.value);
-    let skip = Continuation { what: What::Rule(Switching::Suppressed), same_shape: false };
+    let skip = Continuation { switching: Switching::Suppressed, ..Continuation::default() };
     let done = sweep.run(&[skip], Later::Recompute, At::Both).expect("skip").remove(0);
     for (outcome, trace) in done.iter().zip(&suppressed) {
         let text = study.corpus.vocabulary.decode_visible(&trace.text()).expect("text");
@@ -93,7 +93,7 @@ fn a_replaced_latent_changes_exactly_the_half_it_is_meant_to() {
     let study = crate::common::known::study(Purpose::Working, 30, 7);
     let sweep = study.sweep().expect("a sweep");
     let right = |at, steps| {
-        let zero = Continuation { what: What::Replace { with: &Zero, steps }, same_shape: false };
+        let zero = Continuation { inputs: Some((&Zero, steps)), ..Continuation::default() };
         let done = sweep.run(&[zero], Later::Recompute, at).expect("zero").remove(0);
         done.iter().filter(|o| o.switched && o.correct).count()
     };

@@ -130,7 +130,7 @@ fn settings() -> Settings {
     config.modes = modes.map(str::to_owned).to_vec();
     config.steps = vec![Steps::All, Steps::Only(1)];
     config.draws = 2;
-    settings.hook_intervention.hooks = vec!["blocks.2.attn.hook_z".into()];
+    settings.hook_intervention.hooks = vec!["blocks.2.attn.hook_z".parse().expect("a hook")];
     settings.hook_intervention.heads = vec!["0".parse().expect("a head"), "1+3".parse().expect("two heads")];
     settings.hook_intervention.draws = 2;
     settings.activation_patching.pairs = 3;

@@ -41,7 +41,7 @@ fn what_is_wrong_with_a_line_is_its_answer() {
         (b"{\"do\": \"lens\", \"prompt\": \"\xff\"}", "not a request"),
         (
             short.as_bytes(),
-            "prompts[0]: --hook 'blocks.1.hook_resid_post@pos[-10]=zero': pos[-10] is before the first of 8",
+            "prompts[0]: change `blocks.1.hook_resid_post@pos[-10]=zero`: pos[-10] is before the first of 8",
         ),
     ];
     let asked: Vec<&[u8]> =

@@ -117,13 +117,17 @@ class Asking(unittest.TestCase):
 
     def test_a_bare_array_is_told_what_to_use(self):
         model = self.load()
-        for bare, found in ((np.zeros(64), "a bare ndarray"), ([1.0, 2.0], "a bare list"), (2.0, "2.0"), ("zer", "'zer'")):
+        for bare, found in ((np.zeros(64), "a bare ndarray"), ([1.0, 2.0], "a bare list"), (2.0, "2.0")):
             for ask in (model.generate, model.lens, lambda *given, **hooks: sy.run("model", *given, probe=self.script, **hooks)):
                 with self.assertRaisesRegex(TypeError, rf"pos\[0\]: {found} is no change; use swap\(array\)"):
                     ask("a", hooks={HOOK: bare})
         for bare in (np.zeros(3), [("hook_embed", "zero")], sy.scale(2)):
-            with self.assertRaisesRegex(TypeError, "hooks must be a dictionary of changes by hook, found a"):
+            with self.assertRaisesRegex(TypeError, "hooks must be lines HOOK=CHANGE or a dictionary of changes by hook, found a"):
                 changes(bare, "")
+        lines = ["blocks.2.attn.hook_z[head=0,3]@latent[*,2]=scale:0.5", "hook_embed=random_norm"]
+        self.assertEqual(changes(lines, ""), lines)
+        self.assertEqual(changes(lines[0], ""), lines[:1])
+        self.assertEqual(changes({"blocks.2.hook_out": "rotate:30"}, ""), ["blocks.2.hook_resid_post=rotate:30"])
 
     def test_arrays_that_float32_cannot_hold_are_refused(self):
         masked = np.ma.masked_array([1.0, 99.0], mask=[False, True])

@@ -184,6 +184,9 @@ class Live(unittest.TestCase):
         self.assertIn("known_value", done.skipped[0])
         with self.assertRaisesRegex(RuntimeError, "did you mean"):
             self.model.intervene(problems, modes=["zeero"])
+        hooks = ["blocks.2.hook_resid_post@latent[*,2]=mean", "blocks.1.attn.hook_z[head=0,3]@latent[*,2]=scale:0.5"]
+        done = self.model.intervene(problems, hooks=hooks, like="micro")
+        self.assertEqual([(row["mode"], row["hook"]) for row in done[1:]], [("mean", "blocks.2.hook_resid_post"), ("scale", "blocks.1.attn.hook_z")])
 
     def test_a_probe_reads_what_is_there(self):
         prompts = [f"<bos> {x} = {a} ; {y} = {x} + {b}" for x, y in ("ah", "bg", "cd") for a in range(7) for b in (1, 2)]

@@ -71,8 +71,13 @@ class Running(unittest.TestCase):
     def test_errors_are_the_programs_own(self):
         with self.assertRaisesRegex(RuntimeError, "did you mean `blocks.0.hook_resid_post`"):
             sy.run(MODEL, PROMPT, hooks={"blocks.0.hook_resid_pots": "zero"})
-        with self.assertRaisesRegex(TypeError, "zero"):
+        with self.assertRaisesRegex(RuntimeError, "did you mean `zero`"):
             sy.run(MODEL, PROMPT, hooks={"hook_embed": "zer"})
+        with self.assertRaisesRegex(RuntimeError, "`mean` takes values of other problems"):
+            sy.run(MODEL, PROMPT, hooks={"hook_embed": "mean"})
+        for change in ("random_norm", "rotate:30", "scale:2"):
+            done = sy.run(MODEL, PROMPT, hooks=[f"blocks.2.hook_resid_post@latent[*,2]={change}"])
+            self.assertGreater(done.hooks[0]["mean_change"], 0.0, change)
         with self.assertRaisesRegex(FileNotFoundError, "/no/such/probe"):
             sy.run(MODEL, PROMPT, probe="/no/such/probe")
 

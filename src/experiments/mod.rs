@@ -11,6 +11,7 @@
 //! `--only` and `--list` know it, and `[settings.<name>]` of a recipe sets its `Config`. Each returns a Markdown summary.
 
 pub mod decodes;
+mod intervention_table;
 mod journal;
 pub(crate) mod markdown;
 

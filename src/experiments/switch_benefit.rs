@@ -18,7 +18,7 @@ use crate::latent::Switching;
 use crate::schema::{BlockOrigin, Identity, RowFile, SwitchBenefitRow, SwitchProblemRow, benefit, never};
 use crate::store::Measurements;
 use crate::study::Study;
-use crate::study::sweep::{Continuation, Outcome, What};
+use crate::study::sweep::{Continuation, Outcome};
 
 pub const ABOUT: About =
     About::asking("what switching is worth: every problem with a block and without one").of_grpo_start().of_switching();
@@ -48,7 +48,10 @@ pub fn measure(study: &Study, _config: &Config, rows: &mut Measurements<SwitchPr
     let there: BTreeSet<usize> = rows.rows().iter().map(|row| row.problem).collect();
     study.say("every problem with a block and without");
     let rows = Mutex::new(rows);
-    let both = [What::Rule(Switching::Suppressed), What::Force].map(|what| Continuation { what, same_shape: false });
+    let both = [
+        Continuation { switching: Switching::Suppressed, ..Continuation::default() },
+        Continuation { force: true, ..Continuation::default() },
+    ];
     sweep.each(&both, Later::Recompute, At::Both, &|problem, _| there.contains(&problem), &|forks| {
         let new = forks.into_iter().filter(|f| !there.contains(&f.problem));
         let new =

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use anyhow::Result;
 
+use super::engine::{ChangeLog, gather};
 use super::{Intervention, LatentPlace};
 use crate::model::hooks::Site;
-use crate::model::{Activation, Step};
+use crate::model::{Activation, HookSpec, Select};
 
 /// `(problem, block, step)` → what entered there, `[D]`.
 #[derive(Clone, Debug, Default)]
@@ -14,22 +15,36 @@ pub struct Bank {
     states: BTreeMap<(usize, usize, usize), Vec<f32>>,
 }
 
-/// Of no run.
-pub static NO_STATES: Bank = Bank { states: BTreeMap::new() };
+/// An empty bank.
+pub(super) static NO_STATES: Bank = Bank { states: BTreeMap::new() };
+
+/// Every latent position's input.
+pub fn latents() -> HookSpec {
+    HookSpec { pattern: "latent.hook_injected".into(), select: Select::LATENTS }
+}
 
 impl Bank {
-    /// Keeps what stands at the selected latent positions; `problem` says whose a row is.
-    pub fn record(&mut self, site: &Site, value: &Activation, problem: impl Fn(usize) -> usize) -> Result<()> {
-        let values = site.values(value, |_| true)?.into_iter();
-        self.states.extend(values.filter_map(|(place, state)| match place.step {
-            Step::Latent { block, step } => Some(((problem(place.row), block, step), state)),
-            _ => None,
-        }));
+    /// Records the values at the positions of a region, heads side by side, by the block and step by which interventions know them.
+    pub fn record(&mut self, region: Select, site: &Site, value: &Activation, log: &ChangeLog) -> Result<()> {
+        let selected: Vec<_> =
+            site.places.iter().filter_map(|place| Some((place, log.place(place, region)?))).collect();
+        if selected.is_empty() {
+            return Ok(());
+        }
+        let (dims, data) = (value.dims(), value.to_vec()?);
+        for (place, at) in selected {
+            self.insert((at.problem, at.block, at.step), gather(&data, &site.point.kind.ranges(&dims, place)));
+        }
         Ok(())
     }
 
     pub fn insert(&mut self, at: (usize, usize, usize), state: Vec<f32>) {
         self.states.insert(at, state);
+    }
+
+    /// The state of the same block and step of the same problem.
+    pub(crate) fn at(&self, at: &LatentPlace) -> Option<&[f32]> {
+        self.get(at.problem, at.block, at.step)
     }
 
     pub fn get(&self, problem: usize, block: usize, step: usize) -> Option<&[f32]> {
@@ -44,6 +59,13 @@ impl Bank {
     /// Every state of one step, with its problem and block.
     pub(crate) fn of_step(&self, step: usize) -> impl Iterator<Item = (usize, usize, &[f32])> {
         self.states.iter().filter(move |((_, _, s), _)| *s == step).map(|((p, b, _), h)| (*p, *b, h.as_slice()))
+    }
+
+    /// Problem and block of every state, each once, in the order of the problems.
+    pub(super) fn blocks(&self) -> Vec<(usize, usize)> {
+        let mut blocks: Vec<_> = self.states.keys().map(|&(problem, block, _)| (problem, block)).collect();
+        blocks.dedup();
+        blocks
     }
 
     /// Every state of one problem, with its block and step.
@@ -70,6 +92,6 @@ impl Bank {
 
     /// What stood at the same place of the same problem in the bank's run.
     pub(super) fn again(&self) -> impl Intervention {
-        move |at: &LatentPlace, _: &[f32]| self.get(at.problem, at.block, at.step).map(<[f32]>::to_vec)
+        move |at: &LatentPlace, _: &[f32]| self.at(at).map(<[f32]>::to_vec)
     }
 }

@@ -18,8 +18,9 @@ fn exit(row: &[f32]) -> impl Intervention {
 /// would have handed on. Where it changes nothing, the latent step is a token in disguise. Misleads: it keeps the first
 /// choice of a distribution only, so a loss may be that of rounding, not of a continuous thought; and whoever reads that token
 /// in text may read it here too, where no state is read (its false alarms in `reports/calibration`).
-fn argmax(model: &Decoder) -> impl Intervention {
+fn argmax(model: Option<&Decoder>) -> impl Intervention {
     move |_: &LatentPlace, h: &[f32]| {
+        let model = model?;
         let row = model.embed(&[vec![model.next_token(h)?]]).ok()?;
         Activation::Rank3(row).to_vec().ok()
     }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use anyhow::{Context, Error, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::change::gather;
+use super::engine::gather;
 use crate::model::{HookPoint, ModelConfig};
 
 /// Heads that are replaced together: `all` (also of a point without heads), `2`, or `0+3`. They count from 0. `each` is every head alone,

@@ -3,8 +3,8 @@
 use super::{About, Acts, Bank, Intervention, LatentPlace};
 
 pub(super) const ABOUT: &[About] = &[
-    About::new("mean", Acts::OnRun, |m, _| Box::new(of_steps(per_step(m.bank)))),
-    About::new("mean_global", Acts::OnRun, |m, _| Box::new(of_steps(of_all(m.bank)))),
+    About::new("mean", Acts::OnRun, |m, _| Box::new(of_steps(per_step(m.bank)))).positive_at(|_| true),
+    About::new("mean_global", Acts::OnRun, |m, _| Box::new(of_steps(of_all(m.bank)))).positive_at(|_| true),
 ];
 
 /// A mean state for each step; `None` where no block has the step.

@@ -1,23 +1,24 @@
 //! Interventions, one small documented value per file; each says when it misleads.
 //!
-//! An [`Intervention`] says what enters a latent position instead of the recurrence's input (`latent.hook_injected`), or what stands at
-//! any other hook point. To add one: a file here with a constant `ABOUT`, and its name in the list below. A [`Rule`] changes when blocks
-//! are opened and closed (`rules.rs`). A [`Change`] is an intervention with the places where it acts, as users write it. On which steps
-//! it acts, what later latents do and how far it reaches are settings of every intervention ([`crate::schema::Steps`],
-//! [`crate::schema::Later`], [`crate::schema::At`]). Every firing is counted, with the norm of its change.
+//! An [`Intervention`] computes what enters a latent position instead of the recurrence's input (`latent.hook_injected`), or what
+//! replaces the value at any other hook point. To add one: a file here with a constant `ABOUT`, which declares its facts, and its name in
+//! the list below. A [`Change`] is an intervention with the places where it acts, as users write it (`change.rs`); `engine.rs` carries
+//! changes out. A [`Rule`] changes when blocks are opened and closed (`rules.rs`). The steps on which an intervention acts, what later
+//! latents do and how far it reaches are settings of every intervention ([`crate::schema::Steps`], [`crate::schema::Later`],
+//! [`crate::schema::At`]).
 
-mod apply;
 mod bank;
 mod change;
+mod engine;
 mod heads;
 mod rules;
 mod values;
 
 use std::collections::BTreeMap;
 
-pub use apply::{Firings, Replacement, Replacements, latents};
-pub use bank::{Bank, NO_STATES};
-pub use change::{ActiveChange, Change, Target, What, With, gather, split};
+pub use bank::{Bank, latents};
+pub use change::{Change, InterventionSpec, ModelChange};
+pub use engine::{ChangeLog, ChangePlace, ChangeReport, Changes, Firings, PreparedChange};
 pub use heads::Heads;
 pub use known_value::Swap;
 pub(crate) use rules::{FORCE_SWITCH, RULES};
@@ -80,9 +81,15 @@ pub struct Material<'a> {
     pub siblings: &'a [Bank],
     /// Who is exchanged for whom, one map a draw.
     pub swaps: &'a [BTreeMap<usize, Swap>],
-    pub model: &'a Decoder,
+    /// `None`: no latent input is replaced by what it says.
+    pub model: Option<&'a Decoder>,
     /// `E[</swi>]`.
     pub exit: &'a [f32],
+}
+
+impl Material<'static> {
+    /// Of a run that has no other runs: enough for [`Acts::Alone`].
+    pub const NONE: Self = Self { bank: &bank::NO_STATES, siblings: &[], swaps: &[], model: None, exit: &[] };
 }
 
 /// Which of several draws, at which dose.
@@ -121,17 +128,21 @@ pub struct About {
     pub random: bool,
     /// What it is tried at unless a dose is named (`scale:0.5`); empty where there is no dose.
     pub doses: &'static [f64],
+    /// Whether each new value follows from the old one at its place: rows of other lengths are no obstacle.
+    pub value_wise: bool,
+    /// Whether positive values stay positive at a dose: only then may the stream be divided by them.
+    pub positive: fn(f64) -> bool,
     pub make: for<'a> fn(&Material<'a>, Draw) -> Box<dyn Intervention + 'a>,
 }
 
 impl About {
-    /// Without draws that differ and without doses.
+    /// Without draws that differ, without doses, and without a claim about its values.
     pub const fn new(
         name: &'static str,
         acts: Acts,
         make: for<'a> fn(&Material<'a>, Draw) -> Box<dyn Intervention + 'a>,
     ) -> Self {
-        Self { name, acts, random: false, doses: &[], make }
+        Self { name, acts, random: false, doses: &[], value_wise: false, positive: |_| false, make }
     }
 
     /// One whose draws differ.
@@ -142,6 +153,22 @@ impl About {
     /// One that is tried at these doses.
     pub const fn at(self, doses: &'static [f64]) -> Self {
         Self { doses, ..self }
+    }
+
+    /// One that acts value by value.
+    pub const fn value_wise(self) -> Self {
+        Self { value_wise: true, ..self }
+    }
+
+    /// One that leaves positive values positive at these doses.
+    pub const fn positive_at(self, positive: fn(f64) -> bool) -> Self {
+        Self { positive, ..self }
+    }
+}
+
+impl PartialEq for About {
+    fn eq(&self, other: &Self) -> bool {
+        self.name == other.name
     }
 }
 

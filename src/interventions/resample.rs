@@ -6,13 +6,12 @@ use super::{About, Acts, Bank, Intervention, LatentPlace};
 use crate::random::keyed;
 
 pub(super) const ABOUT: &[About] =
-    &[About::new("resample", Acts::OnRun, |m, d| Box::new(resampled(m.bank, d.seed))).random()];
+    &[About::new("resample", Acts::OnRun, |m, d| Box::new(resampled(m.bank, d.seed))).random().positive_at(|_| true)];
 
 /// On the distribution, wrong content: the fairest test of whether the content matters. Misleads where most problems
 /// share the value in question (a modulus of 7 leaves one in seven unchanged).
 fn resampled(bank: &Bank, seed: u64) -> impl Intervention {
-    // In the order of the problems.
-    let donors: Vec<(usize, usize)> = bank.of_step(0).map(|(problem, block, _)| (problem, block)).collect();
+    let donors = bank.blocks();
     move |at: &LatentPlace, _: &[f32]| {
         let own = donors.partition_point(|(p, _)| *p < at.problem)..donors.partition_point(|(p, _)| *p <= at.problem);
         let others = donors.len() - own.len();

@@ -8,9 +8,10 @@ use anyhow::{Context, Result, bail, ensure};
 use safetensors::SafeTensors;
 use safetensors::tensor::TensorView;
 
-use crate::model::Step;
+use crate::guard::{MOST_FILE, read_bytes};
 use crate::model::checkpoint::Dtype;
 use crate::model::hooks::Place;
+use crate::model::{HookPoint, ModelConfig, Step};
 use crate::names::meant;
 
 /// What one tensor of a file has for the places of a row.
@@ -24,12 +25,32 @@ pub struct Values {
 }
 
 impl Values {
+    /// What a file has for each of these points; with the number of the point's heads.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a point whose last axis counts keys, and as [`Self::new`].
+    pub fn by_point(file: &Path, points: &[HookPoint], config: &ModelConfig) -> Result<Vec<(HookPoint, usize, Self)>> {
+        let axes = |point: &HookPoint| {
+            point.kind.tail(config).with_context(|| {
+                format!(
+                    "`{point}`: its last axis counts keys, which differ from run to run; only zero and scale are for it"
+                )
+            })
+        };
+        let axes: Vec<Vec<usize>> = points.iter().map(axes).collect::<Result<_>>()?;
+        let bytes = read_bytes(file, MOST_FILE).with_context(|| format!("{}: cannot read", file.display()))?;
+        let of = |(&point, axes): (&HookPoint, &Vec<usize>)| {
+            Ok((point, point.kind.heads(config).unwrap_or(1), Self::new(file, &bytes, &point.to_string(), axes)?))
+        };
+        points.iter().zip(&axes).map(of).collect()
+    }
+
     /// The tensor of a file for a hook point whose value at one place has these axes: the one named as the point (with or
     /// without a selection), or the only one of the file. Shape `axes`, for every place; or as `--record` writes it.
     ///
     /// # Errors
     /// Bytes that are no such file, a tensor that is not there, another shape, more than one row.
-    pub fn new(file: &Path, bytes: &[u8], point: &str, axes: &[usize]) -> Result<Self> {
+    fn new(file: &Path, bytes: &[u8], point: &str, axes: &[usize]) -> Result<Self> {
         let what = || file.display();
         let (_, header) =
             SafeTensors::read_metadata(bytes).with_context(|| format!("{}: not a safetensors file", what()))?;

@@ -2,7 +2,7 @@
 
 use super::{About, Acts, Intervention, LatentPlace};
 
-pub(super) const ABOUT: &[About] = &[About::new("zero", Acts::Alone, |_, _| Box::new(Zero))];
+pub(super) const ABOUT: &[About] = &[About::new("zero", Acts::Alone, |_, _| Box::new(Zero)).value_wise()];
 
 /// Misleads: zero is far off the distribution of states, so a loss shows that something is read there, not what.
 #[derive(Clone, Copy, Debug)]

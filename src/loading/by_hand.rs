@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result, ensure};
 
 use super::{Checkpoint, Loaded};
+use crate::interventions::{ChangeReport, Changes};
 use crate::latent::{Decode, DecodeSettings, Gradient, Request, Sequence, Trace, Wave, Waves, decode};
 use crate::machine::Machine;
 use crate::model::checkpoint::peft::Apply;
@@ -60,6 +61,24 @@ impl Loaded {
         let trace = decode(self.decode(&settings), &[request], 1, hooks)?.pop();
         hooks.finish()?;
         trace.context("the decoder returned nothing")
+    }
+
+    /// The changes of one run, one line each.
+    ///
+    /// # Errors
+    /// As [`Changes::read`].
+    pub fn changes(&self, lines: &[&str]) -> Result<Changes> {
+        Changes::read(lines, self.model.config())
+    }
+
+    /// As [`Self::generate`], under changes; with what each change did.
+    ///
+    /// # Errors
+    /// As [`Changes::read`] and [`Self::generate`]; a change that never fired.
+    pub fn generate_changed(&self, prompt: &str, changes: &[&str]) -> Result<(Trace, Vec<ChangeReport>)> {
+        let (changes, known) = (self.changes(changes)?, self.text_side()?.encode_row(prompt)?.len());
+        let ran = |trace: &Trace| format!("{} tokens, {} latent steps", trace.visible_tokens(), trace.latent_calls());
+        changes.run((&[known], 0), ran, |mut hooks| self.generate(prompt, &mut hooks))
     }
 
     /// What a trace says, without latents, `<swi>` and `</swi>`.

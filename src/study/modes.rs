@@ -1,8 +1,8 @@
 //! The modes of an intervention experiment: names as written on the command line → what is run, in which draws.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 
-use crate::interventions::{self, About, At, FORCE_SWITCH, Later, RULES, Rule, Steps};
+use crate::interventions::{self, About, At, FORCE_SWITCH, InterventionSpec, Later, RULES, Rule, Steps};
 use crate::names::meant;
 use crate::schema::{KnownValueRow, NORMAL, NULL_BATCH, NULL_SEED, NULLS, dosed};
 
@@ -75,6 +75,15 @@ pub fn names() -> Vec<&'static str> {
     [NORMAL].into_iter().chain(NULLS).chain(rules).chain(interventions::all().map(|a| a.name)).collect()
 }
 
+/// The doses that an intervention is tried at where this one is named, or none.
+pub(crate) fn of_doses(about: &About, named: Option<f64>) -> Vec<Option<f64>> {
+    match named {
+        Some(dose) => vec![Some(dose)],
+        None if about.doses.is_empty() => vec![None],
+        None => about.doses.iter().copied().map(Some).collect(),
+    }
+}
+
 /// Rows in the order of the modes, *normal* first whether named or not; each mode at each of its doses and steps.
 ///
 /// # Errors
@@ -91,33 +100,23 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
     };
     let mut cells = vec![once(NORMAL, Action::Normal)];
     for written in modes.iter().filter(|m| *m != NORMAL) {
-        let (name, dose) = match written.split_once(':') {
-            Some((name, dose)) => {
-                let dose: f64 = dose.parse().with_context(|| format!("mode `{written}`: `{dose}` is not a dose"))?;
-                ensure!(dose.is_finite(), "mode `{written}`: the dose must be a finite number");
-                (name, Some(dose))
-            }
-            None => (written.as_str(), None),
-        };
+        let name = written.split(':').next().unwrap_or_default();
         let plain = match name {
             NULL_BATCH => Some(Action::NullBatch),
             NULL_SEED => Some(Action::NullSeed),
             _ => RULES.iter().find(|r| r.name == name).map(|r| Action::Rule(*r)),
         };
         if let Some(action) = plain {
-            ensure!(dose.is_none(), "mode `{written}`: {name} has no dose");
+            ensure!(name == written, "mode `{written}`: {name} has no dose");
             cells.push(once(name, action));
             continue;
         }
-        let Some(about) = interventions::all().find(|a| a.name == name) else {
-            bail!("unknown mode `{written}`{}: there are {}", meant(name, names()), names().join(", "));
+        let is_known = names().contains(&name);
+        ensure!(is_known, "unknown mode `{written}`{}: there are {}", meant(name, names()), names().join(", "));
+        let InterventionSpec::Named { about, dose } = written.parse::<InterventionSpec>()? else {
+            bail!("mode `{written}`: values of a file are put in at a --hook only")
         };
-        ensure!(dose.is_none() || !about.doses.is_empty(), "mode `{written}`: {name} has no dose");
-        let doses: Vec<Option<f64>> = match dose {
-            Some(dose) => vec![Some(dose)],
-            None if about.doses.is_empty() => vec![None],
-            None => about.doses.iter().copied().map(Some).collect(),
-        };
+        let doses = of_doses(about, dose);
         let (action, draws) = (Action::Replace(about), if about.random { draws } else { 1 });
         for (dose, &steps) in doses.into_iter().flat_map(|dose| steps.iter().map(move |steps| (dose, steps))) {
             cells.push(Cell { dose, steps, draws, ..once(name, action) });

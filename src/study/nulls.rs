@@ -7,9 +7,9 @@ use anyhow::Result;
 use super::Study;
 use super::answers::{gold_tokens, outcome};
 use super::sweep::{Outcome, Sweep, fork};
-use crate::interventions::{Bank, latents};
+use crate::interventions::{Bank, ChangeLog, latents};
 use crate::latent::{Branch, DecodeSettings, FinishedRow, Fork, Prefix, Request, Sampling, Start, Switching};
-use crate::model::Hooks;
+use crate::model::{Hooks, Select};
 use crate::progress::go_on;
 
 /// Rows of a batch of the null run, unless that is the size of the normal one.
@@ -26,7 +26,8 @@ fn sample(study: &Study, sweep: &Sweep, draw: Option<usize>) -> Result<(Vec<Fini
     };
     let gold = gold_tokens(&study.corpus)?;
     let decoding = study.decoding(&settings);
-    let bank = RefCell::new(Bank::default());
+    // Forks are numbered by their problems.
+    let (bank, log) = (RefCell::new(Bank::default()), ChangeLog::from_requests(&sweep.requests));
     let mut decoded = vec![];
     // Whole batches, so that every shard rounds as one process does.
     for chunk in sweep.requests.chunks(batch).filter(|chunk| chunk.iter().any(|r| study.owns(r.problem))) {
@@ -39,7 +40,7 @@ fn sample(study: &Study, sweep: &Sweep, draw: Option<usize>) -> Result<(Vec<Fini
         let forks: Vec<Fork> = chunk.iter().enumerate().map(of).collect();
         let mut hooks = Hooks::none();
         hooks.observe(&latents(), study.model.layers.len(), |site, value| {
-            bank.borrow_mut().record(site, value, |id| id)
+            bank.borrow_mut().record(Select::LATENTS, site, value, &log)
         })?;
         decoded.extend(prefix.fork(decoding, Start::Prompt, &forks, &mut Branch::whole(&mut hooks))?);
     }

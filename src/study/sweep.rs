@@ -13,10 +13,12 @@ use super::Study;
 use super::answers::{gold_tokens, outcome};
 use super::normal::{Normal, row};
 use crate::evaluation::requests;
-use crate::interventions::{Bank, Firings, Intervention, Later, Replacement, Replacements, Steps, latents};
+use crate::interventions::{
+    Bank, ChangeLog, ChangePlace, Firings, Intervention, Later, PreparedChange, Steps, latents,
+};
 use crate::latent::trace::PositionRole;
 use crate::latent::{Branch, DecodeSettings, FinishedRow, Fork, Prefix, Request, Start, Switching, Trace};
-use crate::model::Hooks;
+use crate::model::{Hooks, Select};
 use crate::parallel;
 use crate::progress::go_on;
 use crate::schema::{At, BlockOrigin, NormalRunRow};
@@ -40,22 +42,17 @@ pub struct Outcome {
     pub identical: bool,
 }
 
-/// One continuation of every problem.
+/// One continuation of every problem: how it differs from the normal run.
+#[derive(Clone, Copy, Default)]
 pub struct Continuation<'a> {
-    pub what: What<'a>,
+    /// Other inputs at these latent steps.
+    pub inputs: Option<(&'a dyn Intervention, Steps)>,
+    /// The rule of switching from the first `<swi>` on.
+    pub switching: Switching,
+    /// Problems that opened no block open one where p(`<swi>`) was highest; the others stay as they are.
+    pub force: bool,
     /// Decode in batches of exactly the normal run's shape, so that equal inputs give equal bits.
     pub same_shape: bool,
-}
-
-/// How a continuation differs from the normal run.
-#[derive(Clone, Copy)]
-pub enum What<'a> {
-    /// Other inputs at latent positions.
-    Replace { with: &'a dyn Intervention, steps: Steps },
-    /// Another rule of switching, from the first `<swi>` on.
-    Rule(Switching),
-    /// Problems that opened no block open one where p(`<swi>`) was highest.
-    Force,
 }
 
 /// One problem that was decoded anew.
@@ -148,7 +145,6 @@ impl Forkable {
 type DecodedBatch = (Option<Prefix>, Vec<Normal>, Bank);
 
 fn batch(study: &Study, gold: &[Option<u32>], settings: &DecodeSettings, requests: &[Request]) -> Result<DecodedBatch> {
-    let first = requests[0].problem;
     let decoding = study.decoding(settings);
     let watch: Vec<Option<u32>> = requests.iter().map(|r| gold[r.problem]).collect();
     let mut force_at = vec![None; requests.len()];
@@ -165,7 +161,9 @@ fn batch(study: &Study, gold: &[Option<u32>], settings: &DecodeSettings, request
     if !held.is_empty() {
         let mut hooks = Hooks::none();
         let layers = study.model.layers.len();
-        hooks.observe(&latents(), layers, |site, value| bank.borrow_mut().record(site, value, |id| first + id))?;
+        let log = ChangeLog::from_requests(requests);
+        hooks
+            .observe(&latents(), layers, |site, value| bank.borrow_mut().record(Select::LATENTS, site, value, &log))?;
         let forks: Vec<Fork> = held.iter().map(|&r| fork(r, r, &requests[r], Switching::Free, None)).collect();
         let done = prefix.fork(decoding, Start::Switch, &forks, &mut Branch::whole(&mut hooks))?;
         held.iter().zip(done).for_each(|(&r, d)| decoded[r] = Some(d));
@@ -191,7 +189,7 @@ impl<'a> Sweep<'a> {
     /// Whether a continuation can change what becomes of a problem: blocks can be forced open where there is none, all else
     /// acts on blocks. Other problems are as in the normal run.
     pub(crate) fn forks(&self, problem: usize, continuation: &Continuation) -> bool {
-        self.ended[problem] == matches!(continuation.what, What::Force)
+        self.ended[problem] == continuation.force
     }
 
     /// Runs every continuation on every problem that it can change, and hands over the forks of a batch as soon as they are
@@ -242,9 +240,9 @@ impl<'a> Sweep<'a> {
             let select = |wanted: &dyn Fn(&Continuation) -> bool| -> Vec<usize> {
                 (0..all.len()).filter(|&c| wanted(&all[c])).collect()
             };
-            let forced = select(&|c| matches!(c.what, What::Force));
+            let forced = select(&|c| c.force);
             let alone = select(&|c| c.same_shape);
-            let shared = select(&|c| !c.same_shape && !matches!(c.what, What::Force));
+            let shared = select(&|c| !c.same_shape && !c.force);
             for c in alone {
                 let members: Vec<_> = held.iter().map(|&r| (r, c)).collect();
                 units.push(Unit { batch, start: Start::Switch, members });
@@ -263,23 +261,32 @@ impl<'a> Sweep<'a> {
     fn unit(&self, unit: &Unit, all: &[Continuation], later: Later, channel: At) -> Result<Vec<ForkedProblem>> {
         let Batch { problems: Range { start: first, .. }, prefix } = &self.batches[unit.batch];
         let prefix = prefix.as_ref().context("a fork of another shard's problem")?;
-        let (mut arms, mut forks) = (vec![], vec![]);
+        let (mut sequences, mut forks) = (vec![], vec![]);
         for (id, &(request, continuation)) in unit.members.iter().enumerate() {
-            let problem = first + request;
-            let arm = |what, steps| Replacement { problem, what, steps };
-            let (arm, switching, force_at) = match all[continuation].what {
-                What::Replace { with, steps } => (arm(Some(with), steps), Switching::Free, None),
-                What::Rule(switching) => (arm(None, Steps::All), switching, None),
-                What::Force => (arm(None, Steps::All), Switching::Free, Some(closest(&self.traces[problem]))),
-            };
-            arms.push(arm);
-            forks.push(fork(request, id, &self.requests[problem], switching, force_at));
+            let Continuation { switching, force, .. } = all[continuation];
+            let (problem, of) = (first + request, &self.requests[first + request]);
+            sequences.push((problem, of.prompt.len()));
+            forks.push(fork(request, id, of, switching, force.then(|| closest(&self.traces[problem]))));
         }
-        let arms = Replacements::new(arms, later, &self.bank);
+        let (log, later_log) = (ChangeLog::new(sequences.clone()), ChangeLog::new(sequences));
+        let inputs = |at: &ChangePlace| all[unit.members[at.place.row].1].inputs;
+        let replaced = PreparedChange::at_latents("latent inputs", |at, old| {
+            let with = inputs(at).filter(|(_, steps)| steps.admits(at.known.step));
+            Ok(with.and_then(|(with, _)| with.input(&at.known, old)))
+        });
+        // Later latents of a changed block are those of the normal run.
+        let frozen = PreparedChange::at_latents("frozen latents", |at, _| {
+            let is_later = inputs(at).is_some_and(|(_, steps)| !steps.admits(at.known.step));
+            let is_later = is_later && log.has_changed(at.place.row, at.known.block);
+            Ok(self.bank.at(&at.known).filter(|_| is_later).map(<[f32]>::to_vec))
+        });
         let (mut hooks, mut other) = (Hooks::none(), Hooks::none());
-        let layers = self.study.model.layers.len();
-        arms.attach(&mut hooks, layers, true)?;
-        arms.attach(&mut other, layers, false)?;
+        hooks.change(&replaced, &log);
+        if later == Later::Frozen {
+            hooks.change(&frozen, &later_log);
+            // The half of a position that sees its input as it was.
+            other.change(&frozen, &later_log);
+        }
         let decoding = self.study.decoding(&self.settings);
         let done = prefix.fork(decoding, unit.start, &forks, &mut Branch::reaching(channel, &mut hooks, &mut other))?;
         drop((hooks, other));
@@ -288,7 +295,7 @@ impl<'a> Sweep<'a> {
             let outcome = outcome(&self.study.corpus, decoded, self.traces.get(problem))?;
             Ok(ForkedProblem { problem, continuation, outcome, firings })
         };
-        unit.members.iter().zip(&done).zip(arms.firings()).map(of).collect()
+        unit.members.iter().zip(&done).zip(log.firings()).map(of).collect()
     }
 
     /// Refuses a checkpoint that never switches: there would be nothing to intervene on.

@@ -81,13 +81,12 @@ impl Activations {
         let wanted = reach::HookRequest::read(self.hooks.as_deref().unwrap_or_default(), &sequences)?;
         let specs = &wanted.specs;
         ensure!(!specs.is_empty() || self.logits, "nothing to record: give --hooks, --logits or both");
-        let edits = self.edit.edits(&opened)?;
-        reach::check(specs, &edits, opened.config().num_hidden_layers, &sequences)?;
+        let changes = self.edit.changes(&opened)?;
+        reach::check(specs, &changes, opened.config().num_hidden_layers, &sequences)?;
         let ends: Vec<usize> = sequences.iter().map(|sequence| sequence.ids.len()).collect();
         let opened = if self.allow_non_finite { opened.allowing_non_finite() } else { opened };
         let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-        let (mut recorded, _) = edits.run(
-            &loaded.model,
+        let (mut recorded, _) = changes.run(
             (&ends, 0),
             |_| "no position of these rows reached it".into(),
             |hooks| loaded.record(&sequences, specs, self.logits, hooks),

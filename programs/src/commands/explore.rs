@@ -229,8 +229,9 @@ impl Explorer {
         }
         let done = self.room.continued(vec![self.ids(&see.prompt, see.chat)?], &hooks, &settings, &[])?;
         let trace = done.traces.into_iter().next().context("the decoder returned nothing")?;
-        let row = self.room.loaded.row(&trace)?;
-        let readings = self.under(&row, &trace, &hooks, |attached| self.room.loaded.lens(&row, TOP, attached))?;
+        let (row, seed) = (self.room.loaded.row(&trace)?, settings.sampling.seed);
+        let readings =
+            self.under(&row, &trace, (&hooks, seed), |attached| self.room.loaded.lens(&row, TOP, attached))?;
         let layers: Vec<_> = readings.iter().map(|layer| named(&self.room.loaded, layer)).collect();
         let words: Vec<String> = row.ids.iter().map(|id| token(&self.room.loaded, *id)).collect();
         let steps: Vec<String> = row.steps.iter().map(ToString::to_string).collect();
@@ -246,7 +247,7 @@ impl Explorer {
         let row = self.room.loaded.row(trace)?;
         ensure!(at < row.ids.len(), "place {at} of {}", row.ids.len());
         let name = format!("{PATTERN}@pos[{at}]");
-        let kept = self.under(&row, trace, hooks, |attached| {
+        let kept = self.under(&row, trace, (hooks, 0), |attached| {
             self.room.loaded.record(std::slice::from_ref(&row), &parse_specs(&name)?, false, attached)
         })?;
         let heads = self.room.loaded.model.config().num_attention_heads;
@@ -262,12 +263,12 @@ impl Explorer {
         &self,
         row: &Sequence,
         trace: &Trace,
-        hooks: &[String],
+        (hooks, seed): (&[String], u64),
         work: impl FnOnce(Hooks<'_>) -> Result<T>,
     ) -> Result<T> {
-        let edits = self.room.edits(hooks)?;
-        let edits = edits.at_work(&self.room.loaded.model, &[trace.prompt.len().min(row.ids.len())], 0);
-        work(edits.hooks(self.room.loaded.layers())?)
+        let known = trace.prompt.len().min(row.ids.len());
+        let again = |_: &T| "it fired only where a token is drawn".to_owned();
+        Ok(self.room.changes(hooks)?.run((&[known], seed), again, work)?.0)
     }
 
     fn file(&self) -> PathBuf {

@@ -6,14 +6,15 @@ use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::device::MachineArgs;
-use super::hooks::{Edits, HookArgs, Reach, list};
+use super::hooks::{HookArgs, Reach, list};
 use super::render::{decode as to_text, render};
 use super::tensors::FromEnd;
 use super::unknown_words::warn_of_unknown;
 use super::{ModelArgs, print, print_styled, row_ids, tensors};
+use switchyard::interventions::{ChangeReport, Changes};
 use switchyard::latent::{Decode, DecodeSettings, End, Reasoning, Request, Sampling, Trace, decode};
 use switchyard::loading::{Checkpoint, Loaded};
 use switchyard::machine::Machine;
@@ -133,14 +134,14 @@ impl Generate {
         let reasoning = opened.reasoning.clone().unwrap_or_default();
         let settings = self.decoding.settings(&reasoning, &opened.stop)?;
         let prompt = self.checked_prompt(&opened)?;
-        let edits = self.edit.edits(&opened)?;
+        let changes = self.edit.changes(&opened)?;
         let specs = self.record.as_deref().map(parse_specs).transpose()?.unwrap_or_default();
         let reach = Reach::new(&reasoning.blocks, opened.switch().is_some(), &settings, prompt.len());
-        reach.check(&specs, &edits, opened.config().num_hidden_layers)?;
+        reach.check(&specs, &changes, opened.config().num_hidden_layers)?;
         self.out.as_deref().map_or(Ok(()), tensors::check_out)?;
         let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
         let Generation { traces, recorded, fired } =
-            continue_prompts(&loaded, vec![prompt], &settings, &edits, &specs, Some(stop_flag()))?;
+            continue_prompts(&loaded, vec![prompt], &settings, &changes, &specs, Some(stop_flag()))?;
         let trace = traces.first().context("the decoder returned nothing")?;
         if let Some(out) = &self.out {
             let (name, rows) = (self.model.named()?, [loaded.row(trace)?]);
@@ -194,13 +195,13 @@ impl Generate {
         chat.with(arguments).context("--chat-template-kwargs")
     }
 
-    fn show(&self, trace: &Trace, loaded: &Loaded, fired: &[Value]) -> Result<()> {
+    fn show(&self, trace: &Trace, loaded: &Loaded, fired: &[ChangeReport]) -> Result<()> {
         let vocabulary = loaded.vocabulary.as_ref();
         if self.json {
             let text = vocabulary.map(|_| to_text(&trace.text(), vocabulary)).transpose()?;
             let mut all = json!({ "tokens": trace.visible(), "text": text, "trace": trace });
             if !fired.is_empty() {
-                all["hooks"] = fired.into();
+                all["hooks"] = serde_json::to_value(fired)?;
             }
             return print(&format!("{all}\n"));
         }
@@ -215,8 +216,8 @@ impl Generate {
         // The summary is for a person: it stays out of a pipe, and nothing depends on it.
         let _ = writeln!(std::io::stderr(), "{}; {ended}", taken(trace));
         for hook in fired {
-            let change = hook["mean_change"].as_f64().unwrap_or_default();
-            say(&format!("hook {}: fired {} times, mean norm of the change {change:.4}", hook["hook"], hook["fired"]));
+            let ChangeReport { hook, fired, mean_change, .. } = hook;
+            say(&format!("hook \"{hook}\": fired {fired} times, mean norm of the change {mean_change:.4}"));
         }
         Ok(())
     }
@@ -233,7 +234,7 @@ pub(super) struct Generation {
     pub traces: Vec<Trace>,
     pub recorded: Vec<RecordedTensor>,
     /// What each change did.
-    pub fired: Vec<Value>,
+    pub fired: Vec<ChangeReport>,
 }
 
 /// Continues prompts in a batch under changes, and records `specs`. `cancel` ends it with what it has.
@@ -244,7 +245,7 @@ pub(super) fn continue_prompts(
     loaded: &Loaded,
     prompts: Vec<Vec<u32>>,
     settings: &DecodeSettings,
-    edits: &Edits,
+    changes: &Changes,
     specs: &[HookSpec],
     cancel: Option<&AtomicBool>,
 ) -> Result<Generation> {
@@ -257,7 +258,7 @@ pub(super) fn continue_prompts(
         [trace] => taken(trace),
         _ => "no row reached it".to_owned(),
     };
-    let (traces, fired) = edits.run(&loaded.model, (&ends, settings.sampling.seed), ran, |hooks| {
+    let (traces, fired) = changes.run((&ends, settings.sampling.seed), ran, |hooks| {
         // Its own name: these hooks borrow the recording too.
         let mut hooks: Hooks = hooks;
         recording.attach(&mut hooks, loaded.layers())?;
@@ -265,7 +266,7 @@ pub(super) fn continue_prompts(
         let wild = traces.iter().find(|trace| trace.end == End::NonFinite).map(Trace::visible_tokens);
         wild.map_or(Ok(traces), |n| {
             let changed =
-                if edits.is_empty() { "" } else { ", or a --hook replaces values by ones that are too large or NaN" };
+                if changes.is_empty() { "" } else { ", or a --hook replaces values by ones that are too large or NaN" };
             bail!("the logits after {n} new tokens are not finite: the weights contain or produce NaN{changed}")
         })
     })?;

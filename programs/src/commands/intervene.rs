@@ -10,7 +10,7 @@ use super::selection::Selection;
 use super::targets::Targets;
 use super::{print, put, setting};
 use switchyard::experiments::Settings;
-use switchyard::interventions::{About, At, Heads, Later, Steps, Target, all, split};
+use switchyard::interventions::{About, At, Change, Heads, InterventionSpec, Later, Steps, all};
 use switchyard::model::Select;
 use switchyard::schema::{BlockOrigin, InterventionRow, PatchRow, RowFile};
 use switchyard::study::modes::{MODES, names};
@@ -41,7 +41,7 @@ pub struct Intervene {
     /// `@pos[-1]` (the prompt's last) or nothing (every position) in place of the latent steps, and add:FILE or swap:FILE among the changes. Or
     /// a point alone, or a pattern of them, of which --modes, --heads, --steps and --positions say the rest. Runs hook_intervention alone
     #[arg(long, value_name = "HOOK[=CHANGE]")]
-    hook: Vec<String>,
+    hook: Vec<Change>,
     /// With a --hook that names none: heads, one row each: `all` (the default), `each` (every head by itself: with 'blocks.*.attn.hook_z' a
     /// ranking of all heads), a head, or `0+3` for two at once; they count from 0
     #[arg(long, value_delimiter = ',')]
@@ -121,18 +121,6 @@ impl Intervene {
         }
         let latents = !self.later.is_empty() || !self.at.is_empty();
         ensure!(!latents, "--later and --at speak of latent inputs; at a --hook what follows is always recomputed");
-        let said = |of: fn(&Target) -> bool| {
-            self.hook.iter().all(|hook| split(hook).0.parse().is_ok_and(|target: Target| of(&target)))
-        };
-        let by_all = [
-            ("--modes", !self.modes.is_empty() && self.hook.iter().all(|hook| split(hook).1.is_some()), "its change"),
-            ("--heads", !self.heads.is_empty() && said(|target| target.heads.is_some()), "its heads"),
-            ("--steps", !self.steps.is_empty() && said(|target| target.region.is_some()), "its positions"),
-            ("--positions", !self.positions.is_empty() && said(|target| target.region.is_some()), "its positions"),
-        ];
-        if let Some((flag, _, what)) = by_all.iter().find(|(_, unused, _)| *unused) {
-            bail!("{flag} does nothing here: every --hook names {what} itself; leave one of the two out");
-        }
         let other = self.chosen.only.iter().find(|name| *name != InterventionRow::HOOKS);
         ensure!(other.is_none(), "--hook runs {} alone, --only names others", InterventionRow::HOOKS);
         ensure!(!self.chosen.all, "--hook runs {} alone, --all runs every experiment", InterventionRow::HOOKS);
@@ -165,18 +153,19 @@ impl Intervene {
 
     /// Refuses a flag about modes that none of those named reads.
     fn modes_read_them(&self) -> Result<()> {
-        let open = self.hook.iter().any(|hook| split(hook).1.is_none());
-        let changes = self.hook.iter().filter_map(|hook| split(hook).1);
-        let modes: Vec<&str> = self.modes.iter().map(String::as_str).chain(changes).collect();
+        let open = self.hook.iter().any(|hook| hook.intervention.is_none());
+        let changes = self.hook.iter().filter_map(|hook| Some(hook.intervention.as_ref()?.to_string()));
+        let modes: Vec<String> = self.modes.iter().cloned().chain(changes).collect();
         let normal = self.chosen.only.iter().any(|name| name == "normal_run");
-        if modes.is_empty() || modes.contains(&"all") || (open && self.modes.is_empty()) || normal {
+        if modes.is_empty() || modes.iter().any(|mode| mode == "all") || (open && self.modes.is_empty()) || normal {
             return Ok(());
         }
         let of = |holds: fn(&About) -> bool| {
-            // An unknown one is reported later.
-            modes.iter().map(|mode| mode.split(':').next().unwrap_or(mode)).any(|name| {
-                let is_known = names().contains(&name) || ["add", "swap"].contains(&name);
-                !is_known || all().any(|about| about.name == name && holds(about))
+            modes.iter().any(|mode| match mode.parse::<InterventionSpec>() {
+                Ok(InterventionSpec::Named { about, .. }) => holds(about),
+                Ok(InterventionSpec::File { .. }) => false,
+                // Rules and nulls do none of it; an unknown one is refused later.
+                Err(_) => !names().contains(&mode.as_str()),
             })
         };
         for (flag, given, read, what) in [

@@ -113,11 +113,10 @@ impl TextArgs {
             let prompt = ids.len();
             let row = Sequence::new(0, ids, prompt, opened.switch().map(|ids| ids.latent))?;
             fits(&row)?;
-            let edits = self.edit.edits(&opened)?;
-            super::reach::check(&[], &edits, opened.config().num_hidden_layers, std::slice::from_ref(&row))?;
+            let changes = self.edit.changes(&opened)?;
+            super::reach::check(&[], &changes, opened.config().num_hidden_layers, std::slice::from_ref(&row))?;
             let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
-            let (found, _) = edits.run(
-                &loaded.model,
+            let (found, _) = changes.run(
                 (&[prompt], 0),
                 |_| "no position of this text reached it".into(),
                 |hooks| work(&loaded, &row, hooks),

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, bail};
 
-use super::hooks::Edits;
 use super::tensors::FromEnd;
+use switchyard::interventions::Changes;
 use switchyard::latent::Sequence;
 use switchyard::model::hooks::{RecordedTensor, parse_specs};
 use switchyard::model::{HookPoint, HookSpec, PointKind, Select, Step};
@@ -91,9 +91,9 @@ fn joined(name: String, parts: &[&RecordedTensor]) -> Option<RecordedTensor> {
 ///
 /// # Errors
 /// The first such spec.
-pub(crate) fn check(recorded: &[HookSpec], edits: &Edits, layers: usize, sequences: &[Sequence]) -> Result<()> {
+pub(crate) fn check(recorded: &[HookSpec], changes: &Changes, layers: usize, sequences: &[Sequence]) -> Result<()> {
     let longest = sequences.iter().map(|row| row.ids.len()).max().unwrap_or_default();
-    for spec in recorded.iter().chain(&edits.specs(longest)?) {
+    for spec in recorded.iter().chain(&changes.specs(longest)?) {
         let points = spec.resolve(layers)?;
         let fires = |(position, step): (usize, &Step)| {
             spec.select.admits(position, *step) && points.iter().any(|point| reaches(*point, *step))
@@ -107,10 +107,6 @@ pub(crate) fn check(recorded: &[HookSpec], edits: &Edits, layers: usize, sequenc
 
 /// Whether a known row's position passes the point at all.
 fn reaches(point: HookPoint, step: Step) -> bool {
-    match point.kind {
-        PointKind::LatentSource | PointKind::LatentInjected => matches!(step, Step::Latent { .. }),
-        // Boundaries exist while decoding only.
-        PointKind::BoundaryLogits => false,
-        _ => true,
-    }
+    // Only a decoder passes a boundary.
+    point.kind != PointKind::BoundaryLogits && (!point.kind.is_latent() || matches!(step, Step::Latent { .. }))
 }

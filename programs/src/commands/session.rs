@@ -15,11 +15,12 @@ use serde_json::{Value, json};
 
 use super::device::MachineArgs;
 use super::generate::{DecodeArgs, Generation, continue_prompts};
-use super::hooks::{Edits, Reach};
+use super::hooks::Reach;
 use super::lens::{named, token};
 use super::tensors::FromEnd;
 use super::unknown_words::warn_of_unknown;
 use super::{ModelArgs, print, reach, tensors};
+use switchyard::interventions::Changes;
 use switchyard::latent::{DecodeSettings, Sequence};
 use switchyard::loading::Loaded;
 use switchyard::machine::Machine;
@@ -255,8 +256,8 @@ impl Room {
         Sequence::new(0, ids, length, self.loaded.switch.map(|ids| ids.latent))
     }
 
-    pub(super) fn edits(&self, hooks: &[String]) -> Result<Edits> {
-        Edits::read(hooks, self.loaded.model.config())
+    pub(super) fn changes(&self, hooks: &[String]) -> Result<Changes> {
+        Changes::read(hooks, self.loaded.model.config())
     }
 
     pub(super) fn settings(&self, asked: &DecodeArgs) -> Result<DecodeSettings> {
@@ -301,29 +302,32 @@ impl Room {
         settings: &DecodeSettings,
         specs: &[HookSpec],
     ) -> Result<Generation> {
-        let edits = self.edits(hooks)?;
+        let changes = self.changes(hooks)?;
         let Loaded { reasoning, switch, .. } = &self.loaded;
         let check = |prompt, specs: &[HookSpec]| {
-            Reach::new(&reasoning.blocks, switch.is_some(), settings, prompt).check(specs, &edits, self.loaded.layers())
+            Reach::new(&reasoning.blocks, switch.is_some(), settings, prompt).check(
+                specs,
+                &changes,
+                self.loaded.layers(),
+            )
         };
         check(prompts.iter().map(Vec::len).max().unwrap_or_default(), specs)?;
         // A change that reaches the longest row may miss another.
         for (index, prompt) in prompts.iter().enumerate() {
             check(prompt.len(), &[]).with_context(|| format!("prompts[{index}]"))?;
         }
-        continue_prompts(&self.loaded, prompts, settings, &edits, specs, None)
+        continue_prompts(&self.loaded, prompts, settings, &changes, specs, None)
     }
 
     fn cache(&self, prompts: &[Prompt], names: &str, hooks: &[String], logits: bool, out: &Path) -> Result<Value> {
         ensure!(!prompts.is_empty(), "no prompts");
         let rows: Vec<Sequence> = prompts.iter().map(|prompt| self.row(prompt)).collect::<Result<_>>()?;
         let wanted = reach::HookRequest::read(names, &rows)?;
-        let edits = self.edits(hooks)?;
-        reach::check(&wanted.specs, &edits, self.loaded.layers(), &rows)?;
+        let changes = self.changes(hooks)?;
+        reach::check(&wanted.specs, &changes, self.loaded.layers(), &rows)?;
         tensors::check_out(out)?;
         let ends: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
-        let (mut recorded, fired) = edits.run(
-            &self.loaded.model,
+        let (mut recorded, fired) = changes.run(
             (&ends, 0),
             |_| "no position of these rows reached it".into(),
             |hooks| self.loaded.record(&rows, &wanted.specs, logits, hooks),
@@ -336,11 +340,10 @@ impl Room {
 
     fn lens(&self, prompt: &Prompt, top: usize, hooks: &[String]) -> Result<Value> {
         ensure!((1..=1000).contains(&top), "top: {top} is not between 1 and 1000");
-        let (row, edits) = (self.row(prompt)?, self.edits(hooks)?);
+        let (row, changes) = (self.row(prompt)?, self.changes(hooks)?);
         let end = row.ids.len();
-        reach::check(&[], &edits, self.loaded.layers(), std::slice::from_ref(&row))?;
-        let (layers, fired) = edits.run(
-            &self.loaded.model,
+        reach::check(&[], &changes, self.loaded.layers(), std::slice::from_ref(&row))?;
+        let (layers, fired) = changes.run(
             (&[end], 0),
             |_| "no position of this text reached it".into(),
             |hooks| self.loaded.lens(&row, top, hooks),

@@ -221,14 +221,19 @@ class Model:
             ask = {"do": "pairs", "file": _file(pairs, folder), "components": several(components), "modes": several(modes)}
             return Pairs(self._ask({**ask, "places": places})["rows"])
 
-    def intervene(self, problems, modes=None, steps=None, draws=None, n=None, field=None, like=None, seed=0) -> Interventions:
+    def intervene(
+        self, problems, modes=None, steps=None, draws=None, n=None, field=None, like=None, seed=0, hooks=None
+    ) -> Interventions:
         """What replaced latent inputs do to answers, as `intervene` does it; rows stay in memory.
+
+        `hooks`: what replaced values at hook points do, as `intervene --hook`: `["blocks.2.attn.hook_z@latent[*,2]=mean"]`, or points
+        alone with `modes`.
 
         `problems`: a file that `probe --data` takes, or a list of `{"question": …, "answer": …}`. `modes`: `["zero", "resample"]`, by
         default those of the program; `n`: the first so many problems; `field`: your own keys, `{"question": "frage"}`.
         """
         with tempfile.TemporaryDirectory() as folder:
-            ask = {"do": "intervene", "file": _file(problems, folder), "modes": several(modes)}
+            ask = {"do": "intervene", "file": _file(problems, folder), "modes": several(modes), "hooks": changes(hooks, folder)}
             ask.update(steps=[str(step) for step in several(steps)], problems=plain(n, "n"))
             field = [f"{key}={yours}" for key, yours in (field or {}).items()]
             told = self._ask({**ask, "draws": draws, "field": field, "like": like, "seed": seed})

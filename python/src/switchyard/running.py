@@ -18,7 +18,7 @@ import numpy as np
 
 from . import safetensors
 from .activations import Activations, activations, save
-from .asking import plain, prompt_of
+from .asking import plain, prompt_of, several
 from .names import old_name
 from .traces import Trace
 
@@ -28,7 +28,7 @@ ERROR = r"^((.*: )?error\b|.*: .*not found|thread '|memory allocation of |fatal 
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What a hook does: `zero`, `scale` by a number, `add` or `swap` an array of the size of one place."""
+    """What a hook does: `scale` by a number, `add` or `swap` an array of the size of one place. Every other change is a text."""
 
     what: str
     value: Any = None
@@ -69,8 +69,8 @@ class Run:
 def run(model, prompt, hooks=None, record=None, probe=None, **flags):
     """Continues `prompt` (text or a list of token ids) with a folder, file or hub id that `probe` takes.
 
-    `hooks`: by hook (`"blocks.3.hook_resid_post@latent[*,2]"`) its change: `"zero"`, `scale(2)`, `add(array)`,
-    `swap(array)`. `record`: hooks to record. Other flags as `probe generate --help` names them: `max_new_tokens=40`,
+    `hooks`: changes in one line each (`["blocks.3.hook_resid_post@latent[*,2]=scale:0.5"]`), as `--hook` takes them; or by hook its
+    change: a text (`"zero"`, `"rotate:30"`, `"random_norm"`), `scale(2)`, `add(array)`, `swap(array)`. `record`: hooks to record. Other flags as `probe generate --help` names them: `max_new_tokens=40`,
     `k_cap=5`, `chat=True`. Raises `RuntimeError` with the program's own words, and how it ended.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -117,13 +117,16 @@ def names_of(hooks):
 
 
 def changes(hooks, folder):
-    """Changes as `--hook` takes them; their arrays go into files of the folder."""
-    if not isinstance(hooks, (Mapping, type(None))):
-        raise TypeError(f"hooks must be a dictionary of changes by hook, found a {type(hooks).__name__}")
-    return [
-        f"{_old(hook)}={_change(change, hook, Path(folder) / f'hook-{number}.safetensors')}"
-        for number, (hook, change) in enumerate((hooks or {}).items())
-    ]
+    """Changes as `--hook` takes them: lines, or by hook what is done there. Arrays go into files of the folder."""
+    if isinstance(hooks, Mapping):
+        return [
+            f"{_old(hook)}={_change(change, hook, Path(folder) / f'hook-{number}.safetensors')}"
+            for number, (hook, change) in enumerate(hooks.items())
+        ]
+    lines = several(hooks) if isinstance(hooks, (str, list, tuple, type(None))) else [hooks]
+    if not all(isinstance(line, str) for line in lines):
+        raise TypeError(f"hooks must be lines HOOK=CHANGE or a dictionary of changes by hook, found a {type(hooks).__name__}")
+    return lines
 
 
 def _old(names):
@@ -138,11 +141,11 @@ def _old(names):
 
 
 def _change(change, hook, file):
-    if isinstance(change, str) and change == "zero":
-        return "zero"
+    if isinstance(change, str):
+        return change
     if not isinstance(change, Change):
-        found = repr(change) if isinstance(change, (str, int, float)) else f"a bare {type(change).__name__}"
-        raise TypeError(f"{hook}: {found} is no change; use swap(array), add(array), scale(2) or 'zero'")
+        found = repr(change) if isinstance(change, (int, float)) else f"a bare {type(change).__name__}"
+        raise TypeError(f"{hook}: {found} is no change; use swap(array), add(array) or a text: 'zero', 'scale:2', 'random_norm'")
     if change.what == "scale":
         return f"scale:{change.value!r}"
     save(file, {"value": safetensors.float32(change.value, f"{hook}: {change.what}")})

@@ -16,16 +16,17 @@
 
 mod run;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, bail, ensure};
 
-use super::{About, Files, Journal, Unfit, latent_intervention};
+use super::intervention_table::{in_memory_summary, strictly, tables};
+use super::{About, Files, Journal, Unfit};
 pub use crate::interventions::Heads;
-use crate::interventions::{Acts, Steps, Target, What, all, split};
-use crate::model::{HookPoint, HookSpec, ModelConfig, PointKind, Select};
+use crate::interventions::{Acts, Change, InterventionSpec, ModelChange, Steps, all};
+use crate::model::{HookPoint, Select};
 use crate::schema::{InterventionRow, NORMAL, Observation, Summary};
 use crate::store::Measurements;
 use crate::study::Study;
-use crate::study::modes::{Action, cells, names, spell_out};
+use crate::study::modes::{names, of_doses, spell_out};
 use run::observe;
 
 pub const ABOUT: About =
@@ -36,7 +37,7 @@ settings! {
     pub struct Config {
         /// Changes, `blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample`; or hook points alone, or patterns of them, of which what
         /// they leave open is said below. None: nothing is run.
-        pub hooks: Vec<String> = vec![],
+        pub hooks: Vec<Change> = vec![],
         /// One row each; none: all heads together.
         pub heads: Vec<Heads> = vec![],
         /// Latent steps, one row each; none, and no positions: all.
@@ -86,7 +87,7 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Observati
 }
 
 pub(crate) fn conclude(_config: &Config, rows: Measurements<Observation>, journal: &mut Journal) -> Result<String> {
-    latent_intervention::tables(rows, None, journal)
+    tables(rows, None, journal)
 }
 
 /// The rows in memory.
@@ -95,53 +96,55 @@ pub(crate) fn conclude(_config: &Config, rows: Measurements<Observation>, journa
 /// What does not exist, before any work; a mode that never fired or moved nothing; a self-patch that changed something; as the
 /// decoder's.
 pub fn rows(study: &Study, config: &Config) -> Result<Summary> {
-    latent_intervention::strictly(|rows| measure(study, config, rows))
+    strictly(|rows| measure(study, config, rows))
+}
+
+/// The tables of every cell that has something to say; and of the others why not.
+pub fn summary(study: &Study, config: &Config) -> Result<(Summary, Vec<String>)> {
+    in_memory_summary(|rows| measure(study, config, rows))
 }
 
 /// One row of the table.
 struct HookCell {
     point: HookPoint,
-    heads: Heads,
-    region: Select,
+    change: ModelChange,
     /// As rows name it, with its dose.
     mode: String,
     dose: Option<f64>,
     draws: usize,
-    what: What,
 }
 
 /// Every cell but that of the normal run; those of one hook point of an entry stand together.
 ///
 /// # Errors
-/// An unknown hook, head, step or mode, one that says nothing at a point, and the same cell twice.
+/// An unknown hook, head, step or mode, one that makes no sense at a point, the same cell twice, and a setting that no hook leaves open.
 fn asked(study: &Study, config: &Config) -> Result<Vec<HookCell>> {
+    are_read(config)?;
     let (model, k_cap) = (study.model.config(), study.recipe.evaluation.k_cap);
     let mut out: Vec<HookCell> = vec![];
     for hook in &config.hooks {
-        let (target, change) = split(hook);
-        let target: Target = target.parse().with_context(|| format!("--hook `{hook}`"))?;
-        let points = HookSpec::all(&target.pattern).resolve_in(model)?;
-        let regions = regions(config, &target, change.is_some());
+        let points = hook.points(model)?;
+        let regions = regions(config, hook, &points);
         for steps in regions.iter().map(|region| region.steps()) {
             let first = steps.first();
             ensure!(first < k_cap, "step {} does not exist: a block has at most {k_cap} latent steps", first + 1);
         }
-        let heads = match (&target.heads, config.heads.as_slice()) {
+        let heads = match (&hook.heads, config.heads.as_slice()) {
             (Some(heads), _) => vec![heads.clone()],
             (None, []) => vec![Heads::default()],
             (None, heads) => heads.to_vec(),
         };
+        let interventions = interventions(config, hook)?;
         for &point in &points {
             let heads: Vec<Heads> =
                 heads.iter().map(|heads| heads.apart(point, model)).collect::<Result<Vec<_>>>()?.concat();
-            heads.iter().try_for_each(|heads| heads.exist(point, model))?;
             regions.iter().try_for_each(|&region| reached(point, region))?;
-            for (mode, dose, draws, what) in changes(config, change, point, model)? {
-                what.makes_sense(point)?;
+            for (mode, dose, draws, intervention) in &interventions {
                 for (&region, heads) in regions.iter().flat_map(|region| heads.iter().map(move |heads| (region, heads)))
                 {
-                    let (mode, what, heads) = (mode.clone(), what.clone(), heads.clone());
-                    add(&mut out, HookCell { point, heads, region, mode, dose, draws, what })?;
+                    let named = (hook.to_string(), vec![point]);
+                    let change = ModelChange::new(model, named, (heads.clone(), region), intervention.clone())?;
+                    add(&mut out, HookCell { point, change, mode: mode.clone(), dose: *dose, draws: *draws })?;
                 }
             }
         }
@@ -150,55 +153,95 @@ fn asked(study: &Study, config: &Config) -> Result<Vec<HookCell>> {
     Ok(out)
 }
 
+/// Refuses settings that no hook leaves open.
+fn are_read(config: &Config) -> Result<()> {
+    let open = |is_open: fn(&Change) -> bool| config.hooks.iter().any(is_open);
+    let modes = !config.modes.is_empty() && config.modes != Config::default().modes;
+    let (no_heads, no_region) = (!open(|hook| hook.heads.is_none()), !open(|hook| hook.region.is_none()));
+    for (setting, unused, what) in [
+        ("modes", modes && !open(|hook| hook.intervention.is_none()), "intervention"),
+        ("heads", !config.heads.is_empty() && no_heads, "heads"),
+        ("steps", !config.steps.is_empty() && no_region, "positions"),
+        ("positions", !config.positions.is_empty() && no_region, "positions"),
+    ] {
+        ensure!(
+            !unused,
+            "--{setting} does nothing here: every --hook names its {what} itself; leave one of the two out"
+        );
+    }
+    Ok(())
+}
+
 fn add(out: &mut Vec<HookCell>, new: HookCell) -> Result<()> {
-    let says = |h: &HookCell| (h.point, h.heads.clone(), h.region, h.mode.clone(), h.dose.map(f64::to_bits));
+    let says = |cell: &HookCell| {
+        let ModelChange { heads, region, .. } = &cell.change;
+        (cell.point, heads.clone(), *region, cell.mode.clone(), cell.dose.map(f64::to_bits))
+    };
     let twice = out.iter().any(|held| says(held) == says(&new));
-    let (point, mode, heads, place) = (new.point, &new.mode, &new.heads, new.region.place());
-    ensure!(!twice, "--hook names `{point}` twice: {mode}, heads {heads}, {place} ({})", new.region.steps());
+    let (point, mode, ModelChange { heads, region, .. }) = (new.point, &new.mode, &new.change);
+    ensure!(!twice, "--hook names `{point}` twice: {mode}, heads {heads}, {} ({})", region.place(), region.steps());
     out.push(new);
     Ok(())
 }
 
-/// Where an entry acts: as it says; else as `steps` and `positions` say; else at every position, of a point alone at latent steps.
-fn regions(config: &Config, target: &Target, whole: bool) -> Vec<Select> {
+/// Where a hook acts: as it says; else as `steps` and `positions` say; else at every position, of a point alone at latent steps.
+fn regions(config: &Config, hook: &Change, points: &[HookPoint]) -> Vec<Select> {
     let latents = |&steps: &Steps| Select::Latent { block: None, steps };
-    let named = config.steps.iter().map(latents).chain(config.positions.iter().copied());
-    let named: Vec<Select> = named.collect();
-    match (target.region, named.is_empty()) {
+    let named: Vec<Select> = config.steps.iter().map(latents).chain(config.positions.iter().copied()).collect();
+    match (hook.region, named.is_empty()) {
         (Some(region), _) => vec![region],
         (None, false) => named,
-        (None, true) if whole => vec![Select::All],
+        (None, true) if hook.intervention.is_some() => vec![hook.region_at(points)],
         (None, true) => vec![latents(&Steps::All)],
     }
 }
 
-/// Mode, dose, draws and what is done.
-type Cell = (String, Option<f64>, usize, What);
+/// Mode, dose, draws and what is put in.
+type Cell = (String, Option<f64>, usize, InterventionSpec);
 
-fn changes(config: &Config, change: Option<&str>, point: HookPoint, model: &ModelConfig) -> Result<Vec<Cell>> {
-    if let Some(change) = change
-        && let Some(what) = What::of_file(change, &[point], model)?
-    {
-        return Ok(vec![(change.to_owned(), None, 1, what)]);
+/// What a hook says, or the modes where it leaves that open; each at its doses.
+fn interventions(config: &Config, hook: &Change) -> Result<Vec<Cell>> {
+    ensure!(config.draws >= 1, "--draws must be at least 1, found 0");
+    let asked = match &hook.intervention {
+        Some(intervention) => vec![intervention.clone()],
+        None => {
+            let modes = config.named().modes;
+            modes.iter().filter(|mode| *mode != NORMAL).map(|mode| intervention(mode)).collect::<Result<_>>()?
+        }
+    };
+    let mut cells = vec![];
+    for intervention in asked {
+        let InterventionSpec::Named { about, dose } = intervention else {
+            cells.push((intervention.to_string(), None, 1, intervention));
+            continue;
+        };
+        check_acts(about.name, about.acts)?;
+        let draws = if about.random { config.draws } else { 1 };
+        let at = |dose| (about.name.to_owned(), dose, draws, InterventionSpec::Named { about, dose });
+        cells.extend(of_doses(about, dose).into_iter().map(at));
     }
-    let modes = change.map_or_else(|| config.named().modes, |change| vec![change.to_owned()]);
-    for mode in &modes {
-        let name = mode.split(':').next().unwrap_or_default();
-        let elsewhere = names().contains(&name) && name != NORMAL && !here().any(|known| known == name);
-        let known = || here().collect::<Vec<_>>().join(", ");
-        ensure!(!elsewhere, "mode `{mode}` acts on latent inputs only; at a hook point there are {}", known());
+    Ok(cells)
+}
+
+/// A mode as an intervention.
+fn intervention(mode: &str) -> Result<InterventionSpec> {
+    let name = mode.split(':').next().unwrap_or_default();
+    if names().contains(&name) && all().all(|about| about.name != name) {
+        check_acts(name, Acts::OnLatents)?;
     }
-    let cells = cells(&modes, &[Steps::All], config.draws, usize::MAX)?.into_iter();
-    let made = cells.filter_map(|cell| match cell.action {
-        Action::Replace(about) => Some((cell.mode, cell.dose, cell.draws, What::Made { about, dose: cell.dose })),
-        _ => None,
-    });
-    Ok(made.collect())
+    mode.parse()
+}
+
+fn check_acts(name: &str, acts: Acts) -> Result<()> {
+    if acts == Acts::OnLatents {
+        let known = here().collect::<Vec<_>>().join(", ");
+        bail!("mode `{name}` acts on latent inputs only; at a hook point there are {known}");
+    }
+    Ok(())
 }
 
 fn reached(point: HookPoint, region: Select) -> Result<()> {
-    let inputs = matches!(point.kind, PointKind::LatentSource | PointKind::LatentInjected);
-    let only_latents = inputs && matches!(region, Select::Prompt | Select::Text(_));
+    let only_latents = point.kind.is_latent() && matches!(region, Select::Prompt | Select::Text(_));
     ensure!(!only_latents, "`{point}` exists at latent steps only; {} never reaches it", region.place());
     Ok(())
 }

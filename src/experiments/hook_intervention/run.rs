@@ -3,10 +3,10 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::HookCell;
-use crate::interventions::{ActiveChange, Bank, Draw, Firings, Intervention, Material, What, With, gather};
+use crate::interventions::{Bank, ChangeLog, Draw, Firings, Material, PreparedChange};
 use crate::latent::{DecodeSettings, FinishedRow, Request, RowWatch, Trace, decode_watched};
 use crate::model::{HookPoint, HookSpec, Hooks, Select};
 use crate::progress::go_on;
@@ -23,7 +23,7 @@ use crate::study::sweep::{Outcome, Sweep};
 /// Observations of another run; as the decoder's.
 pub fn observe(study: &Study, asked: &[HookCell], rows: &mut Measurements<Observation>) -> Result<()> {
     let sweep = &study.sweep()?;
-    if asked.iter().any(|hooked| matches!(hooked.region, Select::Latent { .. })) {
+    if asked.iter().any(|hooked| matches!(hooked.change.region, Select::Latent { .. })) {
         sweep.switches()?;
     }
     let blank = blank(study, sweep, rows.weights());
@@ -47,10 +47,10 @@ fn template(hooked: &HookCell, blank: &Observation) -> Template {
     let says = Observation {
         mode: hooked.mode.clone(),
         dose: hooked.dose,
-        steps: hooked.region.steps(),
+        steps: hooked.change.region.steps(),
         hook: Some(hooked.point.to_string()),
-        heads: Some(hooked.heads.to_string()),
-        place: Some(hooked.region.place()),
+        heads: Some(hooked.change.heads.to_string()),
+        place: Some(hooked.change.region.place()),
         ..blank.clone()
     };
     Template { says, draws: hooked.draws }
@@ -73,7 +73,7 @@ impl Runs<'_> {
     fn at_point(&self, asked: &[HookCell], group: &[usize]) -> Result<()> {
         let study = self.study;
         let point = asked[group[0]].point;
-        let regions = group.iter().map(|&number| asked[number].region.recorded());
+        let regions = group.iter().map(|&number| asked[number].change.region.recorded());
         let regions: BTreeMap<String, Select> = regions.map(|region| (region.place(), region)).collect();
         let regions = Vec::from_iter(regions.into_values());
         study.say(&format!("{point}: {} cells", group.len()));
@@ -85,16 +85,13 @@ impl Runs<'_> {
             traces.extend(more);
         }
         for &number in group.iter().filter(|&&number| !self.record.holds_all(number + 1)) {
-            let HookCell { region, heads, draws, what, .. } = &asked[number];
-            let bank = banks.get(&region.recorded().place()).cloned().unwrap_or_default();
+            let HookCell { change, draws, .. } = &asked[number];
+            let bank = banks.get(&change.region.recorded().place()).cloned().unwrap_or_default();
             let all = point.kind.heads(study.model.config()).unwrap_or(1);
-            let bank = bank.parts(|values| heads.part(values, all));
-            let material = Material { bank: &bank, siblings: &[], swaps: &[], model: &study.model, exit: &[] };
-            let made = |number: usize| match what {
-                What::Made { about, dose } => Some((about.make)(&material, Draw::keyed(study.seed, number, *dose))),
-                What::File { .. } => None,
-            };
-            let made: Vec<Option<Box<dyn Intervention + '_>>> = (0..*draws).map(made).collect();
+            let bank = bank.parts(|values| change.heads.part(values, all));
+            let material = Material { bank: &bank, ..Material::NONE };
+            let draw = |number: usize| change.prepare(&material, |_| Draw::keyed(study.seed, number, None));
+            let prepared: Vec<PreparedChange> = (0..*draws).map(draw).collect();
             let missing = |draw: usize, chunk: &[Request]| {
                 chunk.iter().any(|request| !self.record.holds((number + 1, draw, request.problem)))
             };
@@ -102,7 +99,7 @@ impl Runs<'_> {
             let all = (0..*draws).flat_map(|draw| own.iter().map(move |chunk| (draw, *chunk)));
             let units: Vec<(usize, &[Request])> = all.filter(|(draw, chunk)| missing(*draw, chunk)).collect();
             study.each("batches changed", &units, |&(draw, chunk)| {
-                let done = self.replaced(&asked[number], made[draw].as_deref(), chunk, &traces)?;
+                let done = self.changed(&prepared[draw], chunk, &traces)?;
                 go_on()?;
                 let rows = chunk.iter().zip(&done);
                 self.record.add(rows.map(|(r, (o, f))| ((number + 1, draw, r.problem), o, true, *f)))
@@ -119,20 +116,13 @@ impl Runs<'_> {
 
     /// The normal run of some requests with a hook that only looks: what stood in each region, and the traces.
     fn seen(&self, point: HookPoint, regions: &[Select], chunk: &[Request]) -> Result<(Banks, Vec<Trace>)> {
-        let banks: RefCell<Banks> = RefCell::default();
+        let (banks, log): (RefCell<Banks>, _) = (RefCell::default(), ChangeLog::from_requests(chunk));
         let mut hooks = Hooks::none();
         hooks.observe(&HookSpec::all(point), self.study.model.layers.len(), |site, value| {
-            let (dims, data) = (value.dims(), value.to_vec()?);
-            for place in site.places {
-                for region in regions {
-                    let end = chunk[place.row].prompt.len();
-                    let Some((block, step)) = region.key(place, end) else { continue };
-                    let values = gather(&data, &point.kind.ranges(&dims, place));
-                    let problem = chunk[place.row].problem;
-                    banks.borrow_mut().entry(region.place()).or_default().insert((problem, block, step), values);
-                }
-            }
-            Ok(())
+            let mut banks = banks.borrow_mut();
+            let mut record =
+                |region: Select| banks.entry(region.place()).or_default().record(region, site, value, &log);
+            regions.iter().try_for_each(|&region| record(region))
         })?;
         let traces = self.decoded(chunk, &mut hooks)?.into_iter().map(|decoded| decoded.trace).collect();
         drop(hooks);
@@ -140,27 +130,14 @@ impl Runs<'_> {
     }
 
     /// What became of the problems of a chunk, and what was replaced in each.
-    fn replaced(
-        &self,
-        hooked: &HookCell,
-        made: Option<&dyn Intervention>,
-        chunk: &[Request],
-        normal: &[Trace],
-    ) -> Result<Vec<(Outcome, Firings)>> {
-        let with = match (&hooked.what, made) {
-            (What::File { adds, values }, _) => With::File { adds: *adds, values },
-            (What::Made { .. }, made) => With::Intervention(Box::new(made.context("nothing was made")?)),
-        };
-        let problems = chunk.iter().map(|request| request.problem).collect();
-        let ends = chunk.iter().map(|request| request.prompt.len()).collect();
-        let acting = ActiveChange::new((hooked.heads.clone(), hooked.region), with, problems, ends);
+    fn changed(&self, change: &PreparedChange, chunk: &[Request], normal: &[Trace]) -> Result<Vec<(Outcome, Firings)>> {
+        let log = ChangeLog::from_requests(chunk);
         let mut hooks = Hooks::none();
-        acting.attach(&hooked.point.to_string(), &mut hooks, self.study.model.layers.len())?;
+        hooks.change(change, &log);
         let done = self.decoded(chunk, &mut hooks)?;
-        drop(hooks);
         let of = |(decoded, firings): (&FinishedRow, Firings)| {
             Ok((outcome(&self.study.corpus, decoded, normal.get(decoded.trace.problem))?, firings))
         };
-        done.iter().zip(acting.firings()).map(of).collect()
+        done.iter().zip(log.firings()).map(of).collect()
     }
 }

@@ -8,23 +8,17 @@
 
 mod observe;
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use anyhow::{Result, anyhow, ensure};
 
-use super::markdown::table_of;
+use super::intervention_table::{in_memory_summary, strictly, tables};
 use super::{About, Files, Journal, Unfit};
-use crate::interventions::{At, Later, RULES, Steps};
+use crate::interventions::{At, Later, Steps};
 use crate::progress::say;
-use crate::schema::{
-    InterventionRow, KnownValueRow, NORMAL, NULLS, Observation, RowFile, Summary, dosed, never, summarise,
-};
-use crate::stats::by_problem::cell;
+use crate::schema::{InterventionRow, KnownValueRow, Observation, RowFile, Summary};
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, is_known, of_study};
 use crate::study::modes::{all_modes, default_modes, spell_out};
-use crate::study::units::in_memory;
 use observe::{asked, observe, ready};
 
 pub const ABOUT: About =
@@ -97,97 +91,6 @@ pub(crate) fn conclude(config: &Config, rows: Measurements<Observation>, journal
     tables(rows, why, journal)
 }
 
-/// Writes the observations of a whole run and the tables that follow from them. `why` something was left out is told with what turns
-/// out to say nothing.
-pub(super) fn tables(rows: Measurements<Observation>, why: Option<String>, journal: &mut Journal) -> Result<String> {
-    let mut skipped = Vec::from_iter(why);
-    let silent = check(rows.rows())?;
-    let mut observations = journal.finish(rows, false)?;
-    leave_out(&mut observations, silent, &mut skipped);
-    let others = observations.iter().any(|row| row.mode != NORMAL && !NULLS.contains(&row.mode.as_str()));
-    ensure!(others || skipped.is_empty(), "no mode says anything: {}", skipped.join("; "));
-    let summary = summarise(&observations)?;
-    let table_of = journal.files.1;
-    if !summary.known.is_empty() {
-        let known = if table_of == InterventionRow::STEPS { KnownValueRow::STEPS } else { KnownValueRow::NAME };
-        journal.save(known, &summary.known)?;
-    }
-    journal.save(table_of, &summary.rows)?;
-    let skipped: String = skipped.iter().map(|why| format!("\nskipped: {why}\n")).collect();
-    Ok(table(&summary) + &skipped)
-}
-
-/// Cells that say nothing, and why: `embedding_argmax (all) fired 40 times and moved nothing`.
-type Silent = BTreeMap<usize, String>;
-
-/// Checks the observations of a whole run, cell by cell.
-///
-/// # Errors
-/// A rule that did not take hold, a self-patch that changed something.
-fn check(observations: &[Observation]) -> Result<Silent> {
-    let mut cells: BTreeMap<usize, Vec<&Observation>> = BTreeMap::new();
-    observations.iter().for_each(|o| cells.entry(o.cell).or_default().push(o));
-    cells.into_iter().filter_map(|(cell, of)| of_cell(&of).transpose().map(|why| Ok((cell, why?)))).collect()
-}
-
-/// `rotate:30 (2..)`, with the hook where there is one.
-fn label(o: &Observation) -> String {
-    let mode = dosed(&o.mode, o.dose);
-    match (&o.hook, &o.heads, &o.place) {
-        (Some(hook), Some(heads), Some(place)) if place != "latent" => {
-            format!("{mode} at {hook}, heads {heads}, {place}")
-        }
-        (Some(hook), Some(heads), _) => format!("{mode} at {hook}, heads {heads}, latent ({})", o.steps),
-        _ => format!("{mode} ({})", o.steps),
-    }
-}
-
-/// Why a cell says nothing, if it does not.
-fn of_cell(of: &[&Observation]) -> Result<Option<String>> {
-    let mode = of[0].mode.as_str();
-    let label = || label(of[0]);
-    let count = |wrong: &dyn Fn(&Observation) -> bool| of.iter().filter(|o| wrong(o)).count();
-    if RULES.iter().any(|rule| rule.name == mode) {
-        let problems = of.iter().filter(|o| o.draw == 0).count();
-        if !of.iter().any(|o| o.forked) {
-            return Ok(Some(format!("{} never fired: all {problems} problems switch of their own accord", label())));
-        }
-        let not = match mode {
-            "skip" | "suppress_switch" => count(&|o| o.switched),
-            "empty_block" => count(&|o| o.latent_calls > 0),
-            _ => count(&|o| !o.switched),
-        };
-        ensure!(not == 0, "{} did not take hold on {not} of {problems} problems", label());
-    } else if mode != NORMAL && !NULLS.contains(&mode) {
-        let firings: usize = of.iter().map(|o| o.firings).sum();
-        if firings == 0 {
-            return Ok(Some(format!("{} never fired: 0 values were replaced", label())));
-        }
-        if mode == "self_patch" {
-            let changed = count(&|o| !o.identical);
-            ensure!(changed == 0, "{} changed a token or a log-probability of {changed} problems", label());
-            return Ok(None);
-        }
-        let moved: f64 = of.iter().map(|o| o.moved).sum();
-        if moved <= 0.0 {
-            return Ok(Some(format!("{} fired {firings} times and moved nothing", label())));
-        }
-        let exchanged: BTreeSet<usize> = of.iter().filter(|o| o.predicted.is_some()).map(|o| o.problem).collect();
-        if mode == KnownValueRow::MODE && exchanged.len() < 2 {
-            let (label, n) = (label(), exchanged.len());
-            let why = format!("{label}: {n} problem with a block to exchange; a rate needs 2, ask more problems");
-            return Ok(Some(why));
-        }
-    }
-    Ok(None)
-}
-
-/// Drops the observations of cells that say nothing; `skipped` is told why.
-fn leave_out(observations: &mut Vec<Observation>, silent: Silent, skipped: &mut Vec<String>) {
-    observations.retain(|row| !silent.contains_key(&row.cell));
-    skipped.extend(silent.into_values());
-}
-
 /// The tables in memory. `arithmetic` is what `known_value` compares with; `None` takes that of the problems.
 ///
 /// # Errors
@@ -200,80 +103,16 @@ pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic
     strictly(|rows| observe(study, &asked, rows))
 }
 
-/// The tables of what `measure` observes, in memory.
-///
-/// # Errors
-/// A mode that never fired or moved nothing; a self-patch that changed something; those of `measure`.
-pub(super) fn strictly(measure: impl FnOnce(&mut Measurements<Observation>) -> Result<()>) -> Result<Summary> {
-    let rows = in_memory(measure)?;
-    check(&rows)?.into_values().try_for_each(|why| Err(anyhow!(why)))?;
-    summarise(&rows)
-}
-
-/// The tables of every mode that can be run and says something; and of the others why not.
+/// The tables of every mode that can be run and has something to say; and of the others why not.
 pub fn summary(study: &Study, config: &Config) -> Result<(Summary, Vec<String>)> {
     let config = &config.named(study);
     let (asked, mut skipped) = ready(study, config, None)?;
-    let mut observations = in_memory(|rows| observe(study, &asked, rows))?;
-    let silent = check(&observations)?;
-    leave_out(&mut observations, silent, &mut skipped);
-    Ok((summarise(&observations)?, skipped))
+    let (summary, silent) = in_memory_summary(|rows| observe(study, &asked, rows))?;
+    skipped.extend(silent);
+    Ok((summary, skipped))
 }
 
 /// Decodes the problems and runs every mode; rows in the order of the settings.
 pub fn rows(study: &Study, config: &Config) -> Result<Summary> {
     run_on(study, config, None)
-}
-
-/// Most rows of a table at hook points; the file has all.
-const MOST_SHOWN: usize = 40;
-
-/// The rows to print, in order. Of many hook points or heads: the smallest p-values first, then the largest changes.
-fn ranked(rows: &[InterventionRow]) -> Vec<&InterventionRow> {
-    if rows.len() <= MOST_SHOWN || !rows.iter().any(|row| row.hook.is_some()) {
-        return rows.iter().collect();
-    }
-    let (normal, mut others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.mode == NORMAL);
-    let size = |row: &InterventionRow| row.accuracy_change.value.abs();
-    others.sort_by(|a, b| a.p_value.total_cmp(&b.p_value).then(size(b).total_cmp(&size(a))));
-    normal.into_iter().chain(others).take(MOST_SHOWN).collect()
-}
-
-/// Markdown, one row a mode.
-pub fn table(Summary { rows, known }: &Summary) -> String {
-    let columns = "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | of these by luck | \
-                   lost / gained | p (Holm) | verdict | lead of gold (nats) | firings | mean ‖Δ‖";
-    let ranked = ranked(rows);
-    let mut out = table_of(columns, ranked.iter().copied(), |r| {
-        let InterventionRow { later, at, draws, accuracy, accuracy_change, answer_changed, .. } = r;
-        let InterventionRow { lost, gained, p_holm, firings, mean_change, .. } = r;
-        let (mode, place, verdict) = (dosed(&r.mode, r.dose), r.acts_at(), r.verdict());
-        let (diagnostic, lead) = (cell(r.diagnostic_accuracy, 3), cell(r.logit_diff, 2));
-        let luck = r.diagnostic_by_luck.map_or_else(String::new, |luck| format!("{luck:.0}"));
-        format!(
-            "{mode} | {place} | {later}, {at} | {draws} | {accuracy:.3} | {accuracy_change:.3} | {answer_changed:.3} | \
-             {diagnostic} | {luck} | {lost} / {gained} | {p_holm:.1e} | {verdict} | {lead} | {firings} | {mean_change:.2}"
-        )
-    });
-    for r in known {
-        let KnownValueRow { steps, later, at, holds, hit_rate, chance, above_chance, kept, .. } = r;
-        let said = match (r.follows(), r.avoids()) {
-            (true, _) => "follows",
-            (false, true) => "becomes, less often than by chance,",
-            (false, false) => "is not seen to follow",
-        };
-        out += &format!(
-            "\nknown_value ({steps}, {later}, {at}; if blocks hold the {holds}): the answer became the predicted one in \
-             {hit_rate:.3}; chance {chance:.3}; above it {above_chance:.3}; it stayed in {kept:.3}: it {said} that\n"
-        );
-    }
-    if ranked.len() < rows.len() {
-        out += &format!(
-            "\nThe first {} of {} rows by p-value; Holm's correction is over all of them. The file has all.\n",
-            ranked.len(),
-            rows.len()
-        );
-    }
-    let n = rows.iter().filter(|r| r.mode != NORMAL).map(|r| r.identity.n).min();
-    out + &n.and_then(never).unwrap_or_default()
 }

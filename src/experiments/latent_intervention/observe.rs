@@ -13,7 +13,7 @@ use crate::study::arithmetic::{Arithmetic, of_study};
 use crate::study::block_values::{Plan, plan};
 use crate::study::modes::{self, Action, Cell};
 use crate::study::record::{Record, Template, blank};
-use crate::study::sweep::{Continuation, Sweep, What};
+use crate::study::sweep::{Continuation, Sweep};
 use crate::study::{Study, nulls};
 
 /// The cells in the order of the settings: all of them at the first place, replaced inputs only at the others. A block has up to
@@ -87,7 +87,8 @@ pub fn observe(study: &Study, (asked, plans): &Ready, rows: &mut Measurements<Ob
     let swaps = plans.iter().map(|plan| plan.iter().map(|(&problem, e)| (problem, e.swap)).collect());
     let swaps: Vec<BTreeMap<usize, Swap>> = swaps.collect();
     let exit = Activation::Rank3(study.model.embed(&[vec![study.corpus.switch.swi_end]])?).to_vec()?;
-    let material = Material { bank: &sweep.bank, siblings: &siblings, swaps: &swaps, model: &study.model, exit: &exit };
+    let material =
+        Material { bank: &sweep.bank, siblings: &siblings, swaps: &swaps, model: Some(&study.model), exit: &exit };
     let blank = blank(study, sweep, rows.weights());
     let template = |cell: &Cell| {
         let Cell { mode, action, dose, steps, draws, later, at } = cell.clone();
@@ -139,16 +140,18 @@ fn continuations(
     for (&number, made) in group.iter().zip(&made) {
         let cell = &asked[number];
         let same_shape = cell.is("self_patch");
-        let mut add = |draw, what| {
-            all.push(Continuation { what, same_shape });
+        let mut add = |draw, continuation| {
+            all.push(Continuation { same_shape, ..continuation });
             keys.push((number, draw));
         };
         match cell.action {
             Action::Replace(_) => made.iter().enumerate().for_each(|(draw, with)| {
-                add(draw, What::Replace { with: with.as_ref(), steps: cell.steps });
+                add(draw, Continuation { inputs: Some((with.as_ref(), cell.steps)), ..Continuation::default() });
             }),
-            Action::Rule(FORCE_SWITCH) => add(0, What::Force),
-            Action::Rule(rule) => add(0, What::Rule(rule.switching)),
+            Action::Rule(rule) => {
+                let force = rule == FORCE_SWITCH;
+                add(0, Continuation { switching: rule.switching, force, ..Continuation::default() });
+            }
             _ => {}
         }
     }

@@ -73,7 +73,8 @@ impl<'a> Site<'a> {
 }
 
 type Observe<'h> = Box<dyn FnMut(&Site, &Activation) -> Result<()> + 'h>;
-type Replace<'h> = Box<dyn FnMut(&Site, Activation) -> Result<Activation> + 'h>;
+/// Returns the new value, and how many positions were replaced.
+type Replace<'h> = Box<dyn FnMut(&Site, Activation) -> Result<(Activation, usize)> + 'h>;
 
 enum Action<'h> {
     Observe(Observe<'h>),
@@ -81,7 +82,9 @@ enum Action<'h> {
 }
 
 struct Entry<'h> {
-    spec: HookSpec,
+    /// For messages.
+    name: String,
+    select: Select,
     points: Vec<HookPoint>,
     action: Action<'h>,
     fired: usize,
@@ -113,11 +116,24 @@ impl<'h> Hooks<'h> {
     ///
     /// # Errors
     /// A spec that does not resolve in a model with `layers` blocks.
-    pub fn replace<F>(&mut self, spec: &HookSpec, layers: usize, f: F) -> Result<&mut Self>
+    pub fn replace<F>(&mut self, spec: &HookSpec, layers: usize, mut f: F) -> Result<&mut Self>
     where
         F: FnMut(&Site, Activation) -> Result<Activation> + 'h,
     {
-        self.add(spec, layers, Action::Replace(Box::new(f)))
+        let counted = move |site: &Site, value: Activation| -> Result<(Activation, usize)> {
+            Ok((f(site, value)?, site.places.len()))
+        };
+        self.add(spec, layers, Action::Replace(Box::new(counted)))
+    }
+
+    /// Puts `f`'s value in place of the activation at these points. `f` selects the positions, and returns how many there were.
+    pub(crate) fn replace_at<F>(&mut self, name: String, points: Vec<HookPoint>, f: F) -> &mut Self
+    where
+        F: FnMut(&Site, Activation) -> Result<(Activation, usize)> + 'h,
+    {
+        let action = Action::Replace(Box::new(f));
+        self.entries.push(Entry { name, select: Select::All, points, action, fired: 0 });
+        self
     }
 
     /// Lets `f` change the values of each selected position: a row-major copy, heads concatenated, whose new values continue. The
@@ -143,7 +159,7 @@ impl<'h> Hooks<'h> {
 
     fn add(&mut self, spec: &HookSpec, layers: usize, action: Action<'h>) -> Result<&mut Self> {
         let points = spec.resolve(layers)?;
-        self.entries.push(Entry { spec: spec.clone(), points, action, fired: 0 });
+        self.entries.push(Entry { name: spec.to_string(), select: spec.select, points, action, fired: 0 });
         Ok(self)
     }
 
@@ -165,28 +181,31 @@ impl<'h> Hooks<'h> {
             return Ok(value);
         }
         for entry in self.entries.iter_mut().filter(|entry| entry.points.contains(&point)) {
-            let places = select(span, &entry.spec.select);
+            let places = select(span, &entry.select);
             if places.is_empty() {
                 continue;
             }
-            entry.fired += places.len();
             let site = Site { point, span, places: &places };
             match &mut entry.action {
-                Action::Observe(f) => f(&site, &value.clone().wrap())?,
+                Action::Observe(f) => {
+                    f(&site, &value.clone().wrap())?;
+                    entry.fired += places.len();
+                }
                 Action::Replace(f) => {
                     let old = value.clone().wrap();
                     let dims = old.dims();
-                    let new = f(&site, old)?;
+                    let (new, fired) = f(&site, old)?;
+                    entry.fired += fired;
                     ensure!(
                         new.dims() == dims,
                         "hook `{}` at `{point}` returned shape {:?}, expected {dims:?}",
-                        entry.spec,
+                        entry.name,
                         new.dims()
                     );
                     let Some(new) = T::unwrap_from(new) else {
-                        bail!("hook `{}` at `{point}` returned another rank", entry.spec);
+                        bail!("hook `{}` at `{point}` returned another rank", entry.name);
                     };
-                    value = if entry.spec.select == Select::All {
+                    value = if entry.select == Select::All {
                         new
                     } else {
                         let mask = mask_of(span, &places, &value.device_of());
@@ -207,10 +226,10 @@ impl<'h> Hooks<'h> {
             ensure!(
                 entry.fired > 0,
                 "hook `{}` never fired: no call reached these points at these positions",
-                entry.spec
+                entry.name
             );
         }
-        Ok(self.entries.iter().map(|entry| (entry.spec.to_string(), entry.fired)).collect())
+        Ok(self.entries.iter().map(|entry| (entry.name.clone(), entry.fired)).collect())
     }
 }
 

@@ -99,6 +99,11 @@ impl PointKind {
         all.clone().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
     }
 
+    /// Whether the stream is divided by the value: the scale of any norm.
+    pub(crate) fn is_scale(self) -> bool {
+        self.suffix().ends_with("hook_scale")
+    }
+
     /// The axis that counts positions of the span.
     pub(crate) fn position_axis(self) -> usize {
         if self.is_attention() { 2 } else { 1 }

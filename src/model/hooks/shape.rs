@@ -19,6 +19,11 @@ impl PointKind {
         matches!(self, PointKind::AttnScores | PointKind::Pattern)
     }
 
+    /// Whether only latent steps pass the point.
+    pub fn is_latent(self) -> bool {
+        matches!(self, PointKind::LatentSource | PointKind::LatentInjected)
+    }
+
     /// Whether a model has such a point in a layer.
     fn is_in(self, config: &ModelConfig, layer: Option<usize>) -> bool {
         let (family, sparse) = (config.family, layer.is_some_and(|layer| config.experts(layer).is_some()));

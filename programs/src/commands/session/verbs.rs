@@ -13,7 +13,8 @@ use super::{Prompt, Room};
 use crate::commands::targets::{LIKE, fields};
 use crate::commands::unknown_words::warn_of_unknown;
 use crate::commands::{put, setting};
-use switchyard::experiments::{Settings, latent_intervention, pair_patching};
+use switchyard::experiments::{Settings, hook_intervention, latent_intervention, pair_patching};
+use switchyard::interventions::{Change, Steps};
 use switchyard::latent::Sequence;
 use switchyard::machine::Machine;
 use switchyard::model::Hooks;
@@ -41,6 +42,9 @@ pub(super) struct Pairs {
 #[serde(deny_unknown_fields)]
 pub(super) struct Intervene {
     file: PathBuf,
+    /// At these hook points in place of the latent inputs.
+    #[serde(default)]
+    hooks: Vec<Change>,
     #[serde(default)]
     modes: Vec<String>,
     #[serde(default)]
@@ -136,8 +140,9 @@ impl Room {
     }
 
     pub(super) fn intervene(&self, asked: &Intervene, machine: &Machine) -> Result<Value> {
-        ensure!(self.loaded.switch.is_some(), "{}: never learnt to switch: it has no latent steps", self.name);
-        let Intervene { file, modes, draws, problems, field, like, seed, .. } = asked;
+        let switches = self.loaded.switch.is_some() || !asked.hooks.is_empty();
+        ensure!(switches, "{}: never learnt to switch: it has no latent steps", self.name);
+        let Intervene { file, hooks, modes, draws, problems, field, like, seed, .. } = asked;
         let data = ProblemChoice {
             data: Some(file.clone()),
             fields: fields(field)?,
@@ -147,11 +152,21 @@ impl Room {
         };
         let mut study = self.study(&data, like.as_deref(), machine)?;
         study.seed = *seed;
-        let mut config = latent_intervention::Config { modes: modes.clone(), ..Default::default() };
-        put(&mut config.steps, asked.steps.iter().map(|steps| steps.parse()).collect::<Result<_>>()?);
-        config.draws = draws.unwrap_or(config.draws);
-        Settings { latent_intervention: config.clone(), ..Settings::default() }.check()?;
-        let (summary, skipped) = latent_intervention::summary(&study, &config)?;
+        let steps: Vec<Steps> = asked.steps.iter().map(|steps| steps.parse()).collect::<Result<_>>()?;
+        let mut settings = Settings::default();
+        let (latents, at_hooks) = (&mut settings.latent_intervention, &mut settings.hook_intervention);
+        put(&mut latents.modes, modes.clone());
+        put(&mut at_hooks.modes, modes.clone());
+        put(&mut latents.steps, steps.clone());
+        put(&mut at_hooks.steps, steps);
+        at_hooks.hooks.clone_from(hooks);
+        latents.draws = draws.unwrap_or(latents.draws);
+        at_hooks.draws = draws.unwrap_or(at_hooks.draws);
+        settings.check()?;
+        let (summary, skipped) = match hooks.as_slice() {
+            [] => latent_intervention::summary(&study, &settings.latent_intervention)?,
+            _ => hook_intervention::summary(&study, &settings.hook_intervention)?,
+        };
         let verdicts: Vec<&str> = summary.rows.iter().map(|row| row.verdict()).collect();
         Ok(
             json!({ "rows": rows(&summary.rows)?, "verdicts": verdicts, "known": rows(&summary.known)?, "skipped": skipped }),

@@ -1,0 +1,328 @@
+//! The engine of changes: every command, session, page and experiment that replaces values in a model runs them here.
+//!
+//! 1. [`Change`] is parsed from text, and checked against a model: points, heads, file ([`ModelChange`], `change.rs`).
+//! 2. [`ModelChange::prepare`] makes the intervention of each point, once, from what the run gives it ([`Material`]).
+//! 3. [`Hooks::change`] adds one hook at these points. Of each position of each sequence that the region selects:
+//!    1. the block and step by which interventions know the position;
+//!    2. the old values of the selected heads;
+//!    3. the new values, or none: the position is left alone;
+//!    4. an attention score that the mask hides stays hidden, and what the stream is divided by must be above 0;
+//!    5. the new values are written, and [`ChangeLog`] counts the firing with ‖new − old‖.
+//! 4. [`Changes::run`] reports what each change did; one that never fired is an error.
+//!
+//! Does not know which problems are decoded, how often, or what their answers say.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, Result, ensure};
+use rand::RngCore;
+use serde::Serialize;
+
+use super::change::{Change, InterventionSpec, ModelChange};
+use super::heads::Heads;
+use super::{Draw, LatentPlace, Material};
+use crate::latent::Request;
+use crate::model::hooks::{Place, Site};
+use crate::model::{Activation, HookPoint, HookSpec, Hooks, ModelConfig, PointKind, Select};
+use crate::random::keyed;
+
+/// One position of one sequence at which a change acts.
+pub struct ChangePlace<'p> {
+    pub point: HookPoint,
+    pub place: &'p Place,
+    /// The position as interventions know it.
+    pub known: LatentPlace,
+}
+
+/// New values for the old ones of the selected heads, side by side; `None` leaves the position alone.
+type NewValues<'a> = Box<dyn Fn(&ChangePlace, &[f32]) -> Result<Option<Vec<f32>>> + Send + Sync + 'a>;
+
+/// A change whose interventions are made.
+pub struct PreparedChange<'a> {
+    name: String,
+    points: Vec<HookPoint>,
+    heads: Heads,
+    region: Select,
+    new_values: NewValues<'a>,
+}
+
+/// How often an intervention fired and how far it moved the values.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Firings {
+    pub count: usize,
+    /// Σ ‖new − old‖.
+    pub moved: f64,
+}
+
+/// The sequences of a run that are changed, and what was done to each.
+pub struct ChangeLog {
+    /// Problem, and positions known when the run begins: of the prompt, or of a whole known sequence.
+    sequences: Vec<(usize, usize)>,
+    counts: Mutex<Counts>,
+}
+
+#[derive(Default)]
+struct Counts {
+    /// By sequence.
+    firings: Vec<Firings>,
+    /// Sequences and blocks in which something was replaced.
+    blocks: BTreeSet<(usize, usize)>,
+}
+
+impl ChangeLog {
+    /// Of sequences in the order of their numbers ([`crate::model::Span::rows`]): problem, and positions known when the run begins.
+    /// Randomness and donors belong to the problem.
+    pub fn new(sequences: impl IntoIterator<Item = (usize, usize)>) -> Self {
+        let sequences = Vec::from_iter(sequences);
+        let counts = Counts { firings: vec![Firings::default(); sequences.len()], blocks: BTreeSet::new() };
+        Self { sequences, counts: Mutex::new(counts) }
+    }
+
+    /// Of the requests of a decode, numbered in their order.
+    pub fn from_requests(requests: &[Request]) -> Self {
+        Self::new(requests.iter().map(|request| (request.problem, request.prompt.len())))
+    }
+
+    /// A position as interventions know it; `None` where the region does not select it.
+    pub(super) fn place(&self, place: &Place, region: Select) -> Option<LatentPlace> {
+        let (problem, known) = self.sequences.get(place.row).copied().unwrap_or((place.row, 0));
+        let (block, step) = region.key(place, known)?;
+        Some(LatentPlace { problem, block, step })
+    }
+
+    /// Of each sequence.
+    pub fn firings(&self) -> Vec<Firings> {
+        self.counts().firings.clone()
+    }
+
+    /// Whether something was replaced in a block of a sequence.
+    pub(crate) fn has_changed(&self, sequence: usize, block: usize) -> bool {
+        self.counts().blocks.contains(&(sequence, block))
+    }
+
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(&self, sequence: usize, block: usize, old: &[f32], new: &[f32]) {
+        let mut counts = self.counts();
+        counts.blocks.insert((sequence, block));
+        if let Some(firings) = counts.firings.get_mut(sequence) {
+            firings.count += 1;
+            firings.moved += old.iter().zip(new).map(|(a, b)| f64::from(a - b).powi(2)).sum::<f64>().sqrt();
+        }
+    }
+}
+
+impl ModelChange {
+    /// Makes the interventions from a run's material, with a draw for each point.
+    pub fn prepare<'a>(&'a self, material: &Material<'a>, draw: impl Fn(HookPoint) -> Draw) -> PreparedChange<'a> {
+        let new_values: NewValues<'a> = match &self.intervention {
+            InterventionSpec::Named { about, dose } => {
+                let one = |&point: &HookPoint| {
+                    (point, (about.make)(material, Draw { dose: dose.unwrap_or_default(), ..draw(point) }))
+                };
+                let made: Vec<_> = self.points.iter().map(one).collect();
+                Box::new(move |at, old| {
+                    Ok(made
+                        .iter()
+                        .find(|(point, _)| *point == at.point)
+                        .and_then(|(_, made)| made.input(&at.known, old)))
+                })
+            }
+            InterventionSpec::File { adds, .. } => Box::new(|at, old| {
+                let given = self.given(at)?;
+                Ok(Some(if *adds { old.iter().zip(given).map(|(a, b)| a + b).collect() } else { given }))
+            }),
+        };
+        let Self { name, points, heads, region, .. } = self.clone();
+        PreparedChange { name, points, heads, region, new_values }
+    }
+
+    /// What its file has for a position.
+    fn given(&self, at: &ChangePlace) -> Result<Vec<f32>> {
+        let of = self.values.iter().find(|(point, ..)| *point == at.point);
+        let (_, heads, values) = of.with_context(|| format!("the file has no values for `{}`", at.point))?;
+        let by_position = matches!(self.region, Select::Position(_));
+        let given = values.at(at.place, by_position).with_context(|| {
+            let Place { step, position, .. } = at.place;
+            format!("the file has no {step} at position {position}; it has {}", values.places())
+        })?;
+        Ok(self.heads.part(given, *heads))
+    }
+}
+
+impl<'a> PreparedChange<'a> {
+    /// A change of every latent input.
+    pub(crate) fn at_latents(
+        name: &str,
+        new_values: impl Fn(&ChangePlace, &[f32]) -> Result<Option<Vec<f32>>> + Send + Sync + 'a,
+    ) -> Self {
+        let points = vec![HookPoint::new(PointKind::LatentInjected)];
+        let new_values = Box::new(new_values);
+        Self { name: name.to_owned(), points, heads: Heads::default(), region: Select::LATENTS, new_values }
+    }
+
+    /// The activation with its changed values, and how many positions were changed.
+    fn apply(&self, site: &Site, value: Activation, log: &ChangeLog) -> Result<(Activation, usize)> {
+        let selected = site
+            .places
+            .iter()
+            .filter_map(|place| Some(ChangePlace { point: site.point, place, known: log.place(place, self.region)? }));
+        let selected: Vec<ChangePlace> = selected.collect();
+        if selected.is_empty() {
+            return Ok((value, 0));
+        }
+        let (dims, mut data, mut fired) = (value.dims(), value.to_vec()?, 0);
+        for at in &selected {
+            let ranges = self.heads.of(site.point.kind.ranges(&dims, at.place));
+            let old = gather(&data, &ranges);
+            let Some(mut new) = (self.new_values)(at, &old)? else { continue };
+            self.check(site.point, &old, &mut new)?;
+            let mut rest = &new[..];
+            for range in ranges {
+                let (part, later) = rest.split_at(range.len());
+                data[range].copy_from_slice(part);
+                rest = later;
+            }
+            log.add(at.place.row, at.known.block, &old, &new);
+            fired += 1;
+        }
+        Ok((value.with_values(data), fired))
+    }
+
+    /// Hides again what the mask hides.
+    ///
+    /// # Errors
+    /// New values of another number, and one that the stream cannot be divided by.
+    fn check(&self, point: HookPoint, old: &[f32], new: &mut [f32]) -> Result<()> {
+        ensure!(new.len() == old.len(), "{}: {} values at `{point}`, expected {}", self.name, new.len(), old.len());
+        if point.kind == PointKind::AttnScores {
+            let hidden = new.iter_mut().zip(old).filter(|(_, old)| Activation::is_masked(**old));
+            hidden.for_each(|(new, old)| *new = *old);
+        }
+        let wrong = if point.kind.is_scale() { new.iter().find(|new| new.is_nan() || **new <= 0.0) } else { None };
+        ensure!(
+            wrong.is_none(),
+            "{}: {} at `{point}`: the stream is divided by it, put in values above 0",
+            self.name,
+            wrong.copied().unwrap_or_default()
+        );
+        Ok(())
+    }
+}
+
+impl<'h> Hooks<'h> {
+    /// Adds a change. `log` has the sequences of the run, and counts what is done to each.
+    pub fn change(&mut self, change: &'h PreparedChange<'_>, log: &'h ChangeLog) -> &mut Self {
+        self.replace_at(change.name.clone(), change.points.clone(), move |site, value| change.apply(site, value, log))
+    }
+}
+
+/// The values at some ranges, one behind the other.
+pub(super) fn gather(data: &[f32], ranges: &[Range<usize>]) -> Vec<f32> {
+    ranges.iter().flat_map(|range| data[range.clone()].iter().copied()).collect()
+}
+
+/// The changes of one run, in the order in which they act, with their texts.
+#[derive(Default)]
+pub struct Changes(Vec<(Change, ModelChange)>);
+
+/// What one change did.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChangeReport {
+    /// The change as it was written.
+    pub hook: String,
+    /// Positions that were changed.
+    pub fired: usize,
+    /// Mean ‖new − old‖ at a position.
+    pub mean_change: f64,
+    /// Of several sequences, how often in each.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rows: Option<Vec<usize>>,
+}
+
+/// Changes of one run, at most. A pattern is one of them.
+const MOST_CHANGES: usize = 256;
+
+impl Changes {
+    /// Reads and checks the changes of one run, files included.
+    ///
+    /// # Errors
+    /// As [`Change::from_str`](std::str::FromStr) and [`Change::resolve`], with the text of the change.
+    pub fn read<S: AsRef<str>>(texts: impl IntoIterator<Item = S>, config: &ModelConfig) -> Result<Self> {
+        let texts: Vec<S> = texts.into_iter().collect();
+        ensure!(
+            texts.len() <= MOST_CHANGES,
+            "{} changes at hooks, at most {MOST_CHANGES} are made at a time: use patterns, as `blocks.*.attn.hook_z[head=0,3]`",
+            texts.len()
+        );
+        let one = |text: S| {
+            let text = text.as_ref();
+            let read = text.parse::<Change>().and_then(|change| Ok((change.clone(), change.resolve(config)?)));
+            read.with_context(|| format!("change `{text}`"))
+        };
+        texts.into_iter().map(one).collect::<Result<_>>().map(Self)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// As hook specs, for sequences of which at most `known` positions are known when the run begins.
+    ///
+    /// # Errors
+    /// A position before the first.
+    pub fn specs(&self, known: usize) -> Result<Vec<HookSpec>> {
+        let one = |(change, resolved): &(Change, ModelChange)| {
+            let select = resolved.region.at(known).with_context(|| format!("change `{change}`"))?;
+            Ok(HookSpec { pattern: change.pattern.clone(), select })
+        };
+        self.0.iter().map(one).collect()
+    }
+
+    /// Runs sequences of so many known positions under the changes: what `work` returns, and what each change did. `ran` describes the
+    /// run, for the error.
+    ///
+    /// # Errors
+    /// A change that never fired, and those of `work`.
+    pub fn run<T>(
+        &self,
+        (known, seed): (&[usize], u64),
+        ran: impl FnOnce(&T) -> String,
+        work: impl FnOnce(Hooks<'_>) -> Result<T>,
+    ) -> Result<(T, Vec<ChangeReport>)> {
+        let prepare = |number: usize| {
+            // Two points, and two changes of one point, draw differently.
+            let draw = |point: HookPoint| {
+                let layer = point.layer.map_or(u64::MAX, |layer| layer as u64);
+                let place = keyed([layer, point.kind as u64, number as u64, 0]).next_u64();
+                Draw::keyed(seed ^ place, 0, None)
+            };
+            let log = ChangeLog::new(known.iter().copied().enumerate());
+            (self.0[number].1.prepare(&Material::NONE, draw), log)
+        };
+        let prepared: Vec<(PreparedChange, ChangeLog)> = (0..self.0.len()).map(prepare).collect();
+        let mut hooks = Hooks::none();
+        for (change, log) in &prepared {
+            hooks.change(change, log);
+        }
+        let done = work(hooks)?;
+        let ran = ran(&done);
+        let reports = prepared.iter().map(|(change, log)| log.report(&change.name, &ran)).collect::<Result<_>>()?;
+        Ok((done, reports))
+    }
+}
+
+impl ChangeLog {
+    fn report(&self, text: &str, ran: &str) -> Result<ChangeReport> {
+        let firings = self.firings();
+        let fired: usize = firings.iter().map(|firings| firings.count).sum();
+        ensure!(fired > 0, "change `{text}` never fired: {ran}");
+        let moved: f64 = firings.iter().map(|firings| firings.moved).sum();
+        let rows = (firings.len() > 1).then(|| firings.iter().map(|firings| firings.count).collect());
+        Ok(ChangeReport { hook: text.to_owned(), fired, mean_change: moved / fired as f64, rows })
+    }
+}
