@@ -80,88 +80,35 @@ fn keep_names(recipe: &mut Recipe, begun: &Path) {
     }
 }
 
-/// Checks the folder, builds the corpus, writes recipe and manifest.
+/// Opens a run:
+/// 1. paths and the model's spelling of a chat are put into the recipe as the run has them;
+/// 2. the folder must be new, or begun with these settings; finished phases of other runs are chosen;
+/// 3. the folder is locked, and what a killed process left half-written is removed;
+/// 4. the pretrained model's files are opened and the corpus is built;
+/// 5. memory and time are estimated and printed; a dry run ends here;
+/// 6. data, model and settings must be those that the folder was begun with;
+/// 7. recipe and manifest are written, and chosen phases are copied.
 pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Result<Run> {
     let root = options.out.clone();
-    let recipe_path = root.join("recipe.toml");
-    keep_names(&mut recipe, &recipe_path);
-    let over = recipe.adapter.clone();
-    let open = |model: &String| options.world.first_alone(|| Checkpoint::open_to_train(model, over.as_deref()));
-    // How the model spells a chat belongs to the settings.
-    let mut opened = recipe.pretrained.as_ref().filter(|_| recipe.data.template.is_chat()).map(open).transpose()?;
-    if let Some(opened) = &opened {
-        recipe.data.template = template(&recipe, opened, &recipe_path)?;
-    }
+    keep_names(&mut recipe, &root.join(RECIPE));
+    let opened = chat_model(&mut recipe, &options)?;
     let text = toml::to_string(&recipe).context("writing the recipe as TOML")?;
-    if recipe_path.exists() {
-        ensure!(
-            options.resume,
-            "{}: holds a run already; --resume goes on with it, --out names another folder",
-            root.display()
-        );
-        resume::same_settings(&recipe, &recipe_path)?;
-    } else {
-        ensure!(
-            !options.resume,
-            "--resume: {}: holds no run (no recipe.toml); leave --resume away to begin one",
-            root.display()
-        );
-    }
+    ensure_resumable(&recipe, &options)?;
     let branch = match options.from.as_slice() {
         [] => None,
         from => Some(taken::best(&recipe, phases, from)?),
     };
-    let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
-    let held = if recipe_path.exists() {
-        inputs::held(&root, &names)?
-    } else {
-        inputs::ensure_new(&root, &names)?;
-        None
-    };
-    if let Some(held) = &held {
-        // What needs no model to be read is told before one is.
-        let ours = json!({
-            "threads": options.threads,
-            "processes": options.world.size,
-            "settings_sha256": inputs::hash_of(&text),
-        });
-        inputs::same(&root.join("manifest.json"), held, &ours, OTHER_FOLDER)?;
-    }
+    let held = begun_with(&text, &options, phases)?;
     // Every process has looked at the folder before one writes there.
     options.world.barrier();
-    let writes = options.world.writes();
-    let writes = writes && !options.dry;
+    let writes = options.world.writes() && !options.dry;
     let lock = writes.then(|| Lock::take(&root, &options.command)).transpose()?;
     if options.resume && writes {
+        let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
         sweep(&root, &names)?;
     }
-    let (mut files, mut config) = (None, None);
-    let (vocabulary, pretrained) = match &recipe.pretrained {
-        Some(model) => {
-            let opened = opened.take().map_or_else(|| open(model), Ok)?;
-            opened.text()?;
-            let pretrained = PretrainedAdapter::new(model, &opened.files, &recipe)?;
-            // Reads all weights.
-            files = if options.dry { None } else { Some(inputs::model(&opened.files)?) };
-            config = Some(opened.files.config.clone());
-            (opened.vocabulary, pretrained)
-        }
-        None => (None, None),
-    };
-    let corpus = Corpus::build(&recipe, vocabulary)?;
-    if recipe.pretrained.is_some() && recipe.data.template.is_chat() {
-        say(&format!("prompts are made by {}", corpus.template.told(&corpus.vocabulary)));
-    }
-    if corpus.dropped > 0 {
-        say(&format!(
-            "{} of {} training problems are longer than data.max_tokens = {} and were dropped",
-            corpus.dropped,
-            corpus.dropped + corpus.train.len(),
-            recipe.data.max_tokens
-        ));
-    }
-    corpus.told.iter().chain(&corpus.graded()?).for_each(|line| say(line));
-    corpus.ensure_sayable()?;
+    let TextAndBase { vocabulary, pretrained, config, hashes } = text_and_base(&recipe, opened, &options)?;
+    let corpus = corpus(&recipe, vocabulary)?;
     recipe.optimizer.dtype.begin(&options.device)?;
     let device = options.device.clone().autodiff();
     let device = if recipe.optimizer.gradient_checkpointing { device.gradient_checkpointing() } else { device };
@@ -175,31 +122,120 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
     if run.options.dry {
         return Ok(run);
     }
-    let ours = inputs::manifest(&run, files.as_ref())?;
+    let ours = inputs::manifest(&run, hashes.as_ref())?;
     if let Some(held) = &held {
-        inputs::same(&run.root.join("manifest.json"), held, &ours, OTHER_FOLDER)?;
+        inputs::same(&run.root.join(MANIFEST), held, &ours, OTHER_FOLDER)?;
     }
     if let Some((from, planned)) = &branch {
         taken::same_work(&ours, from, planned)?;
     }
     if writes {
         taken::unchanged(&run.root, phases)?;
-        write_atomic(&recipe_path, text.as_bytes())?;
+        write_atomic(&run.root.join(RECIPE), text.as_bytes())?;
         // What began the run stays; only what was taken over is added.
         let mut manifest = held.unwrap_or(ours);
-        let write =
-            |manifest: &Value| write_atomic(&run.root.join("manifest.json"), &serde_json::to_vec_pretty(manifest)?);
-        write(&manifest)?;
+        write_manifest(&run.root, &manifest)?;
         if let Some((from, planned)) = &branch {
             taken::take(planned, from, &run.root)?;
         }
         let origins = taken::origins(&run.root, phases)?;
         if !origins.is_empty() {
             manifest["taken"] = origins.into();
-            write(&manifest)?;
+            write_manifest(&run.root, &manifest)?;
         }
     }
     Ok(run)
+}
+
+const RECIPE: &str = "recipe.toml";
+const MANIFEST: &str = "manifest.json";
+
+fn write_manifest(root: &Path, manifest: &Value) -> Result<()> {
+    write_atomic(&root.join(MANIFEST), &serde_json::to_vec_pretty(manifest)?)
+}
+
+fn open_model(model: &str, recipe: &Recipe, options: &Options) -> Result<Checkpoint> {
+    options.world.first_alone(|| Checkpoint::open_to_train(model, recipe.adapter.as_deref()))
+}
+
+/// Opens the model of a recipe with chat prompts, and puts the model's own spelling of a chat into the recipe.
+fn chat_model(recipe: &mut Recipe, options: &Options) -> Result<Option<Checkpoint>> {
+    let model = recipe.pretrained.as_ref().filter(|_| recipe.data.template.is_chat());
+    let opened = model.map(|model| open_model(model, recipe, options)).transpose()?;
+    if let Some(opened) = &opened {
+        recipe.data.template = template(recipe, opened, &options.out.join(RECIPE))?;
+    }
+    Ok(opened)
+}
+
+/// Refuses `--resume` without a run, and a run without `--resume` or with other settings.
+fn ensure_resumable(recipe: &Recipe, options: &Options) -> Result<()> {
+    let (begun, root) = (options.out.join(RECIPE), options.out.display());
+    if begun.exists() {
+        ensure!(options.resume, "{root}: holds a run already; --resume goes on with it, --out names another folder");
+        return resume::same_settings(recipe, &begun);
+    }
+    ensure!(!options.resume, "--resume: {root}: holds no run (no recipe.toml); leave --resume away to begin one");
+    Ok(())
+}
+
+/// The manifest that the folder was begun with. What can be compared without a model is.
+fn begun_with(text: &str, options: &Options, phases: &[Phase]) -> Result<Option<Value>> {
+    let root = &options.out;
+    let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
+    if !root.join(RECIPE).exists() {
+        inputs::ensure_new(root, &names)?;
+        return Ok(None);
+    }
+    let held = inputs::held(root, &names)?;
+    if let Some(held) = &held {
+        let ours = json!({
+            "threads": options.threads,
+            "processes": options.world.size,
+            "settings_sha256": inputs::hash_of(text),
+        });
+        inputs::same(&root.join(MANIFEST), held, &ours, OTHER_FOLDER)?;
+    }
+    Ok(held)
+}
+
+/// What a pretrained model brings to a run; nothing where a model is trained from scratch.
+#[derive(Default)]
+struct TextAndBase {
+    vocabulary: Option<Vocabulary>,
+    pretrained: Option<PretrainedAdapter>,
+    config: Option<ModelConfig>,
+    /// Of its files: base and adapter. A dry run reads none.
+    hashes: Option<[String; 2]>,
+}
+
+fn text_and_base(recipe: &Recipe, opened: Option<Checkpoint>, options: &Options) -> Result<TextAndBase> {
+    let Some(model) = &recipe.pretrained else { return Ok(TextAndBase::default()) };
+    let opened = opened.map_or_else(|| open_model(model, recipe, options), Ok)?;
+    opened.text()?;
+    let pretrained = PretrainedAdapter::new(model, &opened.files, recipe)?;
+    let hashes = (!options.dry).then(|| inputs::model(&opened.files)).transpose()?;
+    let config = Some(opened.files.config.clone());
+    Ok(TextAndBase { vocabulary: opened.vocabulary, pretrained, config, hashes })
+}
+
+/// Builds the corpus, and prints what became of the problems.
+fn corpus(recipe: &Recipe, vocabulary: Option<Vocabulary>) -> Result<Corpus> {
+    let corpus = Corpus::build(recipe, vocabulary)?;
+    if recipe.pretrained.is_some() && recipe.data.template.is_chat() {
+        say(&format!("prompts are made by {}", corpus.template.told(&corpus.vocabulary)));
+    }
+    if corpus.dropped > 0 {
+        say(&format!(
+            "{} of {} training problems are longer than data.max_tokens = {} and were dropped",
+            corpus.dropped,
+            corpus.dropped + corpus.train.len(),
+            recipe.data.max_tokens
+        ));
+    }
+    corpus.told.iter().chain(&corpus.graded()?).for_each(|line| say(line));
+    corpus.ensure_sayable()?;
+    Ok(corpus)
 }
 
 /// The pretrained model below the adapters that a run writes.
