@@ -175,6 +175,7 @@ fn as_train_does(c: &mut Criterion, size: &Size, what: &str, threads: usize, pre
         latent_token: size.config.vocab_size as u32,
         objective: &CrossEntropy::text(),
         resets: &[],
+        restarts: &[],
         accumulate: 1,
         threads,
         checkpoint_every: 1,

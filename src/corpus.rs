@@ -53,6 +53,20 @@ impl Corpus {
     /// # Errors
     /// A file that cannot be read, no usable sample, a template whose tokens the vocabulary lacks.
     pub fn build(recipe: &Recipe, vocabulary: Option<Vocabulary>) -> Result<Self> {
+        Self::held_out(recipe, vocabulary, Split::Test)
+    }
+
+    /// The validation problems of a generated task in place of the held-out ones: for choices that must not see these.
+    ///
+    /// # Errors
+    /// As [`Self::build`]; the problems of a file have no such part.
+    pub(crate) fn validation(recipe: &Recipe, vocabulary: &Vocabulary) -> Result<Self> {
+        let mut few = recipe.clone();
+        few.data.rows = 1;
+        Self::held_out(&few, Some(vocabulary.clone()), Split::Validation)
+    }
+
+    fn held_out(recipe: &Recipe, vocabulary: Option<Vocabulary>, split: Split) -> Result<Self> {
         let mut vocabulary = match (vocabulary, &recipe.task) {
             (Some(vocabulary), _) => vocabulary,
             (None, Some(task)) => Vocabulary::from_words(task.words())?,
@@ -61,7 +75,7 @@ impl Corpus {
             }
         };
         let switch = vocabulary.add_switch_tokens()?;
-        let Problems { mut train, mut test, rewarded, mut told } = problems(recipe)?;
+        let Problems { mut train, mut test, rewarded, mut told } = problems(recipe, split)?;
         if recipe.task.is_none() {
             told.extend(leave_out_unsolved(recipe, &mut train)?);
             told.extend(overlaps(&train, &mut test));
@@ -210,7 +224,7 @@ impl Corpus {
 
     /// Says how many of the held-out problems the run of this recipe was trained on, where its training problems can be read.
     pub(crate) fn tell_trained(&mut self, recipe: &Recipe) {
-        let Ok(Problems { train, rewarded, .. }) = problems(recipe) else { return };
+        let Ok(Problems { train, rewarded, .. }) = problems(recipe, Split::Test) else { return };
         let trained = train.iter().chain(&rewarded).cloned().collect::<Vec<_>>();
         let trained = trained.iter().map(|(problem, _)| problem.asks()).collect();
         self.told.extend(known(&trained, self.test.iter()));
@@ -515,16 +529,18 @@ fn leave_out_unanswered(samples: &mut Vec<Sample>, answers: &mut Vec<String>) ->
     ))
 }
 
-fn problems(recipe: &Recipe) -> Result<Problems> {
+/// Training problems and those that are held out: of a generated task those of `split`.
+fn problems(recipe: &Recipe, split: Split) -> Result<Problems> {
     let wanted = recipe.evaluation.problems;
     if let Some(task) = &recipe.task {
         let placed = |problem: Problem| (problem.clone(), format!("problem {}", problem.id));
         let rows = |split, n: usize| -> Result<Vec<ProblemAt>> {
             Ok(task.rows(split, recipe.seed, 0..n as u64)?.into_iter().map(Problem::from).map(placed).collect())
         };
-        let (train, test) = (rows(Split::Train, recipe.data.rows)?, rows(Split::Test, wanted)?);
+        let (train, test) = (rows(Split::Train, recipe.data.rows)?, rows(split, wanted)?);
         return Ok(Problems { train, test, ..Problems::default() });
     }
+    ensure!(split == Split::Test, "problems of a file have no validation part");
     let Data { fields, test_fields, generations, .. } = &recipe.data;
     let mut told = vec![];
     let mut read = |path: &PathBuf, part, named: Option<&Fields>, likely: Option<&Fields>| -> Result<Vec<ProblemAt>> {

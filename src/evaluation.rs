@@ -58,6 +58,7 @@ pub(crate) fn decode_settings(evaluation: &Evaluation, stops: &[u32], switching:
         k_cap: evaluation.k_cap,
         max_new_tokens: evaluation.max_new_tokens,
         stop: stops.to_vec(),
+        mask_tags: true,
         masked: vec![],
         switching,
     }

@@ -20,7 +20,7 @@ pub use baselines::{
 };
 pub use check::MOST_ROWS;
 pub use evaluation::{CheckpointEvery, Evaluation};
-pub use grpo::{Anchor, Grpo, Invalid, LossForm, ReplayMode};
+pub use grpo::{Anchor, Brevity, FromStage, Grpo, Invalid, LossForm, LossMean, ReplayMode, Strongest};
 pub use optimizer::Optimizer;
 pub(crate) use ranges::Range;
 use ranges::Range::{Count, Each, Positive, Typed};
@@ -50,6 +50,7 @@ pub(crate) const PRESETS: [(&str, &str); 16] = [
     ("micro-rivals", include_str!("presets/micro-rivals.toml")),
     ("micro-compressed", include_str!("presets/micro-compressed.toml")),
     ("micro-two-latents", include_str!("presets/micro-two-latents.toml")),
+    ("micro-paper", include_str!("presets/micro-paper.toml")),
     ("micro-graph", include_str!("presets/micro-graph.toml")),
     ("micro-prosqa", include_str!("presets/micro-prosqa.toml")),
     ("micro-organism", include_str!("presets/micro-organism.toml")),
@@ -104,6 +105,8 @@ pub struct Recipe {
     pub latent: Latent,
     #[serde(default)]
     pub grpo: Grpo,
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub brevity: Brevity,
     #[serde(default)]
     pub no_cot: NoCot,
     #[serde(default)]
@@ -132,6 +135,15 @@ pub struct Recipe {
     pub evaluation: Evaluation,
     #[serde(default)]
     pub checkpoint: CheckpointEvery,
+}
+
+/// Settings that came later are left out of a recipe at their default, so that older runs keep the hash of their settings.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+fn is_true(value: &bool) -> bool {
+    *value
 }
 
 fn default_methods() -> Vec<String> {

@@ -12,6 +12,7 @@ use switchyard::model::checkpoint::EMBED;
 use switchyard::model::config::{Family, ModelConfig};
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::{Decoder, Hooks, Span};
+use switchyard::recipe::Facts;
 
 const IDS: SwitchIds = SwitchIds { swi: 21, swi_end: 22, latent: 23 };
 
@@ -284,6 +285,28 @@ fn the_block_obeys_its_bounds() {
         }
     }
     assert!(forced > 0 && sampled > 0, "{forced} blocks forced to end, {sampled} ended by a draw");
+}
+
+/// As the paper samples: `</swi>` may be drawn in text, such a response is ill-formed, and its replay has the probabilities of the draw.
+#[test]
+fn without_the_mask_a_response_may_be_ill_formed() {
+    let model = switching_model(2);
+    let settings = DecodeSettings { mask_tags: false, ..settings(1.5) };
+    let traces = run(&model, &settings, &requests(16), 2);
+    let formed = |trace: &Trace| Facts::new(trace, true).well_formed;
+    let ill = traces.iter().filter(|trace| !formed(trace)).count();
+    assert!(ill > 0 && ill < traces.len(), "{ill} of {} are ill-formed", traces.len());
+    assert!(traces.iter().flat_map(|t| &t.positions).all(|p| p.kind == PositionRole::Latent || p.token != IDS.latent));
+    let again = replay::logprobs(how(&model, &settings), &traces).expect("replay");
+    for (trace, again) in traces.iter().zip(again) {
+        for (position, again) in trace.positions.iter().zip(again) {
+            let off = (position.logprob.unwrap_or(0.0) - again.unwrap_or(0.0)).abs();
+            assert!(position.logprob.is_some() == again.is_some() && off < 1e-4, "{position:?}: {again:?}");
+        }
+    }
+    let masked = run(&model, &DecodeSettings { mask_tags: true, ..settings }, &requests(16), 2);
+    let whole = |trace: &&Trace| trace.end == End::Stop;
+    assert!(masked.iter().filter(whole).all(formed));
 }
 
 #[test]

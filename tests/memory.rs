@@ -74,7 +74,7 @@ fn rollout(blocks: usize, latents: usize, text: usize) -> Rollout {
     let trace = Trace { problem: 0, rollout: 0, prompt: vec![1, 2, 3], positions, end: End::Stop };
     let terms = Grpo::default().reward.of(Facts::new(&trace, true));
     let anchor = trace.positions.iter().map(|p| p.logprob).collect();
-    Rollout { anchor, trace, terms, correct: true, advantage: 1.0, first: true }
+    Rollout { anchor, trace, terms, correct: true, advantage: 1.0, weight: 1.0, first: true }
 }
 
 fn replay(model: &Decoder, mode: ReplayMode, blocks: usize, text: usize) -> usize {

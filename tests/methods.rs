@@ -209,6 +209,7 @@ fn trained(what: &SupervisedPhase) -> Vec<Vec<u32>> {
             latent_token: IDS.latent,
             objective: what.objective.as_ref(),
             resets: &[],
+            restarts: &[],
             accumulate: 1,
             threads: 2,
             checkpoint_every: 3,

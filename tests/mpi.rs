@@ -203,6 +203,7 @@ fn losses_and_gradients(world: World) -> BTreeMap<String, Vec<f32>> {
         latent_token: IDS.latent,
         objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
         resets: &[],
+        restarts: &[],
         accumulate: 1,
         threads: 1,
         checkpoint_every: 1,

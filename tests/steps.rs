@@ -57,6 +57,7 @@ fn sft_settings(threads: usize) -> Sft<'static> {
         latent_token: IDS.latent,
         objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
         resets: &[],
+        restarts: &[],
         accumulate: 1,
         threads,
         checkpoint_every: 1,

@@ -84,6 +84,7 @@ fn sft(latent_token: u32) -> Sft<'static> {
         latent_token,
         objective: &OBJECTIVE,
         resets: &[],
+        restarts: &[],
         accumulate: 1,
         threads: 2,
         checkpoint_every: 1,

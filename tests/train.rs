@@ -374,6 +374,56 @@ fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
     }
 }
 
+/// GRPO from the end of a stage, named or the best on validation problems, with every stage a run of its own; then a round for brevity
+/// with thresholds from the lengths of its start, and a word on the term of the reward that never varied.
+#[test]
+fn grpo_starts_from_a_stage_and_brevity_from_what_grpo_left() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let run = |name: &str, args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
+        command.args(["--preset", "smoke", "--method", "switch_brevity", "--threads", "1", "--out"]);
+        command.arg(temp.path().join(name));
+        let sets = ["data.rows=60", "base.steps=9", "boundary.steps=5", "grpo.steps=2", "evaluation.problems=6"];
+        command.args(sets.iter().flat_map(|set| ["--set", set]));
+        command.args(["--set", "latent.stages=[{k=1,steps=3},{k=5,steps=6}]", "--set", "latent.fresh_stages=true"]);
+        let output = command.args(args).stdin(Stdio::null()).output().expect("train runs");
+        (output.status.code(), text_of(&output))
+    };
+    let file = |name: &str, file: &str| std::fs::read(temp.path().join(name).join(file)).expect(file);
+    let (code, said) = run("best", &["--set", "grpo.from_stage=best", "--set", "brevity.steps=3"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("the best of its stages on 6 validation problems (stage-1 "), "{said}");
+    let chosen = said.split("grpo_start: sft/").nth(1).and_then(|rest| rest.split(',').next()).expect("a choice");
+    let weights = "model.safetensors";
+    assert!(
+        file("best", &format!("grpo_start/checkpoint/{weights}")) == file("best", &format!("sft/{chosen}/{weights}"))
+    );
+    let (code, named) =
+        run("named", &["--set", "grpo.from_stage=1", "--from", &temp.path().join("best").display().to_string()]);
+    assert_eq!(code, Some(0), "{named}");
+    assert!(
+        file("named", &format!("grpo_start/checkpoint/{weights}")) == file("best", &format!("sft/stage-1/{weights}"))
+    );
+    // Each stage warms up and decays.
+    let rates: Vec<f64> = switchyard::store::read_flat(&temp.path().join("best/sft/metrics.parquet"))
+        .expect("rows")
+        .iter()
+        .map(|row| row["learning_rate"].as_f64().expect("a rate"))
+        .collect();
+    assert!(rates[2] < rates[0].max(rates[1]) && rates[3..].iter().any(|rate| *rate > rates[2]), "{rates:?}");
+    let steps = switchyard::store::read_flat(&temp.path().join("best/brevity/metrics.parquet")).expect("rows");
+    assert!(steps.len() == 3 && steps.iter().all(|row| row["blocks"].as_f64().is_some()), "{}", steps.len());
+    assert!(said.contains("brevity pays in full up to") && said.contains("the reward term `format` (weight"), "{said}");
+    for (set, needle) in [
+        ("grpo.from_stage=3", "grpo.from_stage = 3 is not the k of one of latent.stages"),
+        ("grpo.from_stage=worst", "grpo.from_stage=worst"),
+        ("grpo.reward.brevity=0.1", "grpo.reward.t_lo = 800 is not below evaluation.max_new_tokens"),
+    ] {
+        let (code, said) = run("refused", &["--set", set]);
+        assert!(code == Some(2) && said.contains(needle), "{set}: {said}");
+    }
+}
+
 #[cfg(unix)]
 #[test]
 fn an_evaluation_cut_short_leaves_no_result_and_is_done_again() {

@@ -47,7 +47,12 @@ impl<'a> Ahead<'a> {
         let cut = sampling.top_k > 0 || sampling.top_p < 1.0;
         let bounds = decoding.controller.bounds(decoding.settings.k_min, decoding.settings.k_cap);
         let (Some(bounds), Some(row)) = (bounds, rows.first()) else { return Ok(None) };
-        if steps == 0 || cut || !decoding.source.stays_on_device() || decoding.model.looks_up_on_host() {
+        if steps == 0
+            || cut
+            || !decoding.settings.mask_tags
+            || !decoding.source.stays_on_device()
+            || decoding.model.looks_up_on_host()
+        {
             return Ok(None);
         }
         let draws_swi = row.draws_swi(&decoding);

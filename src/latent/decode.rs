@@ -52,6 +52,8 @@ settings! {
         pub max_new_tokens: usize = 256,
         /// Tokens that end a row.
         pub stop: Vec<u32> = vec![],
+        /// Text mode never draws `</swi>`: no response is ill-formed. Otherwise it may, as the paper samples; `<latent>` is never drawn.
+        pub mask_tags: bool = true,
         /// Tokens that are never drawn in text mode.
         pub masked: Vec<u32> = vec![],
         pub switching: Switching = Switching::Free,

@@ -185,7 +185,8 @@ impl<'m> Replay<'m> {
         let mut banned = self.decoding.settings.masked.clone();
         let draws_swi =
             self.decoding.settings.switching != Switching::Suppressed && self.decoding.controller.model_opens();
-        banned.extend(self.decoding.controller.masked_in_text(&self.switch, draws_swi));
+        let masked = self.decoding.controller.masked_in_text(&self.switch, draws_swi);
+        banned.extend(masked.into_iter().filter(|&id| self.decoding.settings.mask_tags || id != self.switch.swi_end));
         banned.retain(|&token| (token as usize) < self.decoding.model.config().vocab_size);
         let targets = Targets {
             ids: places.iter().map(|p| p.token).collect(),

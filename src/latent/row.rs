@@ -59,7 +59,11 @@ pub(super) struct DecodingRow {
 /// What text mode never draws.
 pub(super) fn text_masked(decoding: &Decode, draws_swi: bool) -> Vec<u32> {
     let mut masked = decoding.settings.masked.clone();
-    masked.extend(decoding.switch.iter().flat_map(|ids| decoding.controller.masked_in_text(ids, draws_swi)));
+    for ids in decoding.switch.iter() {
+        let markers = decoding.controller.masked_in_text(ids, draws_swi);
+        // Without `mask_tags` a `</swi>` may be drawn in text.
+        masked.extend(markers.into_iter().filter(|&id| decoding.settings.mask_tags || id != ids.swi_end));
+    }
     masked
 }
 

@@ -60,7 +60,7 @@ impl Position {
     }
 
     /// A token of text that was drawn inside a block without markers.
-    pub(super) fn text(token: u32, logprob: f64, entropy: f64) -> Self {
+    pub(crate) fn text(token: u32, logprob: f64, entropy: f64) -> Self {
         let logprob = Some(logprob).filter(|p| p.is_finite());
         Self { entropy: Some(entropy), ..Self::bare(token, PositionRole::Text, logprob) }
     }

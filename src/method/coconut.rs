@@ -23,7 +23,7 @@ use super::schedule::LrSchedule;
 use super::stages::Stages;
 use crate::corpus::{Corpus, Row};
 use crate::latent::{Blocks, Reasoning, Source};
-use crate::recipe::{self, Recipe, Reset, Stage};
+use crate::recipe::{self, Recipe, Stage};
 use crate::text::Sample;
 use crate::text::clauses::steps;
 
@@ -61,11 +61,7 @@ pub(super) fn curriculum<'a>(
     let reasoning = |k| reasoning(&settings, k, method, source);
     let export = |(after, stage): (usize, &Stage)| Export::stage(after, stage, reasoning(stage.k));
     let exports = stages.ends().map(export).collect();
-    let resets = match settings.reset {
-        Reset::Never => vec![],
-        Reset::Stage => stages.resets(false),
-        Reset::Epoch => stages.resets(true),
-    };
+    let resets = stages.resets(settings.reset);
     let cosine_from = if settings.cosine { stages.last_from() } else { steps };
     let (reasoning, drawn) = (reasoning(last), settings.clone());
     let row = move |step: usize, i: usize| {
@@ -86,6 +82,7 @@ pub(super) fn curriculum<'a>(
         reasoning,
         exports,
         resets,
+        restarts: vec![],
         annotator_accuracy: 0.0,
     })
 }

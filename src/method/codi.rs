@@ -88,6 +88,7 @@ pub(super) fn distilled<'a>(
         },
         exports: vec![],
         resets: vec![],
+        restarts: vec![],
         annotator_accuracy: 0.0,
     })
 }

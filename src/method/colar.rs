@@ -91,6 +91,7 @@ fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<
         },
         exports: vec![],
         resets: vec![],
+        restarts: vec![],
         annotator_accuracy: 0.0,
     })
 }

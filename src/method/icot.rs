@@ -63,6 +63,7 @@ fn icot(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'
         reasoning: Reasoning::text("icot"),
         exports: vec![],
         resets: if settings.reset { moves } else { vec![] },
+        restarts: vec![],
         annotator_accuracy: 0.0,
     })
 }

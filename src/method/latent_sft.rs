@@ -99,6 +99,7 @@ fn latent_sft(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedP
         },
         exports: vec![],
         resets: vec![settings.chain_steps],
+        restarts: vec![],
         annotator_accuracy: 0.0,
     })
 }

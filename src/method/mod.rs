@@ -15,6 +15,7 @@ mod schedule;
 mod stages;
 
 pub use objective::{CrossEntropy, LossSums, Objective};
+pub(crate) use phase::stage_name;
 pub use phase::{Context, Export, Phase, SupervisedPhase, Work};
 pub use schedule::LrSchedule;
 

@@ -49,6 +49,7 @@ pub(super) fn no_cot(Context { recipe, corpus, .. }: Context<'_>) -> Result<Supe
         reasoning: Reasoning::text("no_cot"),
         exports: vec![],
         resets: vec![],
+        restarts: vec![],
         annotator_accuracy: 0.0,
     })
 }

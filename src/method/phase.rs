@@ -25,6 +25,8 @@ pub enum Work {
     Annotate,
     /// Takes over a checkpoint inside another phase, whose name the recipe says, as it is, and measures it.
     Take { from: &'static str, checkpoint: fn(&Recipe) -> String },
+    /// Takes over that checkpoint of another phase's stages which answers most validation problems, and measures it.
+    TakeBest { from: &'static str },
     /// Decodes another phase's finished checkpoint by another rule: training-free methods, and what others start from, with untrained
     /// heads that `model` adds.
     Decode {
@@ -73,8 +75,15 @@ pub struct SupervisedPhase<'a> {
     pub exports: Vec<Export>,
     /// Steps before which the optimiser forgets its state.
     pub resets: Vec<usize>,
+    /// Steps before which the learning-rate schedule begins anew.
+    pub restarts: Vec<usize>,
     /// Exports `annotator` at the first window of steps with this token accuracy; 0 never.
     pub annotator_accuracy: f64,
+}
+
+/// The folder of the checkpoint at the end of a stage that is not the last.
+pub(crate) fn stage_name(k: usize, c: Option<f64>) -> String {
+    format!("stage-{k}{}", c.map_or_else(String::new, |c| format!("-c{c}")))
 }
 
 /// A checkpoint on the way.
@@ -93,7 +102,7 @@ pub struct Export {
 impl Export {
     /// The end of a stage, and how its checkpoint reasons. A stage with a `c` of its own has it in its name.
     pub fn stage(after: usize, stage: &Stage, reasoning: Reasoning) -> Self {
-        let c = stage.c.map_or_else(String::new, |c| format!("-c{c}"));
-        Self { after, name: format!("stage-{}{c}", stage.k), stage: Some(stage.clone()), reasoning: Some(reasoning) }
+        let name = stage_name(stage.k, stage.c);
+        Self { after, name, stage: Some(stage.clone()), reasoning: Some(reasoning) }
     }
 }

@@ -51,7 +51,9 @@ impl Phase {
             |parent, own: &[&'static str], measured_apart| Reads { parent, own: Some(own.to_vec()), measured_apart };
         match self.work {
             Work::Annotate => of(Some("base"), &["annotate"], true),
-            Work::Take { from, .. } => of(Some(from), &["grpo.from_step", "evaluation"], false),
+            Work::Take { from, .. } | Work::TakeBest { from } => {
+                of(Some(from), &["grpo.from_step", "grpo.from_stage", "evaluation"], false)
+            }
             Work::Decode { from, .. } => {
                 let known = match self.name {
                     "swireasoning" => Some(vec!["swireasoning", "evaluation"]),
@@ -64,6 +66,9 @@ impl Phase {
             Work::Grpo { from, .. } if self.name == "hrpo" => of(Some(from), &["grpo", "hrpo", "evaluation"], false),
             Work::Grpo { from, .. } if self.name == "latent_grpo" => {
                 of(Some(from), &["grpo", "latent_grpo", "evaluation"], false)
+            }
+            Work::Grpo { from, .. } if self.name == "brevity" => {
+                of(Some(from), &["grpo", "brevity", "evaluation"], false)
             }
             Work::Grpo { from, .. } => {
                 of(Some(from), &["grpo", "soft_thinking.gumbel", "soft_thinking.density", "evaluation"], false)
@@ -152,7 +157,7 @@ mod tests {
         let Work::Supervised(declare) = phase.work else { panic!("{}: not supervised", phase.name) };
         let what = declare(Context { recipe, corpus, tagged }).expect("a declaration");
         let rows: Vec<_> = (0..what.steps).map(|step| (what.row)(step, step % what.lengths.len())).collect();
-        let rates: Vec<f64> = (0..what.steps).map(|step| what.schedule.at(step)).collect();
+        let rates: Vec<f64> = (0..what.steps).map(|step| what.schedule.restarted(&what.restarts, step)).collect();
         let probe = (what.row)(what.steps - 1, 0).expect("a row");
         let said = format!(
             "{:?}",

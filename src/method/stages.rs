@@ -1,6 +1,6 @@
 //! The stages of a curriculum, laid out over the steps of a phase.
 
-use crate::recipe::Stage;
+use crate::recipe::{Reset, Stage};
 
 /// Which stage each step trains. Neighbours that train the same are one stage.
 #[derive(Clone, Debug)]
@@ -43,9 +43,14 @@ impl Stages {
         self.stages.last()
     }
 
-    /// The first step of every stage but the first and, with `passes`, of every pass over the data within a stage: steps before
-    /// which an optimiser forgets its state.
-    pub fn resets(&self, passes: bool) -> Vec<usize> {
+    /// Steps before which an optimiser forgets its state: the first of every stage but the first, or of every pass over the data within
+    /// a stage too.
+    pub fn resets(&self, reset: Reset) -> Vec<usize> {
+        let passes = match reset {
+            Reset::Never => return vec![],
+            Reset::Stage => false,
+            Reset::Epoch => true,
+        };
         let mut from = 0;
         let mut all = vec![];
         for &end in &self.ends {
@@ -81,9 +86,9 @@ mod tests {
         assert_eq!((0..stages.steps()).filter_map(k_at).collect::<Vec<_>>(), [1, 1, 1, 3, 3, 3]);
         let ends: Vec<_> = stages.ends().map(|(after, stage)| (after, stage.k)).collect();
         assert_eq!((stages.last().map(|s| s.k), stages.last_from(), ends), (Some(3), 3, vec![(3, 1)]));
-        assert_eq!((stages.resets(false), stages.resets(true)), (vec![3], vec![3]));
+        assert_eq!([Reset::Never, Reset::Stage].map(|reset| stages.resets(reset)), [vec![], vec![3]]);
         let passes = Stages::new(&[stage(1, 0, 2.0), stage(2, 7, 0.0)], 5);
-        assert_eq!((passes.resets(false), passes.resets(true)), (vec![10], vec![5, 10, 15]));
+        assert_eq!([Reset::Stage, Reset::Epoch].map(|reset| passes.resets(reset)), [vec![10], vec![5, 10, 15]]);
         let none = Stages::new(&[], 5);
         assert_eq!(
             (none.steps(), none.last(), none.at(0), none.last_from(), none.ends().count()),

@@ -10,13 +10,13 @@ use super::Method;
 use super::batches::{lengths_of, per_epoch, sample_rng};
 use super::curriculum::{At, latents, staged};
 use super::objective::CrossEntropy;
-use super::phase::{Context, Export, Phase, RowAt, SupervisedPhase, Work};
+use super::phase::{Context, Export, Phase, RowAt, SupervisedPhase, Work, stage_name};
 use super::schedule::LrSchedule;
 use super::stages::Stages;
 use super::text_cot::BASE;
 use crate::corpus::Row;
 use crate::latent::{Blocks, Reasoning, Source};
-use crate::recipe::{Latent, Recipe};
+use crate::recipe::{FromStage, Latent, Recipe, Reset, Strongest};
 use crate::text::tagging::TaggedLine;
 
 pub struct Switch;
@@ -37,12 +37,16 @@ impl Method for Switch {
         }
         phases.push(Phase { name: "sft", work: Work::Supervised(sft) });
         if recipe.grpo.steps > 0 {
-            let midway = recipe.grpo.from_step > 0;
-            if midway {
-                let checkpoint = |recipe: &Recipe| last_step(recipe.grpo.from_step);
-                phases.push(Phase { name: GRPO_START, work: Work::Take { from: "sft", checkpoint } });
-            }
-            let from = if midway { GRPO_START } else { "sft" };
+            let start = match recipe.grpo.from_stage {
+                Some(FromStage::Named(Strongest::Best)) => Some(Work::TakeBest { from: "sft" }),
+                Some(FromStage::Stage(_)) => Some(Work::Take { from: "sft", checkpoint: from_stage }),
+                None if recipe.grpo.from_step > 0 => {
+                    Some(Work::Take { from: "sft", checkpoint: |recipe| last_step(recipe.grpo.from_step) })
+                }
+                None => None,
+            };
+            let from = if start.is_some() { GRPO_START } else { "sft" };
+            phases.extend(start.map(|work| Phase { name: GRPO_START, work }));
             phases.push(Phase { name: "grpo", work: Work::Grpo { from, settings: |recipe| recipe.grpo.clone() } });
         }
         phases
@@ -51,6 +55,15 @@ impl Method for Switch {
 
 /// The checkpoint inside phase 2 that GRPO starts from, where it does not start from the finished one.
 const GRPO_START: &str = "grpo_start";
+
+/// The checkpoint of phase 2 at the end of the stage that the recipe names.
+fn from_stage(recipe: &Recipe) -> String {
+    let last = recipe.latent.stages.last().map(|stage| stage.k);
+    match recipe.grpo.from_stage {
+        Some(FromStage::Stage(k)) if Some(k) != last => stage_name(k, None),
+        _ => "checkpoint".into(),
+    }
+}
 
 /// The name inside phase 2 of what it had learnt after a step of its last stage.
 pub(super) fn last_step(step: usize) -> String {
@@ -95,6 +108,7 @@ fn boundary(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
         reasoning: Reasoning::text("switch"),
         exports: vec![],
         resets: vec![],
+        restarts: vec![],
         annotator_accuracy: 0.0,
     })
 }
@@ -131,6 +145,7 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
         exports.push(Export { after, name: last_step(step), stage: None, reasoning: None });
     }
     let finished = reasoning(last);
+    let resets = stages.resets(if settings.fresh_stages { Reset::Stage } else { Reset::Never });
     let row: RowAt = Box::new(move |step, i| {
         let mut rng = sample_rng(recipe.seed, "latent", step, i);
         if rng.random::<f64>() < settings.untagged {
@@ -155,7 +170,8 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
         objective: Box::new(CrossEntropy { source, gradient: settings.gradient }),
         reasoning: finished,
         exports,
-        resets: vec![],
+        restarts: resets.clone(),
+        resets,
         annotator_accuracy: 0.0,
     })
 }

@@ -1,12 +1,10 @@
-//! SWITCH with a second round of GRPO that also pays for short answers (the paper's brevity variant, `r_brev`).
+//! SWITCH with a second round of GRPO that also pays for short answers (the paper's compression-oriented operating point, `r_brev`),
+//! under the settings of `[brevity]`.
 
 use super::Method;
 use super::phase::{Phase, Work};
 use super::switch::Switch;
 use crate::recipe::{Grpo, Recipe, Reward};
-
-/// The weight that the paper's appendix gives the brevity term.
-const WEIGHT: f64 = 0.1;
 
 pub(crate) struct SwitchBrevity;
 
@@ -28,6 +26,12 @@ impl Method for SwitchBrevity {
     }
 }
 
-fn brevity(recipe: &Recipe) -> Grpo {
-    Grpo { reward: Reward { brevity: WEIGHT, ..recipe.grpo.reward.clone() }, ..recipe.grpo.clone() }
+fn brevity(Recipe { grpo, brevity, evaluation, .. }: &Recipe) -> Grpo {
+    Grpo {
+        steps: if brevity.steps > 0 { brevity.steps } else { grpo.steps },
+        temperature: brevity.temperature,
+        k_min: brevity.k_min.min(evaluation.k_cap),
+        reward: Reward { brevity: brevity.weight, lengths: Some(brevity.lengths), ..grpo.reward.clone() },
+        ..grpo.clone()
+    }
 }

@@ -49,6 +49,7 @@ fn base(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'
         reasoning: Reasoning::text("text_cot"),
         exports: vec![],
         resets: vec![],
+        restarts: vec![],
         annotator_accuracy: settings.annotator_accuracy,
     })
 }

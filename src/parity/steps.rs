@@ -48,6 +48,7 @@ pub fn sft_step(fixtures: &Fixtures, threads: usize, accumulate: usize) -> Resul
         latent_token: LATENT,
         objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
         resets: &[],
+        restarts: &[],
         accumulate,
         threads,
         checkpoint_every: 1,
@@ -157,7 +158,15 @@ impl GrpoRollout {
         positions.iter_mut().zip(&self.states).for_each(|(position, state)| position.mixed = mixed(state));
         let trace = Trace { problem: self.group, rollout: 0, prompt: self.prompt.clone(), positions, end: End::Stop };
         let terms = Grpo::default().reward.of(Facts::new(&trace, true));
-        Rollout { anchor: self.old.clone(), trace, terms, correct: true, advantage: self.advantage, first: self.first }
+        Rollout {
+            anchor: self.old.clone(),
+            trace,
+            terms,
+            correct: true,
+            advantage: self.advantage,
+            weight: 1.0,
+            first: self.first,
+        }
     }
 }
 

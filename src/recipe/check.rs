@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Compute, Hrpo, Recipe, ReplayMode, ranges};
+use super::{Compute, FromStage, Hrpo, Recipe, ReplayMode, Strongest, ranges};
 use crate::latent::Exit;
 use crate::latent::reasoning::MOST_LATENTS;
 use crate::text::sources::Generations;
@@ -161,6 +161,32 @@ impl Recipe {
             "adapter goes over a pretrained model (--model), and this recipe trains one from nothing: leave it out"
         );
         self.grpo.reward.check()?;
+        if let Some(start) = self.grpo.from_stage {
+            ensure!(
+                self.grpo.from_step == 0,
+                "grpo.from_stage and grpo.from_step = {} both say where GRPO starts: leave one out",
+                self.grpo.from_step
+            );
+            let ks: Vec<usize> = self.latent.stages.iter().map(|stage| stage.k).collect();
+            match start {
+                FromStage::Named(Strongest::Best) => ensure!(
+                    self.task.is_some(),
+                    "grpo.from_stage = \"best\" chooses on validation problems, which generated tasks alone have: name a stage"
+                ),
+                FromStage::Stage(k) => ensure!(
+                    ks.contains(&k),
+                    "grpo.from_stage = {k} is not the k of one of latent.stages, which are {ks:?}"
+                ),
+            }
+        }
+        let reward = &self.grpo.reward;
+        ensure!(
+            reward.brevity == 0.0 || reward.lengths.is_some() || reward.t_lo < self.evaluation.max_new_tokens,
+            "grpo.reward.t_lo = {} is not below evaluation.max_new_tokens = {}: the term `brevity` would pay every right answer with a \
+             block in full; set grpo.reward.lengths=[0.42, 1.04] (multiples of the mean answer) or a smaller t_lo",
+            reward.t_lo,
+            self.evaluation.max_new_tokens
+        );
         // A stage told in epochs has as many steps as its data says.
         let last = self.latent.stages.last().map_or(0, |stage| stage.steps);
         for (key, step) in std::iter::once(("grpo.from_step", &self.grpo.from_step))

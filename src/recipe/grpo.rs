@@ -2,9 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Reward;
-use super::ranges::Range::{BelowOne, Count, NotNegative, Positive, Typed};
+use super::ranges::Range::{BelowOne, Count, Each, NotNegative, Positive, Typed};
 use super::ranges::{BATCH, POSITIONS, STEPS};
+use super::{Reward, is_default, is_true};
 use crate::latent::Gradient;
 use crate::latent::gumbel::Density;
 
@@ -52,6 +52,32 @@ pub enum Invalid {
     Exclude,
 }
 
+/// The stage of phase 2 whose checkpoint GRPO starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected \"best\" or the k of a stage of latent.stages")]
+pub enum FromStage {
+    Named(Strongest),
+    Stage(usize),
+}
+
+/// Chosen by accuracy on validation problems.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Strongest {
+    Best,
+}
+
+/// How many sampled positions a rollout's term of the loss is divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossMean {
+    /// By those of its question, and the questions that teach something are averaged (`E_q` and `N_tok` of the paper's `L_3`).
+    Question,
+    /// By those of all questions of the step: questions with long answers weigh more.
+    #[default]
+    Tokens,
+}
+
 /// How the terms of tokens become a loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -70,6 +96,10 @@ settings! {
         pub steps: usize = 0 => Count(0, STEPS),
         /// Start from the phase-2 weights after this step of the last stage; 0 takes the finished phase.
         pub from_step: usize = 0 => Count(0, STEPS),
+        /// Start from the end of a stage of phase 2: of stage k, or (`"best"`) of that which answers most validation problems, the later
+        /// of equals.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        pub from_stage: Option<FromStage> = None => Typed,
         pub questions: usize = 1 => Count(1, BATCH),
         /// `questions` are those of each process (`mpirun -n`), so that all of them roll out; otherwise they are shared out.
         pub per_process: bool = false => Typed,
@@ -78,11 +108,16 @@ settings! {
         pub learning_rate: f64 = 1e-6 => Positive,
         pub temperature: f64 = 0.5 => Positive,
         pub k_min: usize = 4 => Count(0, POSITIONS),
+        /// Rollouts cannot be ill-formed: text never draws `</swi>`. Otherwise it may, as the paper samples, and `reward.format` punishes it.
+        #[serde(skip_serializing_if = "is_true")]
+        pub mask_tags: bool = true => Typed,
         pub clip: f64 = 0.2 => Positive,
         pub beta: f64 = 1e-3 => NotNegative,
         pub anchor: Anchor = Anchor::Old => Typed,
         /// The paper's 1e-8 is always added; a floor keeps the smallest term from being scale-free (recipe notes).
         pub std_floor: f64 = 0.0 => NotNegative,
+        #[serde(skip_serializing_if = "is_default")]
+        pub loss_mean: LossMean = LossMean::Tokens => Typed,
         pub replay: ReplayMode = ReplayMode::Segmented => Typed,
         /// Latents of a row between states that `full_bptt` keeps; what lies between is run again in the backward pass, so that less is
         /// in memory. 0 keeps the whole graph.
@@ -120,5 +155,20 @@ settings! {
         /// Steps of the window that watches for reward hacking; 0 never stops early.
         pub early_stop_window: usize = 0 => Count(0, STEPS),
         pub reward: Reward = Reward::default(),
+    }
+}
+
+settings! {
+    /// The second round of GRPO of `switch_brevity`, from the checkpoint that the first one ended in (the paper's compression-oriented
+    /// operating point). What is not named here is as `grpo` says.
+    pub struct Brevity {
+        /// 0: as many as `grpo.steps`.
+        pub steps: usize = 0 => Count(0, STEPS),
+        pub temperature: f64 = 0.7 => Positive,
+        pub k_min: usize = 2 => Count(0, POSITIONS),
+        /// Of the term `brevity`.
+        pub weight: f64 = 0.1 => Positive,
+        /// `grpo.reward.lengths` of this round: the paper's 800 and 2000 tokens are 0.42 and 1.04 of the 1919 that its start needs.
+        pub lengths: [f64; 2] = [0.42, 1.04] => Each(&Positive),
     }
 }

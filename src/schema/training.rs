@@ -43,6 +43,8 @@ pub struct GrpoStepRow {
     pub accuracy: Option<f64>,
     pub switch_rate: Option<f64>,
     pub latent_calls: Option<f64>,
+    /// The paper's latent invocations. Absent in old rows.
+    pub blocks: Option<f64>,
     pub visible_tokens: Option<f64>,
     pub truncated: Option<f64>,
     pub entropy: Option<f64>,

@@ -73,6 +73,8 @@ pub struct Study {
     pub source: Vec<PathBuf>,
     /// Folder of the adapter over them, if there is one.
     pub adapter: Option<PathBuf>,
+    /// The model that tags the held-out solutions, where the checkpoint is not of a run and the user names one; a run has its own.
+    pub annotator: Option<String>,
     /// Of everything random: bootstraps, splits, draws.
     pub seed: u64,
     /// Workers that share the problems. A large model has one, whose products use all threads: several would each read all of its
@@ -129,6 +131,7 @@ impl Study {
             run: None,
             source: vec![],
             adapter: None,
+            annotator: None,
             seed: 0,
             threads: 1,
             shard: None,

@@ -9,9 +9,11 @@ use anyhow::{Context, Result, ensure};
 use super::{DoesNotApply, Study};
 use crate::evaluation::response_entropies;
 use crate::guard::read_text;
+use crate::loading::Checkpoint;
 use crate::machine::Compute;
 use crate::model::Decoder;
 use crate::model::checkpoint::ModelFiles;
+use crate::model::checkpoint::peft::Apply;
 use crate::progress;
 use crate::text::Sample;
 use crate::text::annotate::batches;
@@ -21,12 +23,15 @@ use crate::text::tagging::Summary;
 /// A held-out solution and the spans that the annotator tags in it.
 pub type TaggedSolution = (Sample, Vec<Range<usize>>);
 
+/// `<swi>`, `</swi>` and `<latent>`.
+const SWITCH_TOKENS: usize = 3;
+
 /// Positions of a kept model that are fed at once where order does not matter: more are not faster, and take memory.
 const TOGETHER: usize = 2048;
 
 impl Study {
-    /// Tags the held-out problems as the run tagged its training problems: same annotator, same threshold. A model
-    /// without a run is its own annotator, with the threshold of these problems.
+    /// Tags the held-out problems as the run tagged its training problems: same annotator, same threshold. A model without a run is
+    /// tagged by the one that the user names, else by itself, with the threshold of these problems.
     ///
     /// # Errors
     /// A run without annotation, a problem without solution.
@@ -65,14 +70,47 @@ impl Study {
         Ok(samples.into_iter().zip(spans).collect())
     }
 
-    /// The model that tagged the run's training problems, where it is not this one; it computes in the same type.
+    /// With held-out solutions tagged by a model that the user names.
+    #[must_use]
+    pub fn annotated_by(self, annotator: Option<String>) -> Self {
+        Self { annotator, ..self }
+    }
+
+    /// The model whose entropies say where held-out solutions switch, where the checkpoint is not of a run, which has its own: what
+    /// `--annotator` names, or the checkpoint itself.
+    pub fn annotator_name(&self) -> Option<&str> {
+        match (&self.run, &self.annotator) {
+            (Some(_), _) => None,
+            (None, named) => Some(named.as_deref().unwrap_or(Self::SELF_TAGGED)),
+        }
+    }
+
+    /// [`Self::annotator_name`] of a checkpoint that tags its own solutions.
+    pub const SELF_TAGGED: &str = "the checkpoint itself";
+
+    /// The model that tags, where it is not this one; it computes in the same type.
     fn annotator(&self) -> Result<Option<Decoder>> {
-        let Some(run) = &self.run else { return Ok(None) };
+        let load = |files: &ModelFiles| Compute::new(&self.model).load(files, &self.device).map(Some);
+        let run = match (&self.run, &self.annotator) {
+            (Some(run), _) => run,
+            (None, Some(named)) => {
+                let opened = Checkpoint::open(named, None, Apply::Merged)?;
+                let sizes = opened.vocabulary.as_ref().map(|theirs| (theirs.size(), self.corpus.vocabulary.size()));
+                // This model's has three tokens more where it learnt to switch.
+                ensure!(
+                    sizes.is_some_and(|(theirs, ours)| ours.abs_diff(theirs) <= SWITCH_TOKENS),
+                    "--annotator {named}: its tokens are not those of {} (sizes {sizes:?}): name the base that it was trained from",
+                    self.name
+                );
+                return load(&opened.files);
+            }
+            (None, None) => return Ok(None),
+        };
         let base = run.join("base");
         let annotator = ["annotator", "checkpoint"].map(|name| base.join(name)).into_iter().find(|p| p.is_dir());
         let annotator =
             annotator.with_context(|| format!("{}: holds no annotator and no checkpoint", base.display()))?;
-        Compute::new(&self.model).load(&ModelFiles::open_folder(annotator)?, &self.device).map(Some)
+        load(&ModelFiles::open_folder(annotator)?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Phase 3: Switch-GRPO (the paper's Eqs. for `A`, `ρ` and `L_3`; method §5).
 //!
 //! [`rollouts`](super::rollouts) → replay with gradient → clipped surrogate − β·KL, per sampled position, divided by `N_tok` before each
-//! backward.
+//! backward. With several questions a step, `grpo.loss_mean` says whether `N_tok` counts the positions of a question (the paper) or of all.
 
 use anyhow::{Context, Result, ensure};
 use burn::optim::GradientsParams;
@@ -254,7 +254,8 @@ fn wave_loss(
         LossForm::Authors => host(wave.logprobs.clone())?,
     };
     // Of a mean over each response, its length.
-    let weights = of(&|r, _| if authors { 1.0 / sampled_tokens(std::slice::from_ref(r)) as f64 } else { 1.0 });
+    let weights =
+        of(&|r, _| r.weight * if authors { 1.0 / sampled_tokens(std::slice::from_ref(r)) as f64 } else { 1.0 });
     let advantage_values = of(&Rollout::advantage_at);
     let old = constant(old_values.clone());
     let advantage = constant(advantage_values.clone());
@@ -312,7 +313,7 @@ fn stay_loss(
     rollouts: &[Rollout],
     n_tok: usize,
 ) -> Option<Tensor<1>> {
-    let advantage: Vec<f32> = stays.iter().map(|&(r, _)| rollouts[r].advantage as f32).collect();
+    let advantage: Vec<f32> = stays.iter().map(|&(r, _)| (rollouts[r].advantage * rollouts[r].weight) as f32).collect();
     let advantage = Tensor::<1>::from_data(TensorData::new(advantage, [stays.len()]), &log_exit.device());
     let log_stay = (log_exit.exp().neg() + 1.0).clamp_min(1e-6).log();
     let term = (log_stay * advantage).sum().neg().div_scalar(n_tok as f64);

@@ -130,6 +130,7 @@ impl Run {
             Work::Take { from, checkpoint } => {
                 Some(Some(measure::take(self, phase.name, from, &checkpoint(&self.recipe))?))
             }
+            Work::TakeBest { from } => Some(Some(measure::take_best(self, phase.name, from)?)),
             Work::Decode { from, model, reasoning } => {
                 Some(Some(measure::decode(self, phase.name, from, model, reasoning)?))
             }

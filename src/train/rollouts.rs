@@ -1,5 +1,6 @@
 //! Rollouts of GRPO: responses drawn by the one decoder, their rewards, and the advantages of their groups.
 
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use anyhow::{Result, anyhow, bail};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::advantages::of_rollouts;
 use super::dropout::Masks;
+use super::grpo::sampled_tokens;
 use crate::corpus::Corpus;
 use crate::latent::gumbel::{Density, GumbelMixture, Noise};
 use crate::latent::hybrid::MixMemory;
@@ -19,7 +21,7 @@ use crate::latent::{
 use crate::model::{Decoder, Hooks};
 use crate::ops::TooLarge;
 use crate::parallel;
-use crate::recipe::{Compute, Evaluation, Facts, Grpo, Terms};
+use crate::recipe::{Compute, Evaluation, Facts, Grpo, LossMean, Terms};
 use crate::world::World;
 
 /// A rollout with what the loss needs of it.
@@ -29,6 +31,8 @@ pub struct Rollout {
     pub terms: Terms,
     pub correct: bool,
     pub advantage: f64,
+    /// Weight of its positions in the loss beside those of other questions ([`LossMean`]); 1 on average over positions.
+    pub weight: f64,
     /// Whether its first decision is learnt; the others are in any case.
     pub first: bool,
     /// Log-probabilities under the KL anchor, per response position; the rollout's own where the anchor is old.
@@ -40,7 +44,7 @@ impl Rollout {
     pub fn new(trace: Trace, advantage: f64) -> Self {
         let anchor = trace.positions.iter().map(|p| p.logprob).collect();
         let terms = Terms { total: advantage, ..Terms::default() };
-        Self { trace, terms, correct: false, advantage, first: true, anchor }
+        Self { trace, terms, correct: false, advantage, weight: 1.0, first: true, anchor }
     }
 
     /// The advantage of the decision at a response position.
@@ -110,6 +114,7 @@ pub fn rollout_settings(grpo: &Grpo, evaluation: &Evaluation, stops: &[u32], see
         k_cap: evaluation.k_cap,
         max_new_tokens: evaluation.max_new_tokens,
         stop: stops.to_vec(),
+        mask_tags: grpo.mask_tags,
         masked: vec![],
         switching: Switching::Free,
     }
@@ -171,14 +176,30 @@ pub(crate) fn sample_among(
             Some(group) => {
                 for ((trace, terms, correct), (advantage, first)) in graded.iter().cloned().zip(group) {
                     let anchor = trace.positions.iter().map(|p| p.logprob).collect();
-                    sampled.rollouts.push(Rollout { trace, terms, correct, advantage, first, anchor });
+                    let weight = 1.0;
+                    sampled.rollouts.push(Rollout { trace, terms, correct, advantage, weight, first, anchor });
                 }
             }
             None => sampled.skipped_groups += 1,
         }
         sampled.all.extend(graded);
     }
+    if grpo.loss_mean == LossMean::Question {
+        weigh_by_question(&mut sampled.rollouts);
+    }
     Ok(sampled)
+}
+
+/// Weighs rollouts so that the mean over all sampled positions is the mean over questions of each question's own mean.
+fn weigh_by_question(rollouts: &mut [Rollout]) {
+    let mut tokens: BTreeMap<usize, usize> = BTreeMap::new();
+    for rollout in rollouts.iter() {
+        *tokens.entry(rollout.trace.problem).or_default() += sampled_tokens(std::slice::from_ref(rollout));
+    }
+    let mean = tokens.values().sum::<usize>() as f64 / tokens.len().max(1) as f64;
+    for rollout in rollouts {
+        rollout.weight = mean / tokens[&rollout.trace.problem].max(1) as f64;
+    }
 }
 
 /// The survivors of one question's rollouts, and what became of the others.
@@ -288,6 +309,22 @@ pub(super) mod tests {
     pub fn unread() -> anyhow::Error {
         let lost = ExecutionError::WithContext { reason: "a buffer of 256 MiB, the device has no such".into() };
         anyhow!(TensorReadError::from(lost)).context("reading logits")
+    }
+
+    /// Two questions, one with long answers: each has half of the loss, whatever the number of its positions.
+    #[test]
+    fn questions_weigh_alike_however_long_their_answers_are() {
+        let rollout = |problem: usize, tokens: usize| {
+            let positions = (0..tokens).map(|_| Position::text(1, -0.5, 1.0)).collect();
+            Rollout::new(Trace { problem, rollout: 0, prompt: vec![1], positions, end: End::Stop }, 1.0)
+        };
+        let mut rollouts = [rollout(0, 3), rollout(0, 1), rollout(7, 20)];
+        weigh_by_question(&mut rollouts);
+        let all = sampled_tokens(&rollouts) as f64;
+        let share = |r: &Rollout| r.weight * sampled_tokens(std::slice::from_ref(r)) as f64 / all;
+        let shares: Vec<f64> = rollouts.iter().map(share).collect();
+        assert!((shares[0] - 0.375).abs() < 1e-12 && (shares[1] - 0.125).abs() < 1e-12, "{shares:?}");
+        assert!((shares[2] - 0.5).abs() < 1e-12, "{shares:?}");
     }
 
     #[test]

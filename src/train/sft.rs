@@ -25,6 +25,8 @@ pub struct Sft<'a> {
     pub objective: &'a dyn Objective,
     /// Steps before which the optimiser forgets its state.
     pub resets: &'a [usize],
+    /// Steps before which the schedule begins anew.
+    pub restarts: &'a [usize],
     pub accumulate: usize,
     pub threads: usize,
     pub checkpoint_every: usize,
@@ -125,7 +127,7 @@ pub fn run(
         if sft.resets.contains(&at) {
             trainer.forget();
         }
-        let lr = sft.schedule.at(at);
+        let lr = sft.schedule.restarted(sft.restarts, at);
         let stats = step(trainer, sft, &rows, lr)?;
         let speed = stats.positions as f64 / started.elapsed().as_secs_f64();
         let latents = rows.iter().flat_map(|r| &r.ids).filter(|&&id| id == sft.latent_token).count();

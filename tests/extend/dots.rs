@@ -51,6 +51,7 @@ fn dots(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'
         },
         exports: vec![],
         resets: vec![],
+        restarts: vec![],
         annotator_accuracy: 0.0,
     })
 }

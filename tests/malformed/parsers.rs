@@ -133,6 +133,7 @@ fn trained() -> Trainer {
         latent_token: 3,
         objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
         resets: &[],
+        restarts: &[],
         accumulate: 1,
         threads: 1,
         checkpoint_every: 1,

@@ -267,6 +267,7 @@ impl Bench {
             latent_token: config.vocab_size as u32,
             objective: &CrossEntropy::text(),
             resets: &[],
+            restarts: &[],
             accumulate: 1,
             threads: machine.threads.min(rows),
             checkpoint_every: 1,

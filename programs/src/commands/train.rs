@@ -29,7 +29,7 @@ use switchyard::world::{Launch, World, spent};
     after_help = "Examples:\n  train\n  train --preset smoke --out runs/smoke\n  train --set base.steps=200 --only base,annotate\n  train --base runs/micro --method coconut --set coconut.c=5 --out runs/c5\n  train --from runs/micro --set grpo.replay=full_bptt --out runs/micro-bptt\n  train --preset smollm2-gsm8k --model SmolLM2.gguf --data gsm8k/train.jsonl\n  train --out runs/micro --resume"
 )]
 pub struct Train {
-    /// smoke, micro, micro-budget, micro-bptt, micro-adaptive, micro-rivals, micro-compressed, micro-two-latents, micro-graph, micro-prosqa, micro-organism, micro-organism-honest, smollm2-chains, smollm2-gsm8k, qwen3-8b, switch-released, or a .toml recipe.
+    /// smoke, micro, micro-budget, micro-bptt, micro-adaptive, micro-rivals, micro-compressed, micro-two-latents, micro-paper, micro-graph, micro-prosqa, micro-organism, micro-organism-honest, smollm2-chains, smollm2-gsm8k, qwen3-8b, switch-released, or a .toml recipe.
     /// By default micro, with --resume the recipe of the run in --out.
     #[arg(long)]
     preset: Option<String>,

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::ranges::POSITIONS;
-use super::ranges::Range::{self, Count, Finite, Typed};
+use super::ranges::Range::{self, Count, Finite, Positive, Typed};
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
 
@@ -65,6 +65,10 @@ macro_rules! terms {
                 pub t_lo: usize = 800,
                 /// Visible tokens from which it pays nothing.
                 pub t_hi: usize = 2000,
+                /// Instead of `t_lo` and `t_hi`: both as multiples of the visible tokens that the checkpoint which GRPO starts from needs
+                /// on average, so that the term can differ between answers whatever their length.
+                #[serde(skip_serializing_if = "Option::is_none")]
+                pub lengths: Option<[f64; 2]> = None,
                 /// Grade rollouts strictly ([`Grading::strict`](crate::grade::Grading)): evaluation grades as math-verify does, which
                 /// pays for some wrong answers.
                 pub strict: bool = true,
@@ -77,6 +81,7 @@ macro_rules! terms {
                 ("use_form", Typed),
                 ("t_lo", Count(0, POSITIONS)),
                 ("t_hi", Count(1, POSITIONS)),
+                ("lengths[]", Positive),
                 ("strict", Typed),
             ];
 
@@ -120,11 +125,27 @@ impl Reward {
         terms
     }
 
+    /// Key and weight of every term that counts.
+    pub(crate) fn weighted(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        TERMS.iter().map(|(key, _)| *key).zip(self.weights()).filter(|(_, weight)| *weight != 0.0)
+    }
+
+    /// With `t_lo` and `t_hi` in tokens, where `lengths` says them as multiples of this mean.
+    #[must_use]
+    pub(crate) fn scaled(&self, mean_tokens: f64) -> Self {
+        let Some([lo, hi]) = self.lengths else { return self.clone() };
+        let t_lo = (lo * mean_tokens).round() as usize;
+        Self { t_lo, t_hi: ((hi * mean_tokens).round() as usize).max(t_lo + 1), ..self.clone() }
+    }
+
     pub(super) fn check(&self) -> Result<()> {
         ensure!(
             self.weights().iter().any(|weight| *weight != 0.0),
             "grpo.reward: every weight is 0, so that no rollout would be better than another"
         );
+        if let Some([lo, hi]) = self.lengths {
+            ensure!(lo < hi, "grpo.reward.lengths must ascend, found [{lo}, {hi}]");
+        }
         let Self { t_lo, t_hi, .. } = self;
         ensure!(t_lo < t_hi, "grpo.reward.t_lo must be below grpo.reward.t_hi, found {t_lo} and {t_hi}");
         Ok(())

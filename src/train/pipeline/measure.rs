@@ -9,6 +9,7 @@ use crate::corpus::Corpus;
 use crate::evaluation::{EvaluationSetup, Scores, decode_batches, evaluate, requests, score};
 use crate::latent::source::LatentSource;
 use crate::latent::{Reasoning, Request, Switching, Trace};
+use crate::method::stage_name;
 use crate::model::Decoder;
 use crate::progress::{Interruption, say};
 use crate::recipe::{Evaluation, Lora, Recipe};
@@ -18,6 +19,40 @@ use crate::train::state::{PhaseFolder, TrainingHistory};
 /// A phase that takes over a checkpoint inside another: measured like any other.
 pub(super) fn take(run: &Run, phase: &str, from: &str, checkpoint: &str) -> Result<PhaseResult> {
     again(run, phase, from, checkpoint, Ok, |source| source.reasoning(checkpoint))
+}
+
+/// A phase that takes over the checkpoint of another phase's stages which answers most validation problems, the later of equals.
+pub(super) fn take_best(run: &Run, phase: &str, from: &str) -> Result<PhaseResult> {
+    let folder = PhaseFolder::open(run.path(), phase)?;
+    if let Some(done) = folder.result()? {
+        return Ok(done);
+    }
+    let source = PhaseFolder::open(run.path(), from)?;
+    let done: PhaseResult = source.result()?.with_context(|| {
+        format!("{}: phase `{from}` is not finished, and {phase} starts from one of its stages", source.path.display())
+    })?;
+    let corpus = Corpus::validation(&run.recipe, &run.corpus.vocabulary)?;
+    let stages = done.stages.iter().map(|stage| stage_name(stage.k, stage.c));
+    let (mut best, mut tried) = (None, vec![]);
+    for name in stages.chain(["checkpoint".to_owned()]) {
+        let model = source.import(&name, run.recipe.optimizer.dtype, &run.device.clone().inner())?;
+        let (scores, _) = run.evaluate_on(&corpus, &model, &source.reasoning(&name)?, Switching::Free)?;
+        tried.push(format!("{name} {:.3}", scores.accuracy.value));
+        if best.as_ref().is_none_or(|(_, most)| scores.accuracy.value >= *most) {
+            best = Some((name, scores.accuracy.value));
+        }
+    }
+    let (name, _) = best.context("a phase without a checkpoint")?;
+    let note = format!(
+        "{phase}: {from}/{name}, the best of its stages on {} validation problems ({})",
+        corpus.test.len(),
+        tried.join(", ")
+    );
+    say(&note);
+    let mut result = measured_as(run, &folder, (phase, from, &name), Ok, |source| source.reasoning(&name))?;
+    result.notes.push(note);
+    run.finish(&folder, &result)?;
+    Ok(result)
 }
 
 /// A phase that decodes another's finished checkpoint by a rule of its own.
@@ -45,15 +80,26 @@ fn again(
     if let Some(done) = folder.result()? {
         return Ok(done);
     }
+    let result = measured_as(run, &folder, (phase, from, name), begun, reasoning)?;
+    run.finish(&folder, &result)?;
+    Ok(result)
+}
+
+/// Measures weights `name` of the phase `from` as a phase that is not finished yet.
+fn measured_as(
+    run: &Run,
+    folder: &PhaseFolder,
+    (phase, from, name): (&str, &str, &str),
+    begun: impl Fn(Decoder) -> Result<Decoder>,
+    reasoning: impl Fn(&PhaseFolder) -> Result<Reasoning>,
+) -> Result<PhaseResult> {
     let source = PhaseFolder::open(run.path(), from)?;
     // What is measured is written as this phase's checkpoint too: its tables keep their digits.
     let (model, start) = run.start(Some((&source, name)))?;
     let model =
         if run.recipe.lora.as_ref().is_some_and(Lora::trains_tables) { model.with_float_tables()? } else { model };
     let model = begun(model)?;
-    let result = run.measure(&folder, phase, (&model, &start), &reasoning(&source)?, source.trained(name)?)?;
-    run.finish(&folder, &result)?;
-    Ok(result)
+    run.measure(folder, phase, (&model, &start), &reasoning(&source)?, source.trained(name)?)
 }
 
 impl Run {
@@ -69,8 +115,18 @@ impl Run {
         reasoning: &Reasoning,
         switching: Switching,
     ) -> Result<(Scores, Vec<Trace>)> {
-        let (corpus, threads) = (&self.corpus, self.options.threads);
+        self.evaluate_on(&self.corpus, model, reasoning, switching)
+    }
+
+    fn evaluate_on(
+        &self,
+        corpus: &Corpus,
+        model: &Decoder,
+        reasoning: &Reasoning,
+        switching: Switching,
+    ) -> Result<(Scores, Vec<Trace>)> {
         let evaluation = &Evaluation { batch: self.together, ..self.recipe.evaluation.clone() };
+        let threads = self.options.threads;
         let world = self.options.world;
         if world.size == 1 {
             return evaluate(model, corpus, evaluation, reasoning, switching, threads);

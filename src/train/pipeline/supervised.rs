@@ -45,6 +45,7 @@ pub(super) fn run(
         latent_token: run.switch().latent,
         objective: what.objective.as_ref(),
         resets: &what.resets,
+        restarts: &what.restarts,
         accumulate: run.recipe.optimizer.accumulate,
         threads: run.options.threads,
         checkpoint_every: run.recipe.checkpoint.every,

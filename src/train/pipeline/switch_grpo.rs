@@ -11,7 +11,7 @@ use crate::latent::{Reasoning, Trace};
 use crate::method::batches::Batches;
 use crate::model::Decoder;
 use crate::progress::{Progress, say};
-use crate::recipe::{Anchor, Grpo, Recipe, ReplayMode, TERMS, Terms};
+use crate::recipe::{Anchor, Grpo, Recipe, ReplayMode, Reward, TERMS, Terms};
 use crate::schema::GrpoStepRow;
 use crate::stats::Flips;
 use crate::store::{FlatRow, RowWriter};
@@ -36,12 +36,19 @@ pub(super) fn run(
     if settings.per_process {
         settings.questions *= run.options.world.size;
     }
-    let settings = &settings;
     let parent = PhaseFolder::open(run.path(), from)?;
     let ((model, start), reasoning) = (run.start(Some((&parent, "checkpoint")))?, parent.reasoning("checkpoint")?);
     let before: PhaseResult = parent.result()?.with_context(|| {
         format!("{}: phase `{from}` is not finished, and {phase} starts from it", parent.path.display())
     })?;
+    let settings = &Grpo { reward: settings.reward.scaled(before.scores.visible_tokens), ..settings };
+    if settings.reward.brevity != 0.0 {
+        let Reward { t_lo, t_hi, .. } = settings.reward;
+        let tokens = before.scores.visible_tokens;
+        say(&format!(
+            "{phase}: brevity pays in full up to {t_lo} visible tokens, nothing from {t_hi} ({from} needs {tokens:.1} on average)"
+        ));
+    }
     let reference = (settings.anchor == Anchor::Reference).then(|| run.recipe.optimizer.dtype.apply(model.clone()));
     let mut trainer = run.trainer(model)?;
     trainer.own_rates.clone_from(&settings.own_rates);
@@ -103,6 +110,13 @@ pub(super) fn run(
             settings.early_stop_window
         ));
     }
+    for (key, weight) in settings.reward.weighted() {
+        let rows = metrics.as_ref().map(RowWriter::rows).unwrap_or_default();
+        if let Some(warning) = never_varied(phase, rows, key, weight) {
+            say(&warning);
+            notes.push(warning);
+        }
+    }
     let nothing = metrics.as_ref().and_then(|metrics| learnt_nothing(phase, metrics.rows(), settings));
     if let Some(metrics) = metrics {
         metrics.finish()?;
@@ -144,6 +158,18 @@ fn learnt_nothing(phase: &str, rows: &[FlatRow], settings: &Grpo) -> Option<Stri
         rows.len(),
         why.join("; ")
     ))
+}
+
+/// That a term of the reward had one mean in all steps, so that its weight taught nothing.
+fn never_varied(phase: &str, rows: &[FlatRow], key: &str, weight: f64) -> Option<String> {
+    let means: Vec<f64> = rows.iter().filter_map(|row| row.get(&format!("reward_{key}"))?.as_f64()).collect();
+    let (first, rest) = means.split_first()?;
+    (!rest.is_empty() && rest.iter().all(|mean| mean == first)).then(|| {
+        format!(
+            "{phase}: the reward term `{key}` (weight {weight}) was {first} in all {} steps: it taught nothing",
+            means.len()
+        )
+    })
 }
 
 /// What is shown of a step.
@@ -246,6 +272,7 @@ fn row(
         accuracy: mean(&|(_, _, c)| yes(*c)),
         switch_rate: mean(&|(t, _, _)| yes(t.switched())),
         latent_calls: mean(&|(t, _, _)| t.latent_calls() as f64),
+        blocks: mean(&|(t, _, _)| t.blocks().len() as f64),
         visible_tokens: mean(&|(t, _, _)| t.visible_tokens() as f64),
         truncated: mean(&|(t, _, _)| yes(t.truncated())),
         token_share: token_share(&sampled.all),

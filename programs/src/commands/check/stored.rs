@@ -77,6 +77,7 @@ fn learnt(path: &Path, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
         latent_token: latent,
         objective: &CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through },
         resets: &[],
+        restarts: &[],
         accumulate: 1,
         threads: 1,
         checkpoint_every: STEPS,
