@@ -169,5 +169,5 @@ fn mistakes_in_the_file_are_named() {
     says(good.replace("rests_on = [\"tab:exit\"]", "rests_on = [\"tab:exits\"]"), "'tab:exits', which is not there");
     // A number that changes the outcome of a claim is caught by the claim.
     says(good.replace("[1.0000, 1.0000, 0.9951, 0.9999]", "[0.1, 1.0000, 0.9951, 0.9999]"), "exit-ready-at-once");
-    says(good.replace("scale = \"8b\"", "scale = \"9b\""), "9b");
+    says(good.replace("needs = [\"math500\"]", "needs = [\"math501\"]"), "math501");
 }

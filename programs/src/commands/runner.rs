@@ -58,6 +58,7 @@ pub(super) fn setup(study: &Study, origin: &Map<String, Value>, settings: Value)
         ("device", Some(json!(machine::described(&study.device)))),
         ("batch", study.batch.map(|batch| json!(batch))),
         ("shard", study.shard.map(|shard| json!(shard.to_string()))),
+        ("annotator", study.annotator_name().map(|name| json!(name))),
         ("untrained", study.untrained.then(|| json!("switch tokens"))),
         ("blocks", (study.blocks == BlockOrigin::Forced).then(|| json!("forced"))),
     ];

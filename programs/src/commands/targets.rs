@@ -61,6 +61,10 @@ pub struct Targets {
     /// Give rows of these problems names of their own (`grpo-on-gsm8k`), so that one folder holds them beside those of other problems
     #[arg(long)]
     pub beside: bool,
+    /// For a model that is not a run: the model whose entropies say where it should switch (the base that it was trained from); by default
+    /// it tags its own solutions, so that two checkpoints are read at different positions
+    #[arg(long, value_name = "MODEL")]
+    pub annotator: Option<String>,
     /// Held-out problems; by default as many as the run's evaluation has
     #[arg(long, value_name = "N")]
     pub problems: Option<usize>,
@@ -125,6 +129,10 @@ impl Targets {
                     "{target}: --like is for a model that is not a run; this run has its own recipe.toml: \
                      leave --like away"
                 );
+                ensure!(
+                    self.annotator.is_none(),
+                    "{target}: --annotator names the model that tags for one that is not a run; this run has its own: leave it away"
+                );
                 for phase in self.phases(run) {
                     studies.push(Study::of_run(run, &phase, &asked, machine)?.named(&name));
                 }
@@ -137,7 +145,8 @@ impl Targets {
                 "{target}: --phase names checkpoints of a run, and this is not a run folder"
             );
             let like = Recipe::like(self.like.as_deref().unwrap_or(LIKE))?;
-            studies.push(Study::of_model(target, adapter.as_deref(), &like, &asked, machine)?.named(&name));
+            let study = Study::of_model(target, adapter.as_deref(), &like, &asked, machine)?.named(&name);
+            studies.push(study.annotated_by(self.annotator.clone()));
         }
         studies.iter_mut().for_each(|study| study.seed = self.seed);
         for study in studies.iter_mut().filter(|_| self.beside) {

@@ -44,11 +44,11 @@ macro_rules! qualities {
 }
 
 impl Quality {
-    fn of_group(self, row: &AccuracyRow) -> Option<Estimate> {
+    pub(super) fn of_group(self, row: &AccuracyRow) -> Option<Estimate> {
         qualities!(row)[self as usize]
     }
 
-    fn of_phase(self, row: &PhaseRow) -> Option<Estimate> {
+    pub(super) fn of_phase(self, row: &PhaseRow) -> Option<Estimate> {
         qualities!(row)[self as usize]
     }
 

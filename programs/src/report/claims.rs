@@ -4,6 +4,8 @@
 use anyhow::Result;
 use serde::Deserialize;
 
+use super::verdicts::Need;
+
 /// A claim made in words.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -12,7 +14,9 @@ pub struct Claim {
     pub text: String,
     /// Labels of the tables and figures it rests on.
     pub rests_on: Vec<String>,
-    pub scale: Scale,
+    /// Without which it cannot be tested.
+    #[serde(default)]
+    pub needs: Vec<Need>,
     #[serde(default)]
     pub note: String,
     /// Outcome of the comparisons on the paper's own numbers; absent without comparisons.
@@ -32,17 +36,6 @@ pub struct Claim {
     /// Fewest steps of Switch-GRPO for a test of the claim.
     #[serde(default)]
     pub grpo_steps: usize,
-}
-
-/// Where a claim can be tested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Scale {
-    /// On any model that switches.
-    Any,
-    /// Only on the paper's model and data.
-    #[serde(rename = "8b")]
-    EightB,
 }
 
 /// `left op times · right + plus`, within `tolerance`.

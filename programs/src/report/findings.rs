@@ -9,6 +9,7 @@ use switchyard::schema::{
     RowFile, SwitchBenefitRow, TeacherForcedRow,
 };
 use switchyard::stats::{Estimate, FEWEST, LEVEL};
+use switchyard::study::Study;
 
 /// What a test can answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,13 +245,24 @@ fn place(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         _ => Answer::Undecided,
     };
     let beside = others.iter().map(|(other, name)| (*name, other.p_swi));
-    let of = "is the probability of <swi> where the annotation begins a block";
+    let tagged_itself = folder.setup(TeacherForcedRow::NAME, checkpoint, "annotator") == Some(Study::SELF_TAGGED);
+    let (question, of) = if tagged_itself {
+        (&OWN_PLACE, "is the probability of <swi> where the model's own entropies begin a block (no --annotator was named)")
+    } else {
+        (&PLACE, "is the probability of <swi> where the annotation begins a block")
+    };
     Some(Finding {
         bars: bars(std::iter::once(("annotated", at.p_swi)).chain(beside)),
         own: "annotated".into(),
-        ..finding(&PLACE, answer, sound(at.p_swi)?, of.into(), "tab:tf")
+        ..finding(question, answer, sound(at.p_swi)?, of.into(), "tab:tf")
     })
 }
+
+const OWN_PLACE: Question = Question {
+    yes: "<swi> is more likely where the model's own entropy is high",
+    opposite: "<swi> is more likely elsewhere than where the model's own entropy is high",
+    ..PLACE
+};
 
 const PLACE: Question = Question {
     asks: "Does the decision to switch have a place?",

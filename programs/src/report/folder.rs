@@ -329,6 +329,11 @@ impl Folder {
         found.into_iter().map(|(_, name)| name).collect()
     }
 
+    /// A word of the setup that rows were made under.
+    pub(crate) fn setup(&self, experiment: &str, checkpoint: &str, key: &str) -> Option<&str> {
+        self.manifest.as_ref()?.get(format!("{experiment}-{checkpoint}"))?.get("setup")?.get(key)?.as_str()
+    }
+
     /// Whether a checkpoint has no blocks by its manifest: a model that never learnt to switch, or a method of text alone. What is
     /// measured of `<swi>` is then of an untrained token.
     pub(crate) fn is_plain(&self, checkpoint: &str) -> bool {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::cells::{Cells, intervention_row};
 use super::claims::{Comparison, Term};
+use super::exhibits;
 use super::folder::sound;
 use super::paper::{Paper, parts};
 use super::verdicts::{Contrast, Test, shown_p};
@@ -29,8 +30,12 @@ pub(crate) fn difference(paper: &Paper, cells: Cells<'_>, c: &Comparison) -> Opt
     }
     match (l, lr, rr, lc) {
         ("tab:intervention", mode, "normal", "all_acc") => against_normal(cells, mode, unit),
-        ("tab:main", "switch_grpo", "switch_sft", _)
-        | ("tab:appendix-sweep", "step800", "stage6", "acc" | "tokens")
+        ("tab:main", "switch_grpo", "switch_sft", _) => {
+            let rows = cells.folder.rows::<OutcomeRow>(&cells.folder.grpo);
+            let dataset = rows.first().map_or("", |row| &row.identity.dataset);
+            exhibits::answers(cells.folder, dataset, lc).then(|| between_phases(cells, lc, unit))?
+        }
+        ("tab:appendix-sweep", "step800", "stage6", "acc" | "tokens")
         | ("tab:sft-vs-rl", "grpo", "sft", "switch_rate" | "tokens") => between_phases(cells, lc, unit),
         ("tab:appendix-sweep", "stage6", "stage8", "acc") => against_free(cells, unit),
         ("tab:tf", "grpo_start", "sft_start", column) => same_positions(cells, column),

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-pub use super::claims::{Claim, Comparison, Op, Scale, Term};
+pub use super::claims::{Claim, Comparison, Op, Term};
 use super::exhibits;
 
 /// The fixture compiled in, so that a binary reports next to the paper wherever it runs.

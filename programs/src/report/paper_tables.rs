@@ -46,6 +46,7 @@ fn table(block: &Block, exhibit: &Exhibit, folder: &Folder) -> Result<PaperTable
     }
     let rows = block.rows.iter().map(|row| {
         let name = if row.group.is_empty() { row.name.clone() } else { format!("{}: {}", row.group, row.name) };
+        let name = (layout.renames)(folder, &row.key).map_or(name.clone(), |ours| format!("{name} (ours: {ours})"));
         (row.key.clone(), name, Some(&row.values))
     });
     let extra = (layout.extra)(folder).into_iter().map(|(key, name)| (key, format!("ours: {name}"), None));

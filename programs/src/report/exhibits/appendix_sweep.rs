@@ -1,4 +1,4 @@
-//! tab:appendix-sweep: checkpoints on the way, and K_min. The paper's two SFT rows differ in K_min; ours are one checkpoint under
+//! tab:appendix-sweep: stages of phase 2, checkpoints on the way, and K_min. The paper's two SFT rows differ in K_min; ours are one checkpoint under
 //! two K_min.
 
 use super::sft_vs_rl::{SOURCES, start_row};
@@ -36,7 +36,9 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
 }
 
 fn extra(folder: &Folder) -> Vec<(String, String)> {
-    let mut rows: Vec<(String, String)> = start_row(folder, SOURCES).into_iter().collect();
+    let stages = folder.phases().iter().filter(|row| row.phase.starts_with(&format!("{}, stage ", folder.sft)));
+    let stages = stages.map(|row| (format!("at:{}", row.phase), row.phase.replacen(&folder.sft, "Switch-SFT", 1)));
+    let mut rows: Vec<(String, String)> = stages.chain(start_row(folder, SOURCES)).collect();
     let steps = folder.of::<AccuracyRow>().into_iter().filter_map(|c| Some((step_of(c)?, c)));
     let mut steps: Vec<(usize, &str)> = steps.collect();
     steps.sort_unstable();

@@ -6,13 +6,17 @@ use super::{Exhibit, Layout};
 use crate::report::cells::{Cells, Quality, intervention_row};
 use crate::report::folder::Folder;
 use crate::report::paper::Unit;
-use switchyard::schema::{AccuracyRow, RowFile};
+use switchyard::schema::{AccuracyRow, PhaseRow, RowFile};
 use switchyard::stats::Estimate;
 
 pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
     cell,
     beside: Layout {
         shows: |folder, column| several(folder) || !column.starts_with("math500"),
+        renames: |folder, row| {
+            let base = folder.phases().iter().find(|phase| phase.phase == "base")?;
+            (row == "text_cot" && base.train_steps == Some(0)).then(|| "base, untrained".to_owned())
+        },
         heading: |folder, name| match several(folder) {
             true => None,
             false => Some(format!("{} (ours, {})", name.trim_start_matches("GSM8K "), folder.dataset())),
@@ -111,6 +115,35 @@ fn extra(folder: &Folder) -> Vec<(String, String)> {
         rows.extend((there(phase) || folder.has(AccuracyRow::NAME, phase)).then(masked));
     }
     rows
+}
+
+/// The paper's data set of this name, as its columns begin.
+fn set_of(dataset: &str) -> Option<&'static str> {
+    let plain: String = dataset.to_lowercase().chars().filter(char::is_ascii_alphanumeric).collect();
+    SETS.into_iter().find(|set| plain.contains(set))
+}
+
+const SETS: [&str; 2] = ["math500", "gsm8k"];
+
+/// Those of the paper's data sets that the folder has rows of.
+fn named_sets(folder: &Folder) -> Vec<&'static str> {
+    let phases = folder.all::<PhaseRow>().map(|(_, row)| &row.identity.dataset);
+    let groups = folder.all::<AccuracyRow>().map(|(_, row)| &row.identity.dataset);
+    let there: Vec<&str> = phases.chain(groups).filter_map(|dataset| set_of(dataset)).collect();
+    SETS.into_iter().filter(|set| there.contains(set)).collect()
+}
+
+/// Whether a cell is of the one of the paper's data sets that the folder has no rows of, where it has rows of the other.
+pub(in crate::report) fn of_other_set(folder: &Folder, cell: &str) -> bool {
+    let sets = named_sets(folder);
+    let asked = cell.rsplit('/').next().and_then(|column| SETS.into_iter().find(|set| column.starts_with(set)));
+    !sets.is_empty() && asked.is_some_and(|set| !sets.contains(&set))
+}
+
+/// Whether rows of this data set answer a column of the paper's main table.
+pub(in crate::report) fn answers(folder: &Folder, dataset: &str, column: &str) -> bool {
+    let asked = SETS.into_iter().find(|set| column.starts_with(set));
+    named_sets(folder).is_empty() || asked.is_none() || set_of(dataset) == asked
 }
 
 fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {

@@ -15,6 +15,7 @@ use switchyard::stats::Estimate;
 
 pub(super) use circuit::graphs;
 pub(super) use lens::lens_rows;
+pub(super) use main::{answers, of_other_set};
 
 /// A table, a figure, or numbers that claims request. Most fields have a default: no such thing.
 pub(crate) struct Exhibit {
@@ -45,6 +46,8 @@ type Words = fn(&Cells<'_>, &str) -> Option<String>;
 pub(crate) struct Layout {
     /// The paper's columns that have ours next to them; none for a setting of the paper's.
     pub shows: fn(&Folder, &str) -> bool,
+    /// What a row of the paper's is called where ours is not what it says.
+    pub renames: fn(&Folder, &str) -> Option<String>,
     /// What our column is called, where that is not the paper's heading and the checkpoint.
     pub heading: fn(&Folder, &str) -> Option<String>,
     /// Whether it is shown for a folder.
@@ -66,6 +69,7 @@ pub(crate) struct Layout {
 impl Layout {
     pub(super) const PLAIN: Layout = Layout {
         shows: |_, _| true,
+        renames: |_, _| None,
         heading: |_, _| None,
         stands: Folder::beside_paper,
         beyond: &[],
@@ -145,7 +149,7 @@ macro_rules! exhibits {
 exhibits! {
     main, sft_vs_rl, tf, swi_window, probe, intervention, exit, appendix_sweep, per_subject, gen_analysis, calibration, pareto,
     token_dist, intervention_ladder, intervention_steps, intervention_dose, switch_benefit, adaptive, value_probe, switching, lens, early_stop,
-    decoded_trace, subspaces, monitor, patching, circuit, training, fate, versus, seeds, dependence, row_tables,
+    decoded_trace, subspaces, monitor, patching, circuit, training, schedule, fate, versus, seeds, dependence, row_tables,
 }
 
 pub(super) fn all() -> impl Iterator<Item = &'static Exhibit> {

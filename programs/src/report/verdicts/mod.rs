@@ -9,8 +9,9 @@
 mod calibration;
 mod compare;
 mod contrast;
+mod needs;
 
-use super::claims::{Claim, Scale, Term};
+use super::claims::{Claim, Term};
 use super::exhibits;
 use super::folder::{Folder, distinct};
 use super::paper::Paper;
@@ -20,6 +21,7 @@ use switchyard::stats::{LEVEL, holm};
 
 pub use contrast::shown_p;
 pub(crate) use contrast::{Contrast, Evidence, FEWEST_RUNS, Test};
+pub(super) use needs::Need;
 
 /// Verdict of our rows on a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,8 +87,8 @@ struct ClaimReading<'a> {
     tried: Vec<Trial>,
     /// Why there are no others.
     missing: Vec<String>,
-    /// What must be said of those that were tried.
-    note: Option<String>,
+    /// What makes the claim testable, and what must be said of the comparisons that were tried.
+    note: Vec<String>,
 }
 
 /// Tests every claim on a folder's rows. `at_scale` gives, for a label, the command that would test it on the paper's model.
@@ -94,7 +96,7 @@ pub fn test<'a>(paper: &'a Paper, folder: &Folder, at_scale: impl Fn(&str) -> Op
     let mut all: Vec<ClaimReading<'_>> = vec![];
     for claim in &paper.claims {
         if let Some(why) = untestable(claim, folder, &at_scale) {
-            all.push(ClaimReading { claim, on: String::new(), tried: vec![], missing: vec![why], note: None });
+            all.push(ClaimReading { claim, on: String::new(), tried: vec![], missing: vec![why], note: vec![] });
             continue;
         }
         let asked = subjects(claim, folder).into_iter().map(|checkpoint| ask(paper, claim, folder, checkpoint));
@@ -109,20 +111,30 @@ pub fn test<'a>(paper: &'a Paper, folder: &Folder, at_scale: impl Fn(&str) -> Op
 
 /// Why a claim can be tested on no checkpoint of the folder.
 fn untestable(claim: &Claim, folder: &Folder, at_scale: &impl Fn(&str) -> Option<String>) -> Option<String> {
-    let said = |what: &str| if claim.note.is_empty() { what.to_owned() } else { format!("{what}: {}", claim.note) };
     let steps = folder.flat(METRICS, &folder.grpo).len();
-    match claim.scale {
-        Scale::EightB => {
-            let command = claim.rests_on.iter().find_map(|label| at_scale(label));
-            let command = command.map_or_else(String::new, |c| format!("; on Qwen3-8B: `{c}`"));
-            Some(format!("needs the paper's model and data{command}"))
-        }
-        Scale::Any if claim.here().is_empty() => Some(said("the paper gives no number to compare")),
-        Scale::Any if steps > 0 && steps < claim.grpo_steps => {
-            Some(format!("needs {} steps of Switch-GRPO, this run has {steps}", claim.grpo_steps))
-        }
-        Scale::Any => None,
+    if claim.here().is_empty() {
+        let what = "the paper gives no number to compare";
+        return Some(if claim.note.is_empty() { what.to_owned() } else { format!("{what}: {}", claim.note) });
     }
+    if steps > 0 && steps < claim.grpo_steps {
+        return Some(format!("needs {} steps of Switch-GRPO, this run has {steps}", claim.grpo_steps));
+    }
+    let missing: Vec<String> = subjects(claim, folder)
+        .into_iter()
+        .map(|checkpoint| properties(claim, folder, checkpoint).err())
+        .collect::<Option<_>>()?;
+    let command = claim.rests_on.iter().find_map(|label| at_scale(label));
+    let command = command.map_or_else(String::new, |c| format!("; on Qwen3-8B: `{c}`"));
+    Some(format!("{}{command}", distinct(missing.iter().map(String::as_str)).join("; ")))
+}
+
+/// What makes a claim testable on a checkpoint (where its cells name theirs, on the one after SFT).
+///
+/// # Errors
+/// The first property that it lacks.
+fn properties(claim: &Claim, folder: &Folder, checkpoint: &str) -> Result<Vec<String>, String> {
+    let checkpoint = if checkpoint.is_empty() { &folder.sft } else { checkpoint };
+    claim.needs.iter().map(|need| need.check(folder, checkpoint)).filter(|found| found != &Ok(String::new())).collect()
 }
 
 /// The checkpoints that a claim is tested on, one after the other; one empty name where its cells name theirs.
@@ -142,7 +154,11 @@ fn subjects<'f>(claim: &Claim, folder: &'f Folder) -> Vec<&'f str> {
 
 fn ask<'a>(paper: &Paper, claim: &'a Claim, folder: &Folder, checkpoint: &str) -> ClaimReading<'a> {
     let (mut tried, mut missing): (Vec<Trial>, Vec<String>) = (vec![], vec![]);
-    for comparison in claim.here() {
+    let testable = match properties(claim, folder, checkpoint) {
+        Ok(found) => found,
+        Err(why) => return ClaimReading { claim, on: checkpoint.to_owned(), tried, missing: vec![why], note: vec![] },
+    };
+    for comparison in claim.here().iter().filter(|c| !c.cells().any(|cell| exhibits::of_other_set(folder, cell))) {
         match compare(paper, folder, checkpoint, claim.rl, comparison) {
             Ok(new) if tried.iter().any(|t| t.repeats(&new)) => {}
             Ok(new) => tried.push(new),
@@ -150,7 +166,8 @@ fn ask<'a>(paper: &Paper, claim: &'a Claim, folder: &Folder, checkpoint: &str) -
             Err(_) => {}
         }
     }
-    let note = tried.iter().any(|t| t.stands_in).then(|| folder.no_start());
+    let stands_in = tried.iter().any(|t| t.stands_in).then(|| folder.no_start());
+    let note = testable.into_iter().map(|found| format!("testable: {found}")).chain(stands_in).collect();
     let mut of = distinct(tried.iter().flat_map(|t| &t.of).map(String::as_str));
     // In the order of training.
     of.sort_by_key(|name| *name == folder.grpo);

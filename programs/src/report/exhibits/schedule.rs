@@ -1,0 +1,49 @@
+//! The two schedules of the curriculum, all spans at once and from the left: a table, and the cells that a claim asks for
+//! (`ours:schedule/parallel/acc`). The run of the other schedule is `summary-sequential` (`train --set latent.schedule=sequential`).
+
+use anyhow::Result;
+
+use super::Exhibit;
+use crate::report::cells::{Cells, Quality};
+use crate::report::folder::Folder;
+use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use switchyard::schema::{PhaseRow, RowFile};
+use switchyard::stats::Estimate;
+
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    Exhibit { table, ..Exhibit::new("tab:schedule", &[PhaseRow::NAME]) },
+    Exhibit { cell: of_schedule, ..Exhibit::new("ours:schedule", &[PhaseRow::NAME]) },
+];
+
+/// Key, name and the files of their phases.
+const SCHEDULES: [(&str, &str, &str); 2] =
+    [("parallel", "all spans at once", ""), ("sequential", "the leftmost k spans", "sequential")];
+
+/// A run's own phase after SFT, and that of the same seed under the other schedule.
+fn row<'f>(folder: &'f Folder, schedule: &str) -> Option<&'f PhaseRow> {
+    let (.., file) = SCHEDULES.into_iter().find(|(key, ..)| *key == schedule)?;
+    folder.rows::<PhaseRow>(file).iter().find(|row| row.phase == folder.sft)
+}
+
+fn of_schedule(cells: &Cells<'_>, schedule: &str, column: &str) -> Option<Estimate> {
+    Quality::named(column)?.of_phase(row(cells.folder, schedule)?)
+}
+
+fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
+    let rows: Vec<_> = SCHEDULES.iter().filter_map(|(key, name, _)| Some((name, row(folder, key)?))).collect();
+    if rows.len() < SCHEDULES.len() {
+        return Ok(None);
+    }
+    let kinds = [("accuracy", 3), ("accuracy where it switched", 3), ("switch rate", 3), ("visible tokens", 1)];
+    let measured = kinds.map(|(name, digits)| Heading::new(name, ColumnKind::Measured(digits)));
+    let headings = std::iter::once(Heading::new("spans of a stage", ColumnKind::Text)).chain(measured).collect();
+    let mut table =
+        Table::new(exhibit.label, "Parallel and sequential schedule of the curriculum, after SFT", headings);
+    for (name, row) in rows {
+        let numbers = [Some(row.accuracy), row.latent_accuracy, Some(row.switch_rate), row.visible_tokens];
+        table.push(std::iter::once(Cell::Text((*name).to_owned())).chain(numbers.map(Cell::measured)).collect())?;
+    }
+    table.note =
+        "One run each, of the same seed and budget; the paper promises the comparison and gives no number.".into();
+    Ok(Some(table))
+}
