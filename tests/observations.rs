@@ -66,6 +66,8 @@ fn rows_follow_from_observations_alone() {
             diagnostic_accuracy: maybe(ours.diagnostic_accuracy, theirs.diagnostic_accuracy),
             wrong_to_right: maybe(ours.wrong_to_right, theirs.wrong_to_right),
             mean_change: theirs.mean_change,
+            // Which problems were changed was not told then.
+            before: theirs.before,
             accuracy_change: before,
             p_value: theirs.p_value,
             p_holm: theirs.p_holm,
