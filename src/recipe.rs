@@ -41,7 +41,7 @@ use crate::text::sources::Generations;
 use crate::text::{Fields, Template};
 
 /// Name and text of every built-in preset.
-pub(crate) const PRESETS: [(&str, &str); 16] = [
+pub(crate) const PRESETS: [(&str, &str); 17] = [
     ("smoke", include_str!("presets/smoke.toml")),
     ("micro", include_str!("presets/micro.toml")),
     ("micro-budget", include_str!("presets/micro-budget.toml")),
@@ -148,10 +148,6 @@ fn is_true(value: &bool) -> bool {
 
 fn default_methods() -> Vec<String> {
     vec!["switch".into()]
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 /// Problems to train and test on.

@@ -89,7 +89,7 @@ fn trace_of(model: &Loaded, rule: LearntRule, of: &[Decoded]) -> Vec<Trace> {
 fn two_hundred_decodes_are_those_of_a_loop_in_pytorch() {
     let (model, all) = (loaded(&Device::flex()), decoded());
     assert_eq!((all.len(), &model.reasoning), (200, &Reasoning::released()), "the layout names the rule");
-    let prompts = Prompts::of(Template::ChatBoxed, model.vocabulary.as_ref().expect("text")).expect("a template");
+    let prompts = Prompts::new(Template::ChatBoxed, model.vocabulary.as_ref().expect("text")).expect("a template");
     let (mut at_cap, mut others) = (0, 0);
     for (decoded, trace) in all.iter().zip(trace_of(&model, LearntRule::RELEASED, &all)) {
         let vocabulary = model.vocabulary.as_ref().expect("text");
@@ -125,7 +125,7 @@ fn an_exit_outside_the_loss_has_no_gradient() {
         let traces = trace_of(&model, rule, &all[..12]);
         let natural = traces.iter().flat_map(|t| &t.positions).filter(|p| p.kind == PositionRole::SwiEndSampled);
         assert!(natural.clone().count() > 3 && natural.clone().all(|p| p.logprob.is_some() == exit_in_loss));
-        let rollouts: Vec<Rollout> = traces.into_iter().map(|trace| Rollout::of(trace, 1.0)).collect();
+        let rollouts: Vec<Rollout> = traces.into_iter().map(|trace| Rollout::new(trace, 1.0)).collect();
         let settings = DecodeSettings { k_cap: 256, max_new_tokens: 24, ..DecodeSettings::default() };
         let reasoning = Reasoning { blocks: Blocks::Learnt(rule), ..Reasoning::released() };
         let policy = Behaviour { reasoning: &reasoning, switch: ids, settings: &settings, compute: Compute::F32 };
@@ -225,7 +225,7 @@ fn prompts_are_those_that_the_release_was_run_with() {
         if template == Template::ChatBoxed && vocabulary.chat(None).expect("a template").is_none() {
             continue;
         }
-        let prompts = Prompts::of(template, &vocabulary).expect("a form");
+        let prompts = Prompts::new(template, &vocabulary).expect("a form");
         for record in &records {
             let Some(theirs) = &record.prompt_ids else { continue };
             let problem = problems.iter().find(|p| p.id == record.unique_id).expect("a problem of MATH-500");

@@ -524,7 +524,7 @@ fn rows_of_two_data_sets_answer_their_own_columns() {
     write(reports.path(), "summary", &of(0.5, "MATH-500"));
     write(reports.path(), "summary-gsm8k", &of(0.7, "gsm8k-test"));
     let (paper, folder) = (Paper::embedded().unwrap(), Folder::open(reports.path()).unwrap().with_paper(true));
-    let tables = beside::tables(&paper, &folder).unwrap();
+    let tables = paper_tables::tables(&paper, &folder).unwrap();
     let main = tables.iter().find(|t| t.table.label == "tab:main").unwrap().table.markdown();
     let row = main.lines().find(|line| line.contains("after Switch-GRPO")).unwrap();
     let cells: Vec<&str> = row.split('|').map(str::trim).collect();

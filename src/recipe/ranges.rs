@@ -49,7 +49,7 @@ const STAGE: Settings =
     &[("k", Count(0, POSITIONS)), ("steps", Count(0, STEPS)), ("epochs", NotNegative), ("c", Positive)];
 
 /// Every part; those of structs without defaults, or of other rooms, stand here with their ranges.
-static PARTS: [(&str, Settings); 30] = [
+static PARTS: [(&str, Settings); 31] = [
     ("", &[("name", Typed), ("seed", Count(0, i64::MAX as usize)), ("methods[]", Typed), ("task.*", Typed)]),
     (
         "data.",

@@ -159,9 +159,9 @@ fn batch(study: &Study, gold: &[Option<u32>], settings: &DecodeSettings, request
     let held: Vec<usize> = (0..requests.len()).filter(|&r| !ended[r]).collect();
     let bank = RefCell::new(Bank::default());
     if !held.is_empty() {
+        let log = ChangeLog::from_requests(requests);
         let mut hooks = Hooks::none();
         let layers = study.model.layers.len();
-        let log = ChangeLog::from_requests(requests);
         hooks
             .observe(&latents(), layers, |site, value| bank.borrow_mut().record(Select::LATENTS, site, value, &log))?;
         let forks: Vec<Fork> = held.iter().map(|&r| fork(r, r, &requests[r], Switching::Free, None)).collect();

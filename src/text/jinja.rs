@@ -286,7 +286,12 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
         "startswith" | "endswith" if args.len() > 1 => {
             let (what, start, end): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
             let part = Value::from(between(text, start, end).0);
-            return minijinja_contrib::pycompat::unknown_method_callback(state, &part, name, std::slice::from_ref(what));
+            return minijinja_contrib::pycompat::unknown_method_callback(
+                state,
+                &part,
+                name,
+                std::slice::from_ref(what),
+            );
         }
         "center" | "ljust" | "rjust" => {
             let (width, with): (usize, Option<char>) = from_args(args)?;

@@ -81,7 +81,9 @@ fn rotary_scaling_is_read_from_the_metadata() {
         w.save(&path);
         GgufFile::open(&path).expect("opens").config().clone()
     };
-    let factor = |w: &mut Writer, name: &str, by: f32| drop(w.key(&format!("qwen3.{name}"), 6, &by.to_le_bytes()));
+    let factor = |w: &mut Writer, name: &str, by: f32| {
+        w.key(&format!("qwen3.{name}"), 6, &by.to_le_bytes());
+    };
     let folder = |scaling: serde_json::Value| {
         let mut value = qwen3_json();
         value["rope_scaling"] = scaling;

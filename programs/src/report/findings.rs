@@ -247,7 +247,10 @@ fn place(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let beside = others.iter().map(|(other, name)| (*name, other.p_swi));
     let tagged_itself = folder.setup(TeacherForcedRow::NAME, checkpoint, "annotator") == Some(Study::SELF_TAGGED);
     let (question, of) = if tagged_itself {
-        (&OWN_PLACE, "is the probability of <swi> where the model's own entropies begin a block (no --annotator was named)")
+        (
+            &OWN_PLACE,
+            "is the probability of <swi> where the model's own entropies begin a block (no --annotator was named)",
+        )
     } else {
         (&PLACE, "is the probability of <swi> where the annotation begins a block")
     };

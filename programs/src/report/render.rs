@@ -22,7 +22,7 @@ use super::recipes::{self, Recipe};
 use super::tables::{Formats, Table};
 use super::verdicts::{self, TestedClaim};
 use switchyard::guard::{read_bytes, read_text};
-use switchyard::store::{Inside, Lock, ensure_inside, program, remove_listed, subfolder, write_atomic, written};
+use switchyard::store::{Inside, Lock, ensure_inside, output_path, program, remove_listed, subfolder, write_atomic};
 
 /// A figure drawn, with its SVG for the page.
 pub struct RenderedFigure {
@@ -78,7 +78,7 @@ pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
 pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Report> {
     once(folders)?;
     // A pipe would block the read.
-    written(page).context("--page")?;
+    output_path(page).context("--page")?;
     ours_or_new(page, folders)?;
     let paper = Paper::embedded()?;
     let recipes = recipes::all()?;

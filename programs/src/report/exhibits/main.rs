@@ -12,14 +12,18 @@ use switchyard::stats::Estimate;
 pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
     cell,
     beside: Layout {
-        shows: |folder, column| several(folder) || !column.starts_with("math500"),
+        shows: |folder, column| match named_sets(folder).as_slice() {
+            _ if several(folder) => true,
+            [] => !column.starts_with("math500"),
+            sets => sets.iter().any(|set| column.starts_with(set)),
+        },
         renames: |folder, row| {
             let base = folder.phases().iter().find(|phase| phase.phase == "base")?;
             (row == "text_cot" && base.train_steps == Some(0)).then(|| "base, untrained".to_owned())
         },
-        heading: |folder, name| match several(folder) {
-            true => None,
-            false => Some(format!("{} (ours, {})", name.trim_start_matches("GSM8K "), folder.dataset())),
+        heading: |folder, name| {
+            let one = || format!("{} (ours, {})", name.trim_start_matches("GSM8K "), folder.dataset());
+            (named_sets(folder).is_empty() && !several(folder)).then(one)
         },
         // The cost of an answer, next to its visible tokens.
         beyond: &[
@@ -146,8 +150,26 @@ pub(in crate::report) fn answers(folder: &Folder, dataset: &str, column: &str) -
     named_sets(folder).is_empty() || asked.is_none() || set_of(dataset) == asked
 }
 
+/// A quality of a checkpoint on one of the paper's data sets.
+fn on_set(folder: &Folder, checkpoint: &str, set: &str, quality: Quality) -> Option<Estimate> {
+    let of = |dataset: &str| set_of(dataset) == Some(set);
+    let group =
+        folder.rows::<AccuracyRow>(checkpoint).iter().find(|row| row.group == "all" && of(&row.identity.dataset));
+    let phase = || folder.all::<PhaseRow>().find(|(_, row)| row.phase == checkpoint && of(&row.identity.dataset));
+    group.and_then(|row| quality.of_group(row)).or_else(|| quality.of_phase(phase()?.1))
+}
+
 fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     let checkpoint = measured_on(cells.folder, checkpoint(cells, row), column)?;
+    let sets = named_sets(cells.folder);
+    if let (Some(set), Some(quality)) =
+        (SETS.into_iter().find(|set| column.starts_with(set)), column.rsplit('_').next())
+        && !sets.is_empty()
+        && !several(cells.folder)
+        && !row.ends_with("+text_only")
+    {
+        return on_set(cells.folder, checkpoint, set, Quality::named(quality)?);
+    }
     if let Some(checkpoint) = row.strip_suffix("+text_only") {
         return column.ends_with("acc").then(|| cells.quality(checkpoint, "text_only", Quality::Accuracy))?;
     }
