@@ -41,7 +41,7 @@ const ALLOWED: [(&str, &str); 29] = [
     ),
     (
         "calibration",
-        "corpus experiments grade interventions latent model parallel progress random recipe schema store study tasks text",
+        "corpus experiments grade interventions latent model parallel progress random recipe schema stats store study tasks text",
     ),
     ("parity", "corpus guard latent machine method model ops recipe train"),
     ("report", "guard nth schema stats store tasks text"),

@@ -5,7 +5,7 @@ const crypto = require('crypto');
 const fs = require('fs');
 const path = require('path');
 
-const LIVE = path.join(__dirname, '..', 'src', 'report', 'live'), FIXTURES = path.join(__dirname, '..', 'fixtures');
+const LIVE = path.join(__dirname, '..', 'programs', 'src', 'report', 'live'), FIXTURES = path.join(__dirname, '..', 'fixtures');
 const { CHANGES, answerIf, chain, changed, command, donorWith, held, latentsOf, states, swapFile, values } = require(path.join(LIVE, 'experiment.js'));
 const { Decoder, Words, answerOf, decode, fromPlanes, inflate, ruleOf, tensorsOf } = require(path.join(LIVE, 'decoder.js'));
 const { csv, different, shown } = require(path.join(LIVE, 'draw.js'));
@@ -78,7 +78,7 @@ function traces(run, phase) {
   check(`traces ${run}/${phase}`, same === by.size && same === 24 && most < 1e-4, `${same} of ${by.size} token for token, numbers within ${most.toExponential(1)}`);
 }
 
-/** The rules of lab/src/latent/controller.rs and rules.rs, on the cases of their own tests. */
+/** The rules of src/latent/controller.rs and rules.rs, on the cases of their own tests. */
 function rules() {
   const rule = (blocks, k_min = 2, k_cap = 4) => ruleOf({ blocks, k_min, k_cap });
   const closes = (of, step, exit = false, more = {}) => of.closes({ step, exit, entropies: [0], reference: 0, drawn: 0, ...more });

@@ -39,6 +39,9 @@ pub struct TeacherForcedRow {
 }
 
 impl TeacherForcedRow {
+    /// What the setup of rows says of the annotator of a checkpoint that tags its own solutions.
+    pub const SELF_TAGGED: &str = "the checkpoint itself";
+
     /// The verdict that `<swi>` is more likely here than at another class of positions.
     pub fn is_sharper(&self, other: &Self) -> bool {
         self.p_swi.minus(other.p_swi).is_above(0.0)

@@ -15,6 +15,7 @@ use crate::model::Decoder;
 use crate::model::checkpoint::ModelFiles;
 use crate::model::checkpoint::peft::Apply;
 use crate::progress;
+use crate::schema::TeacherForcedRow;
 use crate::text::Sample;
 use crate::text::annotate::batches;
 use crate::text::spans::ScoredResponse;
@@ -81,12 +82,9 @@ impl Study {
     pub fn annotator_name(&self) -> Option<&str> {
         match (&self.run, &self.annotator) {
             (Some(_), _) => None,
-            (None, named) => Some(named.as_deref().unwrap_or(Self::SELF_TAGGED)),
+            (None, named) => Some(named.as_deref().unwrap_or(TeacherForcedRow::SELF_TAGGED)),
         }
     }
-
-    /// [`Self::annotator_name`] of a checkpoint that tags its own solutions.
-    pub const SELF_TAGGED: &str = "the checkpoint itself";
 
     /// The model that tags, where it is not this one; it computes in the same type.
     fn annotator(&self) -> Result<Option<Decoder>> {

@@ -9,7 +9,6 @@ use switchyard::schema::{
     RowFile, SwitchBenefitRow, TeacherForcedRow,
 };
 use switchyard::stats::{Estimate, FEWEST, LEVEL};
-use switchyard::study::Study;
 
 /// What a test can answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -245,7 +244,8 @@ fn place(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         _ => Answer::Undecided,
     };
     let beside = others.iter().map(|(other, name)| (*name, other.p_swi));
-    let tagged_itself = folder.setup(TeacherForcedRow::NAME, checkpoint, "annotator") == Some(Study::SELF_TAGGED);
+    let tagged_itself =
+        folder.setup(TeacherForcedRow::NAME, checkpoint, "annotator") == Some(TeacherForcedRow::SELF_TAGGED);
     let (question, of) = if tagged_itself {
         (
             &OWN_PLACE,
