@@ -273,7 +273,7 @@ fn files_beyond_their_bounds_are_refused() {
         probe(strs(&generate(&format!("{file}.gguf"))), &[file]);
         refused(
             &mut bounded("report", &[text(&checkout("reports/micro")), "--page", file]),
-            &[file, "not a regular file"],
+            &[file, "a device or a pipe, not a file"],
         );
     }
     fs::rename(at("pipe"), at("pipe.gguf")).expect("renamed");

@@ -293,7 +293,7 @@ fn factors_over_floats_are_written_as_adapters() {
     save_hf_folder(&elsewhere, &other.config, changed, &SaveOptions::default()).expect("writes");
     std::fs::copy(elsewhere.join("model.safetensors"), &weights).expect("copied");
     let args = ["generate", text(&out), "--phase", "sft", "--prompt", "? h :", "--max-new-tokens", "2"];
-    refused("probe", &args, &["sft/checkpoint/base.json", "model is another", "--adapter"]);
+    refused("probe", &args, &["sft/checkpoint/base.json", "differs", "--adapter"]);
     std::fs::remove_file(&weights).expect("removed");
     refused("probe", &args, &["sft/checkpoint/adapter_config.json", "base_model_name_or_path", "link"]);
     std::fs::rename(&kept, &weights).expect("moved back");
@@ -420,7 +420,7 @@ fn words_that_the_model_has_no_token_for_are_named() {
     std::fs::write(&data, [row("a = 3 ; ? a :"), row("a = 3 ; ? zebra :")].join("\n")).expect("a file");
     let probe = [MICRO, "--like", "micro", "--data", text(&data), "--only", "outcomes", "--out", text(&out)];
     let warned = done("probe", &probe).1;
-    assert!(warned.contains("warning: 1 of 2 problems hold words") && warned.contains("`zebra`"), "{warned}");
+    assert!(warned.contains("warning: 1 of 2 problems have words") && warned.contains("`zebra`"), "{warned}");
 }
 
 #[test]

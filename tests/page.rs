@@ -114,17 +114,16 @@ fn a_model_of_ones_own_stands_without_the_paper_unless_asked() {
     let own = page(open(rows.path()));
     assert!(!own.contains("The paper’s") && !own.contains("paper, SFT"), "the paper is there unasked");
     assert!(!table.exists() && !rows.path().join("tables/claims.md").exists(), "what was made for the paper stays");
-    assert!(own.contains("The model switches where it was taught to"), "the finding is there without it");
+    assert!(own.contains("is more likely where the model was taught to switch"), "the finding is there without it");
     assert!(own.contains("tab:teacher-forced"), "the rows of a table of the paper's have one of their own");
 }
 
 #[test]
 fn the_bar_that_a_cards_number_is_of_stands_out() {
     let (_rows, html) = made_up();
-    let card = html
-        .split("<section class=\"card\">")
-        .find(|card| card.contains("Other latents"))
-        .or_else(|| html.split("<section class=\"card\">").find(|card| card.contains("No loss is shown")));
+    let card = html.split("<section class=\"card\">").find(|card| {
+        ["Other latents", "latents are replaced", "its own latents"].iter().any(|title| card.contains(title))
+    });
     let card = card.expect("a card of interventions");
     for any in html.split("<section class=\"card\">").skip(1) {
         assert_eq!(any.matches("class=\"bar own\"").count(), 1, "{any}");

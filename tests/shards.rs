@@ -241,7 +241,7 @@ fn probes_by_shards_are_those_of_one_process() {
     );
     refused(&mut sweep.command("x", &["--shard", "1/2", "--only", "layer_probe"]), &["layer_probe", "without --shard"]);
     let one = shards[0].display().to_string();
-    refused(&mut sweep.command("x", &["--decoded", &one]), &["decodes-sft is one shard's"]);
+    refused(&mut sweep.command("x", &["--decoded", &one]), &["decodes-sft is of one shard"]);
     refused(&mut sweep.command("x", &["--decoded", &decoded, "--seed", "4"]), &["setup.seed 0 there, 4 here"]);
 }
 

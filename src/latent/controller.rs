@@ -130,7 +130,10 @@ pub trait Controller: Send + Sync {
 
     /// Tokens that text mode never draws: `<latent>` and `</swi>` unless the rule allows them, and `<swi>` where no block may open.
     fn masked_in_text(&self, ids: &SwitchIds, may_open: bool) -> Vec<u32> {
-        mask_markers(self.learnt().mask_markers, ids, may_open)
+        match self.own() {
+            Some(own) => own.masked_in_text(ids, may_open),
+            None => mask_markers(self.learnt().mask_markers, ids, may_open),
+        }
     }
 
     /// Whether a block opens here regardless of the model.

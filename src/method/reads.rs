@@ -250,7 +250,7 @@ mod tests {
     fn every_name_in_the_lists_is_a_setting_or_a_phase() {
         let recipe = Recipe::resolve("smoke", &[]).expect("a recipe");
         let table = toml::Table::try_from(&recipe).expect("a table");
-        let optional = ["task", "pretrained", "seed_token", "lora", "latent.keep_steps"];
+        let optional = ["task", "pretrained", "adapter", "seed_token", "lora", "blocks", "latent.keep_steps"];
         for key in SUPERVISED.iter().flat_map(|(.., own)| *own).chain(&ALWAYS).chain(&NEVER) {
             assert!(table.contains_key(*key) || optional.contains(key), "{key} is no setting");
         }

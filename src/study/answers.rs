@@ -91,7 +91,7 @@ mod tests {
     /// SmolLM2's tokens of "sixteen" are `six` and `teen` at a beginning, and one behind a blank; its `#` is another one there.
     #[test]
     fn answers_are_found_as_the_tokenizer_splits_them_in_their_place() {
-        let smollm2 = Vocabulary::load("../fixtures/smollm2-chains").expect("a vocabulary");
+        let smollm2 = Vocabulary::load("fixtures/smollm2-chains").expect("a vocabulary");
         for (preset, vocabulary) in [("smollm2-chains", Some(smollm2)), ("micro", None), ("micro-graph", None)] {
             let mut recipe = Recipe::like(preset).expect("a preset");
             (recipe.data.rows, recipe.evaluation.problems) = (50, 40);
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_a_solution_does_not_write_is_taken_alone() {
-        let vocabulary = Vocabulary::load("../fixtures/smollm2-chains").expect("a vocabulary");
+        let vocabulary = Vocabulary::load("fixtures/smollm2-chains").expect("a vocabulary");
         let asked = |solution: &str, answer: &str| Problem {
             id: "p".into(),
             question: String::new(),

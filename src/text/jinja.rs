@@ -45,7 +45,8 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
     }
     add_filters(&mut env);
     env.add_function("joiner", globals::joiner);
-    env.add_function("cycler", globals::cycler);
+    // Jinja2 takes the items as arguments.
+    env.add_function("cycler", |items: Rest<Value>| globals::cycler(items.0));
     env.add_test("callable", |value: Value| match value.kind() {
         ValueKind::Plain => true,
         ValueKind::Map => value.to_string().starts_with("<macro "),

@@ -141,7 +141,7 @@ mod tests {
     /// The run of `reports/hacking`, whose reward rises to its end, by the windows that the text names.
     #[test]
     fn the_recorded_run_is_stopped_where_the_text_says() {
-        let rows = read_flat(Path::new("../reports/hacking/unwatched/metrics-grpo.parquet")).expect("committed rows");
+        let rows = read_flat(Path::new("reports/hacking/unwatched/metrics-grpo.parquet")).expect("committed rows");
         let stop = |window| {
             let mut watch = Watch::new(window, vec![]);
             rows.iter().position(|row| {

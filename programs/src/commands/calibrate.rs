@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::device::MachineArgs;
-use super::print;
+use super::{is_dry, print};
 use switchyard::calibration::{Settings, listed};
 use switchyard::machine::{self, Machine};
 use switchyard::progress::Progress;
@@ -64,6 +64,9 @@ impl Calibrate {
         let (only, n) = (self.only.clone(), self.n.clone());
         let settings = Settings { draws: self.draws as usize, seed: self.seed, only, n };
         let (jobs, started) = (settings.jobs()?, Instant::now());
+        if is_dry() {
+            return print(&format!("dry run: {} models could be measured; nothing was run\n", jobs.len()));
+        }
         let (kept, sources) = if self.add { self.kept()? } else { (vec![], vec![]) };
         let create = |rows| Ok::<_, anyhow::Error>(RowWriter::create(&self.out, &name(rows))?.requiring(&IDENTITY));
         let mut writer = create(CalibrationDrawRow::NAME)?;

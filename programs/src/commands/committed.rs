@@ -71,8 +71,14 @@ fn unpacked(cache: &Path) -> Result<PathBuf> {
 mod tests {
     use super::*;
 
+    /// Cargo starts tests in `programs/`.
+    fn start_in_checkout() {
+        std::env::set_current_dir(CHECKOUT).unwrap();
+    }
+
     #[test]
     fn what_is_here_or_nowhere_or_elsewhere_stays_as_it_is() {
+        start_in_checkout();
         for path in ["fixtures/micro", "fixtures/nothing", "src/lib.rs", "/fixtures/micro", "Qwen/Qwen3-8B"] {
             assert_eq!(fixture_path(path), Path::new(path));
         }
@@ -80,6 +86,7 @@ mod tests {
 
     #[test]
     fn what_is_carried_is_every_committed_file() {
+        start_in_checkout();
         let mut found = vec![];
         files(Path::new("fixtures/micro"), &mut found);
         assert_eq!(found.len(), MICRO.len(), "a file of fixtures/micro is not carried: {found:?}");

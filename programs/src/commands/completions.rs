@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn long_lines_of_help_are_wrapped_below_their_text() {
         let line = "  --flag <X>  one two three four five six seven eight nine ten";
-        let lines = wrapped(line, 40);
+        let lines = wrapped(line, 41);
         assert_eq!(lines, "  --flag <X>  one two three four five six\n              seven eight nine ten");
         let styled = wrapped("          \u{1b}[1mone\u{1b}[0m two three four five six", 24);
         assert_eq!(styled, "          \u{1b}[1mone\u{1b}[0m two three\n          four five six");

@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn rows_together_end_as_each_does_alone() {
         let asked = ProblemChoice { problems: Some(24), ..ProblemChoice::default() };
-        let study = Study::of_run(Path::new("../fixtures/micro"), "sft", &asked, &Machine::default()).expect("micro");
+        let study = Study::of_run(Path::new("fixtures/micro"), "sft", &asked, &Machine::default()).expect("micro");
         let sweep = study.sweep().expect("traces");
         let rows = sweep.traces.iter().map(|trace| trace.sequence(&study.corpus.switch).expect("a row"));
         let rows: Vec<Sequence> = rows.filter(|row| (0..row.ids.len()).any(|at| row.is_latent(at))).collect();
