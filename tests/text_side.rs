@@ -219,7 +219,7 @@ fn what_jinja2_has_and_minijinja_lacks_is_there() {
             "  ab |..ab|-007|Ab",
         ),
         (
-            "{{ [1e-07, 2.0, 1e+16, none, true, 'it\'s'] }} {{ {'a': {'b': 1e-05}} | string }} {{ (1,) }}",
+            "{{ [1e-07, 2.0, 1e+16, none, true, 'it\\'s'] }} {{ {'a': {'b': 1e-05}} | string }} {{ (1,) }}",
             "[1e-07, 2.0, 1e+16, None, True, \"it's\"] {'a': {'b': 1e-05}} (1,)",
         ),
     ] {
