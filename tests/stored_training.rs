@@ -357,8 +357,7 @@ fn an_adapter_without_its_base_is_refused_by_name() {
     std::fs::rename(&path, &moved).expect("moves");
     write_random(&config(true), &path, 6).expect("writes");
     let said = format!("{:#}", ModelFiles::open(&own).err().expect("refused"));
-    for part in ["base.json", "trained over a base of", "model.gguf differs", "base_model_name_or_path", "--adapter"]
-    {
+    for part in ["base.json", "trained over a base of", "model.gguf differs", "base_model_name_or_path", "--adapter"] {
         assert!(said.contains(part), "`{part}` is not in: {said}");
     }
     let noted = |base: &Path| {
