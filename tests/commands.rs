@@ -45,11 +45,12 @@ const SHORT: [&str; 25] = [
 ];
 
 /// What a small random model cannot show, and what is said of it.
-const UNFIT: [(&str, &str); 4] = [
+const UNFIT: [(&str, &str); 5] = [
     ("intervene runs/own", "no problem switched"),
     ("probe runs/own", "layer_probe"),
     ("--adapter fixtures/smollm2-chains", "found [3, 576]"),
     ("math500.jsonl --only layer_probe", "layer_probe"),
+    ("math500.jsonl --only exit_probability", "never switched"),
 ];
 
 /// The pages also show `cargo test`, `pip` and `curl`: not ours.

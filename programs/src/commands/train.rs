@@ -9,7 +9,7 @@ use clap::Parser;
 
 use super::device::MachineArgs;
 use super::selection::unknown_method;
-use super::targets::{fields, is_run};
+use super::targets::fields;
 use super::{is_dry, print};
 use switchyard::grade::Grader;
 use switchyard::machine::{self, Machine};
@@ -100,7 +100,8 @@ impl Train {
         let Some(from) = &self.from else { return Ok(None) };
         let shown = from.display();
         let is_adapter = match from.is_dir() {
-            true => !is_run(from),
+            // Everything else is a run, or the folder of a sweep of runs.
+            true => ["adapter_config.json", "config.json"].iter().any(|file| from.join(file).is_file()),
             // A name on the hub looks like a path that is not there: only its base tells them apart.
             false => !from.exists() && self.base.is_some() && ModelRef::parse(&shown.to_string()).is_ok(),
         };
