@@ -45,12 +45,13 @@ const SHORT: [&str; 25] = [
 ];
 
 /// What a small random model cannot show, and what is said of it.
-const UNFIT: [(&str, &str); 5] = [
+const UNFIT: [(&str, &str); 6] = [
     ("intervene runs/own", "no problem switched"),
     ("probe runs/own", "layer_probe"),
     ("--adapter fixtures/smollm2-chains", "found [3, 576]"),
     ("math500.jsonl --only layer_probe", "layer_probe"),
     ("math500.jsonl --only exit_probability", "never switched"),
+    ("math500.jsonl --only latent_intervention --out runs/reports/switch-released", "no problem switched"),
 ];
 
 /// The pages also show `cargo test`, `pip` and `curl`: not ours.
@@ -324,7 +325,7 @@ fn failure(line: &str, folder: &Path) -> Option<String> {
     let (short, begun) = (shorter(line), std::time::Instant::now());
     let (unchanged, unfit) = (on_cpu(line), UNFIT.iter().find(|(what, _)| line.contains(what)));
     // The run at hand was made with fewer steps, so that a line that reuses its phases is typed in its short form alone.
-    let reuses = ["--base runs/", "--from runs/"].iter().any(|flag| line.contains(flag));
+    let reuses = ["--base runs/", "--from runs/", "--out runs/micro --resume"].iter().any(|flag| line.contains(flag));
     if unchanged != short && !line.starts_with("report") && !reuses && unfit.is_none() {
         let output = run_as(&unchanged, folder, "1");
         if !output.status.success() {
