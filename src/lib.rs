@@ -102,6 +102,9 @@ macro_rules! as_text {
     )*};
 }
 
+#[macro_use]
+pub mod schema;
+
 #[doc(hidden)]
 pub mod calibration;
 #[doc(hidden)]
@@ -125,7 +128,6 @@ pub mod parallel;
 #[doc(hidden)]
 pub mod parity;
 pub mod recipe;
-pub mod schema;
 #[doc(hidden)]
 pub mod store;
 pub mod study;

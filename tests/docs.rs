@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::common::programs::PROGRAMS;
 use switchyard::recipe::{Recipe, settings};
-use switchyard::schema::glossary;
+use switchyard::schema::{Columns, FILES, Identity, list};
 
 const HEAD: &str = "<!-- Written by tests/docs.rs from the programs: do not edit. -->\n\n";
 
@@ -41,13 +41,17 @@ fn programs() -> String {
 fn rows() -> String {
     let mut page = format!(
         "{HEAD}# Columns of rows\n\nEvery experiment writes rows as Parquet. A list is JSON in a column whose name ends in `[]`. `x.value`, `x.low`, `x.high` and `x.n` are one estimate: the value, \
-         its 95 % interval, and the number of independent units behind it. They are listed once, as `x`. `rows.column` is the \
-         column's meaning in those rows only.\n"
+         its 95 % interval, and the number of independent units behind it. They are listed once, as `x`.\n"
     );
-    for (about, columns) in glossary::all() {
-        page += &format!("\n## {about}\n\n| column | unit | meaning |\n| --- | --- | --- |\n");
-        for (name, unit, about) in columns {
-            page += &format!("| `{name}` | {unit} | {} |\n", about.replace('|', "\\|").replace('<', "\\<"));
+    let all = list(Identity::COLUMNS);
+    let tables = FILES.iter().map(|(names, columns)| {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        (names.join(", "), list(columns).into_iter().filter(|column| !all.contains(column)).collect())
+    });
+    for (title, columns) in std::iter::once(("In all files".to_owned(), all.clone())).chain(tables) {
+        page += &format!("\n## {title}\n\n| column | unit | meaning |\n| --- | --- | --- |\n");
+        for [name, unit, about] in columns {
+            page += &format!("| `{name}` | {unit} | {} |\n", about.replace('|', "\\|"));
         }
     }
     page

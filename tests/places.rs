@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use crate::common::programs::{self, copy, program};
 use serde_json::Value;
-use switchyard::schema::described;
+use switchyard::schema::{FILES, described};
 use switchyard::store::read_flat;
 use switchyard_programs::report::folder::Folder;
 use switchyard_programs::report::render::{default_page, report};
@@ -303,7 +303,8 @@ fn every_column_of_the_committed_rows_has_a_unit_and_a_description() {
             continue;
         }
         let first = read_flat(&file).expect("rows").swap_remove(0);
-        let described = described(rows, first.keys());
+        let (_, columns) = FILES.iter().find(|(names, _)| names.contains(&rows)).expect(rows);
+        let described = described(columns, first.keys());
         for column in first.keys() {
             let ends = [".value", ".low", ".high", ".n"];
             let name = ends.iter().find_map(|end| column.strip_suffix(end)).unwrap_or(column);

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::schema::{Measurement, RowFile, complete, described};
+use crate::schema::{Columns, Measurement, RowFile, complete, described};
 use crate::store::{Entry, FlatRow, IDENTITY, Manifest, Measurements, RowWriter, flatten, typed};
 use crate::study::{DoesNotApply, Shard};
 
@@ -136,7 +136,7 @@ impl Journal {
             }
         }
         let name = self.files.0.unwrap_or(R::NAME);
-        let columns = described(name, widest.keys());
+        let columns = described(R::COLUMNS, widest.keys());
         let done = rows.finish(R::key, csv, &columns)?;
         self.note(name, columns)?;
         Ok(done)
@@ -146,7 +146,7 @@ impl Journal {
     ///
     /// # Errors
     /// No rows, a disk that cannot be written.
-    pub fn save(&mut self, name: &str, rows: &[impl Serialize]) -> Result<()> {
+    pub fn save<R: Columns + Serialize>(&mut self, name: &str, rows: &[R]) -> Result<()> {
         self.write(name, rows, true)
     }
 
@@ -157,7 +157,7 @@ impl Journal {
     }
 
     /// Without a CSV rows whose columns are lists, which nobody reads in a spreadsheet.
-    pub(crate) fn write(&mut self, name: &str, rows: &[impl Serialize], csv: bool) -> Result<()> {
+    pub(crate) fn write<R: Columns + Serialize>(&mut self, name: &str, rows: &[R], csv: bool) -> Result<()> {
         ensure!(!rows.is_empty(), DoesNotApply::because("too few problems for a single row"));
         let begun = if name == self.files.1 { self.begun.take() } else { None };
         let writer = begun.map_or_else(|| RowWriter::create(&self.folder, &self.name(name)), Ok)?;
@@ -166,7 +166,7 @@ impl Journal {
             writer.leave_out_csv();
         }
         rows.iter().try_for_each(|row| writer.push(row))?;
-        let columns = described(name, writer.rows().iter().flat_map(|row| row.keys()));
+        let columns = described(R::COLUMNS, writer.rows().iter().flat_map(|row| row.keys()));
         writer.finish_describing(&columns)?;
         self.note(name, columns)
     }

@@ -1,59 +1,50 @@
 //! Rows about groups of problems under one way of decoding: accuracy and its cost, length and confidence.
 
-use serde::{Deserialize, Serialize};
-
 use super::Identity;
 use crate::stats::Estimate;
 
-/// One group of problems under one way of decoding (tab:main, tab:sft-vs-rl, tab:per-subject, tab:appendix-sweep).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AccuracyRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// `all`, `switched`, `not_switched`, `level:<l>`, `subject:<s>`; `text_only`, `forced`, `k_min:<k>`.
-    pub group: String,
-    pub k_min: usize,
-    pub k_cap: usize,
-    pub accuracy: Estimate,
-    /// On the problems with at least one block; absent if there is none.
-    pub latent_accuracy: Option<Estimate>,
-    /// On the others.
-    pub text_accuracy: Option<Estimate>,
-    pub switch_rate: Estimate,
-    pub blocks: Option<Estimate>,
-    pub latent_calls: Option<Estimate>,
-    pub visible_tokens: Option<Estimate>,
-    /// Share of problems that ran out of tokens.
-    pub truncated: Estimate,
-    /// Share of blocks that `k_cap` ended; 1 means that `K_min` and the cap leave the model no choice.
-    pub forced_exits: Option<Estimate>,
-    /// Accuracy against the free decode of the same problems, paired.
-    pub difference: Option<Estimate>,
-    pub lost: Option<usize>,
-    pub gained: Option<usize>,
-    /// Exact McNemar.
-    pub p_value: Option<f64>,
-    /// Holm-adjusted over this experiment's comparisons.
-    pub p_holm: Option<f64>,
+rows! {
+    /// One group of problems under one way of decoding (tab:main, tab:sft-vs-rl, tab:per-subject, tab:appendix-sweep).
+    pub struct AccuracyRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        /// `all`, `switched`, `not_switched`, `level:<l>`, `subject:<s>`; `text_only`, `forced`, `k_min:<k>`.
+        pub group: String => "name": "group of problems (all, level, subject, own choice) or way of decoding",
+        pub k_min: usize => "latent steps": "steps before a block may end",
+        pub k_cap: usize => "latent steps": "steps after which a block must end",
+        pub accuracy: Estimate => "share": "problems answered right",
+        pub latent_accuracy: Option<Estimate> => "share": "right answers among problems with at least one block",
+        pub text_accuracy: Option<Estimate> => "share": "right answers among problems without a block",
+        pub switch_rate: Estimate => "share": "problems with at least one block",
+        pub blocks: Option<Estimate> => "count": "blocks of latent steps in a response",
+        pub latent_calls: Option<Estimate> => "latent steps": "of a response",
+        pub visible_tokens: Option<Estimate> => "tokens": "of a response, latent steps left out",
+        pub truncated: Estimate => "share": "responses that ran out of tokens (of one response: true or false)",
+        /// Share of blocks that `k_cap` ended; 1 means that `K_min` and the cap leave the model no choice.
+        pub forced_exits: Option<Estimate> => "share": "blocks that the cap ended",
+        pub difference: Option<Estimate> => "share": "accuracy minus that of the free decode of the same problems, paired",
+        pub lost: Option<usize> => "count": "problems right in the normal run and wrong here; of several draws in more than half",
+        pub gained: Option<usize> => "count": "problems wrong in the normal run and right here; of several draws in more than half",
+        pub p_value: Option<f64> => "probability": "exact test (McNemar; of several draws sign flips) against no difference",
+        pub p_holm: Option<f64> => "probability": "the p-value, Holm-adjusted over the comparisons of the experiment",
+    }
 }
 
-/// One group of responses (tab:gen-analysis).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ResponseRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// `all`, `correct`, `wrong`, and the last two split by whether they switched: `correct_no_swi`, `correct_swi`, …
-    pub group: String,
-    pub visible_tokens: Option<Estimate>,
-    /// `<swi>` a response.
-    pub blocks: Option<Estimate>,
-    /// Latent steps a response.
-    pub latent_calls: Option<Estimate>,
-    pub switch_rate: Estimate,
-    /// At the emitted `<swi>`, nats; absent if there is none.
-    pub entropy: Option<Estimate>,
-    pub p_swi: Option<Estimate>,
-    /// Visible tokens before the first `<swi>`, as a share of the response's.
-    pub first_swi: Option<Estimate>,
-    pub truncated: Estimate,
+rows! {
+    /// One group of responses (tab:gen-analysis).
+    pub struct ResponseRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        /// `all`, `correct`, `wrong`, and the last two split by whether they switched: `correct_no_swi`, `correct_swi`, …
+        pub group: String => AccuracyRow,
+        pub visible_tokens: Option<Estimate> => AccuracyRow,
+        pub blocks: Option<Estimate> => AccuracyRow,
+        pub latent_calls: Option<Estimate> => AccuracyRow,
+        pub switch_rate: Estimate => AccuracyRow,
+        /// At the emitted `<swi>`, nats; absent if there is none.
+        pub entropy: Option<Estimate> => "nats": "of the next-token distribution",
+        pub p_swi: Option<Estimate> => "probability": "of `<swi>` as the next token",
+        pub first_swi: Option<Estimate> => "share": "of the response's visible tokens, those before the first `<swi>`",
+        pub truncated: Estimate => AccuracyRow,
+    }
 }

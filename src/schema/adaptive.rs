@@ -1,7 +1,6 @@
 //! Whether blocks are opened where they pay: problems by their stated budget and their number of steps.
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use super::{Identity, SwitchProblemRow};
 use crate::stats::{Estimate, Flips, LEVEL, accuracy};
@@ -15,32 +14,34 @@ names! {
     }
 }
 
-/// Problems with one budget and one number of steps (a cell), with one budget, or all of them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AdaptiveRow {
-    /// `n` counts the row's problems.
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// Visible tokens; absent: all budgets.
-    pub budget: Option<usize>,
-    /// Steps of the problem; absent: all.
-    pub level: Option<u8>,
-    pub switch_rate: Estimate,
-    pub accuracy: Estimate,
-    pub with_block: Estimate,
-    pub without_block: Estimate,
-    /// With a block less without, paired.
-    pub benefit: Estimate,
-    /// Of a cell.
-    pub optimum: Option<Optimum>,
-    /// Problems of cells that are decided.
-    pub decided: usize,
-    /// Share of these on which the optimal policy switches; absent if there are none.
-    pub optimal_rate: Option<f64>,
-    /// Share of these on which the model did as the optimal policy does.
-    pub as_optimal: Option<Estimate>,
-    /// Accuracy of the policy that chooses the better option in each cell: chosen on the same problems, so slightly too high.
-    pub best_accuracy: Estimate,
+rows! {
+    /// Problems with one budget and one number of steps (a cell), with one budget, or all of them.
+    pub struct AdaptiveRow {
+        /// `n` counts the row's problems.
+        #[serde(flatten)]
+        pub identity: Identity,
+        /// Visible tokens; absent: all budgets.
+        pub budget: Option<usize> => "tokens": "visible tokens that a response may have, in rollouts and in evaluation",
+        /// Steps of the problem; absent: all.
+        pub level: Option<u8> => OutcomeRow,
+        pub switch_rate: Estimate => AccuracyRow,
+        pub accuracy: Estimate => AccuracyRow,
+        pub with_block: Estimate => SwitchBenefitRow,
+        pub without_block: Estimate => SwitchBenefitRow,
+        /// With a block less without, paired.
+        pub benefit: Estimate => SwitchBenefitRow,
+        /// Of a cell.
+        pub optimum: Option<Optimum> => "name":
+            "what answers a budget and number of steps better, beyond the interval of benefit: block, text, or undecided",
+        /// Problems of cells that are decided.
+        pub decided: usize => "count": "problems of budgets and numbers of steps at which that is decided",
+        /// Share of these on which the optimal policy switches; absent if there are none.
+        pub optimal_rate: Option<f64> => "share": "of the decided problems, those on which the optimal policy switches",
+        pub as_optimal: Option<Estimate> => "share": "of the decided problems, those on which the model did as the optimal policy does",
+        /// Accuracy of the policy that chooses the better option in each cell: chosen on the same problems, so slightly too high.
+        pub best_accuracy: Estimate => "share":
+            "right answers of the policy that chooses the better option at each budget and number of steps",
+    }
 }
 
 /// A problem with what the optimal policy does in its cell.

@@ -3,53 +3,49 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use super::Identity;
 use super::verdict::{Baseline, adjust, loss};
 use crate::stats::{Estimate, Flips, LEVEL, accuracy};
 
-/// A problem.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SwitchProblemRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub problem: usize,
-    pub level: Option<u8>,
-    pub subject: Option<String>,
-    pub chosen: bool,
-    pub with_block: bool,
-    pub without_block: bool,
-    /// Share of all problems that a guess gets right.
-    #[serde(default)]
-    pub guess: Option<f64>,
-    /// Lead of the gold answer with a block minus without, in nats, where both give an answer.
-    pub logit_diff: Option<f64>,
+rows! {
+    /// A problem.
+    pub struct SwitchProblemRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub problem: usize => OutcomeRow,
+        pub level: Option<u8> => OutcomeRow,
+        pub subject: Option<String> => OutcomeRow,
+        pub chosen: bool => "true or false": "whether the model opened a block by itself",
+        pub with_block: bool => "true or false": "whether the answer is right with a block",
+        pub without_block: bool => "true or false": "whether the answer is right without one",
+        #[serde(default)]
+        pub guess: Option<f64> => EarlyStopRow,
+        pub logit_diff: Option<f64> => "nats": "lead of the gold answer with a block minus without",
+    }
 }
 
 measured!(SwitchProblemRow, usize, |row| row.problem, (None, row.problem));
 
-/// A group of problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SwitchBenefitRow {
-    /// `n` counts the group's problems.
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// `all`, `chosen` (the model switched by itself), `forced` (it did not), `level:<l>`.
-    pub group: String,
-    pub with_block: Estimate,
-    pub without_block: Estimate,
-    pub benefit: Estimate,
-    /// Share of problems that a guess gets right.
-    #[serde(default)]
-    pub guess: Option<f64>,
-    /// Right with a block, wrong without.
-    pub better: usize,
-    pub worse: usize,
-    /// Exact McNemar.
-    pub p_value: f64,
-    /// Holm-adjusted over all groups; those of the same problems are one.
-    pub p_holm: f64,
+rows! {
+    /// A group of problems.
+    pub struct SwitchBenefitRow {
+        /// `n` counts the group's problems.
+        #[serde(flatten)]
+        pub identity: Identity,
+        /// `all`, `chosen` (the model switched by itself), `forced` (it did not), `level:<l>`.
+        pub group: String => AccuracyRow,
+        pub with_block: Estimate => "share": "right answers with a block",
+        pub without_block: Estimate => "share": "right answers without one",
+        pub benefit: Estimate => "share": "right with a block minus right without, paired",
+        #[serde(default)]
+        pub guess: Option<f64> => EarlyStopRow,
+        pub better: usize => "count": "problems right with a block and wrong without",
+        pub worse: usize => "count": "problems wrong with a block and right without",
+        pub p_value: f64 => AccuracyRow,
+        /// Holm-adjusted over all groups; those of the same problems are one.
+        pub p_holm: f64 => AccuracyRow,
+    }
 }
 
 impl SwitchBenefitRow {

@@ -4,54 +4,43 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use super::Identity;
 use crate::stats::{Estimate, LEVEL, wilson};
 
-/// One test of one hand-built model. If an experiment tests several places (layers, steps, heads), those where
-/// the truth is yes are one row, and those where it is no another.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CalibrationDrawRow {
-    /// `n` counts problems, or pairs of them.
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// Kind of truth.
-    pub kind: String,
-    pub draw: usize,
-    /// `<experiment>/<test>`.
-    pub test: String,
-    /// Whether this is the n that the experiment has by default.
-    pub default_n: bool,
-    /// What the test is known not to see; empty where nothing is.
-    pub blind: String,
-    pub truth: bool,
-    /// Truth yes: whether it was found at every place. Truth no: whether it was found at any.
-    pub verdict: bool,
-    pub right: bool,
+rows! {
+    /// One test of one hand-built model. If an experiment tests several places (layers, steps, heads), those where
+    /// the truth is yes are one row, and those where it is no another.
+    pub struct CalibrationDrawRow {
+        #[serde(flatten)]
+        pub identity: Identity where n => "count": "problems, or pairs of them, per model",
+        pub kind: String => "name": "kind of truth that the model was built with",
+        pub draw: usize => "index from 0": "the model of this kind, with its own random parameters",
+        pub test: String => CalibrationRow,
+        pub default_n: bool => CalibrationRow,
+        /// What the test is known not to see; empty where nothing is.
+        pub blind: String => CalibrationRow,
+        pub truth: bool => "yes or no": "whether the model has what the test looks for",
+        pub verdict: bool => "yes or no": "whether the test found it: at every place where it is, at any place where it is not",
+        pub right: bool => "yes or no": "whether the verdict is the truth",
+    }
 }
 
-/// One test at one n: on all kinds of truth together, or on one. Intervals are Wilson's over draws.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CalibrationRow {
-    /// `n` counts questions.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub test: String,
-    /// `all`, or one kind of truth.
-    pub kind: String,
-    /// Problems, or pairs of them.
-    pub problems: usize,
-    pub default_n: bool,
-    pub right: Estimate,
-    /// Share of true effects that are found.
-    pub power: Option<Estimate>,
-    /// Share of draws with a false alarm.
-    pub false_alarms: Option<Estimate>,
-    /// The smallest n of those tried from which on the power is 80 % or more.
-    pub n_for_80: Option<usize>,
-    /// What the test cannot see.
-    pub blind: String,
+rows! {
+    /// One test at one n: on all kinds of truth together, or on one. Intervals are Wilson's over draws.
+    pub struct CalibrationRow {
+        #[serde(flatten)]
+        pub identity: Identity where n => "count": "tests of the row",
+        pub test: String => "name": "experiment and test",
+        pub kind: String => "name": "kind of truth, or all of them together",
+        pub problems: usize => "count": "problems, or pairs of them, per model",
+        pub default_n: bool => "yes or no": "whether the experiment has this n by default",
+        pub right: Estimate => "share": "verdicts that are the truth",
+        pub power: Option<Estimate> => "share": "true effects that are found",
+        pub false_alarms: Option<Estimate> => "share": "models without an effect in which one is found",
+        pub n_for_80: Option<usize> => "count": "the smallest n of those tried from which on the power is 80 % or more",
+        pub blind: String => "text": "what the test is known not to see",
+    }
 }
 
 impl CalibrationRow {

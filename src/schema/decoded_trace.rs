@@ -1,7 +1,5 @@
 //! Rows of solutions that are read from latents and verified.
 
-use serde::{Deserialize, Serialize};
-
 use super::Identity;
 use crate::nth::Nth;
 use crate::schema::verdict::verdict;
@@ -17,35 +15,30 @@ names! {
     }
 }
 
-/// The problems that are answered right with blocks in the place of steps, each block read at one of its latents; shares are over
-/// problems (Wilson) unless said otherwise.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DecodedTraceRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub reader: Reader,
-    /// Blocks passed: 0 is the embedding.
-    pub layer: usize,
-    /// Latent of each block that is read.
-    pub step: Nth,
-    /// Steps of solutions that are read from a block, of all problems together.
-    pub reads: usize,
-    /// Right answers with a block whose text is not that of the solution: the steps of their blocks are unknown.
-    pub left_out: usize,
-    /// Every step follows from those before it, and the answer from the last.
-    pub valid: Estimate,
-    /// Of the steps read: it follows from the step before, as that was read (problems resampled).
-    pub follows: Option<Estimate>,
-    /// As `valid`, with the values read in another problem whose blocks have the same lengths; absent where no two have.
-    pub shuffled: Option<Estimate>,
-    /// As `valid`, of problems with several blocks.
-    pub valid_of_several: Option<Estimate>,
-    /// The same problems, the values read in them moved to other steps.
-    pub permuted: Option<Estimate>,
-    /// `valid` minus `shuffled`, paired by problem, groups resampled.
-    pub difference: Option<Estimate>,
-    /// Exact sign-flip test of the two over groups, Holm-adjusted over all rows.
-    pub p_holm: Option<f64>,
+rows! {
+    /// The problems that are answered right with blocks in the place of steps, each block read at one of its latents; shares are over
+    /// problems (Wilson) unless said otherwise.
+    pub struct DecodedTraceRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub reader: Reader => "name":
+            "logit: final norm and head, among the values that steps have; probe: fitted on other groups of problems",
+        pub layer: usize => "layers passed": "of the stream that is read; 0 is the embedding",
+        pub step: Nth => "latent step from 1": "at which each block is read",
+        pub reads: usize => "count": "steps of solutions that are read from a block, of all problems together",
+        pub left_out: usize => "count": "right answers with a block whose text is not that of the solution",
+        pub valid: Estimate => "share": "problems whose steps, as read, each follow from those before, and the answer from the last",
+        /// Of the steps read: it follows from the step before, as that was read (problems resampled).
+        pub follows: Option<Estimate> => "share": "steps read that follow from the step before, as that was read",
+        /// As `valid`, with the values read in another problem whose blocks have the same lengths; absent where no two have.
+        pub shuffled: Option<Estimate> => "share": "valid, with values read in another problem with blocks of the same lengths",
+        pub valid_of_several: Option<Estimate> => "share": "valid, of problems with several blocks",
+        pub permuted: Option<Estimate> => "share": "the same, with a problem's values moved to other steps",
+        /// `valid` minus `shuffled`, paired by problem, groups resampled.
+        pub difference: Option<Estimate> => "share": "valid minus shuffled, of the same problems, paired",
+        /// Exact sign-flip test of the two over groups, Holm-adjusted over all rows.
+        pub p_holm: Option<f64> => AccuracyRow,
+    }
 }
 
 impl DecodedTraceRow {

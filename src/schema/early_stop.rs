@@ -1,39 +1,32 @@
 //! Rows of answers that are forced before a block has run to its end.
 
-use serde::{Deserialize, Serialize};
-
 use super::Identity;
 use crate::schema::verdict::{Baseline, loss};
 use crate::stats::Estimate;
 
-/// The problems that have a block, each block closed after its first `k` latents; shares are over problems (Wilson).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EarlyStopRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// Most latents of each block.
-    pub k: usize,
-    /// Latents of the longest block of the full run.
-    pub of: usize,
-    pub accuracy: Estimate,
-    /// Share of problems that a guess gets right.
-    #[serde(default)]
-    pub guess: Option<f64>,
-    /// The answer is that of the full run.
-    pub same_answer: Estimate,
-    /// The answer is that of the next problem's full run: agreement by chance.
-    pub others_answer: Estimate,
-    /// The answer is that of the full run, and stays so at every larger `k` that was tried.
-    pub committed: Estimate,
-    /// The answer is that of the full run, and at some larger `k` is another one.
-    pub reversed: Estimate,
-    /// Of the gold answer's first token where the response gives its answer, nats; absent where fewer than two give one.
-    pub gold_logprob: Option<Estimate>,
-    pub latent_calls: Option<Estimate>,
-    /// Accuracy against the full run, paired; absent at the full run.
-    pub difference: Option<Estimate>,
-    /// Exact McNemar, Holm-adjusted over all `k`.
-    pub p_holm: Option<f64>,
+rows! {
+    /// The problems that have a block, each block closed after its first `k` latents; shares are over problems (Wilson).
+    pub struct EarlyStopRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub k: usize => "latent steps": "each block is closed after its first k latents",
+        pub of: usize => "latent steps": "of the longest block of the full run",
+        pub accuracy: Estimate => AccuracyRow,
+        #[serde(default)]
+        pub guess: Option<f64> => "share":
+            "problems that a guess gets right: the share of the commonest gold answer, .5 where a question names two candidates",
+        pub same_answer: Estimate => "share": "problems whose answer is that of the full run",
+        pub others_answer: Estimate => "share": "problems whose answer is that of the next problem's full run: agreement by luck",
+        pub committed: Estimate => "share": "problems whose answer is that of the full run, at this k and every larger one tried",
+        pub reversed: Estimate => "share": "problems whose answer is that of the full run, and at some larger k another one",
+        /// Of the gold answer's first token where the response gives its answer, nats; absent where fewer than two give one.
+        pub gold_logprob: Option<Estimate> => "nats":
+            "log-probability of the gold answer's first token where the response gives its answer",
+        pub latent_calls: Option<Estimate> => AccuracyRow,
+        pub difference: Option<Estimate> => "share": "accuracy minus that of the full run of the same problems, paired",
+        /// Exact McNemar, Holm-adjusted over all `k`.
+        pub p_holm: Option<f64> => AccuracyRow,
+    }
 }
 
 impl EarlyStopRow {

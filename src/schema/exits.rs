@@ -15,18 +15,17 @@ pub enum ExitGroup {
     Wrong,
 }
 
-/// One latent step of one group; intervals are cluster bootstraps over problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ExitRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub group: ExitGroup,
-    pub step: Nth,
-    /// Blocks that reach this step.
-    pub blocks: usize,
-    pub p_exit: Estimate,
-    /// Share of these blocks at which `</swi>` is the most probable token.
-    pub exits: Estimate,
+rows! {
+    /// One latent step of one group; intervals are cluster bootstraps over problems.
+    pub struct ExitRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub group: ExitGroup => AccuracyRow,
+        pub step: Nth => LensRow,
+        pub blocks: usize => "count": "blocks that reach the step",
+        pub p_exit: Estimate => PositionRow,
+        pub exits: Estimate => "share": "blocks at which `</swi>` is the most probable token",
+    }
 }
 
 impl ExitRow {

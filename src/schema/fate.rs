@@ -4,36 +4,29 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use serde::{Deserialize, Serialize};
 
 use crate::stats::special::t_cdf;
 use crate::stats::{Bootstrap, Estimate, mean_of_runs, spearman};
 
-/// A checkpoint of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FateRow {
-    /// Replay mode of Switch-GRPO.
-    pub replay: String,
-    /// Of visible tokens, in rollouts and in evaluation.
-    pub budget: usize,
-    /// Step of stage 5 of phase 2 that it starts from.
-    pub from_step: usize,
-    pub seed: u64,
-    /// Steps of reinforcement learning that the run has: [`Self::STEPS`] in the primary block, [`Self::GRID_STEPS`] in the grid.
-    pub of: usize,
-    /// Steps done; 0 is the start.
-    pub step: usize,
-    /// Whether the two modes are compared here at equal distance from their start.
-    pub equal: bool,
-    /// Held-out problems.
-    pub n: usize,
-    pub accuracy: f64,
-    pub switch_rate: f64,
-    /// Right with a forced block, and with none (`switch_benefit`, all problems); absent at the end of a run of the grid.
-    pub with_block: Option<f64>,
-    pub without_block: Option<f64>,
-    /// Mean over the last five steps, in nats a token against the start; 0 there.
-    pub kl: f64,
+rows! {
+    /// A checkpoint of a run.
+    pub struct FateRow {
+        pub replay: String => "name": "how Switch-GRPO reads its rollouts again: segmented, text_graph or full_bptt",
+        pub budget: usize => AdaptiveRow,
+        pub from_step: usize => "steps": "of the last stage of phase 2, after which reinforcement learning began",
+        pub seed: u64 => Identity,
+        /// Steps of reinforcement learning that the run has: [`Self::STEPS`] in the primary block, [`Self::GRID_STEPS`] in the grid.
+        pub of: usize => "steps": "of reinforcement learning that the run has",
+        pub step: usize => "steps": "of reinforcement learning that are done; 0 is the start",
+        pub equal: bool => "true or false": "the two replay modes of a seed are compared here at equal distance from their start",
+        pub n: usize => Identity,
+        pub accuracy: f64 => AccuracyRow,
+        pub switch_rate: f64 => AccuracyRow,
+        /// Right with a forced block, and with none (`switch_benefit`, all problems); absent at the end of a run of the grid.
+        pub with_block: Option<f64> => SwitchBenefitRow,
+        pub without_block: Option<f64> => SwitchBenefitRow,
+        pub kl: f64 => "nats a token": "from the start, mean over the last five steps",
+    }
 }
 
 /// Which checkpoint of a run is compared with its start.

@@ -1,13 +1,12 @@
 //! What every row carries, so that it can be read without its folder.
 
-use serde::{Deserialize, Serialize};
-
-/// Flattened into the rows' own fields.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Identity {
-    pub checkpoint: String,
-    pub dataset: String,
-    /// Problems.
-    pub n: usize,
-    pub seed: u64,
+rows! {
+    /// Flattened into the rows' own fields.
+    #[derive(Default, Eq)]
+    pub struct Identity {
+        pub checkpoint: String => "name": "run and phase, or model, that was measured",
+        pub dataset: String => "name": "generated task, or file of problems",
+        pub n: usize => "count": "problems of the row's group or run; `x.n` are those of an estimate",
+        pub seed: u64 => "seed": "of everything random: bootstraps, splits, draws",
+    }
 }

@@ -1,7 +1,5 @@
 //! The next token that each layer predicts at each latent step.
 
-use serde::{Deserialize, Serialize};
-
 use super::Identity;
 use crate::nth::Nth;
 use crate::stats::{Estimate, FEWEST};
@@ -34,32 +32,28 @@ names! {
     }
 }
 
-/// One lens at one layer and latent step; intervals are cluster bootstraps over problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LensRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub switching: Opening,
-    pub lens: Lens,
-    /// Absent for unseen text positions.
-    pub step: Option<Nth>,
-    pub layer: usize,
-    pub positions: usize,
-    /// Nats.
-    pub entropy: Estimate,
-    /// p(`</swi>`).
-    pub p_exit: Estimate,
-    /// Of `</swi>`, from 1.
-    pub exit_rank: Estimate,
-    /// JSON `[[token, mean probability], …]`, the most probable first.
-    pub top: String,
-    /// KL from the model's own distribution to the lens', nats.
-    pub kl: Estimate,
-    /// Share of positions where both name the same token.
-    pub agreement: Estimate,
-    /// Share of positions whose most probable token begins the value of the problem's own step that the block stands for, of blocks
-    /// that stand for one; absent where values are not known, and in rows of older versions.
-    pub own_value: Option<Estimate>,
+rows! {
+    /// One lens at one layer and latent step; intervals are cluster bootstraps over problems.
+    pub struct LensRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub switching: Opening => "name": "free: the model opened the blocks; forced: `<swi>` was put first",
+        pub lens: Lens => "name": "logit: final norm and head; tuned: after the layer's translator",
+        pub step: Option<Nth> => "latent step from 1": "of the block; absent at text",
+        pub layer: usize => "layer":
+            "of the stream: layers passed, 0 is the embedding, l the output of `blocks.{l-1}`; of a head or MLP: the number in its \
+                hook",
+        pub positions: usize => EntropyRow,
+        pub entropy: Estimate => ResponseRow,
+        pub p_exit: Estimate => PositionRow,
+        pub exit_rank: Estimate => "rank from 1": "of `</swi>` in the lens' distribution",
+        pub top: String => "JSON [[token, p], …]": "the most probable tokens, their mean probabilities",
+        pub kl: Estimate => "nats": "from the model's own distribution to the lens'",
+        pub agreement: Estimate => "share": "positions where lens and model name the same token",
+        /// Share of positions whose most probable token begins the value of the problem's own step that the block stands for, of blocks
+        /// that stand for one; absent where values are not known, and in rows of older versions.
+        pub own_value: Option<Estimate> => "share": "positions whose most probable token begins the value of the block's own step",
+    }
 }
 
 impl LensRow {
@@ -69,21 +63,21 @@ impl LensRow {
     }
 }
 
-/// One reading of one layer at one latent step of the last block, for the answer, on problems that the Jacobian was not made
-/// of; intervals are over problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct JacobianLensRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub lens: Transport,
-    pub step: Nth,
-    pub layer: usize,
-    /// Share of problems whose most probable token is the model's answer token.
-    pub says_answer: Estimate,
-    /// Of that token, nats.
-    pub logprob: Estimate,
-    /// `‖J₁ − J₂‖ / ‖(J₁ + J₂)/2‖` (Frobenius) of the two halves' Jacobians; absent where no Jacobian is used.
-    pub split_error: Option<f64>,
+rows! {
+    /// One reading of one layer at one latent step of the last block, for the answer, on problems that the Jacobian was not made
+    /// of; intervals are over problems.
+    pub struct JacobianLensRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub lens: Transport => "name": "how the state is read: jacobian, logit, or others' (another problem's state by the same Jacobian)",
+        pub step: Nth => "latent step from 1": "of the last block before the answer",
+        pub layer: usize => "layers passed": "0 is the embedding, l the output of `blocks.{l-1}`",
+        pub says_answer: Estimate => "share": "problems whose most probable token by this reading is the model's answer token",
+        pub logprob: Estimate => "nats": "log-probability of the model's answer token by this reading",
+        /// `‖J₁ − J₂‖ / ‖(J₁ + J₂)/2‖` (Frobenius) of the two halves' Jacobians; absent where no Jacobian is used.
+        pub split_error: Option<f64> => "share":
+            "norm of the difference between the Jacobians of two halves of the problems, over that of their mean",
+    }
 }
 
 impl JacobianLensRow {

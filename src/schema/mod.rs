@@ -30,6 +30,9 @@ macro_rules! measured {
     };
 }
 
+#[macro_use]
+mod columns;
+
 mod accuracy;
 mod adaptive;
 mod benefit;
@@ -40,7 +43,6 @@ mod early_stop;
 mod entropy;
 mod exits;
 mod fate;
-pub mod glossary;
 mod identity;
 mod intervention;
 mod lens;
@@ -76,12 +78,12 @@ pub use circuits::{
     SteeringRow, SteeringTrialRow, Target, agreement,
 };
 pub(crate) use circuits::{attributions, circuits, shares, steerings, too_few};
+pub use columns::{Column, Columns, described, list};
 pub use decoded_trace::{DecodedTraceRow, Reader};
 pub use early_stop::EarlyStopRow;
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
 pub use fate::{ComparisonPoint, FateCell, FateRow, FateTest, Law, fate_tests, law, runs};
-pub use glossary::described;
 pub use identity::Identity;
 pub use intervention::summary::{Summary, summarise};
 pub use intervention::{At, BlockOrigin, Holds, InterventionRow, KnownValueRow, Later, Observation, Steps};
@@ -104,7 +106,7 @@ pub use verdict::AT_CHANCE;
 pub(crate) use verdict::{adjust, beyond_chance, never};
 
 /// A kind of row that has files of its own.
-pub trait RowFile: DeserializeOwned + Send + Sync + 'static {
+pub trait RowFile: Columns + DeserializeOwned + Send + Sync + 'static {
     /// The part of the file's name before the checkpoint.
     const NAME: &'static str;
 }
@@ -118,6 +120,13 @@ macro_rules! files {
         others: $($other:ty = $other_name:literal),* $(,)?
     ) => {
         files! { @named $($known = $name,)* $($raw = $raw_name,)* $($other = $other_name,)* }
+
+        /// The files of each kind of row, with its columns.
+        pub const FILES: &[(&[&str], &[Column])] = &[
+            $((&[$name, $(<$known>::$more,)*], <$known>::COLUMNS),)*
+            $((&[$raw_name, $(<$raw>::$raw_more,)*], <$raw>::COLUMNS),)*
+            $((&[$other_name], <$other>::COLUMNS),)*
+        ];
 
         /// Every kind of row that `report` reads as a struct.
         pub const KNOWN: &[KnownRows] =
@@ -153,7 +162,7 @@ files! {
     ProbeRow = "layer_probe",
     PhaseChangeRow = "phases",
     PartSwapRow = "part_swap",
-    InterventionRow = "latent_intervention" and STEPS,
+    InterventionRow = "latent_intervention" and STEPS and HOOKS,
     KnownValueRow = "known_value" and STEPS,
     SwitchProblemRow = "switch_problems",
     SwitchBenefitRow = "switch_benefit",

@@ -1,7 +1,5 @@
 //! Rows of monitors that detect in latents what a model's answer does not show.
 
-use serde::{Deserialize, Serialize};
-
 use super::Identity;
 use super::verdict::NEITHER;
 use crate::nth::Nth;
@@ -49,44 +47,39 @@ names! {
     }
 }
 
-/// One monitor on problems that it was not fitted on. Shares are over problems (Wilson), AUROC by bootstrap over them.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MonitorRow {
-    /// `n` counts the problems judged.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub edit: Edit,
-    /// Directions of each latent step along which latents are moved.
-    pub directions: usize,
-    /// How far: 1 is all the way.
-    pub dose: f64,
-    pub monitor: Monitor,
-    pub letters: Letters,
-    /// Trigger letters among the problems judged.
-    pub triggers: usize,
-    /// Recall that the threshold has on calibration problems, at least.
-    pub asked_recall: f64,
-    /// Of the problems with a trigger: flagged.
-    pub recall: Estimate,
-    /// Of the problems with a decoy: flagged.
-    pub false_alarms: Estimate,
-    pub auroc: Estimate,
-    /// Share of the pairs of a trigger letter and a decoy letter in which the trigger's mean score is higher.
-    #[serde(default)]
-    pub letters_apart: Option<f64>,
-    /// Its exact p-value over all ways to deal the labels to the letters.
-    #[serde(default)]
-    pub letters_p: Option<f64>,
-    /// Recall of the trigger letter for which it is lowest.
-    pub least_recall: Estimate,
-    /// Share of the problems it was fitted on that it labels right: no finding. Absent of one that was fitted before.
-    pub fitted: Option<Estimate>,
-    /// Answers that are right, of the problems with a trigger.
-    pub accuracy: Estimate,
-    /// Answers that are those of the run without edits.
-    pub same_answer: Estimate,
-    /// Length of the change over that of the latent, mean over the latents of a problem; absent without an edit.
-    pub change: Option<Estimate>,
+rows! {
+    /// One monitor on problems that it was not fitted on. Shares are over problems (Wilson), AUROC by bootstrap over them.
+    pub struct MonitorRow {
+        /// `n` counts the problems judged.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub edit: Edit => "name":
+            "none; removed: latents moved along the monitor's directions to the mean of decoys; random: as far along others",
+        pub directions: usize => "count": "of each latent step along which latents are moved",
+        pub dose: f64 => "share": "of the way to the mean of decoys",
+        pub monitor: Monitor => "name":
+            "latents: fitted on those of the same run; deployed: fitted before any was edited; shuffled: fitted and judged on \
+                labels dealt to other problems; question, response: on counts of visible tokens",
+        pub letters: Letters => "name": "seen: marks that fitting had; held_out: marks that neither fitting nor calibration had",
+        pub triggers: usize => "count": "trigger letters among the problems judged",
+        pub asked_recall: f64 => "share":
+            "recall that the threshold has on calibration problems, at least; all that have latents are flagged where they are \
+                fewer",
+        pub recall: Estimate => "share": "problems with a trigger that are flagged",
+        pub false_alarms: Estimate => "share": "problems with a decoy that are flagged",
+        pub auroc: Estimate => ProbeRow,
+        #[serde(default)]
+        pub letters_apart: Option<f64> => "share":
+            "pairs of a trigger letter and a decoy letter in which the trigger's mean score is higher",
+        #[serde(default)]
+        pub letters_p: Option<f64> => "probability": "of letters_apart, exact, over all ways to deal the labels to the letters",
+        pub least_recall: Estimate => "share": "recall of the trigger letter for which it is lowest",
+        pub fitted: Option<Estimate> => "share": "of the problems it was fitted on, those it labels right: no finding",
+        pub accuracy: Estimate => "share": "problems with a trigger that are answered right",
+        pub same_answer: Estimate => "share": "answers that are those of the run without edits",
+        /// Length of the change over that of the latent, mean over the latents of a problem; absent without an edit.
+        pub change: Option<Estimate> => "share": "length of the change over that of the latent, mean over a problem's latents",
+    }
 }
 
 impl MonitorRow {
@@ -115,23 +108,19 @@ impl MonitorRow {
     const FEWEST_LETTERS: usize = 4;
 }
 
-/// Whether latents hold a value, by a linear probe on problems that it was not fitted on (five folds, problems resampled).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HiddenValueRow {
-    /// `n` counts the problems whose blocks stand for their steps one by one.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub edit: Edit,
-    pub directions: usize,
-    /// Whether the problems have a trigger.
-    pub triggered: bool,
-    pub quantity: Quantity,
-    /// Latent step of each block that is probed.
-    pub step: Nth,
-    /// Blocks that are probed.
-    pub rows: usize,
-    /// Values that are read right.
-    pub accuracy: Estimate,
-    /// The same with values dealt to other blocks.
-    pub control: Estimate,
+rows! {
+    /// Whether latents hold a value, by a linear probe on problems that it was not fitted on (five folds, problems resampled).
+    pub struct HiddenValueRow {
+        /// `n` counts the problems whose blocks stand for their steps one by one.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub edit: Edit => MonitorRow,
+        pub directions: usize => MonitorRow,
+        pub triggered: bool => "true or false": "whether the problems have a trigger letter",
+        pub quantity: Quantity => "name": "covert: the covert chain after the block's step, computed or not; own: the step's own value",
+        pub step: Nth => "latent step from 1": "of each block that is probed",
+        pub rows: usize => "count": "blocks that are probed",
+        pub accuracy: Estimate => "share": "blocks whose value the probe reads right",
+        pub control: Estimate => "share": "the same with values dealt to other blocks",
+    }
 }

@@ -4,34 +4,30 @@ use serde::{Deserialize, Serialize};
 
 use super::Identity;
 
-/// One problem (fig:token-dist, fig:token-cdf).
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OutcomeRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub problem: usize,
-    /// As its source names it.
-    pub id: String,
-    pub level: Option<u8>,
-    pub subject: Option<String>,
-    pub correct: bool,
-    pub switched: bool,
-    pub blocks: usize,
-    /// Blocks that the model left by itself, before their cap; absent in rows of an older version.
-    #[serde(default)]
-    pub natural_exits: Option<usize>,
-    pub visible_tokens: usize,
-    pub latent_calls: usize,
-    pub truncated: bool,
-    pub gold: String,
-    /// The final answer as it is compared; absent where the response has none.
-    pub answer: Option<String>,
-    /// Who compared them: `math`, `exact` or `choice`; absent in rows of an older version.
-    #[serde(default)]
-    pub grader: Option<String>,
-    /// Which rule of the grader decided.
-    #[serde(default)]
-    pub rule: Option<String>,
+rows! {
+    /// One problem (fig:token-dist, fig:token-cdf).
+    pub struct OutcomeRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub problem: usize => "index from 0": "the problem, in the order of the data",
+        pub id: String => "name": "the problem, as its source names it",
+        pub level: Option<u8> => "count": "difficulty, from the source",
+        pub subject: Option<String> => "name": "subject, from the source",
+        pub correct: bool => "true or false": "whether the answer is right",
+        pub switched: bool => "true or false": "whether the response has a block",
+        pub blocks: usize => AccuracyRow,
+        #[serde(default)]
+        pub natural_exits: Option<usize> => "count": "blocks of a response that the model left by itself, before their cap",
+        pub visible_tokens: usize => AccuracyRow,
+        pub latent_calls: usize => AccuracyRow,
+        pub truncated: bool => AccuracyRow,
+        pub gold: String => "text": "right answer",
+        pub answer: Option<String> => "text": "final answer of the response, as it is compared",
+        #[serde(default)]
+        pub grader: Option<String> => "name": "who compared answer and gold: math, exact (the same words) or choice (the same letter)",
+        #[serde(default)]
+        pub rule: Option<String> => "name": "rule by which the grader decided (no_answer: the response states none)",
+    }
 }
 
 /// What is at a response position.
@@ -45,26 +41,23 @@ pub enum PositionKind {
     SwiEndForced,
 }
 
-/// One response position.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PositionRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub problem: usize,
-    /// From 0 at the first response position, latents included.
-    pub index: usize,
-    pub kind: PositionKind,
-    pub id: u32,
-    /// Text that this position adds to the response.
-    pub token: String,
-    pub logprob: Option<f64>,
-    pub entropy: Option<f64>,
-    pub p_swi: Option<f64>,
-    pub p_exit: Option<f64>,
-    /// JSON `[[token, p], …]` at a latent: the most probable next tokens.
-    pub lens: Option<String>,
-    /// Of the whole response.
-    pub correct: bool,
-    /// On a response's first position only.
-    pub prompt: Option<String>,
+rows! {
+    /// One response position.
+    pub struct PositionRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub problem: usize => OutcomeRow,
+        pub index: usize => "index from 0": "position of the response, latents included",
+        pub kind: PositionKind => EntropyRow,
+        pub id: u32 => "token id": "the token at the position",
+        pub token: String => "text": "what the position adds to the response, or the token there",
+        pub logprob: Option<f64> => EntropyRow,
+        pub entropy: Option<f64> => ResponseRow,
+        pub p_swi: Option<f64> => ResponseRow,
+        pub p_exit: Option<f64> => "probability": "of `</swi>` as the next token",
+        pub lens: Option<String> => "JSON [[token, p], …]": "the most probable next tokens at a latent",
+        /// Of the whole response.
+        pub correct: bool => OutcomeRow,
+        pub prompt: Option<String> => "text": "the question as the model reads it; on a response's first position only",
+    }
 }

@@ -6,29 +6,27 @@ use super::Identity;
 use super::verdict::{Baseline, loss};
 use crate::stats::Estimate;
 
-/// One part of the weights moved from one phase into the other. Changes are against the receiving model, on the same problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PartSwapRow {
-    /// Of the later phase.
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// The earlier phase.
-    pub against: String,
-    /// `embed`, `blocks.<l>.attn`, `blocks.<l>.mlp` (each with the norms before and after it), `blocks.<l>`, `head`, `all`.
-    pub part: String,
-    /// The receiving phase.
-    pub host: Host,
-    /// Frobenius norm of the part's change over that of its tensors that changed, as the earlier phase has them.
-    pub weight_change: f64,
-    pub accuracy: Estimate,
-    pub accuracy_change: Estimate,
-    /// Share of problems that a guess gets right.
-    #[serde(default)]
-    pub guess: Option<f64>,
-    pub switch_rate: Estimate,
-    pub switch_change: Estimate,
-    /// Exact McNemar of accuracy, Holm over the table.
-    pub p_holm: f64,
+rows! {
+    /// One part of the weights moved from one phase into the other. Changes are against the receiving model, on the same problems.
+    pub struct PartSwapRow {
+        /// Of the later phase.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub against: String => "name": "the earlier phase",
+        /// `embed`, `blocks.<l>.attn`, `blocks.<l>.mlp` (each with the norms before and after it), `blocks.<l>`, `head`, `all`.
+        pub part: String => "name": "embed, a half of a block or a block with its norms, head (with the final norm), all",
+        pub host: Host => "name": "phase that the part of the other one is put into: earlier or later",
+        /// Frobenius norm of the part's change over that of its tensors that changed, as the earlier phase has them.
+        pub weight_change: f64 => "ratio": "Frobenius norm of the part's change over that of its tensors that changed",
+        pub accuracy: Estimate => AccuracyRow,
+        pub accuracy_change: Estimate => "share": "accuracy minus that of the normal run, paired",
+        #[serde(default)]
+        pub guess: Option<f64> => EarlyStopRow,
+        pub switch_rate: Estimate => AccuracyRow,
+        pub switch_change: Estimate => "share": "change of the share of problems with at least one block, paired by problem",
+        /// Exact McNemar of accuracy, Holm over the table.
+        pub p_holm: f64 => AccuracyRow,
+    }
 }
 
 /// Which phase keeps the rest of its weights.

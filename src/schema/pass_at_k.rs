@@ -1,25 +1,20 @@
 //! Rows of answers that are drawn several times.
 
-use serde::{Deserialize, Serialize};
-
 use super::Identity;
 use crate::stats::Estimate;
 
-/// All problems, k of the samples of each.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PassRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub k: usize,
-    /// Drawn of each problem.
-    pub samples: usize,
-    pub temperature: f64,
-    /// One of k is right: the unbiased estimate of each problem, bootstrap over problems.
-    pub pass_at_k: Estimate,
-    /// The most frequent answer of the first k is right (Wilson).
-    pub majority: Estimate,
-    /// Distinct answers among the first k.
-    pub distinct: Estimate,
-    /// Samples with at least one block, bootstrap over problems.
-    pub switch_rate: Estimate,
+rows! {
+    /// All problems, k of the samples of each.
+    pub struct PassRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub k: usize => "samples": "of each problem, drawn without replacement from all of them",
+        pub samples: usize => "count": "answers drawn of each problem",
+        pub temperature: f64 => "ratio": "that logits are divided by before an answer is drawn",
+        /// One of k is right: the unbiased estimate of each problem, bootstrap over problems.
+        pub pass_at_k: Estimate => "share": "chance that one of k samples is right, mean over problems",
+        pub majority: Estimate => "share": "problems whose most frequent answer among the first k samples is right",
+        pub distinct: Estimate => "count": "distinct answers among the first k samples of a problem",
+        pub switch_rate: Estimate => "share": "samples with at least one block",
+    }
 }

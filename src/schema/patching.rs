@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use super::Identity;
 use crate::nth::Nth;
@@ -29,46 +28,41 @@ names! {
     }
 }
 
-/// One patch: one pair, one layer, one position.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PatchedPlaceRow {
-    /// `n` counts pairs that were requested.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub pair: usize,
-    pub layer: usize,
-    pub position: usize,
-    pub place: Place,
-    /// Which text position of the response, from 0.
-    pub text: Option<usize>,
-    /// Which block of latents.
-    pub block: Option<Nth>,
-    /// Latent step of the block.
-    pub step: Option<Nth>,
-    /// What is there in the clean row and in the corrupt row; of a latent, `latent[block,step]`.
-    pub clean: String,
-    pub corrupt: String,
-    /// Difference of logits at the read-out: patched minus corrupt.
-    pub effect: f64,
-    /// The difference of the whole rows: clean minus corrupt.
-    pub whole: f64,
+rows! {
+    /// One patch: one pair, one layer, one position.
+    pub struct PatchedPlaceRow {
+        /// `n` counts pairs that were requested.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub pair: usize => "index from 0": "the pair of prompts",
+        pub layer: usize => LensRow,
+        pub position: usize => "index from 0": "position of the row that was patched",
+        pub place: Place => HeadPatchRow,
+        pub text: Option<usize> => "index from 0": "the text token of the response that was patched",
+        pub block: Option<Nth> => "block from 1": "the block of latents that was patched",
+        pub step: Option<Nth> => LensRow,
+        /// What is there in the clean row and in the corrupt row; of a latent, `latent[block,step]`.
+        pub clean: String => "text": "the token there in the clean run",
+        pub corrupt: String => "text": "the token there in the corrupt run",
+        pub effect: f64 => "logits": "patched minus corrupt, at the read-out",
+        pub whole: f64 => "logits": "difference between the whole rows: clean minus corrupt",
+    }
 }
 
 measured!(PatchedPlaceRow, (usize, usize, usize), |row| (row.pair, row.layer, row.position), (None, row.pair));
 
-/// One cell of a heat map.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PatchRow {
-    /// `n` counts pairs.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub axis: Axis,
-    pub layer: usize,
-    /// Of a latent step from 1, of a position from 0.
-    pub index: usize,
-    /// What is at a position, where all pairs agree (`*` where they do not); of a latent, `latent[block,step]`.
-    pub token: Option<String>,
-    pub effect: Estimate,
+rows! {
+    /// One cell of a heat map.
+    pub struct PatchRow {
+        #[serde(flatten)]
+        pub identity: Identity where n => "count": "pairs of the row",
+        pub axis: Axis => "name": "what `index` counts: step or position",
+        pub layer: usize => LensRow,
+        pub index: usize => "index": "latent step (from 1) or position (from 0) that was patched, by `axis`",
+        /// What is at a position, where all pairs agree (`*` where they do not); of a latent, `latent[block,step]`.
+        pub token: Option<String> => PositionRow,
+        pub effect: Estimate => "share": "of the difference between clean and corrupt that the patch restores",
+    }
 }
 
 impl PatchRow {

@@ -1,7 +1,5 @@
 //! Linear probes (tab:probe, fig:layer-probe).
 
-use serde::{Deserialize, Serialize};
-
 use super::Identity;
 use crate::stats::Estimate;
 
@@ -42,41 +40,38 @@ names! {
     }
 }
 
-/// One probe.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ProbeRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// `switch` (the next token is `<swi>`), or `value:s3@2`: the result of the problem's step 3, at latent step 2 of its
-    /// block. `s_j` stands for the block's own step, whichever it is, `s_j-1` for the step before. `value:frontier@2`: whether a
-    /// node is in the set that the block's step reaches; `frontier_unsaid` leaves out nodes that the solution writes.
-    pub target: String,
-    pub protocol: Protocol,
-    /// For values none: all latents of the step are read. None, too, in rows of before there was a choice.
-    pub negatives: Option<Negatives>,
-    /// Blocks passed: 0 is the embedding.
-    pub layer: usize,
-    /// 1 is the last layer.
-    pub from_last: usize,
-    pub features: Features,
-    pub rows: usize,
-    /// Rows whose label is yes; for values, rows of the most frequent value.
-    pub positives: usize,
-    /// Paper: on the test rows, balanced beforehand. Grouped, switch: at the share of positives among them and their look-alikes.
-    pub accuracy: Option<Estimate>,
-    /// Mean of the classes' recalls. Paper: its accuracy, for its rows are balanced.
-    pub balanced_accuracy: Estimate,
-    pub auroc: Option<Estimate>,
-    /// Score minus that with permuted labels: balanced accuracies (switch), accuracies (values).
-    pub selectivity: Option<Estimate>,
-    /// Balanced accuracy of an uninformed probe; for values, accuracy of always predicting the commonest.
-    pub chance: f64,
-    /// C chosen in each split, with blanks between; the grid is in the manifest's settings. None where it is fixed or of shuffled
-    /// labels, and in rows of before it was told.
-    pub chosen_c: Option<String>,
-    /// Of values: usable information (Xu et al. 2020), how many bits nearer to the value the probe is than its share among other
-    /// problems. None in rows of before it was measured.
-    pub bits: Option<Estimate>,
+rows! {
+    /// One probe.
+    pub struct ProbeRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        /// `switch` (the next token is `<swi>`), or `value:s3@2`: the result of the problem's step 3, at latent step 2 of its
+        /// block. `s_j` stands for the block's own step, whichever it is, `s_j-1` for the step before. `value:frontier@2`: whether a
+        /// node is in the set that the block's step reaches; `frontier_unsaid` leaves out nodes that the solution writes.
+        pub target: String => "name": "what the probe reads: switch, or value:<step>@<latent step>, both from 1",
+        pub protocol: Protocol => "name": "paper: random negatives, split by row; grouped: look-alikes, split by group",
+        /// For values none: all latents of the step are read. None, too, in rows of before there was a choice.
+        pub negatives: Option<Negatives> => "name": "what positives are compared with",
+        pub layer: usize => LensRow,
+        pub from_last: usize => "layer from 1": "the layer, counted from the last",
+        pub features: Features => "name": "what the probe sees: states, or a control",
+        pub rows: usize => "count": "rows that the probe is fitted and scored on",
+        pub positives: usize => "count": "rows whose label is yes, or of the most frequent value",
+        /// Paper: on the test rows, balanced beforehand. Grouped, switch: at the share of positives among them and their look-alikes.
+        pub accuracy: Option<Estimate> => "share": "rows that the probe labels right",
+        /// Mean of the classes' recalls. Paper: its accuracy, for its rows are balanced.
+        pub balanced_accuracy: Estimate => "share": "mean of the classes' recalls",
+        pub auroc: Option<Estimate> => "share": "area under the ROC curve",
+        pub selectivity: Option<Estimate> => "share": "balanced accuracy (for values: accuracy) minus that with permuted labels",
+        pub chance: f64 => "share": "balanced accuracy of a probe that reads nothing; for values, accuracy of the commonest",
+        /// C chosen in each split, with blanks between; the grid is in the manifest's settings. None where it is fixed or of shuffled
+        /// labels, and in rows of before it was told.
+        pub chosen_c: Option<String> => "text": "C (inverse strength of regularisation) chosen inside the training rows of each split",
+        /// Of values: usable information (Xu et al. 2020), how many bits nearer to the value the probe is than its share among other
+        /// problems. None in rows of before it was measured.
+        pub bits: Option<Estimate> => "bits":
+            "of values: log-probability of the value by the probe minus that by its share, held out (usable information)",
+    }
 }
 
 impl ProbeRow {

@@ -1,7 +1,5 @@
 //! Rows of exchanged subspaces: how many dimensions of a latent carry a value.
 
-use serde::{Deserialize, Serialize};
-
 use super::Identity;
 use crate::nth::Nth;
 use crate::stats::{Estimate, FEWEST, LEVEL};
@@ -36,55 +34,49 @@ names! {
     }
 }
 
-/// One subspace on held-out pairs; intervals are over problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SubspaceRow {
-    /// `n` counts problems.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub variable: Variable,
-    /// 0 is the input of the first block, l the stream after the l-th.
-    pub layer: usize,
-    /// Latent step.
-    pub step: Nth,
-    pub rotation: Rotation,
-    /// Dimensions of the subspace.
-    pub rank: usize,
-    pub donors: Donors,
-    /// Pairs that it was trained on; 0 where it was not.
-    pub trained_on: usize,
-    /// Share of the training pairs that give the prediction they were trained on.
-    pub fitted: Option<f64>,
-    /// Share of exchanges after which the answer's first token is the predicted one.
-    pub hit_rate: Estimate,
-    /// The hit rate if the donor did not affect the answer.
-    pub chance: Estimate,
-    /// The difference of the two, paired.
-    pub above_chance: Estimate,
-    /// Share of exchanges after which the answer's first token is still the gold one.
-    pub kept: Estimate,
-    /// Share of the same problems answered right where the part in the subspace is set to the mean of the training states.
-    pub erased: Estimate,
-    /// Of `above_chance`, two-sided, Holm over all rows.
-    pub p_holm: f64,
+rows! {
+    /// One subspace on held-out pairs; intervals are over problems.
+    pub struct SubspaceRow {
+        /// `n` counts problems.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub variable: Variable => "name": "what a latent is taken to hold of its step: value (the result) or operand (the first one)",
+        pub layer: usize => LensRow,
+        pub step: Nth => LensRow,
+        pub rotation: Rotation => "name":
+            "the exchanged subspace: whole (the state), trained, random (drawn), or shuffled (trained on predictions of other \
+                pairs)",
+        pub rank: usize => "dimensions": "of the exchanged subspace",
+        pub donors: Donors => "name": "whose values held-out pairs put in: seen in training pairs, or unseen",
+        /// Pairs that it was trained on; 0 where it was not.
+        pub trained_on: usize => "count": "pairs that the subspace was trained on",
+        pub fitted: Option<f64> => "share": "training pairs that give the prediction they were trained on",
+        pub hit_rate: Estimate => "share": "exchanges after which the answer's first token is the predicted one",
+        pub chance: Estimate => "share": "the same, if the donor did not affect the answer",
+        pub above_chance: Estimate => KnownValueRow,
+        pub kept: Estimate => "share": "exchanges after which the answer's first token is still the gold one",
+        pub erased: Estimate => "share":
+            "problems whose answer's first token is the gold one where the part in the subspace is set to the training states' mean",
+        /// Of `above_chance`, two-sided, Holm over all rows.
+        pub p_holm: f64 => AccuracyRow,
+    }
 }
 
-/// One column of R `[D, rank]`, the orthonormal columns whose span is exchanged: `h + R Rᵀ (h′ − h)`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SubspaceDirectionRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub variable: Variable,
-    /// As in [`SubspaceRow`].
-    pub layer: usize,
-    pub step: Nth,
-    pub rotation: Rotation,
-    pub rank: usize,
-    /// Of a random subspace.
-    pub draw: usize,
-    pub column: usize,
-    /// `[D]`, in the coordinates of the stream.
-    pub direction: Vec<f64>,
+rows! {
+    /// One column of R `[D, rank]`, the orthonormal columns whose span is exchanged: `h + R Rᵀ (h′ − h)`.
+    pub struct SubspaceDirectionRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub variable: Variable => SubspaceRow,
+        pub layer: usize => LensRow,
+        pub step: Nth => LensRow,
+        pub rotation: Rotation => SubspaceRow,
+        pub rank: usize => SubspaceRow,
+        pub draw: usize => "index from 0": "the draw of a random subspace",
+        pub column: usize => "index from 0": "column of R, whose span is exchanged",
+        /// `[D]`, in the coordinates of the stream.
+        pub direction: Vec<f64> => "JSON [number, …]": "the column, a unit vector of the stream; those of one subspace are orthogonal",
+    }
 }
 
 impl SubspaceRow {

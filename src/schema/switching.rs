@@ -1,7 +1,5 @@
 //! Rows about the decision to switch, at teacher-forced positions.
 
-use serde::{Deserialize, Serialize};
-
 use super::Identity;
 use super::verdict::{FEW, NEITHER};
 use crate::stats::{Estimate, FEWEST};
@@ -24,18 +22,18 @@ names! {
     }
 }
 
-/// One class on one checkpoint (tab:tf); intervals are cluster bootstraps over problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct TeacherForcedRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub event: Event,
-    pub positions: usize,
-    pub entropy: Estimate,
-    pub p_swi: Estimate,
-    pub rank: Estimate,
-    /// `log p(<swi>) − log p(best other token)`, nats.
-    pub margin: Estimate,
+rows! {
+    /// One class on one checkpoint (tab:tf); intervals are cluster bootstraps over problems.
+    pub struct TeacherForcedRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub event: Event => "name": "class of positions (annotated `<swi>`, same token, start of a clause, random, …)",
+        pub positions: usize => EntropyRow,
+        pub entropy: Estimate => ResponseRow,
+        pub p_swi: Estimate => ResponseRow,
+        pub rank: Estimate => "rank from 1": "of `<swi>` among the next tokens",
+        pub margin: Estimate => "nats": "log p(`<swi>`) minus log p of the best other token",
+    }
 }
 
 impl TeacherForcedRow {
@@ -48,17 +46,17 @@ impl TeacherForcedRow {
     }
 }
 
-/// One offset from an annotated `<swi>` (tab:swi-window); intervals are cluster bootstraps over problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct WindowRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub offset: i64,
-    pub positions: usize,
-    /// Number of these positions inside a latent block.
-    pub in_block: usize,
-    pub p_swi: Estimate,
-    pub entropy: Estimate,
+rows! {
+    /// One offset from an annotated `<swi>` (tab:swi-window); intervals are cluster bootstraps over problems.
+    pub struct WindowRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub offset: i64 => "positions": "from the annotated `<swi>`; 0 is the position that predicts it",
+        pub positions: usize => EntropyRow,
+        pub in_block: usize => "count": "of the positions, those inside a latent block",
+        pub p_swi: Estimate => ResponseRow,
+        pub entropy: Estimate => ResponseRow,
+    }
 }
 
 impl WindowRow {
@@ -68,20 +66,20 @@ impl WindowRow {
     }
 }
 
-/// One class of positions on two checkpoints; every number is second − first, paired by position.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PhaseChangeRow {
-    /// Of the second checkpoint.
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// The checkpoint compared with.
-    pub against: String,
-    pub event: Event,
-    pub positions: usize,
-    pub d_p_swi: Estimate,
-    pub d_entropy: Estimate,
-    pub d_margin: Estimate,
-    pub d_rank: Estimate,
+rows! {
+    /// One class of positions on two checkpoints; every number is second − first, paired by position.
+    pub struct PhaseChangeRow {
+        /// Of the second checkpoint.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub against: String => "name": "the earlier checkpoint: every number is this one minus that one, paired by position",
+        pub event: Event => TeacherForcedRow,
+        pub positions: usize => EntropyRow,
+        pub d_p_swi: Estimate => "probability": "change of p(`<swi>`)",
+        pub d_entropy: Estimate => "nats": "change of the entropy",
+        pub d_margin: Estimate => "nats": "change of the margin of `<swi>`",
+        pub d_rank: Estimate => "ranks": "change of the rank of `<swi>`",
+    }
 }
 
 impl PhaseChangeRow {

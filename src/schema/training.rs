@@ -75,34 +75,34 @@ pub struct GrpoStepRow {
     pub seconds: f64,
 }
 
-/// The held-out result of one phase.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PhaseRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub phase: String,
-    /// What entered at latent positions.
-    pub source: String,
-    pub accuracy: Estimate,
-    pub latent_accuracy: Option<Estimate>,
-    pub text_only_accuracy: Option<Estimate>,
-    pub switch_rate: Estimate,
-    pub visible_tokens: Option<Estimate>,
-    pub latent_calls: Option<Estimate>,
-    /// Passes of the model, one after the other: the prompt's, then one for each token and latent that is fed. Absent in old rows.
-    pub forward_passes: Option<Estimate>,
-    pub truncated: Estimate,
-    /// Optimiser steps after the checkpoint, those of the phases that it starts from included; absent in old rows.
-    pub train_steps: Option<usize>,
-    /// Positions fed in these steps: prompts, responses and latents.
-    pub train_positions: Option<usize>,
+rows! {
+    /// The held-out result of one phase.
+    pub struct PhaseRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub phase: String => "name": "phase of training that ended with this checkpoint",
+        pub source: String => "name": "what enters at latent positions",
+        pub accuracy: Estimate => AccuracyRow,
+        pub latent_accuracy: Option<Estimate> => AccuracyRow,
+        pub text_only_accuracy: Option<Estimate> => "share": "problems answered right when `<swi>` is forbidden",
+        pub switch_rate: Estimate => AccuracyRow,
+        pub visible_tokens: Option<Estimate> => AccuracyRow,
+        pub latent_calls: Option<Estimate> => AccuracyRow,
+        /// Passes of the model, one after the other: the prompt's, then one for each token and latent that is fed. Absent in old rows.
+        pub forward_passes: Option<Estimate> => "count": "passes of the model one after the other, a response",
+        pub truncated: Estimate => AccuracyRow,
+        /// Optimiser steps after the checkpoint, those of the phases that it starts from included; absent in old rows.
+        pub train_steps: Option<usize> => "count": "optimiser steps of the checkpoint",
+        pub train_positions: Option<usize> => "count": "positions fed in training",
+    }
 }
 
-/// A phase of one run of a sweep.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SweepRow {
-    /// The swept settings but the seed, `key=value` with a space between.
-    pub point: String,
-    #[serde(flatten)]
-    pub result: PhaseRow,
+rows! {
+    /// A phase of one run of a sweep.
+    pub struct SweepRow {
+        /// The swept settings but the seed, `key=value` with a space between.
+        pub point: String => "name": "the swept settings of the run, its seed left out",
+        #[serde(flatten)]
+        pub result: PhaseRow,
+    }
 }

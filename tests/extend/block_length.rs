@@ -21,12 +21,13 @@ pub struct Config {
     pub most: usize,
 }
 
-/// The one row: a mean over problems with its interval.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct BlockLengthRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub latent_steps: Option<Estimate>,
+rows! {
+    /// The one row: a mean over problems with its interval.
+    pub struct BlockLengthRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub latent_steps: Option<Estimate> => "latent steps": "of a problem",
+    }
 }
 
 /// Decodes the problems and counts.

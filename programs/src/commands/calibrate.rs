@@ -13,7 +13,7 @@ use super::{is_dry, print};
 use switchyard::calibration::{Settings, listed};
 use switchyard::machine::{self, Machine};
 use switchyard::progress::Progress;
-use switchyard::schema::{CalibrationDrawRow, CalibrationRow, RowFile, calibrated, described};
+use switchyard::schema::{CalibrationDrawRow, CalibrationRow, Column, Columns, RowFile, calibrated, described};
 use switchyard::store::{Entry, IDENTITY, Manifest, RowWriter, command, read};
 
 /// Measure the workbench: hand-built models with random parameters through the experiments, verdicts next to the truth.
@@ -83,8 +83,13 @@ impl Calibrate {
         let rows = calibrated(&draws)?;
         let mut summary = create(CalibrationRow::NAME)?;
         rows.iter().try_for_each(|row| summary.push(row))?;
-        let columns = [(CalibrationDrawRow::NAME, &writer), (CalibrationRow::NAME, &summary)]
-            .map(|(rows, written)| (rows, described(rows, written.rows().iter().flat_map(|row| row.keys()))));
+        let described = |columns: &[Column], written: &RowWriter| {
+            described(columns, written.rows().iter().flat_map(|row| row.keys()))
+        };
+        let columns = [
+            (CalibrationDrawRow::NAME, described(CalibrationDrawRow::COLUMNS, &writer)),
+            (CalibrationRow::NAME, described(CalibrationRow::COLUMNS, &summary)),
+        ];
         writer.finish()?;
         let file = summary.finish()?;
         let mut manifest = Manifest::open(&self.out)?;

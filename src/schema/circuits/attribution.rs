@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use super::patching::{Cell, HeadPatchRow, NodeKey, PatchMode, PatchedNodeRow, shares};
 use super::{Component, Form};
@@ -33,13 +32,13 @@ impl GradientAt {
     }
 }
 
-/// What a gradient predicts that a patch of one pair moves; without a gradient, what a patch that was run did move.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AttributedNodeRow {
-    #[serde(flatten)]
-    pub node: PatchedNodeRow,
-    /// Where it was taken.
-    pub gradient: Option<GradientAt>,
+rows! {
+    /// What a gradient predicts that a patch of one pair moves; without a gradient, what a patch that was run did move.
+    pub struct AttributedNodeRow {
+        #[serde(flatten)]
+        pub node: PatchedNodeRow where moved => "logits": "what the gradient predicts that a patch moves; without one, what it did move",
+        pub gradient: Option<GradientAt> => AttributionRow,
+    }
 }
 
 impl Measurement for AttributedNodeRow {
@@ -58,27 +57,25 @@ impl Measurement for AttributedNodeRow {
     }
 }
 
-/// One cell of the map; intervals are bootstraps over pairs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AttributionRow {
-    /// `n` counts pairs.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub form: Form,
-    pub gradient: GradientAt,
-    pub component: Component,
-    pub layer: usize,
-    pub head: Option<usize>,
-    /// As in [`PatchedNodeRow`].
-    pub place: String,
-    pub back: Option<usize>,
-    /// Σ gradient · (clean − corrupt) / Σ whole.
-    pub effect: Estimate,
-    /// As in [`HeadPatchRow`].
-    pub p_holm: f64,
-    /// What the patch itself does in the same pairs (`denoise`; of the clean run's gradient `noise`), of the cells that were
-    /// sampled.
-    pub exact: Option<Estimate>,
+rows! {
+    /// One cell of the map; intervals are bootstraps over pairs.
+    pub struct AttributionRow {
+        #[serde(flatten)]
+        pub identity: Identity where n => "count": "pairs of the row",
+        pub form: Form => DirectLogitRow,
+        pub gradient: GradientAt => "name":
+            "the run that the gradient is taken in: corrupt, clean, or integrated (the mean of runs between)",
+        pub component: Component => DirectLogitRow,
+        pub layer: usize => LensRow,
+        pub head: Option<usize> => PatternRow,
+        pub place: String => HeadPatchRow,
+        pub back: Option<usize> => AttentionRow,
+        pub effect: Estimate => "share": "of the difference between clean and corrupt: gradient × (clean − corrupt)",
+        pub p_holm: f64 => AccuracyRow,
+        /// What the patch itself does in the same pairs (`denoise`; of the clean run's gradient `noise`), of the cells that were
+        /// sampled.
+        pub exact: Option<Estimate> => "share": "what the patch itself moves in the same pairs; of cells that were sampled",
+    }
 }
 
 impl AttributionRow {
@@ -88,25 +85,23 @@ impl AttributionRow {
     }
 }
 
-/// How well one map predicts patches that were run, over the sampled cells.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AttributionAgreementRow {
-    /// `n` counts pairs.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub form: Form,
-    pub gradient: GradientAt,
-    pub mode: PatchMode,
-    pub cells: usize,
-    /// Spearman's ρ of predicted and true effects over the cells; the interval resamples pairs.
-    pub rank_correlation: Estimate,
-    /// |predicted − true|, as a share of the whole difference.
-    pub mean_miss: f64,
-    pub worst_miss: f64,
-    /// The cell with the worst miss, and both of its effects.
-    pub worst_cell: String,
-    pub worst_predicted: f64,
-    pub worst_exact: f64,
+rows! {
+    /// How well one map predicts patches that were run, over the sampled cells.
+    pub struct AttributionAgreementRow {
+        #[serde(flatten)]
+        pub identity: Identity where n => "count": "pairs of the row",
+        pub form: Form => DirectLogitRow,
+        pub gradient: GradientAt => AttributionRow,
+        pub mode: PatchMode => "name": "the patches that the gradient is compared with: denoise or noise",
+        pub cells: usize => "count": "nodes and places that were patched to compare with",
+        /// Spearman's ρ of predicted and true effects over the cells; the interval resamples pairs.
+        pub rank_correlation: Estimate => "rho": "Spearman's, of the gradient's and the patches' effects over these cells",
+        pub mean_miss: f64 => "share": "mean over the sampled cells of |gradient's effect − patch's effect|",
+        pub worst_miss: f64 => "share": "the largest of them",
+        pub worst_cell: String => "name": "the node and place where it is",
+        pub worst_predicted: f64 => "share": "the gradient's effect there",
+        pub worst_exact: f64 => "share": "the patch's effect there",
+    }
 }
 
 /// Predicted effects, each as if it were a patch's.

@@ -3,33 +3,29 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
-use serde::{Deserialize, Serialize};
 
 use super::Form;
 use crate::schema::Identity;
 use crate::stats::{Bootstrap, Estimate, LEVEL, wilson};
 
-/// One edge. Those of the circuit, and the largest of the others.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct EdgeRow {
-    /// `n` counts the pairs in which the circuit was looked for.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub form: Form,
-    /// `input` (embedding or injected state), `L2H0`, `MLP 1`.
-    pub sender: String,
-    /// `L2H0.q`, `L2H0.k`, `L2H0.v` (of keys and values their own head), `MLP 1`, `latent` (the next position's input), `logits`.
-    pub receiver: String,
-    /// As in `head_patching`; the rest of the row is `prompt`, `text` and `earlier` (latents of earlier blocks).
-    pub place: String,
-    pub back: Option<usize>,
-    /// Σ integrated gradient · (clean − corrupt) / Σ whole; the interval resamples pairs.
-    pub score: Estimate,
-    /// From 1, by the size of the score.
-    pub rank: usize,
-    pub in_circuit: bool,
-    /// How much smaller the circuit's effect is without this edge, in the pairs that it is tested on; of edges that were sampled.
-    pub needed: Option<Estimate>,
+rows! {
+    /// One edge. Those of the circuit, and the largest of the others.
+    pub struct EdgeRow {
+        #[serde(flatten)]
+        pub identity: Identity where n => "count": "pairs in which the circuit was looked for",
+        pub form: Form => DirectLogitRow,
+        /// `input` (embedding or injected state), `L2H0`, `MLP 1`.
+        pub sender: String => "name": "what writes to the stream: input, head (L2H0) or MLP",
+        /// `L2H0.q`, `L2H0.k`, `L2H0.v` (of keys and values their own head), `MLP 1`, `latent` (the next position's input), `logits`.
+        pub receiver: String => "name": "what reads it: a head's query, key or value (L2H0.q), MLP, latent (the next input), logits",
+        pub place: String => HeadPatchRow,
+        pub back: Option<usize> => AttentionRow,
+        /// Σ integrated gradient · (clean − corrupt) / Σ whole; the interval resamples pairs.
+        pub score: Estimate => "share": "of the difference: integrated gradient at the receiver × (clean − corrupt)",
+        pub rank: usize => "rank from 1": "by the size of the score",
+        pub in_circuit: bool => "yes or no": "whether the edge belongs to the found circuit",
+        pub needed: Option<Estimate> => "share": "of the difference that the circuit loses without the edge; of sampled edges",
+    }
 }
 
 names! {
@@ -50,58 +46,51 @@ names! {
     }
 }
 
-/// What one set of edges does alone.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CircuitRow {
-    /// `n` counts pairs: others than those in which the circuit was looked for.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub form: Form,
-    pub circuit: Circuit,
-    pub edges: usize,
-    /// Edges that can exist: the logits read at the last place only, a latent's input only where a latent follows.
-    pub of: usize,
-    /// Circuits that were run and averaged.
-    pub circuits: usize,
-    /// Σ (lead with these edges alone − corrupt) / Σ (clean − corrupt). Of `found`: faithfulness; of `rest`, near 0 where the circuit
-    /// is complete. The interval resamples pairs.
-    pub effect: Estimate,
-    /// Of `random` the largest effect of a circuit, of `less_one` the smallest.
-    pub extreme: Option<f64>,
-    /// Of `less_one`: share of the edges without which the effect is smaller (the interval of `needed` lies above 0).
-    pub needed: Option<Estimate>,
+rows! {
+    /// What one set of edges does alone.
+    pub struct CircuitRow {
+        #[serde(flatten)]
+        pub identity: Identity where n => "count": "pairs that the circuit was tested on",
+        pub form: Form => DirectLogitRow,
+        pub circuit: Circuit => "name": "found, rest (all others), random, less_one, top (of the ranking) or all edges",
+        pub edges: usize => "count": "edges that carry what the run computes",
+        /// Edges that can exist: the logits read at the last place only, a latent's input only where a latent follows.
+        pub of: usize => "count": "edges that can exist",
+        pub circuits: usize => "count": "circuits that were run and averaged",
+        /// Σ (lead with these edges alone − corrupt) / Σ (clean − corrupt). Of `found`: faithfulness; of `rest`, near 0 where the circuit
+        /// is complete. The interval resamples pairs.
+        pub effect: Estimate => "share": "of the difference between clean and corrupt that these edges bring alone",
+        pub extreme: Option<f64> => "share": "of random circuits the largest effect, of less_one the smallest",
+        /// Of `less_one`: share of the edges without which the effect is smaller (the interval of `needed` lies above 0).
+        pub needed: Option<Estimate> => "share": "of the sampled edges without which the circuit's effect is smaller",
+    }
 }
 
-/// One pair's value: of an edge, in a pair on which the circuit was searched; of a set of edges alone, in one on which it is
-/// tested.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct EdgePairRow {
-    /// `n` counts the pairs of the form.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub form: Form,
-    /// Among the pairs of the form; in the even ones the circuit is looked for.
-    pub pair: usize,
-    /// Which set of edges was run; absent of an edge.
-    pub circuit: Option<Circuit>,
-    /// Which of several sets of a kind, from 0; of `less_one` the first is the whole circuit. Of an edge its rank.
-    pub number: usize,
-    /// Edges of the set.
-    pub edges: usize,
-    /// Of an edge, and of `less_one` that of the edge that is missing.
-    pub rank: Option<usize>,
-    /// Edges that can exist.
-    pub of: usize,
-    pub sender: Option<String>,
-    pub receiver: Option<String>,
-    pub place: Option<String>,
-    pub back: Option<usize>,
-    pub in_circuit: Option<bool>,
-    /// Of an edge, gradient · (clean − corrupt); of a set of edges, the lead with these alone.
-    pub found: f64,
-    /// The lead in the corrupt run and in the clean one.
-    pub corrupt: f64,
-    pub clean: f64,
+rows! {
+    /// One pair's value: of an edge, in a pair on which the circuit was searched; of a set of edges alone, in one on which it is
+    /// tested.
+    #[derive(Default)]
+    pub struct EdgePairRow {
+        /// `n` counts the pairs of the form.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub form: Form => DirectLogitRow,
+        pub pair: usize => "index from 0": "the pair; in the even ones the circuit is looked for",
+        pub circuit: Option<Circuit> => "name": "as in circuits; absent of a single edge",
+        /// Which of several sets of a kind, from 0; of `less_one` the first is the whole circuit. Of an edge its rank.
+        pub number: usize => "count": "which of several sets of edges; of an edge its rank",
+        pub edges: usize => "count": "edges of the set",
+        pub rank: Option<usize> => "rank from 1": "of the edge, or of the edge that is missing, by the size of the score",
+        pub of: usize => CircuitRow,
+        pub sender: Option<String> => EdgeRow,
+        pub receiver: Option<String> => EdgeRow,
+        pub place: Option<String> => HeadPatchRow,
+        pub back: Option<usize> => AttentionRow,
+        pub in_circuit: Option<bool> => EdgeRow,
+        pub found: f64 => "logits": "of an edge, gradient × (clean − corrupt); of a set, the lead with these edges alone",
+        pub corrupt: f64 => "logits": "the lead in the corrupt run",
+        pub clean: f64 => "logits": "the lead in the clean run",
+    }
 }
 
 measured!(

@@ -6,8 +6,6 @@ mod edges;
 mod patching;
 mod steering;
 
-use serde::{Deserialize, Serialize};
-
 use super::Identity;
 use crate::nth::Nth;
 use crate::stats::{Estimate, FEWEST};
@@ -80,28 +78,28 @@ impl Component {
     }
 }
 
-/// A node's contribution to one kind of decision; intervals are cluster bootstraps over problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DirectLogitRow {
-    /// `n` counts problems.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub form: Form,
-    pub target: Target,
-    /// Latent step that decides; absent at text.
-    pub step: Option<Nth>,
-    pub component: Component,
-    pub layer: Option<usize>,
-    pub head: Option<usize>,
-    pub part: Part,
-    /// Decisions.
-    pub positions: usize,
-    /// What it adds to the target's logit, centred over the vocabulary where `direct_logit.centred` is set.
-    pub logit: Estimate,
-    /// What it adds to the target's logit minus that of the best other token that could be drawn there.
-    pub lead: Estimate,
-    /// Share of the decisions where the target is the most probable; of `total` only.
-    pub top: Option<Estimate>,
+rows! {
+    /// A node's contribution to one kind of decision; intervals are cluster bootstraps over problems.
+    pub struct DirectLogitRow {
+        /// `n` counts problems.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub form: Form => "name": "latents, or the same problem as plain text",
+        pub target: Target => "name": "the token whose logit is explained",
+        pub step: Option<Nth> => LensRow,
+        pub component: Component => "name": "attention head, MLP, embedding, residual or total",
+        pub layer: Option<usize> => LensRow,
+        pub head: Option<usize> => PatternRow,
+        pub part: Part => "name": "own: at the deciding position; carried: what the injected state brought along",
+        /// Decisions.
+        pub positions: usize => EntropyRow,
+        pub logit: Estimate => "logits":
+            "what the component adds to the target's logit; with direct_logit.centred minus the mean over the vocabulary \
+                (TransformerLens' default)",
+        /// What it adds to the target's logit minus that of the best other token that could be drawn there.
+        pub lead: Estimate => "logits": "the same minus what it adds to the best other token",
+        pub top: Option<Estimate> => "share": "decisions where the target is the most probable token",
+    }
 }
 
 /// Contributions up to this many nats count as none.
@@ -118,27 +116,27 @@ impl DirectLogitRow {
     }
 }
 
-/// One head from one class of positions to one class of keys; intervals are cluster bootstraps over problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AttentionRow {
-    /// `n` counts problems.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub form: Form,
-    pub layer: usize,
-    pub head: usize,
-    /// `swi`, `latent[k]` (of the text form `clause[k]`), `swi_end`, `text`, `answer` (the position that decides it).
-    pub from: String,
-    /// A class as in `from` but for `answer`, or `prompt`.
-    pub to: String,
-    /// Blocks between them: 0 for the query's own or, from text, the last one before it; 2 stands for two or more. Absent
-    /// where `to` is `prompt` or `text`.
-    pub back: Option<usize>,
-    /// Positions that see such a key.
-    pub queries: usize,
-    pub mass: Estimate,
-    /// What the head adds to the answer's lead from these keys, in nats; from `answer` only.
-    pub direct: Option<Estimate>,
+rows! {
+    /// One head from one class of positions to one class of keys; intervals are cluster bootstraps over problems.
+    pub struct AttentionRow {
+        /// `n` counts problems.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub form: Form => DirectLogitRow,
+        pub layer: usize => LensRow,
+        pub head: usize => PatternRow,
+        /// `swi`, `latent[k]` (of the text form `clause[k]`), `swi_end`, `text`, `answer` (the position that decides it).
+        pub from: String => "name": "class of positions that attend; k of `latent[k]` and `clause[k]` counts from 1",
+        /// A class as in `from` but for `answer`, or `prompt`.
+        pub to: String => "name": "class of positions attended to",
+        /// Blocks between them: 0 for the query's own or, from text, the last one before it; 2 stands for two or more. Absent
+        /// where `to` is `prompt` or `text`.
+        pub back: Option<usize> => "blocks": "between the place and the read-out; 0 is the last",
+        pub queries: usize => "count": "positions that see such a key",
+        pub mass: Estimate => "share":
+            "of the head's attention that goes there, mean over `queries`; weighted with them all classes make 1",
+        pub direct: Option<Estimate> => "nats": "what the head adds to the answer's lead from these keys",
+    }
 }
 
 impl AttentionRow {

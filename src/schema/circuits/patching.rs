@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use ndarray::Array2;
-use serde::{Deserialize, Serialize};
 
 use super::{Component, Form};
 use crate::schema::Identity;
@@ -23,28 +22,28 @@ names! {
     }
 }
 
-/// One patch of one pair.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PatchedNodeRow {
-    /// `n` counts the pairs of the form.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub form: Form,
-    /// Which candidate the pair was made of: the same number in both forms is the same problem.
-    pub pair: usize,
-    pub mode: PatchMode,
-    pub component: Component,
-    pub layer: usize,
-    pub head: Option<usize>,
-    /// `source` (prompt positions where the two rows differ), `swi`, `latent[k]`, `swi_end`, of plain text `clause[k]`,
-    /// `readout` (the last position); `position[i]` where every position was requested.
-    pub place: String,
-    /// Blocks (or clauses) between the place and the read-out, 0 for the last; absent outside blocks.
-    pub back: Option<usize>,
-    /// How far the lead of the clean row's token over the corrupt row's moves, in the direction that the mode asks about.
-    pub moved: f64,
-    /// The lead in the clean run minus in the corrupt one; above 0.
-    pub whole: f64,
+rows! {
+    /// One patch of one pair.
+    pub struct PatchedNodeRow {
+        /// `n` counts the pairs of the form.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub form: Form => DirectLogitRow,
+        /// Which candidate the pair was made of: the same number in both forms is the same problem.
+        pub pair: usize => PatchedPlaceRow,
+        pub mode: PatchMode => HeadPatchRow,
+        pub component: Component => DirectLogitRow,
+        pub layer: usize => LensRow,
+        pub head: Option<usize> => PatternRow,
+        /// `source` (prompt positions where the two rows differ), `swi`, `latent[k]`, `swi_end`, of plain text `clause[k]`,
+        /// `readout` (the last position); `position[i]` where every position was requested.
+        pub place: String => HeadPatchRow,
+        /// Blocks (or clauses) between the place and the read-out, 0 for the last; absent outside blocks.
+        pub back: Option<usize> => AttentionRow,
+        /// How far the lead of the clean row's token over the corrupt row's moves, in the direction that the mode asks about.
+        pub moved: f64 => "logits": "change of the lead in the mode's direction",
+        pub whole: f64 => PatchedPlaceRow,
+    }
 }
 
 /// A square of the map.
@@ -72,25 +71,24 @@ measured!(
     (Some(row.form), row.pair)
 );
 
-/// One cell of a map; intervals are bootstraps over pairs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HeadPatchRow {
-    /// `n` counts pairs.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub form: Form,
-    pub mode: PatchMode,
-    pub component: Component,
-    pub layer: usize,
-    pub head: Option<usize>,
-    /// As in [`PatchedNodeRow`].
-    pub place: String,
-    pub back: Option<usize>,
-    /// Σ moved / Σ whole.
-    pub effect: Estimate,
-    /// Sign test that more than half of the pairs are moved by more than a given share of their difference to one side, Holm
-    /// over the cells of a form and mode.
-    pub p_holm: f64,
+rows! {
+    /// One cell of a map; intervals are bootstraps over pairs.
+    pub struct HeadPatchRow {
+        #[serde(flatten)]
+        pub identity: Identity where n => "count": "pairs of the row",
+        pub form: Form => DirectLogitRow,
+        pub mode: PatchMode => "name": "denoise, noise or mean: which run the patch comes from",
+        pub component: Component => DirectLogitRow,
+        pub layer: usize => LensRow,
+        pub head: Option<usize> => PatternRow,
+        pub place: String => "name": "place of the patch; k of `latent[k]` and `clause[k]` counts from 1",
+        pub back: Option<usize> => AttentionRow,
+        /// Σ moved / Σ whole.
+        pub effect: Estimate => PatchRow,
+        /// Sign test that more than half of the pairs are moved by more than a given share of their difference to one side, Holm
+        /// over the cells of a form and mode.
+        pub p_holm: f64 => AccuracyRow,
+    }
 }
 
 impl HeadPatchRow {
@@ -160,16 +158,17 @@ fn sign_test(effects: impl Iterator<Item = f64>, least: f64) -> f64 {
     (2.0 * binomial_half_cdf(n - above.max(below), n)).min(1.0)
 }
 
-/// Whether the same heads and MLPs matter at latent k as at token k of the clause.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FormsRow {
-    /// `n` counts problems whose pairs are usable in both forms.
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// Node × k that both forms have, of the last block.
-    pub cells: usize,
-    /// Spearman's ρ of the `denoise` effects of the two forms over these cells; the interval resamples problems.
-    pub rank_correlation: Estimate,
+rows! {
+    /// Whether the same heads and MLPs matter at latent k as at token k of the clause.
+    pub struct FormsRow {
+        /// `n` counts problems whose pairs are usable in both forms.
+        #[serde(flatten)]
+        pub identity: Identity,
+        /// Node × k that both forms have, of the last block.
+        pub cells: usize => "count": "nodes and steps that both forms have",
+        /// Spearman's ρ of the `denoise` effects of the two forms over these cells; the interval resamples problems.
+        pub rank_correlation: Estimate => "rho": "Spearman's, of the effects in both forms",
+    }
 }
 
 /// Compares the forms. `None` where fewer than two problems, or three cells, are in both.

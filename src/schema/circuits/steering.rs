@@ -3,38 +3,33 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use crate::nth::Nth;
 use crate::schema::Identity;
 use crate::schema::verdict::adjust;
 use crate::stats::{Bootstrap, Estimate, FEWEST, Flips, LEVEL, accuracy};
 
-/// Outcome of one problem, steered at one cell: with the direction from the mean state of the own value to that of another,
-/// and with a random one of the same length.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SteeringTrialRow {
-    /// `n` counts the problems that are steered.
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// Which of them, in the order in which they were drawn.
-    pub target: usize,
-    pub problem: usize,
-    pub layer: usize,
-    pub step: Nth,
-    /// Factor of the added direction; absent: the state's component along it is removed.
-    pub dose: Option<f64>,
-    /// Whether the answer is the one that arithmetic predicts from the other value; the random direction's.
-    pub hit: bool,
-    pub random_hit: bool,
-    /// Whether it is still the gold one.
-    pub kept: bool,
-    pub random_kept: bool,
-    /// How often the first answer would be a hit, had the value nothing to do with it.
-    pub chance: f64,
-    /// Norm of the change over that of the state.
-    pub length: f64,
-    pub random_length: f64,
+rows! {
+    /// Outcome of one problem, steered at one cell: with the direction from the mean state of the own value to that of another,
+    /// and with a random one of the same length.
+    pub struct SteeringTrialRow {
+        /// `n` counts the problems that are steered.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub target: usize => "index from 0": "the steered problem, in the order of the draw",
+        pub problem: usize => OutcomeRow,
+        pub layer: usize => LensRow,
+        pub step: Nth => LensRow,
+        /// Factor of the added direction; absent: the state's component along it is removed.
+        pub dose: Option<f64> => InterventionRow,
+        pub hit: bool => "true or false": "whether the answer is the one that arithmetic predicts from the other value",
+        pub random_hit: bool => "true or false": "the same with a random direction of the same length",
+        pub kept: bool => "true or false": "whether the answer is still the gold one",
+        pub random_kept: bool => "true or false": "the same with the random direction",
+        pub chance: f64 => KnownValueRow,
+        pub length: f64 => "share": "length of what was added or removed, of the state's own length",
+        pub random_length: f64 => SteeringRow,
+    }
 }
 
 /// Doses in their order (all are above 0), the projection last.
@@ -51,38 +46,29 @@ measured!(
     const EVERY_UNIT: bool = false;
 );
 
-/// One cell; intervals of shares are Wilson's, of `above_chance` a bootstrap over problems.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SteeringRow {
-    /// `n` counts problems.
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// 0 is the input of the first block, l the stream after the l-th.
-    pub layer: usize,
-    /// Latent step.
-    pub step: Nth,
-    /// `add` or `project_out`.
-    pub action: String,
-    /// Of `add`: how many times the difference of the means.
-    pub dose: Option<f64>,
-    /// Share of the problems whose answer became the predicted one.
-    pub hit_rate: Estimate,
-    /// The hit rate had the value nothing to do with it, as in `known_value`.
-    pub chance: Estimate,
-    pub above_chance: Estimate,
-    /// The same share with a random direction of the same length.
-    pub random_hit_rate: Estimate,
-    /// The difference of the two, paired.
-    pub above_random: Estimate,
-    /// Share of the problems whose answer is still the gold one, and the same with the random direction.
-    pub kept: Estimate,
-    pub random_kept: Estimate,
-    /// Mean norm of the change over that of the state; the random direction's.
-    pub length: f64,
-    pub random_length: f64,
-    /// Exact McNemar test of the direction against the random one (of `add`, hits; of `project_out`, answers that are still
-    /// gold), Holm over all cells.
-    pub p_holm: f64,
+rows! {
+    /// One cell; intervals of shares are Wilson's, of `above_chance` a bootstrap over problems.
+    pub struct SteeringRow {
+        /// `n` counts problems.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub layer: usize => LensRow,
+        pub step: Nth => LensRow,
+        pub action: String => "name": "add: along the direction between two values; project_out: the part along it is removed",
+        pub dose: Option<f64> => "factor": "how many times the difference of the two means is added",
+        pub hit_rate: Estimate => "share": "steered problems whose answer is the one that arithmetic predicts from the other value",
+        pub chance: Estimate => KnownValueRow,
+        pub above_chance: Estimate => KnownValueRow,
+        pub random_hit_rate: Estimate => "share": "the same with a random direction of the same length",
+        pub above_random: Estimate => "share": "the difference of the two, paired",
+        pub kept: Estimate => "share": "steered problems whose answer is still the gold one",
+        pub random_kept: Estimate => "share": "the same with the random direction",
+        pub length: f64 => "share": "mean length of what was added or removed, of the state's own length",
+        pub random_length: f64 => "share": "the same of the random direction",
+        /// Exact McNemar test of the direction against the random one (of `add`, hits; of `project_out`, answers that are still
+        /// gold), Holm over all cells.
+        pub p_holm: f64 => AccuracyRow,
+    }
 }
 
 impl SteeringRow {

@@ -3,8 +3,6 @@
 mod steps;
 pub mod summary;
 
-use serde::{Deserialize, Serialize};
-
 use super::Identity;
 use super::verdict::{Baseline, loss};
 use crate::stats::Estimate;
@@ -62,64 +60,55 @@ names! {
     }
 }
 
-/// What became of one problem in one draw of one cell. A cell is a mode at one dose, on one choice of steps, acting at one
-/// place. (`cell`, `draw`, `problem`) is the key: files of several machines, cut by problem, are merged by it.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Observation {
-    #[serde(flatten)]
-    pub identity: Identity,
-    /// First digits of the SHA-256 of the checkpoint's weights.
-    pub weights: String,
-    /// What the model computed in.
-    pub dtype: String,
-    /// From 0, in the order of the command; *normal* is 0.
-    pub cell: usize,
-    pub mode: String,
-    pub dose: Option<f64>,
-    /// `all`, a step, or `k..`.
-    pub steps: Steps,
-    pub later: Later,
-    pub at: At,
-    /// Whether the model opened its blocks itself.
-    pub blocks: BlockOrigin,
-    /// Of `hook_intervention`: the hook point whose values are replaced; absent where it is the latent input.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hook: Option<String>,
-    /// With `hook`: its heads (`all`, `0`, `0+3`).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub heads: Option<String>,
-    /// With `hook`: `latent` (`steps` says which), `prompt`, `text`, `text[t]` or `pos[p]` (`steps` then says nothing).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<String>,
-    pub draw: usize,
-    pub problem: usize,
-    pub correct: bool,
-    /// Share of the run's problems that a guess gets right ([`Corpus::guess`](crate::corpus::Corpus::guess)).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub guess: Option<f64>,
-    /// The extracted answer.
-    pub answer: Option<String>,
-    /// Lead of the gold answer's first token over the best other one, in nats, where the response gives its answer.
-    pub margin: Option<f64>,
-    pub switched: bool,
-    pub latent_calls: usize,
-    /// The same tokens and log-probabilities as the normal run, bit for bit.
-    pub identical: bool,
-    /// Whether the problem was decoded anew; the others open no block to act on, and are as in the normal run.
-    pub forked: bool,
-    /// Latent inputs replaced.
-    pub firings: usize,
-    /// Σ ‖new − old‖ over them.
-    pub moved: f64,
-    /// Of `known_value`: the answer that arithmetic predicts; absent where nothing was exchanged.
-    pub predicted: Option<String>,
-    /// Of `known_value`: the share of donors that could have been drawn which predict the answer given.
-    pub chance: Option<f64>,
-    /// Of `known_value`: the answer if the donor's block holds the first operand of its step; absent where that predicts no
-    /// change, or what `predicted` says.
-    pub operand_predicted: Option<String>,
-    /// As `chance`, for `operand_predicted`.
-    pub operand_chance: Option<f64>,
+rows! {
+    /// What became of one problem in one draw of one cell. A cell is a mode at one dose, on one choice of steps, acting at one
+    /// place. (`cell`, `draw`, `problem`) is the key: files of several machines, cut by problem, are merged by it.
+    #[derive(Default)]
+    pub struct Observation {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub weights: String => "hash": "first digits of the SHA-256 of the weights",
+        pub dtype: String => "name": "float type of the computation",
+        /// From 0, in the order of the command; *normal* is 0.
+        pub cell: usize => "index from 0": "mode at one dose and one choice of steps, in the order asked",
+        pub mode: String => InterventionRow,
+        pub dose: Option<f64> => InterventionRow,
+        pub steps: Steps => InterventionRow,
+        pub later: Later => InterventionRow,
+        pub at: At => InterventionRow,
+        pub blocks: BlockOrigin => InterventionRow,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub hook: Option<String> => InterventionRow,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub heads: Option<String> => InterventionRow,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub place: Option<String> => InterventionRow,
+        pub draw: usize => "index from 0": "the draw of a random mode",
+        pub problem: usize => OutcomeRow,
+        pub correct: bool => OutcomeRow,
+        /// Share of the run's problems that a guess gets right ([`Corpus::guess`](crate::corpus::Corpus::guess)).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub guess: Option<f64> => EarlyStopRow,
+        pub answer: Option<String> => OutcomeRow,
+        pub margin: Option<f64> => "nats": "lead of the gold answer's first token over the best other one",
+        pub switched: bool => OutcomeRow,
+        pub latent_calls: usize => AccuracyRow,
+        pub identical: bool => "true or false": "the same tokens and log-probabilities as the normal run, bit for bit",
+        /// Whether the problem was decoded anew; the others open no block to act on, and are as in the normal run.
+        pub forked: bool => "true or false": "whether the problem was decoded anew",
+        pub firings: usize => InterventionRow,
+        pub moved: f64 => "norm": "sum of the lengths of new minus old input",
+        /// Of `known_value`: the answer that arithmetic predicts; absent where nothing was exchanged.
+        pub predicted: Option<String> => "text": "the answer that arithmetic predicts from the exchanged value",
+        /// Of `known_value`: the share of donors that could have been drawn which predict the answer given.
+        pub chance: Option<f64> => KnownValueRow,
+        /// Of `known_value`: the answer if the donor's block holds the first operand of its step; absent where that predicts no
+        /// change, or what `predicted` says.
+        pub operand_predicted: Option<String> => "text":
+            "the answer if the donor's block holds its step's first operand, if that is another one",
+        pub operand_chance: Option<f64> => "share":
+            "donors that could have been drawn which predict the answer given, by their first operand",
+    }
 }
 
 impl Observation {
@@ -131,61 +120,49 @@ impl Observation {
 
 measured!(Observation, (usize, usize, usize), |o| (o.cell, o.draw, o.problem), (None, o.problem));
 
-/// One mode at one dose on one choice of steps.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct InterventionRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub mode: String,
-    pub dose: Option<f64>,
-    /// `all`, a step, or `k..`.
-    pub steps: Steps,
-    pub later: Later,
-    pub at: At,
-    /// Whether the model opened its blocks itself.
-    pub blocks: BlockOrigin,
-    /// As in [`Observation`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hook: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub heads: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub place: Option<String>,
-    pub draws: usize,
-    /// Problems × draws; intervals resample problems.
-    pub accuracy: Estimate,
-    /// Minus normal's, paired.
-    pub accuracy_change: Estimate,
-    /// Share of answers that differ from normal's.
-    pub answer_changed: Estimate,
-    /// Share of problems that a guess gets right.
-    #[serde(default)]
-    pub guess: Option<f64>,
-    /// Normal's accuracy on the problems that are changed (of normal itself: those where it switched).
-    #[serde(default)]
-    pub before: Option<Estimate>,
-    /// On the problems where normal switched and was right.
-    pub diagnostic_accuracy: Option<Estimate>,
-    /// How many of these are expected to be right by luck, if every problem with a wrong answer was guessed at.
-    #[serde(default)]
-    pub diagnostic_by_luck: Option<f64>,
-    /// Share of normal's wrong answers that are right.
-    pub wrong_to_right: Option<Estimate>,
-    /// Right under normal, wrong in most draws; a tie counts for neither.
-    pub lost: usize,
-    pub gained: usize,
-    /// Against normal, all problems: exact McNemar; of several draws its like, the exact sign-flip test of their sums.
-    pub p_value: f64,
-    /// The p-value, Holm-adjusted over the interventions of this run.
-    pub p_holm: f64,
-    /// Lead of the gold answer, in nats.
-    pub logit_diff: Option<Estimate>,
-    /// Minus normal's, on problems where both give an answer.
-    pub logit_diff_change: Option<Estimate>,
-    /// Latent inputs replaced.
-    pub firings: usize,
-    /// Mean ‖new − old‖ of a firing.
-    pub mean_change: f64,
+rows! {
+    /// One mode at one dose on one choice of steps.
+    pub struct InterventionRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub mode: String => "name": "what was done (zero, random_norm, skip, …)",
+        pub dose: Option<f64> => "factor or degrees": "how much of it",
+        pub steps: Steps => "latent steps from 1": "at which it was done: all, one, or from one on (`2..`)",
+        pub later: Later => "name": "recompute: later latents follow; frozen: they stay those of the normal run",
+        pub at: At => "name": "which part of the position is replaced: embedding, kv, or both",
+        pub blocks: BlockOrigin => "name": "own: the model opens its blocks; forced: problems without one were made to open one",
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub hook: Option<String> => "name": "hook point whose values are replaced; absent: the input of the latents",
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub heads: Option<String> => "index from 0": "heads of the hook point: all, one, or several (`0+3`)",
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub place: Option<String> => "name": "latent (`steps` says which), prompt, text, `text[t]` or `pos[p]`; t and p from 0",
+        pub draws: usize => "count": "draws of a random mode, pooled",
+        /// Problems × draws; intervals resample problems.
+        pub accuracy: Estimate => AccuracyRow,
+        pub accuracy_change: Estimate => PartSwapRow,
+        pub answer_changed: Estimate => "share": "answers that differ from the normal run's",
+        #[serde(default)]
+        pub guess: Option<f64> => EarlyStopRow,
+        #[serde(default)]
+        pub before: Option<Estimate> => "share":
+            "right in the normal run among the problems that are changed (of the normal run: where it switched)",
+        pub diagnostic_accuracy: Option<Estimate> => "share": "right among the problems where the normal run switched and was right",
+        #[serde(default)]
+        pub diagnostic_by_luck: Option<f64> => "count":
+            "diagnostic problems expected to be right by luck, if every wrong answer was a guess",
+        pub wrong_to_right: Option<Estimate> => "share": "of the normal run's wrong answers that are right",
+        pub lost: usize => AccuracyRow,
+        pub gained: usize => AccuracyRow,
+        /// Against normal, all problems: exact McNemar; of several draws its like, the exact sign-flip test of their sums.
+        pub p_value: f64 => AccuracyRow,
+        pub p_holm: f64 => AccuracyRow,
+        pub logit_diff: Option<Estimate> => "nats": "lead of the gold answer's first token over the best other one",
+        /// Minus normal's, on problems where both give an answer.
+        pub logit_diff_change: Option<Estimate> => "nats": "the same minus that of the normal run, paired",
+        pub firings: usize => "count": "latent inputs that were replaced",
+        pub mean_change: f64 => "norm": "mean length of new minus old input, a replacement",
+    }
 }
 
 impl InterventionRow {
@@ -254,30 +231,30 @@ names! {
     }
 }
 
-/// How often the answer followed the exchanged value.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct KnownValueRow {
-    /// `n` counts problems with a block that could be exchanged.
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub steps: Steps,
-    pub later: Later,
-    pub at: At,
-    /// What the prediction takes the block to hold. By the operand only exchanges count for which it predicts another answer
-    /// than the value does.
-    #[serde(default)]
-    pub holds: Holds,
-    pub draws: usize,
-    /// Share of exchanges after which the answer is the predicted one.
-    pub hit_rate: Estimate,
-    /// The hit rate if the donor's value did not matter: each answer against those of all donors that could have
-    /// been drawn.
-    pub chance: Estimate,
-    /// Hit rate minus chance, paired.
-    pub above_chance: Estimate,
-    /// Share of exchanges after which the answer is still the gold one.
-    pub kept: Estimate,
-    pub firings: usize,
+rows! {
+    /// How often the answer followed the exchanged value.
+    pub struct KnownValueRow {
+        /// `n` counts problems with a block that could be exchanged.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub steps: Steps => InterventionRow,
+        pub later: Later => InterventionRow,
+        pub at: At => InterventionRow,
+        /// What the prediction takes the block to hold. By the operand only exchanges count for which it predicts another answer
+        /// than the value does.
+        #[serde(default)]
+        pub holds: Holds => "name":
+            "what the exchanged block is taken to hold: the value of its step, or the first operand (then only exchanges count for \
+                which the two predict different answers)",
+        pub draws: usize => InterventionRow,
+        pub hit_rate: Estimate => "share": "exchanges after which the answer is the predicted one",
+        /// The hit rate if the donor's value did not matter: each answer against those of all donors that could have
+        /// been drawn.
+        pub chance: Estimate => "share": "the same, if the exchanged value did not affect the answer",
+        pub above_chance: Estimate => "share": "hit rate minus chance, paired",
+        pub kept: Estimate => "share": "exchanges after which the answer is still the gold one",
+        pub firings: usize => InterventionRow,
+    }
 }
 
 impl KnownValueRow {
