@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use crate::grade::{Grader, Grading, Rule, Verdict};
 use crate::latent::{Request, SwitchIds};
-use crate::recipe::{Data, Recipe};
+use crate::recipe::{Data, Shared};
 use crate::tasks::{Fact, Operand, Split, StepValue, Task, evaluate, number};
 use crate::text::formats::Format;
 use crate::text::sources::{Fields, Generations};
@@ -52,7 +52,7 @@ impl Corpus {
     ///
     /// # Errors
     /// A file that cannot be read, no usable sample, a template whose tokens the vocabulary lacks.
-    pub fn build(recipe: &Recipe, vocabulary: Option<Vocabulary>) -> Result<Self> {
+    pub fn build(recipe: &Shared, vocabulary: Option<Vocabulary>) -> Result<Self> {
         Self::held_out(recipe, vocabulary, Split::Test)
     }
 
@@ -60,13 +60,13 @@ impl Corpus {
     ///
     /// # Errors
     /// As [`Self::build`]; the problems of a file have no such part.
-    pub(crate) fn validation(recipe: &Recipe, vocabulary: &Vocabulary) -> Result<Self> {
+    pub(crate) fn validation(recipe: &Shared, vocabulary: &Vocabulary) -> Result<Self> {
         let mut few = recipe.clone();
         few.data.rows = 1;
         Self::held_out(&few, Some(vocabulary.clone()), Split::Validation)
     }
 
-    fn held_out(recipe: &Recipe, vocabulary: Option<Vocabulary>, split: Split) -> Result<Self> {
+    fn held_out(recipe: &Shared, vocabulary: Option<Vocabulary>, split: Split) -> Result<Self> {
         let mut vocabulary = match (vocabulary, &recipe.task) {
             (Some(vocabulary), _) => vocabulary,
             (None, Some(task)) => Vocabulary::from_words(task.words())?,
@@ -223,7 +223,7 @@ impl Corpus {
     }
 
     /// Says how many of the held-out problems the run of this recipe was trained on, where its training problems can be read.
-    pub(crate) fn tell_trained(&mut self, recipe: &Recipe) {
+    pub(crate) fn tell_trained(&mut self, recipe: &Shared) {
         let Ok(Problems { train, rewarded, .. }) = problems(recipe, Split::Test) else { return };
         let trained = train.iter().chain(&rewarded).cloned().collect::<Vec<_>>();
         let trained = trained.iter().map(|(problem, _)| problem.asks()).collect();
@@ -497,7 +497,7 @@ fn ensure_there(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// Where none has one.
-fn leave_out_unsolved(recipe: &Recipe, train: &mut Vec<ProblemAt>) -> Result<Option<String>> {
+fn leave_out_unsolved(recipe: &Shared, train: &mut Vec<ProblemAt>) -> Result<Option<String>> {
     let found = train.len();
     train.retain(|(problem, _)| !problem.solution.trim().is_empty());
     let path = recipe.data.path.as_ref().map_or_else(String::new, |path| path.display().to_string());
@@ -530,7 +530,7 @@ fn leave_out_unanswered(samples: &mut Vec<Sample>, answers: &mut Vec<String>) ->
 }
 
 /// Training problems and those that are held out: of a generated task those of `split`.
-fn problems(recipe: &Recipe, split: Split) -> Result<Problems> {
+fn problems(recipe: &Shared, split: Split) -> Result<Problems> {
     let wanted = recipe.evaluation.problems;
     if let Some(task) = &recipe.task {
         let placed = |problem: Problem| (problem.clone(), format!("problem {}", problem.id));

@@ -1,33 +1,29 @@
 //! Typed recipes: what `train` runs. A preset or a TOML file, over the one that it `extends`, then `--set key=value`; checked once,
 //! before any work.
 
-mod baselines;
 mod check;
 mod evaluation;
 mod grpo;
 mod optimizer;
-mod ranges;
+pub(crate) mod ranges;
 mod reward;
 mod supervised;
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-pub use baselines::{
-    Coconut, Codi, Colar, Hrpo, Icot, LatentGrpo, LatentSft, Pause, Reset, Short, SimCot, SoftThinking, SwiReasoning,
-};
 pub use check::MOST_ROWS;
+pub(crate) use check::fits;
 pub use evaluation::{CheckpointEvery, Evaluation};
-pub use grpo::{Anchor, Brevity, FromStage, Grpo, Invalid, LossForm, LossMean, ReplayMode, Strongest};
+pub use grpo::{Anchor, FromStage, Grpo, Invalid, LossForm, LossMean, ReplayMode, Strongest};
 pub use optimizer::Optimizer;
-pub(crate) use ranges::Range;
 use ranges::Range::{Count, Each, Positive, Typed};
-use ranges::WIDTH;
-pub use ranges::settings;
+pub(crate) use ranges::{BATCH, POSITIONS, Range, STEPS, WIDTH};
 pub use reward::{Facts, Reward, TERMS, Terms, UseReward};
-pub use supervised::{Base, Boundary, Latent, NoCot, Schedule, Stage, Suffix};
+pub use supervised::{Base, Boundary, Latent, Schedule, Stage, Suffix};
 
 use crate::grade::Grader;
 use crate::guard::read_text;
@@ -61,10 +57,10 @@ pub(crate) const PRESETS: [(&str, &str); 17] = [
     ("switch-released", include_str!("presets/switch-released.toml")),
 ];
 
-/// Everything a training run depends on.
+/// The settings of a training run that methods share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Recipe {
+pub struct Shared {
     pub name: String,
     pub seed: u64,
     /// What is trained (`--method`), by name, in this order; phases that several share are trained once.
@@ -105,40 +101,15 @@ pub struct Recipe {
     pub latent: Latent,
     #[serde(default)]
     pub grpo: Grpo,
-    #[serde(default, skip_serializing_if = "is_default")]
-    pub brevity: Brevity,
-    #[serde(default)]
-    pub no_cot: NoCot,
-    #[serde(default)]
-    pub icot: Icot,
-    #[serde(default)]
-    pub pause: Pause,
-    #[serde(default)]
-    pub coconut: Coconut,
-    #[serde(default)]
-    pub simcot: SimCot,
-    #[serde(default)]
-    pub codi: Codi,
-    #[serde(default)]
-    pub colar: Colar,
-    #[serde(default)]
-    pub swireasoning: SwiReasoning,
-    #[serde(default)]
-    pub soft_thinking: SoftThinking,
-    #[serde(default)]
-    pub hrpo: Hrpo,
-    #[serde(default)]
-    pub latent_sft: LatentSft,
-    #[serde(default)]
-    pub latent_grpo: LatentGrpo,
-    #[serde(default)]
+    // Written after the settings of methods.
+    #[serde(default, skip_serializing)]
     pub evaluation: Evaluation,
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     pub checkpoint: CheckpointEvery,
 }
 
 /// Settings that came later are left out of a recipe at their default, so that older runs keep the hash of their settings.
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
@@ -237,30 +208,12 @@ impl Lora {
     }
 }
 
-impl Recipe {
-    /// Resolves a preset (or a TOML file, where `source` ends in `.toml`) and the overrides.
-    ///
-    /// # Errors
-    /// An unknown preset, an unknown or ill-typed key, and contradictory settings, each by name.
-    pub fn resolve(source: &str, overrides: &[String]) -> Result<Self> {
-        let recipe = Self::read(source, overrides)?;
-        recipe.check()?;
-        Ok(recipe)
-    }
-
-    /// A preset or file whose data and model the caller will name: it says how a model is prompted, tagged and decoded.
-    ///
-    /// # Errors
-    /// An unknown preset, an unknown or ill-typed key.
-    pub fn like(source: &str) -> Result<Self> {
-        Self::read(source, &[])
-    }
-
-    /// The recipe with absolute paths of files of problems and of a local pretrained model.
+impl Shared {
+    /// Makes the paths of files of problems and of a local pretrained model absolute.
     ///
     /// # Errors
     /// The current folder does not exist.
-    pub fn anchored(mut self) -> Result<Self> {
+    pub(crate) fn anchor(&mut self) -> Result<()> {
         let whole =
             |path: &PathBuf| std::path::absolute(path).with_context(|| format!("{}: no absolute path", path.display()));
         for path in [&mut self.data.path, &mut self.data.test_path].into_iter().flatten() {
@@ -270,7 +223,7 @@ impl Recipe {
         if let Some(model) = here {
             self.pretrained = Some(whole(&model)?.display().to_string());
         }
-        Ok(self)
+        Ok(())
     }
 
     /// What its problems are called in rows: the task's name, or the file's.
@@ -283,24 +236,28 @@ impl Recipe {
         let file = folder.filter(|_| ["test", "train", "validation", "valid"].contains(&file.as_str())).unwrap_or(file);
         self.task.as_ref().map_or(file, |task| task.name().to_owned())
     }
+}
 
-    fn read(source: &str, overrides: &[String]) -> Result<Self> {
-        let mut table = table(source, &mut vec![])?;
-        let recipe = |table: &toml::Table| toml::Value::Table(table.clone()).try_into::<Self>();
-        let mut made = recipe(&table);
-        // The setting after which it was none any more: errors of types name no key.
-        let mut at = None;
-        for pair in overrides {
-            set(&mut table, pair)?;
-            let before = made.is_ok();
-            made = recipe(&table);
-            at = if before && made.is_err() { Some(pair) } else { at.filter(|_| made.is_err()) };
-        }
-        made.with_context(|| match at {
-            Some(pair) => format!("--set {pair}: invalid setting"),
-            None => format!("{source}: invalid recipe"),
-        })
+/// Reads a preset (or a TOML file, where `source` ends in `.toml`) under the overrides.
+///
+/// # Errors
+/// An unknown preset, an unknown or ill-typed key.
+pub(crate) fn read<R: DeserializeOwned>(source: &str, overrides: &[String]) -> Result<R> {
+    let mut table = table(source, &mut vec![])?;
+    let recipe = |table: &toml::Table| toml::Value::Table(table.clone()).try_into::<R>();
+    let mut made = recipe(&table);
+    // The setting after which it was none any more: errors of types name no key.
+    let mut at = None;
+    for pair in overrides {
+        set(&mut table, pair)?;
+        let before = made.is_ok();
+        made = recipe(&table);
+        at = if before && made.is_err() { Some(pair) } else { at.filter(|_| made.is_err()) };
     }
+    made.with_context(|| match at {
+        Some(pair) => format!("--set {pair}: invalid setting"),
+        None => format!("{source}: invalid recipe"),
+    })
 }
 
 /// A recipe as it is written, over the one that it `extends`. `under` are those that are being read.
@@ -339,7 +296,7 @@ fn lay(over: toml::Table, under: &mut toml::Table) {
 }
 
 /// Applies `a.b.c=value`; the value is TOML, or a bare string.
-fn set(table: &mut toml::Table, pair: &str) -> Result<()> {
+pub(crate) fn set(table: &mut toml::Table, pair: &str) -> Result<()> {
     let Some((path, value)) = pair.split_once('=') else {
         bail!("--set {pair}: write key=value, for example base.steps=200");
     };
@@ -356,56 +313,4 @@ fn set(table: &mut toml::Table, pair: &str) -> Result<()> {
     }
     at.insert((*last).to_owned(), value);
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_recipe_lies_over_the_one_that_it_extends() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = |name: &str, text: &str| {
-            let path = folder.path().join(name);
-            std::fs::write(&path, text).expect("a file");
-            path.display().to_string()
-        };
-        let own = file("own.toml", "name = \"own\"\nextends = \"micro-bptt\"\n[grpo.reward]\nuse = 0.0\n");
-        let (own, micro) =
-            (Recipe::resolve(&own, &[]).expect("a recipe"), Recipe::resolve("micro", &[]).expect("a preset"));
-        assert_eq!((own.name.as_str(), own.grpo.steps, own.evaluation.max_new_tokens), ("own", 160, 30));
-        assert_eq!((own.grpo.reward.usage, own.grpo.reward.format), (0.0, micro.grpo.reward.format));
-        // What a branch of a run shares with it.
-        assert_eq!((&own.base, &own.boundary, &own.latent), (&micro.base, &micro.boundary, &micro.latent));
-
-        // A value of another type is told with its key.
-        for (pairs, named) in [
-            (vec!["seed=3", "base.steps=1.5", "base.batch=4"], "--set base.steps=1.5"),
-            (vec!["base.steps=2\nbase.batch=3"], "one setting at a time"),
-        ] {
-            let pairs: Vec<String> = pairs.into_iter().map(str::to_owned).collect();
-            let said = format!("{:#}", Recipe::resolve("smoke", &pairs).expect_err("no recipe"));
-            assert!(said.contains(named), "{said}");
-        }
-        // What is for other problems, or another model, would do nothing.
-        for pair in [
-            "data.test_path=x",
-            "data.fields={ question = 'q' }",
-            "data.grader=math",
-            "data.shuffle=true",
-            "data.grpo_path=x",
-            "seed_token=x",
-        ] {
-            let said = format!("{:#}", Recipe::resolve("smoke", &[pair.to_owned()]).expect_err("does nothing"));
-            assert!(said.contains(pair.split('=').next().expect("a key")) && said.contains("leave it out"), "{said}");
-        }
-
-        let (a, b) = (folder.path().join("a.toml"), folder.path().join("b.toml"));
-        let first = file("a.toml", &format!("extends = {:?}\n", b.display().to_string()));
-        file("b.toml", &format!("extends = {:?}\n", a.display().to_string()));
-        let said = |source: &str| format!("{:#}", Recipe::resolve(source, &[]).expect_err("no recipe"));
-        assert!(said(&first).contains("which extends it"), "{}", said(&first));
-        assert!(said(&file("c.toml", "extends = \"mikro\"\n")).contains("unknown preset `mikro`"));
-        assert!(said(&file("d.toml", "extends = 3\n")).contains("`extends` names a preset"));
-    }
 }

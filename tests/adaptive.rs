@@ -5,9 +5,10 @@ use switchyard::corpus::Corpus;
 use switchyard::evaluation::evaluate;
 use switchyard::experiments::adaptive;
 use switchyard::latent::{End, Reasoning, Switching, Trace};
+use switchyard::method::Recipe;
 use switchyard::model::Decoder;
 use switchyard::model::config::{Family, ModelConfig};
-use switchyard::recipe::{Compute, Recipe};
+use switchyard::recipe::Compute;
 use switchyard::schema::{AccuracyRow, AdaptiveRow, Identity, Optimum, OutcomeRow, SwitchProblemRow, by_budget};
 use switchyard::store::read;
 use switchyard::tasks::{Split, TaskProblem};
@@ -85,7 +86,7 @@ fn what_is_told_of_a_run_is_what_its_responses_are() {
     let accuracy: Vec<AccuracyRow> = read(&file("accuracy")).expect("rows");
     let adaptive: Vec<AdaptiveRow> = read(&file("adaptive")).expect("rows");
 
-    let problems = recipe().task.expect("a task").rows(Split::Test, 0, 0..120).expect("problems");
+    let problems = recipe().shared.task.expect("a task").rows(Split::Test, 0, 0..120).expect("problems");
     let mut cut = 0;
     for outcome in &outcomes {
         let most = budget(&problems[outcome.problem]);

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use crate::common::programs::{text, text_of};
 use serde_json::{Value, json};
 use switchyard::corpus::Corpus;
-use switchyard::recipe::Recipe;
+use switchyard::method::Recipe;
 use switchyard::store::read;
 use switchyard::tasks::{Chains, Graph, Split, Task};
 use switchyard::text::{Fields, Problem, Template, Vocabulary};

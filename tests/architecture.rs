@@ -41,10 +41,10 @@ const ALLOWED: [(&str, &str); 29] = [
     ),
     (
         "calibration",
-        "corpus experiments grade interventions latent model parallel progress random recipe schema stats store study tasks text",
+        "corpus experiments grade interventions latent method model parallel progress random recipe schema stats store study tasks text",
     ),
     ("parity", "corpus guard latent machine method model ops recipe train"),
-    ("report", "guard nth schema stats store tasks text"),
+    ("report", "guard method nth schema stats store tasks text"),
     (
         "commands",
         "calibration corpus experiments grade guard interventions latent loading machine method model names ops parallel parity progress recipe report schema stats store study text train world",

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::programs::PROGRAMS;
-use switchyard::recipe::{Recipe, settings};
+use switchyard::method::{Recipe, settings};
 use switchyard::schema::{Columns, FILES, Identity, list};
 
 const HEAD: &str = "<!-- Written by tests/docs.rs from the programs: do not edit. -->\n\n";

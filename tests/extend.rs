@@ -1,5 +1,5 @@
 //! A stranger's task, method, experiment, intervention and reward term (`tests/extend/`): each is one file and one line in a list. They are
-//! added to a copy of the crate, compiled and run there.
+//! added to a copy of the library, compiled and run there, and shown by a copy of the report that does not name them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::process::Command;
 /// File of ours, room, list, and the line that is added to it.
 const ADDED: [(&str, &str, &str, &str); 5] = [
     ("parity_bits", "tasks", "families! {", "parity_bits::ParityBits,"),
-    ("dots", "method", "methods! {", "dots::Dots,"),
+    ("dots", "method", "methods! {", "dots(dots?),"),
     ("negate", "interventions", "interventions! {", "negate,"),
     ("thrift", "recipe/reward", "terms! {", "thrift: \"thrift\","),
     ("block_length", "experiments", "experiments! {\n    one:", "block_length,"),
@@ -45,14 +45,26 @@ fn a_stranger_adds_a_file_and_a_line_each() {
     let ours = Path::new(switchyard::store::CHECKOUT);
     // Always the same folder: cargo would keep the build of every new one.
     let copied: PathBuf = Path::new(env!("CARGO_TARGET_TMPDIR")).join("extended");
-    copy(&ours.join("src"), &copied.join("src"));
+    ["src", "programs"].iter().for_each(|folder| copy(&ours.join(folder), &copied.join(folder)));
+    // What the programs embed.
+    for folder in ["experiments", "fixtures", "reports"].map(|folder| (ours.join(folder), copied.join(folder))) {
+        if !folder.1.exists() {
+            std::os::unix::fs::symlink(folder.0, folder.1).expect("a link");
+        }
+    }
     write(&copied.join("Cargo.lock"), &fs::read(ours.join("Cargo.lock")).expect("a file"));
-    // The copy has no benches of ours, is a workspace by itself, and takes the packages of `crates/` from where they are.
-    let kept = |section: &&str| ["[bench]]", "[workspace]\n"].iter().all(|begin| !section.starts_with(begin));
-    let manifest = fs::read_to_string(ours.join("Cargo.toml")).expect("a manifest");
-    let sections: Vec<&str> = manifest.split("\n[").filter(kept).collect();
-    let text = sections.join("\n[").replace("path = \"crates", &format!("path = \"{}/crates", ours.display()));
-    write(&copied.join("Cargo.toml"), format!("[workspace]\n\n[{text}").as_bytes());
+    // The copy has no benches and tests of ours, and takes the packages of `crates/` from where they are.
+    let alone = |manifest: &str, crates: &str| {
+        let text = fs::read_to_string(ours.join(manifest)).expect("a manifest");
+        let kept = |section: &&str| ["[bench]]", "[test]]"].iter().all(|begin| !section.starts_with(begin));
+        let text = text.split("\n[").filter(kept).collect::<Vec<_>>().join("\n[");
+        let text = text
+            .replace(", \"crates/*\"", "")
+            .replace(&format!("path = \"{crates}"), &format!("path = \"{}/crates", ours.display()));
+        write(&copied.join(manifest), text.as_bytes());
+    };
+    alone("Cargo.toml", "crates");
+    alone("programs/Cargo.toml", "../crates");
 
     for (name, room, list, line) in ADDED {
         let file = fs::read(ours.join("tests/extend").join(name).with_extension("rs")).expect("a template");
@@ -63,8 +75,8 @@ fn a_stranger_adds_a_file_and_a_line_each() {
         write(&lists, text.replace(list, &format!("{list} {line}")).as_bytes());
     }
     let tests = fs::read(ours.join("tests/extend/together.rs")).expect("the test inside");
-    write(&copied.join("src/together.rs"), &tests);
-    let lib = copied.join("src/lib.rs");
+    write(&copied.join("programs/src/together.rs"), &tests);
+    let lib = copied.join("programs/src/lib.rs");
     let text = fs::read_to_string(&lib).expect("lib.rs");
     write(&lib, format!("{text}\n#[cfg(test)]\nmod together;\n").as_bytes());
 
@@ -77,7 +89,7 @@ fn a_stranger_adds_a_file_and_a_line_each() {
         cargo.env_remove(name);
     }
     let output = cargo
-        .args(["test", "--offline", "--lib", "together::"])
+        .args(["test", "--offline", "-p", "switchyard-programs", "--lib", "together::"])
         .arg("--config=profile.dev.package.switchyard.opt-level=0")
         .current_dir(&copied)
         .output()

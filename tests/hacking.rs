@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value};
-use switchyard::recipe::Recipe;
+use switchyard::method::Recipe;
 use switchyard::store::read_flat;
 
 use crate::common::programs::{done, program};

@@ -10,12 +10,13 @@ use switchyard::latent::{
     Blocks, Decode, DecodeSettings, Gradient, HiddenState, LatentSource, Request, Sampling, Sequence, Source,
     SwitchIds, Trace, decode, replay, unroll,
 };
+use switchyard::method::Recipe;
 use switchyard::model::checkpoint::HostTensor;
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::heads::HeadSizes;
 use switchyard::model::{Decoder, HookSpec, Hooks};
 use switchyard::parity::{HYBRID, gated, hrpo_authors_step, hrpo_step};
-use switchyard::recipe::{Optimizer, Recipe};
+use switchyard::recipe::Optimizer;
 use switchyard::train::trainer::Trainer;
 
 use crate::parity::reference::{assert_all, fixtures, read, relative, tiny, values};

@@ -11,8 +11,8 @@ use switchyard::experiments::{
 use switchyard::latent::Switching;
 use switchyard::latent::trace::{End, PositionRole};
 use switchyard::machine::Machine;
+use switchyard::method::Recipe;
 use switchyard::nth::Nth;
-use switchyard::recipe::Recipe;
 use switchyard::schema::{AccuracyRow, Lens, LensRow, Opening, PositionRow, ResponseRow};
 use switchyard::store::read;
 use switchyard::study::{ProblemChoice, Study};

@@ -19,12 +19,13 @@ use switchyard::latent::{
     Blocks, Decode, DecodeSettings, Request, Sampling, Source, SwitchIds, Switching, Trace, decode, replay, rules,
     trace::{Position, PositionRole},
 };
-use switchyard::method::{Context, SupervisedPhase, Work, by_name};
+use switchyard::method::Recipe;
+use switchyard::method::{Context, Phase, SupervisedPhase, Work, by_name};
 use switchyard::model::checkpoint::HostTensor;
 use switchyard::model::gradients::gradients_by_name;
 use switchyard::model::heads::HeadSizes;
 use switchyard::model::{Decoder, HookSpec, Hooks};
-use switchyard::recipe::{Invalid, Optimizer, Recipe};
+use switchyard::recipe::{Invalid, Optimizer};
 use switchyard::study::Study;
 use switchyard::text::tagging::TaggedLine;
 use switchyard::text::{Sample, Template, Vocabulary};
@@ -304,7 +305,7 @@ fn controls_of_coconut_differ_from_it_in_what_their_names_say() {
     let of_last = (0..last.steps).flat_map(|step| rows(&last, step)).collect::<Vec<_>>();
     assert!(of_last.len() == 20 && of_last.iter().all(all_gone) && latents(&last).iter().all(|n| *n == 6));
     for same in [&pause, &bare, &last] {
-        assert_eq!((same.steps, same.from, same.stream), (coconut.steps, coconut.from, coconut.stream));
+        assert_eq!((same.steps, same.stream), (coconut.steps, coconut.stream));
     }
     let blocks = |what: &SupervisedPhase| (what.reasoning.blocks.clone(), what.reasoning.source);
     let (block, fixed) = (Blocks::AfterPrompt { steps: 6 }, Source::FixedEmbedding { token: IDS.latent });
@@ -448,8 +449,8 @@ fn latent_grpo_masks_selects_and_raises_as_its_settings_say() {
     let asked = |set: &[&str]| {
         let recipe = recipe(set);
         let phases = by_name("latent_grpo").expect("a method").phases(&recipe);
-        let Some(Work::Grpo { from, settings }) = phases.last().map(|phase| &phase.work) else { panic!("no GRPO") };
-        assert_eq!(*from, "latent_sft");
+        let Some(Phase { from, work: Work::Grpo(settings), .. }) = phases.last() else { panic!("no GRPO") };
+        assert_eq!(*from, Some("latent_sft"));
         settings(&recipe)
     };
     let plain = asked(&[]);

@@ -7,7 +7,7 @@ use crate::common::known::micro;
 use switchyard::experiments::layer_probe::{self, Layers, NegativeScope};
 use switchyard::experiments::{ALL, Journal, Run, Settings, exit_probability, phases, switch_window, teacher_forced};
 use switchyard::machine::Machine;
-use switchyard::recipe::Recipe;
+use switchyard::method::Recipe;
 use switchyard::schema::{Event, Features, Negatives, ProbeRow, Protocol};
 use switchyard::stats::probe::{GroupedProtocol, ValueProtocol};
 use switchyard::store::read_flat;

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use switchyard::recipe::Recipe;
+use switchyard::method::Recipe;
 use switchyard::schema::{
     AccuracyRow, ExitRow, InterventionRow, LensRow, OutcomeRow, PatchRow, PhaseChangeRow, PositionRow, ProbeRow,
     ResponseRow, RowFile, TeacherForcedRow, WindowRow,

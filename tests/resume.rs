@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use burn::tensor::Device;
-use switchyard::recipe::Recipe;
+use switchyard::method::Recipe;
 use switchyard::train::pipeline::{Options, RunEnd, run};
 use switchyard::world::World;
 use tempfile::TempDir;

@@ -16,43 +16,88 @@ use std::cell::RefCell;
 use anyhow::{Context as _, Result, ensure};
 use burn::tensor::{FloatDType, Tensor, TensorData};
 
-use super::Method;
 use super::batches::{lengths_of, per_epoch};
 use super::curriculum::block;
 use super::objective::{Learnt, LossSums, Objective, response_losses};
-use super::phase::{Context, Phase, SupervisedPhase, Work};
+use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
 use super::schedule::LrSchedule;
+use super::text_cot::BASE;
+use super::{Method, Recipe};
 use crate::corpus::Row;
 use crate::latent::source::LatentSource;
 use crate::latent::{Blocks, Gradient, Reasoning, Source};
 use crate::model::heads::HeadSizes;
 use crate::model::{Decoder, HookSpec, Hooks};
-use crate::recipe::Recipe;
+use crate::recipe::Range::{Count, NotNegative, Positive, Typed};
+use crate::recipe::{BATCH, POSITIONS, STEPS, fits};
 use crate::text::Sample;
 use crate::text::clauses::steps;
 
-pub struct Codi;
-
-impl Method for Codi {
-    fn name(&self) -> &'static str {
-        "codi"
-    }
-
-    fn about(&self) -> &'static str {
-        "a block of projected hidden states, distilled from the model's own chain of thought (Shen et al. 2025)"
-    }
-
-    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
-        vec![super::text_cot::BASE, Phase { name: "codi", work: Work::Supervised(codi) }]
+settings! {
+    /// CODI (Shen et al. 2025): a block of projected hidden states, distilled from the chain of thought. Rate and weight of the distance
+    /// are those of the public GPT-2 run; for Llama 3.2 1B they are 8e-4 and 20.
+    pub struct Settings {
+        pub steps: usize = 0 => Count(0, STEPS),
+        /// Instead of `steps`: passes over the data.
+        pub epochs: f64 = 0.0 => NotNegative,
+        pub batch: usize = 128 => Count(1, BATCH),
+        pub learning_rate: f64 = 3e-3 => Positive,
+        pub warmup: usize = 0 => Count(0, STEPS),
+        pub latents: usize = 6 => Count(1, POSITIONS),
+        /// Weight of the teacher's cross-entropy.
+        pub teacher: f64 = 1.0 => NotNegative,
+        /// Weight of the distance between the hidden states of student and teacher.
+        pub distance: f64 = 1.0 => NotNegative,
+        /// The teacher's chain keeps its last step (`include_last_cot` of the public code), which says the answer.
+        pub last_step: bool = false => Typed,
     }
 }
 
-fn codi(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
-    distilled(context, "codi", Source::Projection)
+pub(super) const METHODS: &[Method] = &[
+    Method {
+        name: "codi",
+        about: "a block of projected hidden states, distilled from the model's own chain of thought (Shen et al. 2025)",
+        phases: &[BASE, CODI],
+        lacks,
+        check: |recipe| fits("codi.latents", recipe.codi.latents),
+        ..Method::PLAIN
+    },
+    // Nothing is handed on from latent to latent but keys and values.
+    Method {
+        name: "codi_fixed",
+        about: "CODI with the same learnt embedding at every latent: distillation without recurrence (control)",
+        phases: &[BASE, CODI_FIXED],
+        lacks,
+        ..Method::PLAIN
+    },
+];
+
+const CODI: Phase = Phase {
+    name: "codi",
+    from: Some(BASE.name),
+    reads: &["codi"],
+    row: TableRow::Paper("codi"),
+    panel: Panel::Latent,
+    work: Work::Supervised(|context| distilled(context, "codi", Source::Projection)),
+};
+
+const CODI_FIXED: Phase = Phase {
+    name: "codi_fixed",
+    row: TableRow::Ours("CODI with one embedding at every latent (control)"),
+    panel: Panel::None,
+    work: Work::Supervised(|context| {
+        distilled(context, "codi_fixed", Source::FixedEmbedding { token: context.corpus.switch.latent })
+    }),
+    ..CODI
+};
+
+fn lacks(recipe: &Recipe) -> Option<&'static str> {
+    let none = recipe.codi.steps == 0 && recipe.codi.epochs == 0.0;
+    none.then_some("codi.steps or codi.epochs must be above 0")
 }
 
 /// CODI with this fed at every latent. Samples are drawn as `codi` draws them.
-pub(super) fn distilled<'a>(
+fn distilled<'a>(
     Context { recipe, corpus, .. }: Context<'a>,
     method: &'static str,
     source: Source,
@@ -72,7 +117,6 @@ pub(super) fn distilled<'a>(
         Ok(student.taught_by(Row::new(&sample.prompt, &taught, corpus.end)))
     };
     Ok(SupervisedPhase {
-        from: Some("base"),
         stream: "codi",
         steps,
         batch: settings.batch,

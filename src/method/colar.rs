@@ -19,39 +19,88 @@
 
 use std::f64::consts::{E, PI};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use burn::tensor::{FloatDType, Tensor, TensorData};
 use rand::Rng;
+use serde::{Deserialize, Serialize};
 
-use super::Method;
 use super::batches::{lengths_of, per_epoch, sample_rng};
 use super::curriculum::block;
 use super::objective::{Learnt, LossSums, Objective, Target, losses_at, targets};
-use super::phase::{Context, Phase, SupervisedPhase, Work};
+use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
 use super::schedule::LrSchedule;
+use super::text_cot::BASE;
+use super::{Method, Recipe};
 use crate::corpus::{Corpus, Row, Slot};
 use crate::latent::source::LatentSource;
 use crate::latent::{Blocks, Gradient, Reasoning, Source};
 use crate::model::heads::HeadSizes;
 use crate::model::{Decoder, Hooks, Span, Step};
 use crate::ops;
-use crate::recipe::{Recipe, Short};
+use crate::recipe::Range::{Count, Each, NotNegative, Positive, Typed};
+use crate::recipe::{BATCH, POSITIONS, STEPS, WIDTH, fits};
 use crate::text::Sample;
 
-pub struct Colar;
-
-impl Method for Colar {
-    fn name(&self) -> &'static str {
-        "colar"
+settings! {
+    /// CoLaR (Tan et al. 2025): the chain of thought in compressed slots, which a head of its own predicts.
+    pub struct Settings {
+        pub steps: usize = 0 => Count(0, STEPS),
+        /// Instead of `steps`: passes over the data.
+        pub epochs: f64 = 0.0 => NotNegative,
+        pub batch: usize = 256 => Count(1, BATCH),
+        pub learning_rate: f64 = 1e-4 => Positive,
+        pub warmup: usize = 0 => Count(0, STEPS),
+        /// r is drawn from these for each sample and step: tokens of a slot.
+        pub factors: Vec<usize> = vec![1, 2, 3, 4, 5] => Each(&Count(1, POSITIONS)),
+        /// Width of the head inside.
+        pub width: usize = 2048 => Count(1, WIDTH),
+        /// Weight of the head's loss.
+        pub slots: f64 = 1.0 => NotNegative,
+        /// Reward of a nat of the head's entropy.
+        pub entropy: f64 = 0.0 => NotNegative,
+        /// Which slot is the smaller one where the chain does not divide by r.
+        pub short: Short = Short::Last => Typed,
+        /// The head learns to close too: after the last slot it predicts the embedding of what ends thinking.
+        pub closing: bool = true => Typed,
+        /// The learning rate falls as a cosine (ours); otherwise it is constant.
+        pub cosine: bool = false => Typed,
+        /// Latents at most.
+        pub limit: usize = 64 => Count(1, POSITIONS),
     }
+}
 
-    fn about(&self) -> &'static str {
-        "compressed slots of tokens from a head of their own; not hidden-state recurrence (Tan et al. 2025)"
-    }
+/// An end of a chain of slots.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Short {
+    First,
+    #[default]
+    Last,
+}
 
-    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
-        vec![super::text_cot::BASE, Phase { name: "colar", work: Work::Supervised(colar) }]
-    }
+pub(super) const METHODS: &[Method] = &[Method {
+    name: "colar",
+    about: "compressed slots of tokens from a head of their own; not hidden-state recurrence (Tan et al. 2025)",
+    phases: &[BASE, COLAR],
+    lacks: |recipe| {
+        (recipe.colar.steps == 0 && recipe.colar.epochs == 0.0).then_some("colar.steps or colar.epochs must be above 0")
+    },
+    check,
+    ..Method::PLAIN
+}];
+
+pub(super) const COLAR: Phase = Phase {
+    name: "colar",
+    from: Some(BASE.name),
+    reads: &["colar"],
+    row: TableRow::Paper("colar"),
+    panel: Panel::Latent,
+    work: Work::Supervised(colar),
+};
+
+fn check(recipe: &Recipe) -> Result<()> {
+    ensure!(!recipe.colar.factors.is_empty(), "colar.factors must name numbers of tokens, found none");
+    fits("colar.limit", recipe.colar.limit)
 }
 
 fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'_>> {
@@ -66,7 +115,6 @@ fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<
         Ok(row_at(corpus, &corpus.train[i], chains[i], (factor, settings.short), &mut rng))
     };
     Ok(SupervisedPhase {
-        from: Some("base"),
         stream: "colar",
         steps,
         batch: settings.batch,

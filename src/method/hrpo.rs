@@ -21,41 +21,73 @@
 //! - AdamW in f32, constant rates (theirs: 8 bits, cosine with a tenth of warm-up, β 0.9 and .99, decay .1, clip .1). Group, rate and
 //!   temperature are the recipe's (theirs: 4, 5e-6 and .5).
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
-use super::Method;
-use super::phase::{Phase, Work};
+use super::phase::{Panel, Phase, TableRow, Work};
 use super::soft_thinking::end_of_thinking;
 use super::text_cot::BASE;
+use super::{Method, Recipe};
 use crate::corpus::Corpus;
 use crate::latent::hybrid::Hybrid;
 use crate::latent::{Reasoning, Source};
 use crate::model::Decoder;
-use crate::recipe::{self, Anchor, Grpo, Recipe, ReplayMode};
+use crate::recipe::Range::{BelowOne, NotNegative, Positive, Typed};
+use crate::recipe::{Anchor, Grpo, LossForm, ReplayMode};
 
-pub struct Hrpo;
-
-impl Method for Hrpo {
-    fn name(&self) -> &'static str {
-        "hrpo"
-    }
-
-    fn about(&self) -> &'static str {
-        "text whose tokens a gate mixes with states while it thinks, by GRPO (Yue et al. 2025)"
-    }
-
-    fn phases(&self, recipe: &Recipe) -> Vec<Phase> {
-        let start = Work::Decode { from: "base", model: gated, reasoning };
-        let mut phases = vec![BASE, Phase { name: "hrpo_start", work: start }];
-        if recipe.grpo.steps > 0 {
-            phases.push(Phase { name: "hrpo", work: Work::Grpo { from: "hrpo_start", settings } });
-        }
-        phases
+settings! {
+    /// HRPO (Yue et al. 2025): text whose tokens a gate mixes with states, trained by GRPO from the checkpoint of `base`. Steps, group,
+    /// rate, temperature and reward are those of `grpo`.
+    pub struct Settings {
+        /// a, the share of the token's own embedding, begins between these where r = 1, and at their roots where r is ½, as it is at first.
+        pub r_min: f64 = 0.99 => BelowOne,
+        pub r_max: f64 = 0.999 => BelowOne,
+        /// Learning rate of the gate's matrices and biases.
+        pub gate_rate: f64 = 1e-4 => Positive,
+        /// Learning rate of the gate's Λ.
+        pub lambda_rate: f64 = 1e-3 => Positive,
+        /// Weight of the KL term against the text model that it starts from; instead of `grpo.beta`.
+        pub beta: f64 = 5e-3 => NotNegative,
+        pub loss: LossForm = LossForm::Tokens => Typed,
     }
 }
 
+pub(super) const METHODS: &[Method] = &[Method {
+    name: "hrpo",
+    about: "text whose tokens a gate mixes with states while it thinks, by GRPO (Yue et al. 2025)",
+    phases: &[BASE, START, HRPO],
+    check,
+    ..Method::PLAIN
+}];
+
+pub(super) const HRPO: Phase = Phase {
+    name: "hrpo",
+    from: Some(START.name),
+    reads: &["grpo", "hrpo", "evaluation"],
+    row: TableRow::Ours("Text-CoT through a gate between token and state, then GRPO (HRPO)"),
+    panel: Panel::Text,
+    work: Work::Grpo(settings),
+};
+
+const START: Phase = Phase {
+    name: "hrpo_start",
+    from: Some(BASE.name),
+    reads: &["hrpo.r_min", "hrpo.r_max", "grpo.temperature", "evaluation"],
+    row: TableRow::Ours("Text-CoT through a gate that is not trained yet"),
+    panel: Panel::None,
+    work: Work::Decode { model: gated, reasoning },
+};
+
+fn check(recipe: &Recipe) -> Result<()> {
+    let Settings { r_min, r_max, .. } = recipe.hrpo;
+    ensure!(
+        0.0 < r_min && r_min <= r_max,
+        "hrpo.r_min must be above 0 and at most hrpo.r_max = {r_max}, found {r_min}"
+    );
+    Ok(())
+}
+
 fn gated(recipe: &Recipe, model: Decoder) -> Result<Decoder> {
-    let recipe::Hrpo { r_min, r_max, .. } = recipe.hrpo;
+    let Settings { r_min, r_max, .. } = recipe.hrpo;
     model.with_new_gate([r_min, r_max], recipe.seed)
 }
 
@@ -65,7 +97,7 @@ fn reasoning(recipe: &Recipe, corpus: &Corpus) -> Result<Reasoning> {
 }
 
 fn settings(recipe: &Recipe) -> Grpo {
-    let recipe::Hrpo { gate_rate, lambda_rate, beta, loss, .. } = recipe.hrpo;
+    let Settings { gate_rate, lambda_rate, beta, loss, .. } = recipe.hrpo;
     Grpo {
         anchor: Anchor::Reference,
         beta,

@@ -15,28 +15,55 @@ use rand::Rng;
 use super::Method;
 use super::batches::{lengths_of, per_epoch, sample_rng};
 use super::objective::CrossEntropy;
-use super::phase::{Context, Phase, SupervisedPhase, Work};
+use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
 use super::schedule::LrSchedule;
+use super::text_cot::BASE;
 use crate::corpus::Row;
 use crate::latent::Reasoning;
-use crate::recipe::{self, Recipe};
+use crate::recipe::Range::{Count, NotNegative, Positive, PositiveOrInfinite, Typed};
+use crate::recipe::{BATCH, POSITIONS, STEPS};
 use crate::text::Sample;
 
-pub struct Icot;
-
-impl Method for Icot {
-    fn name(&self) -> &'static str {
-        "icot"
-    }
-
-    fn about(&self) -> &'static str {
-        "the chain of thought removed token by token from the left (Deng et al. 2024)"
-    }
-
-    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
-        vec![super::text_cot::BASE, Phase { name: "icot", work: Work::Supervised(icot) }]
+settings! {
+    /// Stepwise internalisation (Deng et al. 2024): the leftmost tokens of the chain go, more and more of them.
+    pub struct Settings {
+        pub steps: usize = 0 => Count(0, STEPS),
+        /// Instead of `steps`: passes over the data.
+        pub epochs: f64 = 0.0 => NotNegative,
+        pub batch: usize = 32 => Count(1, BATCH),
+        pub learning_rate: f64 = 5e-5 => Positive,
+        pub warmup: usize = 0 => Count(0, STEPS),
+        /// Tokens that are removed in each pass over the data, one after the other; 0 removes none.
+        pub remove_per_epoch: f64 = 8.0 => NotNegative,
+        /// The whole chain goes at once when this many tokens are gone; 0: tokens go one by one to the end.
+        pub remove_all_from: usize = 0 => Count(0, POSITIONS),
+        /// λ of the removal smoothing: a sample loses o more tokens with p(o) ∝ e^{−λo}. `inf` is no smoothing.
+        pub smoothing: f64 = 4.0 => PositiveOrInfinite,
+        /// The optimiser forgets its state whenever one more token goes (`--reset_optimizer`).
+        pub reset: bool = true => Typed,
+        /// The learning rate falls as a cosine once nothing more is scheduled to go (ours); otherwise it is constant.
+        pub cosine: bool = false => Typed,
     }
 }
+
+pub(super) const METHODS: &[Method] = &[Method {
+    name: "icot",
+    about: "the chain of thought removed token by token from the left (Deng et al. 2024)",
+    phases: &[BASE, ICOT],
+    lacks: |recipe| {
+        (recipe.icot.steps == 0 && recipe.icot.epochs == 0.0).then_some("icot.steps or icot.epochs must be above 0")
+    },
+    ..Method::PLAIN
+}];
+
+pub(super) const ICOT: Phase = Phase {
+    name: "icot",
+    from: Some(BASE.name),
+    reads: &["icot"],
+    row: TableRow::Paper("icot"),
+    panel: Panel::Latent,
+    work: Work::Supervised(icot),
+};
 
 fn icot(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let settings = &recipe.icot;
@@ -52,7 +79,6 @@ fn icot(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'
         Ok(Row::rest(&corpus.train[i], removal.at(step).saturating_add(offset).min(chains[i]), corpus.end))
     };
     Ok(SupervisedPhase {
-        from: Some("base"),
         stream: "icot",
         steps,
         batch: settings.batch,
@@ -88,7 +114,7 @@ struct Removal {
 }
 
 impl Removal {
-    fn new(settings: &recipe::Icot, per_epoch: usize, longest: usize) -> Self {
+    fn new(settings: &Settings, per_epoch: usize, longest: usize) -> Self {
         let rate = settings.remove_per_epoch;
         let every = (rate > 0.0).then(|| ((per_epoch as f64 / rate).round() as usize).max(1));
         let all_from = if settings.remove_all_from == 0 { usize::MAX } else { settings.remove_all_from };
@@ -118,16 +144,16 @@ mod tests {
 
     #[test]
     fn tokens_go_on_schedule() {
-        let settings = recipe::Icot { remove_per_epoch: 2.0, ..recipe::Icot::default() };
+        let settings = Settings { remove_per_epoch: 2.0, ..Settings::default() };
         let removal = Removal::new(&settings, 5, 3);
         let at = |removal: &Removal| (0..11).map(|step| removal.at(step)).collect::<Vec<_>>();
         // 5 / 2 steps a token, rounded to 3; at most the longest chain.
         assert_eq!(at(&removal), [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]);
         assert_eq!(removal.moves(30), [3, 6, 9]);
-        let all = Removal::new(&recipe::Icot { remove_all_from: 2, ..settings.clone() }, 5, 9);
+        let all = Removal::new(&Settings { remove_all_from: 2, ..settings.clone() }, 5, 9);
         assert_eq!(at(&all), [0, 0, 0, 1, 1, 1, 9, 9, 9, 9, 9]);
         assert_eq!(all.moves(30), [3, 6]);
-        let none = Removal::new(&recipe::Icot { remove_per_epoch: 0.0, ..settings }, 5, 9);
+        let none = Removal::new(&Settings { remove_per_epoch: 0.0, ..settings }, 5, 9);
         assert_eq!((none.at(1000), none.moves(1000)), (0, vec![]));
     }
 

@@ -25,36 +25,55 @@
 //!   right); the answer is drawn from the full softmax (theirs: top-p .95 and top-k 30).
 //! - The norm that is clipped counts the gradients of the embeddings too.
 
-use super::Method;
-use super::latent_sft::LatentSft;
-use super::phase::{Phase, Work};
+use super::latent_sft::LATENT_SFT;
+use super::phase::{Panel, Phase, TableRow, Work};
+use super::text_cot::BASE;
+use super::{Method, Recipe};
 use crate::latent::gumbel::Density;
 use crate::model::checkpoint::EMBED;
-use crate::recipe::{self, Grpo, Recipe, ReplayMode};
+use crate::recipe::Range::{NotNegative, Positive, PositiveShare, Typed};
+use crate::recipe::{Grpo, Invalid, ReplayMode};
 
-pub struct LatentGrpo;
-
-impl Method for LatentGrpo {
-    fn name(&self) -> &'static str {
-        "latent_grpo"
-    }
-
-    fn about(&self) -> &'static str {
-        "Latent-SFT, then GRPO through superpositions drawn with one-sided noise (Deng et al. 2026)"
-    }
-
-    fn phases(&self, recipe: &Recipe) -> Vec<Phase> {
-        let mut phases = LatentSft.phases(recipe);
-        if recipe.grpo.steps > 0 {
-            phases.push(Phase { name: "latent_grpo", work: Work::Grpo { from: "latent_sft", settings } });
-        }
-        phases
+settings! {
+    /// Latent-GRPO (Deng et al. 2026): the checkpoint of `latent_sft`, trained by GRPO. Steps, group, rate, temperature and reward are those
+    /// of `grpo`.
+    pub struct Settings {
+        /// τ, the temperature of the Gumbel-softmax that weighs the tokens of a mixture.
+        pub gumbel: f64 = 1.0 => Positive,
+        /// A mixture's tokens are drawn from those that have this probability together.
+        pub top_p: f64 = 0.95 => PositiveShare,
+        /// What rollouts that ran into a limit teach: `mask` (nothing), `exclude` (nothing, and the others are compared without them) or
+        /// `learn` (as the others).
+        pub invalid: Invalid = Invalid::Mask => Typed,
+        /// In a group with right answers, the first latent is learnt from the most probable of these alone.
+        pub first: bool = true => Typed,
+        /// The embeddings are not trained, nor a head that is tied to them.
+        pub freeze_embeddings: bool = true => Typed,
+        /// Weight of the KL term; instead of `grpo.beta`.
+        pub beta: f64 = 0.0 => NotNegative,
     }
 }
 
+pub(super) const METHODS: &[Method] = &[Method {
+    name: "latent_grpo",
+    about: "Latent-SFT, then GRPO through superpositions drawn with one-sided noise (Deng et al. 2026)",
+    phases: &[BASE, LATENT_SFT, LATENT_GRPO],
+    lacks: |recipe| (recipe.latent_sft.steps == 0).then_some("latent_sft.steps must be at least 1"),
+    ..Method::PLAIN
+}];
+
+pub(super) const LATENT_GRPO: Phase = Phase {
+    name: "latent_grpo",
+    from: Some(LATENT_SFT.name),
+    reads: &["grpo", "latent_grpo", "evaluation"],
+    row: TableRow::Ours("superpositions of the vocabulary, then GRPO with one-sided noise (Latent-GRPO)"),
+    panel: Panel::Latent,
+    work: Work::Grpo(settings),
+};
+
 /// Inputs of latents are constants here, and their states choose the next one: all positions have a gradient.
 fn settings(recipe: &Recipe) -> Grpo {
-    let recipe::LatentGrpo { gumbel, top_p, invalid, first, freeze_embeddings, beta } = recipe.latent_grpo;
+    let Settings { gumbel, top_p, invalid, first, freeze_embeddings, beta } = recipe.latent_grpo;
     Grpo {
         gumbel,
         top_p,

@@ -33,9 +33,9 @@ use rand::Rng;
 use super::Method;
 use super::batches::{lengths_of, sample_rng};
 use super::codi::like;
-use super::colar::{chain, row_at};
+use super::colar::{Short, chain, row_at};
 use super::objective::{LossSums, Objective, padded, response_loss, targets};
-use super::phase::{Context, Phase, SupervisedPhase, Work};
+use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
 use super::schedule::LrSchedule;
 use super::text_cot::BASE;
 use crate::corpus::{Row, Slot};
@@ -44,23 +44,52 @@ use crate::model::heads::HeadSizes;
 use crate::model::{Decoder, Hooks, KvCache, Span, Step};
 use crate::ops::{self, Targets, wide::log_softmax};
 use crate::random::keyed;
-use crate::recipe::{Recipe, Short};
+use crate::recipe::Range::{Count, NotNegative, Positive, Typed};
+use crate::recipe::{BATCH, POSITIONS, STEPS, fits};
 
-pub struct LatentSft;
-
-impl Method for LatentSft {
-    fn name(&self) -> &'static str {
-        "latent_sft"
-    }
-
-    fn about(&self) -> &'static str {
-        "superpositions of the vocabulary, learnt from the compressed chain (Deng et al. 2026)"
-    }
-
-    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
-        vec![BASE, Phase { name: "latent_sft", work: Work::Supervised(latent_sft) }]
+settings! {
+    /// Latent-SFT (Deng et al. 2026): the chain of thought as superpositions of the vocabulary. The authors train each of two stages for
+    /// tens of passes over the data, at 1e-4 and 3e-4 with LoRA.
+    pub struct Settings {
+        /// Steps of the first stage, in which an encoder learns to compress the chain, and the model to read what it makes.
+        pub chain_steps: usize = 0 => Count(0, STEPS),
+        /// Steps of the second stage, in which the model learns to write superpositions itself.
+        pub steps: usize = 0 => Count(0, STEPS),
+        pub batch: usize = 512 => Count(1, BATCH),
+        pub learning_rate: f64 = 3e-4 => Positive,
+        pub warmup: usize = 0 => Count(0, STEPS),
+        /// The learning rate falls as a cosine in the second stage; otherwise it is constant.
+        pub cosine: bool = true => Typed,
+        /// Tokens of the chain that one latent stands for (`compression_rate` of the public code).
+        pub compression: usize = 2 => Count(1, POSITIONS),
+        /// Tokens of a superposition (`topk_interpolation` of the public code).
+        pub top_k: usize = 10 => Count(1, POSITIONS),
+        /// Scale of the Gumbel noise on the superpositions that are learnt; 0 is none.
+        pub noise: f64 = 1.0 => NotNegative,
+        /// Weight of the divergence from them.
+        pub kl: f64 = 1.0 => NotNegative,
+        /// Latents at most.
+        pub limit: usize = 64 => Count(1, POSITIONS),
     }
 }
+
+pub(super) const METHODS: &[Method] = &[Method {
+    name: "latent_sft",
+    about: "superpositions of the vocabulary, learnt from the compressed chain (Deng et al. 2026)",
+    phases: &[BASE, LATENT_SFT],
+    lacks: |recipe| (recipe.latent_sft.steps == 0).then_some("latent_sft.steps must be at least 1"),
+    check: |recipe| fits("latent_sft.limit", recipe.latent_sft.limit),
+    ..Method::PLAIN
+}];
+
+pub(super) const LATENT_SFT: Phase = Phase {
+    name: "latent_sft",
+    from: Some(BASE.name),
+    reads: &["latent_sft"],
+    row: TableRow::Ours("superpositions of the vocabulary (Latent-SFT)"),
+    panel: Panel::Latent,
+    work: Work::Supervised(latent_sft),
+};
 
 fn latent_sft(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let settings = &recipe.latent_sft;
@@ -73,7 +102,6 @@ fn latent_sft(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedP
     };
     let source = Source::VocabularyMixture { top_k: settings.top_k, top_p: 1.0, temperature: 1.0 };
     Ok(SupervisedPhase {
-        from: Some("base"),
         stream: "latent_sft",
         steps,
         batch: settings.batch,

@@ -10,27 +10,38 @@ use anyhow::Result;
 use super::Method;
 use super::no_cot;
 use super::objective::CrossEntropy;
-use super::phase::{Context, Phase, SupervisedPhase, Work};
+use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
 use super::text_cot::BASE;
 use crate::latent::{Blocks, Gradient, Reasoning, Source};
-use crate::recipe::Recipe;
+use crate::recipe::Range::Count;
+use crate::recipe::{POSITIONS, fits};
 
-pub struct Pause;
-
-impl Method for Pause {
-    fn name(&self) -> &'static str {
-        "pause"
-    }
-
-    fn about(&self) -> &'static str {
-        "the answer alone, after M pause tokens (Goyal et al. 2024)"
-    }
-
-    fn phases(&self, recipe: &Recipe) -> Vec<Phase> {
-        let own = Phase { name: "pause", work: Work::Supervised(pause) };
-        no_cot::start(recipe).map(|_| BASE).into_iter().chain([own]).collect()
+settings! {
+    /// Pause tokens (Goyal et al. 2024). Start and steps are those of `no_cot`, batch and learning rate those of `base`: the pauses are
+    /// the only difference from `no_cot`.
+    pub struct Settings {
+        /// M: pause tokens after the prompt.
+        pub tokens: usize = 10 => Count(0, POSITIONS),
     }
 }
+
+pub(super) const METHODS: &[Method] = &[Method {
+    name: "pause",
+    about: "the answer alone, after M pause tokens (Goyal et al. 2024)",
+    phases: &[BASE, PAUSE],
+    adjust: no_cot::start,
+    lacks: |recipe| (recipe.no_cot.steps == 0).then_some("no_cot.steps must be at least 1"),
+    check: |recipe| fits("pause.tokens", recipe.pause.tokens),
+}];
+
+pub(super) const PAUSE: Phase = Phase {
+    name: "pause",
+    from: Some(BASE.name),
+    reads: &["pause", "no_cot", "base"],
+    row: TableRow::Paper("pause"),
+    panel: Panel::Latent,
+    work: Work::Supervised(pause),
+};
 
 fn pause(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let Context { recipe, corpus, .. } = context;

@@ -2,40 +2,67 @@
 
 use anyhow::Result;
 
+use super::Recipe;
 use super::objective::Objective;
 use super::schedule::LrSchedule;
 use crate::corpus::{Corpus, Row};
 use crate::latent::Reasoning;
 use crate::model::Decoder;
-use crate::recipe::{Grpo, Recipe, Stage};
+use crate::recipe::{Grpo, Stage};
 use crate::text::tagging::TaggedLine;
 
-/// One step of a method's training, with a checkpoint of its own (but for the annotation).
+/// One step of a method's training, with a checkpoint of its own (but for the annotation): all that is known of it by name.
+#[derive(Clone, Copy)]
 pub struct Phase {
     /// Its folder in a run, its name in tables.
     pub name: &'static str,
+    /// The phase that it starts from; `None` for the initial model.
+    pub from: Option<&'static str>,
+    /// Tables and keys of the recipe that its weights depend on, besides those of the phases before it and what every phase depends on.
+    pub reads: &'static [&'static str],
+    /// Its row of tab:main.
+    pub row: TableRow,
+    /// Where fig:pareto and fig:passes have a mark of it.
+    pub panel: Panel,
     pub work: Work,
 }
 
+/// The row of a phase in the paper's main table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableRow {
+    /// A row that the paper has, by its key.
+    Paper(&'static str),
+    /// A row below those of the paper, with its caption.
+    Ours(&'static str),
+    None,
+}
+
+/// Panels of accuracy against the cost of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Panel {
+    /// Methods that write their reasoning, or most of it.
+    Text,
+    /// Methods that do not.
+    Latent,
+    None,
+}
+
 /// What a phase does.
+#[derive(Clone, Copy)]
 pub enum Work {
     /// Learns from rows.
     Supervised(for<'a> fn(Context<'a>) -> Result<SupervisedPhase<'a>>),
-    /// Scores the training corpus with the annotator of the phase `base` and tags it.
+    /// Scores the training corpus with the annotator of the phase that it starts from and tags it.
     Annotate,
-    /// Takes over a checkpoint inside another phase, whose name the recipe says, as it is, and measures it.
-    Take { from: &'static str, checkpoint: fn(&Recipe) -> String },
-    /// Takes over that checkpoint of another phase's stages which answers most validation problems, and measures it.
-    TakeBest { from: &'static str },
-    /// Decodes another phase's finished checkpoint by another rule: training-free methods, and what others start from, with untrained
-    /// heads that `model` adds.
-    Decode {
-        from: &'static str,
-        model: fn(&Recipe, Decoder) -> Result<Decoder>,
-        reasoning: fn(&Recipe, &Corpus) -> Result<Reasoning>,
-    },
-    /// GRPO on the checkpoint of the phase named, with these settings of the recipe.
-    Grpo { from: &'static str, settings: fn(&Recipe) -> Grpo },
+    /// Takes over a checkpoint inside the phase that it starts from, whose name the recipe says, as it is, and measures it.
+    Take(fn(&Recipe) -> String),
+    /// Takes over that checkpoint of the phase's stages which answers most validation problems, and measures it.
+    TakeBest,
+    /// Decodes the finished checkpoint of the phase that it starts from by another rule: training-free methods, and what others start
+    /// from, with untrained heads that `model` adds.
+    Decode { model: fn(&Recipe, Decoder) -> Result<Decoder>, reasoning: fn(&Recipe, &Corpus) -> Result<Reasoning> },
+    /// GRPO with these settings of the recipe.
+    Grpo(fn(&Recipe) -> Grpo),
 }
 
 /// Decoded as it is.
@@ -57,8 +84,6 @@ pub(crate) type RowAt<'a> = Box<dyn Fn(usize, usize) -> Result<Row> + 'a>;
 
 /// A supervised phase.
 pub struct SupervisedPhase<'a> {
-    /// The phase whose checkpoint it starts from; `None` for the initial model.
-    pub from: Option<&'static str>,
     /// Names the order in which samples are drawn: phases to be compared draw alike.
     pub stream: &'static str,
     pub steps: usize,

@@ -18,33 +18,44 @@ use anyhow::{Context as _, Result, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
 
 use super::Method;
-use super::coconut::{curriculum, step_ends};
+use super::coconut::{curriculum, no_stages, step_ends};
 use super::codi::{counts, like};
 use super::objective::{Learnt, LossSums, Objective, padded, response_losses};
-use super::phase::{Context, Phase, SupervisedPhase, Work};
+use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
+use super::text_cot::BASE;
 use crate::corpus::{Corpus, Row, Slot};
 use crate::latent::{Gradient, LatentSource, Source};
 use crate::model::heads::HeadSizes;
 use crate::model::{Decoder, Hooks, Span};
 use crate::ops::Targets;
-use crate::recipe::Recipe;
+use crate::recipe::Range::NotNegative;
 use crate::text::Sample;
 
-pub(crate) struct SimCot;
-
-impl Method for SimCot {
-    fn name(&self) -> &'static str {
-        "simcot"
-    }
-
-    fn about(&self) -> &'static str {
-        "Coconut whose latents an auxiliary decoder spells out in training, step by step (Wei et al. 2025)"
-    }
-
-    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
-        vec![super::text_cot::BASE, Phase { name: "simcot", work: Work::Supervised(simcot) }]
+settings! {
+    /// SIM-CoT (Wei et al. 2025): Coconut with an auxiliary decoder that spells out the latents. All else is as `coconut` says; the authors
+    /// have `coconut.all_latents` on.
+    pub struct Settings {
+        /// Weight of the decoder's loss.
+        pub weight: f64 = 1.0 => NotNegative,
     }
 }
+
+pub(super) const METHODS: &[Method] = &[Method {
+    name: "simcot",
+    about: "Coconut whose latents an auxiliary decoder spells out in training, step by step (Wei et al. 2025)",
+    phases: &[BASE, SIMCOT],
+    lacks: no_stages,
+    ..Method::PLAIN
+}];
+
+pub(super) const SIMCOT: Phase = Phase {
+    name: "simcot",
+    from: Some(BASE.name),
+    reads: &["simcot", "coconut"],
+    row: TableRow::Ours("Coconut whose latents an auxiliary decoder spells out (SIM-CoT)"),
+    panel: Panel::Latent,
+    work: Work::Supervised(simcot),
+};
 
 fn simcot(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let Context { recipe, corpus, .. } = context;

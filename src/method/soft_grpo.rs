@@ -10,33 +10,30 @@
 //! recipe's ([`Grpo`]; theirs: temperature 1, top-k 5, top-p .95, τ .1, groups of 8, 1e-6, β 1e-3); the answer is drawn from the full
 //! softmax; measured without noise, as Soft-Thinking (theirs: with noise at τ .5, 32 samples).
 
-use super::Method;
-use super::phase::{Phase, Work};
-use super::soft_thinking::SoftThinking;
-use crate::recipe::{self, Grpo, Recipe, ReplayMode};
+use super::phase::{Panel, Phase, TableRow, Work};
+use super::soft_thinking::{self, SOFT_THINKING};
+use super::text_cot::BASE;
+use super::{Method, Recipe};
+use crate::recipe::{Grpo, ReplayMode};
 
-pub struct SoftGrpo;
+pub(super) const METHODS: &[Method] = &[Method {
+    name: "soft_grpo",
+    about: "Soft-Thinking, then GRPO through mixtures drawn with Gumbel noise (Zheng & Lee 2025)",
+    phases: &[BASE, SOFT_THINKING, SOFT_GRPO],
+    ..Method::PLAIN
+}];
 
-impl Method for SoftGrpo {
-    fn name(&self) -> &'static str {
-        "soft_grpo"
-    }
-
-    fn about(&self) -> &'static str {
-        "Soft-Thinking, then GRPO through mixtures drawn with Gumbel noise (Zheng & Lee 2025)"
-    }
-
-    fn phases(&self, recipe: &Recipe) -> Vec<Phase> {
-        let mut phases = SoftThinking.phases(recipe);
-        if recipe.grpo.steps > 0 {
-            phases.push(Phase { name: "soft_grpo", work: Work::Grpo { from: "soft_thinking", settings: noisy } });
-        }
-        phases
-    }
-}
+pub(super) const SOFT_GRPO: Phase = Phase {
+    name: "soft_grpo",
+    from: Some(SOFT_THINKING.name),
+    reads: &["grpo", "soft_thinking.gumbel", "soft_thinking.density", "evaluation"],
+    row: TableRow::Ours("Soft-Thinking, then GRPO with Gumbel noise (SofT-GRPO)"),
+    panel: Panel::Text,
+    work: Work::Grpo(noisy),
+};
 
 /// Inputs of latents are constants here, and their states choose the next one: all positions have a gradient.
 fn noisy(recipe: &Recipe) -> Grpo {
-    let recipe::SoftThinking { gumbel, density, .. } = recipe.soft_thinking;
+    let soft_thinking::Settings { gumbel, density, .. } = recipe.soft_thinking;
     Grpo { gumbel, density, replay: ReplayMode::FullBptt, cosine_every: 0, ..recipe.grpo.clone() }
 }

@@ -9,32 +9,53 @@
 
 use anyhow::{Context as _, Result};
 
-use super::Method;
-use super::phase::{Phase, Work, as_it_is};
+use super::phase::{Panel, Phase, TableRow, Work, as_it_is};
 use super::text_cot::BASE;
+use super::{Method, Recipe};
 use crate::corpus::Corpus;
+use crate::latent::gumbel::Density;
 use crate::latent::{Blocks, Reasoning, Source, rules};
-use crate::recipe::{self, Recipe};
+use crate::recipe::POSITIONS;
+use crate::recipe::Range::{Count, NotNegative, Positive, PositiveShare, Typed};
 use crate::text::Sample;
 
-pub struct SoftThinking;
-
-impl Method for SoftThinking {
-    fn name(&self) -> &'static str {
-        "soft_thinking"
-    }
-
-    fn about(&self) -> &'static str {
-        "training-free: mixtures of the most probable tokens until thinking ends (Zhang et al. 2025)"
-    }
-
-    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
-        vec![BASE, Phase { name: "soft_thinking", work: Work::Decode { from: "base", model: as_it_is, reasoning } }]
+settings! {
+    /// Soft-Thinking (Zhang et al. 2025), training-free: on the checkpoint of `base`.
+    pub struct Settings {
+        /// Tokens that are mixed at most.
+        pub top_k: usize = 10 => Count(1, POSITIONS),
+        /// Of these only the first that have this probability together; 1 keeps all.
+        pub top_p: f64 = 0.95 => PositiveShare,
+        pub temperature: f64 = 0.6 => Positive,
+        /// Nats below which the model counts as certain.
+        pub certain: f64 = 0.01 => NotNegative,
+        /// Positions in a row at which it must be certain to go over to text; 0 never.
+        pub patience: usize = 256 => Count(0, POSITIONS),
+        /// `soft_grpo`'s τ, the temperature of the Gumbel-softmax that draws its mixtures.
+        pub gumbel: f64 = 0.1 => NotNegative,
+        /// `soft_grpo`'s log-density of a mixture: `mean`, the public code's, or `sum`, the equation's.
+        pub density: Density = Density::Mean => Typed,
     }
 }
 
+pub(super) const METHODS: &[Method] = &[Method {
+    name: "soft_thinking",
+    about: "training-free: mixtures of the most probable tokens until thinking ends (Zhang et al. 2025)",
+    phases: &[BASE, SOFT_THINKING],
+    ..Method::PLAIN
+}];
+
+pub(super) const SOFT_THINKING: Phase = Phase {
+    name: "soft_thinking",
+    from: Some(BASE.name),
+    reads: &["soft_thinking", "evaluation"],
+    row: TableRow::Ours("Soft-Thinking (training-free)"),
+    panel: Panel::Text,
+    work: Work::Decode { model: as_it_is, reasoning },
+};
+
 fn reasoning(recipe: &Recipe, corpus: &Corpus) -> Result<Reasoning> {
-    let recipe::SoftThinking { top_k, top_p, temperature, certain, patience, .. } = recipe.soft_thinking;
+    let Settings { top_k, top_p, temperature, certain, patience, .. } = recipe.soft_thinking;
     let (limit, end) = (recipe.evaluation.max_new_tokens, end_of_thinking(corpus)?);
     Ok(Reasoning {
         source: Source::VocabularyMixture { top_k, top_p, temperature },

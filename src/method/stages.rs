@@ -1,6 +1,20 @@
 //! The stages of a curriculum, laid out over the steps of a phase.
 
-use crate::recipe::{Reset, Stage};
+use serde::{Deserialize, Serialize};
+
+use crate::recipe::Stage;
+
+/// When an optimiser forgets its state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reset {
+    Never,
+    /// Where a stage begins.
+    Stage,
+    /// Where a stage begins, and after each pass over the data in it.
+    #[default]
+    Epoch,
+}
 
 /// Which stage each step trains. Neighbours that train the same are one stage.
 #[derive(Clone, Debug)]

@@ -15,34 +15,49 @@ use std::collections::BTreeSet;
 
 use anyhow::Result;
 
-use super::Method;
-use super::phase::{Phase, Work, as_it_is};
+use super::phase::{Panel, Phase, TableRow, Work, as_it_is};
 use super::soft_thinking::end_of_thinking;
 use super::text_cot::BASE;
+use super::{Method, Recipe};
 use crate::corpus::Corpus;
 use crate::latent::{Blocks, Reasoning, Source, rules};
-use crate::recipe::{self, Recipe};
+use crate::recipe::POSITIONS;
+use crate::recipe::Range::{Count, Typed};
 use crate::text::Vocabulary;
 
-pub struct SwiReasoning;
-
-impl Method for SwiReasoning {
-    fn name(&self) -> &'static str {
-        "swireasoning"
-    }
-
-    fn about(&self) -> &'static str {
-        "training-free: mixtures of the vocabulary while entropy is high (Shi et al. 2026)"
-    }
-
-    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
-        vec![BASE, Phase { name: "swireasoning", work: Work::Decode { from: "base", model: as_it_is, reasoning } }]
+settings! {
+    /// SwiReasoning (Shi et al. 2026), training-free: on the checkpoint of `base`.
+    pub struct Settings {
+        /// Tokens of text before a block may open again.
+        pub window: usize = 512 => Count(0, POSITIONS),
+        /// Blocks of a response at most (ours); 0: any number.
+        pub budget: usize = 0 => Count(0, POSITIONS),
+        /// After so many changes from latents to text thinking is ended (`max_switch_count` of the public code); 0: never.
+        pub switches: usize = 0 => Count(0, POSITIONS),
+        /// Where the token drawn is a digit, a letter or an operator it is fed itself (`math_ids_tensor` of the public runs).
+        pub symbols: bool = true => Typed,
     }
 }
 
+pub(super) const METHODS: &[Method] = &[Method {
+    name: "swireasoning",
+    about: "training-free: mixtures of the vocabulary while entropy is high (Shi et al. 2026)",
+    phases: &[BASE, SWIREASONING],
+    ..Method::PLAIN
+}];
+
+pub(super) const SWIREASONING: Phase = Phase {
+    name: "swireasoning",
+    from: Some(BASE.name),
+    reads: &["swireasoning", "evaluation"],
+    row: TableRow::Ours("SwiReasoning (training-free)"),
+    panel: Panel::Text,
+    work: Work::Decode { model: as_it_is, reasoning },
+};
+
 /// The mixture is of the whole vocabulary, at temperature 1.
 fn reasoning(recipe: &Recipe, corpus: &Corpus) -> Result<Reasoning> {
-    let recipe::SwiReasoning { window, budget, switches, symbols } = recipe.swireasoning;
+    let Settings { window, budget, switches, symbols } = recipe.swireasoning;
     let (limit, end) = (recipe.evaluation.max_new_tokens, end_of_thinking(corpus)?);
     let symbols = if symbols { symbols_of(&corpus.vocabulary)? } else { vec![] };
     Ok(Reasoning {

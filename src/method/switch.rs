@@ -6,61 +6,156 @@ use std::ops::Range;
 use anyhow::{Result, ensure};
 use rand::Rng;
 
-use super::Method;
 use super::batches::{lengths_of, per_epoch, sample_rng};
 use super::curriculum::{At, latents, staged};
 use super::objective::CrossEntropy;
-use super::phase::{Context, Export, Phase, RowAt, SupervisedPhase, Work, stage_name};
+use super::phase::{Context, Export, Panel, Phase, RowAt, SupervisedPhase, TableRow, Work, stage_name};
 use super::schedule::LrSchedule;
-use super::stages::Stages;
+use super::stages::{Reset, Stages};
 use super::text_cot::BASE;
+use super::{Method, Recipe};
 use crate::corpus::Row;
 use crate::latent::{Blocks, Reasoning, Source};
-use crate::recipe::{FromStage, Latent, Recipe, Reset, Strongest};
+use crate::recipe::Range::{Count, Each, Positive};
+use crate::recipe::{FromStage, Grpo, Latent, POSITIONS, Reward, STEPS, Strongest};
 use crate::text::tagging::TaggedLine;
 
-pub struct Switch;
-
-impl Method for Switch {
-    fn name(&self) -> &'static str {
-        "switch"
-    }
-
-    fn about(&self) -> &'static str {
-        "switchable latent reasoning: Switch-SFT phases 1 and 2, Switch-GRPO (the paper)"
-    }
-
-    fn phases(&self, recipe: &Recipe) -> Vec<Phase> {
-        let mut phases = up_to_boundary();
-        if recipe.latent.stages.is_empty() {
-            return phases;
-        }
-        phases.push(Phase { name: "sft", work: Work::Supervised(sft) });
-        if recipe.grpo.steps > 0 {
-            let start = match recipe.grpo.from_stage {
-                Some(FromStage::Named(Strongest::Best)) => Some(Work::TakeBest { from: "sft" }),
-                Some(FromStage::Stage(_)) => Some(Work::Take { from: "sft", checkpoint: from_stage }),
-                None if recipe.grpo.from_step > 0 => {
-                    Some(Work::Take { from: "sft", checkpoint: |recipe| last_step(recipe.grpo.from_step) })
-                }
-                None => None,
-            };
-            let from = if start.is_some() { GRPO_START } else { "sft" };
-            phases.extend(start.map(|work| Phase { name: GRPO_START, work }));
-            phases.push(Phase { name: "grpo", work: Work::Grpo { from, settings: |recipe| recipe.grpo.clone() } });
-        }
-        phases
+settings! {
+    /// The second round of GRPO of `switch_brevity`, from the checkpoint that the first one ended in (the paper's compression-oriented
+    /// operating point). What is not named here is as `grpo` says.
+    pub struct Settings {
+        /// 0: as many as `grpo.steps`.
+        pub steps: usize = 0 => Count(0, STEPS),
+        pub temperature: f64 = 0.7 => Positive,
+        pub k_min: usize = 2 => Count(0, POSITIONS),
+        /// Of the term `brevity`.
+        pub weight: f64 = 0.1 => Positive,
+        /// `grpo.reward.lengths` of this round: the paper's 800 and 2000 tokens are 0.42 and 1.04 of the 1919 that its start needs.
+        pub lengths: [f64; 2] = [0.42, 1.04] => Each(&Positive),
     }
 }
 
-/// The checkpoint inside phase 2 that GRPO starts from, where it does not start from the finished one.
-const GRPO_START: &str = "grpo_start";
+pub(super) const METHODS: &[Method] = &[
+    Method {
+        name: "switch",
+        about: "switchable latent reasoning: Switch-SFT phases 1 and 2, Switch-GRPO (the paper)",
+        phases: &[BASE, ANNOTATE, BOUNDARY, SFT, START, GRPO],
+        adjust,
+        lacks,
+        ..Method::PLAIN
+    },
+    // The paper's compression-oriented operating point.
+    Method {
+        name: "switch_brevity",
+        about: "SWITCH, then GRPO with a reward for brevity",
+        phases: &[BASE, ANNOTATE, BOUNDARY, SFT, START, GRPO, BREVITY],
+        adjust,
+        lacks,
+        ..Method::PLAIN
+    },
+    // The same sequential compute, and nothing handed on from step to step but keys and values (method §6).
+    Method {
+        name: "fixed_embedding",
+        about: "SWITCH with the same embedding at every latent: compute without recurrence",
+        phases: &[BASE, ANNOTATE, BOUNDARY, FIXED_EMBEDDING],
+        adjust,
+        ..Method::PLAIN
+    },
+];
 
-/// The checkpoint of phase 2 at the end of the stage that the recipe names.
-fn from_stage(recipe: &Recipe) -> String {
+/// The annotation has no checkpoint: what starts from it starts from the checkpoint of `base`.
+pub(super) const ANNOTATE: Phase = Phase {
+    name: "annotate",
+    from: Some(BASE.name),
+    reads: &["annotate"],
+    row: TableRow::None,
+    panel: Panel::None,
+    work: Work::Annotate,
+};
+
+const BOUNDARY: Phase = Phase {
+    name: "boundary",
+    from: Some(ANNOTATE.name),
+    reads: &["boundary"],
+    work: Work::Supervised(boundary),
+    ..ANNOTATE
+};
+
+/// Phase 2, and what is kept of it: the end of each stage, and where GRPO starts.
+pub(super) const SFT: Phase = Phase {
+    name: "sft",
+    from: Some(BOUNDARY.name),
+    reads: &["latent"],
+    row: TableRow::Paper("switch_sft"),
+    panel: Panel::Text,
+    work: Work::Supervised(|context| curriculum_phase(context, "switch", Source::HiddenState)),
+};
+
+/// The checkpoint inside phase 2 that GRPO starts from, where it does not start from the finished one.
+const START: Phase = Phase {
+    name: "grpo_start",
+    from: Some(SFT.name),
+    reads: &["grpo.from_step", "grpo.from_stage", "evaluation"],
+    row: TableRow::None,
+    panel: Panel::None,
+    work: Work::Take(start),
+};
+
+const GRPO: Phase = Phase {
+    name: "grpo",
+    from: Some(START.name),
+    reads: &["grpo", "evaluation"],
+    row: TableRow::Paper("switch_grpo"),
+    panel: Panel::Text,
+    work: Work::Grpo(|recipe| recipe.grpo.clone()),
+};
+
+/// A second round of GRPO that also pays for short answers (`r_brev`).
+const BREVITY: Phase = Phase {
+    name: "brevity",
+    from: Some(GRPO.name),
+    reads: &["grpo", "brevity", "evaluation"],
+    row: TableRow::None,
+    panel: Panel::None,
+    work: Work::Grpo(brevity),
+};
+
+const FIXED_EMBEDDING: Phase = Phase {
+    name: "fixed_embedding",
+    row: TableRow::Ours("fixed embedding at the latent steps (control)"),
+    panel: Panel::Latent,
+    work: Work::Supervised(fixed_embedding),
+    ..SFT
+};
+
+/// Without stages there is nothing after phase 1; GRPO starts where the recipe says.
+fn adjust(recipe: &Recipe, phases: &mut Vec<Phase>) {
+    if recipe.latent.stages.is_empty() {
+        phases.retain(|phase| [BASE.name, ANNOTATE.name, BOUNDARY.name].contains(&phase.name));
+    }
+    let best = recipe.grpo.from_stage == Some(FromStage::Named(Strongest::Best));
+    let from_start = recipe.grpo.from_stage.is_some() || recipe.grpo.from_step > 0;
+    phases.retain(|phase| phase.name != START.name || from_start && recipe.grpo.steps > 0);
+    for phase in phases {
+        if best && phase.name == START.name {
+            phase.work = Work::TakeBest;
+        }
+        if !from_start && phase.name == GRPO.name {
+            phase.from = Some(SFT.name);
+        }
+    }
+}
+
+fn lacks(recipe: &Recipe) -> Option<&'static str> {
+    recipe.latent.stages.is_empty().then_some("latent.stages must not be empty")
+}
+
+/// The checkpoint of phase 2 after the step, or at the end of the stage, that the recipe names.
+fn start(recipe: &Recipe) -> String {
     let last = recipe.latent.stages.last().map(|stage| stage.k);
     match recipe.grpo.from_stage {
         Some(FromStage::Stage(k)) if Some(k) != last => stage_name(k, None),
+        None => last_step(recipe.grpo.from_step),
         _ => "checkpoint".into(),
     }
 }
@@ -73,15 +168,6 @@ pub(super) fn last_step(step: usize) -> String {
 /// The steps of the last stage whose weights are kept.
 pub(super) fn kept(recipe: &Recipe) -> BTreeSet<usize> {
     recipe.latent.keep_steps.iter().copied().chain([recipe.grpo.from_step]).filter(|step| *step > 0).collect()
-}
-
-/// What SWITCH and its control share.
-pub(super) fn up_to_boundary() -> Vec<Phase> {
-    vec![
-        BASE,
-        Phase { name: "annotate", work: Work::Annotate },
-        Phase { name: "boundary", work: Work::Supervised(boundary) },
-    ]
 }
 
 /// Phase 1: cross-entropy on tagged responses. Its blocks hold text: it is decoded without switching.
@@ -97,7 +183,6 @@ fn boundary(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
         Ok(row_at(context, i, if plain { &[] } else { &tagged[i].spans }, &[], At::TEXT))
     });
     Ok(SupervisedPhase {
-        from: Some("base"),
         stream: "boundary",
         steps,
         batch: settings.batch,
@@ -113,13 +198,8 @@ fn boundary(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     })
 }
 
-/// Phase 2, and what is kept of it: the end of each stage, and where GRPO starts.
-fn sft(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
-    curriculum_phase(context, "switch", Source::HiddenState)
-}
-
 /// Phase 2 with this source at latent positions: text in the blocks becomes latents, stage by stage.
-pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: Source) -> Result<SupervisedPhase<'a>> {
+fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: Source) -> Result<SupervisedPhase<'a>> {
     let Context { recipe, corpus, tagged } = context;
     let settings = &recipe.latent;
     let lengths = lengths_of(&corpus.train);
@@ -160,7 +240,6 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
         Ok(row_at(context, i, &tagged[i].spans, &keep, at))
     });
     Ok(SupervisedPhase {
-        from: Some("boundary"),
         stream: "latent",
         steps,
         batch: settings.batch,
@@ -174,6 +253,22 @@ pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: S
         resets,
         annotator_accuracy: 0.0,
     })
+}
+
+fn fixed_embedding(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
+    let source = Source::FixedEmbedding { token: context.corpus.switch.latent };
+    Ok(SupervisedPhase { exports: vec![], ..curriculum_phase(context, "fixed_embedding", source)? })
+}
+
+fn brevity(recipe: &Recipe) -> Grpo {
+    let (brevity, grpo) = (&recipe.brevity, &recipe.grpo);
+    Grpo {
+        steps: if brevity.steps > 0 { brevity.steps } else { grpo.steps },
+        temperature: brevity.temperature,
+        k_min: brevity.k_min.min(recipe.evaluation.k_cap),
+        reward: Reward { brevity: brevity.weight, lengths: Some(brevity.lengths), ..grpo.reward.clone() },
+        ..grpo.clone()
+    }
 }
 
 /// Lengths of the blocks at a point of the curriculum, ascending.

@@ -4,36 +4,28 @@
 use anyhow::Result;
 
 use super::objective::CrossEntropy;
-use super::phase::{Context, Phase, SupervisedPhase, Work};
+use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
 use super::schedule::LrSchedule;
 use super::{Method, batches::lengths_of};
 use crate::corpus::Row;
 use crate::latent::Reasoning;
-use crate::recipe::Recipe;
 
-pub(crate) struct TextCot;
+pub(super) const METHODS: &[Method] =
+    &[Method { name: "text_cot", about: "the full visible chain of thought", phases: &[BASE], ..Method::PLAIN }];
 
-impl Method for TextCot {
-    fn name(&self) -> &'static str {
-        "text_cot"
-    }
-
-    fn about(&self) -> &'static str {
-        "the full visible chain of thought"
-    }
-
-    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
-        vec![BASE]
-    }
-}
-
-pub(super) const BASE: Phase = Phase { name: "base", work: Work::Supervised(base) };
+pub(super) const BASE: Phase = Phase {
+    name: "base",
+    from: None,
+    reads: &["base"],
+    row: TableRow::Paper("text_cot"),
+    panel: Panel::Text,
+    work: Work::Supervised(base),
+};
 
 fn base(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'_>> {
     let settings = &recipe.base;
     let (samples, end) = (&corpus.train, corpus.end);
     Ok(SupervisedPhase {
-        from: None,
         stream: "base",
         steps: settings.steps,
         batch: settings.batch,

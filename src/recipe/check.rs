@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail, ensure};
 
-use super::{Compute, FromStage, Hrpo, Recipe, ReplayMode, Strongest, ranges};
+use super::{Compute, FromStage, Shared, Stage, Strongest};
 use crate::latent::Exit;
 use crate::latent::reasoning::MOST_LATENTS;
 use crate::text::sources::Generations;
@@ -10,10 +10,10 @@ use crate::text::sources::Generations;
 /// More problems than anyone has, and few enough to be held.
 pub const MOST_ROWS: usize = 10_000_000;
 
-impl Recipe {
+impl Shared {
     /// # Errors
     /// Settings that contradict each other, by name.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         ensure!(
             self.task.is_some() != self.data.path.is_some(),
             "exactly one of `task` and `data.path` (--data FILE) must be given, found {}",
@@ -29,45 +29,19 @@ impl Recipe {
             "base.steps must be above 0 without a pretrained model"
         );
         check_name(&self.name)?;
-        ranges::check(self)?;
         if let Some(task) = &self.task {
             task.check()?;
         }
         self.annotate.check()?;
-        for (key, n) in [
-            ("evaluation.k_cap", self.evaluation.k_cap),
-            ("latent.k_max", self.latent.k_max),
-            ("coconut.c x coconut.max_stage", self.coconut.c.saturating_mul(self.coconut.max_stage)),
-            ("codi.latents", self.codi.latents),
-            ("colar.limit", self.colar.limit),
-            ("latent_sft.limit", self.latent_sft.limit),
-            ("pause.tokens", self.pause.tokens),
-        ] {
-            ensure!(n <= MOST_LATENTS, "{key} must be at most {MOST_LATENTS} (latents of one block), found {n}");
-        }
+        fits("evaluation.k_cap", self.evaluation.k_cap)?;
+        fits("latent.k_max", self.latent.k_max)?;
         ensure!(
             self.evaluation.k_min <= self.evaluation.k_cap && self.grpo.k_min <= self.evaluation.k_cap,
             "evaluation.k_min and grpo.k_min must not exceed evaluation.k_cap ({})",
             self.evaluation.k_cap
         );
-        for (key, stages) in [("latent", &self.latent.stages), ("coconut", &self.coconut.stages)] {
-            for (i, stage) in stages.iter().enumerate() {
-                ensure!(
-                    (stage.steps > 0) != (stage.epochs > 0.0),
-                    "{key}.stages[{i}]: give one of `steps` and `epochs`, found steps = {}, epochs = {}",
-                    stage.steps,
-                    stage.epochs
-                );
-            }
-        }
+        Stage::check("latent", &self.latent.stages)?;
         self.check_optimizer()?;
-        ensure!(!self.colar.factors.is_empty(), "colar.factors must name numbers of tokens, found none");
-        let Hrpo { r_min, r_max, .. } = self.hrpo;
-        ensure!(
-            0.0 < r_min && r_min <= r_max,
-            "hrpo.r_min must be above 0 and at most hrpo.r_max = {r_max}, found {r_min}"
-        );
-        self.check_methods()?;
         self.check_unused()?;
         self.check_latents()
     }
@@ -82,9 +56,6 @@ impl Recipe {
                 "latent.stages[{i}].c must be at most latent.c = {c} (annotate.spans.latent_cap counts with \
                  that), found {own}"
             );
-        }
-        if let Some(i) = self.coconut.stages.iter().position(|stage| stage.c.is_some()) {
-            bail!("coconut.stages[{i}].c: only latent.stages have a c of their own; coconut.c counts latents a step");
         }
         let spans = &self.annotate.spans;
         ensure!(
@@ -143,13 +114,6 @@ impl Recipe {
         ensure!(
             self.grpo.early_stop_window != 1,
             "grpo.early_stop_window must be 0 (never stops) or at least 2 (it compares means), found 1"
-        );
-        ensure!(
-            self.grpo.checkpoint_every == 0
-                || self.grpo.replay == ReplayMode::FullBptt
-                || self.methods.iter().any(|method| ["soft_grpo", "latent_grpo"].contains(&method.as_str())),
-            "grpo.checkpoint_every = {} does nothing where grpo.replay is not full_bptt: set grpo.replay=full_bptt, or leave it out",
-            self.grpo.checkpoint_every
         );
         ensure!(
             !self.grpo.continue_term || self.blocks.exit_in_loss && self.blocks.exit == Exit::Sampled,
@@ -218,37 +182,13 @@ impl Recipe {
         );
         Ok(())
     }
+}
 
-    /// Every method that is named has something to do.
-    fn check_methods(&self) -> Result<()> {
-        for (key, methods, there) in [
-            ("no_cot.steps must be at least 1", ["no_cot", "pause"].as_slice(), self.no_cot.steps > 0),
-            ("icot.steps or icot.epochs must be above 0", &["icot"], self.icot.steps > 0 || self.icot.epochs > 0.0),
-            ("latent.stages must not be empty", &["switch", "switch_brevity"], !self.latent.stages.is_empty()),
-            (
-                "coconut.stages must not be empty, or coconut.epochs above 0",
-                &["coconut", "coconut_pause", "coconut_no_thought", "coconut_no_curriculum", "simcot"],
-                !self.coconut.schedule().is_empty(),
-            ),
-            (
-                "codi.steps or codi.epochs must be above 0",
-                &["codi", "codi_fixed"],
-                self.codi.steps > 0 || self.codi.epochs > 0.0,
-            ),
-            (
-                "colar.steps or colar.epochs must be above 0",
-                &["colar"],
-                self.colar.steps > 0 || self.colar.epochs > 0.0,
-            ),
-            ("latent_sft.steps must be at least 1", &["latent_sft", "latent_grpo"], self.latent_sft.steps > 0),
-        ] {
-            let named = methods.iter().find(|name| self.methods.iter().any(|m| m == *name));
-            if let (false, Some(name)) = (there, named) {
-                bail!("{key} where `methods` has {name}: set it, or leave the method out");
-            }
-        }
-        Ok(())
-    }
+/// # Errors
+/// More latents than a block may have, with the setting.
+pub(crate) fn fits(key: &str, latents: usize) -> Result<()> {
+    ensure!(latents <= MOST_LATENTS, "{key} must be at most {MOST_LATENTS} (latents of one block), found {latents}");
+    Ok(())
 }
 
 /// A recipe's name is that of its folders.

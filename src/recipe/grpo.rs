@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::ranges::Range::{BelowOne, Count, Each, NotNegative, Positive, Typed};
+use super::ranges::Range::{BelowOne, Count, NotNegative, Positive, Typed};
 use super::ranges::{BATCH, POSITIONS, STEPS};
 use super::{Reward, is_default, is_true};
 use crate::latent::Gradient;
@@ -155,20 +155,5 @@ settings! {
         /// Steps of the window that watches for reward hacking; 0 never stops early.
         pub early_stop_window: usize = 0 => Count(0, STEPS),
         pub reward: Reward = Reward::default(),
-    }
-}
-
-settings! {
-    /// The second round of GRPO of `switch_brevity`, from the checkpoint that the first one ended in (the paper's compression-oriented
-    /// operating point). What is not named here is as `grpo` says.
-    pub struct Brevity {
-        /// 0: as many as `grpo.steps`.
-        pub steps: usize = 0 => Count(0, STEPS),
-        pub temperature: f64 = 0.7 => Positive,
-        pub k_min: usize = 2 => Count(0, POSITIONS),
-        /// Of the term `brevity`.
-        pub weight: f64 = 0.1 => Positive,
-        /// `grpo.reward.lengths` of this round: the paper's 800 and 2000 tokens are 0.42 and 1.04 of the 1919 that its start needs.
-        pub lengths: [f64; 2] = [0.42, 1.04] => Each(&Positive),
     }
 }

@@ -1,9 +1,10 @@
 //! Settings of the supervised phases: base, boundary (phase 1), latent (phase 2).
 
+use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::is_default;
-use super::ranges::Range::{Count, Each, NotNegative, Positive, Share, Typed};
+use super::ranges::Range::{self, Count, Each, NotNegative, Positive, Share, Tables, Typed};
 use super::ranges::{BATCH, POSITIONS, STEPS};
 use crate::latent::Gradient;
 
@@ -17,15 +18,6 @@ settings! {
         /// The annotator is the model at the first 25-step window with this token accuracy: a converged one has no
         /// entropy left. 0 takes the finished model.
         pub annotator_accuracy: f64 = 0.0 => Share,
-    }
-}
-
-settings! {
-    /// The answer alone: batch and learning rate are those of `base`.
-    pub struct NoCot {
-        pub steps: usize = 0 => Count(0, STEPS),
-        /// Starts from the checkpoint of `base`, as every other method does; otherwise from the initial model. `pause` starts alike.
-        pub from_base: bool = true => Typed,
     }
 }
 
@@ -81,6 +73,26 @@ pub struct Stage {
     pub c: Option<f64>,
 }
 
+impl Stage {
+    /// The range of each setting, by its key.
+    pub(crate) const RANGES: &[(&str, Range)] =
+        &[("k", Count(0, POSITIONS)), ("steps", Count(0, STEPS)), ("epochs", NotNegative), ("c", Positive)];
+
+    /// # Errors
+    /// A stage with both lengths, or none, by its number.
+    pub(crate) fn check(key: &str, stages: &[Self]) -> Result<()> {
+        for (i, stage) in stages.iter().enumerate() {
+            ensure!(
+                (stage.steps > 0) != (stage.epochs > 0.0),
+                "{key}.stages[{i}]: give one of `steps` and `epochs`, found steps = {}, epochs = {}",
+                stage.steps,
+                stage.epochs
+            );
+        }
+        Ok(())
+    }
+}
+
 settings! {
     /// Phase 2: text inside `<swi>…</swi>` becomes latents, stage by stage.
     pub struct Latent {
@@ -99,7 +111,7 @@ settings! {
         /// Share of samples left without tags.
         pub untagged: f64 = 0.0 => Share,
         pub gradient: Gradient = Gradient::Through => Typed,
-        pub stages: Vec<Stage> = vec![],
+        pub stages: Vec<Stage> = vec![] => Tables(Stage::RANGES),
         /// Every stage begins as a training run of its own on the weights of the stage before (the paper's warm start): the optimiser
         /// forgets its state, and the learning rate warms up and falls as a cosine over the stage. Otherwise moments and rate go on,
         /// and the rate falls in the last stage alone.

@@ -85,7 +85,7 @@ fn answer_position(corpus: &Corpus, trace: &Trace, text: &str, answer: Option<&s
 mod tests {
     use super::*;
     use crate::latent::trace::{End, Position};
-    use crate::recipe::Recipe;
+    use crate::method::Recipe;
     use crate::text::Sample;
 
     /// SmolLM2's tokens of "sixteen" are `six` and `teen` at a beginning, and one behind a blank; its `#` is another one there.

@@ -32,11 +32,12 @@ use crate::latent::{
     Blocks, Controller, Decode, DecodeSettings, Gradient, Reasoning, Request, Sequence, Switching, Trace,
     UnrolledStates, unroll,
 };
+use crate::method::Recipe;
 use crate::model::config::NormPlace;
 use crate::model::{Decoder, Hooks};
 use crate::parallel;
 use crate::progress::{SharedProgress, go_on};
-use crate::recipe::{Evaluation, Recipe};
+use crate::recipe::Evaluation;
 use crate::schema::{BlockOrigin, Identity};
 use decodes::{Decodes, named};
 pub use normal::NormalRun;

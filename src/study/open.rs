@@ -15,11 +15,12 @@ use crate::latent::{Blocks, Reasoning};
 use crate::loading::{Checkpoint, Loaded, NewRows};
 use crate::machine::memory::{MEMORY, free_memory, gigabytes, seconds_per_weight};
 use crate::machine::{Compute, Machine};
+use crate::method::Recipe;
 use crate::model::checkpoint::ModelRef;
 use crate::model::checkpoint::peft::Apply;
 use crate::names::meant;
 use crate::progress::say;
-use crate::recipe::{Evaluation, MOST_ROWS, Recipe};
+use crate::recipe::{Evaluation, MOST_ROWS};
 use crate::text::{Fields, Prompts, Template, Vocabulary};
 
 /// The folder of a phase's checkpoint.
@@ -53,8 +54,8 @@ pub fn phases(run: &Path) -> Vec<String> {
 /// A file that is in neither place.
 fn locate(run: &Path, recipe: &mut Recipe) -> Result<()> {
     let whole = std::path::absolute(run).with_context(|| format!("{}: no absolute path", run.display()))?;
-    for path in [&mut recipe.data.path, &mut recipe.data.test_path].into_iter().flatten().filter(|path| !path.exists())
-    {
+    let data = &mut recipe.data;
+    for path in [&mut data.path, &mut data.test_path].into_iter().flatten().filter(|path| !path.exists()) {
         let parts: Vec<Component> = path.components().collect();
         let beside = whole.ancestors().take(MOST_ABOVE).find_map(|folder| {
             let ends = (1..parts.len()).rev().map(|from| folder.join(parts[from..].iter().collect::<PathBuf>()));

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::Study;
 use crate::latent::Reasoning;
 use crate::machine::Compute;
-use crate::recipe::{Evaluation, Recipe};
+use crate::recipe::{Evaluation, Shared};
 use crate::store::{ORIGIN, hex, sha256};
 use crate::tasks::Split;
 use crate::text::{Part, data_files};
@@ -42,7 +42,7 @@ impl Study {
     /// Of the file of problems with the names of its keys; of a generated task, of its first problems: the same whatever
     /// number of them is asked.
     fn data_hash(&self) -> Result<String> {
-        let Recipe { task, data, seed, .. } = &self.recipe;
+        let Shared { task, data, seed, .. } = &*self.recipe;
         let Some(task) = task else {
             let file = data.test_path.as_ref().or(data.path.as_ref()).context("data.path is missing")?;
             let hash = sha256(&data_files(file, Part::Test)?)?;

@@ -13,7 +13,7 @@ mod taken;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use burn::tensor::Device;
 
 pub use setup::Options;
@@ -22,9 +22,9 @@ pub(super) use summary::WARNING;
 pub use taken::Branch;
 
 use crate::corpus::Corpus;
+use crate::method::Recipe;
 use crate::method::{self, Phase, Work};
 use crate::progress::{Interruption, say};
-use crate::recipe::Recipe;
 use crate::schema::PhaseRow;
 use crate::store::Lock;
 use crate::train::state::PhaseFolder;
@@ -119,22 +119,21 @@ impl Run {
 
     /// Runs one phase to its end, or skips it where it is done. `None` when the user stopped it.
     fn phase(&self, phase: &Phase) -> Result<Option<Option<PhaseResult>>> {
+        let from = || phase.from.with_context(|| format!("phase {} starts from no phase", phase.name));
         Ok(match phase.work {
-            Work::Supervised(declare) => supervised::run(self, phase.name, declare)?.map(Some),
+            Work::Supervised(declare) => supervised::run(self, phase, declare)?.map(Some),
             Work::Annotate => {
                 if self.writes() {
                     annotate::run(self)?;
                 }
                 Some(None)
             }
-            Work::Take { from, checkpoint } => {
-                Some(Some(measure::take(self, phase.name, from, &checkpoint(&self.recipe))?))
+            Work::Take(checkpoint) => Some(Some(measure::take(self, phase.name, from()?, &checkpoint(&self.recipe))?)),
+            Work::TakeBest => Some(Some(measure::take_best(self, phase.name, from()?)?)),
+            Work::Decode { model, reasoning } => {
+                Some(Some(measure::decode(self, phase.name, from()?, model, reasoning)?))
             }
-            Work::TakeBest { from } => Some(Some(measure::take_best(self, phase.name, from)?)),
-            Work::Decode { from, model, reasoning } => {
-                Some(Some(measure::decode(self, phase.name, from, model, reasoning)?))
-            }
-            Work::Grpo { from, settings } => switch_grpo::run(self, phase.name, from, settings)?.map(Some),
+            Work::Grpo(settings) => switch_grpo::run(self, phase.name, from()?, settings)?.map(Some),
         })
     }
 }

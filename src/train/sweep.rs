@@ -8,8 +8,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::pipeline::{self, Branch, Options, RunEnd, WARNING};
+use crate::method::Recipe;
 use crate::progress::{say, show};
-use crate::recipe::Recipe;
 use crate::schema::{RowFile, SweepRow};
 use crate::stats::{APART, lie_apart, mean_of_runs};
 use crate::store::{RowWriter, ensure_inside, read, write_atomic};

@@ -5,37 +5,44 @@ use anyhow::Result;
 use super::Method;
 use super::curriculum::block;
 use super::objective::CrossEntropy;
-use super::phase::{Context, Phase, SupervisedPhase, Work};
+use super::phase::{Context, Panel, Phase, SupervisedPhase, TableRow, Work};
 use super::schedule::LrSchedule;
 use crate::corpus::Row;
 use crate::latent::{Blocks, Gradient, Reasoning, Source};
-use crate::recipe::Recipe;
+use crate::recipe::Range::Count;
+use crate::recipe::{POSITIONS, STEPS, fits};
 
-const LATENTS: usize = 2;
-
-pub struct Dots;
-
-impl Method for Dots {
-    fn name(&self) -> &'static str {
-        "dots"
-    }
-
-    fn about(&self) -> &'static str {
-        "the answer alone, after a fixed number of latents"
-    }
-
-    fn phases(&self, _recipe: &Recipe) -> Vec<Phase> {
-        vec![Phase { name: "dots", work: Work::Supervised(dots) }]
+settings! {
+    /// Batch and learning rate are those of `base`.
+    pub struct Settings {
+        pub steps: usize = 0 => Count(0, STEPS),
+        /// After the question.
+        pub latents: usize = 2 => Count(1, POSITIONS),
     }
 }
 
+pub(super) const METHODS: &[Method] = &[Method {
+    name: "dots",
+    about: "the answer alone, after a fixed number of latents",
+    phases: &[Phase {
+        name: "dots",
+        from: None,
+        reads: &["dots", "base"],
+        row: TableRow::Ours("dots (theirs)"),
+        panel: Panel::Latent,
+        work: Work::Supervised(dots),
+    }],
+    lacks: |recipe| (recipe.dots.steps == 0).then_some("dots.steps must be at least 1"),
+    check: |recipe| fits("dots.latents", recipe.dots.latents),
+    ..Method::PLAIN
+}];
+
 fn dots(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'_>> {
-    let block = block(LATENTS, corpus.switch);
+    let Settings { steps, latents } = recipe.dots;
+    let block = block(latents, corpus.switch);
     let row = |sample| Ok(Row::answer_only(sample, corpus.end)?.after(&block));
     let rows: Vec<Row> = corpus.train.iter().map(row).collect::<Result<_>>()?;
-    let steps = recipe.base.steps;
     Ok(SupervisedPhase {
-        from: None,
         stream: "dots",
         steps,
         batch: recipe.base.batch,
@@ -45,8 +52,8 @@ fn dots(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'
         objective: Box::new(CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through }),
         reasoning: Reasoning {
             method: "dots".into(),
-            blocks: Blocks::AfterPrompt { steps: LATENTS },
-            trained_dwell: vec![LATENTS],
+            blocks: Blocks::AfterPrompt { steps: latents },
+            trained_dwell: vec![latents],
             ..Reasoning::default()
         },
         exports: vec![],

@@ -1,26 +1,39 @@
 //! The stranger's five files at work in one run: the method is trained on the task, the experiment and the intervention are
-//! run on what was trained. `tests/extend.rs` compiles this inside a copy of the crate.
+//! run on what was trained, and the report shows the method. `tests/extend.rs` compiles this inside a copy of both packages.
 
-use crate::experiments::{ALL, Journal, Run, Settings, latent_intervention};
-use crate::machine::Machine;
-use crate::recipe::{Facts, Recipe, settings};
-use crate::store::read_flat;
-use crate::study::Study;
-use crate::train::pipeline::{Options, RunEnd, run};
-use crate::world::World;
+use switchyard::experiments::{ALL, Journal, Run, Settings, latent_intervention};
+use switchyard::machine::Machine;
+use switchyard::method::{Recipe, settings};
+use switchyard::recipe::Facts;
+use switchyard::store::read_flat;
+use switchyard::study::Study;
+use switchyard::train::pipeline::{Options, RunEnd, run};
+use switchyard::world::World;
+
+use crate::report::{Folder, report};
 
 #[test]
 fn a_stranger_trains_measures_and_intervenes() {
     let temporary = tempfile::tempdir().expect("a temporary folder");
     let out = temporary.path().join("run");
     let mut recipe = Recipe::resolve("smoke", &["task={ family = \"parity-bits\" }".into()]).expect("a recipe");
-    recipe.methods = vec!["dots".into()];
+    recipe.methods = ["text_cot", "no_cot", "dots"].map(str::to_owned).to_vec();
+    let lacks = recipe.check().expect_err("no steps").to_string();
+    assert!(lacks.contains("dots.steps must be at least 1 where `methods` has dots"), "{lacks}");
+    recipe.dots.steps = 12;
+    recipe.no_cot.steps = 6;
     recipe.check().expect("the method and the task are known");
+    let written = toml::to_string(&recipe).expect("TOML");
+    assert!(written.contains("[dots]\nsteps = 12\nlatents = 2"), "{written}");
+    assert_eq!(toml::from_str::<Recipe>(&written).expect("a recipe"), recipe);
+    assert!(!toml::to_string(&Recipe::resolve("smoke", &[]).expect("a recipe")).expect("TOML").contains("dots"));
     recipe.grpo.reward.thrift = 0.5;
     let listed = settings(&recipe).expect("settings");
     assert!(listed.iter().any(|[key, _, value]| key == "grpo.reward.thrift" && value == "0.5"));
     let refused = Recipe::resolve("smoke", &["grpo.reward.thrift=inf".into()]).expect_err("no number");
     assert!(format!("{refused:#}").contains("grpo.reward.thrift must be a finite number"), "{refused:#}");
+    let refused = Recipe::resolve("smoke", &["dots.latents=0".into()]).expect_err("no latents").to_string();
+    assert!(refused.contains("dots.latents must be a whole number from 1"), "{refused}");
     let Machine { device, threads, .. } = Machine::default();
     let options = Options {
         dry: false,
@@ -59,4 +72,12 @@ fn a_stranger_trains_measures_and_intervenes() {
     let summary = latent_intervention::rows(&study, &config).expect("intervenes");
     let negate = summary.rows.iter().find(|row| row.mode == "negate").expect("the mode is listed");
     assert!(negate.mean_change > 0.0, "turned vectors are elsewhere");
+
+    // Nothing in the package of the report names the method.
+    let page = temporary.path().join("index.html");
+    report(&[Folder::open(&out).expect("a run")], &page).expect("a page");
+    let [table, figure] = ["tables/tab-main.md", "figures/fig-pareto.svg"]
+        .map(|file| std::fs::read_to_string(out.join(file)).unwrap_or_else(|why| panic!("{file}: {why}")));
+    assert!(table.contains("dots (theirs)"), "no row in tab:main: {table}");
+    assert!(figure.contains(">dots<"), "no mark in fig:pareto: {figure}");
 }

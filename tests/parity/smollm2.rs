@@ -9,9 +9,9 @@ use switchyard::latent::{
 };
 use switchyard::loading::{Checkpoint, Loaded, NewRows};
 use switchyard::machine::{Compute, Machine};
+use switchyard::method::Recipe;
 use switchyard::model::Hooks;
 use switchyard::model::checkpoint::peft::{Adapter, Apply};
-use switchyard::recipe::Recipe;
 use switchyard::schema::OutcomeRow;
 use switchyard::store::read;
 use switchyard::study::{ProblemChoice, Study};

@@ -168,7 +168,7 @@ impl Selection {
 
 /// Refuses a method that there is not, with the one that may be meant.
 pub fn unknown_method(named: &[String]) -> Result<()> {
-    let known: Vec<&str> = switchyard::method::ALL.iter().map(|method| method.name()).collect();
+    let known: Vec<&str> = switchyard::method::all().map(|method| method.name).collect();
     match named.iter().find(|name| !known.contains(&name.as_str()) && *name != "all") {
         Some(name) => bail!(
             "--method: no method `{name}`{}; there are {}, and `all` of them",

@@ -13,9 +13,9 @@ use super::targets::fields;
 use super::{is_dry, print};
 use switchyard::grade::Grader;
 use switchyard::machine::{self, Machine};
+use switchyard::method::Recipe;
 use switchyard::model::checkpoint::ModelRef;
 use switchyard::progress::{STOPPED, be_quiet, complain, say, show, shown, stop_asked, stop_flag};
-use switchyard::recipe::Recipe;
 use switchyard::store::command;
 use switchyard::train::pipeline::{Branch, Options, RunEnd, run};
 use switchyard::train::sweep::{self, Axis};
@@ -171,7 +171,7 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
     set.extend(args.data.iter().map(|d| format!("data.path={}", toml::Value::String(d.clone()))));
     set.extend(args.machine.dtype().map(|dtype| format!("optimizer.dtype={}", dtype.name())));
     if args.method == ["list"] {
-        let lines = switchyard::method::ALL.iter().map(|method| format!("{:<16} {}\n", method.name(), method.about()));
+        let lines = switchyard::method::all().map(|method| format!("{:<16} {}\n", method.name, method.about));
         print(&lines.collect::<String>())?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -250,7 +250,7 @@ fn recipe_of(args: &Train, set: &[String]) -> Result<Recipe> {
         recipe.data.grader = args.grader;
     }
     if !args.method.is_empty() {
-        let all = || switchyard::method::ALL.iter().map(|method| method.name().to_owned()).collect();
+        let all = || switchyard::method::all().map(|method| method.name.to_owned()).collect();
         unknown_method(&args.method)?;
         recipe.methods = if args.method == ["all"] { all() } else { args.method.clone() };
         recipe.check()?;

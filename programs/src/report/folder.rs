@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::mixture;
 use switchyard::guard::read_text;
+use switchyard::method::declared;
 use switchyard::schema::{
     CalibrationRow, ExitRow, GRPO_START, KNOWN, KnownRows, METRICS, PhaseRow, ProbeRow, RAW, RowFile, SwitchBenefitRow,
     TeacherForcedRow, TypedRows, WindowRow,
@@ -19,39 +20,9 @@ use switchyard::schema::{
 use switchyard::stats::Estimate;
 use switchyard::store::{FlatRow, read, read_carried, read_flat};
 
-/// Phases of a run in the order they are trained; other checkpoints follow by name.
-const ORDER: [&str; 26] = [
-    "base",
-    "text_cot_grpo",
-    "boundary",
-    "sft",
-    "grpo_start",
-    "grpo",
-    "brevity",
-    "no_cot",
-    "fixed_embedding",
-    "icot",
-    "pause",
-    "coconut",
-    "coconut_pause",
-    "coconut_no_thought",
-    "coconut_no_curriculum",
-    "simcot",
-    "codi",
-    "codi_fixed",
-    "colar",
-    "swireasoning",
-    "soft_thinking",
-    "soft_grpo",
-    "hrpo_start",
-    "hrpo",
-    "latent_sft",
-    "latent_grpo",
-];
-
-/// Where a checkpoint comes in the order of training.
+/// Where a checkpoint comes in the order of training; those that are no phase of a method follow.
 pub(super) fn place(checkpoint: &str) -> usize {
-    ORDER.iter().position(|phase| *phase == checkpoint).unwrap_or(ORDER.len())
+    declared().iter().position(|phase| phase.name == checkpoint).unwrap_or(usize::MAX)
 }
 
 /// How often the tests are right, measured once for a version of the program.

@@ -10,7 +10,7 @@ use super::{Built, Purpose, VALUES};
 use crate::corpus::Corpus;
 use crate::grade::{Grader, Grading};
 use crate::latent::Reasoning;
-use crate::recipe::Recipe;
+use crate::method::Recipe;
 use crate::study::Study;
 use crate::study::circuits::pairs::Prompts;
 use crate::tasks::{Fact, StepValue};

@@ -9,10 +9,11 @@ use crate::corpus::Corpus;
 use crate::evaluation::{EvaluationSetup, Scores, decode_batches, evaluate, requests, score};
 use crate::latent::source::LatentSource;
 use crate::latent::{Reasoning, Request, Switching, Trace};
+use crate::method::Recipe;
 use crate::method::stage_name;
 use crate::model::Decoder;
 use crate::progress::{Interruption, say};
-use crate::recipe::{Evaluation, Lora, Recipe};
+use crate::recipe::{Evaluation, Lora};
 use crate::store::write_atomic;
 use crate::train::state::{PhaseFolder, TrainingHistory};
 

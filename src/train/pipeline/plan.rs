@@ -167,9 +167,9 @@ fn works(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
             }
             Work::Annotate => work.positions = run.corpus.train.len() as f64 * length / 3.0,
             // Every stage decodes the validation problems, which are as many as the held-out ones.
-            Work::TakeBest { .. } => work.decoded = (1 + recipe.latent.stages.len()) * one,
-            Work::Take { .. } | Work::Decode { .. } => work.decoded = evaluations(true) * one,
-            Work::Grpo { settings, .. } => {
+            Work::TakeBest => work.decoded = (1 + recipe.latent.stages.len()) * one,
+            Work::Take(_) | Work::Decode { .. } => work.decoded = evaluations(true) * one,
+            Work::Grpo(settings) => {
                 let grpo = settings(recipe);
                 work.steps = grpo.steps;
                 let longest = (recipe.evaluation.max_new_tokens + length as usize).min(grpo.max_positions);

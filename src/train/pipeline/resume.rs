@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 
 use crate::guard::read_text;
-use crate::recipe::Recipe;
+use crate::method::Recipe;
 
 /// Compares a recipe with the one that a run has on disk.
 ///

@@ -14,13 +14,14 @@ use crate::guard::read_text;
 use crate::latent::{Reasoning, SwitchIds};
 use crate::loading::{Checkpoint, NewRows};
 use crate::method::Phase;
+use crate::method::Recipe;
 use crate::model::Decoder;
 use crate::model::checkpoint::peft::Adapter;
 use crate::model::checkpoint::{EMBED, HEAD, ModelFiles};
 use crate::model::config::{Extras, Family, ModelConfig};
 use crate::model::lora::{LoraSettings, TARGETS};
 use crate::progress::say;
-use crate::recipe::{Compute, Lora, ModelSize, Recipe};
+use crate::recipe::{Compute, Lora, ModelSize};
 use crate::store::{Lock, remove_leftovers, write_atomic};
 use crate::text::{Template, Vocabulary};
 use crate::train::state::{CheckpointExport, Over, PhaseFolder, TrainingHistory};
@@ -64,16 +65,16 @@ fn template(recipe: &Recipe, opened: &Checkpoint, begun: &Path) -> Result<Templa
 /// Paths as the run has them: older versions stored them relative to the current folder.
 fn keep_names(recipe: &mut Recipe, begun: &Path) {
     let held = read_text(begun).ok().and_then(|text| toml::from_str::<Recipe>(&text).ok());
-    let Some(held) = held else { return };
+    let (Some(held), ours) = (held.map(|recipe| recipe.shared), &mut recipe.shared) else { return };
     let same = |held: &Path, ours: &Path| std::path::absolute(held).is_ok_and(|whole| whole == ours);
-    for (ours, held) in [(&mut recipe.data.path, held.data.path), (&mut recipe.data.test_path, held.data.test_path)] {
+    for (ours, held) in [(&mut ours.data.path, held.data.path), (&mut ours.data.test_path, held.data.test_path)] {
         if let (Some(path), Some(held)) = (ours.as_mut(), held)
             && same(&held, path)
         {
             *path = held;
         }
     }
-    if let (Some(model), Some(held)) = (recipe.pretrained.as_mut(), held.pretrained)
+    if let (Some(model), Some(held)) = (ours.pretrained.as_mut(), held.pretrained)
         && same(Path::new(&held), Path::new(model))
     {
         *model = held;
@@ -335,7 +336,7 @@ impl Run {
                 let device = self.device.clone().inner();
                 let opened = Checkpoint::open_to_train(name, self.recipe.adapter.as_deref())?;
                 let loaded = opened.load_to_train(self.base_dtype(), &device)?;
-                let Recipe { seed, seed_token, .. } = self.recipe.clone();
+                let (seed, seed_token) = (self.recipe.seed, self.recipe.seed_token.clone());
                 let rows = NewRows { seed, seed_token, ..NewRows::default() };
                 Ok(loaded.add_switch_tokens(&rows)?.model)
             }

@@ -7,7 +7,7 @@ use super::summary::{PhaseResult, Stage, WARNING};
 use super::taken;
 use crate::latent::{Reasoning, Switching};
 use crate::method::batches::Batches;
-use crate::method::{Context, SupervisedPhase};
+use crate::method::{Context, Phase, SupervisedPhase};
 use crate::text::tagging::{TaggedLine, read_tagged};
 use crate::train::sft::{self, Sft, StepStats};
 use crate::train::state::{PhaseFolder, TrainingHistory};
@@ -19,9 +19,10 @@ pub(super) const ANNOTATOR_WINDOW: usize = 25;
 /// Trains a phase to its end; `None` when the user stopped it.
 pub(super) fn run(
     run: &Run,
-    phase: &'static str,
+    phase: &Phase,
     declare: for<'a> fn(Context<'a>) -> Result<SupervisedPhase<'a>>,
 ) -> Result<Option<PhaseResult>> {
+    let (phase, from) = (phase.name, phase.checkpoint_from());
     let folder = PhaseFolder::open(run.path(), phase)?;
     if let Some(done) = folder.result()? {
         return Ok(Some(done));
@@ -31,7 +32,7 @@ pub(super) fn run(
     if taken::waits(&folder)? {
         return taken_over(run, &folder, phase, &what).map(Some);
     }
-    let from = what.from.map(|phase| PhaseFolder::open(run.path(), phase)).transpose()?;
+    let from = from.map(|phase| PhaseFolder::open(run.path(), phase)).transpose()?;
     let before = from.as_ref().map_or(Ok(TrainingHistory::default()), |from| from.trained("checkpoint"))?;
     let (model, start) = run.start(from.as_ref().map(|from| (from, "checkpoint")))?;
     let heads = what.objective.heads(model.config().hidden_size);

@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 use super::inputs;
 use super::resume::{differences, read_recipe};
 use crate::guard::read_text;
+use crate::method::Recipe;
 use crate::method::{Phase, Work, reads};
 use crate::progress::say;
-use crate::recipe::Recipe;
 use crate::store::{copy_folder, remove_listed, replace_folder, sha256, write_atomic};
 use crate::train::state::PhaseFolder;
 
@@ -114,7 +114,7 @@ fn plan(recipe: &Recipe, phases: &[Phase], run: &Path, until: Option<&str>) -> R
         if let Some((_, why)) = why_not.iter().find(|(name, _)| *name == until) {
             bail!("{}: phase `{until}` cannot be taken over: {why}", at());
         }
-        let line = line_of(last, phases, recipe);
+        let line = line_of(last, phases);
         planned.retain(|planned| line.contains(&planned.name));
     }
     if let (true, Some((name, why))) = (planned.is_empty(), why_not.first()) {
@@ -124,14 +124,9 @@ fn plan(recipe: &Recipe, phases: &[Phase], run: &Path, until: Option<&str>) -> R
 }
 
 /// A phase with those that it starts from.
-fn line_of(phase: &Phase, phases: &[Phase], recipe: &Recipe) -> Vec<&'static str> {
-    let mut line = vec![phase.name];
-    let mut at = phase.reads(recipe).parent;
-    while let Some(name) = at {
-        line.push(name);
-        at = phases.iter().find(|phase| phase.name == name).and_then(|phase| phase.reads(recipe).parent);
-    }
-    line
+fn line_of(phase: &Phase, phases: &[Phase]) -> Vec<&'static str> {
+    let before = |phase: &&Phase| phases.iter().find(|other| Some(other.name) == phase.from);
+    std::iter::successors(Some(phase), before).map(|phase| phase.name).collect()
 }
 
 /// Whether a phase is measured again, or why it cannot be taken over.
@@ -142,16 +137,15 @@ fn admitted(
     run: &Path,
     planned: &[PlannedPhase],
 ) -> Result<bool, String> {
-    let reads = phase.reads(recipe);
     let folder = run.join(phase.name);
     let last = if matches!(phase.work, Work::Annotate) { "sample.txt" } else { "result.json" };
     if !folder.join(last).is_file() {
         return Err("it is not finished there".into());
     }
-    if let Some(parent) = reads.parent.filter(|parent| planned.iter().all(|planned| planned.name != *parent)) {
+    if let Some(parent) = phase.from.filter(|parent| planned.iter().all(|planned| planned.name != *parent)) {
         return Err(format!("it starts from `{parent}`, which is not taken over"));
     }
-    let others = differences(&reads.of(held), &reads.of(ours));
+    let others = differences(&phase.settings(held), &phase.settings(ours));
     if !others.is_empty() {
         return Err(others.join("; "));
     }
@@ -164,7 +158,8 @@ fn admitted(
         ));
     }
     let evaluation = |table: &toml::Table| table.get("evaluation").cloned();
-    Ok(reads.measured_apart && !matches!(phase.work, Work::Annotate) && evaluation(held) != evaluation(ours))
+    // The weights of other phases depend on the measurement.
+    Ok(matches!(phase.work, Work::Supervised(_)) && evaluation(held) != evaluation(ours))
 }
 
 /// Copies phases into the run in `to`, but for those that it has already. Each is there whole or not at all.

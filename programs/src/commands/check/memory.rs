@@ -6,10 +6,11 @@ use burn::tensor::Device;
 use switchyard::corpus::Corpus;
 use switchyard::latent::{Reasoning, Trace};
 use switchyard::machine::{Compute, Machine};
+use switchyard::method::Recipe;
 use switchyard::model::Decoder;
 use switchyard::model::config::{Extras, Family, ModelConfig};
 use switchyard::parity::Comparison;
-use switchyard::recipe::{Grpo, Recipe};
+use switchyard::recipe::Grpo;
 use switchyard::train::rollouts::{self, Behaviour};
 
 /// Tokens of the long prompts: its attention scores have `4 · tokens²` values of 4 bytes. The last needs 1 TiB.

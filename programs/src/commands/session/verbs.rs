@@ -17,10 +17,11 @@ use switchyard::experiments::{Settings, hook_intervention, latent_intervention, 
 use switchyard::interventions::{Change, Steps};
 use switchyard::latent::Sequence;
 use switchyard::machine::Machine;
+use switchyard::method::Recipe;
 use switchyard::model::Hooks;
 use switchyard::model::hooks::parse_specs;
 use switchyard::progress::say;
-use switchyard::recipe::{MOST_ROWS, Recipe};
+use switchyard::recipe::MOST_ROWS;
 use switchyard::stats::probe::ValueProtocol;
 use switchyard::store::flatten;
 use switchyard::study::{ProblemChoice, Study};

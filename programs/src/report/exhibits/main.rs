@@ -6,6 +6,7 @@ use super::{Exhibit, Layout};
 use crate::report::cells::{Cells, Quality, intervention_row};
 use crate::report::folder::Folder;
 use crate::report::paper::Unit;
+use switchyard::method::{Phase, TableRow, declared};
 use switchyard::schema::{AccuracyRow, PhaseRow, RowFile};
 use switchyard::stats::Estimate;
 
@@ -39,30 +40,10 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
     ..Exhibit::new("tab:main", SOURCES)
 }];
 
-/// Phases that the paper's main table lacks.
-const BESIDE: [(&str, &str); 14] = [
-    ("text_cot_grpo", "Text-CoT, then GRPO without latents (control)"),
-    ("swireasoning", "SwiReasoning (training-free)"),
-    ("soft_thinking", "Soft-Thinking (training-free)"),
-    ("soft_grpo", "Soft-Thinking, then GRPO with Gumbel noise (SofT-GRPO)"),
-    ("hrpo_start", "Text-CoT through a gate that is not trained yet"),
-    ("hrpo", "Text-CoT through a gate between token and state, then GRPO (HRPO)"),
-    ("latent_sft", "superpositions of the vocabulary (Latent-SFT)"),
-    ("latent_grpo", "superpositions of the vocabulary, then GRPO with one-sided noise (Latent-GRPO)"),
-    ("fixed_embedding", "fixed embedding at the latent steps (control)"),
-    ("coconut_pause", "Coconut with one embedding at every latent (control)"),
-    ("coconut_no_thought", "Coconut's curriculum without latents (control)"),
-    ("coconut_no_curriculum", "Coconut's last stage alone (control)"),
-    ("simcot", "Coconut whose latents an auxiliary decoder spells out (SIM-CoT)"),
-    ("codi_fixed", "CODI with one embedding at every latent (control)"),
-];
-
-/// Methods of the paper's table that need no switch.
-const RIVALS: [&str; 6] = ["no_cot", "icot", "pause", "coconut", "codi", "colar"];
-
-/// How many of them a folder has.
+/// How many methods of the paper's table a folder has that need no switch: rows of the name of their phase.
 fn rivals(folder: &Folder) -> usize {
-    folder.phases().iter().filter(|row| RIVALS.contains(&row.phase.as_str())).count()
+    let rivals = declared().into_iter().filter(|phase| phase.row == TableRow::Paper(phase.name));
+    rivals.filter(|phase| folder.phases().iter().any(|row| row.phase == phase.name)).count()
 }
 
 /// The least and the most right answers of runs that differ in their seed alone, in percent.
@@ -111,8 +92,11 @@ fn checkpoint<'c>(cells: &'c Cells<'_>, row: &'c str) -> &'c str {
 fn extra(folder: &Folder) -> Vec<(String, String)> {
     let own = |key: &str, name: &str| (key.to_owned(), name.to_owned());
     let there = |phase: &str| folder.phases().iter().any(|row| row.phase == phase);
-    let mut rows: Vec<_> =
-        BESIDE.iter().filter(|(phase, _)| there(phase)).map(|(phase, name)| own(phase, name)).collect();
+    let ours = |phase: &&Phase| match phase.row {
+        TableRow::Ours(caption) if there(phase.name) => Some(own(phase.name, caption)),
+        _ => None,
+    };
+    let mut rows: Vec<_> = declared().iter().filter_map(ours).collect();
     rows.extend(has_start(folder, SOURCES).then(|| own(&folder.start, "where Switch-GRPO started")));
     for (phase, name) in [(&folder.sft, "Switch-SFT"), (&folder.grpo, "Switch-GRPO")] {
         let masked = || own(&format!("{phase}+text_only"), &format!("after {name}, <swi> masked"));

@@ -6,6 +6,7 @@ use crate::report::cells::step_of;
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
+use switchyard::method::{Panel, declared};
 use switchyard::schema::{AccuracyRow, GRPO_START, PhaseRow};
 use switchyard::stats::Estimate;
 
@@ -19,28 +20,9 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     Exhibit { draw: passes, ..Exhibit::new("fig:passes", SOURCES) },
 ];
 
-/// Methods that write their reasoning or most of it, and methods that do not: a panel each.
-const METHODS: [(&str, &[&str]); 2] = [
-    (
-        "Reasoning in text, in part or first",
-        &["base", "text_cot_grpo", "sft", "grpo", "swireasoning", "soft_thinking", "soft_grpo", "hrpo"],
-    ),
-    (
-        "Reasoning not in text",
-        &[
-            "no_cot",
-            "icot",
-            "pause",
-            "coconut",
-            "simcot",
-            "codi",
-            "colar",
-            "latent_sft",
-            "latent_grpo",
-            "fixed_embedding",
-        ],
-    ),
-];
+/// The panels, with their titles.
+const PANELS: [(Panel, &str); 2] =
+    [(Panel::Text, "Reasoning in text, in part or first"), (Panel::Latent, "Reasoning not in text")];
 
 /// A panel of accuracy for each group of methods, and the methods' `length`: one mark a method.
 fn by_method(folder: &Folder, x: &str, length: impl Fn(&PhaseRow) -> Option<Estimate>) -> Vec<Figure> {
@@ -50,8 +32,9 @@ fn by_method(folder: &Folder, x: &str, length: impl Fn(&PhaseRow) -> Option<Esti
         let name = if method == "base" { "text CoT".into() } else { called(method).replace('_', " ") };
         Some(Line::scatter(&name, vec![point]))
     };
-    let panel = |(title, methods): (&str, &[&str])| marks(title, x, methods.iter().filter_map(|m| mark(m)).collect());
-    METHODS.into_iter().filter_map(panel).collect()
+    let phases = declared();
+    let marks_of = |panel| phases.iter().filter(move |phase| phase.panel == panel).filter_map(|phase| mark(phase.name));
+    PANELS.into_iter().filter_map(|(panel, title)| marks(title, x, marks_of(panel).collect())).collect()
 }
 
 /// A panel of at least two marks.
@@ -100,7 +83,7 @@ const BARS: &str = "Bars: 95 % Wilson intervals of accuracy";
 /// Accuracy against passes of the model, text and latents alike.
 fn passes(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let panels = by_method(folder, "forward passes per problem", |row| row.forward_passes);
-    if panels.len() < METHODS.len() {
+    if panels.len() < PANELS.len() {
         return vec![];
     }
     let note = format!(

@@ -1,0 +1,257 @@
+//! A recipe: the settings that methods share, and those of each method under its key.
+
+use std::ops::{Deref, DerefMut};
+
+use anyhow::{Context as _, Result, ensure};
+use serde::de::DeserializeOwned;
+
+use super::phase::Work;
+use super::{PARTS, Recipe, all, phases};
+use crate::recipe::ranges::{self, ranges};
+use crate::recipe::{ReplayMode, Shared, read};
+
+impl Recipe {
+    /// Resolves a preset (or a TOML file, where `source` ends in `.toml`) and the overrides.
+    ///
+    /// # Errors
+    /// An unknown preset, an unknown or ill-typed key, and contradictory settings, each by name.
+    pub fn resolve(source: &str, overrides: &[String]) -> Result<Self> {
+        let recipe: Self = read(source, overrides)?;
+        recipe.check()?;
+        Ok(recipe)
+    }
+
+    /// A preset or file whose data and model the caller will name: it says how a model is prompted, tagged and decoded.
+    ///
+    /// # Errors
+    /// An unknown preset, an unknown or ill-typed key.
+    pub fn like(source: &str) -> Result<Self> {
+        read(source, &[])
+    }
+
+    /// The recipe with absolute paths of files of problems and of a local pretrained model.
+    ///
+    /// # Errors
+    /// The current folder does not exist.
+    pub fn anchored(mut self) -> Result<Self> {
+        self.anchor()?;
+        Ok(self)
+    }
+
+    /// # Errors
+    /// A setting out of its range, settings that contradict each other, a method that lacks one: by name.
+    pub fn check(&self) -> Result<()> {
+        self.check_ranges()?;
+        self.shared.check()?;
+        all().try_for_each(|method| (method.check)(self))?;
+        let bptt = |work: &Work| matches!(work, Work::Grpo(settings) if settings(self).replay == ReplayMode::FullBptt);
+        ensure!(
+            self.grpo.checkpoint_every == 0
+                || self.grpo.replay == ReplayMode::FullBptt
+                || phases(self)?.iter().any(|phase| bptt(&phase.work)),
+            "grpo.checkpoint_every = {} does nothing where grpo.replay is not full_bptt: set grpo.replay=full_bptt, or leave it out",
+            self.grpo.checkpoint_every
+        );
+        phases(self).map(drop)
+    }
+
+    fn check_ranges(&self) -> Result<()> {
+        ranges::check(self.table()?, PARTS)
+    }
+
+    fn table(&self) -> Result<toml::Table> {
+        toml::Table::try_from(self).context("writing the recipe as TOML")
+    }
+}
+
+impl Deref for Recipe {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl DerefMut for Recipe {
+    fn deref_mut(&mut self) -> &mut Shared {
+        &mut self.shared
+    }
+}
+
+/// Takes the settings of a method out of a recipe's table; its defaults where the table has none.
+pub(super) fn take<S: DeserializeOwned + Default>(table: &mut toml::Table, key: &str) -> Result<S, String> {
+    let found = table.remove(key).map(toml::Value::try_into);
+    found.unwrap_or_else(|| Ok(S::default())).map_err(|why| format!("{key}: {}", why.to_string().trim_end()))
+}
+
+/// Every setting: its key, what it may be, and what it is in this recipe (empty: not set).
+///
+/// # Errors
+/// None in practice: a recipe can be written as TOML.
+pub fn settings(recipe: &Recipe) -> Result<Vec<[String; 3]>> {
+    let table = recipe.table()?;
+    let row = |(key, range): (String, ranges::Range)| {
+        let plain = key.trim_end_matches("[]").trim_end_matches(".*");
+        let value = plain.split('.').try_fold(toml::Value::Table(table.clone()), |at, name| at.get(name).cloned());
+        let value = value.filter(|value| !value.is_table()).map(|value| value.to_string()).unwrap_or_default();
+        [key.clone(), range.said(), value]
+    };
+    Ok(ranges(PARTS).into_iter().map(row).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recipe::Range::{
+        self, BelowOne, Count, Each, Finite, NotNegative, Positive, PositiveOrInfinite, PositiveShare, Share, Tables,
+        Typed,
+    };
+    use crate::recipe::ranges::{leaves, range_of, ranges};
+    use crate::recipe::{PRESETS, set};
+    use toml::Value;
+
+    /// A recipe as text that names every setting there is: those that are left out by default too.
+    fn full() -> toml::Table {
+        let recipe = Recipe::like("smoke").expect("a preset");
+        let mut table = toml::Table::try_from(&recipe).expect("a table");
+        for pair in [
+            "pretrained=x",
+            "adapter=x",
+            "blocks={ exit = 'argmax', exit_in_loss = false, mask_markers = false }",
+            "seed_token=x",
+            "lora={ rank = 4, alpha = 8.0, targets = ['q_proj'], train_embeddings = true, only_new_rows = false }",
+            "data.path=x",
+            "data.test_path=x",
+            "data.fields={ question = 'q' }",
+            "data.test_fields={ question = 'q' }",
+            "data.generations=first",
+            "data.shuffle=true",
+            "data.grpo_path=x",
+            "data.grader=math",
+            "data.budgets=true",
+            "latent.keep_steps=[1]",
+            "latent.fresh_stages=true",
+            "grpo.from_stage=best",
+            "grpo.loss_mean=question",
+            "grpo.mask_tags=false",
+            "grpo.reward.lengths=[0.4, 1.0]",
+            "brevity={ steps = 1, temperature = 0.7, k_min = 2, weight = 0.1, lengths = [0.4, 1.0] }",
+            "latent.stages=[{ k = 1, steps = 2, epochs = 0.0, c = 0.5 }]",
+            "coconut.stages=[{ k = 1, steps = 2, epochs = 0.0, c = 0.5 }]",
+        ] {
+            set(&mut table, pair).expect("set");
+        }
+        table
+    }
+
+    /// Numbers that no setting takes, or few do, and a value of its range's edge.
+    fn wrong(range: Range) -> Vec<Value> {
+        let (float, whole) = (Value::Float, Value::Integer);
+        let never = vec![float(f64::NAN), float(f64::NEG_INFINITY)];
+        let more = match range {
+            Typed | Each(_) | Tables(_) => return vec![],
+            Count(low, high) => {
+                [low as i64 - 1, -1].into_iter().chain((high as i64).checked_add(1)).map(whole).collect()
+            }
+            Positive => vec![float(0.0), float(-1.0), float(f64::INFINITY)],
+            NotNegative => vec![float(-1e-9), float(f64::INFINITY)],
+            Share => vec![float(-0.1), float(1.1), float(f64::INFINITY)],
+            PositiveShare => vec![float(0.0), float(1.1), float(f64::INFINITY)],
+            BelowOne => vec![float(1.0), float(-0.1)],
+            Finite => vec![float(f64::INFINITY)],
+            PositiveOrInfinite => vec![float(0.0), float(-1.0)],
+        };
+        never.into_iter().chain(more).collect()
+    }
+
+    /// Every setting has a range, and every value outside it is refused by the setting's name.
+    #[test]
+    fn no_setting_is_without_a_range_and_every_range_refuses() {
+        let table = Value::Table(full());
+        let (mut seen, mut all) = (vec![], vec![]);
+        leaves(["", ""], &table, &mut |[key, general], _| {
+            all.push((key.to_owned(), general.to_owned()));
+            Ok(())
+        })
+        .expect("walked");
+        for (key, general) in all {
+            let range = range_of(&ranges(PARTS), &general).unwrap_or_else(|| panic!("{key} has no range"));
+            seen.push(general.clone());
+            for value in wrong(range) {
+                assert!(!range.admits(&value), "{key} takes {value}");
+                if key.contains('[')
+                    || ["pretrained", "adapter", "lora", "data.test_path", "data.grpo_path"]
+                        .iter()
+                        .any(|key_| key.starts_with(key_))
+                {
+                    continue;
+                }
+                let said = Recipe::resolve("smoke", &[format!("{key}={value}")]).expect_err(&key);
+                let name = key.rsplit('.').next().expect("a name");
+                assert!(format!("{said:#}").contains(name), "{key}={value}: {said:#}");
+            }
+        }
+        for (name, _) in &ranges(PARTS) {
+            let there = |key: &String| name.strip_suffix('*').map_or(key == name, |table| key.starts_with(table));
+            assert!(seen.iter().any(there), "{name} is in the table and is no setting");
+        }
+        for (name, _) in PRESETS {
+            Recipe::like(name).expect("a preset").check_ranges().unwrap_or_else(|why| panic!("{name}: {why:#}"));
+        }
+    }
+
+    #[test]
+    fn elements_of_lists_are_named_by_their_place() {
+        let of = |set: &str| Recipe::resolve("smoke", &[set.to_owned()]).expect_err("refused").to_string();
+        let said = of("latent.stages=[{ k = 1, steps = 2 }, { k = 2, steps = 0, epochs = nan }]");
+        assert!(said.contains("latent.stages[1].epochs must be a number of at least 0, found nan"), "{said}");
+        assert!(of("colar.factors=[3, 0]").contains("colar.factors[1]"));
+    }
+
+    #[test]
+    fn a_recipe_lies_over_the_one_that_it_extends() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).expect("a file");
+            path.display().to_string()
+        };
+        let own = file("own.toml", "name = \"own\"\nextends = \"micro-bptt\"\n[grpo.reward]\nuse = 0.0\n");
+        let (own, micro) =
+            (Recipe::resolve(&own, &[]).expect("a recipe"), Recipe::resolve("micro", &[]).expect("a preset"));
+        assert_eq!((own.name.as_str(), own.grpo.steps, own.evaluation.max_new_tokens), ("own", 160, 30));
+        assert_eq!((own.grpo.reward.usage, own.grpo.reward.format), (0.0, micro.grpo.reward.format));
+        // What a branch of a run shares with it.
+        assert_eq!((&own.base, &own.boundary, &own.latent), (&micro.base, &micro.boundary, &micro.latent));
+
+        // A value of another type is told with its key.
+        for (pairs, named) in [
+            (vec!["seed=3", "base.steps=1.5", "base.batch=4"], "--set base.steps=1.5"),
+            (vec!["base.steps=2\nbase.batch=3"], "one setting at a time"),
+        ] {
+            let pairs: Vec<String> = pairs.into_iter().map(str::to_owned).collect();
+            let said = format!("{:#}", Recipe::resolve("smoke", &pairs).expect_err("no recipe"));
+            assert!(said.contains(named), "{said}");
+        }
+        // What is for other problems, or another model, would do nothing.
+        for pair in [
+            "data.test_path=x",
+            "data.fields={ question = 'q' }",
+            "data.grader=math",
+            "data.shuffle=true",
+            "data.grpo_path=x",
+            "seed_token=x",
+        ] {
+            let said = format!("{:#}", Recipe::resolve("smoke", &[pair.to_owned()]).expect_err("does nothing"));
+            assert!(said.contains(pair.split('=').next().expect("a key")) && said.contains("leave it out"), "{said}");
+        }
+
+        let (a, b) = (folder.path().join("a.toml"), folder.path().join("b.toml"));
+        let first = file("a.toml", &format!("extends = {:?}\n", b.display().to_string()));
+        file("b.toml", &format!("extends = {:?}\n", a.display().to_string()));
+        let said = |source: &str| format!("{:#}", Recipe::resolve(source, &[]).expect_err("no recipe"));
+        assert!(said(&first).contains("which extends it"), "{}", said(&first));
+        assert!(said(&file("c.toml", "extends = \"mikro\"\n")).contains("unknown preset `mikro`"));
+        assert!(said(&file("d.toml", "extends = 3\n")).contains("`extends` names a preset"));
+    }
+}
