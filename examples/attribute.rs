@@ -18,7 +18,7 @@ pub fn found() -> Result<String> {
     // Both are decoded, and cut where their responses part.
     let pair = decoded(&study, &[(prompt(5)?, prompt(2)?)], Switching::Free, 1)?.pop();
     let pair = pair.context("the responses do not part after a block")?;
-    let heads: Vec<Node> = Node::all(config).into_iter().filter(|node| matches!(node, Node::Head(..))).collect();
+    let heads: Vec<Node> = Node::all_nodes(config).into_iter().filter(|node| matches!(node, Node::Head(..))).collect();
     let aimed = [&pair.clean, &pair.corrupt].map(|row| TargetRow { row, says: pair.says, toward: None });
     let found = slopes(&study.model, &study.reasoning.source, &aimed, &points(heads.clone()), |_, _| true)?;
     let (clean, corrupt) = (&found[0], &found[1]);
@@ -31,7 +31,7 @@ pub fn found() -> Result<String> {
     effects.sort_by(|a, b| b.0.abs().total_cmp(&a.0.abs()));
     let mut out = format!("the lead is {:.2} in the clean run, {:.2} in the corrupt one\n", clean.lead, corrupt.lead);
     for (effect, node, position) in effects.into_iter().take(5) {
-        let patch = Patch::from(&clean.values, node, &[position], config)?;
+        let patch = Patch::from_run(&clean.values, node, &[position], config)?;
         let patched = leads(&study, &pair.corrupt, &[patch], pair.says)?[0] - corrupt.lead;
         out += &format!("{node:?} at {}: {effect:.2} by gradient, {patched:.2} by patch\n", pair.clean.steps[position]);
     }

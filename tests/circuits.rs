@@ -19,18 +19,18 @@ use switchyard::schema::{
 };
 use switchyard::store::Measurements;
 use switchyard::study::Study;
-use switchyard::study::circuits::pairs::{Pair, as_text, decoded, of_task};
+use switchyard::study::circuits::pairs::{Pair, as_text, decoded, task_prompts};
 use switchyard::study::circuits::patch::{Node, Patch, leads, points, record};
-use switchyard::study::circuits::places::named;
-use switchyard::study::circuits::{Role, written};
+use switchyard::study::circuits::places::named_places;
+use switchyard::study::circuits::{Role, solution_forms};
 
 #[test]
 fn a_solution_is_the_same_in_both_forms() {
     let study = micro("sft", 30);
-    let written = written(&study, 20).expect("solutions");
-    assert_eq!(written.len(), 20);
+    let solutions = solution_forms(&study, 20).expect("solutions");
+    assert_eq!(solutions.len(), 20);
     let switch = study.corpus.switch;
-    for w in &written {
+    for w in &solutions {
         for form in Form::ALL {
             let (ids, roles) = (&w.sequence(form).ids, w.roles(form));
             for (position, at) in roles.iter().enumerate() {
@@ -62,12 +62,12 @@ fn a_solution_is_the_same_in_both_forms() {
 #[test]
 fn direct_attribution_sums_to_the_logit() {
     for study in [micro("sft", 24), micro("grpo", 24), study(Purpose::Working, 24, 1)] {
-        let written = written(&study, 24).expect("solutions");
+        let solutions = solution_forms(&study, 24).expect("solutions");
         let (mut seen, mut carried, mut worst) = (0, 0, 0.0_f64);
         for form in Form::ALL {
-            let sequences: Vec<_> = written.iter().map(|w| w.sequence(form).clone()).collect();
+            let sequences: Vec<_> = solutions.iter().map(|w| w.sequence(form).clone()).collect();
             let decided: Vec<_> =
-                written.iter().map(|w| decisions(w, form, study.corpus.switch, &study.reasoning.blocks)).collect();
+                solutions.iter().map(|w| decisions(w, form, study.corpus.switch, &study.reasoning.blocks)).collect();
             let explained = explain(&study, &sequences, &decided, None).expect("contributions");
             for (decision, e) in decided.iter().flatten().zip(explained.iter().flatten()) {
                 for (way, whole) in [e.rivals.logit, e.rivals.lead].into_iter().enumerate() {
@@ -95,10 +95,10 @@ fn direct_attribution_sums_to_the_logit() {
 fn centred_attribution_takes_off_what_all_tokens_get() {
     let study = micro("sft", 4);
     let vocab = study.model.config().vocab_size;
-    let written = written(&study, 2).expect("solutions");
-    let sequences: Vec<_> = written.iter().map(|w| w.sequence(Form::Latents).clone()).collect();
+    let solutions = solution_forms(&study, 2).expect("solutions");
+    let sequences: Vec<_> = solutions.iter().map(|w| w.sequence(Form::Latents).clone()).collect();
     let decided: Vec<_> =
-        written.iter().map(|w| decisions(w, Form::Latents, study.corpus.switch, &study.reasoning.blocks)).collect();
+        solutions.iter().map(|w| decisions(w, Form::Latents, study.corpus.switch, &study.reasoning.blocks)).collect();
     // The first decision at the last latent of a block, asked of every token.
     let asked = decided[0].iter().rfind(|d| d.step.is_some()).expect("a latent").clone();
     let all = (0..vocab as u32).map(|token| Decision { token, ..asked.clone() }).collect();
@@ -219,7 +219,7 @@ fn attention_is_a_whole_and_agrees_with_direct_attribution() {
 }
 
 fn pairs_of(study: &Study) -> Vec<Pair> {
-    decoded(study, &of_task(study, 60).expect("pairs"), Switching::Free, 6).expect("usable pairs")
+    decoded(study, &task_prompts(study, 60).expect("pairs"), Switching::Free, 6).expect("usable pairs")
 }
 
 /// A cell of the map is a forward of one row alone with that one hook set: every node at every position, and at several together.
@@ -231,7 +231,8 @@ fn a_patched_cell_is_a_separate_forward() {
     let moved = compared(&study, &pairs[0], &[]);
     assert!(moved > 50, "only {moved} patches do anything");
     for pair in &pairs[1..] {
-        let places: Vec<Vec<usize>> = named(pair, switch, 2).into_iter().map(|(_, positions)| positions).collect();
+        let places: Vec<Vec<usize>> =
+            named_places(pair, switch, 2).into_iter().map(|(_, positions)| positions).collect();
         compared(&study, pair, &places);
     }
     // Models that learnt nothing, one with learned positions, and latents of a row that begin anywhere.
@@ -258,11 +259,11 @@ fn a_patched_cell_is_a_separate_forward() {
 
 /// Patches of every node at every position of a pair and at these together, against runs of their own; how many do anything.
 fn compared(study: &Study, pair: &Pair, together: &[Vec<usize>]) -> usize {
-    let (config, nodes) = (study.model.config(), Node::all(study.model.config()));
+    let (config, nodes) = (study.model.config(), Node::all_nodes(study.model.config()));
     let held = record(study, std::slice::from_ref(&pair.clean), &points(nodes.clone()), |_, _| true).expect("values");
     let mut patches = vec![Patch { node: nodes[0], values: vec![] }];
     for positions in (0..pair.clean.ids.len()).map(|p| vec![p]).chain(together.iter().cloned()) {
-        patches.extend(nodes.iter().map(|&n| Patch::from(&held[0], n, &positions, config).expect("a patch")));
+        patches.extend(nodes.iter().map(|&n| Patch::from_run(&held[0], n, &positions, config).expect("a patch")));
     }
     let found = leads(study, &pair.corrupt, &patches, pair.says).expect("leads");
     for (patch, lead) in patches.iter().zip(&found) {
@@ -312,7 +313,7 @@ fn a_pair_differs_where_it_should_and_each_run_says_its_own() {
         let none = [Patch { node: Node::Mlp(0), values: vec![] }];
         let lead = |row| leads(&study, row, &none, pair.says).expect("leads")[0];
         assert!(lead(&pair.clean) > 0.0 && lead(&pair.corrupt) < 0.0, "pair {}", pair.number);
-        let places = named(pair, study.corpus.switch, 2);
+        let places = named_places(pair, study.corpus.switch, 2);
         let (source, positions) = &places[0];
         assert_eq!((source.name.as_str(), positions.len()), ("source", 1), "the start value");
         let of_clause = |(place, at): &&(switchyard::study::circuits::places::Place, Vec<usize>)| {

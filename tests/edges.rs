@@ -18,13 +18,13 @@ use switchyard::study::Study;
 use switchyard::study::circuits::alive::{Edge, alive};
 use switchyard::study::circuits::edges::Weights;
 use switchyard::study::circuits::gradient::TargetRow;
-use switchyard::study::circuits::pairs::{Pair, as_text, decoded, of_task};
+use switchyard::study::circuits::pairs::{Pair, as_text, decoded, task_prompts};
 use switchyard::study::circuits::patch::{Node, Patch, leads as patched};
 use switchyard::study::circuits::pulls::pulls;
 use switchyard::study::circuits::rewire::{RewiredRun, leads, outputs};
 
 fn some_pairs(study: &Study) -> Vec<Pair> {
-    let mut pairs = decoded(study, &of_task(study, 40).expect("pairs"), Switching::Free, 3).expect("usable pairs");
+    let mut pairs = decoded(study, &task_prompts(study, 40).expect("pairs"), Switching::Free, 3).expect("usable pairs");
     pairs.extend(as_text(study, 40, 2).expect("pairs of text"));
     assert!(pairs.len() == 5);
     pairs

@@ -241,7 +241,7 @@ fn smollm2(problems: usize) -> Option<Study> {
     let machine = Machine { threads: 2, ..Machine::default() };
     let model = model.to_str().expect("a path");
     let asked = ProblemChoice { data: Some(data), problems: Some(problems), ..ProblemChoice::default() };
-    Some(Study::of_model(model, None, &like, &asked, &machine).expect("SmolLM2"))
+    Some(Study::open_model(model, None, &like, &asked, &machine).expect("SmolLM2"))
 }
 
 #[test]
@@ -293,11 +293,8 @@ fn a_jacobian_lens_is_fitted_on_texts_saved_and_read_again() {
     for (args, why) in [
         (vec!["--kind", "jacobian"], "give --lens FILE.pt or --fit FILE.txt"),
         (vec!["--lens", lens.as_str()], "give --lens FILE.pt or --fit FILE.txt"),
-        (
-            vec!["--kind", "jacobian", "--lens", "fixtures/latent/lens.pt"],
-            "the lens is of a model of width 32, this one has 64",
-        ),
-        (vec!["--kind", "jacobian", "--fit", texts.as_str(), "--skip", "90"], "none of 2 prompts has a position left"),
+        (vec!["--kind", "jacobian", "--lens", "fixtures/latent/lens.pt"], "the lens has width 32, the model 64"),
+        (vec!["--kind", "jacobian", "--fit", texts.as_str(), "--skip", "90"], "none of 2 prompts is long enough"),
     ] {
         refused(&mut read(&args), &[why]);
     }

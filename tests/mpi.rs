@@ -179,7 +179,7 @@ fn a_stopped_or_killed_process_ends_the_run_which_goes_on() {
 #[test]
 fn an_error_of_one_process_ends_all_of_them() {
     let again = train(2, by_two().0, &[]).output().expect("it starts");
-    fails(&again, "holds a run already");
+    fails(&again, "has a run already");
 }
 
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };

@@ -258,13 +258,13 @@ fn observations_of_another_run_are_refused_by_name() {
     };
     // The finished rows would be left as they are.
     std::fs::remove_file(folder.path().join("manifest.json")).expect("the manifest");
-    refused(&|o| o.identity.seed = 3, "seed 3, this run of seed 0");
-    refused(&|o| o.weights = "fedc".into(), "weights fedc, this run of weights 0123456789abcdef");
-    refused(&|o| o.dtype = "bf16".into(), "dtype bf16, this run of dtype f32");
+    refused(&|o| o.identity.seed = 3, "seed 3, this run has seed 0");
+    refused(&|o| o.weights = "fedc".into(), "weights fedc, this run has weights 0123456789abcdef");
+    refused(&|o| o.dtype = "bf16".into(), "dtype bf16, this run has dtype f32");
     refused(&|o| o.mode = "mean".into(), "mode mean");
-    refused(&|o| o.cell = 99, "which this run does not ask for");
+    refused(&|o| o.cell = 99, "which this run does not have");
     let (n, other) = (rows[0].identity.n, rows[0].identity.n + 1);
-    refused(&|o| o.identity.n = other, &format!("problems {other}, this run of problems {n}"));
+    refused(&|o| o.identity.n = other, &format!("problems {other}, this run has problems {n}"));
 }
 
 /// Rows of one name and size that another run left: their first line says what they were made with.

@@ -55,7 +55,7 @@ fn plain_probe_leaves_out_what_does_not_apply() {
             said.lines().filter(|line| line.starts_with(&format!("{experiment}-checkpoint: left out: "))).count();
         assert_eq!(lines, 1, "{experiment}: {said}");
     }
-    assert!(said.contains("bring no worked solution"), "{said}");
+    assert!(said.contains("have no worked solution"), "{said}");
     for experiment in ["accuracy", "outcomes", "logit_lens"] {
         assert!(out.join(format!("{experiment}-checkpoint.parquet")).is_file(), "{experiment}: {said}");
     }
@@ -76,7 +76,7 @@ fn plain_intervene_leaves_out_what_a_task_has_no_numbers_or_pairs_for() {
     let (_, said) = done("intervene", &graph);
     for experiment in ["activation_patching", "head_patching"] {
         let left_out = format!(
-            "no {experiment}: micro-graph/sft: {experiment} needs a generated task to make pairs of; problems of `graph` have no start value"
+            "no {experiment}: micro-graph/sft: {experiment} needs a generated task to make pairs from; problems of `graph` have no start value"
         );
         assert!(said.contains(&left_out), "{said}");
     }
@@ -84,7 +84,7 @@ fn plain_intervene_leaves_out_what_a_task_has_no_numbers_or_pairs_for() {
     assert!(rows.contains(",resample,") && !rows.contains("known_value"), "{rows}");
     // What is asked for by name is an error.
     let named = |args: &[&'static str]| [&["fixtures/micro-graph", "--out", "/nonexistent/rows"][..], args].concat();
-    refused("intervene", &named(&["--modes", "known_value"]), &["whose steps hold numbers"]);
+    refused("intervene", &named(&["--modes", "known_value"]), &["whose steps have numbers"]);
     refused("intervene", &named(&["--only", "steering"]), &["steering needs a generated task"]);
 }
 

@@ -240,7 +240,7 @@ fn a_model_that_never_saw_swi_is_asked_or_refuses() {
     like.evaluation.max_new_tokens = 24;
     let gguf = gguf.to_string_lossy();
     let asked = ProblemChoice { data: Some(data), problems: Some(24), ..ProblemChoice::default() };
-    let study = Study::of_model(&gguf, None, &like, &asked, &Machine::default()).expect("the model");
+    let study = Study::open_model(&gguf, None, &like, &asked, &Machine::default()).expect("the model");
     let forced = teacher_forced::rows(&study, &teacher_forced::Config {}).expect("rows");
     let p = |event| forced.iter().find(|r| r.event == event).expect("a class").p_swi;
     // Its row of `<swi>` is a copy of the line break's, and as probable; it stands out nowhere.

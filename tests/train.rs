@@ -241,8 +241,8 @@ fn bad_settings_are_refused_by_name_before_any_work() {
         (vec!["--only", "phase9"], "phase9"),
         (vec!["--device", "tpu"], "tpu"),
         (vec!["--data", "nowhere.jsonl"], "data.path"),
-        (vec!["--base", "runs/nowhere"], "holds no run"),
-        (vec!["--from", "runs/nowhere"], "holds no run"),
+        (vec!["--base", "runs/nowhere"], "has no run"),
+        (vec!["--from", "runs/nowhere"], "has no run"),
         (vec!["--set", "latent.keep_steps=[11]"], "latent.keep_steps"),
         (vec!["--set", "nothing"], "key=value"),
     ] {
@@ -338,7 +338,7 @@ fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
         finished(&alone, set);
         let said = finished(name, &[set, &["--from", &trunk]].concat());
         assert_eq!(taken(name), expected, "{name}: {said}");
-        assert_eq!(said.matches(": taken over from").count(), expected.len(), "{said}");
+        assert_eq!(said.matches(": reused from").count(), expected.len(), "{said}");
         for phase in ["base", "boundary", "sft", "grpo"] {
             for file in ["checkpoint/model.safetensors", "checkpoint/reasoning.json", "result.json", "traces.jsonl"] {
                 let file = format!("{phase}/{file}");
@@ -346,7 +346,7 @@ fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
             }
         }
         let summary = String::from_utf8(of(name, "summary.md")).expect("text");
-        assert!(summary.contains(&format!("- taken over: {} from ", expected.join(", "))), "{summary}");
+        assert!(summary.contains(&format!("- reused: {} from ", expected.join(", "))), "{summary}");
     }
     assert!(
         of("same", "grpo_step1/checkpoint/model.safetensors") == of("trunk", "grpo_step1/checkpoint/model.safetensors")
@@ -362,7 +362,7 @@ fn a_branch_takes_over_what_is_the_same_and_trains_the_rest() {
     for (args, needle) in [
         (vec!["--phase", "grpo", "--set", "grpo.learning_rate=1e-3"], "grpo.learning_rate was 0.0002, now 0.001"),
         (vec!["--phase", "grpo_start", "--set", "grpo.from_step=3"], "it starts from `sft`"),
-        (vec!["--phase", "sft", "--set", "grpo.from_step=3"], "last_step3 was not kept"),
+        (vec!["--phase", "sft", "--set", "grpo.from_step=3"], "last_step3 was not stored"),
         (vec!["--phase", "coconut"], "this recipe has base"),
         (vec!["--set", "seed=4"], "seed was 0, now 4"),
     ] {
@@ -413,7 +413,7 @@ fn grpo_starts_from_a_stage_and_brevity_from_what_grpo_left() {
     assert!(rates[2] < rates[0].max(rates[1]) && rates[3..].iter().any(|rate| *rate > rates[2]), "{rates:?}");
     let steps = switchyard::store::read_flat(&temp.path().join("best/brevity/metrics.parquet")).expect("rows");
     assert!(steps.len() == 3 && steps.iter().all(|row| row["blocks"].as_f64().is_some()), "{}", steps.len());
-    assert!(said.contains("brevity pays in full up to") && said.contains("the reward term `format` (weight"), "{said}");
+    assert!(said.contains("full brevity reward up to") && said.contains("the reward term `format` (weight"), "{said}");
     for (set, needle) in [
         ("grpo.from_stage=3", "grpo.from_stage = 3 is not the k of one of latent.stages"),
         ("grpo.from_stage=worst", "grpo.from_stage=worst"),
@@ -500,7 +500,7 @@ fn a_sweep_trains_every_combination_from_shared_bases_and_resumes() {
     let first = sweep(&[]);
     assert!(first.status.success(), "{}", text_of(&first));
     // The second batch size takes over the base of its seed.
-    assert_eq!(text_of(&first).matches("base: taken over from").count(), 2, "{}", text_of(&first));
+    assert_eq!(text_of(&first).matches("base: reused from").count(), 2, "{}", text_of(&first));
     let rows: Vec<SweepRow> = read(&out.join("sweep.parquet")).expect("rows");
     let of = |point: &str, phase: &str| -> Vec<&SweepRow> {
         rows.iter().filter(|row| row.point == point && row.result.phase == phase).collect()
@@ -515,7 +515,7 @@ fn a_sweep_trains_every_combination_from_shared_bases_and_resumes() {
     let table = std::fs::read_to_string(out.join("sweep.md")).expect("a table");
     assert!(table.contains("| icot.batch=4 | icot |") && table.contains("n=2"), "{table}");
 
-    assert!(text_of(&sweep(&[])).contains("holds a sweep already"));
+    assert!(text_of(&sweep(&[])).contains("has a sweep already"));
     // One run is lost: it alone is trained again.
     let lost = out.join("icot.batch=4+seed=1");
     let before = std::fs::read(lost.join("icot/checkpoint/model.safetensors")).expect("weights");
@@ -524,7 +524,7 @@ fn a_sweep_trains_every_combination_from_shared_bases_and_resumes() {
     assert!(again.status.success(), "{}", text_of(&again));
     assert_eq!(std::fs::read(lost.join("icot/checkpoint/model.safetensors")).expect("weights"), before);
     assert_eq!(read::<SweepRow>(&out.join("sweep.parquet")).expect("rows"), rows);
-    assert_eq!(text_of(&again).matches("base: taken over from").count(), 1, "{}", text_of(&again));
+    assert_eq!(text_of(&again).matches("base: reused from").count(), 1, "{}", text_of(&again));
 
     let wrong = sweep(&["--resume", "--sweep", "no_cot.stepz=1"]);
     assert_eq!(wrong.status.code(), Some(2), "{}", text_of(&wrong));

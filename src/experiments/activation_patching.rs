@@ -22,9 +22,9 @@ use crate::nth::Nth;
 use crate::schema::{Axis, Identity, PatchRow, PatchedPlaceRow, Place, RowFile, recovered};
 use crate::store::Measurements;
 use crate::study::Study;
-use crate::study::circuits::pairs::{Pair, Prompts, decoded, no_twins, of_task};
+use crate::study::circuits::pairs::{Pair, Prompts, decoded, no_twins, task_prompts};
 use crate::study::circuits::patch::{Node, Patch, leads, points, record};
-use crate::study::units::in_memory;
+use crate::study::units::measure_in_memory;
 
 pub const ABOUT: About =
     About::asking("where the difference between two problems lives: layer × latent step, layer × position");
@@ -50,7 +50,7 @@ pub fn unfit(study: &Study, _config: &Config) -> Result<Unfit> {
 fn prompts(study: &Study, candidates: usize) -> Result<Vec<Prompts>> {
     let mut own = of_problems(study);
     own.truncate(candidates);
-    if own.is_empty() { of_task(study, candidates) } else { Ok(own) }
+    if own.is_empty() { task_prompts(study, candidates) } else { Ok(own) }
 }
 
 /// Pairs of a file's problems: of those that are the same but for their numbers, each of the smaller first values with one of the larger.
@@ -112,14 +112,14 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatchRow>> {
 /// # Errors
 /// Fewer than two usable pairs, and as the model's.
 pub fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<Vec<PatchRow>> {
-    recovered(&in_memory(|rows| places(study, config, prompts, rows))?)
+    recovered(&measure_in_memory(|rows| places(study, config, prompts, rows))?)
 }
 
 fn places(study: &Study, config: &Config, prompts: &[Prompts], rows: &mut Measurements<PatchedPlaceRow>) -> Result<()> {
     let mut pairs = decoded(study, prompts, Switching::Free, config.pairs)?;
     pairs.iter_mut().enumerate().for_each(|(number, pair)| pair.number = number);
     let (usable, all) = (pairs.len(), prompts.len());
-    study.needs(usable > 1, || {
+    study.require(usable > 1, || {
         format!("{usable} of {all} pairs open a block before their responses part; activation_patching needs 2")
     })?;
     let identity = study.identity(usable);
@@ -136,7 +136,7 @@ fn patched(study: &Study, identity: &Identity, pair: &Pair) -> Result<Vec<Patche
     let held = record(study, std::slice::from_ref(&pair.clean), &points(nodes.iter().copied()), |_, _| true)?;
     let cells: Vec<(usize, usize)> =
         (0..nodes.len()).flat_map(|l| (0..pair.clean.ids.len()).map(move |p| (l, p))).collect();
-    let of_cell = |&(layer, position): &(usize, usize)| Patch::from(&held[0], nodes[layer], &[position], config);
+    let of_cell = |&(layer, position): &(usize, usize)| Patch::from_run(&held[0], nodes[layer], &[position], config);
     let mut patches = cells.iter().map(of_cell).collect::<Result<Vec<_>>>()?;
     patches.push(Patch::NONE);
     let clean = leads(study, &pair.clean, &[Patch::NONE], pair.says)?[0];

@@ -14,7 +14,7 @@ use super::{About, switch_benefit};
 use crate::schema::{AdaptiveRow, Optimum, by_budget};
 use crate::stats::by_problem::cell;
 use crate::study::Study;
-use crate::study::units::in_memory;
+use crate::study::units::measure_in_memory;
 use crate::text::said_budget;
 
 pub const ABOUT: About = About::asking(
@@ -30,8 +30,8 @@ pub const ABOUT: About = About::asking(
 /// Questions that say no budget; as the decoder's.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AdaptiveRow>> {
     let why = || "its questions say no budget (task `adaptive`, or data.budgets = true)".into();
-    study.needs(study.corpus.budgets, why)?;
-    let problems = in_memory(|rows| switch_benefit::measure(study, config, rows))?;
+    study.require(study.corpus.budgets, why)?;
+    let problems = measure_in_memory(|rows| switch_benefit::measure(study, config, rows))?;
     let said = |problem: &usize| said_budget(&study.corpus.test[*problem].question);
     let budgets: Option<Vec<usize>> = problems.iter().map(|row| said(&row.problem)).collect();
     by_budget(&problems, &budgets.context("a question without its budget")?)

@@ -33,10 +33,10 @@ use crate::schema::{
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::circuits::gradient::{Slope, TargetRow, slopes};
-use crate::study::circuits::pairs::{Pair, PairChoice, no_pairs, of_file};
+use crate::study::circuits::pairs::{Pair, PairChoice, no_pairs, read_prompts};
 use crate::study::circuits::patch::{Node, Patch, RowCapture, leads, points};
-use crate::study::circuits::places::{Place, Placed, named};
-use crate::study::units::in_memory;
+use crate::study::circuits::places::{Place, Placed, named_places};
+use crate::study::units::measure_in_memory;
 
 pub const ABOUT: About =
     About::asking("the map of head_patching by one backward pass, and how far it agrees with patches").on_request();
@@ -87,14 +87,14 @@ pub(crate) const FILES: &[Files] = &[(AttributedNodeRow::NAME, AttributionRow::N
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<AttributedNodeRow>) -> Result<()> {
     study.say("attribution patching");
     config.check()?;
-    let given = of_file(study, config.pairs_file.as_deref())?;
-    let nodes = Node::all(study.model.config());
+    let given = read_prompts(study, config.pairs_file.as_deref())?;
+    let nodes = Node::all_nodes(study.model.config());
     let &Config { ref forms, candidates, pairs: limit, .. } = config;
     let choice = PairChoice { forms, given: given.as_deref(), candidates, limit, alike: false };
     choice.each(study, false, |form, pairs| {
         let identity = study.identity(pairs.len());
         let attributing = AttributionRun { study, identity: &identity, form, nodes: &nodes, steps: config.steps };
-        let placed = |pair| (pair, named(pair, study.corpus.switch, config.blocks));
+        let placed = |pair| (pair, named_places(pair, study.corpus.switch, config.blocks));
         let places: Vec<PairPlaces> = pairs.iter().map(placed).collect();
         let sample = attributing.sample(&places, config.sample);
         let expected = |placed: &PairPlaces| ((Some(form), placed.0.number), attributing.rows(placed, &sample));
@@ -119,7 +119,7 @@ pub(crate) fn conclude(
 
 /// The maps and how they agree with patches, in memory.
 pub fn rows(study: &Study, config: &Config) -> Result<(Vec<AttributionRow>, Vec<AttributionAgreementRow>)> {
-    attributions(&in_memory(|rows| measure(study, config, rows))?, config.least)
+    attributions(&measure_in_memory(|rows| measure(study, config, rows))?, config.least)
 }
 
 /// Floats that the graph of one batch may hold, roughly.
@@ -229,7 +229,7 @@ impl AttributionRun<'_> {
 
     /// Σ gradient · (clean − corrupt) over the positions of a place.
     fn predicted(&self, ends: &Ends, gradients: &RowCapture, node: Node, positions: &[usize]) -> Result<f64> {
-        let of = |held| Patch::from(held, node, positions, self.study.model.config()).map(|patch| patch.values);
+        let of = |held| Patch::from_run(held, node, positions, self.study.model.config()).map(|patch| patch.values);
         let (clean, corrupt) = (of(&ends.clean.values)?, of(&ends.corrupt.values)?);
         let mut sum = 0.0;
         for (((_, clean), (_, corrupt)), (_, gradient)) in clean.iter().zip(&corrupt).zip(of(gradients)?) {
@@ -247,7 +247,8 @@ impl AttributionRun<'_> {
         for (mode, from, into) in
             [(PatchMode::Denoise, &ends.clean, &pair.corrupt), (PatchMode::Noise, &ends.corrupt, &pair.clean)]
         {
-            let patch = |((_, positions), node): &(&Placed, Node)| Patch::from(&from.values, *node, positions, config);
+            let patch =
+                |((_, positions), node): &(&Placed, Node)| Patch::from_run(&from.values, *node, positions, config);
             let patches: Vec<Patch> = cells.iter().map(patch).collect::<Result<_>>()?;
             for (((place, _), node), lead) in cells.iter().zip(leads(self.study, into, &patches, pair.says)?) {
                 let moved = if mode == PatchMode::Denoise { lead - ends.corrupt.lead } else { ends.clean.lead - lead };

@@ -126,7 +126,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DecodedTraceRow>> {
             };
             rows_by(study, config, &follows)
         }
-        None => Err(study.lacks("what follows from what is known of generated tasks only").into()),
+        None => Err(study.inapplicable("what follows from what is known of generated tasks only").into()),
     }
 }
 
@@ -137,7 +137,7 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &Derivation) -> Resul
     let layer = config.layer.unwrap_or(depth);
     ensure!(layer <= depth, "decoded_trace.layer: layer {layer} does not exist, the model has 0 to {depth}");
     let (all, left_out) = reads(study, derivation)?;
-    study.needs(all.len() > 1, || format!("{} right answers have blocks in the place of known steps", all.len()))?;
+    study.require(all.len() > 1, || format!("{} right answers have blocks in the place of known steps", all.len()))?;
     let found = LatentStates::new(study, layer, &all)?;
     let longest = all.iter().flat_map(ReadProblem::lengths).max().unwrap_or(0);
     let mut rows: Vec<DecodedTraceRow> = vec![];

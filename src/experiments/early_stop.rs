@@ -99,7 +99,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<EarlyStopRow>> {
     let (_, traces) = study.decoded()?;
     let full: Vec<Trace> = traces.iter().filter(|trace| trace.latent_calls() > 0).cloned().collect();
     let none = || format!("no latent step in this data: none of {} problems has a block", traces.len());
-    study.needs(full.len() > 1, none)?;
+    study.require(full.len() > 1, none)?;
     let longest = full.iter().map(longest).max().unwrap_or(0);
     let all = requests(&study.corpus)?;
     let asked: Vec<Request> = full.iter().map(|trace| all[trace.problem].clone()).collect();
@@ -120,7 +120,7 @@ fn cut(study: &Study, asked: &[Request], k: usize) -> Result<Vec<Trace>> {
     let switching = if k == 0 { Switching::Empty } else { Switching::Free };
     let settings = DecodeSettings { switching, ..study.settings() };
     let controller = Cutoff { own: &study.reasoning.blocks, latents: k };
-    let batches: Vec<&[Request]> = asked.chunks(study.together()).collect();
+    let batches: Vec<&[Request]> = asked.chunks(study.batch_size()).collect();
     let traces = study.each(&format!("batches with {k} latents"), &batches, |batch| {
         let decoding = Decode { controller: &controller, ..study.decoding(&settings) };
         decode(decoding, batch, 1, &mut Hooks::none())

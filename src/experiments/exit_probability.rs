@@ -77,7 +77,7 @@ fn observe(study: &Study) -> Result<(usize, Vec<Observation>)> {
     let exit = study.corpus.switch.swi_end;
     let switched: Vec<usize> = (0..traces.len()).filter(|&i| traces[i].switched()).collect();
     let none = || format!("no latent step in this data: the model never switched in {} problems", traces.len());
-    study.needs(!switched.is_empty(), none)?;
+    study.require(!switched.is_empty(), none)?;
     let ids = &study.corpus.switch;
     let sequences: Vec<Sequence> = switched.iter().map(|&i| traces[i].sequence(ids)).collect::<Result<_>>()?;
     let latent = |s: &Sequence| s.latent_steps().map(|(position, ..)| position).collect();

@@ -29,10 +29,10 @@ use crate::schema::{
 use crate::stats::MeanVector;
 use crate::store::Measurements;
 use crate::study::Study;
-use crate::study::circuits::pairs::{Pair, PairChoice, Prompts, no_pairs, of_file};
+use crate::study::circuits::pairs::{Pair, PairChoice, Prompts, no_pairs, read_prompts};
 use crate::study::circuits::patch::{Node, Patch, RowCapture, leads, points, record};
-use crate::study::circuits::places::{Place, Placed, every, named};
-use crate::study::units::in_memory;
+use crate::study::circuits::places::{Place, Placed, every_position, named_places};
+use crate::study::units::measure_in_memory;
 
 pub const ABOUT: About =
     About::asking("which heads, MLPs and layers carry the value, at which latent step or token: patched one by one");
@@ -82,7 +82,7 @@ pub(crate) const FILES: &[Files] = &[(PatchedNodeRow::NAME, HeadPatchRow::NAME)]
 /// No pairs to make, fewer than two usable ones in every form, and as the model's.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedNodeRow>) -> Result<()> {
     study.say("head patching");
-    let given = of_file(study, config.pairs_file.as_deref())?;
+    let given = read_prompts(study, config.pairs_file.as_deref())?;
     patched(study, config, given.as_deref(), rows)
 }
 
@@ -99,12 +99,12 @@ pub(crate) fn conclude(config: &Config, rows: Measurements<PatchedNodeRow>, jour
 
 /// The maps, in memory.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
-    shares(&in_memory(|rows| measure(study, config, rows))?, config.least)
+    shares(&measure_in_memory(|rows| measure(study, config, rows))?, config.least)
 }
 
 /// The maps of given pairs of prompts, clean and corrupt, in memory; as those of a pair file.
 pub(crate) fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<Vec<HeadPatchRow>> {
-    shares(&in_memory(|rows| patched(study, config, Some(prompts), rows))?, config.least)
+    shares(&measure_in_memory(|rows| patched(study, config, Some(prompts), rows))?, config.least)
 }
 
 fn patched(
@@ -114,9 +114,9 @@ fn patched(
     rows: &mut Measurements<PatchedNodeRow>,
 ) -> Result<()> {
     config.check()?;
-    let (nodes, switch) = (Node::all(study.model.config()), study.corpus.switch);
+    let (nodes, switch) = (Node::all_nodes(study.model.config()), study.corpus.switch);
     let &Config { ref forms, candidates, pairs: limit, every_position: alike, .. } = config;
-    let places = |pair: &Pair| if alike { every(pair) } else { named(pair, switch, config.blocks) };
+    let places = |pair: &Pair| if alike { every_position(pair) } else { named_places(pair, switch, config.blocks) };
     PairChoice { forms, given, candidates, limit, alike }
         .each(study, false, |form, pairs| patch_form(study, (form, pairs), (&nodes, &config.modes), places, rows))
 }
@@ -166,7 +166,7 @@ fn means(study: &Study, recorded: &[RecordedPair], nodes: &[Node]) -> Result<Mea
     for r in recorded {
         for ((place, positions), node) in cells(&r.places, nodes) {
             for held in [&r.clean, &r.corrupt] {
-                for (_, values) in Patch::from(held, node, positions, study.model.config())?.values {
+                for (_, values) in Patch::from_run(held, node, positions, study.model.config())?.values {
                     sums.entry((place.clone(), node)).or_default().add(&values);
                 }
             }
@@ -219,8 +219,8 @@ impl PatchPlan<'_> {
     fn patch(&self, r: &RecordedPair, mode: PatchMode, node: Node, (place, positions): &Placed) -> Result<Patch> {
         let config = self.study.model.config();
         match mode {
-            PatchMode::Denoise => Patch::from(&r.clean, node, positions, config),
-            PatchMode::Noise => Patch::from(&r.corrupt, node, positions, config),
+            PatchMode::Denoise => Patch::from_run(&r.clean, node, positions, config),
+            PatchMode::Noise => Patch::from_run(&r.corrupt, node, positions, config),
             PatchMode::Mean => {
                 let mean = self.means.get(&(place.clone(), node)).context("a place without a mean")?;
                 Ok(Patch { node, values: positions.iter().map(|&p| (p, mean.clone())).collect() })
@@ -237,7 +237,7 @@ pub(super) fn row(
     (place, node): (&Place, Node),
     [moved, whole]: [f64; 2],
 ) -> PatchedNodeRow {
-    let (component, layer, head) = node.named();
+    let (component, layer, head) = node.name_parts();
     let Place { name: place, back } = place.clone();
     PatchedNodeRow { identity: identity.clone(), form, pair, mode, component, layer, head, place, back, moved, whole }
 }

@@ -13,7 +13,7 @@ use crate::schema::{
 };
 use crate::stats::by_problem::cell;
 use crate::store::Measurements;
-use crate::study::units::in_memory;
+use crate::study::units::measure_in_memory;
 
 /// Writes the observations of a whole run and the tables that follow from them. `why` something was left out is told with what turns
 /// out to say nothing.
@@ -113,7 +113,7 @@ fn leave_out(observations: &mut Vec<Observation>, silent: Silent, skipped: &mut 
 pub(super) fn in_memory_summary(
     measure: impl FnOnce(&mut Measurements<Observation>) -> Result<()>,
 ) -> Result<(Summary, Vec<String>)> {
-    let (mut observations, mut skipped) = (in_memory(measure)?, vec![]);
+    let (mut observations, mut skipped) = (measure_in_memory(measure)?, vec![]);
     let silent = check(&observations)?;
     leave_out(&mut observations, silent, &mut skipped);
     Ok((summarise(&observations)?, skipped))
@@ -124,7 +124,7 @@ pub(super) fn in_memory_summary(
 /// # Errors
 /// A mode that never fired or moved nothing; a self-patch that changed something; those of `measure`.
 pub(super) fn strictly(measure: impl FnOnce(&mut Measurements<Observation>) -> Result<()>) -> Result<Summary> {
-    let rows = in_memory(measure)?;
+    let rows = measure_in_memory(measure)?;
     check(&rows)?.into_values().try_for_each(|why| Err(anyhow!(why)))?;
     summarise(&rows)
 }

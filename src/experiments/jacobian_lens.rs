@@ -26,7 +26,7 @@ use crate::stats::by_problem::{mean, share};
 use crate::study::Study;
 use crate::study::circuits::jacobian::{Passage, jacobians};
 use crate::study::circuits::patch::Node;
-use crate::study::circuits::{SolutionForms, written};
+use crate::study::circuits::{SolutionForms, solution_forms};
 use crate::study::readout::log_probs;
 use crate::study::staging::logits::logits_at;
 
@@ -81,25 +81,25 @@ struct ReadProblem<'a> {
 /// A layer that does not exist, fewer than four problems with a block before the answer, and as the model's.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     let layers = config.layers(study.model.config().num_hidden_layers)?;
-    let written = written(study, config.problems)?;
+    let solutions = solution_forms(study, config.problems)?;
     let (groups, mut numbers) = (study.corpus.groups(), BTreeMap::new());
-    let mut read: Vec<ReadProblem> = written.iter().filter_map(of_problem).collect();
+    let mut read: Vec<ReadProblem> = solutions.iter().filter_map(of_problem).collect();
     for one in &mut read {
         let next = numbers.len();
         one.half = *numbers.entry(groups[one.row.row]).or_insert(next) % 2;
     }
     let few = || format!("{} problems have a block before the answer, four are needed", read.len());
-    study.needs(read.len() >= 4, few)?;
+    study.require(read.len() >= 4, few)?;
     let fitted = fit(study, config, &layers, &read)?;
     let said = said(study, &read)?;
     let rows = fitted.iter().map(|(&cell, fit)| of_cell(study, cell, fit, (&read, &said)));
     Ok(rows.collect::<Result<Vec<_>>>()?.concat())
 }
 
-fn of_problem(written: &SolutionForms) -> Option<ReadProblem<'_>> {
-    let answer = written.answer_decided(Form::Latents)?;
-    let latents: Vec<usize> = written.blocks.last()?.latents.clone().collect();
-    (!latents.is_empty()).then_some(ReadProblem { row: &written.latents, half: 0, latents, answer })
+fn of_problem(solution: &SolutionForms) -> Option<ReadProblem<'_>> {
+    let answer = solution.answer_decided(Form::Latents)?;
+    let latents: Vec<usize> = solution.blocks.last()?.latents.clone().collect();
+    (!latents.is_empty()).then_some(ReadProblem { row: &solution.latents, half: 0, latents, answer })
 }
 
 /// Jacobians and states of every problem.

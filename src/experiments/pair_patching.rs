@@ -24,8 +24,8 @@ use crate::study::Study;
 use crate::study::circuits::given::{PlacedPair, read};
 use crate::study::circuits::pairs::Pair;
 use crate::study::circuits::patch::{Node, Patch, leads};
-use crate::study::circuits::places::{every, named};
-use crate::study::units::in_memory;
+use crate::study::circuits::places::{every_position, named_places};
+use crate::study::units::measure_in_memory;
 
 pub const ABOUT: About = About::asking(
     "pairs of one's own (intervene pairs): which head, MLP or stream carries the answer, at which position",
@@ -67,8 +67,8 @@ impl Config {
     }
 
     fn nodes(&self, study: &Study) -> Vec<Node> {
-        let all = Node::all(study.model.config()).into_iter();
-        all.filter(|node| self.components.contains(&node.named().0)).collect()
+        let all = Node::all_nodes(study.model.config()).into_iter();
+        all.filter(|node| self.components.contains(&node.name_parts().0)).collect()
     }
 }
 
@@ -101,8 +101,8 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedNo
     let (nodes, switch) = (config.nodes(study), study.corpus.switch);
     let usable = usable(study, given)?;
     let places = |pair: &Pair| match config.places {
-        Places::Number => every(pair),
-        Places::Name => named(pair, switch, 2),
+        Places::Number => every_position(pair),
+        Places::Name => named_places(pair, switch, 2),
     };
     let mut any = false;
     for form in Form::ALL {
@@ -113,7 +113,7 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedNo
         }
     }
     let few = || format!("{} usable pairs in {}: an interval needs two at least", usable.len(), file.display());
-    study.needs(any, few)
+    study.require(any, few)
 }
 
 pub(crate) fn conclude(config: &Config, rows: Measurements<PatchedNodeRow>, journal: &mut Journal) -> Result<String> {
@@ -124,7 +124,7 @@ pub(crate) fn conclude(config: &Config, rows: Measurements<PatchedNodeRow>, jour
 
 /// The map, in memory.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
-    shares(&in_memory(|rows| measure(study, config, rows))?, config.least)
+    shares(&measure_in_memory(|rows| measure(study, config, rows))?, config.least)
 }
 
 fn form_of(pair: &Pair) -> Form {

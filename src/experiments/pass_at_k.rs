@@ -105,7 +105,7 @@ fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
     sampling.check()?;
     let settings = DecodeSettings { sampling, ..study.settings() };
     let asked = requests(&study.corpus)?;
-    let batches: Vec<&[Request]> = asked.chunks((study.together() / config.samples).max(1)).collect();
+    let batches: Vec<&[Request]> = asked.chunks((study.batch_size() / config.samples).max(1)).collect();
     let traces = study.each("batches sampled", &batches, |batch| {
         decode(study.decoding(&settings), batch, config.samples, &mut Hooks::none())
     })?;

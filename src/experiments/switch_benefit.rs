@@ -43,7 +43,7 @@ pub(crate) fn conclude(_: &Config, rows: Measurements<SwitchProblemRow>, journal
 pub fn measure(study: &Study, _config: &Config, rows: &mut Measurements<SwitchProblemRow>) -> Result<()> {
     let sweep = study.sweep()?;
     let identity = study.identity(sweep.normal.len());
-    study.goes_on(rows.rows(), &(None, 0), &identity)?;
+    study.check_identity(rows.rows(), &(None, 0), &identity)?;
     let guess = study.corpus.guess();
     let there: BTreeSet<usize> = rows.rows().iter().map(|row| row.problem).collect();
     study.say("every problem with a block and without");

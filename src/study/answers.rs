@@ -1,4 +1,4 @@
-//! What a decoded response answers, and how far the gold answer leads where it does. Knows a corpus and traces.
+//! Which answer a decoded response gives, at which position, and the margin of the gold answer there. Knows a corpus and traces.
 
 use anyhow::Result;
 
@@ -14,8 +14,8 @@ pub(crate) fn gold_tokens(corpus: &Corpus) -> Result<Vec<Option<u32>>> {
     corpus.test.iter().map(|p| first_token(&corpus.vocabulary, p, &p.answer)).collect()
 }
 
-/// The first token of an answer in the place of the problem's own: behind a blank many tokenizers have another token for a word
-/// than at a beginning. Of a problem whose solution does not write its answer, that of the answer alone.
+/// The first token of `answer` in place of the problem's own answer. Many tokenizers encode a word after a space differently from
+/// a word at the start. If the solution does not contain its answer: the first token of the answer alone.
 pub(crate) fn first_token(vocabulary: &Vocabulary, problem: &Problem, answer: &str) -> Result<Option<u32>> {
     let before = problem.answer_at().map_or("", |at| &problem.solution[..at]);
     let EncodedText { ids, offsets } = vocabulary.encode_with_offsets(&format!("{before}{answer}"))?;
@@ -25,7 +25,7 @@ pub(crate) fn first_token(vocabulary: &Vocabulary, problem: &Problem, answer: &s
 /// Grades a decoded row.
 ///
 /// # Errors
-/// A token that the vocabulary does not know; logits that were not finite.
+/// A token outside the vocabulary; logits that are not finite.
 pub(crate) fn outcome(corpus: &Corpus, decoded: &FinishedRow, normal: Option<&Trace>) -> Result<Outcome> {
     let FinishedRow { trace, margins } = decoded;
     trace.ensure_finite()?;
@@ -43,22 +43,22 @@ pub(crate) fn outcome(corpus: &Corpus, decoded: &FinishedRow, normal: Option<&Tr
     })
 }
 
-/// Of each response whether it is right, and its answer.
+/// For each response, whether it is correct, and its answer.
 pub(crate) fn graded(corpus: &Corpus, traces: Vec<Trace>) -> Result<(Vec<bool>, Vec<Option<String>>)> {
-    let one = |trace| outcome(corpus, &FinishedRow { trace, margins: vec![] }, None);
-    let outcomes = traces.into_iter().map(one).collect::<Result<Vec<_>>>()?;
+    let grade = |trace| outcome(corpus, &FinishedRow { trace, margins: vec![] }, None);
+    let outcomes = traces.into_iter().map(grade).collect::<Result<Vec<_>>>()?;
     Ok(outcomes.into_iter().map(|outcome| (outcome.correct, outcome.answer)).unzip())
 }
 
-/// The response position of the first token of the final answer, where the response gives one; its predecessor decides it.
+/// The response position of the first token of the final answer, if the response gives one. The position before it decides it.
 pub(crate) fn answer_at(corpus: &Corpus, trace: &Trace) -> Result<Option<usize>> {
     let text = corpus.vocabulary.decode_visible(&trace.text())?;
     let answer = corpus.answer(&corpus.test[trace.problem].answer, &text);
     answer_position(corpus, trace, &text, answer.as_deref())
 }
 
-/// Where a text gives its answer, both known: of a generated task the position after the last `#`, else where the
-/// extracted answer last begins in the text.
+/// The position at which a text gives its answer: in a generated task the position after the last `#`, else the last occurrence of
+/// the extracted answer.
 fn answer_position(corpus: &Corpus, trace: &Trace, text: &str, answer: Option<&str>) -> Result<Option<usize>> {
     if corpus.is_task {
         let marks = corpus.vocabulary.word_tokens("#")?;
@@ -71,7 +71,7 @@ fn answer_position(corpus: &Corpus, trace: &Trace, text: &str, answer: Option<&s
     let text_at = trace.positions.iter().enumerate().filter(|(_, p)| p.kind == PositionRole::Text);
     let places: Vec<usize> = text_at.map(|(i, _)| i).collect();
     let tokens = trace.text();
-    // The first token whose text reaches beyond the answer's first byte.
+    // Binary search for the first token that ends after the answer's first byte.
     let (mut low, mut high) = (0, tokens.len());
     while low < high {
         let middle = (low + high) / 2;
@@ -88,7 +88,7 @@ mod tests {
     use crate::method::Recipe;
     use crate::text::Sample;
 
-    /// SmolLM2's tokens of "sixteen" are `six` and `teen` at a beginning, and one behind a blank; its `#` is another one there.
+    /// SmolLM2 encodes "sixteen" as `six` and `teen` at the start and as one token after a space; `#` differs there too.
     #[test]
     fn answers_are_found_as_the_tokenizer_splits_them_in_their_place() {
         let smollm2 = Vocabulary::load("fixtures/smollm2-chains").expect("a vocabulary");
@@ -99,7 +99,7 @@ mod tests {
             let gold = gold_tokens(&corpus).expect("tokens");
             for (i, problem) in corpus.test.iter().enumerate() {
                 let sample = Sample::new(problem, &corpus.vocabulary, &corpus.template).expect("a sample");
-                // The answer is one word behind its mark.
+                // The answer is one word after its mark.
                 let at = sample.answer.expect("an answer").start + 1;
                 assert_eq!(gold[i], Some(sample.response[at]), "{preset}: {}", problem.solution);
                 let position = |&token: &u32| Position::bare(token, PositionRole::Text, None);
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(first("sixteen is \\boxed{sixteen}", "eight").as_deref(), Some("eight"));
         assert_eq!(first("it is sixteen . # sixteen", "eight").as_deref(), Some("Ġeight"));
         assert_eq!(first("it is sixteen", "").as_deref(), None);
-        // The x of `\boxed` is none.
+        // The x of `\boxed` is not the answer.
         assert_eq!(asked("\\boxed{x}", "x").answer_at(), Some(7));
     }
 }

@@ -1,5 +1,5 @@
-//! What answers must become when a step of a problem is changed: the arithmetic that exchanges are graded by. Knows problems by
-//! their index among the test problems, and steps from 0.
+//! Arithmetic of a problem: the answer that follows if a step's value changes. Interchanges of values are graded by it. Problems
+//! are indices into the test problems; steps count from 0.
 
 use anyhow::{Result, ensure};
 
@@ -7,18 +7,17 @@ use crate::study::Study;
 use crate::tasks::{Split, TaskProblem, WorkedSolution};
 use crate::text::Problem;
 
-/// The arithmetic of a checkpoint's problems. A closure from (problem, step, value) to the answer is one whose steps have no
-/// known operand.
+/// The arithmetic of a study's problems. A closure (problem, step, value) → answer implements it without known operands.
 pub trait Arithmetic: Sync {
-    /// What the answer would be if the step had produced `value`.
+    /// The answer if the step had produced `value`.
     fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String>;
 
-    /// The value that the step works on.
+    /// The first operand of the step.
     fn operand(&self, _problem: usize, _step: usize) -> Option<i64> {
         None
     }
 
-    /// What the step would produce from this operand.
+    /// The result of the step for this operand.
     fn apply(&self, _problem: usize, _step: usize, _operand: i64) -> Option<i64> {
         None
     }
@@ -30,7 +29,7 @@ impl<F: Fn(usize, usize, i64) -> Option<String> + Sync> Arithmetic for F {
     }
 }
 
-/// That of a generated task's problems.
+/// A generated task's problems.
 impl Arithmetic for Vec<TaskProblem> {
     fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String> {
         self.get(problem)?.answer_if(step, value)
@@ -45,7 +44,7 @@ impl Arithmetic for Vec<TaskProblem> {
     }
 }
 
-/// That of solutions whose steps a file brings as calculations; `None` where it is not known.
+/// Solutions of a file whose steps are calculations; `None`: not known.
 impl Arithmetic for Vec<Option<WorkedSolution>> {
     fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String> {
         self.get(problem)?.as_ref()?.answer_if(step, value)
@@ -64,7 +63,7 @@ fn worked(problem: &Problem) -> Option<WorkedSolution> {
     WorkedSolution::new(&problem.question, &problem.steps, &problem.answer)
 }
 
-/// Whether answers follow from the values of steps: those of a generated task, or of solutions that bring calculations.
+/// Whether answers can be computed from step values: a generated task, or solutions with calculations.
 pub(crate) fn is_known(study: &Study) -> bool {
     match &study.recipe.task {
         Some(task) => task.has_numbers(),
@@ -72,15 +71,15 @@ pub(crate) fn is_known(study: &Study) -> bool {
     }
 }
 
-/// The generated task's own arithmetic, or that of a file's solutions.
+/// The arithmetic of the generated task, or of the file's solutions.
 ///
 /// # Errors
-/// Problems whose steps hold no known numbers; generated problems that are not those of the recipe.
+/// Problems whose steps have no known numbers; generated problems that differ from the recipe's.
 pub(crate) fn of_study(study: &Study) -> Result<Box<dyn Arithmetic>> {
-    study.needs(is_known(study), || {
+    study.require(is_known(study), || {
         format!(
-            "known_value needs a generated task whose steps hold numbers, or solutions with `steps` or marks <<a*b=c>> that end \
-             in the answer: those of `{}` are not known, or are none",
+            "known_value needs a generated task whose steps have numbers, or solutions with `steps` or marks <<a*b=c>> that end in the \
+             answer; `{}` has neither",
             study.recipe.dataset()
         )
     })?;

@@ -1,12 +1,13 @@
-//! Which values blocks hold, who is exchanged for whom, and what the answer must then be: the plan of the `known_value` intervention.
+//! The plan of the `known_value` intervention: which value each block stores, which donor it is exchanged with, and which answer
+//! arithmetic predicts.
 //!
-//! A block holds s_j where the visible text before it follows the gold solution up to step j's clause. One block after the
-//! prompt stands for all steps that the text does not write: it holds the result of the last of them, and where it is
-//! exchanged the answer should become the donor's. Only problems that the normal run answers right take part, so that what
-//! their blocks should hold is what they were seen to use.
-//!
-//! The same exchange is graded by a second reading: that a block holds the first operand of its step, and that the step's own
-//! operation is done after the block. Then the answer follows from the problem's own operation on the donor's operand.
+//! 1. Assign steps to blocks. A block at the start of step j's clause stores s_j, if the visible text before it follows the gold
+//!    solution. A single block after the prompt replaces all steps that the text does not write; it stores the last one's result.
+//! 2. Keep problems that the normal run answers correctly: only there is the block's value known to be used.
+//! 3. Collect donors: blocks of other problems with another value that would change the answer.
+//! 4. Draw one block and one donor per problem and draw, and predict the answer by two readings: *by value* (the block stores the
+//!    result of its step) and *by operand* (the block stores the first operand, and the recipient's own step is applied to the
+//!    donor's operand after the block).
 
 use std::collections::BTreeMap;
 
@@ -25,43 +26,43 @@ use crate::text::{Problem, Vocabulary};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Exchange {
     pub swap: Swap,
-    /// If the donor's block holds the result of its step.
+    /// Prediction if the donor's block stores the result of its step.
     pub by_value: Prediction,
-    /// If it holds what its step works on, to which the problem's own step is applied. `None` where that is not known, where it
-    /// would change no answer, and where it predicts what the value does: such an exchange cannot tell the two apart.
+    /// Prediction if the block stores the step's first operand, to which the recipient's own step is applied. `None` if the operand is
+    /// unknown, the answer would not change, or both readings predict the same answer.
     pub by_operand: Option<Prediction>,
 }
 
-/// What an answer must become by one reading of what blocks hold.
+/// The answer that one reading predicts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Prediction {
     pub answer: String,
-    /// Every donor that could have been drawn: the answer it predicts and how many of them do.
+    /// All candidate donors: predicted answer → number of donors.
     pub drawable: BTreeMap<String, usize>,
 }
 
-/// The share of `drawable` (answers, and how many draws predict each) that predicts this answer: how often it is right by chance.
+/// Share of the candidate donors that predict this answer: the rate of a match by chance.
 pub(crate) fn by_chance<A: Ord>(drawable: &BTreeMap<A, usize>, answer: Option<&A>) -> f64 {
     let all: usize = drawable.values().sum();
     let same = answer.and_then(|a| drawable.get(a)).copied().unwrap_or(0);
     same as f64 / all as f64
 }
 
-/// A block and the value that it holds.
+/// A block and the value that it stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockValue {
     pub problem: usize,
     pub block: usize,
-    /// Of the solution.
+    /// Step of the solution.
     pub step: usize,
     pub value: i64,
 }
 
-/// The blocks of right answers that stand for a known step, in the order of the problems.
+/// The blocks with a known step in correct answers, in the order of the problems.
 ///
 /// # Errors
-/// A token that the vocabulary does not know.
-pub(crate) fn held(sweep: &Sweep, study: &Study) -> Result<Vec<BlockValue>> {
+/// A token outside the vocabulary.
+pub(crate) fn find_block_values(sweep: &Sweep, study: &Study) -> Result<Vec<BlockValue>> {
     let mut held: Vec<BlockValue> = vec![];
     for (trace, _) in sweep.traces.iter().zip(&sweep.normal).filter(|(_, o)| o.switched && o.correct) {
         let (i, problem) = (trace.problem, &study.corpus.test[trace.problem]);
@@ -82,13 +83,13 @@ pub(crate) fn held(sweep: &Sweep, study: &Study) -> Result<Vec<BlockValue>> {
 /// Exchanges by problem.
 pub(crate) type Plan = BTreeMap<usize, Exchange>;
 
-/// One plan for each draw: a block and a donor for each problem that has some.
+/// One plan per draw: a block and a donor for each problem that has candidates.
 ///
 /// # Errors
-/// No block that is known to hold a value, or none that could be exchanged.
+/// No block with a known value, or none that can be exchanged.
 pub fn plan(sweep: &Sweep, study: &Study, arithmetic: &dyn Arithmetic, draws: usize) -> Result<Vec<Plan>> {
-    let held = held(sweep, study)?;
-    ensure!(!held.is_empty(), "{}: no block of a right answer stands for a known step", study.name);
+    let held = find_block_values(sweep, study)?;
+    ensure!(!held.is_empty(), "{}: no block of a correct answer has a known step", study.name);
     let mut values: BTreeMap<i64, Vec<BlockValue>> = BTreeMap::new();
     held.iter().for_each(|h| values.entry(h.value).or_default().push(*h));
     let mut plans = vec![];
@@ -106,21 +107,20 @@ pub fn plan(sweep: &Sweep, study: &Study, arithmetic: &dyn Arithmetic, draws: us
                 plan.extend(exchange(&target, &pool, drawn).map(|exchange| (problem, exchange)));
             }
         }
-        ensure!(!plan.is_empty(), "{}: no block could be exchanged for one that holds another value", study.name);
+        ensure!(!plan.is_empty(), "{}: no block can be exchanged with one of another value", study.name);
         plans.push(plan);
     }
     Ok(plans)
 }
 
-/// A block that a target's could be exchanged for, and the answers that the two readings predict.
+/// A candidate donor for a block, and the answers that the two readings predict.
 struct Donor {
     held: BlockValue,
     by_value: String,
     by_operand: Option<String>,
 }
 
-/// Blocks of other problems with another value, as long as it leads to another answer: the same one could not be told from no
-/// effect.
+/// Blocks of other problems with another value that would change the answer: an unchanged answer could not be told from no effect.
 fn donors(
     target: &BlockValue,
     values: &BTreeMap<i64, Vec<BlockValue>>,
@@ -153,7 +153,7 @@ fn exchange(target: &BlockValue, pool: &[Donor], drawn: usize) -> Option<Exchang
     Some(Exchange { swap, by_value: by(|d| Some(&d.by_value))?, by_operand: by(|d| d.by_operand.as_ref()) })
 }
 
-/// The last step that a response does not write, where its text is the end of the solution.
+/// The last step that a response does not write, if its text is the end of the solution.
 fn unwritten(trace: &Trace, problem: &Problem, vocabulary: &Vocabulary) -> Result<Option<usize>> {
     let text = vocabulary.decode_visible(&trace.text())?;
     let (words, gold) = (text.split_whitespace().count(), problem.solution.split_whitespace().count());
@@ -162,8 +162,8 @@ fn unwritten(trace: &Trace, problem: &Problem, vocabulary: &Vocabulary) -> Resul
     Ok(from.and_then(|from| problem.steps.iter().rposition(|step| step.words.end <= from)))
 }
 
-/// `(block, step of the solution)` for the blocks of a trace that stand where a step's clause begins, as long as its text
-/// follows the solution.
+/// `(block, step of the solution)` for the blocks of a trace that open at the start of a step's clause, as long as its text follows
+/// the solution.
 pub(crate) fn blocks(trace: &Trace, problem: &Problem, vocabulary: &Vocabulary) -> Result<Vec<(usize, usize)>> {
     let gold: Vec<&str> = problem.solution.split_whitespace().collect();
     let mut segments: Vec<Vec<u32>> = vec![vec![]];
@@ -178,7 +178,7 @@ pub(crate) fn blocks(trace: &Trace, problem: &Problem, vocabulary: &Vocabulary) 
     for (block, segment) in segments.iter().enumerate() {
         let text = vocabulary.decode_visible(segment)?;
         let words: Vec<&str> = text.split_whitespace().collect();
-        // After a block the text goes on behind the clause, or with what the block left of it.
+        // After a block the text continues after the clause, or with the part of the clause that the block did not replace.
         if let (Some(end), Some(first)) = (until.take(), words.first()) {
             let mut places = std::iter::once(end).chain(at..end);
             let Some(place) = places.find(|&p| gold.get(p) == Some(first)) else { break };

@@ -1,4 +1,4 @@
-//! Responses that shards decoded, to be read by one process that makes the tables. Knows traces and rows; no experiment.
+//! Responses that shards decoded, as records for the process that makes the tables. Knows traces and records; no experiment.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,24 @@ use crate::latent::{Request, Switching, Trace};
 use crate::schema::DecodeRow;
 use crate::store::{Measurements, json};
 
-/// By the name of the way of decoding, in the order of the problems.
+/// Traces by the name of the decoding, in the order of the problems.
 pub type Decodes = BTreeMap<String, Vec<Trace>>;
 
-/// A way of decoding, as rows name it.
-pub(crate) fn named(switching: Switching, k_min: usize) -> String {
+/// A decoding's name in records: `{switching}:{k_min}`.
+pub(crate) fn decode_name(switching: Switching, k_min: usize) -> String {
     format!("{switching}:{k_min}")
 }
 
-/// Decodes the study's own problems in each of these ways, so far as they are not there yet.
+/// Decodes this process's problems with each of these settings, skipping what `rows` already has.
 pub(crate) fn decode(study: &Study, ways: &[(Switching, usize)], rows: &mut Measurements<DecodeRow>) -> Result<()> {
     let identity = study.identity(study.corpus.test.len());
     let requests = requests(&study.corpus)?;
     let expected = |request: &Request| ((None, request.problem), ways.len());
-    study.measure(rows, &identity, (&requests, study.together()), expected, |batch| {
+    study.measure(rows, &identity, (&requests, study.batch_size()), expected, |batch| {
         let mut new = vec![];
         for &way in ways {
             for trace in study.decode_only(&study.model, way, &[batch], &|_| Ok(()))? {
-                let (identity, decode, problem) = (identity.clone(), named(way.0, way.1), trace.problem);
+                let (identity, decode, problem) = (identity.clone(), decode_name(way.0, way.1), trace.problem);
                 new.push(DecodeRow { identity, decode, problem, trace: serde_json::to_string(&trace)? });
             }
         }
@@ -35,10 +35,10 @@ pub(crate) fn decode(study: &Study, ways: &[(Switching, usize)], rows: &mut Meas
     })
 }
 
-/// The traces of rows: each way with all `problems` of them.
+/// Restores the traces of all `problems` from records, by decoding.
 ///
 /// # Errors
-/// A way that lacks a problem or has one twice; a trace that is none.
+/// A decoding that lacks a problem or has one twice; a malformed trace.
 pub fn restore(rows: &[DecodeRow], problems: usize) -> Result<Decodes> {
     let mut ways: BTreeMap<&str, BTreeMap<usize, &DecodeRow>> = BTreeMap::new();
     for row in rows {

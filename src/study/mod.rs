@@ -1,6 +1,5 @@
-//! What experiments share: a [`Study`], that is a checkpoint with its problems and what is computed of them when it is first
-//! asked for: known rows laid out beside their annotation, answers, decoding that is forked many times from one prefix. Knows no
-//! experiment.
+//! Shared ground of experiments: a [`Study`] is a checkpoint with its held-out problems. It computes lazily and once what several
+//! experiments need: tagged solutions, answers, and decodes that are forked from one prefix. Knows no experiment.
 
 pub mod answers;
 pub mod arithmetic;
@@ -39,7 +38,7 @@ use crate::parallel;
 use crate::progress::{SharedProgress, go_on};
 use crate::recipe::Evaluation;
 use crate::schema::{BlockOrigin, Identity};
-use decodes::{Decodes, named};
+use decodes::{Decodes, decode_name};
 pub use normal::NormalRun;
 pub use open::{ProblemChoice, checkpoint, phases};
 use staging::{Reading, StagedSolutions, logits, stage};
@@ -47,7 +46,7 @@ use sweep::{Forkable, Sweep};
 pub use tagging::TaggedSolution;
 pub use units::Shard;
 
-/// The checkpoint has nothing of what an experiment asks about. Neither is at fault: the experiment is left out.
+/// The checkpoint lacks something that the experiment measures. This is no fault of either: the experiment is skipped.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct DoesNotApply(String);
@@ -58,43 +57,42 @@ impl DoesNotApply {
     }
 }
 
-/// A checkpoint with the held-out problems that it is asked. What experiments share is computed once, when first asked for;
-/// threads may share it.
+/// A checkpoint with its held-out problems. Shared results are computed once, on first use, and can be read by several threads.
 pub struct Study {
-    /// `<run>/<phase>`, or the name of a model that is not of a run.
+    /// `<run>/<phase>`, or the name of a model outside a run.
     pub name: String,
     pub model: Decoder,
     pub corpus: Corpus,
     pub recipe: Recipe,
-    /// How the checkpoint reasons: what every decode and every known row of it goes through.
+    /// How the checkpoint reasons. Every decode and every forward of a known sequence uses it.
     pub reasoning: Reasoning,
-    /// The run folder, if it is of a run.
+    /// The run folder, if the checkpoint comes from a run.
     pub run: Option<PathBuf>,
-    /// Folder or file of its weights; where that is an adapter's folder, its base too.
+    /// Folder or file of the weights. For an adapter's folder, also its base.
     pub source: Vec<PathBuf>,
-    /// Folder of the adapter over them, if there is one.
+    /// Folder of an adapter on top of the weights.
     pub adapter: Option<PathBuf>,
-    /// The model that tags the held-out solutions, where the checkpoint is not of a run and the user names one; a run has its own.
+    /// Model that tags the held-out solutions, if the user names one for a checkpoint outside a run. A run has its own annotator.
     pub annotator: Option<String>,
-    /// Of everything random: bootstraps, splits, draws.
+    /// Seed of bootstraps, splits and draws.
     pub seed: u64,
-    /// Workers that share the problems. A large model has one, whose products use all threads: several would each read all of its
-    /// weights, for fewer rows at a time.
+    /// Worker threads, each with some of the problems. A large model has one worker that uses all threads: several workers would each
+    /// read all weights for fewer sequences at a time.
     pub threads: usize,
     pub device: Device,
-    /// The part of the problems that this process works on; `None`: all.
+    /// Share of the problems that this process computes; `None`: all.
     pub shard: Option<Shard>,
-    /// Problems that decode together, where the user says so; the recipe says the same then.
+    /// Decode batch size set by the user, which overrides the recipe's.
     pub batch: Option<usize>,
-    /// Where the blocks of the normal run come from that interventions fork.
+    /// Where the blocks come from in the normal run that interventions fork.
     pub blocks: BlockOrigin,
-    /// Whether `<swi>` and its like were added when it was opened: what is measured of them is of untrained tokens.
+    /// Whether `<swi>`, `</swi>` and `<latent>` were added on opening, so that measurements of them are of untrained tokens.
     pub untrained: bool,
-    /// Whether [`Self::say`] tells the user what is being done.
+    /// Whether [`Self::say`] prints progress.
     pub talks: bool,
-    /// Responses that were decoded by others.
+    /// Responses that shards decoded.
     pub decodes: Decodes,
-    /// The normal run as shards made it.
+    /// The normal run that shards computed.
     pub normal: Option<NormalRun>,
     tagged: OnceLock<Vec<TaggedSolution>>,
     staged: OnceLock<StagedSolutions>,
@@ -103,24 +101,24 @@ pub struct Study {
     forkable: OnceLock<Forkable>,
 }
 
-/// Weights of a large model.
+/// Weights from which on a model is large.
 const LARGE: usize = 1 << 30;
 
-/// What a cell holds, computed where it is empty.
+/// The value of a cell; computed first if the cell is empty.
 fn lazy<T>(cell: &OnceLock<T>, compute: impl FnOnce() -> Result<T>) -> Result<&T> {
     if cell.get().is_none() {
         let _ = cell.set(compute()?);
     }
-    cell.get().context("nothing was computed")
+    cell.get().context("the value was not computed")
 }
 
 impl Study {
-    /// Tokens that its decoder never draws in text ([`Controller::masked_in_text`]).
+    /// Tokens that the decoder never draws in text ([`Controller::masked_in_text`]).
     pub(crate) fn mask_in_text(&self, may_open: bool) -> Vec<u32> {
         self.reasoning.blocks.masked_in_text(&self.corpus.switch, may_open)
     }
 
-    /// A model and its problems, of no run, by one worker.
+    /// A model and its problems outside a run, with one worker.
     pub(crate) fn new(name: String, model: Decoder, corpus: Corpus, recipe: Recipe, reasoning: Reasoning) -> Self {
         Self {
             name,
@@ -150,33 +148,33 @@ impl Study {
         }
     }
 
-    /// By so many workers; a large model has one.
+    /// Sets the number of workers; a large model always has one.
     #[must_use]
-    pub(crate) fn by(self, threads: usize) -> Self {
+    pub(crate) fn with_workers(self, threads: usize) -> Self {
         let threads = if self.model.config().token_weights() < LARGE { threads } else { 1 };
         Self { threads, ..self }
     }
 
-    /// One part of several. Problems go to parts in the batches that decode together, so that each is computed exactly as
-    /// one process computes it.
+    /// Restricts the study to one shard. Problems go to shards in whole decode batches, so that every number has the same bits as in a
+    /// single process.
     ///
     /// # Errors
-    /// More parts than there are batches.
+    /// More shards than batches.
     pub fn sharded(self, shard: Option<Shard>) -> Result<Self> {
         if let Some(shard) = shard {
-            let (problems, batch) = (self.corpus.test.len(), self.together());
+            let (problems, batch) = (self.corpus.test.len(), self.batch_size());
             let batches = problems.div_ceil(batch);
             ensure!(
                 shard.of <= batches,
-                "--shard {shard}: {}'s {problems} problems, {batch} decoded together, make {batches} shards at most: take fewer \
-                 shards, or a smaller --batch",
+                "--shard {shard}: {}'s {problems} problems in batches of {batch} allow {batches} shards at most: use fewer shards or a \
+                 smaller --batch",
                 self.name
             );
         }
         Ok(Self { shard, ..self })
     }
 
-    /// With spans that are known already, in the order of the problems, instead of an annotator's.
+    /// Uses these tagged solutions, in the order of the problems, instead of an annotator's.
     #[must_use]
     pub fn with_tags(self, tagged: Vec<TaggedSolution>) -> Self {
         Self { tagged: OnceLock::from(tagged), ..self }
@@ -187,25 +185,25 @@ impl Study {
         Self { blocks, forkable: OnceLock::new(), ..self }
     }
 
-    /// Under a name of the caller's: of the model, or of the run that its phase belongs to.
+    /// Renames the model, or the run that the phase belongs to.
     #[must_use]
-    pub fn named(mut self, name: &str) -> Self {
+    pub fn with_name(mut self, name: &str) -> Self {
         self.name = if self.run.is_some() { format!("{name}/{}", self.short_name()) } else { name.to_owned() };
         name.clone_into(&mut self.recipe.name);
         self
     }
 
-    /// Tells the user what is being done.
+    /// Prints progress, if enabled.
     pub(crate) fn say(&self, what: &str) {
         if self.talks {
             crate::progress::say(&format!("intervene: {}: {what}", self.name));
         }
     }
 
-    /// `work` on every item by the study's workers; results in order. Tells the user how many are done.
+    /// Runs `work` on every item by the study's workers and prints progress; results in order.
     ///
     /// # Errors
-    /// The first that fails; the user's Ctrl-C, after which nothing of what was under way is a result.
+    /// The first failure; Ctrl-C, after which no result of a running item is returned.
     pub(crate) fn each<'t, T: Sync, R: Send>(
         &self,
         what: &str,
@@ -222,42 +220,42 @@ impl Study {
         })
     }
 
-    /// How far a part of the work is.
+    /// Progress of `total` pieces of work.
     pub(crate) fn counted(&self, what: &str, total: usize) -> SharedProgress {
         SharedProgress::new(&self.name, what, total)
     }
 
-    /// Problems that decode together.
-    pub(crate) fn together(&self) -> usize {
+    /// Decode batch size.
+    pub(crate) fn batch_size(&self) -> usize {
         self.recipe.evaluation.batch.max(1)
     }
 
-    /// Whether a unit of work is this process' own, by its number.
-    pub(crate) fn has(&self, unit: usize) -> bool {
+    /// Whether this process computes the work unit of this number.
+    pub(crate) fn computes_unit(&self, unit: usize) -> bool {
         self.shard.is_none_or(|shard| shard.has(unit))
     }
 
-    /// Whether a problem is this process' own.
-    pub(crate) fn owns(&self, problem: usize) -> bool {
-        self.has(problem / self.together())
+    /// Whether this process computes the problem.
+    pub(crate) fn computes_problem(&self, problem: usize) -> bool {
+        self.computes_unit(problem / self.batch_size())
     }
 
-    /// `n` is the number of problems behind a row.
+    /// `n`: number of problems that a record summarises.
     pub fn identity(&self, n: usize) -> Identity {
         Identity { checkpoint: self.name.clone(), dataset: self.recipe.dataset(), n, seed: self.seed }
     }
 
-    /// The part of its name that stands in file names: the phase, or the model.
+    /// The name in file names: the phase, or the model.
     pub fn short_name(&self) -> &str {
         self.name.rsplit('/').next().unwrap_or(&self.name)
     }
 
-    /// As an evaluation decodes: greedily.
+    /// Settings of an evaluation: greedy decoding.
     pub fn settings(&self) -> DecodeSettings {
         decode_settings(&self.recipe.evaluation, &self.corpus.stops, Switching::Free)
     }
 
-    /// What a decode of it shares: model, latent source, controller, switch tokens. The user's Ctrl-C cancels it.
+    /// The arguments that all decodes share: model, latent source, controller, switch tokens. Ctrl-C cancels it.
     pub fn decoding<'a>(&'a self, settings: &'a DecodeSettings) -> Decode<'a> {
         Decode {
             model: &self.model,
@@ -270,56 +268,56 @@ impl Study {
         }
     }
 
-    /// Known rows of it run to the end, latents through its own source.
+    /// Runs known sequences to the end, with latent inputs from the study's source.
     pub fn unroll(&self, sequences: &[Sequence], hooks: &mut Hooks) -> Result<UnrolledStates> {
         unroll(&self.model, sequences, &self.reasoning.source, Gradient::Through, hooks)
     }
 
-    /// That it has nothing of what is asked about.
-    pub(crate) fn lacks(&self, why: &str) -> DoesNotApply {
+    /// Error: the study lacks what the experiment needs.
+    pub(crate) fn inapplicable(&self, why: &str) -> DoesNotApply {
         DoesNotApply(format!("{}: {why}", self.name))
     }
 
-    /// Refuses a checkpoint that [`Self::lacks`] what must be `there`.
-    pub(crate) fn needs(&self, there: bool, why: impl FnOnce() -> String) -> Result<()> {
-        ensure!(there, self.lacks(&why()));
+    /// Fails with [`Self::lacks`] unless `there`.
+    pub(crate) fn require(&self, there: bool, why: impl FnOnce() -> String) -> Result<()> {
+        ensure!(there, self.inapplicable(&why()));
         Ok(())
     }
 
-    /// Whether what heads and MLPs put out goes into the stream as it is, and logits are sums over the stream, so that a head's own part
-    /// of them is known.
+    /// Requires that outputs of heads and MLPs are added to the stream unchanged and that logits are linear in the stream, so that a
+    /// head's direct contribution to a logit is exact.
     ///
     /// # Errors
-    /// [`DoesNotApply`] to a model that normalises it first, or caps its logits.
+    /// [`DoesNotApply`] to a model with norms after attention or MLP, or with capped logits.
     pub fn adds_as_it_is(&self) -> Result<()> {
         let family = self.model.config().family;
         let adds = family.norm_place() == NormPlace::Before && self.model.config().extras.logit_cap.is_none();
-        self.needs(adds, || {
+        self.require(adds, || {
             format!(
-                "a {} model normalises what attention and MLP put out before it is added, or caps its logits, which this experiment \
-                 does not take apart",
+                "a {} model normalises the outputs of attention and MLP before adding them, or caps its logits: this experiment does not \
+                 decompose it",
                 family.name()
             )
         })
     }
 
-    /// Whether the stream is the sum of what embeddings, heads and MLPs write, and norms only divide it: what takes a decision
-    /// apart, edge by edge or exactly, relies on both.
+    /// Requires that the stream is the sum of the outputs of embeddings, heads and MLPs, and that norms only divide it. Exact
+    /// decompositions and edge attribution rely on both.
     ///
     /// # Errors
-    /// As [`Self::adds_as_it_is`]; [`DoesNotApply`] to a model with LayerNorms, biases of its outputs or learned positions.
+    /// As [`Self::adds_as_it_is`]; [`DoesNotApply`] to a model with LayerNorms, output biases or learned positions.
     pub fn is_plain_sum(&self) -> Result<()> {
         self.adds_as_it_is()?;
         let family = self.model.config().family;
         let plain = !family.layer_norm() && !family.other_biases() && !family.learned_positions();
-        let has = "LayerNorms, biases and learned positions, which this experiment does not take apart";
-        self.needs(plain, || format!("a {} model has {has}", family.name()))
+        let has = "LayerNorms, biases and learned positions, which this experiment does not decompose";
+        self.require(plain, || format!("a {} model has {has}", family.name()))
     }
 
-    /// Whether the model itself says where its blocks stand and how long they are, or was trained to where it cannot yet.
+    /// Requires that the model itself decides where a block opens and how long it is, or was trained towards that.
     ///
     /// # Errors
-    /// [`DoesNotApply`] where a rule says so.
+    /// [`DoesNotApply`] if a fixed rule decides.
     pub fn chooses_blocks(&self) -> Result<()> {
         let why = match &self.reasoning.blocks {
             Blocks::Learnt(_) | Blocks::Never | Blocks::Plain => return Ok(()),
@@ -327,30 +325,30 @@ impl Study {
             _ => "the model chooses neither where to switch nor how long to stay",
         };
         let rule = serde_json::to_string(&self.reasoning.blocks)?;
-        Err(self.lacks(&format!("its blocks follow a rule ({rule}): {why}")).into())
+        Err(self.inapplicable(&format!("its blocks follow a rule ({rule}): {why}")).into())
     }
 
-    /// The held-out solutions with the spans that the annotator tags in them, in the order of the problems.
+    /// The held-out solutions with the spans that the annotator tags, in the order of the problems.
     ///
     /// # Errors
-    /// [`DoesNotApply`] where blocks do not stand at spans; a run without annotation, a solution that cannot be scored.
+    /// [`DoesNotApply`] if blocks are not placed at spans; a run without annotation; a solution that cannot be scored.
     pub fn tagged(&self) -> Result<&[TaggedSolution]> {
         self.chooses_blocks()?;
         Ok(lazy(&self.tagged, || {
             let test = &self.corpus.test;
             let bare = test.iter().filter(|problem| problem.solution.trim().is_empty()).count();
-            let why = || format!("{bare} of {} problems bring no worked solution in which to tag spans", test.len());
+            let why = || format!("{bare} of {} problems have no worked solution in which to tag spans", test.len());
             ensure!(bare == 0, DoesNotApply(why()));
             self.tag_held_out().context("tagging the held-out solutions")
         })?)
     }
 
-    /// The tagged solutions as known rows, with what stands where.
+    /// The tagged solutions as sequences, with the class of each position.
     pub(crate) fn staged(&self) -> Result<&StagedSolutions> {
         lazy(&self.staged, || stage(self, self.tagged()?))
     }
 
-    /// What each next-token distribution of the staged solutions says about `<swi>`, as [`logits::readings`].
+    /// Statistics of `<swi>` in each next-token distribution of the staged solutions, see [`logits::readings`].
     pub(crate) fn readings(&self) -> Result<&[Vec<Reading>]> {
         Ok(lazy(&self.readings, || logits::readings(self, self.staged()?))?)
     }
@@ -366,13 +364,13 @@ impl Study {
         Ok(Sweep::new(self, lazy(&self.forkable, || Forkable::new(self))?))
     }
 
-    /// Greedy decoding under another rule of switching or another `K_min`.
+    /// Greedy decoding with another switching rule or another `K_min`.
     pub fn decode(&self, switching: Switching, k_min: usize) -> Result<(Scores, Vec<Trace>)> {
-        if let Some(traces) = self.decodes.get(&named(switching, k_min)) {
+        if let Some(traces) = self.decodes.get(&decode_name(switching, k_min)) {
             return Ok((score(traces, &self.corpus)?, traces.clone()));
         }
         let requests = requests(&self.corpus)?;
-        let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
+        let batches: Vec<&[Request]> = requests.chunks(self.batch_size()).collect();
         let counted = self.counted("batches decoded", batches.len());
         let traces = self.decode_only(&self.model, (switching, k_min), &batches, &|_| {
             counted.one();
@@ -381,16 +379,16 @@ impl Study {
         Ok((score(&traces, &self.corpus)?, traces))
     }
 
-    /// Greedy decoding of every held-out problem by another model of its shape.
+    /// Greedy decoding of every held-out problem by another model of the same shape.
     pub(crate) fn decode_as(&self, model: &Decoder) -> Result<Scores> {
         let requests = requests(&self.corpus)?;
-        let batches: Vec<&[Request]> = requests.chunks(self.together()).collect();
+        let batches: Vec<&[Request]> = requests.chunks(self.batch_size()).collect();
         let own = (Switching::Free, self.recipe.evaluation.k_min);
         score(&self.decode_only(model, own, &batches, &|_| Ok(()))?, &self.corpus)
     }
 
-    /// Decodes some of the problems, in batches that are the caller's and not those of a number of threads: threads round
-    /// nothing another way. `done` hears of each batch.
+    /// Decodes some of the problems. The caller sets the batches, because another batch size rounds differently; the number of
+    /// threads does not. `done` is called after each batch.
     pub(crate) fn decode_only(
         &self,
         model: &Decoder,

@@ -1,4 +1,4 @@
-//! The modes of an intervention experiment: names as written on the command line → what is run, in which draws.
+//! Modes of an intervention experiment: parses their names on the command line into cells of work.
 
 use anyhow::{Result, bail, ensure};
 
@@ -6,7 +6,7 @@ use crate::interventions::{self, About, At, FORCE_SWITCH, InterventionSpec, Late
 use crate::names::meant;
 use crate::schema::{KnownValueRow, NORMAL, NULL_BATCH, NULL_SEED, NULLS, dosed};
 
-/// The default modes: the paper's four, and the controls it lacks.
+/// The default modes: the paper's four and the controls it lacks.
 pub const MODES: [&str; 7] = [NORMAL, "zero", "random_norm", "skip", "self_patch", "mean", "resample"];
 
 #[derive(Clone, Copy)]
@@ -18,7 +18,7 @@ pub enum Action {
     Replace(&'static About),
 }
 
-/// One row of the table.
+/// One row of the table: a mode at one dose and one choice of steps.
 #[derive(Clone)]
 pub struct Cell {
     pub mode: String,
@@ -31,7 +31,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    pub fn is(&self, name: &str) -> bool {
+    pub fn has_name(&self, name: &str) -> bool {
         self.mode == name
     }
 
@@ -40,7 +40,7 @@ impl Cell {
         format!("{} ({})", dosed(&self.mode, self.dose), self.steps)
     }
 
-    /// Whether it acts on blocks that the normal run opens.
+    /// Whether it changes blocks that the normal run opens.
     pub(crate) fn needs_blocks(&self) -> bool {
         match self.action {
             Action::Rule(rule) => rule != FORCE_SWITCH,
@@ -50,18 +50,18 @@ impl Cell {
     }
 }
 
-/// The default modes of the command: those of the table, the nulls, and, where values are known, their exchange.
+/// The default modes of the command: the table's, the null runs, and `known_value` where values are known.
 pub(crate) fn default_modes(generated: bool) -> Vec<String> {
     let known = generated.then_some(KnownValueRow::MODE);
     MODES.into_iter().chain(NULLS).chain(known).map(str::to_owned).collect()
 }
 
-/// Every mode that can be run. `generated`: the steps of the problems are known.
+/// Every mode that can run. `generated`: the values of steps are known.
 pub(crate) fn all_modes(generated: bool) -> Vec<String> {
     names().into_iter().filter(|name| generated || *name != KnownValueRow::MODE).map(str::to_owned).collect()
 }
 
-/// `all` among the modes stands for every one of these that is not named beside it.
+/// Replaces `all` by every mode that is not named explicitly.
 pub(crate) fn spell_out(modes: &mut Vec<String>, every: impl Iterator<Item = String>) {
     if let Some(at) = modes.iter().position(|mode| mode == "all") {
         let others: Vec<String> = every.filter(|mode| !modes.contains(mode)).collect();
@@ -69,14 +69,14 @@ pub(crate) fn spell_out(modes: &mut Vec<String>, every: impl Iterator<Item = Str
     }
 }
 
-/// Every name that [`cells`] takes.
+/// Every name that [`cells`] accepts.
 pub fn names() -> Vec<&'static str> {
     let rules = RULES.iter().map(|r| r.name);
     [NORMAL].into_iter().chain(NULLS).chain(rules).chain(interventions::all().map(|a| a.name)).collect()
 }
 
-/// The doses that an intervention is tried at where this one is named, or none.
-pub(crate) fn of_doses(about: &About, named: Option<f64>) -> Vec<Option<f64>> {
+/// The doses of an intervention: the named one, else its defaults.
+pub(crate) fn doses(about: &About, named: Option<f64>) -> Vec<Option<f64>> {
     match named {
         Some(dose) => vec![Some(dose)],
         None if about.doses.is_empty() => vec![None],
@@ -84,10 +84,10 @@ pub(crate) fn of_doses(about: &About, named: Option<f64>) -> Vec<Option<f64>> {
     }
 }
 
-/// Rows in the order of the modes, *normal* first whether named or not; each mode at each of its doses and steps.
+/// The rows in the order of the modes, *normal* first; each mode at each of its doses and steps.
 ///
 /// # Errors
-/// An unknown mode, a dose where there is none, no draws, a step that no block can have.
+/// An unknown mode, a dose for a mode without doses, no draws, a step beyond `cap`.
 pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Result<Vec<Cell>> {
     ensure!(draws >= 1, "--draws must be at least 1, found 0");
     ensure!(!steps.is_empty(), "--steps is empty: write `all`, a step (they count from 1), or `2..`");
@@ -114,9 +114,9 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
         let is_known = names().contains(&name);
         ensure!(is_known, "unknown mode `{written}`{}: there are {}", meant(name, names()), names().join(", "));
         let InterventionSpec::Named { about, dose } = written.parse::<InterventionSpec>()? else {
-            bail!("mode `{written}`: values of a file are put in at a --hook only")
+            bail!("mode `{written}`: values of a file need a --hook")
         };
-        let doses = of_doses(about, dose);
+        let doses = doses(about, dose);
         let (action, draws) = (Action::Replace(about), if about.random { draws } else { 1 });
         for (dose, &steps) in doses.into_iter().flat_map(|dose| steps.iter().map(move |steps| (dose, steps))) {
             cells.push(Cell { dose, steps, draws, ..once(name, action) });
@@ -132,16 +132,16 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
 mod tests {
     use super::*;
 
-    fn of(modes: &[&str], steps: &[Steps]) -> Result<Vec<Cell>> {
+    fn parse(modes: &[&str], steps: &[Steps]) -> Result<Vec<Cell>> {
         cells(&modes.iter().map(|m| (*m).to_owned()).collect::<Vec<_>>(), steps, 3, 5)
     }
 
     #[test]
     fn a_mode_is_run_at_each_of_its_doses_and_steps() {
-        let cells = of(&["zero", "scale:0.5", "rotate", "skip"], &[Steps::All, Steps::From(2)]).expect("cells");
-        let count = |name| cells.iter().filter(|c| c.is(name)).count();
+        let cells = parse(&["zero", "scale:0.5", "rotate", "skip"], &[Steps::All, Steps::From(2)]).expect("cells");
+        let count = |name| cells.iter().filter(|c| c.has_name(name)).count();
         assert_eq!((count(NORMAL), count("zero"), count("scale"), count("rotate"), count("skip")), (1, 2, 2, 12, 1));
-        assert!(cells.iter().all(|c| c.draws == if c.is("rotate") { 3 } else { 1 }));
+        assert!(cells.iter().all(|c| c.draws == if c.has_name("rotate") { 3 } else { 1 }));
     }
 
     #[test]
@@ -153,10 +153,10 @@ mod tests {
             ("skip:1", "no dose"),
             ("rotate:inf", "finite"),
         ] {
-            let error = of(&[mode], &[Steps::All]).err().map(|e| e.to_string()).unwrap_or_default();
+            let error = parse(&[mode], &[Steps::All]).err().map(|e| e.to_string()).unwrap_or_default();
             assert!(error.contains(needle), "{mode}: {error}");
         }
-        assert!(of(&["zero"], &[Steps::Only(5)]).is_err_and(|e| e.to_string().contains("step 6")));
-        assert!(of(&["zero", "zero"], &[Steps::All]).is_err());
+        assert!(parse(&["zero"], &[Steps::Only(5)]).is_err_and(|e| e.to_string().contains("step 6")));
+        assert!(parse(&["zero", "zero"], &[Steps::All]).is_err());
     }
 }

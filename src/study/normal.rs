@@ -1,4 +1,4 @@
-//! The normal run of some problems, as rows that other processes read: outcomes, traces and latent states, bit for bit.
+//! The normal run of some problems as records for other processes: outcomes, traces and latent states, bit for bit.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::latent::Trace;
 use crate::schema::{BlockOrigin, Identity, NormalRunRow};
 use crate::store::json;
 
-/// What became of one problem.
+/// Outcome of one problem.
 #[derive(Clone, Debug)]
 pub(crate) struct Normal {
     pub outcome: Outcome,
@@ -19,7 +19,7 @@ pub(crate) struct Normal {
     pub force_at: Option<usize>,
 }
 
-/// The normal run of every problem.
+/// The normal run of all problems.
 #[derive(Clone, Debug)]
 pub struct NormalRun {
     pub(crate) blocks: BlockOrigin,
@@ -46,21 +46,24 @@ pub(crate) fn row(identity: &Identity, blocks: BlockOrigin, normal: &Normal, ban
 }
 
 impl NormalRun {
-    /// From the rows of all `problems`.
+    /// Restores the run from the records of all `problems`.
     ///
     /// # Errors
-    /// A problem that is missing or there twice, blocks of another origin, what is no trace and no state.
+    /// A problem that is missing or repeated, blocks of another origin, a malformed trace or state.
     pub fn new(rows: &[NormalRunRow], problems: usize) -> Result<Self> {
         let blocks = rows.first().context("the normal run has no rows")?.blocks;
         let (mut of, mut bank) = (BTreeMap::new(), Bank::default());
         for row in rows {
             let at = row.problem;
             ensure!(row.blocks == blocks, "problem {at}: blocks {:?}, other problems have {blocks:?}", row.blocks);
-            let trace: Trace = json::from_str(&row.trace).with_context(|| format!("problem {at}: no trace"))?;
+            let trace: Trace = json::from_str(&row.trace).with_context(|| format!("problem {at}: malformed trace"))?;
             let states: Vec<(usize, usize, String)> =
-                json::from_str(&row.states).with_context(|| format!("problem {at}: no states"))?;
+                json::from_str(&row.states).with_context(|| format!("problem {at}: malformed states"))?;
             for (block, step, digits) in states {
-                bank.insert((at, block, step), values(&digits).with_context(|| format!("problem {at}: no states"))?);
+                bank.insert(
+                    (at, block, step),
+                    values(&digits).with_context(|| format!("problem {at}: malformed states"))?,
+                );
             }
             let outcome = Outcome {
                 correct: row.correct,
@@ -75,7 +78,7 @@ impl NormalRun {
         }
         let missing = (0..problems).find(|problem| !of.contains_key(problem));
         ensure!(missing.is_none(), "the normal run lacks problem {}", missing.unwrap_or_default());
-        ensure!(of.len() == problems, "the normal run is of {} problems, {problems} are asked", of.len());
+        ensure!(of.len() == problems, "the normal run has {} problems, expected {problems}", of.len());
         Ok(Self { blocks, problems: of.into_values().collect(), bank })
     }
 }
@@ -85,7 +88,11 @@ fn digits(state: &[f32]) -> String {
 }
 
 fn values(digits: &str) -> Result<Vec<f32>> {
-    ensure!(digits.is_ascii() && digits.len().is_multiple_of(8), "{} hex digits are no f32 values", digits.len());
+    ensure!(
+        digits.is_ascii() && digits.len().is_multiple_of(8),
+        "{} hex digits are not a whole number of f32 values",
+        digits.len()
+    );
     let value = |at: usize| {
         let byte = |i: usize| u8::from_str_radix(&digits[at + 2 * i..at + 2 * i + 2], 16);
         Ok(f32::from_le_bytes([byte(0)?, byte(1)?, byte(2)?, byte(3)?]))

@@ -1,4 +1,5 @@
-//! What happens when nothing is done: other batches, other seeds; and the sampled rollouts that `sibling` patches with.
+//! Null runs: the outcomes without any change, in another batch size or with another seed; and the rollouts that `sibling` patches
+//! with.
 
 use std::cell::RefCell;
 
@@ -12,11 +13,11 @@ use crate::latent::{Branch, DecodeSettings, FinishedRow, Fork, Prefix, Request, 
 use crate::model::{Hooks, Select};
 use crate::progress::go_on;
 
-/// Rows of a batch of the null run, unless that is the size of the normal one.
+/// Batch size of the null run, unless the normal run has the same.
 const OTHER: usize = 64;
 
-/// A rollout of every problem that this process forks, and their states: one of several draws at the temperature of the recipe's
-/// rollouts; `None`: greedily, in batches of another size.
+/// A rollout of every problem that this process forks, with its latent states. `Some(draw)`: sampled at the temperature of the
+/// recipe's rollouts; `None`: greedy, in another batch size.
 fn sample(study: &Study, sweep: &Sweep, draw: Option<usize>) -> Result<(Vec<FinishedRow>, Bank)> {
     let (own, temperature) = (study.recipe.evaluation.batch, study.recipe.grpo.temperature);
     let sampling = Sampling { temperature, seed: study.seed, ..Sampling::default() };
@@ -29,8 +30,8 @@ fn sample(study: &Study, sweep: &Sweep, draw: Option<usize>) -> Result<(Vec<Fini
     // Forks are numbered by their problems.
     let (bank, log) = (RefCell::new(Bank::default()), ChangeLog::from_requests(&sweep.requests));
     let mut decoded = vec![];
-    // Whole batches, so that every shard rounds as one process does.
-    for chunk in sweep.requests.chunks(batch).filter(|chunk| chunk.iter().any(|r| study.owns(r.problem))) {
+    // Whole batches, so that every shard rounds like a single process.
+    for chunk in sweep.requests.chunks(batch).filter(|chunk| chunk.iter().any(|r| study.computes_problem(r.problem))) {
         let watch: Vec<Option<u32>> = chunk.iter().map(|r| gold[r.problem]).collect();
         let prefix = Prefix::prompts(decoding, chunk, &watch)?;
         let of = |(request, r): (usize, &Request)| Fork {
@@ -48,24 +49,24 @@ fn sample(study: &Study, sweep: &Sweep, draw: Option<usize>) -> Result<(Vec<Fini
     Ok((decoded, bank.into_inner()))
 }
 
-/// The states of sampled rollouts, one bank a draw.
+/// Latent states of sampled rollouts, one bank per draw.
 pub fn siblings(study: &Study, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>> {
     (0..draws).map(|draw| Ok(sample(study, sweep, Some(draw))?.1)).collect()
 }
 
-/// Problems and what became of them.
+/// Problem and outcome.
 pub(crate) type Outcomes = Vec<(usize, Outcome)>;
 
-/// What becomes of this process' problems where nothing is done: of each draw a sampled run; of `None` the normal run again, from its
-/// prompts, in batches of another size.
-pub(crate) fn again(study: &Study, sweep: &Sweep, draws: &[Option<usize>]) -> Result<Vec<Outcomes>> {
+/// Outcomes of this process's problems without any change. `Some(draw)`: a sampled run; `None`: the normal run again from its
+/// prompts, in another batch size.
+pub(crate) fn run_nulls(study: &Study, sweep: &Sweep, draws: &[Option<usize>]) -> Result<Vec<Outcomes>> {
     let of = |row: &FinishedRow| {
         let problem = row.trace.problem;
         Ok((problem, outcome(&study.corpus, row, sweep.traces.get(problem))?))
     };
     let run = |&draw: &Option<usize>| {
         let (decoded, _) = sample(study, sweep, draw)?;
-        decoded.iter().filter(|row| study.owns(row.trace.problem)).map(of).collect()
+        decoded.iter().filter(|row| study.computes_problem(row.trace.problem)).map(of).collect()
     };
     draws.iter().map(run).collect()
 }

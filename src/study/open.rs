@@ -1,4 +1,4 @@
-//! From what a user names (a phase of a run, a model) to a study of it.
+//! Opens what a user names (a phase of a run, or a model) as a [`Study`].
 
 use std::path::{Component, Path, PathBuf};
 
@@ -26,7 +26,7 @@ use crate::text::{Fields, Prompts, Template, Vocabulary};
 /// The folder of a phase's checkpoint.
 ///
 /// # Errors
-/// A phase that has none, with those that have one.
+/// The phase has no checkpoint; the message lists the phases that have one.
 pub fn checkpoint(run: &Path, phase: &str) -> Result<PathBuf> {
     let folder = run.join(phase).join("checkpoint");
     if folder.is_dir() {
@@ -48,12 +48,12 @@ pub fn phases(run: &Path) -> Vec<String> {
     names
 }
 
-/// Paths of the files of problems that a run's recipe names: as named, or next to the run if both were moved.
+/// Resolves the paths of a run recipe's problem files: as written, or next to the run if both were moved.
 ///
 /// # Errors
 /// A file that is in neither place.
 fn locate(run: &Path, recipe: &mut Recipe) -> Result<()> {
-    let whole = std::path::absolute(run).with_context(|| format!("{}: no absolute path", run.display()))?;
+    let whole = std::path::absolute(run).with_context(|| format!("{}: cannot make the path absolute", run.display()))?;
     let data = &mut recipe.data;
     for path in [&mut data.path, &mut data.test_path].into_iter().flatten().filter(|path| !path.exists()) {
         let parts: Vec<Component> = path.components().collect();
@@ -73,10 +73,10 @@ fn locate(run: &Path, recipe: &mut Recipe) -> Result<()> {
     Ok(())
 }
 
-/// Number of folders above a run that are searched for its files of problems.
+/// Number of folders above a run that are searched for its problem files.
 const MOST_ABOVE: usize = 4;
 
-/// Refuses problems whose hash is not that of the run's manifest. Prompts with a date differ every day and are not compared.
+/// Compares the hash of the problems with the run's manifest. Prompts with a date differ every day and are not compared.
 fn ensure_same_problems(run: &Path, trained: &Recipe, corpus: &Corpus) -> Result<()> {
     let file = run.join("manifest.json");
     let Ok(text) = read_text(&file) else { return Ok(()) };
@@ -84,7 +84,7 @@ fn ensure_same_problems(run: &Path, trained: &Recipe, corpus: &Corpus) -> Result
     let (Some(held), None) = (manifest["test_sha256"].as_str(), manifest["template"].get("prompt")) else {
         return Ok(());
     };
-    // The hash is over the problems with which the run measured itself.
+    // The manifest's hash covers the problems of the run's own evaluation.
     let [_, ours] = Corpus::build(trained, Some(corpus.vocabulary.clone()))?.hashes()?;
     let path = trained.data.test_path.as_ref().or(trained.data.path.as_ref()).map(|path| path.display().to_string());
     ensure!(
@@ -97,20 +97,20 @@ fn ensure_same_problems(run: &Path, trained: &Recipe, corpus: &Corpus) -> Result
 }
 
 impl Study {
-    /// Opens `<run>/<phase>/checkpoint` with `<run>/recipe.toml`, and the first `problems` held-out problems, on the default machine.
+    /// Opens `<run>/<phase>/checkpoint` with `<run>/recipe.toml` and the first `problems` held-out problems, on the default machine.
     ///
     /// # Errors
     /// A folder that is not a run, a phase that was not trained.
     pub fn open(run: &Path, phase: &str, problems: Option<usize>, seed: u64) -> Result<Self> {
         let asked = ProblemChoice { problems, ..ProblemChoice::default() };
-        Ok(Self { seed, ..Self::of_run(run, phase, &asked, &Machine::default())? })
+        Ok(Self { seed, ..Self::open_run(run, phase, &asked, &Machine::default())? })
     }
 
-    /// On a machine of the caller's, and on the problems of another file where `asked` names one.
+    /// Opens a phase on this machine, with the problems of another file if `asked` names one.
     ///
     /// # Errors
     /// As [`Self::open`], and a file that cannot be read.
-    pub fn of_run(run: &Path, phase: &str, asked: &ProblemChoice, machine: &Machine) -> Result<Self> {
+    pub fn open_run(run: &Path, phase: &str, asked: &ProblemChoice, machine: &Machine) -> Result<Self> {
         let file = run.join("recipe.toml");
         let text = read_text(&file)
             .with_context(|| format!("{}: cannot read; name a run folder of `train`", file.display()))?;
@@ -119,13 +119,13 @@ impl Study {
             locate(run, &mut recipe)?;
         }
         let trained = recipe.clone();
-        asked.of(&mut recipe)?;
+        asked.apply_to(&mut recipe)?;
         let folder = checkpoint(run, phase)?;
         let opened = Checkpoint::open(&folder.display().to_string(), None, Apply::Merged)?;
         opened.text()?;
         let source = opened.files.places();
         let loaded = opened.load_as(machine.dtype, &machine.device)?;
-        let vocabulary = loaded.vocabulary.with_context(|| format!("{}: brings no tokenizer", folder.display()))?;
+        let vocabulary = loaded.vocabulary.with_context(|| format!("{}: has no tokenizer", folder.display()))?;
         let mut corpus = Corpus::build(&recipe, Some(vocabulary))?;
         if asked.data.is_some() && !asked.raw {
             corpus.tell_trained(&trained);
@@ -135,16 +135,16 @@ impl Study {
         }
         let name = format!("{}/{phase}", recipe.name);
         let study = Self::new(name, loaded.model, corpus, recipe, loaded.reasoning);
-        let study = Self { batch: asked.batch, ..study }.on(machine)?;
+        let study = Self { batch: asked.batch, ..study }.move_to(machine)?;
         Ok(Self { run: Some(run.to_path_buf()), source, ..study })
     }
 
-    /// Opens a model that is not of a run: a Hugging Face folder, a `.gguf`, a hub id. One that has never seen `<swi>`
-    /// gets rows for it. `like` says how it is prompted, tagged and decoded.
+    /// Opens a model outside a run: a Hugging Face folder, a `.gguf`, a hub id. A model that lacks `<swi>` gets new embedding rows for
+    /// it. `like` is the recipe for prompt, tags and decoding.
     ///
     /// # Errors
-    /// What cannot be read, a model without tokenizer, no problems to ask.
-    pub fn of_model(
+    /// A file that cannot be read, a model without tokenizer, no problems.
+    pub fn open_model(
         model: &str,
         adapter: Option<&Path>,
         like: &Recipe,
@@ -156,14 +156,14 @@ impl Study {
         let brought = asked.data.is_some() || recipe.task.is_some() || recipe.data.path.is_some();
         let is_hub = matches!(place, ModelRef::Hub { .. });
         let which = if is_hub { "no such folder or file here; a model of the hub" } else { "a model" };
-        ensure!(brought, "{model}: {which} brings no problems: name a file of them with --data");
-        asked.of(&mut recipe)?;
+        ensure!(brought, "{model}: {which} has no problems: name a file with --data");
+        asked.apply_to(&mut recipe)?;
         let mut opened = Checkpoint::open(model, adapter, Apply::Merged)?;
         opened.text()?;
         let mut asked = asked.clone();
         if opened.is_released && asked.unnamed {
             recipe = Recipe::like("switch-released")?;
-            asked.of(&mut recipe)?;
+            asked.apply_to(&mut recipe)?;
             asked.unnamed = false;
         } else if opened.is_released {
             let Evaluation { k_min, k_cap, .. } = recipe.evaluation;
@@ -172,12 +172,12 @@ impl Study {
         }
         let (source, says, over) = (opened.files.places(), opened.reasoning.is_some(), opened.adapter.clone());
         let loaded = opened.load_as(machine.dtype, &machine.device)?;
-        let study = Self::of_loaded(model, (loaded, says), recipe, &asked, machine)?;
+        let study = Self::from_loaded(model, (loaded, says), recipe, &asked, machine)?;
         Ok(Self { source, adapter: over, ..study })
     }
 
-    /// A study of a model that is loaded already and stays so: what is asked of a session.
-    pub fn of_session(
+    /// Makes a study of a model that a session has loaded.
+    pub fn from_session(
         name: &str,
         loaded: &Loaded,
         like: &Recipe,
@@ -185,27 +185,27 @@ impl Study {
         machine: &Machine,
     ) -> Result<Self> {
         let mut recipe = like.clone();
-        asked.of(&mut recipe)?;
+        asked.apply_to(&mut recipe)?;
         let says = loaded.reasoning != Reasoning::default();
-        Self::of_loaded(name, (loaded.clone(), says), recipe, asked, machine)
+        Self::from_loaded(name, (loaded.clone(), says), recipe, asked, machine)
     }
 
-    /// `says`: its files say how it reasons.
-    fn of_loaded(
+    /// `says`: the model's files name its way of reasoning.
+    fn from_loaded(
         model: &str,
         (mut loaded, says): (Loaded, bool),
         mut recipe: Recipe,
         asked: &ProblemChoice,
         machine: &Machine,
     ) -> Result<Self> {
-        let told = || format!("{model}: brings no tokenizer");
-        recipe.data.template = form(loaded.vocabulary.as_ref().with_context(told)?, &recipe, asked);
-        // A checkpoint that says how it was decoded in training is decoded so; `like` is for those that do not.
+        let told = || format!("{model}: has no tokenizer");
+        recipe.data.template = choose_template(loaded.vocabulary.as_ref().with_context(told)?, &recipe, asked);
+        // A checkpoint that records its training's decoding is decoded the same way; `like` is for others.
         if says {
             (recipe.evaluation.k_min, recipe.evaluation.k_cap) = (loaded.reasoning.k_min, loaded.reasoning.k_cap);
         }
         let plain = loaded.switch.is_none();
-        // Rows of a user's own hold none of these tokens: the model stays as it is.
+        // A user's own sequences do not contain these tokens: the model is not extended.
         if !(plain && asked.raw) {
             loaded = loaded.add_switch_tokens(&NewRows {
                 seed: recipe.seed,
@@ -213,14 +213,14 @@ impl Study {
                 ..NewRows::default()
             })?;
         }
-        // Tokens that were added here never stood in a text: the model writes as it did without them.
+        // The added tokens were never seen in a text: the model decodes without them, as before.
         let untrained = plain && !says;
         if untrained {
             loaded.reasoning.blocks = Blocks::Never;
         }
         let vocabulary = loaded.vocabulary.with_context(told)?;
         Prompts::new(recipe.data.template, &vocabulary)?.end_id(&vocabulary).map(drop).with_context(|| {
-            format!("{model}: prompted as `{}` is; --like names another preset or recipe", recipe.name)
+            format!("{model}: prompted like `{}`; --like names another preset or recipe", recipe.name)
         })?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
         if !asked.raw && recipe.task.is_none() {
@@ -232,27 +232,27 @@ impl Study {
             recipe.evaluation.batch = recipe.evaluation.batch.min(rows.max(FEWEST));
         }
         let study = Self::new(model.to_owned(), loaded.model, corpus, recipe, loaded.reasoning);
-        Self { untrained, batch: asked.batch, ..study }.on(machine)
+        Self { untrained, batch: asked.batch, ..study }.move_to(machine)
     }
 
-    /// Its model computing on this machine. Says where no block can have a length that the checkpoint was trained at.
-    fn on(self, machine: &Machine) -> Result<Self> {
+    /// Puts the model on this machine. Warns if no block can have a length that the checkpoint was trained at.
+    fn move_to(self, machine: &Machine) -> Result<Self> {
         if let Some(warning) =
             self.reasoning.untrained_dwell(self.recipe.evaluation.k_min, self.recipe.evaluation.k_cap)
         {
             say(&format!("{}: {warning}", self.name));
         }
         let Machine { device, dtype, threads, .. } = machine;
-        let mut study = Self { model: dtype.apply(self.model), device: device.clone(), ..self }.by(*threads);
+        let mut study = Self { model: dtype.apply(self.model), device: device.clone(), ..self }.with_workers(*threads);
         study.fit_batch()?;
         Ok(study)
     }
 
-    /// Lets fewer problems decode together where their keys, values and logits do not fit into the memory that is free, and prints how
-    /// long decoding all problems once takes, where that is long.
+    /// Lowers the decode batch size until keys, values and logits fit into free memory. Prints the time of one decoding of all problems
+    /// if it is long.
     ///
     /// # Errors
-    /// One row, or the batch that the user asked for, that does not fit.
+    /// One sequence, or the batch size set by the user, does not fit.
     fn fit_batch(&mut self) -> Result<()> {
         const WORTH_SAYING: f64 = 600.0;
         let Evaluation { batch, max_new_tokens, k_cap, .. } = self.recipe.evaluation;
@@ -265,8 +265,8 @@ impl Study {
         let fits = free_memory(&self.device).map_or(wanted, |free| rows_that_fit(config, &rows, free));
         ensure!(
             fits >= if self.batch.is_some() { wanted } else { 1 },
-            "{}: {} problems of {} positions that decode together (times {workers} workers) need {} each, and {fits} fit: set --batch or \
-             --threads lower, answers shorter (evaluation.max_new_tokens), or name more memory with {MEMORY}",
+            "{}: {} problems of {} positions in a batch (times {workers} workers) need {} each, and {fits} fit: lower --batch, --threads \
+            or evaluation.max_new_tokens, or allow more memory with {MEMORY}",
             self.name,
             if self.batch.is_some() { wanted } else { 1 },
             rows.positions,
@@ -275,14 +275,14 @@ impl Study {
         if fits < wanted {
             self.recipe.evaluation.batch = fits;
             say(&format!(
-                "{}: {fits} problems decode together instead of {batch}: their keys, values and logits take up to {} each",
+                "{}: decode batch size {fits} instead of {batch}: keys, values and logits need up to {} per problem",
                 self.name,
                 gigabytes(rows.row(config))
             ));
         }
         let rounds = prompts.len().div_ceil(workers * wanted.min(fits).max(1));
         let steps = rounds * max_new_tokens;
-        // A small model is done before its time is worth a measurement.
+        // A small model finishes before the measurement would.
         if config.token_weights() as f64 * (steps as f64) < 1e12 {
             return Ok(());
         }
@@ -302,30 +302,30 @@ impl Study {
     }
 }
 
-/// Rows of a kept model that decode together in any case: a step of theirs takes little longer than one of a single row.
+/// Minimum batch size of a large model: a forward of a few sequences is hardly slower than of one.
 const FEWEST: usize = 8;
 
-/// Which problems are asked. Experiments read held-out problems only.
+/// Which problems are used. Experiments read held-out problems only.
 #[derive(Clone, Debug, Default)]
 pub struct ProblemChoice {
-    /// A file of them instead of the recipe's own.
+    /// A file of problems instead of the recipe's.
     pub data: Option<PathBuf>,
-    /// Names of the file's keys, where they are not those of a known format.
+    /// Key names of the file, if its format is not a known one.
     pub fields: Option<Fields>,
-    /// How answers of the file are graded, where its gold answers do not say it.
+    /// Grader of the file's answers, if the gold answers do not determine it.
     pub grader: Option<Grader>,
-    /// The first so many.
+    /// Maximum number of problems, from the first.
     pub problems: Option<usize>,
-    /// So many decoded together.
+    /// Decode batch size.
     pub batch: Option<usize>,
-    /// Rows are given as the model reads them: no template is asked for.
+    /// Sequences are given as token text: no template is applied.
     pub raw: bool,
-    /// The recipe that says how a model is prompted was not named by the user: its text stands in for nothing.
+    /// The prompting recipe is the default: its generated problems do not replace missing ones.
     pub unnamed: bool,
 }
 
-/// How a model that is not a run's is prompted: by its own chat template, where the recipe's form is a chat or nobody named one.
-fn form(vocabulary: &Vocabulary, recipe: &Recipe, asked: &ProblemChoice) -> Template {
+/// The prompt template of a model outside a run: its own chat template if the recipe uses a chat or was not named, else the recipe's.
+fn choose_template(vocabulary: &Vocabulary, recipe: &Recipe, asked: &ProblemChoice) -> Template {
     let named = recipe.data.template;
     match (vocabulary.has_chat(), asked.unnamed) {
         _ if asked.raw => Template::Plain,
@@ -338,7 +338,7 @@ fn form(vocabulary: &Vocabulary, recipe: &Recipe, asked: &ProblemChoice) -> Temp
 }
 
 impl ProblemChoice {
-    fn of(&self, recipe: &mut Recipe) -> Result<()> {
+    fn apply_to(&self, recipe: &mut Recipe) -> Result<()> {
         let Evaluation { problems, batch, .. } = &mut recipe.evaluation;
         for (flag, asked, own) in [("--problems", self.problems, problems), ("--batch", self.batch, batch)] {
             let n = asked.unwrap_or(*own);
@@ -367,7 +367,7 @@ impl ProblemChoice {
         if recipe.task.is_some() {
             recipe.data.rows = 1;
         } else if self.data.is_some() {
-            // Nothing is trained: a file without solutions is asked all the same.
+            // Nothing is trained, so a file without solutions is accepted.
             recipe.data.rows = 0;
         }
         Ok(())

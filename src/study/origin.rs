@@ -1,5 +1,4 @@
-//! What the rows of a study depend on besides settings: hashes of weights, adapter and data, float type, decoding,
-//! grader.
+//! Provenance of a study's records besides settings: hashes of weights, adapter and data, float type, decoding, grader.
 
 use std::path::PathBuf;
 
@@ -16,7 +15,7 @@ use crate::tasks::Split;
 use crate::text::{Part, data_files};
 
 impl Study {
-    /// By the names of [`crate::store::ORIGIN`].
+    /// Provenance by the names in [`crate::store::ORIGIN`].
     pub fn origin(&self) -> Result<Map<String, Value>> {
         let Evaluation { k_min, k_cap, max_new_tokens, .. } = self.recipe.evaluation;
         let template = self.corpus.template.described()?;
@@ -39,8 +38,8 @@ impl Study {
         Ok(ORIGIN.into_iter().map(str::to_owned).zip(parts).collect())
     }
 
-    /// Of the file of problems with the names of its keys; of a generated task, of its first problems: the same whatever
-    /// number of them is asked.
+    /// Hash of the problem file with its key names, or of the first problems of a generated task: the number of problems used does not
+    /// change it.
     fn data_hash(&self) -> Result<String> {
         let Shared { task, data, seed, .. } = &*self.recipe;
         let Some(task) = task else {
@@ -58,7 +57,7 @@ impl Study {
     }
 }
 
-/// Files as they are; of a folder its `.safetensors` in the order of their names.
+/// Files as they are; for a folder its `.safetensors` sorted by name.
 fn weight_files(sources: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = vec![];
     for source in sources {

@@ -1,7 +1,7 @@
-//! The last step from the residual stream to a logit, as a direction: what a node's output adds to it.
+//! The readout: the direction in the residual stream that adds to a logit.
 //!
-//! With s the scale of the final norm at a position, w its weight and W the head, `logit(v) = Σ_nodes node · (w ⊙ W_v) / s`:
-//! attribution along this path is exact, for the scale is that of the run itself (as TransformerLens' `apply_ln`).
+//! With s the scale of the final norm at a position, w its weight and W the head, `logit(v) = Σ_nodes node · (w ⊙ W_v) / s`. This
+//! attribution is exact, because s is the scale of the same run (as in TransformerLens' `apply_ln`).
 
 use anyhow::Result;
 use burn::tensor::{Tensor, TensorData};
@@ -10,19 +10,19 @@ use crate::latent::{Sequence, sampling};
 use crate::model::{Decoder, Hooks, Linear};
 use crate::study::Study;
 
-/// A token to explain at one position, and the best other one that could be drawn there.
+/// A token at one position and its strongest rival: the best other token that can be drawn there.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rivals {
     pub token: u32,
     pub rival: u32,
     /// The token's logit.
     pub logit: f64,
-    /// The token's logit minus the rival's: above 0 it is the most probable.
+    /// Margin: the token's logit minus the rival's, above 0 if the token is the most probable.
     pub lead: f64,
 }
 
 impl Rivals {
-    /// `masked` are tokens that cannot be drawn. `None` where no other token is left, or the token has no logit.
+    /// `masked`: tokens that cannot be drawn. `None` if no other token is left, or the token has no logit.
     pub fn new(logits: &[f32], token: u32, masked: &[u32]) -> Option<Self> {
         let others = (0u32..).zip(logits).filter(|(t, _)| *t != token && !masked.contains(t));
         let (rival, best) = others.max_by(|a, b| a.1.total_cmp(b.1))?;
@@ -31,7 +31,7 @@ impl Rivals {
     }
 }
 
-/// `w ⊙ W_v`, to be divided by the scale of the position.
+/// `w ⊙ W_v` per token; to be divided by the scale of the position.
 pub(crate) fn directions(model: &Decoder, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
     let (ids, device): (Vec<usize>, _) = (tokens.iter().map(|&t| t as usize).collect(), model.device());
     let rows = match &model.lm_head {
@@ -39,13 +39,13 @@ pub(crate) fn directions(model: &Decoder, tokens: &[u32]) -> Result<Vec<Vec<f32>
         None => model.embed_tokens.embedding(&ids, &device)?,
     };
     let rows = rows * model.norm.gain().unsqueeze();
-    // LayerNorm takes the mean off what is read along the direction, which is to take it off the direction.
+    // LayerNorm subtracts the mean of the stream: equivalent to a subtraction from the direction.
     let rows = if model.norm.bias.is_some() { rows.clone() - rows.mean_dim(1) } else { rows };
     let rows = host(rows)?;
     Ok(rows.chunks(model.config().hidden_size).map(<[f32]>::to_vec).collect())
 }
 
-/// How each head of a layer writes to the stream: `[H · dh, D]`, head h in rows `h · dh ..`.
+/// Output weights of a layer's heads: `[H · dh, D]`, head h in rows `h · dh ..`.
 pub fn writes(model: &Decoder, layer: usize) -> Result<ndarray::Array2<f32>> {
     matrix(model, &model.layers[layer].self_attn.o_proj)
 }
@@ -57,7 +57,7 @@ pub(crate) fn matrix(model: &Decoder, linear: &Linear) -> Result<ndarray::Array2
     Ok(ndarray::Array2::from_shape_vec((rows, columns), host(weight)?)?)
 }
 
-/// Logits that are held at once, in floats: 16 MB of them a thread.
+/// Logits in memory at once, in floats: 16 MB per thread.
 pub(crate) const LOGITS_HELD: usize = 1 << 22;
 
 /// Logits of hidden states after the final norm, `[n][V]`.
@@ -68,26 +68,26 @@ pub fn logits(model: &Decoder, hidden: Tensor<2>) -> Result<Vec<Vec<f32>>> {
     Ok(logits.chunks(vocab).map(<[f32]>::to_vec).collect())
 }
 
-/// Log-probabilities of the next token that states of the stream have as they are, after the final norm, `[n][V]`.
+/// Next-token log-probabilities of stream states after the final norm, `[n][V]`.
 pub(crate) fn log_probs(model: &Decoder, states: Vec<f32>) -> Result<Vec<Vec<f64>>> {
     let logits = logits(model, model.norm.apply(tensor(model, states)))?;
     Ok(logits.iter().map(|row| sampling::log_softmax(row, 1.0, &[])).collect())
 }
 
-/// States `[n, D]`, one after the other, on the model's device and in its float type.
+/// Concatenated states as `[n, D]` on the model's device, in its float type.
 pub(crate) fn tensor(model: &Decoder, states: Vec<f32>) -> Tensor<2> {
     let (width, like) = (model.config().hidden_size, model.norm.weight.val());
     let shape = [states.len() / width, width];
     Tensor::from_data(TensorData::new(states, shape), (&like.device(), like.dtype()))
 }
 
-/// Logits at the end of each row, `[n][V]`, run with these hooks.
+/// Logits at the end of each sequence, `[n][V]`, with these hooks.
 pub(crate) fn at_ends(study: &Study, rows: &[Sequence], mut hooks: Hooks) -> Result<Vec<Vec<f32>>> {
     let all = study.unroll(rows, &mut hooks)?;
     logits(&study.model, all.hidden_at(&ends(rows))?)
 }
 
-/// The last position of each row, as [`crate::latent::UnrolledStates::hidden_at`] takes it.
+/// The last position of each sequence, in the form of [`crate::latent::UnrolledStates::hidden_at`].
 pub(crate) fn ends(rows: &[Sequence]) -> Vec<(usize, usize)> {
     rows.iter().enumerate().map(|(b, row)| (b, row.ids.len() - 1)).collect()
 }

@@ -1,4 +1,4 @@
-//! The observations of a run as they come: each is written once, whatever a run that was stopped had written before.
+//! Records the observations of a run as they arrive. Each is written once, also across a stop and a resume.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,22 +13,22 @@ use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::sweep::{Outcome, Sweep};
 
-/// Cell, draw, problem.
+/// (cell, draw, problem).
 pub type Key = (usize, usize, usize);
 
-/// What became of a problem, whether it was decoded anew, and what was replaced.
+/// Outcome of a problem, whether it was decoded again, and what was replaced.
 type Seen<'o> = (Key, &'o Outcome, bool, Firings);
 
-/// Digits of the weights' hash that an observation carries.
+/// Digits of the weights' hash in an observation.
 const DIGITS: usize = 16;
 
-/// One cell: what all of its observations say, and how many draws it has.
+/// One cell: the fields that its observations share, and its number of draws.
 pub(crate) struct Template {
     pub says: Observation,
     pub draws: usize,
 }
 
-/// An observation that says only what all of a run have in common.
+/// An observation with only the fields that a whole run shares.
 pub(crate) fn blank(study: &Study, sweep: &Sweep, weights: &str) -> Observation {
     Observation {
         identity: study.identity(sweep.normal.len()),
@@ -40,21 +40,21 @@ pub(crate) fn blank(study: &Study, sweep: &Sweep, weights: &str) -> Observation 
     }
 }
 
-/// Where observations go. Threads may share it.
+/// Destination of observations. Threads may share it.
 pub(crate) struct Record<'a> {
     cells: Vec<Template>,
     plans: &'a [Plan],
-    /// That are observed by this process.
+    /// Problems that this process observes.
     problems: usize,
-    /// What is written, and its keys.
+    /// Written records and their keys.
     written: Mutex<(&'a mut Measurements<Observation>, BTreeSet<Key>)>,
 }
 
 impl<'a> Record<'a> {
-    /// Goes on with what is there.
+    /// Continues after the records in `rows`.
     ///
     /// # Errors
-    /// Observations of another run, by what differs.
+    /// Records of another run; the message names the difference.
     pub fn new(
         cells: Vec<Template>,
         problems: usize,
@@ -68,11 +68,11 @@ impl<'a> Record<'a> {
             let checkpoint = &there.identity.checkpoint;
             if let Some(difference) = record.differs(there) {
                 anyhow::bail!(
-                    "{checkpoint}: the observations of the run that was stopped are of {difference}; go on with its settings, or \
-                     start over without --resume"
+                    "{checkpoint}: the stopped run's observations are of {difference}; resume with its settings, or start over without \
+                    --resume"
                 );
             }
-            ensure!(keys.insert(there.key()), "{checkpoint}: an observation is there twice: {there:?}");
+            ensure!(keys.insert(there.key()), "{checkpoint}: the same observation occurs twice: {there:?}");
         }
         drop(written);
         Ok(record)
@@ -82,10 +82,10 @@ impl<'a> Record<'a> {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What an observation says of itself that this run would not: `seed 3, this run of seed 0`.
+    /// The first difference between an observation and this run: `seed 3, this run has seed 0`.
     fn differs(&self, there: &Observation) -> Option<String> {
         let Some(cell) = self.cells.get(there.cell).filter(|cell| there.draw < cell.draws) else {
-            return Some(format!("draw {} of `{}`, which this run does not ask for", there.draw, there.mode));
+            return Some(format!("draw {} of `{}`, which this run does not have", there.draw, there.mode));
         };
         let ours = &cell.says;
         let parts = |o: &Observation| {
@@ -110,23 +110,23 @@ impl<'a> Record<'a> {
         };
         let mut pairs = parts(there).into_iter().zip(parts(ours));
         let ((name, theirs), (_, ours)) = pairs.find(|(a, b)| a != b)?;
-        Some(format!("{name} {theirs}, this run of {name} {ours}"))
+        Some(format!("{name} {theirs}, this run has {name} {ours}"))
     }
 
     pub fn holds(&self, key: Key) -> bool {
         self.lock().1.contains(&key)
     }
 
-    /// Whether every problem of every draw of a cell is there.
+    /// Whether a cell is complete: every problem of every draw.
     pub(crate) fn holds_all(&self, cell: usize) -> bool {
         let there = self.lock().1.range((cell, 0, 0)..(cell + 1, 0, 0)).count();
         there == self.cells[cell].draws * self.problems
     }
 
-    /// Writes what is not there yet, on disk when this returns.
+    /// Writes new observations; they are on disk when this returns.
     ///
     /// # Errors
-    /// A disk that cannot be written.
+    /// The disk cannot be written.
     pub fn add<'o>(&self, seen: impl Iterator<Item = Seen<'o>>) -> Result<()> {
         let mut written = self.lock();
         let (rows, keys) = &mut *written;

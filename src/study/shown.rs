@@ -1,5 +1,5 @@
-//! The first problems as the model answers them, position by position: what the trace viewer and the prompt explorer show. Knows
-//! traces and the text of their tokens.
+//! The first problems with the model's answers, position by position, for the trace viewer and the prompt explorer. Knows traces
+//! and token text.
 
 use anyhow::Result;
 
@@ -13,14 +13,14 @@ use crate::text::Vocabulary;
 /// One problem with its answer.
 pub(crate) struct ShownProblem {
     pub problem: usize,
-    /// The whole row, as row 0.
+    /// The whole sequence, as batch row 0.
     pub sequence: Sequence,
     /// Kind (`None` in the prompt) and text of every position.
     pub positions: Vec<(Option<PositionKind>, String)>,
 }
 
 impl ShownProblem {
-    /// The values at `specs`, a tensor a point, of its row alone.
+    /// The activations of the sequence at `specs`, one tensor per point.
     pub fn record(&self, study: &Study, specs: &[HookSpec]) -> Result<Vec<RecordedTensor>> {
         let config = study.model.config();
         let recording = Recording::for_model(specs, config)?;
@@ -47,8 +47,7 @@ pub(crate) fn shown(study: &Study, problems: usize) -> Result<Vec<ShownProblem>>
     traces.iter().take(problems).map(one).collect()
 }
 
-/// The text that each token adds. A token that is part of a character, or after which the text so far reads otherwise, stands
-/// alone.
+/// The text that each token adds. A token that ends inside a character, or that changes the text before it, is decoded alone.
 fn pieces(vocabulary: &Vocabulary, ids: &[u32]) -> Result<Vec<String>> {
     let mut before = String::new();
     let mut pieces = vec![];
@@ -68,7 +67,7 @@ pub(crate) fn most_probable(vocabulary: &Vocabulary, log_probs: &[f64], count: u
     largest(vocabulary, (0..).zip(log_probs.iter().copied()), count, f64::exp)
 }
 
-/// JSON `[[token, p], …]`: the `count` tokens of largest weight, which `p` makes a probability.
+/// JSON `[[token, p], …]`: the `count` tokens of largest weight; `p` converts a weight to a probability.
 pub(crate) fn largest(
     vocabulary: &Vocabulary,
     weights: impl Iterator<Item = (u32, f64)>,

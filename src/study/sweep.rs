@@ -1,7 +1,10 @@
-//! Many ways to go on from the same prefix: prompts and the text before the first block are computed once, every fork of a
-//! problem (modes × steps × draws) decodes in one batch.
+//! Forked decoding: many continuations of the same prefix.
 //!
-//! Problems that open no block are decoded once for all. Knows how to decode and grade forks, not what they mean.
+//! 1. Decode every problem normally. Store the KV cache up to its first block, its outcome and its latent states.
+//! 2. Group the forks (problems × modes × steps × draws) into batches that share prefixes.
+//! 3. Decode each batch with the changed latent inputs, and grade it.
+//!
+//! Problems without a block are decoded once for all. Knows how to decode and grade forks, not what they mean.
 
 use std::cell::RefCell;
 use std::ops::{Deref, Range};
@@ -23,43 +26,43 @@ use crate::parallel;
 use crate::progress::go_on;
 use crate::schema::{At, BlockOrigin, NormalRunRow};
 
-/// Keys and values of one batch of forks stay below this many bytes.
+/// Upper bound of the KV cache of one batch of forks, in bytes.
 const CACHE_BYTES: usize = 256 << 20;
-/// Rows of a batch of forks at most: beyond it a batch gains nothing on a CPU and falls out of its caches.
+/// Maximum batch size of forks: a CPU gains nothing beyond it, and its caches overflow.
 const ROWS: usize = 128;
 
-/// What became of one problem under one continuation.
+/// Outcome of one problem under one continuation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     pub correct: bool,
     /// The extracted answer.
     pub answer: Option<String>,
-    /// Logit of the gold answer's first token minus that of the best other one, where the response gives its answer.
+    /// Margin: logit of the gold answer's first token minus that of the best other token, where the response gives its answer.
     pub margin: Option<f64>,
     pub switched: bool,
     pub latent_calls: usize,
-    /// The same tokens and log-probabilities as the normal run, bit for bit.
+    /// Whether tokens and log-probabilities equal the normal run's, bit for bit.
     pub identical: bool,
 }
 
-/// One continuation of every problem: how it differs from the normal run.
+/// One continuation of every problem: its difference from the normal run.
 #[derive(Clone, Copy, Default)]
 pub struct Continuation<'a> {
-    /// Other inputs at these latent steps.
+    /// Replacements of the inputs at latent steps.
     pub inputs: Option<(&'a dyn Intervention, Steps)>,
-    /// The rule of switching from the first `<swi>` on.
+    /// Switching rule from the first `<swi>` on.
     pub switching: Switching,
-    /// Problems that opened no block open one where p(`<swi>`) was highest; the others stay as they are.
+    /// Opens a block in problems without one, where p(`<swi>`) was highest; other problems do not change.
     pub force: bool,
     /// Decode in batches of exactly the normal run's shape, so that equal inputs give equal bits.
     pub same_shape: bool,
 }
 
-/// One problem that was decoded anew.
+/// One problem that was decoded again.
 #[derive(Clone, Debug)]
 pub struct ForkedProblem {
     pub problem: usize,
-    /// Which of the continuations.
+    /// Index of the continuation.
     pub continuation: usize,
     pub outcome: Outcome,
     pub firings: Firings,
@@ -71,20 +74,20 @@ struct Batch {
     prefix: Option<Prefix>,
 }
 
-/// The held-out problems of a checkpoint, decoded normally, and where each can be forked.
+/// The held-out problems after normal decoding, and the point at which each can be forked.
 pub struct Forkable {
     pub settings: DecodeSettings,
     pub blocks: BlockOrigin,
     batches: Vec<Batch>,
     pub requests: Vec<Request>,
-    /// Where the normal run was made to open a block.
+    /// Position at which the normal run was forced to open a block.
     pub force_at: Vec<Option<usize>>,
-    /// The normal run.
+    /// Outcomes of the normal run.
     pub traces: Vec<Trace>,
     pub normal: Vec<Outcome>,
-    /// Its latent states.
+    /// Latent states of the normal run.
     pub bank: Bank,
-    /// Problems that opened no block: their prefix is the whole response.
+    /// Problems without a block: their prefix is the whole response.
     ended: Vec<bool>,
 }
 
@@ -92,7 +95,7 @@ pub struct Forkable {
 pub struct Sweep<'a> {
     study: &'a Study,
     of: &'a Forkable,
-    /// Rows of a batch of forks at most.
+    /// Maximum batch size of forks.
     pub rows_at_once: usize,
 }
 
@@ -104,7 +107,7 @@ impl Deref for Sweep<'_> {
     }
 }
 
-/// Forks of one batch that decode together: problem, continuation.
+/// Forks of one batch that decode together: (problem, continuation).
 struct Unit {
     batch: usize,
     start: Start,
@@ -112,17 +115,17 @@ struct Unit {
 }
 
 impl Forkable {
-    /// Decodes every problem normally and keeps where each can be forked.
+    /// Decodes every problem normally and stores the state at its fork.
     pub(super) fn new(study: &Study) -> Result<Self> {
         let (settings, blocks) = (study.settings(), study.blocks);
         let requests = requests(&study.corpus)?;
         let given = study.normal.as_ref();
         if let Some(given) = given {
-            ensure!(given.blocks == blocks, "--decoded: blocks {:?} there, {blocks:?} here", given.blocks);
+            ensure!(given.blocks == blocks, "--decoded: its blocks are {:?}, this run's {blocks:?}", given.blocks);
         }
         let (mut batches, mut all, mut bank) = (vec![], vec![], Bank::default());
         let decoded = decoded_batches(study, &requests, &settings, given.is_none())?;
-        for (chunk, decoded) in requests.chunks(study.together()).zip(decoded) {
+        for (chunk, decoded) in requests.chunks(study.batch_size()).zip(decoded) {
             let problems = chunk[0].problem..chunk[0].problem + chunk.len();
             let (prefix, of, states) = decoded.unwrap_or_else(|| {
                 let given = given.map_or(&[][..], |given| &given.problems[problems.clone()]);
@@ -141,7 +144,7 @@ impl Forkable {
     }
 }
 
-/// A batch decoded normally: where it is forked, what became of its problems, and its latent states.
+/// A batch after normal decoding: its prefix, outcomes and latent states.
 type DecodedBatch = (Option<Prefix>, Vec<Normal>, Bank);
 
 fn batch(study: &Study, gold: &[Option<u32>], settings: &DecodeSettings, requests: &[Request]) -> Result<DecodedBatch> {
@@ -182,22 +185,22 @@ impl<'a> Sweep<'a> {
     }
 
     /// The problems that this process forks.
-    pub(crate) fn own(&self) -> impl Iterator<Item = usize> {
+    pub(crate) fn forkable_problems(&self) -> impl Iterator<Item = usize> {
         self.batches.iter().filter(|batch| batch.prefix.is_some()).flat_map(|batch| batch.problems.clone())
     }
 
-    /// Whether a continuation can change what becomes of a problem: blocks can be forced open where there is none, all else
-    /// acts on blocks. Other problems are as in the normal run.
+    /// Whether a continuation can change the outcome of a problem: one that opens blocks acts on problems without a block, all others
+    /// on problems with blocks.
     pub(crate) fn forks(&self, problem: usize, continuation: &Continuation) -> bool {
         self.ended[problem] == continuation.force
     }
 
-    /// Runs every continuation on every problem that it can change, and hands over the forks of a batch as soon as they are
-    /// decoded: in any order, from several threads. A batch whose forks are all `known` is left out. One of which some are is
-    /// decoded whole, so that its numbers are those of an undisturbed run.
+    /// Runs every continuation on every problem that it can change. `hand_over` gets the forks of each batch as soon as they are
+    /// decoded, in any order and from several threads. A batch whose forks are all `known` is skipped; one with some known forks is
+    /// decoded whole, so that its numbers equal those of an uninterrupted run.
     ///
     /// # Errors
-    /// As the decoder's and those of `hand_over`; a stop by the user.
+    /// Failures of the decoder and of `hand_over`; Ctrl-C.
     pub fn each(
         &self,
         all: &[Continuation],
@@ -216,7 +219,7 @@ impl<'a> Sweep<'a> {
         Ok(())
     }
 
-    /// Of each continuation the outcomes in the order of the problems.
+    /// Outcomes per continuation, in the order of the problems.
     ///
     /// # Errors
     /// As [`Self::each`].
@@ -249,7 +252,7 @@ impl<'a> Sweep<'a> {
             }
             for (start, requests, which) in [(Start::Switch, &held, shared), (Start::Prompt, &ended, forced)] {
                 let members: Vec<_> = requests.iter().flat_map(|&r| which.iter().map(move |&c| (r, c))).collect();
-                // As even as the limit allows.
+                // Groups of nearly equal size within the limit.
                 let size = members.len().div_ceil(members.len().div_ceil(limit).max(1)).max(1);
                 units.extend(members.chunks(size).map(|m| Unit { batch, start, members: m.to_vec() }));
             }
@@ -284,7 +287,7 @@ impl<'a> Sweep<'a> {
         hooks.change(&replaced, &log);
         if later == Later::Frozen {
             hooks.change(&frozen, &later_log);
-            // The half of a position that sees its input as it was.
+            // With one channel changed, the other one sees the old input.
             other.change(&frozen, &later_log);
         }
         let decoding = self.study.decoding(&self.settings);
@@ -298,28 +301,31 @@ impl<'a> Sweep<'a> {
         unit.members.iter().zip(&done).zip(log.firings()).map(of).collect()
     }
 
-    /// Refuses a checkpoint that never switches: there would be nothing to intervene on.
+    /// Requires a problem with a latent step to intervene on.
     ///
     /// # Errors
-    /// No latent in any problem.
+    /// No problem has a latent step.
     pub fn switches(&self) -> Result<()> {
-        self.study.needs(!self.bank.is_empty(), || {
-            "no problem switched, there is no latent to intervene on (--force opens blocks where the model came closest to it)"
+        self.study.require(!self.bank.is_empty(), || {
+            "no problem switched: there is no latent step to intervene on (--force opens blocks where p(<swi>) is highest)"
                 .into()
         })
     }
 }
 
-/// Decodes the batches of this process, and with `others` those of other shards too, of which no prefix is kept; `None` of a batch
-/// that is not wanted.
+/// Decodes the batches of this process. With `others` also those of other shards, without storing prefixes. `None` for a batch that
+/// is not wanted.
 fn decoded_batches(
     study: &Study,
     requests: &[Request],
     settings: &DecodeSettings,
     others: bool,
 ) -> Result<Vec<Option<DecodedBatch>>> {
-    let chunks: Vec<(bool, &[Request])> =
-        requests.chunks(study.together()).enumerate().map(|(unit, chunk)| (study.has(unit), chunk)).collect();
+    let chunks: Vec<(bool, &[Request])> = requests
+        .chunks(study.batch_size())
+        .enumerate()
+        .map(|(unit, chunk)| (study.computes_unit(unit), chunk))
+        .collect();
     let gold = gold_tokens(&study.corpus)?;
     let wanted = chunks.iter().filter(|(own, _)| *own || others).count();
     study.say(&format!("decoding {} problems normally", requests.len()));
@@ -337,7 +343,7 @@ fn decoded_batches(
     Ok(done)
 }
 
-/// The normal run of the process' own problems as rows.
+/// The normal run of this process's problems as records.
 pub(crate) fn normal_rows(study: &Study) -> Result<Vec<NormalRunRow>> {
     let requests = requests(&study.corpus)?;
     let identity = study.identity(requests.len());
@@ -354,12 +360,12 @@ fn rows_at_once(study: &Study, settings: &DecodeSettings, requests: &[Request]) 
     (CACHE_BYTES / row.max(1)).clamp(8, ROWS)
 }
 
-/// Goes on with a request of a prefix.
+/// A fork of a prefix's request.
 pub(crate) fn fork(request: usize, id: usize, of: &Request, switching: Switching, force_at: Option<usize>) -> Fork {
     Fork { request, id, rollout: of.rollout, switching, force_at }
 }
 
-/// The visible position of a response without blocks at which `<swi>` was most probable (the first of several).
+/// The visible position at which a response without blocks has the highest p(`<swi>`), the first of equals.
 fn closest(trace: &Trace) -> usize {
     let visible = trace.positions.iter().filter(|p| p.kind != PositionRole::Latent);
     let p: Vec<f64> = visible.map(|at| at.p_swi.unwrap_or(0.0)).collect();

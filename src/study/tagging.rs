@@ -1,4 +1,4 @@
-//! The spans of held-out solutions, tagged as the run tagged its training problems. Knows entropies and spans.
+//! Tags the spans of held-out solutions like the run tagged its training problems. Knows entropies and spans.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,21 +21,21 @@ use crate::text::annotate::batches;
 use crate::text::spans::ScoredResponse;
 use crate::text::tagging::Summary;
 
-/// A held-out solution and the spans that the annotator tags in it.
+/// A held-out solution and its tagged spans.
 pub type TaggedSolution = (Sample, Vec<Range<usize>>);
 
 /// `<swi>`, `</swi>` and `<latent>`.
 const SWITCH_TOKENS: usize = 3;
 
-/// Positions of a kept model that are fed at once where order does not matter: more are not faster, and take memory.
+/// Positions of a large model per forward, where order does not matter: more are not faster and need memory.
 const TOGETHER: usize = 2048;
 
 impl Study {
-    /// Tags the held-out problems as the run tagged its training problems: same annotator, same threshold. A model without a run is
-    /// tagged by the one that the user names, else by itself, with the threshold of these problems.
+    /// Tags the held-out problems with the run's annotator and threshold. A model outside a run is tagged by the annotator that the user
+    /// names, else by itself, with the threshold computed from these problems.
     ///
     /// # Errors
-    /// A run without annotation, a problem without solution.
+    /// A run without annotation; a problem without solution.
     pub(super) fn tag_held_out(&self) -> Result<Vec<TaggedSolution>> {
         let corpus = &self.corpus;
         let sample = |problem| Sample::new(problem, &corpus.vocabulary, &corpus.template);
@@ -48,7 +48,7 @@ impl Study {
         ensure!(at.len() == samples.len(), "{}: two held-out problems have the same id", self.name);
         let tokens = if model.is_kept() { settings.batch_tokens.min(TOGETHER) } else { settings.batch_tokens };
         for batch in batches(samples.iter().collect(), settings.batch_rows, tokens) {
-            // A batch of a large model takes minutes.
+            // A batch of a large model runs for minutes.
             progress::go_on()?;
             for (sample, values) in batch.iter().zip(response_entropies(model, &batch)?) {
                 entropies[at[sample.id.as_str()]] = values;
@@ -71,14 +71,14 @@ impl Study {
         Ok(samples.into_iter().zip(spans).collect())
     }
 
-    /// With held-out solutions tagged by a model that the user names.
+    /// Sets the annotator of a model outside a run.
     #[must_use]
     pub fn annotated_by(self, annotator: Option<String>) -> Self {
         Self { annotator, ..self }
     }
 
-    /// The model whose entropies say where held-out solutions switch, where the checkpoint is not of a run, which has its own: what
-    /// `--annotator` names, or the checkpoint itself.
+    /// The model whose entropies place the switches in held-out solutions of a checkpoint outside a run: `--annotator`, or the
+    /// checkpoint itself.
     pub fn annotator_name(&self) -> Option<&str> {
         match (&self.run, &self.annotator) {
             (Some(_), _) => None,
@@ -86,7 +86,7 @@ impl Study {
         }
     }
 
-    /// The model that tags, where it is not this one; it computes in the same type.
+    /// Loads the annotator, if it is another model; it computes in the same float type.
     fn annotator(&self) -> Result<Option<Decoder>> {
         let load = |files: &ModelFiles| Compute::new(&self.model).load(files, &self.device).map(Some);
         let run = match (&self.run, &self.annotator) {
@@ -94,10 +94,10 @@ impl Study {
             (None, Some(named)) => {
                 let opened = Checkpoint::open(named, None, Apply::Merged)?;
                 let sizes = opened.vocabulary.as_ref().map(|theirs| (theirs.size(), self.corpus.vocabulary.size()));
-                // This model's has three tokens more where it learnt to switch.
+                // A model that learnt to switch has three more tokens.
                 ensure!(
                     sizes.is_some_and(|(theirs, ours)| ours.abs_diff(theirs) <= SWITCH_TOKENS),
-                    "--annotator {named}: its tokens are not those of {} (sizes {sizes:?}): name the base that it was trained from",
+                    "--annotator {named}: its vocabulary differs from {}'s (sizes {sizes:?}): name the base that the checkpoint was trained from",
                     self.name
                 );
                 return load(&opened.files);
@@ -107,7 +107,7 @@ impl Study {
         let base = run.join("base");
         let annotator = ["annotator", "checkpoint"].map(|name| base.join(name)).into_iter().find(|p| p.is_dir());
         let annotator =
-            annotator.with_context(|| format!("{}: holds no annotator and no checkpoint", base.display()))?;
+            annotator.with_context(|| format!("{}: contains neither an annotator nor a checkpoint", base.display()))?;
         load(&ModelFiles::open_folder(annotator)?)
     }
 }

@@ -1,5 +1,5 @@
-//! Units of work (pairs of problems, problems that are steered) that give rows, measured once each: what a run that was stopped has
-//! measured is not measured again, and of several processes each measures its own ([`Shard`]). Knows rows; not what they say.
+//! Units of work (pairs of problems, steered problems) that give records. Each is measured once: a resumed run measures only missing
+//! units, and each of several processes measures its own ([`Shard`]). Knows records, not their meaning.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,8 +12,8 @@ use super::Study;
 use crate::schema::{Identity, Measurement, Unit};
 use crate::store::Measurements;
 
-/// Written `2/3`: the second of three. Units of work (batches of problems, pairs) are dealt out one by one: unit u goes to
-/// shard u mod n + 1. Every unit is computed as one process would compute it, so its numbers are the same bits.
+/// Written `2/3`: the second of three. Unit u (a decode batch, a pair) goes to shard u mod n + 1. Its numbers have the same bits as
+/// in a single process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shard {
     /// From 1.
@@ -25,11 +25,11 @@ impl Shard {
     /// # Errors
     /// A number that is not from 1 to `of`.
     pub fn new(number: usize, of: usize) -> Result<Self> {
-        ensure!((1..=of).contains(&number), "there is no shard {number}/{of}: shards count from 1/{of} to {of}/{of}");
+        ensure!((1..=of).contains(&number), "no shard {number}/{of}: shards count from 1/{of} to {of}/{of}");
         Ok(Self { number, of })
     }
 
-    /// Whether a unit of work (from 0) is its own.
+    /// Whether this shard computes unit number `unit`, from 0.
     pub fn has(self, unit: usize) -> bool {
         unit % self.of + 1 == self.number
     }
@@ -39,7 +39,7 @@ impl FromStr for Shard {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let wrong = || format!("`{text}` names no shard: write i/n, for example 2/3 for the second of three");
+        let wrong = || format!("`{text}` is not a shard: write i/n, for example 2/3 for the second of three");
         let (number, of) = text.split_once('/').with_context(wrong)?;
         let parse = |part: &str| part.trim().parse::<usize>().with_context(wrong);
         Self::new(parse(number)?, parse(of)?)
@@ -52,37 +52,39 @@ impl fmt::Display for Shard {
     }
 }
 
-/// The rows that `measure` adds, in the order of their keys; nothing is written.
+/// The records that `measure` adds, sorted by key; nothing is written.
 ///
 /// # Errors
 /// As [`Measurements::sorted`], and those of `measure`.
-pub(crate) fn in_memory<R: Measurement>(measure: impl FnOnce(&mut Measurements<R>) -> Result<()>) -> Result<Vec<R>> {
+pub(crate) fn measure_in_memory<R: Measurement>(
+    measure: impl FnOnce(&mut Measurements<R>) -> Result<()>,
+) -> Result<Vec<R>> {
     let mut rows = Measurements::in_memory();
     measure(&mut rows)?;
     rows.sorted(R::key)
 }
 
 impl Study {
-    /// Refuses rows of a form that another run left.
+    /// Checks that the records of a form, left by a stopped run, have this run's identity.
     ///
     /// # Errors
-    /// The first such row, by whose it is.
-    pub(crate) fn goes_on<R: Measurement>(&self, rows: &[R], form: &Unit, identity: &Identity) -> Result<()> {
+    /// The first record with another identity.
+    pub(crate) fn check_identity<R: Measurement>(&self, rows: &[R], form: &Unit, identity: &Identity) -> Result<()> {
         let other = rows.iter().find(|row| row.unit().0 == form.0 && row.identity() != identity);
         ensure!(
             other.is_none(),
-            "the rows of the run that was stopped are of {:?}, this run is of {identity:?}; start over without --resume",
+            "the stopped run's records have {:?}, this run has {identity:?}; start over without --resume",
             other.map(Measurement::identity)
         );
         Ok(())
     }
 
-    /// Measures this process' own of `units`, so far as `rows` lacks them. `at_once` of them, always the same ones, are handed to
-    /// `work` together, so that every number is the same however the work was divided; `expected` says what a unit is, and how many
-    /// rows it gives. Rows are on disk as soon as `work` returns them.
+    /// Measures this process's share of the `units` that `rows` lacks. `work` gets fixed groups of `at_once` units, so that the numbers
+    /// do not depend on how the work was divided. `expected` returns a unit's key and its number of records. Records are on disk as soon
+    /// as `work` returns them.
     ///
     /// # Errors
-    /// Rows of another run, those of `work`, and a stop by the user.
+    /// Records of another run, failures of `work`, Ctrl-C.
     pub(crate) fn measure<R: Measurement, U: Sync>(
         &self,
         rows: &mut Measurements<R>,
@@ -92,7 +94,7 @@ impl Study {
         work: impl Fn(&[U]) -> Result<Vec<R>> + Sync,
     ) -> Result<()> {
         if let Some(first) = units.first() {
-            self.goes_on(rows.rows(), &expected(first).0, identity)?;
+            self.check_identity(rows.rows(), &expected(first).0, identity)?;
         }
         let known: BTreeSet<R::Key> = rows.rows().iter().map(Measurement::key).collect();
         let mut there: BTreeMap<Unit, usize> = BTreeMap::new();
@@ -101,7 +103,7 @@ impl Study {
             let (unit, rows) = expected(unit);
             there.get(&unit).copied().unwrap_or_default() < rows
         };
-        let is_missing = |(number, group): &(usize, &[U])| self.has(*number) && group.iter().any(lacks);
+        let is_missing = |(number, group): &(usize, &[U])| self.computes_unit(*number) && group.iter().any(lacks);
         let groups = units.chunks(at_once.max(1)).enumerate().filter(is_missing);
         let missing: Vec<&[U]> = groups.map(|(_, group)| group).collect();
         let rows = Mutex::new(rows);

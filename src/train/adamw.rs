@@ -1,4 +1,4 @@
-//! PyTorch's AdamW over the crate's own step, with Burn's state: what Burn's AdamW saved, this one loads.
+//! PyTorch's AdamW as a Burn optimiser: the step comes from this crate, the state is Burn's, so that states saved by Burn's AdamW load.
 
 use burn::optim::{AdamWState, AdaptiveMomentumState, LearningRate, ModuleOptimizer, Optimizer as BurnOptimizer};
 use burn::tensor::{Device, Tensor};
@@ -14,7 +14,7 @@ struct AdamW {
     weight_decay: f32,
 }
 
-/// PyTorch's AdamW.
+/// Builds PyTorch's AdamW.
 pub fn adamw(settings: &Optimizer) -> ModuleOptimizer {
     ModuleOptimizer::from(AdamW {
         beta_1: settings.beta_1 as f32,

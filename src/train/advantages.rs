@@ -1,10 +1,10 @@
-//! Group-relative advantages of rewards, and who of a group learns them.
+//! Group-relative advantages of rewards, and which rollouts of a group are learnt from.
 
 use crate::latent::Trace;
 use crate::recipe::{Grpo, Invalid, LossForm};
 
 /// `(R − mean) / (max(std, floor) + 1e-8)` with the unbiased std (the paper's Eq. for `A`, where the floor is 0).
-/// `None` where the group has fewer than two members or no variance: it teaches nothing.
+/// `None` if the group has fewer than two members or no variance: it gives no gradient.
 pub fn advantages(rewards: &[f64], std_floor: f64) -> Option<Vec<f64>> {
     scaled(rewards, &|std| std.max(std_floor) + 1e-8)
 }
@@ -23,10 +23,10 @@ fn scaled(rewards: &[f64], scale: &dyn Fn(f64) -> f64) -> Option<Vec<f64>> {
     Some(rewards.iter().map(|r| (r - mean) / scale).collect())
 }
 
-/// Advantages of a group's rollouts, and whether the first decision of each is learnt. `None` as of [`advantages`].
+/// Advantages of a group's rollouts, and whether the first decision of each is learnt. `None` as in [`advantages`].
 pub fn of_rollouts(rewards: &[f64], traces: &[&Trace], grpo: &Grpo) -> Option<Vec<(f64, bool)>> {
     if grpo.loss == LossForm::Authors {
-        // A group without variance has no advantage, and its responses are in the KL term all the same.
+        // A group without variance has no advantages, but its responses enter the KL term.
         let all = scaled(rewards, &|std| std + 1e-4).unwrap_or_else(|| vec![0.0; rewards.len()]);
         return Some(all.into_iter().map(|advantage| (advantage, true)).collect());
     }
@@ -37,7 +37,7 @@ pub fn of_rollouts(rewards: &[f64], traces: &[&Trace], grpo: &Grpo) -> Option<Ve
     Some(all.into_iter().enumerate().map(|(i, advantage)| (advantage, leader.is_none_or(|l| l == i))).collect())
 }
 
-/// [`advantages`] of a group, of which some rollouts are `valid` (Latent-GRPO's masking of invalid samples).
+/// [`advantages`] of a group with some invalid rollouts (Latent-GRPO's masking of invalid samples).
 fn masked(rewards: &[f64], valid: &[bool], invalid: Invalid, std_floor: f64) -> Option<Vec<f64>> {
     let counts = |i: usize| valid[i] || invalid != Invalid::Exclude;
     let counted: Vec<f64> = (0..rewards.len()).filter(|&i| counts(i)).map(|i| rewards[i]).collect();
@@ -49,8 +49,8 @@ fn masked(rewards: &[f64], valid: &[bool], invalid: Invalid, std_floor: f64) -> 
     Some((0..rewards.len()).map(of).collect())
 }
 
-/// The rollout whose first decision alone is learnt: of those with a positive advantage the first with the highest mean log-probability
-/// (Latent-GRPO's selection of a first token). `None` where no advantage is positive.
+/// The rollout whose first decision alone is learnt: the first with the highest mean log-probability among those with a positive
+/// advantage (Latent-GRPO's selection of a first token). `None` if no advantage is positive.
 fn leader(advantages: &[f64], mean_logprobs: &[f64]) -> Option<usize> {
     let positive = (0..advantages.len()).rev().filter(|&i| advantages[i] > 0.0);
     positive.max_by(|&a, &b| mean_logprobs[a].total_cmp(&mean_logprobs[b]))
@@ -60,7 +60,7 @@ fn leader(advantages: &[f64], mean_logprobs: &[f64]) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A rollout that ran into a limit learns nothing, and is in the mean of its group or not.
+    /// A rollout that ran into a limit is not learnt; its reward counts in the group's mean or not.
     #[test]
     fn invalid_rollouts_are_masked_or_left_out() {
         let (rewards, valid) = ([1.0, -1.0, -1.0, 1.0], [true, true, false, false]);
@@ -70,7 +70,7 @@ mod tests {
         assert_eq!(of(Invalid::Mask), [plain[0], plain[1], 0.0, 0.0]);
         let pair = advantages(&rewards[..2], 0.0).expect("variance");
         assert_eq!(of(Invalid::Exclude), [pair[0], pair[1], 0.0, 0.0]);
-        assert_ne!(pair[0], plain[0], "of a group of two, the deviation is another");
+        assert_ne!(pair[0], plain[0], "without the third, the deviation differs");
         assert!(masked(&rewards, &[false, true, false, false], Invalid::Exclude, 0.0).is_none());
     }
 

@@ -1,9 +1,9 @@
-//! One dropout mask a rollout (method §5, `dropout_rollouts`): a group explores by thinning the model as well as by
-//! sampling tokens. A rollout keeps its mask from its first prompt token to its last replay, so that the ratio of
-//! the first inner epoch is 1 as it is without dropout.
+//! One dropout mask per rollout (method §5, `dropout_rollouts`): a group explores by dropout as well as by sampling tokens. A rollout
+//! has the same mask from its first prompt token to its last replay, so that the ratio of the first inner epoch is 1, as without
+//! dropout.
 //!
-//! Masked is what each block adds to the residual stream, attention and MLP apart, as GPT-2's residual dropout, but
-//! with the same coordinates at every position: value · m / (1 − share), m ~ Bernoulli(1 − share) per coordinate.
+//! The mask is applied to what each layer adds to the residual stream, to attention and MLP separately, like GPT-2's residual dropout,
+//! but with the same coordinates at every position: value · m / (1 − share), m ~ Bernoulli(1 − share) per coordinate.
 
 use std::rc::Rc;
 
@@ -14,21 +14,18 @@ use rand::Rng;
 use crate::model::{Activation, Decoder, HookPoint, Hooks, Site};
 use crate::random::{fnv1a, keyed};
 
-/// Masks for rows of a batch; a row's name ([`crate::model::Span::rows`]) is its index in `rollouts`.
+/// Masks of the rows of a batch; a row's name ([`crate::model::Span::rows`]) is its index in `rollouts`.
 pub(super) struct Masks {
-    /// Share of the coordinates that are set to zero; 0 is no dropout.
+    /// Share of the coordinates that are set to zero; 0: no dropout.
     pub share: f64,
-    /// Seed of the rollouts, another one at each optimiser step.
+    /// Seed of the rollouts; differs at each optimiser step.
     pub seed: u64,
     /// `(problem, rollout)` of each row.
     pub rollouts: Vec<(usize, usize)>,
 }
 
 impl Masks {
-    /// The hooks that put the masks on `model`; none without dropout.
-    ///
-    /// # Errors
-    /// None in practice: every decoder has the two points.
+    /// Hooks that apply the masks to `model`; none without dropout.
     pub fn hooks(self, model: &Decoder) -> Result<Hooks<'static>> {
         let mut hooks = Hooks::none();
         if self.share > 0.0 {

@@ -1,7 +1,10 @@
 //! Phase 3: Switch-GRPO (the paper's Eqs. for `A`, `ρ` and `L_3`; method §5).
 //!
-//! [`rollouts`](super::rollouts) → replay with gradient → clipped surrogate − β·KL, per sampled position, divided by `N_tok` before each
-//! backward. With several questions a step, `grpo.loss_mean` says whether `N_tok` counts the positions of a question (the paper) or of all.
+//! 1. [`rollouts`](super::rollouts) samples a group per question and computes advantages.
+//! 2. Each inner epoch replays the rollouts with gradient, in waves.
+//! 3. The loss is the clipped surrogate − β·KL per sampled position, divided by `N_tok` before each backward. With several questions
+//!    per step, `grpo.loss_mean` sets whether `N_tok` counts the positions of one question (the paper) or of all.
+//! 4. An optimiser step follows each inner epoch.
 
 use anyhow::{Context, Result, ensure};
 use burn::optim::GradientsParams;
@@ -21,7 +24,7 @@ use crate::progress::say;
 use crate::recipe::{Anchor, Grpo, LossForm};
 use crate::world::World;
 
-/// What one inner epoch computed.
+/// Results of one inner epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LossParts {
     pub loss: f64,
@@ -39,12 +42,12 @@ pub(crate) fn sampled_tokens(rollouts: &[Rollout]) -> usize {
     rollouts.iter().flat_map(|r| &r.trace.positions).filter(|p| p.is_sampled()).count()
 }
 
-/// Gradients of the Switch-GRPO loss. In `segmented` each wave is back-propagated and dropped before the next.
+/// Gradients of the Switch-GRPO loss. In `segmented` mode each wave is back-propagated and freed before the next.
 ///
-/// A rollout whose replay runs out of memory is left out, and the others are divided by their own `N_tok`.
+/// A rollout whose replay runs out of memory is dropped, and the others are divided by their own `N_tok`.
 ///
 /// # Errors
-/// No rollouts, none that survives, and whatever the replay returns.
+/// No rollouts, no survivor, failures of the replay.
 pub fn gradients(
     model: &Decoder,
     behaviour: Behaviour,
@@ -55,7 +58,7 @@ pub fn gradients(
     gradients_among(World::ALONE, model, behaviour, rollouts, (grpo, threads))
 }
 
-/// Gradients by all processes, each with its own of the rollouts: their sum is on every process.
+/// Gradients summed over all processes, each computing its own rollouts.
 ///
 /// # Errors
 /// As [`gradients`].
@@ -83,7 +86,7 @@ pub fn gradients_among(
             all.push(grads);
         }
         let grads = shards::sum_gradients(model, all);
-        // A GPU says at the next wait that the backward had no memory.
+        // A GPU reports an out-of-memory backward at the next synchronisation.
         model.device().sync().context("waiting for the gradients")?;
         Ok((grads, total))
     };
@@ -98,7 +101,7 @@ pub fn gradients_among(
     Ok((shards::sum_over(world, model, grads)?, parts))
 }
 
-/// As the rollouts were drawn, at the temperature that the loss reads log-probabilities at.
+/// Settings of the rollouts, at the temperature at which the loss computes log-probabilities.
 pub(crate) fn loss_settings(behaviour: Behaviour, grpo: &Grpo) -> DecodeSettings {
     let mut settings = behaviour.settings.clone();
     if grpo.loss == LossForm::Authors {
@@ -107,8 +110,8 @@ pub(crate) fn loss_settings(behaviour: Behaviour, grpo: &Grpo) -> DecodeSettings
     settings
 }
 
-/// `pass` over the rollouts and the number of `tokens` of all processes; where a device of one of them runs out of
-/// memory, each passes over those of its own that get through it alone.
+/// Runs `pass` on the rollouts with the number of `tokens` of all processes. If a device of any process runs out of memory, each
+/// process runs it on those of its rollouts that succeed alone.
 fn of_survivors<R: Clone, T>(
     world: World,
     rollouts: &[R],
@@ -123,7 +126,7 @@ fn of_survivors<R: Clone, T>(
     };
     let first = guarded(rollouts, of_all(rollouts)?);
     let failed = first.as_ref().is_err_and(is_out_of_memory);
-    // Of all processes, or the others would wait for this one.
+    // All processes decide together, or the others would wait for this one.
     if !world.any(failed) {
         return first;
     }
@@ -138,7 +141,7 @@ fn of_survivors<R: Clone, T>(
     }
     say(&format!("grpo: {} of {} rollouts were too long to replay", rollouts.len() - survivors.len(), rollouts.len()));
     let [left] = world.sums([survivors.len() as f64]);
-    ensure!(left > 0.0, "not one of {} rollouts can be replayed in this memory", rollouts.len());
+    ensure!(left > 0.0, "none of {} rollouts can be replayed in this memory", rollouts.len());
     guarded(&survivors, of_all(&survivors)?)
 }
 
@@ -165,7 +168,7 @@ fn shard_gradients(
     let stored = StoredMatrix::from_traces(decoding.source, &traces);
     let decoding = stored.fed(decoding);
     let (mut sums, mut grads) = (LossParts::default(), GradientsParams::default());
-    // Summed as they come: keeping one set a wave or segment would make memory grow with them.
+    // Summed immediately: one set per wave or segment would make memory grow with their number.
     let mut add = |gradients| shards::add_gradients(model, &mut grads, GradientsParams::from_grads(gradients, model));
     if gradient == Gradient::Through && grpo.checkpoint_every > 0 {
         let mut segments = Segments::new(model, &rows, decoding.source, grpo.checkpoint_every, &mut hooks)?;
@@ -193,7 +196,7 @@ fn shard_gradients(
     Ok((grads, sums))
 }
 
-/// The loss of a replay's remaining waves, if they have any.
+/// The loss of a replay's remaining waves; `None` without one.
 fn whole_loss(
     replay: &mut Replay,
     hooks: &mut Hooks,
@@ -253,7 +256,7 @@ fn wave_loss(
         LossForm::Tokens => of(&|r, p| r.trace.positions[p].logprob.unwrap_or(0.0)),
         LossForm::Authors => host(wave.logprobs.clone())?,
     };
-    // Of a mean over each response, its length.
+    // With a mean per response, its length.
     let weights =
         of(&|r, _| r.weight * if authors { 1.0 / sampled_tokens(std::slice::from_ref(r)) as f64 } else { 1.0 });
     let advantage_values = of(&Rollout::advantage_at);
@@ -264,7 +267,7 @@ fn wave_loss(
     let weight = constant(weights.clone());
     let surrogate = (ratio * advantage.clone()).min_pair(clipped * advantage) * weight.clone();
     let anchor = constant(of(&|r, p| r.anchor[p].unwrap_or(0.0)));
-    // Of a policy that is its own old one the weight of the KL term is 1, and theirs has no gradient.
+    // For a policy that is its own old policy the weight of the KL term is 1, without gradient.
     let kl = match grpo.loss {
         LossForm::Tokens => kl_terms(grpo.anchor, wave.logprobs.clone(), old, anchor),
         LossForm::Authors => k3(anchor - wave.logprobs.clone()),
@@ -288,10 +291,10 @@ fn wave_loss(
     Ok(Some(loss))
 }
 
-/// An estimate of the KL term at each position that the policy `old` drew, from log-probabilities: its mean over such draws is the
-/// divergence, and the gradient of its mean the divergence's gradient.
+/// Estimates the KL term at each position that the policy `old` sampled, from log-probabilities. The mean of the estimates over such
+/// samples is the divergence, and the gradient of the mean is the divergence's gradient.
 ///
-/// Against the policy that drew ([`Anchor::Old`]): `r − 1 − log r` with r = π/old (Schulman's k3), which estimates KL(old ‖ π).
+/// Against the sampling policy ([`Anchor::Old`]): `r − 1 − log r` with r = π/old (Schulman's k3), which estimates KL(old ‖ π).
 /// Against another one: KL(π ‖ ref) by k3 with r = ref/π, weighted with π/old. In the first inner epoch the weight is 1, but its
 /// gradient is not 0: without it the gradient would be that of KL(ref ‖ π).
 fn kl_terms(which: Anchor, logprobs: Tensor<1>, old: Tensor<1>, anchor: Tensor<1>) -> Tensor<1> {
@@ -323,7 +326,7 @@ fn stay_loss(
     })
 }
 
-/// Fills the KL anchor of every rollout from a reference model, which has no dropout and reads text as text: no state is mixed in.
+/// Fills the KL anchor of every rollout from a reference model, without dropout and without states mixed into text.
 pub(crate) fn anchor_to(reference: &Decoder, behaviour: Behaviour, rollouts: &mut [Rollout]) -> Result<()> {
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
     let mut decoding = behaviour.of(reference);
@@ -337,7 +340,7 @@ pub(crate) fn anchor_to(reference: &Decoder, behaviour: Behaviour, rollouts: &mu
     Ok(())
 }
 
-/// One GRPO step: `inner_epochs` optimiser steps on one batch of rollouts. Returns each epoch's parts and norm.
+/// One GRPO step: `inner_epochs` optimiser steps on one batch of rollouts. Returns each epoch's loss parts and gradient norm.
 ///
 /// # Errors
 /// As [`gradients`] and [`Trainer::apply`].
@@ -380,7 +383,12 @@ pub fn cosine(model: &Decoder, behaviour: Behaviour, rollouts: &[Rollout], [a, b
         Ok(gradients::gradients_by_name(model, &grads)?.into_iter().flat_map(|(_, t)| t.data).collect())
     };
     let (a, b) = (flat(a)?, flat(b)?);
-    ensure!(a.len() == b.len(), "the two modes reach different parameters: {} and {} values", a.len(), b.len());
+    ensure!(
+        a.len() == b.len(),
+        "the two modes have gradients for different parameters: {} and {} values",
+        a.len(),
+        b.len()
+    );
     let dot = |x: &[f32], y: &[f32]| x.iter().zip(y).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
     Ok(dot(&a, &b) / (dot(&a, &a) * dot(&b, &b)).sqrt().max(1e-30))
 }
@@ -402,14 +410,17 @@ mod tests {
         let of = |lengths: &[usize]| of_survivors(World::ALONE, lengths, <[usize]>::len, pass);
         assert_eq!(of(&[3, 400, 5]).expect("two survive"), [3, 5]);
         assert_eq!(of(&[3, 5]).expect("both"), [3, 5]);
-        assert!(of(&[300, 400]).is_err_and(|e| e.to_string().contains("not one of 2")));
+        assert!(of(&[300, 400]).is_err_and(|e| e.to_string().contains("none of 2")));
         let bad = |_: &[usize], _: usize| -> Result<()> { anyhow::bail!("a bad token") };
         let refused = of_survivors(World::ALONE, &[3, 5], <[usize]>::len, bad);
-        assert!(refused.is_err_and(|e| e.to_string() == "a bad token"), "an error is no lack of memory");
+        assert!(
+            refused.is_err_and(|e| e.to_string() == "a bad token"),
+            "other errors are not treated as out of memory"
+        );
     }
 
-    /// Over a vocabulary of three every draw can be counted: the mean of the estimates is the divergence, and its gradient in the
-    /// logits is the divergence's, also where the policy has moved away from the one that drew.
+    /// With a vocabulary of three, every draw can be enumerated: the mean of the estimates is the divergence, and its gradient in the
+    /// logits is the divergence's, also where the policy has moved away from the sampling one.
     #[test]
     fn the_kl_terms_are_unbiased_and_so_is_their_gradient() {
         let softmax = |logits: [f64; 3]| {
@@ -449,7 +460,7 @@ mod tests {
         }
     }
 
-    /// π = (.99, .01) against (.01, .99): 4.50 nats, not the 92.5 of the ratio the other way round.
+    /// π = (.99, .01) against (.01, .99): 4.50 nats, not the 92.5 of the inverse ratio.
     #[test]
     fn a_policy_far_from_its_reference_has_the_divergence_that_it_has() {
         let device = crate::machine::Machine::default().device;
@@ -460,7 +471,7 @@ mod tests {
         assert!((mean - 0.98 * 99_f32.ln()).abs() < 1e-3, "{mean}");
     }
 
-    /// What a rollout remembers is what its replay computes, for mixtures of different sizes; beyond the clamp there is no gradient.
+    /// A rollout's stored density equals that of its replay, for mixtures of different sizes; beyond the clamp there is no gradient.
     #[test]
     fn a_replayed_density_is_the_one_that_was_drawn() {
         let device = crate::machine::Machine::default().device.autodiff();
@@ -480,7 +491,7 @@ mod tests {
             for (value, (_, drawn)) in values.iter().zip(&drawn) {
                 assert!((f64::from(*value) - drawn).abs() < 1e-4, "{density:?}: {value}, drawn with {drawn}");
             }
-            // Far away the noise that would have been needed is beyond the clamp.
+            // Far away, the noise that explains the mixture is beyond the clamp.
             let far = Mixture { perturbed: vec![9.0; 3], tokens: vec![0, 1, 2], weights: vec![], density };
             let policy = row.require_grad();
             let grads = densities(policy.clone(), &[&far]).expect("a density").backward();
@@ -489,8 +500,8 @@ mod tests {
         }
     }
 
-    /// No token of a mixture is drawn below its probability, so that each is pushed up where two-sided noise pushes some down; which
-    /// tokens they are is drawn too; noise does not overrule the token that ends thinking.
+    /// One-sided noise never lowers a token of a mixture below its probability, so that each gets pushed up; two-sided noise pushes some
+    /// down. Membership of the mixture is sampled too, and noise does not overrule the token that ends thinking.
     #[test]
     fn one_sided_noise_only_raises() {
         let probabilities = [0.4, 0.3, 0.2, 0.1];

@@ -1,25 +1,28 @@
-//! Early stop on reward hacking (the paper's appendix): switch rate and latent calls climb while fewer answers are right.
+//! Early stop on reward hacking (the paper's appendix): switch rate and latent calls rise while accuracy falls.
 //!
-//! The paper's run was seen by its reward, which is all but the share of right answers. A policy that finds what a reward pays for besides
-//! right answers makes the reward rise; so what is watched is the share of right answers, graded as the reward's settings say.
-//! Over two neighbouring windows of steps each of the three must move by more than [`Z`] standard errors. A rule that only asks
-//! for the signs fires on noise alone: one look in eight, and a run has hundreds of looks.
+//! 1. Record accuracy, switch rate and latent calls of each step.
+//! 2. Compare the means of the last window of steps with those of the window before it.
+//! 3. Stop if each of the three moved by more than [`Z`] standard errors (Welch).
+//!
+//! The paper watches the reward, which consists almost only of accuracy. A policy that exploits another reward term raises its reward,
+//! so this watch uses accuracy, graded as the reward's settings say. A rule on signs alone would fire on noise: at one step in eight,
+//! and a run has hundreds of steps.
 
-/// Standard errors that each of the three must move by. With windows of 20 steps a run of 2,000 steps of pure noise is
-/// stopped in at most 5 of 100 cases, also where the three move together (measured by the tests below).
+/// Standard errors by which each of the three must move. With windows of 20 steps, at most 5 of 100 runs with 2,000 steps of pure noise
+/// stop, also if the three are correlated (measured by the tests below).
 const Z: f64 = 4.8;
 
-/// What is watched of one step.
+/// The watched quantities of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
-    /// Share of right answers.
+    /// Share of correct answers.
     pub accuracy: f64,
     pub switch_rate: f64,
     pub latent_calls: f64,
 }
 
 impl Step {
-    /// A step in which every rollout was lost is not watched.
+    /// `None` for a step in which every rollout was lost.
     pub fn from_rates(accuracy: Option<f64>, switch_rate: Option<f64>, latent_calls: Option<f64>) -> Option<Self> {
         Some(Self { accuracy: accuracy?, switch_rate: switch_rate?, latent_calls: latent_calls? })
     }
@@ -33,18 +36,18 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// `window` steps against the `window` before them; 0 never stops. `before` are the steps of the run so far: a resumed
-    /// run must judge as one that was never stopped.
+    /// Compares `window` steps with the `window` before them; 0 never stops. `before`: the run's steps so far, so that a resumed run
+    /// decides like an uninterrupted one.
     pub fn new(window: usize, before: Vec<Step>) -> Self {
         Self { window, steps: before }
     }
 
-    /// Takes a step in.
+    /// Adds a step.
     pub fn extend(&mut self, step: Option<Step>) {
         self.steps.extend(step);
     }
 
-    /// Whether the run is to stop: a question to the steps so far, so that a resumed run has the same answer.
+    /// Whether the run must stop. Depends only on the steps so far.
     pub fn fires(&self) -> bool {
         let n = self.steps.len();
         if self.window < 2 || n < 2 * self.window {
@@ -56,7 +59,7 @@ impl Watch {
     }
 }
 
-/// By how many standard errors (Welch) the mean of `recent` lies above that of `before`.
+/// Difference of the means of `recent` and `before`, in standard errors (Welch).
 fn rise(before: &[Step], recent: &[Step], of: fn(&Step) -> f64) -> f64 {
     let (a, b) = (moments(before, of), moments(recent, of));
     let error = (a.1 / before.len() as f64 + b.1 / recent.len() as f64).sqrt();
@@ -87,7 +90,7 @@ mod tests {
 
     const WINDOW: usize = 20;
 
-    /// Steps of a run; `drift` is what each of the three moves by in a window, in standard deviations of a step.
+    /// Steps of a run; `drift`: change of each of the three per window, in standard deviations of a step.
     fn run(seed: u64, steps: usize, together: bool, drift: f64) -> Option<usize> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // The sum of twelve uniform numbers less six: close to a normal one.
@@ -130,7 +133,7 @@ mod tests {
         };
         let judged: Vec<bool> = (0..9).map(|i| judge(&mut whole, i)).collect();
         for stopped in 1..9 {
-            // Stopped after this many steps: what was to be said then is said, and what comes after.
+            // Interrupted after this many steps: same decision then and later.
             let mut resumed = Watch::new(3, (0..stopped).map(step).collect());
             assert_eq!(resumed.fires(), judged[stopped - 1], "{stopped}");
             assert_eq!((stopped..9).map(|i| judge(&mut resumed, i)).collect::<Vec<_>>(), judged[stopped..]);
@@ -138,7 +141,7 @@ mod tests {
         assert!(judged.contains(&true));
     }
 
-    /// The run of `reports/hacking`, whose reward rises to its end, by the windows that the text names.
+    /// The run of `reports/hacking`, whose reward rises to its end, with the windows that its README names.
     #[test]
     fn the_recorded_run_is_stopped_where_the_text_says() {
         let rows = read_flat(Path::new("reports/hacking/unwatched/metrics-grpo.parquet")).expect("committed rows");

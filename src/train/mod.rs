@@ -1,6 +1,6 @@
-//! Training: drives what [`crate::method`] declares.
+//! Training: runs the phases that [`crate::method`] declares.
 //!
-//! recipe → [`crate::corpus`] → [`pipeline`] → per phase: rows, objective and schedule of the method → [`sft`] or [`grpo`] →
+//! recipe → [`crate::corpus`] → [`pipeline`] → per phase: samples, objective and schedule of the method → [`sft`] or [`grpo`] →
 //! [`trainer`] → checkpoint and metrics.
 
 mod adamw;

@@ -1,4 +1,4 @@
-//! The phases of a run's methods in order, each from the checkpoint that it names; and what is left behind.
+//! Runs the phases of a recipe's methods in order, each from the checkpoint that it names, and writes their results.
 
 mod annotate;
 mod inputs;
@@ -35,12 +35,12 @@ pub struct Run {
     pub options: Options,
     pub root: PathBuf,
     pub corpus: Corpus,
-    /// With autodiff.
+    /// Autodiff device.
     pub device: Device,
-    /// Held-out problems that decode together.
+    /// Evaluation batch size.
     together: usize,
     pretrained: Option<setup::PretrainedAdapter>,
-    /// No other run trains in this folder; held by the process that writes.
+    /// Lock of the run's folder, held by the writing process.
     pub(super) _lock: Option<Lock>,
 }
 
@@ -48,15 +48,16 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RunEnd {
     Finished(Vec<PhaseResult>),
-    /// The user stopped it; `--resume` goes on.
+    /// The user stopped it; `--resume` continues.
     Stopped,
 }
 
 /// Runs the phases of the recipe's methods (those of `options.only`, if any) and writes the summary of every phase that the folder
 /// then holds finished.
+/// Runs the phases of the recipe's methods (or those of `options.only`) and writes the summary of every finished phase in the folder.
 ///
 /// # Errors
-/// Bad settings before any work; later, a disk that cannot be written or training that diverged.
+/// Invalid settings, before any work; later, a disk that cannot be written or training that diverged.
 pub fn run(recipe: Recipe, options: Options) -> Result<RunEnd> {
     let phases = method::phases(&recipe)?;
     for name in &options.only {
@@ -78,12 +79,12 @@ pub fn run(recipe: Recipe, options: Options) -> Result<RunEnd> {
             }
             continue;
         }
-        // What the phase before left is read by all.
+        // Every process reads what the previous phase wrote.
         run.options.world.barrier();
         match run.phase(phase) {
             Ok(Some(result)) => results.extend(result),
             Ok(None) => return Ok(RunEnd::Stopped),
-            // An evaluation that was cut short is no evaluation: the phase is done again from its last state.
+            // An interrupted evaluation is discarded: the phase resumes from its last state.
             Err(error) if error.is::<Interruption>() => return Ok(RunEnd::Stopped),
             Err(error) => return Err(error),
         }
@@ -95,15 +96,15 @@ pub fn run(recipe: Recipe, options: Options) -> Result<RunEnd> {
     Ok(RunEnd::Finished(results))
 }
 
-/// Whether one of these runs has a phase that a recipe can take over ([`Options::from`]).
+/// Requires that one of these runs has a phase that the recipe can reuse ([`Options::from`]).
 ///
 /// # Errors
-/// What is in the way, where none has.
+/// Why no run can be reused.
 pub(super) fn can_branch(recipe: &Recipe, from: &[Branch]) -> Result<()> {
     taken::best(recipe, &method::phases(recipe)?, from).map(drop)
 }
 
-/// What the summary of a run holds, as rows.
+/// The summary of a run as records.
 ///
 /// # Errors
 /// A result without outcomes.
@@ -117,7 +118,7 @@ impl Run {
         self.options.world.writes()
     }
 
-    /// Runs one phase to its end, or skips it where it is done. `None` when the user stopped it.
+    /// Runs one phase to its end, or skips it if it is finished. `None` if the user stopped it.
     fn phase(&self, phase: &Phase) -> Result<Option<Option<PhaseResult>>> {
         let from = || phase.from.with_context(|| format!("phase {} starts from no phase", phase.name));
         Ok(match phase.work {

@@ -1,4 +1,4 @@
-//! Rollouts of GRPO: responses drawn by the one decoder, their rewards, and the advantages of their groups.
+//! Rollouts of GRPO: samples responses with the one decoder, computes rewards and the advantages of each group.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,23 +24,23 @@ use crate::parallel;
 use crate::recipe::{Compute, Evaluation, Facts, Grpo, LossMean, Terms};
 use crate::world::World;
 
-/// A rollout with what the loss needs of it.
+/// A rollout with the inputs of the loss.
 #[derive(Clone, Debug)]
 pub struct Rollout {
     pub trace: Trace,
     pub terms: Terms,
     pub correct: bool,
     pub advantage: f64,
-    /// Weight of its positions in the loss beside those of other questions ([`LossMean`]); 1 on average over positions.
+    /// Weight of its positions in the loss relative to other questions' ([`LossMean`]); 1 on average over positions.
     pub weight: f64,
-    /// Whether its first decision is learnt; the others are in any case.
+    /// Whether its first decision is learnt; the others always are.
     pub first: bool,
-    /// Log-probabilities under the KL anchor, per response position; the rollout's own where the anchor is old.
+    /// Log-probabilities under the KL anchor, per response position; the rollout's own if the anchor is old.
     pub anchor: Vec<Option<f64>>,
 }
 
 impl Rollout {
-    /// One whose reward is nobody's business: to measure a step with.
+    /// A rollout without reward, to measure a step.
     pub fn new(trace: Trace, advantage: f64) -> Self {
         let anchor = trace.positions.iter().map(|p| p.logprob).collect();
         let terms = Terms { total: advantage, ..Terms::default() };
@@ -54,13 +54,13 @@ impl Rollout {
     }
 }
 
-/// The behaviour policy but for its weights: how rollouts are drawn, and so how their log-probabilities are read again.
+/// The behaviour policy without its weights: how rollouts are sampled and how their log-probabilities are recomputed.
 #[derive(Clone, Copy)]
 pub struct Behaviour<'a> {
     pub reasoning: &'a Reasoning,
     pub switch: SwitchIds,
     pub settings: &'a DecodeSettings,
-    /// The type of the rollouts' weights: the ratio compares like with like.
+    /// Float type of the rollouts' weights, so that the ratio compares equal types.
     pub compute: Compute,
 }
 
@@ -79,10 +79,10 @@ impl<'a> Behaviour<'a> {
     }
 }
 
-/// Everything sampled for one step.
+/// All samples of one step.
 #[derive(Clone, Debug, Default)]
 pub struct RolloutBatch {
-    /// Rollouts of groups with variance: what is learnt from.
+    /// Rollouts of groups with variance, which are learnt from.
     pub rollouts: Vec<Rollout>,
     pub all: Vec<(Trace, Terms, bool)>,
     pub groups: usize,
@@ -91,7 +91,7 @@ pub struct RolloutBatch {
     pub dropped: DropCounts,
 }
 
-/// Why rollouts were lost.
+/// Number of lost rollouts by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DropCounts {
     pub memory: usize,
@@ -120,13 +120,13 @@ pub fn rollout_settings(grpo: &Grpo, evaluation: &Evaluation, stops: &[u32], see
     }
 }
 
-/// A problem's number, its prompt and the right answer.
+/// Problem number, prompt tokens and gold answer.
 pub type Question<'q> = (usize, &'q [u32], &'q str);
 
 /// Rolls out `grpo.group` responses to each question and turns rewards into advantages.
 ///
-/// A rollout that runs out of memory, exceeds `max_positions` or meets non-finite logits is dropped from its group;
-/// the others' advantages are computed without it.
+/// A rollout that runs out of memory, exceeds `max_positions` or has non-finite logits is dropped from its group; the others'
+/// advantages are computed without it.
 ///
 /// # Errors
 /// Settings out of range.
@@ -141,7 +141,7 @@ pub fn sample(
     sample_among(World::ALONE, model, corpus, (questions, grpo), behaviour, threads)
 }
 
-/// Rolls out by all processes, each with its own of the questions, so that a group is of one process; every process gets all
+/// Rolls out on all processes, each with its share of the questions, so that a group stays in one process. Every process gets all
 /// rollouts, in the order of the questions.
 pub(crate) fn sample_among(
     world: World,
@@ -190,7 +190,7 @@ pub(crate) fn sample_among(
     Ok(sampled)
 }
 
-/// Weighs rollouts so that the mean over all sampled positions is the mean over questions of each question's own mean.
+/// Weights rollouts so that the mean over all sampled positions equals the mean over questions of each question's mean.
 fn weigh_by_question(rollouts: &mut [Rollout]) {
     let mut tokens: BTreeMap<usize, usize> = BTreeMap::new();
     for rollout in rollouts.iter() {
@@ -202,7 +202,7 @@ fn weigh_by_question(rollouts: &mut [Rollout]) {
     }
 }
 
-/// The survivors of one question's rollouts, and what became of the others.
+/// The surviving rollouts of one question, and the number of lost ones.
 fn rollouts_of(
     model: &Decoder,
     corpus: &Corpus,
@@ -225,7 +225,7 @@ fn rollouts_of(
     Ok((survivors, dropped))
 }
 
-/// Decodes all at once; where the device runs out of memory on them, one by one, so that only the long ones are lost.
+/// Decodes all in one batch; if the device runs out of memory, one by one, so that only the long ones are lost.
 fn together_or_alone(group: &[Request], decode: impl Fn(&[Request]) -> Result<Vec<Trace>>) -> Result<Vec<Trace>> {
     match guarded(|| decode(group)) {
         Err(error) if is_out_of_memory(&error) => {}
@@ -266,13 +266,13 @@ fn roll_out(model: &Decoder, rollouts: &[Request], grpo: &Grpo, behaviour: Behav
         return Ok(traces);
     }
     if grpo.dropout_rollouts == 0.0 {
-        // Their prompt is the same and is read once.
+        // The common prompt is prefilled once.
         return decode(decoding, &rollouts[..1], rollouts.len(), &mut Hooks::none());
     }
     roll_out_named(decoding, rollouts, grpo)
 }
 
-/// Rolls out with a name for each rollout, so that masks and mixtures can tell them apart.
+/// Rolls out with a name per rollout, which selects its mask and its mixtures.
 fn roll_out_named(decoding: Decode, rollouts: &[Request], grpo: &Grpo) -> Result<Vec<Trace>> {
     let masks = Masks {
         share: grpo.dropout_rollouts,
@@ -282,17 +282,17 @@ fn roll_out_named(decoding: Decode, rollouts: &[Request], grpo: &Grpo) -> Result
     decode_named(decoding, rollouts, (0..rollouts.len()).collect(), &mut masks.hooks(decoding.model)?)
 }
 
-/// A computation that panicked.
+/// A panic during a computation.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("a computation panicked: most likely the device is out of memory")]
 struct OutOfMemory;
 
-/// A panic as an error.
+/// Converts a panic into an error.
 pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(anyhow!(OutOfMemory)))
 }
 
-/// The CPU panics for want of memory; a GPU goes on, and what it could not compute cannot be read. Scores are refused before.
+/// A CPU out of memory panics. A GPU continues, and reading the missing values fails. Such scores are refused before they are used.
 pub(super) fn is_out_of_memory(error: &anyhow::Error) -> bool {
     error.is::<OutOfMemory>()
         || error.is::<TooLarge>()
@@ -305,13 +305,13 @@ pub(super) fn is_out_of_memory(error: &anyhow::Error) -> bool {
 pub(super) mod tests {
     use super::*;
 
-    /// What a read gives on a GPU that had no memory for the values.
+    /// The error of reading values for which a GPU had no memory.
     pub fn unread() -> anyhow::Error {
         let lost = ExecutionError::WithContext { reason: "a buffer of 256 MiB, the device has no such".into() };
         anyhow!(TensorReadError::from(lost)).context("reading logits")
     }
 
-    /// Two questions, one with long answers: each has half of the loss, whatever the number of its positions.
+    /// Two questions, one with long answers: each has half of the loss, whatever its number of positions.
     #[test]
     fn questions_weigh_alike_however_long_their_answers_are() {
         let rollout = |problem: usize, tokens: usize| {
@@ -347,6 +347,9 @@ pub(super) mod tests {
         let survivors = together_or_alone(&group, decode).expect("two survive");
         assert_eq!(survivors.iter().map(|t| t.rollout).collect::<Vec<_>>(), [3, 5]);
         let refused = together_or_alone(&group, |_| anyhow::bail!("a bad token"));
-        assert!(refused.is_err_and(|e| e.to_string() == "a bad token"), "an error is no lack of memory");
+        assert!(
+            refused.is_err_and(|e| e.to_string() == "a bad token"),
+            "other errors are not treated as out of memory"
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The supervised loop that base, phase 1, phase 2 and the controls share: batch → loss → step → row → checkpoint.
+//! The supervised loop of base, phase 1, phase 2 and the controls: batch → loss → step → record → checkpoint.
 
 use std::time::Instant;
 
@@ -16,16 +16,16 @@ use crate::progress::Progress;
 use crate::schema::{METRICS, StepRow};
 use crate::store::{FlatRow, RowWriter, read_flat};
 
-/// What a supervised phase is.
+/// Settings of a supervised phase.
 pub struct Sft<'a> {
     pub name: &'a str,
     pub steps: usize,
     pub schedule: LrSchedule,
     pub latent_token: u32,
     pub objective: &'a dyn Objective,
-    /// Steps before which the optimiser forgets its state.
+    /// Steps before which the optimiser state is reset.
     pub resets: &'a [usize],
-    /// Steps before which the schedule begins anew.
+    /// Steps before which the learning rate schedule restarts.
     pub restarts: &'a [usize],
     pub accumulate: usize,
     pub threads: usize,
@@ -38,13 +38,13 @@ pub struct StepStats {
     pub loss: f64,
     pub accuracy: f64,
     pub norm: f64,
-    /// Learnt.
+    /// Positions in the loss.
     pub tokens: usize,
-    /// Fed.
+    /// Positions fed.
     pub positions: usize,
 }
 
-/// One optimiser step on the mean cross-entropy of `rows`: those of all processes.
+/// One optimiser step on the mean cross-entropy of `rows`, the batch of all processes.
 ///
 /// # Errors
 /// As [`gradients`] and [`Trainer::apply`].
@@ -54,13 +54,13 @@ pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[TrainingRow], lr: f64) -> 
     Ok(StepStats { norm, ..stats })
 }
 
-/// Gradients of the mean cross-entropy of `rows`, of which each process computes its own part; their sum is on every process,
-/// with what [`step`] tells but for the norm.
+/// Gradients of the mean cross-entropy of `rows`, summed over processes that each compute their share. The statistics are those of
+/// [`step`] without the norm.
 ///
 /// # Errors
 /// As [`Objective::sums`]; processes with different rows.
 pub fn gradients(trainer: &Trainer, sft: &Sft, rows: &[TrainingRow]) -> Result<(GradientsParams, StepStats)> {
-    // Of the whole batch, which every process knows, so that each divides by it before its backward pass.
+    // Counted over the whole batch, which every process knows, so that each can divide before its backward pass.
     let total = sft.objective.tokens(rows, sft.latent_token);
     let shards = sft.threads * sft.accumulate;
     let world = trainer.world;
@@ -73,7 +73,7 @@ pub fn gradients(trainer: &Trainer, sft: &Sft, rows: &[TrainingRow]) -> Result<(
             let model = &shards::own_leaves(model, compute);
             let sums = sft.objective.sums(model, part, sft.latent_token)?;
             let grads = sums.loss.clone().div_scalar(total.max(1) as f64).backward();
-            // A GPU is asked only now, when it has the backward pass to do too.
+            // The loss is read only now, while a GPU has the backward pass to compute.
             let values = scalars([sums.loss, sums.correct]);
             Ok((GradientsParams::from_grads(grads, model), values))
         })?;
@@ -87,8 +87,8 @@ pub fn gradients(trainer: &Trainer, sft: &Sft, rows: &[TrainingRow]) -> Result<(
     let [loss, correct, tokens] = world.sums([loss, correct, own_tokens as f64]);
     ensure!(
         tokens == total as f64,
-        "the processes learn {tokens} tokens, and the batch of process {} has {total}: they see different files (data, \
-         annotation) or are different programs",
+        "the processes count {tokens} target tokens, but the batch of process {} has {total}: they see different files (data, \
+        annotation) or are different programs",
         world.rank
     );
     let grads = shards::sum_over(world, &trainer.model, shards::sum_gradients(&trainer.model, all))?;
@@ -98,8 +98,8 @@ pub fn gradients(trainer: &Trainer, sft: &Sft, rows: &[TrainingRow]) -> Result<(
     Ok((grads, StepStats { loss, accuracy, norm: 0.0, tokens: total, positions }))
 }
 
-/// Runs a phase from where its folder says it was. `rows_of(step)` makes a step's batch; `after(step, …)` sees each
-/// finished step. Returns `false` when `stop`, which is asked after each, says so (the state is saved).
+/// Runs a phase from its saved step. `rows_of(step)` makes a step's batch; `after(step, …)` is called after each step. Returns
+/// `false` if `stop`, called after each step, returns true; the state is saved then.
 ///
 /// # Errors
 /// As [`step`], and a disk that cannot be written.
@@ -170,16 +170,16 @@ pub fn run(
     Ok(true)
 }
 
-/// The metrics writer of a phase, without rows of steps that are about to be run again.
+/// The metrics writer of a phase, without records of steps that will run again.
 ///
 /// # Errors
-/// A file that cannot be written; rows that are not those of the steps before `step`.
+/// A file that cannot be written; records that do not match the steps before `step`.
 pub(crate) fn metrics_from(folder: &PhaseFolder, step: usize) -> Result<RowWriter> {
     let keep = metrics_before(folder, step)?;
     ensure!(
         keep.len() == step,
-        "{}: the saved state has {step} steps behind it, {METRICS} has rows of {}; a file was lost or is another run's: \
-         remove the folder to train this phase again",
+        "{}: the saved state is after {step} steps, but {METRICS} has records of {}; a file was lost or belongs to another run: \
+        remove the folder to train this phase again",
         folder.path.display(),
         keep.len()
     );
@@ -191,7 +191,7 @@ pub fn sum(rows: &[FlatRow], column: &str) -> usize {
     rows.iter().filter_map(|row| row.get(column)?.as_u64()).sum::<u64>() as usize
 }
 
-/// Rows of the steps before `step`, from an unfinished run or, where it died while evaluating, the finished file.
+/// Records of the steps before `step`, from an unfinished run or, if it died while evaluating, from the finished file.
 ///
 /// # Errors
 /// A file that cannot be read.

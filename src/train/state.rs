@@ -1,7 +1,7 @@
-//! What a run leaves on disk so that it can go on: weights, optimiser, step. Written whole or not at all.
+//! A run's state on disk for resuming: weights, optimiser, step. Writes are atomic.
 //!
-//! A phase's state lives in a folder named by its step; `state.json` names the current one and is replaced last, so a
-//! process killed at any moment leaves either the old state or the new.
+//! A phase's state is in a folder named after its step. `state.json` names the current folder and is replaced last, so that a process
+//! killed at any moment leaves either the old state or the new.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -23,7 +23,7 @@ use crate::recipe::Compute;
 use crate::store::{Inside, ensure_inside, json, remove_leftovers, remove_listed, sha256, subfolder, write_atomic};
 use crate::text::Vocabulary;
 
-/// The training behind a checkpoint, that of the checkpoints before it included.
+/// Training that led to a checkpoint, including that of its predecessors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingHistory {
@@ -34,44 +34,44 @@ pub struct TrainingHistory {
 }
 
 impl TrainingHistory {
-    /// `steps` and `positions` more.
+    /// Adds `steps` and `positions`.
     #[must_use]
     pub fn and(self, steps: usize, positions: usize) -> Self {
         Self { steps: self.steps + steps, positions: self.positions + positions }
     }
 }
 
-/// What belongs to weights that are written.
+/// What is exported with weights.
 #[derive(Clone, Copy)]
 pub struct CheckpointExport<'a> {
     pub vocabulary: &'a Vocabulary,
-    /// What they are written over, as an adapter; `None`: whole.
+    /// The base, if an adapter is written; `None`: a whole model.
     pub over: Option<Over<'a>>,
     pub reasoning: &'a Reasoning,
     pub trained: TrainingHistory,
 }
 
-/// What an adapter that is written stands over.
+/// The base of an adapter.
 #[derive(Clone, Copy)]
 pub struct Over<'a> {
     pub base: &'a ModelFiles,
-    /// As the adapter names it.
+    /// Its name in the adapter.
     pub name: &'a str,
-    /// What was learnt over it before: the adapter that the phase began with.
+    /// The adapter that the phase began with.
     pub before: Option<&'a Adapter>,
-    /// Those whose rows it holds.
+    /// Tokens whose rows the adapter contains.
     pub tokens: &'a [u32],
     /// Whether other rows of embedding table and head may have been trained too.
     pub tables: bool,
 }
 
-/// What is written beside the weights: how a checkpoint reasons, and what is behind it.
+/// File of the training history, next to the weights.
 const TRAINED: &str = "trained.json";
 
-/// SHA-256 of every file of weights of a checkpoint that a run wrote, by name.
+/// SHA-256 of every weights file of an exported checkpoint, by name.
 const WEIGHTS: &str = "weights.json";
 
-/// Those of a folder as it is.
+/// Hashes of the weights files in a folder.
 fn weights(folder: &Path) -> Result<BTreeMap<String, String>> {
     let failed = || format!("{}: cannot list", folder.display());
     let mut found = BTreeMap::new();
@@ -85,7 +85,7 @@ fn weights(folder: &Path) -> Result<BTreeMap<String, String>> {
     Ok(found)
 }
 
-/// Of the files of a state, in the order of [`FILES`].
+/// Hashes of a state's files, in the order of [`FILES`].
 fn sums(folder: &Path) -> Result<[String; 2]> {
     let [model, optimizer] = FILES.map(|file| sha256(&[folder.join(file)]));
     Ok([model?, optimizer?])
@@ -97,7 +97,7 @@ pub struct PhaseFolder {
     pub path: PathBuf,
 }
 
-/// `state.json`. Its folder is named after its step.
+/// `state.json`. The folder is named after its step.
 #[derive(Debug, Serialize, Deserialize)]
 struct Current {
     folder: Inside,
@@ -113,11 +113,11 @@ fn folder_of(step: usize) -> Result<Inside> {
     Inside::parse(&format!("state-{step:07}"))
 }
 
-/// The folders of states that this phase began to write: the only ones that it removes.
+/// List of the state folders that this phase began to write: the only ones that it removes.
 const STATES: &str = ".states.json";
 
-/// What a state's folder holds: weights that are trained and optimiser, in Burn's format. Burn trusts the sizes in them. Frozen weights are
-/// those that the phase began with.
+/// Files of a state: trained weights and optimiser in Burn's format, whose sizes Burn trusts. Frozen weights come from the start of
+/// the phase.
 const FILES: [&str; 2] = ["model.bpk", "optimizer.bpk"];
 
 fn trained(model: &Decoder) -> Vec<ParamId> {
@@ -126,18 +126,18 @@ fn trained(model: &Decoder) -> Vec<ParamId> {
 
 impl PhaseFolder {
     /// # Errors
-    /// A folder that cannot be made; a link that leads out of the run.
+    /// A folder that cannot be created; a link that leads out of the run.
     pub fn open(run: &Path, phase: &str) -> Result<Self> {
         Ok(Self { path: subfolder(run, phase)? })
     }
 
-    /// Removes what a killed process left half-written. Only the process that holds the run's lock may.
+    /// Removes what a killed process left half-written. Only for the process that holds the run's lock.
     ///
     /// # Errors
     /// A folder that cannot be read or changed.
     pub(crate) fn sweep(&self) -> Result<()> {
         ensure_inside(&self.path)?;
-        // Stopped between the result and the end of [`Self::finish`]: this state is not read again.
+        // Killed between the result and the end of [`Self::finish`]: this state is not read again.
         if self.path.join("result.json").exists() {
             self.remove_states(self.current()?.map(|current| current.folder))?;
         }
@@ -148,7 +148,7 @@ impl PhaseFolder {
         remove_leftovers(&self.path)
     }
 
-    /// The folders in [`STATES`].
+    /// The folders listed in [`STATES`].
     fn states(&self) -> Result<Vec<Inside>> {
         let path = self.path.join(STATES);
         if !path.exists() {
@@ -169,7 +169,7 @@ impl PhaseFolder {
     fn remove_states(&self, current: Option<Inside>) -> Result<()> {
         let mut states = self.states()?;
         states.extend(current);
-        // The list goes last: what is removed is in it until then.
+        // The list goes last: it names every folder that is still to be removed.
         remove_listed(&self.path, &["state.json"])?;
         for state in &states {
             remove_listed(&state.of(&self.path), &FILES)?;
@@ -186,7 +186,7 @@ impl PhaseFolder {
         let folder = name.of(&self.path);
         let old = self.current()?;
         if old.as_ref().is_some_and(|old| old.folder == name) {
-            // Stopped again before the next step: the state that is there is this one, and must not be lost to a kill.
+            // Stopped again before the next step: the saved state is this one, and a kill must not lose it.
             return Ok(());
         }
         let mut states = self.states()?;
@@ -195,7 +195,7 @@ impl PhaseFolder {
         }
         let free = fs::symlink_metadata(&folder).is_err();
         ensure!(free, "{}: exists, and this run did not write it; move it away", folder.display());
-        // A state is in the list before it is on disk: after a kill it can be told from a folder of somebody else's.
+        // A state is listed before it is written: after a kill it can be told from a foreign folder.
         states.retain(|state| fs::symlink_metadata(state.of(&self.path)).is_ok());
         states.push(name.clone());
         write_atomic(&self.path.join(STATES), &serde_json::to_vec(&states)?)?;
@@ -219,7 +219,7 @@ impl PhaseFolder {
         Ok(())
     }
 
-    /// Loads the last saved state into a trainer of the same shape; returns its step, 0 where nothing was saved.
+    /// Loads the last saved state into a trainer of the same shape; returns its step, 0 if nothing was saved.
     ///
     /// # Errors
     /// A state that does not fit, by path.
@@ -233,13 +233,13 @@ impl PhaseFolder {
                 self.path.join("state.json").display()
             )
         };
-        let again = || failed("it", "its bytes are not those that were written (checksum)".to_owned());
+        let again = || failed("it", "checksum mismatch".to_owned());
         ensure!(sums(&folder)? == current.sums, again());
-        // The state was written outside autodiff; `train` makes leaves of what was trained before. What is frozen is there already.
+        // The state was written outside autodiff; `train` makes the trained tensors leaves again. Frozen weights are loaded already.
         let (plain, wanted) = (trainer.model.valid(), trained(&trainer.model).len());
         let weights = guarded(|| {
             let record = ModuleRecord::load(folder.join("model.bpk")).map_err(|e| anyhow!("{e:?}"))?;
-            ensure!(record.len() >= wanted, "it holds {} weights, and {wanted} are trained", record.len());
+            ensure!(record.len() >= wanted, "it has {} weights, but {wanted} are trained", record.len());
             plain.try_load_record(record.allow_partial(true)).map_err(|e| anyhow!("{e:?}"))
         });
         let weights = weights.flatten().map_err(|e| failed("the weights", e.to_string()))?;
@@ -251,7 +251,7 @@ impl PhaseFolder {
         Ok(current.step)
     }
 
-    /// Steps that the saved state has behind it; 0 without one.
+    /// Step of the saved state; 0 without one.
     ///
     /// # Errors
     /// A state that cannot be read.
@@ -271,7 +271,7 @@ impl PhaseFolder {
         let named = folder_of(current.step)?;
         ensure!(
             current.folder == named,
-            "{}: it names the folder {}, step {} has {named}",
+            "{}: it names the folder {}, but step {} has {named}",
             failed(),
             current.folder,
             current.step
@@ -279,7 +279,7 @@ impl PhaseFolder {
         Ok(Some(current))
     }
 
-    /// The phase's result, once it is finished.
+    /// The phase's result, if it is finished.
     ///
     /// # Errors
     /// A result that cannot be read.
@@ -292,7 +292,7 @@ impl PhaseFolder {
         json::from_str(&text).map(Some).with_context(|| format!("{}: not a phase result", path.display()))
     }
 
-    /// Marks the phase finished and drops its training state.
+    /// Marks the phase as finished and deletes its training state.
     ///
     /// # Errors
     /// A full disk.
@@ -301,11 +301,11 @@ impl PhaseFolder {
         self.remove_states(self.current()?.map(|current| current.folder))
     }
 
-    /// Writes a folder `<phase>/<name>`, and beside the weights how they reason and how long they were trained: a PEFT folder over a base,
-    /// or a Hugging Face folder of the whole model.
+    /// Writes `<phase>/<name>` with weights, way of reasoning and training history: a PEFT folder over a base, or a Hugging Face folder of
+    /// the whole model.
     ///
     /// # Errors
-    /// A full disk; a model kept as stored that is to be written whole.
+    /// A full disk; a model in its stored type that is to be written whole.
     pub fn export(&self, name: &str, model: &Decoder, to: &CheckpointExport) -> Result<PathBuf> {
         let CheckpointExport { vocabulary, over, reasoning, trained } = *to;
         let folder = self.path.join(name);
@@ -336,7 +336,7 @@ impl PhaseFolder {
         Ok(folder)
     }
 
-    /// The folder of what [`Self::export`] wrote, whose weights are those that were written. Runs of the time before did not say which.
+    /// The folder of an export, after checking its hashes. Older runs did not store hashes.
     fn written(&self, name: &str) -> Result<PathBuf> {
         let folder = self.path.join(name);
         let path = folder.join(WEIGHTS);
@@ -350,8 +350,8 @@ impl PhaseFolder {
         let other = said.keys().chain(found.keys()).find(|name| said.get(*name) != found.get(*name));
         if let Some(file) = other {
             bail!(
-                "{}: is not the file that this run wrote (another sha256 than {WEIGHTS} says): put it back, or delete {} to train the phase \
-                 again",
+                "{}: is not the file that this run wrote (hash mismatch with {WEIGHTS}): put it back, or delete {} to train the phase \
+                again",
                 folder.join(file).display(),
                 self.path.display()
             );
@@ -359,15 +359,15 @@ impl PhaseFolder {
         Ok(folder)
     }
 
-    /// Reads back what [`Self::export`] wrote, computing in this type.
+    /// Reads an export of [`Self::export`], computing in this type.
     ///
     /// # Errors
-    /// A folder that is not there or not whole.
+    /// A folder that is missing or incomplete.
     pub fn import(&self, name: &str, dtype: Compute, device: &Device) -> Result<Decoder> {
         dtype.load(&ModelFiles::open_folder(self.written(name)?)?, device)
     }
 
-    /// Reads a model to be trained on: layers in this type, tables of tokens in f32, in which they are trained, where they are floats.
+    /// Reads a model for training: layers in this type, token tables in f32, the type of their training, if they are floats.
     ///
     /// # Errors
     /// As [`Self::import`].
@@ -375,7 +375,7 @@ impl PhaseFolder {
         dtype.load_to_train(&ModelFiles::open_folder(self.written(name)?)?, device)
     }
 
-    /// The adapter that [`Self::export`] wrote; `None` where it wrote a whole model.
+    /// The exported adapter; `None` for a whole model.
     ///
     /// # Errors
     /// An adapter that cannot be read.
@@ -384,17 +384,17 @@ impl PhaseFolder {
         peft::is_folder(&folder).then(|| Adapter::open(&folder)).transpose()
     }
 
-    /// How long what [`Self::export`] wrote was trained.
+    /// Training history of an export.
     ///
     /// # Errors
-    /// A folder without it.
+    /// A folder without the file.
     pub fn trained(&self, name: &str) -> Result<TrainingHistory> {
         let path = self.path.join(name).join(TRAINED);
         let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
         serde_json::from_str(&text).with_context(|| format!("{}: not steps and positions of training", path.display()))
     }
 
-    /// Writes anew how what [`Self::export`] wrote reasons.
+    /// Replaces the way of reasoning of an export.
     ///
     /// # Errors
     /// A full disk.
@@ -402,10 +402,10 @@ impl PhaseFolder {
         write_atomic(&self.path.join(name).join(reasoning::FILE), &serde_json::to_vec_pretty(reasoning)?)
     }
 
-    /// How what [`Self::export`] wrote reasons.
+    /// Way of reasoning of an export.
     ///
     /// # Errors
-    /// A folder without it.
+    /// A folder without the file.
     pub fn reasoning(&self, name: &str) -> Result<Reasoning> {
         let folder = self.path.join(name);
         Reasoning::read(&folder)?.with_context(|| format!("{}: has no {}", folder.display(), reasoning::FILE))

@@ -1,6 +1,6 @@
-//! A grid of settings: each point is a run in a folder of its own, under one. What two runs have in common is trained once.
+//! A sweep: a grid of settings, each point trained as a run in its own folder. Phases that two runs share are trained once.
 //!
-//! What a method can learn is not shown by one run of it: this is how "it stays at chance" is tried before it is said.
+//! One run does not show what a method can learn: a sweep comes before the claim that a method stays at chance.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,17 +14,17 @@ use crate::schema::{RowFile, SweepRow};
 use crate::stats::{APART, lie_apart, mean_of_runs};
 use crate::store::{RowWriter, ensure_inside, read, write_atomic};
 
-/// The setting that tells runs of one point apart.
+/// The setting that distinguishes runs of one point.
 const SEED: &str = "seed";
 
-/// What every file system takes as the name of a folder.
+/// Maximum length of a folder name on all file systems.
 const LONGEST_NAME: usize = 255;
 
-/// A setting and the values that it takes.
+/// A setting and its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
     pub key: String,
-    /// As TOML has them.
+    /// In TOML syntax.
     pub values: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ impl Axis {
     /// `coconut.c=1,2`; a comma inside brackets or braces belongs to the value.
     ///
     /// # Errors
-    /// What has another form, and a value that stands twice.
+    /// Text of another form; a repeated value.
     pub fn parse(text: &str) -> Result<Self> {
         let wanted = || format!("--sweep {text}: write key=value,value, for example coconut.c=1,2");
         let (key, list) = text.split_once('=').with_context(wanted)?;
@@ -49,7 +49,7 @@ impl Axis {
             (key.trim().to_owned(), values.iter().map(|value| value.trim().to_owned()).collect());
         ensure!(!key.is_empty() && depth == 0 && values.iter().all(|value| !value.is_empty()), wanted());
         for (i, value) in values.iter().enumerate() {
-            ensure!(!values[..i].contains(value), "--sweep {text}: {value} stands twice");
+            ensure!(!values[..i].contains(value), "--sweep {text}: {value} is repeated");
         }
         Ok(Self { key, values })
     }
@@ -63,21 +63,21 @@ struct Point {
 }
 
 impl Point {
-    /// What it is called in tables: without the seed.
+    /// Its name in tables: without the seed.
     fn name(&self) -> String {
         let named = self.settings.iter().filter(|(key, _)| key != SEED);
         let name = named.map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ");
         if name.is_empty() { "as the recipe".to_owned() } else { name }
     }
 
-    /// Its folder under the sweep's.
+    /// Its folder inside the sweep's.
     fn folder(&self) -> String {
         let all: Vec<String> = self.settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
         all.join("+").chars().map(|c| if c.is_ascii_alphanumeric() || "=+.-_".contains(c) { c } else { '_' }).collect()
     }
 }
 
-/// Every combination of the axes' values, the last axis changing fastest. `recipe` makes one of them.
+/// Every combination of the axes' values; the last axis changes fastest.
 fn points(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>) -> Result<Vec<Point>> {
     let mut all: Vec<Vec<(String, String)>> = vec![vec![]];
     for (i, axis) in axes.iter().enumerate() {
@@ -96,31 +96,31 @@ fn points(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>) -> Result
     let mut folders: Vec<String> = points.iter().map(Point::folder).collect();
     if let Some(long) = folders.iter().find(|name| name.len() > LONGEST_NAME) {
         bail!(
-            "--sweep: the folder {long} would have a name of {} letters, at most {LONGEST_NAME} are possible: sweep fewer settings at once",
+            "--sweep: the folder {long} would have a name of {} letters, more than {LONGEST_NAME}: sweep fewer settings at once",
             long.len()
         );
     }
     folders.sort_unstable();
     if let Some(pair) = folders.windows(2).find(|pair| pair[0] == pair[1]) {
-        bail!("--sweep: two points would have the folder {}; name their values otherwise", pair[0]);
+        bail!("--sweep: two points would have the folder {}; choose other values", pair[0]);
     }
     Ok(points)
 }
 
-/// Trains every point in a folder of its own under `options.out`, and writes `sweep.parquet`, `sweep.csv` and `sweep.md` there
-/// anew after each. With `options.resume` finished points are passed over. `false` when the user stopped it. A point that cannot be trained
-/// is told in `sweep.md`, and the others are trained.
+/// Trains every point in its own folder under `options.out`, and writes `sweep.parquet`, `sweep.csv` and `sweep.md` there after each.
+/// With `options.resume`, finished points are skipped. Returns `false` if the user stopped it. A point that cannot be trained is listed
+/// in `sweep.md`, and the others are trained.
 ///
 /// # Errors
-/// Settings that are not valid at some point, and a larger sweep in the folder, before any work; when all others are trained, the points that
-/// could not be.
+/// Before any work: settings that are invalid at some point, or a larger sweep in the folder. After all others are trained: the
+/// points that failed.
 pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options: &Options) -> Result<bool> {
     ensure!(options.world.size == 1, "--sweep: several processes train one run together, not a sweep");
     let points = points(axes, recipe)?;
     let root = &options.out;
     ensure!(
         options.resume || !root.join("sweep.parquet").exists(),
-        "{}: holds a sweep already; --resume goes on with it, --out names another folder",
+        "{}: has a sweep already; --resume continues it, --out names another folder",
         root.display()
     );
     ensure_not_larger(root, &points)?;
@@ -173,7 +173,7 @@ pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options:
     Ok(true)
 }
 
-/// Refuses to write a table over one that has points which this sweep has not.
+/// Refuses to replace the table of a sweep that has points which this one lacks.
 fn ensure_not_larger(root: &Path, points: &[Point]) -> Result<()> {
     let file = root.join("sweep.parquet");
     let held: Vec<SweepRow> = if file.is_file() { read(&file)? } else { vec![] };
@@ -202,7 +202,7 @@ fn write(root: &Path, rows: &[SweepRow], command: &str, warnings: &str) -> Resul
     write_atomic(&root.join("sweep.md"), text.as_bytes())
 }
 
-/// Markdown: a row for each phase at each point, its accuracy over the seeds.
+/// Markdown: one row per phase and point, with the accuracy over seeds.
 fn table(rows: &[SweepRow]) -> Result<String> {
     let mut at: BTreeMap<(&str, &str), Vec<&SweepRow>> = BTreeMap::new();
     let mut order = vec![];
@@ -224,7 +224,7 @@ fn table(rows: &[SweepRow]) -> Result<String> {
         let values: Vec<f64> = held.iter().map(|row| row.result.accuracy.value).collect();
         let mean = match mean_of_runs(&values) {
             Ok(mean) => format!("{:.3}", mean.share()),
-            // One seed, or several that agree: no interval.
+            // One seed, or several with equal accuracy: no interval.
             Err(_) if values.len() == 1 => format!("{:.3}", values[0]),
             Err(_) => format!("{:.3}, all alike", values[0]),
         };

@@ -1,4 +1,4 @@
-//! One optimiser step: gradients in, global clip, AdamW, and what to do about NaN.
+//! One optimiser step: gradients, global clip, AdamW, and the handling of NaN.
 
 use anyhow::{Result, ensure};
 use burn::module::{Module, ModuleVisitor, Param};
@@ -13,7 +13,7 @@ use crate::model::gradients;
 use crate::recipe::{Compute, Optimizer};
 use crate::world::World;
 
-/// Steps in a row without a finite loss and gradient after which a run ends.
+/// A run ends after this many consecutive steps without a finite loss and gradient.
 const GIVE_UP_AFTER: usize = 3;
 
 /// A model being trained.
@@ -21,23 +21,23 @@ pub struct Trainer {
     pub model: Decoder,
     pub optimizer: ModuleOptimizer,
     settings: Optimizer,
-    /// What forward and backward are computed in. Trained weights and optimiser state stay f32; frozen ones are held in this type,
-    /// once for all steps and workers.
+    /// Compute type of forward and backward. Trained weights and optimiser state stay f32; frozen weights are stored in this type, once
+    /// for all steps and workers.
     pub compute: Compute,
-    /// The tokens whose rows of embedding table and head are learnt; `None`: whatever the model has unfrozen.
+    /// Tokens whose rows of embedding table and head are trained; `None`: all unfrozen weights.
     pub token_rows: Option<Vec<u32>>,
-    /// Learning rates of parameters whose names begin so, instead of the step's.
+    /// Learning rates by prefix of the parameter's name, instead of the step's.
     pub own_rates: Vec<(&'static str, f64)>,
-    /// The processes that train it together: each with the same weights, on its own part of every batch.
+    /// The processes that train together: each has the same weights and its share of every batch.
     pub world: World,
-    /// How training has gone so far: part of its saved state.
+    /// Health of the training, part of its saved state.
     pub health: Health,
 }
 
-/// Steps that could not be taken. A run that is stopped and gone on with ends where an undisturbed one does, so this is saved.
+/// Skipped steps. Saved, so that a resumed run ends where an uninterrupted one does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
-    /// Steps skipped for want of a finite loss or gradient.
+    /// Steps skipped because loss or gradient was not finite.
     pub skipped: usize,
     in_a_row: usize,
 }
@@ -62,15 +62,15 @@ impl Trainer {
         Self { world, ..self }
     }
 
-    /// A fresh optimiser: curricula that change what is learnt begin without the old moments.
+    /// Resets the optimiser: curricula that change the objective begin without the old moments.
     pub(crate) fn forget(&mut self) {
         self.optimizer = adamw(&self.settings);
     }
 
-    /// Applies gradients of a loss already normalised. Returns the global norm before clipping.
+    /// Applies gradients of a normalised loss. Returns the global norm before clipping.
     ///
     /// # Errors
-    /// The third step in a row whose loss or gradient is not finite; the weights are then those before it.
+    /// The third consecutive step whose loss or gradient is not finite; the weights are those before it.
     pub fn apply(&mut self, mut grads: GradientsParams, loss: f64, lr: f64) -> Result<f64> {
         if let Some(tokens) = &self.token_rows {
             gradients::keep_token_rows(&self.model, &mut grads, tokens);
@@ -84,32 +84,32 @@ impl Trainer {
         let apart: Vec<_> =
             self.own_rates.iter().map(|(name, rate)| (*rate, gradients::take(&self.model, &mut grads, name))).collect();
         for (rate, grads) in apart.into_iter().chain([(lr, grads)]) {
-            // The optimiser takes the model by value. What has no gradient it leaves alone.
+            // The optimiser takes the model by value and skips parameters without gradient.
             let model = self.model.clone();
             self.model = self.optimizer.step(rate, model, grads);
         }
         Ok(norm)
     }
 
-    /// Counts a step that taught nothing because something in it was not finite.
+    /// Counts a step that was skipped because something in it was not finite.
     ///
     /// # Errors
-    /// The third in a row; the weights are then those before it.
+    /// The third in a row; the weights are those before it.
     pub(crate) fn skip(&mut self, why: impl Fn() -> String) -> Result<()> {
         self.health.skipped += 1;
         self.health.in_a_row += 1;
         ensure!(
             self.health.in_a_row < GIVE_UP_AFTER,
-            "{GIVE_UP_AFTER} steps in a row {}: lower the learning rate; the last good checkpoint is kept",
+            "{GIVE_UP_AFTER} steps in a row {}: lower the learning rate; the last good checkpoint was not overwritten",
             why()
         );
         Ok(())
     }
 
-    /// Compares a hash of the weights of all processes: each made the same steps, so every bit is the same.
+    /// Compares a hash of the weights across processes: all made the same steps, so that every bit is equal.
     ///
     /// # Errors
-    /// Weights that differ: the processes are of other programs or machines.
+    /// Weights that differ: the processes run different programs or machines.
     pub(crate) fn ensure_same(&self) -> Result<()> {
         if self.world.size == 1 {
             return Ok(());
@@ -120,20 +120,19 @@ impl Trainer {
         let other = all.iter().position(|hash| *hash != all[0]);
         ensure!(
             other.is_none(),
-            "the weights of process {} are not those of process 0: run the same program on machines of one kind",
+            "the weights of process {} are not those of process 0: run the same program on machines of the same kind",
             other.unwrap_or_default()
         );
         Ok(())
     }
 
-    /// The weights outside autodiff, factors beside them, to be exported.
+    /// The weights outside autodiff, with factors unmerged, for export.
     pub fn decoder(&self) -> Decoder {
         self.model.valid()
     }
 
-    /// The weights outside autodiff as rollouts see them, in the type that training computes in. LoRA factors are merged in f32,
-    /// where they would be composed at every token otherwise; in bf16, and over weights kept as stored, they stay beside the base, which
-    /// is not copied then.
+    /// The weights outside autodiff for rollouts, in the compute type of training. LoRA factors are merged in f32, which avoids composing
+    /// them at every token. In bf16, and over weights in their stored type, factors stay unmerged, so that the base is not copied.
     pub fn policy(&self) -> Decoder {
         match self.compute {
             Compute::Bf16 => self.compute.apply(self.model.valid()),
@@ -142,7 +141,7 @@ impl Trainer {
     }
 }
 
-/// Of every weight.
+/// Hash of all weights.
 struct Hash(Sha256);
 
 impl ModuleVisitor for Hash {

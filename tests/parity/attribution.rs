@@ -36,7 +36,7 @@ fn every_node_has_the_gradient_of_pytorch() {
     let rows: Rows = serde_json::from_str(&text).expect("rows");
     let reference = read("attribution/reference.safetensors");
     let model = tiny("qwen3_tied", &Device::flex());
-    let nodes = Node::all(model.config());
+    let nodes = Node::all_nodes(model.config());
     let row = |ids: &[u32]| Sequence::new(0, ids.to_vec(), rows.prompt, Some(LATENT)).expect("a row");
     let (clean, corrupt) = (row(&rows.clean), row(&rows.corrupt));
     assert_eq!(clean.latents(), 5, "two blocks");

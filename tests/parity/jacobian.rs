@@ -139,5 +139,5 @@ fn what_cannot_be_differentiated_is_refused() {
     assert!(refused(&[vec![3]], &[2], 4).contains("outside a row of 3"));
     assert!(refused(&[vec![]], &[2], 4).contains("no position"));
     assert!(refused(&[vec![0]], &[], 4).contains("no position"));
-    assert!(refused(&[vec![0]], &[2], 0).contains("no dimension"));
+    assert!(refused(&[vec![0]], &[2], 0).contains("number of dimensions"));
 }

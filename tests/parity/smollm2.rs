@@ -137,7 +137,7 @@ fn the_adapter_of_the_chains_answers_as_its_rows_say() {
     let asked = ProblemChoice { problems: Some(12), ..ProblemChoice::default() };
     let like = Recipe::like("smollm2-chains").expect("the preset");
     let machine = Machine { dtype: Compute::Stored, threads: 2, ..Machine::default() };
-    let study = Study::of_model(&model, Some(&folder), &like, &asked, &machine).expect("it opens");
+    let study = Study::open_model(&model, Some(&folder), &like, &asked, &machine).expect("it opens");
     let (scores, _) = study.decoded().expect("it decodes");
     let same = scores.outcomes.iter().zip(&rows).filter(|(now, row)| {
         now.correct == row.correct && now.switched == row.switched && now.latent_calls == row.latent_calls

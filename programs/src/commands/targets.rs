@@ -134,7 +134,7 @@ impl Targets {
                     "{target}: --annotator names the model that tags for one that is not a run; this run has its own: leave it away"
                 );
                 for phase in self.phases(run) {
-                    studies.push(Study::of_run(run, &phase, &asked, machine)?.named(&name));
+                    studies.push(Study::open_run(run, &phase, &asked, machine)?.with_name(&name));
                 }
                 continue;
             }
@@ -145,7 +145,7 @@ impl Targets {
                 "{target}: --phase names checkpoints of a run, and this is not a run folder"
             );
             let like = Recipe::like(self.like.as_deref().unwrap_or(LIKE))?;
-            let study = Study::of_model(target, adapter.as_deref(), &like, &asked, machine)?.named(&name);
+            let study = Study::open_model(target, adapter.as_deref(), &like, &asked, machine)?.with_name(&name);
             studies.push(study.annotated_by(self.annotator.clone()));
         }
         studies.iter_mut().for_each(|study| study.seed = self.seed);

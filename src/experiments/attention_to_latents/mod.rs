@@ -23,7 +23,7 @@ use super::markdown::{largest, or_dash, table_of, titled};
 use crate::schema::{AttentionRow, Form};
 use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
-use crate::study::circuits::{SolutionForms, written};
+use crate::study::circuits::{SolutionForms, solution_forms};
 use crate::study::staging::logits::in_batches;
 use reading::{Cell, Cells, Class, read};
 
@@ -44,19 +44,19 @@ settings! {
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
     ensure!(config.problems >= 2, "attention_to_latents.problems must be at least 2, found {}", config.problems);
     study.adds_as_it_is()?;
-    let written = written(study, config.problems)?;
+    let solutions = solution_forms(study, config.problems)?;
     let masked = study.mask_in_text(true);
     let mut rows = vec![];
     for form in Form::ALL {
-        let sequences: Vec<_> = written.iter().map(|w| w.sequence(form).clone()).collect();
-        let of_problem: BTreeMap<usize, &SolutionForms> = written.iter().map(|w| (w.problem, w)).collect();
+        let sequences: Vec<_> = solutions.iter().map(|w| w.sequence(form).clone()).collect();
+        let of_problem: BTreeMap<usize, &SolutionForms> = solutions.iter().map(|w| (w.problem, w)).collect();
         let done = in_batches(&study.model, &sequences, study.threads, |batch| {
             let batch: Vec<&SolutionForms> = batch.iter().map(|s| of_problem[&s.row]).collect();
             read(study, &batch, form, &masked)
         })?;
         rows.extend(of_form(study, form, &done)?);
     }
-    study.needs(!rows.is_empty(), || "fewer than two problems with the same classes".into())?;
+    study.require(!rows.is_empty(), || "fewer than two problems with the same classes".into())?;
     Ok(rows)
 }
 

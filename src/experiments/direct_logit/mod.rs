@@ -26,7 +26,7 @@ use crate::stats::Bootstrap;
 use crate::stats::by_problem::share;
 use crate::study::Study;
 use crate::study::circuits::edges::{Graph, Sender};
-use crate::study::circuits::{SolutionForms, written};
+use crate::study::circuits::{SolutionForms, solution_forms};
 
 pub use attribution::{Decision, Explanation, centre, decisions, explain};
 
@@ -69,13 +69,13 @@ struct Sums {
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     study.is_plain_sum()?;
     ensure!(config.problems >= 2, "direct_logit.problems must be at least 2, found {}", config.problems);
-    let written = written(study, config.problems)?;
+    let solutions = solution_forms(study, config.problems)?;
     let nodes = Graph::new(study.model.config()).senders();
     let columns = 2 * (2 * nodes.len() + 1);
     let centre = config.centred.then(|| centre(&study.model)).transpose()?;
     let mut kinds: BTreeMap<Key, BTreeMap<usize, Sums>> = BTreeMap::new();
     for form in Form::ALL {
-        for chunk in written.chunks(HELD) {
+        for chunk in solutions.chunks(HELD) {
             let sequences: Vec<_> = chunk.iter().map(|w| w.sequence(form).clone()).collect();
             let of = |w: &SolutionForms| decisions(w, form, study.corpus.switch, &study.reasoning.blocks);
             let decided: Vec<_> = chunk.iter().map(of).collect();
@@ -90,7 +90,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     }
     let rows = kinds.iter().map(|(key, problems)| of_kind(study, *key, problems, &nodes));
     let rows = rows.collect::<Result<Vec<_>>>()?.concat();
-    study.needs(!rows.is_empty(), || "fewer than two problems with a decision of one kind".into())?;
+    study.require(!rows.is_empty(), || "fewer than two problems with a decision of one kind".into())?;
     Ok(rows)
 }
 

@@ -34,9 +34,9 @@ use crate::stats::by_problem::cell;
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::circuits::edges::Weights;
-use crate::study::circuits::pairs::{Pair, PairChoice, no_pairs, of_file};
-use crate::study::circuits::places::{Place, whole};
-use crate::study::units::in_memory;
+use crate::study::circuits::pairs::{Pair, PairChoice, no_pairs, read_prompts};
+use crate::study::circuits::places::{Place, place_of_each};
+use crate::study::units::measure_in_memory;
 use edges::{Edges, RecordedPair, ranked};
 use trial::Trial;
 
@@ -97,7 +97,7 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<EdgePairR
     study.say("edge attribution");
     config.check()?;
     study.is_plain_sum()?;
-    let given = of_file(study, config.pairs_file.as_deref())?;
+    let given = read_prompts(study, config.pairs_file.as_deref())?;
     let weights = Weights::new(&study.model)?;
     let &Config { ref forms, candidates, pairs: limit, .. } = config;
     let choice = PairChoice { forms, given: given.as_deref(), candidates, limit, alike: false };
@@ -113,7 +113,7 @@ pub(crate) fn conclude(_config: &Config, rows: Measurements<EdgePairRow>, journa
 
 /// Edges and circuits of every form, in memory.
 pub fn rows(study: &Study, config: &Config) -> Result<(Vec<EdgeRow>, Vec<CircuitRow>)> {
-    circuits(&in_memory(|rows| measure(study, config, rows))?)
+    circuits(&measure_in_memory(|rows| measure(study, config, rows))?)
 }
 
 fn of_pairs(
@@ -123,7 +123,8 @@ fn of_pairs(
     (form, pairs): (Form, &[Pair]),
     rows: &mut Measurements<EdgePairRow>,
 ) -> Result<()> {
-    let by_name: Vec<Vec<Place>> = pairs.iter().map(|pair| whole(pair, study.corpus.switch, config.blocks)).collect();
+    let by_name: Vec<Vec<Place>> =
+        pairs.iter().map(|pair| place_of_each(pair, study.corpus.switch, config.blocks)).collect();
     let places: Vec<Place> = by_name.iter().flatten().cloned().collect::<BTreeSet<_>>().into_iter().collect();
     let number = |name: &Place| places.partition_point(|place| place < name);
     let numbered: Vec<Vec<usize>> = by_name.iter().map(|names| names.iter().map(number).collect()).collect();

@@ -26,7 +26,7 @@ use crate::model::{HookPoint, Select};
 use crate::schema::{InterventionRow, NORMAL, Observation, Summary};
 use crate::store::Measurements;
 use crate::study::Study;
-use crate::study::modes::{names, of_doses, spell_out};
+use crate::study::modes::{doses, names, spell_out};
 use run::observe;
 
 pub const ABOUT: About =
@@ -218,7 +218,7 @@ fn interventions(config: &Config, hook: &Change) -> Result<Vec<Cell>> {
         check_acts(about.name, about.acts)?;
         let draws = if about.random { config.draws } else { 1 };
         let at = |dose| (about.name.to_owned(), dose, draws, InterventionSpec::Named { about, dose });
-        cells.extend(of_doses(about, dose).into_iter().map(at));
+        cells.extend(doses(about, dose).into_iter().map(at));
     }
     Ok(cells)
 }

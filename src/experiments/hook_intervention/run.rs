@@ -30,8 +30,8 @@ pub fn observe(study: &Study, asked: &[HookCell], rows: &mut Measurements<Observ
     let normal = Observation { mode: crate::schema::NORMAL.into(), ..blank.clone() };
     let of_cells = asked.iter().map(|hooked| template(hooked, &blank));
     let cells = std::iter::once(Template { says: normal, draws: 1 }).chain(of_cells).collect();
-    let record = Record::new(cells, sweep.own().count(), &[], rows)?;
-    record.add(sweep.own().map(|p| ((0, 0, p), &sweep.normal[p], false, Firings::default())))?;
+    let record = Record::new(cells, sweep.forkable_problems().count(), &[], rows)?;
+    record.add(sweep.forkable_problems().map(|p| ((0, 0, p), &sweep.normal[p], false, Firings::default())))?;
     let (settings, gold) = (study.settings(), gold_tokens(&study.corpus)?);
     let runs = Runs { study, settings: &settings, sweep, gold: &gold, record: &record };
     let numbers: Vec<usize> = (0..asked.len()).collect();
@@ -77,7 +77,7 @@ impl Runs<'_> {
         let regions: BTreeMap<String, Select> = regions.map(|region| (region.place(), region)).collect();
         let regions = Vec::from_iter(regions.into_values());
         study.say(&format!("{point}: {} cells", group.len()));
-        let chunks: Vec<&[Request]> = self.sweep.requests.chunks(study.together()).collect();
+        let chunks: Vec<&[Request]> = self.sweep.requests.chunks(study.batch_size()).collect();
         let seen = study.each("batches recorded", &chunks, |chunk| self.seen(point, &regions, chunk))?;
         let (mut banks, mut traces) = (Banks::new(), vec![]);
         for (of_chunk, more) in seen {
@@ -95,7 +95,8 @@ impl Runs<'_> {
             let missing = |draw: usize, chunk: &[Request]| {
                 chunk.iter().any(|request| !self.record.holds((number + 1, draw, request.problem)))
             };
-            let own: Vec<&[Request]> = chunks.iter().filter(|chunk| study.owns(chunk[0].problem)).copied().collect();
+            let own: Vec<&[Request]> =
+                chunks.iter().filter(|chunk| study.computes_problem(chunk[0].problem)).copied().collect();
             let all = (0..*draws).flat_map(|draw| own.iter().map(move |chunk| (draw, *chunk)));
             let units: Vec<(usize, &[Request])> = all.filter(|(draw, chunk)| missing(*draw, chunk)).collect();
             study.each("batches changed", &units, |&(draw, chunk)| {

@@ -51,14 +51,14 @@ pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>
             }
         }
     };
-    if let Some(draws) = asked.iter().find(|cell| cell.is(KnownValueRow::MODE)).map(|cell| cell.draws) {
+    if let Some(draws) = asked.iter().find(|cell| cell.has_name(KnownValueRow::MODE)).map(|cell| cell.draws) {
         let planned = sweep.switches().and_then(|()| match arithmetic {
             Some(arithmetic) => plan(sweep, study, arithmetic, draws),
             None => plan(sweep, study, of_study(study)?.as_ref(), draws),
         });
         match planned {
             Ok(planned) => plans = planned,
-            Err(why) => leave_out(&mut asked, &|cell| cell.is(KnownValueRow::MODE), &why),
+            Err(why) => leave_out(&mut asked, &|cell| cell.has_name(KnownValueRow::MODE), &why),
         }
     }
     if let Err(why) = sweep.switches() {
@@ -77,7 +77,7 @@ pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>
 /// Observes what is not there yet of the process' own problems.
 pub fn observe(study: &Study, (asked, plans): &Ready, rows: &mut Measurements<Observation>) -> Result<()> {
     let sweep = &study.sweep()?;
-    let siblings = match asked.iter().find(|cell| cell.is("sibling")).map(|cell| cell.draws) {
+    let siblings = match asked.iter().find(|cell| cell.has_name("sibling")).map(|cell| cell.draws) {
         Some(draws) => {
             study.say("sampling sibling rollouts");
             nulls::siblings(study, sweep, draws)?
@@ -97,12 +97,14 @@ pub fn observe(study: &Study, (asked, plans): &Ready, rows: &mut Measurements<Ob
         Template { says: Observation { mode, dose, steps, later, at, ..blank.clone() }, draws }
     };
     let cells = asked.iter().map(template).collect();
-    let record = Record::new(cells, sweep.own().count(), plans, rows)?;
+    let record = Record::new(cells, sweep.forkable_problems().count(), plans, rows)?;
     for (number, cell) in asked.iter().enumerate() {
         let draws = match cell.action {
-            Action::Normal => vec![sweep.own().map(|problem| (problem, sweep.normal[problem].clone())).collect()],
-            Action::NullBatch if !record.holds_all(number) => nulls::again(study, sweep, &[None])?,
-            Action::NullSeed if !record.holds_all(number) => nulls::again(study, sweep, &[Some(0), Some(1)])?,
+            Action::Normal => {
+                vec![sweep.forkable_problems().map(|problem| (problem, sweep.normal[problem].clone())).collect()]
+            }
+            Action::NullBatch if !record.holds_all(number) => nulls::run_nulls(study, sweep, &[None])?,
+            Action::NullSeed if !record.holds_all(number) => nulls::run_nulls(study, sweep, &[Some(0), Some(1)])?,
             _ => continue,
         };
         for (draw, outcomes) in draws.iter().enumerate() {
@@ -139,7 +141,7 @@ fn continuations(
     let (mut all, mut keys) = (vec![], vec![]);
     for (&number, made) in group.iter().zip(&made) {
         let cell = &asked[number];
-        let same_shape = cell.is("self_patch");
+        let same_shape = cell.has_name("self_patch");
         let mut add = |draw, continuation| {
             all.push(Continuation { same_shape, ..continuation });
             keys.push((number, draw));
@@ -155,9 +157,9 @@ fn continuations(
             _ => {}
         }
     }
-    study.say(&format!("{} continuations of {} problems", all.len(), sweep.own().count()));
+    study.say(&format!("{} continuations of {} problems", all.len(), sweep.forkable_problems().count()));
     for (continuation, &(cell, draw)) in all.iter().zip(&keys) {
-        let same = sweep.own().filter(|&problem| !sweep.forks(problem, continuation));
+        let same = sweep.forkable_problems().filter(|&problem| !sweep.forks(problem, continuation));
         record.add(same.map(|p| ((cell, draw, p), &sweep.normal[p], false, Firings::default())))?;
     }
     let place = &asked[group[0]];

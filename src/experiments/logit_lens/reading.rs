@@ -155,7 +155,7 @@ impl Grid {
             });
         }
         let any = rows.iter().any(|r| r.step.is_some());
-        study.needs(any, || "no latent step that two problems reached, there is nothing to look at".into())?;
+        study.require(any, || "no latent step that two problems reached, there is nothing to look at".into())?;
         Ok(rows)
     }
 }

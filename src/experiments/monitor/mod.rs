@@ -118,7 +118,7 @@ const UNTOUCHED: Edited = (Edit::Untouched, 0, 0.0);
 /// Settings out of range, another task, no blocks, too few problems, and as the decoder's.
 pub fn rows(study: &Study, config: &Config) -> Result<(Vec<MonitorRow>, Vec<HiddenValueRow>)> {
     config.check()?;
-    let other = || study.lacks("its problems are not of the task `organism`");
+    let other = || study.inapplicable("its problems are not of the task `organism`");
     let Some(Task::Organism(task)) = &study.recipe.task else { return Err(other().into()) };
     let hidden: Option<_> = study.corpus.test.iter().map(|p| task.hidden(&p.question, &p.steps)).collect();
     let Some(hidden) = hidden else { return Err(other().into()) };
@@ -157,7 +157,7 @@ impl<'a> Bench<'a> {
         let parts = Parts::new(&labels, &held_out, study.seed)?;
         let normal = run::run(study, &[])?;
         let steps = normal.steps();
-        study.needs(steps > 0, || "no response has a latent".into())?;
+        study.require(steps > 0, || "no response has a latent".into())?;
         Ok(Self { study, config, hidden, labels, parts, normal, steps, rows: vec![], values: vec![] })
     }
 

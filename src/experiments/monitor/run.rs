@@ -28,7 +28,7 @@ pub(super) struct RunOutput {
 /// Decodes greedily; `pushes[s]` changes every latent at step `s` of its block before it is fed.
 pub(super) fn run(study: &Study, pushes: &[Push]) -> Result<RunOutput> {
     let (all, settings) = (requests(&study.corpus)?, study.settings());
-    let batches: Vec<&[Request]> = all.chunks(study.together()).collect();
+    let batches: Vec<&[Request]> = all.chunks(study.batch_size()).collect();
     let (spec, layers) = (latents(), study.model.layers.len());
     let ran = study.each("batches decoded", &batches, |batch| {
         let from = batch.first().map_or(0, |request| request.problem);

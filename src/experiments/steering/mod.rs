@@ -24,8 +24,8 @@ use crate::stats::grouped_holdout;
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, is_known, of_study};
-use crate::study::block_values::held;
-use crate::study::units::in_memory;
+use crate::study::block_values::find_block_values;
+use crate::study::units::measure_in_memory;
 use trials::{Cell, Directions, Target, Trials, targets};
 
 pub const ABOUT: About =
@@ -103,7 +103,7 @@ pub(crate) fn conclude(_: &Config, rows: Measurements<SteeringTrialRow>, journal
 
 /// One row a cell, in memory; `arithmetic` is what answers are compared with.
 pub fn rows_by(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> Result<Vec<SteeringRow>> {
-    steerings(&in_memory(|rows| trials(study, config, arithmetic, rows))?)
+    steerings(&measure_in_memory(|rows| trials(study, config, arithmetic, rows))?)
 }
 
 fn trials(
@@ -115,10 +115,10 @@ fn trials(
     let sweep = &study.sweep()?;
     config.check(study)?;
     sweep.switches()?;
-    let held = held(sweep, study)?;
+    let held = find_block_values(sweep, study)?;
     let groups = study.corpus.groups();
     let of_held: Vec<usize> = held.iter().map(|h| groups[h.problem]).collect();
-    let needs = |there, what: &str| study.needs(there, || format!("steering needs {what}; ask more problems"));
+    let needs = |there, what: &str| study.require(there, || format!("steering needs {what}; ask more problems"));
     needs(
         of_held.iter().any(|group| *group != of_held[0]),
         "two groups of problems with a block that stands for a known step",
@@ -128,7 +128,7 @@ fn trials(
     let ran = sweep.traces.iter().map(|trace| trace.sequence(&study.corpus.switch));
     let ran = ran.collect::<Result<Vec<_>>>()?;
     let longest = ran.iter().flat_map(|row| row.latent_steps().map(|(_, _, step)| step + 1)).max().unwrap_or(0);
-    study.needs(longest > 0, || "no problem has a latent step".into())?;
+    study.require(longest > 0, || "no problem has a latent step".into())?;
     let cells = config.cells(study, longest)?;
     let directions = Directions::new(study, &sweep.traces, &of(&halves.train), &cells, config.least)?;
     needs(directions.values.len() > 1, &format!("{} blocks of each of two values", config.least))?;

@@ -148,7 +148,7 @@ pub fn rows_by(
 ) -> Result<(Vec<SubspaceRow>, Vec<SubspaceDirectionRow>)> {
     let layers = config.check(study)?;
     let targets = targets(study)?;
-    let needs = |there, what: &str| study.needs(there, || format!("subspace needs {what}; ask more problems"));
+    let needs = |there, what: &str| study.require(there, || format!("subspace needs {what}; ask more problems"));
     let groups = study.corpus.groups();
     let found = targets.iter().map(|target| groups[target.held.problem]).collect::<BTreeSet<_>>().len();
     needs(
@@ -280,7 +280,7 @@ impl<'a> Search<'a> {
             };
             let span = within.as_ref().map(|columns| columns.tensor(model));
             out.columns.extend(within);
-            let said = ready.interchange.says(point, &given, &span, &self.masked)?;
+            let said = ready.interchange.predict(point, &given, &span, &self.masked)?;
             out.fits += said.iter().zip(&says).filter(|(said, says)| said == says).count();
             out.of += said.len();
             out.seen.extend(self.judged(&job.pairs.seen, (ready, point), &span, &mean)?);
@@ -297,7 +297,7 @@ impl<'a> Search<'a> {
         mean: &[f32],
     ) -> Result<Vec<Event>> {
         let (pairs, given) = self.given(pairs, ready, point);
-        let says = |given: &[GivenState]| ready.interchange.says(point, given, within, &self.masked);
+        let says = |given: &[GivenState]| ready.interchange.predict(point, given, within, &self.masked);
         // A row without the part says the same, whoever its donor is.
         let rows: Vec<usize> = given.iter().map(|(row, _)| *row).collect::<BTreeSet<_>>().into_iter().collect();
         let erasing: Vec<GivenState> = rows.iter().map(|&row| (row, mean)).collect();

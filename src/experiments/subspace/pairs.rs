@@ -13,7 +13,7 @@ use crate::stats::grouped_holdout;
 use crate::study::Study;
 use crate::study::answers::{answer_at, first_token, gold_tokens};
 use crate::study::arithmetic::Arithmetic;
-use crate::study::block_values::{BlockValue, held};
+use crate::study::block_values::{BlockValue, find_block_values};
 use crate::study::staging::capture::at_latents;
 
 /// A block that its problem's answer follows from, in a row that ends where that answer's first token is decided.
@@ -40,7 +40,7 @@ pub fn targets(study: &Study) -> Result<Vec<Target>> {
     let sweep = study.sweep()?;
     sweep.switches()?;
     let (corpus, gold) = (&study.corpus, gold_tokens(&study.corpus)?);
-    let held = held(&sweep, study)?;
+    let held = find_block_values(&sweep, study)?;
     let mut out = vec![];
     for own in held.chunk_by(|a, b| a.problem == b.problem) {
         let trace = &sweep.traces[own[0].problem];

@@ -17,7 +17,7 @@ use crate::study::staging::capture::capture;
 fn writes_the_pairs_for_pyvene() {
     let out = std::env::var("SWITCHYARD_PAIRS").expect("SWITCHYARD_PAIRS names a file");
     let asked = ProblemChoice { problems: Some(500), ..ProblemChoice::default() };
-    let study = Study::of_run(Path::new("fixtures/micro"), "sft", &asked, &Machine::default()).expect("micro");
+    let study = Study::open_run(Path::new("fixtures/micro"), "sft", &asked, &Machine::default()).expect("micro");
     let place = Place { layer: 1, step: 4 };
     let config = Config {
         layers: vec![place.layer],

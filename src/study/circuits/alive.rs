@@ -1,20 +1,20 @@
-//! Which edges of a circuit can matter at all: those on a way from an input that differs between the two rows to the read-out. The
-//! others carry no difference, or hand it to nobody: without them the circuit computes the same.
+//! Prunes a circuit to the edges on a path from an input that differs between the two runs to the readout. All other edges carry no
+//! difference or do not reach the readout, so that the circuit computes the same without them.
 
 use std::collections::BTreeSet;
 
 use super::edges::{Graph, Receiver, Sender};
 use super::pairs::Pair;
 
-/// Place, receiver, sender: indices.
+/// Indices: (place, receiver, sender).
 pub type Edge = (usize, usize, usize);
 
-/// The edges of a circuit that lie on such a way in some pair; `places` says of each pair to which place its positions belong.
+/// The circuit's edges on such a path in at least one pair. `places`: for each pair, the place of each of its positions.
 pub fn alive(graph: Graph, pairs: &[(&Pair, &[usize])], circuit: &BTreeSet<Edge>) -> BTreeSet<Edge> {
     let mut out = BTreeSet::new();
     for &(pair, places) in pairs {
         let way = Way { graph, pair, places, circuit };
-        let (reached, needed) = (way.reached(), way.needed());
+        let (reached, needed) = (way.find_reached(), way.find_needed());
         let here = |edge: &&Edge| {
             let at = |p: usize| places[p] == edge.0 && reached[p][edge.2] && needed[p][edge.1];
             (0..places.len()).any(at)
@@ -32,16 +32,16 @@ struct Way<'a> {
 }
 
 impl Way<'_> {
-    /// Of every position, which senders can differ from the other run.
-    fn reached(&self) -> Vec<Vec<bool>> {
+    /// For every position: which senders can differ between the runs.
+    fn find_reached(&self) -> Vec<Vec<bool>> {
         let (graph, row) = (self.graph, &self.pair.clean);
         let mut out = vec![vec![false; graph.senders().len()]; row.ids.len()];
-        // Keys and values of this and earlier positions that differ, by layer and head.
+        // Keys and values that differ at this or an earlier position, by layer and head.
         let mut seen = vec![vec![false; graph.groups]; graph.layers];
         for p in 0..row.ids.len() {
             out[p][0] |= !row.is_latent(p) && row.ids[p] != self.pair.corrupt.ids[p];
             for (index, receiver) in graph.receivers().into_iter().enumerate() {
-                let hears = self.into(p, index).any(|sender| out[p][sender]);
+                let hears = self.senders_into(p, index).any(|sender| out[p][sender]);
                 match receiver {
                     Receiver::Query(layer, head) => out[p][graph.sender(Sender::Head(layer, head))] = hears,
                     Receiver::Key(layer, group) | Receiver::Value(layer, group) => {
@@ -59,17 +59,17 @@ impl Way<'_> {
         out
     }
 
-    /// The senders that the circuit has for a receiver.
-    fn into(&self, position: usize, receiver: usize) -> impl Iterator<Item = usize> {
+    /// The circuit's senders for a receiver.
+    fn senders_into(&self, position: usize, receiver: usize) -> impl Iterator<Item = usize> {
         let place = self.places[position];
         self.circuit.range((place, receiver, 0)..(place, receiver + 1, 0)).map(|edge| edge.2)
     }
 
-    /// Of every position, which receivers can change the read-out.
-    fn needed(&self) -> Vec<Vec<bool>> {
+    /// For every position: which receivers can change the readout.
+    fn find_needed(&self) -> Vec<Vec<bool>> {
         let (graph, row) = (self.graph, &self.pair.clean);
         let mut out = vec![vec![false; graph.receivers().len()]; row.ids.len()];
-        // Keys and values that a needed head reads at this or a later position, by layer and head.
+        // Keys and values at this position that a needed head reads here or later, by layer and head.
         let mut read = vec![vec![false; graph.groups]; graph.layers];
         // Whether the next position is a latent whose input is needed.
         let mut next_asks = false;
@@ -87,7 +87,7 @@ impl Way<'_> {
                     Receiver::Query(layer, head) => asked[graph.sender(Sender::Head(layer, head))],
                 };
                 out[p][index] = needed;
-                self.into(p, index).filter(|_| needed).for_each(|sender| asked[sender] = true);
+                self.senders_into(p, index).filter(|_| needed).for_each(|sender| asked[sender] = true);
             }
             next_asks = row.is_latent(p) && asked[0];
         }

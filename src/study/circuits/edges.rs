@@ -1,9 +1,9 @@
-//! The edges of a decoder: what each part that writes to the residual stream hands to each part that reads it, at one position.
+//! The edges of a decoder: from each component that writes to the residual stream to each that reads it, at one position.
 //!
-//! The stream is a sum, so that an input of a head or an MLP is a sum over all that wrote before it: one term is an edge. Between
-//! positions nothing flows but inside a head (from its keys and values to its output) and through the recurrence: what stands
-//! after the last block at one position is read by the *latent input* of the next one. Here: names and their order, and the weights
-//! on the host.
+//! The stream is a sum, so that the input of a head or an MLP is a sum over all earlier writers: one term is an edge. Information
+//! moves between positions only inside a head (from keys and values to its output) and through the recurrence: the *latent input* of
+//! a position reads the stream after the last block at the position before. This file has the names, their order, and the weights on
+//! the host.
 
 use anyhow::{Context, Result};
 use ndarray::{Array1, Array2, ArrayView1, s};
@@ -12,7 +12,7 @@ use crate::model::config::ModelConfig;
 use crate::model::{self, Attention, Decoder, Linear};
 use crate::study::readout::{host, matrix, writes};
 
-/// What writes to the stream.
+/// A component that writes to the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sender {
     /// The token's embedding or, at a latent step, the injected state.
@@ -22,7 +22,7 @@ pub enum Sender {
     Mlp(usize),
 }
 
-/// What reads it.
+/// A component that reads the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Receiver {
     /// Layer and head.
@@ -31,14 +31,14 @@ pub enum Receiver {
     Key(usize, usize),
     Value(usize, usize),
     Mlp(usize),
-    /// The input of the next position, where that is a latent step.
+    /// The input of the next position, if that is a latent step.
     Latent,
-    /// At the read-out.
+    /// Logits at the readout.
     Logits,
 }
 
 impl Sender {
-    /// As rows name it: `input`, `L2H0`, `MLP 1`.
+    /// Its name in records: `input`, `L2H0`, `MLP 1`.
     pub fn label(self) -> String {
         match self {
             Sender::Input => "input".into(),
@@ -49,7 +49,7 @@ impl Sender {
 }
 
 impl Receiver {
-    /// As rows name it: `L2H0.q`, `L2H0.k`, `L2H0.v`, `MLP 1`, `latent`, `logits`; of keys and values the head is that of the keys.
+    /// Its name in records: `L2H0.q`, `L2H0.k`, `L2H0.v`, `MLP 1`, `latent`, `logits`. Keys and values have the index of the KV head.
     pub fn label(self) -> String {
         match self {
             Receiver::Query(layer, head) => format!("L{layer}H{head}.q"),
@@ -62,12 +62,12 @@ impl Receiver {
     }
 }
 
-/// Which edges there are at a position.
+/// Dimensions that determine the edges at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Graph {
     pub layers: usize,
     pub heads: usize,
-    /// Heads of keys and values.
+    /// KV heads.
     pub groups: usize,
 }
 
@@ -77,13 +77,13 @@ impl Graph {
         Self { layers: num_hidden_layers, heads: num_attention_heads, groups: num_key_value_heads }
     }
 
-    /// In the order in which they write.
+    /// All senders in write order.
     pub fn senders(&self) -> Vec<Sender> {
         let of_layer = |l| (0..self.heads).map(move |h| Sender::Head(l, h)).chain([Sender::Mlp(l)]);
         std::iter::once(Sender::Input).chain((0..self.layers).flat_map(of_layer)).collect()
     }
 
-    /// In the order in which they read.
+    /// All receivers in read order.
     pub fn receivers(&self) -> Vec<Receiver> {
         let Self { layers, heads, groups } = *self;
         let of_layer = |l| {
@@ -94,7 +94,7 @@ impl Graph {
         (0..layers).flat_map(of_layer).chain([Receiver::Latent, Receiver::Logits]).collect()
     }
 
-    /// Its place among the senders.
+    /// Index of a sender.
     pub fn sender(&self, sender: Sender) -> usize {
         match sender {
             Sender::Input => 0,
@@ -109,7 +109,7 @@ impl Graph {
         (0..self.heads).filter(own).map(move |head| self.sender(Sender::Head(layer, head)))
     }
 
-    /// Its place among the receivers.
+    /// Index of a receiver.
     pub fn receiver(&self, receiver: Receiver) -> usize {
         let Self { layers, heads, groups } = *self;
         let first = |layer: usize| layer * (heads + 2 * groups + 1);
@@ -123,7 +123,7 @@ impl Graph {
         }
     }
 
-    /// How many senders, in their order, have written before it reads.
+    /// Number of senders (in their order) that write before the receiver reads.
     pub fn reads(&self, receiver: Receiver) -> usize {
         match receiver {
             Receiver::Query(layer, _) | Receiver::Key(layer, _) | Receiver::Value(layer, _) => {
@@ -159,24 +159,24 @@ impl Norm {
         self.unit(x) * &self.weight
     }
 
-    /// The gradient at `x` of what has the gradient `g` at [`Self::unit`].
-    pub fn back_unit(&self, x: ArrayView1<f32>, g: ArrayView1<f32>) -> Array1<f32> {
+    /// Gradient at `x`, for gradient `g` at [`Self::unit`].
+    pub fn backward_unit(&self, x: ArrayView1<f32>, g: ArrayView1<f32>) -> Array1<f32> {
         let scale = self.scale(x);
         let along = x.dot(&g) / (x.len() as f32 * scale.powi(3));
         &g / scale - &x * along
     }
 
     /// The gradient through [`Self::forward`].
-    pub fn back(&self, x: ArrayView1<f32>, g: ArrayView1<f32>) -> Array1<f32> {
-        self.back_unit(x, (&g * &self.weight).view())
+    pub fn backward(&self, x: ArrayView1<f32>, g: ArrayView1<f32>) -> Array1<f32> {
+        self.backward_unit(x, (&g * &self.weight).view())
     }
 }
 
 /// A projection from the stream on the host.
 pub(super) struct Projection {
-    /// `[D, H · dh]` (keys and values: of their heads).
+    /// `[D, H · dh]` (`H` is the number of KV heads for keys and values).
     pub weight: Array2<f32>,
-    /// `[H · dh]`, zero where the model has none.
+    /// `[H · dh]`, zero if the model has no bias.
     pub bias: Array1<f32>,
 }
 
@@ -190,14 +190,14 @@ impl Projection {
         Ok(Self { weight, bias })
     }
 
-    /// A head's output, `[dh]`, for the normalised stream `[D]`.
-    pub fn of_head(&self, head: usize, head_dim: usize, x: ArrayView1<f32>) -> Array1<f32> {
+    /// The output `[dh]` of one head for the normalised stream `[D]`.
+    pub fn project_head(&self, head: usize, head_dim: usize, x: ArrayView1<f32>) -> Array1<f32> {
         let own = head * head_dim..(head + 1) * head_dim;
         x.dot(&columns(&self.weight, head, head_dim)) + self.bias.slice(s![own])
     }
 }
 
-/// The weights that edges pass through, on the host.
+/// The weights along edges, on the host.
 pub struct Weights {
     pub graph: Graph,
     pub width: usize,
@@ -215,7 +215,7 @@ pub struct Weights {
 
 impl Weights {
     /// # Errors
-    /// Blocks without norms before attention and MLP, and a device that cannot hand its data over.
+    /// Blocks without a norm before attention or MLP; a failed copy from the device.
     pub fn new(model: &Decoder) -> Result<Self> {
         let config = model.config();
         let all = |of: fn(&Attention) -> &Linear| {
@@ -223,7 +223,7 @@ impl Weights {
         };
         let norms = |place: usize| -> Result<Vec<Norm>> {
             let norms = model.layers.iter().map(|layer| layer.norms()[place]);
-            let lacks = "the blocks of this model have no norms before what they do";
+            let lacks = "the blocks of this model have no norms before attention and MLP";
             norms.map(|norm| Norm::new(norm.context(lacks)?)).collect()
         };
         Ok(Self {
@@ -240,14 +240,14 @@ impl Weights {
         })
     }
 
-    /// What a head's `z` (`[dh]`) adds to the stream.
-    pub(super) fn written(&self, layer: usize, head: usize, z: &[f32]) -> Array1<f32> {
+    /// The stream contribution of a head's `z` (`[dh]`).
+    pub(super) fn head_output(&self, layer: usize, head: usize, z: &[f32]) -> Array1<f32> {
         let rows = head * self.head_dim..(head + 1) * self.head_dim;
         ArrayView1::from(z).dot(&self.write[layer].slice(s![rows, ..]))
     }
 }
 
-/// The columns of a head in a matrix of all heads.
+/// A head's columns in a matrix of all heads.
 pub(super) fn columns(matrix: &Array2<f32>, head: usize, head_dim: usize) -> ndarray::ArrayView2<'_, f32> {
     matrix.slice(s![.., head * head_dim..(head + 1) * head_dim])
 }

@@ -1,5 +1,5 @@
-//! Pairs of prompts that a user wrote, with the two tokens to compare: `{"clean": …, "corrupt": …, "answer": …, "wrong": …}` a
-//! line. Nothing is decoded: the prompt's last position is the read-out. `<latent>` tokens in a prompt are latent steps.
+//! Reads a user's pairs of prompts with the two tokens to compare: `{"clean": …, "corrupt": …, "answer": …, "wrong": …}` per line.
+//! Nothing is decoded: the readout is the prompt's last position. `<latent>` tokens in a prompt are latent steps.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -13,14 +13,14 @@ use crate::progress::say;
 use crate::study::Study;
 use crate::text::{cut, lines};
 
-/// A pair, and where it stands: `file:line`.
+/// A pair and its origin, `file:line`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacedPair {
     pub pair: Pair,
     pub place: String,
 }
 
-/// `answer` is what the clean prompt is to be followed by, `wrong` the corrupt one: a token each.
+/// `answer` is the next token of the clean prompt, `wrong` that of the corrupt one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line {
@@ -30,11 +30,11 @@ struct Line {
     wrong: String,
 }
 
-/// The pairs of a file, numbered from 0, each once.
+/// The distinct pairs of a file, numbered from 0.
 ///
 /// # Errors
-/// By file and line: what is no such object, prompts that differ in their number of tokens or in where their latent steps are, two
-/// prompts that are the same, words that the model has no token for, an answer that is not exactly one token.
+/// By file and line: a malformed object, prompts that differ in length or in the positions of their latent steps, two equal prompts,
+/// words without a token, an answer that is not exactly one token.
 pub fn read(study: &Study, path: &Path) -> Result<Vec<PlacedPair>> {
     let (mut out, mut repeated) = (vec![], vec![]);
     let mut seen = HashSet::new();
@@ -50,10 +50,10 @@ pub fn read(study: &Study, path: &Path) -> Result<Vec<PlacedPair>> {
         }
     }
     if let Some(first) = repeated.first() {
-        let what = format!("{} pairs repeat the same pair as one before (the first is {first})", repeated.len());
-        say(&format!("warning: {what} and are left out, so that n counts pairs"));
+        let what = format!("{} pairs repeat an earlier pair (the first is {first})", repeated.len());
+        say(&format!("warning: {what} and are left out, so that n counts distinct pairs"));
     }
-    ensure!(!out.is_empty(), "{}: holds no pair", path.display());
+    ensure!(!out.is_empty(), "{}: contains no pair", path.display());
     Ok(out)
 }
 
@@ -63,28 +63,28 @@ fn pair(study: &Study, number: usize, line: &Line) -> Result<Pair> {
     let (has, other) = (clean.ids.len(), corrupt.ids.len());
     ensure!(
         has == other,
-        "the clean prompt has {has} tokens, the corrupt one {other}: what stands at a position of one is put at the same position \
-         of the other, so both need as many"
+        "the clean prompt has {has} tokens, the corrupt one {other}: activations are patched at the same position, so both need the \
+        same number of tokens"
     );
     ensure!(clean.ids != corrupt.ids, "the two prompts are the same: there is nothing to patch");
-    ensure!(clean.steps == corrupt.steps, "the two prompts do not have their latent steps at the same positions");
+    ensure!(clean.steps == corrupt.steps, "the two prompts have their latent steps at different positions");
     let says = [token(study, &line.answer).context("answer")?, token(study, &line.wrong).context("wrong")?];
-    ensure!(says[0] != says[1], "answer and wrong are the same token: there is no difference to look at");
+    ensure!(says[0] != says[1], "answer and wrong are the same token: there is no logit difference to measure");
     Ok(Pair { number, clean, corrupt, says, clauses: vec![] })
 }
 
-/// All of it prompt, but for the latent steps.
+/// A sequence of prompt positions and latent steps.
 fn row(study: &Study, text: &str) -> Result<Sequence> {
     let vocabulary = &study.corpus.vocabulary;
     ensure!(!text.trim().is_empty(), "the prompt is empty");
     let unknown = vocabulary.unknown(text)?;
     let named: Vec<String> = unknown.iter().take(5).map(|word| cut(word)).collect();
-    ensure!(unknown.is_empty(), "words that the model has no token for: {}", named.join(", "));
+    ensure!(unknown.is_empty(), "words without a token in this model: {}", named.join(", "));
     let ids = vocabulary.encode_row(text)?;
     let rows = study.model.config().vocab_size;
     if let Some(id) = ids.iter().find(|id| **id as usize >= rows) {
         let token = vocabulary.token(*id).unwrap_or_else(|| id.to_string());
-        anyhow::bail!("{token} is no token of this model, which has no latent steps");
+        anyhow::bail!("{token} is not a token of this model, which has no latent steps");
     }
     let prompt = ids.len();
     Sequence::new(0, ids, prompt, Some(study.corpus.switch.latent))

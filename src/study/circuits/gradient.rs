@@ -1,8 +1,8 @@
-//! How the lead at a row's end changes with what every node puts out at every position: one backward pass, through the
-//! recurrence (an injected state is the hidden state before it, so a later step's gradient reaches all earlier steps).
+//! Gradient of the logit difference at a sequence's end with respect to every node's output at every position: one backward pass,
+//! also through the recurrence (an injected state is the hidden state before it, so that gradients reach all earlier steps).
 //!
-//! A hook at each point adds a tensor of zeros that takes a gradient: its gradient is the node's own, and nothing else of the
-//! model is tracked (weights are constants).
+//! A hook at each point adds zeros that require a gradient: their gradient is the node's. Nothing else is tracked; weights are
+//! constants.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -16,17 +16,17 @@ use crate::model::hooks::Site;
 use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind};
 use crate::study::readout::ends;
 
-/// A row whose lead is differentiated.
+/// A sequence whose logit difference is differentiated.
 #[derive(Clone, Copy, Debug)]
 pub struct TargetRow<'a> {
     pub row: &'a Sequence,
-    /// The lead is the logit of the first minus that of the second, at the row's end.
+    /// The logit difference: first token minus second, at the sequence's end.
     pub says: [u32; 2],
-    /// Another row of the same length, and how far the row's token embeddings are moved to its own: 0 is the row, 1 the other.
+    /// Another sequence of the same length, and the share of the way from this one's token embeddings to the other's: 0 to 1.
     pub toward: Option<(&'a Sequence, f64)>,
 }
 
-/// One row's lead, what stood at the points, and the lead's gradient there; by point and position, heads side by side.
+/// One sequence's logit difference, the activations at the points, and the gradients there; by point and position, heads concatenated.
 #[derive(Clone, Debug, Default)]
 pub struct Slope {
     pub lead: f64,
@@ -34,11 +34,11 @@ pub struct Slope {
     pub gradients: RowCapture,
 }
 
-/// Differentiates the rows in one batch, at the positions that `wanted` names (index of the row, position).
+/// Differentiates the sequences in one batch, at the positions that `wanted` selects (index of the sequence, position).
 ///
 /// # Errors
-/// No rows, rows of other lengths than those they are moved to, a token without logit, a point without a row of values for
-/// each position, and as the model's.
+/// No sequences, two of different lengths to interpolate between, a token without logit, a point without values per position,
+/// failures of the model.
 pub fn slopes(
     model: &Decoder,
     source: &dyn LatentSource,
@@ -49,18 +49,18 @@ pub fn slopes(
     ensure!(!aimed.is_empty(), "no rows to differentiate");
     for TargetRow { row, toward, .. } in aimed {
         let same = toward.is_none_or(|(other, _)| other.ids.len() == row.ids.len());
-        ensure!(same, "a row of {} positions cannot be moved to one of another length", row.ids.len());
+        ensure!(same, "a sequence of {} positions cannot be interpolated with one of another length", row.ids.len());
     }
     let (layers, leaves) = (model.layers.len(), RefCell::new(vec![]));
-    let moves = moves(model, aimed)?;
+    let moves = embedding_differences(model, aimed)?;
     let mut hooks = Hooks::none();
     if !moves.is_empty() {
         hooks.replace(&HookSpec::all(HookPoint::new(PointKind::Embed)), layers, |site, value| {
-            moved(site, value, aimed, &moves)
+            interpolate_embeddings(site, value, aimed, &moves)
         })?;
     }
     for &point in points {
-        ensure!(point.kind.position_axis() == 1, "`{point}` has no row of values for each position");
+        ensure!(point.kind.position_axis() == 1, "`{point}` has no values per position");
         hooks.replace(&HookSpec::all(point), layers, |site, value| {
             let (value, leaf) = Leaf::under(site, value, &wanted)?;
             leaves.borrow_mut().push(leaf);
@@ -79,7 +79,7 @@ pub fn slopes(
     Ok(out)
 }
 
-/// `[n, D]` after the final norm → each row's lead, `[n, 1]`.
+/// Logit differences `[n, 1]` of states `[n, D]` after the final norm.
 fn leads(model: &Decoder, hidden: Tensor<2>, aimed: &[TargetRow]) -> Result<Tensor<2>> {
     let vocab = model.config().vocab_size;
     let mut pick = vec![0.0_f32; aimed.len() * vocab];
@@ -94,10 +94,10 @@ fn leads(model: &Decoder, hidden: Tensor<2>, aimed: &[TargetRow]) -> Result<Tens
     Ok((logits * pick).sum_dim(1))
 }
 
-/// What each token that is moved has to move by, at a share of 1: by (own token, other token).
+/// Embedding differences of interpolated tokens, by (own token, other token).
 type Moves = HashMap<(u32, u32), Vec<f32>>;
 
-fn moves(model: &Decoder, aimed: &[TargetRow]) -> Result<Moves> {
+fn embedding_differences(model: &Decoder, aimed: &[TargetRow]) -> Result<Moves> {
     let mut moves = Moves::new();
     for TargetRow { row, toward, .. } in aimed {
         let Some((other, share)) = toward else { continue };
@@ -113,8 +113,8 @@ fn moves(model: &Decoder, aimed: &[TargetRow]) -> Result<Moves> {
     Ok(moves)
 }
 
-/// `hook_embed` of rows that are on the way to others.
-fn moved(site: &Site, value: Activation, aimed: &[TargetRow], moves: &Moves) -> Result<Activation> {
+/// `hook_embed` of interpolated sequences.
+fn interpolate_embeddings(site: &Site, value: Activation, aimed: &[TargetRow], moves: &Moves) -> Result<Activation> {
     let old = value.three()?;
     let [b, l, d] = old.dims();
     let mut by = vec![0.0_f32; b * l * d];
@@ -128,20 +128,20 @@ fn moved(site: &Site, value: Activation, aimed: &[TargetRow], moves: &Moves) -> 
     Ok(Activation::Rank3(old + by))
 }
 
-/// Zeros that were added to one activation.
+/// Zeros added to one activation, to read its gradient.
 struct Leaf {
     point: HookPoint,
     /// `[B, L, width]`
     zeros: Tensor<3>,
-    /// Row of the batch, position, where its values begin in the tensor.
+    /// Batch row, position, offset of its values in the tensor.
     places: Vec<(usize, usize, usize)>,
     width: usize,
-    /// The activation itself.
+    /// The activation.
     values: Vec<f32>,
 }
 
 impl Leaf {
-    /// Puts itself under an activation.
+    /// Adds a leaf to an activation.
     fn under(site: &Site, value: Activation, wanted: impl Fn(usize, usize) -> bool) -> Result<(Activation, Self)> {
         let (dims, values) = (value.dims(), value.to_vec()?);
         let width: usize = dims[2..].iter().product();
@@ -162,15 +162,15 @@ impl Leaf {
         Ok((value, Self { point: site.point, zeros, places, width, values }))
     }
 
-    /// Hands values and gradients to the rows. What leads nowhere (the last block at a position whose state nobody reads) has
-    /// a gradient of 0.
+    /// Stores activations and gradients by sequence. A leaf without a path to the logits (the last block at a position whose state is not
+    /// read) has gradient 0.
     fn read(self, gradients: &Gradients, out: &mut [Slope]) -> Result<()> {
         let found = match self.zeros.grad(gradients) {
             Some(found) => Activation::Rank3(found).to_vec()?,
             None => vec![0.0; self.values.len()],
         };
         for (row, position, from) in self.places {
-            let slope = out.get_mut(row).context("a row that nobody asked for")?;
+            let slope = out.get_mut(row).context("an unknown row of the batch")?;
             let part = from..from + self.width;
             slope.values.insert((self.point, position), self.values[part.clone()].to_vec());
             slope.gradients.insert((self.point, position), found[part].to_vec());

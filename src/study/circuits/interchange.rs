@@ -1,8 +1,8 @@
-//! Runs in which a state at one latent becomes that of another row, as a whole or within a subspace (interchange interventions;
-//! Geiger et al. 2024, distributed alignment search). Knows rows and states, not what they hold.
+//! Interchange interventions (Geiger et al. 2024, distributed alignment search): replaces the state at one latent by that of another
+//! sequence, as a whole or within a subspace. Knows sequences and states, not their meaning.
 //!
-//! What stands before the place is computed once, outside autodiff; a subspace that takes a gradient gets it through the rest of the
-//! row, later latents included.
+//! The prefix before the latent is computed once, outside autodiff. A subspace that requires a gradient gets it through the rest of
+//! the sequence, later latents included.
 
 use std::cell::Cell;
 
@@ -17,33 +17,32 @@ use crate::ops::matmul;
 use crate::study::Study;
 use crate::study::readout::{logits, most_probable};
 
-/// Rows that run at once where no gradient is kept.
+/// Batch size without gradients.
 const ROWS: usize = 128;
 
-/// Of a state, its part in the span of orthonormal columns is exchanged, `[D, r]` in the model's float type: `h + R Rᵀ (h′ − h)`;
-/// `None`: all of it.
+/// The exchanged subspace: orthonormal columns R, `[D, r]` in the model's float type: `h + R Rᵀ (h′ − h)`. `None`: the whole state.
 pub(crate) type Within = Option<Tensor<2>>;
 
-/// Rows up to the position that decides their answer, ready to be continued from one latent of each.
+/// Sequences up to the position that decides their answer, with the prefix before one latent of each computed.
 pub(crate) struct Interchange<'a> {
     study: &'a Study,
     rows: Vec<&'a Sequence>,
-    /// The position of each row's exchanged state.
+    /// The position of each sequence's exchanged state.
     at: Vec<usize>,
     before: Stream<'a>,
 }
 
-/// The row, and the state `[D]` that it is given.
+/// A sequence's index and the state `[D]` that it receives.
 pub(crate) type GivenState<'s> = (usize, &'s [f32]);
 
 impl<'a> Interchange<'a> {
     /// # Errors
-    /// No rows, a place that is no latent of its row, and as the model's.
+    /// No sequences, a position that is not a latent, failures of the model.
     pub fn new(study: &'a Study, places: &[(&'a Sequence, usize)]) -> Result<Self> {
-        ensure!(!places.is_empty(), "no rows to exchange states of");
+        ensure!(!places.is_empty(), "no sequences to exchange states of");
         let (rows, at): (Vec<&Sequence>, Vec<usize>) = places.iter().copied().unzip();
         for (row, at) in places {
-            ensure!(row.is_latent(*at), "position {at} of row {} is no latent", row.row);
+            ensure!(row.is_latent(*at), "position {at} of row {} is not a latent step", row.row);
         }
         let names = rows.iter().map(|row| row.row).collect();
         let mut before = Stream::new(&study.model, &study.reasoning.source, Gradient::Through, names);
@@ -56,10 +55,10 @@ impl<'a> Interchange<'a> {
         Ok(Self { study, rows, at, before })
     }
 
-    /// Final states `[n, D]` (after the final norm) of these rows with states exchanged at a point of the residual stream.
+    /// Final states `[n, D]` (after the final norm) of these sequences, with states exchanged at a point of the residual stream.
     ///
     /// # Errors
-    /// A state of another width, a place that was not reached, and as the model's.
+    /// A state of another width, a position that was not reached, failures of the model.
     pub fn finals(&self, point: HookPoint, given: &[GivenState], within: &Within) -> Result<Tensor<2>> {
         let which: Vec<usize> = given.iter().map(|(row, _)| *row).collect();
         let rows: Vec<&Sequence> = which.iter().map(|&row| self.rows[row]).collect();
@@ -68,7 +67,7 @@ impl<'a> Interchange<'a> {
         let mut hooks = Hooks::none();
         hooks.replace(&HookSpec::all(point), self.study.model.layers.len(), |site, value| {
             // The first wave begins with the exchanged latent of every row.
-            if reached.replace(true) { Ok(value) } else { exchanged(site, value, given, within) }
+            if reached.replace(true) { Ok(value) } else { exchange_states(site, value, given, within) }
         })?;
         let mut stream = self.before.keep(&which);
         let mut running: Vec<usize> = (0..rows.len()).collect();
@@ -76,7 +75,7 @@ impl<'a> Interchange<'a> {
         while !running.is_empty() {
             let next = |&i: &usize| next_piece(rows[i], &mut cursors[i], rows[i].ids.len());
             stream.advance(&running.iter().map(next).collect::<Vec<_>>(), &mut hooks)?;
-            // A row at its end would be computed as padding.
+            // A finished row would be computed as padding.
             let (going, ended): (Vec<usize>, Vec<usize>) =
                 (0..running.len()).partition(|&at| cursors[running[at]] < rows[running[at]].ids.len());
             for &at in &ended {
@@ -93,8 +92,8 @@ impl<'a> Interchange<'a> {
         Ok(Tensor::cat(finals.context("rows without positions")?, 0))
     }
 
-    /// The most probable token at the end of each row, those that text does not draw left out.
-    pub fn says(&self, point: HookPoint, given: &[GivenState], within: &Within, masked: &[u32]) -> Result<Vec<u32>> {
+    /// The most probable token at the end of each sequence, without `masked`.
+    pub fn predict(&self, point: HookPoint, given: &[GivenState], within: &Within, masked: &[u32]) -> Result<Vec<u32>> {
         let mut out = vec![];
         for given in given.chunks(ROWS) {
             crate::progress::go_on()?;
@@ -106,12 +105,12 @@ impl<'a> Interchange<'a> {
 }
 
 /// `[B, L, D]` with the first position's states exchanged.
-fn exchanged(site: &Site, value: Activation, given: &[GivenState], within: &Within) -> Result<Activation> {
+fn exchange_states(site: &Site, value: Activation, given: &[GivenState], within: &Within) -> Result<Activation> {
     let value = value.three()?;
     let [b, l, d] = value.dims();
     let firsts = site.places.iter().filter(|place| place.index == 0).count();
-    ensure!(firsts == b && b == given.len(), "{firsts} of {} rows stand at the exchanged latent", given.len());
-    ensure!(given.iter().all(|(_, state)| state.len() == d), "a state that is not {d} wide, as the stream is");
+    ensure!(firsts == b && b == given.len(), "{firsts} of {} rows are at the exchanged latent", given.len());
+    ensure!(given.iter().all(|(_, state)| state.len() == d), "an exchanged state does not have the stream's width {d}");
     let states: Vec<f32> = given.iter().flat_map(|(_, state)| state.iter().copied()).collect();
     let other = Tensor::<2>::from_data(TensorData::new(states, [b, d]), (&value.device(), value.dtype()));
     let own = value.clone().narrow(1, 0, 1).squeeze_dim::<2>(1);
@@ -132,11 +131,11 @@ mod tests {
     use crate::machine::Machine;
     use crate::study::ProblemChoice;
 
-    /// Rows leave a batch at their ends, some with more latents to come than others.
+    /// Rows leave a batch at their ends, some with more remaining latents than others.
     #[test]
     fn rows_together_end_as_each_does_alone() {
         let asked = ProblemChoice { problems: Some(24), ..ProblemChoice::default() };
-        let study = Study::of_run(Path::new("fixtures/micro"), "sft", &asked, &Machine::default()).expect("micro");
+        let study = Study::open_run(Path::new("fixtures/micro"), "sft", &asked, &Machine::default()).expect("micro");
         let sweep = study.sweep().expect("traces");
         let rows = sweep.traces.iter().map(|trace| trace.sequence(&study.corpus.switch).expect("a row"));
         let rows: Vec<Sequence> = rows.filter(|row| (0..row.ids.len()).any(|at| row.is_latent(at))).collect();

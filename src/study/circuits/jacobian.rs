@@ -1,8 +1,8 @@
-//! How the final residual state changes with a state before it: the Jacobian `∂ Σ_to h_final / ∂ h`, through the recurrence (what
-//! the Jacobian lens averages; TransformerLens 4.3 has it for text). Knows rows and points, no experiment.
+//! Jacobian of the final residual state with respect to earlier states, `∂ Σ_to h_final / ∂ h`, through the recurrence (the quantity
+//! that the Jacobian lens averages; TransformerLens 4.3 has it for text). Knows sequences and points, no experiment.
 //!
-//! One backward pass gives one output dimension. A batch holds copies of the row, and each copy asks for another dimension: memory
-//! is that of `together` rows and of one `[D, D]` matrix a point and group.
+//! One backward pass gives one output dimension per copy of the sequence in the batch. Memory: a batch of `together` copies and one
+//! `[D, D]` matrix per point and group.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -18,30 +18,29 @@ use crate::model::{Activation, Decoder, HookPoint, HookSpec, Hooks, PointKind};
 use crate::ops::{matmul, of_copies};
 use crate::progress::go_on;
 
-/// From where to where a row is differentiated.
+/// Source and target positions of the differentiation.
 #[derive(Clone, Copy, Debug)]
 pub struct Passage<'a> {
     pub row: &'a Sequence,
     /// Groups of positions: a group's Jacobian is the mean over its positions.
     pub from: &'a [Vec<usize>],
-    /// Positions of the final state (the last block's output, before the final norm); their states are added up.
+    /// Positions of the final state (the last block's output, before the final norm); their states are summed.
     pub to: &'a [usize],
 }
 
-/// What one row gives.
+/// Result of one sequence.
 #[derive(Clone, Debug, Default)]
 pub struct RowJacobian {
     /// By point and group, `[D, D]`: row i is the gradient of dimension i of the final state.
     pub jacobians: HashMap<(HookPoint, usize), Vec<f32>>,
-    /// What stood at the points, `[D]`, by point and position.
+    /// Activations `[D]` by point and position.
     pub values: RowCapture,
 }
 
-/// The Jacobians of one row at points of the residual stream, `together` dimensions in one backward pass.
+/// The Jacobians of one sequence at points of the residual stream, `together` dimensions per backward pass.
 ///
 /// # Errors
-/// No dimension at a time, no position to differentiate at or of, positions outside the row, points of another width, and as the
-/// model's.
+/// `together` is 0, no source or target position, positions outside the sequence, points of another width, failures of the model.
 pub fn jacobians(
     model: &Decoder,
     source: &dyn LatentSource,
@@ -50,7 +49,7 @@ pub fn jacobians(
     together: usize,
 ) -> Result<RowJacobian> {
     let (width, length) = (model.config().hidden_size, passage.row.ids.len());
-    ensure!(together > 0, "no dimension at a time is differentiated");
+    ensure!(together > 0, "the number of dimensions per backward pass is 0");
     ensure!(!passage.to.is_empty() && passage.from.iter().all(|g| !g.is_empty()), "no position to differentiate");
     let beyond = passage.from.iter().flatten().chain(passage.to).find(|&&p| p >= length);
     ensure!(beyond.is_none(), "position {beyond:?} lies outside a row of {length}");
@@ -65,7 +64,7 @@ pub fn jacobians(
     Ok(out)
 }
 
-/// One backward pass: copy i of the row gives the gradient of the i-th of these dimensions.
+/// One backward pass: copy i of the sequence gives the gradient of the i-th of these dimensions.
 fn pass(
     model: &Decoder,
     source: &dyn LatentSource,
@@ -101,16 +100,16 @@ fn pass(
     drop(hooks);
     out.values.extend(values.into_inner());
     let aim =
-        aims.into_inner().into_iter().reduce(|a: Tensor<1>, b| a + b).context("the final state was never seen")?;
+        aims.into_inner().into_iter().reduce(|a: Tensor<1>, b| a + b).context("the final state was not reached")?;
     let gradients = aim.backward();
     for leaf in leaves.into_inner() {
         let GroupLeaf { point, groups, zeros } = leaf;
-        // What leads nowhere (the last block at a position whose state nobody reads) has a gradient of 0.
+        // A leaf without a path to the final state (the last block at a position whose state is not read) has gradient 0.
         let Some(found) = zeros.grad(&gradients) else { continue };
         let found = Activation::Rank3(found).to_vec()?;
         for (i, gradient) in found.chunks(width).enumerate() {
             let (copy, group) = (i / groups.len(), groups[i % groups.len()]);
-            let matrix = out.jacobians.get_mut(&(point, group)).context("a group that nobody asked for")?;
+            let matrix = out.jacobians.get_mut(&(point, group)).context("an unknown group of positions")?;
             let row = &mut matrix[(dimensions.start + copy) * width..][..width];
             let positions = passage.from[group].len() as f32;
             row.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g / positions);
@@ -119,13 +118,13 @@ fn pass(
     Ok(())
 }
 
-/// The places of the first copy: the others lie as it does.
-fn of_first<'a>(site: &'a Site) -> impl Iterator<Item = &'a Place> {
+/// The places of the first copy; all copies have the same.
+fn first_copy<'a>(site: &'a Site) -> impl Iterator<Item = &'a Place> {
     site.places.iter().filter(|place| place.batch == 0)
 }
 
-/// Zeros that take a gradient, `[copies, groups, D]`: each group's are added to the state at all its positions, so that their
-/// gradient is the sum over those.
+/// Zeros that require a gradient, `[copies, groups, D]`. A group's zeros are added to the state at all its positions, so that their
+/// gradient is the sum over the positions.
 struct GroupLeaf {
     point: HookPoint,
     groups: Vec<usize>,
@@ -133,16 +132,16 @@ struct GroupLeaf {
 }
 
 impl GroupLeaf {
-    /// Puts itself under an activation; none where no group has a position in it.
+    /// Adds a leaf to an activation; `None` if no group has a position in it.
     fn under(site: &Site, value: Tensor<3>, from: &[Vec<usize>]) -> (Tensor<3>, Option<Self>) {
         let [copies, length, width] = value.dims();
-        let has = |group: &usize| of_first(site).any(|place| from[*group].contains(&place.position));
+        let has = |group: &usize| first_copy(site).any(|place| from[*group].contains(&place.position));
         let groups: Vec<usize> = (0..from.len()).filter(has).collect();
         if groups.is_empty() {
             return (value, None);
         }
         let mut at = vec![0.0_f32; length * groups.len()];
-        for place in of_first(site) {
+        for place in first_copy(site) {
             for (column, &group) in groups.iter().enumerate() {
                 let inside = from[group].contains(&place.position);
                 at[place.index * groups.len() + column] = f32::from(u8::from(inside));
@@ -156,7 +155,7 @@ impl GroupLeaf {
     }
 }
 
-/// The sum of each copy's own dimension over the wave's positions that are asked for; nothing where it has none.
+/// The sum of each copy's dimension over the target positions in this wave; `None` if it has none.
 fn aim(site: &Site, value: &Activation, to: &[usize], start: usize) -> Result<Option<Tensor<1>>> {
     let value = value.clone().three()?;
     let [b, l, d] = value.dims();

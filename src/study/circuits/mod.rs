@@ -1,8 +1,8 @@
-//! What the circuit experiments share: the same solution with latents and as text, the heads' own weights, pairs of
-//! problems, and runs in which one node is replaced. Knows no experiment.
+//! Shared parts of circuit experiments: solutions with latents and as text, the heads' weights, pairs of problems, and forwards with
+//! one node replaced. Knows no experiment.
 //!
-//! A *node* is something that writes to the residual stream at one position: a head, an MLP, the embedding. Steps and tokens
-//! of a clause count from 1 where they are named, as in hook names (`latent[1,3]`).
+//! A *node* is something that writes to the residual stream at one position: a head, an MLP, the embedding. Printed steps and clause
+//! tokens count from 1, as in hook names (`latent[1,3]`).
 
 pub mod alive;
 pub mod edges;
@@ -18,4 +18,4 @@ pub mod pulls;
 pub mod rewire;
 pub mod rows;
 
-pub use rows::{At, Block, Role, SolutionForms, written};
+pub use rows::{At, Block, Role, SolutionForms, solution_forms};

@@ -1,7 +1,7 @@
-//! Pairs of rows that differ in a value and in what follows from it: what one run is patched with of the other.
+//! Pairs of sequences that differ in one value and its consequences, for activation patching.
 //!
-//! Three sources: a generated task's problem and its twin with another start value, decoded ([`decoded`]); the same two as
-//! plain text, cut where the last value is due ([`as_text`]); a user's file of two questions a line ([`of_file`]).
+//! Three sources: a generated problem and its twin with another start value, decoded ([`decoded`]); the same two as plain text, cut
+//! before the last value ([`as_text`]); a user's file with two questions per line ([`of_file`]).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,34 +22,34 @@ use crate::study::readout::{at_ends, most_probable};
 use crate::tasks::{Split, Task};
 use crate::text::{Problem, Sample, lines};
 
-/// Two rows of the same length up to the read-out, which their last position decides.
+/// Two sequences of the same length up to the readout, which their last position decides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// Which candidate it was made of.
+    /// Index of the candidate.
     pub number: usize,
     pub clean: Sequence,
     pub corrupt: Sequence,
-    /// What each run says at the read-out: two tokens that differ.
+    /// The tokens that the two runs predict at the readout; they differ.
     pub says: [u32; 2],
-    /// Of rows of plain text, the positions of each clause.
+    /// Positions of each clause, for plain text.
     pub clauses: Vec<Range<usize>>,
 }
 
 impl Pair {
-    /// The corrupt row with its token embeddings a share of the way to the clean one's, to be differentiated.
+    /// The corrupt sequence with its token embeddings a share of the way to the clean one's, to be differentiated.
     pub(crate) fn on_the_way(&self, share: f64) -> TargetRow<'_> {
         TargetRow { row: &self.corrupt, says: self.says, toward: Some((&self.clean, share)) }
     }
 }
 
-/// Two questions.
+/// The clean and the corrupt prompt.
 pub(crate) type Prompts = (Vec<u32>, Vec<u32>);
 
 /// The prompts of the first `candidates` problems of the recipe's task, each with its twin.
 ///
 /// # Errors
-/// A checkpoint without a generated task, or whose task has no pairs.
-pub fn of_task(study: &Study, candidates: usize) -> Result<Vec<Prompts>> {
+/// A checkpoint without a generated task, or a task without pairs.
+pub fn task_prompts(study: &Study, candidates: usize) -> Result<Vec<Prompts>> {
     let encode = |question: &str| study.corpus.template.encode_prompt(&study.corpus.vocabulary, question);
     let twins = twins(study, candidates)?;
     twins.iter().map(|(_, a, b)| Ok((encode(&a.question)?, encode(&b.question)?))).collect()
@@ -58,7 +58,7 @@ pub fn of_task(study: &Study, candidates: usize) -> Result<Vec<Prompts>> {
 fn twins(study: &Study, candidates: usize) -> Result<Vec<(usize, Problem, Problem)>> {
     let Study { recipe, name, .. } = study;
     let task = recipe.task.as_ref();
-    let task = task.with_context(|| format!("{name}: needs a generated task to make pairs of"))?;
+    let task = task.with_context(|| format!("{name}: needs a generated task to make pairs from"))?;
     let mut out = vec![];
     for index in 0..candidates {
         if let Some((clean, corrupt)) = task.pair(Split::Test, recipe.seed, index as u64)? {
@@ -76,11 +76,11 @@ struct Line {
     corrupt: String,
 }
 
-/// The prompts of a file, where one is named: a JSON object a line, `{"clean": "a question", "corrupt": "its twin"}`.
+/// The prompts of a file, if one is named: JSON Lines of `{"clean": "a question", "corrupt": "its twin"}`.
 ///
 /// # Errors
-/// A file that cannot be read, and a line that is not such an object.
-pub(crate) fn of_file(study: &Study, path: Option<&Path>) -> Result<Option<Vec<Prompts>>> {
+/// A file that cannot be read; a line of another form.
+pub(crate) fn read_prompts(study: &Study, path: Option<&Path>) -> Result<Option<Vec<Prompts>>> {
     let Some(path) = path else { return Ok(None) };
     let encode = |question: &str| study.corpus.template.encode_prompt(&study.corpus.vocabulary, question);
     let (mut out, mut repeated) = (vec![], 0);
@@ -88,93 +88,93 @@ pub(crate) fn of_file(study: &Study, path: Option<&Path>) -> Result<Option<Vec<P
         let at = || format!("{place}: expected {{\"clean\": …, \"corrupt\": …}}");
         let Line { clean, corrupt } = serde_json::from_str(&line).with_context(at)?;
         let pair = (encode(&clean)?, encode(&corrupt)?);
-        // A pair is a unit of the intervals: its copies are no more evidence.
+        // Intervals count pairs: a copy adds no evidence.
         if out.contains(&pair) { repeated += 1 } else { out.push(pair) }
     }
     let file = path.display();
     if repeated > 0 {
-        say(&format!("warning: {file}: {repeated} pairs repeat the same pair as one before and are left out"));
+        say(&format!("warning: {file}: {repeated} pairs repeat an earlier pair and are left out"));
     }
-    ensure!(!out.is_empty(), "{file}: holds no pair");
+    ensure!(!out.is_empty(), "{file}: contains no pair");
     Ok(Some(out))
 }
 
-/// Why an experiment has no pairs to make: no file of them, and no task that makes some.
+/// Why an experiment has no pairs: no file, and no task that makes them. `None` if it has.
 pub(crate) fn no_pairs(study: &Study, experiment: &str, file: Option<&Path>) -> Option<String> {
     let why = no_twins(study, experiment).filter(|_| file.is_none())?;
     Some(format!("{why}, or {experiment}.pairs_file in --recipe"))
 }
 
-/// Why the task makes no pairs: it is not generated, or its problems have no start value to differ in.
+/// Why the task has no pairs: not generated, or its problems have no start value. `None` if it has.
 pub(crate) fn no_twins(study: &Study, experiment: &str) -> Option<String> {
     let (name, task) = (&study.name, study.recipe.task.as_ref());
     (!task.is_some_and(Task::has_pairs)).then(|| {
         let found = task.map_or_else(String::new, |task| {
             format!("; problems of `{}` have no start value to differ in", task.name())
         });
-        format!("{name}: {experiment} needs a generated task to make pairs of{found}")
+        format!("{name}: {experiment} needs a generated task to make pairs from{found}")
     })
 }
 
-/// Which pairs are asked for.
+/// Which pairs to use.
 pub(crate) struct PairChoice<'a> {
     pub forms: &'a [Form],
-    /// Made of these prompts; `None`: of the first `candidates` problems of the recipe's task. Given prompts have no worked
-    /// solutions: their text form is what the model writes without switching.
+    /// Prompts to use; `None`: the first `candidates` problems of the recipe's task. Given prompts have no worked solutions: their text
+    /// form is the model's output without switching.
     pub given: Option<&'a [Prompts]>,
     pub candidates: usize,
-    /// Of a form, at most.
+    /// Maximum number per form.
     pub limit: usize,
-    /// Only those whose rows have the most common length.
+    /// Only pairs of the most common length.
     pub alike: bool,
 }
 
 impl PairChoice<'_> {
-    /// Hands `work` the usable pairs of every form that has two of them, or four.
+    /// Calls `work` with the usable pairs of every form that has at least two, or four.
     ///
     /// # Errors
-    /// No form with so many, and those of `work`.
+    /// No form has enough; failures of `work`.
     pub fn each(&self, study: &Study, four: bool, mut work: impl FnMut(Form, &[Pair]) -> Result<()>) -> Result<()> {
         let (least, said) = if four { (4, "four") } else { (2, "two") };
         let mut any = false;
         for &form in self.forms {
-            let pairs = self.of_form(study, form)?;
-            let pairs = if self.alike { alike(pairs) } else { pairs };
+            let pairs = self.pairs_in_form(study, form)?;
+            let pairs = if self.alike { keep_most_common_length(pairs) } else { pairs };
             if pairs.len() >= least {
                 any = true;
                 work(form, &pairs)?;
             }
         }
-        study.needs(any, || {
+        study.require(any, || {
             format!(
-                "fewer than {said} of {} pairs are usable: a pair must agree up to a token of text behind a block, or be solved as \
-                 text",
+                "fewer than {said} of {} pairs are usable: a pair must agree up to a text token after a block, or be solved as \
+                text",
                 self.candidates
             )
         })
     }
 
-    fn of_form(&self, study: &Study, form: Form) -> Result<Vec<Pair>> {
+    fn pairs_in_form(&self, study: &Study, form: Form) -> Result<Vec<Pair>> {
         let &Self { given, candidates, limit, .. } = self;
         match (given, form) {
             (Some(prompts), Form::Latents) => decoded(study, prompts, Switching::Free, limit),
             (Some(prompts), Form::Text) => decoded(study, prompts, Switching::Suppressed, limit),
-            (None, Form::Latents) => decoded(study, &of_task(study, candidates)?, Switching::Free, limit),
+            (None, Form::Latents) => decoded(study, &task_prompts(study, candidates)?, Switching::Free, limit),
             (None, Form::Text) => as_text(study, candidates, limit),
         }
     }
 }
 
-/// The pairs whose rows have the most common length.
-fn alike(pairs: Vec<Pair>) -> Vec<Pair> {
+/// The pairs of the most common length.
+fn keep_most_common_length(pairs: Vec<Pair>) -> Vec<Pair> {
     let mut lengths: BTreeMap<usize, usize> = BTreeMap::new();
     pairs.iter().for_each(|pair| *lengths.entry(pair.clean.ids.len()).or_default() += 1);
     let most = lengths.into_iter().max_by_key(|(_, n)| *n).map(|(length, _)| length);
     pairs.into_iter().filter(|pair| Some(pair.clean.ids.len()) == most).collect()
 }
 
-/// Decodes both prompts of every pair and keeps those that agree up to a token of text (the read-out), `limit` at most. Where
-/// the model may switch, a block must stand before the read-out.
+/// Decodes both prompts of every pair and returns those that agree up to a text token (the readout), at most `limit`. If the model
+/// may switch, the readout must come after a block.
 pub fn decoded(study: &Study, prompts: &[Prompts], switching: Switching, limit: usize) -> Result<Vec<Pair>> {
     let settings = DecodeSettings { switching, ..study.settings() };
     let decoding = study.decoding(&settings);
@@ -188,7 +188,7 @@ pub fn decoded(study: &Study, prompts: &[Prompts], switching: Switching, limit: 
         for (i, two) in traces.chunks_exact(2).enumerate() {
             let opened = switching == Switching::Suppressed;
             if two[0].prompt.len() == two[1].prompt.len()
-                && let Some(found) = agreeing(&two[0], &two[1], study.corpus.switch.latent, opened)?
+                && let Some(found) = pair_traces(&two[0], &two[1], study.corpus.switch.latent, opened)?
             {
                 pairs.push(Pair { number: chunk * size + i, ..found });
             }
@@ -200,8 +200,8 @@ pub fn decoded(study: &Study, prompts: &[Prompts], switching: Switching, limit: 
     Ok(pairs)
 }
 
-/// `opened`: a block before the read-out is not asked for.
-fn agreeing(clean: &Trace, corrupt: &Trace, latent: u32, opened: bool) -> Result<Option<Pair>> {
+/// `opened`: the readout may come before any block.
+fn pair_traces(clean: &Trace, corrupt: &Trace, latent: u32, opened: bool) -> Result<Option<Pair>> {
     let both = || clean.positions.iter().zip(&corrupt.positions);
     let Some(at) = both().position(|(a, b)| a.token != b.token || a.kind != b.kind) else { return Ok(None) };
     let (a, b) = (&clean.positions[at], &corrupt.positions[at]);
@@ -217,13 +217,13 @@ fn agreeing(clean: &Trace, corrupt: &Trace, latent: u32, opened: bool) -> Result
     Ok(Some(Pair { number: 0, clean, corrupt, says, clauses: vec![] }))
 }
 
-/// The task's twins as their solutions say them in plain text, up to the last value, where the model says both values right;
-/// `limit` at most.
+/// The task's twins as plain text of their solutions, cut before the last value, if the model predicts both values correctly; at
+/// most `limit`.
 ///
-/// # Errors
+/// As [`of_task`]; failures of the model.
 /// As [`of_task`], and the model's.
 pub fn as_text(study: &Study, candidates: usize, limit: usize) -> Result<Vec<Pair>> {
-    let solved = |(number, clean, corrupt): &(usize, Problem, Problem)| solved(study, *number, clean, corrupt);
+    let solved = |(number, clean, corrupt): &(usize, Problem, Problem)| solve_both(study, *number, clean, corrupt);
     let mut candidates = twins(study, candidates)?.iter().map(solved).collect::<Result<Vec<_>>>()?;
     let masked = study.mask_in_text(false);
     let mut pairs: Vec<Pair> = vec![];
@@ -244,7 +244,7 @@ pub fn as_text(study: &Study, candidates: usize, limit: usize) -> Result<Vec<Pai
     Ok(pairs)
 }
 
-fn solved(study: &Study, number: usize, clean: &Problem, corrupt: &Problem) -> Result<Option<Pair>> {
+fn solve_both(study: &Study, number: usize, clean: &Problem, corrupt: &Problem) -> Result<Option<Pair>> {
     let (Some(clean), Some(corrupt)) = (cut(study, clean)?, cut(study, corrupt)?) else { return Ok(None) };
     let says = [clean.due, corrupt.due];
     let same = clean.row.ids.len() == corrupt.row.ids.len() && clean.clauses == corrupt.clauses && says[0] != says[1];
@@ -252,15 +252,15 @@ fn solved(study: &Study, number: usize, clean: &Problem, corrupt: &Problem) -> R
     Ok(same.then_some(Pair { number, clean: row, corrupt: corrupt.row, says, clauses }))
 }
 
-/// A solution up to its last value.
+/// A solution cut before its last value.
 struct CutSolution {
     row: Sequence,
-    /// The value that comes next.
+    /// The first token of the value.
     due: u32,
     clauses: Vec<Range<usize>>,
 }
 
-/// `None` where no clause is known, or not where it states its value.
+/// `None` if no clause is known, or the value is not found in it.
 fn cut(study: &Study, problem: &Problem) -> Result<Option<CutSolution>> {
     let corpus = &study.corpus;
     let sample = Sample::new(problem, &corpus.vocabulary, &corpus.template)?;

@@ -1,5 +1,5 @@
-//! Runs in which one node's output is replaced at some positions. Knows rows and values; where the values come from is the
-//! caller's business.
+//! Activation patching: forwards with one node's output replaced at some positions. Knows sequences and values; the caller decides
+//! where values come from.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -16,23 +16,23 @@ use crate::schema::Component;
 use crate::study::Study;
 use crate::study::readout::{lead, logits};
 
-/// Rows that run at once.
+/// Batch size.
 const ROWS: usize = 256;
 
-/// Something that can be patched at a position.
+/// A node that can be patched at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Node {
     /// A head's `z`: (layer, head).
     Head(usize, usize),
     /// What an MLP adds to the stream.
     Mlp(usize),
-    /// The stream: 0 is the input of the first block, l the output of the l-th (from 1).
+    /// The stream: 0 is the input of the first block, l the output of block l (from 1).
     Resid(usize),
 }
 
 impl Node {
     /// Every head, MLP and stream of a model.
-    pub fn all(config: &ModelConfig) -> Vec<Self> {
+    pub fn all_nodes(config: &ModelConfig) -> Vec<Self> {
         let layers = 0..config.num_hidden_layers;
         let heads = layers.clone().flat_map(|l| (0..config.num_attention_heads).map(move |h| Node::Head(l, h)));
         heads.chain(layers.map(Node::Mlp)).chain((0..=config.num_hidden_layers).map(Node::Resid)).collect()
@@ -47,7 +47,7 @@ impl Node {
         }
     }
 
-    /// The block from which on it changes anything.
+    /// The first block that sees the change.
     fn start(self, model: &Decoder) -> usize {
         match self {
             Node::Head(layer, _) | Node::Mlp(layer) => layer,
@@ -55,16 +55,16 @@ impl Node {
         }
     }
 
-    /// Where a run that begins with that block meets it: the stream at the block's input.
-    fn seen(self, model: &Decoder) -> HookPoint {
+    /// The hook point in a forward that starts at that block: the stream at the block's input.
+    fn point_at_start(self, model: &Decoder) -> HookPoint {
         match self {
             Node::Resid(layer) if layer < model.layers.len() => HookPoint::at(layer, PointKind::ResidPre),
             node => node.point(),
         }
     }
 
-    /// As rows name it: what it is, its layer, its head.
-    pub fn named(self) -> (Component, usize, Option<usize>) {
+    /// Its name in records: component, layer, head.
+    pub fn name_parts(self) -> (Component, usize, Option<usize>) {
         match self {
             Node::Head(layer, head) => (Component::Head, layer, Some(head)),
             Node::Mlp(layer) => (Component::Mlp, layer, None),
@@ -72,7 +72,7 @@ impl Node {
         }
     }
 
-    /// Its part of the values at its point.
+    /// Its range in the values at its point.
     pub fn part(self, config: &ModelConfig) -> Range<usize> {
         match self {
             Node::Head(_, head) => head * config.head_dim..(head + 1) * config.head_dim,
@@ -87,14 +87,14 @@ pub fn points(nodes: impl IntoIterator<Item = Node>) -> Vec<HookPoint> {
     points.into_iter().collect()
 }
 
-/// Values of one row: by point and position, heads side by side.
+/// Activations of one sequence by point and position, heads concatenated.
 pub(crate) type RowCapture = HashMap<(HookPoint, usize), Vec<f32>>;
 
-/// Runs rows of any lengths and keeps what stands at `points` at the positions that `wanted` names (index of the row,
-/// position).
+/// Runs sequences of any lengths and returns the activations at `points` at the positions that `wanted` selects (index of the
+/// sequence, position).
 ///
 /// # Errors
-/// A point without a row of values for each position, and as the model's.
+/// A point without values per position; failures of the model.
 pub fn record(
     study: &Study,
     rows: &[Sequence],
@@ -104,7 +104,7 @@ pub fn record(
     record_of(&study.model, &study.reasoning.source, rows, points, wanted)
 }
 
-/// [`record`] of another model.
+/// [`record`] for another model.
 pub(crate) fn record_of(
     model: &Decoder,
     source: &dyn LatentSource,
@@ -130,7 +130,7 @@ pub(crate) fn record_of(
     Ok(held.into_inner())
 }
 
-/// A node's output at some positions, to be put in place of a run's own. Without values: the run as it is.
+/// Replacement of a node's output at some positions. Without values: the unchanged run.
 #[derive(Clone, Debug)]
 pub struct Patch {
     pub node: Node,
@@ -138,29 +138,29 @@ pub struct Patch {
 }
 
 impl Patch {
-    /// Of a run as it is.
+    /// The unchanged run.
     pub const NONE: Self = Self { node: Node::Resid(0), values: vec![] };
 
-    /// What another run held there.
+    /// Values from another run.
     ///
     /// # Errors
-    /// A place that the other run lacks.
-    pub fn from(held: &RowCapture, node: Node, positions: &[usize], config: &ModelConfig) -> Result<Self> {
+    /// A position that the other run lacks.
+    pub fn from_run(held: &RowCapture, node: Node, positions: &[usize], config: &ModelConfig) -> Result<Self> {
         let value = |&position: &usize| {
-            let all = held.get(&(node.point(), position)).context("a place that the other run lacks")?;
+            let all = held.get(&(node.point(), position)).context("a position that the other run lacks")?;
             Ok((position, all[node.part(config)].to_vec()))
         };
         Ok(Self { node, values: positions.iter().map(value).collect::<Result<_>>()? })
     }
 }
 
-/// The lead of `says[0]`'s logit over `says[1]`'s at the row's end, once for every patch of the row. A patch changes nothing before its
-/// first position, nor at positions up to the next latent below its block: that is computed once for all.
+/// Logit difference (`says[0]` minus `says[1]`) at the sequence's end for every patch. The positions before a patch's first one, and
+/// the blocks below it up to the next latent, do not change: they are computed once for all.
 pub fn leads(study: &Study, row: &Sequence, patches: &[Patch], says: [u32; 2]) -> Result<Vec<f64>> {
     let (model, end) = (&study.model, row.ids.len());
-    // With windows or caps a shared beginning is off by more than rounding, for a reason that is not known: all is run.
+    // With windows or caps a shared prefix differs by more than rounding, for an unknown reason: all is recomputed.
     let extras = &model.config().extras;
-    // States that are mixed into text pass a patch on: all is run there too.
+    // States mixed into text propagate a patch: all is recomputed.
     let mixes = study.reasoning.source.mixing().is_some();
     let shared = !mixes && extras.sliding.is_none() && extras.attention_cap.is_none() && extras.logit_cap.is_none();
     let trunk = shared.then(|| trunk(study, row)).transpose()?;
@@ -176,10 +176,10 @@ pub fn leads(study: &Study, row: &Sequence, patches: &[Patch], says: [u32; 2]) -
         let mine: Vec<&Patch> = group.iter().map(|&i| &patches[i]).collect();
         let mut hooks = Hooks::none();
         let changed = mine.iter().filter(|p| !p.values.is_empty());
-        let points: BTreeSet<HookPoint> = changed.map(|p| p.node.seen(model)).collect();
+        let points: BTreeSet<HookPoint> = changed.map(|p| p.node.point_at_start(model)).collect();
         for point in points {
             let (spec, mine) = (HookSpec::all(point), &mine);
-            hooks.replace(&spec, model.layers.len(), move |site, value| replaced(model, site, value, mine))?;
+            hooks.replace(&spec, model.layers.len(), move |site, value| apply_patches(model, site, value, mine))?;
         }
         let mut stream = match &trunk {
             None => Stream::new(model, &study.reasoning.source, Gradient::Through, vec![0; group.len()]),
@@ -200,7 +200,7 @@ pub fn leads(study: &Study, row: &Sequence, patches: &[Patch], says: [u32; 2]) -
     Ok(out)
 }
 
-/// Runs a row and keeps its stream, keys and values.
+/// Runs a sequence and returns its stream, keys and values.
 fn trunk(study: &Study, row: &Sequence) -> Result<Trunk> {
     let model = &study.model;
     let layers = model.layers.len();
@@ -208,7 +208,7 @@ fn trunk(study: &Study, row: &Sequence) -> Result<Trunk> {
     let mut hooks = Hooks::none();
     for layer in 0..=layers {
         let held = &held;
-        hooks.observe(&HookSpec::all(Node::Resid(layer).seen(model)), layers, move |_, value| {
+        hooks.observe(&HookSpec::all(Node::Resid(layer).point_at_start(model)), layers, move |_, value| {
             held.borrow_mut()[layer].push(value.clone().three()?);
             Ok(())
         })?;
@@ -220,7 +220,7 @@ fn trunk(study: &Study, row: &Sequence) -> Result<Trunk> {
     Ok(Trunk { stream: held.into_inner().into_iter().map(|parts| Tensor::cat(parts, 1)).collect(), cache })
 }
 
-/// Feeds all rows of a stream some positions of one row, up to each latent in turn.
+/// Feeds some positions of one sequence to all rows of a stream, up to each latent in turn.
 fn feed(stream: &mut Stream, row: &Sequence, positions: Range<usize>, hooks: &mut Hooks) -> Result<()> {
     let mut at = positions.start;
     while at < positions.end {
@@ -230,16 +230,16 @@ fn feed(stream: &mut Stream, row: &Sequence, positions: Range<usize>, hooks: &mu
     Ok(())
 }
 
-/// What a row is fed next: from its cursor up to a latent or to an end.
+/// The next piece to feed: from the cursor up to a latent or to `end`.
 pub(super) fn next_piece(row: &Sequence, cursor: &mut usize, end: usize) -> Piece {
     let from = *cursor;
     *cursor = (from + 1..end).find(|&p| row.is_latent(p)).unwrap_or(end).max(from);
     Piece { ids: row.ids[from..*cursor].to_vec(), steps: row.steps[from..*cursor].to_vec() }
 }
 
-/// `patches` in the order of the batch.
-fn replaced(model: &Decoder, site: &Site, value: Activation, patches: &[&Patch]) -> Result<Activation> {
-    let here = |place: &&Place| patches[place.batch].node.seen(model) == site.point;
+/// `patches`: one per batch row.
+fn apply_patches(model: &Decoder, site: &Site, value: Activation, patches: &[&Patch]) -> Result<Activation> {
+    let here = |place: &&Place| patches[place.batch].node.point_at_start(model) == site.point;
     let new = |place: &Place| -> Option<&Vec<f32>> {
         let values = patches[place.batch].values.iter();
         values.filter(|(position, _)| *position == place.position).map(|(_, new)| new).next()

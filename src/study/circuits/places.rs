@@ -1,4 +1,4 @@
-//! Places that pairs of rows have in common, by name: so that cells of different rows can be averaged. Knows ids and steps.
+//! Names of positions that pairs of sequences share, so that their cells can be averaged. Knows ids and steps.
 
 use std::ops::Range;
 
@@ -9,30 +9,30 @@ use crate::nth::Nth;
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
-    /// `source` (prompt positions where the two rows differ), `swi`, `latent[k]`, `swi_end`, of plain text `clause[k]`, and
-    /// `readout`, the last position; k from 1. `position[i]`, from 0, where every position is asked for.
+    /// `source` (prompt positions where the two differ), `swi`, `latent[k]`, `swi_end`; in plain text `clause[k]`; `readout`, the last
+    /// position. k counts from 1. `position[i]`, from 0, if every position has its own.
     pub name: String,
-    /// Blocks (or clauses) between it and the read-out, 0 for the last; absent outside blocks.
+    /// Blocks (or clauses) between it and the readout, 0 for the last; `None` outside blocks.
     pub back: Option<usize>,
 }
 
-/// A place and its positions in a row.
+/// A place and its positions in a sequence.
 pub(crate) type Placed = (Place, Vec<usize>);
 
-/// The places of a pair, in the order of the positions: those of the last `blocks` blocks.
-pub fn named(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Placed> {
+/// The places of a pair in the last `blocks` blocks, sorted by position.
+pub fn named_places(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Placed> {
     let row = &pair.clean;
     let last = row.ids.len() - 1;
     let differ = |p: &usize| row.steps[*p] == Step::Prompt && row.ids[*p] != pair.corrupt.ids[*p];
     let source: Vec<usize> = (0..=last).filter(differ).collect();
     let mut out = vec![(Place { name: "source".into(), back: None }, source)];
-    let inside = if pair.clauses.is_empty() { of_blocks(pair, ids) } else { of_clauses(pair) };
+    let inside = if pair.clauses.is_empty() { block_places(pair, ids) } else { clause_places(pair) };
     let count = inside.iter().map(|(_, block, _)| block + 1).max().unwrap_or(0);
     for (name, block, position) in inside {
         let back = count - 1 - block;
         let place = Place { name, back: Some(back) };
-        // In a prompt of one's own a mark may stand twice in a block: one place of two positions.
-        match out.iter_mut().find(|(named, _)| *named == place) {
+        // In a user's prompt a mark may occur twice in a block: one place of two positions.
+        match out.iter_mut().find(|(other, _)| *other == place) {
             Some((_, positions)) => positions.push(position),
             None if back < blocks => out.push((place, vec![position])),
             None => {}
@@ -45,9 +45,8 @@ pub fn named(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Placed> {
     out
 }
 
-/// Every position of a pair under the name of its place: those of [`named`], and `prompt`, `text` and `earlier` (latents of earlier
-/// blocks) for the rest.
-pub fn whole(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Place> {
+/// The place of every position of a pair: those of [`named`]; the rest is `prompt`, `text` or `earlier` (latents of earlier blocks).
+pub fn place_of_each(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Place> {
     let rest = |step: &Step| match step {
         Step::Prompt => "prompt",
         Step::Text(_) => "text",
@@ -55,20 +54,20 @@ pub fn whole(pair: &Pair, ids: SwitchIds, blocks: usize) -> Vec<Place> {
     };
     let mut out: Vec<Place> =
         pair.clean.steps.iter().map(|step| Place { name: rest(step).into(), back: None }).collect();
-    for (place, positions) in named(pair, ids, blocks) {
+    for (place, positions) in named_places(pair, ids, blocks) {
         positions.iter().for_each(|&position| out[position] = place.clone());
     }
     out
 }
 
-/// Every position by its number.
-pub fn every(pair: &Pair) -> Vec<Placed> {
+/// Every position as a place of its number.
+pub fn every_position(pair: &Pair) -> Vec<Placed> {
     (0..pair.clean.ids.len()).map(|i| (Place { name: format!("position[{i}]"), back: None }, vec![i])).collect()
 }
 
-/// Name, block and position of what belongs to blocks.
-fn of_blocks(pair: &Pair, ids: SwitchIds) -> Vec<(String, usize, usize)> {
-    // In a prompt of one's own latents may stand before any `<swi>`: they count with the first block.
+/// Name, block and position inside blocks.
+fn block_places(pair: &Pair, ids: SwitchIds) -> Vec<(String, usize, usize)> {
+    // In a user's prompt latents may occur before any `<swi>`: they count with the first block.
     let (mut begun, mut out) = (0_usize, vec![]);
     for (position, (&id, step)) in pair.clean.ids.iter().zip(&pair.clean.steps).enumerate() {
         if let Step::Latent { step, .. } = step {
@@ -83,7 +82,7 @@ fn of_blocks(pair: &Pair, ids: SwitchIds) -> Vec<(String, usize, usize)> {
     out
 }
 
-fn of_clauses(pair: &Pair) -> Vec<(String, usize, usize)> {
+fn clause_places(pair: &Pair) -> Vec<(String, usize, usize)> {
     let name = |k| format!("clause[{}]", Nth::new(k));
     let of = |(block, clause): (usize, &Range<usize>)| {
         clause.clone().enumerate().map(move |(k, position)| (name(k), block, position))

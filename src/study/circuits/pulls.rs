@@ -1,5 +1,5 @@
-//! How the lead at a row's end changes with what every receiver reads at every position: the gradients of [`super::gradient`],
-//! taken back through each receiver's own projection and norm. A change of one edge's value times this is, to first order, the
+//! Gradient of the logit difference with respect to every receiver's input at every position: the gradients of [`super::gradient`],
+//! propagated back through each receiver's projection and norm. Its product with the change of one edge's value is the first-order
 //! effect of patching that edge.
 
 use anyhow::{Context, Result};
@@ -11,7 +11,7 @@ use super::patch::RowCapture;
 use crate::latent::LatentSource;
 use crate::model::{Decoder, HookPoint, PointKind};
 
-/// Of each row and position the gradient at every receiver's input, `[receivers, D]`; a receiver that is not read there has 0.
+/// For each sequence and position the gradient at every receiver's input, `[receivers, D]`; 0 if it is not read there.
 pub fn pulls(
     model: &Decoder,
     source: &dyn LatentSource,
@@ -33,7 +33,7 @@ pub fn pulls(
 fn at_position(weights: &Weights, aimed: &TargetRow, slope: &Slope, position: usize) -> Result<Array2<f32>> {
     let graph = weights.graph;
     let of = |held: &RowCapture, point: HookPoint| -> Result<Vec<f32>> {
-        held.get(&(point, position)).cloned().with_context(|| format!("nothing stood at `{point}`"))
+        held.get(&(point, position)).cloned().with_context(|| format!("no activation at `{point}`"))
     };
     let last = HookPoint::at(graph.layers - 1, PointKind::ResidPost);
     let mut out = Array2::zeros((graph.receivers().len(), weights.width));
@@ -43,7 +43,7 @@ fn at_position(weights: &Weights, aimed: &TargetRow, slope: &Slope, position: us
             let all = of(&slope.gradients, HookPoint::at(layer, kind))?;
             let own = &all[head * weights.head_dim..(head + 1) * weights.head_dim];
             let normed = columns(&projection.weight, head, weights.head_dim).dot(&aview1(own));
-            anyhow::Ok(weights.before_attention[layer].back(aview1(&x), normed.view()))
+            anyhow::Ok(weights.before_attention[layer].backward(aview1(&x), normed.view()))
         };
         let pull = match receiver {
             Receiver::Query(l, h) => projected(l, h, PointKind::Q, &weights.query[l])?,
@@ -52,14 +52,14 @@ fn at_position(weights: &Weights, aimed: &TargetRow, slope: &Slope, position: us
             Receiver::Mlp(l) => {
                 let x = of(&slope.values, HookPoint::at(l, PointKind::ResidMid))?;
                 let g = of(&slope.gradients, HookPoint::at(l, PointKind::Ln2Normalized))?;
-                weights.before_mlp[l].back_unit(aview1(&x), aview1(&g))
+                weights.before_mlp[l].backward_unit(aview1(&x), aview1(&g))
             }
             Receiver::Latent if !aimed.row.is_latent(position + 1) => continue,
             Receiver::Logits if aimed.row.is_latent(position + 1) => continue,
             Receiver::Latent | Receiver::Logits => {
                 let (x, g) =
                     (of(&slope.values, last)?, of(&slope.gradients, HookPoint::new(PointKind::LnFinalNormalized))?);
-                weights.last.back_unit(aview1(&x), ArrayView1::from(&g))
+                weights.last.backward_unit(aview1(&x), ArrayView1::from(&g))
             }
         };
         out.row_mut(i).assign(&pull);

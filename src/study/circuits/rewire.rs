@@ -1,9 +1,9 @@
-//! Runs in which every edge carries its own mixture of two runs: what the run itself computes, and what its sender put out in
-//! another run. With the other run's value on all edges but a few, only the circuit of those few is run.
+//! Edge patching: every edge carries its own mixture of two runs, this run's value and the sender's output in another run. With the
+//! other run's value on all edges but a few, only the circuit of those few runs.
 //!
-//! Hooks build the input of every reader anew at `hook_q`, `hook_k`, `hook_v`, before the MLP and before the head:
-//! `x_v = Σ_u (own_u + share_{uv} · (other_u − own_u))` over all senders u that wrote before v. The final norm feeds the next latent,
-//! so that edges into a latent input are among them.
+//! Hooks recompute the input of every reader at `hook_q`, `hook_k`, `hook_v`, before the MLP and before the head:
+//! `x_v = Σ_u (own_u + share_{uv} · (other_u − own_u))` over all senders u that write before v. The final norm feeds the next latent,
+//! so that edges into latent inputs are included.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -21,17 +21,17 @@ use crate::study::readout::{at_ends, lead};
 #[derive(Clone, Copy)]
 pub struct RewiredRun<'a> {
     pub row: &'a Sequence,
-    /// What every sender put out in the other run: `[senders, D]` a position.
+    /// Every sender's output in the other run: `[senders, D]` per position.
     pub other: &'a [Array2<f32>],
-    /// To which entry of `shares` each position belongs.
+    /// Index into `shares` for each position.
     pub places: &'a [usize],
-    /// `[receivers, senders]`: how much of the other run's value an edge carries, 0 to 1.
+    /// `[receivers, senders]`: share of the other run's value on an edge, 0 to 1.
     pub shares: &'a [Array2<f32>],
-    /// The lead is the logit of the first minus that of the second, at the row's end.
+    /// The logit difference: first token minus second, at the sequence's end.
     pub says: [u32; 2],
 }
 
-/// What every sender of some rows puts out: `[senders, D]` a position.
+/// Every sender's output in some sequences: `[senders, D]` per position.
 pub fn outputs(study: &Study, weights: &Weights, rows: &[Sequence]) -> Result<Vec<Vec<Array2<f32>>>> {
     let wires = Wires { weights, runs: &[], own: RefCell::default() };
     let mut hooks = Hooks::none();
@@ -45,13 +45,13 @@ pub fn outputs(study: &Study, weights: &Weights, rows: &[Sequence]) -> Result<Ve
     rows.iter().enumerate().map(of_row).collect()
 }
 
-/// The lead at the end of each run, in one batch.
+/// The logit difference at the end of each run, in one batch.
 pub fn leads(study: &Study, weights: &Weights, runs: &[RewiredRun]) -> Result<Vec<f64>> {
     let wires = &Wires { weights, runs, own: RefCell::default() };
     let layers = weights.graph.layers;
     let mut hooks = Hooks::none();
     hooks.observe(&HookSpec::all(HookPoint::new(PointKind::Embed)), layers, move |_, _| {
-        // A new call: what was put out at the positions of the last one is not read again.
+        // A new call: outputs of the previous call's positions are not read again.
         wires.own.borrow_mut().clear();
         Ok(())
     })?;
@@ -76,7 +76,7 @@ pub fn leads(study: &Study, weights: &Weights, runs: &[RewiredRun]) -> Result<Ve
     Ok(runs.iter().zip(&logits).map(|(run, logits)| lead(logits, run.says)).collect())
 }
 
-/// The runs of one batch, and what their senders have put out at the positions of the present call.
+/// The runs of one batch, and their senders' outputs at the positions of the current call.
 struct Wires<'a> {
     weights: &'a Weights,
     runs: &'a [RewiredRun<'a>],
@@ -85,21 +85,21 @@ struct Wires<'a> {
 }
 
 impl Wires<'_> {
-    /// Hooks that keep what every sender writes.
+    /// Hooks that store every sender's output.
     fn listen<'h>(&'h self, hooks: &mut Hooks<'h>) -> Result<()> {
         for points in ["hook_embed", "blocks.*.attn.hook_z", "blocks.*.hook_mlp_out"] {
             let layers = self.weights.graph.layers;
-            hooks.observe(&HookSpec::all(points), layers, move |site, value| self.written(site, value))?;
+            hooks.observe(&HookSpec::all(points), layers, move |site, value| self.store_outputs(site, value))?;
         }
         Ok(())
     }
 
-    fn written(&self, site: &Site, value: &Activation) -> Result<()> {
+    fn store_outputs(&self, site: &Site, value: &Activation) -> Result<()> {
         let (Weights { graph, width, head_dim, .. }, layer) = (self.weights, site.point.layer.unwrap_or_default());
         for (place, out) in site.values(value, |_| true)? {
             match site.point.kind {
                 PointKind::Z => out.chunks(*head_dim).enumerate().try_for_each(|(head, z)| {
-                    self.keep(place, Sender::Head(layer, head), self.weights.written(layer, head, z).view())
+                    self.keep(place, Sender::Head(layer, head), self.weights.head_output(layer, head, z).view())
                 })?,
                 PointKind::MlpOut => self.keep(place, Sender::Mlp(layer), aview1(&out))?,
                 _ => {
@@ -114,15 +114,15 @@ impl Wires<'_> {
 
     fn keep(&self, place: &Place, sender: Sender, out: ArrayView1<f32>) -> Result<()> {
         let mut own = self.own.borrow_mut();
-        let own = own.get_mut(&(place.batch, place.position)).context("a position that was not embedded")?;
+        let own = own.get_mut(&(place.batch, place.position)).context("a position without embedding")?;
         own.row_mut(self.weights.graph.sender(sender)).assign(&out);
         Ok(())
     }
 
-    /// What a receiver reads at a place, `[D]`.
+    /// A receiver's input at a place, `[D]`.
     fn input(&self, place: &Place, receiver: Receiver) -> Result<Array1<f32>> {
         let own = self.own.borrow();
-        let own = own.get(&(place.batch, place.position)).context("a position that was not embedded")?;
+        let own = own.get(&(place.batch, place.position)).context("a position without embedding")?;
         let run = &self.runs[place.batch];
         let other = &run.other[place.position];
         let shares = run.shares[run.places[place.position]].row(self.weights.graph.receiver(receiver));
@@ -148,7 +148,7 @@ impl Wires<'_> {
             for (head, own) in heads.chunks_mut(self.weights.head_dim).enumerate() {
                 let x = self.input(place, receiver(layer, head))?;
                 let normed = self.weights.before_attention[layer].forward(x.view());
-                let new = projection.of_head(head, own.len(), normed.view());
+                let new = projection.project_head(head, own.len(), normed.view());
                 own.iter_mut().zip(new).for_each(|(old, new)| *old = new);
             }
         }

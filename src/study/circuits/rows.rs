@@ -1,5 +1,5 @@
-//! Every held-out solution in two forms: with latents where its spans are tagged, and as plain text. The same step can so be
-//! looked at in both. Knows ids and positions, no model.
+//! Every held-out solution in two forms, with latents at its tagged spans and as plain text, so that the same step can be compared in
+//! both. Knows ids and positions, no model.
 
 use std::ops::Range;
 
@@ -10,26 +10,26 @@ use crate::schema::Form;
 use crate::study::Study;
 use crate::text::{Problem, Sample};
 
-/// What a position is. The k-th token of a clause has the role of the k-th latent step.
+/// The role of a position. The k-th token of a clause has the role of the k-th latent step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     Prompt,
-    /// A response token outside clauses; of a block, text that its latents left over.
+    /// A response token outside clauses; in a block, text that its latents did not replace.
     Text,
     Swi,
-    /// Latent step or token of the clause: an index, from 0.
+    /// Latent step or clause token: index from 0.
     Step(usize),
     SwiEnd,
 }
 
-/// A position's role and its block: the one it is in, else the last one before it.
+/// A position's role and its block: the one that contains it, else the last one before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
     pub role: Role,
     pub block: Option<usize>,
 }
 
-/// A known token and where it stands in the text form; the position before it decides it.
+/// A known token and its position in the text form; the position before it decides it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownToken {
     pub token: u32,
@@ -45,7 +45,7 @@ pub struct Block {
     pub end: usize,
     /// Positions in the text form.
     pub clause: Range<usize>,
-    /// The value that the clause states, where the problem's steps are known.
+    /// The value that the clause states, if the problem's steps are known.
     pub value: Option<KnownToken>,
 }
 
@@ -69,20 +69,20 @@ impl SolutionForms {
         }
     }
 
-    /// The position whose state decides the answer's first token, where the answer comes after every block.
+    /// The position whose state decides the answer's first token, if the answer comes after every block.
     pub fn answer_decided(&self, form: Form) -> Option<usize> {
         let at = self.answer?.at;
         let last = self.blocks.last().map_or(0, |block| block.clause.end);
         let at = match form {
             Form::Text => at,
-            // Behind the last block both forms are the same, so positions agree counted from the end.
+            // After the last block both forms are the same, so positions are counted from the end.
             Form::Latents if at >= last => at + self.latents.ids.len() - self.text.ids.len(),
             Form::Latents => return None,
         };
         Some(at - 1)
     }
 
-    /// What every position of a form is.
+    /// The role of every position of a form.
     pub fn roles(&self, form: Form) -> Vec<At> {
         let at = |p: usize| At { role: if p < self.prompt { Role::Prompt } else { Role::Text }, block: None };
         let mut roles: Vec<At> = (0..self.sequence(form).ids.len()).map(at).collect();
@@ -102,8 +102,8 @@ impl SolutionForms {
     }
 }
 
-/// The held-out solutions that have a tagged span, the first `limit` of them, in the order of the problems.
-pub fn written(study: &Study, limit: usize) -> Result<Vec<SolutionForms>> {
+/// The held-out solutions with a tagged span, at most `limit`, in the order of the problems.
+pub fn solution_forms(study: &Study, limit: usize) -> Result<Vec<SolutionForms>> {
     let (staged, tagged) = (study.staged()?, study.tagged()?);
     let corpus = &study.corpus;
     let mut out = vec![];
@@ -139,7 +139,7 @@ pub fn written(study: &Study, limit: usize) -> Result<Vec<SolutionForms>> {
     Ok(out)
 }
 
-/// The response token inside a span that begins the value of the span's step.
+/// The response token inside a span at which the value of the span's step begins.
 pub(super) fn value(problem: &Problem, sample: &Sample, span: &Range<usize>) -> Option<usize> {
     // A clause that was not found among the tokens would shift the others.
     if sample.clauses.len() != problem.steps.len() {

@@ -1,4 +1,4 @@
-//! Activations at chosen positions and hook points, in f32 on the host: nothing else of a forward pass is kept.
+//! Captures activations at chosen positions and hook points, in f32 on the host. The rest of the forward is freed.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::model::{Decoder, HookPoint};
 use crate::study::Study;
 use crate::study::circuits::patch::record_of;
 
-/// [`capture`] at the latents that `of` (row, block and step) knows by a name, and those names in the order of the rows.
+/// [`capture`] at the latent steps (sequence, block, step) for which `of` returns a name. Also returns the names, in row order.
 pub(crate) fn at_latents<K>(
     study: &Study,
     sequences: &[Sequence],
@@ -25,12 +25,12 @@ pub(crate) fn at_latents<K>(
     Ok((names, capture(&study.model, source, sequences, points, &places, study.threads)?))
 }
 
-/// Values at each of `points` (those with positions on the second axis, as `[B, L, D]`; `[B, L, H, dh]` is read as
-/// `[B, L, H · dh]`), `[places, D]` each, rows in the order of `places`: `(sequence, position)`, sorted. Memory:
-/// `4 · points · places · D` bytes, and one point's more while they are joined.
+/// Activations at each of `points`, `[places, D]` each, rows in the order of `places`: sorted pairs of (sequence, position). The
+/// points must have positions on axis 1: `[B, L, D]`, or `[B, L, H, dh]`, read as `[B, L, H · dh]`. Memory: `4 · points · places · D`
+/// bytes, and one point's again while its batches are concatenated.
 ///
 /// # Errors
-/// A point that does not exist, places that are not sorted, and whatever the model returns.
+/// A point that does not exist, places that are not sorted, failures of the model.
 pub(crate) fn capture(
     model: &Decoder,
     source: &dyn LatentSource,
@@ -39,12 +39,12 @@ pub(crate) fn capture(
     places: &[(usize, usize)],
     threads: usize,
 ) -> Result<Vec<Array2<f32>>> {
-    ensure!(places.is_sorted(), "positions to capture must be in the order of their sequences");
+    ensure!(places.is_sorted(), "positions to capture must be sorted by sequence");
     if let Some(point) = points.iter().find(|point| point.kind.position_axis() != 1) {
-        bail!("`{point}` has no row of values for each position");
+        bail!("`{point}` has no values per position");
     }
-    // Sequences without a place are not run.
-    let run: Vec<usize> = (0..sequences.len()).filter(|&i| !of_sequence(places, i).is_empty()).collect();
+    // Skips sequences without a place.
+    let run: Vec<usize> = (0..sequences.len()).filter(|&i| !places_in(places, i).is_empty()).collect();
     let wanted: Vec<Sequence> = run.iter().map(|&i| sequences[i].clone()).collect();
     let index: HashMap<usize, usize> = sequences.iter().enumerate().map(|(i, s)| (s.row, i)).collect();
     let mut held = in_batches(model, &wanted, threads, |batch| {
@@ -53,9 +53,9 @@ pub(crate) fn capture(
     })?;
     let mut of_point = |point: &HookPoint| {
         let mut all = vec![];
-        // What is joined is freed.
+        // Frees each part once it is concatenated.
         for (held, &i) in held.iter_mut().zip(&run) {
-            all.extend(of_sequence(places, i).iter().filter_map(|(_, position)| held.remove(&(*point, *position))));
+            all.extend(places_in(places, i).iter().filter_map(|(_, position)| held.remove(&(*point, *position))));
         }
         let whole = all.len() == places.len() && all.iter().flatten().all(|v: &f32| !v.is_nan());
         ensure!(whole, "`{point}`: a captured activation is NaN, or a position was not reached");
@@ -65,7 +65,7 @@ pub(crate) fn capture(
     points.iter().map(&mut of_point).collect()
 }
 
-fn of_sequence(places: &[(usize, usize)], sequence: usize) -> &[(usize, usize)] {
+fn places_in(places: &[(usize, usize)], sequence: usize) -> &[(usize, usize)] {
     let from = places.partition_point(|&(s, _)| s < sequence);
     let until = places.partition_point(|&(s, _)| s <= sequence);
     &places[from..until]

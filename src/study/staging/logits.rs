@@ -1,4 +1,4 @@
-//! The head at chosen positions of known rows, in batches that bound memory, on threads.
+//! Logits at chosen positions of known sequences, in batches of bounded memory, on several threads.
 
 use anyhow::{Result, ensure};
 
@@ -9,34 +9,34 @@ use crate::study::Study;
 use crate::study::readout::{LOGITS_HELD, logits};
 use crate::{parallel, progress};
 
-/// Rows of a batch of short sequences.
+/// Batch size of short sequences.
 const ROWS: usize = 64;
 
-/// Keys and values held by one batch, in floats: 32 MB of them a thread, and of a large model more, a small share of its weights, which
-/// every step of a batch reads anew.
+/// KV cache of one batch, in floats: 32 MB per thread. A large model may use more, a small share of its weights, because every step
+/// reads all weights again.
 const CACHE_HELD: usize = 1 << 23;
 const SHARE_OF_WEIGHTS: usize = 80;
 
-/// Rows of so many positions whose keys and values are held together.
+/// Number of sequences of this length whose KV cache fits.
 pub(crate) fn rows_held(config: &ModelConfig, positions: usize) -> usize {
     let held = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim;
     CACHE_HELD.max(config.token_weights() / SHARE_OF_WEIGHTS) / (held * positions.max(1))
 }
 
-/// What one next-token distribution says about `<swi>`.
+/// Statistics of `<swi>` in one next-token distribution.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
     /// Nats.
     pub entropy: f64,
     pub p_swi: f64,
-    /// 1 where `<swi>` is the most probable.
+    /// 1 if `<swi>` is the most probable token.
     pub rank: f64,
     /// `log p(<swi>) − log p(best other token)`, nats.
     pub margin: f64,
 }
 
 impl Reading {
-    /// `masked` are tokens that cannot be drawn there.
+    /// `masked`: tokens that cannot be drawn here.
     pub fn new(logits: &[f32], ids: SwitchIds, masked: &[u32]) -> Self {
         let lp = sampling::log_softmax(logits, 1.0, masked);
         let swi = lp[ids.swi as usize];
@@ -47,8 +47,8 @@ impl Reading {
     }
 }
 
-/// Readings of every position from the prompt's last on: `[problem][position − (prompt − 1)]`. Outside blocks the
-/// distribution is the decoder's own in text mode, where `<latent>` and `</swi>` cannot be drawn; inside it is the whole.
+/// Readings of every position from the prompt's last on: `[problem][position − (prompt − 1)]`. Outside blocks the distribution is
+/// the decoder's in text mode, without `<latent>` and `</swi>`; inside blocks it is the full softmax.
 pub(crate) fn readings(study: &Study, staged: &StagedSolutions) -> Result<Vec<Vec<Reading>>> {
     let solution = |s: &Sequence| &staged.solutions[s.row];
     let wanted = |s: &Sequence| (solution(s).prompt - 1..s.ids.len()).collect();
@@ -60,7 +60,7 @@ pub(crate) fn readings(study: &Study, staged: &StagedSolutions) -> Result<Vec<Ve
     logits_at(study, &staged.sequences, wanted, read)
 }
 
-/// `read` of the logits at the `wanted` positions of every sequence.
+/// Applies `read` to the logits at the `wanted` positions of every sequence.
 pub(crate) fn logits_at<R: Send>(
     study: &Study,
     sequences: &[Sequence],
@@ -89,10 +89,10 @@ pub(crate) fn logits_at<R: Send>(
     })
 }
 
-/// `work` on the sequences a batch at a time, batches dealt to threads; results in order.
+/// Runs `work` on the sequences batch by batch, on several threads; results in order.
 ///
 /// # Errors
-/// The first that fails, and the user's Ctrl-C.
+/// The first failure; Ctrl-C.
 pub(crate) fn in_batches<R: Send>(
     model: &Decoder,
     sequences: &[Sequence],
@@ -103,7 +103,7 @@ pub(crate) fn in_batches<R: Send>(
     let rows = rows_held(model.config(), longest).clamp(1, ROWS);
     let batches: Vec<&[Sequence]> = sequences.chunks(rows).collect();
     let done = parallel::each(&batches, threads, |batch| {
-        // A batch of a large model takes minutes.
+        // A batch of a large model runs for minutes.
         progress::go_on()?;
         work(batch)
     })?;

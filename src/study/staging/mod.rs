@@ -1,8 +1,8 @@
-//! Held-out solutions as the last stage of the curriculum saw them, and what each of their positions is.
+//! Held-out solutions as the last stage of the curriculum presents them, and the class of each position.
 //!
-//! The spans that the annotator tags become `<swi>`, latents, `</swi>`; the rest stays text. Every experiment on known
-//! positions (teacher-forced statistics, the window around `<swi>`, probes, differences between checkpoints) reads these
-//! rows, so that they speak of the same positions. Knows ids; the model is met in [`logits`] and [`capture`].
+//! Tagged spans become `<swi>`, latents, `</swi>`; the rest is text. Every experiment on known positions (teacher-forced
+//! statistics, the window around `<swi>`, probes, differences between checkpoints) uses these sequences, so that all measure the same
+//! positions. Knows ids; [`logits`] and [`capture`] run the model.
 
 pub(crate) mod capture;
 pub mod logits;
@@ -26,31 +26,31 @@ use crate::text::clauses::clause_starts;
 pub(crate) struct StagedSolutions {
     pub sequences: Vec<Sequence>,
     pub solutions: Vec<Solution>,
-    /// Whether the task names the clauses of its solutions. If not, clauses are sentences, and a span begins anywhere.
+    /// Whether the task names the clauses of its solutions. If not, clauses are sentences, and a span may begin anywhere.
     pub named_clauses: bool,
 }
 
 impl StagedSolutions {
-    /// Of [`logits::readings`], that of a position.
+    /// The reading at a position, from [`logits::readings`].
     pub fn reading<'r>(&self, readings: &'r [Vec<Reading>], problem: usize, position: usize) -> &'r Reading {
         &readings[problem][position + 1 - self.solutions[problem].prompt]
     }
 
-    /// A number of the readings at some places.
+    /// One statistic of the readings at these places.
     pub fn at(&self, readings: &[Vec<Reading>], places: &[&Place], value: fn(&Reading) -> f64) -> Vec<f64> {
         places.iter().map(|p| value(self.reading(readings, p.problem, p.position))).collect()
     }
 }
 
-/// What stands where in one sequence. Positions count from the prompt's first token.
+/// The classes of positions in one sequence. Positions count from the prompt's first token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Solution {
     pub prompt: usize,
-    /// Positions whose next token is an annotated `<swi>`, one a span.
+    /// Positions whose next token is an annotated `<swi>`, one per span.
     pub boundaries: Vec<usize>,
-    /// The blocks: from `<swi>` up to `</swi>`, which is not in it. There the decoder cannot emit `<swi>`.
+    /// The blocks, from `<swi>` to before `</swi>`. The decoder cannot emit `<swi>` there.
     pub blocks: Vec<Range<usize>>,
-    /// Positions whose next token begins a clause (without known clauses, a sentence) that is not tagged.
+    /// Positions before the first token of an untagged clause (a sentence, where clauses are unknown).
     pub clause_starts: Vec<usize>,
 }
 
@@ -63,7 +63,7 @@ impl Solution {
 /// Stages the tagged solutions.
 ///
 /// # Errors
-/// No span in any of them: there is no boundary to look at.
+/// No solution has a tagged span.
 pub(crate) fn stage(study: &Study, tagged: &[TaggedSolution]) -> Result<StagedSolutions> {
     let (ids, latent) = (study.corpus.switch, &study.recipe.latent);
     let snapped = study.recipe.annotate.spans.snap_to_clause;
@@ -76,19 +76,19 @@ pub(crate) fn stage(study: &Study, tagged: &[TaggedSolution]) -> Result<StagedSo
         sequences.push(Sequence::new(problem, row, prompt, Some(ids.latent))?);
     }
     let any = solutions.iter().any(|s| !s.boundaries.is_empty());
-    study.needs(any, || "no boundary in this data: no held-out solution has a tagged span".into())?;
+    study.require(any, || "no boundary in this data: no held-out solution has a tagged span".into())?;
     let named_clauses = tagged.iter().any(|(sample, _)| sample.names_clauses(snapped));
     Ok(StagedSolutions { sequences, solutions, named_clauses })
 }
 
-/// Walks a staged row beside the tokens of its solution. `starts` are tokens that begin a clause.
+/// Aligns a staged sequence with the tokens of its solution. `starts`: tokens that begin a clause.
 fn lay_out(row: &[u32], prompt: usize, spans: &[Range<usize>], starts: &[usize], ids: SwitchIds) -> Solution {
     let mut out = Solution { prompt, boundaries: vec![], blocks: vec![], clause_starts: vec![] };
     let (mut token, mut open) = (0, None);
     for (position, &id) in row.iter().enumerate().skip(prompt) {
         if id == ids.swi {
             open = Some(position);
-            // A prompt is never empty: it at least opens the response.
+            // A prompt is never empty: it contains at least the token that opens the response.
             out.boundaries.push(position.saturating_sub(1));
         } else if let (true, Some(start)) = (id == ids.swi_end, open) {
             token = spans.get(out.blocks.len()).map_or(token, |span| span.end);
@@ -104,7 +104,7 @@ fn lay_out(row: &[u32], prompt: usize, spans: &[Range<usize>], starts: &[usize],
     out
 }
 
-/// One position of one class of those at which a model may or may not switch. It can stand in several.
+/// One position and its class, among those at which a model may or may not switch. A position can have several classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub event: Event,
@@ -112,12 +112,12 @@ pub struct Place {
     pub position: usize,
 }
 
-/// Every class's positions, in the order of the problems. `seed` decides the random ones.
+/// The positions of every class, in the order of the problems. `seed` draws the random ones.
 pub fn places(staged: &StagedSolutions, seed: u64) -> Vec<Place> {
     let mut all = vec![];
     for (problem, solution) in staged.solutions.iter().enumerate() {
         let ids = &staged.sequences[problem].ids;
-        all.extend(of_solution(solution, ids).map(|(event, position)| Place { event, problem, position }));
+        all.extend(classify(solution, ids).map(|(event, position)| Place { event, problem, position }));
     }
     let starts = all.iter().filter(|p| p.event == Event::SwiStart).count();
     let mut random: Vec<Place> =
@@ -129,7 +129,7 @@ pub fn places(staged: &StagedSolutions, seed: u64) -> Vec<Place> {
     all
 }
 
-/// Each class that two problems or more have: its places, and the problem of each.
+/// Each class that occurs in at least two problems: its places, and the problem of each.
 pub(crate) fn classes(all: &[Place]) -> impl Iterator<Item = (Event, Vec<&Place>, Vec<usize>)> {
     let class = |event: Event| {
         let of: Vec<&Place> = all.iter().filter(|p| p.event == event).collect();
@@ -139,7 +139,7 @@ pub(crate) fn classes(all: &[Place]) -> impl Iterator<Item = (Event, Vec<&Place>
     Event::ALL.into_iter().filter_map(class)
 }
 
-fn of_solution<'a>(solution: &'a Solution, ids: &'a [u32]) -> impl Iterator<Item = (Event, usize)> + 'a {
+fn classify<'a>(solution: &'a Solution, ids: &'a [u32]) -> impl Iterator<Item = (Event, usize)> + 'a {
     let last = ids.len() - 1;
     let starts = &solution.boundaries;
     let same = move |p: usize| starts.iter().any(|&s| ids[s] == ids[p]);
@@ -169,7 +169,7 @@ mod tests {
         let found = lay_out(&row, 2, &[1..3, 6..7], &[1, 3, 5, 6], ids);
         assert_eq!(found.boundaries, [2, 9]);
         assert_eq!(found.blocks, [3..6, 10..12]);
-        // Tagged clauses are not among them; that after the block begins where `</swi>` (6) stands.
+        // Tagged clauses are not among them; the one after a block begins at the position of `</swi>` (6).
         assert_eq!(found.clause_starts, [6, 8]);
         assert!(found.in_block(3) && found.in_block(5) && !found.in_block(6));
     }

@@ -1,4 +1,4 @@
-//! Scores the corpus with the annotator and tags it: where phase 1 puts its blocks (method §3).
+//! Phase 1's annotation: scores the corpus with the annotator and tags spans for blocks (method §3).
 
 use anyhow::{Result, bail};
 
@@ -13,7 +13,7 @@ use crate::train::state::PhaseFolder;
 
 pub(super) fn run(run: &Run) -> Result<()> {
     let folder = run.path().join("annotate");
-    // What is written last: a run that was stopped before it does the phase again.
+    // Written last: a run that was stopped before repeats the phase.
     let last = folder.join("sample.txt");
     if last.exists() {
         return Ok(());
@@ -21,7 +21,7 @@ pub(super) fn run(run: &Run) -> Result<()> {
     if let Some(annotation) = take_spans(&run.corpus.train, &run.recipe.annotate, &folder, "spans of the data")? {
         let Summary { spans, samples, samples_without_span, .. } = annotation.summary;
         say(&format!(
-            "annotate: {spans} spans in {samples} samples ({samples_without_span} without), as the data has them"
+            "annotate: {spans} spans in {samples} samples ({samples_without_span} without), tagged in the data"
         ));
         return write_atomic(&last, annotation.excerpt(8).as_bytes());
     }
@@ -29,7 +29,7 @@ pub(super) fn run(run: &Run) -> Result<()> {
     let name = if base.path.join("annotator").exists() { "annotator" } else { "checkpoint" };
     if run.recipe.base.annotator_accuracy > 0.0 && name == "checkpoint" {
         say(&format!(
-            "annotate: the base never reached token accuracy {} over {ANNOTATOR_WINDOW} steps; the finished base scores the corpus",
+            "annotate: the base did not reach token accuracy {} over {ANNOTATOR_WINDOW} steps; the finished base scores the corpus",
             run.recipe.base.annotator_accuracy
         ));
     }

@@ -1,4 +1,4 @@
-//! What a run depends on besides its settings, as its manifest names it; and whether that is still what it was.
+//! The inputs of a run besides its settings, recorded in its manifest; and the check that they have not changed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,24 +14,24 @@ use crate::model::checkpoint::ModelFiles;
 use crate::progress::say;
 use crate::store::{commit, hex, sha256};
 
-/// What must not change between the start of a run and its end, with the words for it. Weights depend on all of it.
+/// Inputs that must not change during a run, because weights depend on them; with the error text.
 const FIXED: [(&str, &str); 10] = [
     ("settings_sha256", "recipe.toml was changed after the run began: put it back"),
     ("threads", "results depend on the number of worker threads: repeat --threads"),
-    ("processes", "results depend on the number of processes: start as many again"),
-    ("dtype", "weights are computed in another float type: repeat --dtype"),
-    ("data_sha256", "the training problems are others than at the start, or their tokens are"),
-    ("test_sha256", "the held-out problems are others than at the start"),
-    ("model_sha256", "the files of the pretrained model are others than at the start"),
-    ("adapter_sha256", "the files of the adapter are others than at the start"),
-    ("grader", "answers would be graded in another way"),
-    ("seed", "another seed draws other samples"),
+    ("processes", "results depend on the number of processes: start the same number"),
+    ("dtype", "the float type differs: repeat --dtype"),
+    ("data_sha256", "the training problems or their tokens changed"),
+    ("test_sha256", "the held-out problems changed"),
+    ("model_sha256", "the files of the pretrained model changed"),
+    ("adapter_sha256", "the files of the adapter changed"),
+    ("grader", "answers would be graded differently"),
+    ("seed", "another seed samples differently"),
 ];
 
-/// What may change and is said: bits may differ.
+/// Inputs whose change is only reported: bits may differ.
 const TOLD: [&str; 4] = ["commit", "version", "burn", "device"];
 
-/// The manifest of a run that begins.
+/// The manifest of a new run.
 ///
 /// # Errors
 /// A file of the pretrained model that cannot be read.
@@ -64,7 +64,7 @@ pub(super) fn manifest(run: &Run, model: Option<&[String; 2]>) -> Result<Value> 
     }))
 }
 
-/// Of the files of a pretrained model and of the adapter that stands over it; empty where there is no adapter.
+/// Hashes of the pretrained model's files and of its adapter's; empty without an adapter.
 ///
 /// # Errors
 /// A file that cannot be read.
@@ -75,7 +75,7 @@ pub(super) fn model(checkpoint: &ModelFiles) -> Result<[String; 2]> {
     })
 }
 
-/// Of one file, or of those files of a folder that weights, settings and tokens are read from, with their names.
+/// Hash of one file, or of a folder's files for weights, settings and tokens, with their names.
 fn of_files(path: &Path) -> Result<String> {
     if !path.is_dir() {
         return sha256(&[path]);
@@ -98,20 +98,20 @@ fn of_files(path: &Path) -> Result<String> {
     Ok(hex(&all.finalize()))
 }
 
-/// Of the settings, as a run's recipe.toml has them.
+/// Hash of the settings in a run's recipe.toml.
 pub(super) fn hash_of(recipe: &str) -> String {
     hex(&Sha256::digest(recipe))
 }
 
-/// Whether a folder without a recipe holds nothing of a run.
+/// Requires that a folder without a recipe has no files of a run.
 ///
 /// # Errors
-/// A phase that is there: nobody knows with which settings it was made.
+/// A phase of unknown settings.
 pub(super) fn ensure_new(root: &Path, phases: &[&str]) -> Result<()> {
     if let Some(phase) = phases.iter().find(|phase| root.join(phase).is_dir()) {
         bail!(
-            "{}: is missing, and {} is there: nothing says with which settings it was made. Put recipe.toml back, or name another folder \
-             with --out",
+            "{}: is missing, but {} exists, so its settings are unknown. Put recipe.toml back, or name another folder \
+            with --out",
             root.join("recipe.toml").display(),
             root.join(phase).display()
         );
@@ -119,10 +119,10 @@ pub(super) fn ensure_new(root: &Path, phases: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Reads a run's manifest; `None` where there is none and nothing has been computed yet.
+/// Reads a run's manifest; `None` if there is none and no phase has begun.
 ///
 /// # Errors
-/// A manifest that cannot be read; none in a folder with phases, of which nobody knows what they were made of.
+/// A manifest that cannot be read; a folder with phases but without a manifest.
 pub(super) fn held(root: &Path, phases: &[&str]) -> Result<Option<Value>> {
     let path = root.join("manifest.json");
     match read_text(&path) {
@@ -133,8 +133,8 @@ pub(super) fn held(root: &Path, phases: &[&str]) -> Result<Option<Value>> {
             let begun = phases.iter().find(|phase| root.join(phase).is_dir());
             if let Some(phase) = begun {
                 bail!(
-                    "{}: is missing, and {} is there: nothing says what it was made of. Put the manifest back, or name another folder \
-                     with --out",
+                    "{}: is missing, but {} exists, so its inputs are unknown. Put the manifest back, or name another folder \
+                    with --out",
                     path.display(),
                     root.join(phase).display()
                 );
@@ -145,17 +145,17 @@ pub(super) fn held(root: &Path, phases: &[&str]) -> Result<Option<Value>> {
     }
 }
 
-/// Whether what another manifest names is what this run has, as far as `ours` names it. `advice`: what else can be done.
+/// Compares a stored manifest with this run's `ours`, for the keys in `ours`. `advice`: what else the user can do.
 ///
 /// # Errors
-/// What differs, by name and with both values.
+/// The key that differs, with both values.
 pub(super) fn same(path: &Path, held: &Value, ours: &Value, advice: &str) -> Result<()> {
-    // Their hashes were of less.
+    // Older hashes covered less.
     let old = held.get("test_sha256").is_none();
     for (key, why) in FIXED {
         let Some(here) = ours.get(key) else { continue };
         let there = match held.get(key) {
-            // Runs of the time before there could be several processes do not name their one.
+            // Older runs, before several processes were possible, do not record their number.
             None if key == "processes" => json!(1),
             None => continue,
             Some(_) if old && key == "data_sha256" => continue,
@@ -165,8 +165,8 @@ pub(super) fn same(path: &Path, held: &Value, ours: &Value, advice: &str) -> Res
     }
     if old && ours.get("test_sha256").is_some() {
         say(&format!(
-            "warning: {} was written by an older version, which did not say all that a run depends on: whether data and model are \
-             still the same was not checked",
+            "warning: {} was written by an older version that recorded fewer inputs: whether data and model changed was not \
+            checked",
             path.display()
         ));
     }
@@ -174,7 +174,7 @@ pub(super) fn same(path: &Path, held: &Value, ours: &Value, advice: &str) -> Res
         let (there, here) = (&held[key], &ours[key]);
         if !there.is_null() && !here.is_null() && there != here {
             say(&format!(
-                "warning: {}: {key} was {there}, now {here}: bits of what is trained from here on may differ",
+                "warning: {}: {key} was {there}, now {here}: bits of further training may differ",
                 path.display()
             ));
         }

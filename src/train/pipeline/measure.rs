@@ -1,4 +1,4 @@
-//! A phase's finished weights: exported, evaluated, its result kept.
+//! Finishes a phase: exports its weights, evaluates them, stores the result.
 
 use anyhow::{Context, Result};
 
@@ -17,12 +17,12 @@ use crate::recipe::{Evaluation, Lora};
 use crate::store::write_atomic;
 use crate::train::state::{PhaseFolder, TrainingHistory};
 
-/// A phase that takes over a checkpoint inside another: measured like any other.
+/// A phase that measures a checkpoint inside another phase.
 pub(super) fn take(run: &Run, phase: &str, from: &str, checkpoint: &str) -> Result<PhaseResult> {
     again(run, phase, from, checkpoint, Ok, |source| source.reasoning(checkpoint))
 }
 
-/// A phase that takes over the checkpoint of another phase's stages which answers most validation problems, the later of equals.
+/// A phase that measures the stage checkpoint of another phase with the most correct validation answers, the later of equals.
 pub(super) fn take_best(run: &Run, phase: &str, from: &str) -> Result<PhaseResult> {
     let folder = PhaseFolder::open(run.path(), phase)?;
     if let Some(done) = folder.result()? {
@@ -56,7 +56,7 @@ pub(super) fn take_best(run: &Run, phase: &str, from: &str) -> Result<PhaseResul
     Ok(result)
 }
 
-/// A phase that decodes another's finished checkpoint by a rule of its own.
+/// A phase that decodes another phase's finished checkpoint with its own rule.
 pub(super) fn decode(
     run: &Run,
     phase: &str,
@@ -68,7 +68,7 @@ pub(super) fn decode(
     again(run, phase, from, "checkpoint", begun, |_| reasoning(&run.recipe, &run.corpus))
 }
 
-/// Weights `name` of the phase `from`, measured as this phase.
+/// Measures weights `name` of the phase `from` as this phase, unless it is finished.
 fn again(
     run: &Run,
     phase: &str,
@@ -86,7 +86,7 @@ fn again(
     Ok(result)
 }
 
-/// Measures weights `name` of the phase `from` as a phase that is not finished yet.
+/// Measures weights `name` of the phase `from` as a phase that is not finished.
 fn measured_as(
     run: &Run,
     folder: &PhaseFolder,
@@ -95,7 +95,7 @@ fn measured_as(
     reasoning: impl Fn(&PhaseFolder) -> Result<Reasoning>,
 ) -> Result<PhaseResult> {
     let source = PhaseFolder::open(run.path(), from)?;
-    // What is measured is written as this phase's checkpoint too: its tables keep their digits.
+    // The weights are also written as this phase's checkpoint, with tables in their stored type.
     let (model, start) = run.start(Some((&source, name)))?;
     let model =
         if run.recipe.lora.as_ref().is_some_and(Lora::trains_tables) { model.with_float_tables()? } else { model };
@@ -109,7 +109,7 @@ impl Run {
         if self.writes() { folder.finish(result) } else { Ok(()) }
     }
 
-    /// Held-out scores and traces: every process decodes its own of the batches.
+    /// Held-out scores and traces: every process decodes its share of the batches.
     pub(super) fn evaluate(
         &self,
         model: &Decoder,
@@ -137,7 +137,7 @@ impl Run {
         let batches: Vec<&[Request]> = requests.chunks(evaluation.batch).collect();
         let own = world.own(&batches);
         let decoded = decode_batches(&setup, &own, threads, &|_| Ok(()));
-        // A stop that came while one decoded and after another had done so ends all of them.
+        // If one process was stopped and another was not, all stop.
         if world.any(decoded.as_ref().is_err_and(|error| error.is::<Interruption>())) {
             return Err(Interruption.into());
         }
@@ -147,7 +147,7 @@ impl Run {
         Ok((score(&traces, corpus)?, traces))
     }
 
-    /// Exports the finished weights and evaluates them. Until [`PhaseFolder::finish`] a killed run does this again.
+    /// Exports the finished weights and evaluates them. A run killed before [`PhaseFolder::finish`] repeats this.
     pub(super) fn measure(
         &self,
         folder: &PhaseFolder,
@@ -161,7 +161,7 @@ impl Run {
         }
         let dtype = self.recipe.optimizer.dtype;
         if self.writes_adapter(start) && !dtype.is_stored() {
-            // Factors are merged in another order when they are read: what is measured is what every program will read.
+            // Reading an adapter merges its factors in another order: evaluate what every program will read.
             self.options.world.barrier();
             let model = folder.import("checkpoint", dtype, &self.device.clone().inner())?;
             return self.measured(folder, phase, &model, reasoning, trained);
@@ -169,7 +169,7 @@ impl Run {
         self.measured(folder, phase, model, reasoning, trained)
     }
 
-    /// Evaluates weights that are exported.
+    /// Evaluates exported weights.
     pub(super) fn measured(
         &self,
         folder: &PhaseFolder,

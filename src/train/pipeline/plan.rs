@@ -1,10 +1,9 @@
-//! What a run needs, before it begins: every phase is declared once, so that data which a method cannot learn from is refused before
-//! any work; memory is counted from model and recipe, and the evaluation's batch is cut where its cache does not fit; forwards and the
-//! least time that they take are printed.
+//! Plans a run before it begins. Declares every phase, so that data which a method cannot use is refused; counts memory, and lowers
+//! the evaluation batch size if its cache does not fit; prints the number of forwards and a lower bound of their time.
 //!
-//! 1. Weights: frozen ones as they compute, trained ones in f32 with two moments and a gradient.
-//! 2. Evaluation: keys and values of all rows that decode together, twice while the cache grows, and their logits.
-//! 3. Time: of one product per weight, measured here; attention and everything else come on top.
+//! 1. Weights: frozen ones in their compute type, trained ones in f32 with two moments and a gradient.
+//! 2. Evaluation: KV cache of a batch, twice while the cache grows, and its logits.
+//! 3. Time: one matrix product per weight, measured here; attention and the rest are not counted.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -19,15 +18,15 @@ use crate::recipe::Compute;
 use crate::text::tagging::TaggedLine;
 use crate::train::state::PhaseFolder;
 
-/// Runs that take less are not worth a line: seconds and bytes.
+/// Below these (seconds, bytes) no plan is printed.
 const WORTH_SAYING: (f64, u64) = (600.0, 8_000_000_000);
 
-/// What the weights of a run take.
+/// Memory of a run's weights.
 struct Held {
     weights: u64,
-    /// Values that are trained.
+    /// Number of trained values.
     trained: u64,
-    /// Of them, those of embedding table and head.
+    /// Number of trained values in embedding table and head.
     tables: u64,
 }
 
@@ -56,7 +55,7 @@ impl Held {
         Self { weights: bytes * all, trained: factors + tables, tables }
     }
 
-    /// Masters, two moments and a gradient, f32 each.
+    /// Bytes of masters, two moments and a gradient, f32 each.
     fn training(&self) -> u64 {
         16 * self.trained
     }
@@ -66,16 +65,16 @@ impl Held {
 struct PhasePlan {
     phase: &'static str,
     steps: usize,
-    /// Positions that are learnt from.
+    /// Training positions.
     positions: f64,
-    /// Steps of rows that are decoded for it, one after the other, at most.
+    /// Decoding steps for it, one after the other, at most.
     decoded: usize,
 }
 
-/// Checks, counts and prints; returns how many held-out problems decode together.
+/// Checks, counts and prints; returns the evaluation batch size.
 ///
 /// # Errors
-/// Data that a phase cannot be declared on; weights, or one row of the evaluation, that do not fit into the memory that is free.
+/// Data that a phase cannot be declared on; weights, or one row of the evaluation, that do not fit into free memory.
 pub(super) fn plan(run: &Run, phases: &[Phase], config: &ModelConfig) -> Result<usize> {
     let works = works(run, phases)?;
     let held = Held::of(run, config);
@@ -93,8 +92,8 @@ pub(super) fn plan(run: &Run, phases: &[Phase], config: &ModelConfig) -> Result<
         Some(free) => {
             ensure!(
                 beside <= free,
-                "weights ({}) with what training keeps of {} trained values ({}) do not fit into {} of free memory: train fewer (set \
-                 lora.only_new_rows=true), in fewer bits (set optimizer.dtype=bf16, or stored), or name more with {MEMORY}",
+                "weights ({}) and the training state of {} trained values ({}) do not fit into {} of free memory: train fewer values (set \
+                lora.only_new_rows=true), use fewer bits (set optimizer.dtype=bf16, or stored), or allow more memory with {MEMORY}",
                 gigabytes(held.weights),
                 held.trained,
                 gigabytes(held.training()),
@@ -103,8 +102,8 @@ pub(super) fn plan(run: &Run, phases: &[Phase], config: &ModelConfig) -> Result<
             let fits = rows_that_fit(config, &rows, free - beside);
             ensure!(
                 fits > 0,
-                "evaluation: one problem of {} positions a worker needs {}, beside the weights {} are free: set evaluation.max_new_tokens or \
-                 --threads lower, or name more with {MEMORY}",
+                "evaluation: one problem of {} positions per worker needs {}, with {} free next to the weights: lower \
+                evaluation.max_new_tokens or --threads, or allow more memory with {MEMORY}",
                 rows.positions,
                 gigabytes(rows.workers as u64 * rows.row(config)),
                 gigabytes(free - beside)
@@ -113,12 +112,12 @@ pub(super) fn plan(run: &Run, phases: &[Phase], config: &ModelConfig) -> Result<
         }
         None => wanted,
     };
-    // Batches are dealt to processes: all must cut them alike.
+    // Batches are dealt to processes: all must use the same size.
     let together = -run.options.world.max(-(wanted.min(fits) as f64));
     let together = together as usize;
     if together < wanted {
         say(&format!(
-            "evaluation: {together} problems decode together instead of evaluation.batch = {}: their keys, values and logits take up to {} each",
+            "evaluation: batch size {together} instead of evaluation.batch = {}: keys, values and logits need up to {} per problem",
             evaluation.batch,
             gigabytes(rows.row(config))
         ));
@@ -131,7 +130,7 @@ pub(super) fn plan(run: &Run, phases: &[Phase], config: &ModelConfig) -> Result<
     Ok(together)
 }
 
-/// Declares every phase that is still to be done.
+/// Declares every phase that is not finished.
 fn works(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
     let recipe = &run.recipe;
     let only = |name: &str| run.options.only.is_empty() || run.options.only.iter().any(|other| other == name);
@@ -166,7 +165,7 @@ fn works(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
                 work.decoded = (evaluations(what.reasoning.has_blocks()) + stages) * one;
             }
             Work::Annotate => work.positions = run.corpus.train.len() as f64 * length / 3.0,
-            // Every stage decodes the validation problems, which are as many as the held-out ones.
+            // Every stage decodes the validation problems, of the same number as the held-out ones.
             Work::TakeBest => work.decoded = (1 + recipe.latent.stages.len()) * one,
             Work::Take(_) | Work::Decode { .. } => work.decoded = evaluations(true) * one,
             Work::Grpo(settings) => {
@@ -182,7 +181,7 @@ fn works(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
     Ok(works)
 }
 
-/// The least that all of it takes: forward and backward are three products a position, a decoding step one of the rows.
+/// Lower bound of the time in seconds: forward and backward are three products per position, a decoding step one per batch row.
 fn seconds(run: &Run, config: &ModelConfig, works: &[PhasePlan], rows: usize) -> Result<f64> {
     const POSITIONS: usize = 256;
     let width = config.hidden_size.min(4096);
@@ -202,9 +201,9 @@ fn print(works: &[PhasePlan], held: &Held, (memory, free): (u64, Option<u64>), s
     }
     say(&format!(
         "plan: memory up to {} ({} free): weights {}, trained values with moments and gradients {} (gradients of embedding and head {}), the \
-         rest keys, values and logits of the evaluation, activations not counted; a checkpoint {}, a saved state {}",
+        rest keys, values and logits of the evaluation; activations are not counted; a checkpoint {}, a saved state {}",
         gigabytes(memory),
-        free.map_or("not known how much is".into(), gigabytes),
+        free.map_or("an unknown amount".into(), gigabytes),
         gigabytes(held.weights),
         gigabytes(held.training()),
         gigabytes(4 * held.tables),
@@ -216,5 +215,7 @@ fn print(works: &[PhasePlan], held: &Held, (memory, free): (u64, Option<u64>), s
     } else {
         format!("{:.1} hours", seconds / 3600.0)
     };
-    say(&format!("plan: at least {time} at the speed of plain products here, if no answer ends before its limit"));
+    say(&format!(
+        "plan: at least {time} at this machine's speed of matrix products, if no answer ends before its limit"
+    ));
 }

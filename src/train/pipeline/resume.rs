@@ -1,4 +1,4 @@
-//! Whether a run may be gone on with: the settings that it was started with, against those of now.
+//! Checks that a run can be resumed: compares its settings with the current ones.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use anyhow::{Context, Result, ensure};
 use crate::guard::read_text;
 use crate::method::Recipe;
 
-/// Compares a recipe with the one that a run has on disk.
+/// Compares a recipe with the one stored in the run.
 ///
 /// # Errors
-/// Settings that differ, by their keys and with both values.
+/// Settings that differ, by key and with both values.
 pub(super) fn same_settings(recipe: &Recipe, file: &Path) -> Result<()> {
     let ours = toml::Table::try_from(recipe).context("writing the recipe as TOML")?;
     let others = differences(&read_recipe(file)?, &ours);
@@ -23,13 +23,13 @@ pub(super) fn same_settings(recipe: &Recipe, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The recipe of a run, as the table that it is.
+/// Reads a run's recipe as a TOML table.
 pub(super) fn read_recipe(file: &Path) -> Result<toml::Table> {
     let text = read_text(file).with_context(|| format!("{}: cannot read", file.display()))?;
     text.parse().with_context(|| format!("{}: not a recipe", file.display()))
 }
 
-/// Settings that differ, by their keys and with both values.
+/// Settings that differ, by key and with both values.
 pub(super) fn differences(held: &toml::Table, ours: &toml::Table) -> Vec<String> {
     let mut found = vec![];
     compare("", &held.clone().into(), &ours.clone().into(), &mut found);

@@ -1,4 +1,4 @@
-//! Opening a run: the folder, its manifest, its model and its text; everything that can fail fails here.
+//! Opens a run: folder, manifest, model and text. Everything that can fail does so before training.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ pub struct Options {
     pub resume: bool,
     pub only: Vec<String>,
     pub threads: usize,
-    /// Runs of which one's finished phases are taken over (`--from`).
+    /// Runs whose finished phases can be reused (`--from`).
     pub from: Vec<Branch>,
     /// The command as typed, for the manifest.
     pub command: String,
@@ -45,14 +45,14 @@ pub struct Options {
     pub world: World,
     /// Whether to check everything, print what the run needs, and write nothing.
     pub dry: bool,
-    /// Whether the user has asked for a stop ([`crate::progress::stop_asked`]): asked after every step.
+    /// Whether the user asked for a stop ([`crate::progress::stop_asked`]); called after every step.
     pub stop: fn() -> bool,
 }
 
-/// What can always be done where a run may not be gone on with.
-const OTHER_FOLDER: &str = "put back what it was, or name another folder with --out";
+/// Advice if a run cannot be resumed.
+const OTHER_FOLDER: &str = "restore it, or name another folder with --out";
 
-/// A recipe's chat form in the model's own spelling, where its files have one. A run that began with another goes on with it.
+/// The recipe's chat template in the model's own spelling, if its files have one. A resumed run uses the template of its start.
 fn template(recipe: &Recipe, opened: &Checkpoint, begun: &Path) -> Result<Template> {
     let named = recipe.data.template;
     if !named.is_chat() || !opened.text()?.has_chat() {
@@ -62,7 +62,7 @@ fn template(recipe: &Recipe, opened: &Checkpoint, begun: &Path) -> Result<Templa
     Ok(if begun.is_some_and(|recipe| recipe.data.template == named) { named } else { named.own() })
 }
 
-/// Paths as the run has them: older versions stored them relative to the current folder.
+/// Restores the paths as the run stored them: older versions wrote them relative to the current folder.
 fn keep_names(recipe: &mut Recipe, begun: &Path) {
     let held = read_text(begun).ok().and_then(|text| toml::from_str::<Recipe>(&text).ok());
     let (Some(held), ours) = (held.map(|recipe| recipe.shared), &mut recipe.shared) else { return };
@@ -82,13 +82,13 @@ fn keep_names(recipe: &mut Recipe, begun: &Path) {
 }
 
 /// Opens a run:
-/// 1. paths and the model's spelling of a chat are put into the recipe as the run has them;
-/// 2. the folder must be new, or begun with these settings; finished phases of other runs are chosen;
-/// 3. the folder is locked, and what a killed process left half-written is removed;
-/// 4. the pretrained model's files are opened and the corpus is built;
-/// 5. memory and time are estimated and printed; a dry run ends here;
-/// 6. data, model and settings must be those that the folder was begun with;
-/// 7. recipe and manifest are written, and chosen phases are copied.
+/// 1. complete the recipe: absolute paths, the model's own chat template;
+/// 2. require a new folder, or one with the same settings; choose finished phases of other runs;
+/// 3. lock the folder, and remove what a killed process left half-written;
+/// 4. open the pretrained model's files and build the corpus;
+/// 5. estimate and print memory and time; a dry run ends here;
+/// 6. compare data, model and settings with those of the run's start;
+/// 7. write recipe and manifest, and copy the chosen phases.
 pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Result<Run> {
     let root = options.out.clone();
     keep_names(&mut recipe, &root.join(RECIPE));
@@ -100,7 +100,7 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
         from => Some(taken::best(&recipe, phases, from)?),
     };
     let held = begun_with(&text, &options, phases)?;
-    // Every process has looked at the folder before one writes there.
+    // Every process looks at the folder before one writes there.
     options.world.barrier();
     let writes = options.world.writes() && !options.dry;
     let lock = writes.then(|| Lock::take(&root, &options.command)).transpose()?;
@@ -133,7 +133,7 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
     if writes {
         taken::unchanged(&run.root, phases)?;
         write_atomic(&run.root.join(RECIPE), text.as_bytes())?;
-        // What began the run stays; only what was taken over is added.
+        // The original manifest is not replaced; only reused phases are added.
         let mut manifest = held.unwrap_or(ours);
         write_manifest(&run.root, &manifest)?;
         if let Some((from, planned)) = &branch {
@@ -159,7 +159,7 @@ fn open_model(model: &str, recipe: &Recipe, options: &Options) -> Result<Checkpo
     options.world.first_alone(|| Checkpoint::open_to_train(model, recipe.adapter.as_deref()))
 }
 
-/// Opens the model of a recipe with chat prompts, and puts the model's own spelling of a chat into the recipe.
+/// Opens the model of a recipe with chat prompts, and stores the model's own chat template in the recipe.
 fn chat_model(recipe: &mut Recipe, options: &Options) -> Result<Option<Checkpoint>> {
     let model = recipe.pretrained.as_ref().filter(|_| recipe.data.template.is_chat());
     let opened = model.map(|model| open_model(model, recipe, options)).transpose()?;
@@ -169,18 +169,18 @@ fn chat_model(recipe: &mut Recipe, options: &Options) -> Result<Option<Checkpoin
     Ok(opened)
 }
 
-/// Refuses `--resume` without a run, and a run without `--resume` or with other settings.
+/// Requires `--resume` for an existing run with the same settings, and no `--resume` otherwise.
 fn ensure_resumable(recipe: &Recipe, options: &Options) -> Result<()> {
     let (begun, root) = (options.out.join(RECIPE), options.out.display());
     if begun.exists() {
-        ensure!(options.resume, "{root}: holds a run already; --resume goes on with it, --out names another folder");
+        ensure!(options.resume, "{root}: has a run already; --resume continues it, --out names another folder");
         return resume::same_settings(recipe, &begun);
     }
-    ensure!(!options.resume, "--resume: {root}: holds no run (no recipe.toml); leave --resume away to begin one");
+    ensure!(!options.resume, "--resume: {root}: has no run (no recipe.toml); omit --resume to begin one");
     Ok(())
 }
 
-/// The manifest that the folder was begun with. What can be compared without a model is.
+/// The manifest of the run's start, after comparing the inputs that need no model.
 fn begun_with(text: &str, options: &Options, phases: &[Phase]) -> Result<Option<Value>> {
     let root = &options.out;
     let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
@@ -200,13 +200,13 @@ fn begun_with(text: &str, options: &Options, phases: &[Phase]) -> Result<Option<
     Ok(held)
 }
 
-/// What a pretrained model brings to a run; nothing where a model is trained from scratch.
+/// What a pretrained model contributes to a run; empty if a model is trained from scratch.
 #[derive(Default)]
 struct TextAndBase {
     vocabulary: Option<Vocabulary>,
     pretrained: Option<PretrainedAdapter>,
     config: Option<ModelConfig>,
-    /// Of its files: base and adapter. A dry run reads none.
+    /// Hashes of its base's and adapter's files. A dry run computes none.
     hashes: Option<[String; 2]>,
 }
 
@@ -220,7 +220,7 @@ fn text_and_base(recipe: &Recipe, opened: Option<Checkpoint>, options: &Options)
     Ok(TextAndBase { vocabulary: opened.vocabulary, pretrained, config, hashes })
 }
 
-/// Builds the corpus, and prints what became of the problems.
+/// Builds the corpus, and prints how many problems it uses.
 fn corpus(recipe: &Recipe, vocabulary: Option<Vocabulary>) -> Result<Corpus> {
     let corpus = Corpus::build(recipe, vocabulary)?;
     if recipe.pretrained.is_some() && recipe.data.template.is_chat() {
@@ -239,20 +239,20 @@ fn corpus(recipe: &Recipe, vocabulary: Option<Vocabulary>) -> Result<Corpus> {
     Ok(corpus)
 }
 
-/// The pretrained model below the adapters that a run writes.
+/// The base of the adapters that a run writes.
 pub(super) struct PretrainedAdapter {
     files: ModelFiles,
-    /// A hub id, or a path as it was typed.
+    /// A hub id, or a path as typed.
     name: String,
-    /// The adapter over it that the run begins with.
+    /// The adapter that the run begins with.
     adapter: Option<Arc<Adapter>>,
 }
 
 impl PretrainedAdapter {
-    /// `None` where checkpoints are whole models.
+    /// `None` if checkpoints are whole models.
     fn new(model: &str, checkpoint: &ModelFiles, recipe: &Recipe) -> Result<Option<Self>> {
         let Some(lora) = recipe.lora.as_ref().filter(|_| !recipe.checkpoint.whole) else { return Ok(None) };
-        // As typed: people publish adapters, and an absolute path would tell of the machine.
+        // As typed: people publish adapters, and an absolute path would reveal the machine's folders.
         let (name, place) = match &checkpoint.base {
             Some(base) if recipe.adapter.is_none() => (base.name.clone(), base.path.display().to_string()),
             _ => (model.to_owned(), model.to_owned()),
@@ -267,30 +267,30 @@ impl PretrainedAdapter {
             return Ok(Some(Self { files, name, adapter }));
         }
         let why = format!(
-            "{model}: is an adapter that changes {lost:?} in a way that an adapter of ours does not hold (whole weights, or factors of \
-             other matrices than projections)"
+            "{model}: is an adapter whose change of {lost:?} our adapters cannot store (whole weights, or factors of matrices other than \
+            projections)"
         );
-        ensure!(!recipe.optimizer.dtype.is_stored(), "{why}, and --dtype stored writes no other: use --dtype f32");
+        ensure!(!recipe.optimizer.dtype.is_stored(), "{why}, and --dtype stored writes only adapters: use --dtype f32");
         say(&format!("{why}: checkpoints are whole models"));
         Ok(None)
     }
 }
 
-/// What is learnt over an adapter is written as one adapter over its base: projections' factors, rows of tokens, and tables where they
-/// are trained whole.
+/// Parameters that the new adapter could not store. It combines the loaded adapter with new training over the same base: factors of
+/// projections, token rows, and tables that are trained whole.
 fn not_written_again<'a>(adapter: &'a Adapter, lora: &Lora) -> Vec<&'a str> {
     let replaced = adapter.replaced_names().filter(|name| !(lora.trains_tables() && [EMBED, HEAD].contains(name)));
     let is_projection = |name: &str| TARGETS.iter().any(|target| name.ends_with(&format!(".{target}.weight")));
     replaced.chain(adapter.factor_names().filter(|name| !is_projection(name))).collect()
 }
 
-/// What the weights that a phase starts from are: the pretrained model, under an adapter or not, or weights that are no adapter's.
+/// Where a phase's weights come from: the pretrained model with or without an adapter, or a whole model.
 pub(super) enum Start {
     Over(Option<Arc<Adapter>>),
     Whole,
 }
 
-/// Removes what a killed process left half-written: in the run's folder and in those of its phases, `grpo_step20` of `grpo` included.
+/// Removes what a killed process left half-written, in the run's folder and in those of its phases, `grpo_step20` of `grpo` included.
 fn sweep(root: &Path, phases: &[&str]) -> Result<()> {
     for entry in fs::read_dir(root).with_context(|| format!("{}: cannot list", root.display()))? {
         let entry = entry.with_context(|| format!("{}: cannot list", root.display()))?;
@@ -304,7 +304,7 @@ fn sweep(root: &Path, phases: &[&str]) -> Result<()> {
     remove_leftovers(root)
 }
 
-/// The configuration of a model that is trained from nothing.
+/// The configuration of a model that is trained from scratch.
 fn config_of(size: &ModelSize, vocab_size: usize) -> ModelConfig {
     ModelConfig {
         family: Family::Qwen3,
@@ -348,7 +348,7 @@ impl Run {
         }
     }
 
-    /// The weights that a phase starts from: those in a folder of another, or the pretrained ones.
+    /// The weights that a phase starts from: those of another phase, or the pretrained ones.
     pub(super) fn start(&self, from: Option<(&PhaseFolder, &str)>) -> Result<(Decoder, Start)> {
         let Some((folder, name)) = from else {
             let adapter = self.pretrained.as_ref().and_then(|from| from.adapter.clone());
@@ -359,18 +359,18 @@ impl Run {
         Ok((model, adapter.map_or(Start::Whole, |adapter| Start::Over(Some(Arc::new(adapter))))))
     }
 
-    /// What the weights that a phase starts from are read in: those under LoRA factors as training computes, others in f32.
+    /// Float type for a phase's initial weights: the compute type under LoRA factors, else f32.
     pub(super) fn base_dtype(&self) -> Compute {
         let frozen = self.recipe.lora.is_some() && self.recipe.pretrained.is_some();
         if frozen { self.recipe.optimizer.dtype } else { Compute::F32 }
     }
 
-    /// Whether what these weights learn is written as an adapter.
+    /// Whether the result of training these weights is written as an adapter.
     pub(super) fn writes_adapter(&self, start: &Start) -> bool {
         self.pretrained.is_some() && matches!(start, Start::Over(_))
     }
 
-    /// Writes weights with what belongs to them.
+    /// Writes weights with the files that belong to them.
     pub(super) fn export(
         &self,
         folder: &PhaseFolder,
@@ -397,7 +397,7 @@ impl Run {
             .map(drop)
     }
 
-    /// The weights ready to train: on the autodiff device, with LoRA where the recipe has it.
+    /// Prepares weights for training: autodiff device, LoRA if the recipe has it.
     fn trainable(&self, model: Decoder) -> Result<Decoder> {
         let SwitchIds { swi, swi_end, latent } = self.switch();
         let only_new = self.recipe.lora.as_ref().is_some_and(|lora| lora.only_new_rows);
@@ -414,7 +414,7 @@ impl Run {
             })?,
             _ => model,
         };
-        // After the factors, which freeze what is there: heads are always trained whole.
+        // After the factors, which freeze the existing weights: heads are always trained whole.
         model.heads = heads;
         Ok(model)
     }

@@ -1,4 +1,4 @@
-//! What a run says at its end: the table of phases, with intervals, and what to type next.
+//! The summary at the end of a run: the table of phases, with intervals, and the next commands.
 
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
@@ -13,30 +13,30 @@ use crate::store::write_atomic;
 use crate::store::{RowWriter, program, quoted};
 use crate::train::state::TrainingHistory;
 
-/// What a note begins with that says that a phase is no result.
+/// Prefix of a note that a phase has no valid result.
 pub(in crate::train) const WARNING: &str = "warning";
 
 /// The held-out result of one phase.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PhaseResult {
     pub phase: String,
-    /// What entered at latent positions.
+    /// Latent source.
     pub source: String,
     pub trained: TrainingHistory,
     pub scores: Scores,
     /// The same checkpoint with `<swi>` masked.
     pub text_only: Option<Scores>,
     pub notes: Vec<String>,
-    /// Phase 2's checkpoints at the end of each stage before the last.
+    /// Checkpoints at the end of each stage of phase 2 but the last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stages: Vec<Stage>,
 }
 
-/// A stage of the curriculum, decoded as the finished model is.
+/// A stage of the curriculum, decoded like the finished model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stage {
     pub k: usize,
-    /// Latents per replaced token, where the stage has a number of its own.
+    /// Latents per replaced token, if the stage sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub c: Option<f64>,
     pub trained: TrainingHistory,
@@ -57,7 +57,7 @@ pub fn table(results: &[PhaseResult]) -> String {
     out
 }
 
-/// What the summary has a line for: every stage and every phase.
+/// One line of the summary: a stage or a phase.
 struct Line<'a> {
     name: String,
     source: &'a str,
@@ -100,7 +100,7 @@ impl Line<'_> {
     }
 }
 
-/// The results as rows; means over problems have bootstrap intervals.
+/// The results as records; means over problems have bootstrap intervals.
 ///
 /// # Errors
 /// A result without outcomes.

@@ -1,4 +1,4 @@
-//! Drives a supervised phase from its declaration: rows → steps → exports → evaluation.
+//! Runs a supervised phase from its declaration: samples → steps → exports → evaluation.
 
 use anyhow::{Result, bail};
 
@@ -13,7 +13,7 @@ use crate::train::sft::{self, Sft, StepStats};
 use crate::train::state::{PhaseFolder, TrainingHistory};
 use crate::train::trainer::Trainer;
 
-/// Steps of the window over which the annotator's token accuracy is averaged.
+/// Window of steps over which the annotator's token accuracy is averaged.
 pub(super) const ANNOTATOR_WINDOW: usize = 25;
 
 /// Trains a phase to its end; `None` when the user stopped it.
@@ -52,7 +52,7 @@ pub(super) fn run(
         checkpoint_every: run.recipe.checkpoint.every,
     };
     let rows_of = |step| batches.indices(step).into_iter().map(|i| (what.row)(step, i)).collect();
-    // Only who writes asks what is behind: the rows are locked.
+    // Only the writing process reads the metrics: the file is locked.
     let (mut window, mut positions) = if run.writes() { behind(&folder)? } else { (vec![], 0) };
     let after = |done: usize, stats: &StepStats, trainer: &Trainer| {
         window.push(stats.accuracy);
@@ -81,12 +81,12 @@ pub(super) fn run(
     with_stages(run, &folder, &what, result).map(Some)
 }
 
-/// What a summary must say of a phase that made fewer updates than it was asked for. `base.steps = 0` takes a model as it is.
+/// The note for a phase with fewer updates than requested. `base.steps = 0` uses a model as it is.
 fn learnt_little(phase: &str, steps: usize, skipped: usize) -> Option<String> {
     let why = "had no finite loss or gradient";
     match (steps, skipped) {
         (0, _) if phase == "base" => None,
-        (0, _) => Some(format!("{WARNING}: {phase} learnt nothing: the recipe gives it no steps")),
+        (0, _) => Some(format!("{WARNING}: {phase} learnt nothing: its number of steps is 0")),
         (_, 0) => None,
         (steps, skipped) if skipped >= steps => {
             Some(format!("{WARNING}: {phase} learnt nothing: all of its {steps} steps {why}"))
@@ -95,7 +95,7 @@ fn learnt_little(phase: &str, steps: usize, skipped: usize) -> Option<String> {
     }
 }
 
-/// A phase of another run, under this run's evaluation: how its checkpoints reason is written anew, and they are measured.
+/// Measures a phase of another run with this run's evaluation and ways of reasoning.
 fn taken_over(run: &Run, folder: &PhaseFolder, phase: &str, what: &SupervisedPhase) -> Result<PhaseResult> {
     let on_the_way = what.exports.iter().map(|e| (e.name.as_str(), e.reasoning.as_ref().unwrap_or(&what.reasoning)));
     for (name, reasoning) in on_the_way.chain([("annotator", &what.reasoning), ("checkpoint", &what.reasoning)]) {
@@ -110,7 +110,7 @@ fn taken_over(run: &Run, folder: &PhaseFolder, phase: &str, what: &SupervisedPha
     with_stages(run, folder, what, result)
 }
 
-/// Measures the stages of a curriculum too, and marks the phase as finished.
+/// Also measures the stages of a curriculum, and marks the phase as finished.
 fn with_stages(
     run: &Run,
     folder: &PhaseFolder,
@@ -128,7 +128,7 @@ fn with_stages(
     Ok(result)
 }
 
-/// Token accuracies of the steps that will not be run again, and the positions that were fed in them.
+/// Token accuracies of the completed steps, and the positions fed in them.
 fn behind(folder: &PhaseFolder) -> Result<(Vec<f64>, usize)> {
     let rows = sft::metrics_before(folder, folder.step()?)?;
     let accuracies = rows.iter().filter_map(|row| row.get("token_accuracy")?.as_f64()).collect();

@@ -47,7 +47,7 @@ pub(super) fn run(
         let Reward { t_lo, t_hi, .. } = settings.reward;
         let tokens = before.scores.visible_tokens;
         say(&format!(
-            "{phase}: brevity pays in full up to {t_lo} visible tokens, nothing from {t_hi} ({from} needs {tokens:.1} on average)"
+            "{phase}: full brevity reward up to {t_lo} visible tokens, none from {t_hi} on ({from} needs {tokens:.1} on average)"
         ));
     }
     let reference = (settings.anchor == Anchor::Reference).then(|| run.recipe.optimizer.dtype.apply(model.clone()));
@@ -59,7 +59,7 @@ pub(super) fn run(
     let mut metrics = run.writes().then(|| metrics_from(&folder, from)).transpose()?;
     let mut progress = Progress::new(phase, settings.steps, from);
     let mut watch = Watch::new(settings.early_stop_window, metrics.as_ref().map(watched).unwrap_or_default());
-    // A run that was stopped just when the watch would have ended it ends here.
+    // A run that was stopped just when the watch fired ends here.
     let mut hacking = world.any(watch.fires() && run.writes());
     let begun = parent.trained("checkpoint")?;
     let trained = |metrics: &Option<RowWriter>| {
@@ -83,11 +83,11 @@ pub(super) fn run(
             metrics.push(&row)?;
         }
         watch.extend(hacking::Step::from_rates(row.accuracy, row.switch_rate, row.latent_calls));
-        // Who writes has seen the steps before a stop too.
+        // The writing process has also seen the steps before a resume.
         hacking = world.any(watch.fires() && run.writes());
         let stopped = world.any((run.options.stop)());
         if settings.keep_every > 0 && done % settings.keep_every == 0 && done < settings.steps && run.writes() {
-            // As a phase of its own: `probe --phase grpo_step20` opens it.
+            // As a separate phase: `probe --phase grpo_step20` opens it.
             let kept = PhaseFolder::open(run.path(), &format!("{phase}_step{done}"))?;
             run.export(&kept, "checkpoint", (&trainer.decoder(), &start), &reasoning, trained(&metrics))?;
         }
@@ -107,7 +107,7 @@ pub(super) fn run(
     let mut notes = vec![];
     if hacking {
         notes.push(format!(
-            "{phase} stopped early at step {done}: over {} steps switch rate and latent calls rose while fewer answers were right",
+            "{phase} stopped early at step {done}: over {} steps switch rate and latent calls rose while accuracy fell",
             settings.early_stop_window
         ));
     }
@@ -136,7 +136,7 @@ pub(super) fn run(
     Ok(Some(result))
 }
 
-/// Why a phase without a single update is no result; nothing is compared then.
+/// Why a phase without a single update has no valid result; nothing is compared then.
 fn learnt_nothing(phase: &str, rows: &[FlatRow], settings: &Grpo) -> Option<String> {
     if sum(rows, "updates") > 0 {
         return None;
@@ -144,43 +144,43 @@ fn learnt_nothing(phase: &str, rows: &[FlatRow], settings: &Grpo) -> Option<Stri
     let of = |column: &str| sum(rows, column);
     let rollouts = of("groups") * settings.group;
     let (dropped, long, wild) = (of("dropped_rollouts"), of("too_long"), of("not_finite"));
-    let mut why = vec![format!("{} of {} groups had no two rewards that differ", of("skipped_groups"), of("groups"))];
+    let mut why = vec![format!("{} of {} groups had equal rewards", of("skipped_groups"), of("groups"))];
     if dropped > 0 {
         why.push(format!(
             "{dropped} of {rollouts} rollouts were dropped ({long} longer than grpo.max_positions = {}, {wild} with logits that are \
-             not finite, {} for want of memory)",
+             not finite, {} out of memory)",
             settings.max_positions,
             dropped - long - wild
         ));
     }
     Some(format!(
-        "{WARNING}: {phase} learnt nothing: no update in {} steps ({}). Its weights are those that it started from, and nothing is \
-         compared",
+        "{WARNING}: {phase} learnt nothing: no update in {} steps ({}). Its weights are those of its start, and nothing is \
+        compared",
         rows.len(),
         why.join("; ")
     ))
 }
 
-/// That a term of the reward had one mean in all steps, so that its weight taught nothing.
+/// The note that a reward term had the same mean in all steps, so that it gave no gradient.
 fn never_varied(phase: &str, rows: &[FlatRow], key: &str, weight: f64) -> Option<String> {
     let means: Vec<f64> = rows.iter().filter_map(|row| row.get(&format!("reward_{key}"))?.as_f64()).collect();
     let (first, rest) = means.split_first()?;
     (!rest.is_empty() && rest.iter().all(|mean| mean == first)).then(|| {
         format!(
-            "{phase}: the reward term `{key}` (weight {weight}) was {first} in all {} steps: it taught nothing",
+            "{phase}: the reward term `{key}` (weight {weight}) was {first} in all {} steps: nothing was learnt from it",
             means.len()
         )
     })
 }
 
-/// What is shown of a step.
+/// The progress line of a step.
 fn said(row: &GrpoStepRow) -> String {
     let of = |value: Option<f64>| value.map_or_else(|| "—".to_owned(), |value| format!("{value:.3}"));
     let [reward, accuracy, switch, latents] = [row.reward, row.accuracy, row.switch_rate, row.latent_calls].map(of);
     format!("reward {reward} acc {accuracy} switch {switch} latents {latents}")
 }
 
-/// What the watch saw of the steps that are not run again.
+/// The watched quantities of the completed steps.
 fn watched(metrics: &RowWriter) -> Vec<hacking::Step> {
     let step = |row: &FlatRow| {
         let [accuracy, switch_rate, latent_calls] =
@@ -240,7 +240,7 @@ fn one_step(
     Ok((sampled, epochs, cosines))
 }
 
-/// All of a step's row but what the trainer and the clock say.
+/// A step's record, without the fields of the trainer and the clock.
 fn row(
     phase: &'static str,
     step: usize,
@@ -299,7 +299,7 @@ fn row(
     }
 }
 
-/// Mean share of their own embeddings in the tokens that states were mixed into; `None` where there are none.
+/// Mean share of their own embeddings in tokens with mixed-in states; `None` without such tokens.
 fn token_share(all: &[(Trace, Terms, bool)]) -> Option<f64> {
     let positions = all.iter().flat_map(|(trace, _, _)| &trace.positions);
     let shares: Vec<f64> =
@@ -307,7 +307,7 @@ fn token_share(all: &[(Trace, Terms, bool)]) -> Option<f64> {
     (!shares.is_empty()).then(|| shares.iter().sum::<f64>() / shares.len() as f64)
 }
 
-/// The checkpoint before and after RL on the same problems: gained, lost, exact McNemar.
+/// Compares the checkpoint before and after RL on the same problems: gained, lost, exact McNemar.
 fn compare(before: &PhaseResult, after: &PhaseResult) -> Result<String> {
     let correct = |s: &Scores| s.outcomes.iter().map(|o| o.correct).collect::<Vec<_>>();
     let (was, is) = (&before.scores, &after.scores);

@@ -1,4 +1,4 @@
-//! Phases of another run, taken over: a branch of a run trains what is new under new settings, and nothing twice.
+//! Reuses finished phases of another run: a branch of a run trains only what its new settings change.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,40 +16,40 @@ use crate::progress::say;
 use crate::store::{copy_folder, remove_listed, replace_folder, sha256, write_atomic};
 use crate::train::state::PhaseFolder;
 
-/// Where phases are taken over from.
+/// A run to reuse phases from.
 #[derive(Clone, Debug)]
 pub struct Branch {
-    /// The folder of a run, or of a sweep: then of that of its runs which gives most.
+    /// The folder of a run, or of a sweep: then the best of its runs.
     pub run: PathBuf,
-    /// The last phase that is taken over (`--phase`); absent: every one that has the same settings.
+    /// The last phase to reuse (`--phase`); `None`: every phase with equal settings.
     pub until: Option<String>,
 }
 
-/// A phase that can be taken over.
+/// A phase that can be reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PlannedPhase {
     name: &'static str,
-    /// Its weights stand, but this recipe measures them otherwise.
+    /// Whether its weights are reused but its measurement is repeated, because this recipe's evaluation differs.
     measured_again: bool,
 }
 
-/// What a phase's folder says of where it comes from (`taken.json`), and the manifest after it.
+/// Origin of a reused phase (`taken.json`, later the manifest).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Origin {
     run: PathBuf,
     command: Value,
     commit: Value,
-    /// Of the finished checkpoint's files, or of the annotation.
+    /// Hash of the finished checkpoint's files, or of the annotation.
     sha256: String,
     measured_again: bool,
-    /// Where that run had it from, if it had not trained it itself.
+    /// Origin in that run, if it reused the phase itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     taken: Option<Box<Origin>>,
 }
 
 const FILE: &str = "taken.json";
 
-/// The run that gives a recipe most phases, the fewest of them to be measured again, and those phases; of several the first.
+/// The run with the most reusable phases, then with the fewest to be measured again; the first of equals.
 pub(super) fn best(recipe: &Recipe, phases: &[Phase], branches: &[Branch]) -> Result<(PathBuf, Vec<PlannedPhase>)> {
     let (mut best, mut why_not): (Option<(PathBuf, Vec<PlannedPhase>)>, _) = (None, None);
     let worth =
@@ -68,11 +68,11 @@ pub(super) fn best(recipe: &Recipe, phases: &[Phase], branches: &[Branch]) -> Re
     match (best, why_not) {
         (Some(best), _) => Ok(best),
         (None, Some(why)) => Err(why),
-        (None, None) => bail!("--from names no run"),
+        (None, None) => bail!("--from does not name a run"),
     }
 }
 
-/// The folder itself, or the runs of a sweep that lie in it.
+/// The folder itself, or the runs inside a sweep's folder.
 fn runs(folder: &Path) -> Result<Vec<PathBuf>> {
     if folder.join("recipe.toml").is_file() || !folder.is_dir() {
         return Ok(vec![folder.to_path_buf()]);
@@ -89,14 +89,14 @@ fn runs(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(if found.is_empty() { vec![folder.to_path_buf()] } else { found })
 }
 
-/// The phases that a run can give to one of this recipe, in order, as far as `until`.
+/// The phases of a run that this recipe can reuse, in order, up to `until`.
 ///
 /// # Errors
-/// No run there; none that can be taken over, or not the one asked for: what is in the way, by name.
+/// Not a run; no reusable phase, or not the requested one: the reason, by name.
 fn plan(recipe: &Recipe, phases: &[Phase], run: &Path, until: Option<&str>) -> Result<Vec<PlannedPhase>> {
     let at = || format!("--from {}", run.display());
     let file = run.join("recipe.toml");
-    ensure!(file.is_file(), "{}: holds no run (no recipe.toml)", at());
+    ensure!(file.is_file(), "{}: has no run (no recipe.toml)", at());
     let held = read_recipe(&file)?;
     let ours = toml::Table::try_from(recipe).context("writing the recipe as TOML")?;
     let mut planned: Vec<PlannedPhase> = vec![];
@@ -112,24 +112,24 @@ fn plan(recipe: &Recipe, phases: &[Phase], run: &Path, until: Option<&str>) -> R
         let last = phases.iter().find(|phase| phase.name == until);
         let last = last.with_context(|| format!("--phase {until}: this recipe has {}", known()))?;
         if let Some((_, why)) = why_not.iter().find(|(name, _)| *name == until) {
-            bail!("{}: phase `{until}` cannot be taken over: {why}", at());
+            bail!("{}: phase `{until}` cannot be reused: {why}", at());
         }
         let line = line_of(last, phases);
         planned.retain(|planned| line.contains(&planned.name));
     }
     if let (true, Some((name, why))) = (planned.is_empty(), why_not.first()) {
-        bail!("{}: no phase of it can be taken over; `{name}`: {why}", at());
+        bail!("{}: no phase can be reused; `{name}`: {why}", at());
     }
     Ok(planned)
 }
 
-/// A phase with those that it starts from.
+/// A phase and its ancestors.
 fn line_of(phase: &Phase, phases: &[Phase]) -> Vec<&'static str> {
     let before = |phase: &&Phase| phases.iter().find(|other| Some(other.name) == phase.from);
     std::iter::successors(Some(phase), before).map(|phase| phase.name).collect()
 }
 
-/// Whether a phase is measured again, or why it cannot be taken over.
+/// Whether a phase must be measured again, or why it cannot be reused.
 fn admitted(
     phase: &Phase,
     phases: &[Phase],
@@ -143,7 +143,7 @@ fn admitted(
         return Err("it is not finished there".into());
     }
     if let Some(parent) = phase.from.filter(|parent| planned.iter().all(|planned| planned.name != *parent)) {
-        return Err(format!("it starts from `{parent}`, which is not taken over"));
+        return Err(format!("it starts from `{parent}`, which is not reused"));
     }
     let others = differences(&phase.settings(held), &phase.settings(ours));
     if !others.is_empty() {
@@ -153,7 +153,7 @@ fn admitted(
         reads::asked_inside(phase.name, phases, recipe).iter().find(|name| !folder.join(name).is_dir())
     {
         return Err(format!(
-            "{} was not kept there (latent.keep_steps, grpo.from_step)",
+            "{} was not stored there (latent.keep_steps, grpo.from_step)",
             folder.join(missing).display()
         ));
     }
@@ -162,7 +162,7 @@ fn admitted(
     Ok(matches!(phase.work, Work::Supervised(_)) && evaluation(held) != evaluation(ours))
 }
 
-/// Copies phases into the run in `to`, but for those that it has already. Each is there whole or not at all.
+/// Copies phases into the run in `to`, except those that it has. Each copy is complete or absent.
 ///
 /// # Errors
 /// Files that cannot be read or written.
@@ -181,24 +181,24 @@ pub(super) fn take(planned: &[PlannedPhase], from: &Path, to: &Path) -> Result<(
             measured_again,
             taken: origin(&source)?.map(Box::new),
         };
-        // Checkpoints that GRPO kept on the way are folders beside its own; they come first, because its own says that it is done.
+        // Checkpoints that GRPO stored during training have their own folders. They come first: the phase's folder marks completion.
         for kept in kept_beside(from, name)? {
             copy_whole(&from.join(&kept), to, &kept, |_| Ok(()))?;
         }
         copy_whole(&source, to, name, |copy| {
             if measured_again {
                 remove_listed(copy, &["result.json", "traces.jsonl"])
-                    .with_context(|| format!("{}: cannot leave out its measurements", copy.display()))?;
+                    .with_context(|| format!("{}: cannot remove its measurements", copy.display()))?;
             }
             write_atomic(&copy.join(FILE), &serde_json::to_vec_pretty(&origin)?)
         })?;
-        let how = if measured_again { ", to be measured again: [evaluation] is another" } else { "" };
-        say(&format!("{name}: taken over from {}{how}", from.display()));
+        let how = if measured_again { ", to be measured again: [evaluation] differs" } else { "" };
+        say(&format!("{name}: reused from {}{how}", from.display()));
     }
     Ok(())
 }
 
-/// Copies a folder, whole or not at all; `finish` changes the copy before it gets its name.
+/// Copies a folder completely or not at all; `finish` changes the copy before it gets its name.
 fn copy_whole(source: &Path, to: &Path, name: &str, finish: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     let target = to.join(name);
     if target.exists() {
@@ -210,7 +210,7 @@ fn copy_whole(source: &Path, to: &Path, name: &str, finish: impl FnOnce(&Path) -
     })
 }
 
-/// `grpo_step20` of `grpo`.
+/// Folders such as `grpo_step20` of `grpo`.
 fn kept_beside(run: &Path, phase: &str) -> Result<Vec<String>> {
     let prefix = format!("{phase}_step");
     let mut found = vec![];
@@ -225,7 +225,7 @@ fn kept_beside(run: &Path, phase: &str) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// The files that say what a finished phase is.
+/// The files that identify a finished phase.
 fn finished_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let tagged = folder.join("tagged.jsonl");
     if tagged.is_file() {
@@ -244,19 +244,17 @@ fn finished_files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Where a phase was taken over from; `None` where it was trained here.
+/// Origin of a reused phase; `None` if it was trained here.
 pub(super) fn origin(folder: &Path) -> Result<Option<Origin>> {
     let path = folder.join(FILE);
     if !path.is_file() {
         return Ok(None);
     }
     let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
-    serde_json::from_str(&text)
-        .map(Some)
-        .with_context(|| format!("{}: does not say where a phase is from", path.display()))
+    serde_json::from_str(&text).map(Some).with_context(|| format!("{}: not the origin of a phase", path.display()))
 }
 
-/// The phases of a run that were taken over, for its manifest.
+/// The reused phases of a run, for its manifest.
 pub(super) fn origins(run: &Path, phases: &[Phase]) -> Result<Map<String, Value>> {
     let mut all = Map::new();
     for phase in phases {
@@ -267,7 +265,7 @@ pub(super) fn origins(run: &Path, phases: &[Phase]) -> Result<Map<String, Value>
     Ok(all)
 }
 
-/// A line of the summary: what was not trained here.
+/// A note of the summary: reused phases.
 pub(super) fn note(run: &Path, phases: &[Phase]) -> Result<Option<String>> {
     let mut from: Vec<(PathBuf, Vec<&str>)> = vec![];
     for phase in phases {
@@ -279,38 +277,38 @@ pub(super) fn note(run: &Path, phases: &[Phase]) -> Result<Option<String>> {
     }
     let parts: Vec<String> =
         from.iter().map(|(run, names)| format!("{} from {}", names.join(", "), run.display())).collect();
-    Ok((!parts.is_empty()).then(|| format!("taken over: {}", parts.join("; "))))
+    Ok((!parts.is_empty()).then(|| format!("reused: {}", parts.join("; "))))
 }
 
-/// Whether a phase was taken over and waits for its measurement.
+/// Whether a reused phase still has to be measured.
 pub(super) fn waits(folder: &PhaseFolder) -> Result<bool> {
     Ok(origin(&folder.path)?.is_some_and(|origin| origin.measured_again) && !folder.path.join("result.json").exists())
 }
 
-/// Whether that run was made of the data and the model, by the threads and processes and in the type of this one.
+/// Requires that the other run had the same data, model, threads, processes and float type.
 ///
 /// # Errors
-/// What differs, by name.
+/// The input that differs, by name.
 pub(super) fn same_work(ours: &Value, from: &Path, planned: &[PlannedPhase]) -> Result<()> {
     let path = from.join("manifest.json");
     let held = inputs::held(from, &[])?.with_context(|| format!("{}: cannot read", path.display()))?;
     let mut ours = ours.clone();
-    // Its settings are compared phase by phase; here, whether they are still those that it began with.
+    // Settings were compared phase by phase; here only whether its recipe changed since its start.
     let recipe = from.join("recipe.toml");
     let text = read_text(&recipe).with_context(|| format!("{}: cannot read", recipe.display()))?;
     let begun: Recipe = toml::from_str(&text).with_context(|| format!("{}: not a recipe", recipe.display()))?;
     ours["settings_sha256"] = inputs::hash_of(&toml::to_string(&begun).context("writing the recipe as TOML")?).into();
-    // Where all is measured again, the problems that it was measured on may be others.
+    // If everything is measured again, the held-out problems may differ.
     if planned.iter().any(|phase| phase.measured_again) && !held["test_sha256"].is_null() {
         ours["test_sha256"] = held["test_sha256"].clone();
     }
-    inputs::same(&path, &held, &ours, "that trains other weights: leave --from away")
+    inputs::same(&path, &held, &ours, "its weights would differ from this run's: omit --from")
 }
 
-/// Whether the phases that were taken over are still what was taken.
+/// Requires that the reused phases have not changed since.
 ///
 /// # Errors
-/// The first whose weights are others.
+/// The first whose weights differ.
 pub(super) fn unchanged(run: &Path, phases: &[Phase]) -> Result<()> {
     for phase in phases {
         let folder = run.join(phase.name);
@@ -318,8 +316,8 @@ pub(super) fn unchanged(run: &Path, phases: &[Phase]) -> Result<()> {
         let now = sha256(&finished_files(&folder)?)?;
         ensure!(
             now == origin.sha256,
-            "{}: taken over from {} with the hash {}, now {now}: its weights have been changed; put them back, or name another folder \
-             with --out",
+            "{}: was reused from {} with the hash {}, now {now}: its weights have changed; put them back, or name another folder \
+            with --out",
             folder.display(),
             origin.run.display(),
             origin.sha256

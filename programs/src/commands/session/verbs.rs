@@ -110,7 +110,7 @@ fn named<T: serde::de::DeserializeOwned>(what: &str, names: &[String]) -> Result
 impl Room {
     fn study(&self, asked: &ProblemChoice, like: Option<&str>, machine: &Machine) -> Result<Study> {
         let like = Recipe::like(like.unwrap_or(LIKE))?;
-        let study = Study::of_session(&self.name, &self.loaded, &like, asked, machine)?;
+        let study = Study::from_session(&self.name, &self.loaded, &like, asked, machine)?;
         let corpus = &study.corpus;
         if !asked.raw {
             corpus.told.iter().for_each(|line| say(line));
