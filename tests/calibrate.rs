@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::common::known::of;
 use crate::common::programs::{done, program, refused};
 use switchyard::calibration::known::{Built, Purpose};
-use switchyard::calibration::{Settings, drawn, kinds};
+use switchyard::calibration::{Settings, draw_model, kinds};
 use switchyard::experiments::latent_intervention::{self, Config};
 use switchyard::machine::Machine;
 use switchyard::schema::{CalibrationDrawRow, CalibrationRow, Identity, InterventionRow, calibrated};
@@ -24,7 +24,7 @@ fn rows(only: &[&str], n: &[usize], draws: usize) -> Vec<CalibrationDrawRow> {
 
 /// Three models of each kind of truth.
 fn models() -> impl Iterator<Item = (&'static str, Built)> {
-    kinds().flat_map(|kind| (0..3).map(move |draw| (kind, drawn(kind, 2, draw).expect("a kind of truth"))))
+    kinds().flat_map(|kind| (0..3).map(move |draw| (kind, draw_model(kind, 2, draw).expect("a kind of truth"))))
 }
 
 /// The digit that a problem was made with: the word before the last of its question.

@@ -322,7 +322,7 @@ fn hooks_that_cannot_be_are_refused_before_any_work() {
     edit("blocks.0.hook_resid_post", &["HOOK=CHANGE"]);
     edit("blocks.0.hook_resid_post=zeroo", &["did you mean `zero`?"]);
     edit("blocks.0.hook_resid_post=scale", &["scale:NUMBER"]);
-    edit("blocks.0.hook_resid_post=resample", &["takes values of other problems", "intervene --hook"]);
+    edit("blocks.0.hook_resid_post=resample", &["needs values of other problems", "intervene --hook"]);
     edit("blocks.0.attn.hook_z[head=9]=zero", &["has 4 heads, 0 to 3"]);
     edit("blocks.0.hook_resid_post@pos[-3]=zero", &["pos[-3]", "before the first of 2"]);
     edit("blocks.0.hook_resid_post=scale:two", &["`two`"]);

@@ -153,9 +153,9 @@ fn every_intervention_runs_at_every_point_of_every_family_or_is_refused() {
                         Some((format!("`{name}` acts on latent inputs only"), true))
                     }
                     "zero" | "scale" | "self_patch" if attention => None,
-                    _ if attention => Some(("its own length".to_owned(), false)),
+                    _ if attention => Some(("number of keys differs".to_owned(), false)),
                     "zero" | "random_norm" | "rotate" | "gaussian" if scale => {
-                        Some(("divided by it".to_owned(), false))
+                        Some(("divided by this value".to_owned(), false))
                     }
                     _ => None,
                 };
@@ -265,9 +265,9 @@ fn what_does_not_exist_is_refused_before_any_work() {
         (asked(&["blocks.2.attn.hook_z"], &["zeroo"]), "did you mean `zero`"),
         (asked(&["blocks.2.attn.hook_z"], &["skip"]), "acts on latent inputs only"),
         (asked(&["blocks.2.attn.hook_z"], &["normal"]), "nothing to do"),
-        (asked(&["blocks.2.ln1.hook_scale"], &["zero"]), "divided by it"),
-        (asked(&["blocks.2.attn.hook_pattern"], &["mean"]), "its own length"),
-        (asked(&["blocks.2.attn.hook_attn_scores"], &["resample"]), "its own length"),
+        (asked(&["blocks.2.ln1.hook_scale"], &["zero"]), "divided by this value"),
+        (asked(&["blocks.2.attn.hook_pattern"], &["mean"]), "number of keys differs"),
+        (asked(&["blocks.2.attn.hook_attn_scores"], &["resample"]), "number of keys differs"),
         (
             Config { positions: vec![Select::Prompt], ..asked(&["latent.hook_injected"], &["zero"]) },
             "latent steps only",

@@ -155,7 +155,7 @@ fn a_rollout_that_is_too_long_is_dropped_and_its_group_goes_on() {
     assert_eq!(sampled.groups, 8);
     let dropped = sampled.dropped.too_long;
     assert!(dropped > 0 && !sampled.rollouts.is_empty(), "{dropped} dropped");
-    assert_eq!(sampled.all.len() + sampled.dropped.all(), 8 * 16);
+    assert_eq!(sampled.all.len() + sampled.dropped.total(), 8 * 16);
     for group in 0..8 {
         let of: Vec<f64> = sampled.rollouts.iter().filter(|r| r.trace.problem == group).map(|r| r.advantage).collect();
         assert!(of.iter().sum::<f64>().abs() < 1e-9, "advantages of group {group}: {of:?}");

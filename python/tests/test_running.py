@@ -73,7 +73,7 @@ class Running(unittest.TestCase):
             sy.run(MODEL, PROMPT, hooks={"blocks.0.hook_resid_pots": "zero"})
         with self.assertRaisesRegex(RuntimeError, "did you mean `zero`"):
             sy.run(MODEL, PROMPT, hooks={"hook_embed": "zer"})
-        with self.assertRaisesRegex(RuntimeError, "`mean` takes values of other problems"):
+        with self.assertRaisesRegex(RuntimeError, "`mean` needs values of other problems"):
             sy.run(MODEL, PROMPT, hooks={"hook_embed": "mean"})
         for change in ("random_norm", "rotate:30", "scale:2"):
             done = sy.run(MODEL, PROMPT, hooks=[f"blocks.2.hook_resid_post@latent[*,2]={change}"])

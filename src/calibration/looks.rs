@@ -1,5 +1,5 @@
-//! Each experiment as it is run by default, and its verdicts beside what the model was built to do. Knows experiments and
-//! [`Built`]; nothing of how often anything is right.
+//! Runs each experiment with its default settings, and compares its verdicts with the model's construction. Knows experiments and
+//! [`Built`]; computes no error rates.
 
 use std::collections::BTreeMap;
 
@@ -27,17 +27,17 @@ use crate::tasks::organism::Hidden;
 
 pub(super) struct Look {
     pub name: &'static str,
-    /// At what n; the last is its default.
+    /// Numbers of problems; the last is the experiment's default.
     pub sizes: &'static [usize],
     /// Whether n counts pairs of prompts.
     pub of_pairs: bool,
     pub run: fn(&Built, &Study, usize) -> Result<Tally>,
 }
 
-/// Problems beside pairs of prompts: the experiment reads none of them.
+/// Problems besides pairs of prompts, which the experiment does not read.
 pub(super) const BESIDE: usize = 20;
 
-/// As an evaluation asks by default: 500 problems. A verdict needs 20.
+/// The evaluation's default is 500 problems. A verdict needs 20.
 const PROBLEMS: &[usize] = &[20, 50, 100, 500];
 /// Probes refuse fewer problems of a kind than two a fold.
 const PROBED: &[usize] = &[50, 100, 500];
@@ -78,8 +78,7 @@ pub(super) const LOOKS: &[Look] = &[
     Look { name: "head_patching", sizes: PAIRS, of_pairs: true, run: heads },
 ];
 
-/// Modes that a run does not have by default. Not `sibling`: these models are certain, and another rollout of a problem has the
-/// same states.
+/// Modes that are off by default. Not `sibling`: these models are certain, so another rollout of a problem has the same states.
 const MORE: [&str; 9] = [
     "gaussian",
     "embedding",
@@ -92,10 +91,10 @@ const MORE: [&str; 9] = [
     "suppress_switch",
 ];
 
-/// Modes at one latent step at a time; the first for every kind, all where text stands in for latents.
+/// Modes at one latent step at a time; the first for every kind, all for kinds where text replaces latents.
 const BY_STEP: [&str; 3] = ["resample", "zero", "known_value"];
 
-/// What a test cannot see, as its documentation says; its verdicts are put beside that truth all the same.
+/// What a test cannot detect, as its documentation says; its verdicts are still compared with that truth.
 pub(super) fn blind(test: &str) -> &'static str {
     match test {
         "latent_intervention/random_norm" | "latent_intervention/rotate:90" | "latent_intervention/gaussian" => {
@@ -178,11 +177,11 @@ fn lens(built: &Built, study: &Study) -> Result<Tally> {
     Ok(rows.filter_map(one).collect())
 }
 
-/// At the last layer that knows nothing of the decision and the first that knows it.
+/// At the last layer before the decision is readable and the first one at which it is.
 fn probes(built: &Built, study: &Study) -> Result<Tally> {
     let config = layer_probe::Config {
         layers: layer_probe::Layers::Listed(vec![built.decide.0, built.decide.0 + 1]),
-        // One clause a problem: its look-alikes are those of other problems.
+        // One clause per problem: its negatives come from other problems.
         matched: layer_probe::NegativeScope::Corpus,
         untrained: false,
         ..layer_probe::Config::default()
@@ -205,14 +204,14 @@ fn probed(built: &Built, row: &ProbeRow) -> Option<(&'static str, bool, bool)> {
 
 fn direct(built: &Built, study: &Study) -> Result<Tally> {
     let rows = direct_logit::rows(study, &direct_logit::Config::default())?.into_iter();
-    // Where the answer is written; latent steps are asked too, and no reader is at work there.
+    // Latent steps are probed too, although no reader acts there.
     let written = (Form::Latents, Target::Answer, None, Part::Own, Component::Head);
     let heads = rows.filter(|row| (row.form, row.target, row.step, row.part, row.component) == written);
     let one = |row: DirectLogitRow| ("direct_logit/heads", row.layer.zip(row.head) == Some(built.reader), row.adds());
     Ok(heads.map(one).collect())
 }
 
-/// Who brings the answer from which latent.
+/// Which head copies the answer from which latent.
 fn attention(built: &Built, study: &Study) -> Result<Tally> {
     let rows = attention_to_latents::rows(study, &attention_to_latents::Config::default())?.into_iter();
     let reads = built.is_read() || built.kind == Purpose::Redundant;
@@ -224,7 +223,7 @@ fn attention(built: &Built, study: &Study) -> Result<Tally> {
     Ok(brings.collect())
 }
 
-/// The same rows after a model that decides alike and reads nothing, and after one that decides at random.
+/// Compared with a model of equal decisions that reads nothing, and with one that decides at random.
 fn compared(built: &Built, study: &Study, n: usize) -> Result<Tally> {
     let mut said = Tally::default();
     for (kind, truth) in [(Purpose::Inert, false), (Purpose::Blind, true)] {
@@ -237,7 +236,7 @@ fn compared(built: &Built, study: &Study, n: usize) -> Result<Tally> {
     Ok(said)
 }
 
-/// Whether a mode makes answers wrong; `None` where the way the model is built does not say.
+/// Whether a mode lowers accuracy; `None` if the construction does not determine it.
 fn lowers(built: &Built, mode: &str) -> Option<bool> {
     let (kind, read) = (built.kind, built.is_read());
     let backed = kind == Purpose::Backed;
@@ -245,15 +244,15 @@ fn lowers(built: &Built, mode: &str) -> Option<bool> {
         "self_patch" | "null_batch" | "null_seed" => Some(false),
         "skip" | "suppress_switch" if kind == Purpose::Bound => Some(true),
         "zero" | "skip" | "empty_block" | "suppress_switch" => Some((read && !backed) || kind == Purpose::Norm),
-        // A seventh of each state is less than what the text has.
+        // A seventh of each state is less than the text's weight.
         "mean" if backed => Some(false),
         "resample" => Some(read),
         "mean" | "gaussian" | "random_norm" | "rotate" => (!backed).then_some(read),
-        // The counter is lost with the state, and with it what the norm's reader looks for.
+        // The counter is lost with the state, and the coordinates that detect the norm.
         "embedding" | "embedding_argmax" => (kind != Purpose::Norm && !backed).then_some(read),
-        // A norm is divided out by every block; how the residual sum takes it is not laid down.
+        // Every block divides by the norm; the effect on the residual sum is not determined by the construction.
         "scale" => (!read && kind != Purpose::Redundant).then_some(kind == Purpose::Norm),
-        // Text problems are answered by the digit; a block in them says what it says.
+        // Text problems are answered by the digit; a forced block changes that as in switch problems.
         "force_switch" => match kind {
             Purpose::Inert | Purpose::Empty | Purpose::Bound => Some(false),
             Purpose::Noisy | Purpose::Backed => None,
@@ -263,8 +262,8 @@ fn lowers(built: &Built, mode: &str) -> Option<bool> {
     }
 }
 
-/// All modes from one decode; where the experiment refuses one of them (so few problems that it did nothing), each alone, and
-/// the refused one has found nothing.
+/// All modes from one decode. If the experiment refuses one of them (too few problems for any effect), each mode runs alone, and the
+/// refused one counts as not found.
 fn interventions(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Result<Tally> {
     let mut said = match swept(built, study, modes, steps) {
         Err(error) if !error.is::<Interruption>() => Tally::default(),
@@ -275,11 +274,11 @@ fn interventions(built: &Built, study: &Study, modes: &[String], steps: &[Steps]
             Ok(one) => one.into_rows().for_each(|(test, truth, verdict)| said.add(test, truth, verdict)),
             Err(error) if error.is::<Interruption>() => return Err(error),
             Err(_) if mode == "known_value" => steps.iter().for_each(|at| {
-                let (test, truth) = followed(built, *at);
+                let (test, truth) = known_value_test(built, *at);
                 said.add(test, truth, false);
             }),
             Err(_) => steps.iter().for_each(|at| {
-                let (test, truth) = asked(built, mode, *at);
+                let (test, truth) = test_of(built, mode, *at);
                 truth.into_iter().for_each(|truth| said.add(test.clone(), truth, false));
             }),
         }
@@ -287,8 +286,8 @@ fn interventions(built: &Built, study: &Study, modes: &[String], steps: &[Steps]
     Ok(said)
 }
 
-/// What a mode at these steps asks, and whether it is so.
-fn asked(built: &Built, mode: &str, steps: Steps) -> (String, Option<bool>) {
+/// The test of a mode at these steps, and its truth.
+fn test_of(built: &Built, mode: &str, steps: Steps) -> (String, Option<bool>) {
     match steps {
         Steps::Only(step) if mode == "resample" => {
             ("latent_intervention/resample, one step".to_owned(), Some(brings(built, step)))
@@ -298,13 +297,13 @@ fn asked(built: &Built, mode: &str, steps: Steps) -> (String, Option<bool>) {
     }
 }
 
-/// Whether the input of this latent step (an index) has the value that is read behind it.
+/// Whether the input of this latent step (an index) carries the value that is read later.
 fn brings(built: &Built, step: usize) -> bool {
     built.is_read() && built.writes < step + 1 && step < built.reads
 }
 
-/// What `known_value` at these steps asks, and whether it is so.
-fn followed(built: &Built, steps: Steps) -> (&'static str, bool) {
+/// The test of `known_value` at these steps, and its truth.
+fn known_value_test(built: &Built, steps: Steps) -> (&'static str, bool) {
     match steps {
         Steps::Only(step) => (KNOWN_VALUE_STEP, brings(built, step)),
         _ => (KNOWN_VALUE, built.is_read()),
@@ -317,27 +316,27 @@ fn swept(built: &Built, study: &Study, modes: &[String], steps: &[Steps]) -> Res
     let summary = latent_intervention::run_on(study, &config, Some(&predict))?;
     let mut said = Tally::default();
     for row in &summary.rows {
-        let (test, truth) = asked(built, &row.mode, row.steps);
+        let (test, truth) = test_of(built, &row.mode, row.steps);
         truth.into_iter().for_each(|truth| said.add(dosed(&test, row.dose), truth, row.lowers()));
         if built.kind == Purpose::Bound && row.mode == "skip" {
             said.add(SKIP_READ, built.is_read(), row.lowers());
         }
     }
     for row in &summary.known {
-        let (test, truth) = followed(built, row.steps);
+        let (test, truth) = known_value_test(built, row.steps);
         said.add(test, truth, row.follows());
     }
     Ok(said)
 }
 
-/// What the block's last value says of the answer, whether or not the model reads it.
+/// The answer that the block's last value predicts, whether or not the model reads it.
 fn predicted(built: &Built, study: &Study, problem: usize, step: usize, value: i64) -> Option<String> {
     let last = step + 1 == study.corpus.test.get(problem)?.steps.len();
     let value = usize::try_from(value).ok().filter(|_| last)?;
     Some(built.answer_of(value).to_string())
 }
 
-/// Cells behind the last step that changes the state, and before it is read; cells on its way before that; all others.
+/// Cells after the last step that changes the state and before it is read; cells on its way before that; all others.
 fn jacobians(built: &Built, study: &Study) -> Result<Tally> {
     let config = jacobian_lens::Config::default();
     let rows = jacobian_lens::rows(study, &config)?;
@@ -355,7 +354,7 @@ fn jacobians(built: &Built, study: &Study) -> Result<Tally> {
     Ok(said)
 }
 
-/// The value of the one step: the head names it where the state has become it, a probe wherever there is a state.
+/// The value of the step: the head decodes it where the state has reached it, a probe wherever there is a state.
 fn decoded(built: &Built, study: &Study) -> Result<Tally> {
     let test = &study.corpus.test;
     let gold = |problem: usize| test.get(problem)?.steps.last()?.value.number();
@@ -373,7 +372,7 @@ fn decoded(built: &Built, study: &Study) -> Result<Tally> {
     Ok(rows.into_iter().map(one).collect())
 }
 
-/// Marks that the monitor never met, without an adversary.
+/// Marks that the monitor was not trained on, without an adversary.
 fn monitored(built: &Built, study: &Study) -> Result<Tally> {
     let value = ValueProtocol { c_grid: vec![1.0], draws: 100, ..ValueProtocol::default() };
     let config = monitor::Config { rounds: 0, doses: vec![], value, ..monitor::Config::default() };
@@ -397,7 +396,7 @@ fn stops(built: &Built, study: &Study) -> Result<Tally> {
     Ok(rows.map(|row| ("early_stop/loses", built.is_read() && row.k < built.reads, row.loses())).collect())
 }
 
-/// One rank that holds every value, learnt in fewer updates than by default: each model has seven values.
+/// One rank that fits every value, trained with fewer updates than by default: each model has seven values.
 fn subspaces(built: &Built, study: &Study) -> Result<Tally> {
     let config = subspace::Config { ranks: vec![8], updates: 60, draws: 1, ..subspace::Config::default() };
     let predict = |problem, step, value| predicted(built, study, problem, step, value);
@@ -430,7 +429,7 @@ fn benefits(built: &Built, study: &Study) -> Result<Tally> {
     Ok(rows.filter_map(|row| Some(("switch_benefit/helps", truth(&row.group)?, row.helps()))).collect())
 }
 
-/// Whether a patch of one place on the value's way brings something of the answer along.
+/// Whether a patch at this place on the value's path changes the answer.
 fn carries(built: &Built, step: usize, layer: usize) -> bool {
     let reads = built.is_read() || built.kind == Purpose::Redundant;
     let handed_on = step < built.reads || (step == built.reads && layer <= built.reader.0);

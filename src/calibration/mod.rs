@@ -1,12 +1,14 @@
-//! Models whose truth is known, through every experiment that can see it: how often is each verdict right?
+//! Error rates of verdicts, measured on models with known truth.
 //!
-//! A *kind of truth* ([`truths`]) draws the parts of a hand-built model ([`known`]) at random: layers, heads, steps, letters.
-//! A *look* ([`looks`]) runs one experiment with its default settings and puts each verdict beside what the model was built
-//! to do. Verdicts are the rows' own methods ([`crate::schema`]), the ones that summaries and claims use; none is made here.
-//! Not looked at: `accuracy`, `outcomes`, `traces`, `entropy`, `positions`. They describe and give no verdict.
+//! 1. A *kind of truth* ([`truths`]) draws the parts of a hand-built model ([`known`]) at random: layers, heads, steps, letters.
+//! 2. A *look* ([`looks`]) runs one experiment with default settings and pairs each verdict with the model's construction. Verdicts are
+//!    the records' own methods ([`crate::schema`]), as in summaries and claims.
+//! 3. Rates of true and false alarms follow per verdict, kind and n.
 //!
-//! Misleads: the models are small and clean, so a power here is an upper bound for a real model, where effects are partial
-//! and noise is everywhere. Kinds `share`, `noisy` and `blind` have partial effects and noise of their own.
+//! Not calibrated: `accuracy`, `outcomes`, `traces`, `entropy`, `positions`, which give no verdict.
+//!
+//! Misleads: the models are small and clean, so that power here is an upper bound for a real model, where effects are partial and noise
+//! is everywhere. The kinds `share`, `noisy` and `blind` have partial effects and noise.
 
 pub mod known;
 mod looks;
@@ -26,19 +28,19 @@ use known::{Built, study};
 use looks::{LOOKS, Look};
 use truths::{TRUTHS, Truth};
 
-/// What is calibrated.
+/// Settings of a calibration.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Models of each kind of truth at the default n, and as many at each smaller n.
+    /// Models of each kind of truth at the default n, and the same number at each smaller n.
     pub draws: usize,
     pub seed: u64,
-    /// Experiments or kinds of truth; all where empty.
+    /// Experiments or kinds of truth; empty: all.
     pub only: Vec<String>,
-    /// At these n only; all where empty.
+    /// Values of n; empty: all.
     pub n: Vec<usize>,
 }
 
-/// One model through its experiments at one n.
+/// One model and its experiments at one n.
 #[derive(Clone, Copy)]
 pub struct Job {
     /// Its place among the kinds of truth.
@@ -50,14 +52,14 @@ pub struct Job {
 }
 
 impl Job {
-    /// For a user who waits.
+    /// Description for progress lines.
     pub fn label(&self) -> String {
         format!("{} {}, n = {}", TRUTHS[self.kind].name, self.draw, self.n)
     }
 }
 
-/// One line a kind of truth, then one an experiment.
-pub fn listed() -> String {
+/// One line per kind of truth, then one per experiment.
+pub fn list() -> String {
     let truths = TRUTHS.iter().map(|t| format!("{:<12} truth       {}\n", t.name, t.about));
     let looks = LOOKS.iter().map(|l| {
         let unit = if l.of_pairs { "pairs" } else { "problems" };
@@ -71,12 +73,12 @@ pub fn kinds() -> impl Iterator<Item = &'static str> {
     TRUTHS.iter().map(|truth| truth.name)
 }
 
-/// One model of a kind, with the parts that it has at every n; `None` where no kind has this name.
-pub fn drawn(kind: &str, seed: u64, draw: usize) -> Option<Built> {
-    TRUTHS.iter().position(|truth| truth.name == kind).map(|kind| of_kind(kind, seed, draw))
+/// One model of a kind, with the same parts at every n; `None` for an unknown kind.
+pub fn draw_model(kind: &str, seed: u64, draw: usize) -> Option<Built> {
+    TRUTHS.iter().position(|truth| truth.name == kind).map(|kind| draw_kind(kind, seed, draw))
 }
 
-fn of_kind(kind: usize, seed: u64, draw: usize) -> Built {
+fn draw_kind(kind: usize, seed: u64, draw: usize) -> Built {
     (TRUTHS[kind].draw)(&mut keyed([seed, kind as u64, draw as u64, 0]))
 }
 
@@ -88,10 +90,10 @@ impl Settings {
         truth.looks.contains(&look.name) && (!truths || named(truth.name)) && (!looks || named(look.name))
     }
 
-    /// What is to be done, the same kind at the same n together.
+    /// The jobs, grouped by kind and n.
     ///
     /// # Errors
-    /// A name that is neither an experiment nor a kind of truth; nothing to do.
+    /// A name that is neither an experiment nor a kind of truth; no jobs.
     pub fn jobs(&self) -> Result<Vec<Job>> {
         for name in &self.only {
             if !TRUTHS.iter().any(|t| t.name == name) && !LOOKS.iter().any(|l| l.name == name) {
@@ -111,23 +113,25 @@ impl Settings {
             }
         }
         if jobs.is_empty() {
-            bail!("nothing to do: no such experiment looks at such a truth at such an n; --list says which do");
+            bail!(
+                "nothing to do: none of these experiments is calibrated on these kinds at these n; --list shows the combinations"
+            );
         }
         Ok(jobs)
     }
 
-    /// Runs some jobs, each on a thread of its own.
+    /// Runs jobs, each on its own thread.
     ///
     /// # Errors
-    /// An experiment that cannot be run; a stop by the user.
+    /// An experiment that cannot run; Ctrl-C.
     pub fn run(&self, jobs: &[Job], device: &Device, threads: usize) -> Result<Vec<CalibrationDrawRow>> {
-        Ok(parallel::each(jobs, threads, |job| self.one(job, device))?.concat())
+        Ok(parallel::each(jobs, threads, |job| self.run_job(job, device))?.concat())
     }
 
-    fn one(&self, job: &Job, device: &Device) -> Result<Vec<CalibrationDrawRow>> {
+    fn run_job(&self, job: &Job, device: &Device) -> Result<Vec<CalibrationDrawRow>> {
         let Job { kind, draw, n, .. } = *job;
-        let (truth, built) = (&TRUTHS[kind], of_kind(kind, self.seed, draw));
-        // Its problems are those of the draw at this n.
+        let (truth, built) = (&TRUTHS[kind], draw_kind(kind, self.seed, draw));
+        // The problems depend on draw and n.
         let mut problems = keyed([self.seed, kind as u64, draw as u64, n as u64]);
         let seed = problems.random_range(0..1 << 32);
         let mut rows = vec![];

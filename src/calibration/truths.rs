@@ -1,4 +1,4 @@
-//! Kinds of truth: what is drawn at random about a hand-built model, and who looks at it.
+//! Kinds of truth: the random choices of a hand-built model, and the experiments that are calibrated on it.
 
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -13,7 +13,7 @@ pub(super) struct Truth {
     pub looks: &'static [&'static str],
 }
 
-/// What asks whether answers rest on the latents.
+/// Experiments that test whether answers depend on the latents.
 macro_rules! causal {
     ($($more:literal),* $(,)?) => {
         &["latent_intervention", "latent_intervention_more", "switch_benefit", $($more),*]
@@ -35,7 +35,7 @@ pub(super) const TRUTHS: &[Truth] = &[
     },
     Truth {
         name: "step",
-        about: "the latent steps from which on the value is held, and at which it is read",
+        about: "the latent steps at which the value is written and read",
         draw: |rng| steps(parts(Purpose::Working, rng), rng),
         looks: &[
             "layer_probe",
@@ -56,19 +56,19 @@ pub(super) const TRUTHS: &[Truth] = &[
     },
     Truth {
         name: "circuit",
-        about: "which head writes the value, which reads it; a decoy head looks at it",
+        about: "which head writes the value, which reads it; a decoy head attends to it",
         draw: |rng| parts(Purpose::Working, rng),
         looks: &["head_patching", "direct_logit", "attention_to_latents", "activation_patching"],
     },
     Truth {
         name: "redundant",
-        about: "latents carry the value, and text holds a copy that counts more",
+        about: "latents carry the value, and text has a copy of more weight",
         draw: |rng| Built { decoy: None, decide: (1, 0), ..parts(Purpose::Redundant, rng) },
         looks: causal!("layer_probe", "activation_patching", "head_patching", "attention_to_latents", "early_stop"),
     },
     Truth {
         name: "unread",
-        about: "a decoy: latents hold the value, nothing reads it",
+        about: "a decoy: latents carry the value, nothing reads it",
         draw: |rng| parts(Purpose::Inert, rng),
         looks: causal!(
             "layer_probe",
@@ -85,7 +85,7 @@ pub(super) const TRUTHS: &[Truth] = &[
     },
     Truth {
         name: "inert",
-        about: "latents hold no value",
+        about: "latents carry no value",
         draw: |rng| parts(Purpose::Empty, rng),
         looks: causal!(
             "layer_probe",
@@ -105,7 +105,7 @@ pub(super) const TRUTHS: &[Truth] = &[
     },
     Truth {
         name: "superposed",
-        about: "latents hold two values in directions that overlap; one is read",
+        about: "latents carry two values in overlapping directions; one is read",
         draw: |rng| parts(Purpose::Superposed, rng),
         looks: causal!("layer_probe", "activation_patching", "jacobian_lens", "early_stop", "subspace"),
     },
@@ -129,7 +129,7 @@ pub(super) const TRUTHS: &[Truth] = &[
     },
     Truth {
         name: "second",
-        about: "the second latent alone brings the value in; text stands in where no latent holds one",
+        about: "only the second latent carries the value; without it the answer is read from text",
         draw: |rng| Built { decoy: None, decide: (1, 0), writes: 1, reads: 2, ..parts(Purpose::Backed, rng) },
         looks: causal!(
             "latent_intervention_steps",
@@ -141,25 +141,25 @@ pub(super) const TRUTHS: &[Truth] = &[
     },
     Truth {
         name: "memoriser",
-        about: "latents say which program a problem is, and the answer is looked up: no value can be read from a program not met",
+        about: "latents identify the program, and the answer is looked up: no value can be decoded for an unseen program",
         draw: |rng| Built { decoy: None, decide: (1, 0), ..parts(Purpose::Memorised, rng) },
         looks: &["layer_probe", "decoded_trace", "latent_intervention", "subspace"],
     },
     Truth {
         name: "marked",
-        about: "latents carry the code of each mark, and nothing that triggers have in common",
+        about: "latents carry the code of each mark, but nothing that triggers share",
         draw: |rng| triggers(parts(Purpose::Marked, rng), rng),
         looks: &["monitor"],
     },
     Truth {
         name: "covert",
-        about: "under a trigger latents carry one thing more, which no answer shows",
+        about: "under a trigger latents carry one more coordinate, which does not affect answers",
         draw: |rng| triggers(parts(Purpose::Covert, rng), rng),
         looks: &["monitor"],
     },
 ];
 
-/// Which marks are triggers: half of them.
+/// Draws which half of the marks are triggers.
 fn triggers(built: Built, rng: &mut ChaCha8Rng) -> Built {
     let chosen = rand::seq::index::sample(rng, MARKS, MARKS / 2);
     Built { triggers: chosen.into_iter().fold(0, |bits, mark| bits | 1 << mark), ..built }
@@ -172,14 +172,14 @@ fn parts(kind: Purpose, rng: &mut ChaCha8Rng) -> Built {
     let reader = head(2 + zero);
     let decoy = head(5 - reader.0);
     let (layer, free) = (rng.random_range(1..4), rng.random_range(0..2));
-    // A head does one thing.
+    // A head has one function.
     let taken = [reader, decoy].into_iter().find(|node| node.0 == layer);
     let decide = (layer, taken.map_or(free, |(_, head)| 1 - head));
     let exit = rng.random_range(2..=5);
     Built { kind, writer, reader, decide, decoy: Some(decoy), writes: 0, reads: exit, exit, least: 0, triggers: 0 }
 }
 
-/// Where the value is written and read.
+/// Draws at which steps the value is written and read.
 fn steps(built: Built, rng: &mut ChaCha8Rng) -> Built {
     let reads = rng.random_range(1..=built.exit);
     Built { writes: rng.random_range(0..reads), reads, ..built }

@@ -114,7 +114,7 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -
             let from: Vec<Vec<usize>> = one.latents.iter().map(|&p| vec![p]).collect();
             let passage = Passage { row: one.row, from: &from, to: &[one.answer] };
             let passed = jacobians(&study.model, &study.reasoning.source, passage, &points, config.together)?;
-            counted.one();
+            counted.add_one();
             Ok(passed)
         })?;
         for (&(number, ReadProblem { latents, half, .. }), passed) in some.iter().zip(passed) {

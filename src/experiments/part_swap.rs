@@ -103,7 +103,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PartSwapRow>> {
                 switch_change: switched.change(LEVEL)?,
                 p_holm: right.p_value(),
             });
-            counted.one();
+            counted.add_one();
         }
     }
     adjust(rows.iter_mut().map(|row| &mut row.p_holm))?;

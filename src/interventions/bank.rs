@@ -9,7 +9,7 @@ use super::{Intervention, LatentPlace};
 use crate::model::hooks::Site;
 use crate::model::{Activation, HookSpec, Select};
 
-/// `(problem, block, step)` → what entered there, `[D]`.
+/// `(problem, block, step)` → the state that entered there, `[D]`.
 #[derive(Clone, Debug, Default)]
 pub struct Bank {
     states: BTreeMap<(usize, usize, usize), Vec<f32>>,
@@ -24,7 +24,7 @@ pub fn latents() -> HookSpec {
 }
 
 impl Bank {
-    /// Records the values at the positions of a region, heads side by side, by the block and step by which interventions know them.
+    /// Records the values in a region, heads concatenated, by the block and step of interventions.
     pub fn record(&mut self, region: Select, site: &Site, value: &Activation, log: &ChangeLog) -> Result<()> {
         let selected: Vec<_> =
             site.places.iter().filter_map(|place| Some((place, log.place(place, region)?))).collect();
@@ -57,7 +57,7 @@ impl Bank {
     }
 
     /// Every state of one step, with its problem and block.
-    pub(crate) fn of_step(&self, step: usize) -> impl Iterator<Item = (usize, usize, &[f32])> {
+    pub(crate) fn states_at_step(&self, step: usize) -> impl Iterator<Item = (usize, usize, &[f32])> {
         self.states.iter().filter(move |((_, _, s), _)| *s == step).map(|((p, b, _), h)| (*p, *b, h.as_slice()))
     }
 
@@ -69,7 +69,7 @@ impl Bank {
     }
 
     /// Every state of one problem, with its block and step.
-    pub(crate) fn of_problem(&self, problem: usize) -> impl Iterator<Item = (usize, usize, &[f32])> {
+    pub(crate) fn states_of_problem(&self, problem: usize) -> impl Iterator<Item = (usize, usize, &[f32])> {
         let all = (problem, 0, 0)..(problem + 1, 0, 0);
         self.states.range(all).map(|((_, block, step), h)| (*block, *step, h.as_slice()))
     }
@@ -90,8 +90,8 @@ impl Bank {
         self.states.extend(other.states);
     }
 
-    /// What stood at the same place of the same problem in the bank's run.
-    pub(super) fn again(&self) -> impl Intervention {
+    /// The value at the same place of the same problem in the bank's run.
+    pub(super) fn replay(&self) -> impl Intervention {
         move |at: &LatentPlace, _: &[f32]| self.at(at).map(<[f32]>::to_vec)
     }
 }

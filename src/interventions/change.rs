@@ -1,6 +1,6 @@
-//! What a user writes to change a model: where (hook points, heads, positions) and what (an intervention, or the values of a file).
-//! `blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample` is one line wherever a change is taken. Knows text, and the facts of hook
-//! points and interventions; `engine.rs` carries changes out.
+//! The text of a change to a model: where (hook points, heads, positions) and what (an intervention, or values of a file).
+//! `blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample` is one line in every language and command. Knows text, and the facts of hook
+//! points and interventions; `engine.rs` executes changes.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::model::hooks::outside_brackets;
 use crate::model::{HookPoint, HookSpec, ModelConfig, Select};
 use crate::names::meant;
 
-/// A change as it is written, read once. What the text leaves open is `None`.
+/// A parsed change. `None` for parts that the text omits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Change {
@@ -28,7 +28,7 @@ pub struct Change {
     pub intervention: Option<InterventionSpec>,
 }
 
-/// What is put in the place of values.
+/// The replacement of values.
 #[derive(Clone, PartialEq)]
 pub enum InterventionSpec {
     /// `zero`, `scale:0.5`.
@@ -41,7 +41,7 @@ impl FromStr for Change {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        // One message: command lines and recipes show the first of a chain.
+        // One message: command lines and recipes show only the first of an error chain.
         Self::read(text.trim()).map_err(|error| anyhow!("{error:#}"))
     }
 }
@@ -128,17 +128,17 @@ impl Change {
         HookSpec::all(&self.pattern).resolve_in(config)
     }
 
-    /// Where it acts at these points: at every position if the text leaves it open, and that is every latent step of a point that only
-    /// latent steps pass.
+    /// The region at these points: if the text omits it, every position, which for a point that only latent steps pass means every latent
+    /// step.
     pub(crate) fn region_at(&self, points: &[HookPoint]) -> Select {
         let latents = points.iter().all(|point| point.kind.is_latent());
         self.region.unwrap_or(if latents { Select::LATENTS } else { Select::All })
     }
 
-    /// Checks a change of a run that has no other runs to take values from. Reads its file.
+    /// Checks a change for a run without other runs as a source of values. Reads its file.
     ///
     /// # Errors
-    /// As [`ModelChange::new`]; no intervention, one that needs other runs, one without its dose.
+    /// As [`ModelChange::new`]; no intervention; one that needs other runs; a missing dose.
     pub fn resolve(&self, config: &ModelConfig) -> Result<ModelChange> {
         let points = self.points(config)?;
         let intervention = self.intervention.clone();
@@ -148,9 +148,9 @@ impl Change {
             let name = about.name;
             match about.acts {
                 Acts::Alone => ensure!(dose.is_some() || about.doses.is_empty(), "{name}: write {name}:NUMBER"),
-                Acts::OnRun => bail!(
-                    "`{name}` takes values of other problems, and there is one run here: `intervene --hook` runs it"
-                ),
+                Acts::OnRun => {
+                    bail!("`{name}` needs values of other problems, but there is one run here: use `intervene --hook`")
+                }
                 Acts::OnLatents => bail!("`{name}` acts on latent inputs only: `intervene --modes {name}` runs it"),
             }
         }
@@ -174,14 +174,14 @@ pub struct ModelChange {
 
 impl ModelChange {
     /// # Errors
-    /// Heads that a point has not, an intervention that makes no sense there, a file that cannot be read or does not fit.
+    /// Heads that a point lacks, an intervention that is not defined there, a file that cannot be read or does not fit.
     pub fn new(
         config: &ModelConfig,
         (name, points): (String, Vec<HookPoint>),
         (heads, region): (Heads, Select),
         intervention: InterventionSpec,
     ) -> Result<Self> {
-        points.iter().try_for_each(|&point| heads.exist(point, config))?;
+        points.iter().try_for_each(|&point| heads.ensure_exist(point, config))?;
         let values = match &intervention {
             InterventionSpec::Named { about, dose } => {
                 points.iter().try_for_each(|&point| about.fits(point, *dose))?;
@@ -194,20 +194,20 @@ impl ModelChange {
 }
 
 impl About {
-    /// Refuses an intervention that makes no sense at a hook point.
+    /// Checks that an intervention is defined at a hook point.
     ///
     /// # Errors
-    /// Which fact of the two is in the way.
+    /// Why it is not.
     fn fits(&self, point: HookPoint, dose: Option<f64>) -> Result<()> {
         let name = self.name;
         ensure!(
             self.value_wise || !point.kind.is_attention(),
-            "{name} at `{point}`: a row's keys have its own length; {} are for it",
+            "{name} at `{point}`: the number of keys differs between sequences; only {} are defined there",
             all().filter(|about| about.value_wise).map(|about| about.name).collect::<Vec<_>>().join(", ")
         );
         ensure!(
             !point.kind.is_scale() || (self.positive)(dose.unwrap_or(1.0)),
-            "{name} at `{point}`: the stream is divided by it, and {name} need not give a value above 0"
+            "{name} at `{point}`: the stream is divided by this value, and {name} may return one that is not above 0"
         );
         Ok(())
     }

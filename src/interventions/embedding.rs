@@ -1,4 +1,4 @@
-//! A token's embedding instead of the state: of `</swi>`, or of the token that the state would say.
+//! A token's embedding instead of the state: that of `</swi>`, or of the state's most probable token.
 
 use super::{About, Acts, Intervention, LatentPlace};
 use crate::model::{Activation, Decoder};
@@ -8,16 +8,16 @@ pub(super) const ABOUT: &[About] = &[
     About::new("embedding_argmax", Acts::OnLatents, |m, _| Box::new(argmax(m.model))),
 ];
 
-/// `E[</swi>]` at every step: the position computes, but is handed nothing. Misleads: an embedding's norm and place are
-/// those of text, which a model that has only ever seen states there may treat as noise.
+/// `E[</swi>]` at every step: the position computes without an incoming state. Misleads: an embedding has the norm and direction of
+/// text, which a model that has only seen states there may treat as noise.
 fn exit(row: &[f32]) -> impl Intervention {
     move |_: &LatentPlace, _: &[f32]| Some(row.to_vec())
 }
 
-/// The embedding of the most probable next token of the state (any token, the special ones too): what text in its place
-/// would have handed on. Where it changes nothing, the latent step is a token in disguise. Misleads: it keeps the first
-/// choice of a distribution only, so a loss may be that of rounding, not of a continuous thought; and whoever reads that token
-/// in text may read it here too, where no state is read (its false alarms in `reports/calibration`).
+/// The embedding of the most probable next token of the state (any token, special ones too): the input that text would have given. If it
+/// changes nothing, the latent step is a token in disguise. Misleads: it preserves only the first choice of a distribution, so that a
+/// loss may be due to rounding, not to a continuous thought; and a head that reads this token in text may read it here, although it
+/// reads no state (its false alarms in `reports/calibration`).
 fn argmax(model: Option<&Decoder>) -> impl Intervention {
     move |_: &LatentPlace, h: &[f32]| {
         let model = model?;

@@ -1,16 +1,16 @@
-//! The engine of changes: every command, session, page and experiment that replaces values in a model runs them here.
+//! The engine of changes: every command, session, page and experiment that replaces values in a model uses it.
 //!
 //! 1. [`Change`] is parsed from text, and checked against a model: points, heads, file ([`ModelChange`], `change.rs`).
-//! 2. [`ModelChange::prepare`] makes the intervention of each point, once, from what the run gives it ([`Material`]).
-//! 3. [`Hooks::change`] adds one hook at these points. Of each position of each sequence that the region selects:
-//!    1. the block and step by which interventions know the position;
-//!    2. the old values of the selected heads;
-//!    3. the new values, or none: the position is left alone;
-//!    4. an attention score that the mask hides stays hidden, and what the stream is divided by must be above 0;
-//!    5. the new values are written, and [`ChangeLog`] counts the firing with ‖new − old‖.
-//! 4. [`Changes::run`] reports what each change did; one that never fired is an error.
+//! 2. [`ModelChange::prepare`] makes the intervention of each point, once, from the run's data ([`Material`]).
+//! 3. [`Hooks::change`] adds one hook at these points. At each position of each sequence that the region selects:
+//!    1. compute the block and step by which interventions address the position;
+//!    2. read the old values of the selected heads;
+//!    3. compute the new values, or none: the position is not changed;
+//!    4. mask attention scores again that the mask hides; require a positive divisor of the stream;
+//!    5. write the new values; [`ChangeLog`] counts the firing with ‖new − old‖.
+//! 4. [`Changes::run`] reports the effect of each change; one that never fired is an error.
 //!
-//! Does not know which problems are decoded, how often, or what their answers say.
+//! Does not know which problems are decoded, how often, or their answers.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -36,10 +36,10 @@ pub struct ChangePlace<'p> {
     pub known: LatentPlace,
 }
 
-/// New values for the old ones of the selected heads, side by side; `None` leaves the position alone.
+/// New values for the old ones of the selected heads, concatenated; `None` leaves the position unchanged.
 type NewValues<'a> = Box<dyn Fn(&ChangePlace, &[f32]) -> Result<Option<Vec<f32>>> + Send + Sync + 'a>;
 
-/// A change whose interventions are made.
+/// A change with its interventions constructed.
 pub struct PreparedChange<'a> {
     name: String,
     points: Vec<HookPoint>,
@@ -56,9 +56,9 @@ pub struct Firings {
     pub moved: f64,
 }
 
-/// The sequences of a run that are changed, and what was done to each.
+/// The sequences of a run, with counts of the changes to each.
 pub struct ChangeLog {
-    /// Problem, and positions known when the run begins: of the prompt, or of a whole known sequence.
+    /// Problem, and number of known positions at the start: the prompt, or a whole known sequence.
     sequences: Vec<(usize, usize)>,
     counts: Mutex<Counts>,
 }
@@ -67,13 +67,13 @@ pub struct ChangeLog {
 struct Counts {
     /// By sequence.
     firings: Vec<Firings>,
-    /// Sequences and blocks in which something was replaced.
+    /// Sequences and blocks with at least one replacement.
     blocks: BTreeSet<(usize, usize)>,
 }
 
 impl ChangeLog {
-    /// Of sequences in the order of their numbers ([`crate::model::Span::rows`]): problem, and positions known when the run begins.
-    /// Randomness and donors belong to the problem.
+    /// `sequences` in the order of their numbers ([`crate::model::Span::rows`]): problem, and known positions at the start. Random draws and
+    /// donors depend on the problem.
     pub fn new(sequences: impl IntoIterator<Item = (usize, usize)>) -> Self {
         let sequences = Vec::from_iter(sequences);
         let counts = Counts { firings: vec![Firings::default(); sequences.len()], blocks: BTreeSet::new() };
@@ -85,7 +85,7 @@ impl ChangeLog {
         Self::new(requests.iter().map(|request| (request.problem, request.prompt.len())))
     }
 
-    /// A position as interventions know it; `None` where the region does not select it.
+    /// A position as interventions address it; `None` if the region does not select it.
     pub(super) fn place(&self, place: &Place, region: Select) -> Option<LatentPlace> {
         let (problem, known) = self.sequences.get(place.row).copied().unwrap_or((place.row, 0));
         let (block, step) = region.key(place, known)?;
@@ -133,7 +133,7 @@ impl ModelChange {
                 })
             }
             InterventionSpec::File { adds, .. } => Box::new(|at, old| {
-                let given = self.given(at)?;
+                let given = self.file_value(at)?;
                 Ok(Some(if *adds { old.iter().zip(given).map(|(a, b)| a + b).collect() } else { given }))
             }),
         };
@@ -141,16 +141,16 @@ impl ModelChange {
         PreparedChange { name, points, heads, region, new_values }
     }
 
-    /// What its file has for a position.
-    fn given(&self, at: &ChangePlace) -> Result<Vec<f32>> {
+    /// The value of its file for a position.
+    fn file_value(&self, at: &ChangePlace) -> Result<Vec<f32>> {
         let of = self.values.iter().find(|(point, ..)| *point == at.point);
         let (_, heads, values) = of.with_context(|| format!("the file has no values for `{}`", at.point))?;
         let by_position = matches!(self.region, Select::Position(_));
-        let given = values.at(at.place, by_position).with_context(|| {
+        let given = values.values_at(at.place, by_position).with_context(|| {
             let Place { step, position, .. } = at.place;
             format!("the file has no {step} at position {position}; it has {}", values.places())
         })?;
-        Ok(self.heads.part(given, *heads))
+        Ok(self.heads.select_values(given, *heads))
     }
 }
 
@@ -165,7 +165,7 @@ impl<'a> PreparedChange<'a> {
         Self { name: name.to_owned(), points, heads: Heads::default(), region: Select::LATENTS, new_values }
     }
 
-    /// The activation with its changed values, and how many positions were changed.
+    /// Returns the activation with its changed values, and the number of changed positions.
     fn apply(&self, site: &Site, value: Activation, log: &ChangeLog) -> Result<(Activation, usize)> {
         let selected = site
             .places
@@ -177,7 +177,7 @@ impl<'a> PreparedChange<'a> {
         }
         let (dims, mut data, mut fired) = (value.dims(), value.to_vec()?, 0);
         for at in &selected {
-            let ranges = self.heads.of(site.point.kind.ranges(&dims, at.place));
+            let ranges = self.heads.ranges(site.point.kind.ranges(&dims, at.place));
             let old = gather(&data, &ranges);
             let Some(mut new) = (self.new_values)(at, &old)? else { continue };
             self.check(site.point, &old, &mut new)?;
@@ -193,10 +193,10 @@ impl<'a> PreparedChange<'a> {
         Ok((value.with_values(data), fired))
     }
 
-    /// Hides again what the mask hides.
+    /// Masks hidden scores again, and checks the new values.
     ///
     /// # Errors
-    /// New values of another number, and one that the stream cannot be divided by.
+    /// Another number of values; a divisor of the stream that is not above 0.
     fn check(&self, point: HookPoint, old: &[f32], new: &mut [f32]) -> Result<()> {
         ensure!(new.len() == old.len(), "{}: {} values at `{point}`, expected {}", self.name, new.len(), old.len());
         if point.kind == PointKind::AttnScores {
@@ -215,40 +215,40 @@ impl<'a> PreparedChange<'a> {
 }
 
 impl<'h> Hooks<'h> {
-    /// Adds a change. `log` has the sequences of the run, and counts what is done to each.
+    /// Adds a change. `log` has the sequences of the run, and counts the changes to each.
     pub fn change(&mut self, change: &'h PreparedChange<'_>, log: &'h ChangeLog) -> &mut Self {
         self.replace_at(change.name.clone(), change.points.clone(), move |site, value| change.apply(site, value, log))
     }
 }
 
-/// The values at some ranges, one behind the other.
+/// The values in some ranges, concatenated.
 pub(super) fn gather(data: &[f32], ranges: &[Range<usize>]) -> Vec<f32> {
     ranges.iter().flat_map(|range| data[range.clone()].iter().copied()).collect()
 }
 
-/// The changes of one run, in the order in which they act, with their texts.
+/// The changes of one run, in the order of their application, with their texts.
 #[derive(Default)]
 pub struct Changes(Vec<(Change, ModelChange)>);
 
-/// What one change did.
+/// Effect of one change.
 #[derive(Clone, Debug, Serialize)]
 pub struct ChangeReport {
     /// The change as it was written.
     pub hook: String,
     /// Positions that were changed.
     pub fired: usize,
-    /// Mean ‖new − old‖ at a position.
+    /// Mean ‖new − old‖ per position.
     pub mean_change: f64,
     /// Of several sequences, how often in each.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<usize>>,
 }
 
-/// Changes of one run, at most. A pattern is one of them.
+/// Maximum number of changes of one run. A pattern counts once.
 const MOST_CHANGES: usize = 256;
 
 impl Changes {
-    /// Reads and checks the changes of one run, files included.
+    /// Parses and checks the changes of one run, including files.
     ///
     /// # Errors
     /// As [`Change::from_str`](std::str::FromStr) and [`Change::resolve`], with the text of the change.
@@ -256,7 +256,7 @@ impl Changes {
         let texts: Vec<S> = texts.into_iter().collect();
         ensure!(
             texts.len() <= MOST_CHANGES,
-            "{} changes at hooks, at most {MOST_CHANGES} are made at a time: use patterns, as `blocks.*.attn.hook_z[head=0,3]`",
+            "{} changes at hooks, more than {MOST_CHANGES}: use patterns such as `blocks.*.attn.hook_z[head=0,3]`",
             texts.len()
         );
         let one = |text: S| {
@@ -271,7 +271,7 @@ impl Changes {
         self.0.is_empty()
     }
 
-    /// As hook specs, for sequences of which at most `known` positions are known when the run begins.
+    /// As hook specs, for sequences with at most `known` known positions at the start.
     ///
     /// # Errors
     /// A position before the first.
@@ -283,11 +283,11 @@ impl Changes {
         self.0.iter().map(one).collect()
     }
 
-    /// Runs sequences of so many known positions under the changes: what `work` returns, and what each change did. `ran` describes the
-    /// run, for the error.
+    /// Runs `work` with sequences of so many known positions under the changes; returns its result and the effect of each change. `ran`
+    /// describes the run, for the error.
     ///
     /// # Errors
-    /// A change that never fired, and those of `work`.
+    /// A change that never fired; failures of `work`.
     pub fn run<T>(
         &self,
         (known, seed): (&[usize], u64),
@@ -295,7 +295,7 @@ impl Changes {
         work: impl FnOnce(Hooks<'_>) -> Result<T>,
     ) -> Result<(T, Vec<ChangeReport>)> {
         let prepare = |number: usize| {
-            // Two points, and two changes of one point, draw differently.
+            // Two points, and two changes of one point, have different draws.
             let draw = |point: HookPoint| {
                 let layer = point.layer.map_or(u64::MAX, |layer| layer as u64);
                 let place = keyed([layer, point.kind as u64, number as u64, 0]).next_u64();

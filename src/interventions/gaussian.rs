@@ -8,11 +8,11 @@ pub(super) const ABOUT: &[About] =
     &[About::new("gaussian", Acts::OnRun, |m, d| Box::new(gaussian(m.bank, d.seed))).random()];
 
 /// The sample covariance needs no matrix: with centred states c₁ … cₙ and independent standard normal z₁ … zₙ,
-/// `mean + Σ zᵢ cᵢ / √(n − 1)` has exactly that covariance, also where there are fewer states than dimensions. Misleads:
-/// states lie in clusters (one a value, say), and a normal cloud fills the space between them: such a vector may be read as
-/// more than any state is (its false alarms in `reports/calibration`).
+/// `mean + Σ zᵢ cᵢ / √(n − 1)` has exactly that covariance, also with fewer states than dimensions. Misleads: states lie in clusters (one
+/// per value, say), and a normal cloud fills the space between them: such a vector may be read as more than any state is (its false
+/// alarms in `reports/calibration`).
 fn gaussian(bank: &Bank, seed: u64) -> impl Intervention {
-    let of_step = |step| bank.of_step(step).map(|(_, _, h)| h).collect();
+    let of_step = |step| bank.states_at_step(step).map(|(_, _, h)| h).collect();
     let (means, states): (_, Vec<Vec<&[f32]>>) = (per_step(bank), (0..bank.steps()).map(of_step).collect());
     move |at: &LatentPlace, _: &[f32]| {
         let states = states.get(at.step).filter(|s| s.len() > 1)?;
@@ -53,7 +53,7 @@ mod tests {
             let cov = rows.iter().map(|r| (f64::from(r[0]) - a) * (f64::from(r[1]) - b)).sum::<f64>() / (n - 1.0);
             (a, b, mean(2), cov)
         };
-        let held: Vec<Vec<f32>> = bank.of_step(0).map(|(_, _, h)| h.to_vec()).collect();
+        let held: Vec<Vec<f32>> = bank.states_at_step(0).map(|(_, _, h)| h.to_vec()).collect();
         let (want, have) = (moments(&held), moments(&draws));
         assert!((want.0 - have.0).abs() < 0.1 && (want.1 - have.1).abs() < 0.2, "{want:?} {have:?}");
         assert!((have.2 - 7.0).abs() < 1e-4);

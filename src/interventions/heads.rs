@@ -15,25 +15,25 @@ use crate::model::{HookPoint, ModelConfig};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Heads {
-    /// None: all of them.
+    /// Empty: all of them.
     named: Vec<usize>,
     each: bool,
 }
 
 impl Heads {
-    /// Of the places where the values of each head lie, those of these heads.
-    pub(crate) fn of(&self, all: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    /// The ranges of these heads among those of all heads.
+    pub(crate) fn ranges(&self, all: Vec<Range<usize>>) -> Vec<Range<usize>> {
         match self.named.as_slice() {
             [] => all,
             named => named.iter().filter_map(|&head| all.get(head).cloned()).collect(),
         }
     }
 
-    /// The sets of heads to change one after the other: with `each`, every head of the point.
+    /// The sets of heads to change in turn: with `each`, every head of the point.
     ///
     /// # Errors
-    /// `each` of a point without heads.
-    pub(crate) fn apart(&self, point: HookPoint, config: &ModelConfig) -> Result<Vec<Self>> {
+    /// `each` at a point without heads.
+    pub(crate) fn split(&self, point: HookPoint, config: &ModelConfig) -> Result<Vec<Self>> {
         if !self.each {
             return Ok(vec![self.clone()]);
         }
@@ -41,11 +41,11 @@ impl Heads {
         Ok((0..n).map(|head| Self { named: vec![head], each: false }).collect())
     }
 
-    /// Refuses heads that a point has not.
+    /// Checks that a point has these heads.
     ///
     /// # Errors
-    /// How many it has.
-    pub(crate) fn exist(&self, point: HookPoint, config: &ModelConfig) -> Result<()> {
+    /// A missing head; the message has the number of heads.
+    pub(crate) fn ensure_exist(&self, point: HookPoint, config: &ModelConfig) -> Result<()> {
         ensure!(
             !self.each,
             "heads each is for intervene --hook, which has a row for every head; name heads here, or all"
@@ -54,16 +54,16 @@ impl Heads {
         match point.kind.heads(config) {
             None => bail!("heads {self}: `{point}` has no heads; did you mean `blocks.*.attn.hook_z`?"),
             Some(n) if last >= n => {
-                bail!("heads {self}: `{point}` has {n} heads, 0 to {}: there is no head {last}", n - 1)
+                bail!("heads {self}: `{point}` has {n} heads, 0 to {}: no head {last}", n - 1)
             }
             Some(_) => Ok(()),
         }
     }
 
-    /// Their values, of those of all `heads` side by side.
-    pub(crate) fn part(&self, all: &[f32], heads: usize) -> Vec<f32> {
+    /// The values of these heads, from those of all `heads` concatenated.
+    pub(crate) fn select_values(&self, all: &[f32], heads: usize) -> Vec<f32> {
         let width = all.len() / heads.max(1);
-        let ranges = self.of((0..heads).map(|head| head * width..(head + 1) * width).collect());
+        let ranges = self.ranges((0..heads).map(|head| head * width..(head + 1) * width).collect());
         gather(all, &ranges)
     }
 }

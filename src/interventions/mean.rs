@@ -1,28 +1,28 @@
-//! The mean state over all problems: of the same step, or of all steps.
+//! The mean state over all problems: per step, or over all steps.
 
 use super::{About, Acts, Bank, Intervention, LatentPlace};
 
 pub(super) const ABOUT: &[About] = &[
-    About::new("mean", Acts::OnRun, |m, _| Box::new(of_steps(per_step(m.bank)))).positive_at(|_| true),
-    About::new("mean_global", Acts::OnRun, |m, _| Box::new(of_steps(of_all(m.bank)))).positive_at(|_| true),
+    About::new("mean", Acts::OnRun, |m, _| Box::new(mean_per_step(per_step(m.bank)))).positive_at(|_| true),
+    About::new("mean_global", Acts::OnRun, |m, _| Box::new(mean_per_step(mean_of_all(m.bank)))).positive_at(|_| true),
 ];
 
-/// A mean state for each step; `None` where no block has the step.
+/// A mean state for each step; `None` if no block has the step.
 pub(super) type Means = Vec<Option<Vec<f32>>>;
 
-/// Removes what is specific to a problem and keeps what the step has in common. Misleads: a mean of states need not be a
-/// state; its norm is smaller.
-fn of_steps(means: Means) -> impl Intervention {
+/// Removes what is specific to a problem and preserves what states of a step share. Misleads: a mean of states need not be a state; its
+/// norm is smaller.
+fn mean_per_step(means: Means) -> impl Intervention {
     move |at: &LatentPlace, _: &[f32]| means.get(at.step)?.clone()
 }
 
 pub(super) fn per_step(bank: &Bank) -> Means {
-    (0..bank.steps()).map(|step| mean(bank.of_step(step))).collect()
+    (0..bank.steps()).map(|step| mean(bank.states_at_step(step))).collect()
 }
 
-/// The same mean at every step: also what the step has in common is gone.
-fn of_all(bank: &Bank) -> Means {
-    vec![mean((0..bank.steps()).flat_map(|step| bank.of_step(step))); bank.steps()]
+/// The same mean at every step: also removes what is specific to a step.
+fn mean_of_all(bank: &Bank) -> Means {
+    vec![mean((0..bank.steps()).flat_map(|step| bank.states_at_step(step))); bank.steps()]
 }
 
 fn mean<'b>(states: impl Iterator<Item = (usize, usize, &'b [f32])>) -> Option<Vec<f32>> {
@@ -46,6 +46,6 @@ mod tests {
             bank.insert(at, state.to_vec());
         }
         assert_eq!(per_step(&bank), [Some(vec![2.0, 2.0]), Some(vec![5.0, 8.0])]);
-        assert_eq!(of_all(&bank), [Some(vec![3.0, 4.0]), Some(vec![3.0, 4.0])]);
+        assert_eq!(mean_of_all(&bank), [Some(vec![3.0, 4.0]), Some(vec![3.0, 4.0])]);
     }
 }

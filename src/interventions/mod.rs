@@ -1,10 +1,10 @@
-//! Interventions, one small documented value per file; each says when it misleads.
+//! Interventions, one small documented value per file; each documents when it misleads.
 //!
 //! An [`Intervention`] computes what enters a latent position instead of the recurrence's input (`latent.hook_injected`), or what
 //! replaces the value at any other hook point. To add one: a file here with a constant `ABOUT`, which declares its facts, and its name in
-//! the list below. A [`Change`] is an intervention with the places where it acts, as users write it (`change.rs`); `engine.rs` carries
-//! changes out. A [`Rule`] changes when blocks are opened and closed (`rules.rs`). The steps on which an intervention acts, what later
-//! latents do and how far it reaches are settings of every intervention ([`crate::schema::Steps`], [`crate::schema::Later`],
+//! the list below. A [`Change`] is an intervention with the places where it acts, as users write it (`change.rs`); `engine.rs` executes
+//! changes. A [`Rule`] changes when blocks are opened and closed (`rules.rs`). The steps on which an intervention acts, the treatment of
+//! later latents and the channel are settings of every intervention ([`crate::schema::Steps`], [`crate::schema::Later`],
 //! [`crate::schema::At`]).
 
 mod bank;
@@ -32,13 +32,13 @@ use crate::latent::Switching;
 use crate::model::Decoder;
 use crate::random::normal;
 
-/// What replaces the input of one latent position.
+/// Replaces the input of one latent position.
 pub trait Intervention: Send + Sync {
-    /// The new input `[D]` at a place whose own would be `h` `[D]`; `None` leaves it alone (it then does not fire).
+    /// The new input `[D]` at a place with input `h` `[D]`; `None` leaves it unchanged (the intervention does not fire).
     fn input(&self, at: &LatentPlace, h: &[f32]) -> Option<Vec<f32>>;
 }
 
-/// A latent step. Elsewhere what stands for one: the t-th token of a response is known as step t.
+/// A latent step. Elsewhere an equivalent: the t-th token of a response counts as step t.
 #[derive(Clone, Copy, Debug)]
 pub struct LatentPlace {
     pub problem: usize,
@@ -47,7 +47,7 @@ pub struct LatentPlace {
 }
 
 impl LatentPlace {
-    /// Of what is drawn here: one draw a place and seed.
+    /// Random key: one draw per place and seed.
     fn key(&self, seed: u64) -> [u64; 4] {
         [seed, self.problem as u64, self.block as u64, self.step as u64]
     }
@@ -72,16 +72,16 @@ pub struct Rule {
     pub switching: Switching,
 }
 
-/// What interventions are made of.
+/// Inputs for the construction of interventions.
 #[derive(Clone, Copy)]
 pub struct Material<'a> {
     /// The states of a normal run on the same problems.
     pub bank: &'a Bank,
-    /// Those of sampled rollouts, one bank a draw.
+    /// States of sampled rollouts, one bank per draw.
     pub siblings: &'a [Bank],
-    /// Who is exchanged for whom, one map a draw.
+    /// Exchanged blocks, one map per draw.
     pub swaps: &'a [BTreeMap<usize, Swap>],
-    /// `None`: no latent input is replaced by what it says.
+    /// `None`: no intervention needs embeddings.
     pub model: Option<&'a Decoder>,
     /// `E[</swi>]`.
     pub exit: &'a [f32],
@@ -101,21 +101,21 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// With a seed of its own.
+    /// Without runs, with its own seed.
     pub(crate) fn keyed(seed: u64, number: usize, dose: Option<f64>) -> Self {
         let seed = seed.wrapping_add((number as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15));
         Self { number, seed, dose: dose.unwrap_or(0.0) }
     }
 }
 
-/// What an intervention takes its values from, and so where it can act.
+/// Which values an intervention needs, and so where it can act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acts {
     /// From the value itself: at any hook point of any run.
     Alone,
-    /// From a normal run of the same problems: at any hook point of an experiment.
+    /// A normal run of the same problems: at any hook point of an experiment.
     OnRun,
-    /// From what is known of latent inputs: there only.
+    /// States of latent inputs: only there.
     OnLatents,
 }
 
@@ -126,9 +126,9 @@ pub struct About {
     pub acts: Acts,
     /// Whether draws differ.
     pub random: bool,
-    /// What it is tried at unless a dose is named (`scale:0.5`); empty where there is no dose.
+    /// Default doses, unless one is named (`scale:0.5`); empty: it has no dose.
     pub doses: &'static [f64],
-    /// Whether each new value follows from the old one at its place: rows of other lengths are no obstacle.
+    /// Whether each new value depends only on the old one at its place: sequences may then differ in length.
     pub value_wise: bool,
     /// Whether positive values stay positive at a dose: only then may the stream be divided by them.
     pub positive: fn(f64) -> bool,
@@ -145,22 +145,22 @@ impl About {
         Self { name, acts, random: false, doses: &[], value_wise: false, positive: |_| false, make }
     }
 
-    /// One whose draws differ.
+    /// Marks it as random.
     pub const fn random(self) -> Self {
         Self { random: true, ..self }
     }
 
-    /// One that is tried at these doses.
-    pub const fn at(self, doses: &'static [f64]) -> Self {
+    /// Sets its default doses.
+    pub const fn with_doses(self, doses: &'static [f64]) -> Self {
         Self { doses, ..self }
     }
 
-    /// One that acts value by value.
+    /// Marks it as acting value by value.
     pub const fn value_wise(self) -> Self {
         Self { value_wise: true, ..self }
     }
 
-    /// One that leaves positive values positive at these doses.
+    /// Sets the doses at which positive values stay positive.
     pub const fn positive_at(self, positive: fn(f64) -> bool) -> Self {
         Self { positive, ..self }
     }

@@ -8,8 +8,8 @@ use crate::random::keyed;
 pub(super) const ABOUT: &[About] =
     &[About::new("resample", Acts::OnRun, |m, d| Box::new(resampled(m.bank, d.seed))).random().positive_at(|_| true)];
 
-/// On the distribution, wrong content: the fairest test of whether the content matters. Misleads where most problems
-/// share the value in question (a modulus of 7 leaves one in seven unchanged).
+/// On the distribution, with wrong content: the fairest test of whether the content matters. Misleads if most problems share the value
+/// in question (a modulus of 7 leaves one in seven unchanged).
 fn resampled(bank: &Bank, seed: u64) -> impl Intervention {
     let donors = bank.blocks();
     move |at: &LatentPlace, _: &[f32]| {

@@ -1,15 +1,15 @@
-//! The state turned by an angle, its norm kept: dose–response in direction.
+//! The state rotated by an angle at constant norm: dose–response in direction.
 
 use super::{About, Acts, Intervention, LatentPlace, norm};
 use crate::random::{keyed, normal};
 
 pub(super) const ABOUT: &[About] = &[About::new("rotate", Acts::Alone, |_, d| Box::new(rotated(d.dose, d.seed)))
     .random()
-    .at(&[15.0, 30.0, 45.0, 60.0, 90.0, 180.0])];
+    .with_doses(&[15.0, 30.0, 45.0, 60.0, 90.0, 180.0])];
 
-/// Turns `h` by `degrees` towards a random direction at right angles to it: `cos θ · h + sin θ · ‖h‖ · u`. Misleads: in
-/// a wide model a random direction is nearly always one that no state uses, so a flat curve does not show that directions
-/// between *states* are safe; and 90° is `random_norm` almost exactly, false alarms included.
+/// Rotates `h` by `degrees` towards a random orthogonal direction: `cos θ · h + sin θ · ‖h‖ · u`. Misleads: in a wide model a random
+/// direction is nearly always one that no state uses, so a flat curve does not show that directions between *states* are safe; and 90°
+/// is almost exactly `random_norm`, false alarms included.
 fn rotated(degrees: f64, seed: u64) -> impl Intervention {
     move |at: &LatentPlace, h: &[f32]| {
         let mut rng = keyed(at.key(seed));

@@ -2,8 +2,8 @@
 
 use super::{About, Acts};
 
-/// The gentlest swap: same problem, same place, other noise. Where `resample` breaks the answer and this does not, it is
-/// the content of the problem that is carried. Misleads where rollouts part early: the same block number may then work on
-/// another step of the solution. Where the sibling has no such block or step it does not fire.
+/// The gentlest swap: same problem, same place, other noise. If `resample` breaks the answer and this does not, latents carry the
+/// content of the problem. Misleads if rollouts diverge early: the same block number may then belong to another step of the solution.
+/// Does not fire if the sibling lacks the block or step.
 pub(super) const ABOUT: &[About] =
-    &[About::new("sibling", Acts::OnLatents, |m, d| Box::new(m.siblings[d.number].again())).random()];
+    &[About::new("sibling", Acts::OnLatents, |m, d| Box::new(m.siblings[d.number].replay())).random()];

@@ -1,5 +1,5 @@
-//! Values of a safetensors file that are added or put in place of a model's own: as `--record` and `probe activations` write them,
-//! or one tensor of the size of one place.
+//! Values of a safetensors file that are added to a model's or replace them: as written by `--record` and `probe activations`, or one
+//! tensor with the size of one place.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,26 +14,26 @@ use crate::model::hooks::Place;
 use crate::model::{HookPoint, ModelConfig, Step};
 use crate::names::meant;
 
-/// What one tensor of a file has for the places of a row.
+/// One tensor of a file, for the places of a sequence.
 #[derive(Clone, Debug)]
 pub struct Values {
     data: Vec<f32>,
     /// Values a place.
     width: usize,
-    /// Which position each part of `data` is of, and what it was there; empty: one part, for every place.
+    /// Position and name of each part of `data`; empty: one part, for every place.
     places: Vec<(usize, String)>,
 }
 
 impl Values {
-    /// What a file has for each of these points; with the number of the point's heads.
+    /// The file's values for each of these points, with the number of the point's heads.
     ///
     /// # Errors
-    /// A file that cannot be read, a point whose last axis counts keys, and as [`Self::new`].
+    /// A file that cannot be read; a point whose last axis counts keys; as [`Self::new`].
     pub fn by_point(file: &Path, points: &[HookPoint], config: &ModelConfig) -> Result<Vec<(HookPoint, usize, Self)>> {
         let axes = |point: &HookPoint| {
             point.kind.tail(config).with_context(|| {
                 format!(
-                    "`{point}`: its last axis counts keys, which differ from run to run; only zero and scale are for it"
+                    "`{point}`: its last axis counts keys, which differ between runs; only zero and scale are defined there"
                 )
             })
         };
@@ -45,11 +45,11 @@ impl Values {
         points.iter().zip(&axes).map(of).collect()
     }
 
-    /// The tensor of a file for a hook point whose value at one place has these axes: the one named as the point (with or
-    /// without a selection), or the only one of the file. Shape `axes`, for every place; or as `--record` writes it.
+    /// The tensor of a file for a hook point whose value at one place has shape `axes`: the one named like the point (with or without a
+    /// selection), or the only one. Its shape is `axes`, for every place, or as written by `--record`.
     ///
     /// # Errors
-    /// Bytes that are no such file, a tensor that is not there, another shape, more than one row.
+    /// Malformed bytes; a missing tensor; another shape; more than one sequence.
     fn new(file: &Path, bytes: &[u8], point: &str, axes: &[usize]) -> Result<Self> {
         let what = || file.display();
         let (_, header) =
@@ -77,7 +77,7 @@ impl Values {
             let positions: BTreeMap<String, Vec<usize>> = serde_json::from_str(positions)?;
             let steps: Vec<Vec<String>> = serde_json::from_str(steps)?;
             let [row] = steps.as_slice() else {
-                bail!("{}: {} rows; record one row, so that each place has one value", what(), steps.len());
+                bail!("{}: {} sequences; record one, so that each place has one value", what(), steps.len());
             };
             let positions = positions.get(name).with_context(|| format!("{}: `{name}` without positions", what()))?;
             let shape = [&[1, positions.len()], axes].concat();
@@ -90,9 +90,9 @@ impl Values {
         Ok(Self { data, width, places: vec![] })
     }
 
-    /// The values for a place: those of the same step, for a prompt or with `by_position` those of the same position. A recording
-    /// of one position is for every place.
-    pub fn at(&self, place: &Place, by_position: bool) -> Option<&[f32]> {
+    /// The values for a place: those of the same step; for a prompt, or with `by_position`, those of the same position. A recording of one
+    /// position applies to every place.
+    pub fn values_at(&self, place: &Place, by_position: bool) -> Option<&[f32]> {
         let by_position = by_position || place.step == Step::Prompt;
         let step = place.step.to_string();
         let is = |(position, told): &&(usize, String)| {
@@ -102,7 +102,7 @@ impl Values {
         self.data.get(index * self.width..(index + 1) * self.width)
     }
 
-    /// Which places there are, for an error.
+    /// The available places, for an error.
     pub fn places(&self) -> String {
         let names: Vec<String> = self.places.iter().map(|(position, step)| format!("{step} at {position}")).collect();
         some_of(&names.iter().map(String::as_str).collect::<Vec<_>>())

@@ -21,8 +21,8 @@ use crate::model::Decoder;
 use crate::model::gradients::gradients_by_name;
 use crate::model::heads::HeadSizes;
 use crate::recipe::{Anchor, Compute, Facts, Grpo, Invalid, LossForm, Optimizer, ReplayMode};
-use crate::train::advantages::of_rollouts;
-use crate::train::grpo::{anchor_to, gradients, loss_settings};
+use crate::train::advantages::rollout_advantages;
+use crate::train::grpo::{fill_anchor, gradients, loss_settings};
 use crate::train::rollouts::{Behaviour, Rollout};
 use crate::train::sft::{self, Sft};
 use crate::train::trainer::Trainer;
@@ -246,7 +246,7 @@ fn step_of(
     let mut more = vec![];
     if mixes {
         let settings = loss_settings(policy, grpo);
-        anchor_to(&model.valid(), Behaviour { settings: &settings, ..policy }, &mut rollouts)?;
+        fill_anchor(&model.valid(), Behaviour { settings: &settings, ..policy }, &mut rollouts)?;
         let anchors = values.rollouts.iter().zip(&rollouts).flat_map(|(theirs, ours)| {
             theirs.anchor.iter().zip(&ours.anchor).map(|(theirs, ours)| scalar(ours.unwrap_or(f64::NAN), *theirs, 1.0))
         });
@@ -301,7 +301,7 @@ fn advantages_of(values: &GrpoValues, rollouts: &[Rollout], grpo: &Grpo) -> Resu
         if let Some(valid) = values.valid.get(group) {
             ensure!(traces.iter().map(|trace| trace.ends_by_itself()).eq(valid.iter().copied()), "others are valid");
         }
-        let ours = of_rollouts(rewards, &traces, grpo).context("a group without variance")?;
+        let ours = rollout_advantages(rewards, &traces, grpo).context("a group without variance")?;
         for ((advantage, first), theirs) in ours.into_iter().zip(theirs) {
             ensure!(first == theirs.first, "another rollout of group {group} teaches the first latent");
             out.push(scalar(advantage, theirs.advantage, 1.0));

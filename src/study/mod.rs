@@ -215,7 +215,7 @@ impl Study {
             go_on()?;
             let done = work(item)?;
             go_on()?;
-            counted.one();
+            counted.add_one();
             Ok(done)
         })
     }
@@ -373,7 +373,7 @@ impl Study {
         let batches: Vec<&[Request]> = requests.chunks(self.batch_size()).collect();
         let counted = self.counted("batches decoded", batches.len());
         let traces = self.decode_only(&self.model, (switching, k_min), &batches, &|_| {
-            counted.one();
+            counted.add_one();
             Ok(())
         })?;
         Ok((score(&traces, &self.corpus)?, traces))

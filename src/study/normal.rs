@@ -30,7 +30,7 @@ pub struct NormalRun {
 pub(crate) fn row(identity: &Identity, blocks: BlockOrigin, normal: &Normal, bank: &Bank) -> Result<NormalRunRow> {
     let Normal { outcome, trace, ended, force_at } = normal;
     let states: Vec<(usize, usize, String)> =
-        bank.of_problem(trace.problem).map(|(block, step, state)| (block, step, digits(state))).collect();
+        bank.states_of_problem(trace.problem).map(|(block, step, state)| (block, step, digits(state))).collect();
     Ok(NormalRunRow {
         identity: identity.clone(),
         blocks,

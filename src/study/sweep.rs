@@ -335,7 +335,7 @@ fn decoded_batches(
             return Ok(None);
         }
         let (prefix, all, bank) = batch(study, &gold, settings, chunk)?;
-        counted.one();
+        counted.add_one();
         Ok(Some((prefix.filter(|_| own), all, bank)))
     };
     let done = parallel::each(&chunks, study.threads, one)?;

@@ -34,8 +34,8 @@ const NOT_ASKED: [&str; 2] = ["messages", "continue_final_message"];
 
 impl Chat {
     pub(super) fn new(templates: &Templates, name: Option<&str>, tokens: &Map<String, Value>) -> Result<Self> {
-        let jinja = templates.of(name)?.to_owned();
-        let with_tools = if name.is_none() { templates.named(WITH_TOOLS).map(str::to_owned) } else { None };
+        let jinja = templates.choose(name)?.to_owned();
+        let with_tools = if name.is_none() { templates.get(WITH_TOOLS).map(str::to_owned) } else { None };
         Ok(Self { jinja, origin: templates.origin.clone(), tokens: tokens.clone(), arguments: Map::new(), with_tools })
     }
 

@@ -22,7 +22,7 @@ impl Vocabulary {
         let mut files =
             vec![("tokenizer.json".into(), tokenizer.into_bytes()), ("tokenizer_config.json".into(), config)];
         if let Some(templates) = &self.templates
-            && Templates::in_object(&self.config, &templates.origin)?.as_ref() != Some(templates)
+            && Templates::from_object(&self.config, &templates.origin)?.as_ref() != Some(templates)
         {
             files.extend(templates.files());
         }

@@ -77,7 +77,7 @@ impl Vocabulary {
     ) -> Result<Self> {
         let source = source.into();
         let roles = roles(&source.display().to_string(), &config)?;
-        let templates = Templates::in_object(&config, &source.display().to_string())?;
+        let templates = Templates::from_object(&config, &source.display().to_string())?;
         Self::new(TextSide { tokenizer, config, roles, templates, source, notes: vec![] })
     }
 

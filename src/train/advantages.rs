@@ -24,7 +24,7 @@ fn scaled(rewards: &[f64], scale: &dyn Fn(f64) -> f64) -> Option<Vec<f64>> {
 }
 
 /// Advantages of a group's rollouts, and whether the first decision of each is learnt. `None` as in [`advantages`].
-pub fn of_rollouts(rewards: &[f64], traces: &[&Trace], grpo: &Grpo) -> Option<Vec<(f64, bool)>> {
+pub fn rollout_advantages(rewards: &[f64], traces: &[&Trace], grpo: &Grpo) -> Option<Vec<(f64, bool)>> {
     if grpo.loss == LossForm::Authors {
         // A group without variance has no advantages, but its responses enter the KL term.
         let all = scaled(rewards, &|std| std + 1e-4).unwrap_or_else(|| vec![0.0; rewards.len()]);

@@ -32,13 +32,13 @@ impl Masks {
             let masks = Rc::new(self);
             for point in ["blocks.*.hook_attn_out", "blocks.*.hook_mlp_out"] {
                 let masks = Rc::clone(&masks);
-                hooks.replace(&point.parse()?, model.layers.len(), move |site, value| masks.on(site, value))?;
+                hooks.replace(&point.parse()?, model.layers.len(), move |site, value| masks.apply(site, value))?;
             }
         }
         Ok(hooks)
     }
 
-    fn on(&self, site: &Site, value: Activation) -> Result<Activation> {
+    fn apply(&self, site: &Site, value: Activation) -> Result<Activation> {
         let value = value.three()?;
         let [rows, _, width] = value.dims();
         let mask: Vec<f32> = site.span.rows.iter().flat_map(|&row| self.mask(site.point, row, width)).collect();

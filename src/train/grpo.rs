@@ -12,7 +12,7 @@ use burn::tensor::{Tensor, TensorData};
 use serde::Serialize;
 
 use super::dropout::Masks;
-use super::rollouts::{Behaviour, Rollout, RolloutBatch, guarded, is_out_of_memory};
+use super::rollouts::{Behaviour, Rollout, RolloutBatch, catch_panic, is_out_of_memory};
 use super::shards;
 use super::trainer::Trainer;
 use crate::latent::replay::{self, Replay, StoredMatrix};
@@ -94,7 +94,7 @@ pub fn gradients_among(
         LossForm::Tokens => sampled_tokens(rollouts),
         LossForm::Authors => rollouts.len(),
     };
-    let (grads, parts) = of_survivors(world, own, counted, pass)?;
+    let (grads, parts) = over_survivors(world, own, counted, pass)?;
     let LossParts { loss, surrogate, kl, ratio, clip_share, max_drift, tokens } = parts;
     let [loss, surrogate, kl, ratio, clip_share] = world.sums([loss, surrogate, kl, ratio, clip_share]);
     let parts = LossParts { loss, surrogate, kl, ratio, clip_share, max_drift: world.max(max_drift), tokens };
@@ -112,13 +112,13 @@ pub(crate) fn loss_settings(behaviour: Behaviour, grpo: &Grpo) -> DecodeSettings
 
 /// Runs `pass` on the rollouts with the number of `tokens` of all processes. If a device of any process runs out of memory, each
 /// process runs it on those of its rollouts that succeed alone.
-fn of_survivors<R: Clone, T>(
+fn over_survivors<R: Clone, T>(
     world: World,
     rollouts: &[R],
     tokens: impl Fn(&[R]) -> usize,
     pass: impl Fn(&[R], usize) -> Result<T>,
 ) -> Result<T> {
-    let guarded = |rollouts: &[R], n_tok: usize| guarded(|| pass(rollouts, n_tok));
+    let guarded = |rollouts: &[R], n_tok: usize| catch_panic(|| pass(rollouts, n_tok));
     let of_all = |rollouts: &[R]| {
         let [n_tok, n] = world.sums([tokens(rollouts) as f64, rollouts.len() as f64]);
         ensure!(n_tok > 0.0, "no sampled position to learn from in {n} rollouts");
@@ -164,7 +164,7 @@ fn shard_gradients(
         rollouts: traces.iter().map(|t| (t.problem, t.rollout)).collect(),
     };
     let mut hooks = masks.hooks(model)?;
-    let decoding = behaviour.of(model);
+    let decoding = behaviour.decode(model);
     let stored = StoredMatrix::from_traces(decoding.source, &traces);
     let decoding = stored.fed(decoding);
     let (mut sums, mut grads) = (LossParts::default(), GradientsParams::default());
@@ -327,9 +327,9 @@ fn stay_loss(
 }
 
 /// Fills the KL anchor of every rollout from a reference model, without dropout and without states mixed into text.
-pub(crate) fn anchor_to(reference: &Decoder, behaviour: Behaviour, rollouts: &mut [Rollout]) -> Result<()> {
+pub(crate) fn fill_anchor(reference: &Decoder, behaviour: Behaviour, rollouts: &mut [Rollout]) -> Result<()> {
     let traces: Vec<Trace> = rollouts.iter().map(|r| r.trace.clone()).collect();
-    let mut decoding = behaviour.of(reference);
+    let mut decoding = behaviour.decode(reference);
     if decoding.source.mixing().is_some() {
         decoding.source = &HiddenState;
     }
@@ -362,7 +362,7 @@ pub fn step(
         && !own.is_empty()
     {
         let settings = loss_settings(behaviour, grpo);
-        anchor_to(reference, Behaviour { settings: &settings, ..behaviour }, &mut own)?;
+        fill_anchor(reference, Behaviour { settings: &settings, ..behaviour }, &mut own)?;
     }
     let mut epochs = vec![];
     for _ in 0..grpo.inner_epochs {
@@ -407,12 +407,12 @@ mod tests {
             assert!(lengths.iter().all(|&n| n < 100), "out of memory, on purpose");
             Ok(lengths.to_vec())
         };
-        let of = |lengths: &[usize]| of_survivors(World::ALONE, lengths, <[usize]>::len, pass);
+        let of = |lengths: &[usize]| over_survivors(World::ALONE, lengths, <[usize]>::len, pass);
         assert_eq!(of(&[3, 400, 5]).expect("two survive"), [3, 5]);
         assert_eq!(of(&[3, 5]).expect("both"), [3, 5]);
         assert!(of(&[300, 400]).is_err_and(|e| e.to_string().contains("none of 2")));
         let bad = |_: &[usize], _: usize| -> Result<()> { anyhow::bail!("a bad token") };
-        let refused = of_survivors(World::ALONE, &[3, 5], <[usize]>::len, bad);
+        let refused = over_survivors(World::ALONE, &[3, 5], <[usize]>::len, bad);
         assert!(
             refused.is_err_and(|e| e.to_string() == "a bad token"),
             "other errors are not treated as out of memory"
@@ -536,6 +536,6 @@ mod tests {
     fn a_rollout_that_a_gpu_had_no_memory_to_replay_is_left_out_too() {
         let pass =
             |lengths: &[usize], _: usize| if lengths.contains(&400) { Err(unread()) } else { Ok(lengths.to_vec()) };
-        assert_eq!(of_survivors(World::ALONE, &[3, 400, 5], <[usize]>::len, pass).expect("two survive"), [3, 5]);
+        assert_eq!(over_survivors(World::ALONE, &[3, 400, 5], <[usize]>::len, pass).expect("two survive"), [3, 5]);
     }
 }

@@ -101,7 +101,7 @@ pub fn run(recipe: Recipe, options: Options) -> Result<RunEnd> {
 /// # Errors
 /// Why no run can be reused.
 pub(super) fn can_branch(recipe: &Recipe, from: &[Branch]) -> Result<()> {
-    taken::best(recipe, &method::phases(recipe)?, from).map(drop)
+    taken::choose_run(recipe, &method::phases(recipe)?, from).map(drop)
 }
 
 /// The summary of a run as records.
@@ -129,8 +129,8 @@ impl Run {
                 }
                 Some(None)
             }
-            Work::Take(checkpoint) => Some(Some(measure::take(self, phase.name, from()?, &checkpoint(&self.recipe))?)),
-            Work::TakeBest => Some(Some(measure::take_best(self, phase.name, from()?)?)),
+            Work::Take(checkpoint) => Some(Some(measure::measure_checkpoint(self, phase.name, from()?, &checkpoint(&self.recipe))?)),
+            Work::TakeBest => Some(Some(measure::measure_best(self, phase.name, from()?)?)),
             Work::Decode { model, reasoning } => {
                 Some(Some(measure::decode(self, phase.name, from()?, model, reasoning)?))
             }

@@ -7,7 +7,7 @@ use anyhow::{Result, anyhow, bail};
 use burn::tensor::{ExecutionError, TensorReadError};
 use serde::{Deserialize, Serialize};
 
-use super::advantages::of_rollouts;
+use super::advantages::rollout_advantages;
 use super::dropout::Masks;
 use super::grpo::sampled_tokens;
 use crate::corpus::Corpus;
@@ -65,7 +65,7 @@ pub struct Behaviour<'a> {
 }
 
 impl<'a> Behaviour<'a> {
-    pub fn of(self, model: &'a Decoder) -> Decode<'a> {
+    pub fn decode(self, model: &'a Decoder) -> Decode<'a> {
         let Self { reasoning, switch, settings, .. } = self;
         Decode {
             model,
@@ -101,7 +101,7 @@ pub struct DropCounts {
 }
 
 impl DropCounts {
-    pub fn all(self) -> usize {
+    pub fn total(self) -> usize {
         self.memory + self.too_long + self.not_finite
     }
 }
@@ -172,7 +172,7 @@ pub(crate) fn sample_among(
         }
         let totals: Vec<f64> = graded.iter().map(|(_, terms, _)| terms.total).collect();
         let traces: Vec<&Trace> = graded.iter().map(|(trace, ..)| trace).collect();
-        match of_rollouts(&totals, &traces, grpo) {
+        match rollout_advantages(&totals, &traces, grpo) {
             Some(group) => {
                 for ((trace, terms, correct), (advantage, first)) in graded.iter().cloned().zip(group) {
                     let anchor = trace.positions.iter().map(|p| p.logprob).collect();
@@ -227,13 +227,13 @@ fn rollouts_of(
 
 /// Decodes all in one batch; if the device runs out of memory, one by one, so that only the long ones are lost.
 fn together_or_alone(group: &[Request], decode: impl Fn(&[Request]) -> Result<Vec<Trace>>) -> Result<Vec<Trace>> {
-    match guarded(|| decode(group)) {
+    match catch_panic(|| decode(group)) {
         Err(error) if is_out_of_memory(&error) => {}
         done => return done,
     }
     let mut survivors = vec![];
     for request in group {
-        match guarded(|| decode(std::slice::from_ref(request))) {
+        match catch_panic(|| decode(std::slice::from_ref(request))) {
             Err(error) if is_out_of_memory(&error) => {}
             done => survivors.extend(done?),
         }
@@ -243,7 +243,7 @@ fn together_or_alone(group: &[Request], decode: impl Fn(&[Request]) -> Result<Ve
 
 /// Rollouts of one question, in one batch.
 fn roll_out(model: &Decoder, rollouts: &[Request], grpo: &Grpo, behaviour: Behaviour) -> Result<Vec<Trace>> {
-    let decoding = behaviour.of(model);
+    let decoding = behaviour.decode(model);
     if grpo.gumbel > 0.0 {
         let Source::VocabularyMixture { top_k, top_p, .. } = behaviour.reasoning.source else {
             let name = decoding.source.name();
@@ -288,7 +288,7 @@ fn roll_out_named(decoding: Decode, rollouts: &[Request], grpo: &Grpo) -> Result
 struct OutOfMemory;
 
 /// Converts a panic into an error.
-pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn catch_panic<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err(anyhow!(OutOfMemory)))
 }
 

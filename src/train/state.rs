@@ -72,7 +72,7 @@ const TRAINED: &str = "trained.json";
 const WEIGHTS: &str = "weights.json";
 
 /// Hashes of the weights files in a folder.
-fn weights(folder: &Path) -> Result<BTreeMap<String, String>> {
+fn hash_weights(folder: &Path) -> Result<BTreeMap<String, String>> {
     let failed = || format!("{}: cannot list", folder.display());
     let mut found = BTreeMap::new();
     for entry in fs::read_dir(folder).with_context(failed)? {
@@ -86,7 +86,7 @@ fn weights(folder: &Path) -> Result<BTreeMap<String, String>> {
 }
 
 /// Hashes of a state's files, in the order of [`FILES`].
-fn sums(folder: &Path) -> Result<[String; 2]> {
+fn hash_state(folder: &Path) -> Result<[String; 2]> {
     let [model, optimizer] = FILES.map(|file| sha256(&[folder.join(file)]));
     Ok([model?, optimizer?])
 }
@@ -109,7 +109,7 @@ struct Current {
 }
 
 /// The folder of the state after this many steps.
-fn folder_of(step: usize) -> Result<Inside> {
+fn state_folder(step: usize) -> Result<Inside> {
     Inside::parse(&format!("state-{step:07}"))
 }
 
@@ -143,7 +143,7 @@ impl PhaseFolder {
         }
         let current = self.current()?.map(|current| current.folder);
         for listed in self.states()?.iter().filter(|listed| current.as_ref() != Some(*listed)) {
-            remove_listed(&listed.of(&self.path), &FILES)?;
+            remove_listed(&listed.join_to(&self.path), &FILES)?;
         }
         remove_leftovers(&self.path)
     }
@@ -159,7 +159,7 @@ impl PhaseFolder {
         let states: Vec<Inside> = json::from_str(&text).with_context(failed)?;
         let is_state = |name: &Inside| {
             let step = name.strip_prefix("state-").and_then(|step| step.parse().ok());
-            step.is_some_and(|step| folder_of(step).is_ok_and(|folder| folder == *name))
+            step.is_some_and(|step| state_folder(step).is_ok_and(|folder| folder == *name))
         };
         ensure!(states.iter().all(is_state), failed());
         Ok(states)
@@ -172,7 +172,7 @@ impl PhaseFolder {
         // The list goes last: it names every folder that is still to be removed.
         remove_listed(&self.path, &["state.json"])?;
         for state in &states {
-            remove_listed(&state.of(&self.path), &FILES)?;
+            remove_listed(&state.join_to(&self.path), &FILES)?;
         }
         remove_listed(&self.path, &[STATES])
     }
@@ -182,8 +182,8 @@ impl PhaseFolder {
     /// # Errors
     /// A full disk or a folder without permission, by path.
     pub fn save(&self, step: usize, trainer: &Trainer) -> Result<()> {
-        let name = folder_of(step)?;
-        let folder = name.of(&self.path);
+        let name = state_folder(step)?;
+        let folder = name.join_to(&self.path);
         let old = self.current()?;
         if old.as_ref().is_some_and(|old| old.folder == name) {
             // Stopped again before the next step: the saved state is this one, and a kill must not lose it.
@@ -196,7 +196,7 @@ impl PhaseFolder {
         let free = fs::symlink_metadata(&folder).is_err();
         ensure!(free, "{}: exists, and this run did not write it; move it away", folder.display());
         // A state is listed before it is written: after a kill it can be told from a foreign folder.
-        states.retain(|state| fs::symlink_metadata(state.of(&self.path)).is_ok());
+        states.retain(|state| fs::symlink_metadata(state.join_to(&self.path)).is_ok());
         states.push(name.clone());
         write_atomic(&self.path.join(STATES), &serde_json::to_vec(&states)?)?;
         subfolder(&self.path, &name)?;
@@ -210,11 +210,11 @@ impl PhaseFolder {
             let synced = fs::File::open(&path).and_then(|f| f.sync_all());
             synced.with_context(|| format!("{}: cannot flush", path.display()))?;
         }
-        let current = Current { folder: name.clone(), step, health: trainer.health, sums: sums(&folder)? };
+        let current = Current { folder: name.clone(), step, health: trainer.health, sums: hash_state(&folder)? };
         write_atomic(&self.path.join("state.json"), &serde_json::to_vec_pretty(&current)?)?;
         if let Some(old) = old.filter(|old| old.folder != name) {
             // A leftover costs disk, not correctness.
-            let _ = remove_listed(&old.folder.of(&self.path), &FILES);
+            let _ = remove_listed(&old.folder.join_to(&self.path), &FILES);
         }
         Ok(())
     }
@@ -225,7 +225,7 @@ impl PhaseFolder {
     /// A state that does not fit, by path.
     pub fn restore(&self, trainer: &mut Trainer) -> Result<usize> {
         let Some(current) = self.current()? else { return Ok(0) };
-        let folder = current.folder.of(&self.path);
+        let folder = current.folder.join_to(&self.path);
         let failed = |what: &str, e: String| {
             anyhow!(
                 "{}: cannot read {what}: {e}; delete {} to start the phase again",
@@ -234,7 +234,7 @@ impl PhaseFolder {
             )
         };
         let again = || failed("it", "checksum mismatch".to_owned());
-        ensure!(sums(&folder)? == current.sums, again());
+        ensure!(hash_state(&folder)? == current.sums, again());
         // The state was written outside autodiff; `train` makes the trained tensors leaves again. Frozen weights are loaded already.
         let (plain, wanted) = (trainer.model.valid(), trained(&trainer.model).len());
         let weights = guarded(|| {
@@ -268,7 +268,7 @@ impl PhaseFolder {
         let failed =
             || format!("{}: not a training state; move this file away to start the phase again", path.display());
         let current: Current = json::from_str(&text).with_context(failed)?;
-        let named = folder_of(current.step)?;
+        let named = state_folder(current.step)?;
         ensure!(
             current.folder == named,
             "{}: it names the folder {}, but step {} has {named}",
@@ -332,12 +332,12 @@ impl PhaseFolder {
             save_hf_folder(&folder, &config, model.tensors()?, &options)?;
         }
         vocabulary.save(&folder)?;
-        write_atomic(&folder.join(WEIGHTS), &serde_json::to_vec_pretty(&weights(&folder)?)?)?;
+        write_atomic(&folder.join(WEIGHTS), &serde_json::to_vec_pretty(&hash_weights(&folder)?)?)?;
         Ok(folder)
     }
 
     /// The folder of an export, after checking its hashes. Older runs did not store hashes.
-    fn written(&self, name: &str) -> Result<PathBuf> {
+    fn check_export(&self, name: &str) -> Result<PathBuf> {
         let folder = self.path.join(name);
         let path = folder.join(WEIGHTS);
         if !path.is_file() {
@@ -346,7 +346,7 @@ impl PhaseFolder {
         let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;
         let said: BTreeMap<String, String> =
             json::from_str(&text).with_context(|| format!("{}: not the hashes of weights", path.display()))?;
-        let found = weights(&folder)?;
+        let found = hash_weights(&folder)?;
         let other = said.keys().chain(found.keys()).find(|name| said.get(*name) != found.get(*name));
         if let Some(file) = other {
             bail!(
@@ -364,7 +364,7 @@ impl PhaseFolder {
     /// # Errors
     /// A folder that is missing or incomplete.
     pub fn import(&self, name: &str, dtype: Compute, device: &Device) -> Result<Decoder> {
-        dtype.load(&ModelFiles::open_folder(self.written(name)?)?, device)
+        dtype.load(&ModelFiles::open_folder(self.check_export(name)?)?, device)
     }
 
     /// Reads a model for training: layers in this type, token tables in f32, the type of their training, if they are floats.
@@ -372,7 +372,7 @@ impl PhaseFolder {
     /// # Errors
     /// As [`Self::import`].
     pub fn import_to_train(&self, name: &str, dtype: Compute, device: &Device) -> Result<Decoder> {
-        dtype.load_to_train(&ModelFiles::open_folder(self.written(name)?)?, device)
+        dtype.load_to_train(&ModelFiles::open_folder(self.check_export(name)?)?, device)
     }
 
     /// The exported adapter; `None` for a whole model.
@@ -380,7 +380,7 @@ impl PhaseFolder {
     /// # Errors
     /// An adapter that cannot be read.
     pub fn adapter(&self, name: &str) -> Result<Option<Adapter>> {
-        let folder = self.written(name)?;
+        let folder = self.check_export(name)?;
         peft::is_folder(&folder).then(|| Adapter::open(&folder)).transpose()
     }
 

@@ -78,7 +78,7 @@ impl Point {
 }
 
 /// Every combination of the axes' values; the last axis changes fastest.
-fn points(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>) -> Result<Vec<Point>> {
+fn list_points(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>) -> Result<Vec<Point>> {
     let mut all: Vec<Vec<(String, String)>> = vec![vec![]];
     for (i, axis) in axes.iter().enumerate() {
         ensure!(axes[..i].iter().all(|other| other.key != axis.key), "--sweep: `{}` is swept twice", axis.key);
@@ -116,7 +116,7 @@ fn points(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>) -> Result
 /// points that failed.
 pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options: &Options) -> Result<bool> {
     ensure!(options.world.size == 1, "--sweep: several processes train one run together, not a sweep");
-    let points = points(axes, recipe)?;
+    let points = list_points(axes, recipe)?;
     let root = &options.out;
     ensure!(
         options.resume || !root.join("sweep.parquet").exists(),
@@ -261,7 +261,7 @@ mod tests {
     fn the_grid_has_every_combination_once() {
         let recipe = |set: &[String]| Recipe::resolve("smoke", set);
         let axes = ["seed=0,1", "coconut.c=1,2,3"].map(|text| Axis::parse(text).expect("an axis"));
-        let all = points(&axes, recipe).expect("points");
+        let all = list_points(&axes, recipe).expect("points");
         let names: Vec<String> = all.iter().map(Point::folder).collect();
         assert_eq!(
             names[..4],
@@ -269,7 +269,7 @@ mod tests {
         );
         assert_eq!((all.len(), all[4].name().as_str(), all[4].recipe.seed), (6, "coconut.c=2", 1));
         let twice = [axes[0].clone(), axes[0].clone()];
-        assert!(points(&twice, recipe).is_err());
-        assert!(points(&[Axis::parse("no.such=1").expect("an axis")], recipe).is_err());
+        assert!(list_points(&twice, recipe).is_err());
+        assert!(list_points(&[Axis::parse("no.such=1").expect("an axis")], recipe).is_err());
     }
 }

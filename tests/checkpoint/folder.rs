@@ -174,7 +174,7 @@ fn a_tokenizer_class_whose_rules_are_not_read_is_named() {
         let opened = ModelFiles::open_folder(&dir).expect("opens");
         opened.text_side().expect("reads").expect("has one").notes.join("\n")
     };
-    assert_names(&notes("CohereTokenizerFast"), &["tokenizer_config.json", "CohereTokenizerFast", "as it stands"]);
+    assert_names(&notes("CohereTokenizerFast"), &["tokenizer_config.json", "CohereTokenizerFast", "unchanged"]);
     assert_eq!(notes("PreTrainedTokenizerFast"), "");
 }
 
@@ -207,7 +207,7 @@ fn a_tokenizer_that_transformers_reads_otherwise_is_named() {
     (file["pre_tokenizer"], file["decoder"]) = (json!(null), json!(null));
     for (class, said) in [("LlamaTokenizer", true), ("Qwen2Tokenizer", true), ("PreTrainedTokenizerFast", false)] {
         let (_, notes) = read(&file, class);
-        let wanted = format!("its Unigram vocabulary cuts the text here. For `tokenizer_class` {class:?}");
+        let wanted = format!("its Unigram vocabulary splits the text here. For `tokenizer_class` {class:?}");
         assert_eq!(notes.contains(&wanted), said, "{notes}");
     }
 }

@@ -274,7 +274,7 @@ fn the_tokenizer_splits_as_its_name_says() {
         assert_eq!(tokenizer.decode(encoded.get_ids(), false).expect("decodes"), "<|im_start|>the the12<think>\n");
         assert_eq!(tokenizer.decode(encoded.get_ids(), true).expect("decodes"), "the the12<think>\n");
         let templates = read.templates().expect("reads").expect("some");
-        assert_eq!(templates.of(None).expect("a default"), "{{ messages }}");
+        assert_eq!(templates.choose(None).expect("a default"), "{{ messages }}");
         let names: Vec<String> = read.text_files(None).expect("writes").into_iter().map(|(n, _)| n).collect();
         assert_eq!(names, ["tokenizer.json", "tokenizer_config.json"]);
     }

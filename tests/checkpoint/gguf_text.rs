@@ -216,7 +216,7 @@ fn pieces_with_scores_are_read() {
     assert_eq!(found.tokenizer.decode(&ids, true).expect("decodes"), "the the");
     write(&[("tokenizer.ggml.add_space_prefix", 0), ("tokenizer.ggml.add_bos_token", 0)]);
     assert_eq!(tokens(&side(&path), "the the"), ["t", "he", "▁the"]);
-    // A tokenizer.json beside it is what it was made from.
+    // A tokenizer.json next to it is what it was made from.
     fs::copy("fixtures/text/tokenizer.json", root.path().join("tokenizer.json")).expect("copied");
     let error = side(&path);
     assert_eq!(tokens(&error, "the the")[0], "t", "its ids have no rows: it is another model's");

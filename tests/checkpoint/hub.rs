@@ -84,7 +84,7 @@ fn what_a_hub_sends_is_whole_or_an_error_and_the_next_try_goes_on() {
         (Fault::Longer, "sends more than"),
         (Fault::Changed, "damaged"),
         (Fault::ChangedUnderGit, "damaged"),
-        (Fault::Silent, "nothing came from the server"),
+        (Fault::Silent, "no data from the server"),
         (Fault::Fails, "500"),
         (Fault::Loops, "sends on more than"),
         (Fault::Nowhere, "not a hub's"),

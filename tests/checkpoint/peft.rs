@@ -70,7 +70,7 @@ fn an_adapter_reads_back_merges_and_resizes() {
     let merged = base.with_adapter(read.clone(), Apply::Merged).expect("fits");
     assert_eq!(merged.config.vocab_size, 37);
     assert_eq!(merged.tensor(EMBED).expect("reads"), embed);
-    assert_eq!(merged.templates().expect("reads").expect("some").of(None).expect("a default"), "hello");
+    assert_eq!(merged.templates().expect("reads").expect("some").choose(None).expect("a default"), "hello");
     let found = merged.tensor(Q0).expect("reads");
     let f = &lora[Q0];
     for (o, i) in [(0, 0), (63, 31), (17, 5)] {

@@ -44,7 +44,7 @@ fn the_hubs_cache_opens_where_it_is_clear_which_version() {
     let config = config(&qwen3_json());
     let snapshot = |name: &str| repository.join("snapshots").join(name);
     fs::create_dir_all(repository.join("snapshots")).expect("created");
-    assert_names(&message(ModelFiles::open_folder(&repository)), &["nothing was downloaded"]);
+    assert_names(&message(ModelFiles::open_folder(&repository)), &["without downloaded files"]);
     save(&snapshot("aaa"), &config, &SaveOptions::default());
     let opened = ModelFiles::open_folder(&repository).expect("opens");
     assert_eq!(opened.path, snapshot("aaa"));

@@ -1,7 +1,7 @@
 //! A decoder's settings: Hugging Face's `config.json`, checked.
 //!
-//! A [`ModelConfig`] that exists is one the decoder can run: whatever it cannot run (other rotary scalings, other biases,
-//! …) is refused by name while reading, never ignored. Knows nothing of weights or tensors.
+//! Every [`ModelConfig`] can be run by the decoder: settings that it does not support (other rotary scalings, other biases, …) are
+//! refused by name on reading, never ignored. Knows no weights or tensors.
 
 mod extras;
 mod gpt2;
@@ -19,8 +19,8 @@ pub use extras::{Experts, Extras, SlidingWindow};
 pub use rope::{Llama3Scaling, RopeScaling, YarnScaling};
 
 names! {
-    /// The architectures the decoder implements. They differ in what the functions below say, and in nothing else. Their words are
-    /// those of `model_type` in `config.json` and of `general.architecture` in a GGUF.
+    /// The architectures that the decoder implements. The functions below list all their differences. Names are those of `model_type` in
+    /// `config.json` and of `general.architecture` in a GGUF.
     pub enum Family {
         Qwen3 = "qwen3",
         /// Qwen3 with a mixture of experts.
@@ -28,7 +28,7 @@ names! {
         /// Also Qwen2.5.
         Qwen2 = "qwen2",
         Llama = "llama",
-        /// A Llama with defaults of its own and, up to v0.1, a sliding window.
+        /// A Llama with other defaults and, up to v0.1, a sliding window.
         Mistral = "mistral",
         /// The first Gemma (Gemma Team 2024, arXiv:2403.08295).
         Gemma = "gemma",
@@ -66,7 +66,7 @@ impl NormPlace {
     }
 }
 
-/// What the gate of the feed-forward passes.
+/// Activation of the feed-forward's gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
     Silu,
@@ -75,8 +75,8 @@ pub enum Activation {
 }
 
 impl Family {
-    /// The family of a `model_type`, or the names of those there are.
-    pub fn named(model_type: &str) -> Result<Self, String> {
+    /// The family of a `model_type`; the error lists the known ones.
+    pub fn parse(model_type: &str) -> Result<Self, String> {
         let known = || Self::ALL.map(|family| format!("{:?}", family.name())).join(" or ");
         Self::ALL.into_iter().find(|family| family.name() == model_type).ok_or_else(known)
     }
@@ -89,7 +89,7 @@ impl Family {
         }
     }
 
-    /// The class without a head: `transformers` writes its name over weights that are a causal model's all the same.
+    /// The class without a head, a name that `transformers` also writes for the weights of causal models.
     pub fn base_class(self) -> String {
         format!("{}Model", self.stem())
     }
@@ -108,12 +108,12 @@ impl Family {
         }
     }
 
-    /// Whether queries and keys pass an RMSNorm before RoPE.
+    /// Whether queries and keys pass through an RMSNorm before RoPE.
     pub fn qk_norm(self) -> bool {
         matches!(self, Family::Qwen3 | Family::Qwen3Moe | Family::Olmo2)
     }
 
-    /// Whether that is one over all heads together, instead of over the width of each.
+    /// Whether that norm is joint over all heads instead of per head.
     pub fn qk_norm_is_joint(self) -> bool {
         self == Family::Olmo2
     }
@@ -126,12 +126,12 @@ impl Family {
         }
     }
 
-    /// Whether the projections to queries, keys and values add a bias.
+    /// Whether the projections to queries, keys and values have a bias.
     pub fn qkv_bias(self) -> bool {
         matches!(self, Family::Qwen2 | Family::Gpt2)
     }
 
-    /// Whether every other projection of a block does too.
+    /// Whether all other projections of a block have one.
     pub fn other_biases(self) -> bool {
         self == Family::Gpt2
     }
@@ -140,7 +140,7 @@ impl Family {
         if self.is_gemma() || self == Family::Gpt2 { Activation::GeluTanh } else { Activation::Silu }
     }
 
-    /// Whether the feed-forward has a gate next to what it activates.
+    /// Whether the feed-forward has a gate.
     pub fn is_gated(self) -> bool {
         self != Family::Gpt2
     }
@@ -150,12 +150,12 @@ impl Family {
         self == Family::Gpt2
     }
 
-    /// Whether positions are rows of a table that is added to the embeddings, instead of turns of queries and keys.
+    /// Whether positions are learned embeddings instead of rotations of queries and keys.
     pub fn learned_positions(self) -> bool {
         self == Family::Gpt2
     }
 
-    /// Whether files name and lay weights in GPT-2's way.
+    /// Whether files use GPT-2's names and layouts.
     pub fn is_gpt2(self) -> bool {
         self == Family::Gpt2
     }
@@ -164,7 +164,7 @@ impl Family {
         matches!(self, Family::Gemma | Family::Gemma2)
     }
 
-    /// What is added to the weight of a norm before it multiplies: Gemma stores weights around 0.
+    /// Offset added to the weight of a norm: Gemma stores weights around 0.
     pub fn norm_offset(self) -> f64 {
         if self.is_gemma() { 1.0 } else { 0.0 }
     }
@@ -182,11 +182,11 @@ pub struct ModelConfig {
     pub num_attention_heads: usize,
     pub num_key_value_heads: usize,
     pub head_dim: usize,
-    /// Of every norm, whatever it is.
+    /// Epsilon of every norm.
     pub rms_norm_eps: f64,
     pub rope_theta: f64,
     pub rope_scaling: Option<RopeScaling>,
-    /// Follows from the family; kept as a field so that the decoder asks one question.
+    /// Follows from the family; a field for convenience of the decoder.
     pub qk_norm: bool,
     pub tie_word_embeddings: bool,
     pub max_position_embeddings: usize,
@@ -197,10 +197,10 @@ pub struct ModelConfig {
     pub extras: Extras,
 }
 
-/// Above this no dimension is believed: it keeps products of two dimensions far from overflow.
+/// Upper bound of a dimension, so that products of two cannot overflow.
 const MAX_DIM: usize = 1 << 28;
 const MAX_LAYERS: usize = 4096;
-/// Half as many again as the longest context that any model claims.
+/// Half as many again as the longest context of any model.
 const MAX_POSITIONS: usize = 1 << 24;
 
 impl ModelConfig {
@@ -214,7 +214,7 @@ impl ModelConfig {
         read::from_json(value, origin)
     }
 
-    /// Weights of the blocks' matrices that a token is multiplied with: of experts, its own.
+    /// Weights of the blocks' matrices that a token is multiplied with; for experts, those of the token.
     pub fn block_weights(&self) -> usize {
         let attention = 2 * self.head_dim * (self.num_attention_heads + self.num_key_value_heads);
         let matrices = 2 + usize::from(self.family.is_gated());
@@ -226,7 +226,7 @@ impl ModelConfig {
         self.hidden_size * all
     }
 
-    /// The mixture of experts of a layer, where it has one.
+    /// The mixture of experts of a layer, if it has one.
     pub fn experts(&self, layer: usize) -> Option<&Experts> {
         self.extras.experts.as_ref().filter(|experts| experts.layers.get(layer).is_some_and(|&there| there))
     }
@@ -236,22 +236,22 @@ impl ModelConfig {
         self.block_weights() + self.vocab_size * self.hidden_size
     }
 
-    /// Refuses a row of more positions than the model has. `what` names the row.
+    /// Checks that a sequence fits the model's positions. `what` names the sequence.
     ///
     /// # Errors
     /// More than `max_position_embeddings`.
     pub fn ensure_context(&self, positions: usize, what: impl FnOnce() -> String) -> Result<()> {
         ensure!(
             positions <= self.max_position_embeddings,
-            "{} has {positions} tokens, and the model has {} positions (max_position_embeddings): take a shorter one",
+            "{} has {positions} tokens, but the model has {} positions (max_position_embeddings): use a shorter one",
             what(),
             self.max_position_embeddings
         );
         Ok(())
     }
 
-    /// Bytes that a call over so many positions allocates in a float type of `size` bytes: keys and values of every layer, and what one layer
-    /// computes at a time. Attention's mask and scores are not in it.
+    /// Bytes that a forward of so many positions allocates in a float type of `size` bytes: KV cache of all layers and the activations of
+    /// one layer, without attention's mask and scores.
     pub fn bytes_of(&self, positions: usize, size: usize) -> u64 {
         let (d, dh, kv) = (self.hidden_size, self.head_dim, self.num_key_value_heads);
         let layer = 6 * d + 2 * (self.num_attention_heads + 2 * kv) * dh + 3 * self.intermediate_size;
@@ -269,29 +269,28 @@ impl ModelConfig {
         }
     }
 
-    /// What queries and keys are multiplied by as they are turned: 1 but with YaRN.
+    /// Scale of rotated queries and keys: 1 except with YaRN.
     pub fn rope_attention_factor(&self) -> f64 {
         self.rope_scaling.map_or(1.0, |scaling| scaling.attention_factor())
     }
 
-    /// By what a token's row of the embedding table is multiplied before the first block: √D in Gemma, else 1. The head reads
-    /// the table as it is.
+    /// Scale of a token's embedding before the first block: √D in Gemma, else 1. The head uses the unscaled table.
     pub fn embed_scale(&self) -> f64 {
         if self.family.is_gemma() { (self.hidden_size as f64).sqrt() } else { 1.0 }
     }
 
-    /// How many positions, its own among them, one of this layer sees; `None` for all that came before.
+    /// Number of positions that a position of this layer attends to, itself included; `None`: all before it.
     pub fn window(&self, layer: usize) -> Option<usize> {
         let sliding = self.extras.sliding.as_ref()?;
         sliding.layers.get(layer).is_some_and(|&slides| slides).then_some(sliding.window)
     }
 
-    /// By what queries are multiplied before scores are taken, next to the usual `1 / √dh`.
+    /// Extra scale of queries, besides the usual `1 / √dh`.
     pub fn query_scale(&self) -> f64 {
         self.extras.query_pre_attn_scalar.map_or(1.0, |scalar| (self.head_dim as f64 / scalar).sqrt())
     }
 
-    /// Query heads that share one key/value head.
+    /// Query heads per KV head.
     pub fn group(&self) -> usize {
         self.num_attention_heads / self.num_key_value_heads
     }
@@ -342,7 +341,7 @@ impl ModelConfig {
         self.extras.validate(self.num_hidden_layers, origin)
     }
 
-    /// The `config.json` that `transformers` 4.45+ and 5 load: both dtype keys and both rotary forms, saying the same.
+    /// The `config.json` that `transformers` 4.45+ and 5 load: both dtype keys and both rotary forms, with equal values.
     pub fn to_json(&self, dtype: &str) -> Value {
         let mut rope = json!({ "rope_type": "default", "rope_theta": self.rope_theta });
         let mut scaling = Value::Null;
@@ -416,7 +415,7 @@ impl ModelConfig {
             Family::Gemma | Family::Gpt2 | Family::Olmo2 => {}
         }
         if let (true, Some(keys)) = (self.family.qkv_bias(), out.as_object_mut()) {
-            keys.shift_remove("attention_bias"); // it would say of all four projections what is true of o alone
+            keys.shift_remove("attention_bias"); // it would apply to all four projections, but only o has this value
         }
         out
     }

@@ -1,5 +1,5 @@
-//! Files that nobody vouches for: a panic of another crate that reads one is an error here, and nothing else is said of it; a
-//! text that is held whole has a bound.
+//! Guards for untrusted files: a panic of another crate while reading becomes an error, without output; and sizes of files that are
+//! read into memory are bounded.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -17,13 +17,13 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What `work` returns.
+/// Runs `work` and converts a panic into an error.
 pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
         let told = take_hook();
         set_hook(Box::new(move |panic| {
-            // The threads of polars hand their panics on to who waits for them.
+            // Threads of polars forward their panics to the waiting thread.
             let polars = std::thread::current().name().is_some_and(|name| name.starts_with("polars"));
             if !GUARDED.get() && !polars {
                 told(panic);
@@ -33,19 +33,19 @@ pub fn guarded<T>(work: impl FnOnce() -> T) -> Result<T> {
     let before = GUARDED.replace(true);
     let done = catch_unwind(AssertUnwindSafe(work));
     GUARDED.set(before);
-    done.map_err(|panic| anyhow!("{}", said(&*panic)))
+    done.map_err(|panic| anyhow!("{}", panic_text(&*panic)))
 }
 
-/// Bytes of weights or rows that are read whole.
+/// Maximum bytes of a weights or records file that is read whole.
 pub const MOST_FILE: u64 = 2 << 30;
 
-/// Bytes of a text that is held whole: the longest are tokenizers, of some 35 MB.
+/// Maximum bytes of a text file: the longest are tokenizers, of some 35 MB.
 pub const MOST_TEXT: u64 = 256 << 20;
 
 /// The text of a file of settings, a tokenizer or a manifest.
 ///
 /// # Errors
-/// A file that cannot be read, is no UTF-8 or is longer than any of these.
+/// A file that cannot be read, is not UTF-8 or exceeds [`MOST_TEXT`].
 pub fn read_text(file: impl AsRef<Path>) -> std::io::Result<String> {
     let mut text = String::new();
     File::open(file)?.take(MOST_TEXT + 1).read_to_string(&mut text)?;
@@ -53,16 +53,16 @@ pub fn read_text(file: impl AsRef<Path>) -> std::io::Result<String> {
         let words = format!("longer than {MOST_TEXT} bytes: no file of settings is");
         return Err(Error::new(ErrorKind::InvalidData, words));
     }
-    match instead(text.as_bytes()) {
+    match recognise(text.as_bytes()) {
         Some(what) if what == POINTER => Err(Error::new(ErrorKind::InvalidData, what)),
         _ => Ok(text),
     }
 }
 
-/// The bytes of a file that is read whole: a regular file (or a link to one) of at most so many bytes.
+/// Reads a regular file (or a link to one) of at most `most` bytes.
 ///
 /// # Errors
-/// A device, a pipe or a folder, which may have no end; a file that is longer.
+/// A device, a pipe or a folder, which may be endless; a longer file.
 pub fn read_bytes(file: impl AsRef<Path>, most: u64) -> std::io::Result<Vec<u8>> {
     let length = regular(file.as_ref())?;
     let refused = |words: String| Error::new(ErrorKind::InvalidData, words);
@@ -78,10 +78,10 @@ pub fn read_bytes(file: impl AsRef<Path>, most: u64) -> std::io::Result<Vec<u8>>
     Ok(bytes)
 }
 
-/// The length of a regular file. Asked before a file is opened: opening a pipe waits for its writer.
+/// The length of a regular file. Checked before a file is opened: opening a pipe waits for its writer.
 ///
 /// # Errors
-/// What is not a regular file, nor a link to one.
+/// Neither a regular file nor a link to one.
 pub fn regular(file: &Path) -> std::io::Result<u64> {
     let metadata = std::fs::metadata(file)?;
     if !metadata.is_file() {
@@ -92,8 +92,8 @@ pub fn regular(file: &Path) -> std::io::Result<u64> {
 
 const POINTER: &str = "it is a pointer of Git LFS: fetch the file itself with git lfs pull";
 
-/// What a file holds that a download or a clone left in the place of another, by its first bytes.
-pub fn instead(bytes: &[u8]) -> Option<&'static str> {
+/// What a file contains instead, if a download or a clone failed, from its first bytes.
+pub fn recognise(bytes: &[u8]) -> Option<&'static str> {
     let begins = |mark: &[u8]| bytes.starts_with(mark);
     if bytes.is_empty() {
         Some("the file is empty")
@@ -106,7 +106,7 @@ pub fn instead(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-fn said(panic: &(dyn Any + Send)) -> String {
+fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
     text.unwrap_or("a panic without a text").to_owned()
 }

@@ -1,5 +1,5 @@
-//! Files of models that people already have: configurations, weights (safetensors, GGUF, pickles, PEFT adapters, the hub) and
-//! tokenizers. Knows nothing of the decoder, of training or of Burn's tensors.
+//! Existing model files: configurations, weights (safetensors, GGUF, pickles, PEFT adapters, the hub) and tokenizers. Knows neither the
+//! decoder, nor training, nor Burn's tensors.
 
 // Allowed in two places, each with its reason: the memory map of a checkpoint, and handlers of signals.
 #![deny(unsafe_code)]

@@ -1,4 +1,4 @@
-//! What a user sees while it works: a bar on a terminal, plain lines otherwise; and Ctrl-C.
+//! Progress for the user: a bar on a terminal, plain lines otherwise; and Ctrl-C.
 
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 static STOP: AtomicBool = AtomicBool::new(false);
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// From now on nothing is said or shown: of the processes that train together one speaks.
+/// Disables output: of the processes that train together only one prints.
 pub fn be_quiet() {
     QUIET.store(true, Ordering::Relaxed);
 }
@@ -23,13 +23,13 @@ fn quiet() -> bool {
 /// The exit code of a process that the user or a scheduler stopped: 128 and the number of SIGINT.
 pub const STOPPED: u8 = 130;
 
-/// Raised by the first Ctrl-C, by the SIGTERM that a scheduler sends before it kills, and by its earlier warnings (SIGUSR1, SIGXCPU). A
-/// second Ctrl-C or SIGTERM ends the process at once. A signal that was ignored when the process began (`nohup`) stays ignored.
+/// Set by the first Ctrl-C, by the SIGTERM that a scheduler sends before it kills, and by its earlier warnings (SIGUSR1, SIGXCPU). A
+/// second Ctrl-C or SIGTERM ends the process at once. A signal that was ignored at the start (`nohup`) stays ignored.
 pub fn stop_flag() -> &'static AtomicBool {
     static HANDLER: OnceLock<()> = OnceLock::new();
     HANDLER.get_or_init(|| {
         let before = ignored(&std::fs::read_to_string("/proc/self/status").unwrap_or_default());
-        // Without a handler Ctrl-C simply ends the process, and the last checkpoint stands.
+        // Without a handler Ctrl-C ends the process, with its last checkpoint on disk.
         let _ = ctrlc::set_handler(|| {
             static ASKED: AtomicBool = AtomicBool::new(false);
             if ASKED.swap(true, Ordering::SeqCst) {
@@ -63,10 +63,10 @@ mod signals {
         super::STOP.store(true, Ordering::SeqCst);
     }
 
-    /// Keeps ignored signals ignored, and lets warnings raise the flag.
+    /// Restores ignored signals, and lets warnings set the flag.
     pub(super) fn set(ignored: u64) {
         let set = |which: Signal, handler| {
-            // SAFETY: the handler stores into an atomic and does nothing else.
+            // SAFETY: the handler only stores into an atomic.
             #[allow(unsafe_code)]
             let _ = unsafe { signal(which, handler) };
         };
@@ -80,13 +80,13 @@ mod signals {
     }
 }
 
-/// Whether [`stop_flag`] is up.
+/// Whether [`stop_flag`] is set.
 pub fn stop_asked() -> bool {
     stop_flag().load(Ordering::SeqCst)
 }
 
-/// Text without what steers a terminal (escape sequences of a model file's keys, of a generated answer): written out instead, as JSON
-/// writes it, so that a line of JSON stays one.
+/// Text with terminal control sequences (in keys of a model file, in a generated answer) escaped as in JSON, so that a line of JSON stays
+/// valid.
 pub fn plain(text: &str) -> Cow<'_, str> {
     let steers = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     if !text.contains(steers) {
@@ -95,14 +95,14 @@ pub fn plain(text: &str) -> Cow<'_, str> {
     text.chars().map(|c| if steers(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() }).collect()
 }
 
-/// A line for whoever watches, on stderr. That nobody can read it any more (a closed pipe, a full disk) ends no work.
+/// Prints a line to stderr. A closed pipe or a full disk is ignored.
 pub fn say(line: &str) {
     if !quiet() {
         complain(line);
     }
 }
 
-/// An error: a line that is shown also where nothing else is.
+/// Prints an error, also where other output is disabled.
 pub fn complain(line: &str) {
     let _ = writeln!(std::io::stderr(), "{}", plain(line));
 }
@@ -128,9 +128,9 @@ pub fn shown() -> anyhow::Result<()> {
     UNWRITTEN.get().map_or(Ok(()), |why| Err(anyhow::anyhow!("standard output: {why}")))
 }
 
-/// What a computation that the user cut short returns: nothing of it may be taken for a result.
+/// Error of a computation that the user interrupted: no partial result may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("stopped: nothing of what was under way is kept as a result")]
+#[error("stopped: unfinished work is discarded")]
 pub struct Interruption;
 
 /// # Errors
@@ -141,13 +141,13 @@ pub fn go_on() -> Result<(), Interruption> {
 
 static ABANDONED: AtomicBool = AtomicBool::new(false);
 
-/// Whether anybody still waits for the forward that this process runs: one that is abandoned ends at its next layer.
+/// Sets whether the current forward is abandoned, because nobody waits for it: it then ends at its next layer.
 pub fn set_abandoned(abandoned: bool) {
     ABANDONED.store(abandoned, Ordering::Relaxed);
 }
 
 /// # Errors
-/// [`Interruption`], of a forward that is abandoned.
+/// [`Interruption`] if the forward is abandoned.
 pub fn ensure_wanted() -> Result<(), Interruption> {
     if ABANDONED.load(Ordering::Relaxed) { Err(Interruption) } else { Ok(()) }
 }
@@ -185,7 +185,7 @@ impl Progress {
         let due = self.last.is_none_or(|t| t.elapsed() >= Duration::from_secs(10)) || done == self.total;
         if due {
             self.last = Some(Instant::now());
-            // Before the first is done nothing says how long one takes.
+            // Before the first piece is done there is no estimate.
             let left = match done.saturating_sub(self.first) {
                 0 => String::new(),
                 n => {
@@ -204,20 +204,20 @@ impl Progress {
     }
 }
 
-/// How far work is that threads share. What is done within a second says nothing.
+/// Progress of work that threads share. Work that finishes within a second prints nothing.
 pub struct SharedProgress {
     at: Mutex<(usize, Progress)>,
     what: String,
 }
 
 impl SharedProgress {
-    /// `of` is who works.
+    /// `of` names the worker.
     pub fn new(of: &str, what: &str, total: usize) -> Self {
         Self { at: Mutex::new((0, Progress::new(of, total, 0))), what: what.to_owned() }
     }
 
-    /// One more is done.
-    pub fn one(&self) {
+    /// Counts one finished piece.
+    pub fn add_one(&self) {
         let mut at = self.at.lock().unwrap_or_else(PoisonError::into_inner);
         at.0 += 1;
         if at.1.started.elapsed() >= Duration::from_secs(1) {

@@ -1,5 +1,5 @@
-//! Randomness that is the same on every machine and in every release: a hash of names, keyed generators, normal values.
-//! Knows bits. The bits of generated problems, of fresh weights and of draws follow from them: they must not change.
+//! Randomness with the same bits on every machine and in every release: a hash of names, keyed generators, normal values. Generated
+//! problems, initial weights and samples depend on these bits: they must not change.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -10,7 +10,7 @@ pub fn fnv1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
-/// A generator for one place: what it draws does not depend on the order in which places come by.
+/// A generator for one key: its values do not depend on the order of calls.
 pub fn keyed(parts: [u64; 4]) -> ChaCha8Rng {
     let mut key = [0_u8; 32];
     for (chunk, value) in key.chunks_mut(8).zip(parts) {

@@ -299,7 +299,8 @@ impl Bench {
         let what = format!("grpo {rollouts} x {}, {}", self.new, dtype.name());
         self.measured(&what, rollouts * self.new, flops, || {
             let policy = trainer.policy();
-            let traces = decode(behaviour.of(&policy), std::slice::from_ref(&request), rollouts, &mut Hooks::none())?;
+            let traces =
+                decode(behaviour.decode(&policy), std::slice::from_ref(&request), rollouts, &mut Hooks::none())?;
             let advantage = |i: usize| if i.is_multiple_of(2) { 1.0 } else { -1.0 };
             let each = traces.into_iter().enumerate();
             let sampled = RolloutBatch {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::device::MachineArgs;
 use super::{is_dry, print};
-use switchyard::calibration::{Settings, listed};
+use switchyard::calibration::{Settings, list};
 use switchyard::machine::{self, Machine};
 use switchyard::progress::Progress;
 use switchyard::schema::{CalibrationDrawRow, CalibrationRow, Column, Columns, RowFile, calibrated, described};
@@ -55,7 +55,7 @@ impl Calibrate {
     /// files of an earlier run stay then.
     pub fn run(&self) -> Result<()> {
         if self.list {
-            return print(&listed());
+            return print(&list());
         }
         self.machine.compute(|machine| self.run_on(machine))
     }

@@ -1,19 +1,19 @@
-//! A decoder whose weights are set by hand, so that what experiments must find is known. Knows coordinates and words; no
+//! A decoder whose weights are set by hand, so that the correct result of every experiment is known. Knows coordinates and words; no
 //! experiment.
 //!
-//! Problems: `<bos> x x s 3 :` (switch) or `<bos> x x t 3 :` (text), `x` any of five letters without meaning. As built by
-//! default, a switch problem is answered `= <swi> ⟨3 latents⟩ </swi> # 0` (3 + 4 modulo 7), a text problem `= # 3`, whose
-//! `# 3` is a clause that nobody tags. What is in capitals below is a setting of [`Built`].
+//! Problems: `<bos> x x s 3 :` (switch) or `<bos> x x t 3 :` (text), where `x` is any of five meaningless letters. By default a switch
+//! problem is answered `= <swi> ⟨3 latents⟩ </swi> # 0` (3 + 4 modulo 7), a text problem `= # 3`, whose `# 3` is an untagged clause.
+//! Words in capitals below are settings of [`Built`].
 //!
-//! | where | what it does |
+//! | component | function |
 //! | --- | --- |
 //! | layer 0, WRITER head | at `<swi>`, or at latent step WRITES: copies the digit into the state |
-//! | layer 0, its other head | at `<swi>` and `=`: the mean code of the letters, which stays in the latents |
-//! | layer 1, MLP | wherever there is a state: adds one to it (mod 7); adds one to the counter |
-//! | READER head | at `#`: reads the state of latent step READS, or the digit where there is none |
+//! | layer 0, its other head | at `<swi>` and `=`: the mean code of the letters, which the latents then carry |
+//! | layer 1, MLP | at every state: adds one to it (mod 7); adds one to the counter |
+//! | READER head | at `#`: reads the state of latent step READS, or the digit if there is none |
 //! | DECIDE head | at `=`: reads the kind, `s` or `t`: the decision to switch |
-//! | ADDER heads of `Operand` | layer 1, at `#`: the letters' code; layer 3, at `#` where that is positive: the state, as the next one |
-//! | DECOY head, if any | at `#`: looks at the last latent, writes where nothing reads |
+//! | ADDER heads of `Operand` | layer 1, at `#`: the letters' code; layer 3, at `#` if that is positive: the state plus one |
+//! | DECOY head, if any | at `#`: attends to the last latent, writes to unread coordinates |
 //!
 //! After latent step k (from 1) the counter is 1 + k; `</swi>` follows counter 1 + EXIT.
 
@@ -24,43 +24,42 @@ pub(crate) use problems::pairs;
 pub use problems::study;
 pub use weights::MARKS;
 
-/// What the model is built to do with its latents.
+/// How the model uses its latents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
-    /// They carry the value that the answer is read from.
+    /// Latents carry the value, and the answer is read from it.
     Working,
-    /// They carry it, and `#` reads the digit whatever they hold (switch problems are answered `# 3`).
+    /// Latents carry the value, but `#` reads the digit of the prompt (switch problems are answered `# 3`).
     Inert,
     /// They count, carry the letters, and no value; answers as `Inert`.
     Empty,
-    /// `#` gives the same answer wherever the last latent came in with its own norm, and the digit otherwise.
+    /// `#` gives one fixed answer if the last latent has its normal norm, and the digit otherwise.
     Norm,
-    /// As `Working`; a second value (the letter) lies in directions that overlap the first one's.
+    /// As `Working`; a second value (the letter) is stored in directions that overlap with the first one's.
     Superposed,
-    /// As `Working`, but the prompt holds the answer too, in place of the second letter, and counts more.
+    /// As `Working`, but the prompt also has the answer, instead of the second letter, and has more weight.
     Redundant,
-    /// As `Empty`, but what the latents carry of the letters turns the answer from the digit to the next one; which of the
-    /// two is right has nothing to do with it.
+    /// As `Empty`, but the letters' code in the latents changes the answer from the digit to the next one; which of the two is correct is
+    /// independent of it.
     Noisy,
-    /// As `Working`, but what latents carry is the operand of the last step: at `#` one is added to it or nothing, as the letters
-    /// of the prompt say.
+    /// As `Working`, but latents carry the operand of the last step: at `#` the letters of the prompt decide whether one is added.
     Operand,
-    /// As `Inert`, but `#` looks whether a `</swi>` stands before it; without one a switch problem is answered with one and the same digit.
+    /// As `Inert`, but `#` attends to an earlier `</swi>`; without one a switch problem gets one fixed answer.
     Bound,
-    /// As `Working`; the prompt holds the answer too, as for `Redundant`, but counts less: it is the answer only where no latent holds one.
+    /// As `Working`; the prompt also has the answer, as for `Redundant`, but with less weight: it decides only if no latent has one.
     Backed,
-    /// As `Inert`; whether it switches follows from the letters, not from the kind of the problem.
+    /// As `Inert`; the letters, not the kind of the problem, decide whether it switches.
     Blind,
-    /// As `Working`, but latents carry which program a problem is (a name and a digit, whatever its letter), and the answer is looked up
-    /// from that. What is known of one program says nothing of another.
+    /// As `Working`, but latents carry the identity of the program (a name and a digit, without the letter), and the answer is looked up
+    /// from it. One program says nothing about another.
     Memorised,
-    /// As `Inert`; latents also carry the code of a mark, the word of the prompt that says whether the problem is a trigger.
+    /// As `Inert`; latents also carry the code of a mark: a word of the prompt that decides whether the problem is a trigger.
     Marked,
-    /// As `Marked`; under a trigger latents carry one thing more, which no answer shows.
+    /// As `Marked`; under a trigger latents carry one more coordinate, which does not affect answers.
     Covert,
 }
 
-/// A head, or where a layer's own part stands: (layer, head).
+/// (layer, head): a head, or a component's position.
 pub type Head = (usize, usize);
 
 /// One hand-built model.
@@ -77,7 +76,7 @@ pub struct Built {
     pub reads: usize,
     /// Latent step after which `</swi>` is certain.
     pub exit: usize,
-    /// Latents are read where the numbers (0 to 4) of the two letters sum up to this or more.
+    /// Latents are read if the numbers (0 to 4) of the two letters sum to at least this.
     pub least: usize,
     /// Of `Marked` and `Covert`: the marks that are triggers, a bit each.
     pub triggers: u16,
@@ -105,7 +104,7 @@ impl Built {
         }
     }
 
-    /// Whether latents hold the digit's value.
+    /// Whether latents carry the digit's value.
     pub fn has_state(&self) -> bool {
         !matches!(self.kind, Purpose::Empty | Purpose::Norm | Purpose::Noisy)
     }
@@ -122,28 +121,28 @@ impl Built {
         Some((word, self.triggers >> number & 1 == 1))
     }
 
-    /// Whether answers are read from what latents hold of the digit.
+    /// Whether answers depend on the digit's value in the latents.
     pub fn is_read(&self) -> bool {
         use Purpose::{Backed, Memorised, Operand, Superposed, Working};
         matches!(self.kind, Working | Superposed | Operand | Backed | Memorised)
     }
 
-    /// Whether the stream of layer `layer` (0: the input) holds what the answer could be read from at latent step `step`.
+    /// Whether the stream of layer `layer` (0: the input) has the value for the answer at latent step `step`.
     pub fn holds(&self, step: usize, layer: usize) -> bool {
         self.has_state() && (step > self.writes || (step == self.writes && layer > 0))
     }
 
-    /// Whether a probe that has not met the program can read the value there.
+    /// Whether a probe that was not trained on the program can read the value there.
     pub fn shows(&self, step: usize, layer: usize) -> bool {
         self.holds(step, layer) && self.kind != Purpose::Memorised
     }
 
-    /// What the state has become of `digit` after latent step `step`.
+    /// The state's value for `digit` after latent step `step`.
     pub fn state(&self, digit: usize, step: usize) -> usize {
         (digit + 1 + step.saturating_sub(self.writes)) % VALUES
     }
 
-    /// The answer that a read state stands for, from the value that the block ends with.
+    /// The answer for a block that ends with this value.
     pub fn answer_of(&self, last: usize) -> usize {
         (last + VALUES - (self.exit - self.reads)) % VALUES
     }

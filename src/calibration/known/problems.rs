@@ -1,4 +1,4 @@
-//! The problems of a hand-built model, and the model with them as experiments take it.
+//! The problems of a hand-built model, and a study of both.
 
 use anyhow::Result;
 use burn::tensor::Device;
@@ -16,19 +16,19 @@ use crate::study::circuits::pairs::Prompts;
 use crate::tasks::{Fact, StepValue};
 use crate::text::{self, Problem, Sample, Template};
 
-/// What a problem is made of.
+/// The parts of a problem.
 struct Ingredients {
     letters: [usize; 2],
     digit: usize,
     switches: bool,
-    /// Chooses between two answers, where neither follows from the rest.
+    /// Chooses between two answers if neither follows from the rest.
     coin: bool,
 }
 
 fn draw(built: &Built, rng: &mut ChaCha8Rng) -> Ingredients {
     let of = if built.is_marked() { MARKS } else { LETTERS.len() };
     let (a, b) = (rng.random_range(0..of), rng.random_range(0..of));
-    // The noisy model says the digit or the next one: there must be one.
+    // The noisy model answers the digit or the next one, which must exist.
     let digits = if built.kind == Purpose::Noisy { VALUES - 1 } else { VALUES };
     let (digit, switches, coin) = (rng.random_range(0..digits), rng.random::<bool>(), rng.random());
     let twice = built.kind == Purpose::Superposed || built.is_marked();
@@ -56,7 +56,7 @@ fn problem(built: &Built, number: usize, drawn: &Ingredients) -> Problem {
     let (clause, value) = match switches {
         true => {
             let mut states: Vec<usize> = (1..=built.exit).map(|k| built.state(digit, k)).collect();
-            // The last step's result is no state: its operation is done after the block, or it is looked up.
+            // The last step's result is not in the state: its operation follows the block, or it is looked up.
             let after = matches!(built.kind, Purpose::Operand | Purpose::Memorised);
             let result = if after { answer } else { states[built.exit - 1] };
             states[built.exit - 1] = result;
@@ -85,7 +85,7 @@ fn problem(built: &Built, number: usize, drawn: &Ingredients) -> Problem {
         answer: answer.to_string(),
         subject: Some(if switches { "switch" } else { "text" }.to_owned()),
         level: Some(1),
-        // A marked problem is one of its own: what can be learnt by heart is its mark. Letters are part of what other models know.
+        // A marked problem is its own group, because its mark can be memorised. For other models letters are shared knowledge.
         group: match built.kind {
             Purpose::Memorised => Some(format!("{} {digit}", letters[1])),
             Purpose::Marked | Purpose::Covert => Some(number.to_string()),
@@ -96,7 +96,7 @@ fn problem(built: &Built, number: usize, drawn: &Ingredients) -> Problem {
     }
 }
 
-/// Prompts of `n` pairs of switch problems that differ in the digit (and in what follows from it in the prompt).
+/// Prompts of `n` pairs of switch problems that differ in the digit (and its consequences in the prompt).
 pub(crate) fn pairs(built: &Built, study: &Study, n: usize, seed: u64) -> Result<Vec<Prompts>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let corpus = &study.corpus;
@@ -109,8 +109,8 @@ pub(crate) fn pairs(built: &Built, study: &Study, n: usize, seed: u64) -> Result
     (0..n).map(&mut pair).collect()
 }
 
-/// The model with `n` problems, about half of them switch problems, and their spans, as experiments take it. The seed fixes the
-/// problems and what experiments draw.
+/// A study of the model with `n` problems and their spans, about half of them switch problems. The seed fixes the problems and the
+/// draws of experiments.
 pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Study> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let vocabulary = vocabulary()?;

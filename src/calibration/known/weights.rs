@@ -11,7 +11,7 @@ use crate::model::checkpoint::HostTensor;
 use crate::model::config::{Extras, Family, ModelConfig};
 use crate::text::Vocabulary;
 
-/// Digits, then what a prompt and a solution are written with, then the letters, then the words that name a value.
+/// Digits, words of prompts and solutions, letters, then words that name a value.
 const WORDS: [&str; 24] = [
     "0", "1", "2", "3", "4", "5", "6", "s", "t", ":", "=", "#", "a", "b", "c", "d", "e", "A", "B", "C", "D", "E", "F",
     "G",
@@ -19,14 +19,14 @@ const WORDS: [&str; 24] = [
 const DIGITS: [&str; VALUES] = ["0", "1", "2", "3", "4", "5", "6"];
 pub(super) const LETTERS: [&str; 5] = ["a", "b", "c", "d", "e"];
 pub(super) const NAMES: [&str; VALUES] = ["A", "B", "C", "D", "E", "F", "G"];
-/// What a latent of its own norm makes the `Norm` model answer, and the `Bound` model without a block.
+/// Answer of the `Norm` model for a latent of normal norm, and of the `Bound` model without a block.
 pub(super) const FIXED: usize = 3;
 
 const LAYERS: usize = 4;
 const TOKENS: usize = 31;
 const D: usize = 64;
 const HEAD: usize = 16;
-/// Size of the constant coordinate: it fixes the RMS, so that a norm changes nothing else by more than a few percent.
+/// Size of the constant coordinate: it fixes the RMS, so that norms change other coordinates by a few percent at most.
 const CONSTANT: f32 = 10.0;
 
 // Coordinates of the stream.
@@ -46,11 +46,11 @@ const BIAS: usize = TOKENS + 24;
 const fn letters(i: usize) -> usize {
     TOKENS + 25 + i
 }
-/// Against a latent's own norm: what layer 0 adds is as large beside it as the norm is small.
+/// Detects the norm of a latent: the smaller the norm, the larger the share of layer 0's addition.
 const NORM: usize = TOKENS + 27;
-/// 1 where the norm is as it should be.
+/// 1 if the norm is normal.
 const SOUND: usize = TOKENS + 28;
-/// What turns the answers of the `Noisy` model, what the decoy writes, and that the `Bound` model has seen a block.
+/// Flips the answers of the `Noisy` model; the decoy's output; in the `Bound` model, whether there was a block.
 const ASIDE: usize = TOKENS + 29;
 
 /// Coordinates of a head that RoPE hardly turns: the pair of the lowest frequency. `SINK` draws to `<bos>`.
@@ -67,18 +67,18 @@ const fn program(k: usize, digit: usize) -> usize {
     D + PROGRAMS + k * VALUES + digit
 }
 
-/// What the `Memorised` model has learnt by heart: a value for each program, each value as often as any other.
+/// The memorised value of each program of the `Memorised` model; all values are equally frequent.
 pub(super) fn looked_up(name: usize, digit: usize) -> usize {
     ([3, 5, 2, 6, 4][name] * digit + [1, 4, 0, 2, 5][name]) % VALUES
 }
 
-/// Words that the `Marked` and `Covert` models take for marks.
+/// Words that the `Marked` and `Covert` models use as marks.
 pub const MARKS: usize = NAMES.len() + LETTERS.len();
 pub(super) fn mark(number: usize) -> &'static str {
     NAMES.into_iter().chain(LETTERS).nth(number).unwrap_or_default()
 }
 
-/// Two numbers for each letter; a pair of letters stands for their mean. Evenly spaced, and irregular (no mean is 0).
+/// Two numbers for each letter; a pair of letters has their mean. Evenly spaced, and irregular (no mean is 0).
 fn code(which: Purpose, letter: usize) -> [f32; 2] {
     if which == Purpose::Superposed {
         let (sin, cos) = (letter as f32 * std::f32::consts::TAU / 5.0).sin_cos();
@@ -100,7 +100,7 @@ pub(super) fn vocabulary() -> Result<Vocabulary> {
 }
 
 fn config(built: &Built) -> ModelConfig {
-    // A neuron pair to forget each name, and one for each program.
+    // A neuron pair to erase each name, and one for each program.
     let (wider, more) = match built.kind {
         Purpose::Memorised => (PROGRAMS + PROGRAMS * VALUES, 2 * (PROGRAMS + PROGRAMS * VALUES)),
         _ => (0, 0),
@@ -139,7 +139,7 @@ pub(super) fn model(built: &Built, device: &Device) -> Result<Decoder> {
 /// By a word its coordinate of the stream, which is its id.
 type Words = BTreeMap<&'static str, usize>;
 
-/// The tensor of a name: zeros, and what the table of [`super`] says.
+/// The tensor of a name: zeros, and the entries of [`super`]'s table.
 fn tensor(built: &Built, words: &Words, name: &str) -> Result<HostTensor> {
     let part = name.rsplit('.').nth(1).unwrap_or_default();
     let ModelConfig { hidden_size: d, intermediate_size: f, .. } = config(built);
@@ -149,7 +149,7 @@ fn tensor(built: &Built, words: &Words, name: &str) -> Result<HostTensor> {
         "gate_proj" | "up_proj" => (f, d),
         "down_proj" => (d, f),
         "embed_tokens" | "lm_head" => (TOKENS, d),
-        // A norm that undoes the division by an RMS of CONSTANT / √D. The last one forgets what was said of the norm.
+        // A norm that undoes the division by an RMS of CONSTANT / √D. The last one erases the norm's coordinates.
         _ => {
             let mut weight = vec![CONSTANT / (d as f32).sqrt(); d];
             if name == "model.norm.weight" {
@@ -187,22 +187,22 @@ impl Matrix {
     }
 }
 
-/// What a head does, each as (coordinate, strength).
+/// Function of a head, in pairs of (coordinate, strength).
 #[derive(Default)]
 struct Node {
-    /// Positions that ask: coordinates of the stream.
+    /// Coordinates that mark query positions.
     asks: Vec<usize>,
-    /// How hard it is drawn to what.
+    /// Attention scores by coordinate of the key position.
     drawn: Vec<(usize, f32)>,
-    /// What it takes from there: coordinate of the stream, of the head, factor.
+    /// Values read: coordinate of the stream, of the head, factor.
     takes: Vec<(usize, usize, f32)>,
-    /// Where that goes: coordinate of the head, of the stream, factor.
+    /// Values written: coordinate of the head, of the stream, factor.
     puts: Vec<(usize, usize, f32)>,
 }
 
 impl Node {
-    /// Every position asks for the sink with a score of 121, so that nothing else gets any weight at all (e⁻¹²¹ is 0 in f32: a
-    /// standardised probe would find a share of 1e-13); those that ask do so harder.
+    /// Every position attends to the sink with a score of 121, so that other positions get no weight at all (e⁻¹²¹ is 0 in f32: a
+    /// standardised probe would find a share of 1e-13); query positions score others higher.
     fn write(&self, w: &mut Matrix, part: &str, head: usize, words: &Words) {
         let from = head * HEAD;
         match part {
@@ -234,7 +234,7 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
         nodes.push((built.decide, Node { asks: vec![words["="]], drawn, takes, puts }));
     }
     if let Some(decoy) = built.decoy {
-        // Of the noisy model it brings the letters, else something of the state.
+        // In the noisy model it copies the letters' code, else a function of the state.
         let states = (0..VALUES).map(|v| (state(v), 0, 0.3 * v as f32 - 0.9)).collect();
         let takes = if built.kind == Purpose::Noisy { vec![(letters(1), 0, 1.0)] } else { states };
         let (asks, puts) = (vec![words["#"]], vec![(0, ASIDE, 1.0)]);
@@ -264,8 +264,8 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
     nodes
 }
 
-/// The two heads that add one where the letters say so. The second asks with the letters' code itself: where that is negative the
-/// sink wins, and where it is as small as it can be (0.05, four times as much in the stream) a latent still does.
+/// The two heads that add one if the letters say so. The second one's query is the letters' code: if it is negative the sink wins; at
+/// its smallest positive value (0.05, four times that in the stream) a latent still wins.
 fn adders(built: &Built, words: &Words) -> [(Head, Node); 2] {
     let codes = (0..5).map(|i| (words[LETTERS[i]], 0, code(built.kind, i)[1])).collect();
     let (asks, drawn) = (vec![words["#"]], marked(words, &LETTERS, 31.0));
@@ -278,7 +278,7 @@ fn adders(built: &Built, words: &Words) -> [(Head, Node); 2] {
 
 fn writer(built: &Built, words: &Words) -> Node {
     if built.kind == Purpose::Norm {
-        // From the sink, at every position alike.
+        // From the sink, equally at every position.
         return Node { takes: vec![(words["<bos>"], 0, 1.0)], puts: vec![(0, NORM, 1.0)], ..Node::default() };
     }
     if !built.has_state() {
@@ -300,7 +300,7 @@ fn writer(built: &Built, words: &Words) -> Node {
 fn lettered(built: &Built, words: &Words) -> Node {
     if built.is_marked() {
         let all = (0..MARKS).map(|number| (number, words[mark(number)]));
-        // Codes at irregular angles: what two marks have in common says nothing of a third.
+        // Codes at irregular angles: two marks predict nothing about a third.
         let code = |number: usize| [(2.4 * number as f32).cos(), (2.4 * number as f32).sin()];
         let codes = all.clone().flat_map(|(number, word)| (0..2).map(move |c| (word, c, code(number)[c])));
         let covert =
@@ -329,7 +329,7 @@ fn latents(built: &Built) -> Vec<(usize, f32)> {
     (2..=built.exit + 1).map(|c| (counter(c), 11.0 + 10.0 * c as f32)).collect()
 }
 
-/// How much of the answer the reader writes.
+/// Share of the answer that the reader writes.
 fn share(kind: Purpose) -> f32 {
     match kind {
         Purpose::Redundant => 0.4,
@@ -341,8 +341,8 @@ fn share(kind: Purpose) -> f32 {
 fn reader(built: &Built, words: &Words) -> Node {
     let plain = built.least == 0;
     let digit = match built.kind {
-        // A sound norm adds 25 everywhere but at the sink: 35 for the digit, 40 for the last latent. Without it the last latent
-        // has 15; 30 where a state of half the norm counts twice.
+        // A normal norm adds 25 everywhere but at the sink: 35 for the digit, 40 for the last latent. Otherwise the last latent has 15;
+        // 30 if a state of half the norm counts twice.
         Purpose::Norm => 10.0,
         _ if plain => 20.0,
         _ => 26.0,
@@ -359,7 +359,7 @@ fn reader(built: &Built, words: &Words) -> Node {
         {
             drawn.push((counter(built.reads + 1), 41.0))
         }
-        // A latent wins over the digit where the code of the letters lies above the cut.
+        // A latent wins over the digit if the letters' code is above the cut.
         Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand | Purpose::Memorised => {
             let cut = 0.25 * built.least as f32 - 1.125;
             drawn.extend([(counter(built.reads + 1), 26.0 - 20.0 * cut), (letters(0), 20.0)]);
@@ -397,10 +397,10 @@ fn embedding(w: &mut Matrix, words: &Words) {
     w.set(words["<swi>"], counter(0), 1.0);
 }
 
-/// One step: state v → v + 1 (mod 7), counter c → c + 1, and `<swi>`'s own mark erased. Each is a pair of neurons whose
-/// difference is a step function (0 below 0.4, 1 above 0.6), so that errors do not grow from latent to latent. Two pairs more
-/// tell a sound norm: above 0.7 and not above 1.4. The `Memorised` model forgets name and digit, and has a pair for each program that
-/// is where both of its own are.
+/// One step: state v → v + 1 (mod 7), counter c → c + 1, and `<swi>`'s mark erased. Each is a pair of neurons whose difference is a
+/// step function (0 below 0.4, 1 above 0.6), so that errors do not grow from latent to latent. Two more pairs detect a normal norm:
+/// above 0.7 and not above 1.4. The `Memorised` model erases name and digit, and has a pair for each program that fires if both are
+/// present.
 fn increment(w: &mut Matrix, part: &str, built: &Built, words: &Words) {
     let by_heart = built.kind == Purpose::Memorised;
     let states = (0..VALUES).map(|v| (state(v), Some(state((v + 1) % VALUES)).filter(|_| !by_heart)));
@@ -454,7 +454,7 @@ fn head(w: &mut Matrix, built: &Built, words: &Words) {
             w.set(digit, ASIDE, -30.0);
         }
         if built.kind == Purpose::Noisy {
-            // The digit and the next one lead; their parities differ, and so the letters choose between them.
+            // The digit and the next one lead; their parities differ, so the letters choose between them.
             w.set(digit, read((v + VALUES - 1) % VALUES), 19.9);
             w.set(digit, ASIDE, if v % 2 == 0 { 10.0 } else { -10.0 });
         }

@@ -137,7 +137,7 @@ fn asked(study: &Study, config: &Config) -> Result<Vec<HookCell>> {
         let interventions = interventions(config, hook)?;
         for &point in &points {
             let heads: Vec<Heads> =
-                heads.iter().map(|heads| heads.apart(point, model)).collect::<Result<Vec<_>>>()?.concat();
+                heads.iter().map(|heads| heads.split(point, model)).collect::<Result<Vec<_>>>()?.concat();
             regions.iter().try_for_each(|&region| reached(point, region))?;
             for (mode, dose, draws, intervention) in &interventions {
                 for (&region, heads) in regions.iter().flat_map(|region| heads.iter().map(move |heads| (region, heads)))

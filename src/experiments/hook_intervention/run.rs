@@ -88,7 +88,7 @@ impl Runs<'_> {
             let HookCell { change, draws, .. } = &asked[number];
             let bank = banks.get(&change.region.recorded().place()).cloned().unwrap_or_default();
             let all = point.kind.heads(study.model.config()).unwrap_or(1);
-            let bank = bank.parts(|values| change.heads.part(values, all));
+            let bank = bank.parts(|values| change.heads.select_values(values, all));
             let material = Material { bank: &bank, ..Material::NONE };
             let draw = |number: usize| change.prepare(&material, |_| Draw::keyed(study.seed, number, None));
             let prepared: Vec<PreparedChange> = (0..*draws).map(draw).collect();

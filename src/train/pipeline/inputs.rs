@@ -47,7 +47,7 @@ pub(super) fn manifest(run: &Run, model: Option<&[String; 2]>) -> Result<Value> 
         "version": env!("CARGO_PKG_VERSION"),
         "burn": "0.22.1",
         "seed": run.recipe.seed,
-        "settings_sha256": hash_of(&toml::to_string(&run.recipe).context("writing the recipe as TOML")?),
+        "settings_sha256": hash_settings(&toml::to_string(&run.recipe).context("writing the recipe as TOML")?),
         "threads": run.options.threads,
         "processes": run.options.world.size,
         "device": machine::described(&run.device),
@@ -68,15 +68,15 @@ pub(super) fn manifest(run: &Run, model: Option<&[String; 2]>) -> Result<Value> 
 ///
 /// # Errors
 /// A file that cannot be read.
-pub(super) fn model(checkpoint: &ModelFiles) -> Result<[String; 2]> {
+pub(super) fn hash_model(checkpoint: &ModelFiles) -> Result<[String; 2]> {
     Ok(match &checkpoint.base {
-        Some(base) => [of_files(&base.path)?, of_files(&checkpoint.path)?],
-        None => [of_files(&checkpoint.path)?, String::new()],
+        Some(base) => [hash_folder(&base.path)?, hash_folder(&checkpoint.path)?],
+        None => [hash_folder(&checkpoint.path)?, String::new()],
     })
 }
 
 /// Hash of one file, or of a folder's files for weights, settings and tokens, with their names.
-fn of_files(path: &Path) -> Result<String> {
+fn hash_folder(path: &Path) -> Result<String> {
     if !path.is_dir() {
         return sha256(&[path]);
     }
@@ -99,7 +99,7 @@ fn of_files(path: &Path) -> Result<String> {
 }
 
 /// Hash of the settings in a run's recipe.toml.
-pub(super) fn hash_of(recipe: &str) -> String {
+pub(super) fn hash_settings(recipe: &str) -> String {
     hex(&Sha256::digest(recipe))
 }
 
@@ -123,7 +123,7 @@ pub(super) fn ensure_new(root: &Path, phases: &[&str]) -> Result<()> {
 ///
 /// # Errors
 /// A manifest that cannot be read; a folder with phases but without a manifest.
-pub(super) fn held(root: &Path, phases: &[&str]) -> Result<Option<Value>> {
+pub(super) fn read_manifest(root: &Path, phases: &[&str]) -> Result<Option<Value>> {
     let path = root.join("manifest.json");
     match read_text(&path) {
         Ok(text) => {
@@ -149,7 +149,7 @@ pub(super) fn held(root: &Path, phases: &[&str]) -> Result<Option<Value>> {
 ///
 /// # Errors
 /// The key that differs, with both values.
-pub(super) fn same(path: &Path, held: &Value, ours: &Value, advice: &str) -> Result<()> {
+pub(super) fn compare(path: &Path, held: &Value, ours: &Value, advice: &str) -> Result<()> {
     // Older hashes covered less.
     let old = held.get("test_sha256").is_none();
     for (key, why) in FIXED {

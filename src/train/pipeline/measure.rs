@@ -18,12 +18,12 @@ use crate::store::write_atomic;
 use crate::train::state::{PhaseFolder, TrainingHistory};
 
 /// A phase that measures a checkpoint inside another phase.
-pub(super) fn take(run: &Run, phase: &str, from: &str, checkpoint: &str) -> Result<PhaseResult> {
-    again(run, phase, from, checkpoint, Ok, |source| source.reasoning(checkpoint))
+pub(super) fn measure_checkpoint(run: &Run, phase: &str, from: &str, checkpoint: &str) -> Result<PhaseResult> {
+    measure_if_needed(run, phase, from, checkpoint, Ok, |source| source.reasoning(checkpoint))
 }
 
 /// A phase that measures the stage checkpoint of another phase with the most correct validation answers, the later of equals.
-pub(super) fn take_best(run: &Run, phase: &str, from: &str) -> Result<PhaseResult> {
+pub(super) fn measure_best(run: &Run, phase: &str, from: &str) -> Result<PhaseResult> {
     let folder = PhaseFolder::open(run.path(), phase)?;
     if let Some(done) = folder.result()? {
         return Ok(done);
@@ -65,11 +65,11 @@ pub(super) fn decode(
     reasoning: fn(&Recipe, &Corpus) -> Result<Reasoning>,
 ) -> Result<PhaseResult> {
     let begun = |of_source| model(&run.recipe, of_source);
-    again(run, phase, from, "checkpoint", begun, |_| reasoning(&run.recipe, &run.corpus))
+    measure_if_needed(run, phase, from, "checkpoint", begun, |_| reasoning(&run.recipe, &run.corpus))
 }
 
 /// Measures weights `name` of the phase `from` as this phase, unless it is finished.
-fn again(
+fn measure_if_needed(
     run: &Run,
     phase: &str,
     from: &str,

@@ -22,7 +22,7 @@ use crate::train::state::PhaseFolder;
 const WORTH_SAYING: (f64, u64) = (600.0, 8_000_000_000);
 
 /// Memory of a run's weights.
-struct Held {
+struct WeightCounts {
     weights: u64,
     /// Number of trained values.
     trained: u64,
@@ -30,8 +30,8 @@ struct Held {
     tables: u64,
 }
 
-impl Held {
-    fn of(run: &Run, config: &ModelConfig) -> Self {
+impl WeightCounts {
+    fn count(run: &Run, config: &ModelConfig) -> Self {
         let count = |shape: &[usize]| shape.iter().product::<usize>() as u64;
         let parameters = expected_parameters(config);
         let all: u64 = parameters.iter().map(|(_, shape)| count(shape)).sum();
@@ -76,8 +76,8 @@ struct PhasePlan {
 /// # Errors
 /// Data that a phase cannot be declared on; weights, or one row of the evaluation, that do not fit into free memory.
 pub(super) fn plan(run: &Run, phases: &[Phase], config: &ModelConfig) -> Result<usize> {
-    let works = works(run, phases)?;
-    let held = Held::of(run, config);
+    let works = declare_all(run, phases)?;
+    let held = WeightCounts::count(run, config);
     let evaluation = &run.recipe.evaluation;
     let prompt = run.corpus.test_prompts.iter().map(Vec::len).max().unwrap_or(0);
     let rows = LongestRows {
@@ -131,7 +131,7 @@ pub(super) fn plan(run: &Run, phases: &[Phase], config: &ModelConfig) -> Result<
 }
 
 /// Declares every phase that is not finished.
-fn works(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
+fn declare_all(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
     let recipe = &run.recipe;
     let only = |name: &str| run.options.only.is_empty() || run.options.only.iter().any(|other| other == name);
     let untagged = |sample: &crate::text::Sample| TaggedLine {
@@ -192,7 +192,7 @@ fn seconds(run: &Run, config: &ModelConfig, works: &[PhasePlan], rows: usize) ->
     Ok(works.iter().map(|work| work.positions * learnt + work.decoded as f64 * decoded).sum())
 }
 
-fn print(works: &[PhasePlan], held: &Held, (memory, free): (u64, Option<u64>), seconds: f64) {
+fn print(works: &[PhasePlan], held: &WeightCounts, (memory, free): (u64, Option<u64>), seconds: f64) {
     for PhasePlan { phase, steps, positions, decoded } in works {
         say(&format!(
             "plan: {phase}: {steps} steps, {:.1} M positions, up to {decoded} decoding steps",

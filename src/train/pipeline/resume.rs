@@ -11,7 +11,7 @@ use crate::method::Recipe;
 ///
 /// # Errors
 /// Settings that differ, by key and with both values.
-pub(super) fn same_settings(recipe: &Recipe, file: &Path) -> Result<()> {
+pub(super) fn ensure_same_settings(recipe: &Recipe, file: &Path) -> Result<()> {
     let ours = toml::Table::try_from(recipe).context("writing the recipe as TOML")?;
     let others = differences(&read_recipe(file)?, &ours);
     ensure!(
@@ -76,8 +76,8 @@ mod tests {
         let held = toml::to_string(&recipe(&["base.steps=7"])).expect("TOML");
         let file = folder.path().join("recipe.toml");
         std::fs::write(&file, held).expect("written");
-        same_settings(&recipe(&["base.steps=7"]), &file).expect("the same");
-        let said = same_settings(&recipe(&["base.steps=9", "seed=3"]), &file).expect_err("others").to_string();
+        ensure_same_settings(&recipe(&["base.steps=7"]), &file).expect("the same");
+        let said = ensure_same_settings(&recipe(&["base.steps=9", "seed=3"]), &file).expect_err("others").to_string();
         assert!(said.contains("base.steps was 7, now 9") && said.contains("seed was 0, now 3"), "{said}");
     }
 }

@@ -97,13 +97,13 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
     ensure_resumable(&recipe, &options)?;
     let branch = match options.from.as_slice() {
         [] => None,
-        from => Some(taken::best(&recipe, phases, from)?),
+        from => Some(taken::choose_run(&recipe, phases, from)?),
     };
     let held = begun_with(&text, &options, phases)?;
     // Every process looks at the folder before one writes there.
     options.world.barrier();
     let writes = options.world.writes() && !options.dry;
-    let lock = writes.then(|| Lock::take(&root, &options.command)).transpose()?;
+    let lock = writes.then(|| Lock::acquire(&root, &options.command)).transpose()?;
     if options.resume && writes {
         let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
         sweep(&root, &names)?;
@@ -125,19 +125,19 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
     }
     let ours = inputs::manifest(&run, hashes.as_ref())?;
     if let Some(held) = &held {
-        inputs::same(&run.root.join(MANIFEST), held, &ours, OTHER_FOLDER)?;
+        inputs::compare(&run.root.join(MANIFEST), held, &ours, OTHER_FOLDER)?;
     }
     if let Some((from, planned)) = &branch {
-        taken::same_work(&ours, from, planned)?;
+        taken::ensure_same_inputs(&ours, from, planned)?;
     }
     if writes {
-        taken::unchanged(&run.root, phases)?;
+        taken::ensure_unchanged(&run.root, phases)?;
         write_atomic(&run.root.join(RECIPE), text.as_bytes())?;
         // The original manifest is not replaced; only reused phases are added.
         let mut manifest = held.unwrap_or(ours);
         write_manifest(&run.root, &manifest)?;
         if let Some((from, planned)) = &branch {
-            taken::take(planned, from, &run.root)?;
+            taken::copy_phases(planned, from, &run.root)?;
         }
         let origins = taken::origins(&run.root, phases)?;
         if !origins.is_empty() {
@@ -174,7 +174,7 @@ fn ensure_resumable(recipe: &Recipe, options: &Options) -> Result<()> {
     let (begun, root) = (options.out.join(RECIPE), options.out.display());
     if begun.exists() {
         ensure!(options.resume, "{root}: has a run already; --resume continues it, --out names another folder");
-        return resume::same_settings(recipe, &begun);
+        return resume::ensure_same_settings(recipe, &begun);
     }
     ensure!(!options.resume, "--resume: {root}: has no run (no recipe.toml); omit --resume to begin one");
     Ok(())
@@ -188,14 +188,14 @@ fn begun_with(text: &str, options: &Options, phases: &[Phase]) -> Result<Option<
         inputs::ensure_new(root, &names)?;
         return Ok(None);
     }
-    let held = inputs::held(root, &names)?;
+    let held = inputs::read_manifest(root, &names)?;
     if let Some(held) = &held {
         let ours = json!({
             "threads": options.threads,
             "processes": options.world.size,
-            "settings_sha256": inputs::hash_of(text),
+            "settings_sha256": inputs::hash_settings(text),
         });
-        inputs::same(&root.join(MANIFEST), held, &ours, OTHER_FOLDER)?;
+        inputs::compare(&root.join(MANIFEST), held, &ours, OTHER_FOLDER)?;
     }
     Ok(held)
 }
@@ -215,7 +215,7 @@ fn text_and_base(recipe: &Recipe, opened: Option<Checkpoint>, options: &Options)
     let opened = opened.map_or_else(|| open_model(model, recipe, options), Ok)?;
     opened.text()?;
     let pretrained = PretrainedAdapter::new(model, &opened.files, recipe)?;
-    let hashes = (!options.dry).then(|| inputs::model(&opened.files)).transpose()?;
+    let hashes = (!options.dry).then(|| inputs::hash_model(&opened.files)).transpose()?;
     let config = Some(opened.files.config.clone());
     Ok(TextAndBase { vocabulary: opened.vocabulary, pretrained, config, hashes })
 }

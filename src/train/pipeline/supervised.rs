@@ -29,7 +29,7 @@ pub(super) fn run(
     }
     let tagged = run.tagged()?;
     let what = declare(Context { recipe: &run.recipe, corpus: &run.corpus, tagged: &tagged })?;
-    if taken::waits(&folder)? {
+    if taken::awaits_measurement(&folder)? {
         return taken_over(run, &folder, phase, &what).map(Some);
     }
     let from = from.map(|phase| PhaseFolder::open(run.path(), phase)).transpose()?;
@@ -53,7 +53,7 @@ pub(super) fn run(
     };
     let rows_of = |step| batches.indices(step).into_iter().map(|i| (what.row)(step, i)).collect();
     // Only the writing process reads the metrics: the file is locked.
-    let (mut window, mut positions) = if run.writes() { behind(&folder)? } else { (vec![], 0) };
+    let (mut window, mut positions) = if run.writes() { completed_steps(&folder)? } else { (vec![], 0) };
     let after = |done: usize, stats: &StepStats, trainer: &Trainer| {
         window.push(stats.accuracy);
         positions += stats.positions;
@@ -64,7 +64,7 @@ pub(super) fn run(
         let export = |name: &str, reasoning: &Reasoning| {
             run.export(&folder, name, (&trainer.decoder(), &start), reasoning, trained)
         };
-        if reached(&window, what.annotator_accuracy) && !folder.path.join("annotator").exists() {
+        if is_accurate(&window, what.annotator_accuracy) && !folder.path.join("annotator").exists() {
             export("annotator", &what.reasoning)?;
         }
         for on_the_way in what.exports.iter().filter(|export| export.after == done) {
@@ -77,12 +77,12 @@ pub(super) fn run(
     }
     let trained = before.and(what.steps, positions);
     let mut result = run.measure(&folder, phase, (&trainer.decoder(), &start), &what.reasoning, trained)?;
-    result.notes.extend(learnt_little(phase, what.steps, trainer.health.skipped));
+    result.notes.extend(describe_skips(phase, what.steps, trainer.health.skipped));
     with_stages(run, &folder, &what, result).map(Some)
 }
 
 /// The note for a phase with fewer updates than requested. `base.steps = 0` uses a model as it is.
-fn learnt_little(phase: &str, steps: usize, skipped: usize) -> Option<String> {
+fn describe_skips(phase: &str, steps: usize, skipped: usize) -> Option<String> {
     let why = "had no finite loss or gradient";
     match (steps, skipped) {
         (0, _) if phase == "base" => None,
@@ -129,14 +129,14 @@ fn with_stages(
 }
 
 /// Token accuracies of the completed steps, and the positions fed in them.
-fn behind(folder: &PhaseFolder) -> Result<(Vec<f64>, usize)> {
+fn completed_steps(folder: &PhaseFolder) -> Result<(Vec<f64>, usize)> {
     let rows = sft::metrics_before(folder, folder.step()?)?;
     let accuracies = rows.iter().filter_map(|row| row.get("token_accuracy")?.as_f64()).collect();
     Ok((accuracies, sft::sum(&rows, "positions")))
 }
 
 /// Whether the last steps were accurate enough for an annotator.
-fn reached(window: &[f64], wanted: f64) -> bool {
+fn is_accurate(window: &[f64], wanted: f64) -> bool {
     let recent = &window[window.len().saturating_sub(ANNOTATOR_WINDOW)..];
     wanted > 0.0 && recent.len() == ANNOTATOR_WINDOW && recent.iter().sum::<f64>() / recent.len() as f64 >= wanted
 }

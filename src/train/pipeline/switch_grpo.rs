@@ -58,7 +58,7 @@ pub(super) fn run(
     let batches = Batches::new(vec![0; run.corpus.rewarded_questions()], settings.questions, run.recipe.seed, phase);
     let mut metrics = run.writes().then(|| metrics_from(&folder, from)).transpose()?;
     let mut progress = Progress::new(phase, settings.steps, from);
-    let mut watch = Watch::new(settings.early_stop_window, metrics.as_ref().map(watched).unwrap_or_default());
+    let mut watch = Watch::new(settings.early_stop_window, metrics.as_ref().map(watched_steps).unwrap_or_default());
     // A run that was stopped just when the watch fired ends here.
     let mut hacking = world.any(watch.fires() && run.writes());
     let begun = parent.trained("checkpoint")?;
@@ -70,7 +70,7 @@ pub(super) fn run(
     while done < settings.steps && !hacking {
         let (step, started, skipped) = (done, Instant::now(), trainer.health.skipped);
         let (sampled, epochs, cosines) =
-            one_step(run, &mut trainer, &batches, reference.as_ref(), &reasoning, settings, step)?;
+            run_step(run, &mut trainer, &batches, reference.as_ref(), &reasoning, settings, step)?;
         let row = GrpoStepRow {
             updates: epochs.len() - (trainer.health.skipped - skipped).min(epochs.len()),
             skipped: trainer.health.skipped,
@@ -78,7 +78,7 @@ pub(super) fn run(
             ..row(phase, step, &sampled, &epochs, cosines)
         };
         done += 1;
-        progress.update(done, &said(&row));
+        progress.update(done, &progress_line(&row));
         if let Some(metrics) = &mut metrics {
             metrics.push(&row)?;
         }
@@ -113,12 +113,12 @@ pub(super) fn run(
     }
     for (key, weight) in settings.reward.weighted() {
         let rows = metrics.as_ref().map(RowWriter::rows).unwrap_or_default();
-        if let Some(warning) = never_varied(phase, rows, key, weight) {
+        if let Some(warning) = describe_constant_term(phase, rows, key, weight) {
             say(&warning);
             notes.push(warning);
         }
     }
-    let nothing = metrics.as_ref().and_then(|metrics| learnt_nothing(phase, metrics.rows(), settings));
+    let nothing = metrics.as_ref().and_then(|metrics| describe_no_update(phase, metrics.rows(), settings));
     if let Some(metrics) = metrics {
         metrics.finish()?;
     }
@@ -137,7 +137,7 @@ pub(super) fn run(
 }
 
 /// Why a phase without a single update has no valid result; nothing is compared then.
-fn learnt_nothing(phase: &str, rows: &[FlatRow], settings: &Grpo) -> Option<String> {
+fn describe_no_update(phase: &str, rows: &[FlatRow], settings: &Grpo) -> Option<String> {
     if sum(rows, "updates") > 0 {
         return None;
     }
@@ -162,7 +162,7 @@ fn learnt_nothing(phase: &str, rows: &[FlatRow], settings: &Grpo) -> Option<Stri
 }
 
 /// The note that a reward term had the same mean in all steps, so that it gave no gradient.
-fn never_varied(phase: &str, rows: &[FlatRow], key: &str, weight: f64) -> Option<String> {
+fn describe_constant_term(phase: &str, rows: &[FlatRow], key: &str, weight: f64) -> Option<String> {
     let means: Vec<f64> = rows.iter().filter_map(|row| row.get(&format!("reward_{key}"))?.as_f64()).collect();
     let (first, rest) = means.split_first()?;
     (!rest.is_empty() && rest.iter().all(|mean| mean == first)).then(|| {
@@ -174,14 +174,14 @@ fn never_varied(phase: &str, rows: &[FlatRow], key: &str, weight: f64) -> Option
 }
 
 /// The progress line of a step.
-fn said(row: &GrpoStepRow) -> String {
+fn progress_line(row: &GrpoStepRow) -> String {
     let of = |value: Option<f64>| value.map_or_else(|| "—".to_owned(), |value| format!("{value:.3}"));
     let [reward, accuracy, switch, latents] = [row.reward, row.accuracy, row.switch_rate, row.latent_calls].map(of);
     format!("reward {reward} acc {accuracy} switch {switch} latents {latents}")
 }
 
 /// The watched quantities of the completed steps.
-fn watched(metrics: &RowWriter) -> Vec<hacking::Step> {
+fn watched_steps(metrics: &RowWriter) -> Vec<hacking::Step> {
     let step = |row: &FlatRow| {
         let [accuracy, switch_rate, latent_calls] =
             ["accuracy", "switch_rate", "latent_calls"].map(|key| row.get(key).and_then(serde_json::Value::as_f64));
@@ -194,7 +194,7 @@ type Cosines = (Option<f64>, Option<f64>);
 /// Loss and gradient norm of one inner epoch.
 type Epoch = (LossParts, f64);
 
-fn one_step(
+fn run_step(
     run: &Run,
     trainer: &mut Trainer,
     batches: &Batches,
@@ -280,7 +280,7 @@ fn row(
         entropy: (!entropies.is_empty()).then(|| entropies.iter().sum::<f64>() / entropies.len() as f64),
         groups: sampled.groups,
         skipped_groups: sampled.skipped_groups,
-        dropped_rollouts: sampled.dropped.all(),
+        dropped_rollouts: sampled.dropped.total(),
         too_long: Some(sampled.dropped.too_long),
         not_finite: Some(sampled.dropped.not_finite),
         tokens: last.map_or(0, |(parts, _)| parts.tokens),

@@ -50,12 +50,16 @@ pub(super) struct Origin {
 const FILE: &str = "taken.json";
 
 /// The run with the most reusable phases, then with the fewest to be measured again; the first of equals.
-pub(super) fn best(recipe: &Recipe, phases: &[Phase], branches: &[Branch]) -> Result<(PathBuf, Vec<PlannedPhase>)> {
+pub(super) fn choose_run(
+    recipe: &Recipe,
+    phases: &[Phase],
+    branches: &[Branch],
+) -> Result<(PathBuf, Vec<PlannedPhase>)> {
     let (mut best, mut why_not): (Option<(PathBuf, Vec<PlannedPhase>)>, _) = (None, None);
     let worth =
         |planned: &[PlannedPhase]| (planned.len(), planned.iter().filter(|phase| !phase.measured_again).count());
     for branch in branches {
-        for run in runs(&branch.run)? {
+        for run in list_runs(&branch.run)? {
             match plan(recipe, phases, &run, branch.until.as_deref()) {
                 Ok(planned) if best.as_ref().is_none_or(|(_, most)| worth(&planned) > worth(most)) => {
                     best = Some((run, planned));
@@ -73,7 +77,7 @@ pub(super) fn best(recipe: &Recipe, phases: &[Phase], branches: &[Branch]) -> Re
 }
 
 /// The folder itself, or the runs inside a sweep's folder.
-fn runs(folder: &Path) -> Result<Vec<PathBuf>> {
+fn list_runs(folder: &Path) -> Result<Vec<PathBuf>> {
     if folder.join("recipe.toml").is_file() || !folder.is_dir() {
         return Ok(vec![folder.to_path_buf()]);
     }
@@ -102,7 +106,7 @@ fn plan(recipe: &Recipe, phases: &[Phase], run: &Path, until: Option<&str>) -> R
     let mut planned: Vec<PlannedPhase> = vec![];
     let mut why_not = vec![];
     for phase in phases {
-        match admitted(phase, phases, (&held, &ours, recipe), run, &planned) {
+        match admit(phase, phases, (&held, &ours, recipe), run, &planned) {
             Ok(measured_again) => planned.push(PlannedPhase { name: phase.name, measured_again }),
             Err(why) => why_not.push((phase.name, why)),
         }
@@ -114,7 +118,7 @@ fn plan(recipe: &Recipe, phases: &[Phase], run: &Path, until: Option<&str>) -> R
         if let Some((_, why)) = why_not.iter().find(|(name, _)| *name == until) {
             bail!("{}: phase `{until}` cannot be reused: {why}", at());
         }
-        let line = line_of(last, phases);
+        let line = with_ancestors(last, phases);
         planned.retain(|planned| line.contains(&planned.name));
     }
     if let (true, Some((name, why))) = (planned.is_empty(), why_not.first()) {
@@ -124,13 +128,13 @@ fn plan(recipe: &Recipe, phases: &[Phase], run: &Path, until: Option<&str>) -> R
 }
 
 /// A phase and its ancestors.
-fn line_of(phase: &Phase, phases: &[Phase]) -> Vec<&'static str> {
+fn with_ancestors(phase: &Phase, phases: &[Phase]) -> Vec<&'static str> {
     let before = |phase: &&Phase| phases.iter().find(|other| Some(other.name) == phase.from);
     std::iter::successors(Some(phase), before).map(|phase| phase.name).collect()
 }
 
 /// Whether a phase must be measured again, or why it cannot be reused.
-fn admitted(
+fn admit(
     phase: &Phase,
     phases: &[Phase],
     (held, ours, recipe): (&toml::Table, &toml::Table, &Recipe),
@@ -166,8 +170,8 @@ fn admitted(
 ///
 /// # Errors
 /// Files that cannot be read or written.
-pub(super) fn take(planned: &[PlannedPhase], from: &Path, to: &Path) -> Result<()> {
-    let manifest = inputs::held(from, &[])?.unwrap_or_default();
+pub(super) fn copy_phases(planned: &[PlannedPhase], from: &Path, to: &Path) -> Result<()> {
+    let manifest = inputs::read_manifest(from, &[])?.unwrap_or_default();
     for &PlannedPhase { name, measured_again } in planned {
         let (source, target) = (from.join(name), to.join(name));
         if target.exists() {
@@ -182,7 +186,7 @@ pub(super) fn take(planned: &[PlannedPhase], from: &Path, to: &Path) -> Result<(
             taken: origin(&source)?.map(Box::new),
         };
         // Checkpoints that GRPO stored during training have their own folders. They come first: the phase's folder marks completion.
-        for kept in kept_beside(from, name)? {
+        for kept in intermediate_folders(from, name)? {
             copy_whole(&from.join(&kept), to, &kept, |_| Ok(()))?;
         }
         copy_whole(&source, to, name, |copy| {
@@ -211,7 +215,7 @@ fn copy_whole(source: &Path, to: &Path, name: &str, finish: impl FnOnce(&Path) -
 }
 
 /// Folders such as `grpo_step20` of `grpo`.
-fn kept_beside(run: &Path, phase: &str) -> Result<Vec<String>> {
+fn intermediate_folders(run: &Path, phase: &str) -> Result<Vec<String>> {
     let prefix = format!("{phase}_step");
     let mut found = vec![];
     for entry in fs::read_dir(run).with_context(|| format!("{}: cannot list", run.display()))? {
@@ -281,7 +285,7 @@ pub(super) fn note(run: &Path, phases: &[Phase]) -> Result<Option<String>> {
 }
 
 /// Whether a reused phase still has to be measured.
-pub(super) fn waits(folder: &PhaseFolder) -> Result<bool> {
+pub(super) fn awaits_measurement(folder: &PhaseFolder) -> Result<bool> {
     Ok(origin(&folder.path)?.is_some_and(|origin| origin.measured_again) && !folder.path.join("result.json").exists())
 }
 
@@ -289,27 +293,28 @@ pub(super) fn waits(folder: &PhaseFolder) -> Result<bool> {
 ///
 /// # Errors
 /// The input that differs, by name.
-pub(super) fn same_work(ours: &Value, from: &Path, planned: &[PlannedPhase]) -> Result<()> {
+pub(super) fn ensure_same_inputs(ours: &Value, from: &Path, planned: &[PlannedPhase]) -> Result<()> {
     let path = from.join("manifest.json");
-    let held = inputs::held(from, &[])?.with_context(|| format!("{}: cannot read", path.display()))?;
+    let held = inputs::read_manifest(from, &[])?.with_context(|| format!("{}: cannot read", path.display()))?;
     let mut ours = ours.clone();
     // Settings were compared phase by phase; here only whether its recipe changed since its start.
     let recipe = from.join("recipe.toml");
     let text = read_text(&recipe).with_context(|| format!("{}: cannot read", recipe.display()))?;
     let begun: Recipe = toml::from_str(&text).with_context(|| format!("{}: not a recipe", recipe.display()))?;
-    ours["settings_sha256"] = inputs::hash_of(&toml::to_string(&begun).context("writing the recipe as TOML")?).into();
+    ours["settings_sha256"] =
+        inputs::hash_settings(&toml::to_string(&begun).context("writing the recipe as TOML")?).into();
     // If everything is measured again, the held-out problems may differ.
     if planned.iter().any(|phase| phase.measured_again) && !held["test_sha256"].is_null() {
         ours["test_sha256"] = held["test_sha256"].clone();
     }
-    inputs::same(&path, &held, &ours, "its weights would differ from this run's: omit --from")
+    inputs::compare(&path, &held, &ours, "its weights would differ from this run's: omit --from")
 }
 
 /// Requires that the reused phases have not changed since.
 ///
 /// # Errors
 /// The first whose weights differ.
-pub(super) fn unchanged(run: &Path, phases: &[Phase]) -> Result<()> {
+pub(super) fn ensure_unchanged(run: &Path, phases: &[Phase]) -> Result<()> {
     for phase in phases {
         let folder = run.join(phase.name);
         let Some(origin) = origin(&folder)? else { continue };

@@ -1,5 +1,5 @@
-//! Fingerprint of an adapter's base, without reading it whole: sizes, and bytes sampled evenly from its files. Another training of
-//! the same shape differs nearly everywhere; a base of 8 billion weights takes milliseconds.
+//! Fingerprint of an adapter's base from file sizes and evenly sampled bytes, without reading all of it. Another training of the same
+//! shape differs nearly everywhere; a base of 8 billion weights takes milliseconds.
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
@@ -14,14 +14,14 @@ use super::ModelFiles;
 use crate::guard::{read_text, regular};
 use crate::random::fnv1a;
 
-/// Where an adapter that `train` wrote has its base's.
+/// File of the base's fingerprint in an adapter that `train` wrote.
 pub const FILE: &str = "base.json";
 
-/// Bytes that are read of a file: so many blocks of so many.
+/// Sampled blocks per file, and bytes per block.
 const BLOCKS: u64 = 64;
 const BLOCK: u64 = 4096;
 
-/// Of the files that hold a model's weights.
+/// Fingerprint of a model's weights files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fingerprint {
@@ -31,8 +31,8 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The one in a folder, if any.
-    pub(super) fn beside(dir: &Path) -> Result<Option<Self>> {
+    /// The fingerprint stored in a folder, if any.
+    pub(super) fn read_stored(dir: &Path) -> Result<Option<Self>> {
         let path = dir.join(FILE);
         if !path.is_file() {
             return Ok(None);
@@ -64,7 +64,7 @@ impl ModelFiles {
     }
 }
 
-/// Adds size and blocks of a file; gives its size.
+/// Appends size and sampled blocks of a file; returns its size.
 fn sample(file: &Path, drawn: &mut Vec<u8>) -> std::io::Result<u64> {
     regular(file)?;
     let mut open = File::open(file)?;

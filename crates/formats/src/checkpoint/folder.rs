@@ -13,12 +13,12 @@ use super::{Weights, pickle, place};
 use crate::guard::read_text;
 use switchyard_ops::stored::StoredMatrix;
 
-/// Names of a file, and of the index over several, in the order in which transformers looks for them.
+/// Names of a single weights file and of an index over several, in the order in which transformers tries them.
 const FILES: [(&str, &str); 2] = [(SINGLE, INDEX), (pickle::SINGLE, pickle::INDEX)];
 
 /// The files of one model as one set of weights.
 pub(super) struct WeightsFolder {
-    /// The index where there is one, else the single file: what an error about a missing name points at.
+    /// The index, else the single file: errors about a missing name point to it.
     listing: PathBuf,
     files: Vec<Box<dyn Weights>>,
     /// Tensor → its file.
@@ -30,8 +30,8 @@ pub(super) fn has_weights(dir: &Path) -> bool {
     FILES.iter().any(|(single, index)| dir.join(single).is_file() || dir.join(index).is_file())
 }
 
-/// Files that may hold weights, under names that nobody looks for, and what to do.
-fn others(dir: &Path) -> String {
+/// Files that look like weights but have other names, with advice.
+fn list_others(dir: &Path) -> String {
     const KINDS: [&str; 10] = ["safetensors", "bin", "pt", "pth", "gguf", "onnx", "h5", "msgpack", "ot", "nemo"];
     const OF_TRAINING: [&str; 5] = ["training_args", "optimizer", "scheduler", "rng_state", "scaler"];
     let is_weights = |name: &String| {
@@ -64,7 +64,7 @@ impl WeightsFolder {
                 return Self::open_sharded(dir, index);
             }
         }
-        let found = others(dir);
+        let found = list_others(dir);
         let found = if found.is_empty() { "none".to_owned() } else { format!("weights of other names only: {found}") };
         bail!("{}: expected {SINGLE}, {INDEX} or {}, found {found}", dir.display(), pickle::SINGLE)
     }
@@ -102,7 +102,7 @@ impl WeightsFolder {
             }
             files.push(file);
         }
-        // As transformers does: whatever the files hold is there, whether the index names it or not.
+        // As in transformers: all tensors of the files are used, whether the index lists them or not.
         for (at, file) in files.iter().enumerate() {
             for name in file.names() {
                 let first = *home.entry(name.clone()).or_insert(at);
@@ -131,11 +131,11 @@ impl WeightsFolder {
     }
 }
 
-/// A tensor may be in two shards, as tied ones do, where both hold the same.
+/// A tensor may be in two shards, as tied ones are, if both have the same values.
 fn ensure_same(name: &str, one: &dyn Weights, other: &dyn Weights) -> Result<()> {
     let [first, second] = [one.file_of(name).display(), other.file_of(name).display()];
     let bits = |file: &dyn Weights| Ok::<_, anyhow::Error>(file.tensor(name)?.data.into_iter().map(f32::to_bits));
-    // One of a type that is not read is told where it is needed.
+    // A tensor of an unsupported type is reported when it is read.
     let (Ok(a), Ok(b)) = (bits(one), bits(other)) else { return Ok(()) };
     let same = one.shape(name) == other.shape(name) && a.eq(b);
     ensure!(

@@ -50,10 +50,10 @@ impl HostTensor {
     }
 }
 
-/// Side of the part of a matrix that is transposed at once.
+/// Side of the tiles in which a matrix is transposed.
 const SQUARE: usize = 32;
 
-/// Product of the axes, `None` when it overflows.
+/// Product of the axes; `None` on overflow.
 pub(super) fn count(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d))
 }

@@ -1,4 +1,4 @@
-//! What `--model` names: a folder, a `.gguf`, or a model on the Hugging Face hub, fetched once into its usual cache.
+//! Resolves `--model`: a folder, a `.gguf`, or a model on the Hugging Face hub, downloaded once into the usual cache.
 
 mod cache;
 mod client;
@@ -17,7 +17,7 @@ use cache::Cache;
 use client::Client;
 use files::Files;
 
-/// A model's place, as given on a command line.
+/// Location of a model, as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelRef {
     Folder(PathBuf),
@@ -31,7 +31,7 @@ pub enum ModelRef {
 }
 
 impl ModelRef {
-    /// What exists on disk is meant first; a hub id only where nothing does.
+    /// A path that exists wins; a hub id is considered only if no such path exists.
     pub fn parse(text: &str) -> Result<Self> {
         let path = Path::new(text);
         let is_gguf = path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"));
@@ -41,8 +41,8 @@ impl ModelRef {
         if path.is_file() {
             ensure!(
                 is_gguf,
-                "--model {text}: expected a folder, a .gguf file or a hub id, found another kind of file: of a model in several files \
-                 name the folder"
+                "--model {text}: expected a folder, a .gguf file or a hub id, found another kind of file: for a model in several files \
+                name the folder"
             );
             return Ok(ModelRef::Gguf(path.to_path_buf()));
         }
@@ -87,10 +87,10 @@ impl ModelFiles {
     }
 }
 
-/// The folder of an adapter that `--adapter` names: a folder here, or a repository of the hub.
+/// The folder of an adapter that `--adapter` names: a local folder, or a repository of the hub.
 ///
 /// # Errors
-/// A name that is neither, and as [`ModelRef::locate`].
+/// A name that is neither; as [`ModelRef::locate`].
 pub fn locate_adapter(named: &Path) -> Result<PathBuf> {
     let text = named.display().to_string();
     if named.exists() || named.is_absolute() {
@@ -122,23 +122,23 @@ const OPTIONAL: [&str; 12] = [
 struct HubModel<'a> {
     id: &'a str,
     revision: &'a str,
-    /// Of a GGUF, the one file.
+    /// The file name, for a GGUF.
     file: Option<&'a str>,
 }
 
 impl HubModel<'_> {
-    /// What the cache has, or what the hub has of it.
+    /// The cached files, completed from the hub.
     fn locate(&self) -> Result<PathBuf> {
         let root = cache::root()?;
         let cache = Cache::new(&root, self.id);
         let commit = cache.commit(self.revision);
-        let there = commit.as_ref().and_then(|commit| self.in_cache(&cache, commit));
+        let there = commit.as_ref().and_then(|commit| self.find_cached(&cache, commit));
         if let Some((path, missing)) = &there
             && missing.is_empty()
         {
             return Ok(path.clone());
         }
-        // What the cache has of a commit is completed from that commit: a branch may have gone on.
+        // Missing files of a cached commit are downloaded from that commit: the branch may have moved.
         let known = commit.filter(|_| there.is_some());
         let error = match self.fetch(&cache, known.as_deref().unwrap_or(self.revision)) {
             Ok(path) => return Ok(path),
@@ -157,8 +157,8 @@ impl HubModel<'_> {
         bail!("--model {id}: not in the cache {} and cannot be downloaded: {error}; {advice}", root.display())
     }
 
-    /// The snapshot, if the weights and what they need are there, and the further files that may be missing.
-    fn in_cache(&self, cache: &Cache, commit: &str) -> Option<(PathBuf, Vec<&'static str>)> {
+    /// The snapshot, if it has the weights and what they need, and the optional files that may be missing.
+    fn find_cached(&self, cache: &Cache, commit: &str) -> Option<(PathBuf, Vec<&'static str>)> {
         let snapshot = cache.snapshot(commit);
         let get = |name: &str| Some(snapshot.join(name)).filter(|path| path.exists());
         if let Some(file) = self.file {
@@ -182,7 +182,7 @@ impl HubModel<'_> {
         Some((snapshot.clone(), OPTIONAL.into_iter().filter(missing).collect()))
     }
 
-    /// Downloads what is missing of one commit. The revision is that commit in the cache from when all is there.
+    /// Downloads the missing files of one commit. The cache maps the revision to the commit once all files are there.
     fn fetch(&self, cache: &Cache, revision: &str) -> Result<PathBuf> {
         let said =
             |name| set(name).is_some_and(|text| ["1", "on", "yes", "true"].contains(&text.to_lowercase().as_str()));
@@ -210,7 +210,7 @@ fn fetch_folder(files: &Files, cache: &Cache) -> Result<PathBuf> {
     if is_adapter {
         files.get(peft::SETTINGS)?;
     }
-    // Beside an adapter both may be missing: the size of its vocabulary, and the base that it was trained over.
+    // Both may be missing next to an adapter: the size of its vocabulary, and the fingerprint of its base.
     for name in ["config.json", FINGERPRINT] {
         if files.has(name) {
             files.get(name)?;
@@ -244,7 +244,7 @@ fn shards(index: &Path) -> Result<Vec<String>> {
     let mut names: Vec<String> = map.values().filter_map(|v| v.as_str().map(str::to_string)).collect();
     names.sort();
     names.dedup();
-    // A name is where a file is written: one with a folder in it could lead out of the cache.
+    // Files are written under these names: one with a folder in it could lead out of the cache.
     let plain =
         |name: &String| !name.starts_with('.') && !name.contains(['/', '\\', '\0']) && name.ends_with(".safetensors");
     if let Some(bad) = names.iter().find(|name| !plain(name)) {
@@ -253,19 +253,19 @@ fn shards(index: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// What an environment variable is set to; an empty one is as none.
+/// The value of an environment variable; an empty one counts as unset.
 fn set(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.trim().is_empty())
 }
 
-/// A folder that an environment variable names: `~`, `$NAME` and `${NAME}` are expanded as in Hugging Face's own programs, because
-/// not every variable has passed a shell.
+/// A folder from an environment variable, with `~`, `$NAME` and `${NAME}` expanded as in Hugging Face's programs, because some
+/// variables were not set by a shell.
 fn folder(name: &str) -> Option<PathBuf> {
     let home = std::env::home_dir().map(|home| home.display().to_string());
     set(name).map(|text| expanded(&text, home.as_deref(), |name| std::env::var(name).ok()).into())
 }
 
-/// A name that is not set stays as it is written.
+/// A variable that is not set is left unexpanded.
 fn expanded(text: &str, home: Option<&str>, variable: impl Fn(&str) -> Option<String>) -> String {
     let rest = text.strip_prefix('~').filter(|rest| rest.is_empty() || rest.starts_with('/'));
     let text = match (rest, home) {
@@ -288,7 +288,7 @@ fn expanded(text: &str, home: Option<&str>, variable: impl Fn(&str) -> Option<St
     out
 }
 
-/// Whether a server's word for a commit or for bytes is one: it becomes part of a path.
+/// Whether a server's commit or hash is hexadecimal: it becomes part of a path.
 fn is_hash(text: &str) -> bool {
     (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }

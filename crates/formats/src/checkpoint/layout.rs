@@ -1,6 +1,6 @@
-//! Names and layouts of parameters in files; ours are Llama's. A base-class model leaves `model.` away; GPT-2 has names of its own,
-//! one matrix for queries, keys and values, and matrices `[in, out]` (its `Conv1D`). Each of our parameters is looked up in its
-//! place in the file; nothing is copied before it is requested.
+//! Names and layouts of parameters in files; ours are Llama's. A base-class model omits `model.`. GPT-2 has its own names, one fused
+//! matrix for queries, keys and values, and matrices `[in, out]` (its `Conv1D`). Each of our parameters is mapped to its place in the
+//! file; nothing is copied before it is requested.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,18 +11,18 @@ use super::{HostTensor, Weights, expected_parameters};
 use crate::config::ModelConfig;
 use switchyard_ops::stored::StoredMatrix;
 
-/// One of our modules in a module of a file.
+/// One of our modules inside a module of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub module: String,
-    /// Which of how many modules that are contiguous in the file's outputs.
+    /// Index among the contiguous modules in the file's outputs, and their number.
     pub nth: usize,
     pub of: usize,
     /// Whether the file's matrix is `[in, out]`.
     pub is_conv: bool,
 }
 
-/// Modules of a GPT-2 block: theirs, ours, and whether it is a `Conv1D`.
+/// Modules of a GPT-2 block: its names, ours, and whether it is a `Conv1D`.
 const GPT2: [(&str, &[&str], bool); 6] = [
     ("ln_1", &["input_layernorm"], false),
     ("attn.c_attn", &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], true),
@@ -32,14 +32,14 @@ const GPT2: [(&str, &[&str], bool); 6] = [
     ("mlp.c_proj", &["mlp.down_proj"], true),
 ];
 
-/// What a file in GGUF has in their place is read as.
+/// The name under which the fused module of a GGUF is read.
 pub(super) const FUSED: &str = "self_attn.attn_qkv";
 
 /// GPT-2's names outside the blocks, and ours.
 const GPT2_OUTSIDE: [(&str, &str); 3] =
     [("wte", "model.embed_tokens"), ("wpe", "model.embed_positions"), ("ln_f", "model.norm")];
 
-/// Our modules that lie in the file's module of this path; itself where its name is one of ours, or unknown.
+/// Our modules inside the file's module of this path; the path itself if it is one of our names or unknown.
 pub fn parts(path: &str) -> Vec<Part> {
     let whole = |module: String| vec![Part { module, nth: 0, of: 1, is_conv: false }];
     let inner = path.strip_prefix("transformer.").unwrap_or(path);
@@ -62,7 +62,7 @@ pub fn parts(path: &str) -> Vec<Part> {
     whole(if base_class { format!("model.{path}") } else { path.to_owned() })
 }
 
-/// The file's module that holds ours, of a GPT-2.
+/// The module of a GPT-2 file that contains ours.
 pub fn gpt2_module(ours: &str) -> Option<String> {
     if let Some((theirs, _)) = GPT2_OUTSIDE.iter().find(|(_, own)| *own == ours) {
         return Some(format!("transformer.{theirs}"));
@@ -72,8 +72,8 @@ pub fn gpt2_module(ours: &str) -> Option<String> {
     Some(format!("transformer.h.{layer}.{theirs}"))
 }
 
-/// A name without what training puts into it: parallel, sharded, compiled and recomputed modules wrap the model or its blocks, and
-/// a trainer's own module holds it as `model`.
+/// A name without prefixes from training: parallel, sharded, compiled and recomputed modules wrap the model or its blocks, and a
+/// trainer's module stores it as `model`.
 pub(super) fn bare(name: &str) -> String {
     const WRAPPERS: [&str; 3] = ["_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"];
     let parts: Vec<&str> = name.split('.').filter(|part| !WRAPPERS.contains(part)).collect();
@@ -84,9 +84,9 @@ pub(super) fn bare(name: &str) -> String {
 
 type Tensors<'t> = Box<dyn Iterator<Item = Result<(String, HostTensor)>> + 't>;
 
-/// Names and shapes of a model's parameters as its own family's files have them, and the tensors in that form: those that lie
-/// side by side in a file are joined when the last of them has come.
-pub(super) fn as_filed<'t>(
+/// Names and shapes of a model's parameters in its family's file layout, and the tensors in that layout: contiguous ones are joined once
+/// the last of them has arrived.
+pub(super) fn to_file_layout<'t>(
     config: &ModelConfig,
     tensors: impl IntoIterator<Item = Result<(String, HostTensor)>> + 't,
 ) -> (Vec<(String, Vec<usize>)>, Tensors<'t>) {
@@ -105,7 +105,7 @@ pub(super) fn as_filed<'t>(
     (filed.collect(), Box::new(JoinedTensors { inner: tensors.into_iter(), held: BTreeMap::new() }))
 }
 
-/// GPT-2's name of one of our parameters, and which part of it that is.
+/// GPT-2's name of one of our parameters, and the part of it.
 pub(super) fn filed(name: &str) -> Option<(String, Part)> {
     let (module, kind) = name.rsplit_once('.')?;
     let theirs = gpt2_module(module)?;
@@ -115,7 +115,7 @@ pub(super) fn filed(name: &str) -> Option<(String, Part)> {
 
 struct JoinedTensors<I> {
     inner: I,
-    /// By the file's name, what has come of it so far.
+    /// Parts received so far, by the file's name.
     held: BTreeMap<String, BTreeMap<usize, HostTensor>>,
 }
 
@@ -154,7 +154,7 @@ fn joined(parts: impl Iterator<Item = HostTensor>, is_conv: bool) -> Result<Host
     Ok(if is_conv && whole.shape.len() == 2 { whole.transposed() } else { whole })
 }
 
-/// Where one of our parameters lies.
+/// Place of one of our parameters in a file.
 struct Place {
     stored: String,
     shape: Vec<usize>,
@@ -168,11 +168,11 @@ pub(super) struct RenamedWeights {
 }
 
 impl RenamedWeights {
-    /// The weights under our names; as they are where these are ours already.
+    /// The weights under our names; unchanged if they have these names already.
     ///
     /// # Errors
-    /// Two tensors for one parameter, and a fused one that is not made of equal parts.
-    pub(super) fn over(inner: Box<dyn Weights>) -> Result<Box<dyn Weights>> {
+    /// Two tensors for one parameter; a fused tensor that does not divide into equal parts.
+    pub(super) fn rename(inner: Box<dyn Weights>) -> Result<Box<dyn Weights>> {
         let mut places = BTreeMap::new();
         let mut is_ours = true;
         for stored in inner.names() {
@@ -205,7 +205,7 @@ impl RenamedWeights {
     }
 }
 
-/// `[out, in]` of one part.
+/// Shape `[out, in]` of one part.
 fn shape_of(stored: &[usize], part: &Part) -> Option<Vec<usize>> {
     let mut shape = stored.to_vec();
     if let ([d_in, d_out], true) = (stored, part.is_conv) {
@@ -256,7 +256,7 @@ impl Weights for RenamedWeights {
             return StoredMatrix::new(whole.format, [rows, width], bytes).map(Some);
         }
         let size = whole.format.block_bytes();
-        ensure!(whole.format.block_len() == 1, "a matrix of blocks cannot be laid another way");
+        ensure!(whole.format.block_len() == 1, "a matrix in quantised blocks cannot be transposed or split");
         let mut bytes = Vec::with_capacity(rows * width * size);
         for out in part.nth * rows..(part.nth + 1) * rows {
             (0..width).for_each(|input| bytes.extend_from_slice(&whole.bytes[(input * d_out + out) * size..][..size]));

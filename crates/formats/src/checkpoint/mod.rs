@@ -1,8 +1,8 @@
-//! Checkpoints that people already have, as host tensors under their Hugging Face names.
+//! Existing checkpoints as host tensors under their Hugging Face names.
 //!
-//! [`ModelFiles::open`] reads a folder (of weights, or of an adapter that names its base), a `.gguf` or a hub id; every parameter's presence and shape is checked before
-//! the first value is read, and values are converted one tensor at a time from a memory map. [`save_hf_folder`] writes
-//! what `transformers` loads. Knows nothing of the decoder or of Burn.
+//! [`ModelFiles::open`] reads a folder (of weights, or of an adapter that names its base), a `.gguf` or a hub id. It checks presence and
+//! shape of every parameter before it reads values; values are converted one tensor at a time from a memory map. [`save_hf_folder`]
+//! writes what `transformers` loads. Knows neither the decoder nor Burn.
 
 mod fingerprint;
 mod folder;
@@ -51,14 +51,13 @@ use layout::RenamedWeights;
 use peft::{Adapter, Apply, Factors, Overlay};
 use switchyard_ops::stored::StoredMatrix;
 
-/// Where values come from: tensors by Hugging Face name, converted on demand.
+/// Source of values: tensors by Hugging Face name, converted on demand.
 pub trait Weights: Send + Sync {
     fn names(&self) -> Vec<String>;
     fn shape(&self, name: &str) -> Option<&[usize]>;
     /// Row-major floats, converted from the file's type.
     fn tensor(&self, name: &str) -> Result<HostTensor>;
-    /// A matrix as its file stores it; `None` of what is not a matrix, of one that is stored as f32 unless `floats` requests it, and of
-    /// one that has been changed.
+    /// A matrix as its file stores it. `None` if it is not a matrix, is stored as f32 (unless `floats`), or has been changed.
     fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>>;
     /// Factors of an adapter that [`Self::stored`] leaves out and [`Self::tensor`] merges, and their scale.
     fn factors(&self, _name: &str) -> Result<Option<(Factors, f64)>> {
@@ -71,11 +70,11 @@ pub trait Weights: Send + Sync {
 /// An opened model: its checked settings, its weights (not yet read) and its text side.
 pub struct ModelFiles {
     pub config: ModelConfig,
-    /// The folder or file it was read from.
+    /// The folder or file that was read.
     pub path: PathBuf,
-    /// Where that is the folder of an adapter: what its weights stand over.
+    /// For an adapter's folder, its base.
     pub base: Option<Base>,
-    /// Notes for the user: guesses, and what of the files is not used.
+    /// Notes for the user: guesses, and unused parts of the files.
     pub notes: Vec<String>,
     weights: Arc<dyn Weights>,
     text: Vec<text::Source>,
@@ -93,22 +92,22 @@ pub struct Base {
 const ICOT: &str = "state_dict.bin";
 
 impl ModelFiles {
-    /// Opens a Hugging Face folder: `config.json` and weights; or a PEFT folder, with the base that its settings name. Where both lie
-    /// in one folder the adapter goes over the model next to it, as in transformers.
+    /// Opens a Hugging Face folder (`config.json` and weights), or a PEFT folder with the base that its settings name. If a folder has
+    /// both, the adapter is applied to the model in it, as in transformers.
     pub fn open_folder(dir: impl AsRef<Path>) -> Result<Self> {
         let dir = dir.as_ref();
         ensure!(
             dir.is_dir(),
-            "{}: expected a folder with config.json and model.safetensors, found no such folder",
+            "{}: expected a folder with config.json and model.safetensors, but the folder does not exist",
             dir.display()
         );
-        let found = place::of_model(dir)?;
+        let found = place::find_model(dir)?;
         let dir = found.as_path();
         if peft::is_folder(dir) {
             return Self::open_adapter(dir);
         }
         let whole = Self::open_whole(dir)?;
-        if !peft::is_beside(dir) {
+        if !peft::has_adapter(dir) {
             return Ok(whole);
         }
         let mut both = whole.with_adapter(Arc::new(Adapter::open(dir)?), Apply::Merged)?;
@@ -132,14 +131,14 @@ impl ModelFiles {
             )),
         })?;
         let mut notes = vec![];
-        let weights = RenamedWeights::over(Box::new(WeightsFolder::open(dir)?))?;
+        let weights = RenamedWeights::rename(Box::new(WeightsFolder::open(dir)?))?;
         let weights = tied::resolve(weights, &mut config, &mut notes)?;
         params::check(weights.as_ref(), &config)?;
         let text = vec![text::Source::Folder(dir.to_path_buf())];
         Ok(Self { config, path: dir.to_path_buf(), base: None, notes, weights, text })
     }
 
-    /// A PEFT folder over the base that it names, as PEFT's `AutoPeftModel` opens it.
+    /// A PEFT folder with the base that it names, as PEFT's `AutoPeftModel` opens it.
     fn open_adapter(dir: &Path) -> Result<Self> {
         let adapter = Adapter::open(dir)?;
         let origin = dir.join(peft::SETTINGS).display().to_string();
@@ -155,7 +154,7 @@ impl ModelFiles {
             "{origin}: `base_model_name_or_path` is {name}, an adapter itself: name its base"
         );
         let name = adapter.config.base_at(&name);
-        let place = nearest(dir, &name);
+        let place = resolve_base(dir, &name);
         let base = Self::open(&place).with_context(|| {
             format!(
                 "{origin}: `base_model_name_or_path` (with `revision`, if any) is {name:?}; where the base lies elsewhere now, \
@@ -174,10 +173,10 @@ impl ModelFiles {
         Ok(Self { path: dir.to_path_buf(), base: Some(Base { name, path, adapter }), ..whole })
     }
 
-    /// Opens a `.gguf`: settings, weights and tokenizer are all in the one file.
+    /// Opens a `.gguf`, which has settings, weights and tokenizer in one file.
     pub fn open_gguf(path: impl AsRef<Path>) -> Result<Self> {
         let file = Arc::new(GgufFile::open(path.as_ref())?);
-        let weights: Arc<dyn Weights> = RenamedWeights::over(Box::new(file.clone()))?.into();
+        let weights: Arc<dyn Weights> = RenamedWeights::rename(Box::new(file.clone()))?.into();
         params::check(weights.as_ref(), file.config())?;
         Ok(Self {
             config: file.config().clone(),
@@ -189,7 +188,7 @@ impl ModelFiles {
         })
     }
 
-    /// A model with the adapter in a folder over it, as if the adapter named this model as its base.
+    /// A model with the adapter in a folder, as if the adapter named this model as its base.
     ///
     /// # Errors
     /// As [`Self::open`] and [`Self::with_adapter`].
@@ -201,7 +200,7 @@ impl ModelFiles {
         Ok(Self { path: dir.to_path_buf(), base: Some(Base { name: base.to_owned(), path, adapter }), ..whole })
     }
 
-    /// This model with an adapter over it: settings of the two together, the adapter folder's tokenizer if it has one.
+    /// Applies an adapter: joint settings, the adapter folder's tokenizer if it has one.
     pub fn with_adapter(self, adapter: Arc<Adapter>, apply: Apply) -> Result<Self> {
         let config = adapter.fit(&self.config)?;
         let another = adapter.trained_over_another(&self)?.map(|why| format!("warning: {why}"));
@@ -214,7 +213,7 @@ impl ModelFiles {
         Ok(Self { config, path: self.path, base: self.base, notes, weights, text })
     }
 
-    /// Folder or file of its weights; where that is an adapter's folder, its base too.
+    /// Folder or file of the weights; for an adapter's folder, also its base.
     pub fn places(&self) -> Vec<PathBuf> {
         std::iter::once(&self.path).chain(self.base.as_ref().map(|base| &base.path)).cloned().collect()
     }
@@ -224,11 +223,10 @@ impl ModelFiles {
         self.weights.tensor(name)
     }
 
-    /// One matrix as its file stores it; `None` of what is not a matrix, of one that is stored as f32 unless `floats` requests it, and of
-    /// one that has been changed.
+    /// One matrix as its file stores it. `None` if it is not a matrix, is stored as f32 (unless `floats`), or has been changed.
     ///
     /// # Errors
-    /// A matrix that cannot be read, or holds a value that is not finite.
+    /// A matrix that cannot be read, or has a value that is not finite.
     pub fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         let read = self.weights.stored(name, floats);
         read.with_context(|| format!("{}: `{name}`", self.weights.file_of(name).display()))
@@ -253,9 +251,9 @@ impl ModelFiles {
     }
 }
 
-/// The path of a base that an adapter in `dir` names relatively, from the folder of whoever trained it: where nothing of that name is in the
-/// working folder, from the nearest folder above the adapter that has it. A hub id and an absolute path stay.
-fn nearest(dir: &Path, name: &str) -> String {
+/// Resolves the relative path of a base in an adapter's settings, written on the machine that trained it: if the working folder has no
+/// such path, relative to the nearest folder above the adapter that has it. A hub id and an absolute path do not change.
+fn resolve_base(dir: &Path, name: &str) -> String {
     if Path::new(name).exists() || Path::new(name).is_absolute() {
         return name.to_owned();
     }
@@ -264,22 +262,21 @@ fn nearest(dir: &Path, name: &str) -> String {
     found.map_or_else(|| name.to_owned(), |path| path.display().to_string())
 }
 
-/// Read-only map. Sound as long as nobody truncates the file meanwhile, which no reader of weights can rule out.
+/// Read-only map. Sound unless another process truncates the file, which no reader of weights can rule out.
 fn map_file(path: &Path) -> Result<Mmap> {
     regular(path).with_context(|| format!("{}: cannot open", path.display()))?;
     let file = File::open(path).with_context(|| format!("{}: cannot open", path.display()))?;
-    // SAFETY: the map is read-only and private to this process; see above for what is assumed of others.
+    // SAFETY: the map is read-only and private to this process; see above for the assumption on other processes.
     #[allow(unsafe_code)]
     let map = unsafe { Mmap::map(&file) };
     map.with_context(|| format!("{}: cannot map into memory", path.display()))
 }
 
-/// Tells the system that these bytes of a map have been read: pages of the file that stay mapped count as the program's
-/// memory. Reading them again is correct, only slower.
+/// Releases the pages of these bytes of a map, which would count as the program's memory. Reading them again is correct but slower.
 fn release(map: &Mmap, range: &std::ops::Range<usize>) {
     #[cfg(unix)]
     {
-        // SAFETY: the map is a read-only view of a file: a page that is given up is read again from the file.
+        // SAFETY: the map is a read-only view of a file: a released page is read again from the file.
         #[allow(unsafe_code)]
         let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, range.start, range.len()) };
     }

@@ -1,4 +1,4 @@
-//! Which parameters a configuration has, by their Hugging Face names, and the check that a file holds exactly these.
+//! The parameters of a configuration by their Hugging Face names, and the check that a file has exactly these.
 
 use anyhow::{Result, anyhow, bail, ensure};
 
@@ -6,7 +6,7 @@ use super::Weights;
 use crate::config::ModelConfig;
 
 pub const EMBED: &str = "model.embed_tokens.weight";
-/// The table of learned positions, where a family has one.
+/// The table of learned positions, if the family has one.
 pub const POSITIONS: &str = "model.embed_positions.weight";
 pub const NORM: &str = "model.norm.weight";
 pub const NORM_BIAS: &str = "model.norm.bias";
@@ -72,12 +72,12 @@ pub fn expected_parameters(config: &ModelConfig) -> Vec<(String, Vec<usize>)> {
     out
 }
 
-/// Tables that old checkpoints hold and any program can compute: rotary frequencies, GPT-2's causal masks.
+/// Buffers in old checkpoints that any program can compute: rotary frequencies, GPT-2's causal masks.
 pub(super) fn is_buffer(name: &str) -> bool {
     [".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias"].iter().any(|buffer| name.ends_with(buffer))
 }
 
-/// Every expected parameter is there with its shape, and nothing else is. Reads no values.
+/// Checks that every expected parameter exists with its shape, and no other. Reads no values.
 pub(super) fn check(weights: &dyn Weights, config: &ModelConfig) -> Result<()> {
     let expected = expected_parameters(config);
     for (name, shape) in &expected {
@@ -94,7 +94,7 @@ pub(super) fn check(weights: &dyn Weights, config: &ModelConfig) -> Result<()> {
         let needless = is_buffer(&name) || config.tie_word_embeddings && name == HEAD;
         if !known.contains(name.as_str()) && !needless {
             bail!(
-                "{}: unexpected parameter `{name}`: a {} model of {} layers has none of that name",
+                "{}: unexpected parameter `{name}`: a {} model of {} layers has no such parameter",
                 weights.file_of(&name).display(),
                 config.family.name(),
                 config.num_hidden_layers

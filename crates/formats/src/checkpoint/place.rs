@@ -10,12 +10,11 @@ use crate::guard::read_text;
 /// Names that a message lists at most.
 const MOST: usize = 6;
 
-/// The folder of the model itself: a repository in the hub's cache leads to its one snapshot, or to the one that its branch
-/// `main` names.
+/// The model's folder: for a repository in the hub's cache its only snapshot, or that of its branch `main`.
 ///
 /// # Errors
-/// A folder without a model, by its contents.
-pub(super) fn of_model(dir: &Path) -> Result<PathBuf> {
+/// A folder without a model; the message names its contents.
+pub(super) fn find_model(dir: &Path) -> Result<PathBuf> {
     if is_model(dir) {
         return Ok(dir.to_path_buf());
     }
@@ -78,8 +77,8 @@ fn snapshot(dir: &Path) -> Result<PathBuf> {
     let main = read_text(dir.join("refs/main")).unwrap_or_default();
     let named = there.iter().find(|name| *name == main.trim());
     match (named, there.as_slice()) {
-        (Some(one), _) | (None, [one]) => of_model(&snapshots.join(one)),
-        (None, []) => bail!("{}: the hub's cache of a model of which nothing was downloaded", dir.display()),
+        (Some(one), _) | (None, [one]) => find_model(&snapshots.join(one)),
+        (None, []) => bail!("{}: the hub's cache of a model without downloaded files", dir.display()),
         (None, _) => {
             let all: Vec<&String> = there.iter().collect();
             bail!(

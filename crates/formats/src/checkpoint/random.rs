@@ -1,4 +1,4 @@
-//! Models of any shape with random weights, written tensor by tensor: what a machine or a kernel is measured with.
+//! Writes models of any shape with random weights, tensor by tensor, for measurements of machines and kernels.
 
 use std::fs;
 use std::path::Path;
@@ -15,9 +15,8 @@ use crate::config::ModelConfig;
 use crate::output::write_with;
 use crate::random::fnv1a;
 
-/// Standard deviation of the entries of a parameter: embedding (and head) `d^-½`, matrices `in^-½`, those that write into
-/// the stream divided by `√(2·layers)` (GPT-2's rule); 0 for biases (as Hugging Face starts them), `None` for norms, which
-/// multiply by one.
+/// Standard deviation of a parameter's entries: embedding (and head) `d^-½`, matrices `in^-½`, those that write into the stream
+/// divided by `√(2·layers)` (GPT-2's rule); 0 for biases (as in Hugging Face), `None` for norms, which are 1.
 pub fn spread(name: &str, shape: &[usize], layers: usize) -> Option<f64> {
     if name.ends_with(".bias") {
         return Some(0.0);
@@ -28,11 +27,11 @@ pub fn spread(name: &str, shape: &[usize], layers: usize) -> Option<f64> {
     Some(residual / (width as f64).sqrt())
 }
 
-/// Writes a model of these settings: a `.gguf` in Q8_0, or a Hugging Face folder in bf16. No tokenizer: it runs on ids.
-/// Entries are uniform (fast to draw), of the same spread as [`crate::model::Decoder::random`]'s; seed, name and row name them.
+/// Writes a model of these settings: a `.gguf` in Q8_0, or a Hugging Face folder in bf16. No tokenizer: it takes token ids. Entries are
+/// uniform (fast to draw) with the standard deviation of [`crate::model::Decoder::random`], keyed by seed, name and row.
 ///
 /// # Errors
-/// A file or folder that is there already or cannot be written.
+/// A file or folder that exists or cannot be written.
 pub fn write_random(config: &ModelConfig, out: &Path, seed: u64) -> Result<()> {
     let shapes = expected_parameters(config);
     let get = |name: &str, shape: &[usize]| uniform(name, shape, config, seed);

@@ -5,9 +5,8 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::random::normal;
 
-/// The row of a new token: its source plus normal noise of `jitter` times the source's root mean square. The noise depends on `seed` and
-/// `row` alone, not on the order of calls; the same seed on embedding and head gives different noise only if the caller gives
-/// different seeds.
+/// The row of a new token: its source plus normal noise of `jitter` times the source's root mean square. The noise depends only on `seed`
+/// and `row`, not on the order of calls; for different noise in embedding and head, pass different seeds.
 pub fn jittered(source: &[f32], row: usize, jitter: f32, seed: u64) -> Vec<f32> {
     let rms = (source.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / source.len() as f64).sqrt();
     let mut random = ChaCha8Rng::seed_from_u64(seed);

@@ -1,8 +1,8 @@
 //! Reading safetensors, memory-mapped: a tensor is converted when it is requested.
 //!
-//! The rules of the header are those of the `safetensors` crate: entries lie one after the other and fill the file, so none
-//! overlap. Its errors do not name the tensor, and it accepts doubled names; this is added here.
-//! As with every memory map, truncating a file while it is open is undefined; files are opened read-only and never grown.
+//! The header follows the rules of the `safetensors` crate: entries are contiguous and fill the file, so that none overlap. Its errors
+//! do not name the tensor, and it accepts duplicate names; both are fixed here. As with every memory map, truncating an open file is
+//! undefined behaviour; files are opened read-only and never grown.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,16 +16,16 @@ use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
 use super::host::{Dtype, HostTensor, count};
 use super::params::is_buffer;
 use super::{Weights, map_file, release};
-use crate::guard::instead;
+use crate::guard::recognise;
 use switchyard_ops::stored::StoredMatrix;
 
 pub const SINGLE: &str = "model.safetensors";
 pub const INDEX: &str = "model.safetensors.index.json";
 
-/// The format's own bound; more is a damaged length field.
+/// The format's limit; a larger value means a damaged length field.
 const MAX_HEADER: usize = 100_000_000;
 
-/// A header by tensor. A doubled name is an error: JSON readers differ in which of the two they take.
+/// A header by tensor. A duplicate name is an error: JSON readers differ in which entry they use.
 struct Header(BTreeMap<String, TensorInfo>);
 
 impl<'de> Deserialize<'de> for Header {
@@ -75,8 +75,8 @@ impl SafetensorsFile {
         let origin = path.display();
         let length = map.len();
         let header = map.first_chunk().and_then(|head| usize::try_from(u64::from_le_bytes(*head)).ok());
-        // A length that is believed may begin with any byte.
-        if let Some(what) = instead(&map).filter(|_| header.is_some_and(|header| header > MAX_HEADER)) {
+        // A plausible length may begin with any byte.
+        if let Some(what) = recognise(&map).filter(|_| header.is_some_and(|header| header > MAX_HEADER)) {
             bail!("{origin}: not a safetensors file: {what}");
         }
         ensure!(length >= 8, "{origin}: truncated safetensors: expected at least 8 bytes, found {length}");
@@ -128,7 +128,7 @@ impl SafetensorsFile {
         HostTensor::new(entry.shape.clone(), data)
     }
 
-    /// A matrix as it is stored; `None` of what is not a matrix, and of one that is stored as f32 unless `floats` requests it.
+    /// A matrix as stored; `None` if it is not a matrix, or is stored as f32 (unless `floats`).
     pub fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
         let entry = self.entry(name)?;
         let (&[rows, width], true) = (&entry.shape[..], floats || entry.dtype != Dtype::F32) else { return Ok(None) };
@@ -142,7 +142,7 @@ impl SafetensorsFile {
     }
 }
 
-/// Whether the format of a tensor is one of ours and its shape fills its bytes.
+/// Checks that a tensor's type is supported and its shape fills its bytes.
 fn check_entry(info: &TensorInfo, start: usize) -> Result<Entry> {
     let tag = info.dtype.to_string();
     let dtype = Dtype::from_tag(&tag)

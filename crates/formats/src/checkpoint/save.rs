@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
 use super::host::{Dtype, HostTensor};
-use super::layout::as_filed;
+use super::layout::to_file_layout;
 use super::write::write_weights;
 use crate::config::ModelConfig;
 use crate::output::replace_folder;
@@ -17,7 +17,7 @@ use crate::output::replace_folder;
 /// How a folder is written.
 pub struct SaveOptions {
     pub dtype: Dtype,
-    /// A new file is begun when the current one would exceed this (transformers' default is 5 GB; ours too).
+    /// A new file begins when the current one would exceed this size (transformers' default is 5 GB; ours too).
     pub shard_bytes: usize,
     /// Replace an existing folder; otherwise one that is not empty is an error.
     pub overwrite: bool,
@@ -33,7 +33,7 @@ impl Default for SaveOptions {
     }
 }
 
-/// Writes `dir`. The tensors may come in any order, each expected one exactly once; only one is held at a time.
+/// Writes `dir`. The tensors may come in any order, each expected one exactly once; only one is in memory at a time.
 pub fn save_hf_folder(
     dir: &Path,
     config: &ModelConfig,
@@ -42,7 +42,7 @@ pub fn save_hf_folder(
 ) -> Result<()> {
     config.validate("the configuration to save")?;
     replace_folder(dir, options.overwrite, |temp| {
-        let (expected, tensors) = as_filed(config, tensors);
+        let (expected, tensors) = to_file_layout(config, tensors);
         write_weights(temp, &expected, tensors, options.dtype, options.shard_bytes)?;
         write_json(&temp.join("config.json"), &config.to_json(options.dtype.torch_name()))?;
         let generation = options.generation_config.clone().unwrap_or_else(|| {

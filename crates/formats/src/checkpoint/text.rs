@@ -1,5 +1,4 @@
-//! The text side of a checkpoint: tokenizer, chat templates, ids that end a text. Only carried here; what they mean is
-//! the business of `crate::text`.
+//! The text side of a checkpoint: tokenizer, chat templates, ids that end a text. Reads and copies them; `crate::text` interprets them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,7 +22,7 @@ pub(super) enum Source {
 const FILES: [&str; 6] =
     ["tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt", "added_tokens.json", "chat_template.jinja"];
 
-/// Keys of `generation_config.json` that change which tokens are taken without sampling.
+/// Keys of `generation_config.json` that change the chosen tokens even without sampling.
 const CHANGES: [&str; 14] = [
     "repetition_penalty",
     "encoder_repetition_penalty",
@@ -79,8 +78,8 @@ impl Source {
     }
 }
 
-/// A GGUF's own tokenizer where the file says all of it. Else the folder's that it lies in, if that has one whose ids the
-/// model has rows for: it is the one that the file's was made from.
+/// A GGUF's own tokenizer if it is complete. Else that of the file's folder, if its ids fit the model's rows: the file's was probably
+/// converted from it.
 fn gguf_side(file: &GgufFile, rows: usize) -> Result<Option<TextSide>> {
     let own = file.text_side();
     if file.has_exact_tokenizer() && own.is_ok() {
@@ -100,7 +99,7 @@ fn gguf_side(file: &GgufFile, rows: usize) -> Result<Option<TextSide>> {
 }
 
 impl ModelFiles {
-    /// Tokenizer and what belongs to it, `None` where the checkpoint has none; refused when its ids do not fit the embedding.
+    /// Tokenizer and its settings; `None` if the checkpoint has none. Fails if its ids do not fit the embedding.
     ///
     /// # Errors
     /// Files that cannot be read; a tokenizer of another model.
@@ -123,25 +122,21 @@ impl ModelFiles {
     }
 
     /// The tokenizer of [`Self::text_side`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn tokenizer(&self) -> Result<Option<Tokenizer>> {
         Ok(self.text_side()?.map(|side| side.tokenizer))
     }
 
-    /// The chat templates; an adapter's folder is asked before its base.
+    /// The chat templates; an adapter's folder has precedence over its base.
     pub fn templates(&self) -> Result<Option<Templates>> {
         self.first(Source::templates)
     }
 
-    /// `generation_config.json` of a folder, as it is.
+    /// `generation_config.json` of a folder, unchanged.
     pub fn generation_config(&self) -> Result<Option<Value>> {
         self.first(Source::generation_config)
     }
 
-    /// Ids that end a generation: those of `generation_config.json`, as `transformers` takes them; those of `config.json` where it
-    /// has none.
+    /// Ids that end a generation: those of `generation_config.json`, as in `transformers`, else those of `config.json`.
     pub fn stop_ids(&self) -> Result<Vec<u32>> {
         let generation = self.generation_config()?.unwrap_or_default();
         let found = &generation["eos_token_id"];
@@ -156,7 +151,7 @@ impl ModelFiles {
         Ok(if ids.is_empty() { self.config.eos_token_ids.clone() } else { ids })
     }
 
-    /// What `generation_config.json` asks of `transformers`' `generate` that decoding here does not do.
+    /// Settings of `generation_config.json` that `transformers`' `generate` applies and our decoding does not.
     pub fn not_applied(&self) -> Result<Option<String>> {
         let Some(generation) = self.generation_config()? else { return Ok(None) };
         let neutral = |key: &str, value: &Value| match key {
@@ -174,8 +169,8 @@ impl ModelFiles {
         }))
     }
 
-    /// The files to write next to this model's weights, as (name, contents) for [`super::SaveOptions::files`]. With a
-    /// `tokenizer` (one that has gained tokens, say) its `tokenizer.json` is written instead of the checkpoint's own.
+    /// The files to write next to this model's weights, as (name, contents) for [`super::SaveOptions::files`]. A `tokenizer` (for example
+    /// one with added tokens) replaces the checkpoint's `tokenizer.json`.
     pub fn text_files(&self, tokenizer: Option<&Tokenizer>) -> Result<Vec<(String, Vec<u8>)>> {
         let mut files: Vec<(String, Vec<u8>)> = vec![];
         for source in &self.text {
@@ -195,7 +190,7 @@ impl ModelFiles {
         Ok(files)
     }
 
-    /// An adapter's folder is asked before its base.
+    /// The first result, from an adapter's folder before its base.
     fn first<T>(&self, ask: impl Fn(&Source) -> Result<Option<T>>) -> Result<Option<T>> {
         for source in &self.text {
             if let Some(found) = ask(source)? {
@@ -206,8 +201,8 @@ impl ModelFiles {
     }
 }
 
-/// Every id that the tokenizer can give has a row in the embedding. Added tokens may be without one: they come of a text only
-/// where they are written in it.
+/// Checks that every id of the tokenizer has a row in the embedding. Added tokens may lack one: they occur only in texts that contain
+/// them.
 pub fn check_fits(tokenizer: &Tokenizer, vocab_size: usize, origin: &str) -> Result<()> {
     let top = tokenizer.get_vocab(false).into_iter().map(|(token, id)| (id, token)).max();
     if let Some((id, token)) = top {
@@ -235,7 +230,7 @@ fn to_json(tokenizer: &Tokenizer) -> Result<Vec<u8>> {
     tokenizer.to_string(true).map(String::into_bytes).map_err(|e| anyhow!("cannot write the tokenizer: {e}"))
 }
 
-/// Where `tokenizer_config.json` lists the added tokens, transformers reads them from there too: keep the list whole.
+/// Adds tokens to the list in `tokenizer_config.json`, if it has one: transformers also reads them from there.
 fn with_added_tokens(bytes: &[u8], tokenizer: &Tokenizer) -> Result<Vec<u8>> {
     let mut config: Value =
         serde_json::from_slice(bytes).map_err(|e| anyhow!("tokenizer_config.json: not valid JSON: {e}"))?;

@@ -1,5 +1,5 @@
-//! Embedding table and head of a folder, as transformers 5 ties them: where `config.json` says that they are one, the file may
-//! hold either or both; where it holds both with different values, they are two.
+//! Embedding table and head of a folder, tied as in transformers 5: if `config.json` ties them, the file may have either or both; if it
+//! has both with different values, they are not tied.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::{HostTensor, Weights};
 use crate::config::ModelConfig;
 use switchyard_ops::stored::StoredMatrix;
 
-/// The weights of a model that is said to be tied; its configuration and a note for whoever reads it, where they are not.
+/// Resolves the weights of a model that `config.json` ties; returns the configuration and a warning if they differ.
 pub(super) fn resolve(
     weights: Box<dyn Weights>,
     config: &mut ModelConfig,
@@ -35,7 +35,7 @@ pub(super) fn resolve(
     Ok(weights.into())
 }
 
-/// A tied model whose one table is stored as its head.
+/// A tied model that stores the common table as its head.
 struct FromHead(Box<dyn Weights>);
 
 fn stored_name(name: &str) -> &str {

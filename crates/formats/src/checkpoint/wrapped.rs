@@ -1,7 +1,7 @@
-//! State dicts of published latent reasoners: a causal model inside a module of the authors' own, with PEFT's LoRA factors next to
-//! its matrices and heads of theirs. The layouts are those that their public code writes: Coconut's (`facebookresearch/coconut`:
-//! `base_causallm.`), CODI's (`zhenyi4/codi`: `codi.`, `prj.`) and SIM-CoT's over either (`InternLM/SIM-CoT`), whose auxiliary
-//! decoder serves training alone. iCoT's (`da03/Internalize_CoT_Step_by_Step`: `base_model.`) adds nothing.
+//! State dicts of published latent reasoners: a causal model inside the authors' own module, with PEFT's LoRA factors next to its
+//! matrices, and extra heads. The layouts are those of the public code: Coconut's (`facebookresearch/coconut`: `base_causallm.`), CODI's
+//! (`zhenyi4/codi`: `codi.`, `prj.`) and SIM-CoT's over either (`InternLM/SIM-CoT`), whose auxiliary decoder is used only in training.
+//! iCoT's (`da03/Internalize_CoT_Step_by_Step`: `base_model.`) adds nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::{HostTensor, ModelFiles, Weights, text, tied};
 use crate::config::ModelConfig;
 use switchyard_ops::stored::StoredMatrix;
 
-/// Who wraps the model.
+/// The project whose module wraps the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wrapper {
     Coconut,
@@ -40,31 +40,31 @@ impl Wrapper {
         (self != Wrapper::Icot || !inner.starts_with("model.")).then_some(inner)
     }
 
-    /// How many tokens its code adds to the base's: a padding token may be among them, and a latent one.
+    /// Number of tokens that its code adds to the base's: a padding token and a latent one may be among them.
     fn added(self) -> std::ops::RangeInclusive<usize> {
         if self == Wrapper::Icot { 0..=0 } else { 2..=4 }
     }
 }
 
-/// A model that was taken out of its wrapper.
+/// A model extracted from its wrapper.
 pub struct InnerModel {
     pub wrapper: Wrapper,
-    /// Its settings and text side are the base's, with the rows of its own tables.
+    /// Settings and text side of the base, with the number of rows of the file's tables.
     pub checkpoint: ModelFiles,
     /// CODI's projection, by the names of [`crate::model::heads`].
     pub projection: Vec<(String, HostTensor)>,
     /// Tokens that were added to the base's, at the end of its tables.
     pub added: usize,
-    /// Rank of the LoRA factors that are merged; `None` without.
+    /// Rank of the merged LoRA factors; `None` without.
     pub rank: Option<usize>,
-    /// Modules of the file that nothing is read from.
+    /// Modules of the file that are not read.
     pub left_out: Vec<String>,
 }
 
 /// Opens a state dict, by a folder or a file, over the settings of a base (a folder with its config.json and tokenizer).
 ///
 /// # Errors
-/// No file of weights, one without the wrapper's names, one that does not fit the base, and heads that are not the authors'.
+/// No weights file, no names of a known wrapper, weights that do not fit the base, heads that the authors' code does not have.
 pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
     let file = open(file)?;
     let names = file.names();
@@ -92,13 +92,13 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
         }
     }
     left_out.dedup();
-    // Coconut's own second name of the embedding table.
+    // Coconut's second name of the embedding table.
     left_out.retain(|module| module != "embedding");
     inside.keys.retain(|name, _| !is_buffer(name));
     let rank = inside.keys.values().find_map(|key| inside.file.shape(&key.factors.as_ref()?.0)?.first().copied());
     let projection =
         projection(inside.file.as_ref(), &heads, config.hidden_size).map_err(|e| anyhow!("{path}: {e}"))?;
-    let weights = RenamedWeights::over(Box::new(inside))?;
+    let weights = RenamedWeights::rename(Box::new(inside))?;
     let tables = [EMBED, HEAD].iter().find_map(|table| weights.shape(table)?.first().copied());
     let rows = tables.with_context(|| format!("{path}: neither an embedding table nor a head is there"))?;
     let (theirs, mut notes) = (config.vocab_size, vec![]);
@@ -106,7 +106,7 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
     let weights = tied::resolve(weights, &mut config, &mut notes)?;
     params::check(weights.as_ref(), &config)?;
     let checkpoint = ModelFiles { config, path: base.to_path_buf(), base: None, notes, weights, text };
-    // Resized to the base's rows and more, or, where the base's table is padded, to its tokenizer's and more.
+    // Resized to more rows than the base's or, if the base's table is padded, than its tokenizer's.
     let words = checkpoint.tokenizer()?.map(|tokenizer| tokenizer.get_vocab_size(true));
     let beyond = |size: usize| rows.checked_sub(size).filter(|added| wrapper.added().contains(added));
     let added = beyond(theirs).or_else(|| beyond(words?)).with_context(|| {
@@ -122,7 +122,7 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
     Ok(InnerModel { wrapper, checkpoint, projection, added, rank, left_out })
 }
 
-/// A folder of weights, a file of them, or a folder with one file that has no name of its own (`checkpoint_12`).
+/// A folder of weights, a weights file, or a folder with one file of another name (`checkpoint_12`).
 fn open(path: &Path) -> Result<Box<dyn Weights>> {
     if path.is_file() {
         return open_file(path);
@@ -158,7 +158,7 @@ fn open(path: &Path) -> Result<Box<dyn Weights>> {
     }
 }
 
-/// The wrapped model's parameters by their own names, factors merged as they are read.
+/// The wrapped model's parameters by their own names; factors are merged on reading.
 struct Inside {
     file: Box<dyn Weights>,
     keys: BTreeMap<String, Key>,
@@ -173,7 +173,7 @@ struct Key {
 }
 
 impl Inside {
-    /// Finds a place for one tensor of the file.
+    /// Assigns one tensor of the file to its parameter.
     fn take(&mut self, stored: &str, inner: &str) -> Result<()> {
         for (mark, is_a) in [(".lora_A.", true), (".lora_B.", false)] {
             let Some((module, rest)) = inner.split_once(mark) else { continue };

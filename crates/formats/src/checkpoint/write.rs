@@ -1,5 +1,5 @@
-//! Writing safetensors: the layout is planned from names and shapes alone, then tensors are put in their place as they
-//! come, in any order, one at a time.
+//! Writes safetensors: plans the layout from names and shapes alone, then writes tensors at their offsets as they arrive, in any
+//! order, one at a time.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,7 +13,7 @@ use super::host::{Dtype, HostTensor, count};
 use super::safetensors::{INDEX, SINGLE};
 use super::save::write_json;
 
-/// Where each tensor goes: (shard, byte offset in that shard's file).
+/// Destination of each tensor: (shard, byte offset in that shard's file).
 struct Plan {
     headers: Vec<Vec<u8>>,
     place: BTreeMap<String, (usize, u64, Vec<usize>)>,
@@ -50,7 +50,7 @@ fn plan(expected: &[(String, Vec<usize>)], dtype: Dtype, limit: usize) -> Result
             offset += bytes;
         }
         let mut text = Value::Object(header).to_string().into_bytes();
-        // Spaces up to a multiple of eight, so that the data are aligned for readers that map them.
+        // Padded with spaces to a multiple of eight, so that the data are aligned for memory maps.
         text.resize(text.len().next_multiple_of(8), b' ');
         let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
         bytes.extend(text);
@@ -86,7 +86,7 @@ pub(super) fn write_weights(
     write_planned(&plan, &paths, tensors, dtype)
 }
 
-/// One file of named tensors, for folders that hold no more than one.
+/// One file of named tensors, for folders with a single file.
 pub(super) fn write_single(
     path: &Path,
     expected: &[(String, Vec<usize>)],

@@ -1,4 +1,4 @@
-//! What few models have beyond the common decoder: all of it off by default.
+//! Settings that only a few models have; all off by default.
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -10,7 +10,7 @@ use super::keys::Keys;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Extras {
-    /// `None`: every layer attends to all that came before.
+    /// `None`: every layer attends to all earlier positions.
     pub sliding: Option<SlidingWindow>,
     /// Scores are divided by the root of this instead of the head width's.
     pub query_pre_attn_scalar: Option<f64>,
@@ -22,17 +22,17 @@ pub struct Extras {
     pub experts: Option<Experts>,
 }
 
-/// A mixture of experts; what they are is [`Experts`](crate::model::Experts)'s.
+/// A mixture of experts, see [`Experts`](crate::model::Experts).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Experts {
     pub count: usize,
-    /// Experts of one position.
+    /// Experts per position.
     pub per_token: usize,
-    /// Width of one expert inside.
+    /// Hidden width of one expert.
     pub width: usize,
-    /// Whether the weights of a position's experts are made to sum to one.
+    /// Whether the weights of a position's experts are normalised to sum to one.
     pub normalised: bool,
-    /// By layer, whether it has them.
+    /// Whether each layer has experts.
     pub layers: Vec<bool>,
 }
 
@@ -98,12 +98,12 @@ impl Experts {
     }
 }
 
-/// Layers whose positions see no more than the last ones (Beltagy et al. 2020, arXiv:2004.05150, as Mistral has it).
+/// Layers whose positions attend only to the last few (Beltagy et al. 2020, arXiv:2004.05150, as in Mistral).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlidingWindow {
-    /// How many positions are seen, a position's own among them.
+    /// Number of positions attended to, itself included.
     pub window: usize,
-    /// By layer, whether it is one of them.
+    /// Whether each layer has the window.
     pub layers: Vec<bool>,
 }
 
@@ -111,7 +111,7 @@ const SLIDING: &str = "sliding_attention";
 const FULL: &str = "full_attention";
 
 impl SlidingWindow {
-    /// `layer_types` of `config.json`, where it is there: which layers slide.
+    /// `layer_types` of `config.json`, if present: which layers slide.
     pub(super) fn listed(keys: &Keys) -> Result<Option<Vec<bool>>> {
         let Some(found) = keys.get("layer_types") else { return Ok(None) };
         let one = |kind: &Value| match kind.as_str() {
@@ -124,7 +124,7 @@ impl SlidingWindow {
         layers.map(Some).ok_or_else(|| keys.refuse("layer_types", &known, found))
     }
 
-    /// `None` where no layer slides.
+    /// `None` if no layer slides.
     pub(super) fn new(window: usize, layers: Vec<bool>) -> Option<Self> {
         layers.contains(&true).then_some(Self { window, layers })
     }
@@ -140,7 +140,7 @@ impl SlidingWindow {
     }
 }
 
-/// A whole number as one: `transformers` takes no float for it.
+/// A whole number as an integer: `transformers` rejects floats here.
 pub(super) fn plain(x: f64) -> Value {
     if x.fract() == 0.0 && x.abs() < 1e15 { json!(x as i64) } else { json!(x) }
 }

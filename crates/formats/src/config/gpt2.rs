@@ -1,4 +1,4 @@
-//! GPT-2's `config.json`: keys of its own, defaults where they are left out.
+//! GPT-2's `config.json`, with its own keys and defaults.
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -13,7 +13,7 @@ const END_OF_TEXT: u32 = 50_256;
 /// Names of the approximation by tanh.
 const ACTIVATIONS: [&str; 3] = ["gelu_new", "gelu_pytorch_tanh", "gelu_fast"];
 
-/// Settings that change what is computed, and what they must be.
+/// Settings that change the computation, and their only supported values.
 const FLAGS: [(&str, bool); 5] = [
     ("scale_attn_weights", true),
     ("scale_attn_by_inverse_layer_idx", false),
@@ -22,7 +22,7 @@ const FLAGS: [(&str, bool); 5] = [
     ("use_bidirectional_attention", false),
 ];
 
-/// Sizes, by GPT-2's names and by those of the other families, which transformers takes for them.
+/// Sizes, by GPT-2's names and by those of the other families, which transformers accepts too.
 const OTHER_NAMES: [(&str, &str); 4] = [
     ("n_embd", "hidden_size"),
     ("n_head", "num_attention_heads"),
@@ -80,7 +80,7 @@ pub(super) fn from_keys(keys: &Keys) -> Result<ModelConfig> {
         num_key_value_heads: heads,
         head_dim: hidden_size / heads,
         rms_norm_eps: keys.f64("layer_norm_epsilon")?.unwrap_or(1e-5),
-        // Nothing is turned.
+        // Unused: no rotary embedding.
         rope_theta: 10_000.0,
         rope_scaling: None,
         qk_norm: false,

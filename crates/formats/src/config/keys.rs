@@ -1,9 +1,9 @@
-//! Typed look-ups in `config.json`, whose errors name the file, the key, what was expected and what was found.
+//! Typed look-ups in `config.json`, with errors that name the file, the key, and the expected and found values.
 
 use anyhow::{Result, anyhow, bail};
 use serde_json::{Map, Value};
 
-/// Typed look-ups in one JSON object, whose errors name the file and the full key. A null counts as absent.
+/// Typed look-ups in one JSON object. Errors name the file and the full key. A null counts as absent.
 pub struct Keys<'a> {
     pub origin: &'a str,
     pub path: &'a str,
@@ -88,7 +88,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// JSON on one line, cut where it gets long.
+/// JSON on one line, shortened if long.
 pub fn brief(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(80) {

@@ -39,7 +39,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
     let layers = keys.need_usize("num_hidden_layers")?;
     ensure!(layers <= MAX_LAYERS, "{origin}: `num_hidden_layers` must be between 1 and {MAX_LAYERS}, found {layers}");
     ensure!(heads > 0, "{origin}: `num_attention_heads` must be positive, found 0");
-    // The head widths of Qwen3 and Gemma are their own defaults, not D / H.
+    // The head widths of Qwen3 and Gemma have fixed defaults, not D / H.
     let head_dim = match (keys.usize("head_dim")?, family) {
         (Some(dh), _) => dh,
         (None, Family::Qwen3) if !map.contains_key("head_dim") => 128,
@@ -52,7 +52,7 @@ pub(super) fn from_json(value: &Value, origin: &str) -> Result<ModelConfig> {
         "{origin}: `hidden_size` must be a multiple of `num_attention_heads`, found {hidden_size} and {heads}"
     );
     let (rope_theta, rope_scaling) = rope(&keys)?;
-    // A missing key means the family's default, an explicit null means none: as transformers has it.
+    // A missing key means the family's default, an explicit null means none, as in transformers.
     let (default_bos, default_eos) = match family {
         Family::Llama | Family::Mistral => (Some(1), vec![2]),
         Family::Gemma | Family::Gemma2 => (Some(2), vec![1]),
@@ -103,7 +103,7 @@ pub(super) fn first(ids: Vec<u32>) -> Option<u32> {
 
 fn family(keys: &Keys) -> Result<Family> {
     let found = keys.string("model_type")?.ok_or_else(|| keys.missing("model_type"))?;
-    let family = Family::named(found).map_err(|known| keys.refuse("model_type", &known, &Value::from(found)))?;
+    let family = Family::parse(found).map_err(|known| keys.refuse("model_type", &known, &Value::from(found)))?;
     if let Some(Value::Array(list)) = keys.get("architectures") {
         let wanted = Value::from(family.architecture());
         let base = Value::from(family.base_class());
@@ -117,7 +117,7 @@ fn family(keys: &Keys) -> Result<Family> {
     Ok(family)
 }
 
-/// Settings that change what the model computes and that the decoder does not have.
+/// Refuses settings that change the computation and that the decoder does not implement.
 fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
     const EXPERTS: [&str; 7] = [
         "num_experts",
@@ -138,13 +138,13 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
             return Err(keys.refuse(key, "false", &Value::Bool(true)));
         }
     }
-    // The first Gemmas were published as "gelu" and meant the approximation: transformers reads them so.
+    // The first Gemmas were published with "gelu" but meant the approximation, as transformers reads them.
     let (wanted, known): (_, &[&str]) = match family.activation() {
         Activation::Silu => ("\"silu\"", &["silu", "swish"]),
         Activation::GeluTanh => ("\"gelu_pytorch_tanh\"", &["gelu_pytorch_tanh", "gelu"]),
     };
     for key in ["hidden_act", "hidden_activation"] {
-        // The older key's "gelu" stands for the approximation; the newer one means what it says.
+        // The older key's "gelu" means the approximation; the newer key is literal.
         let known = |name: &str| known.contains(&name) && (key, name) != ("hidden_activation", "gelu");
         if let Some(found) = keys.get(key).filter(|v| !v.as_str().is_some_and(known)) {
             return Err(keys.refuse(key, wanted, found));
@@ -175,7 +175,7 @@ pub(super) fn refuse_bidirectional(keys: &Keys) -> Result<()> {
     }
 }
 
-/// Quantised weights, as transformers' methods and MLX say so.
+/// Refuses quantised weights, as declared by transformers' methods and MLX.
 pub(super) fn refuse_quantised(keys: &Keys) -> Result<()> {
     for key in ["quantization_config", "quantization"] {
         if let Some(found) = keys.get(key) {
@@ -185,7 +185,7 @@ pub(super) fn refuse_quantised(keys: &Keys) -> Result<()> {
     Ok(())
 }
 
-/// What few families have; a key that is left out has transformers' value.
+/// Settings of a few families; a missing key has transformers' value.
 fn extras(keys: &Keys, family: Family, layers: usize) -> Result<Extras> {
     let sliding = sliding(keys, family, layers)?;
     let experts = (family == Family::Qwen3Moe).then(|| Experts::read(keys, layers)).transpose()?;
@@ -209,8 +209,8 @@ fn extras(keys: &Keys, family: Family, layers: usize) -> Result<Extras> {
     })
 }
 
-/// Windows are read where transformers has them, with its defaults: in a Mistral of every layer, in a Gemma 2 of every other, in a Qwen
-/// where `use_sliding_window` turns them on.
+/// Sliding windows with transformers' defaults: in every layer of a Mistral, in every other layer of a Gemma 2, and in a Qwen if
+/// `use_sliding_window` is set.
 fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<SlidingWindow>> {
     const DEFAULT: usize = 4096;
     let said = match keys.usize("sliding_window")? {
@@ -257,7 +257,7 @@ fn sliding(keys: &Keys, family: Family, layers: usize) -> Result<Option<SlidingW
     Ok(found)
 }
 
-/// `rope_theta` and the scaling, from either form; where a file says one thing in several places, they must agree.
+/// `rope_theta` and the scaling, from either form; values in several places must agree.
 fn rope(keys: &Keys) -> Result<(f64, Option<RopeScaling>)> {
     let mut theta = keys.f64("rope_theta")?.map(|theta| ("rope_theta".to_owned(), theta));
     let mut found: Option<(&str, Option<RopeScaling>)> = None;
@@ -283,7 +283,7 @@ fn rope(keys: &Keys) -> Result<(f64, Option<RopeScaling>)> {
     Ok((theta.map_or(10_000.0, |(_, theta)| theta), found.and_then(|(_, scaling)| scaling)))
 }
 
-/// `whole` is the file's own object, which may hold the original length.
+/// `whole` is the file's top-level object, which may have the original length.
 fn scaling(keys: &Keys, whole: &Keys) -> Result<Option<RopeScaling>> {
     for nested in ["full_attention", "sliding_attention"] {
         if let Some(found) = keys.get(nested) {
@@ -301,7 +301,7 @@ fn scaling(keys: &Keys, whole: &Keys) -> Result<Option<RopeScaling>> {
         Some(kind) => Some(kind),
         None => keys.string("type")?,
     };
-    // Where it stands, and which comes first, is transformers' `standardize_rope_params`.
+    // Places and their precedence follow transformers' `standardize_rope_params`.
     let original = || {
         let own = keys.usize("original_max_position_embeddings")?;
         let outside = whole.usize("original_max_position_embeddings")?;
@@ -327,7 +327,7 @@ fn scaling(keys: &Keys, whole: &Keys) -> Result<Option<RopeScaling>> {
 
 fn yarn(keys: &Keys, original_max_position_embeddings: usize) -> Result<YarnScaling> {
     let factor = keys.need_f64("factor")?;
-    // Both of them, or neither: 0 counts as absent, as in transformers.
+    // Both or neither: 0 counts as absent, as in transformers.
     let mscale = |key: &str| Ok::<_, anyhow::Error>(keys.f64(key)?.filter(|m| *m != 0.0));
     let attention = match (keys.f64("attention_factor")?, mscale("mscale")?, mscale("mscale_all_dim")?) {
         (Some(factor), ..) => factor,

@@ -1,5 +1,5 @@
-//! How the rotary frequencies of a model are stretched beyond the length that it was trained at: three of the rules of
-//! transformers' `modeling_rope_utils.py`. The others change with the length of the row, and are refused.
+//! Scaling of rotary frequencies beyond the trained length: three of the rules of transformers' `modeling_rope_utils.py`. The others
+//! depend on the length of the sequence and are refused.
 
 use std::f64::consts::PI;
 
@@ -25,13 +25,13 @@ pub struct Llama3Scaling {
     pub original_max_position_embeddings: usize,
 }
 
-/// YaRN (Peng et al. 2023, arXiv:2309.00071): slow frequencies divided by `factor`, fast ones kept, a ramp between; and queries
-/// and keys both multiplied by `attention_factor`.
+/// YaRN (Peng et al. 2023, arXiv:2309.00071): slow frequencies are divided by `factor`, fast ones unchanged, with a ramp between;
+/// queries and keys are both multiplied by `attention_factor`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct YarnScaling {
     pub factor: f64,
     pub original_max_position_embeddings: usize,
-    /// Turns over the original length from which on a frequency is stored.
+    /// Rotations over the original length from which on a frequency is unchanged.
     pub beta_fast: f64,
     /// Turns up to which it is divided in full.
     pub beta_slow: f64,
@@ -50,7 +50,7 @@ impl RopeScaling {
         }
     }
 
-    /// What turned queries and keys are multiplied by.
+    /// Scale of rotated queries and keys.
     pub(super) fn attention_factor(&self) -> f64 {
         if let RopeScaling::Yarn(s) = self { s.attention_factor } else { 1.0 }
     }
@@ -111,7 +111,7 @@ impl RopeScaling {
 }
 
 impl Llama3Scaling {
-    /// By what an inverse frequency is divided: 1 for short wavelengths, `factor` for long ones, a blend between
+    /// Divisor of an inverse frequency: 1 for short wavelengths, `factor` for long ones, interpolated between
     /// (`_compute_llama3_parameters`).
     pub fn divisor(&self, inv_freq: f64) -> f64 {
         let original = self.original_max_position_embeddings as f64;
@@ -137,7 +137,7 @@ impl YarnScaling {
     /// `_compute_yarn_parameters`.
     fn apply(&self, base: Vec<f64>, theta: f64) -> Vec<f64> {
         let width = 2.0 * base.len() as f64;
-        // The pair that turns so often over the original length.
+        // The pair with this number of rotations over the original length.
         let pair = |turns: f64| {
             width * (self.original_max_position_embeddings as f64 / (turns * 2.0 * PI)).ln() / (2.0 * theta.ln())
         };

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 
 use super::ensure_inside;
 
-/// Copies a folder with its contents; every file is on the disk when it returns. Weights are shared where the file system
-/// can: nothing ever writes into them, they are only replaced whole.
+/// Copies a folder recursively; every file is on disk on return. Weights are reflinked or hard-linked if the file system can: programs
+/// never modify them in place, only replace them whole.
 ///
 /// # Errors
 /// A link that leads out of its folder; a device or a pipe; a file that cannot be read or written.

@@ -1,4 +1,4 @@
-//! The name of something inside a folder: the only way from a name that a file holds to a path that is read, written or removed.
+//! A name inside a folder: the only way from a name in a file to a path that is read, written or removed.
 
 use std::fmt;
 use std::ops::Deref;
@@ -7,14 +7,14 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
 
-/// A single, plain file name: it cannot lead out of the folder that it is used in, whichever system it is read on.
+/// A single, plain file name: it cannot lead out of its folder on any system.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Inside(String);
 
 impl Inside {
     /// # Errors
-    /// What is not a file name: empty, a path, `..`, with control characters, longer than file systems take.
+    /// Not a file name: empty, a path, `..`, control characters, or too long for file systems.
     pub fn parse(name: &str) -> Result<Self> {
         let mut parts = Path::new(name).components();
         let one = matches!((parts.next(), parts.next()), (Some(Component::Normal(part)), None) if part == name);
@@ -28,7 +28,7 @@ impl Inside {
     }
 
     /// Its path in a folder.
-    pub fn of(&self, folder: &Path) -> PathBuf {
+    pub fn join_to(&self, folder: &Path) -> PathBuf {
         folder.join(&self.0)
     }
 
@@ -74,7 +74,7 @@ mod tests {
     fn a_name_stays_in_its_folder() {
         for good in ["sft", "latent_intervention-micro-s1", "state-0000003", "a..b", ".hidden", "Qwen3-8B.Q4_0", "é"] {
             let name = Inside::parse(good).expect(good);
-            assert_eq!(name.of(Path::new("x")).parent(), Some(Path::new("x")), "{good}");
+            assert_eq!(name.join_to(Path::new("x")).parent(), Some(Path::new("x")), "{good}");
         }
         let long = "x".repeat(251);
         for bad in [

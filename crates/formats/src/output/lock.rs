@@ -1,4 +1,4 @@
-//! Locks for one process at a time in a folder or at a file. The system releases a lock when its process ends, however it ends.
+//! Locks for one process at a time in a folder or at a file. The system releases a lock when its process ends in any way.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind, Read, Write};
@@ -22,11 +22,11 @@ impl Drop for Lock {
 }
 
 impl Lock {
-    /// Takes `<folder>/.lock` while the work lasts; `doing` is shown to other processes.
+    /// Locks `<folder>/.lock` for the duration of the work; `doing` is shown to other processes.
     ///
     /// # Errors
-    /// A folder in which another process works, by its number and what it is doing; one that cannot be written.
-    pub fn take(folder: &Path, doing: &str) -> Result<Self> {
+    /// A folder that another process has locked, with its id and work; a folder that cannot be written.
+    pub fn acquire(folder: &Path, doing: &str) -> Result<Self> {
         let mut file = open(folder, ".lock")?;
         if !try_hold(&file).with_context(|| format!("{}: cannot lock", folder.display()))? {
             let mut owner = String::new();
@@ -34,19 +34,18 @@ impl Lock {
             let owner = if owner.is_empty() { "another process".into() } else { owner };
             bail!("{}: {owner} works here: wait for its end, or name another folder", folder.display());
         }
-        // Only for the other's message: without it the lock holds all the same.
+        // Only for another process's message: the lock holds without it.
         let _ = file.set_len(0).and_then(|()| write!(file, "process {} ({doing})", std::process::id()));
         Ok(Self { _file: file, brief: None })
     }
 
-    /// Takes `<folder>/.manifest.lock` when it is free, for a short change. A separate file, so that it never waits for work;
-    /// removed with the lock.
+    /// Waits for `<folder>/.manifest.lock`, for a short change. A separate file, so that it never waits for work; removed with the lock.
     pub fn wait(folder: &Path) -> Result<Self> {
         let path = folder.join(".manifest.lock");
         loop {
             let file = open(folder, ".manifest.lock")?;
-            held(|| file.lock()).with_context(|| format!("{}: cannot lock", folder.display()))?;
-            // The process that held it may have removed the file since it was opened: then this lock is of no file.
+            retry_lock(|| file.lock()).with_context(|| format!("{}: cannot lock", folder.display()))?;
+            // The previous owner may have removed the file since it was opened: then this lock is void.
             if is_at(&file, &path) {
                 return Ok(Self { _file: file, brief: cfg!(unix).then_some(path) });
             }
@@ -67,13 +66,13 @@ fn is_at(_: &File, _: &Path) -> bool {
     true
 }
 
-/// Takes the lock of a file unless another process holds it.
+/// Locks a file unless another process holds the lock.
 ///
 /// # Errors
-/// What keeps the system from saying which of the two it is.
+/// A system that cannot tell which.
 pub fn try_hold(file: &File) -> io::Result<bool> {
     let mut taken = false;
-    held(|| match file.try_lock() {
+    retry_lock(|| match file.try_lock() {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => {
             taken = true;
@@ -84,9 +83,9 @@ pub fn try_hold(file: &File) -> io::Result<bool> {
     Ok(!taken)
 }
 
-/// Asks for a lock until no signal comes in between. Where a file system has no locks, or none left (NFS without its daemon), what
-/// they guard against stays possible: that is said, and work continues.
-fn held(mut lock: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+/// Retries a lock while signals interrupt it. On a file system without locks, or out of them (NFS without its daemon), prints a warning
+/// and continues unprotected.
+fn retry_lock(mut lock: impl FnMut() -> io::Result<()>) -> io::Result<()> {
     loop {
         match lock() {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -121,19 +120,19 @@ mod tests {
     #[test]
     fn the_second_is_told_who_is_there_and_gets_in_later() {
         let folder = tempfile::tempdir().expect("a folder");
-        let first = Lock::take(folder.path(), "train smoke").expect("free");
-        let refused = Lock::take(folder.path(), "probe").err().expect("taken").to_string();
+        let first = Lock::acquire(folder.path(), "train smoke").expect("free");
+        let refused = Lock::acquire(folder.path(), "probe").err().expect("taken").to_string();
         assert!(refused.contains(&format!("process {} (train smoke)", std::process::id())), "{refused}");
         Lock::wait(folder.path()).expect("a manifest does not wait for work");
         assert!(!folder.path().join(".manifest.lock").exists(), "a brief lock leaves no file");
         drop(first);
-        Lock::take(folder.path(), "probe").expect("free again");
+        Lock::acquire(folder.path(), "probe").expect("free again");
     }
 
     #[test]
     fn a_signal_is_waited_out_and_a_system_without_locks_is_no_error() {
         let answers = |mut codes: Vec<i32>| {
-            held(move || codes.pop().map_or(Ok(()), |code| Err(io::Error::from_raw_os_error(code))))
+            retry_lock(move || codes.pop().map_or(Ok(()), |code| Err(io::Error::from_raw_os_error(code))))
         };
         let (interrupted, full) = (4, 28);
         answers(vec![interrupted; 3]).expect("taken at last");
@@ -141,7 +140,7 @@ mod tests {
         assert_eq!(answers(vec![full]).expect_err("an error").raw_os_error(), Some(full));
     }
 
-    /// A brief lock's file is removed and made again under those who wait for it.
+    /// A brief lock's file is removed and created again while others wait for it.
     #[test]
     fn a_brief_lock_is_held_by_one_at_a_time() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -168,7 +167,7 @@ mod tests {
         let kept = folder.path().join("kept");
         std::fs::write(&kept, "kept").expect("written");
         std::os::unix::fs::symlink(&kept, folder.path().join(".lock")).expect("linked");
-        assert!(Lock::take(folder.path(), "train").is_err());
+        assert!(Lock::acquire(folder.path(), "train").is_err());
         assert_eq!(std::fs::read_to_string(&kept).expect("there"), "kept");
     }
 }

@@ -1,4 +1,4 @@
-//! Output files: what a program writes or removes passes through here. Knows bytes and paths.
+//! Output files: programs write and remove files only through this module. Knows bytes and paths.
 //!
 //! 1. A file appears whole or not at all: the bytes go into a temporary file next to it, which is synced and renamed.
 //! 2. A link is followed only inside its own folder. A link that leads out of it is an error, for files and for subfolders.
@@ -29,10 +29,10 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     write_with(path, |file| file.write_all(bytes).with_context(|| format!("cannot write {}", path.display())))
 }
 
-/// Writes what `fill` writes to `path`, whole or not at all. An error of `fill` leaves the old file.
+/// Atomically writes to `path` what `fill` writes. An error of `fill` leaves the old file.
 ///
 /// # Errors
-/// As [`write_atomic`], and those of `fill`.
+/// As [`write_atomic`]; failures of `fill`.
 pub fn write_with<T>(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> Result<T>) -> Result<T> {
     let target = output_path(path)?;
     let temporary = temporary(&target);
@@ -57,7 +57,7 @@ pub fn write_with<T>(path: &Path, fill: impl FnOnce(&mut BufWriter<&File>) -> Re
     written
 }
 
-/// Opens a file to append to it, made if it does not exist. A link is refused, wherever it leads.
+/// Opens a file for appending, creating it if necessary. A link is refused, wherever it leads.
 ///
 /// # Errors
 /// A link, a device, a folder; a disk that cannot be written.
@@ -67,7 +67,7 @@ pub fn open_to_append(path: &Path) -> Result<File> {
     file.with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Where the file lies that `path` names, links followed; the file need not exist.
+/// The file that `path` names, with links resolved; the file need not exist.
 ///
 /// # Errors
 /// A folder, a device or a pipe; a link that leads out of its folder.
@@ -81,7 +81,7 @@ pub fn output_path(path: &Path) -> Result<PathBuf> {
         if entry.is_symlink() {
             let to = fs::read_link(&at).with_context(|| format!("{}: cannot follow the link", at.display()))?;
             at = resolve_folder(&folder_of(&at).join(to));
-            // A process that has `/dev/stdout` open reads what is written into it, not a file put in its place.
+            // A process that has `/dev/stdout` open reads what is written into it, not a file renamed onto it.
             let opened = at.starts_with("/proc") || (at.starts_with("/dev") && !at.starts_with("/dev/shm"));
             ensure!(!opened, "{}: leads to {}, not a file: name a file", path.display(), at.display());
             continue;
@@ -93,7 +93,7 @@ pub fn output_path(path: &Path) -> Result<PathBuf> {
     bail!("{}: leads from link to link and to no file", path.display())
 }
 
-/// `target` is what `path` leads to.
+/// `target` is the file that `path` leads to.
 fn inside_its_folder(path: &Path, target: PathBuf) -> Result<PathBuf> {
     if target != *path {
         let folder = fs::canonicalize(folder_of(path)).with_context(|| format!("cannot write {}", path.display()))?;
@@ -107,10 +107,10 @@ fn inside_its_folder(path: &Path, target: PathBuf) -> Result<PathBuf> {
     Ok(target)
 }
 
-/// Makes the folder `name` in `folder` and returns its path.
+/// Creates the folder `name` in `folder` and returns its path.
 ///
 /// # Errors
-/// A link that leads out of `folder`; a folder that cannot be made.
+/// A link that leads out of `folder`; a folder that cannot be created.
 pub fn subfolder(folder: &Path, name: &str) -> Result<PathBuf> {
     let path = folder.join(name);
     ensure_inside(&path)?;
@@ -119,7 +119,7 @@ pub fn subfolder(folder: &Path, name: &str) -> Result<PathBuf> {
 }
 
 /// # Errors
-/// A path that is a link and leads out of its folder, or nowhere.
+/// A path that is a link out of its folder, or a dangling link.
 pub fn ensure_inside(path: &Path) -> Result<()> {
     if is_link(path) {
         let resolve = |path: &Path| {
@@ -136,8 +136,8 @@ pub fn ensure_inside(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fills a new folder and moves it to `dir`, whole or not at all. Of a folder that it replaces, files of names that are
-/// neither in the new one nor weights stay: somebody else put them there.
+/// Fills a new folder and moves it to `dir` atomically. From a folder that it replaces, foreign files stay: those whose names are neither
+/// in the new one nor weights.
 ///
 /// # Errors
 /// A folder that is not empty, unless `overwrite`; a disk that cannot be written; those of `fill`.
@@ -163,7 +163,7 @@ pub fn replace_folder(dir: &Path, overwrite: bool, fill: impl FnOnce(&Path) -> R
     remove_scratch(parent, &prefix)?;
     let scratch = tempfile::Builder::new().prefix(&prefix).tempdir_in(parent);
     let scratch = scratch.with_context(|| format!("{}: cannot create a folder", parent.display()))?;
-    let lock = Lock::take(scratch.path(), "write a folder")?;
+    let lock = Lock::acquire(scratch.path(), "write a folder")?;
     let (new, old) = (scratch.path().join("new"), scratch.path().join("old"));
     fs::create_dir(&new).with_context(|| format!("{}: cannot create", new.display()))?;
     fill(&new)?;
@@ -186,7 +186,7 @@ pub fn replace_folder(dir: &Path, overwrite: bool, fill: impl FnOnce(&Path) -> R
     scratch.close().with_context(|| format!("{}: cannot remove what was replaced", at.display()))
 }
 
-/// Copies what `replace_folder` did not write.
+/// Copies the files that `replace_folder` did not write.
 fn copy_foreign(old: &Path, new: &Path) -> Result<()> {
     let weights = |name: &str| {
         ["model", "adapter_model"].iter().any(|stem| name.starts_with(stem))
@@ -221,7 +221,7 @@ fn copy_link(_: &Path, _: &Path) -> std::io::Result<()> {
     Err(ErrorKind::Unsupported.into())
 }
 
-/// Makes the names in a folder durable. Not every platform can open a folder; there it is left to the system.
+/// Syncs a folder. Platforms that cannot open a folder leave it to the system.
 fn sync_folder(dir: &Path) -> Result<()> {
     match File::open(dir) {
         Ok(handle) if cfg!(unix) => handle.sync_all().with_context(|| format!("{}: cannot flush", dir.display())),
@@ -229,8 +229,7 @@ fn sync_folder(dir: &Path) -> Result<()> {
     }
 }
 
-/// Removes the temporary files and scratch folders that killed processes left in `folder`. For the process that holds the
-/// folder's lock.
+/// Removes temporary files and scratch folders of killed processes in `folder`. For the process that holds the folder's lock.
 ///
 /// # Errors
 /// A folder that cannot be read or changed.
@@ -255,7 +254,7 @@ fn remove_scratch(folder: &Path, prefix: &str) -> Result<()> {
         let ours = entry.file_name().to_string_lossy().starts_with(prefix);
         let lock = entry.path().join(".lock");
         let is_ours = ours && entry.file_type().with_context(failed)?.is_dir() && lock.is_file() && !is_link(&lock);
-        if is_ours && let Ok(_free) = Lock::take(&entry.path(), "remove a folder") {
+        if is_ours && let Ok(_free) = Lock::acquire(&entry.path(), "remove a folder") {
             let removed = fs::remove_dir_all(entry.path());
             removed.with_context(|| format!("cannot remove {}", entry.path().display()))?;
         }
@@ -263,8 +262,7 @@ fn remove_scratch(folder: &Path, prefix: &str) -> Result<()> {
     Ok(())
 }
 
-/// Removes files by the names in a list that this program wrote, and `folder` if it is empty then. Changes nothing where
-/// `folder` is a link.
+/// Removes the files in a list that this program wrote, and `folder` if it is then empty. Changes nothing if `folder` is a link.
 ///
 /// # Errors
 /// A file that cannot be removed.
@@ -273,7 +271,7 @@ pub fn remove_listed(folder: &Path, names: &[&str]) -> Result<()> {
         return Ok(());
     }
     for name in names {
-        let path = Inside::parse(name)?.of(folder);
+        let path = Inside::parse(name)?.join_to(folder);
         if fs::symlink_metadata(&path).is_ok_and(|entry| !entry.is_dir()) {
             fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
         }
@@ -282,14 +280,13 @@ pub fn remove_listed(folder: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Where a file is written before it is renamed. Ignored by git; the whole name is in it, so that `a.csv` and `a.parquet`
-/// differ.
+/// Temporary name of a file before its rename. Ignored by git; contains the whole name, so that `a.csv` and `a.parquet` differ.
 fn temporary(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}.switchyard.tmp"))
 }
 
-/// Where a folder is filled before it is renamed.
+/// Prefix of a folder's temporary name before its rename.
 pub fn scratch_prefix(name: &str) -> String {
     format!(".{name}.switchyard-")
 }
@@ -298,7 +295,7 @@ fn is_reserved(name: &str) -> bool {
     name.starts_with('.') && (name.ends_with(".switchyard.tmp") || name.contains(".switchyard-"))
 }
 
-/// A file or a link, never what the link leads to.
+/// Removes a file or a link, never the link's target.
 fn remove_entry(path: &Path) -> std::io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
@@ -314,7 +311,7 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The path with the links and `..` of its folder resolved, where the folder exists.
+/// The path with links and `..` of its folder resolved, if the folder exists.
 fn resolve_folder(path: &Path) -> PathBuf {
     match (fs::canonicalize(folder_of(path)), path.file_name()) {
         (Ok(folder), Some(name)) => folder.join(name),
@@ -396,7 +393,7 @@ mod tests {
         for mine in ["out.tmp", ".out.tmp", ".out.partial-1", "victim"] {
             fs::write(at(mine), "kept").expect("written");
         }
-        // A link under the temporary name: the link goes, what it leads to stays.
+        // A link under the temporary name: the link is removed, its target stays.
         symlink(at("victim"), temporary(&at("out"))).expect("linked");
         write_atomic(&at("out"), b"x").expect("writes");
         fs::write(temporary(&at("half")), "half").expect("written");
@@ -418,10 +415,10 @@ mod tests {
         for mine in ["notes/a.md", "my.safetensors"] {
             fs::write(dir.join(mine), "mine").expect("written");
         }
-        // What a process left that was killed, and one that is at work.
+        // Leftovers of a killed process and of a running one.
         let left = |tail: &str| home.path().join(scratch_prefix("checkpoint") + tail);
-        let _lock = super::Lock::take(&left("busy"), "work").expect("free");
-        drop(super::Lock::take(&left("dead"), "work").expect("free"));
+        let _lock = super::Lock::acquire(&left("busy"), "work").expect("free");
+        drop(super::Lock::acquire(&left("dead"), "work").expect("free"));
         replace_folder(&dir, true, |new| write(new, "model.safetensors", "new")).expect("replaced");
         assert!(!dir.join("model-00001-of-2.safetensors").exists());
         assert_eq!(fs::read_to_string(dir.join("model.safetensors")).expect("read"), "new");

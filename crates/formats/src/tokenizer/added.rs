@@ -1,5 +1,5 @@
-//! Tokens that are matched whole, put into a tokenizer as `transformers` puts them: those of its own file, of
-//! `added_tokens_decoder` in tokenizer_config.json (or the older `added_tokens.json`), and those named for a part.
+//! Tokens that are matched whole, added to a tokenizer as in `transformers`: those of its own file, of `added_tokens_decoder` in
+//! tokenizer_config.json (or the older `added_tokens.json`), and those that have a role.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -27,10 +27,10 @@ fn content(file: &str, key: &str, value: &Value) -> Result<Option<String>> {
     }))
 }
 
-/// The named tokens of a `tokenizer_config.json`.
+/// The tokens with a role in a `tokenizer_config.json`.
 ///
 /// # Errors
-/// What is no token, by file and key.
+/// A value that is not a token, by file and key.
 pub fn roles(file: &str, object: &Map<String, Value>) -> Result<Map<String, Value>> {
     let mut roles = Map::new();
     for key in ROLES {
@@ -41,16 +41,16 @@ pub fn roles(file: &str, object: &Map<String, Value>) -> Result<Map<String, Valu
     Ok(roles)
 }
 
-/// The named tokens of a folder: the class's own, tokenizer_config.json over them and, where that lists no added tokens,
-/// special_tokens_map.json over both.
-pub(super) fn roles_of(folder: &Path, config: &Map<String, Value>, class: Class) -> Result<Map<String, Value>> {
+/// The tokens with a role in a folder: the class's defaults, overridden by tokenizer_config.json and, if that lists no added tokens, by
+/// special_tokens_map.json.
+pub(super) fn folder_roles(folder: &Path, config: &Map<String, Value>, class: Class) -> Result<Map<String, Value>> {
     let mut all: Map<String, Value> =
         class.defaults().iter().map(|(key, token)| ((*key).to_owned(), Value::from(*token))).collect();
     all.extend(roles(&folder.join("tokenizer_config.json").display().to_string(), config)?);
     let older = older(folder, config)?;
     all.extend(roles(&folder.join(OLDER).display().to_string(), &older)?);
-    for (key, value) in named(config).chain(named(&older)) {
-        match given(value) {
+    for (key, value) in other_roles(config).chain(other_roles(&older)) {
+        match parse_token(value) {
             Some(token) => all.insert(key.clone(), Value::String(token.content)),
             None if value.is_null() => all.shift_remove(key),
             None => None,
@@ -62,19 +62,19 @@ pub(super) fn roles_of(folder: &Path, config: &Map<String, Value>, class: Class)
 
 const OLDER: &str = "special_tokens_map.json";
 
-/// What is asked where tokenizer_config.json lists no added tokens.
+/// The older file, read if tokenizer_config.json lists no added tokens.
 fn older(folder: &Path, config: &Map<String, Value>) -> Result<Map<String, Value>> {
     let found = if decoder(config).is_none() { read_object(&folder.join(OLDER))? } else { None };
     Ok(found.unwrap_or_default())
 }
 
-/// `null` is none.
+/// `null` counts as missing.
 fn decoder(config: &Map<String, Value>) -> Option<&Value> {
     config.get("added_tokens_decoder").filter(|listed| !listed.is_null())
 }
 
-/// A token as a file gives it: its text, which is special then, or an object with how it is matched.
-fn given(value: &Value) -> Option<AddedToken> {
+/// Parses a token: its text (a special token), or an object with matching rules.
+fn parse_token(value: &Value) -> Option<AddedToken> {
     let flag = |key: &str| value[key].as_bool().unwrap_or(false);
     let text = value.as_str().or_else(|| value["content"].as_str())?;
     let token = AddedToken::from(text.to_owned(), true);
@@ -90,19 +90,18 @@ fn given(value: &Value) -> Option<AddedToken> {
 const EXTRA: &str = "extra_special_tokens";
 const ADDITIONAL: &str = "additional_special_tokens";
 
-/// Tokens of a name that is no usual part (`image_token`): keys of their own, objects before texts, then those of an object of
-/// further tokens.
-fn named(object: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
+/// Tokens with another role (`image_token`): first objects, then texts, then those of an object of further tokens.
+fn other_roles(object: &Map<String, Value>) -> impl Iterator<Item = (&String, &Value)> {
     let own = |(key, _): &(&String, &Value)| key.ends_with("_token") && !ROLES.contains(&key.as_str());
     let (objects, others): (Vec<_>, Vec<_>) = object.iter().filter(own).partition(|(_, value)| value.is_object());
     let further = object.get(EXTRA).and_then(Value::as_object).into_iter().flatten();
     objects.into_iter().chain(others).chain(further)
 }
 
-/// Tokens of no name. A list of tokenizer_config.json stands before the one of special_tokens_map.json.
+/// Tokens without a role. A list in tokenizer_config.json has precedence over special_tokens_map.json.
 fn extra(config: &Map<String, Value>, older: &Map<String, Value>) -> Vec<AddedToken> {
     let list = |object: &Map<String, Value>, key: &str| match object.get(key) {
-        Some(Value::Array(list)) => list.iter().filter_map(given).collect(),
+        Some(Value::Array(list)) => list.iter().filter_map(parse_token).collect(),
         _ => vec![],
     };
     let mut tokens: Vec<AddedToken> = list(config, EXTRA);
@@ -110,7 +109,7 @@ fn extra(config: &Map<String, Value>, older: &Map<String, Value>) -> Vec<AddedTo
         tokens = list(config, ADDITIONAL);
     }
     match older.get(EXTRA) {
-        // It takes the list's place.
+        // It replaces the list.
         Some(Value::Object(_)) => tokens.clear(),
         _ => tokens.extend(list(older, EXTRA)),
     }
@@ -121,7 +120,7 @@ fn extra(config: &Map<String, Value>, older: &Map<String, Value>) -> Vec<AddedTo
     tokens
 }
 
-/// The listed tokens by id: `added_tokens_decoder` alone where there is one, else added_tokens.json and the file's own.
+/// The listed tokens by id: from `added_tokens_decoder` if present, else from added_tokens.json and the tokenizer's own file.
 fn listed(
     folder: &Path,
     config: &Map<String, Value>,
@@ -130,7 +129,7 @@ fn listed(
 ) -> Result<BTreeMap<u32, AddedToken>> {
     let place = folder.join("tokenizer_config.json");
     let id = |text: &str| {
-        text.parse::<u32>().map_err(|_| anyhow!("{}: added_tokens_decoder: {text:?} is no id", place.display()))
+        text.parse::<u32>().map_err(|_| anyhow!("{}: added_tokens_decoder: {text:?} is not an id", place.display()))
     };
     if let Some(decoder) = decoder(config) {
         let decoder = decoder.as_object();
@@ -165,16 +164,14 @@ fn token_of(value: &Value, file: &Path) -> Result<AddedToken> {
         .normalized(flag("normalized").unwrap_or(!special)))
 }
 
-/// The id that the tokenizers crate gives the next token that is not in the model's vocabulary.
+/// The id that the tokenizers crate assigns to the next token outside the model's vocabulary.
 fn next_id(tokenizer: &Tokenizer) -> u32 {
     let words = tokenizer.get_model().get_vocab_size() as u32;
     let added = tokenizer.get_added_tokens_decoder().into_keys().max();
     added.filter(|top| *top >= words || words == 0).map_or(words, |top| top + 1)
 }
 
-/// Puts all tokens in. A new one that a file only names and that has no row among `rows` is left out: nothing can be computed of it.
-///
-/// Returns what there is to say.
+/// Adds all tokens. A new one without a row among `rows` is dropped: the model cannot compute it. Returns notes for the user.
 pub(super) fn add(
     tokenizer: &mut Tokenizer,
     (folder, config, own): (&Path, &Map<String, Value>, &[Value]),
@@ -194,18 +191,18 @@ pub(super) fn add(
     };
     let mut older = older(folder, config)?;
     if pieces.is_some() {
-        // SentencePiece's own control tokens take their place.
+        // Replaced by SentencePiece's own control tokens.
         older.shift_remove(ADDITIONAL);
     }
     let further = extra(config, &older);
-    // New ones get their ids in the order of the parts.
+    // New ones get their ids in the order of the roles.
     let usual = ROLES.iter().copied().filter(|role| roles.contains_key(*role));
     for role in usual.chain(roles.keys().map(String::as_str).filter(|role| !ROLES.contains(role))) {
         let Some(text) = roles[role].as_str().filter(|text| !known(&tokens, text)) else { continue };
         let places = [&older, config]
             .into_iter()
             .flat_map(|object| [object.get(role), object.get(EXTRA).and_then(|e| e.get(role))]);
-        let written = places.flatten().filter_map(given).find(|token| token.content == text);
+        let written = places.flatten().filter_map(parse_token).find(|token| token.content == text);
         tokens.push((None, written.unwrap_or_else(|| AddedToken::from(text, true)), role.to_owned()));
     }
     for token in &further {
@@ -219,7 +216,7 @@ pub(super) fn add(
         let id = tokenizer.token_to_id(&content);
         let next = id.unwrap_or_else(|| next_id(tokenizer));
         if id.is_none() && listed.is_none() && rows.is_some_and(|rows| next as usize >= rows) {
-            // What only the class brings is no fault of the folder.
+            // Tokens that only the class adds are not an error of the folder.
             if !class.defaults().contains(&(from.as_str(), content.as_str())) {
                 left.push(format!("{from} {content:?}"));
             }

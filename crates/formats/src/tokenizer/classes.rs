@@ -1,11 +1,11 @@
-//! Which class `AutoTokenizer` of `transformers` 5.24 takes for a folder, and what that class makes of its `tokenizer.json`:
-//! some keep vocabulary, merges and post-processor of the file and bring the rest themselves.
+//! Which class `AutoTokenizer` of `transformers` 5.24 chooses for a folder, and how that class reads `tokenizer.json`: some use only
+//! vocabulary, merges and post-processor of the file and define the rest themselves.
 
 use serde_json::{Map, Value, json};
 
 use super::split::{QWEN2, QWEN35};
 
-/// A class with rules of its own, or the generic one, which reads the file as it is.
+/// A class with its own rules, or the generic one, which reads the file unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Generic,
@@ -28,8 +28,8 @@ const NAMES: [(&str, Class); 7] = [
     ("GemmaTokenizer", Class::Gemma),
 ];
 
-/// The class that `transformers` gives a model type where the folder names none. Types that it reads generically whatever the
-/// folder names stand with the generic class.
+/// The class that `transformers` assigns to a model type if the folder names none. Types that it always reads generically have the
+/// generic class.
 fn registered(model_type: &str) -> Option<Class> {
     Some(match model_type {
         "qwen2" | "qwen2_moe" | "qwen3" | "qwen3_moe" | "qwen3_next" => Class::Qwen2,
@@ -45,10 +45,10 @@ fn registered(model_type: &str) -> Option<Class> {
     })
 }
 
-/// Types whose folders name a wrong class so often that the registered one is taken.
+/// Types whose folders name a wrong class so often that the registered one is used.
 const MISNAMED: [&str; 3] = ["qwen2", "phi3", "internlm2"];
 
-/// Names of further classes with rules of their own, which are not read here.
+/// Further classes with their own rules, which are not implemented.
 const UNREAD: [&str; 15] = [
     "Bart",
     "Bert",
@@ -67,7 +67,7 @@ const UNREAD: [&str; 15] = [
     "XLNet",
 ];
 
-/// The class that a folder names, where its rules are not read: a tokenizer.json is then taken as it stands.
+/// The class that a folder names, if its rules are not implemented: its tokenizer.json is then read unchanged.
 pub(super) fn unread<'c>(config: &'c Map<String, Value>, model: &Map<String, Value>) -> Option<&'c str> {
     let named = config.get("tokenizer_class")?.as_str()?;
     let own = named.trim_end_matches("Fast").strip_suffix("Tokenizer")?;
@@ -76,7 +76,7 @@ pub(super) fn unread<'c>(config: &'c Map<String, Value>, model: &Map<String, Val
 }
 
 impl Class {
-    /// By `tokenizer_config.json`, `config.json`, and whether the tokenizer.json works on bytes.
+    /// Chooses by `tokenizer_config.json`, `config.json`, and whether the tokenizer.json is byte-level.
     pub fn detect(config: &Map<String, Value>, model: &Map<String, Value>, byte_level: bool) -> Self {
         let text = |object: &Map<String, Value>, key: &str| object.get(key).and_then(Value::as_str).map(str::to_owned);
         let named = text(config, "tokenizer_class").or_else(|| text(model, "tokenizer_class"));
@@ -85,7 +85,7 @@ impl Class {
         let model_type = text(model, "model_type").unwrap_or_default();
         let misnamed = MISNAMED.contains(&model_type.as_str());
         match (registered(&model_type), named) {
-            // Llama 3 and its like name the class of Llama 2.
+            // Llama 3 and similar models name Llama 2's class.
             (_, Some(name)) if name == "LlamaTokenizer" && byte_level && !misnamed => Class::Generic,
             (Some(Class::Generic), _) => Class::Generic,
             (Some(own), Some(_)) if misnamed => own,
@@ -95,7 +95,7 @@ impl Class {
         }
     }
 
-    /// Named tokens of a folder that names none.
+    /// Default special tokens.
     pub fn defaults(self) -> &'static [(&'static str, &'static str)] {
         const END: &str = "<|endoftext|>";
         match self {
@@ -126,17 +126,17 @@ impl Class {
         }
     }
 
-    /// Whether its words are SentencePiece's.
+    /// Whether its vocabulary is SentencePiece's.
     pub fn is_sentencepiece(self) -> bool {
         matches!(self, Class::Llama | Class::CodeLlama | Class::Gemma)
     }
 
-    /// Whether it says how text is cut without a tokenizer.json.
+    /// Whether it defines how text is split without a tokenizer.json.
     pub fn is_whole(self) -> bool {
         self != Class::Generic
     }
 
-    /// The tokenizer.json that the class makes of this one: vocabulary, merges and post-processor are the file's.
+    /// The tokenizer.json as the class reads it: vocabulary, merges and post-processor come from the file.
     pub fn remade(self, file: Value, config: &Map<String, Value>) -> Value {
         if self == Class::Generic || file["model"]["type"] != "BPE" {
             return file;
@@ -202,7 +202,7 @@ impl Class {
     }
 }
 
-/// Whether a tokenizer.json works on bytes: its pre-tokenizer or its decoder says so.
+/// Whether a tokenizer.json is byte-level, from its pre-tokenizer or its decoder.
 pub(super) fn is_byte_level(file: &Value) -> bool {
     fn holds(value: &Value) -> bool {
         match value {

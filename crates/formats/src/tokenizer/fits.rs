@@ -1,11 +1,11 @@
-//! What of a `tokenizer.json` the crate believes and must not: templates that name tokens they do not give, and normalisers
-//! whose output grows with every step. Knows the file's own keys; encodes nothing.
+//! Checks of a `tokenizer.json` that the tokenizers crate does not make: templates that name tokens without ids, and normalisers whose
+//! output grows with every step. Knows the file's keys; encodes nothing.
 
 use anyhow::{Result, bail, ensure};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The parts that are looked at; the vocabulary, which is large, is passed over.
+/// The checked parts; the large vocabulary is skipped.
 #[derive(Deserialize)]
 pub(super) struct Parts {
     #[serde(default)]
@@ -16,7 +16,7 @@ pub(super) struct Parts {
     decoder: Value,
 }
 
-/// How many times longer a text may become. What people use stays below a hundred.
+/// Maximum growth factor of a text. Usual ones are below a hundred.
 const MOST_GROWTH: usize = 4096;
 
 impl Parts {
@@ -35,7 +35,7 @@ impl Parts {
     }
 }
 
-/// What a template puts before and behind a text must be a token that it gives ids for.
+/// A template must define ids for the tokens that it puts before and after a text.
 fn template(part: &Value) -> Result<()> {
     let parts = part["processors"].as_array();
     parts.into_iter().flatten().try_for_each(template)?;
@@ -57,7 +57,7 @@ fn template(part: &Value) -> Result<()> {
     Ok(())
 }
 
-/// The most times longer that a normaliser or decoder makes a text of one character.
+/// Maximum growth factor of a normaliser or decoder, for a text of one character.
 fn growth(part: &Value) -> usize {
     let steps = ["normalizers", "decoders"].iter().find_map(|key| part[key].as_array());
     if let Some(steps) = steps {
@@ -70,7 +70,7 @@ fn growth(part: &Value) -> usize {
             _ => length("content").saturating_add(1),
         },
         Some("Prepend") => length("prepend").saturating_add(1),
-        // A table of its own: the longest entry of those in use.
+        // A built-in table: the longest entry of those in use.
         Some("Precompiled") => 8,
         _ => 1,
     }

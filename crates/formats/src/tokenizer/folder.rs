@@ -1,4 +1,4 @@
-//! The text side of a folder, of whatever files it has.
+//! The text side of a folder, from any of its file formats.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,20 +16,20 @@ const FILE: &str = "tokenizer.json";
 const PIECES: &str = "tokenizer.model";
 const SLOW: [&str; 2] = ["vocab.json", "merges.txt"];
 
-/// Files beside tokenizer.json and tokenizer_config.json that stay true when tokens are added.
+/// Files next to tokenizer.json and tokenizer_config.json that stay valid when tokens are added.
 pub const KEPT: [&str; 3] = ["special_tokens_map.json", "chat_template.json", PIECES];
 
 /// Tokenizers of other programs and other forms.
 const OTHERS: [&str; 7] =
     ["tekken.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tiktoken.model", "vocab.txt", "vocab.bpe"];
 
-/// Whether a folder holds a tokenizer in any form that is read.
+/// Whether a folder has a tokenizer in a supported format.
 pub fn has_tokenizer(folder: &Path) -> bool {
     let has = |name: &str| folder.join(name).is_file();
     has(FILE) || has(PIECES) || SLOW.iter().all(|name| has(name))
 }
 
-/// A JSON object. None where there is no such file.
+/// A JSON object; `None` if the file does not exist.
 pub fn read_object(file: &Path) -> Result<Option<Map<String, Value>>> {
     let text = match read_text(file) {
         Ok(text) => text,
@@ -46,18 +46,18 @@ pub fn read_object(file: &Path) -> Result<Option<Map<String, Value>>> {
 /// The chat templates of a folder.
 pub fn templates_in(folder: &Path) -> Result<Option<Templates>> {
     let config = read_object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
-    Templates::in_folder(folder, &config)
+    Templates::from_folder(folder, &config)
 }
 
-/// Reads a folder as `AutoTokenizer` does. `rows` of the embedding: tokens beyond them are left out where a file only names
-/// them. None where there is no tokenizer.
+/// Reads a folder like `AutoTokenizer`. `rows`: rows of the embedding; named tokens beyond them are dropped. `None` without a
+/// tokenizer.
 ///
 /// # Errors
-/// A file that is not what its name says; files that do not say how text is cut.
+/// A malformed file; files that do not define how text is split.
 pub fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide>> {
     if !has_tokenizer(folder) {
         let other = OTHERS.into_iter().map(|name| folder.join(name)).find(|file| file.is_file());
-        let advice = "a tokenizer in this form is not read: open the model with transformers and save its tokenizer.json beside it";
+        let advice = "this tokenizer format is not supported: open the model with transformers and save its tokenizer.json next to it";
         return other.or_else(|| tiktoken_in(folder)).map_or(Ok(None), |file| bail!("{}: {advice}", file.display()));
     }
     let config = read_object(&folder.join("tokenizer_config.json"))?.unwrap_or_default();
@@ -67,7 +67,7 @@ pub fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide>> {
     let own = file["added_tokens"].as_array().cloned().unwrap_or_default();
     let mut remade = if has_file { class.remade(file, &config) } else { file };
     let mut notes = cautions(&remade, class, &config, &source);
-    // A training script's: each text would be cut in another way each time.
+    // From a training script: each text would be split differently each time.
     if let Some(dropout) = remade.get_mut("model").and_then(|model| model.get_mut("dropout")) {
         *dropout = Value::Null;
     }
@@ -75,7 +75,7 @@ pub fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide>> {
     // Files saved by a training script may carry these; they would cut or fill every text silently.
     tokenizer.with_padding(None);
     tokenizer.with_truncation(None).map_err(|error| anyhow!("{}: {error}", source.display()))?;
-    let mut roles = added::roles_of(folder, &config, class)?;
+    let mut roles = added::folder_roles(folder, &config, class)?;
     for (role, token) in named {
         if let Some(token) = token.filter(|_| !config.contains_key(role)) {
             roles.entry(role).or_insert(Value::from(token));
@@ -84,8 +84,8 @@ pub fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide>> {
     notes.extend(added::add(&mut tokenizer, (folder, &config, &own), (&roles, class, pieces), rows)?);
     if let Some(named) = unread(&config, &model) {
         notes.push(format!(
-            "warning: {}: `tokenizer_class` is {named:?}, a class with rules of its own in transformers: here tokenizer.json is read as \
-             it stands",
+            "warning: {}: `tokenizer_class` is {named:?}, a class with its own rules in transformers: here tokenizer.json is read \
+            unchanged",
             folder.join("tokenizer_config.json").display()
         ));
     }
@@ -96,11 +96,11 @@ pub fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide>> {
         // Special tokens in a text are text.
         tokenizer.set_encode_special_tokens(true);
     }
-    let templates = Templates::in_folder(folder, &config)?;
+    let templates = Templates::from_folder(folder, &config)?;
     Ok(Some(TextSide { tokenizer, config, roles, templates, source, notes }))
 }
 
-/// What a reader should know of a tokenizer.json that transformers 5 reads in another way.
+/// Warnings about a tokenizer.json that transformers 5 reads differently.
 fn cautions(file: &Value, class: Class, config: &Map<String, Value>, source: &Path) -> Vec<String> {
     let (source, model) = (source.display(), &file["model"]);
     let mut notes = vec![];
@@ -112,21 +112,21 @@ fn cautions(file: &Value, class: Class, config: &Map<String, Value>, source: &Pa
     if let Some(kind) = model["type"].as_str().filter(|kind| *kind != "BPE" && class != Class::Generic) {
         let named = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or("the model's own");
         notes.push(format!(
-            "warning: {source}: its {kind} vocabulary cuts the text here. For `tokenizer_class` {named:?} transformers 5 makes merges of it \
-             (BPE), and other tokens. With \"PreTrainedTokenizerFast\" there both agree"
+            "warning: {source}: its {kind} vocabulary splits the text here. For `tokenizer_class` {named:?} transformers 5 converts it to merges \
+            (BPE), which give other tokens. With \"PreTrainedTokenizerFast\" there both agree"
         ));
     }
     notes
 }
 
-/// The tokenizer.json of a folder, or one made of its older files.
+/// The tokenizer.json of a folder, or one made from its older files.
 struct TokenizerFiles {
     file: Value,
     source: PathBuf,
     class: Class,
-    /// Named tokens that the file brings itself.
+    /// Special tokens that the file defines.
     named: Vec<(&'static str, Option<String>)>,
-    /// Of a tokenizer.model alone: whether added tokens are matched before the text is normalised.
+    /// For a tokenizer.model alone: whether added tokens are matched before normalisation.
     pieces: Option<bool>,
 }
 
@@ -142,27 +142,27 @@ impl TokenizerFiles {
         }
         let class = Class::detect(config, model, false);
         if SLOW.iter().all(|name| folder.join(name).is_file()) {
-            let file = slow(folder, class, config)?;
+            let file = from_vocab_and_merges(folder, class, config)?;
             return Ok(Self { file, source: folder.join(SLOW[0]), class, named: vec![], pieces: None });
         }
         let source = folder.join(PIECES);
         let bytes = read_bytes(&source, MOST_TEXT).with_context(|| format!("{}: cannot read", source.display()))?;
         ensure!(
             !is_tiktoken(&bytes),
-            "{}: a tiktoken vocabulary, not SentencePiece's: take the model's tokenizer.json",
+            "{}: a tiktoken vocabulary, not SentencePiece's: use the model's tokenizer.json",
             source.display()
         );
         let read = sentencepiece::read(&bytes).with_context(|| source.display().to_string())?;
         pieces::check(&read.pieces, &source.display().to_string())?;
         let unk = read.unk.and_then(|id| read.pieces.get(id as usize)).map(|piece| piece.token.clone());
-        let file = pieces::of_model(&read, class, config);
+        let file = pieces::from_model(&read, class, config);
         let named = vec![("bos_token", read.bos), ("eos_token", read.eos), ("unk_token", unk)];
         let pieces = Some(class == Class::Generic && read.dummy_prefix);
         Ok(Self { file, source, class, named, pieces })
     }
 }
 
-/// A file of ranks, whatever it is called.
+/// A tiktoken file, whatever its name.
 fn tiktoken_in(folder: &Path) -> Option<PathBuf> {
     let files = fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     files.filter(|file| file.extension().is_some_and(|ending| ending == "tiktoken")).min()
@@ -174,13 +174,13 @@ fn is_tiktoken(bytes: &[u8]) -> bool {
     !line.is_empty() && line.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+/= ".contains(byte))
 }
 
-/// The tokenizer.json of `vocab.json` and `merges.txt`, for a class that says how text is cut.
-fn slow(folder: &Path, class: Class, config: &Map<String, Value>) -> Result<Value> {
+/// The tokenizer.json of `vocab.json` and `merges.txt`, for a class that defines how text is split.
+fn from_vocab_and_merges(folder: &Path, class: Class, config: &Map<String, Value>) -> Result<Value> {
     let [vocab, merges] = SLOW.map(|name| folder.join(name));
     ensure!(
         class.is_whole() && !matches!(class, Class::Llama | Class::CodeLlama),
-        "{}: holds vocab.json and merges.txt and no tokenizer.json, and its tokenizer_class does not say how text is cut: open it \
-         in transformers once and save its tokenizer, which writes tokenizer.json",
+        "{}: has vocab.json and merges.txt but no tokenizer.json, and its tokenizer_class does not define how text is split: open it \
+        in transformers once and save its tokenizer, which writes tokenizer.json",
         folder.display()
     );
     let words = read_object(&vocab)?.unwrap_or_default();
@@ -188,7 +188,7 @@ fn slow(folder: &Path, class: Class, config: &Map<String, Value>) -> Result<Valu
     let lines = text.lines().filter(|line| !line.starts_with("#version") && !line.trim().is_empty());
     let pair = |line: &str| {
         let pair = line.trim_end().split_once(' ');
-        pair.map(|(a, b)| json!([a, b])).with_context(|| format!("{}: {line:?} is no pair", merges.display()))
+        pair.map(|(a, b)| json!([a, b])).with_context(|| format!("{}: {line:?} is not a pair", merges.display()))
     };
     let merges = lines.map(pair).collect::<Result<Vec<_>>>()?;
     let bare = json!({ "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
@@ -197,8 +197,8 @@ fn slow(folder: &Path, class: Class, config: &Map<String, Value>) -> Result<Valu
     Ok(class.remade(bare, config))
 }
 
-/// What stands around every text of a tokenizer without a tokenizer.json: what the flags ask for, and nothing else. CodeLlama's
-/// class puts a beginning there whatever they say.
+/// The tokens around every text of a tokenizer without a tokenizer.json: those that the flags request. CodeLlama's class always adds a
+/// beginning.
 fn add_around(
     tokenizer: &mut Tokenizer,
     (config, class): (&Map<String, Value>, Class),
@@ -219,9 +219,8 @@ fn add_around(
     let mut special = vec![];
     for token in single.iter().filter(|token| *token != "$A") {
         let id = tokenizer.token_to_id(token);
-        let id = id.with_context(|| {
-            format!("{}: {token:?} is to stand around every text and is no token", source.display())
-        })?;
+        let id =
+            id.with_context(|| format!("{}: {token:?} must surround every text but is not a token", source.display()))?;
         special.push((token.clone(), id));
     }
     let template = TemplateProcessing::builder()

@@ -1,8 +1,8 @@
-//! From the files of a model to a tokenizer and its chat templates, as `transformers` 5.24 and llama.cpp read them. Plain
-//! Rust: knows folders and GGUF's word lists, nothing of weights.
+//! A model's tokenizer and chat templates from its files, as `transformers` 5.24 and llama.cpp read them. Knows folders and GGUF's word
+//! lists, no weights.
 //!
-//! A folder holds `tokenizer.json`, or what older programs saved: `vocab.json` with `merges.txt`, or SentencePiece's
-//! `tokenizer.model`. What a reader has to guess or to leave out stands in [`TextSide::notes`].
+//! A folder has `tokenizer.json`, or files of older programs: `vocab.json` with `merges.txt`, or SentencePiece's `tokenizer.model`.
+//! Guesses and omissions are listed in [`TextSide::notes`].
 
 mod added;
 mod classes;
@@ -41,14 +41,14 @@ pub struct SwitchIds {
 #[derive(Clone, Debug)]
 pub struct TextSide {
     pub tokenizer: Tokenizer,
-    /// `tokenizer_config.json` as it stands there.
+    /// `tokenizer_config.json`, unchanged.
     pub config: Map<String, Value>,
     /// Tokens by their part: `bos_token`, `eos_token`, …
     pub roles: Map<String, Value>,
     pub templates: Option<Templates>,
     /// The file that the tokenizer comes from, for messages.
     pub source: PathBuf,
-    /// What was guessed or left out.
+    /// Guesses and omissions.
     pub notes: Vec<String>,
 }
 

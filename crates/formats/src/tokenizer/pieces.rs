@@ -1,5 +1,5 @@
-//! SentencePiece's vocabularies as a tokenizer of the `tokenizers` crate: pieces with scores, of a GGUF or of a
-//! `tokenizer.model`. Merges are ranked by the score of what they make.
+//! SentencePiece vocabularies as a tokenizer of the `tokenizers` crate: pieces with scores, from a GGUF or a `tokenizer.model`. Merges
+//! are ranked by the score of their result.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -13,8 +13,8 @@ use super::classes::Class;
 use super::parse;
 use super::sentencepiece::Model;
 
-/// Types of a piece, the same in SentencePiece and GGUF. SentencePiece's merges make normal ones only, those of llama.cpp also what a
-/// user defined: runs of spaces in Gemma's.
+/// Types of a piece, the same in SentencePiece and GGUF. SentencePiece merges only into normal pieces, llama.cpp also into user-defined
+/// ones: runs of spaces in Gemma's.
 const NORMAL: u64 = 1;
 pub const UNKNOWN: u64 = 2;
 const CONTROL: u64 = 3;
@@ -27,8 +27,8 @@ pub struct Piece {
     pub kind: u64,
 }
 
-/// Letters of a piece, at most. SentencePiece makes none of more than 16 unless it is told to; the merges of a piece take time that grows
-/// with the square of its length.
+/// Maximum characters of a piece. SentencePiece makes at most 16 by default; the time to compute the merges of a piece grows with the
+/// square of its length.
 const MOST_LETTERS: usize = 1024;
 
 /// # Errors
@@ -46,7 +46,7 @@ pub(crate) fn check(pieces: &[Piece], origin: &str) -> Result<()> {
     }
 }
 
-/// Every way to make a piece of these kinds of two, the best score first.
+/// Every pair of pieces that forms a piece of these kinds, best score first.
 fn merges<'p>(pieces: &'p [Piece], kinds: &[u64]) -> Vec<[&'p str; 2]> {
     let normal: HashMap<&str, (f64, usize)> = pieces
         .iter()
@@ -67,7 +67,7 @@ fn merges<'p>(pieces: &'p [Piece], kinds: &[u64]) -> Vec<[&'p str; 2]> {
     ranked.into_iter().map(|(_, _, pair)| pair).collect()
 }
 
-/// The merges that `transformers` makes for Llama's class: an earlier piece is a better one, whatever its score.
+/// The merges that `transformers` computes for Llama's class: earlier pieces first, whatever their scores.
 fn merges_by_id(pieces: &[Piece]) -> Vec<[&str; 2]> {
     let ids: HashMap<&str, usize> = pieces.iter().enumerate().map(|(id, p)| (p.token.as_str(), id)).collect();
     let mut ranked = vec![];
@@ -111,9 +111,9 @@ fn decoders(byte_fallback: bool, prefix: bool) -> Vec<Value> {
     steps
 }
 
-/// The tokenizer of a GGUF, which cuts as llama.cpp does: `prefix` puts a space before every text, and before what follows
-/// a token that is matched whole.
-pub fn of_gguf(pieces: &[Piece], unk: Option<&str>, prefix: bool, source: &Path) -> Result<Tokenizer> {
+/// The tokenizer of a GGUF, which splits like llama.cpp: `prefix` adds a space before every text, and after each token that is matched
+/// whole.
+pub fn from_gguf(pieces: &[Piece], unk: Option<&str>, prefix: bool, source: &Path) -> Result<Tokenizer> {
     let mut normalizers = vec![];
     normalizers.extend(prefix.then(|| json!({ "type": "Prepend", "prepend": "▁" })));
     normalizers.push(replace(&json!({ "String": " " }), "▁"));
@@ -127,7 +127,7 @@ pub fn of_gguf(pieces: &[Piece], unk: Option<&str>, prefix: bool, source: &Path)
 }
 
 /// The tokenizer.json of a `tokenizer.model`. Its added tokens are the pieces that are matched whole.
-pub(super) fn of_model(model: &Model, class: Class, config: &Map<String, Value>) -> Value {
+pub(super) fn from_model(model: &Model, class: Class, config: &Map<String, Value>) -> Value {
     let pieces = &model.pieces;
     let unk = model.unk.and_then(|id| pieces.get(id as usize)).map(|piece| piece.token.as_str());
     let by_class = class.is_sentencepiece() && !model.unigram;
@@ -143,7 +143,7 @@ pub(super) fn of_model(model: &Model, class: Class, config: &Map<String, Value>)
         };
         generic(model, inner, config)
     };
-    // The class takes what a user defined for added tokens; the model's own settings cut it out of the text.
+    // The class treats user-defined pieces as added tokens; the model's own settings split them off the text.
     let added = |kind: u64| kind == CONTROL || (kind == USER_DEFINED && by_class);
     let added = pieces.iter().enumerate().filter(|(_, piece)| added(piece.kind));
     let added = added.map(|(id, piece)| {
@@ -154,7 +154,7 @@ pub(super) fn of_model(model: &Model, class: Class, config: &Map<String, Value>)
     made
 }
 
-/// As the model's own settings say it, for a class that has no rules of its own.
+/// By the model's own settings, for a class without its own rules.
 fn generic(model: &Model, mut inner: Value, config: &Map<String, Value>) -> Value {
     let legacy = config.get("legacy").and_then(Value::as_bool).unwrap_or(true);
     let mut normalizers = vec![];
@@ -175,7 +175,7 @@ fn generic(model: &Model, mut inner: Value, config: &Map<String, Value>) -> Valu
     let scheme = if legacy { "always" } else { "first" };
     let spaces = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme, "split": false });
     let mut steps: Vec<Value> = model.dummy_prefix.then_some(spaces).into_iter().collect();
-    // What a user defined is never merged.
+    // User-defined pieces are never merged.
     let mut defined: Vec<&str> =
         model.pieces.iter().filter(|piece| piece.kind == USER_DEFINED).map(|piece| piece.token.as_str()).collect();
     if !defined.is_empty() {

@@ -1,11 +1,11 @@
-//! SentencePiece's `tokenizer.model`: the few fields of its protocol buffer that a tokenizer is made of.
+//! SentencePiece's `tokenizer.model`: the fields of its protocol buffer that a tokenizer needs.
 //! Layout: <https://github.com/google/sentencepiece/blob/master/src/sentencepiece_model.proto>.
 
 use anyhow::{Context, Result, bail, ensure};
 
 use super::pieces::{Piece, UNKNOWN};
 
-/// What a `tokenizer.model` says. Fields that it leaves out have the defaults of the format.
+/// The fields of a `tokenizer.model`. Missing fields have the format's defaults.
 pub(super) struct Model {
     pub pieces: Vec<Piece>,
     pub unigram: bool,
@@ -42,7 +42,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Model> {
             _ => {}
         }
     }
-    ensure!(!model.pieces.is_empty(), "not a SentencePiece model: it holds no pieces");
+    ensure!(!model.pieces.is_empty(), "not a SentencePiece model: it has no pieces");
     model.unk = model.pieces.iter().position(|piece| piece.kind == UNKNOWN).and_then(|id| u32::try_from(id).ok());
     Ok(model)
 }
@@ -72,7 +72,7 @@ fn trainer(model: &mut Model, bytes: &[u8]) -> Result<()> {
                 model.unigram = kind == 1;
             }
             35 => model.byte_fallback = value.number()? != 0,
-            // Negative: there is none.
+            // Negative: no such token.
             41 => bos = (value.number()? as i64) >= 0,
             42 => eos = (value.number()? as i64) >= 0,
             46 => model.bos = Some(value.text()?),
@@ -111,14 +111,14 @@ impl<'a> Field<'a> {
     fn number(&self) -> Result<u64> {
         match self {
             Field::Number(n) => Ok(*n),
-            Field::Bytes(_) => bail!("not a SentencePiece model: bytes where a number belongs"),
+            Field::Bytes(_) => bail!("not a SentencePiece model: bytes instead of a number"),
         }
     }
 
     fn bytes(&self) -> Result<&'a [u8]> {
         match self {
             Field::Bytes(bytes) => Ok(bytes),
-            Field::Number(_) => bail!("not a SentencePiece model: a number where bytes belong"),
+            Field::Number(_) => bail!("not a SentencePiece model: a number instead of bytes"),
         }
     }
 

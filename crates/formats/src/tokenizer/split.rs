@@ -1,5 +1,5 @@
-//! How byte-level tokenizers cut a text before they merge, by the names that GGUF gives the rules
-//! (`tokenizer.ggml.pre`). The expressions are those of the models' own `tokenizer.json`.
+//! How byte-level tokenizers split a text before merging, by GGUF's names of the rules (`tokenizer.ggml.pre`). The expressions are those
+//! of the models' `tokenizer.json`.
 
 use anyhow::{Result, anyhow};
 use tokenizers::pre_tokenizers::PreTokenizerWrapper;
@@ -23,7 +23,7 @@ const DEEPSEEK3: [&str; 3] = [
     r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##,
 ];
 const DEEPSEEK_CODER: [&str; 5] = [r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥ࠀ-一가-퟿]+", r"\p{N}"];
-/// llama.cpp's own, for files that name none: no model was trained with it.
+/// llama.cpp's rule for files that name none: no model was trained with it.
 const UNNAMED: [&str; 4] = [
     r"[\p{P}\$\+<=>\^~\|]+",
     r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)",
@@ -31,10 +31,10 @@ const UNNAMED: [&str; 4] = [
     r"[0-9][0-9][0-9]",
 ];
 
-/// A rule, and what comes with it.
+/// A rule and its flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Split {
-    /// One after the other. Empty: GPT-2's expression, which the byte-level step brings.
+    /// Applied in order. Empty: GPT-2's expression, which the byte-level step includes.
     cuts: &'static [&'static str],
     /// Each digit by itself before GPT-2's expression.
     digits: bool,
@@ -42,7 +42,7 @@ pub struct Split {
     pub nfc: bool,
     /// A word that is a token is not merged.
     pub ignore_merges: bool,
-    /// BOS stands before every text where nothing says otherwise.
+    /// Whether BOS is added before every text by default.
     pub begins: bool,
 }
 
@@ -54,8 +54,8 @@ impl Split {
         Split { cuts, digits: false, nfc: false, ignore_merges: false, begins: false }
     }
 
-    /// By llama.cpp's name. None for one that is not known here.
-    pub fn named(name: &str) -> Option<Self> {
+    /// By llama.cpp's name; `None` if unknown.
+    pub fn by_name(name: &str) -> Option<Self> {
         Some(match name {
             "gpt-2" | "phi-2" | "jina-es" | "jina-de" | "jina-v2-es" | "jina-v2-de" | "gigachat" | "a.x-4.0"
             | "mellum" | "modern-bert" | "exaone4" | "mpt" | "olmo" | "jais" | "trillion" | "granite-docling" => {

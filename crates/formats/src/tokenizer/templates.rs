@@ -1,5 +1,5 @@
-//! Chat templates (Jinja) of a model, by name. Where they stand, in the order of belief of `transformers`:
-//! `chat_template.jinja` with `additional_chat_templates/*.jinja`, `tokenizer_config.json`, `chat_template.json`.
+//! Chat templates (Jinja) of a model, by name. Places in the order of precedence of `transformers`: `chat_template.jinja` with
+//! `additional_chat_templates/*.jinja`, `tokenizer_config.json`, `chat_template.json`.
 
 use std::fs;
 use std::path::Path;
@@ -18,22 +18,22 @@ const DEFAULT: &str = "default";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Templates {
     named: Vec<(String, String)>,
-    /// The file that they stand in, for messages and manifests.
+    /// The file that they come from, for messages and manifests.
     pub origin: String,
 }
 
 impl Templates {
-    /// The one of this name.
-    pub fn named(&self, name: &str) -> Option<&str> {
+    /// The template of this name.
+    pub fn get(&self, name: &str) -> Option<&str> {
         self.named.iter().find(|(known, _)| known == name).map(|(_, jinja)| jinja.as_str())
     }
 
-    /// The one of this name, or the default one.
+    /// The template of this name, or the default.
     ///
     /// # Errors
-    /// A name that is none of the model's; several without a default.
-    pub fn of(&self, name: Option<&str>) -> Result<&str> {
-        if let Some(jinja) = self.named(name.unwrap_or(DEFAULT)) {
+    /// An unknown name; several templates without a default.
+    pub fn choose(&self, name: Option<&str>) -> Result<&str> {
+        if let Some(jinja) = self.get(name.unwrap_or(DEFAULT)) {
             return Ok(jinja);
         }
         let names: Vec<&str> = self.named.iter().map(|(name, _)| name.as_str()).collect();
@@ -47,14 +47,14 @@ impl Templates {
         }
     }
 
-    /// The files that hold them, as `transformers` writes them.
+    /// The files that store them, as `transformers` writes them.
     pub fn files(&self) -> Vec<(String, Vec<u8>)> {
         let name = |name: &str| if name == DEFAULT { FILE.to_owned() } else { format!("{MORE}/{name}.jinja") };
         self.named.iter().map(|(known, jinja)| (name(known), jinja.clone().into_bytes())).collect()
     }
 
-    /// What `chat_template` of a JSON object holds: a template, a list of named ones, or an object of them.
-    pub fn in_object(object: &Map<String, Value>, origin: &str) -> Result<Option<Self>> {
+    /// `chat_template` of a JSON object: a template, a list of named ones, or an object of them.
+    pub fn from_object(object: &Map<String, Value>, origin: &str) -> Result<Option<Self>> {
         let wrong = || format!("{origin}: `chat_template` must be a template, or a list or an object of named ones");
         let text = |value: &Value| value.as_str().map(str::to_owned).with_context(wrong);
         let named = match object.get("chat_template") {
@@ -79,8 +79,8 @@ impl Templates {
         Ok(Some(Self { named, origin: origin.to_owned() }))
     }
 
-    /// Those of a folder, whose `tokenizer_config.json` has been read.
-    pub(super) fn in_folder(folder: &Path, config: &Map<String, Value>) -> Result<Option<Self>> {
+    /// The templates of a folder, whose `tokenizer_config.json` has been read.
+    pub(super) fn from_folder(folder: &Path, config: &Map<String, Value>) -> Result<Option<Self>> {
         let mut named = vec![];
         let file = folder.join(FILE);
         if file.is_file() {
@@ -100,12 +100,12 @@ impl Templates {
         if !named.is_empty() {
             return Ok(Some(Self { named, origin: FILE.to_owned() }));
         }
-        if let Some(found) = Self::in_object(config, "tokenizer_config.json")? {
+        if let Some(found) = Self::from_object(config, "tokenizer_config.json")? {
             return Ok(Some(found));
         }
         let legacy = "chat_template.json";
         let object = read_object(&folder.join(legacy))?.unwrap_or_default();
-        Self::in_object(&object, legacy)
+        Self::from_object(&object, legacy)
     }
 }
 

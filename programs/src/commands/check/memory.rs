@@ -63,7 +63,7 @@ fn sample(device: &Device, prompts: &[usize]) -> Result<(Vec<Trace>, usize)> {
     let questions: Vec<(usize, &[u32], &str)> =
         prompts.iter().enumerate().map(|(i, prompt)| (i, prompt.as_slice(), "0")).collect();
     let sampled = rollouts::sample(&model, &corpus, &questions, &grpo, behaviour, 1)?;
-    Ok((sampled.all.into_iter().map(|(trace, _, _)| trace).collect(), sampled.dropped.all()))
+    Ok((sampled.all.into_iter().map(|(trace, _, _)| trace).collect(), sampled.dropped.total()))
 }
 
 fn shape(vocab_size: usize) -> ModelConfig {

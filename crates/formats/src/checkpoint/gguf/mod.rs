@@ -1,7 +1,7 @@
-//! GGUF files of the families that llama.cpp has too: settings, weights under Hugging Face names, tokenizer.
+//! GGUF files of the families that llama.cpp also has: settings, weights under Hugging Face names, tokenizer.
 //!
-//! Three things differ from a Hugging Face folder beyond the container. Names are llama.cpp's (`blk.0.attn_q`); for
-//! the llama family the rows of q and k are stored permuted for interleaved RoPE; for Gemma norms have their 1 added. All is undone here.
+//! Three differences from a Hugging Face folder are undone here: names are llama.cpp's (`blk.0.attn_q`); the rows of q and k of the
+//! llama family are permuted for interleaved RoPE; Gemma's norms include the added 1.
 
 mod parse;
 pub(super) mod parts;
@@ -50,14 +50,14 @@ impl GgufFile {
                 continue; // already in the configuration
             }
             if let Some((layer, module)) = stacked(config.family, &name) {
-                let slices = of_experts(&info, config.experts(layer).map_or(0, |experts| experts.count));
+                let slices = split_experts(&info, config.experts(layer).map_or(0, |experts| experts.count));
                 let slices = slices.map_err(|e| anyhow!("{origin}: tensor `{name}`: {e}"))?;
                 let expert = |(number, slice)| (format!("model.layers.{layer}.mlp.experts.{number}.{module}"), slice);
                 tensors.extend(slices.into_iter().enumerate().map(expert));
                 continue;
             }
             let Some(hf) = hf_name(config.family, &name) else {
-                bail!("{origin}: unexpected tensor `{name}`: a {} model has none of that name", config.family.name())
+                bail!("{origin}: unexpected tensor `{name}`: a {} model has no such tensor", config.family.name())
             };
             tensors.insert(hf, info);
         }
@@ -73,7 +73,7 @@ impl GgufFile {
         tokenizer::build(&self.keys(&self.origin()))
     }
 
-    /// Whether the tokenizer is there in full.
+    /// Whether the file has a complete tokenizer.
     pub(super) fn has_exact_tokenizer(&self) -> bool {
         tokenizer::is_exact(&self.keys(&self.origin()))
     }
@@ -83,10 +83,10 @@ impl GgufFile {
         tokenizer::config_json(&self.keys(&self.origin()))
     }
 
-    /// The chat templates, where the file has some.
+    /// The chat templates, if the file has any.
     pub fn templates(&self) -> Result<Option<Templates>> {
         let config = self.tokenizer_config()?;
-        Templates::in_object(&config.as_object().cloned().unwrap_or_default(), "tokenizer.chat_template")
+        Templates::from_object(&config.as_object().cloned().unwrap_or_default(), "tokenizer.chat_template")
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -167,11 +167,11 @@ fn in_block(family: Family) -> impl Iterator<Item = (&'static str, &'static str)
     IN_BLOCK.into_iter().chain(norms.filter_map(|(gguf, hf)| Some((gguf, hf?))))
 }
 
-/// The experts' matrices of a block, all experts' in one tensor `[E, out, in]`.
+/// The experts' matrices of a block: one tensor `[E, out, in]` for all experts.
 const STACKED: [(&str, &str); 3] =
     [("ffn_gate_exps", "gate_proj.weight"), ("ffn_up_exps", "up_proj.weight"), ("ffn_down_exps", "down_proj.weight")];
 
-/// The layer and the parameter of an expert that a tensor holds for all experts.
+/// The layer and the parameter of a tensor that stacks all experts.
 fn stacked(family: Family, name: &str) -> Option<(usize, &'static str)> {
     let (layer, part) = name.strip_prefix("blk.")?.strip_suffix(".weight")?.split_once('.')?;
     let (_, module) = STACKED.iter().find(|(gguf, _)| family == Family::Qwen3Moe && *gguf == part)?;
@@ -179,7 +179,7 @@ fn stacked(family: Family, name: &str) -> Option<(usize, &'static str)> {
 }
 
 /// Each expert's matrix; they are contiguous.
-fn of_experts(info: &Info, count: usize) -> Result<Vec<Info>> {
+fn split_experts(info: &Info, count: usize) -> Result<Vec<Info>> {
     let &[experts, rows, width] = &info.shape[..] else {
         bail!("must have three axes (expert, row, column), found {:?}", info.shape)
     };
@@ -192,7 +192,7 @@ fn of_experts(info: &Info, count: usize) -> Result<Vec<Info>> {
     Ok((0..experts).map(one).collect())
 }
 
-/// What of a block has a bias in a family where q, k and v have one.
+/// Tensors of a block with a bias, in a family where q, k and v have one.
 const BIASED: [&str; 3] = ["attn_q", "attn_k", "attn_v"];
 
 /// llama.cpp's name to Hugging Face's; `None` for a tensor that the family does not have.
@@ -268,7 +268,7 @@ impl Weights for Arc<GgufFile> {
 
 #[cfg(test)]
 mod tests {
-    /// llama.cpp stores `reshape(heads, 2, dh / 2).swap(1, 2)`: for dh = 4, rows 0 1 2 3 are kept as 0 2 1 3.
+    /// llama.cpp stores `reshape(heads, 2, dh / 2).swap(1, 2)`: for dh = 4, rows 0 1 2 3 are stored as 0 2 1 3.
     #[test]
     fn halves_are_taken_apart_again() {
         let rows: Vec<usize> = (0..8).map(|r| super::stored_row(r, 4)).collect();

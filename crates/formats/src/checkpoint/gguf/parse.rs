@@ -14,7 +14,7 @@ use switchyard_ops::stored::Format;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     Number(f64),
-    /// Kept apart from the others because its shortest decimal is what the writer meant (1e-5, not 9.99999974e-6).
+    /// Separate from the other numbers because its shortest decimal is the intended value (1e-5, not 9.99999974e-6).
     Float(f32),
     Text(String),
     Numbers(Vec<f64>),
@@ -36,22 +36,19 @@ pub struct Contents {
     pub tensors: BTreeMap<String, Info>,
 }
 
-/// Upper bounds: a larger number means a damaged file, or one that asks for more memory than its bytes. The largest vocabularies have a quarter of a
-/// million tokens, the largest models some thousand tensors.
+/// Upper bounds: a larger number means a damaged file, or one that requests more memory than it has bytes. The largest vocabularies
+/// have a quarter of a million tokens, the largest models some thousand tensors.
 const MOST_KEYS: u64 = 1 << 16;
 const MOST_TENSORS: u64 = 1 << 20;
 const MOST_VALUES: usize = 1 << 23;
 const MOST_TEXT: usize = 1 << 26;
 
-/// Parses the head of a file; `bytes` is all of it, so that tensors can be checked to lie inside.
+/// Parses the head of a file. `bytes` is the whole file, so that the ranges of tensors can be checked.
 pub fn parse(bytes: &[u8]) -> Result<Contents> {
-    ensure!(bytes.starts_with(b"GGUF"), "not a GGUF file: expected it to begin with \"GGUF\"{}", instead(bytes));
+    ensure!(bytes.starts_with(b"GGUF"), "not a GGUF file: expected it to begin with \"GGUF\"{}", recognise(bytes));
     let mut at = Cursor { bytes, pos: 4, listed: 0 };
     let version = at.u32()?;
-    ensure!(
-        version.swap_bytes() > 3,
-        "a big-endian file, made for another kind of machine: turn it with gguf-py's gguf_convert_endian.py"
-    );
+    ensure!(version.swap_bytes() > 3, "a big-endian file: convert it with gguf-py's gguf_convert_endian.py");
     ensure!(matches!(version, 2 | 3), "GGUF version {version} is not supported: expected 2 or 3");
     let tensors = at.u64()?;
     let keys = at.u64()?;
@@ -90,8 +87,8 @@ pub fn parse(bytes: &[u8]) -> Result<Contents> {
     Ok(Contents { meta, tensors: table })
 }
 
-/// What a file is that does not begin as a GGUF.
-fn instead(bytes: &[u8]) -> String {
+/// What kind of file this is, if it does not begin like a GGUF.
+fn recognise(bytes: &[u8]) -> String {
     let begins = |mark: &[u8]| bytes.starts_with(mark);
     let ggml = [&b"ggml"[..], b"lmgg", b"ggjt", b"tjgg", b"ggmf", b"fmgg", b"ggla", b"algg"];
     let what = if ggml.iter().any(|mark| begins(mark)) {
@@ -99,7 +96,7 @@ fn instead(bytes: &[u8]) -> String {
     } else if begins(b"PK") {
         Some("it is a zip archive, perhaps PyTorch's")
     } else {
-        guard::instead(bytes)
+        guard::recognise(bytes)
     };
     what.map_or_else(String::new, |what| format!("; {what}"))
 }
@@ -146,7 +143,7 @@ impl RawInfo {
 struct Cursor<'a> {
     bytes: &'a [u8],
     pos: usize,
-    /// Values of all lists so far: in memory they take up to sixteen times their bytes.
+    /// Values of all lists so far: in memory they need up to sixteen times their bytes.
     listed: usize,
 }
 
@@ -210,7 +207,7 @@ impl<'a> Cursor<'a> {
         let length = usize::try_from(self.u64()?)?;
         self.listed = self.listed.saturating_add(length);
         ensure!(self.listed <= MOST_VALUES, "a list of {length} values: at most {MOST_VALUES} in all lists are read");
-        // Nothing is reserved from `length`: a damaged count runs into the end of the file instead.
+        // `length` reserves no memory: with a damaged count the loop reaches the end of the file.
         match kind {
             8 => (0..length).map(|_| self.text()).collect::<Result<_>>().map(Value::Texts),
             9 => bail!("lists of lists are not supported"),
@@ -227,7 +224,7 @@ mod tests {
         [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
     }
 
-    /// A file of vectors of 32 floats that begin where it is told.
+    /// A file of vectors of 32 floats at the given offsets.
     fn file(places: &[(&str, u64)], meta: &[(&str, Vec<u8>)]) -> Vec<u8> {
         let counts = [places.len() as u64, meta.len() as u64].map(u64::to_le_bytes).concat();
         let mut bytes = [b"GGUF".to_vec(), 3_u32.to_le_bytes().to_vec(), counts].concat();

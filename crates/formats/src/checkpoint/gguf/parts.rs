@@ -1,4 +1,4 @@
-//! A model in several files (`NAME-00001-of-00003.gguf`), and files that hold something else than a model.
+//! A model in several files (`NAME-00001-of-00003.gguf`), and files with something other than a model.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::super::map_file;
 use super::parse::{Contents, parse};
 use super::settings::Keys;
 
-/// The files of one model, and what they hold together. Settings are the first file's.
+/// The files of one model and their joint contents. Settings come from the first file.
 pub(super) struct Parts {
     pub paths: Vec<PathBuf>,
     pub maps: Vec<Mmap>,
@@ -18,7 +18,7 @@ pub(super) struct Parts {
 
 impl Parts {
     /// # Errors
-    /// A file that is not a model, or not the first of its parts; a part that is missing or another model's.
+    /// A file that is not a model, or not the first part; a part that is missing or belongs to another model.
     pub fn open(path: &Path) -> Result<Self> {
         let (map, contents) = read(path)?;
         let origin = path.display().to_string();
@@ -55,11 +55,7 @@ impl Parts {
 
     fn add(&mut self, path: &Path, number: usize, count: usize) -> Result<()> {
         let origin = path.display().to_string();
-        ensure!(
-            path.is_file(),
-            "{origin}: part {} of {count} is missing: all of them belong into one folder",
-            number + 1
-        );
+        ensure!(path.is_file(), "{origin}: part {} of {count} is missing: put all parts into one folder", number + 1);
         let (map, contents) = read(path)?;
         let keys = Keys { origin: &origin, meta: &contents.meta };
         let says = (keys.usize("split.no")?, keys.usize("split.count")?);
@@ -87,14 +83,14 @@ fn read(path: &Path) -> Result<(Mmap, Contents)> {
     Ok((map, contents))
 }
 
-/// The name of another part of the same model.
+/// The file name of another part of the same model.
 fn sibling(path: &Path, own: usize, other: usize, count: usize) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let stem = name.strip_suffix(&format!("-{:05}-of-{count:05}.gguf", own + 1))?;
     Some(path.with_file_name(format!("{stem}-{:05}-of-{count:05}.gguf", other + 1)))
 }
 
-/// Whether a file's name says that it is a later part.
+/// Whether a file's name marks it as a later part.
 pub(in crate::checkpoint) fn is_later_part(name: &str) -> bool {
     let numbers = name.strip_suffix(".gguf").and_then(|stem| stem.rsplit_once("-of-"));
     let own = numbers.filter(|(_, count)| count.len() == 5).and_then(|(stem, _)| stem.rsplit_once('-'));
@@ -112,7 +108,7 @@ fn refuse_others(keys: &Keys) -> Result<()> {
     );
     ensure!(
         kind != "mmproj" && arch != "clip",
-        "{origin}: the projector of a model that sees (mmproj), not a model: name the model's own .gguf"
+        "{origin}: the projector of a vision model (mmproj), not a model: name the model's own .gguf"
     );
     ensure!(arch != "controlvector", "{origin}: control vectors, not a model");
     ensure!(kind != "imatrix", "{origin}: an importance matrix, not a model");

@@ -1,11 +1,11 @@
-//! The tensor types of ggml that we read, by their numbers in a file, and how a matrix of them becomes floats.
+//! The tensor types of ggml that we read, by their numbers in a file, and the conversion of a matrix to floats.
 
 use anyhow::{Result, bail};
 use rayon::prelude::*;
 
 use switchyard_ops::stored::Format;
 
-/// Names of the types that exist, so that one we do not read is refused by its name.
+/// Names of all types, so that an unsupported one is refused by its name.
 const NAMES: [(u32, &str); 32] = [
     (0, "F32"),
     (1, "F16"),
@@ -44,7 +44,7 @@ const NAMES: [(u32, &str); 32] = [
 /// The format of a tensor type.
 ///
 /// # Errors
-/// One that is not read, by its name.
+/// An unsupported type, by name.
 pub fn format(number: u32) -> Result<Format> {
     Ok(match number {
         0 => Format::F32,
@@ -75,7 +75,7 @@ pub fn dequantise(format: Format, bytes: &[u8], width: usize, source: impl Fn(us
         return vec![];
     }
     let rows = bytes.len() / row_bytes;
-    // A task converts about 64 k values, so that a norm's single row is not scheduled at all.
+    // A task converts about 64 k values, so that a norm's single row is not scheduled.
     let per_task = (65_536 / width).max(1);
     let mut out = vec![0.0f32; rows * width];
     out.par_chunks_mut(width * per_task).enumerate().for_each(|(task, chunk)| {
@@ -94,7 +94,7 @@ mod tests {
     use super::super::super::host::Dtype;
     use super::*;
 
-    /// One block: scale 0.5, offset 2 where there is one, value i or its complement packed in byte i.
+    /// One block: scale 0.5, offset 2 if the format has one, value i or its complement packed in byte i.
     #[test]
     fn a_block_of_each_format() {
         let half = f16::from_f32(0.5).to_le_bytes();

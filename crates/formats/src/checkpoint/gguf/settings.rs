@@ -1,4 +1,4 @@
-//! A model's configuration from GGUF metadata (`llama.*`, `qwen3.*`, …), refusing by name what the decoder does not do.
+//! A model's configuration from GGUF metadata (`llama.*`, `qwen3.*`, …). Refuses by name what the decoder does not implement.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ impl<'a> Keys<'a> {
         match self.meta.get(key) {
             None => Ok(None),
             Some(Value::Number(n)) => Ok(Some(*n)),
-            // The shortest decimal of the 32-bit value: what was in config.json before conversion.
+            // The shortest decimal of the 32-bit value: the number in config.json before conversion.
             Some(Value::Float(f)) => Ok(Some(f.to_string().parse()?)),
             Some(other) => Err(self.wrong(key, "a number", other)),
         }
@@ -108,7 +108,7 @@ pub fn config<'d>(
 ) -> Result<ModelConfig> {
     let origin = keys.origin;
     let arch = keys.text("general.architecture")?.ok_or_else(|| keys.missing("general.architecture"))?;
-    let family = Family::named(if arch == QWEN3_MOE { Family::Qwen3Moe.name() } else { arch })
+    let family = Family::parse(if arch == QWEN3_MOE { Family::Qwen3Moe.name() } else { arch })
         .map_err(|known| anyhow!("{origin}: metadata `general.architecture` must be {known}, found {arch:?}"))?;
     ensure!(
         family != Family::Mistral,
@@ -182,8 +182,8 @@ pub fn config<'d>(
     Ok(config)
 }
 
-/// What Gemma 2 has beyond the rest, with llama.cpp's defaults. Which layers slide, and the scale of queries, the format does not say:
-/// every other layer, and the head width but in the model of 27B (46 layers), which takes `D / H`.
+/// Extra settings of Gemma 2, with llama.cpp's defaults. The format does not record which layers slide or the scale of queries: every
+/// other layer slides, and the scale uses the head width, but `D / H` in the 27B model (46 layers).
 fn gemma2(keys: &Keys, config: &ModelConfig) -> Result<Extras> {
     const LAYERS_OF_27B: usize = 46;
     let number =
@@ -202,7 +202,7 @@ fn gemma2(keys: &Keys, config: &ModelConfig) -> Result<Extras> {
     })
 }
 
-/// The mixture of experts. That a position's weights sum to one the format does not say: llama.cpp does it for this family always.
+/// The mixture of experts. The format does not record that a position's weights are normalised: llama.cpp always does it here.
 fn experts(keys: &Keys, tensors: &BTreeMap<String, Info>, config: &ModelConfig) -> Result<Experts> {
     let need = |name: &str| keys.need(&format!("{QWEN3_MOE}.{name}"));
     let routed = |layer: usize| tensors.contains_key(&format!("blk.{layer}.ffn_gate_inp.weight"));
@@ -244,8 +244,8 @@ fn refuse_unsupported(keys: &Keys, family: Family, key: &dyn Fn(&str) -> String)
     Ok(())
 }
 
-/// How rotary frequencies are stretched beyond `trained` positions, as llama.cpp reads it: a file with a factor and no type is linear, and
-/// old files have the factor as `rope.scale_linear`.
+/// Scaling of the rotary frequencies beyond `trained` positions, as llama.cpp reads it: a factor without a type is linear, and old
+/// files store the factor as `rope.scale_linear`.
 fn scaling(keys: &Keys, key: &dyn Fn(&str) -> String, trained: usize) -> Result<Option<RopeScaling>> {
     let origin = keys.origin;
     let number = |name: &str| keys.number(&key(name));
@@ -288,8 +288,8 @@ fn scaling(keys: &Keys, key: &dyn Fn(&str) -> String, trained: usize) -> Result<
     }
 }
 
-/// Tokens at which llama.cpp ends a generation, by their text: old files name the text's end alone. It takes them for control tokens
-/// whatever type a file gives them.
+/// Tokens that end a generation in llama.cpp, by their text: old files record only the end of text. llama.cpp treats them as control
+/// tokens, whatever type the file declares.
 pub(super) const ENDS: [&str; 31] = [
     "<|eot_id|>",
     "<|im_end|>",
@@ -344,8 +344,8 @@ fn stops(keys: &Keys) -> Result<Vec<u32>> {
     Ok(ids)
 }
 
-/// GGUF keeps llama3 scaling as divisors per frequency instead of its four settings. Every released model has the same
-/// three of them, so they are tried, with `factor` read off the slowest frequency, and must give these divisors back.
+/// GGUF stores llama3 scaling as divisors per frequency, not as its four settings. Every released model has the same three of them, so
+/// they are tried with the `factor` of the slowest frequency and must reproduce the divisors.
 fn recover_llama3(divisors: &[f32], config: &ModelConfig) -> Result<Llama3Scaling> {
     let wanted = config.head_dim / 2;
     ensure!(divisors.len() == wanted, "tensor `{ROPE_FREQS}` must have {wanted} values, found {}", divisors.len());

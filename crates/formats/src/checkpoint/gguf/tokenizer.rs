@@ -1,6 +1,6 @@
-//! The text side of a GGUF (`tokenizer.ggml.*`): byte-level BPE, whose merges and tokens the file has in full and whose
-//! splitting rule it has only by name (`tokenizer.ggml.pre`), or SentencePiece's pieces with scores.
-//! Bytes that a vocabulary lacks (SmolLM2's has no \x04, for one) are dropped from the text, as Hugging Face drops them.
+//! The text side of a GGUF (`tokenizer.ggml.*`): byte-level BPE, with complete merges and tokens but only the name of the splitting
+//! rule (`tokenizer.ggml.pre`), or SentencePiece's pieces with scores. Bytes that a vocabulary lacks (SmolLM2's lacks \x04) are
+//! dropped from the text, as in Hugging Face.
 
 use std::path::Path;
 
@@ -17,19 +17,19 @@ use super::settings::{ENDS, Keys};
 use crate::tokenizer::pieces::{self, Piece};
 use crate::tokenizer::{Split, Templates, TextSide, roles};
 
-/// Token types of the file. Normal ones are made by merges; the others are matched whole.
+/// Token types of the file. Merges produce normal tokens; the others are matched whole.
 const NORMAL: f64 = 1.0;
 const UNKNOWN: f64 = 2.0;
 const CONTROL: f64 = 3.0;
 const USER_DEFINED: f64 = 4.0;
 const UNUSED: f64 = 5.0;
 
-/// What the metadata say about the text side.
+/// The text-side metadata.
 struct Parts<'a> {
     kind: Kind,
     tokens: &'a [String],
     types: Vec<f64>,
-    /// What there is to say of it.
+    /// Notes for the user.
     notes: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ enum Kind {
 impl<'a> Parts<'a> {
     fn read(keys: &Keys<'a>) -> Result<Option<Self>> {
         let origin = keys.origin;
-        // llama.cpp's names for a file that has none.
+        // llama.cpp's names for a file without a tokenizer.
         let none = ["no_vocab", "none"];
         let Some(model) = keys.text("tokenizer.ggml.model")?.filter(|model| !none.contains(model)) else {
             return Ok(None);
@@ -54,7 +54,7 @@ impl<'a> Parts<'a> {
             "llama" => Kind::Pieces,
             other => bail!(
                 "{origin}: metadata `tokenizer.ggml.model` is not supported: expected \"gpt2\" (byte-level BPE) or \"llama\" \
-                 (SentencePiece), found {other:?}; put the model's tokenizer.json beside the file"
+                 (SentencePiece), found {other:?}; put the model's tokenizer.json next to the file"
             ),
         };
         let types = keys.numbers("tokenizer.ggml.token_type")?.unwrap_or(&[]);
@@ -84,9 +84,9 @@ impl<'a> Parts<'a> {
         (0..self.tokens.len()).filter(|id| self.is_added(*id))
     }
 
-    /// Tokens of the BPE vocabulary are those before the last run of added ones, as in a `tokenizer.json`: the run
-    /// itself lives in the list of added tokens alone, and filler rows (`[PAD151669]`, unused) nowhere. The list gives ids by
-    /// position: where a filler is between added tokens, all up to the last of them are words of the vocabulary.
+    /// Number of tokens of the BPE vocabulary: those before the last run of added tokens, as in a `tokenizer.json`. The run itself is only
+    /// in the list of added tokens, and filler rows (`[PAD151669]`, unused) are nowhere. The list assigns ids by position: if a filler lies
+    /// between added tokens, all up to the last of them belong to the vocabulary.
     fn model_len(&self) -> usize {
         let behind = |id: usize| !self.is_added(id) && self.kind(id) != UNUSED;
         let words = (0..self.tokens.len()).rev().find(|id| behind(*id)).map_or(0, |id| id + 1);
@@ -108,7 +108,7 @@ impl<'a> Parts<'a> {
         let mut merges = Vec::with_capacity(listed.len());
         for (i, merge) in listed.iter().enumerate() {
             let pair = merge.split_once(' ');
-            // The builder indexes by the longest token: a merge whose result is not a token must not reach it.
+            // The builder indexes by the longest token: it must not see a merge whose result is not a token.
             let known = pair.filter(|(a, b)| {
                 vocab.contains_key(*a) && vocab.contains_key(*b) && vocab.contains_key(&format!("{a}{b}"))
             });
@@ -149,10 +149,10 @@ impl<'a> Parts<'a> {
         pieces::check(&pieces, origin)?;
         let unk = pieces.iter().find(|piece| piece.kind == pieces::UNKNOWN).map(|piece| piece.token.as_str());
         let prefix = keys.number("tokenizer.ggml.add_space_prefix")?.is_none_or(|flag| flag != 0.0);
-        pieces::of_gguf(&pieces, unk, prefix, Path::new(origin))
+        pieces::from_gguf(&pieces, unk, prefix, Path::new(origin))
     }
 
-    /// BOS and EOS around every text, where the file says so; where it says nothing, as llama.cpp does.
+    /// BOS and EOS around every text: as the file declares, else as llama.cpp does.
     fn post_processor(&self, keys: &Keys) -> Result<Option<PostProcessorWrapper>> {
         let origin = keys.origin;
         let (bytes, begins) = match self.kind {
@@ -189,16 +189,16 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The splitting rule: the one that is named, or where none is, the one that the vocabulary shows, or llama.cpp's.
+/// The splitting rule: the named one, else the one that the vocabulary implies, else llama.cpp's default.
 fn split(keys: &Keys, tokens: &[String], notes: &mut Vec<String>) -> Result<Split> {
     let origin = keys.origin;
     let key = "tokenizer.ggml.pre";
     let name = keys.text(key)?.filter(|name| *name != "default");
     if let Some(name) = name {
-        return Split::named(name).ok_or_else(|| {
+        return Split::by_name(name).ok_or_else(|| {
             anyhow!(
                 "{origin}: metadata `{key}` is {name:?}, an unknown pre-tokenizer: put the model's tokenizer.json \
-                 beside the file, or give token ids with --ids"
+                 next to the file, or give token ids with --ids"
             )
         });
     }
@@ -215,18 +215,18 @@ fn split(keys: &Keys, tokens: &[String], notes: &mut Vec<String>) -> Result<Spli
         Some(_) => format!("metadata `{key}` is \"default\""),
         None => format!("metadata `{key}` is missing"),
     };
-    let (rule, what) = match shown.and_then(|name| Some((Split::named(name)?, name))) {
+    let (rule, what) = match shown.and_then(|name| Some((Split::by_name(name)?, name))) {
         Some((rule, name)) => (rule, format!("the vocabulary is cut as {name}'s")),
         None => (Split::UNNAMED, "text is cut by llama.cpp's default, which no model was trained with".to_owned()),
     };
     notes.push(format!(
         "warning: {found}: {what}. If that is wrong, so are all tokens of text: convert the file again, or put the model's \
-         tokenizer.json beside it"
+         tokenizer.json next to it"
     ));
     Ok(rule)
 }
 
-/// Of a whole file; and whether the file says all that there is to say.
+/// Builds the text side, with notes on guesses.
 pub(super) fn build(keys: &Keys) -> Result<Option<TextSide>> {
     let origin = keys.origin;
     let Some(mut parts) = Parts::read(keys)? else {
@@ -252,13 +252,13 @@ pub(super) fn build(keys: &Keys) -> Result<Option<TextSide>> {
     let config = config_of(keys, &parts)?;
     let config = config.as_object().cloned().unwrap_or_default();
     let mut notes = std::mem::take(&mut parts.notes);
-    notes.extend(strange_ids(keys, parts.tokens.len())?);
-    let (roles, templates) = (roles(origin, &config)?, Templates::in_object(&config, "tokenizer.chat_template")?);
+    notes.extend(ids_outside_vocabulary(keys, parts.tokens.len())?);
+    let (roles, templates) = (roles(origin, &config)?, Templates::from_object(&config, "tokenizer.chat_template")?);
     Ok(Some(TextSide { tokenizer, config, roles, templates, source: origin.into(), notes }))
 }
 
-/// Named tokens that are none of the vocabulary's.
-fn strange_ids(keys: &Keys, tokens: usize) -> Result<Vec<String>> {
+/// Special tokens whose ids are outside the vocabulary.
+fn ids_outside_vocabulary(keys: &Keys, tokens: usize) -> Result<Vec<String>> {
     let mut notes = vec![];
     for role in ["bos", "eos", "eot", "eom", "unknown", "padding"] {
         if let Some(id) = keys.token_id(role)?.filter(|id| *id as usize >= tokens) {
@@ -268,10 +268,10 @@ fn strange_ids(keys: &Keys, tokens: usize) -> Result<Vec<String>> {
     Ok(notes)
 }
 
-/// Whether the tokenizer is the file's own in full: byte-level, with a splitting rule by name.
+/// Whether the tokenizer is complete: byte-level, with a named splitting rule.
 pub(super) fn is_exact(keys: &Keys) -> bool {
     let pre = keys.text("tokenizer.ggml.pre").ok().flatten().unwrap_or("default");
-    keys.text("tokenizer.ggml.model").ok().flatten() == Some("gpt2") && Split::named(pre).is_some()
+    keys.text("tokenizer.ggml.model").ok().flatten() == Some("gpt2") && Split::by_name(pre).is_some()
 }
 
 /// `tokenizer_config.json` for `transformers`: the generic fast class, the named special tokens, the chat templates.

@@ -15,14 +15,14 @@ use switchyard_ops::stored::Format;
 const F32: u32 = 0;
 const Q8_0: u32 = 8;
 
-/// Tensors begin at multiples of this.
+/// Alignment of tensors in bytes.
 const ALIGNMENT: usize = 32;
 
-/// Writes a model whose parameters `get` makes, one at a time, in the order of `shapes`. The rows of q and k are written as
-/// they come: a llama file would hold them permuted.
+/// Writes a model in the order of `shapes`; `get` returns one parameter at a time. The rows of q and k are not permuted, unlike in a
+/// llama file.
 ///
 /// # Errors
-/// A shape that GGUF has no name for, what `get` returns, and a file that cannot be written.
+/// A shape without a GGUF name, failures of `get`, a file that cannot be written.
 pub fn write_q8_0(
     out: &mut impl Write,
     config: &ModelConfig,
@@ -64,7 +64,7 @@ pub fn write_q8_0(
     Ok(out.flush()?)
 }
 
-/// One block: the scale that takes the largest value to 127, and the multiples of it.
+/// One block: the scale that maps the largest value to 127, and the rounded multiples of it.
 fn block(values: &[f32]) -> impl Iterator<Item = u8> + use<> {
     let scale = f16::from_f32(values.iter().fold(0.0_f32, |most, x| most.max(x.abs())) / 127.0);
     let by = if scale.to_f32() == 0.0 { 0.0 } else { 1.0 / scale.to_f32() };

@@ -1,6 +1,6 @@
-//! The cache on this machine, in the layout of Hugging Face's own: `models--org--name/` with `blobs/TAG`, links to them in
-//! `snapshots/COMMIT/NAME`, commits of names in `refs/REVISION`, and `.no_exist/COMMIT/NAME` for what a commit does not have.
-//! What `transformers` fetched is found here, and the other way round. Knows no hub.
+//! The local cache in Hugging Face's layout: `models--org--name/` with `blobs/TAG`, links to them in `snapshots/COMMIT/NAME`, commits of
+//! revisions in `refs/REVISION`, and `.no_exist/COMMIT/NAME` for files that a commit lacks. Shared with `transformers` in both
+//! directions. Knows no hub.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -27,7 +27,7 @@ pub(super) fn root() -> Result<PathBuf> {
     named.map_or_else(|| Ok(home()?.join("hub")), Ok)
 }
 
-/// One repository's part.
+/// The cache of one repository.
 pub(super) struct Cache {
     folder: PathBuf,
     locks: PathBuf,
@@ -40,7 +40,7 @@ impl Cache {
         Self { locks: root.join(".locks").join(&name), folder: root.join(name) }
     }
 
-    /// The commit that a revision was when it was last requested; the revision itself where it is a commit that is here.
+    /// The commit of a revision at its last request; the revision itself if it is a cached commit.
     pub fn commit(&self, revision: &str) -> Option<String> {
         let held = read_text(self.folder.join("refs").join(revision)).ok();
         let held = held.map(|text| text.trim().to_owned()).filter(|commit| is_hash(commit));
@@ -52,12 +52,12 @@ impl Cache {
         self.folder.join("snapshots").join(commit)
     }
 
-    /// Whether it was found out that a commit has no such file.
+    /// Whether the commit is known to lack a file.
     pub fn lacks(&self, commit: &str, name: &str) -> bool {
         self.folder.join(".no_exist").join(commit).join(name).exists()
     }
 
-    /// Notes that a commit has no such file.
+    /// Records that a commit lacks a file.
     ///
     /// # Errors
     /// A cache that cannot be written; so everywhere below.
@@ -70,18 +70,18 @@ impl Cache {
         if revision == commit { Ok(()) } else { write(&self.folder.join("refs").join(revision), commit.as_bytes()) }
     }
 
-    /// Where the bytes with this tag lie, or will.
+    /// Path of the bytes with this tag.
     pub fn blob(&self, tag: &str) -> PathBuf {
         self.folder.join("blobs").join(tag)
     }
 
-    /// One process at a time downloads the bytes with this tag, until the file is dropped.
+    /// Locks the bytes with this tag for one downloading process, until the file is dropped.
     pub fn lock(&self, tag: &str, name: &str) -> Result<File> {
         fs::create_dir_all(&self.locks).with_context(|| format!("cannot make folder {}", self.locks.display()))?;
         let file = open_to_append(&self.locks.join(format!("{tag}.lock")))?;
         if let Err(fs::TryLockError::WouldBlock) = file.try_lock() {
-            say(&format!("{name}: another process downloads it; waiting for its end"));
-            // Where the file system has no locks, two may write at once: the hash is checked in any case.
+            say(&format!("{name}: another process downloads it; waiting for it to finish"));
+            // On a file system without locks two processes may write at once: the hash is checked anyway.
             let _ = file.lock();
         }
         Ok(file)

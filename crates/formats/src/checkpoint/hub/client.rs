@@ -1,5 +1,5 @@
-//! Asks a hub over HTTP. The token goes to the hub's own origin (scheme, host and port) and nowhere else: that is why
-//! redirects are followed here and not by the HTTP crate. Knows nothing of files or caches.
+//! HTTP client of a hub. The token is sent only to the hub's origin (scheme, host and port), so redirects are followed here and not by
+//! the HTTP crate. Knows no files or caches.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use super::set;
 use crate::guard::read_text;
 use crate::progress::say;
 
-/// Seconds without a byte after which a download is given up (Hugging Face's name for it), and their default.
+/// Seconds without a byte after which a download fails: Hugging Face's variable, and its default.
 const TIMEOUT: (&str, u64) = ("HF_HUB_DOWNLOAD_TIMEOUT", 60);
 /// A day: longer waits are not counted in by the system.
 const LONGEST_TIMEOUT: u64 = 86_400;
 const REDIRECTS: usize = 10;
-/// How often a busy hub is asked again, and the longest wait, in seconds, that it may request.
+/// Retries of a busy hub, and the longest wait in seconds that it may request.
 const AGAIN: u32 = 4;
 const LONGEST_WAIT: u64 = 300;
 
-/// A hub and what it takes to ask it.
+/// A hub and its credentials.
 pub(super) struct Client {
     agent: Agent,
     /// Without a slash at the end.
@@ -32,7 +32,7 @@ pub(super) struct Client {
     seconds: u64,
 }
 
-/// What may see the token.
+/// An origin that may see the token.
 #[derive(Debug, PartialEq, Eq)]
 struct Origin {
     scheme: String,
@@ -40,16 +40,16 @@ struct Origin {
     port: u16,
 }
 
-/// What came.
+/// A response.
 pub(super) struct Answer {
-    /// Headers of the hub's own answers, in order. Another host, where the bytes may lie, cannot add to them.
+    /// Headers of the hub's own responses, in order. Another host, which may serve the bytes, cannot add to them.
     own: Vec<HeaderMap>,
     pub response: Response<Body>,
 }
 
 impl Answer {
-    /// What the hub itself says under a name, last: a redirect within the hub may have its own tag.
-    pub fn said(&self, name: &str) -> Option<&str> {
+    /// The hub's last value of a header: a redirect within the hub may have its own tag.
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.own.iter().rev().find_map(|headers| headers.get(name)?.to_str().ok())
     }
 
@@ -63,7 +63,7 @@ impl Client {
     /// The hub of HF_ENDPOINT, and the token of HF_TOKEN or of the file that `hf auth login` writes below `home`.
     ///
     /// # Errors
-    /// An endpoint or a token that cannot be one.
+    /// A malformed endpoint or token.
     pub fn from_env(home: &Path) -> Result<Self> {
         let (name, default) = TIMEOUT;
         let seconds = match set(name) {
@@ -86,10 +86,10 @@ impl Client {
         Ok(Self { agent: config.build().into(), endpoint, origin, token: token(home)?, seconds })
     }
 
-    /// Asks for a path of the hub, for a range of its bytes where one is given.
+    /// Requests a path of the hub, optionally a range of its bytes.
     ///
     /// # Errors
-    /// A hub that cannot be reached, is silent, refuses, or sends on without end.
+    /// A hub that cannot be reached, does not answer, refuses, or redirects without end.
     pub fn get(&self, path: &str, range: Option<&str>) -> Result<Answer> {
         let mut uri: Uri = format!("{}{path}", self.endpoint).parse().context("no address")?;
         let mut own = vec![];
@@ -114,7 +114,7 @@ impl Client {
         bail!("{} sends on more than {REDIRECTS} times", host(&uri))
     }
 
-    /// One request; repeated when the server says that it is busy.
+    /// One request, repeated if the server is busy.
     fn ask(&self, uri: &Uri, range: Option<&str>, to_hub: bool) -> Result<Response<Body>> {
         for again in 0.. {
             let mut request = self.agent.get(uri.clone()).header(ACCEPT_ENCODING, "identity");
@@ -124,7 +124,7 @@ impl Client {
             if let (true, Some(token)) = (to_hub, &self.token) {
                 request = request.header(AUTHORIZATION, token.clone());
             }
-            let response = request.call().map_err(|error| self.told(error).context(host(uri)))?;
+            let response = request.call().map_err(|error| self.describe(error).context(host(uri)))?;
             let busy = matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
             if !busy || again == AGAIN {
                 return Ok(response);
@@ -139,14 +139,14 @@ impl Client {
         bail!("{} is busy", host(uri))
     }
 
-    /// What went wrong, without addresses: those of downloads are secrets for a while.
-    pub fn told(&self, error: ureq::Error) -> Error {
+    /// An error message without addresses: download addresses are temporary secrets.
+    pub fn describe(&self, error: ureq::Error) -> Error {
         match error {
             ureq::Error::Timeout(_) => {
-                anyhow!("nothing came from the server for {} s ({})", self.seconds, TIMEOUT.0)
+                anyhow!("no data from the server for {} s ({})", self.seconds, TIMEOUT.0)
             }
             ureq::Error::Io(error) => match error.downcast::<ureq::Error>() {
-                Ok(inner) => self.told(inner),
+                Ok(inner) => self.describe(inner),
                 Err(error) => error.into(),
             },
             ureq::Error::BadUri(_) => anyhow!("no address"),
@@ -155,7 +155,7 @@ impl Client {
     }
 }
 
-/// A status that is not a success.
+/// The message for a status that is not a success.
 fn refusal(status: StatusCode, uri: &Uri) -> String {
     let why = match status.as_u16() {
         401 | 403 => ": not allowed; a gated or private model needs the token of someone who may read it in HF_TOKEN",
@@ -183,7 +183,7 @@ fn origin(uri: &Uri) -> Result<Origin> {
     Ok(Origin { scheme, host, port: authority.port_u16().unwrap_or(usual) })
 }
 
-/// Where a redirect leads (RFC 9110, 10.2.2).
+/// The target of a redirect (RFC 9110, 10.2.2).
 fn join(from: &Uri, to: &str) -> Result<Uri> {
     let scheme = from.scheme_str().unwrap_or("https");
     let authority = from.authority().map_or("", |authority| authority.as_str());

@@ -1,5 +1,5 @@
-//! The files of one commit of a repository: downloaded into the cache, and doubted. A file appears under its name only when
-//! it has the size and the hash that the hub announced; what a broken connection left is gone on with.
+//! Downloads the files of one commit of a repository into the cache and verifies them. A file appears under its name only if it has the
+//! announced size and hash; a broken download is resumed.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -18,11 +18,11 @@ use super::is_hash;
 use crate::output::open_to_append;
 use crate::progress::{go_on, say};
 
-/// The most bytes of the list of files, of a file of text, and of one of weights.
+/// Maximum bytes of the list of files, of a text file, and of a weights file.
 const MOST_LIST: u64 = 32 << 20;
 const MOST_TEXT: u64 = 512 << 20;
 const MOST_WEIGHTS: u64 = 1 << 40;
-/// How often a connection that breaks off is taken up again at once.
+/// Immediate retries after a broken connection.
 const TRIES: usize = 3;
 
 #[derive(Deserialize)]
@@ -36,7 +36,7 @@ struct Sibling {
     rfilename: String,
 }
 
-/// The files of the commit that a revision was when it was requested: what is pushed meanwhile does not mix with it.
+/// The files of one commit: the revision is resolved once, so that later pushes do not mix in.
 pub(super) struct Files<'a> {
     client: &'a Client,
     cache: &'a Cache,
@@ -45,18 +45,18 @@ pub(super) struct Files<'a> {
     names: Vec<String>,
 }
 
-/// What the hub announces of a file.
+/// The hub's announcement of a file.
 struct HubFile {
-    /// The name of its bytes: a hash, of which kind its length tells.
+    /// Tag of its bytes: a hash, whose kind follows from its length.
     tag: String,
     size: Option<u64>,
 }
 
 impl<'a> Files<'a> {
     /// # Errors
-    /// A hub that cannot be asked or does not answer as one.
+    /// A hub that cannot be reached or sends malformed answers.
     pub fn new(client: &'a Client, cache: &'a Cache, id: &str, revision: &str) -> Result<Self> {
-        let path = format!("/api/models/{}/revision/{}", encoded(id, "/"), encoded(revision, ""));
+        let path = format!("/api/models/{}/revision/{}", percent_encode(id, "/"), percent_encode(revision, ""));
         let answer = client.get(&path, None)?;
         let mut body = Vec::new();
         answer
@@ -65,7 +65,7 @@ impl<'a> Files<'a> {
             .into_reader()
             .take(MOST_LIST + 1)
             .read_to_end(&mut body)
-            .map_err(|error| client.told(error.into()))?;
+            .map_err(|error| client.describe(error.into()))?;
         ensure!(body.len() as u64 <= MOST_LIST, "the hub's list of files is longer than {MOST_LIST} bytes");
         let info: Info = serde_json::from_slice(&body).context("the list of files is not that of a hub")?;
         ensure!(is_hash(&info.sha), "the hub names the commit {:?}, which is not a hash", info.sha);
@@ -77,7 +77,7 @@ impl<'a> Files<'a> {
         self.names.iter().any(|other| other == name)
     }
 
-    /// The file in the cache, downloaded if need be. `name` has no folder in it.
+    /// The file in the cache, downloaded if necessary. `name` contains no folder.
     ///
     /// # Errors
     /// A download that failed or came damaged, by file; the next try continues where it stopped.
@@ -90,7 +90,7 @@ impl<'a> Files<'a> {
     }
 
     fn download(&self, name: &str) -> Result<PathBuf> {
-        let path = format!("/{}/resolve/{}/{}", encoded(&self.id, "/"), self.commit, encoded(name, ""));
+        let path = format!("/{}/resolve/{}/{}", percent_encode(&self.id, "/"), self.commit, percent_encode(name, ""));
         let announced = self.announced(&self.client.get(&path, Some("bytes=0-0"))?)?;
         let most = if name.ends_with(".safetensors") || name.ends_with(".gguf") { MOST_WEIGHTS } else { MOST_TEXT };
         let size = announced.size.unwrap_or(0);
@@ -101,7 +101,7 @@ impl<'a> Files<'a> {
         if !there {
             let part = blob.with_added_extension("incomplete");
             self.fill(&path, &part, name, &announced, most)?;
-            if let Err(error) = whole(&part, &announced, name) {
+            if let Err(error) = verify(&part, &announced, name) {
                 let _ = fs::remove_file(&part);
                 return Err(error);
             }
@@ -110,24 +110,24 @@ impl<'a> Files<'a> {
         self.cache.link(&self.commit, name, &announced.tag)
     }
 
-    /// What the hub says of a file; the host of the bytes is believed its length alone.
+    /// Parses the hub's headers of a file. From the host of the bytes only the length is used.
     fn announced(&self, answer: &Answer) -> Result<HubFile> {
-        if let Some(commit) = answer.said("x-repo-commit") {
+        if let Some(commit) = answer.header("x-repo-commit") {
             ensure!(is_hash(commit), "the server names the commit {commit:?}, which is not a hash");
             ensure!(commit == self.commit, "is of commit {commit} instead of {}: try again", self.commit);
         }
-        let tag = answer.said("x-linked-etag").or_else(|| answer.said("etag")).unwrap_or_default();
+        let tag = answer.header("x-linked-etag").or_else(|| answer.header("etag")).unwrap_or_default();
         let tag = tag.trim_start_matches("W/").trim_matches('"').to_owned();
         ensure!(is_hash(&tag), "the server names it {tag:?}, which is not a hash");
         let total = || answer.header("content-range")?.rsplit_once('/')?.1.parse().ok();
         let length = || answer.header("content-length")?.parse().ok();
-        let size = answer.said("x-linked-size").and_then(|size| size.parse().ok());
+        let size = answer.header("x-linked-size").and_then(|size| size.parse().ok());
         // Of an empty file no range can be sent (416).
         let whole = answer.response.status() == StatusCode::OK;
         Ok(HubFile { tag, size: size.or_else(|| if whole { length() } else { total() }) })
     }
 
-    /// Brings `part` to its length, over as many connections as bring something, up to [`TRIES`] that break off.
+    /// Downloads `part` to its full length, over as many connections as make progress, with up to [`TRIES`] that do not.
     fn fill(&self, path: &str, part: &Path, name: &str, announced: &HubFile, most: u64) -> Result<()> {
         if let Some(folder) = part.parent() {
             fs::create_dir_all(folder).with_context(|| format!("cannot make folder {}", folder.display()))?;
@@ -151,7 +151,7 @@ impl<'a> Files<'a> {
         Ok(())
     }
 
-    /// Adds to `part` what one connection brings, never more than `most` bytes in all.
+    /// Appends the bytes of one connection to `part`, at most `most` in all.
     fn stream(&self, path: &str, part: &Path, most: u64, bar: &ProgressBar) -> Result<()> {
         let mut have = part.metadata().map_or(0, |file| file.len());
         if have > most {
@@ -178,7 +178,7 @@ impl<'a> Files<'a> {
         loop {
             go_on()?;
             bar.set_position(have);
-            let came = body.read(&mut piece).map_err(|error| self.client.told(error.into()))?;
+            let came = body.read(&mut piece).map_err(|error| self.client.describe(error.into()))?;
             if came == 0 {
                 return file.sync_all().with_context(place);
             }
@@ -192,9 +192,9 @@ impl<'a> Files<'a> {
     }
 }
 
-/// Whether a file is what was announced. The hub's tag of a large file is the SHA-256 of its bytes, of a small one git's
-/// SHA-1 of it; some mirrors give the plain SHA-1.
-fn whole(path: &Path, announced: &HubFile, name: &str) -> Result<()> {
+/// Verifies a file against its announcement. The hub's tag of a large file is the SHA-256 of its bytes, that of a small one git's
+/// SHA-1; some mirrors use the plain SHA-1.
+fn verify(path: &Path, announced: &HubFile, name: &str) -> Result<()> {
     let found = path.metadata()?.len();
     if let Some(size) = announced.size {
         ensure!(found == size, "{found} bytes of {size} arrived; try again");
@@ -221,8 +221,8 @@ fn digest<D: Digest + Write>(mut hash: D, path: &Path) -> Result<String> {
     Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A part of a path of an address: other characters than these and `kept` as their bytes.
-fn encoded(text: &str, kept: &str) -> String {
+/// Percent-encodes a part of a URL path, except `kept`.
+fn percent_encode(text: &str, kept: &str) -> String {
     let one = |byte: u8| match char::from(byte) {
         c if c.is_ascii_alphanumeric() || "-_.~".contains(c) || kept.contains(c) => c.to_string(),
         _ => format!("%{byte:02X}"),

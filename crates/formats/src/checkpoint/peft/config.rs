@@ -1,5 +1,5 @@
-//! `adapter_config.json`: the settings of a LoRA adapter, with those that change the arithmetic in a way we do not
-//! have refused by name.
+//! `adapter_config.json`: the settings of a LoRA adapter. Settings that change the arithmetic in an unsupported way are refused by
+//! name.
 
 use std::path::Path;
 
@@ -8,50 +8,50 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::super::ModelRef;
-use super::reach::{MOST_PATTERNS, check_patterns, ends_in, in_pattern};
+use super::reach::{MOST_PATTERNS, check_patterns, ends_in, matches_all};
 use crate::guard::read_text;
 
 /// Names of modules, as `target_modules` and `exclude_modules` have them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Targets {
-    /// A module is meant when its path is one of these or ends in `.` and one of these.
+    /// Matches a module whose path is one of these or ends in `.` and one of these.
     Names(Vec<String>),
     /// A Python regular expression over the whole path, or `all-linear`.
     Pattern(String),
-    /// Not given: PEFT's default for this kind of model.
+    /// Not set: PEFT's default for this kind of model.
     Usual,
 }
 
-/// The part of `adapter_config.json` that decides what is computed.
+/// The settings that determine the arithmetic.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AdapterConfig {
     pub r: usize,
     pub alpha: f64,
-    /// Ranks and alphas of modules that have their own: a pattern for the end of the path, the first that fits.
+    /// Ranks and alphas of single modules: a pattern for the end of the path; the first match wins.
     pub rank_pattern: Vec<(String, usize)>,
     pub alpha_pattern: Vec<(String, f64)>,
     /// Scale by α / √r (rank-stabilised) instead of α / r.
     pub use_rslora: bool,
     pub targets: Targets,
-    /// Modules that have no factors even where `targets` names them.
+    /// Modules without factors even if `targets` names them.
     pub exclude: Option<Targets>,
-    /// Only these layers have factors; `None` for all.
+    /// Layers with factors; `None`: all.
     pub layers: Option<Vec<usize>>,
-    /// Patterns for what is before a layer's number; empty for any name.
+    /// Patterns for the name before a layer's number; empty: any name.
     pub layers_pattern: Vec<String>,
     pub modules_to_save: Vec<String>,
-    /// Embedding and head stay one where the base has one.
+    /// Embedding and head stay tied if the base ties them.
     pub ensure_weight_tying: bool,
-    /// Ids whose rows of the embedding table the file holds, in its order. Ids after the base's last one are new rows.
+    /// Ids whose rows of the embedding table are in the file, in its order. Ids after the base's last one are new rows.
     pub token_rows: Vec<usize>,
-    /// Ids whose rows of the head the file holds, in its order.
+    /// Ids whose rows of the head are in the file, in its order.
     pub head_rows: Vec<usize>,
     pub base_model: Option<String>,
     /// Branch, tag or commit of a base on the hub.
     pub revision: Option<String>,
 }
 
-/// PEFT's own, of settings that are left out.
+/// PEFT's default.
 const DEFAULT_R: usize = 8;
 const DEFAULT_ALPHA: f64 = 8.0;
 
@@ -99,14 +99,14 @@ impl AdapterConfig {
         self.rank_pattern.iter().find(|(pattern, _)| ends_in(pattern, module)).map_or(self.r, |(_, r)| *r)
     }
 
-    /// What the product B·A of a module is multiplied by.
+    /// Scale of the product B·A of a module.
     pub fn scaling_of(&self, module: &str) -> f64 {
         let own = self.alpha_pattern.iter().find(|(pattern, _)| ends_in(pattern, module));
         let (alpha, r) = (own.map_or(self.alpha, |(_, alpha)| *alpha), self.rank_of(module) as f64);
         if self.use_rslora { alpha / r.sqrt() } else { alpha / r }
     }
 
-    /// The base as a user would name it: on the hub at this `revision`, as PEFT's `AutoPeftModel` opens it. A folder has none.
+    /// The base's name for a user: on the hub at this `revision`, as PEFT's `AutoPeftModel` opens it. A folder has no revision.
     pub(in crate::checkpoint) fn base_at(&self, name: &str) -> String {
         let on_hub = ModelRef::parse(name).is_ok_and(|base| matches!(base, ModelRef::Hub { file: None, .. }));
         match &self.revision {
@@ -201,7 +201,7 @@ impl AdapterConfig {
         );
         for (key, patterns) in keys {
             for pattern in patterns {
-                in_pattern(&pattern, "").map_err(|e| {
+                matches_all(&pattern, "").map_err(|e| {
                     anyhow!("{origin}: `{key}` has {pattern:?}, which is not a supported regular expression: {e}")
                 })?;
             }
@@ -223,7 +223,7 @@ impl AdapterConfig {
             Targets::Pattern(pattern) => json!(pattern),
             Targets::Usual => Value::Null,
         };
-        // PEFT declares an integer; a fraction is written only where there is one.
+        // PEFT declares an integer; a fraction is written only if needed.
         let number = |alpha: f64| if alpha.fract() == 0.0 { json!(alpha as i64) } else { json!(alpha) };
         let alphas = self.alpha_pattern.iter().map(|(pattern, alpha)| (pattern.clone(), number(*alpha)));
         json!({
@@ -283,7 +283,7 @@ fn patterns<T>(
     }
 }
 
-/// `None` where the key is not there.
+/// `None` if the key is missing.
 fn modules(value: &Value, origin: &str, key: &str) -> Result<Option<Targets>> {
     Ok(match value {
         Value::Null => None,
@@ -310,7 +310,7 @@ fn strings(value: &Value, origin: &str, key: &str) -> Result<Vec<String>> {
         .ok_or_else(|| anyhow!("{origin}: `{key}` must be a list of module names, found {value}"))
 }
 
-/// Ids of the embedding table and of the head: a list of the first, or lists under their names.
+/// Ids of the embedding table and of the head: a list for the first, or lists under their names.
 fn token_rows(value: &Value, origin: &str) -> Result<(Vec<usize>, Vec<usize>)> {
     let wanted = || {
         anyhow!(

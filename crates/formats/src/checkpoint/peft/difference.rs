@@ -1,5 +1,5 @@
-//! What training changed, as an adapter: the factors of each matrix's difference from the base. LoRA phases that were merged
-//! one after the other differ from their base by a matrix of low rank, whoever trained them.
+//! A trained model as an adapter: the factors of each matrix's difference from the base. Merged LoRA phases differ from their base by a
+//! matrix of low rank, whatever program trained them.
 
 use std::collections::BTreeMap;
 
@@ -15,23 +15,23 @@ use super::super::{HostTensor, ModelFiles, expected_parameters};
 use super::{AdapterWeights, Factors};
 use crate::random::normal;
 
-/// Of a table, so many rows at most are written by themselves; with more it is written whole.
+/// A table with at most this many changed rows stores single rows, otherwise it is stored whole.
 const MOST_TOKEN_ROWS: usize = 64;
 
-/// Steps of the subspace iteration. Each multiplies the gap between kept and dropped singular values once more.
+/// Steps of the subspace iteration. Each multiplies the gap between retained and dropped singular values again.
 const ITERATIONS: usize = 4;
 
 /// A trained model as an adapter over its base.
 pub struct Difference {
     pub adapter: AdapterWeights,
-    /// ‖rest‖² / ‖difference‖² over all matrices (Frobenius), where `rest` is what the rank leaves out.
+    /// ‖rest‖² / ‖difference‖² over all matrices (Frobenius), where `rest` is what the rank drops.
     pub lost: f64,
 }
 
-/// `trained` minus `base`, its matrices in rank `r` (the best one, Eckart and Young 1936).
+/// `trained` minus `base`, with matrices in their best approximation of rank `r` (Eckart and Young 1936).
 ///
 /// # Errors
-/// Models of different shapes, weights that cannot be read, trained biases, and models that are the same.
+/// Models of different shapes, weights that cannot be read, trained biases, identical models.
 pub fn difference(base: &ModelFiles, trained: &ModelFiles, r: usize) -> Result<Difference> {
     let [from, to] = [&base.config, &trained.config];
     let same = |weights: &ModelFiles| {
@@ -53,7 +53,7 @@ pub fn difference(base: &ModelFiles, trained: &ModelFiles, r: usize) -> Result<D
         if old == new {
             continue;
         }
-        // Rows that were cut, as padded ones are, cannot be named: such a table is written whole.
+        // Removed rows, such as padding, cannot be expressed: such a table is written whole.
         if name == EMBED && to.tie_word_embeddings && from.vocab_size <= to.vocab_size {
             let changed = changed_rows(&old, &new);
             if changed.len() <= MOST_TOKEN_ROWS {
@@ -89,7 +89,7 @@ pub fn difference(base: &ModelFiles, trained: &ModelFiles, r: usize) -> Result<D
     Ok(Difference { adapter, lost: lost / whole })
 }
 
-/// Rows that differ, and those that only the new table has.
+/// Rows that differ, and rows that only the new table has.
 fn changed_rows(old: &HostTensor, new: &HostTensor) -> Vec<usize> {
     let width = new.width();
     let row = |table: &HostTensor, row: usize| table.data.get(row * width..(row + 1) * width).map(<[f32]>::to_vec);

@@ -1,4 +1,4 @@
-//! The keys of `adapter_model.safetensors`, as PEFT has written them over its versions.
+//! The keys of `adapter_model.safetensors` in PEFT's past and present versions.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,19 +11,19 @@ use super::super::layout::parts;
 use super::super::params::{EMBED, HEAD};
 use super::AdapterConfig;
 
-/// What PEFT puts before the base model's own path.
+/// PEFT's prefix before the base model's path.
 pub const PREFIX: &str = "base_model.model.";
 
-/// What PEFT puts after the embedding table's path where some of its rows are trained.
+/// PEFT's suffix of the embedding table's path if some of its rows are trained.
 pub const TOKEN_ROWS: &str = "token_adapter.trainable_tokens_delta";
 
 /// The two factors of one weight.
 pub struct FactorKeys {
     pub a: String,
     pub b: String,
-    /// LoRA of a table `[V, D]`: A is `[r, V]` and B is `[D, r]`, the other way round.
+    /// LoRA of a table `[V, D]`: A is `[r, V]` and B is `[D, r]`, transposed.
     pub is_table: bool,
-    /// Which of how many weights B's rows are for.
+    /// Index of the weight that B's rows belong to, and the number of weights.
     pub part: (usize, usize),
     pub rank: usize,
     pub scaling: f64,
@@ -31,19 +31,19 @@ pub struct FactorKeys {
 
 pub struct Replacement {
     pub key: String,
-    /// Its own copy next to the base's, which stays where another module is tied to it.
+    /// A copy next to the base's module, which stays if another module is tied to it.
     pub is_copy: bool,
 }
 
-/// What the keys are for, by our names.
+/// Keys by our names.
 pub struct Keys {
     pub factors: BTreeMap<String, FactorKeys>,
     pub replaced: BTreeMap<String, Replacement>,
     /// Key of the token rows.
     pub token_rows: Option<String>,
-    /// Key of those of the head. A tied head's rows are the table's: PEFT may write them a second time.
+    /// Key of the head's rows. A tied head's rows are the table's: PEFT may write them a second time.
     pub head_rows: Option<String>,
-    /// Modules whose factors the settings leave out.
+    /// Modules whose factors the settings exclude.
     pub left_out: Vec<String>,
 }
 
@@ -66,7 +66,7 @@ pub fn sort(file: &dyn Weights, config: &AdapterConfig, path: &Path) -> Result<K
         ensure!(
             !is_base,
             "{origin}: `{key}`: the adapter of a model without its head (AutoModel), whose modules PEFT does not find in a causal \
-             model: put `model.` (`transformer.` in a GPT-2) behind {PREFIX} in the names of its tensors"
+             model: put `model.` (`transformer.` in a GPT-2) after {PREFIX} in the names of its tensors"
         );
         if let Some(module) = inner.strip_suffix(TOKEN_ROWS) {
             let table = parts(module.trim_end_matches('.')).pop().map(|part| format!("{}.weight", part.module));
@@ -114,7 +114,7 @@ pub fn sort(file: &dyn Weights, config: &AdapterConfig, path: &Path) -> Result<K
     Ok(keys)
 }
 
-/// Module, which factor, whether of a table, and what follows: `….q_proj.lora_A.weight`.
+/// Module, which factor, whether of a table, and the rest: `….q_proj.lora_A.weight`.
 fn half(inner: &str) -> Option<(&str, usize, bool, &str)> {
     let marks =
         [("lora_A", 0, false), ("lora_B", 1, false), ("lora_embedding_A", 0, true), ("lora_embedding_B", 1, true)];
@@ -129,11 +129,11 @@ fn half(inner: &str) -> Option<(&str, usize, bool, &str)> {
 fn whole(key: &str, inner: &str, config: &AdapterConfig, replaced: &mut BTreeMap<String, Replacement>) -> Result<()> {
     let (module, kind) = inner.rsplit_once('.').unwrap_or((inner, ""));
     ensure!(["weight", "bias"].contains(&kind), "unexpected key `{key}`");
-    // The weight before training, which PEFT keeps next to the trained one.
+    // The weight before training, which PEFT stores next to the trained one.
     if module.ends_with(".original_module") {
         return Ok(());
     }
-    // After `token_adapter` stands the table that was resized, below the rows of tokens that were trained.
+    // `token_adapter` is followed by the resized table, then by the trained rows of tokens.
     let wrapper = [".modules_to_save.default", ".modules_to_save", ".token_adapter.base_layer", ".base_layer"]
         .into_iter()
         .find(|wrapper| module.ends_with(wrapper));
@@ -148,7 +148,7 @@ fn whole(key: &str, inner: &str, config: &AdapterConfig, replaced: &mut BTreeMap
     );
     let name = format!("{}.{kind}", own[0].module);
     let is_copy = is_wrapped || is_saved && wrapper.is_none();
-    // PEFT may write the trained weight a second time under its plain name: the wrapped one is what it loads.
+    // PEFT may write the trained weight a second time under its plain name; PEFT loads the wrapped one.
     match replaced.entry(name) {
         Entry::Vacant(slot) => {
             slot.insert(Replacement { key: key.to_owned(), is_copy });

@@ -1,8 +1,8 @@
-//! PEFT LoRA folders: `adapter_config.json` and `adapter_model.safetensors`, in and out.
+//! Reads and writes PEFT LoRA folders: `adapter_config.json` and `adapter_model.safetensors`.
 //!
-//! An adapter holds, for some weights W `[out, in]`, factors A `[r, in]` and B `[out, r]` (W + s·B·A, Hu et al. 2021),
-//! and whole weights that replace the base's: embeddings and head that were resized or trained. Values are read when
-//! requested; a replaced embedding of an 8B model is 2.5 GB.
+//! For some weights W `[out, in]` an adapter has factors A `[r, in]` and B `[out, r]` (W + s·B·A, Hu et al. 2021), and it has whole
+//! weights that replace the base's: resized or trained embeddings and head. Values are read when requested; a replaced embedding of an
+//! 8B model is 2.5 GB.
 
 mod config;
 mod difference;
@@ -35,17 +35,17 @@ pub(super) use overlay::Overlay;
 pub use save::{AdapterWeights, save_adapter};
 
 pub const WEIGHTS: &str = "adapter_model.safetensors";
-/// In the order in which PEFT looks for them.
+/// In PEFT's order of preference.
 pub(super) const FILES: [&str; 2] = [WEIGHTS, "adapter_model.bin"];
 pub const SETTINGS: &str = "adapter_config.json";
 
-/// Whether a folder holds an adapter and no model.
+/// Whether a folder has an adapter and no model.
 pub fn is_folder(dir: &Path) -> bool {
     dir.join(SETTINGS).is_file() && !has_weights(dir)
 }
 
-/// Whether a folder holds an adapter, whatever else lies there.
-pub(super) fn is_beside(dir: &Path) -> bool {
+/// Whether a folder has an adapter, with or without a model.
+pub(super) fn has_adapter(dir: &Path) -> bool {
     dir.join(SETTINGS).is_file() && weights(dir).is_some()
 }
 
@@ -54,7 +54,7 @@ fn weights(dir: &Path) -> Option<PathBuf> {
     FILES.iter().map(|file| dir.join(file)).find(|path| path.is_file())
 }
 
-/// The two matrices of one weight.
+/// The two factors of one weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Factors {
     /// `[r, in]`
@@ -74,12 +74,12 @@ pub struct Adapter {
     replaced: BTreeMap<String, Replacement>,
     /// Key of the rows of `config.token_rows`, `[n, d]`.
     token_rows: Option<String>,
-    /// Key of the rows of `config.head_rows`, where the file holds them.
+    /// Key of the rows of `config.head_rows`, if the file has them.
     head_rows: Option<String>,
-    /// Rows of the vocabulary, where a `config.json` lies next to: the base's after them are cut, as padded ones are where tokens were
-    /// added.
+    /// Rows of the vocabulary, from a `config.json` in the folder: further rows of the base are removed, such as padding where tokens
+    /// were added.
     vocab_size: Option<usize>,
-    /// The base that it was trained over, where a file next to it says so.
+    /// Fingerprint of the base of the training, if a file in the folder has it.
     fingerprint: Option<Fingerprint>,
 }
 
@@ -117,14 +117,14 @@ impl Adapter {
         }
         let beside = dir.join("config.json");
         let vocab_size = beside.is_file().then(|| vocab_size(&beside)).transpose()?.flatten();
-        let fingerprint = Fingerprint::beside(dir)?;
+        let fingerprint = Fingerprint::read_stored(dir)?;
         let adapter =
             Self { config, path, notes, file, factors, replaced, token_rows, head_rows, vocab_size, fingerprint };
         adapter.check_ranks()?;
         Ok(adapter)
     }
 
-    /// Whether it has trained tables of its own: embedding and, where the base has one, head.
+    /// Whether it has trained tables: embedding and, if the base has one, head.
     pub fn replaces_tables(&self) -> bool {
         self.replaced.contains_key(EMBED) && self.replaced.contains_key(HEAD)
     }
@@ -155,7 +155,7 @@ impl Adapter {
         Ok(Some(Factors { a, b }))
     }
 
-    /// Factors that hold their scale; those that add nothing are left out.
+    /// Factors with their scale multiplied in; zero ones are omitted.
     pub fn scaled_factors(&self, name: &str) -> Result<Option<Factors>> {
         let factors = self.factors(name)?.filter(|factors| factors.b.data.iter().any(|x| *x != 0.0));
         let scale = self.scaling(name) as f32;
@@ -165,15 +165,15 @@ impl Adapter {
         }))
     }
 
-    /// What the product of a weight's factors is multiplied by.
+    /// Scale of the product of a weight's factors.
     pub fn scaling(&self, name: &str) -> f64 {
         self.factors.get(name).map_or(1.0, |keys| keys.scaling)
     }
 
-    /// The one rank and scale of all factors, as a decoder holds them that trains them further.
+    /// The common rank and scale of all factors, for a decoder that trains them further.
     ///
     /// # Errors
-    /// Factors of several.
+    /// Factors of different ranks or scales.
     pub fn uniform(&self) -> Result<(usize, f64)> {
         let mut all = self.factors.values().map(|keys| (keys.rank, keys.scaling));
         let first = all.next().unwrap_or((self.config.r, 1.0));
@@ -185,7 +185,7 @@ impl Adapter {
         Ok(first)
     }
 
-    /// What is wrong with a base that is not the one it was trained over.
+    /// The message if this base is not the one of the training.
     pub(super) fn trained_over_another(&self, base: &ModelFiles) -> Result<Option<String>> {
         let Some(wanted) = &self.fingerprint else { return Ok(None) };
         let found = base.fingerprint()?;
@@ -217,8 +217,8 @@ impl Adapter {
         Ok(())
     }
 
-    /// Checks the adapter against its base, and gives the configuration of the two together: its vocabulary is that of
-    /// the replaced embedding (Qwen3-8B's 151936 rows become 151672 in the paper's adapter).
+    /// Checks the adapter against its base, and returns the joint configuration: its vocabulary is that of the replaced embedding
+    /// (Qwen3-8B's 151936 rows become 151672 in the paper's adapter).
     pub fn fit(&self, base: &ModelConfig) -> Result<ModelConfig> {
         let origin = self.path.display();
         let mut config = ModelConfig { tie_word_embeddings: self.stays_tied(base)?, ..base.clone() };
@@ -247,7 +247,7 @@ impl Adapter {
             }
             let is_table = name == EMBED || name == HEAD;
             if is_table && (self.token_ids().next().is_some() || self.vocab_size.is_some()) {
-                // As many rows as it has; the others are in the file by themselves, or cut.
+                // The number of its rows; the others are in the file separately, or removed.
                 continue;
             }
             let shape =

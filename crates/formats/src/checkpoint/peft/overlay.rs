@@ -1,4 +1,4 @@
-//! A base and an adapter as one set of weights.
+//! A base with an adapter as one set of weights.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,16 +11,16 @@ use super::{Adapter, Factors};
 use crate::config::ModelConfig;
 use switchyard_ops::stored::StoredMatrix;
 
-/// How much of an adapter goes into the weights.
+/// Which parts of an adapter are applied to the weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Apply {
     /// W + s·B·A: the adapter is spent.
     Merged,
-    /// Only what replaces whole weights; the factors stay apart, for a decoder that trains them.
+    /// Only weights that are replaced whole; factors stay unmerged, for a decoder that trains them.
     ReplacedOnly,
 }
 
-/// The base's weights seen through an adapter, in the shapes of the joint configuration.
+/// The base's weights with an adapter applied, in the shapes of the joint configuration.
 pub struct Overlay {
     base: Arc<dyn Weights>,
     adapter: Arc<Adapter>,
@@ -31,7 +31,7 @@ pub struct Overlay {
 }
 
 impl Overlay {
-    /// `below` is the base's configuration, `config` what [`Adapter::fit`] made of it.
+    /// `below` is the base's configuration, `config` the result of [`Adapter::fit`].
     pub fn new(
         base: Arc<dyn Weights>,
         adapter: Arc<Adapter>,
@@ -45,7 +45,7 @@ impl Overlay {
         self.adapter.replacement(name, self.is_tied).map(|replaced| replaced.key.as_str())
     }
 
-    /// The base's own name of a parameter.
+    /// The base's name of a parameter.
     fn below<'n>(&self, name: &'n str) -> &'n str {
         if self.is_tied && name == HEAD { EMBED } else { name }
     }
@@ -67,7 +67,7 @@ impl Weights for Overlay {
             Some(key) => self.adapter.file.tensor(key)?,
             None => self.base.tensor(self.below(name))?,
         };
-        // Of embedding and head, the one that was not saved loses the rows that the other lost, as resizing does.
+        // If only one of embedding and head was saved, the other one loses the same rows, as in resizing.
         if (name == EMBED || name == HEAD) && weight.shape[0] > shape[0] {
             weight.data.truncate(shape[0] * shape[1]);
             weight.shape[0] = shape[0];
@@ -103,7 +103,7 @@ impl Weights for Overlay {
             return Ok(None);
         };
         let Some(learnt) = self.adapter.token_rows(name)? else { return Ok(Some(matrix.cut(rows))) };
-        // Rows before the first learnt one stay as the file stores them; learnt ones stand near the end.
+        // Rows before the first learnt one stay as stored; learnt ones are near the end.
         let (first, width) = (learnt.keys().next().copied().unwrap_or(rows).min(matrix.rows()), matrix.width());
         let mut tail = matrix.widened_range(first..matrix.rows().min(rows).max(first));
         tail.resize((rows - first) * width, 0.0);

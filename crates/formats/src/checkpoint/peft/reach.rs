@@ -1,5 +1,5 @@
-//! Which modules an adapter's settings reach, as PEFT's `check_target_module_exists` has it: factors of others that are in the
-//! file are not used.
+//! Which modules an adapter's settings select, as in PEFT's `check_target_module_exists`: factors of other modules in the file are not
+//! used.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,14 +10,14 @@ use tokenizers::utils::SysRegex as Regex;
 
 use super::{AdapterConfig, Targets};
 
-/// What PEFT's mapping names for the kinds of models that we read, where `target_modules` is not said.
+/// PEFT's default targets for the kinds of models that we read, if `target_modules` is missing.
 const USUAL: [&str; 3] = ["q_proj", "v_proj", "c_attn"];
 
 impl AdapterConfig {
     /// Whether a module of this path in the base has factors.
     pub fn reaches(&self, module: &str) -> bool {
         let excluded = self.exclude.as_ref().is_some_and(|exclude| exclude.name(module));
-        // What is saved whole is never given factors.
+        // A module that is saved whole never gets factors.
         let saved = |name: &String| match is_plain(name) {
             true => has_part(name, module),
             false => fits(&format!(r"(^|.*\.){name}($|\..*)"), module),
@@ -25,15 +25,15 @@ impl AdapterConfig {
         if excluded || self.modules_to_save.iter().any(saved) {
             return false;
         }
-        // A full path is meant whatever the layers are; a pattern says it all.
+        // A full path matches in any layer; a pattern covers the layers itself.
         match &self.targets {
             Targets::Names(names) if names.iter().any(|name| name == module) => true,
             Targets::Pattern(_) => self.targets.name(module),
-            _ => self.targets.name(module) && self.in_layers(module),
+            _ => self.targets.name(module) && self.selects_layer(module),
         }
     }
 
-    fn in_layers(&self, module: &str) -> bool {
+    fn selects_layer(&self, module: &str) -> bool {
         let Some(layers) = &self.layers else { return true };
         // Everything up to the number's dot.
         let number = |pattern: String| {
@@ -47,7 +47,7 @@ impl AdapterConfig {
         number.is_some_and(|number| layers.contains(&number))
     }
 
-    /// Whether the module is saved whole, a trained copy next to the base's.
+    /// Whether the module is saved whole, as a trained copy next to the base's.
     pub(super) fn saves(&self, module: &str) -> bool {
         self.modules_to_save.iter().any(|name| module.ends_with(name.as_str()))
     }
@@ -68,14 +68,14 @@ impl Targets {
 }
 
 /// Whether the expression matches all of `text` (Python's `re.fullmatch`).
-pub(super) fn in_pattern(pattern: &str, text: &str) -> Result<bool> {
+pub(super) fn matches_all(pattern: &str, text: &str) -> Result<bool> {
     if is_plain(pattern) {
         return Ok(pattern.len() == text.len() && matches_plain(pattern, text));
     }
     Ok(compiled(format!("^(?:{pattern})$"))?.find_iter(text).next().is_some())
 }
 
-/// Whether an expression is a name without operators but the dot.
+/// Whether an expression is a name without operators except the dot.
 fn is_plain(pattern: &str) -> bool {
     pattern.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-' | b'.'))
 }
@@ -85,18 +85,18 @@ fn matches_plain(pattern: &str, text: &str) -> bool {
     text.is_ascii() && pattern.bytes().zip(text.bytes()).all(|(p, t)| p == t || (p == b'.' && t != b'\n'))
 }
 
-/// Whether a plain expression is a run of whole parts of a path.
+/// Whether a plain expression is a sequence of whole parts of a path.
 fn has_part(pattern: &str, module: &str) -> bool {
     let starts = std::iter::once(0).chain(module.match_indices('.').map(|(at, _)| at + 1));
     let mut ends = starts.filter_map(|start| module[start..].split_at_checked(pattern.len()));
     ends.any(|(part, rest)| (rest.is_empty() || rest.starts_with('.')) && matches_plain(pattern, part))
 }
 
-/// Expressions that are not plain names, at most, and bytes of one: each is asked of every module, and compiled once.
+/// Maximum number of expressions that are not plain names, and bytes of one: each is matched with every module and compiled once.
 pub(super) const MOST_PATTERNS: usize = 64;
 pub(super) const LONGEST_PATTERN: usize = 4096;
 
-/// Whether a list of patterns is short enough.
+/// Checks that a list of patterns is short enough.
 ///
 /// # Errors
 /// Too many expressions, or one that is too long.
@@ -116,14 +116,14 @@ pub(super) fn check_patterns<'p>(patterns: impl IntoIterator<Item = &'p str>) ->
     Ok(())
 }
 
-/// Compiled forms that are kept: some patterns are asked in two forms.
+/// Size of the cache of compiled expressions: some patterns occur in two forms.
 const KEPT: usize = 4 * MOST_PATTERNS;
 
 thread_local! {
     static COMPILED: RefCell<HashMap<String, Rc<Regex>>> = RefCell::default();
 }
 
-/// The expression, kept: a long one takes a tenth of a second to compile.
+/// The compiled expression, cached: a long one takes a tenth of a second to compile.
 fn compiled(pattern: String) -> Result<Rc<Regex>> {
     COMPILED.with_borrow_mut(|kept| {
         if let Some(regex) = kept.get(&pattern) {
@@ -139,7 +139,7 @@ fn compiled(pattern: String) -> Result<Rc<Regex>> {
 }
 
 fn fits(pattern: &str, text: &str) -> bool {
-    in_pattern(pattern, text).unwrap_or(false)
+    matches_all(pattern, text).unwrap_or(false)
 }
 
 /// Whether the path is the expression or ends in `.` and it (PEFT's `get_pattern_key`).

@@ -21,21 +21,21 @@ use crate::output::replace_folder;
 pub struct AdapterWeights {
     pub config: AdapterConfig,
     pub factors: BTreeMap<String, Factors>,
-    /// Weights that no factors are for: norms, tables with many changed rows.
+    /// Weights without factors: norms, tables with many changed rows.
     pub replaced: BTreeMap<String, HostTensor>,
     /// The rows of `config.token_rows`, `[n, d]`.
     pub token_rows: Option<HostTensor>,
-    /// Those of `config.head_rows`, of a head that is not tied to the embedding.
+    /// Rows of `config.head_rows`, for a head that is not tied to the embedding.
     pub head_rows: Option<HostTensor>,
 }
 
 impl AdapterWeights {
-    /// Of factors that hold their scale, with the one rank that PEFT wants, and in every layer where one has some: what is missing is
-    /// zeros. Without any factors at all, zeros of rank 1 are at the queries. Factors of a GPT-2 go by its own modules' names.
+    /// Prepares scaled factors for PEFT: one rank for all, and in every layer the modules that any layer has, with zeros for missing ones.
+    /// Without any factors: zeros of rank 1 at the queries. Factors of a GPT-2 get its module names.
     pub fn new(factors: BTreeMap<String, Factors>, config: &ModelConfig) -> Result<Self> {
         let module = |name: &str| name.split('.').nth_back(1).unwrap_or_default().to_owned();
         let is_gpt2 = config.family.is_gpt2();
-        let factors = if is_gpt2 { of_gpt2(factors)? } else { factors };
+        let factors = if is_gpt2 { fuse_gpt2(factors)? } else { factors };
         let r = factors.values().map(|f| f.a.rows()).max().unwrap_or(1);
         let mut targets: BTreeSet<String> = factors.keys().map(|name| module(name)).collect();
         if targets.is_empty() {
@@ -43,7 +43,7 @@ impl AdapterWeights {
         }
         let mut all = BTreeMap::new();
         for (name, f) in factors {
-            all.insert(name, f.of_rank(r)?);
+            all.insert(name, f.pad_to_rank(r)?);
         }
         for (mut name, mut shape) in expected_parameters(config) {
             if let Some((theirs, part)) = filed(&name).filter(|_| is_gpt2) {
@@ -66,9 +66,9 @@ impl AdapterWeights {
     }
 }
 
-/// Factors under GPT-2's names. Queries, keys and values are one module there: its A has the rows of theirs one below the other, its B
-/// the columns of theirs one next to the other, each at its own outputs.
-fn of_gpt2(factors: BTreeMap<String, Factors>) -> Result<BTreeMap<String, Factors>> {
+/// Factors under GPT-2's names, where queries, keys and values are one module: its A stacks their rows, its B their columns, each at
+/// its own outputs.
+fn fuse_gpt2(factors: BTreeMap<String, Factors>) -> Result<BTreeMap<String, Factors>> {
     let mut out: BTreeMap<String, Factors> = BTreeMap::new();
     for (name, Factors { a, b }) in factors {
         let Some((theirs, part)) = filed(&name) else {
@@ -81,7 +81,7 @@ fn of_gpt2(factors: BTreeMap<String, Factors>) -> Result<BTreeMap<String, Factor
         let b = HostTensor::new(vec![part.of * rows, r], placed)?;
         let own = Factors { a, b };
         let all = match out.remove(&theirs) {
-            Some(before) => before.beside(own)?,
+            Some(before) => before.add(own)?,
             None => own,
         };
         out.insert(theirs, all);
@@ -90,8 +90,8 @@ fn of_gpt2(factors: BTreeMap<String, Factors>) -> Result<BTreeMap<String, Factor
 }
 
 impl Factors {
-    /// These and more of the same weight, whose products are added: A one below the other, B one next to the other.
-    pub fn beside(self, more: Self) -> Result<Self> {
+    /// The sum of two products as one pair: A stacked by rows, B by columns.
+    pub fn add(self, more: Self) -> Result<Self> {
         let (own, other) = (self.b.width(), more.b.width());
         let a = HostTensor::new(vec![own + other, self.a.width()], [self.a.data, more.a.data].concat())?;
         let pairs = self.b.data.chunks_exact(own).zip(more.b.data.chunks_exact(other));
@@ -99,8 +99,8 @@ impl Factors {
         Ok(Self { a, b: HostTensor::new(vec![self.b.rows(), own + other], b)? })
     }
 
-    /// Filled up with zeros to this rank, at least its own.
-    fn of_rank(self, r: usize) -> Result<Self> {
+    /// Pads with zeros to rank `r`, at least the current one.
+    fn pad_to_rank(self, r: usize) -> Result<Self> {
         let Self { mut a, b } = self;
         let (own, width) = (a.rows(), a.width());
         if own == r {
@@ -113,7 +113,7 @@ impl Factors {
     }
 }
 
-/// `adapter_config.json`: a GPT-2's table of tokens has its own name, and its matrices lie the other way round.
+/// `adapter_config.json`. A GPT-2's table of tokens has its own name, and its matrices are transposed.
 fn settings(config: &AdapterConfig, is_gpt2: bool) -> Value {
     let mut settings = config.to_json();
     if is_gpt2 {
@@ -127,8 +127,8 @@ fn settings(config: &AdapterConfig, is_gpt2: bool) -> Value {
     settings
 }
 
-/// Writes a folder that PEFT loads over the base. Replaced embeddings go under their plain names, as PEFT's own
-/// `save_embedding_layers` does: resize the base to the same rows before loading. `files` as in `SaveOptions`.
+/// Writes a folder that PEFT loads over the base. Replaced embeddings have their plain names, as in PEFT's `save_embedding_layers`:
+/// resize the base to the same rows before loading. `files` as in `SaveOptions`.
 pub fn save_adapter(
     dir: &Path,
     AdapterWeights { config, factors, replaced, token_rows, head_rows }: &AdapterWeights,
@@ -136,7 +136,7 @@ pub fn save_adapter(
     files: &[(String, Vec<u8>)],
     overwrite: bool,
 ) -> Result<()> {
-    // A GPT-2's factors have its names already; all else then goes by them too.
+    // A GPT-2's factors already have its names; all other weights then get them too.
     let is_gpt2 = factors.keys().any(|name| name.starts_with("transformer."));
     let named = |module: &str| gpt2_module(module).filter(|_| is_gpt2).unwrap_or_else(|| module.to_owned());
     let mut tensors: Vec<(String, &HostTensor)> = Vec::new();

@@ -1,5 +1,5 @@
-//! Embedding table and head under an adapter. A base may hold one matrix for both; as in PEFT, what is trained as a copy of
-//! one, and factors of one, leave the other as the base has it: the two part.
+//! Embedding table and head under an adapter. If the base ties them, a trained copy or factors of one leave the other as in the base, as
+//! in PEFT: the two become different.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::{Adapter, SETTINGS};
 use crate::config::ModelConfig;
 
 impl Adapter {
-    /// What replaces a weight. Of a tied base a table that is not a copy is the other's too.
+    /// The replacement of a weight. In a tied base a replaced table that is not a copy also replaces the other.
     pub(super) fn replacement(&self, name: &str, is_tied: bool) -> Option<&Replacement> {
         let other = match name {
             EMBED => HEAD,
@@ -22,10 +22,10 @@ impl Adapter {
         self.replaced.get(name).or_else(shared)
     }
 
-    /// Whether embedding and head are one matrix with this adapter.
+    /// Whether embedding and head are still tied with this adapter.
     ///
     /// # Errors
-    /// Tables and rows of them that contradict each other.
+    /// Contradictory tables or rows.
     pub(super) fn stays_tied(&self, base: &ModelConfig) -> Result<bool> {
         let origin = self.path.display();
         if !base.tie_word_embeddings {
@@ -34,7 +34,7 @@ impl Adapter {
         let copied = |table| self.replaced.get(table).is_some_and(|replaced| replaced.is_copy);
         let tables = [self.replaced.get(EMBED), self.replaced.get(HEAD)];
         let mut parts = match tables {
-            // A tied base saves both, with the same values, where both were resized together.
+            // For a tied base both are saved, with the same values, if both were resized together.
             [Some(embed), Some(head)] => {
                 let same = self.file.tensor(&embed.key)? == self.file.tensor(&head.key)?;
                 ensure!(
@@ -61,12 +61,12 @@ impl Adapter {
         Ok(!(parts || rows_part))
     }
 
-    /// Tokens whose rows it holds.
+    /// Tokens whose rows it has.
     pub(super) fn token_ids(&self) -> impl Iterator<Item = usize> + '_ {
         self.config.token_rows.iter().chain(&self.config.head_rows).copied()
     }
 
-    /// Checks the rows of tokens; `config` gains those after the base's last one.
+    /// Checks the rows of tokens; `config` grows by those after the base's last one.
     pub(super) fn fit_token_rows(&self, base: &ModelConfig, config: &mut ModelConfig) -> Result<()> {
         let origin = self.path.display();
         let (embed, head) = (&self.config.token_rows, &self.config.head_rows);
@@ -83,7 +83,7 @@ impl Adapter {
         }
         if !config.tie_word_embeddings && !head.is_empty() && self.head_rows.is_none() {
             bail!(
-                "{origin}: `trainable_token_indices` names {} tokens of the head, and no rows of it are there",
+                "{origin}: `trainable_token_indices` names {} tokens of the head, but its rows are missing",
                 head.len()
             );
         }
@@ -103,7 +103,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Learnt rows of embedding table or head, by token; of a head that is tied to the table, the table's.
+    /// Learnt rows of embedding table or head, by token; for a tied head, the table's.
     pub(super) fn token_rows(&self, name: &str) -> Result<Option<BTreeMap<usize, Vec<f32>>>> {
         let (key, ids) = match name {
             EMBED => (&self.token_rows, &self.config.token_rows),

@@ -1,13 +1,12 @@
-//! Python's pickles, as far as PyTorch's files of tensors are made of them: numbers, texts, lists, tuples, dictionaries, and
-//! tensors over storages. Nothing in a pickle is executed: a class or function that is not one of the few known here is refused
-//! by name.
+//! A restricted interpreter of Python's pickles, for PyTorch's tensor files: numbers, texts, lists, tuples, dictionaries, and tensors
+//! over storages. Nothing in a pickle is executed: a class or function outside a short list is refused by name.
 
 use std::collections::HashMap;
 use std::rc::Rc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-/// A value on the stack; containers are places in [`Machine::held`], so that one that is named twice is one.
+/// A value on the stack. Containers are indices into [`Machine::held`], so that two references share one container.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     None,
@@ -24,7 +23,7 @@ pub(super) enum Value {
     Tensor(Rc<Tensor>),
 }
 
-/// Values of one type that are contiguous in the file.
+/// A contiguous array of one type in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Storage {
     pub key: Rc<str>,
@@ -84,14 +83,14 @@ fn storage_kind(name: &str) -> Option<&'static str> {
     KINDS.iter().map(|(kind, _)| *kind).find(|kind| *kind == name)
 }
 
-/// What a container holds.
+/// Contents of a container.
 #[derive(Debug)]
 enum Contents {
     Items(Vec<Value>),
     Pairs(Vec<(Value, Value)>),
 }
 
-/// Most values that one pickle may make: a state dict has a few thousand.
+/// Maximum number of values of one pickle: a state dict has a few thousand.
 const MOST: usize = 1 << 22;
 
 pub(super) struct Machine<'a> {
@@ -105,10 +104,10 @@ pub(super) struct Machine<'a> {
 }
 
 impl<'a> Machine<'a> {
-    /// Reads one pickle; gives its value, and where the next one begins.
+    /// Reads one pickle; returns its value and the offset of the next one.
     ///
     /// # Errors
-    /// Anything but what the module's head lists, and a pickle that is cut off.
+    /// Anything outside the list in the module's head; a truncated pickle.
     pub fn run(bytes: &'a [u8]) -> Result<(Self, Value, usize)> {
         let mut machine = Machine {
             bytes,
@@ -203,7 +202,7 @@ impl<'a> Machine<'a> {
                 let made = self.make(&what, &arguments)?;
                 self.push(made);
             }
-            // The attributes of a dictionary (`_metadata`): nothing of it is weights.
+            // The attributes of a dictionary (`_metadata`) contain no weights.
             b'b' => {
                 let _state = self.pop()?;
                 ensure!(matches!(self.stack.last(), Some(Value::Dict(_))), "BUILD of a value that is not a dictionary");
@@ -220,7 +219,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// What a known function or class makes of its arguments.
+    /// Calls a known function or class.
     fn make(&mut self, what: &Value, arguments: &Value) -> Result<Value> {
         let Value::Global(what) = what else { bail!("REDUCE of a value that is not callable") };
         let arguments = self.items(arguments)?;
@@ -246,7 +245,7 @@ impl<'a> Machine<'a> {
                 let offset = usize::try_from(*offset).context("a negative offset")?;
                 Ok(Value::Tensor(Rc::new(Tensor { storage: storage.clone(), offset, shape, stride })))
             }
-            _ => bail!("{what:?} is called in a way that PyTorch does not"),
+            _ => bail!("{what:?} is called with arguments that PyTorch does not use"),
         }
     }
 
@@ -263,7 +262,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Every storage that was named, with the bytes of one of its values.
+    /// Every referenced storage, with the bytes per value.
     pub fn storages(&self) -> impl Iterator<Item = (&str, usize)> {
         let size = |kind| KINDS.iter().find(|(name, _)| *name == kind).map_or(0, |(_, size)| *size);
         self.storages.iter().map(move |storage| (&*storage.key, size(storage.kind)))
@@ -274,9 +273,9 @@ impl<'a> Machine<'a> {
         match value {
             Value::List(at) | Value::Tuple(at) => match &self.held[*at] {
                 Contents::Items(items) => Ok(items),
-                Contents::Pairs(_) => bail!("a list that is a dictionary"),
+                Contents::Pairs(_) => bail!("a dictionary instead of a list"),
             },
-            _ => bail!("a value that is not a list"),
+            _ => bail!("expected a list"),
         }
     }
 
@@ -339,7 +338,7 @@ impl<'a> Machine<'a> {
     }
 
     fn take(&mut self, n: usize) -> Result<&'a [u8]> {
-        let end = self.at.checked_add(n).filter(|end| *end <= self.bytes.len()).context("a pickle that is cut off")?;
+        let end = self.at.checked_add(n).filter(|end| *end <= self.bytes.len()).context("a truncated pickle")?;
         let taken = &self.bytes[self.at..end];
         self.at = end;
         Ok(taken)
@@ -356,7 +355,7 @@ impl<'a> Machine<'a> {
     /// Up to a line break.
     fn line(&mut self) -> Result<Rc<str>> {
         let rest = &self.bytes[self.at..];
-        let end = rest.iter().position(|b| *b == b'\n').context("a pickle that is cut off")?;
+        let end = rest.iter().position(|b| *b == b'\n').context("a truncated pickle")?;
         let line = std::str::from_utf8(self.take(end)?).context("a name that is not text")?.into();
         self.skip(1)?;
         Ok(line)
@@ -384,7 +383,7 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    /// Little-endian two's complement of any length; those that do not fit are not sizes.
+    /// Little-endian two's complement of any length; values that do not fit are not sizes.
     fn long(&mut self) -> Result<()> {
         let n = self.uint(1)?;
         let bytes = self.take(n)?;
@@ -393,7 +392,7 @@ impl<'a> Machine<'a> {
         if n <= 8 {
             whole[..n].copy_from_slice(bytes);
         } else {
-            // PyTorch's magic number, of ten bytes: what it is is not needed, that it is one is.
+            // PyTorch's magic number of ten bytes: only its type matters.
             whole = i64::MAX.to_le_bytes();
         }
         self.push(Value::Number(i64::from_le_bytes(whole)));

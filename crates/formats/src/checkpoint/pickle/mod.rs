@@ -1,5 +1,5 @@
-//! Weights that `torch.save` wrote (`.bin`, `.pt`, `.pth`): state dicts, in today's archives and in the older files of one pickle
-//! after the other. Nothing in them is executed ([`machine`]); values stay in the mapped file until they are requested.
+//! Weights written by `torch.save` (`.bin`, `.pt`, `.pth`): state dicts in today's archives and in the older files of concatenated
+//! pickles. Nothing in them is executed ([`machine`]); values stay in the mapped file until they are requested.
 
 mod machine;
 pub(super) mod write;
@@ -14,17 +14,17 @@ use memmap2::Mmap;
 
 use super::host::{Dtype, HostTensor, count};
 use super::{Weights, map_file, release};
-use crate::guard::instead;
+use crate::guard::recognise;
 use machine::{KINDS, Machine, Tensor, Value};
 use switchyard_ops::stored::StoredMatrix;
 
 pub(super) const SINGLE: &str = "pytorch_model.bin";
 pub(super) const INDEX: &str = "pytorch_model.bin.index.json";
 
-/// Under which of these a training state keeps its model.
+/// Keys under which a training state may store its model.
 const WRAPPERS: [&str; 4] = ["state_dict", "model_state_dict", "model", "module"];
 
-/// What a file of the older kind begins with: protocol 2, a number of ten bytes.
+/// First bytes of an older file: protocol 2, a number of ten bytes.
 const LEGACY: [u8; 14] = [0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 
 struct Entry {
@@ -53,8 +53,8 @@ impl PickleFile {
         Ok(Self { path: path.to_path_buf(), map, entries })
     }
 
-    /// A Jacobian lens as its authors and TransformerLens save it: `{"J": {layer: [D, D]}, …}`. Tensors are named by their layer;
-    /// next to them what else it holds of whole numbers (`n_prompts`, `d_model`).
+    /// Opens a Jacobian lens in the format of its authors and TransformerLens: `{"J": {layer: [D, D]}, …}`. Returns tensors by layer and the
+    /// whole numbers of the file (`n_prompts`, `d_model`).
     pub fn open_lens(path: &Path) -> Result<(Self, BTreeMap<String, i64>)> {
         let map = map_file(path)?;
         let (entries, numbers) = lens(&map).map_err(|e| anyhow!("{}: {e:#}", path.display()))?;
@@ -66,7 +66,7 @@ impl PickleFile {
     }
 
     /// # Errors
-    /// A tensor that is not there, or of another type than those of weights.
+    /// A tensor that is missing, or of a type that weights do not have.
     pub fn tensor(&self, name: &str) -> Result<HostTensor> {
         let entry = self.entry(name)?;
         let dtype = self.dtype(name, entry)?;
@@ -135,7 +135,7 @@ impl Entry {
 /// Tensors by name.
 fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Entry>> {
     let (machine, value, places) = whole(bytes)?;
-    located(state_dict(&machine, &value)?, &places, bytes.len())
+    locate(state_dict(&machine, &value)?, &places, bytes.len())
 }
 
 /// The matrices of a lens by their layer, and the numbers next to them.
@@ -156,7 +156,7 @@ fn lens(bytes: &[u8]) -> Result<(BTreeMap<String, Entry>, BTreeMap<String, i64>)
         }
     }
     ensure!(!found.is_empty(), "no Jacobian lens: `J` with a matrix for each layer is wanted");
-    Ok((located(found, &places, bytes.len())?, numbers))
+    Ok((locate(found, &places, bytes.len())?, numbers))
 }
 
 fn whole(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
@@ -165,16 +165,16 @@ fn whole(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
     } else if bytes.starts_with(&LEGACY) {
         from_pickles(bytes)
     } else {
-        let what = instead(bytes).unwrap_or("safetensors files end in .safetensors");
+        let what = recognise(bytes).unwrap_or("safetensors files end in .safetensors");
         bail!("not a file that torch.save wrote ({what})")
     }
 }
 
-/// Tensors may share a storage, as embedding and head do. Their bytes together are at most so many times those of the file.
+/// Tensors may share a storage, as embedding and head do. Maximum ratio of their total bytes to the file's.
 const MOST_SHARED: u64 = 4;
 
-/// Where each tensor lies in the file.
-fn located(tensors: Vec<(String, Tensor)>, places: &Places, file: usize) -> Result<BTreeMap<String, Entry>> {
+/// The place of each tensor in the file.
+fn locate(tensors: Vec<(String, Tensor)>, places: &Places, file: usize) -> Result<BTreeMap<String, Entry>> {
     let mut out = BTreeMap::new();
     let (mut all, most) = (0_u64, MOST_SHARED * file as u64);
     for (name, tensor) in tensors {
@@ -182,7 +182,7 @@ fn located(tensors: Vec<(String, Tensor)>, places: &Places, file: usize) -> Resu
         all += (entry.shape.iter().product::<usize>() * size) as u64;
         ensure!(
             all <= most,
-            "tensor `{name}`: the tensors up to it hold {all} bytes, more than {MOST_SHARED} times the {file} of the file: they share \
+            "tensor `{name}`: the tensors up to it have {all} bytes, more than {MOST_SHARED} times the {file} of the file: they share \
              storages; save copies of them"
         );
         out.insert(name, entry);
@@ -190,7 +190,7 @@ fn located(tensors: Vec<(String, Tensor)>, places: &Places, file: usize) -> Resu
     Ok(out)
 }
 
-/// Where each storage lies.
+/// The range of each storage.
 type Places = HashMap<String, Range<usize>>;
 
 fn from_archive(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
@@ -199,7 +199,10 @@ fn from_archive(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
     let pickle = pickle.context("an archive without data.pkl, which torch.save writes (TorchScript is not read)")?;
     let folder = pickle.strip_suffix("data.pkl").unwrap_or_default();
     if let Some(order) = records.get(&format!("{folder}byteorder")) {
-        ensure!(&bytes[order.clone()] == b"little", "written on a big-endian machine: save it again on another");
+        ensure!(
+            &bytes[order.clone()] == b"little",
+            "written on a big-endian machine: save it again on a little-endian one"
+        );
     }
     let (machine, value, _) = Machine::run(&bytes[records[pickle].clone()])?;
     let data = format!("{folder}data/");
@@ -252,7 +255,7 @@ fn tensors(pairs: &[(Value, Value)]) -> Vec<(String, Tensor)> {
     pairs.iter().filter_map(own).collect()
 }
 
-/// With the size of one value.
+/// The entry, and the bytes per value.
 fn entry(tensor: &Tensor, places: &Places) -> Result<(Entry, usize)> {
     let Tensor { storage, offset, shape, stride } = tensor;
     let size = KINDS.iter().find(|(kind, _)| *kind == storage.kind).map_or(0, |(_, size)| *size);
@@ -260,7 +263,7 @@ fn entry(tensor: &Tensor, places: &Places) -> Result<(Entry, usize)> {
     let values = place.len() / size.max(1);
     ensure!(
         count(shape).is_some_and(|n| n <= values),
-        "shape {shape:?} has more values than its storage of {values}: copy what was expanded before saving"
+        "shape {shape:?} has more values than its storage of {values}: copy expanded tensors before saving"
     );
     let span = if shape.contains(&0) {
         Some(0)

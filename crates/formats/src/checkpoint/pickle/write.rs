@@ -1,5 +1,5 @@
-//! The one kind of file that is written as `torch.save` writes it: a Jacobian lens, which others read with `torch.load`. A pickle of
-//! protocol 2 in an uncompressed ZIP archive (PKWARE's APPNOTE 6.3).
+//! Writes a Jacobian lens in `torch.save`'s format, for readers that use `torch.load`. A pickle of protocol 2 in an uncompressed ZIP
+//! archive (PKWARE's APPNOTE 6.3).
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,10 @@ use half::f16;
 
 use super::super::host::HostTensor;
 
-/// `{"J": {layer: [D, D]}, "n_prompts": …, "source_layers": […], "d_model": D}`, the matrices in half precision as the authors' files
-/// have them.
+/// `{"J": {layer: [D, D]}, "n_prompts": …, "source_layers": […], "d_model": D}`, the matrices in half precision as in the authors' files.
 ///
 /// # Errors
-/// More than 4 GB, which this kind of archive does not hold.
+/// More than 4 GB, the limit of this kind of archive.
 pub fn lens(matrices: &BTreeMap<usize, HostTensor>, prompts: usize, width: usize) -> Result<Vec<u8>> {
     let mut pickle = vec![0x80, 2, b'}', b'('];
     text(&mut pickle, "J");

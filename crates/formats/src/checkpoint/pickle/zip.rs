@@ -1,5 +1,5 @@
-//! Where the records of an uncompressed ZIP archive lie, as `torch.save` writes one (PKWARE's APPNOTE 6.3; sizes above 4 GB in
-//! ZIP64 fields). Knows nothing of what is in them.
+//! Finds the records of an uncompressed ZIP archive such as `torch.save` writes (PKWARE's APPNOTE 6.3; sizes above 4 GB in ZIP64
+//! fields). Knows nothing of their contents.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ const END_BYTES: usize = 22;
 /// Name → range of its bytes.
 ///
 /// # Errors
-/// An archive that is cut off, compressed or encrypted.
+/// A truncated, compressed or encrypted archive.
 pub(super) fn records(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>> {
     let (mut at, count) = directory(bytes)?;
     let mut records = BTreeMap::new();
@@ -43,7 +43,7 @@ pub(super) fn records(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>> {
     Ok(records)
 }
 
-/// Where the directory begins, and how many entries it has.
+/// Offset of the directory, and its number of entries.
 fn directory(bytes: &[u8]) -> Result<(usize, usize)> {
     let last = bytes.len().checked_sub(END_BYTES);
     let earliest = bytes.len().saturating_sub(END_BYTES + usize::from(u16::MAX));
@@ -55,7 +55,7 @@ fn directory(bytes: &[u8]) -> Result<(usize, usize)> {
         return Ok((offset, count));
     };
     let wide = Fields { bytes, at: Fields { bytes, at: locator }.u64(8)? };
-    ensure!(wide.tag()? == END64, "damaged archive: its ZIP64 end is not where it should be");
+    ensure!(wide.tag()? == END64, "damaged archive: its ZIP64 end record is misplaced");
     Ok((wide.u64(48)?, wide.u64(32)?))
 }
 
@@ -90,7 +90,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The extra fields of an entry, one of which holds numbers that do not fit in 32 bits.
+/// The extra fields of an entry, one of which has the numbers that do not fit in 32 bits.
 struct Wide<'a> {
     extra: &'a [u8],
 }
@@ -103,7 +103,7 @@ impl Wide<'_> {
             let Some((body, next)) = body.split_at_checked(len.into()) else { break };
             if id == 1 {
                 let fields = Fields { bytes: body, at: 0 };
-                // The order in the field: size, packed size, offset; only those that do not fit.
+                // Order in the field: size, packed size, offset; only those that do not fit.
                 let mut at = 0;
                 let mut out = narrow;
                 for place in [1, 0, 2] {
