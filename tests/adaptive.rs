@@ -122,7 +122,7 @@ fn what_is_told_of_a_run_is_what_its_responses_are() {
 fn where_no_budget_is_said_there_is_nothing_to_adapt_to() {
     let study = micro("sft", 10);
     let error = adaptive::rows(&study, &adaptive::Config {}).expect_err("no budgets").to_string();
-    assert!(error.contains("micro/sft") && error.contains("say no budget"), "{error}");
+    assert!(error.contains("micro/sft") && error.contains("state no budget"), "{error}");
 }
 
 #[test]

@@ -194,7 +194,7 @@ fn what_cannot_be_run_says_why() {
     let error = rows(&study, &config(&["known_value"], &[Steps::All])).expect_err("no task");
     assert!(error.to_string().contains("generated task"), "{error}");
     let error = rows(&study, &config(&["scale:1"], &[Steps::All])).expect_err("inert");
-    assert!(error.to_string().contains("moved nothing"), "{error}");
+    assert!(error.to_string().contains("changed nothing"), "{error}");
     let error = rows(&study, &config(&["zero"], &[Steps::Only(7)])).expect_err("never reached");
     assert!(error.to_string().contains("never fired"), "{error}");
 }
@@ -315,11 +315,11 @@ fn a_mode_that_cannot_be_run_is_named_and_the_others_rows_stand() {
         command
     };
     let (said, _) = done(&mut run("zero,scale:1,known_value"));
-    assert!(said.contains("skipped: scale:1 (all) fired") && said.contains("moved nothing"), "{said}");
+    assert!(said.contains("skipped: scale:1 (all) fired") && said.contains("changed nothing"), "{said}");
     let folder = switchyard_programs::report::folder::Folder::open(&out).expect("rows");
     let modes: Vec<&str> = folder.rows::<InterventionRow>("sft").iter().map(|row| row.mode.as_str()).collect();
     assert_eq!(modes, ["normal", "zero", "known_value"]);
-    refused(&mut run("scale:1"), &["no mode says anything: scale:1"]);
+    refused(&mut run("scale:1"), &["no mode is informative: scale:1"]);
 }
 
 #[test]

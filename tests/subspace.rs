@@ -55,7 +55,7 @@ fn a_value_moves_within_as_many_dimensions_as_it_has_and_with_no_placebo() {
         let shuffled = best(Rotation::Shuffled, rank);
         assert!(rank < 3 || shuffled < learnt - 0.15, "rank {rank}: {shuffled} against {learnt}");
     }
-    assert!(!table(&rows).contains("learning has not ended"), "{}", table(&rows));
+    assert!(!table(&rows).contains("training has not converged"), "{}", table(&rows));
     assert_eq!(SubspaceRow::dimensions(&rows, Variable::Value, 0.98), Some(DIMENSIONS));
     assert!(rows.iter().all(|r| (r.trained_on > 0) == matches!(r.rotation, Rotation::Trained | Rotation::Shuffled)));
 }
@@ -64,7 +64,7 @@ fn a_value_moves_within_as_many_dimensions_as_it_has_and_with_no_placebo() {
 fn a_search_that_has_not_ended_says_so_and_threads_change_nothing() {
     let config = Config { ranks: vec![1], updates: 1, pairs: 40, judged: 40, ..Config::default() };
     let rows = found(Purpose::Working, config.clone(), 1);
-    assert!(table(&rows).contains("learning has not ended"), "{}", table(&rows));
+    assert!(table(&rows).contains("training has not converged"), "{}", table(&rows));
     assert_eq!(rows, found(Purpose::Working, config, 3));
 }
 

@@ -1,9 +1,9 @@
 //! Accuracy and what it costs (tab:main, tab:sft-vs-rl, tab:per-subject, tab:appendix-sweep), and the `K_min` sweep.
 //!
-//! All problems; those on which the model switched and the others (its own choice: no causal reading); every level and
-//! subject; and three things done to the same problems: `<swi>` masked (`text_only`), `<swi>` put first (`forced`), and
-//! another `K_min`, **on one checkpoint** (the paper's K_min = 0 is another checkpoint). These are compared with the free
-//! decode pair by pair: exact McNemar, Holm over all of them, a score interval of the difference.
+//! Rows: all problems; those on which the model switched and the others (its own choice, so no causal comparison); every level and
+//! subject; and three changed decodings of the same problems: `<swi>` masked (`text_only`), `<swi>` first (`forced`), and other
+//! values of `K_min` **on one checkpoint** (the paper's K_min = 0 is another checkpoint). The changed ones are compared with the free
+//! decode problem by problem: exact McNemar, Holm over all of them, a score interval of the difference.
 
 use std::collections::BTreeSet;
 
@@ -27,10 +27,10 @@ pub const ABOUT: About = About::asking(
 
 settings! {
     pub struct Config {
-        /// Values of `K_min` to decode with, by default the paper's sweep and 1; the evaluation's own is always among the rows.
+        /// Values of `K_min` to decode with, by default the paper's sweep and 1; the evaluation's own is always included.
         pub k_min: Vec<usize> = vec![0, 1, 2, 4, 8, 16],
-        /// Also those above the evaluation's `k_cap`, with the cap raised to them: such a row differs in two things. Otherwise
-        /// they are left out.
+        /// Includes values above the evaluation's `k_cap`, with the cap raised to them: such a row differs in two settings. Otherwise they are
+        /// skipped.
         pub raise_cap: bool = false,
     }
 }
@@ -41,7 +41,7 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
     Ok(table(&rows, &note(study, config, &rows)))
 }
 
-/// What is decoded beside the evaluation's own way.
+/// The decodings besides the evaluation's.
 pub(crate) fn ways(study: &Study, config: &Config) -> Vec<(Switching, usize)> {
     let own = study.recipe.evaluation.k_min;
     if study.untrained {
@@ -51,16 +51,16 @@ pub(crate) fn ways(study: &Study, config: &Config) -> Vec<(Switching, usize)> {
     DONE.into_iter().map(|(_, switching)| (switching, own)).chain(swept).collect()
 }
 
-/// What is done to the same problems, by the rows' names.
+/// Changed decodings, by the names of their rows.
 const DONE: [(&str, Switching); 2] = [("text_only", Switching::Suppressed), ("forced", Switching::Forced)];
 
-/// All rows: groups of the free decode, then the other ways of decoding.
+/// All rows: groups of the free decode, then the changed decodings.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
     let own = study.recipe.evaluation.k_min;
     let free = DecodeOutcomes::free(study)?;
     let mut rows = free.groups()?;
     if study.untrained {
-        // There is nothing to mask, to force or to prolong.
+        // Without blocks these decodings change nothing.
         rows.retain(|row| row.group != "not_switched");
         return Ok(rows);
     }
@@ -73,7 +73,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
         if k_min == own {
             rows.push(free.whole(&name)?);
         } else if free.switched() {
-            // Without a block `K_min` is never asked.
+            // Without a block `K_min` has no effect.
             let (scores, traces) = study.decode(Switching::Free, k_min)?;
             rows.push(DecodeOutcomes::new(study, k_min, &scores, &traces).against(&name, &free)?);
         }
@@ -83,10 +83,10 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
     Ok(rows)
 }
 
-/// One problem under one way of decoding.
+/// One problem of a decoding.
 type Case<'a> = (&'a Outcome, &'a Trace);
 
-/// All problems under one way of decoding.
+/// All problems of a decoding.
 struct DecodeOutcomes<'a> {
     study: &'a Study,
     k_min: usize,
@@ -94,7 +94,7 @@ struct DecodeOutcomes<'a> {
 }
 
 impl<'a> DecodeOutcomes<'a> {
-    /// The evaluation's own way.
+    /// The evaluation's decoding.
     fn free(study: &'a Study) -> Result<Self> {
         let (scores, traces) = study.decoded()?;
         Ok(Self::new(study, study.recipe.evaluation.k_min, scores, traces))
@@ -104,7 +104,7 @@ impl<'a> DecodeOutcomes<'a> {
         Self { study, k_min, cases: scores.outcomes.iter().zip(traces).collect() }
     }
 
-    /// All problems, by the model's own choice, by level and by subject.
+    /// All problems, and groups by the model's choice, by level and by subject.
     fn groups(&self) -> Result<Vec<AccuracyRow>> {
         let levels: BTreeSet<u8> = self.cases.iter().filter_map(|(o, _)| o.level).collect();
         let subjects: BTreeSet<&String> = self.cases.iter().filter_map(|(o, _)| o.subject.as_ref()).collect();
@@ -118,7 +118,7 @@ impl<'a> DecodeOutcomes<'a> {
         groups.iter().filter(|(_, cases)| !cases.is_empty()).map(|(name, cases)| self.row(name, cases)).collect()
     }
 
-    /// The whole of it, compared with `free` on the same problems.
+    /// All problems, compared with `free` on the same problems.
     fn against(&self, name: &str, free: &DecodeOutcomes) -> Result<AccuracyRow> {
         let flips = Flips::count(&free.correct(), &self.correct())?;
         let (difference, lost, gained) = (Some(flips.change(LEVEL)?), Some(flips.lost), Some(flips.gained));
@@ -149,7 +149,7 @@ impl<'a> DecodeOutcomes<'a> {
         let mean_of = |of: fn(&Case) -> usize| {
             mean(seed, cases.iter().map(|case| (case.0.problem, of(case) as f64))).with_context(|| group.to_owned())
         };
-        // Of every block, whether the cap ended it.
+        // For every block, whether the cap ended it.
         let forced = |(o, t): &Case| t.blocks().iter().map(|block| (o.problem, block.forced)).collect::<Vec<_>>();
         let exits: Vec<(usize, bool)> = cases.iter().flat_map(forced).collect();
         Ok(AccuracyRow {
@@ -175,20 +175,20 @@ impl<'a> DecodeOutcomes<'a> {
     }
 }
 
-/// The values that are decoded with, in order, the evaluation's own among them.
+/// The sorted values to decode with, including the evaluation's.
 fn sweep(study: &Study, config: &Config) -> BTreeSet<usize> {
     let evaluation = &study.recipe.evaluation;
     let runs = |k: &usize| config.raise_cap || *k <= evaluation.k_cap;
     config.k_min.iter().copied().filter(runs).chain([evaluation.k_min]).collect()
 }
 
-/// What the sweep can and cannot say.
+/// Notes on missing or altered rows of the sweep.
 fn note(study: &Study, config: &Config, rows: &[AccuracyRow]) -> String {
     if study.untrained {
-        return "The model never learnt to switch: it is read as it writes.\n".into();
+        return "The model never learnt to switch: it is decoded as plain text.\n".into();
     }
     if rows.iter().all(|r| r.group != "switched") {
-        return "No problem switched: K_min is never asked, there is no sweep.\n".into();
+        return "No problem switched: K_min has no effect, the sweep is skipped.\n".into();
     }
     let evaluation = &study.recipe.evaluation;
     let cap = evaluation.k_cap;
@@ -196,7 +196,7 @@ fn note(study: &Study, config: &Config, rows: &[AccuracyRow]) -> String {
     let (mut note, all) = (String::new(), above.join(", "));
     match (above.is_empty(), config.raise_cap) {
         (true, _) => {}
-        (false, true) => note += &format!("K_min {all} ran with k_cap raised from {cap} to it.\n"),
+        (false, true) => note += &format!("K_min {all} ran with k_cap raised from {cap} to the same value.\n"),
         (false, false) => {
             note += &format!("K_min {all} not run: the evaluation's k_cap is {cap} (raise_cap runs them).\n");
         }
@@ -207,12 +207,12 @@ fn note(study: &Study, config: &Config, rows: &[AccuracyRow]) -> String {
     let swept = || rows.iter().filter(|r| r.group.starts_with("k_min:"));
     let same = |r: &AccuracyRow| Some(r.latent_calls) == swept().next().map(|first| first.latent_calls);
     if swept().count() > 1 && swept().all(same) {
-        note += "K_min changed nothing: no block would have ended earlier.\n";
+        note += "K_min changed nothing: no block ends before the largest value.\n";
     }
     note
 }
 
-/// Markdown, one row a group.
+/// Markdown, one row per group.
 pub fn table(rows: &[AccuracyRow], note: &str) -> String {
     let columns = "group | accuracy [95 %] | latent accuracy | switch rate | latent calls | visible tokens | truncated | \
                    capped blocks | difference | p (Holm)";

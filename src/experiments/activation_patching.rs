@@ -1,14 +1,15 @@
-//! Where the difference between two problems lives: activation patching over layer × latent step and layer × position.
+//! Activation patching (denoising) over layer × latent step and layer × position: where does the difference between two problems
+//! reside?
 //!
-//! Pairs are problems of the same structure and names whose start value differs; of a file with known values, two whose questions
-//! differ in their numbers alone and whose first steps make different values. Both are decoded normally; a pair is usable where the
-//! two responses agree up to some visible token (the read-out) and have opened a block before it. The corrupt row is then run again
-//! with one activation of the residual stream taken from the clean row, and `effect` is the share of the difference of logits (the
-//! clean row's token minus the corrupt row's, at the read-out) that comes back: Σ (patched − corrupt) / Σ (clean − corrupt). Latents
-//! after a patched one follow from it.
+//! 1. Pairs: problems with the same structure and names but another start value; in a file with known values, two questions that differ
+//!    only in their numbers and whose first steps give different values.
+//! 2. Decode both normally. A pair is usable if the responses agree up to a visible token (the readout) after at least one block.
+//! 3. Rerun the corrupt sequence with one activation of the residual stream from the clean one. Later latents are recomputed.
+//! 4. `effect` = Σ (patched − corrupt) / Σ (clean − corrupt), where each term is the logit difference (clean token minus corrupt token)
+//!    at the readout.
 //!
 //! Layer 0 is the input of the first block (an embedding, or the injected state), layer l the stream after block l.
-//! Misleads where several places carry the value: each alone may be worth nothing (a backup), or all of it.
+//! Misleads if several places carry the value: each alone may have no effect (a backup), or the whole effect.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +28,7 @@ use crate::study::circuits::patch::{Node, Patch, leads, points, record};
 use crate::study::units::measure_in_memory;
 
 pub const ABOUT: About =
-    About::asking("where the difference between two problems lives: layer × latent step, layer × position");
+    About::asking("where the difference between two problems resides: layer × latent step, layer × position");
 
 settings! {
     pub struct Config {
@@ -46,14 +47,14 @@ pub fn unfit(study: &Study, _config: &Config) -> Result<Unfit> {
     Ok(missing.map(|why| why + own))
 }
 
-/// The prompts of the task, or of the file where there is none.
+/// The prompts of the task, or of the file if there is no task.
 fn prompts(study: &Study, candidates: usize) -> Result<Vec<Prompts>> {
     let mut own = of_problems(study);
     own.truncate(candidates);
     if own.is_empty() { task_prompts(study, candidates) } else { Ok(own) }
 }
 
-/// Pairs of a file's problems: of those that are the same but for their numbers, each of the smaller first values with one of the larger.
+/// Pairs of a file's problems: among those equal except for their numbers, each of the smaller first values with one of the larger.
 fn of_problems(study: &Study) -> Vec<Prompts> {
     let corpus = &study.corpus;
     let mut alike: BTreeMap<(String, usize), Vec<(i64, usize)>> = BTreeMap::new();
@@ -73,7 +74,7 @@ fn of_problems(study: &Study) -> Vec<Prompts> {
     out
 }
 
-/// A question with one sign for each number.
+/// A question with every number replaced by the same sign.
 fn without_numbers(question: &str) -> String {
     let mut out = String::with_capacity(question.len());
     for letter in question.chars() {
@@ -88,10 +89,10 @@ fn without_numbers(question: &str) -> String {
 
 pub(crate) const FILES: &[Files] = &[(PatchedPlaceRow::NAME, PatchRow::NAME)];
 
-/// Patches pairs of the recipe's task or the file whose places are not there yet.
+/// Patches the pairs of the recipe's task or the file that `rows` lacks.
 ///
 /// # Errors
-/// A task that has no pairs; as [`run_pairs`].
+/// A task without pairs; as [`run_pairs`].
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedPlaceRow>) -> Result<()> {
     study.say("activation patching");
     places(study, config, &prompts(study, config.candidates)?, rows)
@@ -107,10 +108,10 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatchRow>> {
     run_pairs(study, config, &prompts(study, config.candidates)?)
 }
 
-/// Those of given pairs of prompts, clean and corrupt.
+/// The heat maps of given pairs of prompts, clean and corrupt.
 ///
 /// # Errors
-/// Fewer than two usable pairs, and as the model's.
+/// Fewer than two usable pairs; failures of the model.
 pub fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<Vec<PatchRow>> {
     recovered(&measure_in_memory(|rows| places(study, config, prompts, rows))?)
 }
@@ -129,7 +130,7 @@ fn places(study: &Study, config: &Config, prompts: &[Prompts], rows: &mut Measur
     })
 }
 
-/// Every layer and position of one pair, one row each.
+/// Every layer and position of one pair, one record each.
 fn patched(study: &Study, identity: &Identity, pair: &Pair) -> Result<Vec<PatchedPlaceRow>> {
     let config = study.model.config();
     let nodes: Vec<Node> = (0..=config.num_hidden_layers).map(Node::Resid).collect();

@@ -1,10 +1,10 @@
-//! Does the model switch only where text does not fit? Problems that say how many visible tokens their answer may have, each with a
-//! block and without one under that budget (as `switch_benefit` does), by budget and number of steps.
+//! Adaptive switching: does the model switch only if text does not fit? Problems whose question states a budget of visible tokens are
+//! decoded with a block and without one under that budget (as in `switch_benefit`), by budget and number of steps.
 //!
-//! The optimal policy switches in a cell where accuracy with a block lies above accuracy without one, beyond the interval of their
-//! difference, and does not where it lies below; cells between are not decided. It is optimal for this checkpoint: training that makes
-//! blocks better moves it. `as_optimal` is to be read beside what a policy gets that never looks at the budget: `optimal_rate` if it always
-//! switches, one less that if it never does. Misleads as `switch_benefit` does: where the model opened none, one block is forced.
+//! The optimal policy switches in a cell where accuracy with a block exceeds accuracy without one, beyond the interval of their
+//! difference, and does not switch where it is below; cells in between are undecided. It is optimal for this checkpoint: training that
+//! improves blocks changes it. Compare `as_optimal` with policies that ignore the budget: `optimal_rate` if it always switches, one minus
+//! that if it never does. Misleads as `switch_benefit` does: where the model opened no block, one is forced.
 
 use anyhow::{Context, Result};
 
@@ -17,19 +17,18 @@ use crate::study::Study;
 use crate::study::units::measure_in_memory;
 use crate::text::said_budget;
 
-pub const ABOUT: About = About::asking(
-    "adaptive switching: are blocks opened where the budget that a question says leaves no room for text?",
-)
-.of_grpo_start()
-.on_request()
-.of_switching();
+pub const ABOUT: About =
+    About::asking("adaptive switching: are blocks opened where the question's budget leaves no room for text?")
+        .of_grpo_start()
+        .on_request()
+        .of_switching();
 
-/// One row a budget and number of steps, one a budget, one for all.
+/// One row per budget and number of steps, one per budget, one for all.
 ///
 /// # Errors
-/// Questions that say no budget; as the decoder's.
+/// Questions without a budget; failures of the decoder.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AdaptiveRow>> {
-    let why = || "its questions say no budget (task `adaptive`, or data.budgets = true)".into();
+    let why = || "its questions state no budget (task `adaptive`, or data.budgets = true)".into();
     study.require(study.corpus.budgets, why)?;
     let problems = measure_in_memory(|rows| switch_benefit::measure(study, config, rows))?;
     let said = |problem: &usize| said_budget(&study.corpus.test[*problem].question);
@@ -37,7 +36,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AdaptiveRow>> {
     by_budget(&problems, &budgets.context("a question without its budget")?)
 }
 
-/// Markdown, one row a budget and number of steps.
+/// Markdown, one row per budget and number of steps.
 pub fn table(rows: &[AdaptiveRow]) -> String {
     let columns = "budget | steps | switch rate [95 %] | optimal | as optimal | accuracy | best | with a block | without | benefit";
     let all = |value: Option<String>| value.unwrap_or_else(|| "all".into());

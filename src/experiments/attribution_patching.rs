@@ -1,19 +1,19 @@
-//! The map of `head_patching` by backward passes in place of a run for each cell: gradient of the read-out's lead × (clean −
-//! corrupt) of every node at every place, to first order what a patch would move (attribution patching, Nanda 2023; Syed et
-//! al. 2023). Gradients pass through the recurrence: a node at an early latent step gets what it does to all later ones.
+//! Attribution patching (Nanda 2023; Syed et al. 2023): the map of `head_patching` from backward passes instead of one run per cell.
+//! The gradient of the margin at the readout × (clean − corrupt) of every node at every place is the first-order effect of a patch.
+//! Gradients pass through the recurrence: a node at an early latent step includes its effect on all later ones.
 //!
-//! Pairs, places, nodes and `effect` are those of `head_patching`. `gradient` says where it is taken:
+//! Pairs, places, nodes and `effect` are those of `head_patching`. `gradient` is one of:
 //! - `corrupt`: in the corrupt run; predicts `denoise`.
 //! - `clean`: in the clean run; predicts `noise`.
-//! - `integrated`: the mean over `steps` runs whose token embeddings lie between the two, at the middles of as many equal parts
-//!   of the way (EAP-IG, Hanna et al. 2024). At the inputs that differ it sums up to the whole difference as `steps` grows;
-//!   on `micro` that takes hundreds (`tests/circuits.rs`).
+//! - `integrated`: the mean over `steps` runs whose token embeddings are interpolated between the two, at the midpoints of equal
+//!   intervals (EAP-IG, Hanna et al. 2024). Summed over the differing inputs it converges to the whole difference as `steps` grows; on
+//!   `micro` that needs hundreds (`tests/circuits.rs`).
 //!
-//! `exact` and the agreement rows hold the maps against patches that were run on a sample of the cells, in the same pairs.
+//! `exact` and the agreement rows compare the maps with real patches on a sample of the cells, in the same pairs.
 //!
-//! Misleads where the model is saturated: a gate or an attention that is all or nothing has no slope at either end, and a node
-//! that decides everything through it gets 0 from `corrupt` and `clean`; `integrated` sees it if a step falls on the slope. The
-//! agreement rows say how far to trust a map; `head_patching` is what it stands for.
+//! Misleads if the model is saturated: a gate or an attention at 0 or 1 has no slope at either end, and a node that acts through it
+//! gets 0 from `corrupt` and `clean`; `integrated` detects it if a step falls on the slope. The agreement rows measure how far to trust a
+//! map; `head_patching` is the reference.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -50,13 +50,13 @@ settings! {
         /// A file of pairs instead of the task's, as in `head_patching`.
         pub pairs_file: Option<PathBuf> = None,
         pub forms: Vec<Form> = Form::ALL.to_vec(),
-        /// Blocks (of text, clauses) before the read-out whose places are looked at.
+        /// Number of last blocks (in text, clauses) before the readout whose places are included.
         pub blocks: usize = 2,
         /// Runs of integrated gradients; 0: the plain gradients only.
         pub steps: usize = 8,
-        /// Cells of each form that are patched too, to compare with; 0: none.
+        /// Number of cells per form that are also patched, for comparison; 0: none.
         pub sample: usize = 150,
-        /// Effects up to this share of the whole difference count as none in the test.
+        /// The test ignores effects up to this share of the whole difference.
         pub least: f64 = LEAST_SHARE,
     }
 }
@@ -69,10 +69,10 @@ impl Config {
     }
 }
 
-/// Makes its pairs from a generated task or a file.
+/// Needs a generated task or a file for its pairs.
 ///
 /// # Errors
-/// Settings that say nothing to do.
+/// Settings without any work.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check()?;
     Ok(no_pairs(study, "attribution_patching", config.pairs_file.as_deref()))
@@ -80,10 +80,10 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
 
 pub(crate) const FILES: &[Files] = &[(AttributedNodeRow::NAME, AttributionRow::NAME)];
 
-/// Attributes every pair that is not there yet, and patches its sampled cells.
+/// Attributes the pairs that `rows` lacks, and patches their sampled cells.
 ///
 /// # Errors
-/// No pairs to make, fewer than two usable ones in every form, and as the model's.
+/// No pairs; fewer than two usable ones in every form; failures of the model.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<AttributedNodeRow>) -> Result<()> {
     study.say("attribution patching");
     config.check()?;
@@ -122,7 +122,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<(Vec<AttributionRow>, Vec<
     attributions(&measure_in_memory(|rows| measure(study, config, rows))?, config.least)
 }
 
-/// Floats that the graph of one batch may hold, roughly.
+/// Approximate number of floats in the graph of one batch.
 const GRAPH: usize = 1 << 25;
 
 type PairPlaces<'p> = (&'p Pair, Vec<Placed>);
@@ -152,12 +152,12 @@ impl AttributionRun<'_> {
         let config = self.study.model.config();
         let prompts = self.study.corpus.test_prompts.iter().map(Vec::len).max().unwrap_or(0);
         let row = prompts + self.study.recipe.evaluation.max_new_tokens;
-        // A block keeps about 16 rows of the stream's width and 4 of the MLP's.
+        // A block stores about 16 rows of the stream's width and 4 of the MLP's.
         let a_layer = 16 * config.hidden_size + 4 * config.intermediate_size;
         (GRAPH / (row * config.num_hidden_layers * a_layer).max(1)).clamp(1, 8)
     }
 
-    /// `n` cells of those that the pairs have.
+    /// `n` cells among those of the pairs.
     fn sample(&self, pairs: &[PairPlaces], n: usize) -> Sample {
         let seed = self.study.seed;
         let places: BTreeSet<&Place> = pairs.iter().flat_map(|pair| pair.1.iter().map(|(place, _)| place)).collect();
@@ -167,7 +167,7 @@ impl AttributionRun<'_> {
         chosen.iter().cloned().collect()
     }
 
-    /// How many rows a pair gives.
+    /// Number of records per pair.
     fn rows(&self, (_, places): &PairPlaces, sample: &Sample) -> usize {
         let gradients = if self.steps > 0 { 3 } else { 2 };
         gradients * places.len() * self.nodes.len() + 2 * self.sampled(places, sample).count()
@@ -177,7 +177,7 @@ impl AttributionRun<'_> {
         cells(places, self.nodes).filter(|((place, _), node)| sample.contains(&(place.clone(), *node)))
     }
 
-    /// Every cell by every gradient, and the sampled cells patched both ways.
+    /// Every cell with every gradient, and the sampled cells patched both ways.
     fn of_pairs(&self, pairs: &[PairPlaces], sample: &Sample) -> Result<Vec<AttributedNodeRow>> {
         let mut rows = vec![];
         for (placed @ (pair, places), ends) in pairs.iter().zip(self.ends(pairs)?) {
@@ -268,7 +268,7 @@ pub fn table(rows: &[AttributionRow], agreement: &[AttributionAgreementRow]) -> 
         let AttributionAgreementRow { worst_miss, worst_predicted, worst_exact, worst_cell, .. } = a;
         format!(
             "{form} | {gradient} | {mode} | {cells} | {rank_correlation:.2} | {mean_miss:.3} | \
-             {worst_miss:.2}: {worst_predicted:.2} in place of {worst_exact:.2}, {worst_cell}"
+            {worst_miss:.2}: {worst_predicted:.2} instead of {worst_exact:.2}, {worst_cell}"
         )
     });
     let kinds = Form::ALL.into_iter().flat_map(|form| GradientAt::ALL.map(|at| (form, at)));

@@ -1,5 +1,5 @@
-//! `probe --shard i/n`: one part of the problems decoded in every way that the experiments read. Its rows are what
-//! `probe --decoded` makes all tables of; no user names it.
+//! `probe --shard i/n`: decodes one shard of the problems in every decoding that the experiments read. `probe --decoded` makes all tables
+//! from its records; users do not call it by name.
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -12,13 +12,13 @@ use crate::study::{Study, decodes};
 
 const FILES: &[Files] = &[(DecodeRow::NAME, DecodeRow::NAME)];
 
-/// Its settings, in the journal's setup, are the [`ways`].
+/// Its settings, in the journal's setup, are the decodings of [`ways`].
 pub const DECODES: Experiment = Experiment {
     name: DecodeRow::NAME,
-    about: About::asking("decoded responses, of which other processes make tables").on_request(),
+    about: About::asking("decoded responses, from which other processes make tables").on_request(),
     run: Run::One(|study, _, journal| {
         let ways = serde_json::from_value::<Vec<_>>(journal.setup["settings"]["decodes"].clone());
-        let ways = ways.context("the ways of decoding")?;
+        let ways = ways.context("the decodings")?;
         journal.measured(|rows| decodes::decode(study, &ways, rows), conclude)
     }),
     files: FILES,
@@ -27,7 +27,7 @@ pub const DECODES: Experiment = Experiment {
     merge: |journal, rows| journal.merged(rows, conclude),
 };
 
-/// The ways of decoding that experiments read, as [`DECODES`] is set up with them.
+/// The decodings that experiments read, as the settings of [`DECODES`].
 pub fn ways(study: &Study, experiments: &[&Experiment], settings: &Settings) -> serde_json::Value {
     let mut ways = vec![(Switching::Free, study.recipe.evaluation.k_min)];
     if experiments.iter().any(|experiment| experiment.name == "accuracy") {

@@ -1,8 +1,7 @@
-//! Entropy and log-probability of what the model does, by kind of position: text, `<swi>`, latent, `</swi>`.
+//! Entropy and log-probability of the model's choices, by kind of position: text, `<swi>`, latent, `</swi>`.
 //!
-//! Entropy is of the distribution that the token was drawn from; nothing is drawn at a latent, so there it is that of its own
-//! next-token distribution. The last latent's is therefore also `</swi>`'s. A `</swi>` that the cap forced counts with the
-//! probability it had.
+//! Entropy is that of the distribution from which the token was drawn. At a latent nothing is drawn, so it is that of its next-token
+//! distribution; the last latent's is therefore also `</swi>`'s. A `</swi>` forced by the cap counts with its probability.
 
 use anyhow::Result;
 
@@ -24,7 +23,7 @@ struct Observation {
     logprob: Option<f64>,
 }
 
-/// One row a kind that occurs.
+/// One row per kind that occurs.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<EntropyRow>> {
     let (_, traces) = study.decoded()?;
     let seen: Vec<Observation> = traces.iter().flat_map(see).collect();
@@ -57,7 +56,7 @@ fn see(trace: &Trace) -> impl Iterator<Item = Observation> {
             PositionRole::Text => ("text", p.entropy, p.logprob),
             PositionRole::Swi => ("swi", p.entropy, p.logprob),
             PositionRole::Latent => ("latent", p.entropy, None),
-            // The trace keeps what an exit was drawn from at the latent before it.
+            // The trace stores the distribution of an exit at the latent before it.
             PositionRole::SwiEndSampled | PositionRole::SwiEndForced => {
                 ("swi_end", before.and_then(|b| b.entropy), before.and_then(|b| b.p_exit).map(ln))
             }
@@ -66,7 +65,7 @@ fn see(trace: &Trace) -> impl Iterator<Item = Observation> {
     })
 }
 
-/// Markdown, one row a kind.
+/// Markdown, one row per kind.
 pub fn table(rows: &[EntropyRow]) -> String {
     table_of("kind | positions | H (nats) | log p", rows, |r| {
         format!("{} | {} | {} | {}", r.kind, r.positions, cell(r.entropy, 3), cell(r.logprob, 3))

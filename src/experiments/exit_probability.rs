@@ -1,8 +1,8 @@
-//! Is the model ready to leave a latent block, and when (tab:exit)?
+//! When is the model ready to leave a latent block (tab:exit)?
 //!
-//! p(`</swi>`) after each latent step of the greedy traces, over all blocks, and for problems answered right and wrong.
-//! It is recorded at every step, also below `K_min` and at `K_cap`, where the decoder does not ask. Whether `</swi>` is the
-//! most probable token there is read by replaying the traces: same rows, same distribution.
+//! p(`</swi>`) after each latent step of the greedy traces, over all blocks, and by whether the answer is correct. It is recorded at every
+//! step, also below `K_min` and at `K_cap`, where the decoder does not use it. A replay of the traces (same sequences, same distribution)
+//! determines whether `</swi>` is the most probable token.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ use crate::study::staging::logits::logits_at;
 pub const ABOUT: About =
     About::asking("when the model is ready to leave a block (tab:exit)").of_grpo_start().of_responses().of_switching();
 
-/// How far p(`</swi>`) of the replay may lie from the decoder's: batches of other shapes round another way.
+/// Maximum difference between the replay's p(`</swi>`) and the decoder's: batches of other shapes round differently.
 const DRIFT: f64 = 1e-3;
 
 struct Observation {
@@ -35,7 +35,7 @@ struct Observation {
 /// Runs the experiment.
 ///
 /// # Errors
-/// A model that never switches, and whatever it returns.
+/// A model that never switches; failures of the model.
 pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<String> {
     let rows = rows(study)?;
     journal.save(ExitRow::NAME, &rows)?;
@@ -43,14 +43,14 @@ pub fn run(study: &Study, _config: &Config, journal: &mut Journal) -> Result<Str
     let mut note = table(&rows);
     if evaluation.k_min >= evaluation.k_cap {
         note += &format!(
-            "\nEvery block has {} steps (k_min = k_cap): the decoder never asks, the table says what it would be told.\n",
+            "\nEvery block has {} steps (k_min = k_cap): the decoder never uses p(</swi>).\n",
             evaluation.k_cap
         );
     }
     Ok(note)
 }
 
-/// Rows of all groups; a step that fewer than two problems of a group reach has none.
+/// Rows of all groups, without steps that fewer than two problems of a group reach.
 pub fn rows(study: &Study) -> Result<Vec<ExitRow>> {
     let (n, seen) = observe(study)?;
     let steps: BTreeSet<Nth> = seen.iter().map(|s| s.step).collect();
@@ -90,21 +90,21 @@ fn observe(study: &Study) -> Result<(usize, Vec<Observation>)> {
     for (&i, steps) in switched.iter().zip(replayed) {
         let (trace, outcome) = (&traces[i], &scores.outcomes[i]);
         for (position, step, p_replayed, first) in steps {
-            // The last latent of a row that was cut off was never asked.
+            // At the last latent of a truncated response the exit was not evaluated.
             let Some(p_exit) = trace.positions[position - trace.prompt.len()].p_exit else { continue };
             let problem = trace.problem;
             ensure!(
                 (p_exit - p_replayed).abs() < DRIFT,
                 "problem {problem}: p(</swi>) at position {position} is {p_exit} decoded and {p_replayed} replayed"
             );
-            let step = step.context("a position that is no latent")?;
+            let step = step.context("a position that is not a latent step")?;
             seen.push(Observation { problem, step, correct: outcome.correct, p_exit, first });
         }
     }
     Ok((traces.len(), seen))
 }
 
-/// Markdown, one row a group and step.
+/// Markdown, one row per group and step.
 pub fn table(rows: &[ExitRow]) -> String {
     table_of("group | step | blocks | p(</swi>) | `</swi>` first | most may end", rows, |r| {
         let (ExitRow { group, step, blocks, p_exit, exits, .. }, ends) = (r, if r.ends() { "yes" } else { "—" });

@@ -1,19 +1,19 @@
-//! Which heads, MLPs and layers carry the value, and where: every node × place patched with its own output in a twin.
+//! Which heads, MLPs and layers carry the value, and where: every node × place is patched with its output in a twin run.
 //!
 //! Pairs as in `activation_patching`: the same problem with another start value, decoded, cut at the first token that differs
-//! (`form` = latents, a block stands before it); and the same two solutions as plain text, cut where the last value is due
-//! (`form` = text), so that a step in latents and the same step in words can be compared, token k of the clause beside latent k.
-//! A pair file (`pairs_file`) takes the place of the task. `effect` is a share of the whole difference between the two runs,
-//! Σ moved / Σ (clean − corrupt), in logits of the clean row's token over the corrupt row's:
-//! - `denoise`: the clean value into the corrupt run; 1 brings everything back (the node suffices).
-//! - `noise`: the corrupt value into the clean run; 1 takes everything away (the node is needed).
-//! - `mean`: the mean of all runs at that place into the clean run (needed, without another value to go to).
+//! (`form` = latents, after a block); and the same two solutions as plain text, cut before the last value (`form` = text), so that a
+//! step in latents can be compared with the same step in words, token k of the clause with latent k. A pair file (`pairs_file`) replaces
+//! the task. `effect` is a share of the whole difference between the two runs, Σ moved / Σ (clean − corrupt), in logit differences of the
+//! clean token minus the corrupt token:
+//! - `denoise`: the clean value into the corrupt run; 1 restores everything (the node is sufficient).
+//! - `noise`: the corrupt value into the clean run; 1 removes everything (the node is necessary).
+//! - `mean`: the mean of all runs at that place into the clean run (necessary, without another value to change to).
 //!
-//! `p_holm`: exact sign test that more than half of the pairs are moved by more than `least` of their difference to one side,
-//! Holm over all cells of a form and mode. A cell with a smaller median effect is never called significant.
+//! `p_holm`: exact sign test that more than half of the pairs are moved in one direction by more than `least` of their difference, Holm
+//! over all cells of a form and mode. A cell with a smaller median effect is never significant.
 //!
-//! Misleads: where two nodes carry the same value, `noise` of each may be 0 and `denoise` of each 1 (a backup). `mean` is off
-//! the distribution wherever a node has few distinct values.
+//! Misleads: if two nodes carry the same value, `noise` of each may be 0 and `denoise` of each 1 (a backup). `mean` is off the
+//! distribution if a node has few distinct values.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -47,11 +47,11 @@ settings! {
         pub pairs_file: Option<PathBuf> = None,
         pub forms: Vec<Form> = Form::ALL.to_vec(),
         pub modes: Vec<PatchMode> = PatchMode::ALL.to_vec(),
-        /// Blocks (of text, clauses) before the read-out whose places are patched.
+        /// Number of last blocks (in text, clauses) before the readout whose places are patched.
         pub blocks: usize = 2,
         /// Patch every position by its number, of the pairs with the most common length.
         pub every_position: bool = false,
-        /// Effects up to this share of the whole difference count as none in the test.
+        /// The test ignores effects up to this share of the whole difference.
         pub least: f64 = LEAST_SHARE,
     }
 }
@@ -65,10 +65,10 @@ impl Config {
     }
 }
 
-/// Makes its pairs from a generated task or a file.
+/// Needs a generated task or a file for its pairs.
 ///
 /// # Errors
-/// Settings that say nothing to do.
+/// Settings without any work.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check()?;
     Ok(no_pairs(study, "head_patching", config.pairs_file.as_deref()))
@@ -76,10 +76,10 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
 
 pub(crate) const FILES: &[Files] = &[(PatchedNodeRow::NAME, HeadPatchRow::NAME)];
 
-/// Patches every pair that is not there yet.
+/// Patches the pairs that `rows` lacks.
 ///
 /// # Errors
-/// No pairs to make, fewer than two usable ones in every form, and as the model's.
+/// No pairs; fewer than two usable ones in every form; failures of the model.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedNodeRow>) -> Result<()> {
     study.say("head patching");
     let given = read_prompts(study, config.pairs_file.as_deref())?;
@@ -102,7 +102,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
     shares(&measure_in_memory(|rows| measure(study, config, rows))?, config.least)
 }
 
-/// The maps of given pairs of prompts, clean and corrupt, in memory; as those of a pair file.
+/// The maps of given pairs of prompts, clean and corrupt, in memory; as for a pair file.
 pub(crate) fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<Vec<HeadPatchRow>> {
     shares(&measure_in_memory(|rows| patched(study, config, Some(prompts), rows))?, config.least)
 }
@@ -121,10 +121,10 @@ fn patched(
         .each(study, false, |form, pairs| patch_form(study, (form, pairs), (&nodes, &config.modes), places, rows))
 }
 
-/// Patches the pairs of a form that are not there yet: every node × place, in every mode.
+/// Patches the pairs of a form that `rows` lacks: every node × place, in every mode.
 ///
 /// # Errors
-/// Rows of another run, and as the model's.
+/// Records of another run; failures of the model.
 pub(super) fn patch_form(
     study: &Study,
     (form, pairs): (Form, &[Pair]),
@@ -149,7 +149,7 @@ pub(super) fn patch_form(
     })
 }
 
-/// A pair with its places and what its two runs held there.
+/// A pair with its places and the activations of its two runs.
 struct RecordedPair<'p> {
     pair: &'p Pair,
     places: Vec<Placed>,
@@ -160,7 +160,7 @@ struct RecordedPair<'p> {
 /// The mean of a node's output at a place over all runs.
 type Means = BTreeMap<(Place, Node), Vec<f32>>;
 
-/// The mean of every cell over the runs, both of a pair, and over the positions of a place.
+/// The mean of every cell over both runs of all pairs and over the positions of a place.
 fn means(study: &Study, recorded: &[RecordedPair], nodes: &[Node]) -> Result<Means> {
     let mut sums: BTreeMap<(Place, Node), MeanVector> = BTreeMap::new();
     for r in recorded {
@@ -229,7 +229,7 @@ impl PatchPlan<'_> {
     }
 }
 
-/// What a patch of a node at a place of a pair `moved`, of the `whole` difference.
+/// The record of a patch that `moved` the logit difference, out of the `whole` difference.
 pub(super) fn row(
     identity: &Identity,
     form: Form,

@@ -1,5 +1,5 @@
-//! From observations of replaced values to tables, wherever values were replaced: at latent inputs or at any hook point. Checks what each
-//! cell did, and leaves out by name a cell that says nothing.
+//! Tables from observations of replaced values, at latent inputs or at any hook point. Checks the effect of each cell, and excludes by
+//! name a cell without information.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,15 +15,14 @@ use crate::stats::by_problem::cell;
 use crate::store::Measurements;
 use crate::study::units::measure_in_memory;
 
-/// Writes the observations of a whole run and the tables that follow from them. `why` something was left out is told with what turns
-/// out to say nothing.
+/// Writes the observations of a whole run and their tables. `why` says what was skipped before; cells without information are added.
 pub(super) fn tables(rows: Measurements<Observation>, why: Option<String>, journal: &mut Journal) -> Result<String> {
     let mut skipped = Vec::from_iter(why);
     let silent = check(rows.rows())?;
     let mut observations = journal.finish(rows, false)?;
     leave_out(&mut observations, silent, &mut skipped);
     let others = observations.iter().any(|row| row.mode != NORMAL && !NULLS.contains(&row.mode.as_str()));
-    ensure!(others || skipped.is_empty(), "no mode says anything: {}", skipped.join("; "));
+    ensure!(others || skipped.is_empty(), "no mode is informative: {}", skipped.join("; "));
     let summary = summarise(&observations)?;
     let table_of = journal.files.1;
     if !summary.known.is_empty() {
@@ -35,20 +34,20 @@ pub(super) fn tables(rows: Measurements<Observation>, why: Option<String>, journ
     Ok(table(&summary) + &skipped)
 }
 
-/// Cells that say nothing, and why: `embedding_argmax (all) fired 40 times and moved nothing`.
+/// Cells without information, and why: `embedding_argmax (all) fired 40 times and changed nothing`.
 type Silent = BTreeMap<usize, String>;
 
 /// Checks the observations of a whole run, cell by cell.
 ///
 /// # Errors
-/// A rule that did not take hold, a self-patch that changed something.
+/// A rule without effect; a self-patch that changed something.
 fn check(observations: &[Observation]) -> Result<Silent> {
     let mut cells: BTreeMap<usize, Vec<&Observation>> = BTreeMap::new();
     observations.iter().for_each(|o| cells.entry(o.cell).or_default().push(o));
     cells.into_iter().filter_map(|(cell, of)| of_cell(&of).transpose().map(|why| Ok((cell, why?)))).collect()
 }
 
-/// `rotate:30 (2..)`, with the hook where there is one.
+/// `rotate:30 (2..)`, with the hook if there is one.
 fn label(o: &Observation) -> String {
     let mode = dosed(&o.mode, o.dose);
     match (&o.hook, &o.heads, &o.place) {
@@ -60,7 +59,7 @@ fn label(o: &Observation) -> String {
     }
 }
 
-/// Why a cell says nothing, if it does not.
+/// Why a cell has no information; `None` if it has.
 fn of_cell(of: &[&Observation]) -> Result<Option<String>> {
     let mode = of[0].mode.as_str();
     let label = || label(of[0]);
@@ -68,14 +67,14 @@ fn of_cell(of: &[&Observation]) -> Result<Option<String>> {
     if RULES.iter().any(|rule| rule.name == mode) {
         let problems = of.iter().filter(|o| o.draw == 0).count();
         if !of.iter().any(|o| o.forked) {
-            return Ok(Some(format!("{} never fired: all {problems} problems switch of their own accord", label())));
+            return Ok(Some(format!("{} never fired: all {problems} problems switch by themselves", label())));
         }
         let not = match mode {
             "skip" | "suppress_switch" => count(&|o| o.switched),
             "empty_block" => count(&|o| o.latent_calls > 0),
             _ => count(&|o| !o.switched),
         };
-        ensure!(not == 0, "{} did not take hold on {not} of {problems} problems", label());
+        ensure!(not == 0, "{} had no effect on {not} of {problems} problems", label());
     } else if mode != NORMAL && !NULLS.contains(&mode) {
         let firings: usize = of.iter().map(|o| o.firings).sum();
         if firings == 0 {
@@ -88,28 +87,28 @@ fn of_cell(of: &[&Observation]) -> Result<Option<String>> {
         }
         let moved: f64 = of.iter().map(|o| o.moved).sum();
         if moved <= 0.0 {
-            return Ok(Some(format!("{} fired {firings} times and moved nothing", label())));
+            return Ok(Some(format!("{} fired {firings} times and changed nothing", label())));
         }
         let exchanged: BTreeSet<usize> = of.iter().filter(|o| o.predicted.is_some()).map(|o| o.problem).collect();
         if mode == KnownValueRow::MODE && exchanged.len() < 2 {
             let (label, n) = (label(), exchanged.len());
-            let why = format!("{label}: {n} problem with a block to exchange; a rate needs 2, ask more problems");
+            let why = format!("{label}: {n} problem with a block to exchange; a rate needs 2: use more problems");
             return Ok(Some(why));
         }
     }
     Ok(None)
 }
 
-/// Drops the observations of cells that say nothing; `skipped` is told why.
+/// Removes the observations of cells without information; appends the reasons to `skipped`.
 fn leave_out(observations: &mut Vec<Observation>, silent: Silent, skipped: &mut Vec<String>) {
     observations.retain(|row| !silent.contains_key(&row.cell));
     skipped.extend(silent.into_values());
 }
 
-/// The tables of what `measure` observes, and which cells were left out because they say nothing.
+/// The tables of the observations that `measure` makes, and the excluded cells with reasons.
 ///
 /// # Errors
-/// A rule that did not take hold, a self-patch that changed something; those of `measure`.
+/// A rule without effect; a self-patch that changed something; failures of `measure`.
 pub(super) fn in_memory_summary(
     measure: impl FnOnce(&mut Measurements<Observation>) -> Result<()>,
 ) -> Result<(Summary, Vec<String>)> {
@@ -119,10 +118,10 @@ pub(super) fn in_memory_summary(
     Ok((summarise(&observations)?, skipped))
 }
 
-/// The tables of what `measure` observes, in memory.
+/// The tables of the observations that `measure` makes, in memory.
 ///
 /// # Errors
-/// A mode that never fired or moved nothing; a self-patch that changed something; those of `measure`.
+/// A mode that never fired or changed nothing; a self-patch that changed something; failures of `measure`.
 pub(super) fn strictly(measure: impl FnOnce(&mut Measurements<Observation>) -> Result<()>) -> Result<Summary> {
     let rows = measure_in_memory(measure)?;
     check(&rows)?.into_values().try_for_each(|why| Err(anyhow!(why)))?;
@@ -132,7 +131,7 @@ pub(super) fn strictly(measure: impl FnOnce(&mut Measurements<Observation>) -> R
 /// Most rows of a table at hook points; the file has all.
 const MOST_SHOWN: usize = 40;
 
-/// The rows to print, in order. Of many hook points or heads: the smallest p-values first, then the largest changes.
+/// The rows to print, in order. With many hook points or heads: smallest p-values first, then the largest changes.
 fn ranked(rows: &[InterventionRow]) -> Vec<&InterventionRow> {
     if rows.len() <= MOST_SHOWN || !rows.iter().any(|row| row.hook.is_some()) {
         return rows.iter().collect();
@@ -143,10 +142,10 @@ fn ranked(rows: &[InterventionRow]) -> Vec<&InterventionRow> {
     normal.into_iter().chain(others).take(MOST_SHOWN).collect()
 }
 
-/// Markdown, one row a mode.
+/// Markdown, one row per mode.
 pub fn table(Summary { rows, known }: &Summary) -> String {
-    let columns = "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | of these by luck | \
-                   lost / gained | p (Holm) | verdict | lead of gold (nats) | firings | mean ‖Δ‖";
+    let columns = "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | of these by chance | \
+    lost / gained | p (Holm) | verdict | margin of gold (nats) | firings | mean ‖Δ‖";
     let ranked = ranked(rows);
     let mut out = table_of(columns, ranked.iter().copied(), |r| {
         let InterventionRow { later, at, draws, accuracy, accuracy_change, answer_changed, .. } = r;

@@ -1,14 +1,15 @@
-//! Whether a latent already says the answer: its state, carried to the position that decides the answer by the mean Jacobian of the
-//! final state there (`J = E[∂h_final / ∂h]`, through the recurrence), then final norm and head. The Jacobian lens (Gurnee et al.
-//! 2026; TransformerLens 4.3 has it for text) reads an early state by what it does to the end, not by what it resembles.
+//! Does a latent already predict the answer? The Jacobian lens (Gurnee et al. 2026; TransformerLens 4.3 has it for text) reads an early
+//! state by its effect on the end, not by similarity.
 //!
-//! The held-out solutions are run with their latents; the steps of the last block before the answer are read, with the problems in
-//! two halves: each is read with the other's Jacobian. Beside it stand the logit lens of the same state, and `others`: the state of
-//! another problem by the same Jacobian, which can only say what the Jacobian says by itself. `split_error` is how far the two
-//! halves' Jacobians differ.
+//! 1. Run the held-out solutions with their latents, and split the problems into halves.
+//! 2. For each half, average the Jacobian of the deciding position's final state with respect to the states of the last block's steps,
+//!    through the recurrence: `J = E[∂h_final / ∂h]`.
+//! 3. Map each state with the other half's J, then apply final norm and head.
+//! 4. Compare with the logit lens of the same state, and with `others`: the state of another problem with the same J, which shows what J
+//!    predicts by itself. `split_error` is the difference of the two halves' Jacobians.
 //!
-//! Misleads: a mean Jacobian is linear, and problems whose latents act in opposite ways cancel in it; a low share does not show that
-//! a state is not used. What a state causes is for patching to say.
+//! Misleads: a mean Jacobian is linear, and problems whose latents act in opposite directions cancel in it; a low share does not show
+//! that a state is not used. Use patching for causal effects.
 
 use std::collections::BTreeMap;
 
@@ -31,17 +32,17 @@ use crate::study::readout::log_probs;
 use crate::study::staging::logits::logits_at;
 
 pub const ABOUT: About = About::asking(
-    "whether each latent of the last block already says the answer: Jacobian lens through the recurrence, logit lens, null",
+    "whether each latent of the last block already predicts the answer: Jacobian lens through the recurrence, logit lens, null",
 )
 .on_request();
 
 settings! {
     pub struct Config {
-        /// Problems with a tagged span that are read, at most.
+        /// Maximum number of problems with a tagged span.
         pub problems: usize = 100,
-        /// Layers to read, 0 to the number of blocks; all where empty.
+        /// Layers to read, 0 to the number of blocks; empty: all.
         pub layers: Vec<usize> = vec![],
-        /// Dimensions of the final state in one backward pass: as many copies of a row are held at once.
+        /// Dimensions of the final state per backward pass: the number of copies of a sequence in memory.
         pub together: usize = 32,
     }
 }
@@ -57,7 +58,7 @@ impl Config {
 /// Layer and latent step.
 type Cell = (usize, usize);
 
-/// What the problems gave in a cell.
+/// The data of a cell.
 #[derive(Default)]
 struct CellFit {
     /// The mean Jacobians of both halves, `[D, D]`.
@@ -66,19 +67,19 @@ struct CellFit {
     states: Vec<(usize, Vec<f32>)>,
 }
 
-/// A problem that is read: its row, its last block's latents and the position that decides its answer.
+/// A problem: its sequence, its last block's latents and the position that decides its answer.
 struct ReadProblem<'a> {
     row: &'a Sequence,
-    /// The parity of its group's number in the order read.
+    /// Half: parity of its group's index.
     half: usize,
     latents: Vec<usize>,
     answer: usize,
 }
 
-/// One row a reading, step and layer.
+/// One row per reading, step and layer.
 ///
 /// # Errors
-/// A layer that does not exist, fewer than four problems with a block before the answer, and as the model's.
+/// A layer that does not exist; fewer than four problems with a block before the answer; failures of the model.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     let layers = config.layers(study.model.config().num_hidden_layers)?;
     let solutions = solution_forms(study, config.problems)?;
@@ -108,7 +109,7 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -
     let counted = study.counted("problems passed", read.len());
     let mut out: BTreeMap<Cell, CellFit> = BTreeMap::new();
     let numbered: Vec<(usize, &ReadProblem)> = read.iter().enumerate().collect();
-    // Sums are added in the order of the problems; all at once would do, but for the memory.
+    // Sums are added in the order of the problems, in chunks to bound memory.
     for some in numbered.chunks(study.threads.max(1)) {
         let passed = parallel::each(some, study.threads, |(_, one)| {
             let from: Vec<Vec<usize>> = one.latents.iter().map(|&p| vec![p]).collect();
@@ -120,10 +121,10 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -
         for (&(number, ReadProblem { latents, half, .. }), passed) in some.iter().zip(passed) {
             for (&layer, point) in layers.iter().zip(&points) {
                 for (step, &position) in latents.iter().enumerate() {
-                    let jacobian = passed.jacobians.get(&(*point, step)).context("a Jacobian that was not made")?;
+                    let jacobian = passed.jacobians.get(&(*point, step)).context("a Jacobian is missing")?;
                     let finite = jacobian.iter().all(|x| x.is_finite());
                     ensure!(finite, "the Jacobian of layer {layer} at latent {} is not finite", step + 1);
-                    let state = passed.values.get(&(*point, position)).context("a state that was not seen")?;
+                    let state = passed.values.get(&(*point, position)).context("a state is missing")?;
                     let cell = out.entry((layer, step)).or_default();
                     cell.halves[*half].add(jacobian);
                     cell.states.push((number, state.clone()));
@@ -143,7 +144,7 @@ fn said(study: &Study, read: &[ReadProblem]) -> Result<Vec<usize>> {
     Ok(logits_at(study, &rows, |row| vec![answers[&row.row]], most_probable)?.concat())
 }
 
-/// The three readings of a cell; none where a half has fewer than two problems.
+/// The three readings of a cell; none if a half has fewer than two problems.
 fn of_cell(
     study: &Study,
     (layer, step): Cell,
@@ -162,7 +163,7 @@ fn of_cell(
         for half in 0..2 {
             let mine: Vec<&(usize, Vec<f32>)> =
                 states.iter().filter(|(number, _)| read[*number].half == half).collect();
-            // The next problem's state of the same half; the last one's is the first's.
+            // The next problem's state of the same half; the last one uses the first's.
             let shift = usize::from(lens == Transport::Others);
             let given = (0..mine.len()).map(|i| &mine[(i + shift) % mine.len()].1);
             let carried: Vec<f32> = match lens {
@@ -196,7 +197,7 @@ fn times(matrix: &[f64], h: &[f32]) -> Vec<f32> {
     matrix.chunks(h.len()).map(dot).collect()
 }
 
-/// `‖J₁ − J₂‖ / ‖(J₁ + J₂)/2‖`; 0 of two that are nothing.
+/// `‖J₁ − J₂‖ / ‖(J₁ + J₂)/2‖`; 0 if both are zero.
 fn split_error([a, b]: &[Vec<f64>; 2]) -> f64 {
     let norm = |f: &dyn Fn(f64, f64) -> f64| a.iter().zip(b).map(|(&a, &b)| f(a, b).powi(2)).sum::<f64>().sqrt();
     let whole = norm(&|a, b| (a + b) / 2.0);
@@ -205,8 +206,7 @@ fn split_error([a, b]: &[Vec<f64>; 2]) -> f64 {
 
 /// Markdown: the answer's share, by layer and step.
 pub fn table(rows: &[JacobianLensRow]) -> String {
-    let columns =
-        "latent step | layer | Jacobian lens says the answer | logit lens | another problem's state | halves differ by";
+    let columns = "latent step | layer | Jacobian lens predicts the answer | logit lens | another problem's state | halves differ by";
     let of = |row: &JacobianLensRow, lens| {
         let same = |r: &&JacobianLensRow| (r.step, r.layer, r.lens) == (row.step, row.layer, lens);
         or_dash(rows.iter().find(same).map(|r| format!("{:.3}", r.says_answer)))

@@ -1,5 +1,5 @@
-//! What an experiment writes of one checkpoint: rows that come in any order and are resumed, tables that are computed from them,
-//! and a line in the manifest for each. Knows folders and names, not experiments.
+//! The output of an experiment on one checkpoint: records that arrive in any order and can be resumed, tables computed from them, and an
+//! entry in the manifest. Knows folders and names, not experiments.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -12,36 +12,36 @@ use crate::schema::{Columns, Measurement, RowFile, complete, described};
 use crate::store::{Entry, FlatRow, IDENTITY, Manifest, Measurements, RowWriter, flatten, typed};
 use crate::study::{DoesNotApply, Shard};
 
-/// Where the rows of one experiment on one checkpoint go, and what the manifest says of them.
+/// Where one experiment on one checkpoint writes, and its entry in the manifest.
 pub struct Journal {
     pub folder: PathBuf,
-    /// The part of the files' names behind the experiment's.
+    /// The part of the files' names after the experiment's.
     pub checkpoint: String,
-    /// The file of measurements, if the experiment has one, and the file that says that it is done.
+    /// The file of measurements, if the experiment has one, and the main table, which marks completion.
     pub files: (Option<&'static str>, &'static str),
-    /// What the rows depend on; the manifest's `setup`.
+    /// The inputs of the records; the manifest's `setup`.
     pub setup: Value,
     /// The command as typed.
     pub command: String,
     /// Worker threads, for the manifest.
     pub threads: usize,
-    /// Go on with unfinished rows, leave finished ones that were made with the same setup.
+    /// Resume unfinished records; skip finished ones with the same setup.
     pub resume: bool,
-    /// Of several processes the one that writes here; its tables are made when all are done.
+    /// This process's share, if there are several; the tables are made once all are done.
     pub shard: Option<Shard>,
     started: Instant,
-    /// The table's file, begun so that other processes keep away from it.
+    /// The table's file, opened early so that other processes do not write it.
     begun: Option<RowWriter>,
 }
 
 impl Journal {
-    /// Started over by one process.
+    /// Starts over, in a single process.
     pub fn new(folder: PathBuf, checkpoint: String, files: (Option<&'static str>, &'static str), setup: Value) -> Self {
         let (command, started) = (String::new(), Instant::now());
         Self { folder, checkpoint, files, setup, command, threads: 1, resume: false, shard: None, started, begun: None }
     }
 
-    /// Seconds since it was begun.
+    /// Seconds since the start.
     pub fn seconds(&self) -> f64 {
         self.started.elapsed().as_secs_f64()
     }
@@ -57,7 +57,7 @@ impl Journal {
         measured.filter(|_| self.shard.is_some()).unwrap_or(table)
     }
 
-    /// Whether all is to be left as it is: made before, with the same setup.
+    /// Whether it was finished before, with the same setup.
     ///
     /// # Errors
     /// A manifest that cannot be read.
@@ -67,10 +67,10 @@ impl Journal {
         Ok(self.resume && there && Manifest::open(&self.folder)?.has(&name, &self.setup)?)
     }
 
-    /// Rows that are computed and written at once.
+    /// Runs `tables`, which computes and writes all records at once.
     ///
     /// # Errors
-    /// As `tables`; another process that writes them.
+    /// Failures of `tables`; another process that writes them.
     pub(crate) fn observed(&mut self, tables: impl FnOnce(&mut Self) -> Result<String>) -> Result<String> {
         self.begun = Some(RowWriter::create(&self.folder, &self.name(self.files.1))?);
         let done = tables(self);
@@ -78,11 +78,10 @@ impl Journal {
         done
     }
 
-    /// Measures what is not there yet, then makes the tables of it; of one process of several others do that.
+    /// Measures missing units, then makes their tables; with several processes, the tables are made later by another program.
     ///
     /// # Errors
-    /// A folder that cannot be written; unfinished rows that are not of this type, or made with another setup; those of `measure`
-    /// and `conclude`.
+    /// A folder that cannot be written; unfinished records of another type or setup; failures of `measure` and `conclude`.
     pub(crate) fn measured<R: Measurement>(
         &mut self,
         measure: impl FnOnce(&mut Measurements<R>) -> Result<()>,
@@ -100,7 +99,7 @@ impl Journal {
     fn finish_shard<R: Measurement>(&mut self, shard: Shard, rows: Measurements<R>) -> Result<String> {
         let n = rows.rows().len();
         if n == 0 {
-            // Fewer pairs than shards: a manifest that says so tells this shard from one that is missing.
+            // With fewer pairs than shards, a manifest entry distinguishes an empty shard from a missing one.
             rows.discard()?;
             self.note(self.last(), Value::Null)?;
         } else {
@@ -109,10 +108,10 @@ impl Journal {
         Ok(format!("shard {shard}: {n} rows; `report merge` makes the tables when all shards are done\n"))
     }
 
-    /// The measurements of shards put together, and the tables of them all.
+    /// Joins the measurements of shards, and makes the tables of all.
     ///
     /// # Errors
-    /// Rows that are not of this type, or not those of all shards; a folder that cannot be written; those of `conclude`.
+    /// Records of another type, or not of all shards; a folder that cannot be written; failures of `conclude`.
     pub(crate) fn merged<R: Measurement>(
         &mut self,
         of: &[FlatRow],
@@ -150,13 +149,13 @@ impl Journal {
         self.write(name, rows, true)
     }
 
-    /// Writes a table of rows; returns what `table` makes of them.
+    /// Writes a table of rows; returns `table`'s Markdown of them.
     pub(crate) fn tell<R: RowFile + Serialize>(&mut self, rows: &[R], table: fn(&[R]) -> String) -> Result<String> {
         self.save(R::NAME, rows)?;
         Ok(table(rows))
     }
 
-    /// Without a CSV rows whose columns are lists, which nobody reads in a spreadsheet.
+    /// Writes rows; without a CSV if columns are lists, which spreadsheets do not show.
     pub(crate) fn write<R: Columns + Serialize>(&mut self, name: &str, rows: &[R], csv: bool) -> Result<()> {
         ensure!(!rows.is_empty(), DoesNotApply::because("too few problems for a single row"));
         let begun = if name == self.files.1 { self.begun.take() } else { None };

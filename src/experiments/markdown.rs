@@ -1,4 +1,4 @@
-//! Markdown tables of what an experiment found. Knows text only.
+//! Markdown tables of experiments' results. Knows text only.
 
 /// A line for each row; `line` writes the cells as `columns` names them: `group | accuracy`, `wrong | 0.250`.
 pub(crate) fn table_of<R>(columns: &str, rows: impl IntoIterator<Item = R>, line: impl Fn(R) -> String) -> String {
@@ -7,22 +7,22 @@ pub(crate) fn table_of<R>(columns: &str, rows: impl IntoIterator<Item = R>, line
     format!("| {columns} |\n{rule}|\n{lines}")
 }
 
-/// A row's cells where one stands for each step: `layer | step 1 | step 2`.
+/// A row with one cell per step: `layer | step 1 | step 2`.
 pub(crate) fn by_step(first: String, steps: usize, cell: impl Fn(usize) -> String) -> String {
     (1..=steps).fold(first, |row, step| row + " | " + &cell(step))
 }
 
-/// A table under its title.
+/// A table with its title.
 pub(crate) fn titled(title: &str, table: &str) -> String {
     format!("{title}\n\n{table}")
 }
 
-/// `—` where there is nothing to say.
+/// `—` for `None`.
 pub(crate) fn or_dash(said: Option<impl ToString>) -> String {
     said.map_or_else(|| "—".into(), |said| said.to_string())
 }
 
-/// A place and how many blocks before the last it lies: `latent[2], 1 back`.
+/// A place and its number of blocks before the last: `latent[2], 1 back`.
 pub(crate) fn place(name: &str, back: Option<usize>) -> String {
     back.filter(|back| *back > 0).map_or_else(|| name.to_owned(), |back| format!("{name}, {back} back"))
 }

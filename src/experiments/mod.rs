@@ -1,14 +1,13 @@
-//! One file per experiment: its `Config`, how it runs; its rows are structs of [`crate::schema`]. Knows checkpoints, not
-//! training.
+//! One file per experiment: its `Config` and its run; its rows are structs of [`crate::schema`]. Knows checkpoints, not training.
 //!
 //! An experiment is a function of a [`Study`], its settings and a [`Journal`]. To add one: a file here with `ABOUT` and `Config`,
 //! and its name in the list below:
-//! - `one` checkpoint: `run` computes rows and saves them in the journal. Of one with `=> table` behind its name there is no `run`:
-//!   what `rows` computes is saved, and `table` is its summary. So it is of a `pair` of phases of one run. `probe` runs these.
-//! - `measured`: `measure` adds rows of units (pairs, problems) as they come, and `conclude` makes tables of the rows alone. It is
-//!   thereby resumed and shared by several processes. `intervene` runs these; `unfit` says why it cannot be run, if so.
+//! - `one` checkpoint: `run` computes rows and saves them in the journal. With `=> table` after its name, `rows` replaces `run`: its
+//!   result is saved, and `table` is its summary. The same holds for a `pair` of phases of one run. `probe` runs these.
+//! - `measured`: `measure` adds records of units (pairs, problems) as they arrive, and `conclude` makes tables from the records alone.
+//!   So it can be resumed and shared by several processes. `intervene` runs these; `unfit` returns why it cannot run, if so.
 //!
-//! `--only` and `--list` know it, and `[settings.<name>]` of a recipe sets its `Config`. Each returns a Markdown summary.
+//! `--only` and `--list` include it, and `[settings.<name>]` of a recipe sets its `Config`. Each returns a Markdown summary.
 
 pub mod decodes;
 mod intervention_table;
@@ -26,21 +25,21 @@ use crate::recipe::MOST_ROWS;
 use crate::store::FlatRow;
 use crate::study::Study;
 
-/// What a user is told of an experiment, and when it is run.
+/// Description of an experiment, and when it runs.
 #[derive(Clone, Copy, Debug)]
 pub struct About {
-    /// What it asks, and which table or figure of the paper.
+    /// Its question, and the paper's table or figure.
     pub asks: &'static str,
-    /// Run only where `--only` names it, so that `probe` and `intervene` without arguments stay short.
+    /// Runs only if `--only` names it, so that `probe` and `intervene` without arguments are short.
     pub on_request: bool,
-    /// Whether the checkpoint that GRPO started from is measured by it where nobody names phases or experiments: what claims about
-    /// RL compare. The others cost minutes and ask nothing about RL.
+    /// Whether it also measures the checkpoint that GRPO started from, if no phases or experiments are named: those that claims about RL
+    /// compare. The others cost minutes and do not concern RL.
     pub of_grpo_start: bool,
     /// Whether it reads decoded responses, which shards of `probe` save.
     pub reads_responses: bool,
-    /// Whether it measures `<swi>` itself: of a model that never learnt it only where `--only` names it, and marked.
+    /// Whether it measures `<swi>` itself: on a model that never learnt it, it runs only if `--only` names it, with a mark.
     pub of_switching: bool,
-    /// Whether `probe` runs it where nobody says what to run: seconds on a small model, and a finding of its own.
+    /// Whether `probe` runs it by default: seconds on a small model, and a finding by itself.
     pub first_look: bool,
 }
 
@@ -88,38 +87,38 @@ pub struct Experiment {
     pub name: &'static str,
     pub about: About,
     pub run: Run,
-    /// Of one that is measured: file of measurements and file of the main table; the first pair unless its settings say otherwise.
+    /// For a measured one: file of measurements and file of the main table; the first pair by default.
     files: &'static [Files],
     /// Why it cannot be run on a checkpoint, if it cannot; settings that cannot be are an error.
     pub unfit: fn(&Study, &Settings) -> Result<Unfit>,
-    /// Its own settings, for the manifest.
+    /// Its settings, for the manifest.
     pub settings: fn(&Settings) -> Value,
-    /// Makes what one process would write of the measurements of all shards.
+    /// Joins the measurements of all shards into the output of a single process.
     pub merge: fn(&mut Journal, &[FlatRow]) -> Result<String>,
 }
 
-/// Settings that are numbers of things: without any there is nothing to run.
+/// Settings that are counts: 0 would mean no work.
 const COUNTS: [&str; 10] =
     ["problems", "candidates", "pairs", "samples", "updates", "batch", "top", "folds", "together", "judged"];
 
 impl Settings {
-    /// Refuses, for every experiment alike, what none can be run with; the rest is asked of [`Experiment::unfit`].
+    /// Checks that hold for every experiment; [`Experiment::unfit`] has the others.
     ///
     /// # Errors
-    /// A count of 0 or beyond [`MOST_ROWS`], a number that is not finite, a list that names something twice.
+    /// A count of 0 or beyond [`MOST_ROWS`]; a number that is not finite; a list with duplicates.
     pub fn check(&self) -> Result<()> {
         let [given, plain] = [self, &Self::default()].map(serde_json::to_value);
         checked("settings", &given?, &plain?)
     }
 }
 
-/// [`Settings::check`] of one experiment, where the library is called without the rest.
+/// [`Settings::check`] of one experiment, for calls of the library.
 fn check_of<C: Default + Serialize>(name: &str, config: &C) -> Result<()> {
     let [given, plain] = [config, &C::default()].map(serde_json::to_value);
     checked(name, &given?, &plain?)
 }
 
-/// JSON has no form for a float that is not finite: it is null where the default is not.
+/// JSON cannot represent a float that is not finite: it is null, but the default is not.
 fn checked(place: &str, given: &Value, plain: &Value) -> Result<()> {
     let key = place.rsplit('.').next().unwrap_or_default();
     match given {
@@ -139,8 +138,8 @@ fn checked(place: &str, given: &Value, plain: &Value) -> Result<()> {
     }
 }
 
-/// The layers of the stream that are named, all of them where none is: 0 is the input of the first block, l the output of the l-th.
-/// Refuses one that a model of so many blocks has not.
+/// The named layers of the stream, by default all: 0 is the input of the first block, l the output of block l. An error for a layer that
+/// the model lacks.
 fn layers_named(experiment: &str, named: &[usize], blocks: usize) -> Result<Vec<usize>> {
     if let Some(layer) = named.iter().find(|layer| **layer > blocks) {
         bail!("{experiment}.layers: layer {layer} does not exist, the model has 0 to {blocks}");
@@ -148,7 +147,7 @@ fn layers_named(experiment: &str, named: &[usize], blocks: usize) -> Result<Vec<
     Ok(if named.is_empty() { (0..=blocks).collect() } else { named.to_vec() })
 }
 
-/// The latent steps that are named, as indices, all of them where none is. Refuses one that no block has; the longest has so many.
+/// The named latent steps as indices, by default all. An error for a step beyond the longest block.
 fn steps_named(experiment: &str, named: &[Nth], longest: usize) -> Result<Vec<usize>> {
     if let Some(step) = named.iter().find(|step| step.index() >= longest) {
         bail!("{experiment}.steps: no block has a step {step}; the longest has {longest}");
@@ -159,7 +158,7 @@ fn steps_named(experiment: &str, named: &[Nth], longest: usize) -> Result<Vec<us
 /// The file of measurements and the file of the main table.
 pub(crate) type Files = (&'static str, &'static str);
 
-/// What an experiment is run on; returns a Markdown summary.
+/// What an experiment runs on; returns a Markdown summary.
 #[derive(Clone, Copy)]
 pub enum Run {
     /// One checkpoint.
@@ -168,8 +167,8 @@ pub enum Run {
     Pair(fn(&Study, &Study, &Settings, &mut Journal) -> Result<String>),
 }
 
-/// Why an experiment cannot be run on a checkpoint, if it cannot; it is then left out unless the user named it. What is wrong with its
-/// settings is an error instead.
+/// Why an experiment cannot run on a checkpoint, if so; it is then skipped unless the user named it. Invalid settings are errors
+/// instead.
 pub type Unfit = Option<String>;
 
 impl Settings {
@@ -180,7 +179,7 @@ impl Settings {
         settings
     }
 
-    /// With the modes of interventions spelled out, so that two manifests can be compared.
+    /// With the modes of interventions spelled out, so that manifests can be compared.
     pub fn named(&self, study: &Study) -> Self {
         let (latent_intervention, hook_intervention) =
             (self.latent_intervention.named(study), self.hook_intervention.named());
@@ -189,7 +188,7 @@ impl Settings {
 }
 
 impl Experiment {
-    /// Whether it adds rows of units as they come, so that it is resumed and several processes can share it.
+    /// Whether it adds records of units as they arrive, so that it can be resumed and shared by several processes.
     pub(crate) fn is_measured(&self) -> bool {
         !self.files.is_empty()
     }
@@ -199,7 +198,7 @@ impl Experiment {
         if self.is_measured() { "intervene" } else { "probe" }
     }
 
-    /// The files that it writes under these settings: of measurements, if it has one, and of its main table.
+    /// The files that it writes with these settings: measurements, if any, and the main table.
     pub fn files(&self, settings: &Settings) -> (Option<&'static str>, &'static str) {
         let apart = self.files.len() > 1 && settings.latent_intervention.is_apart();
         let files = self.files.get(usize::from(apart));
@@ -214,7 +213,7 @@ impl Experiment {
 }
 
 settings! {
-    /// Of an experiment that has none: what it reads is the evaluation's, the annotator's or the problems'.
+    /// Settings of an experiment without any: its inputs are the evaluation's, the annotator's or the problems'.
     pub struct NoSettings {}
 }
 
@@ -224,7 +223,7 @@ macro_rules! experiments {
         $(pub mod $pair;)*
         $(pub mod $measured;)*
 
-        /// Settings of every experiment, each under its own name.
+        /// Settings of all experiments by name.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default, deny_unknown_fields)]
         pub struct Settings {
@@ -233,7 +232,7 @@ macro_rules! experiments {
             $(pub $measured: $measured::Config,)*
         }
 
-        /// Every experiment, in the order in which it is run.
+        /// All experiments in the order of execution.
         pub const ALL: &[Experiment] = &[
             $(experiments!(@ $one, Run::One(|study, settings, journal| {
                 journal.observed(|journal| experiments!(@run $one $($table)?, study, &settings.$one, journal))

@@ -1,8 +1,8 @@
-//! The normal run alone: every problem's response, outcome and latent states, for shards that intervene.
+//! The normal run alone: every problem's response, outcome and latent states, for shards of `intervene`.
 //!
-//! A shard of `intervene` decodes the normal run of all problems, because donors, means and plans are made of all of them, and
-//! intervenes on its own. With many shards that is most of their work. Instead each shard first makes the normal run of its own
-//! problems (this), `report merge` puts them together, and `--decoded` of the second round of shards names that folder.
+//! A shard of `intervene` decodes the normal run of all problems, because donors, means and plans need all of them, and intervenes on its
+//! own share. With many shards that is most of their work. Instead, 1. each shard makes the normal run of its own problems (this file),
+//! 2. `report merge` joins them, 3. `--decoded` of a second round of shards names that folder.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ pub fn unfit(_study: &Study, _config: &Config) -> Result<Unfit> {
     Ok(None)
 }
 
-/// Decodes the process' own problems normally.
+/// Decodes this process's problems normally.
 pub fn measure(study: &Study, _config: &Config, rows: &mut Measurements<NormalRunRow>) -> Result<()> {
     study.say("the normal run");
     let there: BTreeSet<usize> = rows.rows().iter().map(|row| row.problem).collect();

@@ -1,5 +1,5 @@
-//! One row a problem: what the token histogram (fig:token-dist), its CDF (fig:token-cdf) and every later question about
-//! single problems are drawn from. Greedy, the evaluation's own settings.
+//! One record per problem, for the token histogram (fig:token-dist), its CDF (fig:token-cdf) and further questions about single
+//! problems. Greedy, with the evaluation's settings.
 
 use anyhow::Result;
 

@@ -1,11 +1,11 @@
-//! Activation patching for pairs of one's own: every head, MLP and stream × position, between two prompts, on any model.
+//! Activation patching for a user's pairs: every head, MLP and stream × position, between two prompts, on any model.
 //!
-//! A line of the file has two prompts and two tokens ([`crate::study::circuits::given`]); the lead is the logit of `answer` minus
-//! that of `wrong` at the prompt's end. Modes, `effect` and `p_holm` are those of [`super::head_patching`]; positions count from 0
-//! and are compared by their number. A pair whose clean run does not lead its corrupt run is left out: there is nothing
-//! that a patch could bring back. Rows are of form `latents` where the prompt holds latent steps, else `text`.
+//! A line of the file has two prompts and two tokens ([`crate::study::circuits::given`]); the logit difference is the logit of `answer`
+//! minus that of `wrong` at the prompt's end. Modes, `effect` and `p_holm` are those of [`super::head_patching`]; positions count from 0
+//! and are compared by number. A pair whose clean run has no larger logit difference than its corrupt run is excluded: a patch has nothing
+//! to restore. Rows have form `latents` if the prompt contains latent steps, else `text`.
 //!
-//! Misleads: the pairs left out are those that the model does not solve, so that effects speak of solved ones only.
+//! Misleads: the excluded pairs are those that the model does not solve, so that effects describe solved ones only.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -27,19 +27,18 @@ use crate::study::circuits::patch::{Node, Patch, leads};
 use crate::study::circuits::places::{every_position, named_places};
 use crate::study::units::measure_in_memory;
 
-pub const ABOUT: About = About::asking(
-    "pairs of one's own (intervene pairs): which head, MLP or stream carries the answer, at which position",
-)
-.on_request();
+pub const ABOUT: About =
+    About::asking("your own pairs (intervene pairs): which head, MLP or stream carries the answer, at which position")
+        .on_request();
 
-/// How positions of different pairs are told to be the same.
+/// How positions of different pairs are matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Places {
-    /// By their number: all prompts have as many tokens.
+    /// By number: all prompts have equally many tokens.
     #[default]
     Number,
-    /// Where the prompts differ (`source`), `<swi>`, latent steps and `</swi>` of the last two blocks, and the read-out.
+    /// By name: where the prompts differ (`source`), `<swi>`, latent steps and `</swi>` of the last two blocks, and the readout.
     Name,
 }
 
@@ -51,7 +50,7 @@ settings! {
         /// Of head, mlp and resid.
         pub components: Vec<Component> = vec![Component::Head, Component::Mlp, Component::Resid],
         pub modes: Vec<PatchMode> = vec![PatchMode::Denoise, PatchMode::Noise],
-        /// Effects up to this share of the whole difference count as none in the test.
+        /// The test ignores effects up to this share of the whole difference.
         pub least: f64 = LEAST_SHARE,
     }
 }
@@ -72,10 +71,10 @@ impl Config {
     }
 }
 
-/// Reads its pairs, so that a wrong line is refused before any work.
+/// Reads its pairs, so that a malformed line is refused before any work.
 ///
 /// # Errors
-/// As [`read`], and settings that say nothing to do.
+/// As [`read`]; settings without any work.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check()?;
     let name = &study.name;
@@ -88,10 +87,10 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
 
 pub(crate) const FILES: &[Files] = &[(PatchedNodeRow::PAIRS, HeadPatchRow::PAIRS)];
 
-/// Patches every pair that is not there yet.
+/// Patches the pairs that `rows` lacks.
 ///
 /// # Errors
-/// As [`read`]; pairs whose positions cannot be compared; fewer than two pairs of a form that can be used; and as the model's.
+/// As [`read`]; pairs whose positions cannot be compared; fewer than two usable pairs of a form; failures of the model.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<PatchedNodeRow>) -> Result<()> {
     study.say("patching pairs");
     config.check()?;
@@ -131,22 +130,22 @@ fn form_of(pair: &Pair) -> Form {
     if pair.clean.latents() > 0 { Form::Latents } else { Form::Text }
 }
 
-/// Refuses pairs of other lengths than the first of their form, where positions go by number.
+/// Requires pairs of equal length within a form, if positions are matched by number.
 fn comparable(given: &[PlacedPair], places: Places) -> Result<()> {
     for PlacedPair { pair, place } in given.iter().filter(|_| places == Places::Number) {
         let Some(first) = given.iter().find(|other| form_of(&other.pair) == form_of(pair)) else { continue };
         let (own, others) = (pair.clean.ids.len(), first.pair.clean.ids.len());
         ensure!(
             own == others,
-            "{place}: prompts of {own} tokens, those of {} have {others}: positions are compared by number; write prompts of as \
-             many tokens, or compare places by name (--places name)",
+            "{place}: prompts of {own} tokens, those of {} have {others}: positions are compared by number; use prompts of equal \
+            length, or compare places by name (--places name)",
             first.place
         );
     }
     Ok(())
 }
 
-/// The pairs whose clean run leads their corrupt run; says which do not.
+/// The pairs whose clean run has the larger logit difference; prints the others.
 fn usable(study: &Study, given: Vec<PlacedPair>) -> Result<Vec<Pair>> {
     let lead = |row: &Sequence, says| leads(study, row, &[Patch::NONE], says).map(|leads| leads[0]);
     let wholes = study.each("pairs run", &given, |PlacedPair { pair, .. }| {
@@ -161,7 +160,7 @@ fn usable(study: &Study, given: Vec<PlacedPair>) -> Result<Vec<Pair>> {
         let shown = left.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
         let more = if left.len() > 5 { ", …" } else { "" };
         say(&format!(
-            "{}: {} of {n} pairs left out: the answer does not lead by more in the clean run than in the corrupt one ({shown}{more})",
+            "{}: {} of {n} pairs left out: the clean run's logit difference is not larger than the corrupt one's ({shown}{more})",
             study.name,
             left.len()
         ));

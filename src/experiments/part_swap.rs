@@ -1,9 +1,8 @@
-//! Which part of the weights carries what a later phase changed: each part of one phase put into the other, and all problems
-//! decoded again.
+//! Which part of the weights carries a later phase's change: each part of one phase is put into the other, and all problems are decoded
+//! again.
 //!
-//! A part that is enough raises the earlier phase when the later one's is put in; a part that is needed lowers the later phase
-//! when the earlier one's is. Parts work together: changes of parts need not add up to that of `all`, and a layer may do what neither
-//! of its halves does.
+//! A sufficient part raises the earlier phase if the later one's is put in; a necessary part lowers the later phase if the earlier one's
+//! is. Parts interact: changes of parts need not sum to that of `all`, and a layer may have an effect that neither of its halves has.
 
 use std::collections::HashMap;
 
@@ -19,7 +18,7 @@ use crate::stats::{Flips, LEVEL};
 use crate::study::{DoesNotApply, Study};
 
 pub const ABOUT: About =
-    About::asking("which part of the weights carries what a later phase changed (needs two phases)").on_request();
+    About::asking("which part of the weights carries a later phase's change (needs two phases)").on_request();
 
 #[derive(Clone, Copy, Debug)]
 enum Part {
@@ -68,10 +67,10 @@ impl Part {
     }
 }
 
-/// One row a part and a phase that it is put into.
+/// One row per part and recipient phase.
 ///
 /// # Errors
-/// [`DoesNotApply`] to phases of other shapes or problems, and whatever the models return.
+/// [`DoesNotApply`] to phases of different shapes or problems; failures of the models.
 pub fn rows(first: &Study, second: &Study) -> Result<Vec<PartSwapRow>> {
     let (a, b) = (first.model.config(), second.model.config());
     let same = a == b && first.corpus.test.len() == second.corpus.test.len();
@@ -110,7 +109,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PartSwapRow>> {
     Ok(rows)
 }
 
-/// Frobenius norm of what differs over that of the tensors in which something does; 0 where nothing does.
+/// Frobenius norm of the difference, relative to the tensors that differ; 0 without a difference.
 fn change(model: &Decoder, swapped: &Decoder) -> Result<f64> {
     let before: HashMap<_, _> = model.export()?.into_iter().collect();
     let (mut moved, mut whole) = (0.0_f64, 0.0_f64);
@@ -124,7 +123,7 @@ fn change(model: &Decoder, swapped: &Decoder) -> Result<f64> {
     Ok(if moved == 0.0 { 0.0 } else { (moved / whole).sqrt() })
 }
 
-/// Markdown, one row a part and phase.
+/// Markdown, one row per part and phase.
 pub fn table(rows: &[PartSwapRow]) -> String {
     let columns =
         "part | into | change of weights | accuracy [95 %] | change | switch rate | change | p (Holm) | verdict";

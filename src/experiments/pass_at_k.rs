@@ -1,8 +1,8 @@
-//! What a model can do in several tries: each problem is answered many times at a temperature.
+//! pass@k: the ability of a model in several tries. Each problem is sampled many times at a temperature.
 //!
-//! `pass_at_k` is the chance that one of k answers is right, estimated without bias from all samples: 1 − C(n−c, k) / C(n, k) with
-//! c right ones of n (Chen et al. 2021). `majority` is right where the most frequent answer of the first k samples is. Compared
-//! between phases they say whether training taught something or made one answer of many more likely: a model that only became surer
+//! `pass_at_k` is the probability that one of k answers is correct, an unbiased estimate from all samples: 1 − C(n−c, k) / C(n, k) with c
+//! correct ones of n (Chen et al. 2021). `majority` counts as correct if the most frequent answer of the first k samples is. Compared
+//! between phases they show whether training added ability or made one of many answers more likely: a model that only became more certain
 //! gains at k = 1 and not, or loses, at large k (Yue et al. 2025).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use crate::study::Study;
 use crate::study::answers::graded;
 
 pub const ABOUT: About =
-    About::asking("pass@k: right in one of k samples, majority of k, distinct answers (sampled, not greedy)")
+    About::asking("pass@k: correct in one of k samples, majority of k, distinct answers (sampled, not greedy)")
         .on_request();
 
 settings! {
@@ -32,21 +32,24 @@ settings! {
     }
 }
 
-/// The draws of one problem, in order.
+/// The samples of one problem, in order.
 struct Draws {
     right: Vec<bool>,
     answers: Vec<Option<String>>,
     switched: usize,
 }
 
-/// One row a power of two up to the number of samples, and one for all of them.
+/// One row per power of two up to the number of samples, and one for all of them.
 ///
 /// # Errors
-/// No samples, a temperature of 0 (all samples would be one), and as the decoder's.
+/// No samples; a temperature of 0 (all samples would be equal); failures of the decoder.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PassRow>> {
     let &Config { samples, temperature } = config;
     ensure!(samples > 0, "pass_at_k.samples: 0 answers of a problem; draw at least 1");
-    ensure!(temperature > 0.0, "pass_at_k.temperature: at {temperature} all samples are one; draw above 0");
+    ensure!(
+        temperature > 0.0,
+        "pass_at_k.temperature: at {temperature} all samples are equal; use a temperature above 0"
+    );
     let draws = drawn(study, config)?;
     let powers = std::iter::successors(Some(1), |k| Some(2 * k)).take_while(|k| *k < samples);
     let row = |k: usize| {
@@ -66,13 +69,13 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PassRow>> {
     powers.chain([samples]).map(row).collect()
 }
 
-/// 1 − C(n−c, k) / C(n, k) with c right ones of n.
+/// 1 − C(n−c, k) / C(n, k) with c correct ones of n.
 fn pass(n: usize, right: usize, k: usize) -> f64 {
     let missed: f64 = (0..k).map(|i| (n - right).saturating_sub(i) as f64 / (n - i) as f64).product();
     1.0 - missed
 }
 
-/// Mean of a number in [0, 1] a problem; where all are 0, or all 1, Wilson's interval.
+/// Mean of numbers in [0, 1] per problem; Wilson's interval if all are 0, or all 1.
 fn mean(seed: u64, values: &[f64]) -> Result<Estimate> {
     let whole = values.iter().filter(|x| **x == 1.0).count();
     if whole == values.len() || values.iter().all(|x| *x == 0.0) {
@@ -82,7 +85,7 @@ fn mean(seed: u64, values: &[f64]) -> Result<Estimate> {
 }
 
 impl Draws {
-    /// Whether the most frequent answer of the first `k` is right; of equally frequent ones the earliest.
+    /// Whether the most frequent answer of the first `k` is correct; ties go to the earliest.
     fn majority(&self, k: usize) -> bool {
         let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
         for (at, answer) in self.answers[..k].iter().enumerate() {
@@ -118,9 +121,9 @@ fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
     all.chunks(config.samples).map(of_problem).collect()
 }
 
-/// Markdown, one row a k.
+/// Markdown, one row per k.
 pub fn table(rows: &[PassRow]) -> String {
-    table_of("k | right in one of k [95 %] | majority of k | distinct answers | samples that switch", rows, |r| {
+    table_of("k | correct in one of k [95 %] | majority of k | distinct answers | samples that switch", rows, |r| {
         let PassRow { k, samples, pass_at_k, majority, distinct, switch_rate, .. } = r;
         format!("{k} of {samples} | {pass_at_k:.3} | {majority:.3} | {distinct:.2} | {switch_rate:.3}")
     })

@@ -1,10 +1,9 @@
-//! Where every head looks from every position of the first problems, as the model answers them: attention patterns for the
-//! prompt explorer.
+//! Attention patterns of every head from every position of the first problems with the model's responses, for the prompt explorer.
 //!
-//! One row a head and position, with the weights of the keys. Nothing is averaged and nothing has an interval:
-//! `attention_to_latents` does that, over all problems.
+//! One record per head and position, with the weights of the keys. No averages, no intervals: `attention_to_latents` has those, over all
+//! problems.
 //!
-//! Misleads: attention is not use, and three problems are examples; `head_patching` says which heads act.
+//! Misleads: attention is not use, and three problems are examples; `head_patching` shows which heads act.
 
 use anyhow::Result;
 
@@ -20,12 +19,12 @@ pub const ABOUT: About =
 
 settings! {
     pub struct Config {
-        /// How many problems, from the first.
+        /// Number of problems, from the first.
         pub problems: usize = 3,
     }
 }
 
-/// Weights are rounded to so many parts of 1.
+/// Weights are rounded to multiples of 1 / PARTS.
 const PARTS: f64 = 1e6;
 
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {

@@ -1,7 +1,7 @@
 //! What a later phase changed: the same teacher-forced positions on two checkpoints of one run.
 //!
-//! Both read the same staged solutions (same annotator, same threshold), so every position is its own control: differences
-//! are second − first, intervals resample problems. The paper compares the two columns of tab:tf by eye.
+//! Both read the same staged solutions (same annotator, same threshold), so every position is its own control: differences are second −
+//! first, intervals resample problems. The paper compares the two columns of tab:tf by eye.
 
 use anyhow::{Context, Result, ensure};
 
@@ -16,14 +16,14 @@ use crate::study::staging::{Reading, classes, places};
 pub const ABOUT: About =
     About::asking("what a later phase of a run changed at the same positions (needs two phases)").of_grpo_start();
 
-/// One row a class of positions.
+/// One row per class of positions.
 ///
 /// # Errors
-/// Checkpoints that do not read the same rows, no tagged span in the data, and whatever the models return.
+/// Checkpoints with different sequences; no tagged span in the data; failures of the models.
 pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
     let (staged, a, b) = (second.staged()?, &first.name, &second.name);
     let same = first.staged()?.sequences == staged.sequences;
-    ensure!(same, "{a} and {b} do not read the same rows: their problems, tags or tokens differ");
+    ensure!(same, "{a} and {b} have different sequences: their problems, tags or tokens differ");
     let (before, after) = (first.readings()?, second.readings()?);
     let all = places(staged, second.seed);
     let mut rows = vec![];
@@ -47,7 +47,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PhaseChangeRow>> {
     Ok(rows)
 }
 
-/// Markdown, one row a class.
+/// Markdown, one row per class.
 pub fn table(rows: &[PhaseChangeRow]) -> String {
     table_of("event | positions | Δ p(swi) | Δ H (nats) | Δ margin | Δ rank | p(swi)", rows, |r| {
         let (PhaseChangeRow { event, positions, d_p_swi, d_entropy, d_margin, d_rank, .. }, verdict) = (r, r.verdict());

@@ -1,7 +1,7 @@
-//! Every position of the first responses, with its numbers: what the trace viewer shows.
+//! Every position of the first responses with its statistics, for the trace viewer.
 //!
-//! At a latent, `lens` is what the last layer would say next (the decoder's own distribution, full softmax): the trace keeps
-//! only its entropy and p(`</swi>`), so the traces are run once more from their known ids.
+//! At a latent, `lens` is the last layer's next-token prediction (the decoder's distribution, full softmax). The trace stores only its
+//! entropy and p(`</swi>`), so the traces are replayed.
 
 use anyhow::{Context, Result};
 
@@ -19,14 +19,14 @@ pub const ABOUT: About =
 
 settings! {
     pub struct Config {
-        /// How many problems, from the first.
+        /// Number of problems, from the first.
         pub problems: usize = 24,
         /// Tokens of the lens at a latent.
         pub top: usize = 5,
     }
 }
 
-/// How many there are.
+/// Counts of positions.
 pub fn table(rows: &[PositionRow]) -> String {
     let latents = rows.iter().filter(|r| r.lens.is_some()).count();
     let problems = rows.iter().filter(|r| r.index == 0).count();
@@ -70,7 +70,7 @@ fn lenses(study: &Study, trace: &Trace, row: &Sequence, top: usize) -> Result<Ve
         return Ok(out);
     }
     let all = study.unroll(std::slice::from_ref(row), &mut Hooks::none())?;
-    // One position at a time: a vocabulary of 150,000 and 16 latents would be 10 MB of logits.
+    // One position at a time: a vocabulary of 150,000 and 16 latents would need 10 MB of logits.
     for i in latents {
         let h = all.hidden_at(&[(0, trace.prompt.len() + i)])?;
         let log_probs = sampling::log_softmax(&logits(&study.model, h)?[0], 1.0, &[]);

@@ -1,9 +1,9 @@
-//! What switching is worth, problem by problem: every problem with a block and without one.
+//! The benefit of switching, problem by problem: every problem with a block and without one.
 //!
-//! Problems that switch of their own accord are decoded again with `<swi>` masked; those that do not, with a block forced
-//! where p(`<swi>`) was highest. `benefit` is accuracy with a block minus accuracy without, on the same problems. On the
-//! problems that chose to switch it is the effect of a choice; on the others, of a block that nobody asked for; over all it
-//! is free of the model's selection. Misleads as `force_switch` and `suppress_switch` do.
+//! Problems that switch by themselves are decoded again with `<swi>` masked; the others with a block forced where p(`<swi>`) was highest.
+//! `benefit` is accuracy with a block minus accuracy without, on the same problems. On problems that chose to switch it is the effect of
+//! that choice; on the others, of a block that the model did not choose; over all problems it is free of the model's selection. Misleads
+//! as `force_switch` and `suppress_switch` do.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -20,10 +20,11 @@ use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::sweep::{Continuation, Outcome};
 
-pub const ABOUT: About =
-    About::asking("what switching is worth: every problem with a block and without one").of_grpo_start().of_switching();
+pub const ABOUT: About = About::asking("the benefit of switching: every problem with a block and without one")
+    .of_grpo_start()
+    .of_switching();
 
-/// Runs on blocks of the model's own.
+/// Needs blocks that the model opened by itself.
 pub fn unfit(study: &Study, _config: &Config) -> Result<Unfit> {
     let why = || "it compares what the model chose; run it without --force".to_owned();
     Ok((study.blocks == BlockOrigin::Forced).then(why))
@@ -36,10 +37,10 @@ pub(crate) fn conclude(_: &Config, rows: Measurements<SwitchProblemRow>, journal
     journal.tell(&rows, table)
 }
 
-/// Decodes every problem that is not there yet the other way.
+/// Decodes the problems that `rows` lacks the other way.
 ///
 /// # Errors
-/// Problems of another run among the rows; as the decoder's.
+/// Records of another run; failures of the decoder.
 pub fn measure(study: &Study, _config: &Config, rows: &mut Measurements<SwitchProblemRow>) -> Result<()> {
     let sweep = study.sweep()?;
     let identity = study.identity(sweep.normal.len());
@@ -83,7 +84,7 @@ fn row(
     }
 }
 
-/// Markdown, one row a group.
+/// Markdown, one row per group.
 pub fn table(rows: &[SwitchBenefitRow]) -> String {
     let columns = "problems | with a block [95 %] | without | benefit | better / worse | p | Holm p | verdict";
     let out = table_of(columns, rows, |r| {

@@ -1,9 +1,9 @@
 //! The window around an annotated `<swi>` (tab:swi-window, fig:swi-window): is the switch a spike or a region?
 //!
-//! Offset 0 is the position whose next token is `<swi>`, offset 1 that of `<swi>` itself. The rows are the staged
-//! solutions, so positive offsets run through the latents and out of the block. Inside a block p(`<swi>`) is of the whole
-//! softmax; the decoder would not draw it there. Positions of the prompt (but its last) are not counted, nor is a
-//! neighbour that is itself an annotated boundary: its spike belongs to its own window.
+//! Offset 0 is the position whose next token is `<swi>`, offset 1 that of `<swi>` itself. The sequences are the staged solutions, so
+//! positive offsets run through the latents and out of the block. Inside a block p(`<swi>`) is of the full softmax; the decoder cannot
+//! draw it there. Positions of the prompt (except its last) are not counted, nor is a neighbour that is itself an annotated boundary: its
+//! spike belongs to its own window.
 
 use anyhow::{Context, Result, ensure};
 
@@ -25,17 +25,17 @@ settings! {
     }
 }
 
-/// One row an offset that two problems or more reach.
+/// One row per offset that at least two problems have.
 ///
 /// # Errors
-/// No tagged span in the data, and whatever the model returns.
+/// No tagged span in the data; failures of the model.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
     ensure!(config.radius > 0, "switch_window.radius: expected at least 1, found 0");
     let (staged, readings) = (study.staged()?, study.readings()?);
     let radius = config.radius as i64;
     let mut rows = vec![];
     for offset in -radius..=radius {
-        // Problem, whether it is in a block, and what is read there.
+        // Problem, whether the position is in a block, and its reading.
         let mut seen: Vec<(usize, bool, &Reading)> = vec![];
         for (problem, solution) in staged.solutions.iter().enumerate() {
             let reached = solution.boundaries.iter().map(|&b| b as i64 + offset);
@@ -64,7 +64,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<WindowRow>> {
     Ok(rows)
 }
 
-/// Markdown, one row an offset.
+/// Markdown, one row per offset.
 pub fn table(rows: &[WindowRow]) -> String {
     let tag = rows.iter().find(|r| r.offset == 0);
     table_of("offset | positions | in a block | p(swi) | H (nats) | below offset 0", rows, |r| {

@@ -1,9 +1,9 @@
 //! Teacher-forced switch statistics (tab:tf): how sharply does the model place `<swi>`?
 //!
-//! Held-out solutions are tagged and fed as the last stage of the curriculum saw them ([`crate::study::staging`]). At each
-//! position the next-token distribution gives H, p(`<swi>`), the rank of `<swi>` and its log-margin to the best other
-//! token. The paper compares annotated with random positions; a model that had only learned "after this token" would
-//! pass, so the classes here include positions that look alike.
+//! Held-out solutions are tagged and fed as in the last stage of the curriculum ([`crate::study::staging`]). At each position the
+//! next-token distribution gives H, p(`<swi>`), the rank of `<swi>` and its log-margin to the best other token. The paper compares
+//! annotated with random positions; a model that had only learned "after this token" would pass, so the classes here include positions
+//! after the same token.
 
 use anyhow::{Context, Result};
 
@@ -18,10 +18,10 @@ use crate::study::staging::{Reading, classes, places};
 pub const ABOUT: About =
     About::asking("how sharply the model places <swi> (tab:tf)").of_grpo_start().of_switching().at_first();
 
-/// One row a class of positions. A class with positions in fewer than two problems has no interval and no row.
+/// One row per class of positions. A class with positions in fewer than two problems has no interval and no row.
 ///
 /// # Errors
-/// No tagged span in the data, and whatever the model returns.
+/// No tagged span in the data; failures of the model.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<TeacherForcedRow>> {
     let (staged, readings) = (study.staged()?, study.readings()?);
     let all = places(staged, study.seed);
@@ -44,7 +44,7 @@ pub fn rows(study: &Study, _config: &Config) -> Result<Vec<TeacherForcedRow>> {
     Ok(rows)
 }
 
-/// Markdown, one row a class.
+/// Markdown, one row per class.
 pub fn table(rows: &[TeacherForcedRow]) -> String {
     let mut out = table_of("event | positions | H (nats) | p(swi) | rank | margin", rows, |r| {
         let TeacherForcedRow { event, positions, entropy, p_swi, rank, margin, .. } = r;

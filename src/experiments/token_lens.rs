@@ -1,8 +1,8 @@
-//! What each layer would say next at every position of the first problems, as the model answers them: the logit lens (nostalgebraist
-//! 2020) for the prompt explorer. Layers as in `logit_lens`: 0 is the input of the first block, the last the model's own
-//! distribution. Nothing is averaged and nothing has an interval: `logit_lens` does that, over all problems.
+//! The logit lens (nostalgebraist 2020) of every layer at every position of the first problems with the model's responses, for the prompt
+//! explorer. Layers as in `logit_lens`: 0 is the input of the first block, the last the model's own distribution. No averages, no
+//! intervals: `logit_lens` has those, over all problems.
 //!
-//! Misleads: a lens reads an early layer in the last layer's coordinates; where it says nothing, the layer may still hold the answer.
+//! Misleads: a lens reads an early layer in the last layer's coordinates; if it shows nothing, the layer may still represent the answer.
 
 use anyhow::Result;
 
@@ -14,13 +14,13 @@ use crate::study::readout::{LOGITS_HELD, log_probs};
 use crate::study::shown::{ShownProblem, most_probable, shown};
 
 pub const ABOUT: About =
-    About::asking("what each layer would say at each token of the first responses (the prompt explorer's rows)")
+    About::asking("each layer's prediction at each token of the first responses (the prompt explorer's rows)")
         .on_request()
         .of_responses();
 
 settings! {
     pub struct Config {
-        /// How many problems, from the first.
+        /// Number of problems, from the first.
         pub problems: usize = 3,
         /// Tokens of the lens.
         pub top: usize = 3,

@@ -1,9 +1,9 @@
-//! Generation traces (tab:gen-analysis): how long are right and wrong responses, with and without switching, and how
-//! sure is the switch?
+//! Generation traces (tab:gen-analysis): lengths of correct and wrong responses, with and without switching, and the certainty of the
+//! switch.
 //!
-//! The paper's columns come first: visible tokens, `<swi>` and latent steps of a response. Entropy and p(`<swi>`) are of the
-//! distribution that an emitted `<swi>` was drawn from. Which problems a model switches on is its own choice, so a gap
-//! between groups says what goes together, not what switching does (`accuracy`'s `forced` and `text_only` do).
+//! The paper's columns come first: visible tokens, `<swi>` and latent steps of a response. Entropy and p(`<swi>`) are of the distribution
+//! from which an emitted `<swi>` was drawn. The model chooses on which problems it switches, so a gap between groups is a correlation, not
+//! an effect of switching (`accuracy`'s `forced` and `text_only` measure that).
 
 use anyhow::Result;
 
@@ -37,7 +37,7 @@ const GROUPS: [(&str, Belongs); 7] = [
     ("wrong_swi", |o| !o.correct && o.switched),
 ];
 
-/// One row a group that is not empty.
+/// One row per group that is not empty.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<ResponseRow>> {
     let (scores, traces) = study.decoded()?;
     let cases = |of: Belongs| scores.outcomes.iter().zip(traces).filter(move |case| of(case.0)).collect::<Vec<_>>();

@@ -91,7 +91,7 @@ impl Decoder {
                         let lora = param.adapter().filter(|lora| has_learnt(lora));
                         let own = lora.map(|lora| factors([lora.a.val(), lora.b.val().mul_scalar(lora.scale)]));
                         match (held, own.transpose()?) {
-                            (Some(held), Some(own)) => Some(held.add(own)?),
+                            (Some(held), Some(own)) => Some(held.stack(own)?),
                             (held, own) => held.or(own),
                         }
                     }

@@ -1,15 +1,14 @@
-//! How much of each head's attention goes to the latents, and what it brings to the answer.
+//! Each head's attention to the latents, and its direct contribution to the answer.
 //!
-//! Rows are the held-out solutions, teacher forced: with latents where spans are tagged (`form` = latents) and as plain text,
-//! where the clause stands in place of its latents. `mass` is the attention from a position of one class to all keys of
-//! another, averaged over the positions that see such a key (`queries` of them): weighted with them, all classes of keys make 1
-//! together. `direct` is of the position that decides the answer only: what the head adds to the lead of the gold answer's first
-//! token over the best other token from those keys (nats; pattern · value · output · unembedding, under the final norm's own
-//! scale). Summed over keys it is the
-//! head's own contribution in `direct_logit`.
+//! Sequences are the held-out solutions, teacher forced: with latents at tagged spans (`form` = latents) and as plain text, with the
+//! clause in place of its latents. `mass` is the attention from a position of one class to all keys of another, averaged over the
+//! positions that see such a key (`queries` of them): weighted by `queries`, the classes of keys sum to 1. `direct`, only for the
+//! position that decides the answer, is the head's contribution from those keys to the margin of the gold answer's first token over
+//! the best other token (nats; pattern · value · output · unembedding, with the final norm's own scale). Summed over keys it equals the
+//! head's contribution in `direct_logit`.
 //!
-//! Misleads: attention is not use. A head may look at the latents and write nothing that anybody reads; `direct` tells such a
-//! head from one that brings the answer, `head_patching` from one that acts through others.
+//! Misleads: attention is not use. A head may attend to latents and write to coordinates that nothing reads; `direct` distinguishes such
+//! a head from one that copies the answer, `head_patching` from one that acts through others.
 
 mod reading;
 
@@ -28,19 +27,19 @@ use crate::study::staging::logits::in_batches;
 use reading::{Cell, Cells, Class, read};
 
 pub const ABOUT: About =
-    About::asking("how much of each head's attention goes to the latents, and what it brings to the answer");
+    About::asking("each head's attention to the latents, and its direct contribution to the answer");
 
 settings! {
     pub struct Config {
-        /// Problems with a tagged span that are read, at most.
+        /// Maximum number of problems with a tagged span.
         pub problems: usize = 200,
     }
 }
 
-/// One row a form, head and pair of classes.
+/// One row per form, head and pair of classes.
 ///
 /// # Errors
-/// Data without a tagged span, a model whose heads do not add what they put out ([`Study::adds_as_it_is`]), and as the model's.
+/// Data without a tagged span; a model whose heads are not added unchanged ([`Study::adds_as_it_is`]); failures of the model.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
     ensure!(config.problems >= 2, "attention_to_latents.problems must be at least 2, found {}", config.problems);
     study.adds_as_it_is()?;
@@ -95,21 +94,21 @@ fn estimates(study: &Study, cells: &[&Cell], of: impl Fn(&Cell) -> &Vec<f64>) ->
     Bootstrap::seeded(study.seed).columns(sums.view(), sizes.view())
 }
 
-/// Markdown: which heads look at the last block from where the answer is decided, and what each brings.
+/// Markdown: the heads that attend most to the last block from the deciding position, and their contributions.
 pub fn table(rows: &[AttentionRow]) -> String {
     let looks = Form::ALL.into_iter().flat_map(|form| {
         let into = rows.iter().filter(move |r| r.form == form && r.from == "answer" && r.back == Some(0));
         largest(into, 8, |r| r.mass.value)
     });
-    let table = table_of("form | head | looks at | attention | brings", looks, |r| {
+    let table = table_of("form | head | attends to | attention | contribution", looks, |r| {
         let mark = if r.brings() { " *" } else { "" };
         let brings = or_dash(r.direct.map(|d| format!("{d:.2}{mark}")));
         let AttentionRow { form, layer, head, to, mass, .. } = r;
         format!("{form} | L{layer}H{head} | {to} | {mass:.3} | {brings}")
     });
     titled(
-        "Where the answer is decided: the heads that look most at one part of the last block (`latent[k]`; as text \
-         `clause[k]`), and what that brings to the answer's lead (nats; * more than nothing).",
+        "At the position that decides the answer: the heads that attend most to one part of the last block (`latent[k]`; in text \
+        `clause[k]`), and their contribution to the answer's margin (nats; * more than zero).",
         &table,
     )
 }

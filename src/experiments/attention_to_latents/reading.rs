@@ -1,5 +1,5 @@
-//! Attention patterns of known rows, summed by class as they come: which positions look, and what they look at. No pattern is kept.
-//! Knows nothing of rows or intervals.
+//! Attention patterns of known sequences, summed by class of query and key during the forward; no pattern is stored. Knows nothing of
+//! records or intervals.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -16,18 +16,18 @@ use crate::study::Study;
 use crate::study::circuits::{At, Role, SolutionForms};
 use crate::study::readout::{Rivals, directions, logits, writes};
 
-/// A class of queries or keys, as it is written in rows.
+/// A class of queries or keys, as named in records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Class {
     pub role: Role,
     /// Of a query, the position that decides the answer.
     pub answer: bool,
-    /// Of a key: blocks between it and the query, 0 for the query's own or, outside a block, for the last one before it;
-    /// [`FAR`] and more are one class. `None` for keys outside blocks.
+    /// For a key: blocks between it and the query, 0 for the query's own or, outside a block, for the last one before it; all from [`FAR`]
+    /// on are one class. `None` for keys outside blocks.
     pub back: Option<usize>,
 }
 
-/// Blocks further back than this are not told apart.
+/// Blocks further back than this form one class.
 const FAR: usize = 2;
 
 impl Class {
@@ -53,10 +53,10 @@ fn query(roles: &[At], position: usize, answer: Option<usize>) -> Option<Class> 
     }
 }
 
-/// The position that decides the answer, whatever else it is.
+/// The position that decides the answer, whatever its role.
 const ANSWER: Class = Class { role: Role::Text, answer: true, back: None };
 
-/// The class of a key as a query sees it. Every key has one, so that a query's classes take up its whole pattern.
+/// The class of a key relative to a query. Every key has one, so that a query's classes cover its whole pattern.
 fn key(roles: &[At], query: usize, key: usize) -> Class {
     let At { role, block } = roles[key];
     let plain = matches!(role, Role::Prompt | Role::Text);
@@ -64,21 +64,21 @@ fn key(roles: &[At], query: usize, key: usize) -> Class {
     Class { role, answer: false, back }
 }
 
-/// Queries of one class to keys of one class, in one problem. Lists are `[layer · heads + head]`.
+/// Queries of one class to keys of one class in one problem. Lists are `[layer · heads + head]`.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
     /// Queries that see such a key.
     pub queries: usize,
     /// Attention, summed over queries and keys.
     pub mass: Vec<f64>,
-    /// Where the query decides the answer: what the head adds to the answer's lead from these keys.
+    /// If the query decides the answer: the head's contribution to the answer's margin from these keys.
     pub direct: Vec<f64>,
 }
 
 /// By class of query and of key.
 pub(crate) type Cells = BTreeMap<(Class, Class), Cell>;
 
-/// A row being read.
+/// A sequence during reading.
 struct Open<'a> {
     written: &'a SolutionForms,
     roles: Vec<At>,
@@ -125,7 +125,7 @@ fn see(model: &Decoder, rows: &mut [Open], site: &Site, value: &Activation) -> R
         PointKind::Pattern => {
             let (data, dims) = (value.to_vec()?, value.dims());
             if layer == 0 {
-                // The wave's own columns are the cache's last. Padding leaves a hole.
+                // The wave's columns are the last of the cache. Padding leaves a hole.
                 let (width, slots) = (dims[2], dims[3]);
                 rows.iter_mut().for_each(|row| row.slots.resize(slots, None));
                 for place in site.places {
@@ -167,7 +167,7 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// One head's weights over the cache's slots, from one position.
+    /// Adds one head's weights over the cache's slots, from one position.
     fn look(&mut self, position: usize, head: usize, weights: &[f32], model: &Decoder) {
         let Some(from) = query(&self.roles, position, self.answer) else { return };
         let heads = model.config().num_hidden_layers * model.config().num_attention_heads;
@@ -189,7 +189,7 @@ impl<'a> Open<'a> {
         }
     }
 
-    /// Splits what each head adds to the answer's lead by where it read it: `pattern[t] · v[t] · O_h · (w ⊙ ΔW) / s`.
+    /// Splits each head's contribution to the answer's margin by key: `pattern[t] · v[t] · O_h · (w ⊙ ΔW) / s`.
     fn attribute(&mut self, model: &Decoder, written: &[Array2<f32>], logits: &[f32], masked: &[u32]) -> Result<()> {
         let config = model.config();
         let (heads, dh) = (config.num_attention_heads, config.head_dim);

@@ -1,5 +1,5 @@
-//! Which decisions are explained, and what every node adds to their logits, exactly. Works on solutions in one form; knows nothing of
-//! rows or intervals.
+//! The explained decisions, and every node's exact contribution to their logits. Works on solutions in one form; knows nothing of records
+//! or intervals.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,16 +24,16 @@ const OFF: f64 = 1e-3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     pub target: Target,
-    /// Index of the latent step that says it; absent at text.
+    /// Index of the latent step that predicts it; `None` at text.
     pub step: Option<usize>,
     pub token: u32,
     /// Tokens that cannot be drawn there.
     pub masked: Vec<u32>,
-    /// The position whose state decides it and, of a latent, those before it down to the block's `<swi>`.
+    /// The position whose state decides it and, at a latent, the positions before it down to the block's `<swi>`.
     pub chain: Vec<usize>,
 }
 
-/// The decisions of a solution in one form: at text as the decoder masks it, at latent steps over all tokens.
+/// The decisions of a solution in one form: at text with the decoder's masks, at latent steps over all tokens.
 pub fn decisions(written: &SolutionForms, form: Form, ids: SwitchIds, blocks: &Blocks) -> Vec<Decision> {
     let masked = blocks.masked_in_text(&ids, true);
     let text = |target, token, at| Decision { target, step: None, token, masked: masked.clone(), chain: vec![at] };
@@ -45,7 +45,7 @@ pub fn decisions(written: &SolutionForms, form: Form, ids: SwitchIds, blocks: &B
             out.extend(block.value.map(|said| text(Target::Value, said.token, said.at - 1)));
             continue;
         }
-        // A prompt is never empty: something stands before `<swi>`.
+        // A prompt is never empty: there is a position before `<swi>`.
         out.push(text(Target::Swi, ids.swi, block.swi - 1));
         let last = number + 1 == written.blocks.len();
         let tokens = [
@@ -63,17 +63,17 @@ pub fn decisions(written: &SolutionForms, form: Form, ids: SwitchIds, blocks: &B
     out
 }
 
-/// A decision explained. Lists follow [`Graph::senders`]; each entry is what the node adds to `[logit, lead]`.
+/// An explained decision. Lists follow [`Graph::senders`]; each entry is the node's contribution to `[logit, margin]`.
 pub struct Explanation {
     pub rivals: Rivals,
     /// Nodes of the position itself: they sum to the logit and the lead.
     pub own: Vec<[f64; 2]>,
-    /// What the injected state (`own`'s embedding) is made of: nodes of the earlier steps of the block and of `<swi>`, through
-    /// the recurrence. They sum to `own`'s embedding. `None` at text, and where a latent's input is not the state before it.
+    /// Decomposition of the injected state (`own`'s embedding) through the recurrence: nodes of the block's earlier steps and of `<swi>`.
+    /// They sum to `own`'s embedding. `None` at text, and if a latent's input is not the state before it.
     pub carried: Option<Vec<[f64; 2]>>,
 }
 
-/// One position of a decision's chain and the direction that its nodes are read along, `[logit, lead]`.
+/// One position of a decision's chain, and the direction on which its nodes are projected, `[logit, margin]`.
 struct Reading {
     decision: usize,
     place: usize,
@@ -81,7 +81,7 @@ struct Reading {
     along: [Vec<f64>; 2],
 }
 
-/// The mean of all tokens' directions: taken off a token's, it centres its logit over the vocabulary.
+/// The mean of all tokens' directions: subtracted from a token's, it centres its logit over the vocabulary.
 pub fn centre(model: &Decoder) -> Result<Vec<f64>> {
     let (vocab, width) = (model.config().vocab_size, model.config().hidden_size);
     let mut mean = vec![0.0; width];
@@ -94,10 +94,10 @@ pub fn centre(model: &Decoder) -> Result<Vec<f64>> {
     Ok(mean)
 }
 
-/// Explains the decisions of each sequence, in their order; with a [`centre`], logits are centred over the vocabulary.
+/// Explains the decisions of each sequence, in their order. With a [`centre`], logits are centred over the vocabulary.
 ///
 /// # Errors
-/// Contributions that do not sum to the model's own logit, and as the model's.
+/// Contributions that do not sum to the model's logit; failures of the model.
 pub fn explain(
     study: &Study,
     sequences: &[Sequence],
@@ -125,7 +125,7 @@ pub fn explain(
     Ok(decisions.iter().map(|all| explained.drain(..all.len()).collect()).collect())
 }
 
-/// What was captured at the places, one row each.
+/// Captured activations at the places, one row each.
 struct Run<'a> {
     model: &'a Decoder,
     /// Each with the number of its sequence.
@@ -133,7 +133,7 @@ struct Run<'a> {
     at: BTreeMap<(usize, usize), usize>,
     /// Embedding, scale and output of the final norm, then `z` and MLP of every layer.
     held: Vec<Array2<f32>>,
-    /// What the head reads.
+    /// The head's input.
     hidden: Array2<f32>,
     weight: Vec<f32>,
     centre: Option<&'a [f64]>,
@@ -158,8 +158,8 @@ impl Run<'_> {
         Ok(out)
     }
 
-    /// The directions of every decision: at its own position `(w ⊙ W_v) / s`, and at each position before it, as far as the
-    /// state was handed on unchanged, once more times `w / s`.
+    /// The directions of every decision: `(w ⊙ W_v) / s` at its own position, and once more times `w / s` at each position before it, as
+    /// far as the state was passed on unchanged.
     fn readings(&self, rivals: &[Rivals]) -> Result<Vec<Reading>> {
         let tokens: BTreeSet<u32> = rivals.iter().flat_map(|r| [r.token, r.rival]).collect();
         let tokens = Vec::from_iter(tokens);
@@ -200,12 +200,12 @@ impl Run<'_> {
         let size = state.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
         state.iter().zip(input).all(|(a, b)| (a - b).abs() <= SAME * size)
     }
-    /// Reads every node's output along every direction.
+    /// Projects every node's output on every direction.
     fn add_up(&self, readings: &[Reading], rivals: Vec<Rivals>) -> Result<Vec<Explanation>> {
         let nodes = Graph::new(self.model.config()).senders();
         let unread = |rivals| Explanation { rivals, own: vec![[0.0; 2]; nodes.len()], carried: None };
         let mut explained: Vec<Explanation> = rivals.into_iter().map(unread).collect();
-        // How far each decision's state is made of earlier ones.
+        // How far back each decision's state can be decomposed.
         let mut deepest = vec![0; explained.len()];
         readings.iter().for_each(|r| deepest[r.decision] = r.depth);
         for (node, &which) in nodes.iter().enumerate() {
@@ -219,7 +219,7 @@ impl Run<'_> {
                     continue;
                 }
                 let carried = of.carried.get_or_insert_with(|| vec![[0.0; 2]; nodes.len()]);
-                // An injected state between is itself taken apart.
+                // An injected state in between is itself decomposed.
                 if which != Sender::Input || reading.depth == deepest[reading.decision] {
                     carried[node].iter_mut().zip(value).for_each(|(sum, x)| *sum += x);
                 }
@@ -228,7 +228,7 @@ impl Run<'_> {
         Ok(explained)
     }
 
-    /// What a node writes to the stream at every place, `[places, D]`.
+    /// A node's output to the stream at every place, `[places, D]`.
     fn output(&self, node: Sender) -> Result<Array2<f32>> {
         let (held, dh) = (&self.held, self.model.config().head_dim);
         Ok(match node {
@@ -254,7 +254,7 @@ fn check(explained: &[Explanation]) -> Result<()> {
             let token = e.rivals.token;
             ensure!(
                 (sum - whole).abs() <= OFF * (1.0 + e.rivals.logit.abs()),
-                "token {token}: contributions sum to {sum}, the model says {whole}; direct attribution needs f32"
+                "token {token}: contributions sum to {sum}, the model's logit is {whole}; direct attribution needs f32"
             );
         }
     }

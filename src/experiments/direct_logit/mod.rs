@@ -1,15 +1,14 @@
-//! What each head, MLP and embedding adds directly to a logit (direct logit attribution; Elhage et al. 2021), at text and at
-//! every latent step.
+//! Direct logit attribution (Elhage et al. 2021): the direct contribution of each head, MLP and embedding to a logit, at text and at every
+//! latent step.
 //!
-//! Rows are the held-out solutions, teacher forced: with latents where spans are tagged (`form` = latents) and as plain text. The
-//! residual stream is a sum of what its nodes wrote, and the head reads it along one direction for each token once the final norm's
-//! scale is taken as it was in that run: so contributions sum to the logit exactly (tested to 1e-5). `logit` is the target's own
-//! logit (with `centred` minus the mean of all tokens'); `lead` the logit minus that of the best other token that could be drawn
-//! there, which is what decides. At a latent step the embedding is the injected state; `carried` takes it apart in turn, into the
-//! nodes of the block's earlier steps and `<swi>`, along the recurrence.
+//! Sequences are the held-out solutions, teacher forced: with latents at tagged spans (`form` = latents) and as plain text. The residual
+//! stream is the sum of its nodes' outputs, and with the final norm's scale fixed the head projects it on one direction per token: so
+//! contributions sum to the logit exactly (tested to 1e-5). `logit` is the target's logit (with `centred` minus the mean over tokens);
+//! `lead` is the margin over the best other token that can be drawn there, which decides. At a latent step the embedding is the injected
+//! state; `carried` decomposes it in turn, along the recurrence, into the nodes of the block's earlier steps and `<swi>`.
 //!
-//! Misleads: a node may act through others (no direct contribution, yet everything depends on it) and may push against its
-//! own effect. What happens without it is for `head_patching` to say.
+//! Misleads: a node may act through others (no direct contribution, although everything depends on it) and may counteract its own
+//! effect. Use `head_patching` for the effect of removing it.
 
 mod attribution;
 
@@ -30,42 +29,43 @@ use crate::study::circuits::{SolutionForms, solution_forms};
 
 pub use attribution::{Decision, Explanation, centre, decisions, explain};
 
-pub const ABOUT: About =
-    About::asking("what each head, MLP and embedding adds to the answer, the value, <swi> and </swi>, exactly")
-        .of_switching();
+pub const ABOUT: About = About::asking(
+    "direct contribution of each head, MLP and embedding to the answer, the value, <swi> and </swi>, exact",
+)
+.of_switching();
 
-/// Problems whose activations are held at once.
+/// Number of problems whose activations are in memory at once.
 const HELD: usize = 32;
 
 settings! {
     pub struct Config {
         /// Problems with a tagged span that are explained, at most.
         pub problems: usize = 200,
-        /// Takes the mean over the vocabulary off every token's logit, as TransformerLens does by default (`center_unembed`): what
-        /// adds the same to all tokens then adds nothing to `logit`. `lead` is the same either way.
+        /// Subtracts the mean over the vocabulary from every token's logit, as TransformerLens does by default (`center_unembed`): equal
+        /// contributions to all tokens then vanish from `logit`. `lead` does not change.
         pub centred: bool = false,
     }
 }
 
-/// Decisions of the same kind.
+/// A kind of decision.
 type Key = (Form, Target, Option<usize>);
 
 /// Sums over a problem's decisions of one kind.
 #[derive(Clone, Default)]
 struct Sums {
     decisions: usize,
-    /// Of those, where the target was the most probable.
+    /// Number of decisions whose target was the most probable token.
     top: usize,
-    /// Of those, where the injected state could be taken apart.
+    /// Number of decisions whose injected state could be decomposed.
     carried: usize,
     /// Of each column.
     values: Vec<f64>,
 }
 
-/// One row a kind of decision and node.
+/// One row per kind of decision and node.
 ///
 /// # Errors
-/// Data without a tagged span, contributions that do not sum up, and as the model's.
+/// Data without a tagged span; contributions that do not sum to the logit; failures of the model.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     study.is_plain_sum()?;
     ensure!(config.problems >= 2, "direct_logit.problems must be at least 2, found {}", config.problems);
@@ -94,7 +94,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     Ok(rows)
 }
 
-/// Columns: total, own nodes, carried nodes; `[logit, lead]` each.
+/// Columns: total, own nodes, carried nodes; `[logit, margin]` each.
 fn add(sums: &mut Sums, explained: &Explanation, columns: usize) {
     sums.decisions += 1;
     sums.top += usize::from(explained.rivals.lead > 0.0);
@@ -163,7 +163,7 @@ pub fn table(rows: &[DirectLogitRow]) -> String {
         format!("{form} | {target} | {} | {lead:.2} | {top} | {largest}", or_dash(*step))
     });
     titled(
-        "Lead of the target over the best other token (nats), and the nodes that add most to it (* more than nothing) [95 %].",
+        "Margin of the target over the best other token (nats), and the nodes that add most to it (* more than zero) [95 %].",
         &table,
     )
 }

@@ -1,18 +1,19 @@
-//! The interventions of `latent_intervention` at any hook point: `zero`, `mean`, `resample`, … on a head's `z`, an MLP's output, the
-//! stream, at latent steps or at positions of text, and what that does to answers.
+//! The interventions of `latent_intervention` at any hook point: `zero`, `mean`, `resample`, … on a head's `z`, an MLP's output or the
+//! stream, at latent steps or text positions, and their effect on answers.
 //!
-//! `intervene --hook 'blocks.2.attn.hook_z[head=0]@latent[*,2]=resample'` is one row, and with `add:FILE` or `swap:FILE` the values are
-//! those of a file. `intervene --hook 'blocks.2.attn.hook_z' --heads 0,3 --steps 1,2 --modes zero,mean,resample`: one row for each point × mode × choice
-//! of positions × heads, each against *normal* on the same problems. Every problem is decoded from its prompt with the one hook
-//! set; what follows is recomputed. `--heads each` writes a record for every head, so that `blocks.*.attn.hook_z` ranks all heads of a model. The values to put in are those of a normal run at the same point. Outside latents an
-//! intervention knows the t-th token of the response (or the position of the prompt) as it knows latent step t: `mean` is the mean
-//! over problems of the same t, `resample` takes another problem's value of the same t, and leaves a place alone that its donor lacks.
+//! `intervene --hook 'blocks.2.attn.hook_z[head=0]@latent[*,2]=resample'` is one row; `add:FILE` and `swap:FILE` use the values of a file.
+//! `intervene --hook 'blocks.2.attn.hook_z' --heads 0,3 --steps 1,2 --modes zero,mean,resample` makes one row per point × mode × choice of
+//! positions × heads, each compared with *normal* on the same problems. Every problem is decoded from its prompt with the one hook set;
+//! later positions are recomputed. `--heads each` makes a row per head, so that `blocks.*.attn.hook_z` ranks all heads of a model.
+//! Donor values come from a normal run at the same point. Outside latents the t-th token of the response (or position of the prompt)
+//! counts as step t: `mean` is the mean over problems at the same t, `resample` uses another problem's value at the same t, and leaves a
+//! place unchanged that the donor lacks.
 //!
-//! Every problem under every mode is an [`Observation`], as there; the rows follow from the observations.
+//! Every problem in every mode is an [`Observation`], as there; the rows are computed from the observations.
 //!
-//! Misleads: a place that two heads write is not seen by replacing one. `zero` and `mean` are off the distribution. A mode whose
-//! change follows from the tokens themselves (`mean` over prompts) removes the question, not a use of it. Text positions of two
-//! responses with the same t need not say the same thing.
+//! Misleads: if two heads write the same content, replacing one shows nothing. `zero` and `mean` are off the distribution. A mode whose
+//! value follows from the tokens alone (`mean` over prompts) removes the question, not a use of it. Text positions of two responses with
+//! the same t need not have the same meaning.
 
 mod run;
 
@@ -30,21 +31,21 @@ use crate::study::modes::{doses, names, spell_out};
 use run::observe;
 
 pub const ABOUT: About =
-    About::asking("what replaced values at any hook point (--hook) do to answers, by head, latent step or position")
+    About::asking("effect on answers of replaced values at any hook point (--hook), by head, latent step or position")
         .on_request();
 
 settings! {
     pub struct Config {
-        /// Changes, `blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample`; or hook points alone, or patterns of them, of which what
-        /// they leave open is said below. None: nothing is run.
+        /// Changes such as `blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample`; or hook points or patterns alone, completed by the settings
+        /// below. Empty: nothing runs.
         pub hooks: Vec<Change> = vec![],
-        /// One row each; none: all heads together.
+        /// One row each; empty: all heads together.
         pub heads: Vec<Heads> = vec![],
-        /// Latent steps, one row each; none, and no positions: all.
+        /// Latent steps, one row each; empty, and no positions: all.
         pub steps: Vec<Steps> = vec![],
         /// Other positions, one row each.
         pub positions: Vec<Select> = vec![],
-        /// `all`: every one that acts at a hook point.
+        /// `all`: every one that can act at a hook point.
         pub modes: Vec<String> = ["zero", "mean", "resample", "self_patch"].map(str::to_owned).to_vec(),
         /// Draws of a random mode.
         pub draws: usize = 5,
@@ -65,7 +66,7 @@ fn here() -> impl Iterator<Item = &'static str> {
     all().filter(|about| about.acts != Acts::OnLatents).map(|about| about.name)
 }
 
-/// Needs a hook. Refuses what does not exist, before any work.
+/// Needs a hook. Refuses unknown names before any work.
 ///
 /// # Errors
 /// An unknown hook, head, step or mode.
@@ -78,7 +79,7 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
 
 pub(crate) const FILES: &[Files] = &[(Observation::HOOKS, InterventionRow::HOOKS)];
 
-/// Observes every cell, so far as it is not there yet.
+/// Observes every cell that `rows` lacks.
 ///
 /// # Errors
 /// As [`rows`]; unfinished observations of another run.
@@ -93,13 +94,13 @@ pub(crate) fn conclude(_config: &Config, rows: Measurements<Observation>, journa
 /// The rows in memory.
 ///
 /// # Errors
-/// What does not exist, before any work; a mode that never fired or moved nothing; a self-patch that changed something; as the
-/// decoder's.
+/// Before any work: unknown names. Later: a mode that never fired or changed nothing; a self-patch that changed something; failures of
+/// the decoder.
 pub fn rows(study: &Study, config: &Config) -> Result<Summary> {
     strictly(|rows| measure(study, config, rows))
 }
 
-/// The tables of every cell that has something to say; and of the others why not.
+/// The tables of every cell with an effect to report; for the others the reason why not.
 pub fn summary(study: &Study, config: &Config) -> Result<(Summary, Vec<String>)> {
     in_memory_summary(|rows| measure(study, config, rows))
 }
@@ -114,10 +115,10 @@ struct HookCell {
     draws: usize,
 }
 
-/// Every cell but that of the normal run; those of one hook point of an entry stand together.
+/// Every cell except the normal run's; those of one hook point are adjacent.
 ///
 /// # Errors
-/// An unknown hook, head, step or mode, one that makes no sense at a point, the same cell twice, and a setting that no hook leaves open.
+/// An unknown hook, head, step or mode; one that is not defined at a point; the same cell twice; a setting that no hook needs.
 fn asked(study: &Study, config: &Config) -> Result<Vec<HookCell>> {
     are_read(config)?;
     let (model, k_cap) = (study.model.config(), study.recipe.evaluation.k_cap);
@@ -164,10 +165,7 @@ fn are_read(config: &Config) -> Result<()> {
         ("steps", !config.steps.is_empty() && no_region, "positions"),
         ("positions", !config.positions.is_empty() && no_region, "positions"),
     ] {
-        ensure!(
-            !unused,
-            "--{setting} does nothing here: every --hook names its {what} itself; leave one of the two out"
-        );
+        ensure!(!unused, "--{setting} has no effect: every --hook names its own {what}; omit one of the two");
     }
     Ok(())
 }
@@ -184,7 +182,7 @@ fn add(out: &mut Vec<HookCell>, new: HookCell) -> Result<()> {
     Ok(())
 }
 
-/// Where a hook acts: as it says; else as `steps` and `positions` say; else at every position, of a point alone at latent steps.
+/// The regions of a hook: its own; else those of `steps` and `positions`; else every position (for a single point, every latent step).
 fn regions(config: &Config, hook: &Change, points: &[HookPoint]) -> Vec<Select> {
     let latents = |&steps: &Steps| Select::Latent { block: None, steps };
     let named: Vec<Select> = config.steps.iter().map(latents).chain(config.positions.iter().copied()).collect();
@@ -196,10 +194,10 @@ fn regions(config: &Config, hook: &Change, points: &[HookPoint]) -> Vec<Select> 
     }
 }
 
-/// Mode, dose, draws and what is put in.
+/// Mode, dose, draws and intervention.
 type Cell = (String, Option<f64>, usize, InterventionSpec);
 
-/// What a hook says, or the modes where it leaves that open; each at its doses.
+/// The intervention of a hook, or the modes if it names none; each at its doses.
 fn interventions(config: &Config, hook: &Change) -> Result<Vec<Cell>> {
     ensure!(config.draws >= 1, "--draws must be at least 1, found 0");
     let asked = match &hook.intervention {

@@ -1,4 +1,4 @@
-//! Decodes with one hook set: records what stands at the point in a normal run, then replaces it, cell by cell.
+//! Decodes with one hook set: records the activations at the point in a normal run, then replaces them, cell by cell.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -17,10 +17,10 @@ use crate::study::answers::{gold_tokens, outcome};
 use crate::study::record::{Record, Template, blank};
 use crate::study::sweep::{Outcome, Sweep};
 
-/// Observes what is not there yet of the process' own problems.
+/// Observes the cells that `rows` lacks, on this process's problems.
 ///
 /// # Errors
-/// Observations of another run; as the decoder's.
+/// Observations of another run; failures of the decoder.
 pub fn observe(study: &Study, asked: &[HookCell], rows: &mut Measurements<Observation>) -> Result<()> {
     let sweep = &study.sweep()?;
     if asked.iter().any(|hooked| matches!(hooked.change.region, Select::Latent { .. })) {
@@ -56,7 +56,7 @@ fn template(hooked: &HookCell, blank: &Observation) -> Template {
     Template { says, draws: hooked.draws }
 }
 
-/// What the runs of an experiment share; threads too.
+/// Shared state of the runs; threads share it too.
 struct Runs<'a> {
     study: &'a Study,
     settings: &'a DecodeSettings,
@@ -69,7 +69,7 @@ struct Runs<'a> {
 type Banks = BTreeMap<String, Bank>;
 
 impl Runs<'_> {
-    /// The cells of one hook point. Each batch is decoded as the normal run was, so that equal values give equal bits.
+    /// The cells of one hook point. Each batch is decoded like the normal run's, so that equal values give equal bits.
     fn at_point(&self, asked: &[HookCell], group: &[usize]) -> Result<()> {
         let study = self.study;
         let point = asked[group[0]].point;
@@ -115,7 +115,7 @@ impl Runs<'_> {
         decode_watched(decoding, chunk, (0..chunk.len()).collect(), &watched, hooks)
     }
 
-    /// The normal run of some requests with a hook that only looks: what stood in each region, and the traces.
+    /// The normal run of some requests with a recording hook: activations by region, and traces.
     fn seen(&self, point: HookPoint, regions: &[Select], chunk: &[Request]) -> Result<(Banks, Vec<Trace>)> {
         let (banks, log): (RefCell<Banks>, _) = (RefCell::default(), ChangeLog::from_requests(chunk));
         let mut hooks = Hooks::none();
@@ -130,7 +130,7 @@ impl Runs<'_> {
         Ok((banks.into_inner(), traces))
     }
 
-    /// What became of the problems of a chunk, and what was replaced in each.
+    /// The outcomes of a chunk's problems, and the replacements in each.
     fn changed(&self, change: &PreparedChange, chunk: &[Request], normal: &[Trace]) -> Result<Vec<(Outcome, Firings)>> {
         let log = ChangeLog::from_requests(chunk);
         let mut hooks = Hooks::none();

@@ -1,10 +1,10 @@
-//! The paper's causal experiment (tab:intervention): decode with the latent inputs replaced, compare with *normal* on
-//! the same problems. Per mode, dose and choice of steps one row; draws of a random mode are pooled.
+//! The paper's causal experiment (tab:intervention): decodes with replaced latent inputs and compares with *normal* on the same problems.
+//! One row per mode, dose and choice of steps; draws of a random mode are pooled.
 //!
-//! Every problem under every mode is an [`Observation`], on disk as soon as it is decoded; the rows are computed from the
-//! observations alone ([`crate::schema::summarise`]). `logit_diff` is the lead of the gold answer's first token over the best
-//! other token (difference of logits, nats), at the position of the mode's own response that gives its answer; responses that
-//! give none are left out (its n says so). A cell that says nothing is left out by name; a control that did something is an error.
+//! Every problem in every mode is an [`Observation`], on disk as soon as it is decoded; the rows are computed from the observations alone
+//! ([`crate::schema::summarise`]). `logit_diff` is the margin of the gold answer's first token over the best other token (nats), at the
+//! position of the mode's own response that gives its answer; responses without an answer are not counted in its n. A cell without
+//! information is excluded by name; a control that had an effect is an error.
 
 mod observe;
 
@@ -22,15 +22,15 @@ use crate::study::modes::{all_modes, default_modes, spell_out};
 use observe::{asked, observe, ready};
 
 pub const ABOUT: About =
-    About::asking("what replaced latent inputs and other rules of switching do to answers (tab:intervention)");
+    About::asking("effect on answers of replaced latent inputs and other switching rules (tab:intervention)");
 
 settings! {
     pub struct Config {
-        /// Empty: the paper's four, the controls it lacks, the nulls and, where values are known, their exchange. `all`: every one.
+        /// Empty: the paper's four, the controls it lacks, the nulls and, if values are known, their exchange. `all`: every one.
         pub modes: Vec<String> = vec![],
-        /// One row each. Without `all` among them the rows go to files of their own, so that they do not replace the main tables.
+        /// One row each. Without `all` among them the rows go to separate files, so that they do not replace the main tables.
         pub steps: Vec<Steps> = vec![Steps::All],
-        /// Each with each of `at`; the first pair has the whole table, the others the replaced inputs only.
+        /// Each combined with each of `at`; the first pair has the whole table, the others only replaced inputs.
         pub later: Vec<Later> = vec![Later::Recompute],
         pub at: Vec<At> = vec![At::Both],
         /// Draws of a random mode.
@@ -47,7 +47,7 @@ impl Config {
         Self { modes, ..self.clone() }
     }
 
-    /// Whether its rows go to files of their own: without `all` among the steps.
+    /// Whether its rows go to separate files: without `all` among the steps.
     pub(crate) fn is_apart(&self) -> bool {
         !self.steps.contains(&Steps::All)
     }
@@ -56,10 +56,10 @@ impl Config {
 pub(crate) const FILES: &[Files] =
     &[(Observation::NAME, InterventionRow::NAME), (Observation::STEPS, InterventionRow::STEPS)];
 
-/// Refuses what cannot be run on this checkpoint, before any work. A mode among others that cannot be run is left out when they are.
+/// Refuses impossible settings before any work. An impossible mode among others is skipped later.
 ///
 /// # Errors
-/// An unknown mode, dose or step; `known_value` alone where no values are known.
+/// An unknown mode, dose or step; only `known_value`, without known values.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     let config = config.named(study);
     asked(&config, study.recipe.evaluation.k_cap)?;
@@ -70,10 +70,10 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     Ok(None)
 }
 
-/// Observes every mode that can be run, so far as it is not there yet.
+/// Observes every possible mode that `rows` lacks.
 ///
 /// # Errors
-/// As [`run_on`]; no mode that can be run; unfinished observations of another run.
+/// As [`run_on`]; no possible mode; unfinished observations of another run.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Observation>) -> Result<()> {
     let config = &config.named(study);
     let (asked, skipped) = ready(study, config, None)?;
@@ -91,11 +91,11 @@ pub(crate) fn conclude(config: &Config, rows: Measurements<Observation>, journal
     tables(rows, why, journal)
 }
 
-/// The tables in memory. `arithmetic` is what `known_value` compares with; `None` takes that of the problems.
+/// The tables in memory. `arithmetic` predicts the answers for `known_value`; `None`: that of the problems.
 ///
 /// # Errors
-/// An unknown mode or step before any work; a mode that cannot be run, never fired or moved nothing; a self-patch that changed
-/// something; no problem on which the model switched.
+/// Before any work: an unknown mode or step. Later: a mode that is impossible, never fired or changed nothing; a self-patch that changed
+/// something; no problem with a block.
 pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Summary> {
     let config = &config.named(study);
     let (asked, skipped) = ready(study, config, arithmetic)?;
@@ -103,7 +103,7 @@ pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic
     strictly(|rows| observe(study, &asked, rows))
 }
 
-/// The tables of every mode that can be run and has something to say; and of the others why not.
+/// The tables of every possible mode with information; for the others the reasons.
 pub fn summary(study: &Study, config: &Config) -> Result<(Summary, Vec<String>)> {
     let config = &config.named(study);
     let (asked, mut skipped) = ready(study, config, None)?;

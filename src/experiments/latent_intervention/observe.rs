@@ -1,4 +1,4 @@
-//! From a checkpoint to observations: which cells are run, how each is decoded, and what is written of it.
+//! Observations from a checkpoint: which cells run, how each is decoded, and what is recorded.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::study::record::{Record, Template, blank};
 use crate::study::sweep::{Continuation, Sweep};
 use crate::study::{Study, nulls};
 
-/// The cells in the order of the settings: all of them at the first place, replaced inputs only at the others. A block has up to
+/// The cells in the order of the settings: all of them at the first place, only replaced inputs at the others. A block has at most
 /// `k_cap` steps.
 ///
 /// # Errors
@@ -32,13 +32,13 @@ pub fn asked(config: &Config, k_cap: usize) -> Result<Vec<Cell>> {
     Ok(asked)
 }
 
-/// The cells that can be run, with the plans that they need beside the normal run.
+/// The possible cells, with their plans.
 pub type Ready = (Vec<Cell>, Vec<Plan>);
 
-/// Of the cells asked for, those that can be run; and which not, with their reasons.
+/// The possible cells among the requested ones; and the impossible ones, with reasons.
 ///
 /// # Errors
-/// None that can be run beside the normal run and the nulls; as the decoder's.
+/// No possible cell besides the normal run and the nulls; failures of the decoder.
 pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<(Ready, Vec<String>)> {
     let mut asked = asked(config, study.recipe.evaluation.k_cap)?;
     let sweep = &study.sweep()?;
@@ -62,7 +62,7 @@ pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>
         }
     }
     if let Err(why) = sweep.switches() {
-        // Where nothing would be left that acts, that is the answer.
+        // If nothing that changes the model is left, the reasons become the error.
         let acts = |cell: &Cell| matches!(cell.action, Action::Replace(_) | Action::Rule(_));
         if !asked.iter().any(|cell| acts(cell) && !cell.needs_blocks()) && asked.iter().any(acts) {
             return Err(why);
@@ -74,7 +74,7 @@ pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>
     Ok(((asked, plans), skipped))
 }
 
-/// Observes what is not there yet of the process' own problems.
+/// Observes the cells that `rows` lacks, on this process's problems.
 pub fn observe(study: &Study, (asked, plans): &Ready, rows: &mut Measurements<Observation>) -> Result<()> {
     let sweep = &study.sweep()?;
     let siblings = match asked.iter().find(|cell| cell.has_name("sibling")).map(|cell| cell.draws) {
@@ -92,7 +92,7 @@ pub fn observe(study: &Study, (asked, plans): &Ready, rows: &mut Measurements<Ob
     let blank = blank(study, sweep, rows.weights());
     let template = |cell: &Cell| {
         let Cell { mode, action, dose, steps, draws, later, at } = cell.clone();
-        // Of two seeds the first is what the second is compared with.
+        // The first of two seeds is the reference for the second.
         let draws = if matches!(action, Action::NullSeed) { 2 } else { draws };
         Template { says: Observation { mode, dose, steps, later, at, ..blank.clone() }, draws }
     };
@@ -119,7 +119,7 @@ pub fn observe(study: &Study, (asked, plans): &Ready, rows: &mut Measurements<Ob
     groups.try_for_each(|group| continuations(study, sweep, asked, group, &material, &record))
 }
 
-/// Decodes the cells of one place that need it.
+/// Decodes those cells of one place that need it.
 fn continuations(
     study: &Study,
     sweep: &Sweep,
@@ -128,7 +128,7 @@ fn continuations(
     material: &Material,
     record: &Record,
 ) -> Result<()> {
-    // One intervention per draw, made before any is run.
+    // One intervention per draw, constructed before any run.
     let mut made: Vec<Vec<Box<dyn Intervention + '_>>> = vec![];
     for cell in group.iter().map(|&number| &asked[number]) {
         let of = |number: usize| match cell.action {
@@ -137,7 +137,7 @@ fn continuations(
         };
         made.push((0..cell.draws).filter_map(of).collect());
     }
-    // What is run, and which cell and draw it is.
+    // Continuations, and the cell and draw of each.
     let (mut all, mut keys) = (vec![], vec![]);
     for (&number, made) in group.iter().zip(&made) {
         let cell = &asked[number];

@@ -1,14 +1,13 @@
-//! Does a latent step hold a whole frontier, or one path? Only where the known value of a step is a set of names: the nodes that a
+//! Does a latent step represent a whole search frontier, or one path? Only if the known value of a step is a set of names: the nodes that a
 //! breadth-first search reaches.
 //!
-//! A row is a latent and a node of its problem's graph; its label, whether the node is in the frontier of the step that the block
-//! stands for. The probe reads the state times the node's embedding, coordinate by coordinate: an inner product with fitted
-//! weights, so that one probe serves all names. Problems give the same node other names, so what it reads of a name alone is worth
-//! nothing; control labels are permuted among the nodes of a problem.
+//! A sample is a latent and a node of its problem's graph; the label is whether the node is in the frontier of the block's step. The
+//! probe reads the elementwise product of the state and the node's embedding: an inner product with fitted weights, so that one probe
+//! serves all names. Problems rename their nodes, so a name alone predicts nothing; control labels are permuted among a problem's nodes.
 //!
-//! Target `frontier` asks for every node. `frontier_unsaid` leaves out those that the solution writes: where it is above chance,
-//! nodes are held that no text names, more than one path at once. It sees only what lies along the embeddings: a state that
-//! holds names in another code is not read.
+//! Target `frontier` uses every node. `frontier_unsaid` excludes those that the solution writes: above chance, it shows nodes that no
+//! text names, hence more than one path at once. It detects only information along the embeddings: a state that encodes names otherwise
+//! is not read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,14 +43,14 @@ struct Pair {
 }
 
 impl Names {
-    /// Those of all sets in the problems, as far as they are one token; `None` where there is no set.
+    /// The names of all sets in the problems, if they are single tokens; `None` without sets.
     pub fn collect(study: &Study) -> Result<Option<Self>> {
         let corpus = &study.corpus;
         let sets = corpus.test.iter().flat_map(|p| p.steps.iter().filter_map(|s| set(&s.value)));
         let names: BTreeSet<&String> = sets.flatten().collect();
         let mut known: Vec<(&String, u32)> = vec![];
         for name in names {
-            // As it is written inside a text.
+            // In its form inside a text.
             known.extend(corpus.vocabulary.word_tokens(name)?.last().map(|&id| (name, id)));
         }
         if known.is_empty() {
@@ -64,7 +63,7 @@ impl Names {
         Ok(Some(Self { index, embeddings }))
     }
 
-    /// The latents of one step, each with every node of its problem's graph, as many as `most` allows: problems are whole.
+    /// The latents of one step, each with every node of its problem's graph, at most `most` samples of whole problems.
     fn pairs(&self, latents: &[(usize, &Latent)], problems: &[Problem], most: usize) -> Vec<Pair> {
         let mut pairs: Vec<Pair> = vec![];
         for &(latent, &Latent { problem, group, clause, .. }) in latents {
@@ -85,7 +84,7 @@ impl Names {
         pairs
     }
 
-    /// How well `protocol` tells the reached nodes from the others; `None` where there are too few of either.
+    /// How well `protocol` separates the reached nodes from the others; `None` if there are too few of either.
     fn score(&self, states: &Array2<f32>, pairs: &[&Pair], protocol: &GroupedProtocol) -> Result<Option<GroupedScore>> {
         let rows: Vec<usize> = pairs.iter().map(|pair| pair.latent).collect();
         let nodes: Vec<usize> = pairs.iter().map(|pair| pair.node).collect();
@@ -152,7 +151,7 @@ mod tests {
 
     const D: usize = 24;
 
-    /// Problems of the graph task, names with random embeddings, and one latent a problem for its first hop.
+    /// Problems of the graph task, names with random embeddings, and one latent per problem for its first hop.
     fn material(n: usize) -> (Vec<Problem>, Names, Vec<Latent>) {
         let task = Task::Graph(Graph { levels: Levels { min: 1, max: 2 }, ..Graph::default() });
         let problems: Vec<Problem> =
@@ -168,7 +167,7 @@ mod tests {
         (problems, Names { index, embeddings }, (0..n).map(latent).collect())
     }
 
-    /// Scores of `frontier` and `frontier_unsaid` where a latent is the sum of the embeddings of these nodes.
+    /// Scores of `frontier` and `frontier_unsaid` if a latent is the sum of these nodes' embeddings.
     fn scores(holds: impl Fn(&Problem) -> Vec<String>) -> [GroupedScore; 2] {
         let (problems, names, latents) = material(150);
         let mut states = Array2::zeros((problems.len(), D));
@@ -191,7 +190,7 @@ mod tests {
         let [all, unsaid] = scores(frontier);
         assert!(all.auroc.value > 0.9 && unsaid.auroc.value > 0.9, "{} {}", all.auroc, unsaid.auroc);
         assert!(unsaid.control.is_some_and(|control| control.balanced_accuracy.covers(0.5)));
-        // Only the node that the solution goes on with: what it does not write cannot be read.
+        // Only the solution's next node: what it does not write cannot be read.
         let path = |problem: &Problem| {
             let words: Vec<&str> = problem.solution.split_whitespace().collect();
             words[problem.steps[0].value_words.clone()].iter().map(|word| (*word).to_owned()).collect()

@@ -1,12 +1,11 @@
-//! At which depth can it be read (tab:probe, fig:layer-probe): that `<swi>` comes next, and what value a latent step holds?
+//! Layer probes (tab:probe, fig:layer-probe): at which depth can one read that `<swi>` comes next, and the value of a latent step?
 //!
-//! Linear probes on `resid_post` of the chosen layers, at positions of the staged solutions. Two protocols stand side by
-//! side: the paper's (random non-boundary negatives, one split by row) and ours (negatives that look alike: the same token of
-//! the same problem before a clause that is not tagged; split by group, control labels). Under the first a probe can be near
-//! perfect by reading which token stands there: on hand-built models it finds a decision at layers that know nothing of it
-//! (how often: its false alarms in `reports/calibration`). The baselines say how much of a score needs no training: token
-//! identity, the embedding, the same network with random weights (it mixes in what stands before, and at look-alikes alone it
-//! scores well above chance: judge a score beside it), and the model's own margin of `<swi>` at its last layer, which a probe
+//! Linear probes on `resid_post` of the chosen layers, at positions of the staged solutions. Two protocols: the paper's (random
+//! non-boundary negatives, one split by row) and ours (negatives of the same token in the same problem, before an untagged clause; split
+//! by group, control labels). Under the paper's, a probe can be near perfect by reading the token's identity: on hand-built models it
+//! finds a decision at layers without it (how often: its false alarms in `reports/calibration`). The baselines show how much of a score
+//! needs no training: token identity, the embedding, the same network with random weights (it mixes in earlier positions, and scores well
+//! above chance on our negatives too: compare each score with it), and the model's own margin of `<swi>` at its last layer, which a probe
 //! there should not beat by much.
 
 mod frontier;
@@ -38,15 +37,15 @@ pub const ABOUT: About = About::asking("at which layer the switch, and values in
 settings! {
     pub struct Config {
         pub layers: Layers = Layers::Named(LayerSet::Auto),
-        /// Where the grouped protocol's negatives come from.
+        /// Source of the grouped protocol's negatives.
         pub matched: NegativeScope = NegativeScope::Problem,
         /// Rows of both protocols together; above it, the last problems are left out.
         pub max_positions: usize = 10_000,
-        /// Features held at once; more layers than fit are run in several passes.
+        /// Memory of features; more layers run in several passes.
         pub memory_mb: usize = 256,
         /// Whether to run the network with random weights too.
         pub untrained: bool = true,
-        /// Whether to probe for intermediate values, where the problems have them.
+        /// Whether to probe for intermediate values, if the problems have them.
         pub values: bool = true,
         pub paper: PaperProtocol = PaperProtocol::default(),
         pub grouped: GroupedProtocol = GroupedProtocol::default(),
@@ -54,15 +53,15 @@ settings! {
     }
 }
 
-/// Among which positions a boundary finds its negative of the same token type.
+/// Positions among which a boundary finds its negative of the same token type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NegativeScope {
-    /// Its own problem: what a probe knows of the token or of the problem is then worth nothing.
+    /// The same problem: knowledge of the token or of the problem then predicts nothing.
     Problem,
-    /// Any problem: more rows. The problem's kind (how uncertain, how many steps) tells something too, and where boundaries
-    /// stand on many rare types token identity scores below chance: a type that is all positive in the training problems
-    /// must be all negative in the others.
+    /// Any problem: more samples. The kind of problem (its uncertainty, its number of steps) then predicts something too, and if boundaries
+    /// follow many rare types, token identity scores below chance: a type that is all positive in the training problems must be all
+    /// negative in the others.
     Corpus,
 }
 
@@ -77,10 +76,10 @@ pub enum Layers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LayerSet {
-    /// All of a model of at most twelve layers, the paper's of a deeper one.
+    /// All layers up to twelve; the paper's in a deeper model.
     Auto,
     All,
-    /// Those at the same share of depth as the paper's offsets, each once.
+    /// Layers at the same relative depths as the paper's offsets, without duplicates.
     Paper,
 }
 
@@ -107,7 +106,7 @@ impl Layers {
 /// Runs the experiment.
 ///
 /// # Errors
-/// No tagged span in the data, too few problems for the protocols, and whatever the model returns.
+/// No tagged span in the data; too few problems for the protocols; failures of the model.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let (rows, without) = probe(study, config)?;
     journal.save(ProbeRow::NAME, &rows)?;
@@ -115,7 +114,7 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
     Ok(without + &summary::tables(&rows, config))
 }
 
-/// Where the switch cannot be probed for and values can, it says why beside the rows.
+/// The rows; if only values can be probed, also the reason why the switch cannot.
 pub fn probe(study: &Study, config: &Config) -> Result<(Vec<ProbeRow>, Option<String>)> {
     ensure!(config.memory_mb > 0, "layer_probe.memory_mb: expected at least 1, found 0");
     let layers = config.layers.of(study.model.config().num_hidden_layers)?;
@@ -123,10 +122,10 @@ pub fn probe(study: &Study, config: &Config) -> Result<(Vec<ProbeRow>, Option<St
     let seeds = [&mut seeded.paper.seed, &mut seeded.grouped.seed, &mut seeded.value.seed];
     seeds.into_iter().for_each(|seed| *seed = seed.wrapping_add(study.seed));
     let (mut rows, mut without) = (vec![], None);
-    // Blocks that follow every prompt are not chosen: there is no switch to probe for.
+    // Blocks after every prompt are not chosen: there is no switch to probe for.
     if !study.reasoning.blocks.follow_prompt() {
         match switch::probe(study, &seeded, &layers).context("probing for the switch") {
-            // There are too few positions, or none, of what is asked for.
+            // There are too few positions of some class.
             Err(why) if config.values && (why.is::<DoesNotApply>() || why.is::<TooFew>()) => without = Some(why),
             probed => rows = probed?,
         }
@@ -141,7 +140,7 @@ pub fn probe(study: &Study, config: &Config) -> Result<(Vec<ProbeRow>, Option<St
     Ok((rows, without.map(|why| format!("{why:#}"))))
 }
 
-/// A row of a probe of the stream after a layer that says its score alone, against even chances.
+/// A row of a probe of the stream after a layer, with its accuracy compared with chance.
 fn row(study: &Study, layer: usize, target: &str, balanced_accuracy: Estimate) -> ProbeRow {
     ProbeRow {
         identity: study.identity(study.corpus.test.len()),
@@ -163,7 +162,7 @@ fn row(study: &Study, layer: usize, target: &str, balanced_accuracy: Estimate) -
     }
 }
 
-/// Hands the stream at `places` of the sequences to `of_layer`, layer by layer: as many are captured at a time as fit the memory.
+/// Calls `of_layer` with the stream at `places` of the sequences, layer by layer: memory limits how many are captured at once.
 fn by_layer(
     (study, model, config): (&Study, &Decoder, &Config),
     (sequences, places): (&[Sequence], &[(usize, usize)]),

@@ -15,33 +15,33 @@ type At = (usize, usize);
 
 /// The rows of both protocols. Everything is sorted by position, without repetition.
 pub(crate) struct Positions {
-    /// Every position that any protocol reads.
+    /// Every position of any protocol.
     pub all: Vec<At>,
     pub paper: Set,
     pub grouped: Set,
-    /// What the grouped protocol's negatives are.
+    /// Kind of the grouped protocol's negatives.
     pub negatives: Negatives,
     /// Share of boundaries among them and all positions that could be their negatives.
     pub prevalence: f64,
 }
 
-/// The rows of one protocol, as indices into [`Positions::all`].
+/// The samples of one protocol, as indices into [`Positions::all`].
 #[derive(Default)]
 pub struct Set {
     pub rows: Vec<usize>,
     pub labels: Vec<bool>,
-    /// What a split keeps together: the problem, until its group is put there.
+    /// Unit of a split: the problem, later its group.
     pub groups: Vec<usize>,
     pub tokens: Vec<u32>,
 }
 
-/// Boundaries and negatives: as many random ones (paper), and look-alikes (grouped): of the same token types, and, where the
-/// task names its clauses, before an untagged clause. Inside a clause stands the same `=` before a result, which a probe
-/// tells from one before an operand without knowing of any switch. Of every type as many positives as negatives are kept, so
-/// that the type says nothing about the label; `matched` says among which positions. At most `max` positions in all.
+/// Boundaries and negatives: random ones of the same number (paper), and matched ones (grouped): of the same token types and, if the
+/// task names its clauses, before an untagged clause. Inside a clause there is the same `=` before a result, which a probe can tell from
+/// one before an operand without any knowledge of switching. Each type has equally many positives and negatives, so that the type does
+/// not predict the label; `matched` selects the candidate positions. At most `max` positions in all.
 pub fn choose(staged: &StagedSolutions, seed: u64, max: usize, matched: NegativeScope) -> Positions {
     let mut all = places(staged, seed);
-    // Boundaries, as many random negatives, at most as many matched ones: three rows a boundary.
+    // Boundaries, equally many random negatives, at most as many matched ones: three samples per boundary.
     let left_out = all.iter().filter(|p| p.event == Event::SwiStart).nth(max / 3).map(|p| p.problem);
     all.retain(|p| left_out.is_none_or(|first| p.problem < first));
     let of = |events: &[Event]| -> Vec<At> {
@@ -86,7 +86,7 @@ pub fn choose(staged: &StagedSolutions, seed: u64, max: usize, matched: Negative
         rows.sort_unstable();
         let mut set = Set::default();
         for (at, label) in rows {
-            // Every row was put into `read` above.
+            // Every row was added to `read` above.
             set.rows.push(read.partition_point(|r| *r < at));
             set.labels.push(label);
             set.groups.push(at.0);

@@ -1,5 +1,5 @@
-//! The rows for a terminal: probes for the switch one a line, probes for values one a line with latent steps across.
-//! Control rows stay in the files; selectivity says what they say.
+//! The rows for a terminal: probes for the switch one per line, probes for values one per line with latent steps as columns. Control rows
+//! are only in the files; selectivity summarises them.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub fn tables(rows: &[ProbeRow], config: &Config) -> String {
     out + &values(&shown) + &ends(&shown, config)
 }
 
-/// Where the C that was chosen is an end of its grid, and another grid might read more.
+/// A note if the chosen C is at an end of its grid, so that another grid might give a higher score.
 fn ends(rows: &[&ProbeRow], config: &Config) -> String {
     let (mut splits, mut at, mut probes) = (0, [0, 0], 0);
     for row in rows {

@@ -14,7 +14,7 @@ use crate::stats::Estimate;
 use crate::stats::probe::{GroupedProtocol, ProbeData};
 use crate::study::{DoesNotApply, Study};
 
-/// Columns of the token-identity baseline: the most frequent types, one each.
+/// Columns of the token-identity baseline: one for each of the most frequent types.
 const TOKEN_COLUMNS: usize = 256;
 
 struct Run<'a> {
@@ -85,7 +85,7 @@ impl Run<'_> {
 
     fn grouped(&self, layer: usize, features: Features, values: &Array2<f32>) -> Result<Vec<ProbeRow>> {
         let set = &self.at.grouped;
-        // Control labels where a claim rests on them; they double the time.
+        // Control labels only for features that claims use; they double the time.
         let control = self.config.grouped.control && features == Features::ResidPost;
         let protocol = GroupedProtocol { control, prevalence: Some(self.at.prevalence), ..self.config.grouped.clone() };
         let score = protocol.run(&ProbeData::new(values.view(), &set.labels, &set.groups)?)?;
@@ -101,7 +101,7 @@ impl Run<'_> {
         Ok([own].into_iter().chain(control).collect())
     }
 
-    /// A row with nothing but its balanced accuracy.
+    /// A row with only its balanced accuracy.
     fn row(&self, layer: usize, features: Features, protocol: Protocol, balanced_accuracy: Estimate) -> ProbeRow {
         let set = if protocol == Protocol::Paper { &self.at.paper } else { &self.at.grouped };
         ProbeRow {

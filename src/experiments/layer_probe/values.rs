@@ -1,11 +1,11 @@
-//! Which value does a latent step hold? Only where problems have known intermediate values (generated tasks).
+//! Which value does a latent step represent? Only for problems with known intermediate values (generated tasks).
 //!
-//! Every tagged clause is a step of its problem, and its block stands for it. At each latent step of the block the stream
-//! is probed for the clause's own result (`s_j`) and for the result before it (`s_j-1`, an operand), over all blocks and
-//! layers; and, at the last layer, for the results of step 1, step 2, … apart. The text after the block, which would say
-//! the result, has not been read yet. Where a step reaches a set of nodes instead, [`frontier`] asks for its members. Where
-//! one block after the prompt stands for the whole chain (Coconut, pause tokens, CoLaR), each of its latents is probed for the
-//! result of every step; where the model chooses how long it is, in the blocks that it decodes.
+//! Every tagged clause is a step of its problem, represented by its block. At each latent step of the block, the stream is probed for the
+//! clause's result (`s_j`) and for the result before it (`s_j-1`, an operand), over all blocks and layers; and, at the last layer,
+//! separately for the results of step 1, step 2, … The text after the block, which states the result, has not been read yet. If a step
+//! reaches a set of nodes instead, [`frontier`] probes for its members. If one block after the prompt replaces the whole chain (Coconut,
+//! pause tokens, CoLaR), each of its latents is probed for the result of every step; if the model chooses its length, in the blocks that
+//! it decodes.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -25,13 +25,13 @@ use crate::text::Problem;
 
 pub(super) struct Latent {
     pub problem: usize,
-    /// The first problem of its group: what a split keeps together.
+    /// The first problem of its group: unit of a split.
     pub group: usize,
     pub position: usize,
     pub step: Nth,
-    /// The step of the problem that its block stands for, from 0; `None`: for all of them.
+    /// The problem's step (from 0) that its block represents; `None`: all steps.
     pub clause: Option<usize>,
-    /// Results of the problem's steps, where they are known numbers.
+    /// Results of the problem's steps, if they are known numbers.
     pub values: Rc<[Option<usize>]>,
 }
 
@@ -42,7 +42,7 @@ impl Latent {
     }
 }
 
-/// All probes, layer by layer. Data without known values has no rows and is no error.
+/// All probes, layer by layer; no rows for data without known values.
 pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<ProbeRow>> {
     let (sequences, latents) = latents(study)?;
     let places: Vec<(usize, usize)> = latents.iter().map(|l| (l.problem, l.position)).collect();
@@ -60,7 +60,7 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<Pro
     })
 }
 
-/// The rows, and their latent positions in blocks whose values are known numbers or sets, in the order of their positions.
+/// The sequences, and their latent positions in blocks whose values are known numbers or sets, sorted by position.
 fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
     let (blocks, corpus) = (&study.reasoning.blocks, &study.corpus);
     let sequences: Vec<Sequence> = match blocks.after_prompt() {
@@ -81,7 +81,7 @@ fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
     Ok((sequences, out))
 }
 
-/// Whether a step's value can be probed for.
+/// Whether a step's value can be probed.
 fn is_known(problem: &Problem, step: usize) -> bool {
     problem.steps.get(step).is_some_and(|step| matches!(step.value, Fact::Number(_) | Fact::Set(_)))
 }
@@ -90,7 +90,7 @@ fn values(problem: &Problem) -> Rc<[Option<usize>]> {
     problem.steps.iter().map(|s| s.value.number().and_then(|n| usize::try_from(n).ok())).collect()
 }
 
-/// One block of so many steps after every prompt.
+/// One block of this many steps after every prompt.
 fn after_prompt(study: &Study, steps: usize) -> Result<Vec<Sequence>> {
     let switch = study.corpus.switch;
     let swi = study.reasoning.blocks.marked().then_some(switch.swi);
@@ -140,7 +140,7 @@ impl Probe<'_> {
         let steps: BTreeSet<Nth> = self.latents.iter().map(|l| l.step).collect();
         let clauses = self.latents.iter().map(|l| l.clause.map_or(l.values.len(), |c| c + 1)).max().unwrap_or(0);
         for step in steps {
-            // The result of the step that a latent's block stands for, and the one before.
+            // The result of the latent's step, and the previous one.
             rows.extend(self.target("s_j", step, |l| l.of(l.clause?))?);
             rows.extend(self.target("s_j-1", step, |l| l.of(l.clause?.checked_sub(1)?))?);
             for clause in (0..clauses).filter(|_| self.layer == self.study.model.layers.len()) {
@@ -152,7 +152,7 @@ impl Probe<'_> {
         Ok(rows)
     }
 
-    /// One probe for `value` at a latent step, where it is known; nothing where too few problems have it.
+    /// One probe for `value` at a latent step, if known; no row if too few problems have it.
     fn target(&self, name: &str, step: Nth, value: impl Fn(&Latent) -> Option<usize>) -> Result<Vec<ProbeRow>> {
         let here = self.latents.iter().enumerate().filter(|(_, l)| l.step == step);
         let known = here.filter_map(|(row, l)| Some(((row, l.group), value(l)?)));

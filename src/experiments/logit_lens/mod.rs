@@ -1,16 +1,14 @@
-//! What each layer would say next at each latent step: the logit lens (nostalgebraist 2020) and, beside it, the tuned lens
-//! (Belrose et al. 2023). Layer 0 is the input of the first block, layer l the output of block l; the last is the model's
-//! own distribution.
+//! Each layer's next-token prediction at each latent step: the logit lens (nostalgebraist 2020) and the tuned lens (Belrose et al. 2023).
+//! Layer 0 is the input of the first block, layer l the output of block l; the last is the model's own distribution.
 //!
-//! A lens reads an early layer in the last layer's coordinates. Where the logit lens says nothing, the layer may still hold
-//! the answer in a basis of its own: the tuned lens learns an affine map per layer that undoes the change of basis, trained
-//! by KL to the model's own distribution at *text* positions of *other problems* (cross-fitted by group, so that every
-//! number here is of unseen problems). KL and top-1 agreement with the last layer say how far either can be trusted: rows
-//! without a step are unseen text, the positions the tuned lens was made for; at latents both are off their ground.
+//! A lens reads an early layer in the last layer's coordinates. If the logit lens shows nothing, the layer may represent the answer in
+//! another basis: the tuned lens learns an affine map per layer that undoes the change of basis, trained by KL to the model's own
+//! distribution at *text* positions of *other problems* (cross-fitted by group, so that every number here is of unseen problems). KL and
+//! top-1 agreement with the last layer show how far either can be trusted: rows without a step are unseen text, the training domain of
+//! the tuned lens; latents are outside it for both.
 //!
-//! The greedy traces are run again from their known ids and reduced wave by wave; no activation outlives its wave, but for
-//! the sample of text positions that the tuned lens learns from. A model that switches on fewer than two
-//! problems is made to (`switching` = forced).
+//! The greedy traces are replayed and reduced wave by wave; activations are freed after their wave, except the sample of text positions
+//! that trains the tuned lens. If fewer than two problems switch, switching is forced (`switching` = forced).
 
 mod reading;
 mod residuals;
@@ -43,13 +41,13 @@ pub const ABOUT: About = About::asking("what each layer would say next at each l
 
 settings! {
     pub struct Config {
-        /// Layers to read, 0 to the number of blocks; all where empty. The last is always read.
+        /// Layers to read, 0 to the number of blocks; empty: all. The last is always read.
         pub layers: Vec<usize> = vec![],
         /// Tokens of `top`.
         pub top: usize = 5,
         /// Text positions of each problem that the tuned lens learns from or is examined on.
         pub text_positions: usize = 8,
-        /// Parts of the problems: each is read with translators trained on the others.
+        /// Number of folds of the problems: each is read with translators trained on the others.
         pub folds: usize = 2,
         /// Optimiser steps of the translators; 0 for no tuned lens.
         pub steps: usize = 300,
@@ -60,7 +58,7 @@ settings! {
 }
 
 impl Config {
-    /// The layers read, in order.
+    /// The layers, sorted.
     fn check(&self, blocks: usize) -> Result<Vec<usize>> {
         let layers: BTreeSet<usize> = layers_named("logit_lens", &self.layers, blocks)?.into_iter().collect();
         ensure!(self.folds >= 2, "logit_lens.folds must be at least 2, found {}", self.folds);
@@ -71,14 +69,14 @@ impl Config {
     }
 }
 
-/// One row a lens, step and layer.
+/// One row per lens, step and layer.
 ///
 /// # Errors
-/// A layer that does not exist, no latent step even where switching is forced, a single problem.
+/// A layer that does not exist; no latent step even with forced switching; a single problem.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<LensRow>> {
     let layers = config.check(study.model.config().num_hidden_layers)?;
     let free = study.decoded()?.1;
-    // An interval takes two problems.
+    // An interval needs two problems.
     if free.iter().filter(|trace| trace.switched()).count() > 1 {
         return grid(study, config, &layers, free)?.rows(study, config.top, Opening::Free);
     }
@@ -136,7 +134,7 @@ fn grid(study: &Study, config: &Config, layers: &[usize], traces: &[Trace]) -> R
     Ok(grid)
 }
 
-/// Of each problem and block that stands for a step with a known value: the tokens that the value begins with.
+/// For each problem and block of a step with a known value: the tokens that the value begins with.
 fn own_values(study: &Study, traces: &[Trace]) -> Result<BTreeMap<(usize, usize), [u32; 2]>> {
     let corpus = &study.corpus;
     let mut values = BTreeMap::new();
@@ -158,9 +156,9 @@ fn own_values(study: &Study, traces: &[Trace]) -> Result<BTreeMap<(usize, usize)
     Ok(values)
 }
 
-/// A problem's text positions in the sample: response positions whose next token the decoder drew in text mode.
+/// A problem's text positions in the sample: response positions whose next token was decoded in text mode.
 fn text_places(sequence: &Sequence, config: &Config, seed: u64, swi: u32) -> Vec<(usize, usize)> {
-    // After `<swi>` comes a latent whatever the logits say; nothing comes after the last position.
+    // A latent always follows `<swi>`; nothing follows the last position.
     let is_text = |p: &usize| matches!(sequence.steps[*p], Step::Text(_)) && sequence.ids[*p] != swi;
     let candidates: Vec<usize> = (0..sequence.ids.len() - 1).filter(is_text).collect();
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -169,7 +167,7 @@ fn text_places(sequence: &Sequence, config: &Config, seed: u64, swi: u32) -> Vec
     chosen.into_iter().map(|i| (sequence.row, candidates[i])).collect()
 }
 
-/// Markdown: how far each lens can be trusted on unseen text, and what the latent steps say at the last layer. The rows hold
+/// Markdown: how far each lens can be trusted on unseen text, and the predictions of the latent steps at the last layer. The records have
 /// every step at every layer.
 pub fn table(rows: &[LensRow]) -> String {
     let forced = rows.iter().any(|r| r.switching == Opening::Forced);

@@ -1,4 +1,4 @@
-//! From residual states to rows: each distribution is read once, reduced to five numbers and its most probable tokens.
+//! Reduces residual states to records: each distribution is computed once and reduced to five numbers and its most probable tokens.
 
 use std::collections::BTreeMap;
 
@@ -17,39 +17,39 @@ use crate::study::Study;
 use crate::study::readout::{LOGITS_HELD, logits};
 use crate::study::shown::largest;
 
-/// Most probable tokens of one distribution that enter the means of `top`. The mean of a token is too low by at most the
-/// probability that the 64th had where it was not among them.
+/// Number of most probable tokens of one distribution in the means of `top`. A token outside them biases its mean down by at most the
+/// 64th one's probability.
 pub(crate) const KEPT: usize = 64;
 
 /// 2⁶⁴.
 const UNIT: f64 = 18_446_744_073_709_551_616.0;
 
-/// Where a state was found.
+/// Place of a state.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
     pub problem: usize,
     /// Latent step; `None` at text.
     pub step: Option<Nth>,
-    /// Tokens that the value of the block's own step begins with, where it is known.
+    /// Tokens that the value of the block's step begins with, if known.
     pub own: Own,
 }
 
-/// Without and with a blank before it; the same one twice where there is no difference.
+/// Without and with a space before it; equal if both forms agree.
 pub(super) type Own = Option<[u32; 2]>;
 
 #[derive(Default)]
 struct Cell {
     /// By problem: entropy, p(exit), rank of exit, KL.
     values: Vec<(usize, [f64; 4])>,
-    /// Whether the last layer says the same token, by problem.
+    /// Whether the last layer predicts the same token, by problem.
     agree: Vec<(usize, bool)>,
-    /// Whether the most probable token begins the value of the block's own step, by problem.
+    /// Whether the most probable token begins the value of the block's step, by problem.
     own: Vec<(usize, bool)>,
-    /// Sum of probabilities by token, in units of 2⁻⁶⁴: whole numbers have the same sum in any order, so threads do not show.
+    /// Sum of probabilities by token, in units of 2⁻⁶⁴: integer sums do not depend on the order of threads.
     mass: BTreeMap<u32, u128>,
 }
 
-/// Every reading so far, by step, lens and layer.
+/// All readings by step, lens and layer.
 pub(crate) struct Grid {
     layers: Vec<usize>,
     cells: BTreeMap<(Lens, Option<Nth>, usize), Cell>,
@@ -60,8 +60,8 @@ impl Grid {
         Self { layers, cells: BTreeMap::new() }
     }
 
-    /// Reads states at every layer. `own` is what the model's own head reads, `[n, D]`; `states` are the layers', `[n, D]`
-    /// each; `tuned` gives the translators that have not seen a problem.
+    /// Reads states at every layer. `own` is the input of the model's head, `[n, D]`; `states` are the layers', `[n, D]` each; `tuned`
+    /// returns the translators that were not trained on a problem.
     pub fn read<'t>(
         &mut self,
         model: &Decoder,
@@ -81,7 +81,7 @@ impl Grid {
                 for (at, row) in logits(model, model.norm.apply(state.clone()))?.iter().enumerate() {
                     self.add(Lens::Logit, layer, keys[chunk[at]], row, &own[at], exit);
                 }
-                // One call a set of translators: problems of one fold share theirs.
+                // One call per set of translators: problems of one fold share theirs.
                 let mut rest: Vec<usize> = (0..chunk.len()).collect();
                 while let Some(lens) = rest.first().and_then(|&at| tuned(keys[chunk[at]].problem)) {
                     let same = |at: &usize| tuned(keys[chunk[*at]].problem).is_some_and(|t| std::ptr::eq(t, lens));
@@ -101,7 +101,7 @@ impl Grid {
         let lp = sampling::log_softmax(logits, 1.0, &[]);
         let at_exit = lp[exit as usize];
         let rank = 1 + lp.iter().filter(|p| **p > at_exit).count();
-        // Rounding can leave the sum a hair below 0 where both are the same.
+        // Rounding can make the sum of equal distributions slightly negative.
         let kl: f64 = own.iter().zip(&lp).map(|(p, q)| p.exp() * (p - q)).sum::<f64>().max(0.0);
         let top = sampling::argmax(&lp);
         let cell = self.cells.entry((lens, key.step, layer)).or_default();
@@ -113,7 +113,7 @@ impl Grid {
         }
     }
 
-    /// Adds what another part of the problems gave.
+    /// Merges the readings of other problems.
     pub(crate) fn merge(&mut self, other: Self) {
         for (key, cell) in other.cells {
             let mine = self.cells.entry(key).or_default();
@@ -155,7 +155,7 @@ impl Grid {
             });
         }
         let any = rows.iter().any(|r| r.step.is_some());
-        study.require(any, || "no latent step that two problems reached, there is nothing to look at".into())?;
+        study.require(any, || "fewer than two problems have a latent step".into())?;
         Ok(rows)
     }
 }

@@ -1,4 +1,4 @@
-//! The residual stream of known rows at chosen positions and layers, wave by wave. Knows nothing of lenses.
+//! The residual stream of known sequences at chosen positions and layers, wave by wave. Knows nothing of lenses.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -12,14 +12,13 @@ use crate::model::{HookSpec, Hooks};
 use crate::study::Study;
 use crate::study::circuits::patch::Node;
 
-/// Rows run at once.
+/// Batch size.
 const BATCH: usize = 32;
 
-/// What a wave hands over: its places, the state that the model's own head reads there `[n, D]`, and the residual stream
-/// at each layer `[n, D]`.
+/// Callback of a wave: its places, the input of the model's head there `[n, D]`, and the residual stream at each layer `[n, D]`.
 pub(crate) type Wave<'a> = dyn FnMut(&[Place], Tensor<2>, &[Tensor<2>]) -> Result<()> + 'a;
 
-/// Runs the rows; `each` sees every wave with a position that is wanted. `layers` as in the module docs of [`super`].
+/// Runs the sequences and calls `each` with every wave that has wanted positions. `layers` as in the module docs of [`super`].
 pub(crate) fn walk(
     study: &Study,
     layers: &[usize],
@@ -36,7 +35,7 @@ pub(crate) fn walk(
             let spec = HookSpec::all(Node::Resid(layer).point());
             let (held, chosen) = (&held, &chosen);
             hooks.observe(&spec, model.config().num_hidden_layers, move |site, value| {
-                // Every layer sees the same places.
+                // Every layer has the same places.
                 let here: Vec<Place> = site.places.iter().copied().filter(|place| wanted(place)).collect();
                 if !here.is_empty() {
                     held.borrow_mut().push(pick(value.clone().three()?, &here));
@@ -64,18 +63,18 @@ fn pick(x: Tensor<3>, places: &[Place]) -> Tensor<2> {
     rows_of(&x.reshape([b * l, d]), &index)
 }
 
-/// A sample of positions, kept whole.
+/// A sample of positions.
 pub struct PositionSample {
     /// Problem of each position.
     pub problems: Vec<usize>,
-    /// What the model's own head reads, `[n, D]`.
+    /// The input of the model's head, `[n, D]`.
     pub own: Tensor<2>,
     /// The residual stream at each layer, `[n, D]`.
     pub states: Vec<Tensor<2>>,
 }
 
 impl PositionSample {
-    /// The states at `(row, position)` of the rows, in an order of its own that does not depend on threads.
+    /// The states at `(row, position)` of the sequences, in an order that does not depend on threads.
     pub fn collect(
         study: &Study,
         layers: &[usize],
@@ -83,7 +82,7 @@ impl PositionSample {
         places: &BTreeSet<(usize, usize)>,
     ) -> Result<Self> {
         let batches: Vec<&[Sequence]> = sequences.chunks(BATCH).collect();
-        let waves = study.each("batches read", &batches, |batch| {
+        let waves = study.each("batches", &batches, |batch| {
             let mut waves = vec![];
             let wanted = |place: &Place| places.contains(&(place.row, place.position));
             walk(study, layers, batch, &wanted, &mut |places, own, states| {

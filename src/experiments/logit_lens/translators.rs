@@ -1,8 +1,8 @@
-//! The tuned lens' affine maps, one a layer, and how they are trained (Belrose et al. 2023, arXiv 2303.08112, §3).
+//! The tuned lens' affine maps, one per layer, and their training (Belrose et al. 2023, arXiv 2303.08112, §3).
 //!
-//! Translator of layer l: `h ↦ h + s (A h/s + b)`, with s the root mean square of the layer's states, so that one learning rate
-//! suits every layer and model. A and b begin at zero: an untrained tuned lens is the logit lens. Trained by KL from the
-//! model's own distribution, Adam, learning rate falling to zero. In f32, whatever the model computes in.
+//! Translator of layer l: `h ↦ h + s (A h/s + b)`, with s the root mean square of the layer's states, so that one learning rate suits
+//! every layer and model. A and b start at zero: an untrained tuned lens is the logit lens. Trained by KL from the model's own
+//! distribution with Adam and a learning rate that decays to zero, in f32 for every compute type.
 
 use anyhow::{Result, ensure};
 use burn::module::{Module, Param};
@@ -37,7 +37,7 @@ impl Affine {
         }
     }
 
-    /// `[N, n, D]`, already over s → `[N, n, D]`.
+    /// `[N, n, D]`, already divided by s → `[N, n, D]`.
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         x.clone() + ops::matmul(x, self.weight.val()) + self.bias.val()
     }
@@ -51,14 +51,14 @@ impl Affine {
     }
 }
 
-/// Trained translators, in the order of the layers read. The last layer has none: it is the model's own.
+/// Trained translators, in the order of the layers. The last layer has none: it is the model's own.
 pub(crate) struct Translators {
     /// A `[1, D, D]`, b `[1, 1, D]` and s.
     layers: Vec<(Affine, f64)>,
 }
 
 impl Translators {
-    /// States of the `index`-th layer read, `[n, D]` → the last layer's coordinates, `[n, D]`.
+    /// Maps states of the `index`-th layer, `[n, D]`, to the last layer's coordinates, `[n, D]`.
     pub(crate) fn translate(&self, index: usize, h: Tensor<2>) -> Tensor<2> {
         let Some((affine, scale)) = self.layers.get(index) else { return h };
         let dtype = FloatDType::from(h.dtype());
@@ -67,7 +67,7 @@ impl Translators {
     }
 }
 
-/// Trains the translators on the positions `seen` of a sample. The batches depend on the seed and the fold alone.
+/// Trains the translators on the positions `seen` of a sample. The batches depend only on seed and fold.
 ///
 /// # Errors
 /// States that are not finite.
@@ -82,7 +82,7 @@ pub fn train(
     let layers: Vec<usize> = (0..text.states.len() - 1).collect();
     let scales: Vec<f64> = layers.iter().map(|&layer| root_mean_square(&text.states[layer])).collect::<Result<_>>()?;
     let batches = batches(config, seen, study.seed.wrapping_add(fold as u64));
-    // Layers side by side make fewer, larger calls, as long as their logits fit.
+    // Batching layers makes fewer, larger calls, as long as their logits fit.
     let fit = LOGITS_HELD / (config.batch.min(seen.len()) * model.config().vocab_size).max(1);
     let together = layers.len().div_ceil(study.threads.max(1)).min(fit).max(1);
     let groups: Vec<&[usize]> = layers.chunks(together).collect();
@@ -114,7 +114,7 @@ fn train_group(
         let moved = affine.forward(Tensor::cat(states, 0));
         // The norm does not see s, but for its epsilon.
         let normed = model.norm.apply_in_f32(moved);
-        // d KL / d logits = (q − p) / n: the head needs no graph, and its logits are held once. [N, n, V]
+        // d KL / d logits = (q − p) / n: the head needs no graph, and its logits are stored once. [N, n, V]
         let logits = model.unembed(normed.clone().without_autodiff().cast(dtype));
         let slope = softmax(f32(logits.clone()), 2) - target;
         let slope = f32(model.unembed_back(logits, slope.cast(dtype))).div_scalar(n as f64);
@@ -130,7 +130,7 @@ fn f32<const R: usize>(x: Tensor<R>) -> Tensor<R> {
     x.cast(FloatDType::F32)
 }
 
-/// Positions of each optimiser step: epochs, each in an order of its own.
+/// Positions of each optimiser step: epochs, each in its own order.
 fn batches(config: &Config, seen: &[usize], seed: u64) -> Vec<Vec<usize>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let size = config.batch.min(seen.len());

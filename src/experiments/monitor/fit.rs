@@ -1,5 +1,5 @@
-//! A linear monitor with a stated recall: fitted, calibrated and judged on three sets of problems that share none. Knows numbers, labels
-//! and letters; nothing of models.
+//! A linear monitor with a required recall: fitted, calibrated and judged on three disjoint sets of problems. Knows numbers, labels and
+//! letters; nothing of models.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,33 +12,33 @@ use rand_chacha::ChaCha8Rng;
 use crate::random::{keyed, normal};
 use crate::stats::{Bootstrap, Estimate, LEVEL, Logistic, Standardiser, accuracy, auroc, grouped_holdout, wilson};
 
-/// Inverse strengths of the penalty, of which one is chosen among the problems fitted on.
+/// Inverse penalty strengths, chosen within the fitting problems.
 const GRID: [f64; 4] = [1e-4, 1e-3, 1e-2, 1e-1];
 
 /// Mean gradient at which a fit stops.
 const TOLERANCE: f64 = 1e-5;
 
-/// What each problem is, in the order of the problems.
+/// Labels of the problems, in their order.
 #[derive(Clone, Debug)]
 pub struct Labels {
     pub trigger: Vec<bool>,
     pub letter: Vec<String>,
-    /// The first problem of its group: what a split keeps together.
+    /// The first problem of its group: unit of a split.
     pub groups: Vec<usize>,
 }
 
-/// Problems by what they are for, as numbers of problems.
+/// Indices of problems by use.
 #[derive(Clone, Debug)]
 pub struct Parts {
     pub fit: Vec<usize>,
     pub calibrate: Vec<usize>,
-    /// Letters that fitting had.
+    /// Letters that occur in fitting.
     pub seen: Vec<usize>,
     pub held_out: Vec<usize>,
 }
 
 impl Parts {
-    /// Problems with a held-out letter apart; of the others half for fitting, a quarter each for calibration and for judging.
+    /// Sets aside problems with held-out letters; of the others half for fitting, a quarter each for calibration and for judging.
     ///
     /// # Errors
     /// Too few problems.
@@ -69,7 +69,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Fits on `parts.fit`, and takes the threshold that flags the share `recall` of the triggers of `parts.calibrate`. `x` is
+    /// Fits on `parts.fit`, and sets the threshold that flags the share `recall` of the triggers of `parts.calibrate`. `x` is
     /// `[problems, columns]`; problems that are not `there` are not fitted on, and never flagged.
     ///
     /// # Errors
@@ -85,10 +85,10 @@ impl Linear {
         let rows = |part: &[usize]| part.iter().copied().filter(|&row| there[row]).collect::<Vec<usize>>();
         let of = |rows: &[usize]| rows.iter().map(|&row| labels[row]).collect::<Vec<bool>>();
         let fit = rows(&parts.fit);
-        ensure!(fit.len() >= 40, "{} problems to fit a monitor on, which needs 40: take more problems", fit.len());
+        ensure!(fit.len() >= 40, "{} problems to fit a monitor, which needs 40: use more problems", fit.len());
         let scaler = Standardiser::fit(x.select(Axis(0), &fit).view())?;
         let scaled = |rows: &[usize]| scaler.apply(x.select(Axis(0), rows).view());
-        // C by a quarter of them; ties go to the smallest.
+        // Chooses C on a quarter of them; ties go to the smallest.
         let mut order = fit.clone();
         order.shuffle(&mut keyed([seed, 0, 0, 0x6d6f]));
         let (inner, held) = order.split_at(fit.len() * 3 / 4);
@@ -108,15 +108,15 @@ impl Linear {
         Ok(linear)
     }
 
-    /// Of each problem; one that has no latents gives nothing away.
+    /// Score of each problem; lowest for one without latents.
     pub fn scores(&self, x: &Array2<f64>, there: &[bool]) -> Vec<f64> {
         let scores = x.dot(&self.direction) + self.offset;
         scores.iter().zip(there).map(|(score, there)| if *there { *score } else { f64::NEG_INFINITY }).collect()
     }
 
-    /// Scores in units of what the rounding of states can do to one, around their median: where an adversary has taken the direction
-    /// out, nothing but rounding is left, and ranks of it would look like knowledge. States differ from what they should be by
-    /// `rounding` of their size at most; 0 where nothing is rounded.
+    /// Scores around their median, in units of the error that rounding can cause. If an adversary removed the direction, only rounding errors
+    /// are left, and their ranks would look like information. States differ from their exact values by at most the relative error
+    /// `rounding`; 0 if nothing is rounded.
     fn told_apart(&self, x: &Array2<f64>, scores: &[f64], rounding: f64) -> Vec<f64> {
         let sizes = x.mapv(|x| x * x).dot(&self.direction.mapv(|w| w * w));
         let unit = 16.0 * rounding * sizes.fold(0.0, |most: f64, size| most.max(*size)).sqrt();
@@ -128,7 +128,7 @@ impl Linear {
         scores.iter().map(|score| ((score - median) / unit).round()).collect()
     }
 
-    /// How it does on some problems. `rounding` is what the columns of x are rounded to, of their size.
+    /// Evaluates it on some problems. `rounding`: relative rounding error of x's columns.
     ///
     /// # Errors
     /// Too few problems of either kind.
@@ -180,17 +180,17 @@ impl Linear {
     }
 }
 
-/// The largest score that at least the share `recall` reaches; where fewer have a score, the smallest there is.
+/// The largest score that at least the share `recall` reaches; if fewer have a score, the smallest one.
 fn threshold(scores: impl Iterator<Item = f64>, recall: f64) -> Result<f64> {
     let mut scores: Vec<f64> = scores.collect();
     scores.sort_by(|a, b| b.total_cmp(a));
     let needed = (recall * scores.len() as f64).ceil() as usize;
-    let at = needed.checked_sub(1).context("no calibration problem has a trigger: take more problems")?;
+    let at = needed.checked_sub(1).context("no calibration problem has a trigger: use more problems")?;
     let finite = scores[..=at].iter().rev().find(|score| score.is_finite());
-    finite.copied().context("no calibration problem with a trigger has latents: take more problems")
+    finite.copied().context("no calibration problem with a trigger has latents: use more problems")
 }
 
-/// A monitor on problems that it has not met.
+/// A monitor's results on unseen problems.
 #[derive(Clone, Debug)]
 pub struct Judgement {
     pub triggers: usize,
@@ -198,13 +198,13 @@ pub struct Judgement {
     pub false_alarms: Estimate,
     pub auroc: Estimate,
     pub least_recall: Estimate,
-    /// Share of the pairs of a trigger letter and a decoy letter in which the trigger's mean score is higher, and the exact two-sided
-    /// p-value of such shares: letters, not problems, are what could be told apart by luck.
+    /// Share of the pairs of a trigger letter and a decoy letter in which the trigger's mean score is higher, and the exact two-sided p-value
+    /// of such shares: the unit is the letter, because letters could be separated by chance.
     pub letters_apart: (f64, f64),
 }
 
-/// The share of pairs (trigger, other) in which the trigger is higher, ties a half, and its exact two-sided p-value under all ways to deal
-/// the labels to as many values. At most 16 values.
+/// The share of pairs (trigger, other) in which the trigger is higher, with ties as one half, and its exact two-sided p-value under all
+/// assignments of the labels. At most 16 values.
 fn by_letter(scores: &[(bool, f64)]) -> (f64, f64) {
     let triggers = scores.iter().filter(|(is, _)| *is).count();
     let pairs = triggers * (scores.len() - triggers);
@@ -235,11 +235,11 @@ fn by_letter(scores: &[(bool, f64)]) -> (f64, f64) {
 /// Orthonormal directions of a latent step, each a row.
 pub type Directions = Vec<Array1<f64>>;
 
-/// Adds what is new in a direction; whether there is anything.
+/// Adds the orthogonal part of a direction; returns whether there is any.
 pub fn extend(directions: &mut Directions, new: &Array1<f64>) -> bool {
     let mut rest = new.clone();
     let length = rest.dot(&rest).sqrt();
-    // Twice: once leaves what rounding makes of nearly parallel ones.
+    // Twice: a single pass leaves rounding errors for nearly parallel directions.
     for _ in 0..2 {
         for known in directions.iter() {
             rest.scaled_add(-known.dot(&rest), known);
@@ -253,7 +253,7 @@ pub fn extend(directions: &mut Directions, new: &Array1<f64>) -> bool {
     is_new
 }
 
-/// As many orthonormal directions that are drawn.
+/// Random orthonormal directions.
 pub fn drawn(rng: &mut ChaCha8Rng, count: usize, width: usize) -> Directions {
     let mut directions = vec![];
     while directions.len() < count.min(width) {
@@ -262,8 +262,8 @@ pub fn drawn(rng: &mut ChaCha8Rng, count: usize, width: usize) -> Directions {
     directions
 }
 
-/// What an adversary does at one latent step: the parts of a state along `away`, measured from `centre`, are taken off, times `dose`;
-/// along `along` instead, where that is given.
+/// The adversary's edit at one latent step: removes the components of a state along `away`, measured from `centre`, times `dose`; or
+/// replaces them by components along `along`.
 #[derive(Clone, Debug)]
 pub struct Push {
     pub away: Directions,
@@ -273,7 +273,7 @@ pub struct Push {
 }
 
 impl Push {
-    /// Changes a state; returns the length of the change over that of the state.
+    /// Changes a state; returns the relative length of the change.
     pub fn apply(&self, state: &mut [f32]) -> f64 {
         let before: Array1<f64> = state.iter().map(|x| f64::from(*x)).collect();
         let off = &before - &self.centre;

@@ -1,4 +1,4 @@
-//! All held-out problems decoded once, with their latents as they were fed, edited or not. Knows decodes and hooks; nothing of monitors.
+//! Decodes all held-out problems once and records their latents as fed, edited or not. Knows decodes and hooks; nothing of monitors.
 
 use anyhow::{Context, Result, ensure};
 use ndarray::Array2;
@@ -12,16 +12,16 @@ use crate::progress::go_on;
 use crate::study::Study;
 use crate::study::answers::graded;
 
-/// What became of the problems, in their order.
+/// Results of the problems, in their order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunOutput {
     pub right: Vec<bool>,
     pub answers: Vec<Option<String>>,
     /// Visible tokens of each response.
     pub text: Vec<Vec<u32>>,
-    /// Block by block, step by step: what entered the latent's slot `[D]`.
+    /// By block and step: the state that entered the latent's slot `[D]`.
     pub latents: Vec<Vec<Vec<Vec<f32>>>>,
-    /// Problem, and length of the change of a latent over its own.
+    /// Problem, and relative length of a latent's change.
     pub change: Vec<(usize, f64)>,
 }
 
@@ -71,7 +71,7 @@ impl RunOutput {
         self.latents.iter().flatten().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Each problem's mean state at each of `steps`, over its blocks, side by side `[problems, steps · d]`; and whether it has one at each.
+    /// Each problem's mean state at each of `steps`, over its blocks, concatenated `[problems, steps · d]`; and whether it has all of them.
     pub fn means(&self, steps: usize, d: usize) -> Result<(Array2<f64>, Vec<bool>)> {
         let mut x = Array2::zeros((self.latents.len(), steps * d));
         let mut there = vec![true; self.latents.len()];

@@ -1,16 +1,16 @@
-//! Steering: does the answer go where a direction points? At one layer × latent step the state is moved along the difference
-//! of the mean states of two values, and decoding goes on from there.
+//! Steering: does the answer follow a direction? At one layer × latent step the state is moved along the difference of the mean states of
+//! two values, and decoding continues from there.
 //!
-//! The means are of the blocks of one half of the problems (right answers of the normal run whose block stands for a known
-//! step, as in `known_value`); the problems of the other half are steered, each towards a value drawn for it. `add`: so many
-//! times the difference (`doses`) is added; `project_out`: the state's part along it is taken out. Each is done again in a
-//! random direction by the same length, one draw a problem and cell. A hit is the answer that arithmetic predicts from the
-//! other value; `chance` is counted as in `known_value`.
+//! 1. Compute mean states per value on one half of the problems (correct answers of the normal run whose block has a known step, as in
+//!    `known_value`).
+//! 2. Steer the problems of the other half, each towards a random other value. `add`: add the difference times a dose (`doses`);
+//!    `project_out`: remove the state's component along it.
+//! 3. Repeat each along a random direction by the same length, one draw per problem and cell.
+//! 4. A hit is the answer that arithmetic predicts from the other value; `chance` is counted as in `known_value`.
 //!
-//! Misleads: where a mean rests on few blocks the direction holds their letters and lengths too. That an answer follows a
-//! direction does not say that the model uses that direction: a large push along any direction that leads there will do
-//! (compare the doses, and `head_patching`). A late layer at the last step cannot act through that position's own keys and
-//! values in earlier layers.
+//! Misleads: a mean of few blocks also contains their letters and lengths. An answer that follows a direction does not show that the model
+//! uses it: a large push along any direction towards the answer suffices (compare the doses, and `head_patching`). A late layer at the
+//! last step cannot act through that position's own keys and values in earlier layers.
 
 mod trials;
 
@@ -38,12 +38,12 @@ settings! {
         pub layers: Vec<usize> = vec![],
         /// Latent steps; empty: all that the problems have.
         pub steps: Vec<Nth> = vec![],
-        /// What is added, in differences of the means.
+        /// Doses of `add`, in differences of the means.
         pub doses: Vec<f64> = vec![0.5, 1.0, 2.0],
         pub project_out: bool = true,
         /// Problems that are steered, at most.
         pub problems: usize = 60,
-        /// Blocks that a value's mean must rest on.
+        /// Minimum number of blocks in a value's mean.
         pub least: usize = 5,
     }
 }
@@ -52,7 +52,7 @@ impl Config {
     fn check(&self, study: &Study) -> Result<()> {
         let layers = study.model.layers.len();
         if let Some(layer) = self.layers.iter().find(|layer| **layer > layers) {
-            bail!("steering.layers: there is no layer {layer}; 0 is the input, {layers} the last block's output");
+            bail!("steering.layers: no layer {layer}; 0 is the input, {layers} the last block's output");
         }
         let sound = self.doses.iter().all(|dose| dose.is_finite() && *dose > 0.0);
         ensure!(sound, "steering.doses must be above 0, found {:?}", self.doses);
@@ -73,24 +73,24 @@ impl Config {
     }
 }
 
-/// Needs the steps of a generated task, or of solutions that bring calculations.
+/// Needs a generated task, or solutions with calculations.
 ///
 /// # Errors
-/// Settings that cannot be run on the model.
+/// Settings that are impossible on the model.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check(study)?;
     let why = || {
-        format!("{}: steering needs a generated task, or solutions with `steps`, whose steps hold numbers", study.name)
+        format!("{}: steering needs a generated task, or solutions with `steps`, whose steps have numbers", study.name)
     };
     Ok((!is_known(study)).then(why))
 }
 
 pub(crate) const FILES: &[Files] = &[(SteeringTrialRow::NAME, SteeringRow::NAME)];
 
-/// Steers every problem that is not there yet.
+/// Steers the problems that `rows` lacks.
 ///
 /// # Errors
-/// No block that is known to hold a value, too few of two values, a steered state that was never reached, and as the decoder's.
+/// No block with a known value; too few blocks of two values; a steered state that was never reached; failures of the decoder.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<SteeringTrialRow>) -> Result<()> {
     study.say("steering");
     trials(study, config, of_study(study)?.as_ref(), rows)
@@ -101,7 +101,7 @@ pub(crate) fn conclude(_: &Config, rows: Measurements<SteeringTrialRow>, journal
     journal.tell(&rows, table)
 }
 
-/// One row a cell, in memory; `arithmetic` is what answers are compared with.
+/// One row per cell, in memory; `arithmetic` predicts the answers.
 pub fn rows_by(study: &Study, config: &Config, arithmetic: &dyn Arithmetic) -> Result<Vec<SteeringRow>> {
     steerings(&measure_in_memory(|rows| trials(study, config, arithmetic, rows))?)
 }
@@ -118,11 +118,8 @@ fn trials(
     let held = find_block_values(sweep, study)?;
     let groups = study.corpus.groups();
     let of_held: Vec<usize> = held.iter().map(|h| groups[h.problem]).collect();
-    let needs = |there, what: &str| study.require(there, || format!("steering needs {what}; ask more problems"));
-    needs(
-        of_held.iter().any(|group| *group != of_held[0]),
-        "two groups of problems with a block that stands for a known step",
-    )?;
+    let needs = |there, what: &str| study.require(there, || format!("steering needs {what}; use more problems"));
+    needs(of_held.iter().any(|group| *group != of_held[0]), "two groups of problems with a block of a known step")?;
     let halves = grouped_holdout(&of_held, 0.5, study.seed)?;
     let of = |rows: &[usize]| rows.iter().map(|&row| held[row]).collect::<Vec<_>>();
     let ran = sweep.traces.iter().map(|trace| trace.sequence(&study.corpus.switch));
@@ -139,13 +136,13 @@ fn trials(
     let trials = Trials { study, identity: &identity, sweep, cells: &cells, directions: &directions };
     let targets: Vec<(usize, Target)> = targets.into_iter().enumerate().collect();
     let any = targets.iter().any(|(_, target)| trials.reached(target) > 0);
-    needs(any, "a block that reaches a step which both values' means are of")?;
+    needs(any, "a block with a step at which both values have means")?;
     let expected = |(number, target): &(usize, Target)| ((None, *number), trials.reached(target));
     let together = study.recipe.evaluation.batch.clamp(1, 16);
     study.measure(rows, &identity, (&targets, together), expected, |some| trials.of_targets(some))
 }
 
-/// Markdown: by layer and step, the hit rate of every action beside that of a random direction.
+/// Markdown: by layer and step, the hit rate of every action next to that of a random direction.
 pub fn table(rows: &[SteeringRow]) -> String {
     let table = table_of("layer | step | action | hit rate | chance | random direction | still gold", rows, |r| {
         let SteeringRow { layer, step, action, hit_rate, .. } = r;

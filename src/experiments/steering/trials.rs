@@ -1,4 +1,4 @@
-//! Mean states of each value, and problems steered from one to another, one cell at a time, decoded to their answers.
+//! Mean states of each value, and steered problems, one cell at a time, decoded to their answers.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,13 +23,13 @@ use crate::study::circuits::patch::Node;
 use crate::study::staging::capture::at_latents;
 use crate::study::sweep::{Sweep, fork};
 
-/// Where and how a state is moved.
+/// Place and kind of an action.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cell {
     pub layer: usize,
     /// An index, from 0.
     pub step: usize,
-    /// So many times the direction is added; `None`: the state's part along it is taken out.
+    /// Dose of the added direction; `None`: the component along it is removed.
     pub dose: Option<f64>,
 }
 
@@ -42,12 +42,12 @@ impl Cell {
 /// The mean state of each value at each point and latent step.
 pub struct Directions {
     means: BTreeMap<(HookPoint, usize, i64), Vec<f64>>,
-    /// Values that have a mean at some cell.
+    /// Values with a mean at some cell.
     pub values: BTreeSet<i64>,
 }
 
 impl Directions {
-    /// From blocks of a normal run; a mean rests on `least` blocks or more.
+    /// From blocks of a normal run; a mean needs at least `least` blocks.
     pub fn new(study: &Study, traces: &[Trace], blocks: &[BlockValue], cells: &[Cell], least: usize) -> Result<Self> {
         let points: Vec<HookPoint> = cells.iter().map(Cell::point).collect::<BTreeSet<_>>().into_iter().collect();
         let steps: BTreeSet<usize> = cells.iter().map(|c| c.step).collect();
@@ -69,23 +69,23 @@ impl Directions {
         Ok(Self { means: sums.into_iter().map(|(at, sum)| (at, sum.mean().collect())).collect(), values })
     }
 
-    /// From one value's mean to another's; `None` where one of them is not known.
+    /// From one value's mean to another's; `None` if either is unknown.
     pub fn between(&self, cell: &Cell, from: i64, to: i64) -> Option<Vec<f64>> {
         let mean = |value| self.means.get(&(cell.point(), cell.step, value));
         Some(mean(to)?.iter().zip(mean(from)?).map(|(to, from)| to - from).collect())
     }
 }
 
-/// A problem to be steered to another value.
+/// A problem to steer to another value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     pub held: BlockValue,
     pub to: i64,
-    /// What the answer must become, of all values that could have been drawn.
+    /// The predicted answer, among all values that could be drawn.
     predicted: Prediction,
 }
 
-/// One block of each problem and a value for it, in an order of chance.
+/// One block of each problem and a value for it, in random order.
 pub fn targets(study: &Study, held: &[BlockValue], values: &BTreeSet<i64>, by: &dyn Arithmetic) -> Vec<Target> {
     let mut found: Vec<(u64, Target)> = vec![];
     for own in held.chunk_by(|a, b| a.problem == b.problem) {
@@ -95,7 +95,7 @@ pub fn targets(study: &Study, held: &[BlockValue], values: &BTreeSet<i64>, by: &
         let gold = &study.corpus.test[problem].answer;
         let (mut pool, mut drawable): (Vec<(i64, String)>, BTreeMap<String, usize>) = (vec![], BTreeMap::new());
         for &value in values.iter().filter(|value| **value != held.value) {
-            // A value that leads to the same answer could not be told from no effect.
+            // A value with the same answer could not be told from no effect.
             let answer = by.answer_if(problem, held.step, value).filter(|answer| answer != gold);
             let Some(answer) = answer else { continue };
             *drawable.entry(answer.clone()).or_default() += 1;
@@ -120,18 +120,18 @@ pub struct Trials<'a> {
 
 /// One steered decode.
 struct Arm<'a> {
-    /// Index of the target among those decoded together.
+    /// Index of the target in the batch.
     target: usize,
     block: usize,
     cell: &'a Cell,
-    /// Not scaled to the dose yet.
+    /// Before scaling by the dose.
     direction: Vec<f64>,
-    /// The direction of the values: how much is taken out is the state's part along it.
+    /// The direction of the values: its component in the state sets the amount that `project_out` removes.
     along: Vec<f64>,
 }
 
 impl Trials<'_> {
-    /// How many cells a target's block reaches.
+    /// Number of cells that a target's block has.
     pub fn reached(&self, target: &Target) -> usize {
         self.cells.iter().filter(|cell| self.direction(target, cell).is_some()).count()
     }
@@ -149,7 +149,7 @@ impl Trials<'_> {
         let force_at: Vec<Option<usize>> = targets.iter().map(|t| self.sweep.force_at[t.held.problem]).collect();
         let prefix = Prefix::new(decoding, &requests, &vec![None; requests.len()], &force_at)?;
         let arms = self.arms(&targets);
-        // The two directions of a cell stand side by side.
+        // The two directions of a cell are adjacent.
         let mut trials = vec![];
         for arms in arms.chunks((self.sweep.rows_at_once / 2).max(1) * 2) {
             let lengths = RefCell::new(vec![None; arms.len()]);
@@ -197,15 +197,15 @@ impl Trials<'_> {
         Ok(trials)
     }
 
-    /// From the target's value to the other one; `None` where its block does not reach the cell, or a value has no mean there.
+    /// From the target's value to the other one; `None` if its block lacks the cell, or a value has no mean there.
     fn direction(&self, target: &Target, cell: &Cell) -> Option<Vec<f64>> {
         let BlockValue { problem, block, value, .. } = target.held;
-        // The sweep holds the states that went in at every latent of the normal run.
+        // The sweep's bank has the input states of every latent of the normal run.
         let reached = self.sweep.bank.get(problem, block, cell.step).is_some();
         self.directions.between(cell, value, target.to).filter(|_| reached)
     }
 
-    /// Every cell that a target's block reaches, with the direction of the values and a random one.
+    /// Every cell that a target's block has, with the direction of the values and a random one.
     fn arms(&self, targets: &[&Target]) -> Vec<Arm<'_>> {
         let mut arms = vec![];
         for (number, target) in targets.iter().enumerate() {
@@ -223,7 +223,7 @@ impl Trials<'_> {
     }
 }
 
-/// Moves the states of the arms that stand here; `lengths` hears how far, as a share of the state's length.
+/// Moves the states of the arms at this site; `lengths` receives the relative lengths of the moves.
 fn steered(site: &Site, value: Activation, arms: &[Arm], lengths: &mut [Option<f64>]) -> Result<Activation> {
     let here = |arm: &Arm, at: Step| {
         arm.cell.point() == site.point && at == Step::Latent { block: arm.block, step: arm.cell.step }

@@ -1,22 +1,22 @@
-//! How many dimensions of a latent carry the value: distributed alignment search (Geiger et al. 2024) at latent steps.
+//! Distributed alignment search (Geiger et al. 2024) at latent steps: how many dimensions of a latent carry the value?
 //!
-//! At one layer and latent step the state of a block is replaced, within the span of r orthonormal columns, by that of another
-//! problem's block: `h + R Rᵀ (h′ − h)`. The columns are learnt on pairs of one half of the problems so that the answer becomes the one
-//! that arithmetic predicts (as in `known_value`), and judged on pairs of the other half, with values that training had (`seen`) and
-//! with values that no training pair has (`unseen`). Exchanging the `whole` state is tried at every place; the subspaces are learnt
-//! where that gives most predicted answers among the training pairs. A second witness is `erased`: the part in the span set to the mean
-//! of the training states; where it holds the value, the right answer goes. Placebos: columns that were drawn (`random`), columns learnt from
-//! predictions that were dealt to other pairs (`shuffled`), and, at the same place, another variable: the step's first operand.
+//! 1. At one layer and latent step, replace the state of a block, within the span of r orthonormal columns, by that of another problem's
+//!    block: `h + R Rᵀ (h′ − h)`.
+//! 2. Try the `whole` state at every place, and choose the place with the most predicted answers among the training pairs.
+//! 3. There, learn the columns on pairs of one half of the problems, so that the answer becomes the one that arithmetic predicts (as in
+//!    `known_value`). Start from the directions in which the mean states of different values differ: if a state is read through a
+//!    threshold, a random start has almost no gradient.
+//! 4. Judge on pairs of the other half, with values of the training pairs (`seen`) and with values that no training pair has (`unseen`).
+//!    As a second test, `erased` sets the component in the span to its training mean: if it carries the value, the correct answer is lost.
+//! 5. Placebos: random columns (`random`), columns learnt from permuted predictions (`shuffled`), and, at the same place, another
+//!    variable: the step's first operand.
 //!
-//! The search starts from the directions in which the mean states of different values differ. Where a state is read past a
-//! threshold a drawn start has next to no gradient.
-//!
-//! Misleads: `shuffled` starts from means too, of states dealt to values at random; where states differ in few dimensions it moves
-//! some answers (`tests/subspace.rs` prints how many): it is the rank's null, not chance. A rank that does little may not have been
-//! learnt to its end: `fitted`, the share of its own training pairs that it moves, says so. Text behind the block is kept as the
-//! normal run wrote it, and what is judged is the answer's first token. A rank at which the value moves is an upper bound of what the
-//! model needs. Gradient descent may find a direction that leads to the answer and that natural states do not use; that it holds on
-//! unseen values speaks against that, and that it fails there may only say that each value has a direction of its own.
+//! Misleads: `shuffled` starts from means too, of states assigned to values at random; if states differ in few dimensions it moves some
+//! answers (`tests/subspace.rs` prints how many): it is the rank's null, not chance. A weak rank may not have converged: see `fitted`, the
+//! share of its own training pairs that it moves. Text after the block is fixed to the normal run's, and only the answer's first token is
+//! judged. The rank at which the value moves is an upper bound of what the model needs. Gradient descent may find a direction that leads
+//! to the answer and that natural states do not use: success on unseen values speaks against that, and failure there may only mean that
+//! each value has its own direction.
 
 mod pairs;
 #[cfg(test)]
@@ -64,7 +64,7 @@ settings! {
         pub judged: usize = 100,
         /// Share of the values that no training pair has.
         pub unseen: f64 = 0.25,
-        /// Updates of the columns, pairs of each, and radians that a column turns in the first (a mean over them).
+        /// Number of updates of the columns, pairs per update, and radians by which a column turns in the first one (on average).
         pub updates: usize = 120,
         pub batch: usize = 32,
         pub learning_rate: f64 = 0.03,
@@ -74,7 +74,7 @@ settings! {
 }
 
 impl Config {
-    /// The layers that are asked for.
+    /// The requested layers.
     fn check(&self, study: &Study) -> Result<Vec<usize>> {
         check_of("subspace", self)?;
         let layers = layers_named("subspace", &self.layers, study.model.layers.len())?;
@@ -96,15 +96,15 @@ struct Place {
     step: usize,
 }
 
-/// Rows ready to be continued from one latent step.
+/// Sequences computed up to one latent step.
 struct Ready<'a> {
     step: usize,
     interchange: Interchange<'a>,
-    /// By target: its row there; none where its block has no such step.
+    /// By target: its batch row there; `None` if its block lacks the step.
     rows: Vec<Option<usize>>,
 }
 
-/// What the experiment goes through.
+/// Shared state of the experiment.
 struct Search<'a> {
     study: &'a Study,
     config: &'a Config,
@@ -113,7 +113,7 @@ struct Search<'a> {
     masked: Vec<u32>,
 }
 
-/// One subspace and what it is of.
+/// One subspace and its variable.
 #[derive(Clone, Copy)]
 struct Job<'p> {
     variable: Variable,
@@ -137,10 +137,10 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
     Ok(said)
 }
 
-/// One row a subspace and kind of donors, and one a column of a subspace. Answers are compared with an arithmetic of the caller's.
+/// One row per subspace and kind of donors, and one per column of a subspace. The caller's arithmetic predicts the answers.
 ///
 /// # Errors
-/// Settings out of range, too few blocks that an answer follows from, and as the decoder's.
+/// Settings out of range; too few blocks that determine an answer; failures of the decoder.
 pub fn rows_by(
     study: &Study,
     config: &Config,
@@ -148,7 +148,7 @@ pub fn rows_by(
 ) -> Result<(Vec<SubspaceRow>, Vec<SubspaceDirectionRow>)> {
     let layers = config.check(study)?;
     let targets = targets(study)?;
-    let needs = |there, what: &str| study.require(there, || format!("subspace needs {what}; ask more problems"));
+    let needs = |there, what: &str| study.require(there, || format!("subspace needs {what}; use more problems"));
     let groups = study.corpus.groups();
     let found = targets.iter().map(|target| groups[target.held.problem]).collect::<BTreeSet<_>>().len();
     needs(
@@ -199,30 +199,30 @@ pub fn rows_by(
     Ok((rows, directions))
 }
 
-/// One exchange that was judged.
+/// One judged exchange.
 struct Event {
     problem: usize,
     hit: bool,
     kept: bool,
-    /// Whether the answer is still the gold one where the part is set to the training states' mean.
+    /// Whether the answer is still the gold one with the component set to the training states' mean.
     erased: bool,
     chance: f64,
 }
 
-/// What one subspace did.
+/// Effect of one subspace.
 struct SubspaceEffect {
     trained_on: usize,
-    /// Training pairs that give what they were trained to give, and how many there are; draws pooled.
+    /// Training pairs with the trained answer, and their number; draws pooled.
     fits: usize,
     of: usize,
     seen: Vec<Event>,
     unseen: Vec<Event>,
-    /// By draw; none of whole states.
+    /// By draw; empty for whole states.
     columns: Vec<Columns>,
 }
 
 impl<'a> Search<'a> {
-    /// The rows before each latent step that is asked for.
+    /// The sequences before each requested latent step.
     fn ready(&self) -> Result<Vec<Ready<'a>>> {
         let longest = (0..).take_while(|&step| self.targets.iter().any(|t| t.at(step).is_some())).count();
         let ready = |step: usize| {
@@ -244,7 +244,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The pairs that reach a place, with the state that each is given.
+    /// The pairs that have a place, with the donor state of each.
     fn given<'p>(&'p self, pairs: &'p [Pair], ready: &Ready, point: HookPoint) -> (Vec<&'p Pair>, Vec<GivenState<'p>>) {
         let state = |pair: &Pair| self.states.get(&(point, ready.step, pair.donor)).map(Vec::as_slice);
         pairs.iter().filter_map(|pair| Some((pair, (ready.rows[pair.target]?, state(pair)?)))).unzip()
@@ -298,7 +298,7 @@ impl<'a> Search<'a> {
     ) -> Result<Vec<Event>> {
         let (pairs, given) = self.given(pairs, ready, point);
         let says = |given: &[GivenState]| ready.interchange.predict(point, given, within, &self.masked);
-        // A row without the part says the same, whoever its donor is.
+        // A sequence without the component gives the same answer for every donor.
         let rows: Vec<usize> = given.iter().map(|(row, _)| *row).collect::<BTreeSet<_>>().into_iter().collect();
         let erasing: Vec<GivenState> = rows.iter().map(|&row| (row, mean)).collect();
         let without: BTreeMap<usize, u32> = rows.into_iter().zip(says(&erasing)?).collect();
@@ -327,7 +327,7 @@ impl<'a> Search<'a> {
         measured.columns.iter().enumerate().flat_map(of).collect()
     }
 
-    /// `None` of a single problem, which has no interval.
+    /// `None` for a single problem, which has no interval.
     fn row(&self, job: &Job, measured: &SubspaceEffect, donors: Donors) -> Result<Option<SubspaceRow>> {
         let events = if donors == Donors::Seen { &measured.seen } else { &measured.unseen };
         let seed = self.study.seed;
@@ -360,7 +360,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Markdown: what the whole state does at each place, then by rank what each subspace does.
+/// Markdown: the effect of the whole state at each place, then of each subspace by rank.
 pub fn table(rows: &[SubspaceRow]) -> String {
     let columns = "variable | layer | step | subspace | rank | donors' values | hit rate | chance | still gold | on training pairs | \
                    right when erased";
@@ -376,16 +376,16 @@ pub fn table(rows: &[SubspaceRow]) -> String {
     });
     let said = match SubspaceRow::dimensions(rows, Variable::Value, MOST_OF_IT) {
         Some(rank) => format!(
-            "\nThe value: {rank} dimensions do {MOST_OF_IT} or more of what the whole state does, for values that training pairs have.{}\n",
+            "\nThe value: {rank} dimensions have at least {MOST_OF_IT} of the whole state's effect, for values of the training pairs.{}\n",
             elsewhere(rows, rank)
         ),
-        None => format!("\nNo learnt subspace does {MOST_OF_IT} of what the whole state does to the value.\n"),
+        None => format!("\nNo learnt subspace has {MOST_OF_IT} of the whole state's effect on the value.\n"),
     };
     let title = "Share of exchanges after which the answer is the predicted one [95 %]; `*`: above chance (Holm over all rows).";
     titled(title, &table) + &said + &unlearnt(rows)
 }
 
-/// What the trained subspace of a rank does for values that no training pair has: a code of the trained values alone does nothing.
+/// Effect of a rank's trained subspace for values that no training pair has: a code of the trained values alone has none.
 fn elsewhere(rows: &[SubspaceRow], rank: usize) -> String {
     let of = |rotation, rank: Option<usize>| {
         let asked = (Variable::Value, rotation, Donors::Unseen);
@@ -400,7 +400,7 @@ fn elsewhere(rows: &[SubspaceRow], rank: usize) -> String {
     }
 }
 
-/// That a search did not even learn its own pairs, where the whole state does.
+/// A note if a search did not fit its own training pairs while the whole state does.
 fn unlearnt(rows: &[SubspaceRow]) -> String {
     let most = |rotation| {
         let of = rows.iter().filter(|r| r.variable == Variable::Value && r.rotation == rotation);
@@ -411,10 +411,10 @@ fn unlearnt(rows: &[SubspaceRow]) -> String {
         return String::new();
     }
     format!(
-        "The best learnt subspace gives {learnt:.2} of its own training pairs, the whole state {whole:.2}: more dimensions are needed, or \
-         learning has not ended, and no rank is ruled out (`subspace.ranks`, `subspace.updates`, `subspace.learning_rate`).\n"
+        "The best learnt subspace moves {learnt:.2} of its own training pairs, the whole state {whole:.2}: more dimensions are needed, or \
+        training has not converged, and no rank is ruled out (`subspace.ranks`, `subspace.updates`, `subspace.learning_rate`).\n"
     )
 }
 
-/// Share of what the whole state does that a subspace must do to be called enough.
+/// Share of the whole state's effect at which a subspace counts as sufficient.
 const MOST_OF_IT: f64 = 0.9;

@@ -1,4 +1,4 @@
-//! Whose state is put into whose place, and what the answer must then begin with. Knows blocks, what they hold, and arithmetic.
+//! Donors, recipients and predicted first tokens of answers. Knows blocks, their values, and arithmetic.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use crate::study::arithmetic::Arithmetic;
 use crate::study::block_values::{BlockValue, find_block_values};
 use crate::study::staging::capture::at_latents;
 
-/// A block that its problem's answer follows from, in a row that ends where that answer's first token is decided.
+/// A block that determines its problem's answer, in a sequence that ends where that answer's first token is decided.
 pub struct Target {
     pub held: BlockValue,
     pub row: Sequence,
@@ -31,11 +31,11 @@ impl Target {
     }
 }
 
-/// Every target of the problems' normal runs, in their order: blocks of right answers that stand for a known step, each later
-/// step in a block too. Text behind the block does not state the value, so that it is the same whatever the block holds.
+/// Every target of the problems' normal runs, in their order: blocks with a known step in correct answers, if each later step is in a
+/// block too. The text after the block does not state the value, so that it is the same for every value.
 ///
 /// # Errors
-/// A token that the vocabulary does not know, and as the decoder's.
+/// A token outside the vocabulary; failures of the decoder.
 pub fn targets(study: &Study) -> Result<Vec<Target>> {
     let sweep = study.sweep()?;
     sweep.switches()?;
@@ -65,13 +65,13 @@ pub fn targets(study: &Study) -> Result<Vec<Target>> {
     Ok(out)
 }
 
-/// Whether these words stand in a text, one behind the other.
+/// Whether these words occur in a text in this order, adjacent.
 fn holds_words(text: &str, words: &str) -> bool {
     let [text, words] = [text, words].map(|text| text.split_whitespace().collect::<Vec<_>>());
     text.windows(words.len().max(1)).any(|window| window == words)
 }
 
-/// A response before the token that begins its answer, if that is the gold one.
+/// A response up to the token that begins its answer, if that is the gold one.
 fn up_to_answer(study: &Study, trace: &Trace, gold: Option<u32>) -> Result<Option<Sequence>> {
     let at = answer_at(&study.corpus, trace)?;
     let Some(at) = at.filter(|&at| gold.is_some() && trace.positions.get(at).map(|p| p.token) == gold) else {
@@ -85,7 +85,7 @@ fn up_to_answer(study: &Study, trace: &Trace, gold: Option<u32>) -> Result<Optio
 pub type States = BTreeMap<(HookPoint, usize, usize), Vec<f32>>;
 
 pub fn states(study: &Study, targets: &[Target], points: &[HookPoint]) -> Result<States> {
-    // Targets of one problem share a row.
+    // Targets of one problem share a sequence.
     let mut rows: Vec<Sequence> = targets.iter().map(|target| target.row.clone()).collect();
     rows.dedup_by_key(|row| row.row);
     let (whose, found) = at_latents(study, &rows, points, |problem, block, step| {
@@ -100,27 +100,27 @@ pub fn states(study: &Study, targets: &[Target], points: &[HookPoint]) -> Result
     Ok(states)
 }
 
-/// One exchange: indices of two targets, and the token that the answer must then begin with.
+/// One exchange: indices of two targets, and the predicted first token of the answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pair {
     pub target: usize,
     pub donor: usize,
     pub says: u32,
-    /// What the donor holds of the variable.
+    /// The donor's value of the variable.
     pub holds: i64,
     /// The tokens that each donor which could have been drawn predicts.
     pub drawable: BTreeMap<u32, usize>,
 }
 
-/// Pairs of one variable: of the problems of one half to learn from, of the other to be judged on.
+/// Pairs of one variable: for training from one half of the problems, for judging from the other.
 pub struct Pairs {
     pub train: Vec<Pair>,
     pub seen: Vec<Pair>,
-    /// What these put in is in no training pair, neither as what is put in nor as what is replaced.
+    /// Pairs whose donor value occurs in no training pair, neither as donor nor as recipient.
     pub unseen: Vec<Pair>,
 }
 
-/// Pairs of one variable are drawn among these blocks.
+/// Candidate blocks for the pairs of one variable.
 pub struct Exchanges<'a> {
     pub study: &'a Study,
     pub targets: &'a [Target],
@@ -129,10 +129,10 @@ pub struct Exchanges<'a> {
 }
 
 impl Exchanges<'_> {
-    /// Draws pairs, `most` of each kind at most: one donor for each target in turn, then a second one, and so on.
+    /// Draws pairs, at most `most` of each kind: one donor for each target in turn, then a second one, and so on.
     ///
     /// # Errors
-    /// Targets of a single problem, an answer that cannot be encoded.
+    /// Targets of a single problem; an answer that cannot be encoded.
     pub fn pairs(&self, most: [usize; 2], unseen: f64) -> Result<Pairs> {
         let seed = self.study.seed;
         let groups = self.study.corpus.groups();
@@ -156,7 +156,7 @@ impl Exchanges<'_> {
         })
     }
 
-    /// What a block holds of the variable.
+    /// A block's value of the variable.
     fn number(&self, held: &BlockValue) -> Option<i64> {
         match self.variable {
             Variable::Value => Some(held.value),
@@ -189,7 +189,7 @@ impl Exchanges<'_> {
                 let mut drawable = BTreeMap::new();
                 pool.iter().for_each(|(_, says)| *drawable.entry(*says).or_default() += 1);
                 let (donor, says) = pool[round];
-                let holds = self.number(&targets[donor].held).context("a donor that holds no number")?;
+                let holds = self.number(&targets[donor].held).context("a donor without a number")?;
                 pairs.push(Pair { target: *target, donor, says, holds, drawable });
             }
         }
@@ -197,8 +197,8 @@ impl Exchanges<'_> {
         Ok(pairs)
     }
 
-    /// The first token of the answer if the target's block held what the donor's holds; `None` where it could not be told from the
-    /// gold one, or (of an operand) from what the donor's value predicts.
+    /// The first token of the answer if the target's block had the donor's value; `None` if it equals the gold one or (for an operand) the
+    /// prediction from the donor's value.
     fn predicted(&self, target: &Target, donor: &BlockValue) -> Result<Option<u32>> {
         let (BlockValue { problem, step, .. }, arithmetic) = (target.held, self.arithmetic);
         let corpus = &self.study.corpus;

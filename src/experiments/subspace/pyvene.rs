@@ -10,8 +10,8 @@ use crate::machine::Machine;
 use crate::study::ProblemChoice;
 use crate::study::staging::capture::capture;
 
-/// Writes rows, states and pairs of `micro` for `fixtures/subspace/pyvene_das.py`, and what our columns do to each pair. The place
-/// is one that no later latent follows, so that a plain forward pass says what the exchange does.
+/// Writes sequences, states and pairs of `micro` for `fixtures/subspace/pyvene_das.py`, and our columns' effect on each pair. No latent
+/// follows the place, so that a plain forward pass computes the exchange.
 #[test]
 #[ignore = "writes the pairs that pyvene is given: SWITCHYARD_PAIRS names the file"]
 fn writes_the_pairs_for_pyvene() {

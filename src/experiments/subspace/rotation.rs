@@ -1,5 +1,5 @@
-//! Orthonormal columns: drawn, or learnt from pairs so that exchanging what lies in their span gives the predicted answers.
-//! Knows pairs, their predictions and which states hold the same; not what they hold.
+//! Orthonormal columns: random, or learnt from pairs so that exchanging the component in their span gives the predicted answers. Knows
+//! pairs, their predictions and which states have equal values; not the values.
 
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -19,17 +19,17 @@ use crate::progress;
 use crate::random::normal;
 use crate::study::circuits::interchange::{GivenState, Interchange};
 
-/// Exchanges to learn from, one entry each.
+/// Training exchanges, one entry each.
 #[derive(Clone, Copy)]
 pub struct Lessons<'p> {
     pub given: &'p [GivenState<'p>],
     /// The token that must come.
     pub says: &'p [u32],
-    /// What the given state holds.
+    /// Value of the given state.
     pub holds: &'p [i64],
 }
 
-/// Where states are exchanged, and the tokens that no answer begins with.
+/// Place of the exchange, and the tokens that no answer begins with.
 #[derive(Clone, Copy)]
 pub struct At<'a> {
     pub model: &'a Decoder,
@@ -38,11 +38,11 @@ pub struct At<'a> {
     pub masked: &'a [u32],
 }
 
-/// Updates from one look at the pairs kept aside to the next.
+/// Updates between two validations.
 const LOOK: usize = 10;
-/// Every so many rows one is kept aside.
+/// One in this many sequences is used for validation.
 const ASIDE: usize = 4;
-/// How much of what differs among states that hold the same counts beside what differs between those that do not.
+/// Weight of the variation within a value relative to that between values.
 const WITHIN: f64 = 1e-3;
 
 impl At<'_> {
@@ -66,16 +66,16 @@ impl At<'_> {
 pub struct Columns(Array2<f64>);
 
 impl Columns {
-    /// Evenly distributed over all subspaces of this rank.
+    /// Uniform over all subspaces of this rank.
     ///
     /// # Errors
-    /// A rank that the width does not hold.
+    /// A rank above the width.
     pub fn random(width: usize, rank: usize, rng: &mut ChaCha8Rng) -> Result<Self> {
         ensure!((1..=width).contains(&rank), "subspace.ranks: a state of width {width} has no subspace of rank {rank}");
         Self::orthonormal(Array2::from_shape_simple_fn((width, rank), || normal(rng)))
     }
 
-    /// The directions in which states that hold different things differ most, then those in which any differ; drawn ones behind them.
+    /// The directions in which states of different values differ most, then those in which any states differ, then random ones.
     fn of_means(lessons: Lessons, rank: usize, rng: &mut ChaCha8Rng) -> Result<Self> {
         let width = lessons.given.first().map_or(0, |(_, state)| state.len());
         let wide = |state: &[f32]| state.iter().map(|&x| f64::from(x)).collect::<Array1<f64>>();
@@ -106,7 +106,7 @@ impl Columns {
 
     fn orthonormal(columns: Array2<f64>) -> Result<Self> {
         let (mut q, r) = columns.qr().map_err(|e| anyhow!("orthonormal columns: {e}"))?.into_decomp();
-        // The nearest direction of each column, not its opposite: what momentum remembers of it stays true.
+        // The sign of each column is preserved, so that its momentum stays valid.
         for (mut column, scale) in q.columns_mut().into_iter().zip(r.diag()) {
             column *= scale.signum();
         }
@@ -127,20 +127,20 @@ impl Columns {
         Tensor::from_data(TensorData::new(values, [self.0.nrows(), self.0.ncols()]), (&like.device(), like.dtype()))
     }
 
-    /// What of a matrix turns the span; the rest turns the columns inside it, which changes nothing.
+    /// The part of a matrix that turns the span; the rest turns the columns inside it, without effect.
     fn outside(&self, matrix: &Array2<f64>) -> Array2<f64> {
         matrix - &self.0.dot(&self.0.t().dot(matrix))
     }
 
-    /// Learns from exchanges and the tokens that they must give. One row of [`ASIDE`] is kept aside: of two starts (by the states'
-    /// means, drawn) the one with the smaller loss there is taken, and of all columns on the way those with the smallest.
+    /// Learns from exchanges and their predicted tokens. One sequence of [`ASIDE`] is used for validation: of two starts (the states' means,
+    /// random) the one with the smaller validation loss is continued, and the columns with the smallest are returned.
     ///
-    /// Descent over subspaces (the gradient's part outside the span, with momentum; Edelman, Arias and Smith 1998), each update as
-    /// long as the rate says however small the gradient is; half a cosine brings the rate to nothing. One scale for the whole
-    /// matrix: a scale for each entry, as Adam's, depends on the basis that the stream is written in.
+    /// Descent over subspaces (the gradient's component outside the span, with momentum; Edelman, Arias and Smith 1998). Each update has the
+    /// length of the learning rate, whatever the size of the gradient; the rate decays to zero by half a cosine. One scale for the whole
+    /// matrix: per-entry scales as in Adam would depend on the basis of the stream.
     ///
     /// # Errors
-    /// A rotation that is no longer finite, and as the model's.
+    /// A rotation that is not finite; failures of the model.
     pub fn learnt(at: At, lessons: Lessons, rank: usize, how: &Config, rng: &mut ChaCha8Rng) -> Result<Self> {
         let width = at.model.config().hidden_size;
         let (aside, mut used): (Vec<usize>, Vec<usize>) =

@@ -49,7 +49,7 @@ pub(super) struct Answer {
 
 impl Answer {
     /// The hub's last value of a header: a redirect within the hub may have its own tag.
-    pub fn header(&self, name: &str) -> Option<&str> {
+    pub fn hub_header(&self, name: &str) -> Option<&str> {
         self.own.iter().rev().find_map(|headers| headers.get(name)?.to_str().ok())
     }
 

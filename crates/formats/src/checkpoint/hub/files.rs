@@ -112,16 +112,16 @@ impl<'a> Files<'a> {
 
     /// Parses the hub's headers of a file. From the host of the bytes only the length is used.
     fn announced(&self, answer: &Answer) -> Result<HubFile> {
-        if let Some(commit) = answer.header("x-repo-commit") {
+        if let Some(commit) = answer.hub_header("x-repo-commit") {
             ensure!(is_hash(commit), "the server names the commit {commit:?}, which is not a hash");
             ensure!(commit == self.commit, "is of commit {commit} instead of {}: try again", self.commit);
         }
-        let tag = answer.header("x-linked-etag").or_else(|| answer.header("etag")).unwrap_or_default();
+        let tag = answer.hub_header("x-linked-etag").or_else(|| answer.hub_header("etag")).unwrap_or_default();
         let tag = tag.trim_start_matches("W/").trim_matches('"').to_owned();
         ensure!(is_hash(&tag), "the server names it {tag:?}, which is not a hash");
         let total = || answer.header("content-range")?.rsplit_once('/')?.1.parse().ok();
         let length = || answer.header("content-length")?.parse().ok();
-        let size = answer.header("x-linked-size").and_then(|size| size.parse().ok());
+        let size = answer.hub_header("x-linked-size").and_then(|size| size.parse().ok());
         // Of an empty file no range can be sent (416).
         let whole = answer.response.status() == StatusCode::OK;
         Ok(HubFile { tag, size: size.or_else(|| if whole { length() } else { total() }) })

@@ -81,7 +81,7 @@ fn fuse_gpt2(factors: BTreeMap<String, Factors>) -> Result<BTreeMap<String, Fact
         let b = HostTensor::new(vec![part.of * rows, r], placed)?;
         let own = Factors { a, b };
         let all = match out.remove(&theirs) {
-            Some(before) => before.add(own)?,
+            Some(before) => before.stack(own)?,
             None => own,
         };
         out.insert(theirs, all);
@@ -91,7 +91,7 @@ fn fuse_gpt2(factors: BTreeMap<String, Factors>) -> Result<BTreeMap<String, Fact
 
 impl Factors {
     /// The sum of two products as one pair: A stacked by rows, B by columns.
-    pub fn add(self, more: Self) -> Result<Self> {
+    pub fn stack(self, more: Self) -> Result<Self> {
         let (own, other) = (self.b.width(), more.b.width());
         let a = HostTensor::new(vec![own + other, self.a.width()], [self.a.data, more.a.data].concat())?;
         let pairs = self.b.data.chunks_exact(own).zip(more.b.data.chunks_exact(other));
