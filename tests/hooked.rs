@@ -292,7 +292,7 @@ fn what_does_not_exist_is_refused_before_any_work() {
     let recipe = recipe.display().to_string();
     for (args, says) in [
         (&["--hook", "blocks.2.attn.hook_q_z"][..], "did you mean"),
-        (&["--hook", "blocks.2.attn.hook_z", "--positions", "promt"], "names no positions"),
+        (&["--hook", "blocks.2.attn.hook_z", "--positions", "promt"], "does not select positions"),
         (&["--hook", "blocks.2.attn.hook_z", "--later", "frozen"], "always recomputed"),
         (&["--heads", "0"], "need --hook"),
         (&["--hook", "blocks.2.attn.hook_z=zero", "--modes", "mean"], "--modes does nothing here"),

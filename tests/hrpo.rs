@@ -179,7 +179,7 @@ fn a_new_gate_begins_between_its_bounds() {
     assert_eq!(model.with_new_gate([0.9, 0.999], 1).expect("a gate").export_heads().expect("parameters"), before);
     for bounds in [[0.0, 0.9], [0.9, 1.0], [0.9, 0.8], [f64::NAN, 0.9]] {
         let said = new(bounds, 1).expect_err("refused").to_string();
-        assert!(said.contains("above 0 and below 1"), "{said}");
+        assert!(said.contains("between 0 and 1"), "{said}");
     }
     for set in ["hrpo.r_min=0.0", "hrpo.r_min=0.9995", "hrpo.r_max=1.0"] {
         let said = format!("{:#}", Recipe::resolve("smoke", &[set.to_owned()]).expect_err("refused"));

@@ -1,4 +1,4 @@
-//! What was trained over a base, as a PEFT adapter over the files that it was read from.
+//! Exports what was trained over a base as a PEFT adapter over the base's files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,15 +13,15 @@ use super::kept::matrix::host;
 use super::linear::Matrix;
 
 impl Decoder {
-    /// Factors of every projection, and of embedding table and head the rows of these tokens. Outside autodiff.
+    /// Factors of every projection, and these tokens' rows of embedding table and head. Outside autodiff.
     ///
-    /// Ranks add up: next to kept matrices the factors of adapters that were there before still stand; into floats they are merged, and
-    /// `before` has them. Where other rows of the tables may have been trained too, `base` is what they were: tables of floats in which
-    /// some differ are written whole.
+    /// Ranks add up: next to stored matrices, factors of earlier adapters are still separate; in floats they were merged, and `before` has
+    /// them. If other rows of the tables may have been trained too, `base` has their old values: float tables with differences are written
+    /// whole.
     ///
     /// # Errors
-    /// A projection that is not kept in a model that is, whose factors of before are merged; a table with factors; a device that cannot
-    /// hand its data over.
+    /// A float projection in a model of stored matrices, from which earlier factors cannot be separated; a table with factors; a failed copy
+    /// from the device.
     pub fn adapter_over(
         &self,
         base: Option<&ModelFiles>,
@@ -73,7 +73,7 @@ impl Decoder {
         Ok(adapter)
     }
 
-    /// Of every projection that has some, with those of `before`.
+    /// Factors of every projection that has some, including those of `before`.
     fn factors_over(&self, before: Option<&Adapter>) -> Result<BTreeMap<String, Factors>> {
         let is_kept = self.is_kept();
         let mut all = BTreeMap::new();
@@ -108,7 +108,7 @@ fn float_table(name: &str, table: Tensor<2>) -> Result<HostTensor> {
     host(if name == HEAD { table.transpose() } else { table }).with_context(|| format!("`{name}`"))
 }
 
-/// Whether B is no longer zero, as it begins.
+/// Whether B is no longer zero, its initial value.
 pub(super) fn has_learnt(lora: &LoraAdapter) -> bool {
     lora.b.val().abs().max().into_scalar::<f32>() != 0.0
 }
@@ -123,7 +123,7 @@ fn row(table: &HostTensor, row: usize) -> &[f32] {
     table.data.get(row * table.width()..(row + 1) * table.width()).unwrap_or_default()
 }
 
-/// Whether a row that is not one of these tokens' has other values than in the base's table.
+/// Whether a row outside `tokens` differs from the base's table.
 fn differs(base: &HostTensor, table: &HostTensor, tokens: &BTreeSet<usize>) -> Result<bool> {
     ensure!(base.width() == table.width(), "rows of {} and {} values", base.width(), table.width());
     Ok((0..table.rows()).any(|at| !tokens.contains(&at) && row(base, at) != row(table, at)))

@@ -22,16 +22,16 @@ pub struct Attention {
     pub k_proj: Linear,
     pub v_proj: Linear,
     pub o_proj: Linear,
-    /// Norms of q and k: `[dh]`, or over all of their heads together `[H · dh]`.
+    /// Norms of q and k: `[dh]` per head, or `[H · dh]` over all heads.
     pub q_norm: Option<Norm>,
     pub k_norm: Option<Norm>,
 }
 
-/// What every block of one call shares.
+/// Shared state of the blocks in one call.
 pub(super) struct Call<'a> {
     pub config: &'a ModelConfig,
     pub span: &'a Span,
-    /// `None` where positions are learned.
+    /// `None` for learned positions.
     pub rotation: Option<Rotation>,
     pub mask: Option<Tensor<4>>,
     /// Of layers that have a window.
@@ -57,7 +57,7 @@ impl Attention {
         })
     }
 
-    /// Normalised stream `[B, L, D]` → what is added to the stream, `[B, L, D]`.
+    /// Normalised stream `[B, L, D]` → attention output, `[B, L, D]`.
     pub(super) fn forward(
         &self,
         x: Tensor<3>,
@@ -127,7 +127,8 @@ impl Attention {
         Ok(self.o_proj.forward(z.reshape([b, l, width])))
     }
 
-    /// Queries, keys and values as attention reads them, appended to the cache, where one kernel does that ([`KvCache::append_heads`]).
+    /// Normalised and rotated queries, keys and values, with keys and values appended to the cache, if one kernel does it
+    /// ([`KvCache::append_heads`]).
     fn appended(
         &self,
         q: &Tensor<4>,
@@ -171,10 +172,10 @@ pub(super) fn soft_capped<const R: usize>(x: Tensor<R>, cap: Option<f64>) -> Ten
     }
 }
 
-/// Scores that are held at once, of as many queries as they are of, or one.
+/// Maximum number of scores in memory; at least one query's.
 const HELD: usize = 1 << 24;
 
-/// Attention with capped scores, some queries after others: shapes as [`ops::attend`].
+/// Attention with capped scores, in chunks of queries; shapes as [`ops::attend`].
 fn attend_capped(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>, cap: Option<f64>) -> Tensor<4> {
     let ([b, l, h, _], t) = (q.dims(), k.dims()[2]);
     let part = |part: Range<usize>| {

@@ -1,4 +1,4 @@
-//! Rows that are one known row up to some block at some position: what they share with it is not computed again.
+//! Runs sequences that share a known prefix up to some block at some position; the shared part is not recomputed.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::decoder::Decoder;
 use super::hooks::Hooks;
 use super::span::{Span, Step};
 
-/// State of one row of the trunk's run.
+/// State of one sequence of the trunk's run.
 pub(crate) struct Trunk {
     /// The stream before each block and after the last, `[1, L, D]` each.
     pub stream: Vec<Tensor<3>>,
@@ -19,12 +19,12 @@ pub(crate) struct Trunk {
 }
 
 impl Decoder {
-    /// Some positions of rows that are the trunk before them, and at them up to the block `starts[row]` (increasing; the number of
-    /// blocks: up to the end): the last one's states after the final norm, `[rows, D]`, and the keys and values so far where the
-    /// trunk continues. Hooks see a row from its block on; what they change below it is lost.
+    /// Continues the trunk: at its next positions, row r is the trunk up to block `starts[r]` (increasing; the number of blocks: up to the
+    /// end). Returns the last position's states after the final norm, `[rows, D]`, and the KV cache. Hooks see a row from its start block
+    /// on; their changes below it are lost.
     ///
     /// # Errors
-    /// Rows that are not sorted, positions that the trunk has not, and as [`Self::hidden`].
+    /// Unsorted rows; positions that the trunk lacks; as [`Self::hidden`].
     pub(crate) fn branch(
         &self,
         trunk: &Trunk,

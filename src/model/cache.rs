@@ -1,6 +1,6 @@
-//! The key/value cache: passed into each call and owned by the caller, so that a forward is a function.
+//! The KV cache: passed into each call and owned by the caller, so that a forward is a function.
 //!
-//! The slot axis `T` is shared by all rows; a row that had padding in a span has *holes* there, which no query sees.
+//! All rows share the slot axis `T`; a row with padding in a span has *holes* there, which no query sees.
 
 use anyhow::{Result, ensure};
 use burn::tensor::{Bool, DType, Device, Int, Tensor, TensorData};
@@ -14,13 +14,12 @@ pub struct KvCache {
     layers: Vec<Option<LayerCache>>,
     /// `[B][T]`: the true position of a slot, or a hole.
     slots: Vec<Vec<Option<usize>>>,
-    /// Whether there is only one call: a layer's keys and values are then dropped after the layer.
+    /// Whether there is only one call: a layer's keys and values are then freed after the layer.
     for_one_call: bool,
 }
 
-/// One layer's keys and values. Outside autodiff the tensors have room for more slots than are held, so that a decoding
-/// step writes one slot in place instead of copying all of them, and keys lie as `[B, Hkv, dh, capacity]`, in which scores
-/// are sums of whole rows.
+/// One layer's keys and values. Outside autodiff the tensors have room for more slots, so that a decoding step writes one slot in place
+/// instead of copying all, and keys are stored as `[B, Hkv, dh, capacity]`, so that scores are sums of contiguous rows.
 #[derive(Clone, Debug)]
 struct LayerCache {
     k: Tensor<4>,
@@ -30,8 +29,8 @@ struct LayerCache {
     len: usize,
 }
 
-/// Slots that a full layer grows by, at least. A long one grows by an eighth, and so is copied eight times in growing to its end: little
-/// compared with computing its slots, and the caches of an 8B model waste no gigabytes.
+/// Minimum slots by which a full layer grows. A long one grows by an eighth, and so is copied eight times up to its end: little compared
+/// with computing its slots, and the caches of an 8B model waste no gigabytes.
 const ROOM: usize = 32;
 
 impl LayerCache {
@@ -49,7 +48,7 @@ impl LayerCache {
         (cut(k), cut(self.v.clone()))
     }
 
-    /// [`ops::append_heads`] where there is room, and nothing is learnt; without queries, what it was.
+    /// [`ops::append_heads`] if there is room and no gradient; otherwise unchanged, without queries.
     fn push_heads(self, heads: &Heads) -> (Self, Option<Tensor<4>>) {
         let Self { k, v, len } = self;
         let more = heads.v.dims()[1];
@@ -92,7 +91,7 @@ impl KvCache {
         Self { layers: vec![None; layers], slots: vec![vec![]; rows], for_one_call: false }
     }
 
-    /// A cache for a single call, which keys and values do not outlive: those of one layer are in memory at a time.
+    /// A cache for a single call: only one layer's keys and values are in memory at a time.
     pub fn for_one_call(layers: usize, rows: usize) -> Self {
         Self { for_one_call: true, ..Self::new(layers, rows) }
     }
@@ -124,7 +123,7 @@ impl KvCache {
     /// Opens slots for a span; the model then appends each layer's keys and values.
     ///
     /// # Errors
-    /// A batch of another size, or a position that is in the row or before its last.
+    /// Another batch size; a position that the row has already, or before its last one.
     pub(super) fn open(&mut self, span: &Span) -> Result<()> {
         ensure!(
             span.rows.len() == self.rows(),
@@ -132,7 +131,7 @@ impl KvCache {
             self.rows(),
             span.rows.len()
         );
-        ensure!(!self.for_one_call || self.width() == 0, "this cache was made for a single call, and it has been made");
+        ensure!(!self.for_one_call || self.width() == 0, "this cache was made for a single call, which has happened");
         for (b, slots) in self.slots.iter_mut().enumerate() {
             let mut last = slots.iter().rev().find_map(|slot| *slot);
             for (index, step) in span.steps[b].iter().enumerate() {
@@ -162,8 +161,8 @@ impl KvCache {
         self.layers[layer].insert(held).get()
     }
 
-    /// [`Self::append`] of heads that are still to be normalised and turned: the queries, and all of the layer's keys and values. `None`
-    /// where it takes more than one kernel: nothing is appended.
+    /// [`Self::append`] of heads before normalisation and rotation; returns the queries, and all of the layer's keys and values. `None` if
+    /// no single kernel does it: nothing is appended then.
     pub(super) fn append_heads(&mut self, layer: usize, heads: &Heads) -> Option<[Tensor<4>; 3]> {
         if self.for_one_call {
             return None;
@@ -175,7 +174,7 @@ impl KvCache {
         Some([q, k, v])
     }
 
-    /// Whether some row's positions lie so far apart that the last does not see the first through such a window.
+    /// Whether the positions of some row exceed such a window.
     pub(super) fn reaches_beyond(&self, window: usize) -> bool {
         let spread = |row: &Vec<Option<usize>>| {
             let mut held = row.iter().flatten();
@@ -184,8 +183,8 @@ impl KvCache {
         self.slots.iter().any(spread)
     }
 
-    /// Additive mask `[B, 1, L, T]` of the last `width` slots' queries, each of which sees the last `window` positions or all;
-    /// `None` when every query sees every slot.
+    /// Additive mask `[B, 1, L, T]` for the queries of the last `width` slots, each with a window of the last `window` positions, or all;
+    /// `None` if every query sees every slot.
     pub(super) fn mask(&self, width: usize, window: Option<usize>, dtype: DType, device: &Device) -> Option<Tensor<4>> {
         let t = self.width();
         let past = t - width;
@@ -215,7 +214,7 @@ impl KvCache {
         Some(ops::additive_mask(&visible, [self.rows(), width, t], dtype, device))
     }
 
-    /// `[B, 1, L, T]`: where a slot lies before the window of one of the last `width` slots' queries. Made on the device.
+    /// `[B, 1, L, T]`: true where a slot is before the window of a query. Computed on the device.
     fn beyond(&self, width: usize, window: usize, device: &Device) -> Tensor<4, Bool> {
         let (b, t) = (self.rows(), self.width());
         let positions: Vec<i64> = self.slots.iter().flatten().map(|held| held.unwrap_or(0) as i64).collect();
@@ -240,14 +239,14 @@ impl KvCache {
             let index = TensorData::new(index.clone(), [rows.len()]);
             x.clone().select(0, Tensor::<1, Int>::from_data(index, &x.device()))
         };
-        // As they lie, with their room: the next step writes into it.
+        // With their room: the next step writes into it.
         let kept = |held: &LayerCache| LayerCache { k: pick(&held.k), v: pick(&held.v), len: held.len };
         let layers = self.layers.iter().map(|layer| layer.as_ref().map(kept));
         let slots = rows.iter().map(|&row| self.slots[row].clone());
         Self { layers: layers.collect(), slots: slots.collect(), for_one_call: self.for_one_call }
     }
 
-    /// [`Self::keep`], of each row only the positions that it `sees`: the others are holes.
+    /// [`Self::keep`], but only the positions that each row `sees`; the others become holes.
     #[must_use]
     pub(crate) fn keep_seeing(&self, rows: &[usize], sees: impl Fn(usize, usize) -> bool) -> Self {
         let mut kept = self.keep(rows);
@@ -283,7 +282,7 @@ impl KvCache {
         Self { layers: (0..layers).map(joined).collect(), slots: slots.collect(), for_one_call: false }
     }
 
-    /// One layer of the first row's first `width` slots, `rows` times; the other layers are empty.
+    /// One layer of the first row's first `width` slots, repeated `rows` times; the other layers are empty.
     pub(super) fn of_layer(&self, layer: usize, width: usize, rows: usize) -> Self {
         let cut = |x: Tensor<4>| x.narrow(0, 0, 1).narrow(2, 0, width).repeat_dim(0, rows);
         let mut layers = vec![None; self.layers.len()];
@@ -293,7 +292,7 @@ impl KvCache {
         Self { layers, slots: vec![self.slots[0][..width].to_vec(); rows], for_one_call: false }
     }
 
-    /// Takes one layer of the rows of two caches that hold the same positions, contiguous.
+    /// Moves one layer of two caches with the same positions into this one, concatenated along rows.
     pub(super) fn take_layer(&mut self, layer: usize, parts: [Self; 2]) {
         let parts: Vec<&Self> = parts.iter().filter(|part| part.rows() > 0).collect();
         let mut joined = Self::join(&parts);
@@ -311,7 +310,7 @@ impl KvCache {
         self.map(|x| x.narrow(2, 0, width), self.slots.iter().map(|row| row[..width].to_vec()).collect())
     }
 
-    /// The same values outside any graph: nothing flows back through them.
+    /// The same values without a graph.
     #[must_use]
     pub fn detach(&self) -> Self {
         self.map(Tensor::detach, self.slots.clone())
@@ -330,7 +329,7 @@ impl KvCache {
         self.map(Tensor::without_autodiff, self.slots.clone())
     }
 
-    /// Appends the last `width` slots of `other`, as constants, to this cache's own (gradient-carrying) values.
+    /// Appends the last `width` slots of `other`, as constants, to this cache's values, which may carry gradients.
     pub(crate) fn extend_from(&mut self, other: &Self, width: usize) {
         let from = other.width() - width;
         for (mine, theirs) in self.layers.iter_mut().zip(&other.layers) {
@@ -365,7 +364,7 @@ mod tests {
     use super::*;
     use crate::model::Step;
 
-    /// Two rows, padded on either side, in two calls: what each query sees, as the host and as a device make it.
+    /// Two rows, padded on either side, in two calls: visible positions of each query, as computed on the host and on a device.
     #[test]
     fn a_window_hides_what_lies_further_back() {
         let device: Device = Default::default();
@@ -386,7 +385,7 @@ mod tests {
         }
         let shown = |mask: Tensor<4>| mask.try_into_vec_as::<f32>().expect("values").into_iter().map(|x| x == 0.0);
         let seen: Vec<bool> = shown(cache.mask(2, Some(2), DType::F32, &device).expect("a mask")).collect();
-        // Row 0 holds 0 1 2 3 4, queries 3 and 4; row 1 holds - 0 1 2 3, queries 2 and 3.
+        // Row 0 has 0 1 2 3 4, queries 3 and 4; row 1 has - 0 1 2 3, queries 2 and 3.
         let last_two = [[false, false, true, true, false], [false, false, false, true, true]];
         assert_eq!(seen, [last_two, last_two].concat().concat());
         let held: Vec<bool> = cache.slots().iter().flatten().map(Option::is_some).collect();

@@ -19,7 +19,7 @@ use super::span::Span;
 use crate::ops::{self, Rotation, Targets};
 use crate::progress::ensure_wanted;
 
-/// One transformer layer. [`NormPlace`] says which norms it has, and where.
+/// One transformer layer. [`NormPlace`] determines its norms.
 #[derive(Module, Debug)]
 pub struct Block {
     pub input_layernorm: Option<Norm>,
@@ -44,13 +44,13 @@ pub(crate) enum Half {
 pub struct Decoder {
     /// `[V, D]`.
     pub embed_tokens: Matrix,
-    /// `[P, D]`, where positions are learned.
+    /// `[P, D]`, if positions are learned.
     pub embed_positions: Option<Param<Tensor<2>>>,
     pub layers: Vec<Block>,
     pub norm: Norm,
-    /// `None` where the head is the embedding, transposed.
+    /// `None`: the head is the transposed embedding.
     pub lm_head: Option<Linear>,
-    /// What a method trains next to it.
+    /// Heads that a method trains in addition.
     pub heads: Heads,
     #[module(skip)]
     pub(super) config: ModelConfig,
@@ -61,8 +61,8 @@ pub struct Decoder {
 /// Makes the matrix of a name and a shape `[d_out, d_in]`.
 pub(super) type Make<'a> = &'a mut dyn FnMut(&str, [usize; 2]) -> Result<Matrix>;
 
-/// What hooks see of the norm at one of the four places of a block, by the names of TransformerLens: the only norm of a part is its
-/// `ln`, wherever it stands.
+/// Hook points of the norm at one of the four places of a block, by TransformerLens' names: the only norm of a half is its `ln`, before
+/// or after.
 fn norm_points(norms: NormPlace, place: usize) -> [PointKind; 2] {
     match (place, norms) {
         (1, NormPlace::Both) => [PointKind::Ln1PostScale, PointKind::Ln1PostNormalized],
@@ -72,7 +72,7 @@ fn norm_points(norms: NormPlace, place: usize) -> [PointKind; 2] {
     }
 }
 
-/// The residual stream `[B, L, D]`, and what is still to be added to it: one kernel adds it and makes the norm that comes next.
+/// The residual stream `[B, L, D]` and a pending summand: one kernel adds it and computes the next norm.
 pub(super) struct Residual {
     x: Tensor<3>,
     more: Option<Tensor<3>>,
@@ -120,7 +120,7 @@ impl Block {
         })
     }
 
-    /// Takes a half of another block of this shape, with the norms before and after it.
+    /// Copies a half of another block of this shape, with the norms before and after it.
     pub(crate) fn take(&mut self, half: Half, other: &Self) {
         let places = match half {
             Half::Attention => 0..2,
@@ -140,14 +140,14 @@ impl Block {
         }
     }
 
-    /// Through the norm at one of these four places, where there is one: `[B, L, D]` → `[B, L, D]`.
+    /// Applies the norm at one of the four places, if there is one: `[B, L, D]` → `[B, L, D]`.
     fn normed(&self, place: usize, x: Tensor<3>, layer: usize, span: &Span, hooks: &mut Hooks) -> Result<Tensor<3>> {
         let Some(norm) = self.norms()[place] else { return Ok(x) };
         let points = norm_points(self.norm_place, place).map(|kind| HookPoint::at(layer, kind));
         norm.forward(x, points, span, hooks)
     }
 
-    /// Its projections by the names of [`TARGETS`]: of experts none.
+    /// Its projections by the names of [`TARGETS`], without experts.
     fn linears(&self) -> impl Iterator<Item = (&'static str, &Linear)> {
         let (a, m) = (&self.self_attn, self.mlp.dense());
         let gate = m.and_then(|m| m.gate_proj.as_ref());
@@ -177,7 +177,7 @@ impl Block {
         TARGETS.into_iter().zip(all).filter_map(|(name, linear)| Some((name, linear?)))
     }
 
-    /// The stream with all that is added, as hooks at `kind` leave it, and through the norm at a place.
+    /// Adds the pending summand, applies the hooks at `kind`, and the norm at a place.
     fn added(
         &self,
         stream: Residual,
@@ -228,8 +228,7 @@ impl Block {
 }
 
 impl Decoder {
-    /// A decoder of this shape whose norms are one; its matrices are what `make` returns for each, in the order of the
-    /// forward pass.
+    /// A decoder of this shape with norms of one; `make` returns its matrices, in the order of the forward pass.
     pub(super) fn new(config: &ModelConfig, device: &Device, make: Make) -> Result<Self> {
         let (v, d) = (config.vocab_size, config.hidden_size);
         let embed_tokens = make(EMBED, [v, d])?;
@@ -249,17 +248,17 @@ impl Decoder {
         })
     }
 
-    /// Whether some matrix is in its file format: such a model is examined, or LoRA factors are trained over it.
+    /// Whether some matrix is in its stored type: such a model is examined, or LoRA factors are trained over it.
     pub fn is_kept(&self) -> bool {
         self.any_matrix(|matrix| matrix.param().is_none())
     }
 
-    /// Whether rows of its embedding table are found on the host: those of a kept table that is not on a GPU.
+    /// Whether its embedding rows are read on the host: those of a stored table that is not on a GPU.
     pub fn looks_up_on_host(&self) -> bool {
         matches!(&self.embed_tokens, Matrix::Kept(kept) if !kept.matrix.is_on_device())
     }
 
-    /// Whether inputs of its kept matrices are rounded to bf16 ([`Self::load_kept_in_bf16`]).
+    /// Whether inputs of its stored matrices are rounded to bf16 ([`Self::load_kept_in_bf16`]).
     pub fn rounds_inputs(&self) -> bool {
         self.any_matrix(|matrix| matches!(matrix, Matrix::Kept(kept) if kept.matrix.rounds_inputs()))
     }
@@ -287,7 +286,7 @@ impl Decoder {
         KvCache::new(self.layers.len(), rows)
     }
 
-    /// One for a forward that nothing follows ([`KvCache::for_one_call`]).
+    /// A cache for a single forward ([`KvCache::for_one_call`]).
     pub fn cache_for_one_call(&self, rows: usize) -> KvCache {
         KvCache::for_one_call(self.layers.len(), rows)
     }
@@ -314,39 +313,39 @@ impl Decoder {
         Ok(self.embed_rows(&flat)?.reshape([ids.len(), width, self.config.hidden_size]))
     }
 
-    /// Token ids `[N]`, all in the table → what the first block reads of them, `[N, D]`.
+    /// Token ids `[N]`, all in the table → inputs of the first block, `[N, D]`.
     pub fn embed_rows(&self, ids: &[usize]) -> Result<Tensor<2>> {
         let rows = self.embed_tokens.embedding(ids, &self.device())?;
         let scale = self.config.embed_scale();
         Ok(if scale == 1.0 { rows } else { rows.mul_scalar(scale) })
     }
 
-    /// `Σ p_v E[v]` of weights `[B, L, V]`: `[B, L, D]`, as the first block reads embeddings.
+    /// `Σ p_v E[v]` for weights `[B, L, V]`: `[B, L, D]`, as inputs of the first block.
     pub(crate) fn embed_mixture(&self, p: Tensor<3>) -> Tensor<3> {
         let mixture = self.embed_tokens.as_head_back(p);
         let scale = self.config.embed_scale();
         if scale == 1.0 { mixture } else { mixture.mul_scalar(scale) }
     }
 
-    /// The embedding table as a head, without its own gradient: `[B, L, D]` → `[B, L, V]`.
+    /// The embedding table as a head, without gradient for the table: `[B, L, D]` → `[B, L, V]`.
     pub(crate) fn onto_embeddings(&self, x: Tensor<3>) -> Tensor<3> {
         self.embed_tokens.clone().no_grad().as_head(x)
     }
 
-    /// Token ids `[N]` that are on the device, all in the table → what the first block reads of them, `[N, D]`.
+    /// Token ids `[N]` on the device, all in the table → inputs of the first block, `[N, D]`.
     pub fn embed_on_device(&self, ids: Tensor<1, Int>) -> Result<Tensor<2>> {
         let rows = self.embed_tokens.embedding_on_device(ids)?;
         let scale = self.config.embed_scale();
         Ok(if scale == 1.0 { rows } else { rows.mul_scalar(scale) })
     }
 
-    /// Embeddings `[B, L, D]` → hidden states after the final norm, `[B, L, D]`: what the head reads.
+    /// Embeddings `[B, L, D]` → hidden states after the final norm, `[B, L, D]`: the head's input.
     ///
     /// The span has the position of each token; keys and values are appended to `cache`.
     ///
     /// # Errors
-    /// Shapes that disagree, positions that do not increase, [`ops::TooLarge`], and errors of a hook. The cache is then
-    /// left with the span half appended: drop it.
+    /// Shapes that disagree, positions that do not increase, [`ops::TooLarge`], errors of a hook. The cache then has a half-appended span:
+    /// drop it.
     pub fn hidden(&self, x: Tensor<3>, span: &Span, cache: &mut KvCache, hooks: &mut Hooks) -> Result<Tensor<3>> {
         let [b, l, d] = x.dims();
         ensure!(d == self.config.hidden_size, "embeddings have width {d}, the model {}", self.config.hidden_size);
@@ -363,7 +362,7 @@ impl Decoder {
         self.norm.forward(stream.whole(), ln, span, hooks)
     }
 
-    /// What the blocks of a call share, whose slots are open.
+    /// Shared state of the blocks in a call, whose slots are open.
     ///
     /// # Errors
     /// [`ops::TooLarge`].
@@ -380,7 +379,7 @@ impl Decoder {
         let seen = points.any(|(layer, kind)| hooks.wants(HookPoint::at(layer, kind)));
         ops::ensure_attention_fits([b, self.config.num_attention_heads, l, cache.width()], seen, dtype, &device)?;
         if ops::is_cpu(&device) {
-            let what = || format!("{l} positions in {b} rows (take shorter prompts, or fewer rows at a time)");
+            let what = || format!("{l} positions in {b} rows (use shorter prompts, or fewer rows at a time)");
             ops::ensure_memory(what, self.config.bytes_of(b * l, dtype.size()))?;
         }
         let mask = cache.mask(l, None, dtype, &device);
@@ -392,13 +391,13 @@ impl Decoder {
         Ok(Call { config: &self.config, span, rotation: self.rotation(span, dtype, &device), mask, sliding_mask })
     }
 
-    /// Turns of queries and keys, where positions are turns.
+    /// Rotations of queries and keys, if the model has rotary positions.
     fn rotation(&self, span: &Span, dtype: DType, device: &Device) -> Option<Rotation> {
         let turned = || Rotation::new(&span.positions, &self.inv_freq, dtype, device);
         self.embed_positions.is_none().then(|| turned().times(self.config.rope_attention_factor()))
     }
 
-    /// With the rows of their positions added, where those are learned: `[B, L, D]` → `[B, L, D]`.
+    /// Adds learned position embeddings, if any: `[B, L, D]` → `[B, L, D]`.
     fn placed(&self, x: Tensor<3>, span: &Span, hooks: &mut Hooks) -> Result<Tensor<3>> {
         let Some(table) = &self.embed_positions else { return Ok(x) };
         let there = self.config.max_position_embeddings;
@@ -407,7 +406,7 @@ impl Decoder {
             for (&position, step) in positions.iter().zip(steps) {
                 ensure!(
                     position < there || step.is_none(),
-                    "position {position} has no row in the model's table of {there} positions: the row is too long"
+                    "position {position} has no row in the model's table of {there} positions: the sequence is too long"
                 );
                 rows.push(position.min(there - 1));
             }
@@ -426,8 +425,8 @@ impl Decoder {
         soft_capped(logits, self.config.extras.logit_cap)
     }
 
-    /// The gradient at what the head read, `[B, L, D]`, for that at the `logits` which it made of it, `[B, L, V]` both. Not for a head that
-    /// is being trained.
+    /// Backward pass of the head: from the gradient `slope` at `logits`, both `[B, L, V]`, to its input, `[B, L, D]`. Not for a head that is
+    /// being trained.
     pub(crate) fn unembed_back(&self, logits: Tensor<3>, slope: Tensor<3>) -> Tensor<3> {
         let slope = match self.config.extras.logit_cap {
             // tanh' = 1 − tanh²
@@ -440,12 +439,11 @@ impl Decoder {
         }
     }
 
-    /// `−log p(target)` of hidden states after the final norm `[N, D]` (nats), and 1 where no token is more probable, else 0:
-    /// `[N]` each. Without a gradient, or in f32 where the head has no LoRA factors and no cap and its floats, if any, are trained, all logits are
-    /// never held at once.
+    /// `−log p(target)` of hidden states after the final norm `[N, D]` (nats), and 1 if no token is more probable, else 0: `[N]` each. Logits
+    /// are computed in parts if there is no gradient, or in f32 if the head has no LoRA factors, no cap, and its floats, if any, are trained.
     ///
     /// # Errors
-    /// Not one target for each state, or a token that the head does not have.
+    /// Another number of targets than of states; a token that the head lacks.
     pub fn token_losses(&self, hidden: Tensor<2>, targets: Targets) -> Result<(Tensor<1>, Tensor<1>)> {
         let (n, vocab) = (hidden.dims()[0], self.config.vocab_size);
         ensure!(targets.ids.len() == n && n > 0, "{} targets for {n} hidden states", targets.ids.len());
@@ -473,7 +471,7 @@ impl Decoder {
         })
     }
 
-    /// The most probable next token of one hidden state `[D]`; `None` where it does not fit the head.
+    /// The most probable next token of one hidden state `[D]`; `None` if it does not fit the head.
     pub(crate) fn next_token(&self, h: &[f32]) -> Option<u32> {
         if h.len() != self.config.hidden_size {
             return None;
@@ -503,7 +501,7 @@ mod tests {
     use super::*;
     use crate::model::config::{Extras, Family};
 
-    /// Losses and gradients of capped logits are those of the logits that the head gives.
+    /// Losses and gradients with capped logits are those of the capped logits.
     #[test]
     fn capped_logits_have_losses_and_gradients_of_their_own() {
         let config = ModelConfig {

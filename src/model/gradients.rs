@@ -10,7 +10,7 @@ use super::decoder::Decoder;
 use super::weights::{Names, follow_names, is_table};
 use crate::ops::{scalars, sum_of_squares};
 
-/// Every gradient on the host by Hugging Face name, `[out, in]` (LoRA factors as Burn keeps them).
+/// Every gradient on the host by Hugging Face name, `[out, in]` (LoRA factors in Burn's layout).
 ///
 /// # Errors
 /// The device cannot be read.
@@ -46,7 +46,7 @@ pub fn keep_token_rows(model: &Decoder, grads: &mut GradientsParams, tokens: &[u
     model.visit(&mut KeepRows { names: Names::default(), grads, mask: &mask });
 }
 
-/// Takes the gradients of the parameters whose names begin so out of all.
+/// Removes and returns the gradients of the parameters with this prefix.
 pub(crate) fn take(model: &Decoder, grads: &mut GradientsParams, name: &str) -> GradientsParams {
     let mut visitor = Take { names: Names::default(), grads, name, taken: GradientsParams::new() };
     model.visit(&mut visitor);
@@ -75,7 +75,7 @@ impl ModuleVisitor for Take<'_> {
 struct KeepRows<'a> {
     names: Names,
     grads: &'a mut GradientsParams,
-    /// 1 for each token whose row is learnt.
+    /// 1 for each token whose row is trained.
     mask: &'a [f32],
 }
 
@@ -84,7 +84,7 @@ impl ModuleVisitor for KeepRows<'_> {
 
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         let name = self.names.hugging_face();
-        // Burn keeps a head as [D, V].
+        // Burn stores a head as [D, V].
         let axis = if name == EMBED { 0 } else { 1 };
         if R != 2 || (name != EMBED && name != HEAD) {
             return;
@@ -138,7 +138,7 @@ impl ModuleVisitor for GradientReader<'_> {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         let Some(grad) = self.grads.get::<R>(param.id) else { return };
         let name = self.names.hugging_face();
-        // LoRA factors are not Hugging Face parameters: they stay as Burn keeps them. Rows of tables lie as in the file.
+        // LoRA factors are not Hugging Face parameters: they stay in Burn's layout. Rows of tables are as in the file.
         let transposed = R == 2 && !is_table(&name) && !name.contains("lora") && !name.ends_with(".learnt");
         let grad = if transposed { grad.transpose() } else { grad };
         let shape = grad.dims().to_vec();

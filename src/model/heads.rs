@@ -1,6 +1,5 @@
-//! Extra heads that a method trains with the decoder. They are part of the decoder, so that the trainer, its saved state and every
-//! program have them. On disk they are in a separate file next to the weights ([`FILE`]), so that
-//! the folder stays one that `transformers` loads.
+//! Extra heads that a method trains with the decoder. They are part of the decoder, so that the trainer, its saved state and every program
+//! include them. On disk they are in a separate file next to the weights ([`FILE`]), so that `transformers` can still load the folder.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,7 +36,7 @@ pub struct LayerNorm {
     pub bias: Param<Tensor<1>>,
 }
 
-/// `LayerNorm(down(gelu(up(x))))`. CODI's recurrence passes through one as wide at the end as the model.
+/// `LayerNorm(down(gelu(up(x))))`, with output width D. CODI's recurrence uses one.
 #[derive(Module, Debug)]
 pub struct Projection {
     pub up: Affine,
@@ -55,13 +54,13 @@ pub struct LatentHead {
     pub scale: Param<Tensor<1>>,
 }
 
-/// HRPO's: per dimension, how much of a token's embedding is stored and how much of a state is let in next to it (Yue et al. 2025,
-/// after the recurrence of Griffin, De et al. 2024).
+/// HRPO's gate: per dimension, the shares of a token's embedding and of a state (Yue et al. 2025, after the recurrence of Griffin, De et
+/// al. 2024).
 #[derive(Module, Debug)]
 pub struct Gate {
     /// r = σ(·) of the embedding: how far `lambda` is felt.
     pub keep: Affine,
-    /// i = σ(·) of the embedding: how much of the state is let in.
+    /// i = σ(·) of the embedding: input gate of the state.
     pub admit: Affine,
     /// `[D]`: a = σ(Λ)^(c·r).
     pub lambda: Param<Tensor<1>>,
@@ -73,12 +72,12 @@ pub struct Heads {
     pub projection: Option<Projection>,
     pub latent: Option<LatentHead>,
     pub gate: Option<Gate>,
-    /// SIM-CoT's decoder of the model's own shape, or none: it spells out what latents stand for. It is there in training alone, and
-    /// in no checkpoint.
+    /// SIM-CoT's decoder of the model's own shape, or none: it spells out the content of latents. Used only in training; checkpoints do not
+    /// contain it.
     pub auxiliary: Vec<Decoder>,
 }
 
-/// Which heads there are, and how wide they are inside.
+/// Kinds of heads, and their inner widths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeadSizes {
     pub projection: Option<usize>,
@@ -150,7 +149,7 @@ impl LatentHead {
 impl Gate {
     /// c.
     const POWER: f64 = 8.0;
-    /// Under the root, so that its slope at a = 1 is finite.
+    /// Under the root, so that the slope at a = 1 is finite.
     const EPS: f64 = 1e-8;
     /// Standard deviation of new matrices: `initializer_range` of the public code's models.
     const SPREAD: f64 = 0.02;
@@ -163,7 +162,7 @@ impl Gate {
         }
     }
 
-    /// Embeddings and states → what is fed, `a ⊙ e + √(1 − a² + ε) ⊙ (i ⊙ h)`, and a; `[B, L, D]` all.
+    /// Embeddings and states → the input `a ⊙ e + √(1 − a² + ε) ⊙ (i ⊙ h)`, and a; all `[B, L, D]`.
     pub fn forward(&self, e: Tensor<3>, h: Tensor<3>) -> (Tensor<3>, Tensor<3>) {
         let r = activation::sigmoid(self.keep.forward(e.clone()));
         let i = activation::sigmoid(self.admit.forward(e.clone()));
@@ -171,12 +170,12 @@ impl Gate {
         let softplus = x.clone().clamp_min(0.0) + x.abs().neg().exp().log1p();
         let u = (r * softplus.unsqueeze()).mul_scalar(Self::POWER);
         let a = u.clone().neg().exp();
-        // 1 − a² for a = e⁻ᵘ: the difference itself would lose its digits near a = 1, where training begins.
+        // 1 − a² for a = e⁻ᵘ: the plain difference would lose its digits near a = 1, where training begins.
         let rest = u.tanh() * (a.clone().square() + 1.0);
         (a.clone() * e + (rest + Self::EPS).sqrt() * (i * h), a)
     }
 
-    /// The Λ at which a is this where r = 1.
+    /// The Λ that gives a at r = 1.
     fn lambda_of(a: f64) -> f64 {
         -(a.powf(-1.0 / Self::POWER) - 1.0).ln()
     }
@@ -245,7 +244,7 @@ impl HeadSizes {
         out
     }
 
-    /// These, and of `others` those that are not among these.
+    /// Adds those of `others` that are missing here.
     fn and(self, others: Self) -> Self {
         Self {
             projection: self.projection.or(others.projection),
@@ -257,10 +256,10 @@ impl HeadSizes {
 }
 
 impl Decoder {
-    /// With heads of these sizes, from `get(name)`, called once per parameter.
+    /// Adds heads of these sizes, from `get(name)`, called once per parameter.
     ///
     /// # Errors
-    /// What `get` returns, and a tensor of another shape.
+    /// Failures of `get`; a tensor of another shape.
     pub fn with_heads(mut self, sizes: HeadSizes, get: impl FnMut(&str) -> Result<HostTensor>) -> Result<Self> {
         let device = self.device();
         let zeros = Heads::zeros(sizes, self.config(), &device)?;
@@ -268,11 +267,11 @@ impl Decoder {
         Ok(self)
     }
 
-    /// With random heads if it has none of these yet: matrices of standard deviation `in^-½`, norms one, biases zero,
-    /// the scale of latents that of the embeddings, an auxiliary decoder a copy of the model.
+    /// Adds random heads that are missing: matrices of standard deviation `in^-½`, norms one, biases zero, the scale of latents equal to that
+    /// of the embeddings, an auxiliary decoder as a copy of the model.
     ///
     /// # Errors
-    /// Heads of another size than those that it has; an auxiliary decoder of weights that are kept as stored.
+    /// Heads of another size than the existing ones; an auxiliary decoder with weights in their stored type.
     pub fn with_new_heads(self, sizes: HeadSizes, seed: u64) -> Result<Self> {
         let have = self.heads.sizes();
         let all = have.and(sizes);
@@ -300,15 +299,14 @@ impl Decoder {
         })
     }
 
-    /// With a random gate if it has none yet: at r = 1, a is drawn evenly between these; matrices of standard deviation .02, biases
-    /// zero.
+    /// Adds a random gate if missing: a at r = 1 is uniform between these bounds; matrices of standard deviation .02, biases zero.
     ///
     /// # Errors
     /// A bound that is not between 0 and 1; the device cannot be read.
     pub fn with_new_gate(self, [least, most]: [f64; 2], seed: u64) -> Result<Self> {
         ensure!(
             0.0 < least && least <= most && most < 1.0,
-            "a gate begins between two shares of the token above 0 and below 1, found {least} and {most}"
+            "a gate's initial shares of the token must lie strictly between 0 and 1, found {least} and {most}"
         );
         if self.heads.gate.is_some() {
             return Ok(self);

@@ -1,5 +1,5 @@
-//! A decoder whose matrices stay in their file format (f32, bf16, f16, blocks of 8 or 4 bits), on the CPU or a GPU: for inspection,
-//! and for training LoRA factors over it. It computes in f32: its logits are those of the widened model up to rounding.
+//! A decoder whose matrices stay in their stored type (f32, bf16, f16, blocks of 8 or 4 bits), on the CPU or a GPU: for inspection, and
+//! for training LoRA factors over it. It computes in f32: its logits are those of the widened model up to rounding.
 
 pub(super) mod matrix;
 mod train;
@@ -13,8 +13,8 @@ use super::linear::{Linear, Matrix};
 use crate::ops::stored::{Format, StoredMatrix};
 pub use matrix::AdaptedMatrix;
 
-/// Weights from which on f32 matrices stay in their file format too. Their rows are then contiguous, which is a tenth
-/// faster if memory is the limit; a smaller model fits the cache, where parameters are faster.
+/// Number of weights from which on f32 matrices are stored too. Their rows are then contiguous, a tenth faster if memory bandwidth is the
+/// limit; a smaller model fits the cache, where parameters are faster.
 const LARGE: usize = 1 << 24;
 
 fn is_large(checkpoint: &ModelFiles) -> bool {
@@ -23,17 +23,17 @@ fn is_large(checkpoint: &ModelFiles) -> bool {
 }
 
 impl Decoder {
-    /// Reads an opened checkpoint, matrix by matrix: no more than one is held twice. Norms, and matrices of small models that are stored
-    /// as f32, become parameters as in [`Self::load`]; the factors of an adapter stay apart from matrices that are stored.
+    /// Reads an opened checkpoint, matrix by matrix: at most one is in memory twice. Norms, and f32 matrices of small models, become
+    /// parameters as in [`Self::load`]; an adapter's factors stay unmerged next to stored matrices.
     ///
     /// # Errors
-    /// A tensor that cannot be read, or a kept one with a value that is not finite.
+    /// A tensor that cannot be read; a stored one with a value that is not finite.
     pub fn load_kept(checkpoint: &ModelFiles, device: &Device) -> Result<Self> {
         Self::kept(checkpoint, is_large(checkpoint), device, |matrix| matrix)
     }
 
-    /// Loads a model to train LoRA factors over: matrices of small models in f32 are stored too, so that factors of an adapter stay apart from
-    /// every one.
+    /// Loads a model to train LoRA factors over: f32 matrices of small models are stored too, so that an adapter's factors stay unmerged
+    /// everywhere.
     ///
     /// # Errors
     /// As [`Self::load_kept`].
@@ -41,11 +41,10 @@ impl Decoder {
         Self::kept(checkpoint, true, device, |matrix| matrix)
     }
 
-    /// Loads a kept model with inputs of every kept matrix rounded to bf16 before they are multiplied with it, as a model in bf16 has them: where the
-    /// processor multiplies in bf16, many rows take half the time. Sums are f32.
-    ///
+    /// As [`Self::load_kept`], with inputs of every stored matrix rounded to bf16 before the product, as in a bf16 model: on a processor with
+    /// bf16 products, large batches take half the time. Sums are f32.
     /// # Errors
-    /// As [`Self::load_kept`]; and a checkpoint that stores no matrix in bf16, of which nothing would be faster.
+    /// As [`Self::load_kept`]; a checkpoint without bf16 matrices, which would gain nothing.
     pub fn load_kept_in_bf16(checkpoint: &ModelFiles, device: &Device) -> Result<Self> {
         let mut found = false;
         let decoder = Self::kept(checkpoint, is_large(checkpoint), device, |matrix| {
@@ -60,7 +59,7 @@ impl Decoder {
         Ok(decoder)
     }
 
-    /// `floats`: keep f32 matrices in their file format too.
+    /// `floats`: also store f32 matrices.
     fn kept(
         checkpoint: &ModelFiles,
         floats: bool,
@@ -84,11 +83,11 @@ impl Decoder {
         decoder.filled(FloatDType::F32, device, get)?.with_heads_of(&checkpoint.path)
     }
 
-    /// Keeps the first `keep` token rows of embedding and head, and adds those that `more` makes of the row `seed`, one
-    /// after the other. Other rows are not touched, so that kept ones stay as they are stored.
+    /// Truncates embedding and head to the first `keep` token rows, and appends the rows that `more` makes from the row `seed`. Other rows do
+    /// not change, so that stored ones stay as they are.
     ///
     /// # Errors
-    /// A seed without a row, and what `more` returns.
+    /// A seed without a row; failures of `more`.
     pub(crate) fn with_token_rows(
         mut self,
         keep: usize,
@@ -109,7 +108,7 @@ impl Decoder {
     }
 }
 
-/// A matrix with other token rows after the first `keep`; floats hold tokens along `axis`.
+/// A matrix with other token rows after the first `keep`; floats have tokens along `axis`.
 fn extended(matrix: Matrix, keep: usize, added: Vec<f32>, axis: usize, device: &Device) -> Result<Matrix> {
     Ok(match matrix {
         Matrix::Kept(kept) => Matrix::Kept(kept.with_rows(keep, &added)?),

@@ -22,7 +22,7 @@ pub enum Matrix {
 }
 
 impl Matrix {
-    /// Stands for floats that are still to be read.
+    /// Placeholder for floats that are not read yet.
     pub(super) fn unset(device: &Device) -> Self {
         Matrix::Dense(Param::from_tensor(Tensor::zeros([1, 1], device)))
     }
@@ -36,7 +36,7 @@ impl Matrix {
     }
 }
 
-/// `y = x W + b` with W `[d_in, d_out]`: the transpose of PyTorch's layout, as Burn keeps it.
+/// `y = x W + b` with W `[d_in, d_out]`, Burn's layout: the transpose of PyTorch's.
 #[derive(Module, Debug)]
 pub struct Linear {
     pub weight: Matrix,
@@ -45,12 +45,12 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// The one called `name` of a decoder that is being made, `[d_out, d_in]`.
+    /// Makes the projection `name` of a decoder, `[d_out, d_in]`.
     pub(super) fn named(name: &str, shape: [usize; 2], make: Make) -> Result<Self> {
         Ok(Self { weight: make(&format!("{name}.weight"), shape)?, bias: None })
     }
 
-    /// The projection, with a bias where there is one: zero until it is read.
+    /// Adds a bias of zero, if the model has one, to be filled on reading.
     pub(super) fn biased(self, has_bias: bool, d_out: usize, device: &Device) -> Self {
         let bias = has_bias.then(|| Param::from_tensor(Tensor::zeros([d_out], device)));
         Self { bias, ..self }
@@ -68,7 +68,8 @@ impl Linear {
         self.completed(y, x)
     }
 
-    /// Two maps of one input. Few rows, as in decoding, are dealt to threads once for both; a GPU that learns multiplies one by one.
+    /// Two projections of one input. With few rows, as in decoding, the CPU shares both among threads at once; a GPU in training computes them
+    /// separately.
     pub(super) fn forward_two([a, b]: [&Self; 2], x: Tensor<3>) -> [Tensor<3>; 2] {
         use Matrix::{Dense, Kept};
         if x.is_autodiff() && !ops::is_cpu(&x.device()) {
@@ -82,7 +83,7 @@ impl Linear {
         [a.completed(y, x.clone()), b.completed(z, x)]
     }
 
-    /// Three maps of one input, as [`Self::forward_two`].
+    /// Three projections of one input, as [`Self::forward_two`].
     pub(super) fn forward_three([a, b, c]: [&Self; 3], x: Tensor<3>) -> [Tensor<3>; 3] {
         use Matrix::{Dense, Kept};
         if x.is_autodiff() && !ops::is_cpu(&x.device()) {
@@ -96,8 +97,8 @@ impl Linear {
         [a.completed(p, x.clone()), b.completed(q, x.clone()), c.completed(r, x)]
     }
 
-    /// The product y of x with the frozen weight, and what LoRA factors and the bias add. `x W + scale · (x A) B`: the product
-    /// of the factors is never formed, so that no dense matrix of W's shape is held for a gradient.
+    /// Adds LoRA factors and bias to the product y of x with the frozen weight: `x W + scale · (x A) B`. The product of the factors is never
+    /// formed, so that no dense matrix of W's shape is stored for a gradient.
     fn completed(&self, y: Tensor<3>, x: Tensor<3>) -> Tensor<3> {
         let y = match &self.weight {
             Matrix::Kept(kept) => kept.completed(y, x),
@@ -116,17 +117,17 @@ impl Linear {
         }
     }
 
-    /// The product with the frozen weight and its factors, where that is one operation ([`ops::adapted`]).
+    /// The product with the frozen weight and its factors, if one kernel computes it ([`ops::adapted`]).
     fn adapted(&self, x: &Tensor<3>) -> Option<Tensor<3>> {
         let Matrix::Dense(weight) = &self.weight else { return None };
         let lora = weight.adapter()?;
         ops::adapted(x, &weight.base(), [&lora.a.val(), &lora.b.val()], lora.scale)
     }
 
-    /// W without the bias as floats, `[d_in, d_out]`, factors merged; a copy where it is kept as stored.
+    /// W without the bias as floats, `[d_in, d_out]`, factors merged; a copy for a stored matrix.
     ///
     /// # Errors
-    /// None for a matrix that is in a model.
+    /// A matrix that was not read.
     pub fn floats(&self, device: &Device) -> Result<Tensor<2>> {
         match &self.weight {
             Matrix::Dense(weight) => Ok(weight.val()),
@@ -147,8 +148,7 @@ impl Linear {
         }
     }
 
-    /// `y Wᵀ` (a bias has no part in it): `[B, L, d_out]` → `[B, L, d_in]`, what a gradient passes through. Not for a matrix that is being
-    /// trained.
+    /// `y Wᵀ` (without bias): `[B, L, d_out]` → `[B, L, d_in]`, the backward pass of the input. Not for a matrix that is being trained.
     pub(crate) fn back(&self, y: Tensor<3>) -> Tensor<3> {
         match &self.weight {
             Matrix::Dense(weight) => ops::matmul(y, weight.val().transpose().unsqueeze()),
@@ -162,7 +162,7 @@ impl Linear {
         }
     }
 
-    /// Whether the product with so few rows is shared by several threads of the CPU.
+    /// Whether several CPU threads share the product with so few rows.
     pub(crate) fn is_shared(&self, rows: usize) -> bool {
         match &self.weight {
             Matrix::Dense(weight) => ops::is_shared(&weight.base(), rows),
@@ -194,7 +194,7 @@ impl Matrix {
         }
     }
 
-    /// Standard deviation of all its values, without what is next to a kept matrix.
+    /// Standard deviation of all its values, without a stored matrix's factors.
     pub(super) fn spread(&self) -> f32 {
         match self {
             Matrix::Dense(table) => table.val().detach().reshape([-1]).var(0).sqrt().into_scalar::<f32>(),

@@ -1,5 +1,5 @@
-//! LoRA (Hu et al. 2021, arXiv:2106.09685) through Burn's own reparameterisation, or over matrices that are kept as stored: attach, name
-//! the trained parts, merge.
+//! LoRA (Hu et al. 2021, arXiv:2106.09685) through Burn's own reparameterisation, or over stored matrices: attach, name the trained
+//! parameters, merge.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
@@ -18,7 +18,7 @@ use crate::random::fnv1a;
 /// The projections that can carry factors, by Hugging Face name.
 pub const TARGETS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
 
-/// Burn's generator is one for the whole process: between its seed and the last draw no other thread may draw.
+/// Burn has one generator per process: no other thread may draw between its seeding and the last draw.
 static DRAWS: Mutex<()> = Mutex::new(());
 
 /// Settings of an adapter.
@@ -44,7 +44,7 @@ impl Default for LoraSettings {
 }
 
 impl Decoder {
-    /// Attaches factors to every target projection; everything else is frozen but for what the settings name.
+    /// Attaches factors to every target projection; everything else is frozen except what the settings name.
     ///
     /// # Errors
     /// An unknown or empty target list, or a rank of zero.
@@ -85,21 +85,20 @@ impl Decoder {
         Ok(model.unfreeze_group(ParamGroup::from_paths(full.concat())))
     }
 
-    /// Attaches an adapter's factors, to be trained further. Whole weights that it replaces must be in the decoder
-    /// already (`ModelFiles::with_adapter` under `Apply::ReplacedOnly`).
+    /// Attaches an adapter's factors, to be trained further. Whole weights that it replaces must be in the decoder already
+    /// (`ModelFiles::with_adapter` under `Apply::ReplacedOnly`).
     ///
-    /// A projection that carries factors in some layers carries them in all: where the file has none, they stay at
-    /// their start, which changes nothing.
+    /// A projection with factors in some layers gets them in all: missing ones keep their initial value, which changes nothing.
     ///
     /// # Errors
-    /// Factors of a matrix that is not one of [`TARGETS`], and values that cannot be read.
+    /// Factors of a matrix outside [`TARGETS`]; values that cannot be read.
     pub fn with_adapter(self, adapter: &Adapter) -> Result<Self> {
         let mut targets = BTreeSet::new();
         let mut factors = BTreeMap::new();
         for name in adapter.factor_names() {
             let target = TARGETS.into_iter().find(|t| name.ends_with(&format!(".{t}.weight")));
             let target = target.with_context(|| {
-                format!("{}: factors of `{name}` cannot stay apart: merge them", adapter.path.display())
+                format!("{}: factors of `{name}` cannot stay unmerged: merge them", adapter.path.display())
             })?;
             targets.insert(target.to_owned());
             if let Some(f) = adapter.factors(name)? {
@@ -110,7 +109,7 @@ impl Decoder {
         let (rank, scaling) = adapter.uniform()?;
         let settings = LoraSettings {
             rank,
-            // Burn multiplies by alpha / rank; this holds PEFT's rank-stabilised scaling too.
+            // Burn multiplies by alpha / rank; this also covers PEFT's rank-stabilised scaling.
             alpha: scaling * rank as f64,
             targets: targets.into_iter().collect(),
             train_embeddings: adapter.replaced_names().next().is_some(),
@@ -125,7 +124,7 @@ impl Decoder {
     }
 }
 
-/// Gives each LoRA factor an id that follows its name, as every other parameter has.
+/// Derives the id of each LoRA factor from its name, as for all other parameters.
 struct NameIds {
     names: Names,
 }
@@ -142,7 +141,7 @@ impl ModuleMapper for NameIds {
     }
 }
 
-/// Puts factors, in PEFT's layout, where Burn keeps them transposed.
+/// Copies factors from PEFT's layout to Burn's transposed one.
 struct SetFactors {
     names: Names,
     factors: BTreeMap<String, HostTensor>,

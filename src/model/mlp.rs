@@ -1,4 +1,4 @@
-//! The feed-forward part of a layer: one for every position, or a mixture of experts.
+//! The feed-forward part of a layer: dense, or a mixture of experts.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::ops;
 /// A feed-forward.
 #[derive(Module, Debug)]
 pub struct Mlp {
-    /// `None` in a family whose feed-forward has no gate: what goes up is then activated itself.
+    /// `None` in a family without a gate: the up projection is then activated.
     pub gate_proj: Option<Linear>,
     pub up_proj: Linear,
     pub down_proj: Linear,
@@ -26,12 +26,12 @@ pub struct Mlp {
     activation: Activation,
 }
 
-/// Positions that the MLP of a model kept as stored works on at once: in between it holds several values for each of the stream's, and a
-/// batch of long prompts has thousands of positions.
+/// Positions per chunk in the MLP of a model in its stored type: its activations are several times the stream's width, and a batch of long
+/// prompts has thousands of positions.
 const TOGETHER: usize = 512;
 
 impl Mlp {
-    /// The one called `name` of a decoder that is being made, `width` wide inside.
+    /// Makes the MLP `name` of a decoder with inner width `width`.
     fn named(name: &str, width: usize, config: &ModelConfig, device: &Device, make: Make) -> Result<Self> {
         let (d, f, biased) = (config.hidden_size, width, config.family.other_biases());
         let mut linear = |part: &str, shape| Linear::named(&format!("{name}.{part}"), shape, make);
@@ -66,11 +66,11 @@ impl Mlp {
         }
     }
 
-    /// `[B, L, D]` → what goes down, `[B, L, F]`; hooks as TransformerLens has them: without a gate, `pre` is what is activated.
+    /// `[B, L, D]` → inputs of the down projection, `[B, L, F]`; hooks as in TransformerLens: without a gate, `pre` is the activation's input.
     fn inner(&self, x: Tensor<3>, layer: usize, span: &Span, hooks: &mut Hooks) -> Result<Tensor<3>> {
         let at = |kind| HookPoint::at(layer, kind);
         let Some(gate) = &self.gate_proj else {
-            // One value under both names: TransformerLens' bridge calls it that of the layer that goes up.
+            // One value with both names: TransformerLens' bridge uses that of the up projection.
             let pre = hooks.apply(at(PointKind::MlpPreLinear), span, self.up_proj.forward(x))?;
             let pre = hooks.apply(at(PointKind::MlpPre), span, pre)?;
             return Ok(self.activated_alone(pre));
@@ -81,13 +81,13 @@ impl Mlp {
         Ok(self.activated(gate, up))
     }
 
-    /// Whether to work on some positions after others: those of a kept model do not depend on each other, to the last bit.
+    /// Whether to chunk positions: in a model in its stored type they are independent to the last bit.
     fn is_cut(&self, x: &Tensor<3>) -> bool {
         let [b, l, _] = x.dims();
         b * l > TOGETHER && self.up_proj.weight.param().is_none() && !x.is_autodiff()
     }
 
-    /// `[B, L, D]` → `[B, L, D]`, some positions after others.
+    /// `[B, L, D]` → `[B, L, D]`, in chunks of positions.
     fn in_parts(&self, x: Tensor<3>) -> Tensor<3> {
         let [b, l, d] = x.dims();
         let all = b * l;
@@ -104,16 +104,16 @@ pub struct Experts {
     /// The router, `[D, E]`.
     pub gate: Linear,
     pub experts: Vec<Mlp>,
-    /// Experts of one position.
+    /// Experts per position.
     #[module(skip)]
     per_token: usize,
-    /// Whether the weights of a position's experts are made to sum to one.
+    /// Whether the weights of a position's experts are normalised to sum to one.
     #[module(skip)]
     normalised: bool,
 }
 
 impl Experts {
-    /// `[B, L, D]` → `[B, L, D]`; a hook sees, and may replace, the router's probabilities `[B, L, E]`, by which experts are taken.
+    /// `[B, L, D]` → `[B, L, D]`; a hook can observe or replace the router's probabilities `[B, L, E]`, which select the experts.
     fn forward(&self, x: Tensor<3>, layer: usize, span: &Span, hooks: &mut Hooks) -> Result<Tensor<3>> {
         let ([b, l, d], (e, k)) = (x.dims(), (self.experts.len(), self.per_token));
         let (n, dtype) = (b * l, x.dtype());
@@ -123,7 +123,7 @@ impl Experts {
         let read = read.map_err(|e| anyhow::anyhow!("reading the router's probabilities: {e:?}"))?;
         let taken: Vec<Vec<usize>> = read.chunks(e).map(|of_position| largest(of_position, k)).collect();
 
-        // Each expert's positions together, one expert after another; then back, k rows a position.
+        // Gathers each expert's positions, one expert after another; then scatters back, k rows per position.
         let (mut place, mut done, mut outputs) = (vec![0; n * k], 0, vec![]);
         let (x, device) = (x.reshape([n, d]), probs.device());
         for (number, expert) in self.experts.iter().enumerate() {
@@ -159,7 +159,7 @@ fn largest(values: &[f32], k: usize) -> Vec<usize> {
     order
 }
 
-/// What a block does after attention.
+/// Feed-forward part of a block.
 #[allow(clippy::large_enum_variant)]
 #[derive(Module, Debug)]
 pub enum FeedForward {
@@ -197,7 +197,7 @@ impl FeedForward {
         Ok(mlp.down_proj.forward(hooks.apply(HookPoint::at(layer, PointKind::MlpPost), span, post)?))
     }
 
-    /// The one for every position, where there is one.
+    /// The dense MLP, if the block has one.
     pub fn dense(&self) -> Option<&Mlp> {
         match self {
             Self::Dense(mlp) => Some(mlp),
@@ -205,7 +205,7 @@ impl FeedForward {
         }
     }
 
-    /// Gate, up and down of the one for every position, to be changed.
+    /// Gate, up and down of the dense MLP, mutable.
     pub(super) fn linears_mut(&mut self) -> [Option<&mut Linear>; 3] {
         match self {
             Self::Dense(mlp) => [mlp.gate_proj.as_mut(), Some(&mut mlp.up_proj), Some(&mut mlp.down_proj)],
@@ -226,7 +226,7 @@ impl FeedForward {
         experts.into_iter().flat_map(|all| std::iter::once(&all.gate.weight).chain(all.experts.iter().flat_map(of)))
     }
 
-    /// Whether its products with so few rows are shared by several threads of the CPU.
+    /// Whether several CPU threads share its products with so few rows.
     pub(crate) fn is_shared(&self, rows: usize) -> bool {
         match self {
             Self::Dense(mlp) => mlp.up_proj.is_shared(rows),

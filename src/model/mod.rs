@@ -1,4 +1,4 @@
-//! The instrumented decoder. Knows nothing of text or training.
+//! The instrumented decoder. Knows no text and no training.
 
 mod adapter;
 mod attention;

@@ -9,7 +9,7 @@ use super::hooks::{HookPoint, Hooks};
 use super::span::Span;
 use crate::ops;
 
-/// Normalisation with a learned weight `[D]`: by the root mean square, `x / rms(x) * (offset + weight)`; with a bias LayerNorm,
+/// RMSNorm with a learned weight `[D]`, `x / rms(x) * (offset + weight)`; with a bias LayerNorm,
 /// `(x − mean(x)) / std(x) * weight + bias`.
 #[derive(Module, Debug)]
 pub struct Norm {
@@ -22,7 +22,7 @@ pub struct Norm {
 }
 
 impl Norm {
-    /// A norm that multiplies by one.
+    /// A norm with weight one.
     pub(super) fn new(width: usize, config: &ModelConfig, device: &Device) -> Self {
         let offset = config.family.norm_offset();
         let weight = Tensor::ones([width], device).mul_scalar(1.0 - offset);
@@ -30,7 +30,7 @@ impl Norm {
         Self { weight: Param::from_tensor(weight), bias, eps: config.rms_norm_eps, offset }
     }
 
-    /// What the normalised stream is multiplied by, `[D]`.
+    /// Factor of the normalised stream, `[D]`.
     pub fn gain(&self) -> Tensor<1> {
         let weight = self.weight.val();
         if self.offset == 0.0 { weight } else { weight.add_scalar(self.offset) }
@@ -44,7 +44,7 @@ impl Norm {
         }
     }
 
-    /// `x + more`, and the norm of that, where one kernel makes both.
+    /// `x + more`, and its norm, if one kernel computes both.
     pub(super) fn apply_to_sum(&self, x: &Tensor<3>, more: &Tensor<3>) -> Option<(Tensor<3>, Tensor<3>)> {
         if self.bias.is_some() || x.is_autodiff() || ops::is_cpu(&x.device()) {
             return None;
@@ -52,7 +52,7 @@ impl Norm {
         ops::add_rms_norm(x, more, &self.gain(), self.eps)
     }
 
-    /// The norm in f32, whatever the weights are in.
+    /// The norm in f32, for any type of the weights.
     pub(crate) fn apply_in_f32<const R: usize>(&self, x: Tensor<R>) -> Tensor<R> {
         let f32 = |x: Tensor<1>| x.cast(FloatDType::F32);
         match &self.bias {
@@ -82,7 +82,7 @@ impl Norm {
     }
 }
 
-/// Minus its mean over the last axis.
+/// Subtracts the mean over the last axis.
 fn centred<const R: usize>(x: Tensor<R>) -> Tensor<R> {
     x.clone() - x.mean_dim(R - 1)
 }

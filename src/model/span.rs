@@ -1,4 +1,4 @@
-//! A span: the rectangle of positions of one call of the model, and what each of them is.
+//! A span: the rectangle of positions of one call of the model, with the kind of each.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::nth::Nth;
 
-/// What a position is to the reader of a trace.
+/// Kind of a position, for readers of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
@@ -41,9 +41,9 @@ impl fmt::Display for Step {
 /// `[B][L]`, rectangular; rows may be shorter than `L` and are padded on either side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Which problem or sequence each row belongs to, so that a hook can tell rows apart after some left the batch.
+    /// Problem or sequence of each row, so that hooks can identify rows after some left the batch.
     pub rows: Vec<usize>,
-    /// True position of each token in its row (what RoPE reads). Any value at padding.
+    /// True position of each token in its row (RoPE's input). Any value at padding.
     pub positions: Vec<Vec<usize>>,
     /// `None` is padding: never attended to, never hooked.
     pub steps: Vec<Vec<Option<Step>>>,
@@ -75,10 +75,10 @@ impl Span {
         self.steps.first().map_or(0, Vec::len)
     }
 
-    /// `[B, L]` agreement of the three fields.
+    /// Checks that the three fields are `[B, L]`.
     ///
     /// # Errors
-    /// A ragged span, with the row that is off.
+    /// A ragged span, with the row that differs.
     pub fn check(&self, batch: usize, width: usize) -> Result<()> {
         ensure!(
             self.rows.len() == batch && self.positions.len() == batch && self.steps.len() == batch,

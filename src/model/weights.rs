@@ -1,6 +1,6 @@
-//! Between the decoder's parameters and host tensors under Hugging Face names.
+//! Conversion between the decoder's parameters and host tensors under Hugging Face names.
 //!
-//! Burn keeps matrices `[in, out]`, files keep them `[out, in]`; tables of tokens and positions are `[V, D]` in both.
+//! Burn stores matrices as `[in, out]`, files as `[out, in]`; tables of tokens and positions are `[V, D]` in both.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ impl Decoder {
     /// Builds a decoder from `get(name)`, called once per parameter with its Hugging Face name.
     ///
     /// # Errors
-    /// What `get` returns, and a tensor of another shape than the configuration says.
+    /// Failures of `get`; a tensor of another shape than the configuration's.
     pub fn from_weights(
         config: &ModelConfig,
         device: &Device,
@@ -55,8 +55,8 @@ impl Decoder {
         Self::load_in(checkpoint, FloatDType::F32, device)
     }
 
-    /// Loads weights in this type, so that the device never holds more. Embedding table and head are in f32: rows may be added
-    /// to them, and they may be trained.
+    /// Loads weights in this type, so that the device never has a copy in another. Embedding table and head are in f32: rows may be added to
+    /// them, and they may be trained.
     pub(crate) fn load_in(checkpoint: &ModelFiles, dtype: FloatDType, device: &Device) -> Result<Self> {
         let get = |name: &str| {
             checkpoint.tensor(name).with_context(|| format!("{}: reading `{name}`", checkpoint.path.display()))
@@ -92,10 +92,10 @@ impl Decoder {
         self.tensors()?.collect()
     }
 
-    /// The parameters, a layer at a time: no more than one is merged, or on the host, before the next is requested.
+    /// The parameters, layer by layer: at most one is merged, or on the host, before the next is requested.
     ///
     /// # Errors
-    /// Weights kept as stored; each item, a device that cannot hand it over.
+    /// Weights in their stored type; for each item, a failed copy from the device.
     pub(crate) fn tensors(&self) -> Result<impl Iterator<Item = Result<(String, HostTensor)>>> {
         ensure!(!self.is_kept(), "weights in their file format are not written whole: load them with --dtype f32");
         let outside = self.outside().into_iter().filter(|tensor| !is_of_heads(tensor));
@@ -117,7 +117,7 @@ impl Decoder {
         visitor.out
     }
 
-    /// What is in no layer.
+    /// Parameters outside the blocks: embeddings, final norm, head.
     fn outside(&self) -> Vec<Result<(String, HostTensor)>> {
         let mut visitor = Collect { names: Names::default(), out: vec![] };
         Decoder { layers: vec![], ..self.clone() }.valid().materialize().visit(&mut visitor);
@@ -132,7 +132,7 @@ impl Decoder {
     }
 
     /// # Errors
-    /// A weight with a value that is not finite, by name: every number computed from it would be noise.
+    /// A weight with a value that is not finite, by name: all results would be meaningless.
     pub(crate) fn ensure_finite(&self) -> Result<()> {
         let mut visitor = NotFinite { names: Names::default(), found: None };
         self.visit(&mut visitor);
@@ -142,8 +142,8 @@ impl Decoder {
         }
     }
 
-    /// LoRA factors merged in f32, and all of it in this type, outside autodiff. A layer at a time, so that what is merged is never held
-    /// whole in f32.
+    /// LoRA factors merged in f32, then everything in this type, outside autodiff. Layer by layer, so that the merged model is never whole in
+    /// f32.
     pub(crate) fn merged(&self, dtype: FloatDType) -> Self {
         let mut cast = CastTo { dtype, frozen_only: false };
         let layers = self.layers.iter().map(|block| block.valid().materialize().map(&mut cast)).collect();
@@ -151,15 +151,15 @@ impl Decoder {
         Decoder { layers, ..outside }.folded()
     }
 
-    /// To be trained whole on a device with autodiff: the same weights, with its way of keeping activations.
+    /// Prepares it for training all weights on a device with autodiff and its activation checkpointing.
     #[must_use]
     pub(crate) fn trained_on(self, device: &Device) -> Self {
         let strategy = device.gradient_checkpointing_strategy().unwrap_or_default();
         self.map(&mut TrainableMap { strategy, whole: true })
     }
 
-    /// Back on a device with autodiff: what was trained there before is trained again ([`Module::train`]), with its way of keeping
-    /// activations.
+    /// Moves it back to a device with autodiff and its activation checkpointing: formerly trained parameters are trained again
+    /// ([`Module::train`]).
     #[must_use]
     pub(crate) fn trained_again_on(self, device: &Device) -> Self {
         let strategy = device.gradient_checkpointing_strategy().unwrap_or_default();
@@ -188,7 +188,7 @@ impl ModuleMapper for TrainableMap {
 /// One parameter of a decoder.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
-    /// Hugging Face name; a LoRA factor carries its own suffix.
+    /// Hugging Face name; a LoRA factor has its own suffix.
     pub name: String,
     pub id: ParamId,
     pub shape: Vec<usize>,
@@ -201,10 +201,10 @@ pub(super) fn normals(count: usize, std: f64, seed: u64, name: &str) -> Vec<f32>
     (0..count).map(|_| (normal(&mut rng) * std) as f32).collect()
 }
 
-/// Gives heads their values from `get(name)`, called once for each of `parameters`.
+/// Fills heads from `get(name)`, called once for each of `parameters`.
 ///
 /// # Errors
-/// What `get` returns, and a tensor of another shape.
+/// Failures of `get`; a tensor of another shape.
 pub(super) fn fill_heads(
     heads: Heads,
     parameters: Vec<(String, Vec<usize>)>,
@@ -221,18 +221,17 @@ pub(super) fn fill_heads(
     }
 }
 
-/// What the names of heads begin with.
+/// Prefix of the heads' names.
 const HEADS: &str = "heads.";
-/// What the names of an auxiliary decoder's parameters begin with.
+/// Prefix of an auxiliary decoder's parameters.
 pub(super) const AUXILIARY: &str = "heads.auxiliary.0.";
 
-/// What Burn calls a matrix of floats (or a feed-forward for every position) in a parameter's path, one that is kept as stored, and
-/// experts.
+/// Burn's path segments of a float matrix (or a dense MLP), a stored matrix, and experts.
 pub(super) const DENSE: &str = "Dense";
 pub(super) const KEPT: &str = "Kept";
 const SPARSE: &str = "Sparse";
 
-/// Whether a matrix lies in files as Burn keeps it: rows by token or by position.
+/// Whether files and Burn store a matrix in the same layout: rows by token or by position.
 pub(super) fn is_table(name: &str) -> bool {
     [EMBED, POSITIONS].contains(&name.strip_prefix(AUXILIARY).unwrap_or(name))
 }
@@ -325,7 +324,7 @@ impl<F: FnMut(&str) -> Result<HostTensor>> ModuleMapper for Fill<F> {
         let name = self.names.hugging_face();
         match self.read::<R>(&name) {
             Ok(value) => {
-                // Ids follow names, so that optimiser state saved by one process fits the next.
+                // Ids are derived from names, so that optimiser state saved by one process fits the next.
                 let (_, _, mapper) = param.consume();
                 let mut param = Param::from_mapped_value(ParamId::from(fnv1a(name.bytes())), value, mapper);
                 param = param.set_require_grad(true);
@@ -357,7 +356,7 @@ impl ModuleVisitor for Collect {
     }
 }
 
-/// The first parameter that holds a value that is not finite.
+/// Finds the first parameter with a value that is not finite.
 struct NotFinite {
     names: Names,
     found: Option<String>,
@@ -394,14 +393,13 @@ impl ModuleVisitor for List {
 }
 
 impl Decoder {
-    /// The same decoder computing in another float type. Keep f32 masters for training: Burn's operations do not promote.
+    /// The same decoder in another float type. Use f32 masters for training: Burn's operations do not promote.
     #[must_use]
     pub fn cast(self, dtype: FloatDType) -> Self {
         self.map(&mut CastTo { dtype, frozen_only: false })
     }
 
-    /// Casts what is not trained, the rest to f32: a frozen base is then held once in the type that is computed in, next to f32
-    /// factors.
+    /// Casts frozen parameters, and trained ones to f32: a frozen base is then stored once, in its compute type, next to f32 factors.
     #[must_use]
     pub(crate) fn cast_frozen(self, dtype: FloatDType) -> Self {
         self.map(&mut CastTo { dtype, frozen_only: true })

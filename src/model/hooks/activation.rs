@@ -11,7 +11,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Whether the mask hides what this attention score speaks of.
+    /// Whether the mask hides this attention score.
     pub(crate) fn is_masked(score: f32) -> bool {
         score <= crate::ops::MASKED / 2.0
     }

@@ -1,5 +1,5 @@
-//! Names that other libraries have for our points: those of TransformerLens 4's bridge (`blocks.2.hook_out`, `blocks.2.attn.o.hook_in`)
-//! and interp-engine's addresses (`resid_post.2`). They may be wherever a hook is named; what is written goes by our names.
+//! Other libraries' names of our points: those of TransformerLens 4's bridge (`blocks.2.hook_out`, `blocks.2.attn.o.hook_in`) and
+//! interp-engine's addresses (`resid_post.2`). Accepted wherever a hook is named; output uses our names.
 
 use crate::model::config::NormPlace;
 
@@ -48,7 +48,7 @@ const ENGINE: [(&str, &str); 16] = [
     ("resid_post", "hook_resid_post"),
 ];
 
-/// Our pattern for another library's; `None` for what is none of theirs.
+/// Our pattern for another library's; `None` if it is not one of theirs.
 pub(super) fn ours(pattern: &str) -> Option<String> {
     if let Some((_, ours)) = OUTSIDE.iter().find(|(theirs, _)| *theirs == pattern) {
         return Some((*ours).to_owned());
@@ -63,8 +63,8 @@ pub(super) fn ours(pattern: &str) -> Option<String> {
     Some(format!("blocks.{layer}.{ours}"))
 }
 
-/// Whether another library's name means something else in a model whose norms are there: what a part puts out before a norm after it
-/// (ours is what is added to the stream), or what that norm reads.
+/// Whether another library's name means something else in a model with these norms: the output of a half before its second norm (ours
+/// is what is added to the stream), or that norm's input.
 pub(super) fn is_elsewhere(pattern: &str, norms: NormPlace) -> bool {
     let part = match pattern.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')) {
         Some((_, part)) => part,

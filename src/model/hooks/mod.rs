@@ -1,4 +1,4 @@
-//! Hooks: see or replace any activation, by TransformerLens' names.
+//! Hooks: observe or replace any activation, by TransformerLens' names.
 //!
 //! A [`Hooks`] value is passed to each call; the model stores none. Without hooks a call does no extra work.
 //!
@@ -10,8 +10,8 @@
 //! | `blocks.{l}.attn.hook_q｜k｜v` (before QK-norm and RoPE), `hook_rot_q｜k` (after both) | `[B, L, H or Hkv, dh]` |
 //! | `blocks.{l}.attn.hook_attn_scores` (after the mask), `hook_pattern` | `[B, H, L, T]`, T = cache slots |
 //! | `blocks.{l}.attn.hook_z`; `hook_result` (opt-in: name it) | `[B, L, H, dh]`; `[B, L, H, D]` |
-//! | `blocks.{l}.mlp.hook_pre` (gate; without one what is activated), `hook_pre_linear` (up), `hook_post` | `[B, L, F]` |
-//! | `blocks.{l}.mlp.hook_expert_weights` (of a mixture of experts, instead of these three) | `[B, L, E]` |
+//! | `blocks.{l}.mlp.hook_pre` (gate; without a gate the activation's input), `hook_pre_linear` (up), `hook_post` | `[B, L, F]` |
+//! | `blocks.{l}.mlp.hook_expert_weights` (for a mixture of experts, instead of these three) | `[B, L, E]` |
 //! | `latent.hook_source`, `latent.hook_injected`; `boundary.hook_logits` | `[B, 1, D]`; `[B, 1, V]` |
 
 mod activation;
@@ -56,7 +56,7 @@ pub struct Site<'a> {
 }
 
 impl<'a> Site<'a> {
-    /// Each place that is `wanted` with its values of `[B, L, ..]`, heads concatenated; no others leave the device.
+    /// Each `wanted` place with its values of `[B, L, ..]`, heads concatenated; only these are copied from the device.
     ///
     /// # Errors
     /// The device cannot be read.
@@ -73,7 +73,7 @@ impl<'a> Site<'a> {
 }
 
 type Observe<'h> = Box<dyn FnMut(&Site, &Activation) -> Result<()> + 'h>;
-/// Returns the new value, and how many positions were replaced.
+/// Returns the new value, and the number of replaced positions.
 type Replace<'h> = Box<dyn FnMut(&Site, Activation) -> Result<(Activation, usize)> + 'h>;
 
 enum Action<'h> {
@@ -126,7 +126,7 @@ impl<'h> Hooks<'h> {
         self.add(spec, layers, Action::Replace(Box::new(counted)))
     }
 
-    /// Puts `f`'s value in place of the activation at these points. `f` selects the positions, and returns how many there were.
+    /// Replaces the activation at these points by `f`'s value. `f` selects the positions, and returns their number.
     pub(crate) fn replace_at<F>(&mut self, name: String, points: Vec<HookPoint>, f: F) -> &mut Self
     where
         F: FnMut(&Site, Activation) -> Result<(Activation, usize)> + 'h,
@@ -136,8 +136,8 @@ impl<'h> Hooks<'h> {
         self
     }
 
-    /// Lets `f` change the values of each selected position: a row-major copy, heads concatenated, whose new values continue. The
-    /// site that `f` is told has this one place.
+    /// Lets `f` change the values of each selected position in place: a row-major copy, heads concatenated. The site passed to `f` has this
+    /// one place.
     ///
     /// # Errors
     /// A spec that does not resolve in a model with `layers` blocks.
@@ -167,15 +167,15 @@ impl<'h> Hooks<'h> {
         self.entries.is_empty()
     }
 
-    /// Whether anything is at `point`, so that a value nobody requested is never computed.
+    /// Whether there is a hook at `point`, so that unused values are never computed.
     pub(crate) fn wants(&self, point: HookPoint) -> bool {
         self.entries.iter().any(|entry| entry.points.contains(&point))
     }
 
-    /// Runs the hooks at `point` in the order in which they were added.
+    /// Runs the hooks at `point` in the order of their addition.
     ///
     /// # Errors
-    /// Whatever a hook returns, and a replacement of another shape.
+    /// Errors of a hook; a replacement of another shape.
     pub fn apply<T: Hookable>(&mut self, point: HookPoint, span: &Span, mut value: T) -> Result<T> {
         if self.entries.is_empty() {
             return Ok(value);
@@ -217,7 +217,7 @@ impl<'h> Hooks<'h> {
         Ok(value)
     }
 
-    /// How often each hook fired: one count per selected position.
+    /// Number of firings of each hook: one per selected position.
     ///
     /// # Errors
     /// A hook that never fired, by name: it would have been a silent no-op.

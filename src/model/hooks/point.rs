@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use super::aliases;
 use crate::names::distance;
 
-/// What is seen at a point. Shapes as in the module table of [`super`].
+/// Quantity at a point. Shapes as in the module table of [`super`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum PointKind {
     Embed,
@@ -39,7 +39,7 @@ pub enum PointKind {
     MlpPre,
     MlpPreLinear,
     MlpPost,
-    /// The router's probabilities, by which experts are taken and weighted.
+    /// The router's probabilities, which select and weight experts.
     ExpertWeights,
     MlpOut,
     ResidPost,
@@ -127,7 +127,7 @@ impl HookPoint {
         Self { layer: Some(layer), kind }
     }
 
-    /// Every point of a model with `layers` blocks, in the order in which they fire.
+    /// Every point of a model with `layers` blocks, in firing order.
     pub fn all(layers: usize) -> Vec<Self> {
         let mut points = vec![Self::new(PointKind::Embed)];
         for layer in 0..layers {
@@ -138,11 +138,11 @@ impl HookPoint {
         points
     }
 
-    /// The points that a pattern names: `*` stands for one segment, a negative layer counts from the end. Some names of other
-    /// libraries are understood too.
+    /// The points of a pattern: `*` matches one segment, a negative layer counts from the end. Some names of other libraries are accepted
+    /// too.
     ///
     /// # Errors
-    /// A pattern that names nothing, with the nearest existing name.
+    /// A pattern without matches; the message has the nearest existing name.
     pub fn resolve(pattern: &str, layers: usize) -> Result<Vec<Self>> {
         let ours = aliases::ours(pattern);
         let normal = match &ours {
@@ -213,6 +213,6 @@ fn nearest(pattern: &str, layers: usize) -> String {
     let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
     let wanted = last(pattern);
     let names = HookPoint::all(layers.max(1)).into_iter().map(|p| p.to_string());
-    // `resid_post` is a part of the name that is meant.
+    // `resid_post` is part of the intended name.
     names.min_by_key(|name| (!last(name).contains(&wanted), distance(&last(name), &wanted))).unwrap_or_default()
 }

@@ -1,6 +1,6 @@
-//! Activations kept by hook point and position while a model runs: what TransformerLens' `run_with_cache` returns.
+//! Records activations by hook point and position during a run, like TransformerLens' `run_with_cache`.
 //!
-//! Whatever the calls were (one, many over a cache, a decode, waves of latents), the result is one tensor a point. Rows are
+//! For any sequence of calls (one, many over a cache, a decode, waves of latents), the result is one tensor per point. Rows are
 //! right-padded with zeros to the longest; the key axis of scores and pattern counts positions, not cache slots.
 
 use std::cell::RefCell;
@@ -15,19 +15,19 @@ use crate::ops::{self, MASKED};
 /// One tensor: a hook point at the positions selected.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordedTensor {
-    /// The point's name, with its selection if it has one; `logits` for those.
+    /// The point's name, with its selection if it has one; `logits` for logits.
     pub name: String,
     /// `[rows, positions, …]`; scores and pattern `[rows, H, positions, keys]`.
     pub shape: Vec<usize>,
     pub data: Vec<f32>,
-    /// Positions of the rows that the position axis holds, in order.
+    /// Positions along the position axis, in order.
     pub positions: Vec<usize>,
     /// Which axis counts them: 1, of scores and pattern 2.
     pub position_axis: usize,
 }
 
 impl RecordedTensor {
-    /// What was at a position of a row, heads concatenated.
+    /// The values at a position of a row, heads concatenated.
     ///
     /// # Errors
     /// A row or a position that was not recorded.
@@ -43,24 +43,24 @@ impl RecordedTensor {
     }
 }
 
-/// What is being recorded. Attach it to the hooks of any number of calls, then take [`Recording::tensors`].
+/// A recording in progress. Attach it to the hooks of any number of calls, then call [`Recording::tensors`].
 #[derive(Debug, Default)]
 pub struct Recording {
     kept: RefCell<Vec<PointValues>>,
 }
 
-/// The values at one point so far.
+/// The recorded values at one point.
 #[derive(Debug)]
 struct PointValues {
     name: String,
-    /// `None`: logits, which are at no point.
+    /// `None`: logits, which have no point.
     point: Option<HookPoint>,
     select: Select,
-    /// Axes of the value at one place; of scores and pattern the heads only.
+    /// Axes of the value at one place; for scores and pattern only the heads.
     axes: Vec<usize>,
     /// By row and position; of scores and pattern the keys up to the position, head after head.
     values: BTreeMap<(usize, usize), Vec<f32>>,
-    /// Of scores and pattern: the position that each cache slot holds, by row; `None` is padding.
+    /// For scores and pattern: the position in each cache slot, by row; `None` is padding.
     slots: BTreeMap<usize, Vec<Option<usize>>>,
 }
 
@@ -92,18 +92,18 @@ impl Recording {
     /// Adds the recording hooks, after hooks that replace: the recorded value is the one that the model used.
     ///
     /// # Errors
-    /// None in practice: every point was resolved before.
+    /// A point that does not exist.
     pub fn attach<'h>(&'h self, hooks: &mut Hooks<'h>, layers: usize) -> Result<()> {
         for (index, kept) in self.kept.borrow().iter().enumerate() {
             let Some(point) = kept.point else { continue };
-            // Every position is seen, so that the slots of the key axis are known; the selection is made while keeping.
+            // Every position is seen, so that the slots of the key axis are known; the selection is applied on storing.
             let spec = HookSpec::all(point);
             hooks.observe(&spec, layers, move |site, value| self.kept.borrow_mut()[index].take(site, value))?;
         }
         Ok(())
     }
 
-    /// Keeps the logits `[B, L, V]` at these places, under the name `logits`.
+    /// Stores the logits `[B, L, V]` at these places, under the name `logits`.
     pub(crate) fn keep_logits(&self, places: &[Place], logits: &Activation) -> Result<()> {
         let mut kept = self.kept.borrow_mut();
         let index = kept.iter().position(|k| k.name == LOGITS).unwrap_or_else(|| {
@@ -113,11 +113,11 @@ impl Recording {
         kept[index].keep(places, logits)
     }
 
-    /// One tensor a point, in the order in which they were requested. Rows are numbered by [`super::Span::rows`], from 0 to
-    /// `rows`; one that passed no such position is zero.
+    /// One tensor per point, in the order of the requests. Rows are numbered by [`super::Span::rows`], from 0 to `rows`; a row without such a
+    /// position is zero.
     ///
     /// # Errors
-    /// A point at which nothing was recorded: it would have been a silent no-op.
+    /// A point without any recorded value: it would have been a silent no-op.
     pub fn tensors(self, rows: usize) -> Result<Vec<RecordedTensor>> {
         self.kept.into_inner().into_iter().map(|kept| kept.tensor(rows)).collect()
     }
@@ -172,7 +172,7 @@ impl PointValues {
         Ok(())
     }
 
-    /// Value for a row without such a position or key.
+    /// Fill value for a row without such a position or key.
     fn absent(&self) -> f32 {
         if self.point.is_some_and(|point| point.kind == super::PointKind::AttnScores) { MASKED } else { 0.0 }
     }
@@ -204,7 +204,7 @@ impl PointValues {
     }
 }
 
-/// One query's keys in the order of their positions, up to its own.
+/// One query's keys sorted by position, up to its own.
 fn by_position(keys: &[f32], slots: &[Option<usize>], own: usize, absent: f32) -> Vec<f32> {
     let mut out = vec![absent; own + 1];
     for (slot, position) in slots.iter().enumerate() {

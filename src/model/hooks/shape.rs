@@ -1,4 +1,4 @@
-//! What the value at a hook point looks like in a model of given settings. Knows numbers, no tensors.
+//! Shape of the value at a hook point, for a model of given settings. Knows numbers, no tensors.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::model::ModelConfig;
 use crate::model::config::NormPlace;
 
 impl HookPoint {
-    /// Whether a model of these settings has it.
+    /// Whether a model of these settings has the point.
     pub fn is_in(self, config: &ModelConfig) -> bool {
         self.kind.is_in(config, self.layer)
     }
@@ -19,7 +19,7 @@ impl PointKind {
         matches!(self, PointKind::AttnScores | PointKind::Pattern)
     }
 
-    /// Whether only latent steps pass the point.
+    /// Whether only latent steps pass through the point.
     pub fn is_latent(self) -> bool {
         matches!(self, PointKind::LatentSource | PointKind::LatentInjected)
     }
@@ -41,7 +41,7 @@ impl PointKind {
         }
     }
 
-    /// The axes after `[B, L]`; `None` for scores and pattern, whose last axis grows with the row.
+    /// The axes after `[B, L]`; `None` for scores and pattern, whose last axis grows with the sequence.
     pub(crate) fn tail(self, config: &ModelConfig) -> Option<Vec<usize>> {
         let (d, f, dh) = (config.hidden_size, config.intermediate_size, config.head_dim);
         let (h, h_kv) = (config.num_attention_heads, config.num_key_value_heads);
@@ -75,7 +75,7 @@ impl PointKind {
         })
     }
 
-    /// How many heads the values have; `None` of a point without.
+    /// Number of heads of the values; `None` for a point without heads.
     pub(crate) fn heads(self, config: &ModelConfig) -> Option<usize> {
         let tail = self.tail(config).unwrap_or_else(|| vec![config.num_attention_heads, 0]);
         (tail.len() == 2).then(|| tail[0])
@@ -88,8 +88,7 @@ impl PointKind {
         format!("[B, L, {}]", tail.join(", "))
     }
 
-    /// Where the values of one place lie in an activation of these axes, row-major: one range a head; one range where the point
-    /// has no heads.
+    /// Ranges of the values of one place in an activation of these axes, row-major: one range per head; one range if the point has no heads.
     pub(crate) fn ranges(self, dims: &[usize], place: &Place) -> Vec<Range<usize>> {
         let run = |number: usize, width: usize| number * width..(number + 1) * width;
         match *dims {

@@ -1,5 +1,5 @@
-//! What a user writes to name hooks: `blocks.*.hook_resid_post@latent[1,3]`, the third step of the first block of latents.
-//! Layers, positions and text tokens count from 0, as in TransformerLens; blocks of latents and their steps from 1.
+//! The text that names hooks: `blocks.*.hook_resid_post@latent[1,3]`, the third step of the first block of latents. Layers, positions and
+//! text tokens count from 0, as in TransformerLens; blocks of latents and their steps from 1.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use crate::model::span::Step;
 use crate::nth::Nth;
 use crate::schema::Steps;
 
-/// Which positions of a row are meant: indices, from 0. An index of `None` is written `*`.
+/// Selected positions of a sequence: indices, from 0. An index of `None` is written `*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Select {
@@ -26,8 +26,8 @@ pub enum Select {
         block: Option<usize>,
         steps: Steps,
     },
-    /// A true position of the row, prompt and latents included. A negative one counts from the end of what is known when the run
-    /// begins: of the prompt, or of a whole known row; -1 is its last position.
+    /// A true position of the sequence, prompt and latents included. A negative one counts from the end of the known part at the start of the
+    /// run: the prompt, or a whole known sequence; -1 is its last position.
     Position(isize),
 }
 
@@ -46,19 +46,19 @@ impl Select {
         }
     }
 
-    /// In a row of which `end` positions are known when the run begins: nothing counts from the end any more.
+    /// For a sequence with `end` known positions at the start: converts negative positions.
     ///
     /// # Errors
-    /// A position before the row's first.
+    /// A position before the first.
     pub fn at(self, end: usize) -> Result<Self> {
         let Select::Position(p @ ..0) = self else { return Ok(self) };
         let from_start = end.checked_add_signed(p).and_then(|p| isize::try_from(p).ok()).map(Select::Position);
         from_start.with_context(|| format!("{self} is before the first of {end} positions"))
     }
 
-    /// Block and step as which interventions know the place; `None` where nothing is done. Outside latents there is one block:
-    /// its steps are the tokens of the response, or the positions of the prompt; of a single position step 0. `end`: positions of
-    /// the row that are known when the run begins.
+    /// Block and step by which interventions address the place; `None` if it is not selected. Outside latents there is one block: its steps
+    /// are the tokens of the response, or the positions of the prompt; a single position has step 0. `end`: positions of the sequence that
+    /// are known at the start.
     pub(crate) fn key(self, at: &Place, end: usize) -> Option<(usize, usize)> {
         self.at(end).ok().filter(|select| select.admits(at.position, at.step))?;
         Some(match (self, at.step) {
@@ -69,7 +69,7 @@ impl Select {
         })
     }
 
-    /// The positions whose values its interventions are made of: a donor's first step says that it is one.
+    /// The positions whose values the interventions need, including a donor's first step, which shows that it is a donor.
     pub(crate) fn recorded(self) -> Self {
         match self {
             Select::Latent { .. } => Select::LATENTS,
@@ -98,13 +98,13 @@ as_text!(Select);
 impl FromStr for Select {
     type Err = Error;
 
-    /// What is after `@`: `prompt`, `text[3]`, `latent[*,2..]`, `pos[-1]`.
+    /// Parses the text after `@`: `prompt`, `text[3]`, `latent[*,2..]`, `pos[-1]`.
     fn from_str(text: &str) -> Result<Self> {
         let wrong = || {
             format!(
-                "`{text}` names no positions: write prompt, text, text[t] (the t-th token of the response, from 0), pos[p] (a position \
-                 of the row, from 0; pos[-1] is the last of the prompt) or latent[block,step] (both from 1, and `2..` is from the \
-                 second on), with `*` for any"
+                "`{text}` does not select positions: write prompt, text, text[t] (the t-th token of the response, from 0), pos[p] (a position \
+                of the sequence, from 0; pos[-1] is the last of the prompt) or latent[block,step] (both from 1, and `2..` is from the \
+                second on), with `*` for any"
             )
         };
         let (name, inside) = match text.trim().split_once('[') {
@@ -161,10 +161,10 @@ impl HookSpec {
         Self { pattern: pattern.to_string(), select: Select::All }
     }
 
-    /// The points meant in a model with `layers` blocks.
+    /// The points in a model with `layers` blocks.
     ///
     /// # Errors
-    /// A pattern that names nothing, and a position that counts from the end of a row.
+    /// A pattern without matches; a position that counts from the end.
     pub fn resolve(&self, layers: usize) -> Result<Vec<HookPoint>> {
         if let Select::Position(..0) = self.select {
             bail!(
@@ -174,26 +174,26 @@ impl HookSpec {
         HookPoint::resolve(&self.pattern, layers)
     }
 
-    /// The points meant that a model of these settings has.
+    /// The points that a model of these settings has.
     ///
     /// # Errors
-    /// A pattern that names nothing, or only what models of other families have.
+    /// A pattern without matches in this family.
     pub fn resolve_in(&self, config: &ModelConfig) -> Result<Vec<HookPoint>> {
         let mut points = self.resolve(config.num_hidden_layers)?;
         if aliases::is_elsewhere(&self.pattern, config.family.norm_place()) {
             bail!(
-                "hook `{}` is before a norm that a {} model has after its parts, and has no name here: `hook_attn_out` and `hook_mlp_out` \
-                 are what is added to the stream",
+                "hook `{}` is before a norm that a {} model has after its attention and MLP, and has no name here: `hook_attn_out` and \
+                `hook_mlp_out` are what is added to the stream",
                 self.pattern,
                 config.family.name()
             );
         }
-        // Without a gate, what goes up is what is activated.
+        // Without a gate, the up projection is the activation's input.
         let theirs = self.pattern.ends_with("mlp.in.hook_out") && !config.family.is_gated();
         points.iter_mut().filter(|_| theirs).for_each(|point| point.kind = PointKind::MlpPre);
         points.retain(|point| point.is_in(config));
         if points.is_empty() {
-            bail!("unknown hook `{}`: a {} model has none of that name", self.pattern, config.family.name());
+            bail!("unknown hook `{}`: a {} model has no such point", self.pattern, config.family.name());
         }
         Ok(points)
     }
@@ -233,10 +233,10 @@ pub fn parse_specs(list: &str) -> Result<Vec<HookSpec>> {
     names.into_iter().map(HookSpec::from_str).collect()
 }
 
-/// Hooks in one list, at most. A pattern is one of them.
+/// Maximum number of hooks in one list. A pattern counts once.
 const MOST_SPECS: usize = 1024;
 
-/// Whether a character is this one outside brackets, asked of a text's characters in turn.
+/// A predicate for a text's characters in turn: whether one is `wanted` and outside brackets.
 pub fn outside_brackets(wanted: char) -> impl FnMut(char) -> bool {
     let mut depth = 0_usize;
     move |c| {

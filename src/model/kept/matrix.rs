@@ -10,7 +10,7 @@ use crate::model::checkpoint::peft::Factors;
 use crate::ops::stored::StoredMatrix;
 use crate::ops::{FrozenMatrix, linear, linear_stored, linear_transposed, matmul};
 
-/// A matrix `[d_out, d_in]` as its file stores it, frozen, with what adapters add to it.
+/// A frozen matrix `[d_out, d_in]` in its stored type, with the additions of adapters.
 #[derive(Module, Debug)]
 pub struct AdaptedMatrix {
     #[module(skip)]
@@ -20,12 +20,12 @@ pub struct AdaptedMatrix {
     factors: Option<(Tensor<2>, Tensor<2>)>,
     /// Factors that are trained.
     lora: Option<LoraAdapter>,
-    /// Of a table of tokens: rows after those of the matrix that are trained, `[n, d_in]`.
+    /// For a table of tokens: trained rows after those of the matrix, `[n, d_in]`.
     learnt: Option<Param<Tensor<2>>>,
 }
 
 impl AdaptedMatrix {
-    /// `factors` in PEFT's layout, and their scale. Those that add nothing are left out.
+    /// `factors` in PEFT's layout, and their scale. Zero ones are dropped.
     pub(in crate::model) fn new(
         matrix: StoredMatrix,
         factors: Option<(Factors, f64)>,
@@ -45,12 +45,12 @@ impl AdaptedMatrix {
         Ok(Self { matrix: self.matrix.cut(keep).with_rows(added)?, ..self })
     }
 
-    /// With factors that are trained, over those that are there.
+    /// Adds trained factors on top of the existing ones.
     pub(in crate::model) fn with_lora(self, lora: LoraAdapter) -> Self {
         Self { lora: Some(lora), ..self }
     }
 
-    /// With its last rows, from `first` on, as floats that are trained; the others stay as they are stored.
+    /// Converts its last rows, from `first` on, to trained floats; the others stay stored.
     pub(in crate::model) fn learning_from(self, first: usize, id: ParamId, device: &Device) -> Result<Self> {
         let all = self.matrix.rows();
         ensure!((1..all).contains(&first), "rows from {first} on of a table of {all} cannot be trained alone");
@@ -63,13 +63,13 @@ impl AdaptedMatrix {
         self.learnt.is_some()
     }
 
-    /// Rows as they are stored, and those that are trained, where nothing else is next to them.
+    /// Stored rows and trained rows, if there are no factors.
     pub(in crate::model) fn rows_apart(&self) -> Option<(&FrozenMatrix, Tensor<2>)> {
         let alone = self.factors.is_none() && self.lora.is_none();
         self.learnt.as_ref().filter(|_| alone).map(|learnt| (&self.matrix, learnt.val()))
     }
 
-    /// With the factors that were trained among those that are not, so that a product is with one pair. Outside autodiff.
+    /// Merges trained factors into the fixed ones, so that a product uses one pair. Outside autodiff.
     pub(in crate::model) fn folded(mut self) -> Self {
         if let Some(trained) = self.lora.take() {
             let (a, b) = (trained.a.val(), trained.b.val().mul_scalar(trained.scale));
@@ -81,7 +81,7 @@ impl AdaptedMatrix {
         self
     }
 
-    /// All factors in PEFT's layout, the scale in B, without those that have learnt nothing. Outside autodiff.
+    /// All factors in PEFT's layout, with the scale in B, without untrained ones. Outside autodiff.
     pub(in crate::model) fn all_factors(&self) -> Result<Option<Factors>> {
         let learnt = Self { lora: self.lora.clone().filter(has_learnt), ..self.clone() };
         learnt.folded().factors.map(|(a, b)| factors([a, b])).transpose()
@@ -97,7 +97,7 @@ impl AdaptedMatrix {
         self.completed(linear_stored(x.clone(), &self.matrix), x)
     }
 
-    /// The stored matrix's product y with x, and what is next to it.
+    /// Adds factors and trained rows to the stored matrix's product y with x.
     pub(in crate::model) fn completed(&self, y: Tensor<3>, x: Tensor<3>) -> Tensor<3> {
         let y = match &self.learnt {
             Some(learnt) => Tensor::cat(vec![y, linear_transposed(x.clone(), learnt.val())], 2),
@@ -113,13 +113,13 @@ impl AdaptedMatrix {
         }
     }
 
-    /// What the factors add to `y W`, `[B, L, d_out]` → `[B, L, d_in]`; without those that are trained.
+    /// Contribution of the fixed factors to `y W`, `[B, L, d_out]` → `[B, L, d_in]`; without trained ones.
     pub(in crate::model) fn back_through_factors(&self, y: Tensor<3>) -> Option<Tensor<3>> {
         let (a, b) = self.factors.as_ref()?;
         Some(linear(linear(y, b.clone().transpose()), a.clone().transpose()))
     }
 
-    /// Rows of the matrix as floats, `[n, d_in]`; all of them where none are named.
+    /// Rows of the matrix as floats, `[n, d_in]`; `None`: all.
     pub(in crate::model) fn rows(&self, rows: Option<&[usize]>, device: &Device) -> Result<Tensor<2>> {
         let (held, all) = (self.matrix.rows(), self.height());
         let values = match (rows, &self.learnt) {
@@ -152,7 +152,7 @@ impl AdaptedMatrix {
         Ok(self.with_factors(values, || Some(rows)))
     }
 
-    /// Values of rows with those that are trained in their places.
+    /// Replaces values of trained rows.
     fn with_learnt(&self, values: Tensor<2>, rows: Tensor<1, Int>) -> Tensor<2> {
         let Some(learnt) = &self.learnt else { return values };
         let held = self.matrix.rows() as i64;
@@ -160,8 +160,7 @@ impl AdaptedMatrix {
         values.mask_where(is_learnt, learnt.val().select(0, (rows - held).clamp_min(0)))
     }
 
-    /// Values of rows, all where none are named, with what factors add to them. Tables of tokens rarely have some, and are read for
-    /// every token.
+    /// Adds the factors' contribution to values of rows; `None`: all rows. Tables of tokens rarely have factors, and are read for every token.
     fn with_factors(&self, mut values: Tensor<2>, rows: impl FnOnce() -> Option<Tensor<1, Int>>) -> Tensor<2> {
         if self.factors.is_none() && self.lora.is_none() {
             return values;

@@ -1,4 +1,4 @@
-//! What is trained over matrices that are kept as stored: LoRA factors, and tables of tokens or some of their rows.
+//! Training over stored matrices: LoRA factors, and tables of tokens or some of their rows.
 
 use anyhow::{Result, ensure};
 use burn::module::{LoraAdapter, Param, ParamId};
@@ -11,8 +11,8 @@ use crate::model::lora::LoraSettings;
 use crate::random::fnv1a;
 
 impl Decoder {
-    /// Attaches factors to the target projections that are stored, with the draws that Burn's own LoRA makes for floats: A is normal of
-    /// standard deviation 1 / r, B zero.
+    /// Attaches factors to the stored target projections, with the distribution of Burn's LoRA for floats: A is normal of standard deviation
+    /// 1 / r, B zero.
     pub(in crate::model) fn with_lora_over_kept(mut self, settings: &LoraSettings) -> Self {
         let device = self.device();
         let LoraSettings { rank, alpha, targets, .. } = settings;
@@ -35,7 +35,7 @@ impl Decoder {
         self
     }
 
-    /// Kept tables of tokens as floats, to be trained whole; those of which some rows are trained stay as they are.
+    /// Converts stored tables of tokens to floats, to train them whole; those with trained rows are unchanged.
     pub(crate) fn with_float_tables(mut self) -> Result<Self> {
         let device = self.device();
         let floats = |matrix: Matrix, name: &str, is_head: bool| match matrix {
@@ -54,7 +54,7 @@ impl Decoder {
         Ok(self)
     }
 
-    /// The last rows of kept tables, those of these tokens, apart from the others, to be trained alone.
+    /// Converts the last rows of stored tables, those of these tokens, to trained floats.
     ///
     /// # Errors
     /// Tokens that are not the last.
@@ -83,7 +83,7 @@ impl Decoder {
         Ok(self)
     }
 
-    /// With what was trained over kept matrices among what is not trained: one product with factors for each. Outside autodiff.
+    /// Merges trained factors over stored matrices into the fixed ones: one factor pair each. Outside autodiff.
     #[must_use]
     pub(crate) fn folded(mut self) -> Self {
         for block in &mut self.layers {
