@@ -281,9 +281,8 @@ fn unfinished_rows_of_another_setup_are_refused_by_name() {
         made_with[key] = other.clone();
         killed_in(folder.path(), "patched_places", rows(), &made_with);
         let error = run(&micro(0), experiment, folder.path(), true).expect_err("rows of another run");
-        let needle = format!(
-            "patched_places-sft.rows.tmp: the unfinished rows there were made with another {key} ({other}; now"
-        );
+        let needle =
+            format!("patched_places-sft.rows.tmp: its unfinished records were made with another {key} ({other}; now");
         assert!(format!("{error:#}").contains(&needle), "{error:#}");
     }
     killed_in(folder.path(), "patched_places", rows(), &ours);

@@ -410,7 +410,7 @@ fn steps_of_a_users_own_stand_in_the_solution() {
     let wrong = apart.replace("\"value\": 14", "\"value\": 15");
     let error =
         format!("{:#}", read_problems(written(folder.path(), "own.jsonl", &format!("{apart}\n{wrong}"))).unwrap_err());
-    assert!(error.contains("own.jsonl:2: key \"steps\": step 2: `s1*2` makes 14, its value is 15"), "{error}");
+    assert!(error.contains("own.jsonl:2: key \"steps\": step 2: `s1*2` is 14, but its value is 15"), "{error}");
     let unknown = apart.replace("\"span\"", "\"where\"");
     let error = format!("{:#}", read_problems(written(folder.path(), "own.jsonl", &unknown)).unwrap_err());
     assert!(error.contains("own.jsonl:1: key \"steps\": expected steps such as") && error.contains("where"), "{error}");

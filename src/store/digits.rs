@@ -1,22 +1,22 @@
-//! JSON whose numbers keep all their digits: a 64-bit integer or float has no room for some.
+//! JSON whose numbers preserve all digits, also those that do not fit a 64-bit integer or float.
 //!
-//! A number becomes a string that begins with [`MARK`], so that other code still sees JSON.
+//! A number becomes a string that begins with [`MARK`], so that other code still handles JSON.
 
 use anyhow::Result;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// First character of a string that is a number: a code point that is not a character.
+/// First character of a string that represents a number: a code point that is not a character.
 const MARK: char = '\u{fdd0}';
 
-/// Reads JSON; its numbers are strings that [`digits`] knows.
+/// Reads JSON; numbers become strings that [`digits`] recognises.
 ///
 /// # Errors
-/// What serde_json says of the text as it is.
+/// serde_json's error for the original text.
 pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T> {
     match serde_json::from_str(&marked(text)) {
         Ok(value) => Ok(value),
-        // The places in its message are those of the text as it is.
+        // Line and column of the message refer to the original text.
         Err(error) => Err(serde_json::from_str::<T>(text).err().unwrap_or(error).into()),
     }
 }
@@ -26,12 +26,12 @@ pub fn digits(value: &Value) -> Option<&str> {
     value.as_str()?.strip_prefix(MARK)
 }
 
-/// A number by its digits, as [`read`] has it.
+/// A number from its digits, in the form of [`read`].
 pub(crate) fn number(digits: impl std::fmt::Display) -> Value {
     Value::String(format!("{MARK}{digits}"))
 }
 
-/// JSON text of a value that [`read`] made: numbers with the digits they had.
+/// JSON text of a value from [`read`], with the original digits.
 pub fn write(value: &Value) -> String {
     let text = value.to_string();
     let open = format!("\"{MARK}");
@@ -74,7 +74,7 @@ fn marked(text: &str) -> String {
     out + rest
 }
 
-/// Whether a text is a number as JSON writes it.
+/// Whether a text is a number in JSON syntax.
 fn is_number(text: &str) -> bool {
     let body = text.strip_prefix('-').unwrap_or(text);
     let (mantissa, exponent) = body.split_once(['e', 'E']).map_or((body, None), |(m, e)| (m, Some(e)));
@@ -86,14 +86,14 @@ fn is_number(text: &str) -> bool {
         && exponent.is_none_or(|e| digits(e.strip_prefix(['+', '-']).unwrap_or(e)))
 }
 
-/// The digits of a number without an exponent: `1e-06` is `0.000001`. As it is where that would take more than 400 digits.
+/// The digits of a number without an exponent: `1e-06` is `0.000001`. Unchanged if that would need more than 400 digits.
 pub fn plain(number: &str) -> String {
     const MOST: i64 = 400;
     let (sign, body) = number.strip_prefix('-').map_or(("", number), |body| ("-", body));
     let Some((mantissa, exponent)) = body.split_once(['e', 'E']) else { return number.to_owned() };
     let (int, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits = format!("{int}{fraction}");
-    // Where the point stands among the digits.
+    // Position of the point among the digits.
     let Some(point) = exponent.parse::<i64>().ok().map(|e| e.saturating_add(int.len() as i64)) else {
         return number.to_owned();
     };

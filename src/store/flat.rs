@@ -1,7 +1,7 @@
-//! Nested rows to flat ones and back. Knows JSON values; nothing of files.
+//! Flattens nested records and restores them. Knows JSON values; nothing of files.
 //!
-//! A nested struct becomes columns joined by dots (`accuracy.value`, `accuracy.low`, …), a list becomes JSON text in a column
-//! whose name ends in `[]`. [`nest`] undoes [`flatten`], except that a struct whose members are all null comes back as null.
+//! A nested struct becomes columns joined by dots (`accuracy.value`, `accuracy.low`, …), a list becomes JSON text in a column whose name
+//! ends in `[]`. [`nest`] inverts [`flatten`], except that a struct with only null members becomes null.
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Map, Value};
@@ -58,7 +58,7 @@ pub(crate) fn nest(flat: &FlatRow) -> Result<Value> {
                 .as_object_mut()
                 .with_context(|| format!("column '{step}' is both a value and a struct (in '{name}')"))?;
         }
-        // A null next to `x.y` columns is the absent struct `x`, which those columns already tell.
+        // A null next to `x.y` columns is the absent struct `x`, which those columns imply already.
         if !(value.is_null() && place.contains_key(last)) {
             place.insert(last.to_string(), value);
         }
@@ -66,7 +66,7 @@ pub(crate) fn nest(flat: &FlatRow) -> Result<Value> {
     Ok(collapse(Value::Object(root), true))
 }
 
-/// Turns structs of nothing but nulls into null, the row itself excepted.
+/// Turns structs with only nulls into null, except the record itself.
 fn collapse(value: Value, top: bool) -> Value {
     let Value::Object(fields) = value else {
         return value;

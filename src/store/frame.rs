@@ -8,10 +8,10 @@ use serde_json::{Number, Value};
 
 use super::flat::FlatRow;
 
-/// The cells of one column so far.
+/// The cells of a column so far.
 #[derive(Debug)]
 enum Cells {
-    /// Nothing but nulls, so many.
+    /// Number of nulls, without other values.
     Null(usize),
     Bool(Vec<Option<bool>>),
     Int(Vec<Option<i64>>),
@@ -40,7 +40,7 @@ impl Cells {
         }
     }
 
-    /// Adds a value; the column becomes what fits all: null fits any type, integers fit floats.
+    /// Adds a value; the column's type becomes the most general one: null fits any type, integers fit floats.
     fn push(&mut self, value: Value) -> Result<()> {
         if value.is_null() {
             self.null();
@@ -104,10 +104,10 @@ pub(crate) struct Columns {
 }
 
 impl Columns {
-    /// Adds a row.
+    /// Adds a record.
     ///
     /// # Errors
-    /// A value that is not a scalar or does not fit its column, by name and row.
+    /// A value that is not a scalar or does not fit its column, by column and row.
     pub fn push(&mut self, row: FlatRow) -> Result<()> {
         let mut filled = vec![false; self.columns.len()];
         for (name, value) in row {
@@ -132,7 +132,7 @@ impl Columns {
 
     pub(crate) fn frame(self) -> Result<DataFrame> {
         let names: Vec<String> = self.columns.iter().map(|(name, _)| name.clone()).collect();
-        // An all-null `x` next to `x.y` is an absent struct; the other columns say so.
+        // An all-null `x` next to `x.y` is an absent struct, which the other columns imply.
         let is_struct =
             |name: &str| names.iter().any(|other| other.strip_prefix(name).is_some_and(|r| r.starts_with('.')));
         let kept =
@@ -148,10 +148,10 @@ pub(crate) fn to_frame(rows: &[FlatRow]) -> Result<DataFrame> {
     columns.frame()
 }
 
-/// Most bytes of text in one frame: a dictionary of a few bytes can refer to a long text a million times.
+/// Maximum bytes of text in one frame: a dictionary of a few bytes can refer to a long text a million times.
 const MOST_TEXT: usize = 1 << 30;
 
-/// The rows of a frame; every row carries every column, null where empty.
+/// The records of a frame; each has every column, null if empty.
 pub(crate) fn from_frame(frame: &DataFrame) -> Result<Vec<FlatRow>> {
     let mut rows = vec![FlatRow::new(); frame.height()];
     let mut text = 0_usize;

@@ -13,7 +13,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Of the bytes of these files, one after the other, read in pieces.
+/// Hash of the concatenated bytes of these files, read in chunks.
 pub fn sha256<P: AsRef<Path>>(files: &[P]) -> Result<String> {
     let mut hash = Sha256::new();
     for file in files.iter().map(AsRef::as_ref) {

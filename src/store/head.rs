@@ -1,5 +1,5 @@
-//! The commit of the source tree, read from git's own files: no process is started, which could hang, fail, or hold a lock
-//! for a moment after this one was killed.
+//! The commit of the source tree, read from git's files: no child process, which could hang, fail, or hold a lock for a moment after this
+//! process was killed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,7 +12,7 @@ const LINKS: usize = 5;
 /// Root folder of the checkout that this binary was built from.
 pub const CHECKOUT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The commit of the source tree that this binary was built in, where its repository is there; asked once a process.
+/// The commit of the source tree of this binary, if its repository still exists; computed once per process.
 pub fn commit() -> String {
     static COMMIT: OnceLock<String> = OnceLock::new();
     let read = || head(Path::new(CHECKOUT), std::env::var_os("GIT_DIR"));
@@ -23,7 +23,7 @@ pub fn commit() -> String {
 fn head(tree: &Path, named: Option<OsString>) -> Option<String> {
     let git = named.map(PathBuf::from).or_else(|| tree.ancestors().find_map(folder_of))?;
     let read = |path: PathBuf| Some(fs::read_to_string(path).ok()?.trim().to_owned());
-    // A worktree has its own HEAD and shares the rest.
+    // A worktree has its own HEAD and shares the other files.
     let common = read(git.join("commondir")).map_or_else(|| git.clone(), |path| git.join(path));
     let mut said = read(git.join("HEAD"))?;
     for _ in 0..LINKS {
@@ -40,7 +40,7 @@ fn head(tree: &Path, named: Option<OsString>) -> Option<String> {
     None
 }
 
-/// The repository's folder of a tree's root: `.git`, or where a file of that name leads.
+/// The repository's folder for a tree: `.git`, or the target of a file of that name.
 fn folder_of(tree: &Path) -> Option<PathBuf> {
     let git = tree.join(".git");
     if git.is_dir() {

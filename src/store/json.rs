@@ -1,6 +1,5 @@
-//! JSON whose floats are read exactly. serde_json reads some of them one unit in the last place off (unless its
-//! feature `float_roundtrip` is on), and a resumed run must end with the same bytes. It finds where each number stands, and the
-//! standard library, which rounds rightly, reads it.
+//! JSON with exact floats. serde_json reads some floats one unit in the last place off (unless its feature `float_roundtrip` is on), but a
+//! resumed run must end with the same bytes. serde_json finds each number, and the standard library, which rounds correctly, reads it.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -50,7 +49,7 @@ fn exact(part: &RawValue) -> serde_json::Result<Value> {
     })
 }
 
-/// A key that is twice in one object of a JSON text.
+/// A key that occurs twice in one object of a JSON text.
 pub(crate) fn twice(text: &str) -> Option<String> {
     match text.trim_start().as_bytes().first() {
         Some(b'{') => {
@@ -69,7 +68,7 @@ pub(crate) fn twice(text: &str) -> Option<String> {
     }
 }
 
-/// The fields of an object in their order. A key that stands twice comes twice, and its last value counts, as everywhere else.
+/// The fields of an object in order. A duplicate key appears twice, and its last value counts, as usual.
 struct Fields<'t>(Vec<(String, &'t RawValue)>);
 
 impl<'de> Deserialize<'de> for Fields<'de> {
@@ -100,8 +99,8 @@ mod tests {
 
     use super::*;
 
-    /// What is before a float does not move it: zeros with a sign, keys that stand twice, integers beyond 64 bits, strings that
-    /// look like numbers.
+    /// Texts before a float do not change how it is read: signed zeros, duplicate keys, integers beyond 64 bits, strings that look like
+    /// numbers.
     #[test]
     fn every_float_is_the_one_that_stands_there() {
         let awkward = 0.000_012_345_678_901_234_567_f64;
@@ -119,7 +118,7 @@ mod tests {
         assert!(from_str::<Value>(&"[".repeat(100_000)).is_err(), "no stack is deep enough");
     }
 
-    /// Rust writes the shortest digits that come back; serde_json alone would miss some of them.
+    /// Rust writes the shortest digits that round-trip; serde_json alone would misread some of them.
     #[test]
     fn a_hundred_thousand_floats_come_back_as_they_were() {
         let (mut bits, mut missed) = (0x9E37_79B9_7F4A_7C15_u64, 0);

@@ -1,4 +1,4 @@
-//! The manifest of a folder of rows: what each file was made from and with.
+//! The manifest of a results folder: inputs and settings of each file of records.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -11,13 +11,13 @@ use super::origin::{checkpoint, difference, left_out};
 use super::{Inside, Lock, json, scratch_prefix, sha256, write_atomic};
 use crate::guard::read_text;
 
-/// `manifest.json` of a results folder: for each file of rows, what it was made from and with.
+/// `manifest.json` of a results folder: inputs and settings of each file of records.
 pub struct Manifest {
     path: PathBuf,
     entries: Vec<(Inside, Value)>,
 }
 
-/// Manifest entry of one file of rows.
+/// Manifest entry of one file of records.
 pub struct Entry<'a> {
     pub setup: Value,
     /// Unit and description of each column.
@@ -40,7 +40,7 @@ impl Manifest {
             Ok(text) => json::from_str(&text).with_context(failed)?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Map::new(),
             Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
-                bail!("{}: a file; rows go into a folder: name one with --out", folder.display())
+                bail!("{}: a file; records are written into a folder: name one with --out", folder.display())
             }
             Err(error) => return Err(error).with_context(|| format!("{}: cannot read", path.display())),
         };
@@ -49,7 +49,7 @@ impl Manifest {
         Ok(Self { path, entries })
     }
 
-    /// What each file of rows was made from and with, by its name.
+    /// Inputs and settings of each file of records, by name.
     pub fn entries(&self) -> impl Iterator<Item = (&Inside, &Value)> {
         self.entries.iter().map(|(name, entry)| (name, entry))
     }
@@ -58,18 +58,18 @@ impl Manifest {
         self.entries.iter().find(|(held, _)| **held == *name).map(|(_, entry)| entry)
     }
 
-    /// What a file of rows was made with.
+    /// Settings of a file of records.
     pub fn setup(&self, name: &str) -> Option<&Value> {
         Some(&self.entry(name)?["setup"])
     }
 
-    /// Whether `name` was made with exactly this setup, and its rows are those that the manifest was written for.
+    /// Whether `name` was made with exactly this setup, and its records match the manifest entry.
     pub fn has(&self, name: &str, setup: &Value) -> Result<bool> {
         Ok(self.entry(name).is_some_and(|entry| entry["setup"] == *setup) && self.is_of_its_rows(name)?)
     }
 
-    /// Whether the rows of this name are those that the manifest was written for: a process that was killed between the two leaves
-    /// new rows under an old entry. Entries of older versions have no hash, and are trusted.
+    /// Whether the records of this name match the manifest entry: a process killed between writing the two leaves new records with an old
+    /// entry. Entries of older versions have no hash and are trusted.
     pub fn is_of_its_rows(&self, name: &str) -> Result<bool> {
         let said = self.entry(name).and_then(|entry| entry.get("sha256"));
         Ok(match said {
@@ -82,8 +82,8 @@ impl Manifest {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// Why rows of this name and setup must not be written here: rows of the same checkpoint and another origin, or rows of the
-    /// same name that were made with more.
+    /// Why records of this name and setup must not be written: the folder has records of the same checkpoint and another origin, or records of
+    /// the same name with larger settings.
     pub fn conflict(&self, name: &str, setup: &Value) -> Option<String> {
         let folder = self.folder().display();
         if let Some((other, difference)) = self.strangers(setup).next() {
@@ -97,18 +97,18 @@ impl Manifest {
     /// A [conflict](Self::conflict).
     pub fn admits(&self, name: &str, setup: &Value) -> Result<()> {
         self.conflict(name, setup).map_or(Ok(()), |conflict| {
-            bail!("{conflict}; --out names another folder, --replace writes over these rows")
+            bail!("{conflict}; --out names another folder, --replace overwrites these records")
         })
     }
 
-    /// Entries of the same checkpoint that are of another origin, with the difference.
+    /// Entries of the same checkpoint with another origin, with the difference.
     fn strangers(&self, setup: &Value) -> impl Iterator<Item = (&Inside, String)> {
         let same = |held: &Value| checkpoint(held).is_some() && checkpoint(held) == checkpoint(setup);
         let entries = self.entries.iter().map(|(name, entry)| (name, &entry["setup"]));
         entries.filter(move |(_, held)| same(held)).filter_map(|(name, held)| Some((name, difference(held, setup)?)))
     }
 
-    /// Removes the rows of the same checkpoint that are of another origin.
+    /// Removes records of the same checkpoint with another origin.
     pub fn remove_strangers(&mut self, setup: &Value) -> Result<()> {
         let folder = self.folder().to_path_buf();
         let _lock = Lock::wait(&folder)?;
@@ -126,11 +126,11 @@ impl Manifest {
         if strangers.is_empty() { Ok(()) } else { self.write() }
     }
 
-    /// Records a finished experiment, on disk when this returns. Worker threads are not part of the setup: rows that were
-    /// made with another number of them are not made again.
+    /// Records a finished experiment, on disk on return. The number of worker threads is not part of the setup: it does not invalidate
+    /// records.
     pub fn add(&mut self, name: &str, entry: Entry) -> Result<()> {
         let (folder, name) = (self.folder().to_path_buf(), Inside::parse(name)?);
-        // What other processes have added since this one read it stays.
+        // Preserves entries that other processes added since this one read the file.
         let _lock = Lock::wait(&folder)?;
         self.entries = Self::open(&folder)?.entries;
         let Entry { setup, columns, command, threads, seconds } = entry;
@@ -158,13 +158,13 @@ impl Manifest {
     }
 }
 
-/// Hash of the file of rows; null without one.
+/// Hash of the file of records; null without one.
 fn rows_hash(folder: &Path, name: &Inside) -> Result<Value> {
     let file = name.file(folder, "parquet");
     Ok(if file.is_file() { sha256(&[file])?.into() } else { Value::Null })
 }
 
-/// Fails where files cannot be written in a folder, which is made if it does not exist. The file's name has the process id, because programs
+/// Checks that files can be written in a folder, which is created if necessary. The test file's name has the process id, because programs
 /// may start together.
 pub fn writable(folder: &Path) -> Result<()> {
     let failed = || format!("{}: results cannot be written here", folder.display());
@@ -173,7 +173,7 @@ pub fn writable(folder: &Path) -> Result<()> {
     probe.and_then(tempfile::NamedTempFile::close).with_context(failed)
 }
 
-/// A word quoted for a shell where it needs quotes.
+/// A word quoted for a shell if necessary.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "_-./:=,@%+".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
@@ -199,7 +199,8 @@ fn as_typed(binary: &str, called: &Path, typed: impl Iterator<Item = String>) ->
     std::iter::once(binary.to_owned()).chain(typed.map(|word| quoted(&word))).collect::<Vec<_>>().join(" ")
 }
 
-/// How another of the four programs is called by whoever called this one: `switchyard report`, `cargo run --bin report --`, or next to it.
+/// The command that calls another of the four programs in the same way as this one: `switchyard report`, `cargo run --bin report --`, or
+/// its path next to this one.
 pub fn program(name: &str) -> String {
     let called = std::env::args_os().next().unwrap_or_default();
     called_as(Path::new(&called), std::env::var_os("CARGO_MANIFEST_DIR").is_some(), name)
@@ -254,7 +255,7 @@ mod tests {
         assert!(both.has("a", &json!(1)).expect("read") && both.has("b", &json!(2)).expect("read"));
     }
 
-    /// What a kill between the rows and the manifest leaves: rows of one set-up under another's entry.
+    /// A kill between writing records and manifest leaves records with an entry of another setup.
     #[test]
     fn an_entry_does_not_speak_for_other_rows() {
         let folder = tempfile::tempdir().expect("a folder");

@@ -1,5 +1,5 @@
-//! Many typed rows that arrive in any order: on disk in order of arrival, sorted by their keys when finished. For rows that
-//! are too many for a CSV, or for a map of values each.
+//! Many typed records that arrive in any order: on disk in order of arrival, sorted by key when finished. For data that are too large for
+//! a CSV, or for one map of values per record.
 
 use std::path::{Path, PathBuf};
 
@@ -14,27 +14,26 @@ use super::parquet;
 use super::partial::Partial;
 use super::rows::{encode_csv, typed};
 
-/// Collects the rows of one file. The same rows give the same bytes, in any order of arrival and however often the run was
-/// stopped in between.
+/// Collects the records of one file. Equal records give equal bytes, for any order of arrival and any number of stops.
 pub struct Measurements<R> {
     file: Option<(PathBuf, Partial)>,
     rows: Vec<R>,
-    /// What the rows depend on.
+    /// Inputs and settings of the records.
     setup: Value,
 }
 
 impl<R: Serialize + DeserializeOwned> Measurements<R> {
-    /// Starts `<folder>/<name>`, discarding what an unfinished run left, or continues with it. `setup`: what the rows depend on.
+    /// Starts `<folder>/<name>`, discarding an unfinished run, or continues it. `setup`: inputs and settings of the records.
     ///
     /// # Errors
-    /// A file that cannot be written; unfinished rows that are not of this type, or made with another setup.
+    /// A file that cannot be written; unfinished records of another type or setup.
     pub fn open(folder: &Path, name: &str, resume: bool, setup: &Value) -> Result<Self> {
         let (partial, rows) = Partial::open_made_with(folder, name, resume, setup)?;
         let rows = typed(&rows).with_context(|| format!("the unfinished rows of '{name}' in {}", folder.display()))?;
         Ok(Self { file: Some((folder.join(format!("{name}.parquet")), partial)), rows, setup: setup.clone() })
     }
 
-    /// Keeps its rows in memory alone.
+    /// Stores its records in memory only.
     pub fn in_memory() -> Self {
         Self { file: None, rows: vec![], setup: Value::Null }
     }
@@ -49,36 +48,36 @@ impl<R: Serialize + DeserializeOwned> Measurements<R> {
         Ok(())
     }
 
-    /// The hash of the weights that the rows depend on; empty where nothing is written.
+    /// The hash of the weights; empty if nothing is written.
     pub(crate) fn weights(&self) -> &str {
         self.setup["weights"].as_str().unwrap_or_default()
     }
 
-    /// The rows so far, in the order in which they came.
+    /// The records so far, in order of arrival.
     pub fn rows(&self) -> &[R] {
         &self.rows
     }
 
-    /// Drops what was written.
+    /// Deletes what was written.
     pub(crate) fn discard(self) -> Result<()> {
         self.file.map_or(Ok(()), |(_, partial)| partial.remove())
     }
 
-    /// The rows in the order of their keys; nothing is written.
+    /// The records sorted by key; nothing is written.
     ///
     /// # Errors
-    /// No rows, or two with one key.
+    /// No records, or two with one key.
     pub fn sorted<K: Ord>(self, key: impl Fn(&R) -> K) -> Result<Vec<R>> {
         let Self { file, mut rows, .. } = self;
         let what = || file.as_ref().map_or_else(String::new, |(path, _)| format!("{}: ", path.display()));
         ensure!(!rows.is_empty(), "{}the experiment produced no rows", what());
         rows.sort_by_key(&key);
         let twice = rows.windows(2).position(|pair| key(&pair[0]) == key(&pair[1]));
-        ensure!(twice.is_none(), "{}row {} is there twice", what(), twice.unwrap_or_default());
+        ensure!(twice.is_none(), "{}record {} occurs twice", what(), twice.unwrap_or_default());
         Ok(rows)
     }
 
-    /// Writes the Parquet file, and the CSV next to it if it is wanted, sorted; returns the rows. `columns` describes them.
+    /// Writes the sorted records as Parquet, and as CSV if wanted; returns them. `columns` describes them.
     ///
     /// # Errors
     /// As [`Self::sorted`]; a disk that cannot be written.

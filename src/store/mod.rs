@@ -1,5 +1,5 @@
-//! Results on disk: typed rows as Parquet and CSV, files that appear whole or not at all, and what a folder of them was made
-//! with. Plain Rust: knows serde values and paths, not what a row means.
+//! Results on disk: typed records as Parquet and CSV, atomic writes, and manifests of inputs and settings. Plain Rust: knows serde values
+//! and paths, not the meaning of a record.
 
 pub mod digits;
 mod flat;

@@ -1,18 +1,18 @@
-//! Origin of rows: rows under one name must share it. Compares the `setup` of manifests, without its meaning.
+//! Origin of records: records under one name must share it. Compares the `setup` of manifests, without knowing its meaning.
 
 use serde_json::Value;
 
-/// The parts of a setup that rows of one name must share: hash of the weights, hash of the adapter, float type, settings of
-/// decoding, hash of the data, grader.
+/// The parts of a setup that records of one name must share: hash of the weights, hash of the adapter, float type, decoding settings, hash
+/// of the data, grader.
 pub const ORIGIN: [&str; 6] = ["weights", "adapter", "dtype", "decode", "data", "grader"];
 
-/// The checkpoint of a setup as file names say it: `sft` of `micro/sft`.
+/// The checkpoint of a setup in the form of file names: `sft` for `micro/sft`.
 pub fn checkpoint(setup: &Value) -> Option<&str> {
     setup["checkpoint"].as_str().map(|name| name.rsplit('/').next().unwrap_or(name))
 }
 
-/// The first part of the origin in which two setups differ, with both values. A part that one of them does not say (rows of
-/// an older version) is not compared.
+/// The first part of the origin in which two setups differ, with both values. A part that is missing in one of them (records of an older
+/// version) is not compared.
 pub fn difference(held: &Value, new: &Value) -> Option<String> {
     ORIGIN.iter().find_map(|part| match (held.get(part), new.get(part)) {
         (Some(held), Some(new)) => differs(part, held, new),
@@ -20,7 +20,7 @@ pub fn difference(held: &Value, new: &Value) -> Option<String> {
     })
 }
 
-/// Where two values under one key differ, by the innermost key: `dtype f32 there, bf16 here`.
+/// The difference of two values under one key, by the innermost key: `dtype f32 there, bf16 here`.
 pub fn differs(key: &str, held: &Value, new: &Value) -> Option<String> {
     if let (Value::Object(held), Value::Object(new)) = (held, new) {
         let keys = held.keys().chain(new.keys().filter(|key| !held.contains_key(*key)));
@@ -33,8 +33,7 @@ pub fn differs(key: &str, held: &Value, new: &Value) -> Option<String> {
     (held != new).then(|| format!("{key} {} there, {} here", short(held), short(new)))
 }
 
-/// What a new setup leaves out of what rows of the same file were made with: fewer problems, draws or modes. An empty list
-/// stands for everything.
+/// How a new setup is smaller than that of the existing file: fewer problems, draws or modes. An empty list means all.
 pub(crate) fn left_out(held: &Value, new: &Value) -> Option<String> {
     let blocks = |setup: &Value| setup["blocks"].as_str().unwrap_or("own").to_owned();
     if blocks(held) != blocks(new) {
@@ -69,7 +68,7 @@ fn fewer(key: &str, held: &Value, new: &Value) -> Option<String> {
     }
 }
 
-/// Settings of how much is measured; other numbers are how.
+/// Settings that are amounts; other numbers are not ordered.
 const SIZES: [&str; 5] = ["problems", "draws", "pairs", "radius", "top"];
 
 fn short(value: &Value) -> String {

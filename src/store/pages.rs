@@ -1,10 +1,10 @@
-//! How much a Parquet file requests, read from its page headers before anything of it is unpacked. Knows bytes; no frame.
+//! The unpacked size of a Parquet file, read from its page headers before anything is unpacked. Knows bytes; no frame.
 //!
 //! Layout: <https://github.com/apache/parquet-format/blob/master/src/main/thrift/parquet.thrift>, in Thrift's compact protocol.
 
 use anyhow::{Context, Result, ensure};
 
-/// Contents of the pages of one or more columns.
+/// Sizes of the pages of one or more columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sizes {
     /// Bytes once unpacked.
@@ -20,10 +20,10 @@ impl Sizes {
     }
 }
 
-/// Of the pages of one column of one group of rows, `chunk`, until they hold `values` values.
+/// Sizes of the pages of one column chunk, up to `values` values.
 ///
 /// # Errors
-/// A header that is none, or names a page beyond the chunk.
+/// A malformed header, or a page beyond the chunk.
 pub(super) fn sizes(chunk: &[u8], values: u64) -> Result<Sizes> {
     let (mut all, mut seen, mut at) = (Sizes::default(), 0, 0);
     while seen < values && at < chunk.len() {
@@ -38,7 +38,7 @@ pub(super) fn sizes(chunk: &[u8], values: u64) -> Result<Sizes> {
     Ok(all)
 }
 
-/// Whether a footer is one structure and each of its lists is as long as it says: what decodes it reserves that first.
+/// Whether a footer is one structure whose lists have their declared lengths: the decoder allocates those first.
 pub(super) fn is_whole(footer: &[u8]) -> bool {
     Thrift { bytes: footer, at: 0 }.skip(STRUCT, DEPTH).is_some()
 }
@@ -132,7 +132,7 @@ impl Thrift<'_> {
         Some(())
     }
 
-    /// In lists a truth value takes a byte.
+    /// In lists a boolean is one byte.
     fn element(&mut self, kind: u8, depth: usize) -> Option<()> {
         if matches!(kind, 1 | 2) { self.pass(1) } else { self.skip(kind, depth) }
     }

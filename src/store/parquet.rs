@@ -1,9 +1,9 @@
 //! Parquet files with a checksum. Knows bytes and frames.
 //!
-//! What reads Parquet trusts the sizes that a file names: a damaged one may request more memory than there is, and end the
-//! process. Each file of ours carries the SHA-256 of its bytes, and is read only where that is right. It lies between the
-//! pages and the footer, where other readers (pandas, DuckDB, polars) do not look: to them the file is plain Parquet. Its own
-//! key-value metadata say the commit that wrote it and, as JSON, unit and description of each column.
+//! Parquet readers trust the sizes in a file: a damaged one may request more memory than exists, and end the process. Each of our files
+//! has the SHA-256 of its bytes, and is read only if that matches. It is stored between pages and footer, where other readers (pandas,
+//! DuckDB, polars) do not look: for them the file is plain Parquet. Its key-value metadata have the commit that wrote it and, as JSON, unit
+//! and description of each column.
 
 use std::io::Cursor;
 use std::ops::Range;
@@ -33,15 +33,15 @@ pub(crate) fn write(path: &Path, frame: &mut DataFrame, columns: &Value) -> Resu
     let mut bytes = Vec::new();
     let writer = ParquetWriter::new(&mut bytes).with_key_value_metadata(Some(said));
     let place = || format!("cannot encode {}", path.display());
-    // The crate's threads may be refused by the system, where it panics.
+    // If the system refuses threads to the crate, it panics.
     guarded(|| writer.finish(frame)).with_context(place)?.with_context(place)?;
     write_atomic(path, &sealed(&bytes).with_context(place)?)
 }
 
-/// Reads what [`write()`] wrote.
+/// Reads a file of [`write()`].
 ///
 /// # Errors
-/// A file that is not there, not whole, changed since it was written, or of another writer.
+/// A file that is missing, truncated, changed, or of another writer.
 pub fn read(path: &Path) -> Result<DataFrame> {
     let place = || path.display().to_string();
     let bytes = read_bytes(path, MOST_FILE).with_context(|| format!("cannot read {}", place()))?;
@@ -59,10 +59,10 @@ fn decode(bytes: &[u8]) -> Result<DataFrame> {
     decode_with(bytes, |reader| Ok(reader.finish()?)).context(DAMAGED)
 }
 
-const DAMAGED: &str = "not a whole Parquet file, or a damaged one";
+const DAMAGED: &str = "truncated or damaged Parquet file";
 
-/// What `read` makes of a Parquet file, whoever wrote it. The crate that reads it panics at some damaged files, and requests
-/// whatever memory a file names: so the sizes are looked at first.
+/// Applies `read` to any Parquet file. The crate panics on some damaged files, and allocates whatever a file declares: so sizes are checked
+/// first.
 pub(crate) fn decode_with<'a, T>(
     bytes: &'a [u8],
     read: impl FnOnce(ParquetReader<Cursor<&'a [u8]>>) -> Result<T>,
@@ -76,7 +76,7 @@ pub(crate) fn decode_with<'a, T>(
     guarded(read).context(DAMAGED)?
 }
 
-/// Whether the file requests memory in proportion: a hundred times its bytes, or so many values that packing explains them.
+/// Checks that the declared sizes are proportionate: a hundred times the file's bytes, or numbers of values that packing explains.
 fn bounded(metadata: &FileMetadata, bytes: &[u8]) -> Result<()> {
     let length = bytes.len() as u64;
     let most = Sizes { bytes: (256 << 20) + 100 * length, values: (4 << 20) + 64 * length };
@@ -112,7 +112,7 @@ fn check(bytes: &[u8]) -> Result<()> {
     let written = footer.checked_sub(SEAL).filter(|seal| bytes[*seal..].starts_with(MARK));
     let seal = written.with_context(|| format!("damaged, or Parquet of another program (no checksum); {again}"))?;
     let same = sum(&bytes[..seal], &bytes[footer..])[..] == bytes[seal + MARK.len()..footer];
-    ensure!(same, "damaged: its bytes are not those that were written (checksum); {again}");
+    ensure!(same, "damaged (checksum mismatch); {again}");
     Ok(())
 }
 
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// What only who knows the checksum can make: the seal is right, what it seals is not.
+    /// Files with a correct checksum over malformed contents, as an attacker who knows the checksum can make.
     #[test]
     fn hostile_files_with_the_right_checksum_are_errors() {
         let column = Column::new("x".into(), (0..100).map(f64::from).collect::<Vec<_>>());

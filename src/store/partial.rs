@@ -1,4 +1,4 @@
-//! Rows of an unfinished experiment: `<name>.rows.tmp`, one JSON object per line, flushed as it arrives.
+//! Records of an unfinished experiment: `<name>.rows.tmp`, one JSON object per line, flushed as it arrives.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -10,27 +10,27 @@ use serde_json::Value;
 use super::flat::FlatRow;
 use super::{json, open_to_append, try_hold, write_atomic};
 
-/// The file of rows so far.
+/// The file of records so far.
 pub(crate) struct Partial {
     path: PathBuf,
     file: File,
 }
 
 impl Partial {
-    /// Starts `<folder>/<name>.rows.tmp`; with `keep` continues after the whole lines of an unfinished run and returns them.
+    /// Starts `<folder>/<name>.rows.tmp`; with `keep`, continues after the complete lines of an unfinished run and returns them.
     pub fn open(folder: &Path, name: &str, keep: bool) -> Result<(Self, Vec<FlatRow>)> {
         let path = path(folder, name)?;
         let file = claim(&path)?;
         let (rows, whole) = if keep { read(&path)? } else { (vec![], 0) };
-        // Nothing that was kept is written again: only the line that a kill cut short is taken off.
+        // Complete lines stay in place: only the line that a kill truncated is removed.
         file.set_len(whole).with_context(|| format!("cannot write {}", path.display()))?;
         Ok((Self { path, file }, rows))
     }
 
-    /// Opens the file of rows that depend on `setup`, which is the file's first line.
+    /// Opens the file of records for `setup`, which is the file's first line.
     ///
     /// # Errors
-    /// Unfinished rows that were made with another one, by the key that differs.
+    /// Unfinished records with another setup, by the key that differs.
     pub fn open_made_with(folder: &Path, name: &str, keep: bool, setup: &Value) -> Result<(Self, Vec<FlatRow>)> {
         let (mut partial, mut rows) = Self::open(folder, name, keep)?;
         if rows.is_empty() {
@@ -40,16 +40,15 @@ impl Partial {
         let found = rows.remove(0).remove(SETUP).unwrap_or_default();
         let Some(key) = difference(&found, setup) else { return Ok((partial, rows)) };
         bail!(
-            "{}: the unfinished rows there were made with another {key} ({}; now {}): start over without --resume, or name \
-             another folder",
+            "{}: its unfinished records were made with another {key} ({}; now {}): start over without --resume, or name \
+            another folder",
             partial.path.display(),
             found[&key],
             setup[&key]
         )
     }
 
-    /// Begins the file with exactly these rows. An old file stays until the new one is whole, so that a kill
-    /// between the two loses nothing.
+    /// Begins the file with exactly these records. An old file stays until the new one is complete, so that a kill in between loses nothing.
     pub fn replacing(folder: &Path, name: &str, rows: &[FlatRow]) -> Result<Self> {
         let path = path(folder, name)?;
         let _old = claim(&path)?;
@@ -62,13 +61,13 @@ impl Partial {
         self.file.write_all(&lines(rows)?).with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    /// Removes the file: its rows are in a finished one, or not wanted.
+    /// Removes the file: its records are in a finished one, or not wanted.
     pub fn remove(self) -> Result<()> {
         fs::remove_file(&self.path).with_context(|| format!("cannot remove {}", self.path.display()))
     }
 }
 
-/// Key of the first line, which has what the rows depend on.
+/// Key of the first line, which has the setup.
 const SETUP: &str = "made with";
 
 /// The first key whose values differ.
@@ -86,11 +85,14 @@ fn path(folder: &Path, name: &str) -> Result<PathBuf> {
     Ok(folder.join(format!("{name}.rows.tmp")))
 }
 
-/// Opens it to append, made if it is not there, for this process alone.
+/// Opens or creates the file for appending, for this process alone.
 fn claim(path: &Path) -> Result<File> {
     let file = open_to_append(path)?;
     if !try_hold(&file).with_context(|| format!("cannot lock {}", path.display()))? {
-        bail!("{}: another process writes these rows: wait for its end, or name another folder", path.display());
+        bail!(
+            "{}: another process writes these records: wait for it to finish, or name another folder",
+            path.display()
+        );
     }
     Ok(file)
 }
@@ -104,8 +106,7 @@ fn lines(rows: &[FlatRow]) -> Result<Vec<u8>> {
     Ok(lines)
 }
 
-/// Whole lines of an unfinished run, and how many bytes they are; a last line without its newline was being written when
-/// the run died.
+/// Complete lines of an unfinished run, and their number of bytes; a last line without its newline was being written when the run died.
 fn read(path: &Path) -> Result<(Vec<FlatRow>, u64)> {
     let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
     let whole = bytes.iter().rposition(|b| *b == b'\n').map_or(0, |end| end + 1);
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn every_float_comes_back_bit_for_bit() {
         let folder = tempfile::tempdir().expect("a folder");
-        // A walk through the bits: numbers of all lengths, among them those that serde_json misreads.
+        // Bit patterns of numbers of all lengths, some of which serde_json misreads.
         let mut bits = 0x3FB9_9999_9999_999A_u64;
         let row = |x: f64| -> FlatRow {
             let json = serde_json::json!({"a\"1.5e3": "0.1, \\\"2.5", "b": x, "c": 7, "d": true, "e": -x, "f": null});
@@ -154,7 +155,7 @@ mod tests {
         let (mut partial, _) = Partial::open(folder.path(), "x", false).expect("a file");
         partial.append(&rows).expect("writes");
         let taken = Partial::open(folder.path(), "x", true).err().expect("locked").to_string();
-        assert!(taken.contains("another process writes these rows"), "{taken}");
+        assert!(taken.contains("another process writes these records"), "{taken}");
         drop(partial);
         let held = || Partial::open(folder.path(), "x", true).expect("a file").1;
         // A folder in the place of the new file: it cannot be written, and the old rows stay.

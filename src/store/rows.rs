@@ -1,11 +1,11 @@
-//! The typed rows of an experiment on disk: one Parquet and one CSV per experiment. Knows serde values and paths, not what
-//! the rows mean; rendering them is another matter and needs no model.
+//! The typed records of an experiment on disk: one Parquet and one CSV file each. Knows serde values and paths, not the meaning of
+//! records; rendering is separate and needs no model.
 //!
-//! Rows are appended to `<name>.rows.tmp` (one JSON object a line) as they come, so that a killed run keeps them;
-//! [`RowWriter::finish`] writes `<name>.parquet` and `<name>.csv` whole and removes it. A Parquet file therefore means a
-//! finished experiment.
+//! 1. Append records to `<name>.rows.tmp` (one JSON object per line) as they arrive, so that a killed run loses none.
+//! 2. [`RowWriter::finish`] writes `<name>.parquet` and `<name>.csv` atomically and removes it. A Parquet file therefore means a finished
+//!    experiment.
 //!
-//! NaN has no JSON and is written as null: give a column that may be undefined the type `Option<f64>`.
+//! JSON has no NaN, which becomes null: give a column that may be undefined the type `Option<f64>`.
 
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -23,10 +23,10 @@ use super::partial::Partial;
 use super::write_atomic;
 use crate::guard::guarded;
 
-/// What every row of an experiment carries, so that it can be read without its folder.
+/// Columns of every record, so that it can be read without its folder.
 pub const IDENTITY: [&str; 4] = ["checkpoint", "dataset", "n", "seed"];
 
-/// Collects the rows of one experiment.
+/// Collects the records of one experiment.
 pub struct RowWriter {
     folder: PathBuf,
     name: String,
@@ -36,7 +36,7 @@ pub struct RowWriter {
     csv: bool,
 }
 
-/// The two files of a finished experiment; the CSV is not there where it was left out.
+/// The files of a finished experiment; the CSV may have been omitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RowFiles {
     pub parquet: PathBuf,
@@ -45,17 +45,17 @@ pub struct RowFiles {
 }
 
 impl RowWriter {
-    /// Starts `<folder>/<name>`, discarding what an unfinished run left. Finished files stay until [`Self::finish`].
+    /// Starts `<folder>/<name>`, discarding an unfinished run. Finished files stay until [`Self::finish`].
     pub fn create(folder: &Path, name: &str) -> Result<Self> {
         Self::open(folder, name, false)
     }
 
-    /// Continues where an unfinished run stopped; [`Self::rows`] has its rows. Without such a run, the same as `create`.
+    /// Continues an unfinished run; [`Self::rows`] has its records. Without such a run, the same as `create`.
     pub fn resume(folder: &Path, name: &str) -> Result<Self> {
         Self::open(folder, name, true)
     }
 
-    /// Continues after exactly these rows. The file of an unfinished run stays until they are on disk.
+    /// Continues after exactly these records. The file of an unfinished run stays until they are on disk.
     pub(crate) fn replacing(folder: &Path, name: &str, rows: Vec<FlatRow>) -> Result<Self> {
         let partial = Partial::replacing(folder, name, &rows)?;
         Ok(Self { folder: folder.to_path_buf(), name: name.to_string(), rows, partial, required: vec![], csv: true })
@@ -72,7 +72,7 @@ impl RowWriter {
         self
     }
 
-    /// Appends one row, on disk when this returns.
+    /// Appends one record, on disk on return.
     pub fn push(&mut self, row: &impl Serialize) -> Result<()> {
         let number = self.rows.len();
         let what = || format!("row {number} of '{}'", self.name);
@@ -86,22 +86,22 @@ impl RowWriter {
         Ok(())
     }
 
-    /// Writes no CSV: for rows whose columns are lists, which nobody reads in a spreadsheet.
+    /// Omits the CSV: for records with list columns, which spreadsheets do not show.
     pub fn leave_out_csv(&mut self) {
         self.csv = false;
     }
 
-    /// The rows so far, flat.
+    /// The records so far, flat.
     pub fn rows(&self) -> &[FlatRow] {
         &self.rows
     }
 
-    /// Drops what was written: the experiment could not be run. Finished files of an earlier run stay.
+    /// Deletes the unfinished records of an experiment that could not run. Finished files of an earlier run stay.
     pub(crate) fn discard(self) -> Result<()> {
         self.partial.remove()
     }
 
-    /// Writes both files. No rows is an error: an experiment that measured nothing has failed.
+    /// Writes both files. No records is an error: an experiment that measured nothing has failed.
     pub fn finish(self) -> Result<RowFiles> {
         self.finish_describing(&Value::Null)
     }
@@ -115,13 +115,13 @@ impl RowWriter {
         if self.csv {
             encode_csv(&mut frame, &files.csv)?;
         }
-        parquet::write(&files.parquet, &mut frame, columns)?; // last: its presence says that the experiment is done
+        parquet::write(&files.parquet, &mut frame, columns)?; // last: its presence marks the experiment as finished
         self.partial.remove()?;
         Ok(files)
     }
 }
 
-/// Writes a frame as CSV, whole or not at all. Texts as [`no_formula`] has them; the Parquet file has them as they are.
+/// Writes a frame as CSV, atomically. Texts pass through [`no_formula`]; the Parquet file has them unchanged.
 pub(super) fn encode_csv(frame: &mut DataFrame, path: &Path) -> Result<()> {
     let what = || format!("cannot encode {}", path.display());
     let mut frame = frame.clone();
@@ -137,8 +137,8 @@ pub(super) fn encode_csv(frame: &mut DataFrame, path: &Path) -> Result<()> {
     write_atomic(path, &bytes)
 }
 
-/// A spreadsheet runs a cell that begins like a formula. Such a text gets an apostrophe before it, which spreadsheets take
-/// for "this is text"; a number stays as it is.
+/// A spreadsheet executes a cell that begins like a formula. Such a text gets a leading apostrophe, which marks it as text; a number is
+/// unchanged.
 pub fn no_formula(text: &str) -> Cow<'_, str> {
     let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && text.parse::<f64>().is_err();
     if formula { format!("'{text}").into() } else { text.into() }
@@ -159,7 +159,7 @@ pub fn read<R: DeserializeOwned>(path: &Path) -> Result<Vec<R>> {
     typed_of(&read_flat(path)?, &format!(" of {}", path.display()))
 }
 
-/// Typed rows of the bytes of such a file: what the program carries.
+/// Typed records from a file embedded in the program.
 pub fn read_carried<R: DeserializeOwned>(bytes: &[u8]) -> Result<Vec<R>> {
     typed_of(&from_frame(&parquet::whole(bytes)?)?, " that the program carries")
 }

@@ -1,8 +1,8 @@
-//! Annotation of a corpus: scores every response once, then tags it by the span rule.
+//! Annotates a corpus: scores every response once, then tags spans by the span rule.
 //!
-//! Knows samples, files and order of work; the base model is a closure. Scores go to disk in parts as they are made
-//! (`entropies`), so that a run that was stopped continues where it was; tags depend on the whole corpus' quantile and are
-//! written at the end, from the stored scores, so that other span settings need no second pass of the model.
+//! Scores are written in parts as they are computed (`entropies`), so that a stopped run resumes. Tags depend on a quantile of the whole
+//! corpus and are computed at the end from the stored scores, so that other span settings need no second pass of the model. Knows samples,
+//! files and order of work; the base model is a closure.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -18,11 +18,11 @@ use crate::store::write_atomic;
 settings! {
     pub struct AnnotateSettings {
         pub spans: SpanSettings = SpanSettings::default(),
-        /// Most samples in one batch.
+        /// Maximum number of samples in one batch.
         pub batch_rows: usize = 32,
-        /// Most tokens in one batch, padding included. One sample alone may be longer.
+        /// Maximum number of tokens in one batch, padding included. A single sample may be longer.
         pub batch_tokens: usize = 8192,
-        /// Samples between two writes to disk: what a crash can lose.
+        /// Number of samples between two writes to disk: the most that a crash can lose.
         pub part_rows: usize = 512,
     }
 }
@@ -38,10 +38,9 @@ impl AnnotateSettings {
     }
 }
 
-/// Annotates `samples` into `folder`: `entropies/part-*.parquet` while it works, then `entropies.parquet`,
-/// `tagged.jsonl` and `summary.json`. `source` names model and data; a folder begun under another name is refused.
-/// `score` gives one entropy (nats) for each response token of each sample of a batch; `progress` is told how many
-/// samples are done.
+/// Annotates `samples` into `folder`: `entropies/part-*.parquet` during the work, then `entropies.parquet`, `tagged.jsonl` and
+/// `summary.json`. `source` names model and data; a folder of another source is refused. `score` returns one entropy (nats) for each
+/// response token of each sample of a batch; `progress` receives the number of finished samples.
 pub fn annotate(
     samples: &[Sample],
     settings: &AnnotateSettings,
@@ -93,7 +92,7 @@ pub fn annotate(
     Ok(Annotation { tagged, summary, entropies })
 }
 
-/// Takes the spans that the data came with, where it has them: the same files but for the entropies, and no model is asked.
+/// Uses the spans of the data, if it has them: writes the same files except the entropies, without a model.
 ///
 /// # Errors
 /// Files that cannot be written.
@@ -110,7 +109,7 @@ pub fn take_spans(
     Ok(Some(Annotation { tagged, summary, entropies: vec![vec![]; samples.len()] }))
 }
 
-/// Ids must be distinct: they are what a resumed run goes by.
+/// Requires distinct ids, by which a resumed run finds its samples.
 fn check_ids(samples: &[Sample]) -> Result<()> {
     let mut seen = HashSet::with_capacity(samples.len());
     for sample in samples {
@@ -119,7 +118,7 @@ fn check_ids(samples: &[Sample]) -> Result<()> {
     Ok(())
 }
 
-/// Batches of samples of like length, so that little of a batch is padding.
+/// Batches of samples of similar length, to limit padding.
 pub fn batches(mut samples: Vec<&Sample>, rows: usize, tokens: usize) -> Vec<Vec<&Sample>> {
     samples.sort_by_key(|sample| sample.length());
     let mut batches: Vec<Vec<&Sample>> = Vec::new();

@@ -1,4 +1,4 @@
-//! A model's own chat template, rendered for one user message as `transformers`' `apply_chat_template` renders it.
+//! A model's chat template, rendered for one user message like `transformers`' `apply_chat_template`.
 
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Map, Value, json};
@@ -12,24 +12,24 @@ use crate::tokenizer::Templates;
 /// Called by a template that writes today's date.
 const DATE: &str = "strftime_now";
 
-/// A template with what it may name.
+/// A template with its variables.
 #[derive(Clone, Debug)]
 pub struct Chat {
     jinja: String,
     /// The file that it is in.
     origin: String,
-    /// `bos_token` and the others, as the model's files name them.
+    /// `bos_token` etc. from the model's files.
     tokens: Map<String, Value>,
-    /// What a caller adds: `enable_thinking`, `date_string`, `tools`, …
+    /// The caller's variables: `enable_thinking`, `date_string`, `tools`, …
     arguments: Map<String, Value>,
-    /// The template for a caller that brings tools, where none was named.
+    /// The template for callers with tools, if none was named.
     with_tools: Option<String>,
 }
 
-/// The template that `transformers` takes for tools.
+/// The name of `transformers`' template for tools.
 const WITH_TOOLS: &str = "tool_use";
 
-/// Arguments that hold the message itself: a caller's value would be another prompt.
+/// Arguments that contain the message itself: a caller's value would be another prompt.
 const NOT_ASKED: [&str; 2] = ["messages", "continue_final_message"];
 
 impl Chat {
@@ -42,10 +42,10 @@ impl Chat {
     /// The chat with further arguments of the template.
     ///
     /// # Errors
-    /// One that stands for the message itself.
+    /// An argument that replaces the message itself.
     pub fn with(mut self, arguments: Map<String, Value>) -> Result<Self> {
         if let Some(name) = NOT_ASKED.into_iter().find(|name| arguments.contains_key(*name)) {
-            bail!("the chat template's `{name}` cannot be given: the prompt is one user message");
+            bail!("the chat template's `{name}` cannot be set: the prompt is one user message");
         }
         self.arguments.extend(arguments);
         if self.arguments.get("tools").is_some_and(|tools| !tools.is_null()) {
@@ -54,10 +54,10 @@ impl Chat {
         Ok(self)
     }
 
-    /// The text of one user message and the beginning of the answer. Spaces around the message are the template's business.
+    /// The text of one user message and the beginning of the answer. The template handles spaces around the message.
     ///
     /// # Errors
-    /// A template that is not Jinja, or refuses the message.
+    /// A template that is not Jinja, or rejects the message.
     pub fn prompt(&self, message: &str) -> Result<String> {
         self.render(&json!([{ "role": "user", "content": message }]), true)
     }
@@ -78,7 +78,7 @@ impl Chat {
         render().map_err(|error| anyhow!("{}: the chat template cannot be rendered: {}", self.origin, told(&error)))
     }
 
-    /// Ids of [`Self::prompt`]. A template writes the beginning of the text itself: none is added.
+    /// Ids of [`Self::prompt`]. The template writes the beginning of the text itself: none is added.
     pub fn encode(&self, vocabulary: &Vocabulary, message: &str) -> Result<Vec<u32>> {
         vocabulary.encode(&self.prompt(message)?)
     }
@@ -86,7 +86,7 @@ impl Chat {
     /// The id that closes an answer: the first special token that the template writes after one.
     ///
     /// # Errors
-    /// A template that writes none, in a vocabulary without end of text.
+    /// A template without such a token, with a vocabulary without end of text.
     pub(super) fn end_id(&self, vocabulary: &Vocabulary) -> Result<u32> {
         const ANSWER: &str = "switchyard-answer";
         let messages = json!([{ "role": "user", "content": "1" }, { "role": "assistant", "content": ANSWER }]);
@@ -114,7 +114,7 @@ impl Chat {
             parts["arguments"] = json!(self.arguments);
         }
         if self.is_dated() {
-            // What was asked: another day's prompts are other prompts.
+            // A sample prompt: on another day it may differ.
             parts["prompt"] = json!(self.prompt("1")?);
         }
         Ok(parts)
@@ -125,13 +125,13 @@ impl Chat {
     }
 }
 
-/// The recipe's forms that are the model's own template, with what they ask of it.
+/// The template arguments of the recipe's forms that use the model's own template.
 pub(super) fn arguments(form: Template) -> Map<String, Value> {
     let thinking = form.is_without_thinking().then(|| ("enable_thinking".to_owned(), json!(false)));
     thinking.into_iter().collect()
 }
 
-/// A message with its causes, in one line.
+/// An error with its causes, on one line.
 fn told(error: &minijinja::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

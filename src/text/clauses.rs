@@ -1,12 +1,12 @@
-//! Where a clause begins: those that the task names, or sentences where the text names none or is prose; and the steps of a chain
-//! of thought, which begin there.
+//! Where clauses begin: those that the task names, or sentences if the text names none or is prose; and the steps of a chain of thought,
+//! which begin there.
 
 use std::ops::Range;
 
 use super::Sample;
 
-/// Tokens of the response that begin a clause. The calculations of prose count as clauses only where spans are made of them
-/// (`snapped`): else its clauses are sentences.
+/// Tokens of the response that begin a clause. Calculations in prose count as clauses only if spans are made of them (`snapped`): else
+/// clauses are sentences.
 pub(crate) fn clause_starts(sample: &Sample, snapped: bool) -> Vec<usize> {
     if !sample.names_clauses(snapped) {
         return (0..sample.response.len()).filter(|&token| begins_sentence(sample, token)).collect();
@@ -14,8 +14,8 @@ pub(crate) fn clause_starts(sample: &Sample, snapped: bool) -> Vec<usize> {
     sample.clauses.iter().map(|clause| clause.start).collect()
 }
 
-/// The steps of the chain of thought, one after the other: each goes up to where the next clause begins, the last up to the
-/// final answer. `None` where no final answer is marked.
+/// The steps of the chain of thought in order: each up to the start of the next clause, the last up to the final answer. `None` if no final
+/// answer is marked.
 pub fn steps(sample: &Sample) -> Option<Vec<Range<usize>>> {
     let end = sample.answer.as_ref()?.start;
     let inner = clause_starts(sample, false).into_iter().filter(|&start| start > 0 && start < end);

@@ -1,5 +1,5 @@
-//! CSV record by record, so that a file of any length takes the memory of its longest record (RFC 4180, and the line ends and
-//! separators that spreadsheets write). Knows cells, not what their columns mean.
+//! Reads CSV record by record, so that memory is bounded by the longest record (RFC 4180, and the line ends and separators of
+//! spreadsheets). Knows cells, not the meaning of columns.
 
 use std::collections::HashSet;
 use std::io::BufRead;
@@ -22,7 +22,7 @@ pub(super) struct CsvRecords<'r> {
     after_return: bool,
 }
 
-/// One cell; `None`: nothing between two separators.
+/// One cell; `None` if empty.
 type Cell = Option<String>;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -35,10 +35,10 @@ enum Mode {
 }
 
 impl<'r> CsvRecords<'r> {
-    /// Columns are apart by a comma, a tab or a semicolon, whichever the first line has most of.
+    /// The separator is a comma, a tab or a semicolon, the most frequent in the first line.
     ///
     /// # Errors
-    /// A first line that cannot be read; a column's name that stands twice.
+    /// A first line that cannot be read; a duplicate column name.
     pub fn open(mut reader: Box<dyn BufRead + 'r>) -> Result<Self> {
         const MARK: &[u8] = "\u{feff}".as_bytes();
         if reader.fill_buf().map_err(files::unread)?.starts_with(MARK) {
@@ -62,7 +62,7 @@ impl<'r> CsvRecords<'r> {
     /// The next record; every cell is a text, an empty one is missing. `None` at the end.
     ///
     /// # Errors
-    /// More cells than the first line has; a quote that is not closed; a record that is too long.
+    /// More cells than the first line has; an unclosed quote; a record that is too long.
     pub fn next(&mut self) -> Result<Option<Map<String, Value>>> {
         let Some(cells) = self.cells()? else { return Ok(None) };
         ensure!(
@@ -74,7 +74,7 @@ impl<'r> CsvRecords<'r> {
         Ok(Some(self.names.iter().cloned().zip(cells).collect()))
     }
 
-    /// The cells of the next line that holds something.
+    /// The cells of the next line that is not empty.
     fn cells(&mut self) -> Result<Option<Vec<Cell>>> {
         let (mut cells, mut cell, mut mode, mut quoted, mut length): (Vec<Cell>, Vec<u8>, _, _, usize) =
             (vec![], vec![], Mode::Start, false, 0);

@@ -1,4 +1,4 @@
-//! Today, as Python's `strftime` writes it: for chat templates that say what day it is. In UTC.
+//! The date in formats of Python's `strftime`, for chat templates that state the date. In UTC.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -20,10 +20,10 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"];
 
-/// This moment in a format of Python's.
+/// The current time in a Python format.
 ///
 /// # Errors
-/// A sign that is not known here.
+/// An unsupported format code.
 pub(super) fn now(format: &str) -> Result<String> {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is before 1970")?;
     written(format, since.as_secs())

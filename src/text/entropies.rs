@@ -1,13 +1,13 @@
-//! Entropies on disk: parts while scoring, one Parquet file at the end. A row a response position.
+//! Entropies on disk: parts while scoring, one Parquet file at the end. One record per response position.
 //!
-//! A part is written under a temporary name and renamed, so a folder has whole parts only; a crash loses what
-//! was not yet in a part. `source.json` records what the parts were scored with.
+//! A part is written under a temporary name and renamed, so that a folder has only complete parts; a crash loses only what was not yet in a
+//! part. `source.json` records model and data.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-// Named one by one: the prelude has a `with_context` of its own.
+// Named one by one: the prelude has its own `with_context`.
 use polars::prelude::{Column, DataFrame};
 use serde_json::{Value, json};
 
@@ -16,13 +16,13 @@ use super::tagging::TaggedLine;
 use crate::store::{parquet, subfolder, write_atomic};
 use crate::tokenizer::read_object;
 
-/// Scores of one sample, with the ids they were made from.
+/// Scores of one sample, with its token ids.
 struct Scores {
     ids: Vec<u32>,
     entropies: Vec<f32>,
 }
 
-/// The scores of a folder, those on disk and those still to be written.
+/// The scores of a folder, on disk and unsaved.
 pub(crate) struct Store {
     folder: PathBuf,
     scores: HashMap<String, Scores>,
@@ -94,7 +94,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a sample has been scored. Fails where one of its name was, with other ids.
+    /// Whether a sample has been scored. An error if a sample of the same name was, with other ids.
     pub fn has(&self, sample: &Sample) -> Result<bool> {
         let Some(scores) = self.scores.get(&sample.id) else {
             return Ok(false);
@@ -113,7 +113,7 @@ impl Store {
         self.unsaved.len()
     }
 
-    /// Takes the scores of a sample.
+    /// Adds the scores of a sample.
     pub fn add(&mut self, sample: &Sample, entropies: Vec<f32>) -> Result<()> {
         ensure!(
             entropies.len() == sample.response.len(),
@@ -131,7 +131,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes what is not on disk as its own part.
+    /// Writes unsaved scores as a new part.
     pub(crate) fn save_part(&mut self) -> Result<()> {
         if self.unsaved.is_empty() {
             return Ok(());
@@ -165,7 +165,7 @@ impl Store {
     }
 }
 
-/// Every entropy of a corpus, with what became of its position.
+/// Writes every entropy of a corpus, with the tag of its position.
 pub fn write_all(file: &Path, samples: &[Sample], entropies: &[Vec<f32>], tagged: &[TaggedLine]) -> Result<()> {
     let (mut ids, mut positions, mut tokens, mut texts) = (vec![], vec![], vec![], vec![]);
     let (mut values, mut in_answer, mut in_span) = (vec![], vec![], vec![]);

@@ -1,4 +1,4 @@
-//! `Problem`: one question with its worked solution and its gold answer, whatever file or generator it came from.
+//! `Problem`: one question with its worked solution and its gold answer, from any file or generator.
 
 use std::ops::Range;
 
@@ -10,21 +10,21 @@ use crate::tasks::{StepValue, TaskProblem};
 pub struct Problem {
     pub id: String,
     pub question: String,
-    /// The visible chain of thought, with the final answer where the source has it. Empty where the source has none.
+    /// The visible chain of thought, with the final answer if the source has it. Empty without a solution.
     pub solution: String,
     pub answer: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub level: Option<u8>,
-    /// Problems of one group never lie on both sides of a split that a probe, decoder, lens or subspace is fitted on: the program up to
-    /// renaming for generated tasks (the template for `stories`, the graph up to relabelling), the key `group` for files.
+    /// Splits for probes, decoders, lenses or subspaces never separate the problems of a group: the program up to renaming for generated tasks
+    /// (the template for `stories`, the graph up to relabelling), the key `group` for files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<String>,
-    /// Known intermediate values, where the source has them. Word ranges count whitespace-separated words of `solution`.
+    /// Known intermediate values, if the source has them. Word ranges count whitespace-separated words of `solution`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<StepValue>,
-    /// Bytes of `solution` that its source puts between `<swi>` and `</swi>`; `None` where the source has no tags.
+    /// Byte ranges of `solution` between `<swi>` and `</swi>` in the source; `None` if the source has no tags.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spans: Option<Vec<Range<usize>>>,
 }
@@ -47,13 +47,13 @@ impl From<TaskProblem> for Problem {
 }
 
 impl Problem {
-    /// The question in the form in which duplicates are found: lower case, one space between words.
+    /// Normalised question for finding duplicates: lower case, one space between words.
     pub(crate) fn asks(&self) -> String {
         self.question.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase()
     }
 
-    /// Bytes of the solution that state the final answer, marker included: from the last `\boxed{`, or from a `#` or
-    /// `####` that stands as its own word. None where neither is there.
+    /// Bytes of the solution that state the final answer, marker included: from the last `\boxed{`, or from a `#` or `####` that is a separate
+    /// word. `None` without either.
     pub fn answer_range(&self) -> Option<Range<usize>> {
         let solution = self.solution.as_str();
         let boxed = solution.rfind("\\boxed{").map(|start| start..closing_brace(solution, start));
@@ -67,8 +67,8 @@ impl Problem {
         }
     }
 
-    /// The byte of the solution at which the gold answer begins: where its final answer says so, else where it was last written.
-    /// None where it is not written as the answer has it.
+    /// The byte of the solution at which the gold answer begins: in its final answer, else its last occurrence. `None` if it does not occur in
+    /// this form.
     pub(crate) fn answer_at(&self) -> Option<usize> {
         // From after: `\boxed{x}` has an x in its name.
         let stated =
@@ -92,7 +92,7 @@ pub(crate) fn word_ranges(text: &str) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// End of the group whose `{` is the first after `start`; the end of the text where it is never closed.
+/// End of the group whose `{` is the first after `start`; the end of the text if it is not closed.
 fn closing_brace(text: &str, start: usize) -> usize {
     let mut depth = 0usize;
     let mut escaped = false;

@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use super::vocabulary::{EncodedText, SWI, SWI_END};
 use super::{Problem, Prompts, Vocabulary};
 
-/// What the base model scores. Ranges count response tokens.
+/// A response for the base model to score. Ranges count response tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     pub id: String,
@@ -19,10 +19,10 @@ pub struct Sample {
     /// Bytes of the solution after each id.
     pub offsets: Vec<(usize, usize)>,
     pub clauses: Vec<Range<usize>>,
-    /// Whether they are calculations inside sentences, as a file's solution has them.
+    /// Whether its clauses are calculations inside sentences, as in a file's solution.
     pub prose: bool,
     pub answer: Option<Range<usize>>,
-    /// Spans that the problem's source has tagged; `None` where it tags none of its problems.
+    /// Tagged spans of the problem's source; `None` if it tags no problem.
     pub spans: Option<Vec<Range<usize>>>,
 }
 
@@ -51,7 +51,7 @@ impl Sample {
             response: encoded.ids,
             solution: problem.solution.clone(),
             clauses,
-            // A line that is nothing but a mark is its own clause.
+            // A line with only a mark is its own clause.
             prose: problem.steps.iter().any(|step| step.expression.is_some() && !step.clause.ends_with(">>")),
             answer: problem.answer_range().and_then(|bytes| tokens_of(&encoded.offsets, &bytes)),
             offsets: encoded.offsets,
@@ -59,7 +59,7 @@ impl Sample {
         })
     }
 
-    /// Whether its clauses are known ones; spans that are made of clauses (`snapped`) are made of prose's calculations too.
+    /// Whether its clauses are known; calculations in prose count if spans are made of clauses (`snapped`).
     pub(crate) fn names_clauses(&self, snapped: bool) -> bool {
         !self.clauses.is_empty() && (snapped || !self.prose)
     }
@@ -69,7 +69,7 @@ impl Sample {
         self.prompt.len() + self.response.len()
     }
 
-    /// The text of one response token. Empty where an id is only a part of a character.
+    /// The text of one response token. Empty if an id is only part of a character.
     pub fn token(&self, position: usize) -> &str {
         let (start, end) = self.offsets[position];
         self.solution.get(start..end).unwrap_or_default()
@@ -93,7 +93,7 @@ impl Sample {
     }
 }
 
-/// Encodes a text as if tags stood around these ranges of bytes: no token crosses their ends. Returns the tokens of each range too.
+/// Encodes a text as if there were tags around these byte ranges: no token crosses their ends. Also returns the tokens of each range.
 fn encode_around(
     vocabulary: &Vocabulary,
     text: &str,

@@ -12,7 +12,7 @@ use crate::store::{subfolder, write_atomic};
 use crate::tokenizer::{KEPT, Templates};
 
 impl Vocabulary {
-    /// Names and contents of the files: tokenizer, chat templates, and what else of the source's stays true.
+    /// Names and contents of the files: tokenizer, chat templates, and other files of the source that stay valid.
     pub fn files(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let tokenizer = self
             .tokenizer
@@ -27,7 +27,7 @@ impl Vocabulary {
             files.extend(templates.files());
         }
         let folder = self.source().parent().unwrap_or(Path::new("."));
-        // Next to a GGUF stands what may be another model's; a tokenizer in memory has no folder.
+        // The folder of a GGUF may have files of another model; a tokenizer in memory has no folder.
         let alone = !self.source().is_file() || self.source().extension().is_some_and(|e| e == "gguf");
         for name in KEPT.iter().filter(|_| !alone) {
             let path = folder.join(name);
@@ -39,7 +39,7 @@ impl Vocabulary {
         Ok(files)
     }
 
-    /// Writes the files into a folder, each at once or not at all.
+    /// Writes the files into a folder, each atomically.
     pub fn save(&self, folder: impl AsRef<Path>) -> Result<()> {
         let folder = folder.as_ref();
         std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot create", folder.display()))?;
@@ -52,13 +52,13 @@ impl Vocabulary {
         Ok(())
     }
 
-    /// The source's configuration, completed: a class that reads any tokenizer.json where none is named, and every
-    /// added token, because `transformers` believes this list and not only the one in `tokenizer.json`.
+    /// The source's configuration, completed with a class that reads any tokenizer.json if none is named, and with every added token, because
+    /// `transformers` uses this list in addition to that of `tokenizer.json`.
     fn full_config(&self) -> Map<String, Value> {
         let mut config = self.config.clone();
         config.entry("tokenizer_class").or_insert_with(|| json!("PreTrainedTokenizerFast"));
         config.entry("clean_up_tokenization_spaces").or_insert_with(|| json!(false));
-        // `transformers` takes no other file's word for them where this one lists added tokens, as it does from here on.
+        // `transformers` reads them only from this file if it lists added tokens, which it now does.
         config.extend(self.roles.clone());
         let name = |id: Option<u32>| id.and_then(|id| self.token(id));
         for (key, id) in [("bos_token", self.bos()), ("eos_token", self.eos()), ("pad_token", self.pad())] {

@@ -1,12 +1,13 @@
-//! Phase 1's span rule (`method.md` §3): entropies of one response → the spans that become latent blocks.
+//! Phase 1's span rule (`method.md` §3): from the entropies of one response to the spans that become latent blocks. Entropy `i`, in nats, is
+//! that of the distribution from which response token `i` is drawn.
 //!
-//! Knows numbers and ranges only; every range counts response tokens. Entropy `i` is that of the distribution response
-//! token `i` is drawn from, in nats.
+//! 1. Candidates by the token rule: positions above the corpus' top-share quantile; runs with gaps of at most `merge_gap` are joined; runs
+//!    shorter than `min_length` are dropped; of a longer run, the window of `max_length` with the greatest entropy. By the clause rule
+//!    (`snap_to_clause`): whole clauses whose mean entropy is above the corpus' quantile of clauses.
+//! 2. Candidates that touch the final answer are dropped.
+//! 3. Spans are chosen in order of decreasing mean entropy while they fit the latent cap.
 //!
-//! Token rule: positions above the corpus' top-share quantile; runs with gaps of at most `merge_gap` joined; runs shorter
-//! than `min_length` dropped; of a longer run, the window of `max_length` with the greatest entropy. Clause rule
-//! (`snap_to_clause`): whole clauses whose mean entropy is above the corpus' quantile of clauses. Either way nothing
-//! touches the final answer, and spans are taken from the highest mean entropy down while they fit the latent cap.
+//! Knows numbers and ranges only; every range counts response tokens.
 
 use std::ops::Range;
 
@@ -19,7 +20,7 @@ settings! {
         pub merge_gap: usize = 1,
         pub min_length: usize = 2,
         pub max_length: usize = 8,
-        /// Latents a sample may have, over all its spans, once all their text is replaced.
+        /// Maximum latents of a sample, over all its spans, once all their text is replaced.
         pub latent_cap: usize = 48,
         /// c of phase 2: latents per replaced token. Below 1 a latent replaces several, as in [`latents_for`].
         pub latents_per_token: f64 = 2.0,
@@ -32,7 +33,7 @@ settings! {
     }
 }
 
-/// One response as the rule sees it.
+/// One response as input of the rule.
 #[derive(Clone, Copy, Debug)]
 pub struct ScoredResponse<'a> {
     pub entropies: &'a [f32],
@@ -41,7 +42,7 @@ pub struct ScoredResponse<'a> {
     pub answer: Option<&'a Range<usize>>,
 }
 
-/// Spans of one response, and what the rule left out.
+/// Spans of one response, and the dropped candidates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpanChoice {
     pub spans: Vec<Range<usize>>,
@@ -80,8 +81,8 @@ impl SpanSettings {
         latents_for(self.max_stage.min(span.len()), self.latents_per_token)
     }
 
-    /// The entropy above which a position, or a clause, counts, over the whole corpus. The answer's positions count
-    /// towards the quantile (they are response positions), its clauses do not.
+    /// The threshold entropy for positions, or for clauses, over the whole corpus. Positions of the answer count towards the quantile (they are
+    /// response positions), its clauses do not.
     pub fn threshold<'a>(&self, corpus: impl Iterator<Item = ScoredResponse<'a>>) -> Result<f32> {
         let mut scores = Vec::new();
         for scored in corpus {
@@ -103,7 +104,7 @@ impl SpanSettings {
             // Every score counts. Below any entropy, and a number that JSON can write.
             return Ok(-1.0);
         }
-        // At most `above` scores are strictly above the one that is there in falling order.
+        // At most `above` scores are strictly above this one in descending order.
         let (_, threshold, _) = scores.select_nth_unstable_by(above, |a, b| b.total_cmp(a));
         Ok(*threshold)
     }
@@ -123,7 +124,7 @@ impl SpanSettings {
         for span in &mut candidates {
             *span = self.window(scored.entropies, span);
         }
-        // Stable, so that equal means keep the order of the text.
+        // Stable, so that equal means stay in text order.
         candidates.sort_by(|a, b| mean(scored.entropies, b).total_cmp(&mean(scored.entropies, a)));
         let mut left = self.latent_cap;
         for span in candidates {
@@ -179,7 +180,7 @@ impl SpanSettings {
     }
 }
 
-/// Latents that replace this many tokens: ⌈c · tokens⌉, so that no replaced text is without a latent.
+/// Latents that replace this many tokens: ⌈c · tokens⌉, so that every replaced text has a latent.
 pub(crate) fn latents_for(tokens: usize, c: f64) -> usize {
     // 0.07 · 100 is slightly above 7: rounding must not add a latent.
     let exact = c * tokens as f64;

@@ -1,8 +1,8 @@
-//! Ids of beginning, end and padding in the files of a model.
+//! Ids of beginning, end and padding from a model's files.
 //!
-//! The tokens that the tokenizer's files name come first, then ids of `generation_config.json`, then of `config.json`.
-//! End-of-text ids are collected from all of them, the first stays first: instruction models name their turn's end in one
-//! file and the text's end in another, and generation must stop at both.
+//! Precedence: tokens that the tokenizer's files name, then ids of `generation_config.json`, then of `config.json`. End-of-text ids are
+//! collected from all of them in this order: instruction models name the end of a turn in one file and the end of text in another, and
+//! generation must stop at both.
 
 use std::path::Path;
 
@@ -21,7 +21,7 @@ pub(crate) struct SpecialIds {
 }
 
 impl SpecialIds {
-    /// Named tokens (`roles`), and the JSON files of a folder, where there is one.
+    /// From the tokens with a role (`roles`), and the JSON files of a folder, if there is one.
     pub fn new(tokenizer: &Tokenizer, roles: &Map<String, Value>, folder: Option<&Path>) -> Result<Self> {
         let named = |role: &str| roles.get(role).and_then(Value::as_str).and_then(|token| tokenizer.token_to_id(token));
         let mut ids = SpecialIds {
@@ -38,7 +38,7 @@ impl SpecialIds {
             ids.bos = ids.bos.or(one("bos")?);
             ids.pad = ids.pad.or(one("pad")?);
             ids.unk = ids.unk.or(one("unk")?);
-            // A generation ends there though no text is spelled with it.
+            // A generation ends there although no text contains it.
             for id in numbers(&file, &object, "eos")? {
                 if !ids.eos.contains(&id) {
                     ids.eos.push(id);
@@ -49,7 +49,7 @@ impl SpecialIds {
     }
 }
 
-/// The ids that a file gives a part, as `eos_token_id`: an id or a list of ids. Some files write -1 for "none".
+/// The ids of a role in a file, such as `eos_token_id`: an id or a list of ids. Some files write -1 for "none".
 fn numbers(file: &Path, object: &Map<String, Value>, role: &str) -> Result<Vec<u32>> {
     let key = format!("{role}_token_id");
     let listed = match object.get(&key) {

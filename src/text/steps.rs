@@ -1,5 +1,5 @@
-//! Known values of a solution that a file brings: `steps` next to question and answer, or GSM8K's marks `<<16-3-4=9>>`. Finds where the
-//! solution says each, and checks it. Knows texts, not files.
+//! Known values in a file's solutions: `steps` next to question and answer, or GSM8K's marks `<<16-3-4=9>>`. Finds where the solution
+//! states each, and checks it. Knows texts, not files.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::tasks::{Fact, Operand, StepValue, evaluate, number};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileStep {
-    /// The calculation, over numbers and earlier steps (`s1`). Without one a value can be read, but no answer follows from it.
+    /// The calculation, over numbers and earlier steps (`s1`). Without one a value is known, but no answer follows from it.
     #[serde(default)]
     expression: Option<String>,
     value: Value,
@@ -23,7 +23,7 @@ pub(super) struct FileStep {
     span: Option<Span>,
 }
 
-/// Where the solution says a step: its text, or from which character to which.
+/// Where the solution states a step: its text, or a range of characters.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Span {
@@ -31,10 +31,10 @@ enum Span {
     Characters([usize; 2]),
 }
 
-/// Finds steps in the solution, each after the one before.
+/// Finds steps in the solution, each after the previous one.
 ///
 /// # Errors
-/// A step that is not in the solution, or a value that differs from its expression's.
+/// A step that is not in the solution; a value that differs from its expression's.
 pub(super) fn found(written: Vec<FileStep>, solution: &str) -> Result<Vec<StepValue>> {
     ensure!(
         written.is_empty() || !solution.trim().is_empty(),
@@ -52,11 +52,11 @@ pub(super) fn found(written: Vec<FileStep>, solution: &str) -> Result<Vec<StepVa
             });
             match made {
                 None => bail!(
-                    "step {nth}: `{}` is not read: + - * / and brackets over numbers and earlier steps (s1 is the first)",
+                    "step {nth}: `{}` is not supported: use + - * / and brackets over numbers and earlier steps (s1 is the first)",
                     cut(expression)
                 ),
                 Some(made) => {
-                    ensure!(made == value, "step {nth}: `{}` makes {made}, its value is {shown}", cut(expression))
+                    ensure!(made == value, "step {nth}: `{}` is {made}, but its value is {shown}", cut(expression))
                 }
             }
         }
@@ -75,7 +75,7 @@ pub(super) fn found(written: Vec<FileStep>, solution: &str) -> Result<Vec<StepVa
     Ok(out)
 }
 
-/// A value as text, and as it is known.
+/// A value as text, and as a known fact.
 fn known(value: &Value, nth: usize) -> Result<(String, Fact)> {
     Ok(match value {
         Value::Number(n) => {
@@ -125,7 +125,7 @@ fn spanned(span: &Span, solution: &str, from: usize, nth: usize) -> Result<Range
     }
 }
 
-/// Without a span: from where the expression is written, blanks aside, to its value after it; else the value alone.
+/// Without a span: from where the expression is written, up to spaces, to its value after it; else the value alone.
 fn guessed(expression: Option<&str>, value: &str, solution: &str, from: usize, nth: usize) -> Result<Range<usize>> {
     let written = expression.and_then(|expression| loosely(&solution[from..], expression));
     let (start, behind) = written.map_or((None, from), |at| (Some(from + at.start), from + at.end));
@@ -173,11 +173,11 @@ fn step(text: &str, value: Fact, place: Range<usize>, said: Range<usize>, expres
     StepValue { value, clause, words: words(&place), value_words: words(&said), expression: Some(expression) }
 }
 
-/// GSM8K's solution as it is learnt, with (`keep`) or without its marks, and what they say. A mark whose value is not after
-/// it is a step of which nothing is known.
+/// GSM8K's solution as training text, with (`keep`) or without its marks, and the steps of the marks. A mark whose value does not follow it
+/// is a step without a known value.
 pub(super) fn marked(text: &str, keep: bool) -> (String, Vec<StepValue>) {
     let mut shown = String::with_capacity(text.len());
-    // Of each mark: what it says, and where it stood.
+    // For each mark: its content and its position.
     let (mut marks, mut rest) = (vec![], text);
     while let Some((before, after)) = rest.split_once("<<") {
         let Some((mark, behind)) = after.split_once(">>") else { break };
@@ -200,7 +200,7 @@ pub(super) fn marked(text: &str, keep: bool) -> (String, Vec<StepValue>) {
             .filter(|found| number(value).is_some_and(|value| number(&shown[found.clone()]) == Some(value)));
         let place = match &said {
             Some(said) => shown.get(from..at).and_then(written_before).map_or(at, |start| from + start)..said.end,
-            // The word that is there, so that every step has one.
+            // The next word, so that every step has one.
             None => word_ranges(&shown).find(|word| word.end > at).unwrap_or(at..shown.len()),
         };
         from = place.end;
@@ -214,12 +214,12 @@ pub(super) fn marked(text: &str, keep: bool) -> (String, Vec<StepValue>) {
     (shown, steps)
 }
 
-/// Where the calculation begins that a text ends in: `16 - 3 - 4 = $`.
+/// Start of the calculation at the end of a text: `16 - 3 - 4 = $`.
 fn written_before(text: &str) -> Option<usize> {
     let is = |c: char| c.is_ascii_digit() || " .,+-*/x×÷()=$%".contains(c);
     let run = text.len() - text.chars().rev().take_while(|c| is(*c)).map(char::len_utf8).sum::<usize>();
     let begins = |c: char| c.is_ascii_digit() || matches!(c, '(' | '$' | '.');
-    // The stop of the sentence before is none of it.
+    // The full stop of the previous sentence is not part of it.
     let (start, _) = text[run..].char_indices().find(|(at, c)| {
         begins(*c) && (*c != '.' || text[run + at + 1..].starts_with(|next: char| next.is_ascii_digit()))
     })?;
@@ -275,9 +275,9 @@ mod tests {
     fn what_the_solution_does_not_say_is_refused_by_its_number() {
         let solution = "First 3 + 4 = 7, then 14.";
         for (steps, needle) in [
-            (r#"[{"expression": "3+4", "value": 8}]"#, "step 1: `3+4` makes 7, its value is 8"),
-            (r#"[{"expression": "3 plus 4", "value": 7}]"#, "step 1: `3 plus 4` is not read"),
-            (r#"[{"expression": "s2", "value": 7}]"#, "`s2` is not read"),
+            (r#"[{"expression": "3+4", "value": 8}]"#, "step 1: `3+4` is 7, but its value is 8"),
+            (r#"[{"expression": "3 plus 4", "value": 7}]"#, "step 1: `3 plus 4` is not supported"),
+            (r#"[{"expression": "s2", "value": 7}]"#, "`s2` is not supported"),
             (r#"[{"value": 7}, {"value": 7}]"#, "step 2: the solution does not contain its value 7"),
             (r#"[{"value": 7, "span": "3 + 4"}]"#, "step 1: its span `3 + 4` does not contain its value 7"),
             (r#"[{"value": 7, "span": "3 + 5"}]"#, "is not in the solution"),

@@ -1,4 +1,4 @@
-//! What annotation makes of scored samples: tagged solutions and totals. Knows samples and the span rule, not the model.
+//! Result of an annotation: tagged solutions and totals. Knows samples and the span rule, not the model.
 
 use std::fmt::Write;
 use std::ops::Range;
@@ -26,13 +26,13 @@ pub struct TaggedLine {
 /// Contents of `summary.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// What was scored, and by which model: the caller's words.
+    /// Data and model of the scores, in the caller's words.
     pub source: String,
     pub settings: AnnotateSettings,
     pub samples: usize,
     pub positions: usize,
     pub mean_entropy: f64,
-    /// Entropy from which on a token could be in a span; `None` where the data came with its spans.
+    /// Entropy from which on a token could be in a span; `None` for spans of the data.
     pub threshold: Option<f32>,
     pub spans: usize,
     pub span_tokens: usize,
@@ -43,14 +43,14 @@ pub struct Summary {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Annotation {
-    /// In the order of the samples given.
+    /// In the order of the samples.
     pub tagged: Vec<TaggedLine>,
     pub summary: Summary,
-    /// Entropies of each sample, in the same order; empty where nothing was scored.
+    /// Entropies of each sample, in the same order; empty if nothing was scored.
     pub entropies: Vec<Vec<f32>>,
 }
 
-/// The span rule over a whole corpus.
+/// Applies the span rule to a whole corpus.
 pub(crate) fn tag(
     samples: &[Sample],
     entropies: &[Vec<f32>],
@@ -101,7 +101,7 @@ pub(crate) fn tag(
     Ok((tagged, summary))
 }
 
-/// Spans that the data came with, where every sample says its own; nothing is scored then.
+/// Spans of the data, if every sample has its own; nothing is scored then.
 pub fn tagged_in_data(
     samples: &[Sample],
     settings: &AnnotateSettings,
@@ -140,7 +140,7 @@ pub fn read_tagged(file: &Path) -> Result<Vec<TaggedLine>> {
 }
 
 impl Annotation {
-    /// The first samples as a reader should see them: totals, then tagged text with each span's mean entropy.
+    /// The first samples for a human reader: totals, then tagged text with each span's mean entropy.
     pub fn excerpt(&self, samples: usize) -> String {
         let Summary { spans, threshold, positions, span_tokens, .. } = self.summary;
         let share = 100.0 * span_tokens as f64 / positions as f64;

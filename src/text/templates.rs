@@ -1,8 +1,7 @@
-//! How a question becomes a prompt, and what closes a response.
+//! Prompt templates: how a question becomes a prompt, and which token closes a response.
 //!
-//! A recipe names a form. The `chat` forms are the model's own template ([`Chat`]); the Qwen3 and SmolLM2 forms are those of
-//! these models for one user message, for files that bring no template. `boxed` is the instruction of Qwen2.5-Math's README,
-//! put after the question.
+//! A recipe names a form. The `chat` forms use the model's own template ([`Chat`]); the Qwen3 and SmolLM2 forms are those of these models
+//! for one user message, for files without a template. `boxed` appends the instruction of Qwen2.5-Math's README to the question.
 
 use std::fmt::Write;
 
@@ -73,18 +72,18 @@ impl Template {
         matches!(self, Qwen3NoThinking | Qwen3NoThinkingBoxed | ChatNoThinking | ChatNoThinkingBoxed)
     }
 
-    /// Whether it puts a question into turns.
+    /// Whether it uses chat turns.
     pub(crate) fn is_chat(self) -> bool {
         !matches!(self, Template::Plain | Template::Words | Template::Boxed)
     }
 
-    /// Whether the model's files spell it.
+    /// Whether the model's files define it.
     fn is_own(self) -> bool {
         use Template::*;
         matches!(self, Chat | ChatBoxed | ChatNoThinking | ChatNoThinkingBoxed)
     }
 
-    /// The same form in the model's own spelling; a form that is not a chat stays as it is.
+    /// The same form by the model's own template; a form without chat is unchanged.
     #[must_use]
     pub(crate) fn own(self) -> Self {
         match (self.is_chat(), self.is_without_thinking(), self.is_boxed()) {
@@ -100,7 +99,7 @@ impl Template {
         if self.is_boxed() { format!("{question}\n{BOXED_INSTRUCTION}") } else { question.to_owned() }
     }
 
-    /// The text that is before the response, in a form that is spelled here.
+    /// The text before the response, for a form that is defined here.
     pub fn prompt(self, question: &str) -> String {
         use Template::*;
         let asked = self.asked(question.trim());
@@ -122,7 +121,7 @@ impl Template {
         prompt
     }
 
-    /// The token that closes a response. None where it is the vocabulary's own end of text.
+    /// The token that closes a response; `None`: the vocabulary's end of text.
     pub fn end(self) -> Option<&'static str> {
         match self {
             Template::Words => Some(EOS),
@@ -132,7 +131,7 @@ impl Template {
     }
 }
 
-/// A form with the model's own template, where the form is that.
+/// A form, with the model's own template if it needs one.
 #[derive(Clone, Debug)]
 pub struct Prompts {
     form: Template,
@@ -140,33 +139,29 @@ pub struct Prompts {
 }
 
 impl From<Template> for Prompts {
-    /// A form that is spelled here.
+    /// A form that is defined here.
     fn from(form: Template) -> Self {
         Self { form, chat: None }
     }
 }
 
 impl Prompts {
-    /// The form in a model's spelling.
+    /// The form with a model's template.
     ///
     /// # Errors
-    /// A `chat` form, and files that bring no chat template.
+    /// A `chat` form with files that have no chat template.
     pub fn new(form: Template, vocabulary: &Vocabulary) -> Result<Self> {
         if !form.is_own() {
             return Ok(form.into());
         }
         let chat = vocabulary.chat(None)?;
         let chat = chat.with_context(|| {
-            format!(
-                "{}: brings no chat template, and `data.template` is {}",
-                vocabulary.source().display(),
-                json!(form)
-            )
+            format!("{}: has no chat template, but `data.template` is {}", vocabulary.source().display(), json!(form))
         })?;
         Ok(Self { form, chat: Some(chat.with(arguments(form))?) })
     }
 
-    /// The text that is before the response.
+    /// The text before the response.
     pub fn prompt(&self, question: &str) -> Result<String> {
         match &self.chat {
             Some(chat) => chat.prompt(&self.form.asked(question)),
@@ -174,8 +169,7 @@ impl Prompts {
         }
     }
 
-    /// Ids of the prompt. A chat template writes the beginning of the text itself; before another form stands what the
-    /// tokenizer puts there.
+    /// Ids of the prompt. A chat template writes the beginning of the text itself; other forms get the tokenizer's prefix.
     pub fn encode_prompt(&self, vocabulary: &Vocabulary, question: &str) -> Result<Vec<u32>> {
         let text = self.prompt(question)?;
         if self.chat.is_some() || self.form == Template::Words {
@@ -196,15 +190,14 @@ impl Prompts {
         }
     }
 
-    /// Every id that ends a generation: the one that closes a response and, where the model's own template is asked, all that
-    /// the model's files name.
+    /// Every id that ends a generation: the one that closes a response and, with the model's own template, all that the model's files name.
     pub(crate) fn stops(&self, vocabulary: &Vocabulary) -> Result<Vec<u32>> {
         let end = self.end_id(vocabulary)?;
         let further = self.chat.iter().flat_map(|_| vocabulary.stops()).copied().filter(|id| *id != end);
         Ok(std::iter::once(end).chain(further).collect())
     }
 
-    /// For manifests: the form's name, or what the model's own template is.
+    /// For manifests: the form's name, or a description of the model's own template.
     pub(crate) fn described(&self) -> Result<Value> {
         let Some(chat) = &self.chat else { return Ok(json!(self.form)) };
         let mut parts = chat.described()?;
@@ -212,13 +205,13 @@ impl Prompts {
         Ok(parts)
     }
 
-    /// For people: by what the prompts are made, and why not by the model's own template.
+    /// For people: the template of the prompts, and why it is not the model's own.
     pub(crate) fn told(&self, vocabulary: &Vocabulary) -> String {
         let form = json!(self.form);
         match &self.chat {
             Some(chat) => chat.told(),
-            None if vocabulary.has_chat() => format!("the form {form}, not by the model's own chat template"),
-            None => format!("the form {form}: the model's files bring no chat template"),
+            None if vocabulary.has_chat() => format!("the form {form}, not the model's own chat template"),
+            None => format!("the form {form}: the model's files have no chat template"),
         }
     }
 }

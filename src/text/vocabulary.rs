@@ -1,7 +1,7 @@
-//! `Vocabulary`: a `tokenizers::Tokenizer` together with the ids the decoder must know by name.
+//! `Vocabulary`: a `tokenizers::Tokenizer` with the ids that the decoder must know by name.
 //!
-//! Which files they come from is the business of `crate::tokenizer`; they are written back by `save`. Knows nothing of
-//! embeddings beyond their number of rows ([`Vocabulary::check_fits`]).
+//! `crate::tokenizer` reads it from files, `save` writes it. Knows nothing of embeddings beyond their number of rows
+//! ([`Vocabulary::check_fits`]).
 
 use std::path::{Path, PathBuf};
 
@@ -30,11 +30,11 @@ pub(crate) struct EncodedText {
 pub struct Vocabulary {
     pub(super) tokenizer: Tokenizer,
     special: SpecialIds,
-    /// What the tokenizer puts before and after every text.
+    /// Tokens before and after every text.
     around: [Vec<u32>; 2],
     pub(super) roles: Map<String, Value>,
     pub(super) templates: Option<Templates>,
-    /// `tokenizer_config.json` as it was read; written back with the added tokens put in.
+    /// `tokenizer_config.json` as read; written back with the added tokens.
     pub(super) config: Map<String, Value>,
     switch: Option<SwitchIds>,
     source: PathBuf,
@@ -52,10 +52,10 @@ impl Vocabulary {
         Self::new(side)
     }
 
-    /// The text side of a model as it has been read.
+    /// From the text side of a model.
     ///
     /// # Errors
-    /// Neighbours of its file that name no ids; some of the switch tokens without the others.
+    /// Neighbouring files without ids; some of the switch tokens without the others.
     pub fn new(side: TextSide) -> Result<Self> {
         let TextSide { mut tokenizer, config, roles, templates, source, .. } = side;
         // Files saved by a training script may carry these; they would cut or fill every text silently.
@@ -126,8 +126,8 @@ impl Vocabulary {
         self.tokenizer.get_vocab_size(true)
     }
 
-    /// Refuses an embedding matrix with fewer rows than there are words, or without rows for the switch tokens. More rows are
-    /// common (padding); other added tokens come of a text only where they are written in it.
+    /// Requires embedding rows for all words and for the switch tokens. More rows are common (padding); other added tokens occur only in texts
+    /// that contain them.
     pub fn check_fits(&self, rows: usize) -> Result<()> {
         let words = self.tokenizer.get_vocab(false).into_values();
         let switch = self.switch.into_iter().flat_map(|ids| [ids.swi, ids.swi_end, ids.latent]);
@@ -146,8 +146,8 @@ impl Vocabulary {
         Ok(self.encode_with_offsets(text)?.ids)
     }
 
-    /// Ids of a whole row as `tokenizer(text)` of `transformers` gives them: what the tokenizer puts around every text
-    /// included, but no second beginning where the text is written with one.
+    /// Ids of a whole sequence like `tokenizer(text)` of `transformers`: including the tokens around every text, but without a second beginning
+    /// if the text has one.
     pub fn encode_row(&self, text: &str) -> Result<Vec<u32>> {
         let [before, behind] = &self.around;
         let ids = self.encode(text)?;
@@ -156,17 +156,17 @@ impl Vocabulary {
         Ok(before.chain(&ids).chain(behind).copied().collect())
     }
 
-    /// The model's own chat template: the one of this name, or the default one. None where it brings none.
+    /// The model's chat template of this name, or its default one; `None` if it has none.
     pub fn chat(&self, name: Option<&str>) -> Result<Option<Chat>> {
         self.templates.as_ref().map(|templates| Chat::new(templates, name, &self.roles)).transpose()
     }
 
-    /// Whether the model's files bring a chat template.
+    /// Whether the model's files have a chat template.
     pub(crate) fn has_chat(&self) -> bool {
         self.templates.is_some()
     }
 
-    /// The vocabulary with these templates if it has none of its own.
+    /// Adds these templates if it has none.
     #[must_use]
     pub(crate) fn or_templates(mut self, templates: Option<Templates>) -> Self {
         self.templates = self.templates.or(templates);
@@ -198,7 +198,7 @@ impl Vocabulary {
         Ok(EncodedText { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
 
-    /// The single tokens that are this word: at a beginning, and after a blank. One where both are the same.
+    /// The single tokens for this word: at the start, and after a space. One if both are equal.
     pub(crate) fn word_tokens(&self, word: &str) -> Result<Vec<u32>> {
         let mut tokens = vec![];
         for text in [word.to_owned(), format!(" {word}")] {
@@ -210,7 +210,7 @@ impl Vocabulary {
         Ok(tokens)
     }
 
-    /// Words of a text that the vocabulary lacks, each once: encoding makes the unknown token of them.
+    /// Words of a text that the vocabulary lacks, without duplicates: encoding maps them to the unknown token.
     pub fn unknown(&self, text: &str) -> Result<Vec<String>> {
         let Some(unk) = self.unk() else { return Ok(vec![]) };
         let written = self.token(unk);
@@ -230,7 +230,7 @@ impl Vocabulary {
         self.decoded(ids, false)
     }
 
-    /// Text of ids without special tokens: what the grader reads.
+    /// Text of ids without special tokens: the grader's input.
     pub fn decode_visible(&self, ids: &[u32]) -> Result<String> {
         self.decoded(ids, true)
     }
@@ -245,7 +245,7 @@ impl Vocabulary {
         self.tokenizer.token_to_id(token)
     }
 
-    /// The id of a token that must be there.
+    /// The id of a required token.
     pub(crate) fn required_id(&self, token: &str) -> Result<u32> {
         self.id(token).with_context(|| format!("{}: has no token {token:?}", self.source.display()))
     }
@@ -259,7 +259,7 @@ impl Vocabulary {
         self.special.bos
     }
 
-    /// What is before every text in models that were trained so.
+    /// BOS before every text, for models that were trained with it.
     pub fn leading_bos(&self) -> Vec<u32> {
         self.around[0].clone()
     }
@@ -286,13 +286,13 @@ impl Vocabulary {
         &self.tokenizer
     }
 
-    /// What the tokenizer came from, for messages.
+    /// Origin of the tokenizer, for messages.
     pub fn source(&self) -> &Path {
         &self.source
     }
 }
 
-/// What the post-processor puts before and after a text.
+/// Tokens that the post-processor adds before and after a text.
 fn around(tokenizer: &Tokenizer) -> [Vec<u32>; 2] {
     let Ok(Ok(encoding)) = guarded(|| tokenizer.encode("a", true)) else { return [vec![], vec![]] };
     let (ids, mask) = (encoding.get_ids(), encoding.get_special_tokens_mask());

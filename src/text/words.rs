@@ -1,7 +1,7 @@
 //! A word-level tokenizer for the generated tasks, as an ordinary `tokenizer.json`.
 //!
-//! One id a whitespace-separated word: `<pad>` 0, `<bos>` 1, `<eos>` 2, `<unk>` 3, then the words in the order given. No
-//! text is normalised and nothing is added around it; templates write `<bos>` and `<eos>` themselves.
+//! One id per whitespace-separated word: `<pad>` 0, `<bos>` 1, `<eos>` 2, `<unk>` 3, then the words in order. Text is not normalised and
+//! nothing is added around it; templates write `<bos>` and `<eos>` themselves.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ pub(crate) const EOS: &str = "<eos>";
 pub(crate) const UNK: &str = "<unk>";
 
 impl Vocabulary {
-    /// The vocabulary of some words. A word given twice counts once, so that families can be joined.
+    /// The vocabulary of some words. A duplicate counts once, so that families can be joined.
     pub fn from_words<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> Result<Self> {
         let special = [PAD, BOS, EOS, UNK];
         let mut ids: Map<String, Value> = Map::new();
