@@ -1,10 +1,10 @@
-//! The optimiser's arithmetic on one parameter.
+//! The arithmetic of AdamW on one parameter.
 
 use burn::tensor::Tensor;
 
 use super::fused;
 
-/// Numbers of one AdamW step (Loshchilov and Hutter, 2019).
+/// Constants of one AdamW step (Loshchilov and Hutter, 2019).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
     pub learning_rate: f64,
@@ -12,12 +12,12 @@ pub struct AdamW {
     pub beta_2: f32,
     pub epsilon: f32,
     pub weight_decay: f32,
-    /// Steps of this parameter so far, this one included.
+    /// Steps of this parameter, including this one.
     pub time: usize,
 }
 
 impl AdamW {
-    /// `1 − βᵗ` of both moments. What `powi` rounds depends on what the compiler knows of its arguments; these products do not.
+    /// `1 − βᵗ` of both moments. `powi` rounds differently if the compiler knows its arguments; these products do not.
     pub(crate) fn corrections(&self) -> [f32; 2] {
         [self.beta_1, self.beta_2].map(|mut square| {
             let (mut power, mut left) = (1.0, self.time);

@@ -1,7 +1,7 @@
 //! Grouped-query attention in explicit steps, so that scores and pattern can be observed.
 //!
-//! The `rep = H / Hkv` query heads of a group are folded into rows: keys and values are never copied.
-//! Query head `h` reads group `h / rep`, as in Hugging Face's `repeat_kv`.
+//! The `rep = H / Hkv` query heads of a group are folded into rows, so that keys and values are never copied. Query head `h` reads group
+//! `h / rep`, as in Hugging Face's `repeat_kv`.
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, activation::softmax};
 
@@ -10,15 +10,15 @@ use super::{MASKED, fused, matmul};
 /// Most query positions for which a GPU computes attention without a pattern in memory.
 const FEW: usize = 8;
 
-/// Largest pattern, in bytes, that a GPU keeps whole for the backward pass. Larger ones are computed in parts, and recomputed there.
+/// Largest pattern, in bytes, that a GPU stores whole for the backward pass. Larger ones are computed in chunks, and recomputed there.
 const WHOLE: usize = 1 << 24;
 
 /// Bytes of scores per part: about the size of a large GPU's cache.
 const HELD: usize = 1 << 26;
 
-/// Grouped attention without hooks on scores or pattern: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask
-/// `[B, 1, L, T]` → z `[B, L, H, dh]`. With a mask, query l must see no slot after `T − L + l`, which is its own: slots are in the
-/// order of time, and those after it are not always read.
+/// Grouped attention without hooks on scores or pattern: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, a mask `[B, 1, L, T]` → z
+/// `[B, L, H, dh]`. With a mask, query l must see no slot after its own, `T − L + l`: slots are in temporal order, and later ones are not
+/// always read.
 pub fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>) -> Tensor<4> {
     let tracked = q.is_autodiff() || k.is_autodiff() || v.is_autodiff();
     let all = |usable: fn(&Tensor<4>) -> bool| [&q, &k, &v].into_iter().chain(&mask).all(usable);
@@ -28,7 +28,7 @@ pub fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>)
         return fused::attend_tracked(q, k, v, mask);
     }
     let [_, l, _, dh] = q.dims();
-    // On a GPU many queries are worth matrix products, which read the keys once for all of them.
+    // On a GPU many queries are faster as matrix products, which read the keys once for all of them.
     let fits = fused::widest_head(&q).is_none_or(|widest| dh <= widest && l <= FEW);
     let of_one_type = [&k, &v].into_iter().chain(&mask).all(|x| x.dtype() == q.dtype());
     if !tracked && fits && of_one_type && fused::is_forward_fused(&q) {
@@ -46,7 +46,7 @@ pub fn attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Tensor<4>>)
     grouped_values(pattern, v)
 }
 
-/// [`attend`] with the scores of some positions at a time: as many as have `held` bytes of them, or one.
+/// [`attend`] in chunks of positions whose scores need at most `held` bytes, at least one position each.
 pub fn attend_in_parts(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Tensor<4>, held: usize) -> Tensor<4> {
     fused::attend_in_parts(q, k, v, mask, held)
 }
@@ -56,7 +56,7 @@ pub fn composed_attend(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, mask: Option<Te
     grouped_values(composed_pattern(grouped_scores(q, k), mask), v)
 }
 
-/// Scores `q·k / sqrt(dh)`: q `[B, L, H, dh]`, k `[B, Hkv, T, dh]` → `[B, H, L, T]`, not masked yet.
+/// Scores `q·k / sqrt(dh)`: q `[B, L, H, dh]`, k `[B, Hkv, T, dh]` → `[B, H, L, T]`, before the mask.
 pub fn grouped_scores(q: Tensor<4>, k: Tensor<4>) -> Tensor<4> {
     let [b, l, h, dh] = q.dims();
     let [_, groups, t, _] = k.dims();
@@ -101,8 +101,8 @@ pub fn additive_mask(visible: &[bool], [b, l, t]: [usize; 3], dtype: DType, devi
     Tensor::from_data(TensorData::new(bias, [b, 1, l, t]).convert_dtype(dtype), (device, dtype))
 }
 
-/// The mask of queries of the last `l` of `t` slots: each sees its own slot and those before it, but no hole. Made on the device from
-/// `held[b][t]`, flattened in that order, so that no L × T values are made on the host and moved.
+/// Causal mask for queries of the last `l` of `t` slots: each sees its own slot and earlier ones, but no hole. Computed on the device from
+/// the flattened `held[b][t]`, so that no L × T values are copied from the host.
 pub fn causal_mask(held: &[bool], [b, l, t]: [usize; 3], dtype: DType, device: &Device) -> Tensor<4> {
     let count = |range: std::ops::Range<usize>, shape: [usize; 4]| {
         Tensor::<1, Int>::arange(range.start as i64..range.end as i64, device).reshape(shape)

@@ -1,12 +1,12 @@
-//! The vector instructions of the CPU's loops: chosen once per process, by the processor or by request. Products of Burn's own
-//! crates (`gemm`) choose for themselves: if another set is requested, ours replace them.
+//! The vector instructions of the CPU's loops, chosen once per process, by the processor or on request. Products of Burn's crates (`gemm`)
+//! choose for themselves: if another set is requested, ours replace them.
 
 use std::sync::OnceLock;
 
 use anyhow::{Result, bail};
 use pulp::{Arch, WithSimd};
 
-/// The environment variable that requests one, by its [`Cpu::name`].
+/// The environment variable that requests a set, by its [`Cpu::name`].
 pub const VARIABLE: &str = "SWITCHYARD_CPU";
 
 /// A set of vector instructions.
@@ -37,7 +37,7 @@ impl Cpu {
         }
     }
 
-    /// Those that this processor has.
+    /// The sets that this processor has.
     pub fn available() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|cpu| cpu.arch().is_some())
     }
@@ -48,7 +48,7 @@ impl Cpu {
     }
 
     /// # Errors
-    /// A name that none has, and one that this processor does not have.
+    /// An unknown name; a set that this processor lacks.
     pub fn named(name: &str) -> Result<Self> {
         let available: Vec<&str> = Self::available().map(Self::name).collect();
         match Self::ALL.into_iter().find(|cpu| cpu.name() == name) {
@@ -58,10 +58,10 @@ impl Cpu {
         }
     }
 
-    /// What this process uses.
+    /// The set that this process uses.
     ///
     /// # Errors
-    /// Error: [`VARIABLE`] requests instructions that this processor does not have.
+    /// [`VARIABLE`] requests instructions that this processor lacks.
     pub fn chosen() -> Result<Self> {
         match chosen() {
             Ok(cpu) => Ok(*cpu),
@@ -69,10 +69,10 @@ impl Cpu {
         }
     }
 
-    /// Uses this one from now on, before anything is computed.
+    /// Selects this set for the process, before anything is computed.
     ///
     /// # Errors
-    /// A process that uses another already.
+    /// A process that already uses another set.
     pub fn choose(self) -> Result<()> {
         match CHOSEN.get_or_init(|| Ok(self)) {
             Ok(used) if *used == self => Ok(()),
@@ -103,7 +103,7 @@ fn chosen() -> &'static std::result::Result<Cpu, String> {
     })
 }
 
-/// What loops use; one that this processor has.
+/// The set for loops; the processor has it.
 #[inline]
 pub(super) fn cpu() -> Cpu {
     #[cfg(test)]
@@ -114,14 +114,14 @@ pub(super) fn cpu() -> Cpu {
     chosen().as_ref().copied().unwrap_or_else(|_| Cpu::best())
 }
 
-/// Runs a loop that is compiled for all of them.
+/// Runs a loop that is compiled for all sets.
 #[inline]
 pub(super) fn dispatch<Op: WithSimd>(op: Op) -> Op::Output {
     cpu().arch().unwrap_or(Arch::Scalar).dispatch(op)
 }
 
-/// Runs a loop over a stored matrix, whose values or scales may be f16: with F16C, which `pulp` leaves out of x86-64-v3. Others are not run
-/// so: products of many rows were a third slower, their sums in memory and not in registers.
+/// Runs a loop over a stored matrix, whose values or scales may be f16: with F16C, which `pulp` omits from x86-64-v3. Other loops do not use
+/// it: products of many rows were a third slower, with their sums in memory instead of registers.
 #[inline]
 pub(super) fn dispatch_halves<Op: WithSimd>(op: Op) -> Op::Output {
     match cpu().arch() {
@@ -139,7 +139,7 @@ fn with_f16c<Op: WithSimd>(op: Op, simd: pulp::x86::V3) -> Op::Output {
     op.with_simd(simd)
 }
 
-/// Whether loops for S, entered by [`dispatch_halves`], turn an f16 into a float by an instruction.
+/// Whether loops for S, entered by [`dispatch_halves`], convert f16 to float by an instruction.
 #[cfg(target_arch = "x86_64")]
 pub(super) const fn has_f16c<S: pulp::Simd>() -> bool {
     S::F32_LANES >= 8
@@ -152,11 +152,11 @@ pub(super) mod tests {
     use super::*;
 
     thread_local! {
-        /// What this thread uses instead.
+        /// Overrides the process's set in this thread.
         pub(super) static HERE: Cell<Option<Cpu>> = const { Cell::new(None) };
     }
 
-    /// What `work` returns with each set that this processor has, the fastest first; by two threads.
+    /// Runs `work` with each set that this processor has, the fastest first; on two threads.
     pub(crate) fn with_each<R: Send>(work: impl Fn() -> R + Sync) -> Vec<(Cpu, R)> {
         let with = |cpu: Cpu| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(2).start_handler(move |_| HERE.set(Some(cpu)));

@@ -1,4 +1,4 @@
-//! Refuses what a device or this process has no memory for, before it is allocated: an allocation that fails ends the process.
+//! Refuses allocations that exceed the memory of the device or the process beforehand: a failed allocation would end the process.
 
 use std::fs;
 
@@ -15,14 +15,14 @@ pub struct TooLarge {
     bound: String,
 }
 
-/// Bytes that are allocated without a look at what is free: the look costs 0.1 ms, and a decoding step needs less.
+/// Allocations below this size are not checked: the check costs 0.1 ms, and a decoding step needs less memory.
 const UNCHECKED: u64 = 64 << 20;
 
-/// Checks that a device has memory for so many bytes. Beyond its largest buffer a GPU computes on without an error, and the
-/// result is wrong (Mesa's software driver, 128 MiB). On the CPU it is the memory of this process.
+/// Checks that a device has memory for this many bytes. Beyond its largest buffer a GPU computes wrong results without an error (Mesa's
+/// software driver, 128 MiB). On the CPU it checks this process's memory.
 ///
 /// # Errors
-/// More bytes than the device has in one piece, or than are free.
+/// More bytes than the device has contiguously, or than are free.
 pub fn ensure_fits(what: impl FnOnce() -> String, bytes: u64, device: &Device) -> Result<(), TooLarge> {
     if is_cpu(device) {
         return ensure_memory(what, bytes);
@@ -35,10 +35,10 @@ pub fn ensure_fits(what: impl FnOnce() -> String, bytes: u64, device: &Device) -
     }
 }
 
-/// Checks that this process can allocate so many bytes, and a third of them more for what goes on at the same time.
+/// Checks that this process can allocate this many bytes, and a third more for concurrent work.
 ///
 /// # Errors
-/// More bytes than three quarters of what is free.
+/// More bytes than three quarters of the free memory.
 pub fn ensure_memory(what: impl FnOnce() -> String, bytes: u64) -> Result<(), TooLarge> {
     if bytes <= UNCHECKED {
         return Ok(());
@@ -51,11 +51,11 @@ pub fn ensure_memory(what: impl FnOnce() -> String, bytes: u64) -> Result<(), To
     }
 }
 
-/// Refuses attention that does not fit: its mask `[B, 1, L, T]`, and its scores `[B, H, L, T]` where a hook is to see them. Otherwise these are never
-/// in memory as a whole.
+/// Checks that attention fits: its mask `[B, 1, L, T]`, and its scores `[B, H, L, T]` if a hook observes them. Otherwise scores are never in
+/// memory as a whole.
 ///
 /// # Errors
-/// A mask, or scores, that the device has no memory for.
+/// A mask, or scores, that do not fit.
 pub fn ensure_attention_fits(
     [b, h, l, t]: [usize; 4],
     seen: bool,
@@ -63,18 +63,18 @@ pub fn ensure_attention_fits(
     device: &Device,
 ) -> Result<(), TooLarge> {
     let what = || {
-        let what = if seen { "what a hook sees of attention" } else { "the mask of attention" };
-        format!("{what} of {l} positions to {t} in {b} rows (take shorter prompts, or fewer rows at a time)")
+        let what = if seen { "attention scores for a hook" } else { "the mask of attention" };
+        format!("{what} of {l} positions to {t} in {b} rows (use shorter prompts, or fewer rows at a time)")
     };
-    // On the CPU a mask is made of a list of truth values. Of scores two are in memory at a time: those before and after a softmax or a hook.
+    // On the CPU a mask is made from booleans. Two score tensors are in memory at a time: before and after a softmax or a hook.
     let mask = if is_cpu(device) { dtype.size() + 1 } else { dtype.size() };
     let size = if seen { 2 * h * dtype.size() + mask } else { mask };
     let size = if is_cpu(device) || !seen { size } else { h * dtype.size() };
     ensure_fits(what, [b, l, t, size].iter().map(|&n| n as u64).product(), device)
 }
 
-/// Bytes that this process may still allocate: the least of what the system has free, what its control group leaves and what a limit on
-/// address space leaves. `None` where the system does not say.
+/// Bytes that this process may still allocate: the minimum of the system's free memory, the control group's and the limit on address space.
+/// `None` if the system does not report them.
 pub fn free_memory() -> Option<u64> {
     let read = |path: &str| fs::read_to_string(path).ok();
     let kilobytes = |text: &str, key: &str| -> Option<u64> {

@@ -1,4 +1,4 @@
-//! A frozen matrix where a model computes: on the host, or the same bytes on a GPU.
+//! A frozen matrix on the model's device: on the host, or the same bytes on a GPU.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,14 +19,14 @@ pub enum FrozenMatrix {
     Device(Arc<DeviceMatrix>),
 }
 
-/// Rows that are widened at once where all are read.
+/// Rows that are widened at a time if all are read.
 const TOGETHER: usize = 1024;
 
 impl FrozenMatrix {
-    /// Moves a matrix to where a model computes.
+    /// Copies a matrix to the model's device.
     ///
     /// # Errors
-    /// A GPU that does not support it, or a build without kernels for it.
+    /// A GPU that does not support it; a build without kernels for it.
     pub fn new(stored: StoredMatrix, device: &Device) -> Result<Self> {
         if super::is_cpu(device) {
             return Ok(Self::Host(Arc::new(stored)));
@@ -54,7 +54,7 @@ impl FrozenMatrix {
         }
     }
 
-    /// Whether inputs are rounded to bf16 before they are multiplied with it.
+    /// Whether inputs are rounded to bf16 before the product.
     pub fn rounds_inputs(&self) -> bool {
         match self {
             Self::Host(stored) => stored.rounds_inputs(),
@@ -152,7 +152,7 @@ impl FrozenMatrix {
     /// The matrix on the host.
     ///
     /// # Panics
-    /// The matrix on a GPU. As in Burn, there is no product with x on the CPU.
+    /// The matrix is on a GPU. As in Burn, there is then no product with x on the CPU.
     pub(super) fn host(&self) -> &StoredMatrix {
         match self {
             Self::Host(stored) => stored,
@@ -174,7 +174,7 @@ impl FrozenMatrix {
     }
 }
 
-/// What a kernel made, for a model on this device.
+/// A kernel's output as a tensor on the model's device.
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 fn on(x: Tensor<2>, device: &Device) -> Tensor<2> {
     if device.is_autodiff() { x.autodiff() } else { x }

@@ -49,10 +49,11 @@ pub use scalars::scalars;
 pub use swiglu::gelu;
 pub use swiglu::{geglu, swiglu};
 
-/// Minus infinity in a mask. Finite, so that a row with nothing to attend to has a defined softmax.
+/// Minus infinity in a mask. Finite, so that a row without visible keys has a defined softmax.
 pub const MASKED: f32 = -1.0e30;
 
-/// `0..all` in parts of similar size, each of at most `most`: a short rest would use the CPU's loops for few rows, which sum in another order.
+/// `0..all` in parts of similar size, each of at most `most`: a short remainder would use the CPU's loops for few rows, which sum in another
+/// order.
 pub fn like_parts(all: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
     let size = all.div_ceil(all.div_ceil(most).max(1)).max(1);
     (0..all).step_by(size).map(move |from| from..(from + size).min(all))

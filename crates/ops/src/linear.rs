@@ -34,8 +34,8 @@ pub fn linear_transposed(x: Tensor<3>, table: Tensor<2>) -> Tensor<3> {
     composed_linear_transposed(x, table)
 }
 
-/// `x W + scale · (x A) B` of a frozen W `[K, N]` with factors `[K, R]` and `[R, N]`, as one node of the graph: x `[B, L, K]` → `[B, L, N]`.
-/// `None` where the products are not `ops::cube`'s, or nothing is learnt.
+/// `x W + scale · (x A) B` for a frozen W `[K, N]` with factors `[K, R]` and `[R, N]`, as one node of the graph: x `[B, L, K]` →
+/// `[B, L, N]`. `None` if `ops::cube` does not compute such products, or nothing is trained.
 pub fn adapted(x: &Tensor<3>, weight: &Tensor<2>, factors: [&Tensor<2>; 2], scale: f64) -> Option<Tensor<3>> {
     let of_one_type = factors.iter().chain([&weight]).all(|w| w.dtype() == x.dtype());
     if !x.is_autodiff() || !of_one_type || weight.is_require_grad() || !fused::chooses_products(x) {
@@ -47,7 +47,7 @@ pub fn adapted(x: &Tensor<3>, weight: &Tensor<2>, factors: [&Tensor<2>; 2], scal
     Some(y.reshape([b, l, n]))
 }
 
-/// The product of all rows of a batch as one, whose gradient of the weight is one product too: x `[B, L, K]`, W `[1, K, N]`.
+/// The product of all rows of a batch as one, so that the weight's gradient is one product too: x `[B, L, K]`, W `[1, K, N]`.
 fn of_all_rows(x: Tensor<3>, weight: Tensor<3>) -> Tensor<3> {
     let ([b, l, k], n) = (x.dims(), weight.dims()[2]);
     matmul(x.reshape([1, b * l, k]), weight).reshape([b, l, n])
@@ -95,12 +95,12 @@ pub fn linear_stored_three(x: Tensor<3>, weights: [&FrozenMatrix; 3]) -> [Tensor
     }
 }
 
-/// `y W`: `[B, L, N]` → `[B, L, K]`, what a gradient passes through.
+/// `y W`: `[B, L, N]` → `[B, L, K]`, the backward pass of the input.
 pub fn linear_stored_back(y: Tensor<3>, weight: &FrozenMatrix) -> Tensor<3> {
     fused::linear_stored_back(y, weight.clone())
 }
 
-/// Whether the product of so few rows with a weight is shared by several threads of the CPU.
+/// Whether several CPU threads share the product of so few rows with a weight.
 pub fn is_shared(weight: &Tensor<2>, rows: usize) -> bool {
     fused::is_cpu_fused(weight) && fused::is_shared(weight.shape().num_elements(), rows)
 }

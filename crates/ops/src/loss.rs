@@ -13,7 +13,7 @@ pub fn token_log_probs(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<2> 
     wide::log_softmax(logits.reshape([b * l, vocab])).gather(1, targets.reshape([b * l, 1])).reshape([b, l])
 }
 
-/// What is to be predicted from each of N rows.
+/// Targets of N rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Targets {
     /// `[N]`, below the vocabulary's size.
@@ -42,8 +42,8 @@ impl Targets {
     }
 }
 
-/// `−log softmax(h W)[target]` of each row (nats), and 1 where no token was more probable than the target, else 0:
-/// h `[N, D]`, the head W `[D, V]` → `[N]`, `[N]`. The fused pass holds the logits of a few rows at a time, never all.
+/// `−log softmax(h W)[target]` of each row (nats), and 1 if no token was more probable than the target, else 0: h `[N, D]`, the head W
+/// `[D, V]` → `[N]`, `[N]`. The fused pass has the logits of only a few rows in memory at a time.
 pub fn head_loss(hidden: Tensor<2>, head: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor<1>) {
     if fused::is_fused(&hidden) && fused::is_fused(&head) {
         return fused::head_loss(hidden, head, targets);
@@ -83,8 +83,7 @@ pub fn loss_of_logits(logits: Tensor<2>, targets: Targets) -> (Tensor<1>, Tensor
 /// Rows whose logits are in memory at once.
 const ROWS: usize = 128;
 
-/// Losses with a head that is a function, `[n, D]` → `[n, V]`, some of at least one row after others. Under autodiff the logits of all
-/// are kept.
+/// Losses with a head given as a function, `[n, D]` → `[n, V]`, in chunks of at least one row. Under autodiff all logits are stored.
 pub fn loss_in_parts(
     hidden: Tensor<2>,
     unembed: impl Fn(Tensor<2>) -> Tensor<2>,
@@ -98,7 +97,7 @@ pub fn loss_in_parts(
     (Tensor::cat(losses, 0), Tensor::cat(hits, 0))
 }
 
-/// Logits in f32 where the model computes in fewer bits: a softmax over a vocabulary needs the digits.
+/// Logits in f32 if the model computes in fewer bits: a softmax over a vocabulary needs the precision.
 fn at_least_f32<const R: usize>(logits: Tensor<R>) -> Tensor<R> {
     if matches!(logits.dtype(), DType::F16 | DType::BF16) { logits.cast(FloatDType::F32) } else { logits }
 }

@@ -1,4 +1,4 @@
-//! Root-mean-square normalisation (Zhang & Sennrich 2019).
+//! RMSNorm (Zhang & Sennrich 2019).
 
 use burn::tensor::Tensor;
 

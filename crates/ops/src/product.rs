@@ -8,7 +8,7 @@ use super::fused;
 
 static TF32: AtomicBool = AtomicBool::new(false);
 
-/// From now on products of f32 are rounded to TF32 in this process, wherever that is faster.
+/// Lets f32 products round to TF32 in this process, wherever that is faster.
 pub fn round_to_tf32() {
     TF32.store(true, Ordering::Relaxed);
 }
@@ -22,9 +22,9 @@ pub fn has_tf32(device: &Device) -> bool {
     fused::has_tf32(device)
 }
 
-/// `a b` of batches of matrices, `[.., M, K]` and `[.., K, N]` → `[.., M, N]`, whose other axes are equal or 1, in the arithmetic of
-/// their type. Burn's own product rounds f32 to TF32 (10 bits of mantissa of 23) wherever that is faster on a GPU that has it; this one does
-/// after [`round_to_tf32`] only.
+/// `a b` of batches of matrices, `[.., M, K]` and `[.., K, N]` → `[.., M, N]`, whose other axes are equal or 1, in the precision of their
+/// type. Burn's own product rounds f32 to TF32 (10 of 23 mantissa bits) wherever that is faster on a GPU that has it; this one only after
+/// [`round_to_tf32`].
 pub fn matmul<const R: usize>(a: Tensor<R>, b: Tensor<R>) -> Tensor<R> {
     if fused::own_products(&a) {
         return fused::matmul(a, b);
@@ -38,8 +38,8 @@ pub fn matmul<const R: usize>(a: Tensor<R>, b: Tensor<R>) -> Tensor<R> {
     if fused::chooses_products(&a) { fused::matmul(a, b) } else { a.matmul(b) }
 }
 
-/// A factor that has some of the product's batch axes and one matrix for all of another, with that matrix repeated. Burn's kernels that copy
-/// by TMA (NVIDIA's since Hopper) refuse such a factor, and panic where one of them won at other products of that size.
+/// Broadcasts a factor that has some of the product's batch axes and a single matrix for another. Burn's kernels with TMA copies (NVIDIA,
+/// since Hopper) refuse such a factor, and panic if autotune chose one of them on other products of that size.
 fn repeated<const R: usize>(x: Tensor<R>, batches: [usize; R]) -> Tensor<R> {
     let own = x.dims();
     let mut axes = 0..R.saturating_sub(2);

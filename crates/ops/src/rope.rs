@@ -14,7 +14,7 @@ pub struct Rotation {
 impl Rotation {
     /// Angles `position * inv_freq` for each row's true positions. `positions` is `[B][L]`, rectangular.
     ///
-    /// Products are taken in f64 from f32 frequencies: Hugging Face keeps `inv_freq` in f32.
+    /// Products are computed in f64 from f32 frequencies: Hugging Face stores `inv_freq` in f32.
     pub fn new(positions: &[Vec<usize>], inv_freq: &[f32], dtype: DType, device: &Device) -> Self {
         let (b, l) = (positions.len(), positions.first().map_or(0, Vec::len));
         let mut cos = Vec::with_capacity(b * l * inv_freq.len());

@@ -2,10 +2,10 @@
 
 use burn::tensor::{Tensor, Transaction};
 
-/// The values of some tensors, one after the other, by one read: on a GPU each read waits until all work before it is done.
+/// The concatenated values of some tensors, by one read: on a GPU each read waits until all earlier work is done.
 ///
 /// # Panics
-/// If the device cannot be read, as for one tensor.
+/// The device cannot be read.
 pub fn scalars(of: impl IntoIterator<Item = Tensor<1>>) -> Vec<f64> {
     let all = of.into_iter().fold(Transaction::default(), |all, x| all.register(x.without_autodiff()));
     all.execute().iter().flat_map(|data| data.iter::<f64>().collect::<Vec<_>>()).collect()

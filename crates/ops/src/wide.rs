@@ -1,5 +1,5 @@
-//! Sums and maxima over rows of a vocabulary's size, group by group. On Mesa's software driver, Burn 0.22.1's own were wrong from
-//! some 65,535 values a row on (`sum_dim` of 151,672 by more than its value, `log_softmax` infinite: reports/device/README.md).
+//! Sums and maxima over rows of a vocabulary's size, in groups. On Mesa's software driver, Burn 0.22.1's own were wrong from some 65,535
+//! values per row on (`sum_dim` of 151,672 by more than its value, `log_softmax` infinite: reports/device/README.md).
 
 use burn::tensor::{Tensor, activation};
 

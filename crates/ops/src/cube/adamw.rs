@@ -11,8 +11,8 @@ use super::rows::sum_of_units;
 use super::{UNITS, addresses, cubes, dim, made_like, units};
 use crate::AdamW;
 
-/// `m ← β₁ m + (1 − β₁) g`, `v ← β₂ v + (1 − β₂) g²`, `w ← keep · w − rate · (m / over₁) / (√(v / over₂) + ε)`, into tensors of
-/// their own or into their own memory.
+/// `m ← β₁ m + (1 − β₁) g`, `v ← β₂ v + (1 − β₂) g²`, `w ← keep · w − rate · (m / over₁) / (√(v / over₂) + ε)`, into new tensors or in
+/// place.
 #[cube(launch, address_type = "dynamic")]
 fn step(
     weight: LinearView<'_, f32>,
@@ -42,7 +42,7 @@ fn step(
     new_weight.write(ABSOLUTE_POS, weight.read(ABSOLUTE_POS) * keep - delta * rate);
 }
 
-/// Sums of squares of every `CUBE_COUNT`-th stretch of `units` values, one a cube.
+/// Sums of squares of every `CUBE_COUNT`-th stretch of `units` values, one per cube.
 #[cube(launch, address_type = "dynamic")]
 fn squares(x: LinearView<'_, f32>, sums: &mut Tensor<f32>, #[comptime] units: usize) {
     let mut shared = Shared::<[f32]>::new_slice(units);
@@ -59,7 +59,7 @@ fn squares(x: LinearView<'_, f32>, sums: &mut Tensor<f32>, #[comptime] units: us
     }
 }
 
-/// A weight and its two moments after a step, in place where nobody else holds all three.
+/// A weight and its two moments after a step, in place if they have no other owner.
 pub(crate) fn adamw(
     weight: CubeTensor,
     grad: CubeTensor,
@@ -109,8 +109,8 @@ pub(crate) fn adamw(
 /// Cubes that add up a large tensor: more would wait for their turn on a GPU.
 const CUBES: usize = 1024;
 
-/// Sums of `x²` over parts, `[parts]`: another launch for their sum would cost more than reading them. What is added in which order depends on
-/// the tensor's size alone.
+/// Sums of `x²` over parts, `[parts]`: a further launch for their sum would cost more than reading them. The order of summation depends only
+/// on the tensor's size.
 pub(crate) fn sum_of_squares(x: CubeTensor) -> CubeTensor {
     let parts = x.shape().num_elements().div_ceil(UNITS).clamp(1, CUBES);
     let out = made_like(&x, Shape::new([parts]));

@@ -10,11 +10,15 @@ use cubecl::prelude::*;
 use super::rows::{LOWEST, largest_of_units, sum_of_units};
 use super::{UNITS, addresses, cubes, dim, element, made_like, units};
 
-/// `softmax(q·k / √dh + mask) v`: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, the mask `[B, 1, L, T]` → `[B, L, H, dh]`.
+/// Decode attention `softmax(q·k / √dh + mask) v`: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, the mask `[B, 1, L, T]` →
+/// `[B, L, H, dh]`.
 ///
-/// Slots are taken `units` at a time. A unit makes the score of one of them; then a unit has one value of the output and adds up
-/// every `parts`-th slot, with as many parts as there are units for. When a larger score comes, what was added up before is
-/// scaled down (Milakov and Gimelshein 2018, arXiv:1805.02867). Without a mask, `mask` is never read.
+/// For each tile of `units` slots:
+/// 1. each unit computes the score of one slot;
+/// 2. if a score is a new maximum, the sums so far are scaled down (Milakov and Gimelshein 2018, arXiv:1805.02867);
+/// 3. each unit then has one value of the output and sums every `parts`-th slot, with as many parts as there are units.
+///
+/// Without a mask, `mask` is never read.
 #[cube(launch, address_type = "dynamic")]
 fn one_query<F: Float>(
     q: &Tensor<F>,
@@ -79,7 +83,7 @@ fn one_query<F: Float>(
             weight = (score - larger).exp();
         }
         weights[unit] = weight;
-        // It waits for all units, so that the weights are there too.
+        // Synchronises all units, so that the weights are complete too.
         sum = sum * less + sum_of_units(weight, &mut shared);
         most = larger;
 
@@ -93,7 +97,7 @@ fn one_query<F: Float>(
                 i += parts;
             }
         }
-        // The next slots' weights take the place of these.
+        // The next slots' weights overwrite these.
         sync_cube();
         first += units;
     }
@@ -123,7 +127,7 @@ pub(crate) fn attend(q: CubeTensor, k: CubeTensor, v: CubeTensor, mask: Option<C
     let (client, element) = (q.client.clone(), element(&q));
     let units = units(&client, UNITS);
     let masked = mask.is_some();
-    // A kernel has all its arguments: without a mask the queries stand in for it, and are not read as one.
+    // A kernel needs all its arguments: without a mask the queries are passed instead, and not read.
     let mask = mask.unwrap_or_else(|| q.clone());
     one_query::launch(
         &client,

@@ -1,12 +1,12 @@
-//! Kernels that read rows as their file stores them, in words of 32 bits: the layouts of [`Format`], four values at a time. All blocks and
-//! rows begin at an even byte. Of floats below 1.2e-38 a GPU may make zeros.
+//! Kernels that read rows in their file format, in words of 32 bits: the layouts of [`Format`], four values at a time. All blocks and rows
+//! begin at an even byte. A GPU may flush floats below 1.2e-38 to zero.
 
 use burn_cubecl::cubecl;
 use cubecl::prelude::*;
 
 use crate::stored::Format;
 
-/// Values that are read together: they share a word, and a scale.
+/// Values that are read together: they share a word and a scale.
 pub(super) const FOUR: usize = 4;
 
 /// Units that share a row of the matrix in a product.
@@ -36,7 +36,7 @@ fn two_halves(words: &Tensor<u32>, at: usize) -> (f32, f32) {
     (half_of(both & 0xffff), half_of(both >> 16))
 }
 
-/// The 32 bits at an even byte; where all blocks are whole words, `words[at / 4]` is one load less.
+/// The 32 bits at an even byte; if all blocks are whole words, `words[at / 4]` is one load less.
 #[cube]
 fn word(words: &Tensor<u32>, at: usize) -> u32 {
     let mut out = words[at / 4];
@@ -46,8 +46,8 @@ fn word(words: &Tensor<u32>, at: usize) -> u32 {
     out
 }
 
-/// The finite f16 of some bits. Where its exponent is 0 it is counted in steps of 2⁻²⁴: as a float's bits it would be so small that
-/// GPUs flush it to zero.
+/// The finite f16 of some bits. With exponent 0 it is computed as multiples of 2⁻²⁴: its bits as a float would be denormal, which GPUs
+/// flush to zero.
 #[cube]
 fn half_of(bits: u32) -> f32 {
     let (exponent, mantissa) = ((bits >> 10) & 0x1f, bits & 0x3ff);
@@ -70,8 +70,8 @@ fn signed(bits: u32) -> f32 {
     f32::cast_from(bits ^ 0x80) - 128.0
 }
 
-/// `(quant − less) · scale + offset` of four quants: four bits of each byte of `low` from bit `shift` on, and above them the two lowest
-/// of the same byte of `high`.
+/// `(quant − less) · scale + offset` of four quants: four bits of each byte of `low` from bit `shift` on, and above them the two lowest of
+/// the same byte of `high`.
 #[cube]
 fn scaled(low: u32, shift: u32, high: u32, less: f32, scale: f32, offset: f32) -> Four {
     let mut out = Four::empty();
@@ -91,7 +91,7 @@ fn spread(bits: u32, first: u32) -> u32 {
     (some & 1) | ((some & 2) << 7) | ((some & 4) << 14) | ((some & 8) << 21)
 }
 
-/// Scale and offset of a piece of `Q4_K` and `Q5_K` whose block begins at a byte.
+/// Scale and offset of a piece of `Q4_K` and `Q5_K`, whose block begins at a byte.
 #[cube]
 fn scale_and_offset(words: &Tensor<u32>, block: usize, piece: usize) -> (f32, f32) {
     let packed = block + 4;
@@ -106,14 +106,14 @@ fn scale_and_offset(words: &Tensor<u32>, block: usize, piece: usize) -> (f32, f3
     (of_scales * f32::cast_from(scale), -(of_offsets * f32::cast_from(offset)))
 }
 
-/// Values `i .. i + 4` of the row that begins at byte `row`; `i` is a multiple of four. Past the last value of a row of floats it reads
-/// what follows in memory.
+/// Values `i .. i + 4` of the row that begins at byte `row`; `i` is a multiple of four. Past the last value of a row of floats it reads the
+/// following memory.
 #[cube]
 fn four(words: &Tensor<u32>, row: usize, i: usize, #[comptime] format: Format) -> Four {
-    // Of the formats whose blocks are 32 values, and of those whose blocks are 256: eight pieces of 32.
+    // Formats with blocks of 32 values, and those with blocks of 256: eight pieces of 32.
     let within = i % 32;
     let piece = i / 32 % 8;
-    // Two halves of a block lie in the same bytes.
+    // Two halves of a block are in the same bytes.
     let (nibble, shift) = (within % 16, u32::cast_from(within / 16) * 4);
     let shared = piece / 2 * 32 + within;
     let of_shared = u32::cast_from(piece % 2) * 4;
@@ -197,8 +197,8 @@ fn four(words: &Tensor<u32>, row: usize, i: usize, #[comptime] format: Format) -
     }
 }
 
-/// Rows as floats `[rows, width]`, four values a unit: rows `first ..` of the part, or where they are named those numbers of `ids` from
-/// `first` on that the part has.
+/// Rows as floats `[rows, width]`, four values per unit: rows `first ..` of the part or, if `ids` are given, those of its rows that `ids`
+/// name from `first` on.
 #[cube(launch, address_type = "dynamic")]
 pub(super) fn widen(
     words: &Tensor<u32>,
@@ -275,7 +275,7 @@ pub(super) fn few(
             let values = four(words, row * row_bytes, i * FOUR, format);
             #[unroll]
             for r in 0..of {
-                // A row too many is the last one again, and is not written.
+                // A surplus row repeats the last one, and is not written.
                 sums[r] += values * x[min(first + r, rows - 1) * across + i];
             }
             i += LANES;
@@ -300,7 +300,7 @@ pub(super) fn few(
             let to = (first + r) * out.stride(0) + start + row;
             out[to] = shared[unit];
         }
-        // The next row's sums take the place of these.
+        // The next row's sums overwrite these.
         sync_cube();
     }
 }

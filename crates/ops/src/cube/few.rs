@@ -1,5 +1,5 @@
-//! Products of few rows with matrices of floats, as in decoding. Such a product takes as long as reading the matrix does: it is read
-//! once for all rows, sixteen bytes a unit at a time, by every part of the device, and matrices of one input in one launch.
+//! Products of few rows with float matrices, as in decoding. Their time is that of reading the matrix: it is read once for all rows, sixteen
+//! bytes per unit at a time, by every part of the device, and matrices of one input in one launch.
 
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
@@ -14,7 +14,7 @@ use cubecl::prelude::*;
 use super::matmul::matmul;
 use super::{UNITS, addresses, cubes, dim, element, made_like, rows_of, units};
 
-/// Rows of x, at most: of more, kernels on tensor cores read the matrix once too.
+/// Maximum rows of x: with more, kernels on tensor cores also read the matrix once.
 pub(crate) const FEW: usize = 16;
 
 /// Rows of x that a cube multiplies with.
@@ -26,7 +26,7 @@ const LANES: usize = 32;
 /// Cubes that fill a device; with fewer, a cube computes fewer columns.
 const BUSY: usize = 256;
 
-/// Rows `first ..` of x by the columns of one group, `x W` with W `[K, N]`: a group is `lanes` vectors of columns, and the units that have the
+/// Rows `first ..` of x times the columns of one group, `x W` with W `[K, N]`: a group is `lanes` vectors of columns, and the units of the
 /// same vector share the sum over K. Widths, depths and pitches are counted in vectors.
 #[cube]
 fn columns<F: Float, N: Size>(
@@ -63,7 +63,7 @@ fn columns<F: Float, N: Size>(
             let mut factors = Array::<Vector<f32, N>>::new(of);
             #[unroll]
             for r in 0..of {
-                // A row too many is the last one again, and is not written.
+                // A surplus row repeats the last one, and is not written.
                 factors[r] = Vector::cast_from(x[min(first + r, rows - 1) * x_pitch + i]);
             }
             #[unroll]
@@ -94,12 +94,12 @@ fn columns<F: Float, N: Size>(
         if slice == 0 && column < width && first + r < rows {
             out[(first + r) * out_pitch + column] = Vector::cast_from(shared[unit]);
         }
-        // The next row's sums take the place of these.
+        // The next row's sums overwrite these.
         sync_cube();
     }
 }
 
-/// `x A`, `x B`, `x C` for `count` matrices; without a second or third, the first stands in for it and is not read.
+/// `x A`, `x B`, `x C` for `count` matrices; a missing second or third is passed as the first and not read.
 #[cube(launch, address_type = "dynamic")]
 fn products<F: Float, N: Size>(
     x: &Tensor<Vector<F, N>>,
@@ -259,7 +259,7 @@ fn products_by_row<F: Float, N: Size>(
         if lane == 0 && row < held && first + r < rows {
             out[(first + r) * out_pitch + row] = F::cast_from(shared[unit]);
         }
-        // The next row's sums take the place of these.
+        // The next row's sums overwrite these.
         sync_cube();
     }
 }
@@ -290,7 +290,7 @@ fn flat(x: CubeTensor) -> CubeTensor {
     reshape(into_contiguous(x), shape)
 }
 
-/// Rows of x per cube. Few sizes, because each is another kernel to compile.
+/// Rows of x per cube. Few sizes, because each needs another kernel.
 fn together(rows: usize) -> usize {
     rows.next_power_of_two().min(TOGETHER)
 }

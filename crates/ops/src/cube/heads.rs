@@ -9,8 +9,8 @@ use cubecl::prelude::*;
 use super::rows::sum_of_units;
 use super::{addresses, cubes, dim, element, made_like, units};
 
-/// A unit's value of the head that begins at `from`, over the root mean square of the head and times the gain where `normed`: rounded as a
-/// norm of its own would write it.
+/// A unit's value of the head that begins at `from`; if `normed`, divided by the head's root mean square and times the gain, rounded like a
+/// separate norm's output.
 #[cube]
 fn value<F: Float>(
     x: &Tensor<F>,
@@ -115,8 +115,8 @@ fn own(x: CubeTensor) -> CubeTensor {
     if x.can_mut() && x.is_nonoverlapping() { x } else { x.copy() }
 }
 
-/// Queries as attention reads them, and the cache with the keys and values from slot `at` on. Without `eps` nothing is normalised, and the
-/// gains are not read. A head has at most [`super::widest_head`] values.
+/// Normalised and rotated queries, and the cache with keys and values from slot `at` on. Without `eps` nothing is normalised, and the gains
+/// are not read. A head has at most [`super::widest_head`] values.
 pub(crate) fn append_heads(
     [q, k, v]: [CubeTensor; 3],
     [q_gain, k_gain]: [CubeTensor; 2],

@@ -11,7 +11,7 @@ use super::rows::{LOWEST, largest_of_units, sum_of_units};
 use super::{addresses, cubes, dim, made_like, room_for, units};
 use crate::{MASKED, Targets};
 
-/// A logit, or [`MASKED`] where the row leaves out its token.
+/// A logit, or [`MASKED`] if the row bans its token.
 #[cube]
 fn logit(
     logits: &Tensor<f32>,
@@ -60,7 +60,7 @@ fn scales(
     (most, sum_of_units(sum, shared))
 }
 
-/// `log Σ exp(x) − x[target]` of each row, and 1 where nothing is larger than `x[target]`, else 0: logits `[N, V]`.
+/// `log Σ exp(x) − x[target]` of each row, and 1 if nothing is larger than `x[target]`, else 0: logits `[N, V]`.
 #[cube(launch, address_type = "dynamic")]
 fn forward(
     logits: &Tensor<f32>,
@@ -126,7 +126,7 @@ fn on_device(logits: &CubeTensor, targets: &Targets) -> ([CubeTensor; 3], bool) 
     };
     let ids = sent(targets.ids.clone());
     if targets.banned.is_empty() {
-        // A kernel has all its arguments: where nothing is left out, the ids stand in for them.
+        // A kernel needs all its arguments: without bans the ids are passed instead.
         return ([ids.clone(), ids.clone(), ids], false);
     }
     let restricted = (0..targets.ids.len()).map(|row| u32::from(!targets.banned(row).is_empty())).collect();

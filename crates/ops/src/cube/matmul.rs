@@ -1,12 +1,12 @@
 //! Matrix products on NVIDIA GPUs with tensor cores (since Ampere), with a selection of Burn's kernels.
 //!
-//! Burn tries every kernel that it has for every shape, and keeps the fastest. For f32 most of them round both factors to TF32 (10 bits
-//! of mantissa of 23): results would be off by some 1e-3, and by whichever kernel was fastest on that day. PyTorch does not do that unless
-//! asked. Here those compete that do not round, unless [`rounds_to_tf32`].
+//! Burn's autotune tries all its kernels for every shape and uses the fastest. For f32 most of them round both factors to TF32 (10 of 23
+//! mantissa bits): errors of about 1e-3, which depend on the kernel that won. PyTorch does not do that by default. Here only kernels
+//! without rounding compete, unless [`rounds_to_tf32`].
 //!
-//! For bf16 and f16 nothing is tried. On an H100 a first product waited 38 s until Burn's twenty kernels were compiled. Of five that were
-//! timed over 32 shapes one was the fastest in 25, and within a twelfth of it in five (`reports/gpu/h100`). It is taken wherever memory is aligned, so that
-//! the same product is computed by the same kernel in every run.
+//! For bf16 and f16 there is no autotune. On an H100 a first product waited 38 s until Burn's twenty kernels were compiled. Of five that
+//! were timed over 32 shapes one was the fastest in 25, and within a twelfth of it in five (`reports/gpu/h100`). It is used wherever memory
+//! is aligned, so that every run uses the same kernel.
 
 use std::ops::Range;
 
@@ -33,7 +33,7 @@ use cubek::std::InputBinding;
 use super::{element, wgmma};
 use crate::rounds_to_tf32;
 
-/// Whether Burn's products of f32 may be computed in fewer bits, and must not be.
+/// Whether Burn's f32 products may use fewer bits although they must not.
 fn rounds_products(device: &CubeDevice) -> bool {
     has_tf32(device) && !rounds_to_tf32()
 }
@@ -51,8 +51,8 @@ pub(crate) fn has_tf32(device: &CubeDevice) -> bool {
     device.client().properties().supports_type(ElemType::Float(FloatKind::TF32))
 }
 
-/// Products that are added one after the other, at most: over a vocabulary of 151,672 a single chain was off by 9e-5. Memory is aligned
-/// to fewer values, so that a part of a large matrix is a view of it and no copy.
+/// Maximum length of a chain of additions: over a vocabulary of 151,672 a single chain had an error of 9e-5. Memory alignment is finer, so
+/// that a part of a large matrix is a view without a copy.
 const CHAIN: usize = 1 << 14;
 
 /// `a b`: `[.., M, K]`, `[.., K, N]` → `[.., M, N]`.
@@ -74,7 +74,7 @@ pub(crate) fn matmul(a: CubeTensor, b: CubeTensor) -> CubeTensor {
         return CubeBackend::float_matmul(a, b);
     }
     let (left, right) = (a.shape(), b.shape());
-    // One matrix for all of a batch: one product with more rows, which reads it once. The matrix stays the view that it is.
+    // One matrix for the whole batch: one product with more rows, which reads it once. The matrix stays a view.
     if right[..rank - 2].iter().all(|&n| n == 1) && left[..rank - 2].iter().any(|&n| n > 1) {
         let (mut shape, mut rows) = (left.clone(), left.clone());
         shape[rank - 1] = right[rank - 1];
@@ -152,8 +152,8 @@ fn of_f32() -> Candidates {
     })
 }
 
-/// The first that takes the product: a kernel on tensor cores which copies by TMA (NVIDIA's since Hopper), one that copies itself, and
-/// where tensor cores do not take a type or a shape one without.
+/// Uses the first kernel that supports the product: on tensor cores with TMA copies (NVIDIA, since Hopper), on tensor cores with its own
+/// copies, and without tensor cores for other types or shapes.
 fn of_halves(product: &Product) {
     let (a, b, out) = product;
     let tile_matmul = TileMatmulKind::Mma;

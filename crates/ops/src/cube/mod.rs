@@ -1,9 +1,8 @@
-//! The element-wise work of a decoder as kernels of CubeCL: one source for CUDA and for every device that wgpu reaches.
+//! The element-wise work of a decoder as CubeCL kernels: one source for CUDA and for every wgpu device.
 //!
-//! Tensors in, tensors out; losses and the optimiser in f32, what a forward is made of also in bf16 and f16 (all inputs of an
-//! operation in one type). Kernels read their inputs by strides, so that a view needs no copy; they compute in f32, and round what they write.
-//! CubeCL's words: a *cube* is a thread block, a *unit* a thread. Kernels need 256 units per cube and 8 KB of shared memory, which
-//! every GPU has.
+//! Tensors in, tensors out; losses and the optimiser in f32, the operations of a forward also in bf16 and f16 (all inputs of an operation in
+//! one type). Kernels read their inputs by strides, so that views need no copy; they compute in f32, and round their outputs. CubeCL's terms:
+//! a *cube* is a thread block, a *unit* a thread. Kernels need 256 units per cube and 8 KB of shared memory, which every GPU has.
 
 #![allow(
     clippy::too_many_arguments,
@@ -46,15 +45,15 @@ pub(super) use softmax::{softmax, softmax_backward};
 pub(super) use stored::DeviceMatrix;
 pub(super) use swiglu::{swiglu, swiglu_backward};
 
-/// Units of a cube, at most: what every GPU has.
+/// Maximum units per cube, which every GPU supports.
 const UNITS: usize = 256;
 
-/// A power of two of units for work of so many values, at most what the device allows.
+/// A power of two of units for this many values, within the device's limit.
 fn units(client: &Client, values: usize) -> usize {
     let hardware = &client.properties().hardware;
     let most = UNITS.min(hardware.max_units_per_cube as usize).min(hardware.max_cube_dim.0 as usize).max(1);
     let most = if most.is_power_of_two() { most } else { most.next_power_of_two() / 2 };
-    // Few sizes: each is another kernel to compile.
+    // Few sizes: each needs another kernel.
     values.next_power_of_two().clamp(32, UNITS).min(most)
 }
 
@@ -63,14 +62,14 @@ pub(super) fn widest_head(device: &CubeDevice) -> usize {
     units(&device.client(), UNITS)
 }
 
-/// Bytes that a kernel reads or writes as one tensor, at most.
+/// Maximum bytes of a tensor that a kernel reads or writes.
 pub(super) fn largest_buffer(device: &CubeDevice) -> u64 {
     device.client().properties().memory.max_page_size
 }
 
-/// So many cubes, over the dimensions that the device has; maybe a few more.
+/// A launch of this many cubes, distributed over the device's dimensions; perhaps a few more.
 fn cubes(client: &Client, cubes: usize) -> CubeCount {
-    // More than u32 counts are more values than a device's memory holds.
+    // A u32 overflows only beyond the number of values in a device's memory.
     CubeCountSelection::new(client, u32::try_from(cubes).unwrap_or(u32::MAX)).cube_count()
 }
 
@@ -84,12 +83,12 @@ fn rows_of(shape: &Shape) -> [usize; 2] {
     [shape.num_elements() / width.max(1), width]
 }
 
-/// A tensor of this shape on the device and in the type of another, not written yet.
+/// An uninitialised tensor of this shape, with device and type of another.
 fn made_like(x: &CubeTensor, shape: Shape) -> CubeTensor {
     empty_device_dtype(x.client.clone(), x.device.clone(), shape, x.dtype)
 }
 
-/// A tensor of this shape on the device of another, in f32, not written yet.
+/// An uninitialised f32 tensor of this shape, on the device of another.
 fn sums_like(x: &CubeTensor, shape: Shape) -> CubeTensor {
     empty_device_dtype(x.client.clone(), x.device.clone(), shape, DType::F32)
 }
@@ -103,13 +102,13 @@ fn element(x: &CubeTensor) -> ElemType {
     })
 }
 
-/// Output buffer of a kernel, and whether it is the input itself: if that has no other owner and no
-/// broadcast axis. Otherwise a new one of its shape, uninitialised.
+/// Output buffer of a kernel, and whether it is the input itself, which needs that the input has no other owner and no broadcast axis.
+/// Otherwise a new uninitialised one of its shape.
 fn room_for(x: &CubeTensor) -> (CubeTensor, bool) {
     if x.can_mut() && x.is_nonoverlapping() { (x.clone(), true) } else { (made_like(x, x.shape()), false) }
 }
 
-/// What a kernel must count up to in the largest of some tensors.
+/// Address type for the largest of some tensors.
 fn addresses(tensors: &[&CubeTensor]) -> AddressType {
     tensors.iter().map(|x| x.required_address_type()).max().unwrap_or_default()
 }

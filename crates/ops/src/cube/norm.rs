@@ -1,4 +1,4 @@
-//! Root-mean-square normalisation: a cube a row.
+//! RMSNorm: one cube per row.
 
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
@@ -11,8 +11,8 @@ use cubecl::prelude::*;
 use super::rows::{place, sum_of_units};
 use super::{addresses, cubes, dim, element, made_like, rows_of, sums_like, units};
 
-/// `out = x / sqrt(mean(x²) + eps) · weight` of each row; where `added`, of `x + more`, which is written to `sum` first. Otherwise something
-/// stands for both, and is neither read nor written.
+/// `out = x / sqrt(mean(x²) + eps) · weight` of each row; if `added`, of `x + more`, which is first written to `sum`. Otherwise both
+/// arguments are placeholders.
 #[cube(launch, address_type = "dynamic")]
 fn forward<F: Float>(
     x: &Tensor<F>,
@@ -59,7 +59,7 @@ fn forward<F: Float>(
     while i < width {
         let mut value = f32::cast_from(x[from + i * step]);
         if added {
-            // A unit reads what it wrote itself.
+            // A unit reads only what it wrote itself.
             value = f32::cast_from(sum[between + i * sum_step]);
         }
         out[to + i * to_step] = F::cast_from(value * scale * f32::cast_from(weight[i * weight.stride(0)]));
@@ -67,7 +67,7 @@ fn forward<F: Float>(
     }
 }
 
-/// With `r = 1 / sqrt(mean(x²) + eps)`: `dx = r · (g·w − x · r² · mean(g·w·x))`. Keeps r, one a row.
+/// With `r = 1 / sqrt(mean(x²) + eps)`: `dx = r · (g·w − x · r² · mean(g·w·x))`. Stores r, one per row.
 #[cube(launch, address_type = "dynamic")]
 fn backward<F: Float>(
     x: &Tensor<F>,
@@ -118,7 +118,7 @@ fn backward<F: Float>(
     }
 }
 
-/// Sums of `g · x · r` over so many rows at a time: `[parts, D]`. A unit a column, a row of cubes a part.
+/// Sums of `g · x · r` over chunks of rows: `[parts, D]`. One unit per column, one row of cubes per part.
 #[cube(launch, address_type = "dynamic")]
 fn weight_parts<F: Float>(
     x: &Tensor<F>,

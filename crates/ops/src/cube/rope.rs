@@ -41,7 +41,7 @@ fn turn<F: Float>(
     out[to + (i + half) * to_step] = F::cast_from(second * c + first * s);
 }
 
-/// RoPE on `[B, L, H, dh]` with tables `[B, L, 1, dh/2]`; by `−angle` where `back`.
+/// RoPE on `[B, L, H, dh]` with tables `[B, L, 1, dh/2]`; by `−angle` if `back`.
 pub(crate) fn rotate(x: CubeTensor, cos: CubeTensor, sin: CubeTensor, back: bool) -> CubeTensor {
     let (out, pairs) = (made_like(&x, x.shape()), x.shape().num_elements() / 2);
     if pairs == 0 {

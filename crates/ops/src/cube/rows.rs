@@ -6,7 +6,7 @@ use cubecl::prelude::*;
 /// Start of a search for the maximum. WGSL has no constant for minus infinity.
 pub(super) const LOWEST: f32 = -3.4e38;
 
-/// Where the row of a number begins, by the strides of the first `axes` axes. With all axes: where the value of a number is.
+/// Offset of a row, by the strides of the first `axes` axes. With all axes: offset of a value.
 #[cube]
 pub(super) fn place<F: Float>(x: &Tensor<F>, number: usize, #[comptime] axes: usize) -> usize {
     let mut rest = number;
@@ -21,7 +21,7 @@ pub(super) fn place<F: Float>(x: &Tensor<F>, number: usize, #[comptime] axes: us
     at
 }
 
-/// The sum over the units of a cube, a power of two of them; every unit gets it. `shared` has a place for each.
+/// The sum over the units of a cube, whose number is a power of two; every unit gets it. `shared` has a place for each.
 #[cube]
 pub(super) fn sum_of_units(own: f32, shared: &mut Shared<[f32]>) -> f32 {
     shared[UNIT_POS as usize] = own;
@@ -36,7 +36,7 @@ pub(super) fn sum_of_units(own: f32, shared: &mut Shared<[f32]>) -> f32 {
         reach /= 2;
     }
     let sum = shared[0];
-    // Nobody may write the next sum before all have read this one.
+    // No unit may write the next sum before all have read this one.
     sync_cube();
     sum
 }

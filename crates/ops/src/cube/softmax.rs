@@ -1,4 +1,4 @@
-//! Softmax over the last axis: a cube a row.
+//! Softmax over the last axis: one cube per row.
 
 use burn::backend::TensorMetadata;
 use burn_cubecl::cubecl;
@@ -9,7 +9,7 @@ use cubecl::prelude::*;
 use super::rows::{LOWEST, largest_of_units, place, sum_of_units};
 use super::{addresses, cubes, dim, element, room_for, rows_of, units};
 
-/// A value of a row of scores, with the mask of its row if there is one.
+/// A value of a row of scores plus its mask, if there is one.
 #[cube]
 fn score<F: Float>(
     x: &Tensor<F>,
@@ -23,8 +23,8 @@ fn score<F: Float>(
     if masked { own + f32::cast_from(mask[starts.1 + i * mask.stride(last)]) } else { own }
 }
 
-/// `out = softmax(x + mask)` of each row. With a mask `[B, 1, L, T]` the rows are those of `[B, H, L, T]`; without one, `mask`
-/// is never read. `out` may be x itself: a unit reads and writes the same values.
+/// `out = softmax(x + mask)` of each row. With a mask `[B, 1, L, T]` the rows are those of `[B, H, L, T]`; without one, `mask` is never
+/// read. `out` may be x itself: a unit reads and writes the same values.
 #[cube(launch, address_type = "dynamic")]
 fn forward<F: Float>(
     x: &Tensor<F>,
@@ -125,7 +125,7 @@ pub(crate) fn softmax(scores: CubeTensor, mask: Option<CubeTensor>) -> CubeTenso
     }
     let (client, element) = (scores.client.clone(), element(&scores));
     let (units, masked) = (units(&client, width), mask.is_some());
-    // A kernel has all its arguments: without a mask the scores stand in for it, and are not read as one.
+    // A kernel needs all its arguments: without a mask the scores are passed instead, and not read.
     let mask = mask.unwrap_or_else(|| scores.clone());
     forward::launch(
         &client,

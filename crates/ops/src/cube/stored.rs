@@ -18,10 +18,10 @@ use crate::stored::{Format, Part, StoredMatrix};
 /// Most rows of x that are multiplied with the quantised blocks.
 const FEW: usize = 32;
 
-/// Rows of x that a cube multiplies with: the matrix is read once for all of them.
+/// Rows of x per cube: the matrix is read once for all of them.
 const TOGETHER: usize = 8;
 
-/// Bytes of a piece, at most: kernels count bytes, in 32 bits where a buffer has so few words.
+/// Maximum bytes of a piece: kernels count bytes in 32 bits.
 const PIECE: u64 = 1 << 31;
 
 /// Floats that a matrix is widened to at a time.
@@ -63,7 +63,7 @@ impl Words {
         Ok(Self { format, rows, row_bytes, words })
     }
 
-    /// The part on the device, in pieces of at most so many bytes.
+    /// Copies the part to the device, in pieces of at most `most` bytes.
     fn in_pieces(part: Part, device: &Device, most: u64) -> Result<Vec<Self>> {
         let Part { format, rows, row_bytes, bytes } = part;
         let most = usize::try_from(most.min(PIECE)).unwrap_or(usize::MAX).saturating_sub(8 * SPARE);
@@ -76,7 +76,7 @@ impl Words {
 }
 
 impl DeviceMatrix {
-    /// Moves a matrix to a GPU.
+    /// Copies a matrix to a GPU.
     ///
     /// # Errors
     /// Another device.
@@ -101,7 +101,7 @@ impl DeviceMatrix {
         self.width
     }
 
-    /// Its first rows only. Memory is given back where no row of a piece is left.
+    /// Truncates it to its first rows. Frees pieces without remaining rows.
     #[must_use]
     pub fn cut(mut self, rows: usize) -> Self {
         let mut left = rows;
@@ -127,7 +127,7 @@ impl DeviceMatrix {
         Ok(self)
     }
 
-    /// Parts of one format each, and the row of the matrix that each begins at.
+    /// Parts of one format each, with their first row in the matrix.
     fn parts(&self) -> impl Iterator<Item = (usize, &Words)> {
         let starts = self.parts.iter().scan(0, |at, part| {
             *at += part.rows;
@@ -136,7 +136,7 @@ impl DeviceMatrix {
         starts.zip(&self.parts)
     }
 
-    /// Rows of a part whose floats fit together, and the row of the matrix that they begin at.
+    /// Rows of a part whose floats fit into memory together, with their first row in the matrix.
     fn shares(&self) -> impl Iterator<Item = (usize, &Words, Range<usize>)> {
         self.parts().flat_map(|(start, part)| {
             let most = usize::try_from(largest_buffer(&part.words.device) / 8).unwrap_or(usize::MAX);
@@ -157,10 +157,10 @@ impl DeviceMatrix {
         Tensor::from_primitive::<CubeBackend>(joined(out, 0))
     }
 
-    /// The rows of these numbers, `[n]`, as floats, `[n, width]`. A number without a row gives undefined values.
+    /// The rows of these indices, `[n]`, as floats, `[n, width]`. An index out of range gives undefined values.
     ///
     /// # Errors
-    /// Numbers on another device.
+    /// Indices on another device.
     pub fn select(&self, ids: Tensor<1, Int>) -> Result<Tensor<2>> {
         let ids = ids.without_autodiff().cast(IntDType::U32).try_into_primitive::<CubeBackend>();
         let ids = ids.map_err(|e| anyhow!("rows by number: {e:?}"))?;
@@ -178,7 +178,8 @@ impl DeviceMatrix {
         out
     }
 
-    /// Into `out`: rows from `first` on, or those of `ids` that the part has if its first row is row `first` of the matrix.
+    /// Writes to `out` the rows from `first` on or, with `ids`, those of its rows that `ids` name; the part's first row is row `first` of the
+    /// matrix then.
     fn launch_widen(&self, part: &Words, ids: Option<CubeTensor>, first: usize, out: &CubeTensor) {
         let rows = out.shape()[0];
         if rows == 0 {
@@ -186,7 +187,7 @@ impl DeviceMatrix {
         }
         let client = part.words.client.clone();
         let (units, named) = (units(&client, UNITS), ids.is_some());
-        // A kernel has all its arguments: without numbers of rows the words stand in for them, and are not read as such.
+        // A kernel needs all its arguments: without ids the words are passed instead, and not read.
         let ids = ids.unwrap_or_else(|| part.words.clone());
         widen::launch(
             &client,
@@ -273,7 +274,7 @@ fn flat(x: CubeTensor, columns: usize) -> (CubeTensor, Shape) {
     let [rows, width] = super::rows_of(&shape);
     let axis = shape.num_dims() - 1;
     shape[axis] = columns;
-    // The kernel reads rows that are contiguous.
+    // The kernel reads contiguous rows.
     let x = burn_cubecl::kernel::into_contiguous(x);
     (CubeBackend::float_reshape(x, Shape::new([rows, width])), shape)
 }

@@ -1,8 +1,10 @@
-//! Products of matrices in 16 bits on NVIDIA's Hopper GPUs (compute capability 9.0), by the instruction that alone reaches what their
-//! tensor cores can do: `wgmma`, which CubeCL 0.11 has no word for. It is written as PTX here, so that a build for NVRTC (`cuda-cpp`) has it.
+//! Matrix products in 16 bits on NVIDIA's Hopper GPUs (compute capability 9.0), by `wgmma`, the only instruction that reaches the peak of
+//! their tensor cores. CubeCL 0.11 does not have it; it is written as PTX here, for builds with NVRTC (`cuda-cpp`).
 //!
-//! A cube computes [`ROWS`] × `wide` of the product. One unit copies parts of both factors into shared memory by TMA, up to [`STAGES`]
-//! parts of [`DEPTH`] ahead; two groups of 128 units multiply 64 rows each, and keep the sums in registers.
+//! A cube computes a tile of [`ROWS`] × `wide` of the product:
+//! 1. One unit copies K tiles of both factors into shared memory by TMA, up to [`STAGES`] tiles of [`DEPTH`] ahead.
+//! 2. Two groups of 128 units multiply 64 rows each, with sums in registers.
+//!
 //! Layouts and descriptors: PTX ISA 8.7, *Asynchronous Warpgroup Level Matrix Instructions*.
 
 use burn::backend::TensorMetadata;
@@ -20,10 +22,10 @@ use super::{addresses, element};
 /// Rows of the product that a cube computes.
 const ROWS: usize = 128;
 
-/// Terms of every sum that are copied together: 128 bytes, the widest pattern in which TMA and `wgmma` spread a row over the banks.
+/// K tile: 128 bytes, the widest swizzle pattern of TMA and `wgmma`.
 const DEPTH: usize = 64;
 
-/// Terms of a sum that one instruction adds.
+/// Elements of K per instruction.
 const TERMS: usize = 16;
 
 /// Parts that are in shared memory at a time.
@@ -42,22 +44,22 @@ struct Layout {
 }
 
 impl Layout {
-    /// All of a descriptor but the address: rows of 128 bytes, eight of which make a pattern of 1,024; where rows lie across the terms, the
-    /// next 64 values of a term are a whole part further.
+    /// A descriptor without its address: rows of 128 bytes, eight of which form a pattern of 1,024 bytes; for an MN-major operand the next 64
+    /// values are a whole tile further.
     fn descriptor(self) -> u64 {
         let (pattern, next) = (1024 >> 4, (DEPTH * 128) as u64 >> 4);
         let next = if self.by_terms { 1 } else { next };
         1 << 62 | pattern << 32 | next << 16
     }
 
-    /// From the address of one instruction to that of the next, in sixteen bytes.
+    /// Distance between the addresses of two instructions, in units of sixteen bytes.
     fn step(self) -> usize {
         let bytes = if self.by_terms { TERMS * 2 } else { TERMS * 128 };
         bytes >> 4
     }
 }
 
-/// The registers of the sums, by name: inline PTX has no operands that are read and written at once.
+/// The registers of the sums, by name: inline PTX has no read-write operands.
 fn sums(wide: usize) -> String {
     (0..wide / 2).map(|i| format!("switchyard_sum{i}")).collect::<Vec<_>>().join(", ")
 }
@@ -67,7 +69,7 @@ fn declaration(wide: usize) -> String {
     format!(".reg .f32 switchyard_sum<{}>; {zeros}", wide / 2)
 }
 
-/// The instructions that multiply one part: `first` and `second` are descriptors.
+/// The instructions that multiply one K tile: `first` and `second` are descriptors.
 fn instructions(wide: usize, kind: &str, a: Layout, b: Layout) -> String {
     let across = |of: Layout| u8::from(!of.by_terms);
     let sums = sums(wide);
@@ -110,7 +112,7 @@ fn copy<F: Float>(
     }
 }
 
-/// The address of shared memory, as instructions that take no other want it.
+/// The address of shared memory as an integer.
 #[allow(
     unsafe_code,
     reason = "CubeCL calls a pointer to a slice unsafe: it is not followed here, only its address is taken"
@@ -133,8 +135,8 @@ fn sum_of(#[comptime] index: usize) -> f32 {
     out
 }
 
-/// `a b`, `[outer, inner, M, K]` and `[outer, inner, K, N]`. Rows, columns and terms that are not there are copied as zeros, and not written.
-/// Of a factor that has one matrix for all of an axis, that axis counts by 0 instead of by 1. Times `scale`, and `onto` what is there.
+/// `a b`, `[outer, inner, M, K]` and `[outer, inner, K, N]`. Elements out of bounds are loaded as zeros, and not written. A factor with one
+/// matrix for a batch axis has stride 0 there. Multiplied by `scale`, and added to the output if `onto`.
 #[cube(launch, address_type = "dynamic")]
 fn product<F: Float, N: Size>(
     a: &TensorMap<F, Tiled>,
@@ -181,7 +183,7 @@ fn product<F: Float, N: Size>(
         #[unroll]
         for stage in 0..STAGES {
             full[stage].init_manual(1u32);
-            // One unit of every warp that multiplies says that it has.
+            // One unit of every multiplying warp arrives at this barrier.
             empty[stage].init_manual(comptime!((2 * GROUP / 32) as u32));
         }
         sync_async_proxy_shared();
@@ -231,7 +233,7 @@ fn product<F: Float, N: Size>(
     } else {
         let group = unit / GROUP;
         let lane = unit % 32;
-        // Sixty-four rows of the left factor, whichever way they lie.
+        // Sixty-four rows of the left operand, in either layout.
         let a_address = address::<F>(&a_stages) + (group * comptime!(a_size)) as u32;
         let b_address = address::<F>(&b_stages);
         let declaration = comptime!(declaration(wide));
@@ -262,7 +264,7 @@ fn product<F: Float, N: Size>(
         }
         gpu_asm!("wgmma.wait_group.sync.aligned 0;");
 
-        // What a unit holds: of each eight columns two, in a row and in the eighth after it.
+        // A unit's values: of each eight columns two, in a row and in the eighth row after it.
         let row = top + group * 64 + unit % GROUP / 32 * 16 + lane / 4;
         let column = left + lane % 4 * 2;
         #[unroll]
@@ -290,15 +292,15 @@ fn product<F: Float, N: Size>(
     }
 }
 
-/// A factor as TMA reads it: in place, with either of the last two axes contiguous.
+/// A factor in TMA's terms: in place, with either of the last two axes contiguous.
 struct Factor {
     map: TensorMapArg<Tiled>,
     layout: Layout,
-    /// 0 for an axis of the batch that has one matrix for all.
+    /// 0 for a batch axis with a single matrix.
     counts: [usize; 2],
 }
 
-/// Shape and strides of a tensor with four axes, the first two of which are a batch.
+/// Shape and strides of a tensor with four axes, the first two of which are batch axes.
 fn of_four(x: &CubeTensor) -> Option<([usize; 4], [usize; 4])> {
     let (shape, strides, rank) = (x.shape(), x.meta.strides(), x.rank());
     let more = rank.saturating_sub(4);
@@ -309,13 +311,13 @@ fn of_four(x: &CubeTensor) -> Option<([usize; 4], [usize; 4])> {
     Some((std::array::from_fn(|i| axis(i).0), std::array::from_fn(|i| axis(i).1)))
 }
 
-/// `terms` is the axis that is summed over, 2 or 3; `tile` is what a cube takes of the other.
+/// `terms` is the K axis, 2 or 3; `tile` is the cube's size along the other.
 fn factor(x: &CubeTensor, terms: usize, tile: usize) -> Option<Factor> {
     let (shape, strides) = of_four(x)?;
     let whole = |axis: usize| shape[axis] == 1 || strides[axis].is_multiple_of(16 / x.dtype.size());
     let in_line = [3, 2].into_iter().find(|&axis| strides[axis] == 1 && whole(5 - axis))?;
     let other = 5 - in_line;
-    // An axis of one is never stepped along, but a step has to be a whole number of sixteen bytes.
+    // The stride of an axis of length 1 is not used, but must be a multiple of sixteen bytes.
     let step = |axis: usize| if shape[axis] == 1 { 8 * shape[in_line] } else { strides[axis] };
     let mut argument = x.clone();
     *argument.meta = Metadata::new(
@@ -329,13 +331,13 @@ fn factor(x: &CubeTensor, terms: usize, tile: usize) -> Option<Factor> {
     Some(Factor { map, layout, counts: [0, 1].map(|axis| usize::from(shape[axis] > 1)) })
 }
 
-/// Whether this device and build have the instruction.
+/// Whether device and build support the instruction.
 fn is_there(x: &CubeTensor) -> bool {
     cfg!(feature = "cuda-cpp") && x.client.properties().identity.fingerprint == "ptx_sm90"
 }
 
-/// `scale · a b` into `out`, or `onto` what it holds, if this kernel takes it: factors in 16 bits whose rows begin at multiples of sixteen
-/// bytes, and an output of whole pairs.
+/// `scale · a b` into `out`, or added to it if `onto`. Returns whether this kernel supports it: factors in 16 bits whose rows begin at
+/// multiples of sixteen bytes, and an output of whole pairs.
 pub(super) fn multiply(a: &CubeTensor, b: &CubeTensor, out: &CubeTensor, scale: f32, onto: bool) -> bool {
     is_there(a) && launch(a, b, out, scale, onto).is_some()
 }
@@ -382,7 +384,7 @@ fn launch(a: &CubeTensor, b: &CubeTensor, out: &CubeTensor, scale: f32, onto: bo
     Some(())
 }
 
-/// Columns of a cube. A cube takes as long as what it copies, and as many cubes as the device has processors run at a time.
+/// Columns per cube. A cube's time is that of its copies, and the device runs as many cubes at a time as it has multiprocessors.
 fn width(client: &super::Client, down: usize, columns: usize) -> usize {
     let at_once = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(1).max(1) as usize;
     let time = |wide: &usize| (down * columns.div_ceil(*wide)).div_ceil(at_once) * (ROWS + wide);

@@ -1,4 +1,4 @@
-//! Attention without keeping scores: slices in, slices out.
+//! Attention without storing scores: slices in, slices out.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::simd::{LANES, softmax, vectorised};
 use crate::MASKED;
 use crate::cpu::dispatch;
 
-/// Matrices of every row and head somewhere in one slice: values of a matrix's row are contiguous.
+/// Matrices of every row and head within one slice; the values of a matrix's row are contiguous.
 pub(super) struct Heads<'a> {
     pub values: &'a [f32],
     pub start: usize,
@@ -37,13 +37,13 @@ pub(super) struct Sizes {
 /// Query positions that are worked on together: their scores stay in the cache.
 pub(super) const TOGETHER: usize = 16;
 
-/// Products of query and key values that are worth a second thread: one takes 30 µs for them, of which waking it would take a third.
+/// Products of query and key values from which on a second thread is used: one thread needs 30 µs for them, waking another a third of that.
 const SHARED: usize = 1 << 17;
 
-/// As many in a backward pass.
+/// The same threshold for a backward pass.
 pub(super) const PARALLEL: usize = 1 << 22;
 
-/// Slots are worked on in whole vectors: keys have room for [`padded`] of them, whatever is there.
+/// Slots rounded up to whole vectors: keys have room for them.
 pub(super) fn padded(slots: usize) -> usize {
     slots.next_multiple_of(LANES)
 }
@@ -59,13 +59,12 @@ impl Sizes {
         self.heads / self.groups
     }
 
-    /// What scores are multiplied by.
+    /// Scale of scores.
     pub fn scale(&self) -> f32 {
         1.0 / (self.width as f64).sqrt() as f32
     }
 
-    /// Slots that somebody among positions with these masks sees, in whole vectors; all where somebody sees nothing, whose
-    /// attention is uniform.
+    /// Number of slots that a position with these masks sees, in whole vectors; all if some position sees none, whose attention is uniform.
     pub fn seen(&self, mask: &[f32]) -> usize {
         let last = |mask: &[f32]| mask.iter().rposition(|&bias| bias > MASKED);
         let most = mask.chunks_exact(self.slots).try_fold(0, |most, mask| last(mask).map(|last| most.max(last + 1)));
@@ -73,8 +72,7 @@ impl Sizes {
     }
 }
 
-/// What a backward pass needs to make a query's pattern again: its largest score, and one over the sum of the exponentials
-/// of what the scores are below it.
+/// For recomputing a query's pattern in the backward pass: its largest score, and the reciprocal of the sum of exponentials relative to it.
 pub(super) type Scale = [f32; 2];
 
 /// `softmax(q kᵀ / √dh + mask) v`: q and `out` `[B, L, H, dh]`, keys as matrices `[dh, padded(T)]`, values `[T, dh]`, the
@@ -92,10 +90,10 @@ pub(super) fn attend(
     let one = sizes.one();
     let units = positions.div_ceil(TOGETHER);
     let threads = if q.len() * slots < SHARED { 1 } else { rayon::current_num_threads() };
-    // A long sequence that is decoded alone is one unit: its key/value heads are dealt to threads.
+    // A single long sequence is one unit in decoding: its KV heads are dealt to threads.
     let together = if q.len() / (positions * one) * units < threads { 1 } else { groups };
     let share = sizes.share() * together;
-    // Units do not reach over the end of a row of the batch.
+    // Units do not extend over the end of a batch row.
     let outs = out.chunks_mut(positions * one).flat_map(|row| row.chunks_mut(TOGETHER * one));
     let scales = scales.chunks_mut(positions * heads).flat_map(|row| row.chunks_mut(TOGETHER * heads));
     let parts = outs.zip(scales).enumerate().flat_map(|(at, (out, scales))| {
@@ -122,7 +120,7 @@ pub(super) fn attend(
     }
 }
 
-/// Rows of `one` values, cut into pieces of `width`: those of each column of pieces.
+/// Rows of `one` values, cut into pieces of `width`: returns the pieces of each column of pieces.
 fn columns<T>(rows: &mut [T], one: usize, width: usize) -> Vec<Vec<&mut [T]>> {
     let mut columns: Vec<Vec<_>> = (0..one / width).map(|_| Vec::with_capacity(rows.len() / one)).collect();
     for row in rows.chunks_exact_mut(one) {
@@ -136,13 +134,13 @@ struct Part<'o> {
     row: usize,
     first: usize,
     groups: Range<usize>,
-    /// Of each position, what these heads make.
+    /// For each position, the outputs of these heads.
     outs: Vec<&'o mut [f32]>,
     scales: Vec<&'o mut [Scale]>,
 }
 
 impl Part<'_> {
-    /// q and the mask: those of its positions.
+    /// `q` and `mask`: those of its positions.
     fn attend(mut self, q: &[f32], keys: &Heads, values: &Heads, mask: &[f32], sizes: Sizes) {
         let Sizes { slots, width, .. } = sizes;
         let (one, share) = (sizes.one(), sizes.share());
@@ -186,7 +184,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// Adds the mask `[L, T]` to the first `seen` of each row of `width` scores; a row of it serves `share` rows of scores.
+    /// Adds the mask `[L, T]` to the first `seen` of each row of `width` scores; one mask row applies to `share` rows of scores.
     fn add_mask(x: &mut [f32], width: usize, mask: &[f32], shape: [usize; 3]) {
         let [slots, seen, share] = shape;
         for (x, mask) in x.chunks_exact_mut(share * width).zip(mask.chunks_exact(slots)) {
@@ -228,7 +226,7 @@ where
     fn with_simd<S: Simd>(self, simd: S) {
         let mut queries = self.pattern.zip(self.outs);
         loop {
-            // Queries that are worked on together read v once. Each has the sums that it has alone.
+            // Queries that are processed together read v once. The sums of each do not depend on the others.
             let three = [queries.next(), queries.next(), queries.next()];
             match three {
                 [Some((a, x)), Some((b, y)), Some((c, z))] => mix_all(simd, [a, b, c], self.v, self.step, [x, y, z]),
@@ -267,7 +265,7 @@ fn mix_all<S: Simd, const Q: usize>(simd: S, pattern: [&[f32]; Q], v: &[f32], st
     }
 }
 
-/// V vectors of Q mixtures from column `from` on, each in four interleaved sums: one would wait for itself.
+/// V vectors of Q mixtures from column `from` on, each in four interleaved sums to hide latency.
 #[inline(always)]
 fn mix<S: Simd, const Q: usize, const V: usize>(
     simd: S,
@@ -282,7 +280,7 @@ fn mix<S: Simd, const Q: usize, const V: usize>(
     assert!(slots == 0 || (slots - 1) * step + width <= v.len(), "a row of values for every slot");
     let row = |t: usize| {
         #[allow(unsafe_code)]
-        // SAFETY: the last row ends within, as was just asked.
+        // SAFETY: the last row is within bounds, as checked above.
         let row = unsafe { v.get_unchecked(t * step..t * step + width) };
         S::as_simd_f32s(row).0
     };

@@ -1,4 +1,4 @@
-//! Gradients of attention from what it read and wrote: patterns are made again, a few positions at a time.
+//! Gradients of attention from its inputs and outputs: patterns are recomputed, a few positions at a time.
 //!
 //! With P a pattern, dP = dO Vᵀ and D = Σ dO · O of each query: dS = P · (dP − D), dV = Pᵀ dO, dK = dSᵀ Q, dQ = dS K
 //! (FlashAttention-2, algorithm 2).
@@ -11,8 +11,8 @@ use super::attend::{Heads, PARALLEL, Scale, Sizes, TOGETHER, add_mask, padded};
 use super::product::{self, Matrix, Transpose};
 use super::simd::{exp, sum, vectorised};
 
-/// What the forward pass read and wrote, and the gradient of `out`: q, out and grad `[B, L, H, dh]`, keys and values as
-/// matrices `[T, dh]`, the mask `[B, L, T]`, scales `[B, L, H]`.
+/// Inputs and outputs of the forward pass, and the gradient of `out`: q, out and grad `[B, L, H, dh]`, keys and values as matrices
+/// `[T, dh]`, the mask `[B, L, T]`, scales `[B, L, H]`.
 pub(super) struct AttentionPass<'a> {
     pub q: &'a [f32],
     pub keys: Heads<'a>,
@@ -87,7 +87,7 @@ impl AttentionPass<'_> {
 /// Some positions' queries of one group.
 #[derive(Default)]
 struct Queries {
-    /// Scaled queries, and the gradients of what they read: `[M, dh]`.
+    /// Scaled queries, and the gradients of their outputs: `[M, dh]`.
     q: Vec<f32>,
     grad: Vec<f32>,
     scales: Vec<Scale>,

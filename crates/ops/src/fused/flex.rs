@@ -10,7 +10,7 @@ use super::flex_products::attended;
 use super::{AdamW, FusedOps, Inference, Targets, flex_products, head, kernels};
 use crate::MASKED;
 
-/// A row-major view of a tensor: its own memory where it is laid out so, a copy otherwise.
+/// A row-major view of a tensor: its own memory if it is row-major, else a copy.
 pub(super) struct Rows(pub(super) FlexTensor);
 
 impl Rows {
@@ -19,7 +19,7 @@ impl Rows {
     }
 
     pub fn get(&self) -> &[f32] {
-        // `to_contiguous` has made it so; an f64 tensor never comes here (`is_fused`).
+        // `to_contiguous` ensures it; an f64 tensor never gets here (`is_fused`).
         self.0.as_slice().unwrap_or_default()
     }
 }
@@ -28,7 +28,7 @@ pub(super) fn made(values: Vec<f32>, shape: Shape) -> FlexTensor {
     FlexTensor::from_data(TensorData::new(values, shape))
 }
 
-/// Values that one thread works on at a time.
+/// Values per thread and task.
 const PART: usize = 1 << 16;
 
 pub(super) fn last(shape: &Shape) -> usize {
@@ -158,7 +158,7 @@ impl FusedOps for Flex {
     }
 }
 
-/// Takes the banned tokens out of each row of logits.
+/// Masks the banned tokens in each row of logits.
 fn leave_out(logits: &mut [f32], targets: &Targets) {
     let width = logits.len() / targets.ids.len().max(1);
     for (row, logits) in logits.chunks_exact_mut(width.max(1)).enumerate() {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::frozen::FrozenMatrix;
 
-/// Whether the loops for few rows take it: few rows, and weights that lie in rows.
+/// Whether the loops for few rows support it: few rows, and weights with contiguous rows.
 fn is_few(x: &FlexTensor, weights: &[&FlexTensor]) -> bool {
     let (rows, _) = flat(x, 1);
     let lie_in_rows = weights.iter().all(|w| w.as_slice::<f32>().is_some_and(|values| !values.is_empty()));
@@ -42,7 +42,7 @@ fn linear_of_many(x: FlexTensor, weight: FlexTensor) -> FlexTensor {
     Flex::float_reshape(matmul(Flex::float_reshape(x, Shape::new([rows, depth])), weight), shape)
 }
 
-/// Whether [`matmul`] takes them.
+/// Whether [`matmul`] supports them.
 pub(super) fn is_own(a: &FlexTensor, b: &FlexTensor) -> bool {
     many::is_used() && a.dtype() == DType::F32 && a.shape().num_dims() == b.shape().num_dims()
 }
@@ -65,7 +65,7 @@ pub(super) fn matmul(a: FlexTensor, b: FlexTensor) -> FlexTensor {
     made(out, shape)
 }
 
-/// The tensor, or a copy where neither rows nor columns of its matrices are dense.
+/// The tensor, or a copy if neither rows nor columns of its matrices are contiguous.
 fn dense(x: FlexTensor) -> FlexTensor {
     let (shape, strides) = (x.shape(), x.layout().strides());
     let [row, column] = [strides.len() - 2, strides.len() - 1].map(|axis| strides[axis]);
@@ -89,7 +89,7 @@ fn side<'a>(x: &'a FlexTensor, product: &Shape, mut at: usize) -> many::Side<'a>
     many::Side { values: &x.storage()[start..], step, columns }
 }
 
-/// Products with weights `[N, K]` kept as stored.
+/// Products with weights `[N, K]` in their stored type.
 fn stored_products<const P: usize>(x: FlexTensor, weights: [FrozenMatrix; P]) -> [FlexTensor; P] {
     let (rows, _) = flat(&x, 1);
     let shapes = weights.each_ref().map(|w| flat(&x, w.rows()).1);
@@ -249,7 +249,7 @@ fn sizes(q: &FlexTensor, k: &FlexTensor) -> Sizes {
 /// The output and its scales, `[B, L, H, 2]`.
 pub(super) fn attended(q: FlexTensor, k: FlexTensor, v: FlexTensor, mask: &[f32]) -> (FlexTensor, FlexTensor) {
     let (shape, sizes) = (q.shape(), sizes(&q, &k));
-    // Scores are sums of whole rows where the slots of one head dimension are contiguous.
+    // Scores are sums of whole rows if the slots of one head dimension are contiguous.
     let k = transposed_with_room(k, sizes.slots);
     let (q, v) = (Rows::new(q), side_by_side(v));
     let mut out = vec![0.0; shape.num_elements()];
@@ -259,8 +259,7 @@ pub(super) fn attended(q: FlexTensor, k: FlexTensor, v: FlexTensor, mask: &[f32]
     (made(out, shape), made(scales.into_flattened(), Shape::new([b, positions, heads, 2])))
 }
 
-/// Keys `[B, Hkv, T, dh]` as `[B, Hkv, dh, T]` with room for whole vectors of slots after each row: a cache's own memory,
-/// or a copy.
+/// Keys `[B, Hkv, T, dh]` as `[B, Hkv, dh, T]` with room for whole vectors of slots after each row: a cache's own memory, or a copy.
 fn transposed_with_room(k: FlexTensor, slots: usize) -> FlexTensor {
     let k = Flex::float_swap_dims(k, 2, 3);
     let k = if k.layout().strides().iter().all(|&step| step >= 0) { k } else { k.to_contiguous() };
@@ -281,7 +280,7 @@ fn transposed_with_room(k: FlexTensor, slots: usize) -> FlexTensor {
     made(out, Shape::new([b, groups, width, room]))
 }
 
-/// The tensor, or a copy where its last axis is not dense.
+/// The tensor, or a copy if its last axis is not contiguous.
 fn side_by_side(x: FlexTensor) -> FlexTensor {
     let strides = x.layout().strides();
     if strides[3] == 1 && strides.iter().all(|&step| step >= 0) { x } else { x.to_contiguous() }

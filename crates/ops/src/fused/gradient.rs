@@ -1,4 +1,4 @@
-//! [`FusedOps`], [`Stores`] and [`CpuFusedOps`] under autodiff: one node each, whose backward is the fused one.
+//! [`FusedOps`], [`Stores`] and [`CpuFusedOps`] under autodiff: one node each, with a fused backward.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ use burn::tensor::Shape;
 use super::{CpuFusedOps, FusedOps, Stores, Targets, head, many, parts};
 use crate::frozen::FrozenMatrix;
 
-/// The end of every operation: the output, tracked with its state where a parent wants a gradient.
+/// The end of every operation: the output, tracked with its state if a parent needs a gradient.
 macro_rules! finish {
     ($node:expr, $parents:expr, $output:expr, $state:expr) => {
         match $node.prepare::<C>($parents).compute_bound().stateful() {
@@ -23,12 +23,12 @@ macro_rules! finish {
 }
 
 thread_local! {
-    /// Whether this thread's batches hold copies of one row.
+    /// Whether this thread's batches are copies of one row.
     static COPIES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a model on copies of one row, each of which will have its own gradient: a product with a weight that takes none is
-/// computed for the first copy and repeated. Burn keeps no graph for a second backward pass, so a Jacobian needs many forward ones.
+/// Runs a model on copies of one row, each of which gets its own gradient: a product with a weight without gradient is computed for the first
+/// copy and repeated. Burn keeps no graph for a second backward pass, so a Jacobian needs many forward passes.
 pub fn of_copies<T>(run: impl FnOnce() -> T) -> T {
     struct End;
     impl Drop for End {
@@ -51,7 +51,7 @@ fn of_each<B: Backend>(x: FloatTensor<B>, product: impl FnOnce(FloatTensor<B>) -
     }
 }
 
-/// Hands the two gradients of a binary operation to the parents that want them.
+/// Passes the two gradients of a binary operation to the parents that need them.
 macro_rules! register_both {
     ($ops:ident, $grads:ident, $pair:expr) => {{
         let [first, second] = $ops.parents;
@@ -65,7 +65,7 @@ macro_rules! register_both {
     }};
 }
 
-/// Registers those of the gradients that were computed.
+/// Registers the computed gradients.
 macro_rules! register_wanted {
     ($ops:ident, $grads:ident, $gradients:expr) => {
         for (node, gradient) in $ops.parents.into_iter().zip($gradients) {
@@ -117,7 +117,7 @@ impl<B: FusedOps> Backward<B, 2> for Matmul {
     }
 }
 
-/// What the gradients of a product with LoRA factors are made of.
+/// Saved state for the gradients of a product with LoRA factors.
 #[derive(Clone, Debug)]
 struct Adaptation<B: Backend> {
     x: FloatTensor<B>,
@@ -150,7 +150,7 @@ impl<B: FusedOps> Backward<B, 3> for Adapted {
     }
 }
 
-/// A gradient summed over the axes that an operation repeated.
+/// Sums a gradient over the axes that an operation broadcast.
 fn summed<B: Backend>(grad: FloatTensor<B>, shape: &Shape) -> FloatTensor<B> {
     let repeated = |grad: &FloatTensor<B>, axis: usize| shape[axis] == 1 && grad.shape()[axis] > 1;
     (0..shape.rank()).fold(grad, |grad, axis| if repeated(&grad, axis) { B::float_sum_dim(grad, axis) } else { grad })
@@ -168,7 +168,7 @@ impl<B: Stores> Backward<B, 1> for LinearStored {
     }
 }
 
-/// With a weight that takes no gradient.
+/// With a weight without gradient.
 #[derive(Debug)]
 struct LinearOfCopies;
 
@@ -206,7 +206,7 @@ impl<B: FusedOps> Backward<B, 1> for Rotate {
     }
 }
 
-/// Keeps what it read and wrote, and no pattern.
+/// Saves its inputs and outputs, but no pattern.
 #[derive(Debug)]
 struct Attend;
 
@@ -225,7 +225,7 @@ impl<B: CpuFusedOps> Backward<B, 3> for Attend {
     }
 }
 
-/// Keeps what it read.
+/// Saves its inputs.
 #[derive(Debug)]
 struct AttendInParts;
 
@@ -240,7 +240,7 @@ impl<B: FusedOps> Backward<B, 3> for AttendInParts {
     }
 }
 
-/// Keeps its output.
+/// Saves its output.
 #[derive(Debug)]
 struct Softmax;
 
@@ -492,7 +492,7 @@ impl<B: CpuFusedOps, C: CheckpointStrategy> CpuFusedOps for Autodiff<B, C> {
     }
 }
 
-/// Gradients of gradients are not tracked: nobody here takes them.
+/// Gradients of gradients are not supported: the result is a constant.
 fn constant<B: Backend, C: CheckpointStrategy>(x: FloatTensor<B>) -> FloatTensor<Autodiff<B, C>> {
     <Autodiff<B, C> as burn::backend::AutodiffBackend>::from_inner(x)
 }

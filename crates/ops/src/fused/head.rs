@@ -9,7 +9,7 @@ use burn::tensor::Slice;
 use super::{FusedOps, Stores, Targets};
 use crate::frozen::FrozenMatrix;
 
-/// Logits held at once, unless that is fewer than [`ROWS`] rows: every product reads the whole head.
+/// Maximum logits in memory, unless that is fewer than [`ROWS`] rows: every product reads the whole head.
 const HELD: usize = 1 << 20;
 
 /// Rows that are worth reading the head for.
@@ -27,14 +27,14 @@ fn some_rows<B: Backend>(x: &FloatTensor<B>, rows: &Range<usize>) -> FloatTensor
     B::float_slice(x.clone(), &slices)
 }
 
-/// A head, by what it does to some rows.
+/// A head as an operation on some rows.
 pub(super) trait Head<B: Backend> {
     fn vocab(&self) -> usize;
     /// `[n, D]` → `[n, V]`.
     fn logits(&self, hidden: FloatTensor<B>) -> FloatTensor<B>;
     /// Gradient of the hidden states from that of the logits.
     fn back(&self, grad: FloatTensor<B>) -> FloatTensor<B>;
-    /// Gradient of its own floats from hidden states and that of the logits, in their layout.
+    /// Gradient of its float weights, from hidden states and the gradient of the logits, in their layout.
     fn own(&self, hidden: FloatTensor<B>, grad: FloatTensor<B>) -> FloatTensor<B>;
 }
 
@@ -59,7 +59,7 @@ impl<B: FusedOps> Head<B> for Floats<'_, B> {
     }
 }
 
-/// The first rows as a file stores them, the last as floats `[n, D]`, which are its own.
+/// A head whose first rows are in their file format and whose last are floats `[n, D]`, the trained ones.
 pub(super) struct MixedRows<'a, B: Backend> {
     pub stored: &'a FrozenMatrix,
     pub learnt: &'a FloatTensor<B>,
@@ -108,7 +108,7 @@ pub(super) fn forward<B: FusedOps>(
     (B::float_cat(loss, 0), B::float_cat(hits, 0))
 }
 
-/// Gradients of the hidden states and of the head's floats, as far as they are wanted.
+/// Gradients of the hidden states and of the head's floats, if needed.
 pub(super) fn backward<B: FusedOps>(
     hidden: &FloatTensor<B>,
     head: &impl Head<B>,

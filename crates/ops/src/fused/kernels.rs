@@ -73,8 +73,8 @@ vectorised! {
 }
 
 vectorised! {
-    /// Softmax of each row of `width` values, in place, after adding `mask`: its block of `rows` rows serves `heads`
-    /// blocks of scores in turn. An empty mask adds nothing.
+    /// Softmax of each row of `width` values, in place, after adding `mask`: its block of `rows` rows applies to `heads` blocks of scores in
+    /// turn. An empty mask adds nothing.
     fn softmax(x: &mut [f32], mask: &[f32], shape: [usize; 3]) {
         let [heads, rows, width] = shape;
         for (row, x) in x.chunks_exact_mut(width).enumerate() {
@@ -102,7 +102,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// `log Σ exp(x) − x[target]` of each row, and 1 where nothing is larger than `x[target]`, else 0.
+    /// `log Σ exp(x) − x[target]` of each row, and 1 if nothing is larger than `x[target]`, else 0.
     fn cross_entropy(logits: &[f32], targets: &[u32], loss: &mut [f32], hits: &mut [f32]) {
         let width = logits.len() / targets.len().max(1);
         let rows = logits.chunks_exact(width.max(1)).zip(targets);
@@ -115,7 +115,7 @@ vectorised! {
 }
 
 vectorised! {
-    /// `g · (softmax(x) − one-hot(target))` of each row, in place of `x`.
+    /// `g · (softmax(x) − one-hot(target))` of each row, overwriting `x`.
     fn cross_entropy_backward(x: &mut [f32], targets: &[u32], grad: &[f32]) {
         let width = x.len() / targets.len().max(1);
         for ((x, &target), &g) in x.chunks_exact_mut(width.max(1)).zip(targets).zip(grad) {

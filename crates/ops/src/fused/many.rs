@@ -1,9 +1,10 @@
-//! Products of many rows in f32 where the crate `gemm`, which Burn uses, cannot be taken: it picks the widest vectors that the
-//! processor has, whatever was requested. Else it is taken.
-//! Every output is one chain of operations in the order of the inputs, for any number of rows, threads and lanes.
+//! f32 products of many rows, for when the crate `gemm` (Burn's) cannot be used: it picks the widest vectors that the processor has,
+//! whatever set was requested. Every output is one chain of operations in the order of the inputs, for any number of rows, threads and
+//! lanes.
 //!
-//! The right side is brought into panels of a few vectors' width; of the left side a few rows at a time are used in place, or
-//! brought together where the values of a column are contiguous.
+//! 1. Pack the right side into panels of a few vectors' width.
+//! 2. Take a few rows of the left side at a time, in place, or packed if its columns are contiguous.
+//! 3. Add their products with all panels to the outputs, in tiles of registers.
 
 use std::array::from_fn;
 use std::ops::Range;
@@ -16,13 +17,13 @@ use super::stored_many::{rows_of, taken};
 use super::turn::turn;
 use crate::cpu::{Cpu, cpu, dispatch};
 
-/// Rows held in registers together.
+/// Rows per tile of registers.
 pub(super) const ROWS: usize = 6;
 
-/// Rows of the left side that are used for all panels before the next ones: they stay in the second cache, where it has 256 KiB.
+/// Rows of the left side per block, which passes all panels before the next one: they stay in the second-level cache of 256 KiB.
 const BLOCK: usize = 120;
 
-/// Inputs that are used for all outputs before the next ones, at most.
+/// Maximum inputs per slab, which passes all outputs before the next one.
 const SLAB: usize = 256;
 
 /// Values of a panel that are worked on together: they stay in the first cache.
@@ -31,15 +32,15 @@ const PANEL: usize = 1 << 13;
 /// Operations that are worth a second thread.
 const PARALLEL: usize = 1 << 22;
 
-/// Rows of an output whose narrower side is worth being the left one.
+/// Factor by which the narrower side must be smaller to become the left one.
 const NARROW: usize = 2;
 
-/// Whether products of f32 are made here.
+/// Whether f32 products use this module.
 pub(super) fn is_used() -> bool {
     cpu() != Cpu::best()
 }
 
-/// A matrix whose rows begin `step` values apart, or whose columns do.
+/// A matrix whose rows, or whose columns, begin `step` values apart.
 #[derive(Clone, Copy)]
 pub(super) struct Side<'a> {
     pub values: &'a [f32],
@@ -71,7 +72,7 @@ pub(super) fn product(a: Side, b: Side, [m, k, n]: [usize; 3], out: &mut [f32]) 
     if m == 0 || n == 0 {
         return;
     }
-    // Where both must be brought together, the narrower one is the left side: that is the dearer way.
+    // If both must be packed, the narrower one becomes the left side, whose packing costs more.
     if a.columns && !b.columns && n * NARROW <= m {
         let mut across = vec![0.0; m * n];
         product(b.transposed(), a.transposed(), [n, k, m], &mut across);
@@ -164,7 +165,7 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    /// Adds its products with all panels to the outputs; nothing is in them before the first inputs.
+    /// Adds its products with all panels to the outputs, which are uninitialised before the first slab.
     #[inline(always)]
     fn add<S: Simd, const T: usize, const STEP: usize>(
         &self,
@@ -202,7 +203,7 @@ impl Block<'_> {
         }
     }
 
-    /// Brings each input's values of [`ROWS`] rows together, where they are not used in place.
+    /// Packs each input's values of [`ROWS`] rows, unless they are used in place.
     #[inline(always)]
     fn together(&self, rows: usize, left: &mut [[f32; ROWS]]) {
         let (depth, whole) = (self.inputs.len(), rows / ROWS * ROWS);
@@ -245,8 +246,8 @@ impl<'a> StridedRows<'a> {
     }
 }
 
-/// Adds the products of six rows with a panel to six pieces of the output, or writes them. All are held in registers: how a row is
-/// reached decides the speed, and with slices and an index the compiler put sums into memory.
+/// Adds the products of six rows with a panel to six pieces of the output, or writes them. All sums are in registers: raw access to rows
+/// matters for speed, because with slices and indices the compiler put sums into memory.
 #[inline(always)]
 fn tile<S: Simd, const T: usize, const STEP: usize>(
     simd: S,
@@ -274,7 +275,7 @@ fn tile<S: Simd, const T: usize, const STEP: usize>(
         let w: [S::f32s; T] = from_fn(|t| w[t]);
         for (r, acc) in acc.iter_mut().enumerate() {
             #[allow(unsafe_code)]
-            // SAFETY: the last is within, as was just asked.
+            // SAFETY: the last element is within bounds, as checked above.
             let x = simd.splat_f32s(unsafe { *values.get_unchecked(at + r * far) });
             for t in 0..T {
                 acc[t] = simd.mul_add_f32s(x, w[t], acc[t]);

@@ -1,10 +1,10 @@
 //! The decoder's element-wise work as single passes, each with its own backward.
 //!
-//! Burn backend extensions: [`FusedOps`] and [`Inference`] on the CPU (Flex) run the loops of `kernels`, on a GPU (Cube) the kernels
-//! of `ops::cube`, and so do [`Stores`] and [`Products`]; [`CpuFusedOps`] and [`CpuInference`] are the CPU's alone. Under autodiff `gradient` records one node where the
-//! composition records up to a dozen. Every float type but f32 takes the plain composition of Burn operations in the parent
-//! module, which is also what the tests compare with; so does a GPU in builds where Burn fuses kernels itself. On a GPU the
-//! operations of a forward are single passes in bf16 and f16 too.
+//! These are Burn backend extensions. On the CPU (Flex), [`FusedOps`] and [`Inference`] run the loops of `kernels`; on a GPU (Cube) they, and
+//! [`Stores`] and [`Products`], run the kernels of `ops::cube`. [`CpuFusedOps`] and [`CpuInference`] exist only on the CPU. Under autodiff
+//! `gradient` records one node where the composition records up to a dozen. Float types other than f32 use the plain composition of Burn
+//! operations in the parent module, which is also the reference of the tests; so does a GPU in builds where Burn fuses kernels itself. On a
+//! GPU the operations of a forward are single passes in bf16 and f16 too.
 
 mod attend;
 mod attend_gradient;
@@ -57,10 +57,10 @@ pub(crate) trait FusedOps: Backend {
         up: FloatTensor<Self>,
         grad: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
-    /// RoPE on `[B, L, H, dh]` with `[B, L, 1, dh/2]` tables; by `−angle` where `back`, which is also its gradient.
+    /// RoPE on `[B, L, H, dh]` with `[B, L, 1, dh/2]` tables; by `−angle` if `back`, which is also its gradient.
     fn rotate(x: FloatTensor<Self>, cos: FloatTensor<Self>, sin: FloatTensor<Self>, back: bool) -> FloatTensor<Self>;
-    /// Grouped attention whose scores are made for some positions at a time, `held` bytes of them: q `[B, L, H, dh]`, k and v
-    /// `[B, Hkv, T, dh]` → `[B, L, H, dh]`. By the mask `[B, 1, L, T]` query l sees no slot after `T − L + l`.
+    /// Grouped attention in chunks of positions with at most `held` bytes of scores: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]` →
+    /// `[B, L, H, dh]`. By the mask `[B, 1, L, T]` query l sees no slot after `T − L + l`.
     fn attend_in_parts(
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
@@ -120,7 +120,7 @@ pub(crate) trait Stores: FusedOps {
     fn linear_stored(x: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self>;
     /// Gradient of x: `[.., N]` → `[.., K]`.
     fn linear_stored_backward(grad: FloatTensor<Self>, weight: FrozenMatrix) -> FloatTensor<Self>;
-    /// [`FusedOps::head_loss`] of a head whose first rows a file stores; the last are floats: `[N, D]`, `[n, D]` → `[N]`, `[N]`.
+    /// [`FusedOps::head_loss`] of a head whose first rows are in their file format and whose last are floats: `[N, D]`, `[n, D]` → `[N]`, `[N]`.
     fn head_loss_stored(
         hidden: FloatTensor<Self>,
         learnt: FloatTensor<Self>,
@@ -129,7 +129,7 @@ pub(crate) trait Stores: FusedOps {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What is a single pass on the CPU only: products with weights, and attention with gradients.
+/// Operations that are single passes on the CPU only: products with weights, and attention with gradients.
 #[backend_extension(Flex, Autodiff)]
 pub(crate) trait CpuFusedOps: FusedOps {
     /// `x W`: `[.., K]`, `[K, N]` → `[.., N]`.
@@ -150,7 +150,7 @@ pub(crate) trait CpuFusedOps: FusedOps {
         v: FloatTensor<Self>,
         mask: FloatTensor<Self>,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
-    /// Gradients of q, k and v. `out` and `scales` are what `attend_for_backward` returned.
+    /// Gradients of q, k and v. `out` and `scales` are results of `attend_for_backward`.
     fn attend_backward(
         q: FloatTensor<Self>,
         k: FloatTensor<Self>,
@@ -162,10 +162,10 @@ pub(crate) trait CpuFusedOps: FusedOps {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// What is fused outside autodiff only.
+/// Operations that are fused outside autodiff only.
 #[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))))]
 pub(crate) trait Inference: Backend {
-    /// Grouped attention where every query sees every slot: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]` → `[B, L, H, dh]`.
+    /// Grouped attention in which every query sees every slot: q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]` → `[B, L, H, dh]`.
     fn attend_all(q: FloatTensor<Self>, k: FloatTensor<Self>, v: FloatTensor<Self>) -> FloatTensor<Self>;
     /// Grouped attention with a mask `[B, 1, L, T]`.
     fn attend_masked(
@@ -186,12 +186,12 @@ pub(crate) trait Inference: Backend {
     fn sum_of_squares(x: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
-/// Products outside autodiff with matrices of floats, on a GPU those of few rows.
+/// Products with float matrices outside autodiff; on a GPU only those of few rows.
 #[backend_extension(Flex, Cube: cfg(all(feature = "gpu", not(feature = "fusion"))))]
 pub(crate) trait Products: Backend {
     /// `x W`: `[.., K]`, `[K, N]` → `[.., N]`.
     fn linear_one(x: FloatTensor<Self>, weight: FloatTensor<Self>) -> FloatTensor<Self>;
-    /// Of one input with two weights.
+    /// Two weights, one input.
     fn linear_two(
         x: FloatTensor<Self>,
         a: FloatTensor<Self>,
@@ -220,23 +220,22 @@ pub(crate) trait CpuInference: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 }
 
-/// Whether a tensor can take the path of [`FusedOps`] and [`Inference`].
+/// Whether a tensor can use [`FusedOps`] and [`Inference`].
 pub fn is_fused<const R: usize>(x: &Tensor<R>) -> bool {
     x.dtype() == DType::F32 && (is_cpu(&x.device()) || on_gpu(x))
 }
 
-/// Whether a tensor can take the path of a forward's operations; on a GPU in bf16 and f16 too. All inputs of an operation must have
-/// one type.
+/// Whether a tensor can use the operations of a forward; on a GPU in bf16 and f16 too. All inputs of an operation must have one type.
 pub(super) fn is_forward_fused<const R: usize>(x: &Tensor<R>) -> bool {
     is_fused(x) || matches!(x.dtype(), DType::BF16 | DType::F16) && on_gpu(x)
 }
 
-/// Whether a tensor can take the path of [`CpuFusedOps`] and [`CpuInference`].
+/// Whether a tensor can use [`CpuFusedOps`] and [`CpuInference`].
 pub(super) fn is_cpu_fused<const R: usize>(x: &Tensor<R>) -> bool {
     x.dtype() == DType::F32 && is_cpu(&x.device())
 }
 
-/// Without GPUs in the build there is one backend: nothing to ask.
+/// Without GPUs in the build there is only one backend.
 #[cfg(not(feature = "gpu"))]
 pub fn is_cpu(_device: &Device) -> bool {
     true
@@ -258,7 +257,7 @@ fn on_gpu<const R: usize>(_x: &Tensor<R>) -> bool {
     false
 }
 
-/// Whether the products of a tensor with some matrices are [`Products`] on a GPU: few rows, outside autodiff.
+/// Whether products of a tensor with some matrices use [`Products`] on a GPU: few rows, outside autodiff.
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 pub(super) fn is_few_on_gpu(x: &Tensor<3>, weights: &[Tensor<2>]) -> bool {
     let [b, l, _] = x.dims();
@@ -271,7 +270,7 @@ pub(super) fn is_few_on_gpu(_x: &Tensor<3>, _weights: &[Tensor<2>]) -> bool {
     false
 }
 
-/// Whether `ops::cube` chooses the kernels for products of such tensors: where Burn's own may round them, and on tensor cores.
+/// Whether `ops::cube` chooses the kernels for products of such tensors: on tensor cores, where Burn's own may round.
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 pub(super) fn chooses_products<const R: usize>(x: &Tensor<R>) -> bool {
     match x.device().inner().as_dispatch() {
@@ -285,12 +284,12 @@ pub(super) fn chooses_products<const R: usize>(_x: &Tensor<R>) -> bool {
     false
 }
 
-/// Whether products of such tensors are ours, and not Burn's.
+/// Whether products of such tensors use our kernels, not Burn's.
 pub(super) fn own_products<const R: usize>(x: &Tensor<R>) -> bool {
     is_cpu_fused(x) && many::is_used()
 }
 
-/// Whether a device multiplies f32 faster in TF32. Where Burn fuses, it does so without being asked.
+/// Whether a device multiplies f32 faster in TF32. Where Burn fuses, it always does so.
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 pub(super) fn has_tf32(device: &Device) -> bool {
     match device.clone().inner().as_dispatch() {
@@ -304,7 +303,7 @@ pub(super) fn has_tf32(_device: &Device) -> bool {
     false
 }
 
-/// Bytes of the largest tensor that a GPU computes with; no bound elsewhere, and none known where Burn fuses.
+/// Bytes of the largest tensor on a GPU; `None` elsewhere (no limit), and where Burn fuses (unknown).
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 pub(super) fn largest_buffer(device: &Device) -> Option<u64> {
     match device.clone().inner().as_dispatch() {
@@ -318,7 +317,7 @@ pub(super) fn largest_buffer(_device: &Device) -> Option<u64> {
     None
 }
 
-/// The widest head whose attention is one pass on a GPU; no bound elsewhere.
+/// The widest head whose attention is one pass on a GPU; `None` elsewhere (no limit).
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 pub(super) fn widest_head<const R: usize>(x: &Tensor<R>) -> Option<usize> {
     match x.device().inner().as_dispatch() {

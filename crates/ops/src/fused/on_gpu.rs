@@ -1,4 +1,4 @@
-//! What is fused on a GPU only, outside autodiff. Decoding there waits for launches, and these are fewer.
+//! Operations that are fused on a GPU only, outside autodiff. Decoding there waits for launches, and these reduce their number.
 
 #[cfg(all(feature = "gpu", not(feature = "fusion")))]
 use burn::backend::{Backend, Dispatch, backend_extension, tensor::FloatTensor};
@@ -35,13 +35,13 @@ pub(crate) trait OnGpu: Backend {
     fn first_of(x: FloatTensor<Self>, axis: usize, n: usize) -> FloatTensor<Self>;
 }
 
-/// The cache `[B, Hkv, dh, capacity]` and `[B, Hkv, capacity, dh]` with keys and values from slot `at` on, and the queries; where no kernel
-/// does it, the cache as it was.
+/// The cache `[B, Hkv, dh, capacity]` and `[B, Hkv, capacity, dh]` with keys and values from slot `at` on, and the queries; without a kernel
+/// for it, the unchanged cache.
 pub fn append_heads(heads: &Heads, cache: [Tensor<4>; 2], at: usize) -> ([Tensor<4>; 2], Option<Tensor<4>>) {
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
     if takes_heads(heads, &cache) {
         let Heads { q, k, v, gains, rotation } = heads;
-        // What stands for gains that are not there is not read.
+        // Placeholders for missing gains are not read.
         let [q_gain, k_gain] = match gains {
             Some((gains, _)) => gains.clone().map(Tensor::into_dispatch),
             None => [0, 1].map(|_| rotation.cos.clone().into_dispatch()),
@@ -70,7 +70,7 @@ fn takes_heads(Heads { q, k, v, gains, rotation }: &Heads, cache: &[Tensor<4>; 2
         && gains.as_ref().is_none_or(of_one_type)
 }
 
-/// `x + more`, and its norm with this gain; `None` where no kernel does both.
+/// `x + more`, and its norm with this gain; `None` without a kernel for both.
 pub fn add_rms_norm(x: &Tensor<3>, more: &Tensor<3>, gain: &Tensor<1>, eps: f64) -> Option<(Tensor<3>, Tensor<3>)> {
     #[cfg(all(feature = "gpu", not(feature = "fusion")))]
     {

@@ -1,5 +1,5 @@
-//! Attention of many queries: the scores of some positions at a time, so that no whole pattern is ever in memory. The backward
-//! pass makes them again. For devices where products of matrices are worth it; decoding has its own kernel.
+//! Attention of many queries in chunks of positions, so that no whole pattern is ever in memory. The backward pass recomputes the patterns.
+//! For devices with fast matrix products; decoding has its own kernel.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use burn::tensor::{FloatDType, Shape, Slice};
 
 use super::FusedOps;
 
-/// Parts are a multiple of this many positions, if there are as many: the tile of matrix products.
+/// Chunks are a multiple of this many positions, if there are as many: the tile of matrix products.
 const TILE: usize = 64;
 
 /// q `[B, L, H, dh]`, k and v `[B, Hkv, T, dh]`, the mask `[B, 1, L, T]`, by which query l of L sees no slot after `T − L + l`.
@@ -19,11 +19,11 @@ pub(super) struct Inputs<B: FusedOps> {
     pub k: FloatTensor<B>,
     pub v: FloatTensor<B>,
     pub mask: FloatTensor<B>,
-    /// Bytes of scores held at once, unless those of a single position are more.
+    /// Maximum bytes of scores in memory, unless those of a single position need more.
     pub held: usize,
 }
 
-/// What attention of some positions reads. Slots that none of them sees are left out.
+/// Inputs for a chunk of positions, without slots that none of them sees.
 struct Part<B: FusedOps> {
     /// `[B, Hkv, H / Hkv · n, dh]`, scaled by `1 / √dh`.
     q: FloatTensor<B>,
@@ -64,7 +64,7 @@ impl<B: FusedOps> Inputs<B> {
         reshaped::<B>(some, [b, groups, h / groups * positions.len(), dh])
     }
 
-    /// The way back: `[B, n, H, dh]`.
+    /// The inverse: `[B, n, H, dh]`.
     fn apart(&self, x: FloatTensor<B>, positions: &Range<usize>) -> FloatTensor<B> {
         let [b, _, h, dh] = self.q.shape().dims();
         B::float_swap_dims(reshaped::<B>(x, [b, h, positions.len(), dh]), 1, 2)
@@ -129,7 +129,7 @@ pub(super) fn backward<B: FusedOps>(
     [wanted[0].then(|| B::float_cat(of_q, 1)), wanted[1].then(|| of_k.done()), wanted[2].then(|| of_v.done())]
 }
 
-/// A gradient `[B, Hkv, T, dh]` that parts add to the first slots of, in f32 whatever its own type.
+/// A gradient `[B, Hkv, T, dh]`, accumulated in f32; chunks add to its first slots.
 struct Sum<B: FusedOps> {
     so_far: FloatTensor<B>,
     dtype: FloatDType,

@@ -1,5 +1,5 @@
-//! Tests every loop with every set of vector instructions of this processor: the same bits, or where sums are split over lanes the same to
-//! 1e-6 of the sum without signs.
+//! Tests every loop with every vector instruction set of this processor: equal bits or, where sums are split over lanes, equality to 1e-6 of
+//! the sum of absolute values.
 
 use super::attend::{Heads, Scale, Sizes, attend, padded};
 use super::attend_gradient::AttentionPass;
@@ -21,7 +21,7 @@ fn sizes(x: &[f32]) -> Vec<f32> {
     x.iter().map(|x| x.abs()).collect()
 }
 
-/// Asserts that all sets make the same bits.
+/// Asserts that all sets give equal bits.
 fn same(what: &str, work: impl Fn() -> Vec<f32> + Sync) {
     let made = with_each(|| work().into_iter().map(f32::to_bits).collect::<Vec<_>>());
     let (first, expected) = &made[0];
@@ -32,7 +32,7 @@ fn same(what: &str, work: impl Fn() -> Vec<f32> + Sync) {
     }
 }
 
-/// Asserts that all sets make the same to 1e-6 of `sizes`.
+/// Asserts that all sets agree to 1e-6 of `sizes`.
 fn close(what: &str, sizes: &[f32], work: impl Fn() -> Vec<f32> + Sync) {
     let made = with_each(work);
     let (first, expected) = &made[0];
@@ -114,7 +114,7 @@ fn attention_and_its_gradients() {
             let scales: Vec<Scale> = scales;
             [&out[..], scales.as_flattened(), &dq, &dk, &dv].concat()
         };
-        // Columns after the last whole vector are sums in another order.
+        // Columns after the last whole vector are summed in another order.
         match width % LANES {
             0 => same(&format!("{sizes:?} of {batch}"), both),
             _ => close(&format!("{sizes:?} of {batch}"), &vec![1.0; both().len()], both),

@@ -15,17 +15,17 @@ use crate::cpu::dispatch;
 /// Rows up to which these loops are used: beyond, the copy pays.
 pub(super) const FEW: usize = 32;
 
-/// Weights per thread: with up to four rows they take ten times as long as waking a thread.
+/// Weights per thread: with up to four rows, ten times the time of waking a thread.
 const PARALLEL: usize = 1 << 18;
 
 /// Columns are dealt to threads in multiples of this.
 const GRAIN: usize = 32;
 
-/// Weight rows that are used for all outputs before the next ones are read: they stay in the cache.
+/// Weight rows per slab, which passes all outputs before the next one is read: they stay in the cache.
 const SLAB: usize = 64;
 
-/// x `[M, K]` · each w `[K, N]` → its output `[M, N]`. Several products of one input are dealt to threads together: a part
-/// for a thread is larger, and there are fewer moments at which threads wait for each other.
+/// x `[M, K]` · each w `[K, N]` → its output `[M, N]`. Several products of one input share the threads: larger parts per thread, and fewer
+/// synchronisations.
 pub(super) fn rows_times<const P: usize>(x: &[f32], weights: [&[f32]; P], depth: usize) -> [Vec<f32>; P] {
     let rows = x.len() / depth;
     let columns = weights.map(|w| w.len() / depth);
@@ -57,7 +57,7 @@ pub(super) fn times(x: impl Left, w: Matrix, depth: usize, out: &mut [&mut [f32]
 pub(super) trait Left: Copy {
     /// R rows from `first` on, of the columns in `part`.
     fn rows<const R: usize>(self, first: usize, part: Range<usize>) -> impl Rows<R>;
-    /// The first row, where its values are contiguous.
+    /// The first row, if its values are contiguous.
     fn row(&self, depth: usize) -> Option<&[f32]>;
 }
 
@@ -130,7 +130,7 @@ pub(super) fn rows_times_transposed(x: &[f32], table: &[f32], [depth, columns]: 
     out
 }
 
-/// Whether a product of so many weights with so many rows is given to several threads.
+/// Whether several threads share a product of this many weights with this many rows.
 pub(crate) fn is_shared(weights: usize, rows: usize) -> bool {
     rows <= FEW && weights * rows.div_ceil(4) >= PARALLEL && rayon::current_num_threads() > 1
 }
@@ -142,8 +142,8 @@ struct Piece<'o> {
     rows: Vec<&'o mut [f32]>,
 }
 
-/// Gives each thread a share of the outputs' columns, counted through all outputs. `work` gets an output, the column that a
-/// piece of it starts at, and the piece's rows.
+/// Gives each thread a share of the outputs' columns, counted over all outputs. `work` gets an output, the first column of the piece, and the
+/// piece's rows.
 pub(super) fn deal<const P: usize>(
     outs: &mut [Vec<f32>; P],
     columns: [usize; P],
@@ -203,7 +203,7 @@ impl<X: Left> WithSimd for Times<'_, '_, '_, X> {
     }
 }
 
-/// Rows of the output held in registers together.
+/// Rows of the output per tile of registers.
 const ROWS: usize = 6;
 
 /// Values per cache line.
@@ -217,7 +217,7 @@ struct Panel<'a> {
 }
 
 impl Panel<'_> {
-    /// Adds what the panel makes of columns `part` of x to the outputs.
+    /// Adds the products of columns `part` of x with the panel to the outputs.
     #[inline(always)]
     fn add_all<S: Simd>(&self, simd: S, x: impl Left, part: Range<usize>, out: &mut [&mut [f32]]) {
         let mut first = 0;
@@ -262,7 +262,7 @@ impl Panel<'_> {
         }
     }
 
-    /// R rows by T vectors, held in registers over all rows of the panel.
+    /// R rows by T vectors, in registers over all rows of the panel.
     #[inline(always)]
     fn tile<S: Simd, const R: usize, const T: usize>(
         &self,
@@ -304,11 +304,11 @@ impl Panel<'_> {
     }
 }
 
-/// Weight rows that one row is multiplied with at a time.
+/// Weight rows per pass of a single row.
 const EIGHT: usize = 8;
 
-/// Prefetch distance, in groups. A row's part for one thread is short, and
-/// the next one lies elsewhere: without this, every part waited for memory (a third of the time, benches/PROFILE.md).
+/// Prefetch distance, in groups. A thread's part of a row is short, and the next one is elsewhere in memory: without prefetch every part
+/// waited for memory (a third of the time, benches/PROFILE.md).
 const AHEAD: usize = 2;
 
 /// One row: eight weight rows at a time, each read from end to end.
@@ -375,9 +375,8 @@ impl WithSimd for Dots<'_, '_, '_> {
     }
 }
 
-/// Rows that are worked on together, T at a time, and those that are left. They lie far apart, so that memory is read as T long streams,
-/// which the hardware expects: of rows side by side each stream ends with its row, and they came at half of memory's rate
-/// (benches/PROFILE.md).
+/// Rows that are processed together, T at a time, and the remaining ones. They are far apart, so that memory is read as T long streams, which
+/// the hardware prefetches: streams of adjacent rows end with their row, and reached half of the memory bandwidth (benches/PROFILE.md).
 pub(super) fn streams<const T: usize>(rows: usize) -> (impl Iterator<Item = [usize; T]>, Range<usize>) {
     let each = rows / T;
     ((0..each).map(move |at| from_fn(|t| t * each + at)), T * each..rows)
@@ -396,7 +395,7 @@ pub(super) fn products<S: Simd, const T: usize>(
     out: &mut [&mut [f32]],
 ) {
     let depth = table.first().map_or(0, |row| row.len());
-    // A row that is used for several rows of x leaves time for its stream's next row.
+    // If a row is used for several rows of x, there is time to prefetch the next row of its stream.
     let ahead = if out.len() > 1 { depth } else { STREAM_AHEAD / size_of::<f32>() };
     let mut first = 0;
     while first < out.len() {
@@ -462,7 +461,7 @@ pub(super) fn soon<T>(values: &[T], at: usize) {
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         #[allow(unsafe_code)]
-        // SAFETY: a prefetch reads nothing that the program sees, and an address that is not mapped is ignored.
+        // SAFETY: a prefetch has no visible effect, and an unmapped address is ignored.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(values.as_ptr().wrapping_add(at).cast())
         };
@@ -507,7 +506,7 @@ mod tests {
             close(&again, naive(&x, |j, c| w[j * n + c], [m, k, n]));
             let transposed = rows_times_transposed(&x, &w, [k, n]);
             close(&transposed, naive(&x, |j, c| w[c * k + j], [m, k, n]));
-            // Next to others, which end anywhere in a thread's share, it is the same to the last bit.
+            // Next to other products, whose boundaries in a thread's share are arbitrary, the result has the same bits.
             let (narrow, wide) = (values(k * 3, 3), values(k * 200, 4));
             let [_, among, _] = rows_times(&x, [&narrow, &w, &wide], k);
             assert_eq!(among, plain, "{m}x{k}x{n} among others");

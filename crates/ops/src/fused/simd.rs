@@ -1,8 +1,8 @@
 //! Loops compiled three times: for any x86-64, for AVX2 and for AVX-512, chosen at run time. Plain Rust that the compiler
 //! vectorises.
 
-/// Defines `fn name(args)` whose body is also compiled with AVX2 and AVX-512 enabled, for processors that have them. No
-/// fused multiply-add: all versions round alike.
+/// Defines `fn name(args)` whose body is also compiled with AVX2 and AVX-512, for processors that have them. No fused multiply-add: all
+/// versions round equally.
 macro_rules! vectorised {
     ($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),* $(,)?) $body:block) => {
         $(#[$meta])*
@@ -77,7 +77,7 @@ pub(super) fn sum<const N: usize>(slices: [&[f32]; N], f: impl Fn([f32; N]) -> f
     (0..count).fold(across(lanes, |a, b| a + b), |total, i| total + f(rest.map(|rest| rest[i])))
 }
 
-/// The largest value of a slice, −∞ where it is empty.
+/// The largest value of a slice, −∞ if empty.
 #[inline(always)]
 pub(super) fn max(x: &[f32]) -> f32 {
     let larger = |most: f32, value: f32| if value > most { value } else { most };
@@ -91,7 +91,7 @@ pub(super) fn max(x: &[f32]) -> f32 {
     rest.iter().fold(across(lanes, larger), |most, &value| larger(most, value))
 }
 
-/// Softmax in place; the largest value, and one over the sum of the exponentials below it.
+/// Softmax in place; returns the largest value, and the reciprocal of the sum of exponentials relative to it.
 #[inline(always)]
 pub(super) fn softmax(x: &mut [f32]) -> [f32; 2] {
     let most = max(x);
@@ -105,7 +105,7 @@ pub(super) fn softmax(x: &mut [f32]) -> [f32; 2] {
     [most, over]
 }
 
-/// One value from all lanes, by halves: four dependent steps instead of sixteen.
+/// Reduces all lanes by halves: four dependent steps instead of sixteen.
 #[inline(always)]
 fn across(lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     let eight: [f32; 8] = std::array::from_fn(|i| join(lanes[i], lanes[i + 8]));

@@ -1,6 +1,5 @@
-//! Products with a matrix in its file format: blocks are widened to floats in registers, or for several rows once
-//! into the cache. The values and the order of operations are those of the widened matrix ([`product`]), bit for bit, and do
-//! not depend on the number of rows.
+//! Products with a matrix in its file format: blocks are widened to floats in registers or, for several rows, once into the cache. Values and
+//! order of operations are those of the widened matrix ([`product`]), bit for bit, and do not depend on the number of rows.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -114,7 +113,7 @@ fn group<S: Simd, L: Layout, const T: usize>(
     products::<S, T>(simd, x, std::array::from_fn(|t| &wide[t * depth..][..depth]), at, out);
 }
 
-/// Asks memory for what is needed some time after block i.
+/// Prefetches the data some time after block i.
 #[inline(always)]
 fn ask<L: Layout>(row: &[u8], i: usize) {
     for line in (0..L::BYTES).step_by(LINE) {

@@ -1,8 +1,8 @@
-//! Gradients through a matrix in its file format: y `[M, N]` · W with W `[N, K]`, as in training, where a latent step has a
-//! row or a few and a batch has hundreds.
+//! Gradients through a matrix in its file format: y `[M, N]` · W with W `[N, K]`, as in training, with one or a few rows for a latent step
+//! and hundreds for a batch.
 //!
-//! A part of W is widened into the cache once and used for all rows of y. Every output is one chain of operations in the order of W's
-//! rows, for any number of rows and threads.
+//! A part of W is widened into the cache once and used for all rows of y. Every output is one chain of operations in the order of W's rows,
+//! for any number of rows and threads.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ use crate::stored::{Part, StoredMatrix};
 /// Columns of W go to threads in multiples of this: whole blocks of every format.
 const GRAIN: usize = 256;
 
-/// Most columns of W per tile: this much of a row is contiguous in memory.
+/// Maximum columns of W per tile: this much of a row is contiguous in memory.
 const COLUMNS: usize = 2048;
 
-/// Values of W held as floats at once: they stay in a thread's cache.
+/// Widened values of W at a time: they stay in a thread's cache.
 const WIDE: usize = 1 << 17;
 
 /// Prefetch distance, in rows: parts of rows are far apart, and no hardware prefetches the next.
@@ -50,7 +50,7 @@ pub(super) fn rows_through_stored(y: &[f32], weight: &StoredMatrix) -> Vec<f32> 
     out
 }
 
-/// Some columns of some rows as floats. Columns begin with a block.
+/// Widens some columns of some rows. Columns begin with a block.
 fn widen(part: &Part, rows: Range<usize>, columns: Range<usize>, wide: &mut [f32]) {
     let at = |column: usize| column / part.format.block_len() * part.format.block_bytes();
     let bytes = at(columns.start)..at(columns.end);
@@ -84,7 +84,7 @@ mod tests {
                 let wide = w.widened_range(0..n + 2);
                 let size = |x: &[f32]| x.iter().map(|x| x.abs()).collect::<Vec<_>>();
                 let [expected] = rows_times(&y, [&wide], n + 2);
-                // What rounding is measured by: the sum without signs.
+                // Scale of rounding errors: the sum of absolute values.
                 let [sizes] = rows_times(&size(&y), [&size(&wide)], n + 2);
                 assert_eq!(ours.len(), expected.len());
                 for ((ours, expected), size) in ours.iter().zip(&expected).zip(sizes) {

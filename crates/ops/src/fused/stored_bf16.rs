@@ -1,7 +1,7 @@
-//! Products of many rows with a matrix stored in bf16 whose inputs were rounded to bf16 too: two products at once in each lane, with the
-//! processor's instruction for it (AVX-512 BF16). Products of two bf16 are exact in f32, and sums are f32.
+//! Products of many rows with a bf16 matrix and inputs rounded to bf16: two products at once per lane, with the instruction of AVX-512 BF16.
+//! Products of two bf16 are exact in f32, and sums are f32.
 //!
-//! Values come in pairs, of inputs 2i and 2i + 1, as a matrix in bf16 holds them: the first in the lower half of 32 bits.
+//! Values come in pairs, of inputs 2i and 2i + 1, as in a bf16 matrix: the first in the lower half of 32 bits.
 
 use half::bf16;
 
@@ -13,12 +13,12 @@ use crate::cpu::{Cpu, cpu};
 
 const PAIR: usize = 4;
 
-/// The upper 16 bits of the nearest bf16, the even one between two.
+/// The upper 16 bits of the nearest bf16, ties to even.
 #[inline(always)]
 fn bits(x: f32) -> u32 {
     let bits = x.to_bits();
     let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-    // The carry would make a number of a NaN.
+    // The carry would turn a NaN into a number.
     if x.is_nan() { bits >> 16 | 0x40 } else { rounded }
 }
 
@@ -40,7 +40,7 @@ vectorised! {
     }
 }
 
-/// `[K, step]` → rows 2i and 2i + 1 as one of pairs, `[ceil(K / 2), step]`; the last of an odd number is paired with zeros.
+/// `[K, step]` → rows 2i and 2i + 1 as a row of pairs, `[ceil(K / 2), step]`; an odd last row is paired with zeros.
 pub(super) fn pairs(x: &[f32], step: usize) -> Vec<u32> {
     let mut out = vec![0; (x.len() / step).div_ceil(2) * step];
     let zeros = vec![0.0; step];
@@ -51,7 +51,7 @@ pub(super) fn pairs(x: &[f32], step: usize) -> Vec<u32> {
     out
 }
 
-/// Whether the instruction is there, and may be used.
+/// Whether the instruction exists, and may be used.
 pub(super) fn is_there() -> bool {
     #[cfg(target_arch = "x86_64")]
     return cpu() == Cpu::Avx512 && std::arch::is_x86_feature_detected!("avx512bf16");
@@ -76,8 +76,8 @@ fn is_intel() -> bool {
     false
 }
 
-/// Adds the products of `rows`, each of `row_bytes` bytes of bf16, with a panel of pairs `[ceil(K / 2), step]` to `out` `[n, step]`.
-/// Fast where the instruction [`is_there`].
+/// Adds the products of `rows`, each of `row_bytes` bytes of bf16, with a panel of pairs `[ceil(K / 2), step]` to `out` `[n, step]`. Fast if
+/// the instruction [`is_there`].
 pub(super) fn add(rows: &[u8], row_bytes: usize, panel: &[u32], out: &mut [f32]) {
     let step = panel.len() / row_bytes.div_ceil(PAIR);
     #[cfg(target_arch = "x86_64")]
@@ -119,7 +119,7 @@ mod x86 {
     use super::{PAIR, VECTOR};
     use crate::fused::many::ROWS;
 
-    /// Pairs that are used for all outputs of a piece before the next ones: their part of a panel stays in the first cache.
+    /// Pairs per slab, which passes all outputs of a piece before the next one: their part of a panel stays in the first-level cache.
     const SLAB: usize = 96;
 
     #[target_feature(enable = "avx512f,avx512bf16")]
@@ -148,7 +148,7 @@ mod x86 {
         }
     }
 
-    /// R rows by T vectors, held in registers over all rows of the panel.
+    /// R rows by T vectors, in registers over all rows of the panel.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bf16")]
     fn tile<const R: usize, const T: usize, const STEP: usize>(

@@ -1,9 +1,10 @@
 //! Products of many rows with a matrix in its file format, as in prefill and training.
 //!
-//! A general matrix product copies both sides into orders of its own; where the matrix comes in pieces, it does so with each piece, and
-//! with x for each piece. For a hundred rows that took as long as the product (benches/PROFILE.md). Here x is turned once into
-//! panels, pieces of the matrix are used as they were widened, and every output is one chain of operations in the order of the
-//! inputs, for any number of rows.
+//! A general matrix product packs both sides; with a matrix in pieces it packs each piece, and x again for each. For a hundred rows that took
+//! as long as the product (benches/PROFILE.md). Here:
+//! 1. x is transposed once into panels;
+//! 2. each thread widens pieces of the matrix and multiplies them with all panels, without packing;
+//! 3. every output is one chain of operations in the order of the inputs, for any number of rows.
 
 use std::array::from_fn;
 use std::cmp::Reverse;
@@ -18,18 +19,17 @@ use super::turn::turn;
 use crate::cpu::dispatch;
 use crate::stored::{Format, Part, StoredMatrix};
 
-/// Values of the matrix that a thread holds as floats at once: they stay in its cache.
+/// Widened values of the matrix per thread: they stay in its cache.
 const WIDE: usize = 1 << 18;
 
-/// Rows of x in a panel: as many as the inner loop holds in registers next to each other. The last panel is filled up to whole
-/// vectors.
+/// Rows of x in a panel: those that the inner loop has in registers. The last panel is padded to whole vectors.
 const PANEL: usize = 64;
 pub(super) const VECTOR: usize = 16;
 
-/// Inputs that are used for all outputs of a piece before the next ones: their part of a panel stays in the first cache.
+/// Inputs per slab, which passes all outputs of a piece before the next one: their part of a panel stays in the first-level cache.
 const SLAB: usize = 96;
 
-/// Inputs that are worked on without asking where a row ends.
+/// Inputs that are processed without a bounds check.
 const EIGHT: usize = 8;
 
 /// x `[M, K]` · each wᵀ with w `[N, K]` → its output `[M, N]`; dealt to threads together.
@@ -42,7 +42,7 @@ pub(super) fn many_rows_times_stored<const P: usize>(x: &[f32], weights: [&Store
     }
     let rounds = weights.iter().any(|w| w.rounds_inputs());
     let panels = Panels::new(x, depth, rounds, &pieces);
-    // A thread takes the next piece when it has done one, large ones first: pieces of q, k and v are of several sizes.
+    // A thread starts the next piece when it has finished one, large ones first: pieces of q, k and v differ in size.
     pieces.sort_by_key(|piece| Reverse(piece.rows.len()));
     pieces.into_iter().par_bridge().for_each_init(Scratch::default, |held, piece| piece.fill(&panels, held));
     outs
@@ -84,7 +84,7 @@ struct Piece<'a, 'o> {
     out: Vec<&'o mut [f32]>,
 }
 
-/// What a thread holds while it works on a piece.
+/// A thread's buffers for a piece.
 #[derive(Default)]
 struct Scratch {
     /// Rows of the matrix as floats.
@@ -112,7 +112,7 @@ impl Piece<'_, '_> {
     }
 }
 
-/// Cuts a matrix and its output `[M, N]` into pieces, as many as there are threads or more.
+/// Cuts a matrix and its output `[M, N]` into at least as many pieces as there are threads.
 fn cut<'a, 'o>(out: &'o mut [f32], weight: &'a StoredMatrix) -> Vec<Piece<'a, 'o>> {
     let depth = weight.width();
     let share = weight.rows().div_ceil(rayon::current_num_threads());
@@ -165,7 +165,7 @@ impl WithSimd for Product<'_, '_> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        // With 32 registers a row of the panel is held whole; with 16 two vectors of it.
+        // With 32 registers a whole row of the panel fits; with 16 two vectors of it.
         match (self.panel.len() / self.depth / VECTOR, S::REGISTER_COUNT >= 32) {
             (4, true) => self.write::<S, 4, 64>(simd),
             (3, true) => self.write::<S, 3, 48>(simd),
@@ -201,8 +201,8 @@ impl Product<'_, '_> {
     }
 }
 
-/// Adds the products of R rows with a slab of the panel to their outputs, T vectors of a row at a time. Nothing is in the outputs
-/// before the first slab.
+/// Adds the products of R rows with a slab of the panel to their outputs, T vectors of a row at a time. The outputs are uninitialised before
+/// the first slab.
 #[inline(always)]
 fn tiles<S: Simd, const R: usize, const T: usize, const STEP: usize>(
     simd: S,
@@ -293,7 +293,7 @@ mod tests {
                 let wide = w.widened_range(0..n + 2);
                 let size = |x: &[f32]| x.iter().map(|x| x.abs()).collect::<Vec<_>>();
                 let expected = rows_times_transposed(&x, &wide, [k, n + 2]);
-                // What rounding is measured by: the sum without signs.
+                // Scale of rounding errors: the sum of absolute values.
                 let sizes = rows_times_transposed(&size(&x), &size(&wide), [k, n + 2]);
                 assert_eq!(ours.len(), expected.len());
                 for ((ours, expected), size) in ours.iter().zip(&expected).zip(sizes) {

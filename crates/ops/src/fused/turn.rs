@@ -6,7 +6,7 @@ use crate::cpu::{Cpu, cpu};
 /// Rows and columns that are turned together: a vector of AVX-512.
 const SIDE: usize = 16;
 
-/// Writes the first columns of x `[R, width]` as rows, each of R values or longer. Values after those columns of the last row may be missing.
+/// Transposes the first columns of x `[R, width]` into rows of at least R values. In x's last row values after those columns may be missing.
 pub(super) fn turn(x: &[f32], width: usize, out: &mut [&mut [f32]]) {
     #[cfg(target_arch = "x86_64")]
     match cpu() {
@@ -21,8 +21,8 @@ pub(super) fn turn(x: &[f32], width: usize, out: &mut [&mut [f32]]) {
     turn_by(x, width, out, plainly);
 }
 
-/// Turns blocks with `block`, and what is left at the edges value by value. A block is given the rows of x that it starts in and the
-/// rows of `out`, from its first column of each on.
+/// Transposes blocks with `block`, and the edges value by value. `block` gets the rows of x from its first one on, and the rows of `out`, each
+/// from its first column on.
 #[inline(always)]
 fn turn_by(x: &[f32], width: usize, out: &mut [&mut [f32]], block: impl Fn(&[f32], usize, &mut [&mut [f32]], usize)) {
     let rows = x.len().div_ceil(width);

@@ -1,9 +1,9 @@
-//! How the values of a row are stored, and how they become floats.
+//! Storage formats of rows, and their conversion to floats.
 //!
 //! Block formats are ggml's (`ggml-quants.c`): 32 values share a 16-bit scale, and in `Q4_1` and `Q5_1` an offset. In the
-//! `K` formats 256 values share a 16-bit scale of scales: each 32 (in `Q6_K` 16) have a small integer scale of their own, and
+//! `K` formats 256 values share a 16-bit scale of scales: each 32 (in `Q6_K` 16) have their own small integer scale, and
 //! in `Q4_K` and `Q5_K` an offset. Widening is exact: a bf16 or f16 is a float, and the product of a 16-bit scale and the
-//! integers has no more digits than a float holds (11 + 8 + 5 bits in `Q6_K`). Only subtracting or adding an offset rounds, once.
+//! integers has no more bits than a float (11 + 8 + 5 in `Q6_K`). Only subtracting or adding an offset rounds, once.
 
 use std::marker::PhantomData;
 
@@ -16,8 +16,8 @@ use crate::cpu::dispatch_halves;
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::has_f16c;
 
-/// Values that are widened together: a block of ggml's, or an eighth of one in the `K` formats. Formats without blocks are
-/// read in pieces of as many.
+/// Values that are widened together: a block of ggml's, or an eighth of one in the `K` formats. Formats without blocks are read in pieces of
+/// this length.
 pub(crate) const PIECE: usize = 32;
 
 /// Pieces in a block of the `K` formats.
@@ -40,13 +40,13 @@ pub enum Format {
     Q6_K,
 }
 
-/// A format known to the compiler: what loops over blocks are compiled for.
+/// A format as a type: loops over blocks are compiled for it.
 pub(crate) trait Layout {
     const PIECES: usize = 1;
     const BYTES: usize;
     /// Scale and offset of integers.
     type Scales<S: Simd>;
-    /// Those of a block of [`Self::BYTES`] bytes.
+    /// Scales of a block of [`Self::BYTES`] bytes.
     fn scales<S: Simd>(simd: S, block: &[u8]) -> Self::Scales<S>;
     /// The values of a piece of the block.
     fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE];
@@ -98,8 +98,8 @@ fn affine<S: Simd>(simd: S, mut integers: [f32; PIECE], [scale, offset]: Affine<
     integers
 }
 
-/// `integer · scale`, each half of the piece with its own scale. The offsets of `Q4_0`, `Q5_0` and `Q6_K` are integers: they are
-/// taken off before, so that zeros have the sign that they have in ggml.
+/// `integer · scale`, each half of the piece with its own scale. The offsets of `Q4_0`, `Q5_0` and `Q6_K` are integers: they are subtracted
+/// before, so that zeros have the same sign as in ggml.
 #[inline(always)]
 fn scaled<S: Simd>(simd: S, mut integers: [f32; PIECE], scales: [S::f32s; 2]) -> [f32; PIECE] {
     let (values, _) = S::as_mut_simd_f32s(&mut integers);
@@ -138,7 +138,7 @@ impl Layout for F16 {
     #[inline(always)]
     fn scales<S: Simd>(_: S, _: &[u8]) {}
 
-    /// Three passes over the block: a single expression per value is not vectorised and takes four times as long.
+    /// Three passes over the block: a single expression per value is not vectorised and is four times slower.
     #[inline(always)]
     fn widen<S: Simd>(_: S, block: &[u8], _: &(), _: usize) -> [f32; PIECE] {
         let block = whole::<{ F16::BYTES }>(block);
@@ -266,9 +266,9 @@ impl Layout for Q5Offset {
     }
 }
 
-/// `[scale, offset]` of each piece of `Q4_K` and `Q5_K`. A block begins with the 16-bit scales of the two, then come eight scales
-/// and eight offsets of 6 bits in 12 bytes: whole for the first four pieces, for the others four bits of both in the last four
-/// bytes and two above those of the first four. Offsets are taken off.
+/// `[scale, offset]` of each piece of `Q4_K` and `Q5_K`. A block begins with the 16-bit scales of the two, then come eight scales and eight
+/// offsets of 6 bits in 12 bytes: whole for the first four pieces; for the others four bits of both in the last four bytes and two above
+/// those of the first four. Offsets are subtracted.
 #[inline(always)]
 fn scales_and_offsets<S: Simd>(block: &[u8]) -> [[f32; EIGHT]; 2] {
     let packed = whole::<12>(&block[4..]);
@@ -325,7 +325,7 @@ impl Layout for Q6K {
     const BYTES: usize = 2 + EIGHT * 2 + EIGHT * PIECE * 3 / 4;
     type Scales<S: Simd> = [f32; 2 * EIGHT];
 
-    /// The integers of all pieces are followed by 16 signed scales, one for 16 values, and their 16-bit scale.
+    /// The integers of all pieces are followed by 16 signed scales, one per 16 values, and their 16-bit scale.
     #[inline(always)]
     fn scales<S: Simd>(_: S, block: &[u8]) -> Self::Scales<S> {
         let scales = whole::<{ 2 * EIGHT + 2 }>(&block[EIGHT * PIECE * 3 / 4..]);
@@ -366,20 +366,20 @@ impl Format {
         with_layout!(self, L => L::BYTES * self.block_len() / (L::PIECES * PIECE))
     }
 
-    /// Bytes of a row; `None` where `width` is not whole blocks.
+    /// Bytes of a row; `None` if `width` is not a whole number of blocks.
     pub fn row_bytes(self, width: usize) -> Option<usize> {
         (width.is_multiple_of(self.block_len()))
             .then(|| width / self.block_len())
             .and_then(|blocks| blocks.checked_mul(self.block_bytes()))
     }
 
-    /// A row to floats. What `bytes` does not reach is left as it is.
+    /// Widens a row. Outputs beyond `bytes` are unchanged.
     pub fn widen(self, bytes: &[u8], out: &mut [f32]) {
         with_layout!(self, L => dispatch_halves(Widen::<L> { bytes, out, layout: PhantomData }));
     }
 }
 
-/// Compiled for the vectors that the processor has: in a batch of a hundred rows widening is as much work as the product.
+/// Compiled for the processor's vectors: in a batch of a hundred rows widening is as much work as the product.
 struct Widen<'a, L> {
     bytes: &'a [u8],
     out: &'a mut [f32],
@@ -395,7 +395,7 @@ impl<L: Layout> WithSimd for Widen<'_, L> {
     }
 }
 
-/// Piece by piece; the last one may be cut short in formats without blocks.
+/// Piece by piece; the last one may be shorter in formats without blocks.
 #[inline(always)]
 fn widen<S: Simd, L: Layout>(simd: S, bytes: &[u8], out: &mut [f32]) {
     for (block, out) in bytes.chunks(L::BYTES).zip(out.chunks_mut(L::PIECES * PIECE)) {
@@ -413,7 +413,7 @@ fn widen<S: Simd, L: Layout>(simd: S, bytes: &[u8], out: &mut [f32]) {
     }
 }
 
-/// The values of a piece that is cut short, and zeros after them. For formats whose blocks are one piece.
+/// The values of a shortened piece, padded with zeros. For formats whose blocks are one piece.
 #[inline(always)]
 pub(crate) fn cut_short<S: Simd, L: Layout>(simd: S, block: &[u8]) -> [f32; PIECE] {
     let mut whole = [0; 4 * PIECE];

@@ -1,5 +1,5 @@
-//! 16-bit scales and packed integers, as floats. Loops that are compiled for the processor's vectors, and
-//! for AVX2 (and where its instructions serve, AVX-512) written out, because compilers see less in them: the same values, bit for bit.
+//! 16-bit scales and packed integers as floats. Loops that are compiled for the processor's vectors, and hand-written ones for AVX2 (and, if
+//! useful, AVX-512), because compilers vectorise less of them: the same values, bit for bit.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -12,8 +12,8 @@ use super::formats::{EIGHT, PIECE};
 #[cfg(target_arch = "x86_64")]
 use crate::cpu::has_f16c;
 
-/// A block as an array: loops over the values of a slice are not vectorised (six times as slow). Nor are most
-/// closures that make an array, which are compiled apart from the loop around them: integers first, in a loop, then floats.
+/// A block as an array: loops over the values of a slice are not vectorised (six times slower). Neither are most closures that return an
+/// array, which are compiled separately from the surrounding loop: integers first, in a loop, then floats.
 #[inline(always)]
 pub(super) fn whole<const N: usize>(block: &[u8]) -> &[u8; N] {
     block.first_chunk().unwrap_or(const { &[0; N] })
@@ -25,7 +25,7 @@ pub(super) fn bits(block: &[u8], i: usize) -> u16 {
     u16::from_le_bytes([block[2 * i], block[2 * i + 1]])
 }
 
-/// The exponent of an f16 is 112 below the one that the same bits mean in a float.
+/// The exponent of an f16 is 112 below that of the same bits as a float.
 pub(super) const UP: f32 = f32::from_bits((127 + 112) << 23);
 
 /// The sign of an f16, and the exponent of an infinity or a NaN, at their position in a float.
@@ -41,8 +41,8 @@ pub(super) fn half<S: Simd>(h: u16) -> f32 {
     #[cfg(target_arch = "x86_64")]
     if has_f16c::<S>() {
         let mut wide = i32::from(h);
-        // Hides that the upper half is zero: rustc would put the half into a register that held the scale before, and so wait for the
-        // last block's product with it. A block took twice as long.
+        // Hides that the upper half is zero: rustc would put the half into the register of the previous scale, and so wait for the previous
+        // block's product. That doubled the time of a block.
         #[allow(unsafe_code)]
         // SAFETY: no instruction at all.
         unsafe {
@@ -74,7 +74,7 @@ pub(super) fn eight<S: Simd>(bytes: u64, scale: f32) -> [f32; EIGHT] {
     #[cfg(target_arch = "x86_64")]
     if has_f16c::<S>() {
         #[allow(unsafe_code)]
-        // SAFETY: the processor has AVX2; a vector of eight floats is an array of as many.
+        // SAFETY: the processor has AVX2; a vector of eight floats has the layout of an array of eight.
         return unsafe {
             let integers = _mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64));
             transmute::<__m256, [f32; EIGHT]>(_mm256_mul_ps(_mm256_cvtepi32_ps(integers), _mm256_set1_ps(scale)))
@@ -89,7 +89,7 @@ pub(super) fn floats<S: Simd>(integers: &[u8; PIECE]) -> [f32; PIECE] {
     #[cfg(target_arch = "x86_64")]
     if has_f16c::<S>() && S::F32_LANES == 8 {
         #[allow(unsafe_code)]
-        // SAFETY: the processor has AVX2; what is transmuted has the size of what it becomes.
+        // SAFETY: the processor has AVX2; both sides of the transmute have the same size.
         return unsafe {
             let bytes = transmute::<[u8; PIECE], __m256i>(*integers);
             let both =
@@ -114,7 +114,7 @@ pub(super) fn floats<S: Simd>(integers: &[u8; PIECE]) -> [f32; PIECE] {
     out
 }
 
-/// Bytes less `below`, whose difference fits a signed byte, as floats.
+/// Bytes minus `below` (the difference fits a signed byte) as floats.
 #[inline(always)]
 pub(super) fn signed(integers: &[u8; PIECE], below: u8) -> [f32; PIECE] {
     let mut out = [0.0; PIECE];
@@ -164,7 +164,7 @@ pub(super) fn five_bits<S: Simd>(packed: &[u8]) -> [u8; PIECE] {
     #[cfg(target_arch = "x86_64")]
     if has_f16c::<S>() {
         #[allow(unsafe_code)]
-        // SAFETY: the processor has AVX2; what is transmuted has the size of what it becomes.
+        // SAFETY: the processor has AVX2; both sides of the transmute have the same size.
         return unsafe {
             let both = _mm256_broadcastsi128_si256(transmute::<[u8; PIECE / 2], __m128i>(*low));
             let low = _mm256_srlv_epi32(both, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
@@ -203,7 +203,7 @@ pub(super) fn with_upper<S: Simd>(
     #[cfg(target_arch = "x86_64")]
     if has_f16c::<S>() {
         #[allow(unsafe_code)]
-        // SAFETY: the processor has AVX2; what is transmuted has the size of what it becomes.
+        // SAFETY: the processor has AVX2; both sides of the transmute have the same size.
         return unsafe {
             let count = |by: usize| _mm_cvtsi32_si128(by as i32);
             let low = _mm256_srl_epi16(transmute::<[u8; PIECE], __m256i>(*low), count(from));

@@ -1,5 +1,4 @@
-//! Weight matrices in their file format ([`formats`]). Products read them directly (`fused::stored`); nothing here
-//! knows a tensor.
+//! Weight matrices in their file format ([`formats`]). Products read them directly (`fused::stored`); nothing here knows a tensor.
 
 pub(crate) mod formats;
 mod integers;
@@ -25,12 +24,12 @@ impl Part {
         self.bytes(row..row + 1)
     }
 
-    /// Consecutive rows as they are stored.
+    /// Consecutive rows in their stored form.
     pub fn bytes(&self, rows: Range<usize>) -> &[u8] {
         &self.bytes[rows.start * self.row_bytes..rows.end * self.row_bytes]
     }
 
-    /// Consecutive rows of `width` values as floats in `held`, whose memory is used again.
+    /// Consecutive rows of `width` values as floats in `held`, a reusable buffer.
     pub fn widened<'h>(&self, rows: Range<usize>, width: usize, held: &'h mut Vec<f32>) -> &'h [f32] {
         held.resize(rows.len() * width, 0.0);
         for (row, out) in rows.zip(held.chunks_exact_mut(width)) {
@@ -60,7 +59,7 @@ const SHARE: usize = 1 << 16;
 
 impl StoredMatrix {
     /// # Errors
-    /// Bytes that do not fill the shape, and a value that is not finite: every product with it would be noise.
+    /// Bytes that do not fill the shape; a value that is not finite, which would make every product meaningless.
     pub fn new(format: Format, [rows, width]: [usize; 2], bytes: Vec<u8>) -> Result<Self> {
         ensure!(rows > 0 && width > 0, "a matrix of shape {:?} is empty", [rows, width]);
         let row_bytes = format.row_bytes(width);
@@ -74,7 +73,7 @@ impl StoredMatrix {
         Ok(stored)
     }
 
-    /// Pseudo-random bytes whose values are finite and of ordinary size, for tests. The width must be whole blocks.
+    /// Pseudo-random bytes with finite values of ordinary size, for tests. The width must be whole blocks.
     #[must_use]
     pub fn drawn(format: Format, rows: usize, width: usize) -> Self {
         let row_bytes = format.row_bytes(width).unwrap_or_default();
@@ -92,7 +91,7 @@ impl StoredMatrix {
         Self { width, parts: vec![Part { format, rows, row_bytes, bytes }], rounds_inputs: false }
     }
 
-    /// The same matrix with inputs that are rounded to bf16 before they are multiplied with it.
+    /// The same matrix, with inputs rounded to bf16 before the product.
     #[must_use]
     pub fn rounding_inputs(self) -> Self {
         Self { rounds_inputs: true, ..self }
@@ -120,7 +119,7 @@ impl StoredMatrix {
         self.parts.iter().map(|part| part.bytes.len()).sum()
     }
 
-    /// Parts of one format each, and the row of the matrix that each begins at.
+    /// Parts of one format each, with their first row in the matrix.
     pub fn parts(&self) -> impl Iterator<Item = (usize, &Part)> {
         let starts = self.parts.iter().scan(0, |at, part| {
             *at += part.rows;
