@@ -287,7 +287,7 @@ fn what_cannot_be_drawn_is_named() {
     };
     says(Figure::Network(Network { title: "t".into(), ..Network::default() }), "network 't' has no links");
     says(network(1, 0), "a node outside 1 columns × 1 rows");
-    says(network(0, 1), "a link to a node that is not one of 1");
+    says(network(0, 1), "a link to a node outside the 1");
     assert!(save(std::path::Path::new("f"), &[]).is_err());
 }
 

@@ -177,6 +177,6 @@ fn they_are_run_on_request_and_leave_no_csv() {
     let listed = probe(&["--list"]);
     for name in ["patterns", "token_lens"] {
         let line = listed.lines().find(|line| line.starts_with(name)).expect("a line");
-        assert!(line.contains("only where --only names it"), "{line}");
+        assert!(line.contains("only if --only names it"), "{line}");
     }
 }

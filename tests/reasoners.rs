@@ -165,5 +165,5 @@ fn what_does_not_belong_together_is_refused_by_name() {
         assert!(!out.exists());
     }
     std::fs::create_dir(&out).expect("creates");
-    assert!(import("coconut", "coconut", "gpt2", &out).1.contains("is there already"));
+    assert!(import("coconut", "coconut", "gpt2", &out).1.contains("already exists"));
 }

@@ -253,11 +253,11 @@ fn what_is_not_one_whole_run_is_refused_by_name() {
     let shards = sweep.shards("a", 3, &sft);
     let of = |which: &[usize]| which.iter().map(|&i| shards[i].clone()).collect::<Vec<_>>();
     refused(&mut sweep.merge(&of(&[0, 2]), "m"), &["observations-sft: shard 2/3 is missing", "--shard 1/3"]);
-    refused(&mut sweep.merge(&of(&[0, 1, 1, 2]), "m"), &["observations-sft: shard 2/3 is there twice", "shard-2-of-3"]);
+    refused(&mut sweep.merge(&of(&[0, 1, 1, 2]), "m"), &["observations-sft: shard 2/3 occurs twice", "shard-2-of-3"]);
     assert!(!sweep.at("m").exists(), "nothing is written before everything is checked");
     // Another number of shards, other settings, another phase's weights under the same name.
     let two = sweep.shards("b", 2, &sft);
-    refused(&mut sweep.merge(&[of(&[0, 1]), vec![two[1].clone()]].concat(), "m"), &["shard 2/2", "not of one run"]);
+    refused(&mut sweep.merge(&[of(&[0, 1]), vec![two[1].clone()]].concat(), "m"), &["shard 2/2", "not from one run"]);
     let other = sweep.shards("c", 3, &[&sft[..], &["--seed", "1"]].concat());
     refused(&mut sweep.merge(&[of(&[0, 1]), vec![other[2].clone()]].concat(), "m"), &["setup.seed 0 there, 1 here"]);
     let home = sweep.at("d/micro");
@@ -272,7 +272,7 @@ fn what_is_not_one_whole_run_is_refused_by_name() {
     refused(&mut sweep.merge(&mixed, "m"), &["observations-sft", "not of one run: setup.weights"]);
     // What is no shard, or not finished.
     sweep.done("e", &sft);
-    refused(&mut sweep.merge(&[sweep.at("e")], "m"), &["has the rows of one process, not of a shard"]);
+    refused(&mut sweep.merge(&[sweep.at("e")], "m"), &["has the records of a single process, not of a shard"]);
     fs::write(shards[1].join("observations-sft.rows.tmp"), "{}").expect("written");
     refused(&mut sweep.merge(&of(&[0, 1, 2]), "m"), &["not finished", "--resume"]);
     fs::remove_file(shards[1].join("observations-sft.rows.tmp")).expect("removed");

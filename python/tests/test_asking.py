@@ -20,7 +20,7 @@ HOOK = "blocks.1.hook_resid_post@pos[0]"
 # Answers `lens` by what it was asked; the prompt says what else it does.
 SCRIPT = """#!%s
 import json, os, sys, time
-print("model: loaded; one request a line", file=sys.stderr, flush=True)
+print("model: loaded; one request per line", file=sys.stderr, flush=True)
 if sys.argv[1] != "session":
     sys.exit("error: not today")
 for line in sys.stdin:
@@ -179,7 +179,7 @@ class Asking(unittest.TestCase):
             model.close()
         with self.assertRaisesRegex(RuntimeError, "^the program ended with code 1: error: not today$"):
             sy.run("model", "a", probe=self.script)
-        self.assertEqual(ended(127, "x: loaded; one request a line\n"), "the program ended with code 127")
+        self.assertEqual(ended(127, "x: loaded; one request per line\n"), "the program ended with code 127")
         for error in ("probe: error while loading shared libraries: libcuda.so.1", "thread 'main' panicked at a.rs:1:\noh"):
             self.assertEqual(ended(127, f"so far, no error\n{error}\n"), f"the program ended with code 127: {error}")
         self.assertEqual(ended(-63, ""), "the program was ended by the signal 63")

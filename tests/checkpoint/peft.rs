@@ -453,10 +453,9 @@ fn the_program_finds_a_merged_adapter_of_peft_again() {
         let off = ours.data.iter().zip(&want.data).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
         assert!(ours.shape == want.shape && off < 1e-5, "`{name}` is off by {off:e}");
     }
-    for (base, out, says) in [
-        ("fixtures/tiny/qwen3_tied", "found", "is there already"),
-        ("fixtures/tiny/llama_gqa", "other", "shapes differ"),
-    ] {
+    for (base, out, says) in
+        [("fixtures/tiny/qwen3_tied", "found", "already exists"), ("fixtures/tiny/llama_gqa", "other", "shapes differ")]
+    {
         refused(&mut run(base, out), &[says]);
     }
     fs::write(trained.join("heads.safetensors"), []).expect("writes");

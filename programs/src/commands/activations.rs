@@ -1,4 +1,4 @@
-//! `probe activations`: the activations of known rows as a safetensors file, one float32 tensor per hook point.
+//! `probe activations`: writes the activations of known sequences as a safetensors file, one float32 tensor per hook point.
 
 use std::path::{Path, PathBuf};
 
@@ -93,7 +93,7 @@ impl Activations {
         )?;
         let from_end = wanted.named(&mut recorded, loaded.layers())?;
         if !self.allow_non_finite {
-            tensors::check_finite(&recorded).context("--allow-non-finite writes them all the same")?;
+            tensors::check_finite(&recorded).context("--allow-non-finite writes them anyway")?;
         }
         tensors::write(out, (&self.model.named()?, loaded.layers()), &sequences, &recorded, &from_end)
     }
@@ -123,6 +123,6 @@ fn read_lines(file: &Path, opened: &Checkpoint) -> Result<Vec<Vec<u32>>> {
         };
         rows.push(row().with_context(|| place.clone())?);
     }
-    ensure!(!rows.is_empty(), "{}: no prompts, expected one JSON object a line", file.display());
+    ensure!(!rows.is_empty(), "{}: no prompts, expected one JSON object per line", file.display());
     Ok(rows)
 }

@@ -1,4 +1,4 @@
-//! `probe adapter`: what training changed in a model, as a PEFT adapter over its base.
+//! `probe adapter`: writes what training changed in a model as a PEFT adapter over its base.
 
 use std::path::{Path, PathBuf};
 
@@ -12,11 +12,11 @@ use switchyard::model::checkpoint::peft::{Difference, difference, save_adapter};
 use switchyard::model::checkpoint::{Dtype, ModelFiles};
 use switchyard::model::heads;
 
-/// Write what training changed in a model as a PEFT adapter over the model that it began with.
+/// Write what training changed in a model as a PEFT adapter over its base.
 ///
-/// For whole models: what training in full changed, or the LoRA factors that `train` merged under checkpoint.whole=true (without it, the
+/// For whole models: after full training, or with LoRA factors that `train` merged under checkpoint.whole=true (without it, the
 /// checkpoints of a run with LoRA are such folders already). The folder opens with --adapter, here and in PEFT (resize the base to the
-/// tokenizer's length first). It prints what the rank leaves out.
+/// tokenizer's length first). Prints the share of the change that the rank drops.
 #[derive(Args, Debug)]
 pub struct AdapterArgs {
     #[command(flatten)]
@@ -27,7 +27,7 @@ pub struct AdapterArgs {
     /// Rank of the factors. Each merged phase of `train` needs its own: three phases of lora.rank 8 need 24
     #[arg(long, value_name = "R", default_value_t = 16)]
     rank: usize,
-    /// What the file stores values in
+    /// Type of the stored values
     #[arg(long, value_enum, default_value_t = AdapterDtype::Bf16)]
     dtype: AdapterDtype,
     #[arg(long, value_name = "DIR")]
@@ -45,7 +45,7 @@ impl AdapterArgs {
     /// Models that cannot be read or do not belong together, changes that an adapter cannot represent, an existing folder.
     pub fn run(&self) -> Result<()> {
         ensure!((1..=1024).contains(&self.rank), "--rank must be from 1 to 1024, found {}", self.rank);
-        ensure!(!self.out.exists(), "{}: is there already; --out names a new folder", self.out.display());
+        ensure!(!self.out.exists(), "{}: already exists; name a new folder with --out", self.out.display());
         let trained = ModelFiles::open(&self.model.named()?)?;
         let base = ModelFiles::open(&self.base)?;
         let heads = trained.path.join(heads::FILE);

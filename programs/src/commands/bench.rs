@@ -1,4 +1,4 @@
-//! `probe bench`: what a model costs on a machine, examined and trained. Tokens are made up: neither a tokenizer nor problems are needed.
+//! `probe bench`: measures the cost of a model on a machine, in inference and training. Tokens are random: no tokenizer or problems needed.
 
 use std::time::Instant;
 
@@ -22,8 +22,8 @@ use switchyard::train::trainer::Trainer;
 
 /// Measure tokens per second, peak memory and model FLOP utilisation of a model.
 ///
-/// Prints the median of the rounds and its smallest and largest; with --launches, on a GPU, the kernels launched instead. With
-/// --peak-tflops (what the machine can do in the float type) it prints which share of that the model's own products are.
+/// Prints median, minimum and maximum over the rounds; with --launches, on a GPU, the number of kernel launches instead. With
+/// --peak-tflops (the machine's peak in the float type) it prints the share of the peak that the model's matrix products reach.
 #[derive(Args, Debug)]
 pub struct Bench {
     #[command(flatten)]
@@ -37,15 +37,15 @@ pub struct Bench {
     /// Rows that are decoded together
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,8")]
     rows: Vec<usize>,
-    /// Also measure a training step of so many rows of --prompt tokens: forward, backward, clip, AdamW
+    /// Also measure a training step on this many rows of --prompt tokens: forward, backward, clip, AdamW
     #[arg(long, value_name = "ROWS")]
     train: Option<usize>,
-    /// Also measure a Switch-GRPO step of one question and so many rollouts of --new tokens and their latents: rollouts, replay with
-    /// its backward, clip, AdamW
+    /// Also measure a Switch-GRPO step on one question with this many rollouts of --new tokens and their latents: rollouts, replay with
+    /// backward, clip, AdamW
     #[arg(long, value_name = "ROLLOUTS")]
     grpo: Option<usize>,
-    /// In training: LoRA factors of this rank on every projection, all else frozen; with --dtype stored over weights that stay as the
-    /// file has them, and the last three rows of the tables of tokens learn too
+    /// In training: LoRA factors of this rank on every projection, all else frozen; with --dtype stored over weights in their file's type,
+    /// where the last three rows of the token tables are trained too
     #[arg(long, value_name = "RANK")]
     lora: Option<usize>,
     /// Measure --train and --grpo alone, without prefill and decoding before them
@@ -54,14 +54,14 @@ pub struct Bench {
     /// Rounds of each figure
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
-    /// Count the kernels that each figure launches on a GPU instead of timing it: counting takes time. Of decoding, those of a step
-    /// that makes a token of every row
+    /// Count the kernel launches of each figure on a GPU instead of timing it (counting takes time). For decoding: those of one step,
+    /// which makes a token per row
     #[arg(long)]
     launches: bool,
-    /// What the machine can do, in 10^12 operations per second
+    /// Peak of the machine, in 10^12 operations per second
     #[arg(long, value_name = "TFLOPS")]
     peak_tflops: Option<f64>,
-    /// Vector instructions of the CPU's loops: avx512, avx2, neon or scalar, of those that the processor has; by default the widest. The
+    /// Vector instructions of the CPU's loops: avx512, avx2, neon or scalar, if the processor has them; by default the widest. The
     /// environment variable SWITCHYARD_CPU selects them for every program
     #[arg(long, value_name = "NAME")]
     cpu: Option<String>,
@@ -69,10 +69,10 @@ pub struct Bench {
     machine: MachineArgs,
 }
 
-/// Tokens before those that are decoded.
+/// Tokens before the decoded ones.
 const BEFORE: usize = 32;
 
-/// Kernels that `work` launches, when it has run before: what is compiled and tuned first is not counted.
+/// Kernel launches of `work`, after a warm-up: compilation and tuning are not counted.
 fn launches(mut work: impl FnMut() -> Result<()>) -> Result<u64> {
     work()?;
     let before = machine::launched();
@@ -84,7 +84,7 @@ fn launches(mut work: impl FnMut() -> Result<()>) -> Result<u64> {
 struct Rates(Vec<f64>);
 
 impl Rates {
-    /// Runs `work`, which makes so many tokens, once unmeasured and then in rounds.
+    /// Runs `work`, which makes this many tokens, once as a warm-up and then in measured rounds.
     fn new(tokens: usize, rounds: usize, mut work: impl FnMut() -> Result<()>) -> Result<Self> {
         work()?;
         let mut rates = vec![];
@@ -101,7 +101,7 @@ impl Rates {
         self.0[self.0.len() / 2]
     }
 
-    /// `flops`: of the model's products for one token.
+    /// `flops`: operations of the model's products per token.
     fn line(&self, what: &str, flops: f64, peak_tflops: Option<f64>) -> String {
         let median = self.median();
         let share = peak_tflops.map(|peak| format!("  utilisation {:.1} %", 100.0 * median * flops / (peak * 1e12)));
@@ -113,7 +113,7 @@ impl Rates {
 
 impl Bench {
     /// # Errors
-    /// Anything wrong with the request before any weight is read, and as the model's.
+    /// Anything wrong with the request, before any weight is read; failures of the model.
     pub fn run(&self) -> Result<()> {
         ensure!(self.rounds > 0 && self.prompt > 0 && self.new > 0, "--rounds, --prompt and --new must be at least 1");
         ensure!(!self.rows.contains(&0) && self.train != Some(0), "--rows and --train must be at least 1");
@@ -150,7 +150,7 @@ impl Bench {
         self.machine.compute(|machine| self.run_on(machine))
     }
 
-    /// A line of `work`, which makes so many tokens, each worth so many operations.
+    /// A line for `work`, which makes this many tokens of `flops` operations each.
     fn measured(&self, what: &str, tokens: usize, flops: f64, work: impl FnMut() -> Result<()>) -> Result<String> {
         if self.launches {
             return Ok(format!("{what:<24} {:>10} launches\n", launches(work)?));
@@ -177,7 +177,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Prefill and decoding: its own model, gone before one is trained.
+    /// Measures prefill and decoding, with a model that is freed before training.
     fn examined(&self, machine: &Machine) -> Result<()> {
         let start = Instant::now();
         let opened = self.model.open()?;
@@ -206,7 +206,7 @@ impl Bench {
             let span = Span::prompts(&[self.prompt], false);
             let hidden = model.hidden(model.embed(&ids)?, &span, &mut model.cache(1), &mut Hooks::none())?;
             let logits = model.unembed(hidden.narrow(1, self.prompt - 1, 1));
-            // A device may be asynchronous: reading a value waits for it.
+            // A device may be asynchronous: reading a value synchronises.
             logits.sum().into_scalar::<f32>();
             Ok(())
         })
@@ -227,13 +227,13 @@ impl Bench {
         if self.launches {
             let (all, first) = (launches(|| run(self.new))?, launches(|| run(1))?);
             let each = all.saturating_sub(first) as f64 / (self.new - 1) as f64;
-            return Ok(format!("{what:<24} {each:>10.1} launches a step\n"));
+            return Ok(format!("{what:<24} {each:>10.1} launches per step\n"));
         }
         let flops = 2.0 * model.config().token_weights() as f64 + attention(model.config(), BEFORE + self.new / 2);
         self.measured(&what, rows * self.new, flops, || run(self.new))
     }
 
-    /// A model to be trained, and what it computes in. Trained weights and optimiser state are f32.
+    /// A trainer, and its compute type. Trained weights and optimiser state are f32.
     fn trainer(&self, machine: &Machine) -> Result<(Trainer, Compute)> {
         let dtype = match (machine.dtype, self.lora) {
             (Compute::Bf16, _) => Compute::Bf16,
@@ -254,7 +254,7 @@ impl Bench {
         Ok((Trainer::new(model, &Optimizer { dtype, ..Optimizer::default() }), dtype))
     }
 
-    /// Steps as `train` takes them, a share of the rows to each worker.
+    /// Steps as in `train`, with a share of the rows per worker.
     fn training(&self, machine: &Machine, rows: usize) -> Result<String> {
         let (mut trainer, dtype) = self.trainer(machine)?;
         let config = trainer.model.config().clone();
@@ -272,15 +272,15 @@ impl Bench {
             threads: machine.threads.min(rows),
             checkpoint_every: 1,
         };
-        // Backward costs twice the forward; frozen matrices need no gradient of their own.
+        // Backward costs twice the forward; frozen matrices need no weight gradient.
         let times = if self.lora.is_some() { 2.0 } else { 3.0 };
         let flops = times * (2.0 * config.token_weights() as f64 + attention(&config, self.prompt / 2));
         let what = format!("train {rows} x {}, {}", self.prompt, dtype.name());
         self.measured(&what, rows * self.prompt, flops, || sft::step(&mut trainer, &step, &batch, 1e-4).map(drop))
     }
 
-    /// One step as `train` takes it in Switch-GRPO, the rollouts a share to each worker. The last three tokens of the vocabulary
-    /// stand for the switch tokens; advantages are 1 and −1 in turn. Counted are visible tokens, latents come on top.
+    /// One Switch-GRPO step as in `train`, with a share of the rollouts per worker. The last three tokens of the vocabulary are used as
+    /// switch tokens; advantages alternate between 1 and −1. Visible tokens are counted, latents are not.
     fn policy_step(&self, machine: &Machine, rollouts: usize) -> Result<String> {
         let (mut trainer, dtype) = self.trainer(machine)?;
         let config = trainer.model.config().clone();
@@ -312,13 +312,13 @@ impl Bench {
     }
 }
 
-/// Rows of made-up tokens.
+/// Rows of random tokens.
 fn tokens(config: &ModelConfig, rows: usize, length: usize) -> Vec<Vec<u32>> {
     let token = |i: usize| (i * 7919 % config.vocab_size) as u32;
     (0..rows).map(|row| (0..length).map(|at| token(row * length + at)).collect()).collect()
 }
 
-/// Operations of one token's attention over so many keys.
+/// Operations of one token's attention to this many keys.
 fn attention(config: &ModelConfig, keys: usize) -> f64 {
     (4 * keys * config.num_attention_heads * config.head_dim * config.num_hidden_layers) as f64
 }

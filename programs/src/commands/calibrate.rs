@@ -1,4 +1,4 @@
-//! `probe calibrate`: how often the workbench's verdicts are right on models whose mechanism is known.
+//! `probe calibrate`: measures how often the workbench's verdicts are correct on models with known mechanisms.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,10 +16,10 @@ use switchyard::progress::Progress;
 use switchyard::schema::{CalibrationDrawRow, CalibrationRow, Column, Columns, RowFile, calibrated, described};
 use switchyard::store::{Entry, IDENTITY, Manifest, RowWriter, command, read};
 
-/// Measure the workbench: hand-built models with random parameters through the experiments, verdicts next to the truth.
+/// Measure the workbench: run the experiments on hand-built models with random parameters and compare verdicts with the truth.
 ///
-/// Writes one row a question and, for each test, the share of right verdicts, its power and its false alarms by n. `report`
-/// shows them, and next to the claims whose test was calibrated.
+/// Writes one row per question and, for each test, accuracy, power and false alarms by n. `report` shows them, also next to claims whose
+/// test was calibrated.
 #[derive(Args, Debug)]
 pub struct Calibrate {
     /// Models of each kind of truth, at each n
@@ -30,13 +30,13 @@ pub struct Calibrate {
     /// These experiments, or kinds of truth, only (`--list` names them)
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     only: Vec<String>,
-    /// At these n only: problems, or pairs of them (`--list` names them)
+    /// Only these n: problems, or pairs of them (`--list` shows them)
     #[arg(long, value_delimiter = ',', value_name = "N")]
     n: Vec<usize>,
     /// Folder for rows and manifest
     #[arg(long, value_name = "DIR", default_value = "runs/reports/calibration")]
     out: PathBuf,
-    /// Keep what --out has of other tests, kinds of truth and n; it must be of the same seed
+    /// Keep the results in --out of other tests, kinds of truth and n; their seed must be the same
     #[arg(long)]
     add: bool,
     /// List the kinds of truth and the experiments
@@ -46,7 +46,7 @@ pub struct Calibrate {
     machine: MachineArgs,
 }
 
-/// Models that are run before a user is told how far it is.
+/// Number of models per progress line.
 const AT_ONCE: usize = 8;
 
 impl Calibrate {
@@ -110,11 +110,11 @@ impl Calibrate {
         print(&format!("{}\n{} ({seconds:.1} s)\n", table(&rows), file.parquet.display()))
     }
 
-    /// The rows that --out has, and the commands that made them.
+    /// The rows in --out, and the commands that made them.
     fn kept(&self) -> Result<(Vec<CalibrationDrawRow>, Vec<Value>)> {
         let name = name(CalibrationDrawRow::NAME);
         let file = self.out.join(format!("{name}.parquet"));
-        ensure!(file.is_file(), "--add: {} does not exist; without --add it is made", file.display());
+        ensure!(file.is_file(), "--add: {} does not exist; omit --add to create it", file.display());
         let rows: Vec<CalibrationDrawRow> = read(&file)?;
         if let Some(other) = rows.iter().map(|row| row.identity.seed).find(|&seed| seed != self.seed) {
             anyhow::bail!("--add: {} has rows of seed {other}, not {}; give --seed {other}", file.display(), self.seed);
@@ -133,7 +133,7 @@ fn name(rows: &str) -> String {
     format!("{rows}-{}", CalibrationRow::CHECKPOINT)
 }
 
-/// The kept rows whose test, kind and n were not asked again, then the new ones.
+/// The stored rows whose test, kind and n are not repeated, then the new ones.
 fn beside(mut kept: Vec<CalibrationDrawRow>, draws: Vec<CalibrationDrawRow>) -> Vec<CalibrationDrawRow> {
     let key = |row: &CalibrationDrawRow| (row.kind.clone(), row.test.clone(), row.identity.n);
     let asked: BTreeSet<_> = draws.iter().map(key).collect();
@@ -142,7 +142,7 @@ fn beside(mut kept: Vec<CalibrationDrawRow>, draws: Vec<CalibrationDrawRow>) -> 
     kept
 }
 
-/// Markdown: every test at its default n, else at the largest that was asked, on all kinds of truth.
+/// Markdown: every test at its default n, else at the largest requested one, over all kinds of truth.
 fn table(rows: &[CalibrationRow]) -> String {
     let mut out = String::from(
         "| test | n | right [95 %] | power | false alarms | n for 80 % | |\n| --- | --- | --- | --- | --- | --- | --- |\n",

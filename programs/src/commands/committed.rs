@@ -14,7 +14,7 @@ macro_rules! carried {
     };
 }
 
-/// `fixtures/micro`, for a program that is installed without a checkout.
+/// `fixtures/micro`, for a program installed without a checkout.
 const MICRO: &[(&str, &[u8])] = carried![
     "manifest.json" "recipe.toml" "summary.md" "annotate/summary.json"
     "base/annotator/config.json" "base/annotator/generation_config.json" "base/annotator/model.safetensors"
@@ -28,7 +28,7 @@ const MICRO: &[(&str, &[u8])] = carried![
     "grpo/checkpoint/reasoning.json" "grpo/checkpoint/tokenizer.json" "grpo/checkpoint/tokenizer_config.json"
 ];
 
-/// A path as it is; of one below `fixtures/` that is not in this folder, the committed one, or the one that the program carries.
+/// A path unchanged; for one below `fixtures/` that does not exist here, the committed folder, or the one embedded in the program.
 pub(crate) fn fixture_path(path: impl AsRef<Path>) -> PathBuf {
     let path = path.as_ref();
     let there = Path::new(CHECKOUT).join(path);
@@ -38,20 +38,20 @@ pub(crate) fn fixture_path(path: impl AsRef<Path>) -> PathBuf {
     if there.exists() {
         return there;
     }
-    // Where nothing can be unpacked, the path itself is what the user is told of.
+    // If it cannot be unpacked, the error names the path itself.
     let unpacked =
         path.strip_prefix("fixtures/micro").ok().and_then(|below| Some(unpacked(&cache()?).ok()?.join(below)));
     unpacked.filter(|path| path.exists()).unwrap_or_else(|| path.to_owned())
 }
 
-/// `$XDG_CACHE_HOME/switchyard`, or what the system has in its place.
+/// `$XDG_CACHE_HOME/switchyard`, or the system's equivalent.
 fn cache() -> Option<PathBuf> {
     let named = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || Some(named("HOME")?.join(".cache"));
     Some(named("XDG_CACHE_HOME").or_else(|| named("LOCALAPPDATA")).or_else(home)?.join("switchyard"))
 }
 
-/// The carried run in a folder that is named by its content, whole or not at all.
+/// The embedded run, unpacked atomically into a folder named by its content.
 fn unpacked(cache: &Path) -> Result<PathBuf> {
     let mut hash = Sha256::new();
     MICRO.iter().for_each(|(path, bytes)| hash.update([path.as_bytes(), *bytes].concat()));

@@ -1,5 +1,5 @@
-//! What every binary parses besides its own arguments: options that print something and end. `--completions SHELL` is on
-//! all of them, `--list-devices` where there is a device to choose. Knows clap, not the arguments.
+//! Options that print something and exit, in addition to a program's own arguments: `--completions SHELL` on all of them, `--list-devices`
+//! where there is a device to choose. Knows clap, not the arguments.
 
 use std::io::IsTerminal;
 
@@ -22,10 +22,10 @@ pub fn parse<T: Parser + CommandFactory + FromArgMatches>() -> T {
     T::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }
 
-/// What was typed; help and errors end the process, help on a terminal as wide as that.
+/// Parses the command line; help (in the terminal's width) and errors end the process.
 pub(super) fn matches(command: &mut Command) -> ArgMatches {
     command.try_get_matches_from_mut(std::env::args_os()).unwrap_or_else(|error| {
-        // A terminal that does not say how wide it is has the usual width.
+        // A terminal of unknown width gets 80 columns.
         let width = Term::stdout().size_checked().map_or(80, |(_, width)| usize::from(width));
         let help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand);
         if !help || !std::io::stdout().is_terminal() {
@@ -39,8 +39,8 @@ pub(super) fn matches(command: &mut Command) -> ArgMatches {
     })
 }
 
-/// A line in lines of at most `width` letters, escape sequences not counted; further ones begin below the text of the first, where that is
-/// the second column.
+/// Wraps a line at `width` letters, not counting escape sequences; further lines are indented to the text of the first, if that is its second
+/// column.
 fn wrapped(line: &str, width: usize) -> String {
     const NARROWEST: usize = 20;
     let bare = bare(line);
@@ -71,15 +71,15 @@ fn bare(text: &str) -> String {
     parts.fold(first, |out, part| out + part.split_once('m').map_or("", |(_, rest)| rest))
 }
 
-/// A program's arguments with those that every program has.
+/// A program's arguments with the common ones.
 pub(super) fn complete(program: Command) -> Command {
     device::with_list(with_flag(program))
 }
 
-/// Prints what an option requests and ends the process; returns without such an option.
+/// Prints what an option requests and ends the process; returns if there is no such option.
 pub(super) fn or_end(matches: &ArgMatches, command: &mut Command) {
     if let Some(shell) = matches.try_get_one::<Shell>(FLAG).ok().flatten() {
-        // clap's own name is the package's, the same for all programs.
+        // clap's name is the package's, the same for all programs.
         let program = std::env::args_os().next().map(std::path::PathBuf::from);
         let name =
             program.as_ref().and_then(|p| p.file_stem()).map_or(command.get_name().into(), |n| n.to_string_lossy());
@@ -97,7 +97,7 @@ pub(super) fn or_end(matches: &ArgMatches, command: &mut Command) {
 pub(super) fn with_flag(command: Command) -> Command {
     let about = "Print the completions of this program for a shell, e.g. `source <(train --completions bash)`";
     let shell = Arg::new(FLAG).long(FLAG).value_name("SHELL").help(about).value_parser(value_parser!(Shell));
-    // Exclusive: it needs nothing that the program otherwise requires. Under no heading that arguments before it opened.
+    // Exclusive: it needs none of the required arguments. Without the heading of earlier arguments.
     command.arg(shell.exclusive(true).help_heading(None::<&str>))
 }
 

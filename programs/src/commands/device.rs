@@ -1,5 +1,4 @@
-//! `--device`, `--dtype`, `--threads`, `--list-devices`: what a program computes on, the same on every program that has a
-//! model. Knows clap and [`Machine`].
+//! `--device`, `--dtype`, `--threads`, `--list-devices`: the same for every program with a model. Knows clap and [`Machine`].
 
 use anyhow::Result;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, ValueEnum};
@@ -8,23 +7,23 @@ use switchyard::machine::{self, Compute, Machine};
 use switchyard::ops::Cpu;
 use switchyard::parallel;
 
-/// What to compute on.
+/// Device of the computation.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Device")]
 pub struct MachineArgs {
-    /// cpu; cuda[:N] or wgpu[:N] in a build with that feature (wgpu: Vulkan, Metal or DirectX 12). Of several processes that a
-    /// launcher started on a computer each use another GPU for `cuda` and `wgpu`
+    /// cpu; cuda[:N] or wgpu[:N] in a build with that feature (wgpu: Vulkan, Metal or DirectX 12). With `cuda` and `wgpu`, the processes that a
+    /// launcher starts on one computer use different GPUs
     #[arg(long, default_value = "cpu")]
     device: String,
     /// Float type of the computation; trained weights stay f32. `tf32` is f32 whose products NVIDIA's GPUs since Ampere round to 10
-    /// bits of mantissa, for their tensor cores (PyTorch's `allow_tf32`). `stored` computes in f32 and keeps what is not trained in
-    /// memory, the computer's or the GPU's, as its file has it (bf16, f16, GGUF's Q8_0, Q6_K, Q5, Q4): models that are examined, and
-    /// the base that `train` learns LoRA factors over. `stored-bf16`, on the CPU and not for `train`, does the same and rounds what is
-    /// multiplied to bf16, as PyTorch does in bf16: three digits instead of seven, and where the processor multiplies in bf16 long
-    /// prompts take about half the time. By default stored on the CPU and f32 on a GPU, for `train` the recipe's optimizer.dtype (f32)
+    /// bits of mantissa, for their tensor cores (PyTorch's `allow_tf32`). `stored` computes in f32 with frozen weights in their file's type
+    /// (bf16, f16, GGUF's Q8_0, Q6_K, Q5, Q4) in the computer's or the GPU's memory: for models that are examined, and for the base under
+    /// `train`'s LoRA factors. `stored-bf16`, on the CPU and not for `train`, does the same and rounds the inputs of products to bf16, as
+    /// PyTorch does in bf16: three digits instead of seven, and on processors with bf16 products long prompts take about half the time. By
+    /// default stored on the CPU and f32 on a GPU, for `train` the recipe's optimizer.dtype (f32)
     #[arg(long, value_enum)]
     dtype: Option<Dtype>,
-    /// Worker threads; by default one per core. Training depends on this number (not on timing): a run keeps it
+    /// Worker threads; by default one per core. Training results depend on this number, so a run must be resumed with the same
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
@@ -39,7 +38,7 @@ enum Dtype {
 }
 
 impl MachineArgs {
-    /// The float type, where the user named one.
+    /// The float type, if the user named one.
     pub fn dtype(&self) -> Option<Compute> {
         self.dtype.map(|dtype| match dtype {
             Dtype::F32 => Compute::F32,
@@ -50,11 +49,10 @@ impl MachineArgs {
         })
     }
 
-    /// Runs a program's work on this machine, with as many threads for tensor operations as it has workers.
+    /// Runs a program's work on this machine, with equally many threads for tensor operations and workers.
     ///
     /// # Errors
-    /// Vector instructions that the processor does not have, a missing device, a float type that it does
-    /// not compute in, and the work's own.
+    /// Vector instructions that the processor lacks, a missing device, an unsupported float type, failures of the work.
     pub fn compute<R: Send>(&self, work: impl FnOnce(&Machine) -> Result<R> + Send) -> Result<R> {
         Cpu::chosen()?;
         let device = machine::by_name(&self.device)?;
@@ -70,14 +68,14 @@ impl MachineArgs {
 
 const LIST: &str = "list_devices";
 
-/// Adds `--list-devices` where a program or a subcommand has `--device`.
+/// Adds `--list-devices` to programs and subcommands with `--device`.
 pub(super) fn with_list(command: Command) -> Command {
     let command = command.mut_subcommands(with_list);
     if !command.get_arguments().any(|arg| arg.get_id() == "device") {
         return command;
     }
     let about = "List the devices of this build and computer, with the float types that they compute in";
-    // Exclusive: it needs nothing that the program otherwise requires.
+    // Exclusive: it needs none of the required arguments.
     let list = Arg::new(LIST).long("list-devices").action(ArgAction::SetTrue).help(about).help_heading("Device");
     command.arg(list.exclusive(true))
 }

@@ -1,4 +1,4 @@
-//! The program `switchyard`: `switchyard probe …` is `probe …`. Knows the names of the programs, not what they do.
+//! The program `switchyard`: `switchyard probe …` runs `probe …`. Knows the programs' names only.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
-//! `probe explore`: the laboratory of the page, served by this program, for models that are too large for a page.
+//! `probe explore`: the page's laboratory, served by this program, for models that are too large for a page.
 //!
-//! One loaded model answers on 127.0.0.1, one request after another; a request whose sender has gone is cancelled. The address holds a
-//! token that changes with every start; requests without it, from other hosts' names or of other pages are refused. Ctrl-C ends it.
+//! One loaded model answers on 127.0.0.1, one request at a time; a request whose sender has disconnected is cancelled. The address contains a
+//! token that changes with every start; requests without it, with another host's name or from other pages are refused. Ctrl-C ends it.
 
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -49,7 +49,7 @@ enum Ask {
     About {},
     /// Continue a prompt, and read every layer at every place.
     See(See),
-    /// Where each head looks from one place of a row that was seen.
+    /// The attention of each head from one place of a previous row.
     Heads {
         trace: Trace,
         #[serde(default)]
@@ -62,10 +62,10 @@ enum Ask {
 #[serde(deny_unknown_fields)]
 struct See {
     prompt: String,
-    /// Whether the model's chat template is put around it.
+    /// Whether to apply the model's chat template.
     #[serde(default)]
     chat: bool,
-    /// A prompt whose latent steps are put in.
+    /// A prompt whose latent steps are used as donors.
     other: Option<String>,
     #[serde(default)]
     hooks: Vec<String>,
@@ -73,7 +73,7 @@ struct See {
     settings: DecodeArgs,
 }
 
-/// Tokens that are read at a place.
+/// Number of tokens shown per place.
 const TOP: usize = 6;
 
 /// How often Ctrl-C is looked for.
@@ -82,10 +82,10 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// How often the sender of a request is looked for.
 const WATCH: Duration = Duration::from_millis(50);
 
-/// Changes of one request, at most.
+/// Maximum number of changes per request.
 const MOST_HOOKS: usize = 64;
 
-/// Files of thoughts that are kept.
+/// Maximum number of stored files of latent steps.
 const MOST_FILES: usize = 64;
 
 impl Explore {
@@ -96,7 +96,7 @@ impl Explore {
             let opened = self.model.open()?;
             let name = self.model.named()?;
             let listener = TcpListener::bind(("127.0.0.1", self.port))
-                .with_context(|| format!("--port {}: leave it out, or name another", self.port))?;
+                .with_context(|| format!("--port {}: omit it, or use another", self.port))?;
             let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
             let files = tempfile::tempdir().context("cannot make a folder for latent steps")?;
             let explorer = Explorer { room: Room { name, loaded }, files, made: AtomicUsize::new(0) };
@@ -116,10 +116,10 @@ impl Explore {
     }
 }
 
-/// Who may come in.
+/// Access control.
 struct Door {
     port: u16,
-    /// 128 bits that nobody can guess.
+    /// 128 random bits.
     token: String,
 }
 
@@ -135,8 +135,8 @@ impl Door {
         format!("http://127.0.0.1:{}/?token={}", self.port, self.token)
     }
 
-    /// What is wrong with a request that must not be answered. A page elsewhere that a browser has open can send requests here, under
-    /// a name that it made point to this machine: its `Host` and `Origin` say so.
+    /// Why a request must be refused. A page elsewhere that a browser has open can send requests here, under a name that it resolves to this
+    /// machine: its `Host` and `Origin` reveal it.
     fn refuses(&self, head: &Head) -> Option<&'static str> {
         let hosts = [format!("127.0.0.1:{}", self.port), format!("localhost:{}", self.port)];
         let is_ours = |host: &str| hosts.iter().any(|ours| ours == host);
@@ -176,7 +176,7 @@ impl Explorer {
                 set_abandoned(false);
                 (200, "application/json", answer)
             }
-            _ => (404, "text/plain", "there is nothing here\n".to_owned()),
+            _ => (404, "text/plain", "not found\n".to_owned()),
         };
         request.answer(status, kind, &body);
     }
@@ -184,7 +184,7 @@ impl Explorer {
     fn answer(&self, text: &str) -> Value {
         let asked = serde_json::from_str(text).context("no request");
         let work = || asked.and_then(|ask| self.ask(ask));
-        // A request that makes an operation panic has an error for an answer, and the next one is answered.
+        // If an operation panics, the request gets an error, and the next one is answered.
         let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| bail!("the computation panicked"));
         match done {
             Ok(answer) => json!({ "ok": answer }),
@@ -201,14 +201,14 @@ impl Explorer {
     }
 
     fn chat(&self) -> Result<switchyard::text::Chat> {
-        let vocabulary = self.room.loaded.vocabulary.as_ref().context("the model brings no tokenizer")?;
-        vocabulary.chat(None)?.context("the model brings no chat template")
+        let vocabulary = self.room.loaded.vocabulary.as_ref().context("the model has no tokenizer")?;
+        vocabulary.chat(None)?.context("the model has no chat template")
     }
 
     fn ids(&self, prompt: &str, chat: bool) -> Result<Vec<u32>> {
         ensure!(!prompt.trim().is_empty(), "the prompt is empty: write something");
         let vocabulary =
-            self.room.loaded.vocabulary.as_ref().context("the model brings no tokenizer: use `probe session`")?;
+            self.room.loaded.vocabulary.as_ref().context("the model has no tokenizer: use `probe session`")?;
         if chat { self.chat()?.encode(vocabulary, prompt) } else { vocabulary.encode_row(prompt) }
     }
 
@@ -258,7 +258,7 @@ impl Explorer {
         Ok(json!({ "pattern": layers }))
     }
 
-    /// Runs a known row under changes that its own run was under too.
+    /// Runs a known sequence under the changes of its own run.
     fn under<T>(
         &self,
         row: &Sequence,
@@ -267,7 +267,7 @@ impl Explorer {
         work: impl FnOnce(Hooks<'_>) -> Result<T>,
     ) -> Result<T> {
         let known = trace.prompt.len().min(row.ids.len());
-        let again = |_: &T| "it fired only where a token is drawn".to_owned();
+        let again = |_: &T| "it only fires where a token is drawn".to_owned();
         Ok(self.room.changes(hooks)?.run((&[known], seed), again, work)?.0)
     }
 
@@ -281,7 +281,7 @@ impl Explorer {
     }
 }
 
-/// Until the request is answered: abandons its computation where the sender has gone, or on Ctrl-C.
+/// Until the request is answered: cancels its computation if the sender disconnects, or on Ctrl-C.
 fn watch(request: &Request, answered: Receiver<()>) {
     while answered.recv_timeout(WATCH) == Err(RecvTimeoutError::Timeout) {
         if request.is_abandoned() || stop_asked() {
@@ -291,7 +291,7 @@ fn watch(request: &Request, answered: Receiver<()>) {
 }
 
 /// # Errors
-/// More changes than a request may have: reading them would keep other requests waiting.
+/// More changes than allowed: parsing them would delay other requests.
 fn check_hooks(hooks: &[String]) -> Result<()> {
     ensure!(hooks.len() <= MOST_HOOKS, "hooks: {} changes, a request has at most {MOST_HOOKS}", hooks.len());
     Ok(())

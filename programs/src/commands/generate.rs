@@ -34,10 +34,10 @@ pub struct Generate {
     /// Token ids to continue: 1,2,3
     #[arg(long, allow_hyphen_values = true)]
     ids: Option<String>,
-    /// Put the prompt into the model's chat form: its own chat template is rendered
+    /// Apply the model's chat template to the prompt
     #[arg(long, requires = "prompt")]
     chat: bool,
-    /// Which of the model's chat templates, where it has several; by default the one called default
+    /// Which of the model's chat templates, if it has several; by default the one called default
     #[arg(long, requires = "chat", value_name = "NAME")]
     chat_template: Option<String>,
     /// Arguments of the chat template: '{"enable_thinking": false}'
@@ -45,14 +45,14 @@ pub struct Generate {
     chat_template_kwargs: Option<String>,
     #[command(flatten)]
     decoding: DecodeArgs,
-    /// Print one JSON object: tokens (new ids, latents left out), text, trace
+    /// Print one JSON object: tokens (new ids, without latents), text, trace
     #[arg(long)]
     json: bool,
     /// Record activations while generating, latent steps included: 'blocks.*.hook_resid_post,latent.hook_injected'. After
     /// `@`: prompt, text[t], pos[p], latent[block,step]; blocks and latent steps count from 1
     #[arg(long, value_name = "PATTERN[,PATTERN]", requires = "out")]
     record: Option<String>,
-    /// Where the recording goes. The last token is drawn and not fed: it has no activations
+    /// File of the recording. The last token is drawn but not fed: it has no activations
     #[arg(long, value_name = "FILE.safetensors", requires = "record")]
     out: Option<PathBuf>,
     #[command(flatten)]
@@ -79,10 +79,10 @@ switchyard::settings! {
         /// Sample from the most probable tokens with total probability P; 1 for all
         #[arg(long, default_value_t = 1.0, value_name = "P", allow_negative_numbers = true)]
         top_p: f64 = 1.0,
-        /// Latent steps before a block may end; by default what the checkpoint was trained with, else 4
+        /// Latent steps before a block may end; by default those of the checkpoint's training, else 4
         #[arg(long, value_name = "N")]
         k_min: Option<usize> = None,
-        /// Latent steps after which a block must end; by default what the checkpoint was trained with, else 16
+        /// Latent steps after which a block must end; by default those of the checkpoint's training, else 16
         #[arg(long, value_name = "N")]
         k_cap: Option<usize> = None,
         /// Go on after an end-of-text token
@@ -95,7 +95,7 @@ impl DecodeArgs {
     /// Of a model that reasons so and ends its texts with these tokens.
     pub(super) fn settings(&self, trained: &Reasoning, stop: &[u32]) -> Result<DecodeSettings> {
         let &Self { temperature, top_k, top_p, seed, max_new_tokens, .. } = self;
-        // One named alone moves the other out of its way.
+        // A bound named alone adjusts the other one.
         let k_min = self.k_min.unwrap_or_else(|| trained.k_min.min(self.k_cap.unwrap_or(trained.k_cap)));
         let k_cap = self.k_cap.unwrap_or_else(|| trained.k_cap.max(k_min));
         for (moved, given, now, before) in [
@@ -165,7 +165,7 @@ impl Generate {
         );
         ensure!(
             n < most,
-            "the prompt has {n} tokens, and the model has {most} positions (max_position_embeddings): none is left for a response"
+            "the prompt has {n} tokens, and the model has {most} positions (max_position_embeddings): no position is left for a response"
         );
         Ok(prompt)
     }
@@ -213,7 +213,7 @@ impl Generate {
             End::Cancelled => "cancelled",
             End::NonFinite => "logits not finite",
         };
-        // The summary is for a person: it stays out of a pipe, and nothing depends on it.
+        // The summary is for a person: it goes to stderr, not into a pipe.
         let _ = writeln!(std::io::stderr(), "{}; {ended}", taken(trace));
         for hook in fired {
             let ChangeReport { hook, fired, mean_change, .. } = hook;
@@ -223,7 +223,7 @@ impl Generate {
     }
 }
 
-/// What a row did.
+/// Counts of a row.
 fn taken(trace: &Trace) -> String {
     let (tokens, latents, blocks) = (trace.visible_tokens(), trace.latent_calls(), trace.blocks().len());
     let s = if blocks == 1 { "" } else { "s" };
@@ -233,14 +233,14 @@ fn taken(trace: &Trace) -> String {
 pub(super) struct Generation {
     pub traces: Vec<Trace>,
     pub recorded: Vec<RecordedTensor>,
-    /// What each change did.
+    /// Effect of each change.
     pub fired: Vec<ChangeReport>,
 }
 
-/// Continues prompts in a batch under changes, and records `specs`. `cancel` ends it with what it has.
+/// Continues prompts in a batch under changes, and records `specs`. `cancel` ends it with the results so far.
 ///
 /// # Errors
-/// A place that no row reached, and logits or values that are not finite.
+/// A place that no row reached; logits or values that are not finite.
 pub(super) fn continue_prompts(
     loaded: &Loaded,
     prompts: Vec<Vec<u32>>,
@@ -259,7 +259,7 @@ pub(super) fn continue_prompts(
         _ => "no row reached it".to_owned(),
     };
     let (traces, fired) = changes.run((&ends, settings.sampling.seed), ran, |hooks| {
-        // Its own name: these hooks borrow the recording too.
+        // A separate variable: these hooks also borrow the recording.
         let mut hooks: Hooks = hooks;
         recording.attach(&mut hooks, loaded.layers())?;
         let traces = decode(Decode { cancel, ..loaded.decode(settings) }, &requests, 1, &mut hooks)?;

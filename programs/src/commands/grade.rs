@@ -1,5 +1,5 @@
-//! `report grade`: grades a file of pairs. A record has `gold` and `pred`; `verdict`, `rule` and `grader` are added and everything else is
-//! kept, in the order of the input. Reads in blocks, grades a block in parallel, and puts the output in place only once it is complete.
+//! `report grade`: grades a file of pairs. A record has `gold` and `pred`; `verdict`, `rule` and `grader` are added, other keys are copied, in
+//! the order of the input. Reads in blocks, grades a block in parallel, and puts the output in place only once it is complete.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,22 +15,22 @@ use switchyard::progress::say;
 use switchyard::store::{digits, output_path, write_with};
 use switchyard::text::sources::each_object;
 
-/// Records held in memory at a time.
+/// Records in memory at a time.
 const BLOCK: usize = 4096;
 
 /// Grade pairs (JSON lines, CSV or Parquet with "gold" and "pred"); adds "verdict", "rule" and "grader" to each.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Grade {
-    /// The pairs to read, one JSON object a line
+    /// The pairs to read, one JSON object per line
     #[arg(long)]
     pairs: PathBuf,
-    /// Where to write the graded pairs; replaced only once it is complete
+    /// Output file; replaced only once it is complete
     #[arg(long)]
     out: PathBuf,
-    /// math, exact (the same words) or choice (the same letter); by default each gold answer's own
+    /// math, exact (the same words) or choice (the same letter); by default chosen by each gold answer
     #[arg(long, value_name = "NAME")]
     grader: Option<Grader>,
-    /// As a reward is graded: units, bases of numbers and places beyond the sixth count, and what cannot be read is not passed over
+    /// Grade like a reward: units, number bases and digits beyond the sixth count, and unreadable parts are not ignored
     #[arg(long)]
     strict: bool,
 }
@@ -52,7 +52,7 @@ impl Grade {
     }
 }
 
-/// What was graded; `agree` and `labelled` count pairs that carry a boolean `expected`.
+/// Totals; `agree` and `labelled` count pairs with a boolean `expected`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     pub counted: GraderCounts,
@@ -64,8 +64,8 @@ pub struct Summary {
 /// Grades the pairs of `input` into `output`.
 ///
 /// # Errors
-/// By file and line: a record without gold or pred, and a file that cannot be read; more gold answers that the grader cannot read than
-/// [`GraderCounts::check`] lets pass.
+/// By file and line: a record without gold or pred; a file that cannot be read; more unreadable gold answers than
+/// [`GraderCounts::check`] allows.
 pub fn grade_file(input: &Path, output: &Path, grading: Grading) -> Result<Summary> {
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     ensure!(folder.is_dir(), "cannot write in {} (does the folder exist?)", folder.display());

@@ -1,4 +1,4 @@
-//! `--hook` and `--list-hooks`, the same on every command that runs known prompts; and what a decode can reach.
+//! `--hook` and `--list-hooks` for every command that runs known prompts; and the points that a decode can reach.
 
 use anyhow::{Result, ensure};
 use clap::Args;
@@ -9,12 +9,12 @@ use switchyard::latent::{Blocks, DecodeSettings};
 use switchyard::loading::Checkpoint;
 use switchyard::model::{HookPoint, HookSpec, PointKind, Select};
 
-/// What to change, or which hooks there are.
+/// What to change, or a list of the hooks.
 #[derive(Args, Debug)]
 pub(crate) struct HookArgs {
     /// Change the value at a hook: zero, scale:2, random_norm, rotate:30, add:FILE or swap:FILE, for example
-    /// 'blocks.3.hook_resid_post@latent[*,2]=zero' or 'blocks.2.attn.hook_z[head=0,3]@pos[-1]=zero'. FILE is one of --record, or has
-    /// one safetensors tensor of the size of one place. May be given more than once
+    /// 'blocks.3.hook_resid_post@latent[*,2]=zero' or 'blocks.2.attn.hook_z[head=0,3]@pos[-1]=zero'. FILE is written by --record, or has
+    /// one safetensors tensor with the size of one place. Repeatable
     #[arg(long = "hook", value_name = "HOOK=CHANGE")]
     hook: Vec<String>,
     /// List the model's hooks with their shapes (B rows, L positions, T keys), and stop
@@ -23,13 +23,13 @@ pub(crate) struct HookArgs {
 }
 
 impl HookArgs {
-    /// The changes, read and checked, files included.
+    /// The changes, parsed and checked, including files.
     pub fn changes(&self, opened: &Checkpoint) -> Result<Changes> {
         Changes::read(&self.hook, opened.config())
     }
 }
 
-/// Prints one line a hook, those of every layer as one pattern.
+/// Prints one line per hook, with a pattern for hooks of every layer.
 pub(crate) fn list(opened: &Checkpoint) -> Result<()> {
     let config = opened.config();
     let layers = config.num_hidden_layers;
@@ -38,7 +38,7 @@ pub(crate) fn list(opened: &Checkpoint) -> Result<()> {
         "{layers} layers: blocks.0 to blocks.{}, blocks.-1 is the last, blocks.* are all; B rows, L positions, T keys\n",
         layers.saturating_sub(1)
     );
-    // Layers may differ: a point stands where the first layer that has it would list it.
+    // Layers may differ: a point is listed at the first layer that has it.
     let in_some = |point: &HookPoint| {
         (0..layers).any(|layer| point.layer.map_or(*point, |_| HookPoint::at(layer, point.kind)).is_in(config))
     };
@@ -48,7 +48,7 @@ pub(crate) fn list(opened: &Checkpoint) -> Result<()> {
             kind if kind.is_latent() && !latent => continue,
             kind if kind.is_latent() => "  latent steps",
             PointKind::BoundaryLogits => "  where a token is drawn (generate)",
-            PointKind::Result => "  only where it is named",
+            PointKind::Result => "  only if it is named",
             _ => "",
         };
         out += format!("{name:<31} {:<18}{where_}", point.kind.shape(config)).trim_end();
@@ -60,9 +60,9 @@ pub(crate) fn list(opened: &Checkpoint) -> Result<()> {
 /// Bounds of a decode, known before it runs.
 pub(crate) struct Reach {
     prompt: usize,
-    /// Visible tokens at most; the last one is drawn and not fed.
+    /// Maximum number of visible tokens; the last one is drawn but not fed.
     visible: usize,
-    /// Most latent steps of a block; `None` if the block's rule decides.
+    /// Maximum latent steps of a block; `None` if the block's rule decides.
     latents: Option<usize>,
 }
 

@@ -1,5 +1,5 @@
-//! HTTP as far as one page and its program need it: one request a connection, of bounded length and in bounded time. Each connection is
-//! read by its own thread, so that one which stalls stops nobody. Knows no model and no page.
+//! Minimal HTTP for one page and its program: one request per connection, with bounded length and time. Each connection is read by its own
+//! thread, so that a stalled one blocks no other. Knows no model and no page.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -18,10 +18,10 @@ const LONGEST_BODY: usize = 1 << 20;
 /// Timeout of reading a request and of writing an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Connections that are read at a time: a new one takes the place of the oldest.
+/// Maximum number of connections that are read at a time: a new one replaces the oldest.
 const MOST: usize = 64;
 
-/// Requests that wait for an answer; others are told to try again.
+/// Maximum number of waiting requests; others are told to retry.
 const MOST_WAITING: usize = 16;
 
 /// The head of a request.
@@ -99,7 +99,7 @@ pub(super) fn requests(
 struct OpenConnections(Mutex<VecDeque<(usize, TcpStream)>>);
 
 impl OpenConnections {
-    /// Closes the oldest where there are too many.
+    /// Closes the oldest if there are too many.
     fn add(&self, number: usize, stream: TcpStream) {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= MOST
@@ -120,12 +120,12 @@ fn pass_on(stream: TcpStream, read: Result<(Head, String), Refusal>, sender: &Sy
     match read {
         Ok((head, body)) => {
             if let Err(TrySendError::Full(request)) = sender.try_send(Request { head, body, stream }) {
-                request.answer(503, "text/plain", "too many requests wait for an answer: try again later\n");
+                request.answer(503, "text/plain", "too many waiting requests: try again later\n");
             }
         }
         Err((status, why)) => {
             answer(&stream, status, "text/plain", &why);
-            // Reads what is still in flight: otherwise the system would cut the answer off.
+            // Reads what is still in flight: otherwise the system would truncate the answer.
             let until = Instant::now() + PATIENCE;
             let mut rest = [0; 4096];
             while Instant::now() < until && (&stream).read(&mut rest).is_ok_and(|n| n > 0) {}
@@ -161,10 +161,10 @@ fn read(stream: &TcpStream, refuses: &dyn Fn(&Head) -> Option<Refusal>) -> Resul
         }
         more(&mut bytes)?;
     };
-    let head = head(&bytes[..end]).ok_or_else(|| wrong("not a request that is understood"))?;
-    // Two answers to one question: each end of a connection may believe another one.
+    let head = head(&bytes[..end]).ok_or_else(|| wrong("malformed request"))?;
+    // Duplicate headers: the two ends of a connection may use different ones (request smuggling).
     if let Some(twice) = ["Host", "Origin", "Content-Length"].into_iter().find(|name| head.headers(name).count() > 1) {
-        return Err(wrong(&format!("the header {twice} is there twice")));
+        return Err(wrong(&format!("duplicate header {twice}")));
     }
     if let Some(refusal) = refuses(&head) {
         return Err(refusal);

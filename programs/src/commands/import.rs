@@ -1,4 +1,4 @@
-//! `probe import`: the field's published latent reasoners, as their authors' code saves them, made one of our folders.
+//! `probe import`: converts published latent reasoners, in their authors' file formats, into one of our folders.
 
 use std::path::PathBuf;
 
@@ -15,11 +15,11 @@ use switchyard::model::heads;
 use switchyard::progress::say;
 use switchyard::text::vocabulary::{LATENT, SWI, SWI_END};
 
-/// Make a folder of ours of a published latent reasoner, so that every program opens it.
+/// Convert a published latent reasoner into a folder that every program opens.
 ///
-/// It reads what the authors' own code saves: CODI's state dict (LoRA factors are merged, `prj` becomes heads.safetensors), Coconut's
-/// checkpoint_N, SIM-CoT's over either, and iCoT's state_dict.bin. The base gives settings and tokenizer: GPT-2 or the Llama that it was trained from.
-/// Nothing in a PyTorch file is executed.
+/// Reads the files of the authors' code: CODI's state dict (LoRA factors are merged, `prj` becomes heads.safetensors), Coconut's
+/// checkpoint_N, SIM-CoT's over either, and iCoT's state_dict.bin. Settings and tokenizer come from the base: GPT-2 or the Llama that it was
+/// trained from. Nothing in a PyTorch file is executed.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  probe import CODI-gpt2 --as codi --base openai-community/gpt2 --out codi-gpt2\n  \
@@ -29,7 +29,7 @@ pub struct Import {
     /// A folder or file of weights, or a hub id whose files are in the cache
     #[arg(value_name = "FOLDER|FILE")]
     from: PathBuf,
-    /// Whose code saved it
+    /// The project whose code saved it
     #[arg(long = "as", value_enum)]
     kind: Kind,
     /// The model that it was trained from: a folder with config.json and tokenizer.json, or a hub id
@@ -55,11 +55,11 @@ enum Kind {
 
 impl Import {
     /// # Errors
-    /// A file or base that cannot be read or do not belong together, and a folder that is there already.
+    /// A file or base that cannot be read, or that do not belong together; an existing output folder.
     pub fn run(&self) -> Result<()> {
         ensure!(self.latents > 0, "--latents must be at least 1, found 0");
         ensure!(self.lora_alpha.is_finite(), "--lora-alpha must be a number, found {}", self.lora_alpha);
-        ensure!(!self.out.exists(), "{}: is there already; --out names a new folder", self.out.display());
+        ensure!(!self.out.exists(), "{}: already exists; name a new folder with --out", self.out.display());
         let base = ModelRef::parse(&self.base).context("--base")?.locate()?;
         ensure!(base.is_dir(), "{}: --base must be a folder with config.json and tokenizer.json", base.display());
         let unwrapped = unwrap(&self.from, &base, self.lora_alpha)?;
@@ -85,7 +85,7 @@ impl Import {
         self.report(&unwrapped, &tokens, more)
     }
 
-    /// A model that thinks in text alone: its own weights over the base's text side.
+    /// A model without latent blocks: its own weights with the base's text side.
     fn save_plain(&self, unwrapped: &InnerModel) -> Result<()> {
         let InnerModel { checkpoint, .. } = unwrapped;
         let options = SaveOptions { files: checkpoint.text_files(None)?, ..SaveOptions::default() };
@@ -94,7 +94,7 @@ impl Import {
         print(&format!("{}\na {} model without latents\n", self.out.display(), checkpoint.config.family.name()))
     }
 
-    /// What was named is what was found.
+    /// Checks that the file is of the named kind.
     fn check_kind(&self, unwrapped: &InnerModel) -> Result<()> {
         let from = self.from.display();
         let found = unwrapped.wrapper;
@@ -135,7 +135,7 @@ impl Import {
     /// Files next to the weights.
     fn files(&self, unwrapped: &InnerModel, tokens: &Tokens) -> Result<Vec<(String, Vec<u8>)>> {
         let mut files = unwrapped.checkpoint.text_files(Some(&tokens.tokenizer))?;
-        // The authors' prompts are the question alone, whatever form of chat the base has.
+        // The authors' prompts are the question alone, without the base's chat template.
         files.retain(|(name, _)| name != TEMPLATE);
         for (_, bytes) in files.iter_mut().filter(|(name, _)| name == "tokenizer_config.json") {
             let mut config: Map<String, Value> = serde_json::from_slice(bytes).context("tokenizer_config.json")?;
@@ -150,8 +150,8 @@ impl Import {
         Ok(files)
     }
 
-    /// The prompt of one question, after the base's first token where it puts one: in Coconut the question as it is and a line break, in
-    /// CODI without spaces around it and with single ones for double ones (`question.strip().replace('  ', ' ')`).
+    /// The prompt of one question, after the base's first token if it adds one: in Coconut the unchanged question and a line break, in CODI
+    /// stripped and with single spaces for double ones (`question.strip().replace('  ', ' ')`).
     fn template(&self, unwrapped: &InnerModel, tokens: &Tokens) -> String {
         let begin = tokens.begin.as_ref().map_or_else(String::new, |token| format!("{{{{ '{token}' }}}}"));
         let question = match unwrapped.wrapper {
@@ -194,13 +194,13 @@ struct Tokens {
     swi_end: u32,
     /// Rows that embedding and head need.
     rows: usize,
-    /// What the base puts before every text.
+    /// Tokens that the base puts before every text.
     begin: Option<String>,
 }
 
 impl Tokens {
-    /// Coconut adds its three markers in the order start, end, latent; CODI padding, start, end, and feeds no token at latents. Where the base
-    /// has a padding token CODI adds two, and a fourth is a padding token before Coconut's or a latent one behind CODI's.
+    /// Coconut adds its three markers in the order start, end, latent; CODI padding, start, end, and feeds no token at latents. If the base has a
+    /// padding token CODI adds two; a fourth is a padding token before Coconut's or a latent one after CODI's.
     fn of(unwrapped: &InnerModel, base: &str) -> Result<Self> {
         let tokenizer = unwrapped.checkpoint.tokenizer()?;
         let mut tokenizer =
@@ -216,7 +216,7 @@ impl Tokens {
         };
         ensure!(
             unwrapped.added >= markers,
-            "--base {base}: two added tokens, and Coconut has three: another base than the one that it was trained from"
+            "--base {base}: two added tokens, but Coconut has three: not the base that it was trained from"
         );
         let names: Vec<&str> = pads.then_some(padding).into_iter().chain([SWI, SWI_END, LATENT]).collect();
         // Padded rows of the base's tables that its tokenizer has no tokens for.
@@ -229,7 +229,7 @@ impl Tokens {
             let id = add(&mut tokenizer, name)?;
             ensure!(
                 id as usize == first + nth,
-                "--base {base}: {name} became token {id}, but it is {} in the authors' code: another tokenizer",
+                "--base {base}: {name} became token {id}, but it is {} in the authors' code: not the same tokenizer",
                 first + nth
             );
             ids.push(id);
@@ -239,12 +239,12 @@ impl Tokens {
     }
 }
 
-/// Adds a special token that is new; gives its id.
+/// Adds a new special token; returns its id.
 fn add(tokenizer: &mut Tokenizer, name: &str) -> Result<u32> {
     if tokenizer.token_to_id(name).is_some() {
         bail!("the base's tokenizer has {name} already: it is not the model that this one was trained from");
     }
     let token = AddedToken::from(name, true).normalized(false);
     tokenizer.add_special_tokens([token]).map_err(|error| anyhow::anyhow!("cannot add {name}: {error}"))?;
-    tokenizer.token_to_id(name).with_context(|| format!("{name} was added and is not there"))
+    tokenizer.token_to_id(name).with_context(|| format!("{name} was added but is missing"))
 }

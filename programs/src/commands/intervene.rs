@@ -38,29 +38,29 @@ pub struct Intervene {
     #[arg(long, value_delimiter = ',', help = modes_help())]
     modes: Vec<String>,
     /// A change at a hook point instead of the latent input: 'blocks.2.attn.hook_z[head=0,3]@latent[*,2]=resample', with `@prompt`, `@text[t]`,
-    /// `@pos[-1]` (the prompt's last) or nothing (every position) in place of the latent steps, and add:FILE or swap:FILE among the changes. Or
-    /// a point alone, or a pattern of them, of which --modes, --heads, --steps and --positions say the rest. Runs hook_intervention alone
+    /// `@pos[-1]` (the prompt's last) or nothing (every position) instead of the latent steps, and add:FILE or swap:FILE among the changes. Or
+    /// a point or pattern alone, completed by --modes, --heads, --steps and --positions. Runs only hook_intervention
     #[arg(long, value_name = "HOOK[=CHANGE]")]
     hook: Vec<Change>,
-    /// With a --hook that names none: heads, one row each: `all` (the default), `each` (every head by itself: with 'blocks.*.attn.hook_z' a
-    /// ranking of all heads), a head, or `0+3` for two at once; they count from 0
+    /// With a --hook without heads, one row each: `all` (the default), `each` (every head by itself: with 'blocks.*.attn.hook_z' a ranking of
+    /// all heads), a head, or `0+3` for two at once; they count from 0
     #[arg(long, value_delimiter = ',')]
     heads: Vec<Heads>,
-    /// With a --hook that names none: positions outside latents, one row each: prompt, text, text[t] (t-th token of the response), pos[p]
-    /// or p (position of the row); t and p count from 0, a negative p from the prompt's end
+    /// With a --hook without positions: positions outside latents, one row each: prompt, text, text[t] (t-th token of the response), pos[p]
+    /// or p (position of the sequence); t and p count from 0, a negative p from the prompt's end
     #[arg(long, value_delimiter = ',', allow_hyphen_values = true)]
     positions: Vec<Select>,
     /// Latent steps to act on, one row each: `all` (the default), a step, or `2..`; they count from 1, as in the paper. Without
-    /// `all` the rows go to their own files (latent_intervention_steps, known_value_steps), so that they do not replace the main tables
+    /// `all` the rows go to separate files (latent_intervention_steps, known_value_steps), so that they do not replace the main tables
     #[arg(long, value_delimiter = ',')]
     steps: Vec<Steps>,
-    /// What happens to later latents of the block; by default they are recomputed
+    /// Treatment of later latents of the block; by default they are recomputed
     #[arg(long, value_delimiter = ',', value_name = "recompute|frozen", value_parser = setting::<Later>)]
     later: Vec<Later>,
-    /// Whether the replaced input reaches the next latent, the cache, or (the default) both
+    /// Whether the replaced input affects the next latent, the cache, or (the default) both
     #[arg(long, value_delimiter = ',', value_name = "embedding|kv|both", value_parser = setting::<At>)]
     at: Vec<At>,
-    /// Open a block where the model came closest to it in the problems that open none, in the normal run too
+    /// In problems without a block, open one where p(<swi>) is highest, also in the normal run
     #[arg(long)]
     force: bool,
     /// Draws of the random modes; by default 5
@@ -80,12 +80,12 @@ enum What {
     Pairs(Pairs),
 }
 
-/// Every mode by its name, read off the lists that they are in.
+/// Every mode by its name, from the lists that define them.
 fn modes_help() -> String {
     let doses = |name: &str| all().find(|about| about.name == name).is_some_and(|about| !about.doses.is_empty());
     let names = names().into_iter().map(|name| if doses(name) { format!("{name}[:DOSE]") } else { name.to_owned() });
     format!(
-        "{}; or `all`. By default {}, the nulls and, where the steps of the problems hold known numbers, known_value",
+        "{}; or `all`. By default {}, the nulls and, if the steps of the problems have known numbers, known_value",
         names.collect::<Vec<_>>().join(", "),
         MODES.join(", ")
     )
@@ -93,8 +93,8 @@ fn modes_help() -> String {
 
 impl Intervene {
     /// # Errors
-    /// An unknown mode or step and a target that cannot be opened, before any work. An experiment that fails (a mode that never
-    /// fired, or changed nothing where it should) is reported when the others are done.
+    /// Before any work: an unknown mode or step; a target that cannot be opened. An experiment that fails (a mode that never fired, or changed
+    /// nothing although it should) is reported when the others are done.
     pub fn run(mut self) -> Result<()> {
         if let Some(What::Pairs(pairs)) = &self.what {
             return pairs.run();
@@ -112,7 +112,7 @@ impl Intervene {
         self.machine.compute(|machine| runner.run(machine))
     }
 
-    /// `--hook` runs the one experiment that has hooks.
+    /// `--hook` runs only the experiment with hooks.
     fn only_hooks(&mut self) -> Result<()> {
         let none = self.hook.is_empty();
         ensure!(!none || self.heads.is_empty() && self.positions.is_empty(), "--heads and --positions need --hook");
@@ -120,7 +120,7 @@ impl Intervene {
             return Ok(());
         }
         let latents = !self.later.is_empty() || !self.at.is_empty();
-        ensure!(!latents, "--later and --at speak of latent inputs; at a --hook what follows is always recomputed");
+        ensure!(!latents, "--later and --at apply to latent inputs; at a --hook later positions are always recomputed");
         let other = self.chosen.only.iter().find(|name| *name != InterventionRow::HOOKS);
         ensure!(other.is_none(), "--hook runs {} alone, --only names others", InterventionRow::HOOKS);
         ensure!(!self.chosen.all, "--hook runs {} alone, --all runs every experiment", InterventionRow::HOOKS);
@@ -128,7 +128,7 @@ impl Intervene {
         Ok(())
     }
 
-    /// Refuses a flag that none of the experiments that `--only` names reads.
+    /// Refuses a flag that no experiment of `--only` reads.
     fn all_are_read(&self) -> Result<()> {
         const LATENTS: &str = InterventionRow::NAME;
         let flags: [(&str, bool, &[&str]); 6] = [
@@ -140,18 +140,22 @@ impl Intervene {
             ("--pairs", self.pairs.is_some(), &[PatchRow::NAME]),
         ];
         let only = &self.chosen.only;
-        // The normal run is taken before the others, by the same command.
+        // The normal run is made before the others, by the same command.
         let reads = |name: &str, readers: &[&str]| name == "normal_run" || readers.contains(&name);
         let named = |readers: &[&str]| only.is_empty() || only.iter().any(|name| reads(name, readers));
         match flags.iter().find(|(_, given, readers)| *given && !named(readers)) {
             Some((flag, _, readers)) => {
-                bail!("{flag} does nothing here: it is of {}, --only names {}", readers.join(" and "), only.join(", "))
+                bail!(
+                    "{flag} has no effect: only {} read it, but --only names {}",
+                    readers.join(" and "),
+                    only.join(", ")
+                )
             }
             None => self.modes_read_them(),
         }
     }
 
-    /// Refuses a flag about modes that none of those named reads.
+    /// Refuses a flag that no named mode reads.
     fn modes_read_them(&self) -> Result<()> {
         let open = self.hook.iter().any(|hook| hook.intervention.is_none());
         let changes = self.hook.iter().filter_map(|hook| Some(hook.intervention.as_ref()?.to_string()));
@@ -164,7 +168,7 @@ impl Intervene {
             modes.iter().any(|mode| match mode.parse::<InterventionSpec>() {
                 Ok(InterventionSpec::Named { about, .. }) => holds(about),
                 Ok(InterventionSpec::File { .. }) => false,
-                // Rules and nulls do none of it; an unknown one is refused later.
+                // Rules and nulls read none of them; an unknown mode is refused later.
                 Err(_) => !names().contains(&mode.as_str()),
             })
         };
@@ -174,7 +178,7 @@ impl Intervene {
             ("--later", !self.later.is_empty(), of(|_| true), "replaces a latent input"),
             ("--at", !self.at.is_empty(), of(|_| true), "replaces a latent input"),
         ] {
-            ensure!(!given || read, "{flag} does nothing here: none of the modes ({}) {what}", modes.join(", "));
+            ensure!(!given || read, "{flag} has no effect: none of the modes ({}) {what}", modes.join(", "));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! `probe lens` and `probe patterns`: one text of the user's own, read layer by layer; nothing is generated.
+//! `probe lens` and `probe patterns`: read a user's text layer by layer, without generation.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ use switchyard::study::circuits::lens::{Fitting, JacobianLens};
 struct TextArgs {
     #[command(flatten)]
     model: ModelArgs,
-    /// The text as given, without a chat template
+    /// The text, without a chat template
     #[arg(long, conflicts_with = "ids", allow_hyphen_values = true)]
     prompt: Option<String>,
     /// Token ids in its place: 1,2,3
@@ -38,10 +38,10 @@ struct TextArgs {
     machine: MachineArgs,
 }
 
-/// How states are read.
+/// Readout of states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Kind {
-    /// Final norm and head on the state as it is
+    /// Final norm and head on the state itself
     Logit,
     /// The same on the state times the mean Jacobian of the final state (Gurnee et al. 2026)
     Jacobian,
@@ -49,28 +49,28 @@ enum Kind {
 
 /// Read a text through a lens: the next token that each layer's output predicts.
 ///
-/// A Jacobian lens is read from a file that its authors' code or TransformerLens saved (--lens), or fitted on texts of the user's own
-/// (--fit) and, if wanted, saved in that form (--save).
+/// A Jacobian lens is loaded from a file of its authors' code or of TransformerLens (--lens), or fitted on your texts (--fit) and optionally
+/// saved in the same format (--save).
 #[derive(Args, Debug)]
 pub struct LensArgs {
     #[command(flatten)]
     text: TextArgs,
-    /// How states are read
+    /// Readout of states
     #[arg(long, default_value = "logit")]
     kind: Kind,
     /// A Jacobian lens: `{J, n_prompts, source_layers, d_model}` of torch.save
     #[arg(long, value_name = "FILE.pt", conflicts_with = "fit")]
     lens: Option<PathBuf>,
-    /// Texts to fit a Jacobian lens on, one a line
+    /// Texts to fit a Jacobian lens on, one per line
     #[arg(long, value_name = "FILE.txt")]
     fit: Option<PathBuf>,
-    /// Where the fitted lens is written
+    /// Output file of the fitted lens
     #[arg(long, value_name = "FILE.pt", requires = "fit")]
     save: Option<PathBuf>,
     /// First positions of each text that the fit leaves out
     #[arg(long, default_value_t = 16, value_name = "N", requires = "fit")]
     skip: usize,
-    /// Dimensions of the final state in one backward pass of the fit
+    /// Dimensions of the final state per backward pass of the fit
     #[arg(long, default_value_t = 32, value_name = "N", requires = "fit", value_parser = clap::value_parser!(u16).range(1..))]
     together: u16,
     /// Most probable tokens of each layer and position
@@ -78,7 +78,7 @@ pub struct LensArgs {
     top: u16,
 }
 
-/// Show the attention patterns of a text: where each head looks from one position.
+/// Show the attention patterns of a text: each head's weights from one position.
 #[derive(Args, Debug)]
 pub struct PatternArgs {
     #[command(flatten)]
@@ -99,7 +99,7 @@ struct TextRun<T> {
 }
 
 impl TextArgs {
-    /// Loads the model and runs the text under its hooks; `fits` sees the text before any weight is read.
+    /// Loads the model and runs the text with hooks; `fits` checks the text before any weight is read.
     fn run<T: Send>(
         &self,
         fits: impl Fn(&Sequence) -> Result<()> + Send + Sync,
@@ -129,13 +129,13 @@ impl TextArgs {
 
 impl LensArgs {
     /// # Errors
-    /// Anything wrong with the request before any weight is read; trouble with standard output.
+    /// Anything wrong with the request, before any weight is read; a failed write to standard output.
     pub fn run(&self) -> Result<()> {
         let top = usize::from(self.top);
         let given = self.lens.is_some() || self.fit.is_some();
         ensure!(
             given == (self.kind == Kind::Jacobian),
-            "--kind jacobian reads a lens: give --lens FILE.pt or --fit FILE.txt, and neither without it"
+            "--kind jacobian needs a lens: give --lens FILE.pt or --fit FILE.txt, and neither without it"
         );
         let held = self.lens.as_deref().map(JacobianLens::load).transpose()?;
         let TextRun { tokens, row, found } = self.text.run(
@@ -178,10 +178,10 @@ impl LensArgs {
         ))
     }
 
-    /// A lens of the texts of a file, saved where that is wanted.
+    /// A lens fitted on the texts of a file, saved if requested.
     fn fitted(&self, loaded: &Loaded, texts: &Path) -> Result<JacobianLens> {
         let text = read_text(texts).with_context(|| format!("--fit {}: cannot read", texts.display()))?;
-        let vocabulary = loaded.vocabulary.as_ref().context("the model brings no tokenizer: texts cannot be read")?;
+        let vocabulary = loaded.vocabulary.as_ref().context("the model has no tokenizer to read texts with")?;
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         warn_of_unknown(vocabulary, "texts", lines.iter().copied())?;
         let row = |(i, line): (usize, &&str)| {
@@ -239,7 +239,7 @@ impl PatternArgs {
             }
         }
         print(&format!(
-            "Where each head looks from position {from}, {}: position, token, weight.\n\n{}",
+            "Attention of each head from position {from}, {}: position, token, weight.\n\n{}",
             shown(&tokens[from]),
             fitted(&out, WIDTH)
         ))
@@ -266,7 +266,7 @@ pub(super) fn token(loaded: &Loaded, id: u32) -> String {
         .unwrap_or_else(|| id.to_string())
 }
 
-/// A token in a table: blanks can be seen, and no bar ends the cell.
+/// A token as a table cell: spaces are visible, and a bar does not end the cell.
 fn shown(token: &str) -> String {
     token.replace('\n', "⏎").replace('\t', "⇥").replace(' ', "␣").replace('|', "¦")
 }

@@ -1,5 +1,4 @@
-//! `report merge FOLDER...`: merges shards of `probe` or `intervene` into the files of one process. Knows
-//! manifests and rows; no model.
+//! `report merge FOLDER...`: joins shards of `probe` or `intervene` into the files of a single process. Knows manifests and records; no model.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ use switchyard::study::Shard;
 
 /// Merge shards: the rows and tables are those of one process, byte for byte.
 ///
-/// Refuses shards that are missing, doubled or unfinished, and shards of other weights, adapter, float type, decoding, data or
+/// Refuses shards that are missing, duplicate or unfinished, and shards with different weights, adapter, float type, decoding, data or
 /// settings, by name.
 #[derive(Args, Clone, Debug)]
 pub struct Merge {
@@ -27,12 +26,12 @@ pub struct Merge {
     /// Folder for rows, tables and manifest
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Overwrite rows that were made with more, and remove those of another origin under the same name
+    /// Overwrite rows that were made with larger settings, and remove those of another origin under the same name
     #[arg(long)]
     replace: bool,
 }
 
-/// One folder's part of one file.
+/// One folder's part of a file.
 struct Part {
     folder: PathBuf,
     shard: Shard,
@@ -43,14 +42,14 @@ struct Part {
 
 impl Merge {
     /// # Errors
-    /// Refused shards, before anything is written; tables that cannot be made of the rows.
+    /// Refused shards, before anything is written; failures of the tables.
     pub fn run(&self) -> Result<()> {
         let mut files: BTreeMap<Inside, Vec<Part>> = BTreeMap::new();
         let out = self.out.canonicalize().ok();
         for folder in &self.folders {
             ensure!(
                 out.is_none() || folder.canonicalize().ok() != out,
-                "--out {}: is one of the shards, whose rows would be lost: name another folder",
+                "--out {}: is one of the shards, whose records would be lost: name another folder",
                 self.out.display()
             );
             for (name, part) in parts(folder)? {
@@ -113,14 +112,14 @@ fn parts(folder: &Path) -> Result<Vec<(Inside, Part)>> {
     for (name, entry) in manifest.entries() {
         ensure!(
             manifest.is_of_its_rows(name)?,
-            "{}: {name}.parquet has other rows than manifest.json was written for (a run was stopped between the two): run this \
-             shard again with --resume",
+            "{}: {name}.parquet does not match manifest.json (a run was stopped between writing the two): run this shard again \
+            with --resume",
             folder.display()
         );
         let mut setup = entry["setup"].clone();
         let shard = setup.as_object_mut().and_then(|parts| parts.remove("shard"));
         let Some(Value::String(shard)) = shard else {
-            bail!("{}: {name} has the rows of one process, not of a shard", folder.display());
+            bail!("{}: {name} has the records of a single process, not of a shard", folder.display());
         };
         let shard = shard.parse().with_context(|| format!("{}: {name}", folder.display()))?;
         parts.push((name.clone(), Part { folder: folder.to_path_buf(), shard, setup, entry: entry.clone() }));
@@ -129,25 +128,25 @@ fn parts(folder: &Path) -> Result<Vec<(Inside, Part)>> {
     Ok(parts)
 }
 
-/// Refuses parts that are not all shards of one run, each once. They are sorted.
+/// Checks that the parts are all shards of one run, each once. They are sorted.
 fn complete(name: &str, parts: &[Part]) -> Result<()> {
     let (first, at) = (&parts[0], |part: &Part| part.folder.display().to_string());
     for part in parts {
         ensure!(
             part.shard.of == first.shard.of,
-            "{name}: shard {} in {} and shard {} in {} are not of one run",
+            "{name}: shard {} in {} and shard {} in {} are not from one run",
             first.shard,
             at(first),
             part.shard,
             at(part)
         );
         if let Some(difference) = differs("setup", &first.setup, &part.setup) {
-            bail!("{name}: {} and {} are not of one run: {difference}", at(first), at(part));
+            bail!("{name}: {} and {} are not from one run: {difference}", at(first), at(part));
         }
     }
     for pair in parts.windows(2) {
         let (a, b) = (&pair[0], &pair[1]);
-        ensure!(a.shard != b.shard, "{name}: shard {} is there twice: in {} and in {}", a.shard, at(a), at(b));
+        ensure!(a.shard != b.shard, "{name}: shard {} occurs twice: in {} and in {}", a.shard, at(a), at(b));
     }
     let missing: Vec<String> = (1..=first.shard.of)
         .filter(|number| !parts.iter().any(|part| part.shard.number == *number))

@@ -1,4 +1,4 @@
-//! What the binaries do: arguments checked, calls made, results printed. One file per program and per subcommand.
+//! The programs: check arguments, call the library, print results. One file per program and per subcommand.
 
 pub mod activations;
 pub mod adapter;
@@ -54,13 +54,13 @@ use targets::{FIXTURE, examined, is_run};
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ModelArgs {
     /// A run folder of `train`, a Hugging Face folder, a .gguf file, or a hub id (org/name, org/name@revision,
-    /// org/name/file.gguf); fixtures/micro where none is named
+    /// org/name/file.gguf); by default fixtures/micro
     #[arg(value_name = "RUN|MODEL")]
     target: Option<String>,
-    /// The model, where it is not named as the first argument
+    /// The model, if it is not the first argument
     #[arg(long, value_name = "RUN|MODEL", conflicts_with = "target")]
     model: Option<String>,
-    /// Which phase's checkpoint of a run; by default the last of sft, grpo_start and grpo that exists, or of another method's
+    /// Phase of a run whose checkpoint is used; by default the last existing one of sft, grpo_start and grpo, or of another method
     #[arg(long)]
     phase: Option<String>,
     /// A PEFT LoRA folder over the model (not a run)
@@ -80,10 +80,10 @@ impl ModelArgs {
         self.target.is_some() || self.model.is_some()
     }
 
-    /// The model as [`Checkpoint::open`] takes it: of a run, the folder of the checkpoint.
+    /// The model for [`Checkpoint::open`]: for a run, the folder of the checkpoint.
     ///
     /// # Errors
-    /// A phase that was not trained, or of what is not a run.
+    /// A phase that was not trained; a phase of something that is not a run.
     pub fn named(&self) -> Result<String> {
         if let (Some(adapter), false) = (&self.adapter, self.is_named()) {
             return Ok(fixture_path(adapter).display().to_string());
@@ -103,20 +103,20 @@ impl ModelArgs {
     }
 }
 
-/// Whether the environment says that programs check what they are given and stop before any work.
+/// Whether the environment requests checks only, without any work.
 pub(crate) fn is_dry() -> bool {
     std::env::var_os("SWITCHYARD_DRY_RUN").is_some_and(|value| value == "1")
 }
 
-/// The row of `--prompt` or `--ids`; `None` where neither is given.
+/// The sequence of `--prompt` or `--ids`; `None` without either.
 ///
 /// # Errors
-/// A model without tokenizer, an empty prompt, what is not a number.
+/// A model without tokenizer, an empty prompt, a malformed number.
 pub(crate) fn row_ids(opened: &Checkpoint, prompt: Option<&str>, ids: Option<&str>) -> Result<Option<Vec<u32>>> {
     prompt.map(|prompt| encode(opened, prompt)).or(ids.map(parse_ids)).transpose()
 }
 
-/// A text as a row. Says which of its words the model does not know.
+/// Encodes a text as a sequence. Warns about unknown words.
 ///
 /// # Errors
 /// A model without tokenizer, an empty prompt.
@@ -141,7 +141,7 @@ pub(crate) fn setting<T: DeserializeOwned>(name: &str) -> Result<T, String> {
     serde_json::from_value(name.into()).map_err(|error| error.to_string())
 }
 
-/// Puts what was named in the place of what was set.
+/// Replaces `set` by `named`, if anything is named.
 pub(crate) fn put<T>(set: &mut Vec<T>, named: Vec<T>) {
     if !named.is_empty() {
         *set = named;
@@ -153,7 +153,7 @@ pub fn print(text: &str) -> Result<()> {
     print_styled(&plain(text))
 }
 
-/// As [`print`], of a text whose escape sequences are ours.
+/// As [`print`], for a text with our own escape sequences.
 pub(crate) fn print_styled(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -189,7 +189,7 @@ pub(crate) fn spooled(file: &Path) -> Result<(PathBuf, Option<tempfile::TempPath
     Ok((kept.to_path_buf(), Some(kept)))
 }
 
-/// The end of a binary: an error is one line on standard error and exit code 2; a stop by the user is not an error and has code 130.
+/// Exit of a program: an error is one line on standard error and exit code 2; a stop by the user is not an error and has code 130.
 pub fn exit(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! `intervene pairs PAIRS.jsonl [RUN|MODEL]...`: activation patching between prompts of one's own.
+//! `intervene pairs PAIRS.jsonl [RUN|MODEL]...`: activation patching between a user's prompts.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ use switchyard::schema::{BlockOrigin, Component, HeadPatchRow, PatchMode};
 
 /// Patch activations between your own prompts: every head, MLP and residual stream at every position, in both directions.
 ///
-/// A line of the file is {"clean": "…", "corrupt": "…", "answer": " Mary", "wrong": " John"}: two prompts with the same number of tokens,
+/// A line of the file is {"clean": "…", "corrupt": "…", "answer": " Mary", "wrong": " John"}: two prompts with equal numbers of tokens,
 /// without a chat template, and the single tokens that should follow the clean and the corrupt prompt. `effect` is the share of the
 /// logit difference (answer minus wrong, clean minus corrupt) that one patch restores. <latent> tokens in a prompt are latent
 /// steps: '… : <swi> <latent> <latent> </swi> #'.
@@ -29,10 +29,10 @@ pub(super) struct Pairs {
     /// The pairs, one JSON object per line
     #[arg(value_name = "PAIRS.jsonl")]
     file: PathBuf,
-    /// Run folders of `train`, Hugging Face folders, .gguf files or hub ids; fixtures/micro where none is named
+    /// Run folders of `train`, Hugging Face folders, .gguf files or hub ids; by default fixtures/micro
     #[arg(value_name = "RUN|MODEL")]
     targets: Vec<String>,
-    /// Which phases' checkpoints of a run; by default those of sft, grpo_start and grpo that exist
+    /// Phases of a run whose checkpoints are used; by default the existing ones of sft, grpo_start and grpo
     #[arg(long, value_delimiter = ',')]
     phase: Vec<String>,
     /// A PEFT LoRA folder over a model (not a run)
@@ -58,7 +58,7 @@ pub(super) struct Pairs {
     /// Continue a run that was stopped
     #[arg(long)]
     resume: bool,
-    /// Overwrite rows that were made of more pairs, modes or components, or of other ones under the same name
+    /// Overwrite rows that were made with more or other pairs, modes or components under the same name
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
@@ -69,13 +69,13 @@ pub(super) struct Pairs {
 
 impl Pairs {
     /// # Errors
-    /// A line that is not a pair and a target that cannot be opened, before any work; and as the model's.
+    /// Before any work: a line that is not a pair; a target that cannot be opened. Later: failures of the model.
     pub fn run(&self) -> Result<()> {
         ensure!(self.file.exists(), "{}: no such file; name a file of pairs", self.file.display());
         ensure!(!self.file.is_dir(), "{}: a folder; name a file of pairs", self.file.display());
         let (file, _kept) = spooled(&self.file)?;
         let Self { targets, phase, adapter, seed, out, resume, replace, shards, .. } = self.clone();
-        // The pairs are the problems: their hash is in the manifest. Their answers are tokens, read elsewhere.
+        // The pairs count as the problems: their hash is in the manifest. Their answers are tokens, read elsewhere.
         let field = vec!["question=clean".into(), "answer=clean".into()];
         let (data, problems) = (Some(file.clone()), Some(MOST_ROWS));
         let targets = Targets { targets, phase, adapter, data, field, problems, seed, raw: true, ..Targets::default() };

@@ -14,7 +14,7 @@ use switchyard::model::checkpoint::write_random;
 /// It has no tokenizer: run it on --ids, or put a tokenizer.json next to the weights.
 #[derive(Args, Debug)]
 pub struct RandomWeights {
-    /// The config.json of the model whose shape it gets
+    /// The config.json with the model's shape
     #[arg(value_name = "CONFIG.json")]
     config: PathBuf,
     /// A folder, or a file whose name ends in .gguf
@@ -26,7 +26,7 @@ pub struct RandomWeights {
 
 impl RandomWeights {
     /// # Errors
-    /// Settings that cannot be read, a file that is there already or cannot be written.
+    /// Settings that cannot be read; an output that exists or cannot be written.
     pub fn run(&self) -> Result<()> {
         let config = ModelConfig::read(&self.config)?;
         write_random(&config, &self.out, self.seed)?;

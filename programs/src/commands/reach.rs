@@ -1,4 +1,4 @@
-//! Hooks recorded over known rows: the position of `pos[-1]`, and whether a hook can fire at all.
+//! Hooks on known sequences: the position of `pos[-1]`, and whether a hook can fire.
 
 use anyhow::{Context, Result, bail};
 
@@ -10,17 +10,17 @@ use switchyard::model::{HookPoint, HookSpec, PointKind, Select, Step};
 
 /// Hooks to record, and how their places were written.
 pub(crate) struct HookRequest {
-    /// What is recorded: nothing counts from the end.
+    /// Specs without positions that count from the end.
     pub specs: Vec<HookSpec>,
     /// The requested specs, each with its position in every row if it counts from the end.
     asked: Vec<(HookSpec, Option<Vec<Select>>)>,
 }
 
 impl HookRequest {
-    /// Reads a list. `pos[-1]` is the last position of each row.
+    /// Parses a list. `pos[-1]` is the last position of each sequence.
     ///
     /// # Errors
-    /// What is not a list of hooks, and a position before a row's first.
+    /// A malformed list; a position before a sequence's first.
     pub fn read(list: &str, rows: &[Sequence]) -> Result<Self> {
         let (mut specs, mut asked): (Vec<HookSpec>, _) = (vec![], vec![]);
         for spec in if list.is_empty() { vec![] } else { parse_specs(list)? } {
@@ -42,7 +42,7 @@ impl HookRequest {
         Ok(Self { specs, asked })
     }
 
-    /// Turns what was recorded into the tensors that were requested; returns the position in each row of those that count from the end.
+    /// Converts the recording to the requested tensors; returns the position in each row for specs that count from the end.
     ///
     /// # Errors
     /// A spec that does not resolve.
@@ -87,10 +87,10 @@ fn joined(name: String, parts: &[&RecordedTensor]) -> Option<RecordedTensor> {
     Some(RecordedTensor { name, data: data.collect(), ..first.clone() })
 }
 
-/// Refuses hooks that would fire at no position of these rows.
+/// Checks that every hook can fire at some position of these sequences.
 ///
 /// # Errors
-/// The first such spec.
+/// The first spec that cannot.
 pub(crate) fn check(recorded: &[HookSpec], changes: &Changes, layers: usize, sequences: &[Sequence]) -> Result<()> {
     let longest = sequences.iter().map(|row| row.ids.len()).max().unwrap_or_default();
     for spec in recorded.iter().chain(&changes.specs(longest)?) {
@@ -105,7 +105,7 @@ pub(crate) fn check(recorded: &[HookSpec], changes: &Changes, layers: usize, seq
     Ok(())
 }
 
-/// Whether a known row's position passes the point at all.
+/// Whether a known sequence's position passes through the point.
 fn reaches(point: HookPoint, step: Step) -> bool {
     // Only a decoder passes a boundary.
     point.kind != PointKind::BoundaryLogits && (!point.kind.is_latent() || matches!(step, Step::Latent { .. }))

@@ -9,7 +9,7 @@ use switchyard::latent::trace::PositionRole;
 use switchyard::progress::plain;
 use switchyard::text::Vocabulary;
 
-/// Text without control characters, with `⟨swi 4⟩` where four latent steps were taken, and p(exit) after each of them. Without a vocabulary, ids.
+/// Text without control characters, with `⟨swi 4⟩` for four latent steps, and p(exit) after each. Without a vocabulary, ids.
 pub fn render(trace: &Trace, vocabulary: Option<&Vocabulary>, colour: bool) -> Result<String> {
     let mut out = String::new();
     let mut text: Vec<u32> = vec![];
@@ -32,7 +32,7 @@ pub fn render(trace: &Trace, vocabulary: Option<&Vocabulary>, colour: bool) -> R
     Ok(out)
 }
 
-/// What was read: visible text alone.
+/// Decoded visible text.
 pub fn decode(ids: &[u32], vocabulary: Option<&Vocabulary>) -> Result<String> {
     match vocabulary {
         Some(vocabulary) => vocabulary.decode_visible(ids),

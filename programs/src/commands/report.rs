@@ -18,7 +18,7 @@ use switchyard::names::meant;
 use switchyard::parallel::on_the_pool;
 use switchyard::progress::show;
 
-/// Tables, figures and a page next to the paper's, from the rows that `probe`, `intervene` and `train` wrote.
+/// Tables, figures and a page next to the paper's, from the results of `probe`, `intervene` and `train`.
 ///
 /// Reads rows only: it has no model, and therefore no --device, --dtype or --threads.
 #[derive(Parser)]
@@ -82,8 +82,8 @@ enum Command {
         /// Also write the table: STEM.md, STEM.csv and STEM.tex.
         #[arg(long, value_name = "STEM")]
         out: Option<PathBuf>,
-        /// Beside the records of a third party who ran the released adapter on MATH-500: by level and subject, how often it switches, blocks,
-        /// steps and exits. A file of their records, one JSON object a problem; without one their totals, which are carried here.
+        /// Compare with a third party's records of the released adapter on MATH-500: by level and subject, switch rate, blocks, steps and exits. A
+        /// file of their records, one JSON object per problem; without one their totals, which are embedded.
         #[arg(long, value_name = "FILE", num_args = 0..=1)]
         journal: Option<Option<PathBuf>>,
     },

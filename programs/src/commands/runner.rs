@@ -1,5 +1,4 @@
-//! Runs experiments on checkpoints, for `probe` and `intervene`: what cannot be run or written is refused first, then each
-//! makes its files of rows.
+//! Runs experiments on checkpoints, for `probe` and `intervene`: first refuses what cannot run or be written, then makes the files of records.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -37,17 +36,17 @@ pub(super) struct Runner<'a> {
 struct Job<'a> {
     experiment: &'static Experiment,
     study: &'a Study,
-    /// The earlier phase, of one that compares two.
+    /// The earlier phase, for an experiment that compares two.
     before: Option<&'a Study>,
     settings: Settings,
     journal: Journal,
 }
 
-/// Said over numbers of tokens that were added when the model was opened.
+/// Printed above numbers of tokens that were added on opening.
 const UNTRAINED: &str = "**Untrained token.** This model never learnt <swi>: the numbers are those of a row that was added when it was \
                          opened.\n\n";
 
-/// What rows depend on; the manifest's `setup`. `origin` is [`Study::origin`].
+/// Inputs and settings of records; the manifest's `setup`. `origin` is [`Study::origin`].
 pub(super) fn setup(study: &Study, origin: &Map<String, Value>, settings: Value) -> Value {
     let parts = [
         ("version", Some(json!(env!("CARGO_PKG_VERSION")))),
@@ -69,8 +68,7 @@ pub(super) fn setup(study: &Study, origin: &Map<String, Value>, settings: Value)
 
 impl Runner<'_> {
     /// # Errors
-    /// What the user named and there is not, and what must not be written, before any work. An experiment that fails is reported
-    /// when the others are done.
+    /// Before any work: names that do not exist, files that must not be written. An experiment that fails is reported when the others are done.
     pub fn run(&self, machine: &Machine) -> Result<()> {
         self.settings.check()?;
         let experiments = self.chosen.experiments(self.program)?;
@@ -87,7 +85,7 @@ impl Runner<'_> {
         for mut study in self.targets.open(machine)? {
             study.talks = !probes;
             let mut study = study.with_blocks(self.blocks);
-            // Pairs of a user's own are dealt one by one, however few problems decode together.
+            // A user's pairs are dealt one by one, whatever the decode batch size.
             if self.targets.raw {
                 study.shard = shard;
             } else {
@@ -95,7 +93,7 @@ impl Runner<'_> {
             }
             let mut origin = study.origin()?;
             if self.targets.raw {
-                // Nothing is decoded or graded, and no problems are asked: rows of the same weights may lie in the same folder.
+                // Nothing is decoded or graded, and no problems are read: records of the same weights may be in the same folder.
                 let pairs = origin.remove("data").unwrap_or_default();
                 origin.retain(|part, _| !["decode", "grader"].contains(&part.as_str()));
                 origin.insert("pairs".into(), pairs);
@@ -123,8 +121,8 @@ impl Runner<'_> {
         jobs.first().map_or(Ok(()), |job| print(&self.chosen.next(self.program, &job.journal)))
     }
 
-    /// Where no folder is named, rows go to the first of NAME, NAME.2, NAME.3 … whose rows they can be stored with. Shards, which
-    /// must agree on one folder, are refused instead.
+    /// If no folder is named, records go to the first of NAME, NAME.2, NAME.3 … without a conflict. Shards, which must agree on one folder, are
+    /// refused instead.
     fn choose_folders(&self, jobs: &mut [Job]) -> Result<()> {
         if self.chosen.out.is_some() || self.chosen.replace || jobs.iter().any(|job| job.study.shard.is_some()) {
             return Ok(());
@@ -146,7 +144,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Every experiment on every checkpoint, then what compares two phases of one run.
+    /// Every experiment on every checkpoint, then the comparisons of two phases of one run.
     fn jobs<'a>(
         &self,
         experiments: &[&'static Experiment],
@@ -161,8 +159,8 @@ impl Runner<'_> {
             for &experiment in of_one.filter(|e| !less || e.about.of_grpo_start) {
                 if study.untrained && experiment.about.of_switching && !self.chosen.names(experiment) {
                     say(&format!(
-                        "{}: {}: no {}: the model never learnt to switch, <swi> would be an untrained token (--only {} measures it all \
-                         the same)",
+                        "{}: {}: no {}: the model never learnt to switch, <swi> would be an untrained token (--only {} measures it \
+                        anyway)",
                         self.program, study.name, experiment.name, experiment.name
                     ));
                     continue;
@@ -179,7 +177,7 @@ impl Runner<'_> {
         }
         for pair in studies.windows(2) {
             let [(first, before), (second, origin)] = pair else { continue };
-            // GRPO's start lies inside phase 2: it comes after nothing that it could be compared with.
+            // GRPO's start is an intermediate state of phase 2: there is no earlier phase to compare it with.
             if first.run.is_none() || first.run != second.run || second.short_name() == GRPO_START {
                 continue;
             }
@@ -210,14 +208,14 @@ impl Runner<'_> {
         Job { experiment, study, before, settings, journal }
     }
 
-    /// Refuses what must not be written; makes the folders.
+    /// Refuses files that must not be written; creates the folders.
     fn prepare(&self, jobs: &[Job]) -> Result<()> {
         let mut seen = BTreeSet::new();
         for Job { journal, .. } in jobs {
             let (folder, name) = (&journal.folder, journal.name(journal.last()));
             ensure!(
                 seen.insert((folder, name.clone())),
-                "{}: {name} would be written twice, also for {}: leave --out out, or run one at a time",
+                "{}: {name} would be written twice, also for {}: omit --out, or run one at a time",
                 folder.display(),
                 journal.setup["checkpoint"]
             );
@@ -241,7 +239,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Runs the jobs one by one, then shows what was found and the tables that it is from; what failed is an error when all are done.
+    /// Runs the jobs in turn, then prints findings and their tables; failures are an error when all are done.
     fn work(&self, jobs: &mut [Job]) -> Result<()> {
         let (mut failed, mut made, mut tables) = (vec![], vec![], String::new());
         let mut progress = Progress::new(self.program, jobs.len(), 0);
@@ -263,7 +261,7 @@ impl Runner<'_> {
                     print(&(found(&made) + &tables))?;
                     return Err(error.context("the same command with --resume continues"));
                 }
-                // There is nothing to ask of this checkpoint and data: no fault of either.
+                // The experiment does not apply to this checkpoint and data: no fault of either.
                 Err(error)
                     if (error.is::<DoesNotApply>() || error.is::<TooFew>()) && !self.chosen.names(job.experiment) =>
                 {
@@ -284,7 +282,7 @@ impl Runner<'_> {
     }
 }
 
-/// The first conflict of these jobs' rows with those of a folder.
+/// The first conflict of these jobs' records with those of a folder.
 fn conflict<'a>(folder: &Path, jobs: impl Iterator<Item = &'a Job<'a>>) -> Result<Option<String>> {
     let manifest = Manifest::open(folder)?;
     let mut journals = jobs.map(|job| &job.journal);
@@ -304,7 +302,7 @@ impl Job<'_> {
     }
 }
 
-/// What the rows just made say, a sentence with its number a line, checkpoint by checkpoint in the order they were made.
+/// Findings of the new records, one sentence with its number per line, checkpoint by checkpoint in the order of the runs.
 fn found(made: &[&Journal]) -> String {
     let mut checkpoints: Vec<(&PathBuf, &str)> = vec![];
     for journal in made {
@@ -314,7 +312,7 @@ fn found(made: &[&Journal]) -> String {
         }
     }
     let mut out = String::new();
-    // A folder has the rows of all its checkpoints: it is read once for them.
+    // A folder has the records of all its checkpoints: it is read once for them.
     for of_folder in checkpoints.chunk_by(|a, b| a.0 == b.0) {
         let path = of_folder[0].0;
         let folder = match Folder::open(path) {

@@ -23,8 +23,8 @@ pub struct Selection {
     /// Run these only (`--list` names them)
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub only: Vec<String>,
-    /// Run every experiment but those on request (--list marks them). By default `probe` runs those of its first look only, `intervene` every
-    /// one, and a --recipe or --shard every one too
+    /// Run every experiment except those on request (--list marks them). By default `probe` runs only those of its first look, `intervene` all,
+    /// and with --recipe or --shard both run all
     #[arg(long, conflicts_with = "only")]
     pub all: bool,
     /// A recipe of experiments/: its [settings] are used
@@ -33,10 +33,10 @@ pub struct Selection {
     /// Folder for rows and manifest. By default runs/reports/<name of the run or model>; if that has rows of other settings, NAME.2
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
-    /// Continue a run that was stopped; skip rows that the manifest lists with the same weights, problems, settings and seed
+    /// Continue a stopped run; skip rows that the manifest lists with the same weights, problems, settings and seed
     #[arg(long)]
     pub resume: bool,
-    /// Overwrite rows that were made with more (problems, modes, draws), and remove those of other weights, adapter, float
+    /// Overwrite rows that were made with larger settings (problems, modes, draws), and remove those of other weights, adapter, float
     /// type, decoding or data under the same name
     #[arg(long)]
     pub replace: bool,
@@ -48,22 +48,22 @@ pub struct Selection {
 }
 
 impl Selection {
-    /// One line an experiment: name, program, question.
+    /// One line per experiment: name, program, question.
     pub fn listed() -> String {
         let only = |e: &Experiment| match e.about {
-            About { on_request: true, .. } => " (run only where --only names it)",
+            About { on_request: true, .. } => " (runs only if --only names it)",
             About { first_look: true, .. } => " (in the first look)",
             _ => "",
         };
         ALL.iter().map(|e| format!("{:<20} {:<10} {}{}\n", e.name, e.program(), e.about.asks, only(e))).collect()
     }
 
-    /// Whether the user named no experiment: all are run.
+    /// Whether the user named no experiment.
     pub(crate) fn is_open(&self) -> bool {
         self.only.is_empty()
     }
 
-    /// Whether `probe` runs its first look only: no experiments and no settings were named.
+    /// Whether `probe` runs only its first look: no experiments and no settings were named.
     fn is_first_look(&self, program: &str) -> bool {
         program == "probe" && self.is_open() && !self.all && self.recipe.is_none() && !self.shards.is_asked()
     }
@@ -73,10 +73,10 @@ impl Selection {
         self.only.iter().any(|name| name == experiment.name)
     }
 
-    /// The experiments of a program that are to be run: those named, or all that are not run on request only.
+    /// The experiments of a program to run: the named ones, or all except those on request.
     ///
     /// # Errors
-    /// A name that no experiment has, or one that another program runs.
+    /// An unknown name, or an experiment of another program.
     pub fn experiments(&self, program: &str) -> Result<Vec<&'static Experiment>> {
         for name in &self.only {
             let Some(named) = ALL.iter().find(|e| e.name == name) else {
@@ -96,7 +96,7 @@ impl Selection {
     /// The settings of the recipe, or the defaults.
     ///
     /// # Errors
-    /// A file that cannot be read, a setting that no experiment has.
+    /// A file that cannot be read; an unknown setting.
     pub fn settings(&self) -> Result<Settings> {
         let Some(file) = &self.recipe else { return Ok(Settings::default()) };
         let text = read_text(file).with_context(|| format!("{}: cannot read", file.display()))?;
@@ -117,7 +117,7 @@ impl Selection {
         settings.try_into().with_context(|| format!("{}: [settings]", file.display()))
     }
 
-    /// `runs/reports/<run or model>` unless the user names a folder; of a shard one inside it.
+    /// `runs/reports/<run or model>` unless the user names a folder; for a shard a folder inside it.
     pub fn folder(&self, study: &Study) -> PathBuf {
         let whole = self.out.clone().unwrap_or_else(|| Path::new(REPORTS).join(&study.recipe.name));
         match study.shard {
@@ -126,10 +126,10 @@ impl Selection {
         }
     }
 
-    /// Refuses a shard of a study in a folder with shards of another division: they could not be merged.
+    /// Checks that a folder has no shards of another division of the study, which could not be merged.
     ///
     /// # Errors
-    /// A folder of the other division.
+    /// A folder of another division.
     pub fn ensure_one_division(&self, study: &Study) -> Result<()> {
         let (Some(shard), folder) = (study.shard, self.folder(study)) else { return Ok(()) };
         let whole = folder.parent().unwrap_or(Path::new("."));
@@ -138,8 +138,8 @@ impl Selection {
             let name = entry.file_name().to_string_lossy().into_owned();
             if of(&name).is_some_and(|of| of != shard.of) {
                 bail!(
-                    "--shard {shard}: {} has {name}, a shard of another division: repeat that division (--shard i/n), or name another folder \
-                     with --out",
+                    "--shard {shard}: {} has {name}, a shard of another division: use the same number of shards, or name another folder \
+                    with --out",
                     whole.display()
                 );
             }
@@ -147,7 +147,7 @@ impl Selection {
         Ok(())
     }
 
-    /// What to type next, after `program`.
+    /// The next commands, after `program`.
     pub fn next(&self, program: &str, journal: &Journal) -> String {
         let out = &journal.folder;
         if let Some(shard) = journal.shard {
@@ -166,12 +166,12 @@ impl Selection {
     }
 }
 
-/// Refuses a method that there is not, with the one that may be meant.
+/// Refuses an unknown method, with a suggestion.
 pub fn unknown_method(named: &[String]) -> Result<()> {
     let known: Vec<&str> = switchyard::method::all().map(|method| method.name).collect();
     match named.iter().find(|name| !known.contains(&name.as_str()) && *name != "all") {
         Some(name) => bail!(
-            "--method: no method `{name}`{}; there are {}, and `all` of them",
+            "--method: no method `{name}`{}; there are {}, and `all`",
             meant(name, known.iter().copied()),
             known.join(", ")
         ),

@@ -1,4 +1,4 @@
-//! `probe session`: one loaded model, many requests. What a notebook talks to (`python/src/switchyard/live.py`).
+//! `probe session`: one loaded model, many requests, for notebooks (`python/src/switchyard/live.py`).
 //!
 //! A request is one line of JSON on standard input, its answer one line on standard output: `{"ok": …}` or `{"error": "…"}`,
 //! in the order of the requests. The session ends with its input, or with Ctrl-C.
@@ -28,7 +28,7 @@ use switchyard::model::hooks::parse_specs;
 use switchyard::model::{HookPoint, HookSpec};
 use switchyard::progress::say;
 
-/// Keep a model loaded and answer requests, a line of JSON each. `python/` talks to it: `switchyard.load(MODEL)`.
+/// Load a model once and answer requests, one line of JSON each. `python/` uses it: `switchyard.load(MODEL)`.
 #[derive(Args, Debug)]
 pub struct Session {
     #[command(flatten)]
@@ -49,9 +49,9 @@ enum Prompt {
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
 enum Ask {
-    /// What the model is.
+    /// Describe the model.
     About {},
-    /// Continue prompts, one after the other or together.
+    /// Continue prompts, in turn or as a batch.
     Generate {
         prompts: Vec<Prompt>,
         #[serde(default)]
@@ -92,10 +92,10 @@ fn five() -> usize {
     5
 }
 
-/// Reads one line of the input.
+/// Parses one line of the input.
 ///
 /// # Errors
-/// A line that is not a request, with the key that is wrong.
+/// A malformed request, with the wrong key.
 fn read_request(line: &[u8]) -> Result<Ask> {
     let ask: Value = serde_json::from_slice(line).context("not a request: expected one JSON object per line")?;
     Ask::deserialize(&ask).map_err(|error| {
@@ -110,7 +110,7 @@ fn read_request(line: &[u8]) -> Result<Ask> {
     })
 }
 
-/// The key without which a request fails in another way, or not at all.
+/// The key without which a request fails differently, or not at all.
 fn wrong_key(ask: &Value, why: &str) -> Option<String> {
     let fails_alike = |ask: &Value| Ask::deserialize(ask).is_err_and(|error| error.to_string() == why);
     let keys: Vec<&String> = ask.as_object()?.keys().filter(|key| *key != "do").collect();
@@ -135,13 +135,13 @@ impl Session {
     pub fn run(&self) -> Result<()> {
         self.machine.compute(|machine| {
             let room = Room::open(&self.model, machine)?;
-            say(&format!("{}: loaded; one request a line", room.name));
+            say(&format!("{}: loaded; one request per line", room.name));
             let mut input = std::io::stdin().lock();
             while let Some(line) = next_line(&mut input).context("standard input")? {
                 let answer = match line.len() {
                     _ if line.trim_ascii().is_empty() => continue,
                     0..=LONGEST_LINE => room.answer(&line, machine),
-                    _ => json!({ "error": format!("a request has at most {LONGEST_LINE} bytes: ask in several requests") }),
+                    _ => json!({ "error": format!("a request has at most {LONGEST_LINE} bytes: split it") }),
                 };
                 print(&format!("{answer}\n"))?;
             }
@@ -153,7 +153,7 @@ impl Session {
 /// Bytes of a request, at most.
 const LONGEST_LINE: usize = 64 << 20;
 
-/// The next line without its end, of a line that is too long as much as shows it; `None` at the end of the input.
+/// The next line without its end; of a line that is too long only enough to detect it; `None` at the end of the input.
 fn next_line(input: &mut impl BufRead) -> std::io::Result<Option<Vec<u8>>> {
     let mut line = vec![];
     let read = input.by_ref().take(LONGEST_LINE as u64 + 2).read_until(b'\n', &mut line)?;
@@ -294,7 +294,7 @@ impl Room {
     /// Continues prompts in a batch under changes, and records `specs`.
     ///
     /// # Errors
-    /// A place that no row can reach or that none reached, and logits or values that are not finite.
+    /// A place that no row can reach or reached; logits or values that are not finite.
     pub(super) fn continued(
         &self,
         prompts: Vec<Vec<u32>>,

@@ -14,19 +14,20 @@ use switchyard::store::{Manifest, differs, read};
 use switchyard::study::{NormalRun, Shard, Study, decodes};
 use switchyard::world::Place;
 
-/// One process of several.
+/// Several processes.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Several processes")]
 pub struct ShardArgs {
-    /// Work on one part of the problems only: i/n, or `auto` to ask the scheduler (SLURM_ARRAY_TASK_ID with _MIN, _MAX, _STEP and
-    /// _COUNT, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS) or the launcher (mpirun -n, srun -n). Rows go to a folder shard-i-of-n inside --out; `report merge` puts
-    /// shards together. A problem goes with the others of its batch (--batch), so there are at most as many shards as batches.
-    /// `intervene` shares every experiment, by problem or by pair, and makes the same tables as one process after the merge; each shard of
-    /// edge_attribution looks for the circuit anew. `probe` shares the decoding, and one process makes all of its tables from it with --decoded
+    /// Work on one shard of the problems: i/n, or `auto` to read it from the scheduler (SLURM_ARRAY_TASK_ID with _MIN, _MAX, _STEP and
+    /// _COUNT, or JOB_COMPLETION_INDEX with JOB_COMPLETIONS) or the launcher (mpirun -n, srun -n). Rows go to a folder shard-i-of-n inside
+    /// --out; `report merge` joins shards. Problems are dealt in whole decode batches (--batch), so there are at most as many shards as
+    /// batches. `intervene` shares every experiment, by problem or by pair, and gives the same tables as one process after the merge; each
+    /// shard of edge_attribution searches for the circuit itself. `probe` shares the decoding, and one process then makes all of its tables
+    /// with --decoded
     #[arg(long, value_name = "i/n|auto")]
     shard: Option<ShardArg>,
-    /// A folder in which `report merge` put what shards decoded: `probe` reads its responses from there, a shard of `intervene` the
-    /// normal run (made with --only normal_run --shard i/n; without it every shard makes the normal run of all problems)
+    /// A folder of `report merge` with shards' decodes: `probe` reads its responses from it, a shard of `intervene` the normal run (made with
+    /// --only normal_run --shard i/n; without it every shard makes the normal run of all problems)
     #[arg(long, value_name = "DIR")]
     decoded: Option<PathBuf>,
 }
@@ -47,15 +48,15 @@ impl FromStr for ShardArg {
 }
 
 impl ShardArgs {
-    /// Whether this process is one of several, or continues from what others decoded.
+    /// Whether this process is one of several, or uses others' decodes.
     pub(crate) fn is_asked(&self) -> bool {
         self.shard.is_some() || self.decoded.is_some()
     }
 
-    /// Which one it is.
+    /// The shard of this process.
     ///
     /// # Errors
-    /// `auto` where no scheduler says which.
+    /// `auto` without a scheduler or launcher that sets it.
     pub(crate) fn shard(&self) -> Result<Option<Shard>> {
         match self.shard {
             None => Ok(None),
@@ -64,7 +65,7 @@ impl ShardArgs {
         }
     }
 
-    /// The study with the responses that shards of `probe` decoded.
+    /// Adds the responses that shards of `probe` decoded.
     ///
     /// # Errors
     /// A folder without them; responses of another checkpoint, other data or settings, by name.
@@ -76,7 +77,7 @@ impl ShardArgs {
         Ok(study)
     }
 
-    /// The study with the normal run that shards of `intervene` made.
+    /// Adds the normal run that shards of `intervene` made.
     pub(crate) fn with_normal_run(&self, mut study: Study, origin: &Map<String, Value>) -> Result<Study> {
         let Some(folder) = &self.decoded else { return Ok(study) };
         ensure!(self.shard.is_some(), "--decoded is for shards: one process forks its own normal run");
@@ -105,7 +106,7 @@ fn rows_of<R: RowFile>(study: &Study, origin: &Map<String, Value>, folder: &Path
     };
     ensure!(
         held.get("shard").is_none(),
-        "{}: {name} is of one shard: merge all of them with `report merge`",
+        "{}: {name} is from one shard: merge all of them with `report merge`",
         said(folder)
     );
     if let Some(difference) = differs("setup", &plain(held.clone()), &plain(setup(study, origin, Value::Null))) {
@@ -114,7 +115,7 @@ fn rows_of<R: RowFile>(study: &Study, origin: &Map<String, Value>, folder: &Path
     read(&folder.join(format!("{name}.parquet")))
 }
 
-/// Which shard a scheduler made this process.
+/// The shard that a scheduler assigned to this process.
 fn of_scheduler(variable: impl Fn(&str) -> Option<String>) -> Result<Shard> {
     let number = |name: &str| -> Result<Option<usize>> {
         let parse = |text: String| text.parse().with_context(|| format!("{name}={text}: not a number"));
@@ -124,12 +125,12 @@ fn of_scheduler(variable: impl Fn(&str) -> Option<String>) -> Result<Shard> {
         let needed = |name: &str| number(name)?.with_context(|| format!("--shard auto: {name} is not set"));
         let (least, most) = (needed("SLURM_ARRAY_TASK_MIN")?, needed("SLURM_ARRAY_TASK_MAX")?);
         let (count, step) = (needed("SLURM_ARRAY_TASK_COUNT")?, number("SLURM_ARRAY_TASK_STEP")?.unwrap_or(1).max(1));
-        // In an array that reruns failed tasks, no task knows how many shards there were: a whole array begins at 0 or 1.
+        // In an array that reruns failed tasks, the number of shards is unknown: a whole array begins at 0 or 1.
         let whole = least <= 1 && most >= least && (most - least) / step + 1 == count;
         ensure!(
             whole && (least..=most).contains(&task),
-            "--shard auto: this Slurm array has {count} tasks from {least} to {most}, which leaves open how many shards there \
-             are; write --shard i/n"
+            "--shard auto: this Slurm array has {count} tasks from {least} to {most}, so the number of shards is unknown; \
+            write --shard i/n"
         );
         return Shard::new((task - least) / step + 1, count);
     }

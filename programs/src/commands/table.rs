@@ -1,10 +1,10 @@
-//! Markdown tables as a terminal shows them: columns in line, nothing wider than the screen. Knows text only.
+//! Markdown tables for a terminal: aligned columns within the screen's width. Knows text only.
 
 /// Columns of a terminal that everybody has.
 pub(crate) const WIDTH: usize = 80;
 
-/// The text with its tables aligned. A table that is too wide is split into parts, one below the other, each with the columns that
-/// identify its rows; a column that is too wide by itself is not aligned.
+/// The text with its tables aligned. A table that is too wide is split into parts, one below the other, each with the columns that identify
+/// its rows; a column that is too wide by itself is not aligned.
 pub(crate) fn fitted(text: &str, width: usize) -> String {
     let mut out = String::new();
     let mut table: Vec<Vec<&str>> = vec![];
@@ -48,7 +48,7 @@ fn flush(table: &mut Vec<Vec<&str>>, width: usize, out: &mut String) {
     }
 }
 
-/// Columns that stand together, the first `keys` in every part.
+/// Groups of columns, with the first `keys` in every group.
 fn parts(widths: &[usize], keys: usize, width: usize) -> Vec<Vec<usize>> {
     let key: Vec<usize> = (0..keys).collect();
     let of_keys = taken(widths, keys);
@@ -71,7 +71,7 @@ fn taken(widths: &[usize], columns: usize) -> usize {
     widths[..columns].iter().map(|own| own + 2).sum::<usize>().saturating_sub(2)
 }
 
-/// Leading columns that tell the rows apart, so far as they leave half of the width; else the first.
+/// Number of leading columns that identify rows, within half of the width; at least one.
 fn keys(rows: &[Vec<&str>], widths: &[usize], width: usize) -> usize {
     let apart = |k: usize| {
         let mut seen: Vec<&[&str]> = rows.iter().map(|row| &row[..k.min(row.len())]).collect();

@@ -1,4 +1,4 @@
-//! What a user names to be examined (runs, models) → studies. Shared by `probe` and `intervene`.
+//! Opens a user's targets (runs, models) as studies. Shared by `probe` and `intervene`.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -19,53 +19,52 @@ use switchyard::schema::GRPO_START;
 use switchyard::study::{ProblemChoice, Study, phases};
 use switchyard::text::Fields;
 
-/// What is examined where nothing is named: the committed checkpoints.
+/// The default target: the committed checkpoints.
 pub(crate) const FIXTURE: &str = "fixtures/micro";
 
-/// What a model that is not a run is tagged and decoded like.
+/// The default recipe for prompts, tags and decoding of a model outside a run.
 pub(super) const LIKE: &str = "smollm2-gsm8k";
 
 /// Which checkpoints, on which problems.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Targets {
-    /// Run folders of `train`, Hugging Face folders, .gguf files or hub ids; fixtures/micro where none is named
+    /// Run folders of `train`, Hugging Face folders, .gguf files or hub ids; by default fixtures/micro
     #[arg(value_name = "RUN|MODEL")]
     pub targets: Vec<String>,
-    /// Phases of a run whose checkpoints are used; by default those of sft, grpo_start and grpo that exist
+    /// Phases of a run whose checkpoints are used; by default the existing ones of sft, grpo_start and grpo
     #[arg(long, value_delimiter = ',')]
     pub phase: Vec<String>,
     /// A PEFT LoRA folder or a repository of the hub with one, over a model (not a run)
     #[arg(long, value_name = "DIR|OWNER/NAME")]
     pub adapter: Option<PathBuf>,
-    /// The model below an adapter whose settings name a base that is elsewhere: the adapter is --adapter, or the one that is named
+    /// The base of an adapter whose settings name another place: the adapter is --adapter, or the one that is named
     #[arg(long, value_name = "MODEL")]
     pub base: Option<String>,
     /// A file of held-out problems instead of the run's own, or a folder of a data set: JSON lines, CSV or Parquet
     #[arg(long, value_name = "FILE|DIR")]
     pub data: Option<PathBuf>,
-    /// Your file's own keys for question, answer, solution, id, subject, level, choices, group: question=frage,answer=antwort
+    /// Your file's keys for question, answer, solution, id, subject, level, choices, group: question=frage,answer=antwort
     #[arg(long, value_delimiter = ',', value_name = "KEY=YOURS")]
     pub field: Vec<String>,
-    /// How answers of the file are graded: math, exact (the same words) or choice (the same letter); by default chosen by each gold answer
-    /// for
+    /// Grader of the file's answers: math, exact (the same words) or choice (the same letter); by default chosen by each gold answer
     #[arg(long, value_name = "NAME")]
     pub grader: Option<Grader>,
-    /// For a model that is not a run: the preset or recipe that says how it is prompted, tagged and decoded; by default smollm2-gsm8k, with
-    /// prompts by the model's own chat template, or plain where it brings none. A run has its own recipe, next to which this is refused
+    /// For a model outside a run: the preset or recipe for its prompts, tags and decoding; by default smollm2-gsm8k, with the model's own chat
+    /// template, or plain prompts if it has none. A run has its own recipe, so this is refused for it
     #[arg(long, value_name = "PRESET|FILE")]
     pub like: Option<String>,
-    /// recurrence: as the checkpoint reasons, hidden states fed inside blocks (the authors' eval_latent); generate: plain generation, in
+    /// recurrence: the checkpoint's way of reasoning, hidden states fed inside blocks (the authors' eval_latent); generate: plain generation, in
     /// which <swi> is a token like any other (their eval_math500). Rows of the latter have -generate in their names
     #[arg(long, value_name = "NAME", default_value = "recurrence", value_parser = setting::<Evaluator>)]
     pub evaluator: Evaluator,
-    /// Give rows of these problems names of their own (`grpo-on-gsm8k`), so that one folder holds them beside those of other problems
+    /// Name the rows after these problems (`grpo-on-gsm8k`), so that one folder can have them next to those of other problems
     #[arg(long)]
     pub beside: bool,
-    /// For a model that is not a run: the model whose entropies say where it should switch (the base that it was trained from); by default
-    /// it tags its own solutions, so that two checkpoints are read at different positions
+    /// For a model outside a run: the model whose entropies place its switches (the base that it was trained from); by default it tags its own
+    /// solutions, so that two checkpoints are read at different positions
     #[arg(long, value_name = "MODEL")]
     pub annotator: Option<String>,
-    /// Held-out problems; by default as many as the run's evaluation has
+    /// Number of held-out problems; by default that of the run's evaluation
     #[arg(long, value_name = "N")]
     pub problems: Option<usize>,
     /// Problems that decode together; by default as the run's evaluation. Numbers may differ in their last digits
@@ -74,12 +73,12 @@ pub struct Targets {
     /// Of everything random: bootstraps, splits, draws
     #[arg(long, default_value_t = 0, value_parser = super::seed)]
     pub seed: u64,
-    /// Rows are given as the model reads them: no template is requested.
+    /// Sequences are given as token text: no template is applied.
     #[arg(skip)]
     pub raw: bool,
 }
 
-/// What decodes the held-out problems.
+/// Decoder of the held-out problems.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Evaluator {
@@ -89,13 +88,13 @@ pub enum Evaluator {
 }
 
 impl Targets {
-    /// Opens everything that is named on the machine, before any work.
+    /// Opens all targets on the machine, before any work.
     pub fn open(&self, machine: &Machine) -> Result<Vec<Study>> {
         if let Some(base) = &self.base {
             let named: Vec<PathBuf> =
                 self.adapter.iter().cloned().chain(self.targets.iter().map(PathBuf::from)).collect();
             let [adapter] = named.as_slice() else {
-                bail!("--base {base}: goes below one adapter, found {} of them: name one with --adapter", named.len())
+                bail!("--base {base}: is for one adapter, found {}: name one with --adapter", named.len())
             };
             let over = Self { targets: vec![base.clone()], adapter: Some(adapter.clone()), base: None, ..self.clone() };
             return over.open(machine);
@@ -126,12 +125,12 @@ impl Targets {
                 ensure!(adapter.is_none(), "{target}: --adapter goes over a model, this is a run folder");
                 ensure!(
                     self.like.is_none(),
-                    "{target}: --like is for a model that is not a run; this run has its own recipe.toml: \
-                     leave --like away"
+                    "{target}: --like is for a model outside a run; this run has its own recipe.toml: \
+                    omit --like"
                 );
                 ensure!(
                     self.annotator.is_none(),
-                    "{target}: --annotator names the model that tags for one that is not a run; this run has its own: leave it away"
+                    "{target}: --annotator is for a model outside a run; this run has its own annotator: omit it"
                 );
                 for phase in self.phases(run) {
                     studies.push(Study::open_run(run, &phase, &asked, machine)?.with_name(&name));
@@ -204,8 +203,8 @@ pub(crate) fn is_run(folder: &Path) -> bool {
 /// Phases that others continue from.
 const BEFORE: [&str; 3] = ["annotate", "base", "boundary"];
 
-/// The phases of a run that are examined unasked: those of Switchyard's own method that have been trained, in their order; of a
-/// run of another method its own.
+/// The phases of a run that are examined by default: the trained ones of Switchyard's own method, in their order; for a run of another
+/// method its own.
 pub(crate) fn examined(run: &Path) -> Vec<String> {
     let own: Vec<String> = trained(run).map(str::to_owned).collect();
     if own.is_empty() { phases(run).into_iter().filter(|name| !BEFORE.contains(&name.as_str())).collect() } else { own }
@@ -215,8 +214,8 @@ fn trained(run: &Path) -> impl Iterator<Item = &'static str> {
     ["sft", GRPO_START, "grpo"].into_iter().filter(|phase| run.join(phase).join("checkpoint").is_dir())
 }
 
-/// A name for each target, for folders and files: the last part of its path, with as many of the parts before it as tell
-/// targets of the same name apart, and the adapter's. Rows of different models never share one.
+/// A name for each target, for folders and files: the last part of its path, with enough of the earlier parts to distinguish targets of the
+/// same name, and the adapter's. Different models never share a name.
 fn names(targets: &[String], adapter: Option<&Path>) -> Vec<String> {
     let full = |target: &String| {
         let path = Path::new(target).canonicalize().unwrap_or_else(|_| PathBuf::from(target));
@@ -234,16 +233,16 @@ fn names(targets: &[String], adapter: Option<&Path>) -> Vec<String> {
     paths.iter().map(name).collect()
 }
 
-/// Letters, digits, `-` and `_`: what file names of rows may hold.
+/// Letters, digits, `-` and `_`: the characters of records' file names.
 fn plain(part: &str) -> String {
     let part = part.strip_suffix(".gguf").unwrap_or(part);
     part.chars().map(|c| if c.is_ascii_alphanumeric() || c == '-' { c } else { '_' }).collect()
 }
 
-/// `question=frage` as names of keys.
+/// Parses key names such as `question=frage`.
 ///
 /// # Errors
-/// What has another form, or names no key that a problem has.
+/// Another form; an unknown key of problems.
 pub fn fields(pairs: &[String]) -> Result<Option<Fields>> {
     let mut fields = Fields::default();
     for pair in pairs {
@@ -271,7 +270,7 @@ pub fn fields(pairs: &[String]) -> Result<Option<Fields>> {
 }
 
 /// # Errors
-/// The first problem whose prompt leaves the model no position for a response.
+/// The first problem whose prompt leaves no position for a response.
 fn refuse_long_prompts(study: &Study) -> Result<()> {
     let most = study.model.config().max_position_embeddings;
     let prompts = &study.corpus.test_prompts;

@@ -1,8 +1,8 @@
-//! Safetensors files of activations, as `--record` and `probe activations` write them.
+//! Safetensors files of activations, as written by `--record` and `probe activations`.
 //!
-//! One float32 tensor per hook point, `[rows, positions, …]`. The metadata list the positions of the axis (of `pos[-1]` of rows of
-//! several lengths a list for each row), what each position of each row is (`prompt`, `text[3]`, `latent[1,2]`), the ids, the lengths,
-//! and how many layers the model has.
+//! One float32 tensor per hook point, `[rows, positions, …]`. The metadata list the positions of the axis (for `pos[-1]` in rows of different
+//! lengths a list per row), the kind of each position of each row (`prompt`, `text[3]`, `latent[1,2]`), the ids, the lengths, and the number
+//! of layers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -33,7 +33,7 @@ pub(crate) fn check_out(out: &Path) -> Result<()> {
 }
 
 /// # Errors
-/// The first point that holds a value which is not finite.
+/// The first point with a value that is not finite.
 pub(crate) fn check_finite(tensors: &[RecordedTensor]) -> Result<()> {
     match tensors.iter().find(|t| t.data.iter().any(|x| !x.is_finite())) {
         Some(bad) => {

@@ -51,14 +51,14 @@ pub struct Train {
     /// Continue the stopped run in --out.
     #[arg(long)]
     resume: bool,
-    /// Reuse every finished phase of this run (or of a run of this sweep) whose settings are the same, and train the rest. Of an adapter (a
-    /// PEFT folder or a repository of the hub with one): train on from it, over --base.
+    /// Reuse every finished phase of this run (or of a run of this sweep) with the same settings, and train the rest. With an adapter (a
+    /// PEFT folder or a repository of the hub with one): continue its training, over --base.
     #[arg(long, value_name = "RUN|ADAPTER")]
     from: Option<PathBuf>,
-    /// With --from: the last phase to reuse, with those that it starts from.
+    /// With --from: the last phase to reuse, with its ancestors.
     #[arg(long, value_name = "PHASE", requires = "from")]
     phase: Option<String>,
-    /// The same as --from RUN --phase base; with --from ADAPTER the model below it.
+    /// The same as --from RUN --phase base; with --from ADAPTER the adapter's base.
     #[arg(long, value_name = "RUN|MODEL")]
     base: Option<PathBuf>,
     /// Check data, model and settings, print what the run needs, and stop before any work; SWITCHYARD_DRY_RUN=1 does the same.
@@ -70,14 +70,13 @@ pub struct Train {
     /// A file of problems, or a folder of a data set (train and test): JSON lines, CSV or Parquet.
     #[arg(long)]
     data: Option<String>,
-    /// How answers of the file are graded: math, exact (the same words) or choice (the same letter); by default chosen by each gold answer
-    /// for.
+    /// Grader of the file's answers: math, exact (the same words) or choice (the same letter); by default chosen by each gold answer.
     #[arg(long, value_name = "NAME")]
     grader: Option<Grader>,
-    /// Your file's own keys for question, answer, solution, id, subject, level, choices, group: question=frage,answer=antwort
+    /// Your file's keys for question, answer, solution, id, subject, level, choices, group: question=frage,answer=antwort
     #[arg(long, value_name = "KEY=YOURS", value_delimiter = ',')]
     field: Vec<String>,
-    /// The same of the held-out file (data.test_path), where it has other keys: question=problem,answer=solution
+    /// The same for the held-out file (data.test_path), if its keys differ: question=problem,answer=solution
     #[arg(long, value_name = "KEY=YOURS", value_delimiter = ',')]
     test_field: Vec<String>,
     #[command(flatten)]
@@ -85,30 +84,30 @@ pub struct Train {
 }
 
 impl Train {
-    /// The preset or recipe: of a run that is gone on with its own, where none is named.
+    /// The preset or recipe; for a resumed run its own, if none is named.
     fn source(&self) -> String {
         let own = self.out.as_ref().filter(|_| self.resume).map(|run| run.join("recipe.toml"));
         let own = own.filter(|recipe| recipe.is_file()).map(|recipe| recipe.display().to_string());
         self.preset.clone().or(own).unwrap_or_else(|| "micro".into())
     }
 
-    /// The adapter and the model below it, where `--from` names an adapter.
+    /// The adapter and its base, if `--from` names an adapter.
     ///
     /// # Errors
-    /// `--base` beside a run; an adapter without its base.
+    /// `--base` together with a run; an adapter without its base.
     fn adapter(&self) -> Result<Option<[String; 2]>> {
         let Some(from) = &self.from else { return Ok(None) };
         let shown = from.display();
         let is_adapter = match from.is_dir() {
             // Everything else is a run, or the folder of a sweep of runs.
             true => ["adapter_config.json", "config.json"].iter().any(|file| from.join(file).is_file()),
-            // A name on the hub looks like a path that is not there: only its base tells them apart.
+            // A hub id looks like a missing path: only its base identifies it.
             false => !from.exists() && self.base.is_some() && ModelRef::parse(&shown.to_string()).is_ok(),
         };
         let below = self.base.as_ref().map(|base| base.display().to_string()).or(self.model.clone());
         match (is_adapter, below) {
             (false, _) => {
-                ensure!(self.base.is_none(), "--base and --from {shown} both name a run: leave one away");
+                ensure!(self.base.is_none(), "--base and --from {shown} both name a run: omit one");
                 Ok(None)
             }
             (true, None) => bail!(
@@ -124,7 +123,7 @@ impl Train {
         }
     }
 
-    /// The run whose phases are taken over.
+    /// The run whose phases are reused.
     fn branch(&self) -> Result<Vec<Branch>> {
         if self.adapter()?.is_some() {
             return Ok(vec![]);
@@ -134,7 +133,7 @@ impl Train {
         Ok(from.into_iter().chain(base).collect())
     }
 
-    /// Says itself what went wrong: of several processes each has its own end.
+    /// Reports errors itself: of several processes each has its own exit.
     pub fn run(&self) -> ExitCode {
         let launched = match Launch::start() {
             Ok(launched) => launched,
@@ -176,7 +175,7 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let axes: Vec<Axis> = args.sweep.iter().map(|text| Axis::parse(text)).collect::<Result<_>>()?;
-    // Settings need to fit together at the points of a sweep, and nowhere else.
+    // Settings need to be consistent only at the points of a sweep.
     let first = axes.iter().filter_map(|axis| Some(format!("{}={}", axis.key, axis.values.first()?)));
     let recipe = recipe_of(args, &[set.as_slice(), &first.collect::<Vec<_>>()].concat())?;
     let options = Options {
@@ -217,7 +216,7 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
         RunEnd::Finished(_) => {
             if world.size > 1 {
                 let (spent, all) = (spent(), started.elapsed().as_secs_f64());
-                show(&format!("process 0 of {}: {spent:.1} of {all:.1} s in exchanges with the others", world.size));
+                show(&format!("process 0 of {}: {spent:.1} of {all:.1} s in communication", world.size));
             }
             for figure in crate::report::curves::draw(std::path::Path::new(&out))? {
                 show(&format!("  {}", figure.svg.display()));
@@ -231,7 +230,7 @@ fn go(args: &Train, machine: &Machine, world: World) -> Result<ExitCode> {
     }
 }
 
-/// The preset with what the command line changes in it.
+/// The preset with the command line's changes.
 fn recipe_of(args: &Train, set: &[String]) -> Result<Recipe> {
     let mut recipe = Recipe::resolve(&args.source(), set)?;
     if let Some(fields) = fields(&args.field)? {

@@ -1,4 +1,4 @@
-//! Warns about words without a token: they are read as `<unk>`, which would otherwise only show in the answers.
+//! Warns about words without a token: they become `<unk>`, which would otherwise show only in the answers.
 
 use anyhow::Result;
 
@@ -8,7 +8,7 @@ use switchyard::text::{Vocabulary, cut};
 /// Words named in a warning.
 const NAMED: usize = 3;
 
-/// Warns about words of texts that are not in the vocabulary. `what`: what the texts are, e.g. `prompts`.
+/// Warns about words of texts that are not in the vocabulary. `what`: kind of the texts, e.g. `prompts`.
 pub(super) fn warn_of_unknown<'a>(
     vocabulary: &Vocabulary,
     what: &str,
@@ -30,7 +30,7 @@ pub(super) fn warn_of_unknown<'a>(
     let more = words.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     say(&format!(
-        "warning: {holding} of {all} {what} have words without a token in this model, which reads {} instead: {}{more}",
+        "warning: {holding} of {all} {what} have words without a token in this model, which become {} instead: {}{more}",
         vocabulary.token(unk).unwrap_or_default(),
         named.join(", ")
     ));

@@ -1,8 +1,8 @@
-//! Our number for a cell of the paper, read from rows: its checkpoint, and the numbers that several exhibits share. Which row and
-//! column answers a cell is its exhibit's part. Shares stay shares; what the paper prints in percent is scaled by the caller.
+//! Our number for a cell of the paper, read from records: its checkpoint, and numbers that several exhibits share. The exhibit decides which
+//! record and column gives a cell. Shares stay shares; callers scale to the paper's percent.
 //!
-//! Where the paper's rows or columns name a phase (`sft`, `grpo`) ours are the checkpoints that the folder names so, in a run
-//! `sft` and `grpo`; where they do not (`Exhibit::per_checkpoint`) the cells are asked of one checkpoint at a time.
+//! Where the paper's rows or columns name a phase (`sft`, `grpo`), ours are the checkpoints with these names in the folder, in a run `sft`
+//! and `grpo`; otherwise (`Exhibit::per_checkpoint`) cells are computed for one checkpoint at a time.
 
 use super::exhibits;
 use super::folder::{Folder, sound};
@@ -14,7 +14,7 @@ pub(crate) struct Cells<'a> {
     pub folder: &'a Folder,
     /// The checkpoint for a table of the paper that does not name one.
     pub checkpoint: &'a str,
-    /// Answers where the paper says "after SFT": the finished phase, or, where RL is asked about, its start.
+    /// The checkpoint for the paper's "after SFT": the finished phase or, for questions about RL, its start.
     pub sft: &'a str,
 }
 
@@ -29,7 +29,7 @@ pub(super) enum Quality {
     Truncated,
 }
 
-/// Those of a row, in the order of [`Quality`]: both kinds of rows have the same columns.
+/// The qualities of a record, in the order of [`Quality`]: both kinds of records have the same columns.
 macro_rules! qualities {
     ($r:ident) => {
         [
@@ -52,7 +52,7 @@ impl Quality {
         qualities!(row)[self as usize]
     }
 
-    /// The quality that a column of the paper's tables holds.
+    /// The quality in a column of the paper's tables.
     pub(super) fn named(column: &str) -> Option<Self> {
         Some(match column {
             "acc" => Quality::Accuracy,
@@ -67,7 +67,7 @@ impl Quality {
 }
 
 impl Cells<'_> {
-    /// Our number for `label/row/column`, if there are rows for it. Rows beyond the paper's have their own key.
+    /// Our number for `label/row/column`, if there are records for it. Rows beyond the paper's have their own key.
     pub fn get(&self, label: &str, row: &str, column: &str) -> Option<Estimate> {
         (exhibits::of(label)?.cell)(self, row, column).and_then(sound)
     }
@@ -117,7 +117,7 @@ pub(crate) fn intervention_row<'a>(folder: &'a Folder, checkpoint: &str, mode: &
     folder.rows::<InterventionRow>(checkpoint).iter().find(|row| row.mode == mode && row.is_plain())
 }
 
-/// The step of a checkpoint that a run kept on its way (`grpo_step20`, setting `grpo.keep_every`).
+/// The step of an intermediate checkpoint (`grpo_step20`, setting `grpo.keep_every`).
 pub(super) fn step_of(checkpoint: &str) -> Option<usize> {
     checkpoint.rsplit_once("_step")?.1.parse().ok()
 }

@@ -1,5 +1,4 @@
-//! A claim the paper makes in words, as comparisons between numbers. Knows names of cells; whose numbers they are (the
-//! paper's or ours) is the caller's part.
+//! A claim of the paper in words, as comparisons between numbers. Knows names of cells; the caller supplies the numbers (the paper's or ours).
 
 use anyhow::Result;
 use serde::Deserialize;
@@ -24,10 +23,10 @@ pub struct Claim {
     /// All must hold.
     #[serde(default)]
     pub compare: Vec<Comparison>,
-    /// The claim without the paper's absolute numbers, for other models; `compare` where empty.
+    /// The claim without the paper's absolute numbers, for other models; `compare` if empty.
     #[serde(default)]
     pub compare_here: Vec<Comparison>,
-    /// About what RL changed: compared with the checkpoint that GRPO started from.
+    /// Whether it is about RL: compared with the checkpoint that GRPO started from.
     #[serde(default)]
     pub rl: bool,
     /// The part of the text that no comparison tests.
@@ -55,8 +54,7 @@ pub struct Comparison {
     /// Only the problems on which both checkpoints switch, pair by pair.
     #[serde(default)]
     pub shared: bool,
-    /// A cell that the right side must lie above for the comparison to mean anything: a control that a rival which learnt the task
-    /// beats.
+    /// A control: the comparison is meaningful only if the right side, a rival, is above this cell, that is, has learnt the task.
     pub learnt_above: Option<String>,
 }
 
@@ -100,7 +98,7 @@ pub enum Op {
 }
 
 impl Claim {
-    /// What to compare on a model that is not the paper's.
+    /// The comparisons for a model that is not the paper's.
     pub fn here(&self) -> &[Comparison] {
         if self.compare_here.is_empty() { &self.compare } else { &self.compare_here }
     }

@@ -1,4 +1,4 @@
-//! `claims.md` and, where they are requested, `claims.csv` and `claims.tex`: one line a claim, its tests folded below. Knows how verdicts read.
+//! `claims.md` and, if requested, `claims.csv` and `claims.tex`: one line per claim, with its tests folded below. Formats verdicts.
 
 use std::path::{Path, PathBuf};
 
@@ -53,7 +53,7 @@ fn table(claims: &[TestedClaim<'_>]) -> Result<Table> {
 
 const TITLE: &str = "The paper's claims on our rows";
 
-/// `7 reproduced, 4 not reproduced, ...`, and of how many claims where some have a verdict for each checkpoint.
+/// `7 reproduced, 4 not reproduced, ...`, and the number of claims, if some have a verdict per checkpoint.
 pub(super) fn counted(claims: &[TestedClaim<'_>]) -> String {
     let counts = Verdict::ALL.map(|v| format!("{} {}", count(claims, v), v.words())).join(", ");
     let different = claims.chunk_by(|a, b| a.claim.id == b.claim.id).count();
@@ -63,7 +63,7 @@ pub(super) fn counted(claims: &[TestedClaim<'_>]) -> String {
     format!("{counts} ({} verdicts on {different} claims: those about both checkpoints have two)", claims.len())
 }
 
-/// One line a claim, then a fold a claim.
+/// One line per claim, then one fold per claim.
 fn markdown(claims: &[TestedClaim<'_>]) -> String {
     let mut out = format!("**{TITLE}** (`claims`): {}\n\n", counted(claims));
     out += "| claim | the paper's own numbers | ours | verdict |\n| --- | --- | --- | --- |\n";

@@ -1,5 +1,5 @@
-//! Compares checkpoints of several folders, one row each: results of interventions and probes of their latents.
-//! Knows which rows are compared; measures nothing.
+//! Compares checkpoints of several folders, one row each: results of interventions and probes of their latents. Knows which records are
+//! compared; measures nothing.
 
 use anyhow::{Result, ensure};
 
@@ -14,10 +14,10 @@ use switchyard::schema::{
 };
 use switchyard::stats::{Estimate, LEVEL};
 
-/// Replacements of the latent inputs, at all steps at once.
+/// Modes that replace all latent inputs.
 const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "embedding_argmax"];
 
-/// How the columns are to be read; printed under them.
+/// Explanation of the columns, printed below them.
 const READING: &str = "zero … embedding_argmax: accuracy on the problems where the unchanged model switched and was right (1 \
     without an intervention), all latents replaced. known value: how much more often than by chance the answer is the one that \
     arithmetic predicts from a donor's value; known operand: the one that follows from a donor's first operand, where that is \
@@ -83,12 +83,12 @@ fn checkpoints(folder: &Folder) -> Vec<&str> {
     distinct(folder.of::<InterventionRow>().into_iter().chain(folder.of::<AccuracyRow>()))
 }
 
-/// Rows that a column would be made of and that a checkpoint lacks; said once for all checkpoints that lack the same.
+/// Records that a column needs and a checkpoint lacks; one line for all checkpoints that lack the same.
 fn missing(folder: &Folder) -> Vec<String> {
     let wanted = [AccuracyRow::NAME, InterventionRow::NAME, KnownValueRow::NAME, ExitRow::NAME, ProbeRow::NAME];
     let lacking = |rows: &str| checkpoints(folder).into_iter().filter(|c| !folder.has(rows, c)).collect::<Vec<_>>();
     let files = wanted.map(|rows| (format!("`{rows}` rows"), lacking(rows))).into_iter();
-    // A mode that could not be run leaves the rows of the others.
+    // A mode that could not run does not affect the records of others.
     let intervened = || checkpoints(folder).into_iter().filter(|c| folder.has(InterventionRow::NAME, c));
     let modes = MODES.into_iter().map(|mode| {
         let without = |checkpoint: &&str| {
@@ -141,7 +141,7 @@ impl Organism<'_> {
         self.rows::<AccuracyRow>().iter().find(|row| row.group == group)
     }
 
-    /// Of all steps together and of single ones, wherever they lie.
+    /// Records over all steps and over single ones, from all files.
     fn interventions(&self) -> impl Iterator<Item = &InterventionRow> {
         let steps = self.folder.rows_in::<InterventionRow>(InterventionRow::STEPS, self.checkpoint);
         self.rows::<InterventionRow>().iter().chain(steps)
@@ -155,7 +155,7 @@ impl Organism<'_> {
         KnownValueRow::of_all_steps(self.rows(), holds).map(|row| row.above_chance)
     }
 
-    /// What a single latent holds by the answers that follow it, and how much more often than by chance they do.
+    /// What a single latent carries, by the answers that follow it, and their excess over chance.
     fn one_latent(&self) -> (Cell, Cell) {
         let rows = self.folder.rows_in::<KnownValueRow>(KnownValueRow::STEPS, self.checkpoint);
         let plain = |row: &&KnownValueRow| row.later == Later::Recompute && row.at == At::Both;
@@ -177,7 +177,7 @@ impl Organism<'_> {
         }
     }
 
-    /// The latent step at which another problem's latent costs most accuracy, and the accuracy left.
+    /// The latent step at which resampling costs most accuracy, and the remaining accuracy.
     fn decisive_step(&self) -> (Cell, Cell) {
         let mut single: Vec<(usize, &InterventionRow)> = vec![];
         for row in self.interventions().filter(|row| row.mode == "resample") {
@@ -198,7 +198,7 @@ impl Organism<'_> {
         }
     }
 
-    /// The change under another K_min than the checkpoint's own that costs most.
+    /// The most negative change under another K_min than the checkpoint's own.
     fn k_min(&self) -> Option<Estimate> {
         let swept = self.rows::<AccuracyRow>().iter().filter(|row| row.group.starts_with("k_min:"));
         swept.filter_map(|row| row.difference).min_by(|a, b| a.value.total_cmp(&b.value))

@@ -11,7 +11,7 @@ use super::folder::{number, place};
 use switchyard::schema::{GrpoStepRow, METRICS, StepRow};
 use switchyard::store::{FlatRow, ensure_inside, parquet, read_flat};
 
-/// Steps of the rolling mean that is drawn over the raw values (the paper's is 80 of 1,964 steps).
+/// Window of the rolling mean over the raw values (the paper's is 80 of 1,964 steps).
 const ROLLING: usize = 20;
 
 /// Whether these are the metrics of supervised training.
@@ -20,7 +20,7 @@ pub(super) fn is_supervised(rows: &[FlatRow]) -> bool {
     rows.first().is_some_and(|row| number(row, accuracy).is_some())
 }
 
-/// Draws every curve whose rows exist under `run`; returns the files, none of a run that has not trained.
+/// Draws every curve whose records exist under `run`; returns the files, none for an untrained run.
 pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
     let out = run.join("figures");
     ensure_inside(&out)?;
@@ -61,7 +61,7 @@ pub fn draw(run: &Path) -> Result<Vec<FigureFiles>> {
     Ok(files)
 }
 
-/// The panels that there are, if any.
+/// Saves the existing panels, if any.
 fn saved<const N: usize>(stem: &Path, panels: [Option<Figure>; N]) -> Result<Option<FigureFiles>> {
     let panels: Vec<Figure> = panels.into_iter().flatten().collect();
     if panels.is_empty() { Ok(None) } else { save(stem, &panels).map(Some) }
@@ -82,7 +82,7 @@ fn metrics(run: &Path, phase: &str) -> PathBuf {
     run.join(phase).join(format!("{METRICS}.parquet"))
 }
 
-/// A metric over the steps of the phases that have it, of a single one with its batches; none where no phase has.
+/// A metric over the steps of the phases that have it, with single batches if there is only one phase; `None` without any.
 pub(super) fn curve(title: &str, y: &str, phases: &[(&str, &[FlatRow])], key: &str, log: bool) -> Option<Figure> {
     let values = |rows: &[FlatRow]| -> Vec<(f64, f64)> {
         rows.iter()

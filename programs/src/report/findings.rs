@@ -1,6 +1,5 @@
-//! A checkpoint's findings, a sentence, a number and a few bars each: the cards at the top of the page. Knows which rows
-//! answer which question. A question has one sentence for each answer that its test can give ([`Answer`]), so that a title claims no
-//! more than the test does.
+//! A checkpoint's findings, a sentence, a number and a few bars each: the cards at the top of the page. Knows which records answer which
+//! question. A question has one sentence for each answer of its test ([`Answer`]), so that a title claims no more than the test does.
 
 use super::cells::intervention_row;
 use super::folder::{Folder, distinct, sound};
@@ -10,24 +9,24 @@ use switchyard::schema::{
 };
 use switchyard::stats::{Estimate, FEWEST, LEVEL};
 
-/// What a test can answer.
+/// Possible outcomes of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Yes,
-    /// The other way round, as surely.
+    /// The opposite, with the same certainty.
     Opposite,
-    /// The whole interval lies within [`MARGIN`] of no difference.
+    /// The whole interval is within [`MARGIN`] of no difference.
     Unchanged,
     Undecided,
     /// The model was at chance to begin with.
     NothingToLose,
     TooFew,
-    /// A number, of which nothing is said but what it is.
+    /// A number without a test.
     Described,
 }
 
 impl Answer {
-    /// Of a difference that is tested by its interval.
+    /// From a difference and its interval.
     fn of_difference(difference: Estimate) -> Self {
         match difference {
             d if d.n < FEWEST => Self::TooFew,
@@ -51,10 +50,10 @@ impl Answer {
     }
 }
 
-/// A difference that is called none where the whole interval is nearer to 0.
+/// A difference counts as none if its whole interval is within this distance of 0.
 const MARGIN: f64 = 0.05;
 
-/// A question, with a sentence for every answer; an empty one where its test cannot give that answer.
+/// A question, with a sentence for every answer; empty if its test cannot give that answer.
 struct Question {
     asks: &'static str,
     yes: &'static str,
@@ -82,7 +81,7 @@ impl Question {
 pub(super) struct Finding {
     pub title: String,
     pub number: Estimate,
-    /// What the number is, as the end of a sentence that begins with it.
+    /// Description of the number, as the end of a sentence that begins with it.
     pub of: String,
     /// The small figure: a name and a share each.
     pub bars: Vec<(String, Estimate)>,
@@ -110,7 +109,7 @@ const SOURCES: [Source; 8] = [
     (PhaseRow::NAME, over_training),
 ];
 
-/// Rows that say something of a model without blocks.
+/// Records that describe a model without blocks.
 const OF_TEXT: [&str; 2] = [AccuracyRow::NAME, PhaseRow::NAME];
 
 /// The first findings that the checkpoint has rows for, the strongest kind of evidence first.
@@ -118,14 +117,14 @@ pub(super) fn findings(folder: &Folder, checkpoint: &str) -> Vec<Finding> {
     of_sources(folder, checkpoint, &|_| true)
 }
 
-/// The findings of a checkpoint in lines of text, from the rows of these files only: sentence, number, interval, and what the
-/// number is.
+/// The findings of a checkpoint as lines of text, only from records of these files: sentence, number, interval, and the number's
+/// description.
 pub fn said(folder: &Folder, checkpoint: &str, files: &[&str]) -> Vec<String> {
     let line = |f: Finding| format!("{checkpoint}: {}. {:.3} {}.", f.title.trim_end_matches('.'), f.number, f.of);
     of_sources(folder, checkpoint, &|file| files.contains(&file)).into_iter().map(line).collect()
 }
 
-/// The first finding of each checkpoint of a folder, in the same lines, with the folder's name.
+/// The first finding of each checkpoint of a folder, in the same form, with the folder's name.
 pub(super) fn first(folder: &Folder) -> Vec<String> {
     let line = |checkpoint: String| {
         let found = of_sources(folder, &checkpoint, &|_| true).into_iter().next()?;
@@ -142,7 +141,7 @@ fn of_sources(folder: &Folder, checkpoint: &str, from: &dyn Fn(&str) -> bool) ->
     sources.filter_map(|(_, of)| of(folder, checkpoint)).take(CARDS).collect()
 }
 
-/// A finding as its question words it. One of too few problems says that.
+/// A finding in its question's words; with too few problems it states that.
 fn finding(question: &Question, answer: Answer, number: Estimate, of: String, label: &'static str) -> Finding {
     let answer = if number.n < FEWEST { Answer::TooFew } else { answer };
     Finding { title: question.title(answer), number, of, bars: vec![], own: String::new(), label }
@@ -153,7 +152,7 @@ pub(super) fn checkpoints(folder: &Folder) -> Vec<String> {
     let rows =
         [KnownValueRow::NAME, InterventionRow::NAME, TeacherForcedRow::NAME, ResponseRow::NAME, AccuracyRow::NAME];
     let mut names = distinct(rows.into_iter().flat_map(|rows| folder.checkpoints(rows)));
-    // Only trained so far: what the last phase reached.
+    // Only trained so far: the result of the last phase.
     if names.is_empty() {
         names.extend(folder.phases().last().map(|row| row.phase.as_str()));
     }
@@ -161,7 +160,7 @@ pub(super) fn checkpoints(folder: &Folder) -> Vec<String> {
     names.into_iter().filter(has).map(str::to_owned).collect()
 }
 
-/// Does the answer go where the value in the latents goes?
+/// Does the answer follow the value in the latents?
 fn known_value(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = KnownValueRow::main(folder.rows(checkpoint))?;
     let number = sound(row.hit_rate)?;
@@ -184,7 +183,7 @@ const KNOWN_VALUE: Question = Question {
     nothing_to_lose: "",
 };
 
-/// What other inputs at the latent steps leave of right answers.
+/// Correct answers that remain with other inputs at the latent steps.
 fn latents(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let of =
         |mode: &str| intervention_row(folder, checkpoint, mode).and_then(|row| row.diagnostic_accuracy).and_then(sound);
@@ -218,7 +217,7 @@ const LATENTS: Question = Question {
     nothing_to_lose: "Nothing to lose: with its own latents the model is right no more often than a guess",
 };
 
-/// How many of the diagnostic problems were right by luck.
+/// Number of diagnostic problems that were correct by chance.
 fn lucky(row: &InterventionRow) -> String {
     let known = row.diagnostic_accuracy.zip(row.diagnostic_by_luck);
     known.map_or_else(String::new, |(diagnostic, luck)| {
@@ -276,7 +275,7 @@ const PLACE: Question = Question {
     nothing_to_lose: "",
 };
 
-/// What a block is worth.
+/// The benefit of a block.
 fn benefit(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = folder.rows::<SwitchBenefitRow>(checkpoint).iter().find(|row| row.group == "chosen")?;
     let answer = Answer::of_verdict(row.verdict(), row.benefit, ["helps", "hurts"]);
@@ -297,7 +296,7 @@ const BENEFIT: Question = Question {
     nothing_to_lose: "Nothing to compare: neither with a block nor without is the model right more often than a guess",
 };
 
-/// Whether a value can be read off the latents.
+/// Whether a value can be read from the latents.
 fn value_probe(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let own = |row: &&ProbeRow| {
         row.value().is_some_and(|value| value.starts_with("s_j@")) && row.features == Features::ResidPost
@@ -309,7 +308,7 @@ fn value_probe(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let step = |row: &ProbeRow| {
         row.value().and_then(|value| value.split_once('@')).map_or(String::new(), |(_, step)| format!("step {step}"))
     };
-    // The best of several steps is above chance by luck more often than one is.
+    // The best of several steps is above chance more often than a single one: corrected.
     let p = 2.0 * best.score().p_above(best.chance) * steps.len() as f64;
     let answer = if p <= 1.0 - LEVEL { Answer::Yes } else { Answer::Undecided };
     let of = format!(
@@ -368,13 +367,13 @@ fn accuracy(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     })
 }
 
-/// A number under a name: no test answers it.
+/// A number with a name, without a test.
 const fn described(name: &'static str) -> Question {
     let asks = "How many problems are solved?";
     Question { asks, yes: "", opposite: "", unchanged: "", undecided: name, nothing_to_lose: "" }
 }
 
-/// Accuracy of the phases of a run of `train`, where nothing else was measured.
+/// Accuracy of the phases of a run of `train`, if nothing else was measured.
 fn over_training(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = folder.phases().iter().find(|row| row.phase == checkpoint)?;
     let of = "of the held-out problems are answered right after this phase";
@@ -399,7 +398,7 @@ mod tests {
 
     use super::*;
 
-    /// What the rows of every question are made of.
+    /// Inputs for the records of every question.
     #[derive(Clone, Copy)]
     struct Case {
         n: usize,
@@ -525,7 +524,7 @@ mod tests {
         }
     }
 
-    /// A sentence for no answer does not assert one.
+    /// The sentence for no answer asserts nothing.
     #[test]
     fn undecided_is_said_as_undecided() {
         for question in [KNOWN_VALUE, LATENTS, PLACE, BENEFIT, VALUE_PROBE] {

@@ -1,7 +1,7 @@
-//! A folder of results in memory: its Parquet rows by experiment and checkpoint, its manifest. Knows file names; nothing of
-//! what a number means. A file that is not there is no rows, never an error.
+//! A folder of results in memory: its Parquet records by experiment and checkpoint, its manifest. Knows file names; nothing of the meaning of
+//! numbers. A missing file means no records, never an error.
 //!
-//! Rows that have a struct in [`switchyard::schema`] are read as that struct; others as columns by name.
+//! Records with a struct in [`switchyard::schema`] are read as that struct; others as columns by name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ use switchyard::schema::{
 use switchyard::stats::Estimate;
 use switchyard::store::{FlatRow, read, read_carried, read_flat};
 
-/// Where a checkpoint comes in the order of training; those that are no phase of a method follow.
+/// Position of a checkpoint in the order of training; those that are not a method's phase follow.
 pub(super) fn place(checkpoint: &str) -> usize {
     declared().iter().position(|phase| phase.name == checkpoint).unwrap_or(usize::MAX)
 }
@@ -35,18 +35,17 @@ pub struct Folder {
     pub name: String,
     pub path: PathBuf,
     pub manifest: Option<Value>,
-    /// The checkpoint that answers where the paper says "after SFT", and the one where it says "after Switch-GRPO".
+    /// The checkpoints for the paper's "after SFT" and "after Switch-GRPO".
     pub sft: String,
     pub grpo: String,
-    /// The checkpoint that Switch-GRPO started from, where that is not the finished one after SFT: claims about RL compare
-    /// with it.
+    /// The checkpoint that Switch-GRPO started from, if not the finished one after SFT: claims about RL compare with it.
     pub start: String,
-    /// How often the tests are right: from the folder `calibration` next to it, else from `reports/calibration` embedded in the program.
+    /// Accuracy of the tests: from the folder `calibration` next to it, else from `reports/calibration` embedded in the program.
     pub calibration: Vec<CalibrationRow>,
     /// Files that could not be read, with the reason.
     pub unreadable: Vec<String>,
-    /// Files that were left out because their rows are of another origin (weights, adapter, float type, decoding, data) than
-    /// the others of their checkpoint, or not those that the manifest was written for, with the difference.
+    /// Files that were excluded because their records have another origin (weights, adapter, float type, decoding, data) than the others of their
+    /// checkpoint, or do not match the manifest, with the difference.
     pub mixed: Vec<String>,
     /// Whether the paper's numbers were requested for any model.
     asked: bool,
@@ -55,12 +54,12 @@ pub struct Folder {
 
 struct File {
     flat: Vec<FlatRow>,
-    /// The rows as a `Vec` of their struct, where they have one.
+    /// The records as a `Vec` of their struct, if they have one.
     typed: Option<TypedRows>,
 }
 
 /// # Errors
-/// One folder under two names: its rows would count twice.
+/// One folder under two names: its records would count twice.
 pub(super) fn once(folders: &[Folder]) -> Result<()> {
     let mut seen = BTreeMap::new();
     for Folder { path, .. } in folders {
@@ -72,7 +71,7 @@ pub(super) fn once(folders: &[Folder]) -> Result<()> {
 }
 
 impl Folder {
-    /// Reads `<experiment>-<checkpoint>.parquet`, and of a run folder of `train` also `<phase>/metrics.parquet` and `reports/`.
+    /// Reads `<experiment>-<checkpoint>.parquet`, and for a run folder of `train` also `<phase>/metrics.parquet` and `reports/`.
     ///
     /// # Errors
     /// Not a folder, or a folder without rows.
@@ -119,7 +118,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// `manifest.json` of a folder, if it has one that can be read.
+    /// `manifest.json` of a folder, if it has a readable one.
     fn read_manifest(&mut self, folder: &Path) -> Option<Value> {
         let manifest = folder.join("manifest.json");
         if !manifest.is_file() {
@@ -145,7 +144,7 @@ impl Folder {
         }
     }
 
-    /// Whether it has measurements of the workbench only, and none of a checkpoint.
+    /// Whether it has only measurements of the workbench, none of a checkpoint.
     pub(crate) fn is_calibration(&self) -> bool {
         self.files.keys().all(|(rows, _)| rows == CalibrationRow::NAME)
     }
@@ -155,8 +154,8 @@ impl Folder {
         Self { asked, ..self }
     }
 
-    /// Whether the paper's tables and claims are shown: there is a checkpoint for the paper's SFT or GRPO. For
-    /// a user's own model they are shown only if requested.
+    /// Whether the paper's tables and claims are shown: there is a checkpoint for the paper's SFT or GRPO. For a user's own model only if
+    /// requested.
     pub(crate) fn beside_paper(&self) -> bool {
         let stands = |checkpoint: &str| [&self.sft, &self.grpo, &self.start].iter().any(|role| **role == checkpoint);
         !self.is_calibration() && (self.asked || self.files.keys().any(|(_, checkpoint)| stands(checkpoint)))
@@ -168,8 +167,8 @@ impl Folder {
         Self { sft, grpo, start, ..self }
     }
 
-    /// The checkpoint that GRPO is compared with in rows of these experiments: its start, or, where they have no rows of it,
-    /// the finished one after SFT ([`Self::no_start`] says so).
+    /// The checkpoint that GRPO is compared with in records of these experiments: its start or, without records of it, the finished one after SFT
+    /// (then [`Self::no_start`] is printed).
     pub(crate) fn before_grpo(&self, experiments: &[&str]) -> &str {
         let measured = |e: &&str| match *e {
             PhaseRow::NAME => self.phases().iter().any(|row| row.phase == self.start),
@@ -178,7 +177,7 @@ impl Folder {
         if experiments.iter().any(measured) { &self.start } else { &self.sft }
     }
 
-    /// What a comparison without rows of GRPO's start must say.
+    /// The note on a comparison without records of GRPO's start.
     pub(crate) fn no_start(&self) -> String {
         format!("no rows of `{}` here, so the finished `{}` stands for what GRPO started from", self.start, self.sft)
     }
@@ -213,24 +212,23 @@ impl Folder {
         self.files.get(&(experiment.to_owned(), checkpoint.to_owned()))
     }
 
-    /// Rows of a checkpoint; none where the file is not there.
+    /// Records of a checkpoint; empty if the file is missing.
     pub fn rows<R: RowFile>(&self, checkpoint: &str) -> &[R] {
         self.rows_in(R::NAME, checkpoint)
     }
 
-    /// Rows of a checkpoint from a file whose name is not theirs.
+    /// Records of a checkpoint from a file with another name.
     pub(crate) fn rows_in<R: RowFile>(&self, experiment: &str, checkpoint: &str) -> &[R] {
         let typed = self.file(experiment, checkpoint).and_then(|file| file.typed.as_ref());
         typed.and_then(|rows| rows.downcast_ref::<Vec<R>>()).map_or(&[], Vec::as_slice)
     }
 
-    /// What a run says of its phases.
+    /// A run's records of its phases.
     pub fn phases(&self) -> &[PhaseRow] {
         self.rows("")
     }
 
-    /// What every run says of its phases that the folder holds: its own (`summary`), and those of other seeds
-    /// (`summary-seed1`), each seed once.
+    /// Records of the phases of every run in the folder: its own (`summary`), and those of other seeds (`summary-seed1`), each seed once.
     pub(crate) fn runs(&self) -> Vec<&[PhaseRow]> {
         let names =
             self.checkpoints(PhaseRow::NAME).into_iter().filter(|name| name.is_empty() || name.starts_with("seed"));
@@ -248,7 +246,7 @@ impl Folder {
         self.file(experiment, checkpoint).map_or(&[], |file| &file.flat)
     }
 
-    /// Checkpoints that rows of a kind are there of.
+    /// Checkpoints with records of a kind.
     pub fn of<R: RowFile>(&self) -> Vec<&str> {
         self.checkpoints(R::NAME)
     }
@@ -272,12 +270,12 @@ impl Folder {
         found
     }
 
-    /// Every checkpoint that there are rows of, one name for each file.
+    /// Every checkpoint with records, once per file.
     pub fn all_checkpoints(&self) -> impl Iterator<Item = &str> {
         self.files.keys().map(|(_, checkpoint)| checkpoint.as_str())
     }
 
-    /// Whether there is a file of these rows.
+    /// Whether there is a file of these records.
     pub(crate) fn has(&self, experiment: &str, checkpoint: &str) -> bool {
         self.file(experiment, checkpoint).is_some()
     }
@@ -300,13 +298,13 @@ impl Folder {
         found.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// A word of the setup that rows were made under.
+    /// A text in the setup of records.
     pub(crate) fn setup(&self, experiment: &str, checkpoint: &str, key: &str) -> Option<&str> {
         self.manifest.as_ref()?.get(format!("{experiment}-{checkpoint}"))?.get("setup")?.get(key)?.as_str()
     }
 
-    /// Whether a checkpoint has no blocks by its manifest: a model that never learnt to switch, or a method of text alone. What is
-    /// measured of `<swi>` is then of an untrained token.
+    /// Whether a checkpoint has no blocks by its manifest: a model that never learnt to switch, or a method with text only. Measurements of
+    /// `<swi>` are then of an untrained token.
     pub(crate) fn is_plain(&self, checkpoint: &str) -> bool {
         let entries = self.manifest.as_ref().and_then(Value::as_object).into_iter().flatten();
         let mut rules = entries
@@ -316,7 +314,7 @@ impl Folder {
         rules.peek().is_some() && rules.all(|rule| rule == "never")
     }
 
-    /// What must be said of rows about `<swi>` of checkpoints that never learnt it.
+    /// Warnings about measurements of `<swi>` on checkpoints that never learnt it.
     pub(crate) fn untrained(&self) -> Vec<String> {
         let switching =
             [TeacherForcedRow::NAME, WindowRow::NAME, ExitRow::NAME, ProbeRow::NAME, SwitchBenefitRow::NAME];
@@ -336,7 +334,7 @@ impl Folder {
         self.files.values().filter_map(n).max()
     }
 
-    /// What the rows say they were measured on, e.g. `chains`.
+    /// The data set of the records, e.g. `chains`.
     pub fn dataset(&self) -> String {
         let named = self.files.values().filter_map(|rows| text(rows.flat.first()?, "dataset"));
         let mut names: Vec<&str> = named.collect();
@@ -346,8 +344,8 @@ impl Folder {
     }
 }
 
-/// Rows as their struct, where they have one. What is not a number (NaN and infinities have none in rows) costs its estimate, or its
-/// row where the struct needs it; the second part says which.
+/// Records as their struct, if they have one. A value that is not a number (NaN and infinities are null) removes its estimate, or its record
+/// if the struct requires it; the second result lists them.
 fn whole(mut flat: Vec<FlatRow>, known: Option<&KnownRows>) -> Result<(File, Option<String>)> {
     let mut lost: Vec<String> = vec![];
     for (number, row) in flat.iter_mut().enumerate() {
@@ -375,13 +373,13 @@ fn whole(mut flat: Vec<FlatRow>, known: Option<&KnownRows>) -> Result<(File, Opt
     Ok((File { flat, typed }, said))
 }
 
-/// Estimates of which a part is missing, by their key; afterwards all their parts are.
+/// Removes estimates with a missing part; returns their keys.
 fn without_numbers(row: &mut FlatRow) -> Vec<String> {
     let keys: Vec<String> = row.keys().filter_map(|key| Some(key.strip_suffix(".n")?.to_owned())).collect();
     let parts = |key: &str| ["value", "low", "high", "n"].map(|part| format!("{key}.{part}"));
     let broken = |key: &String| {
         let values = parts(key).map(|part| row.get(&part).map(Value::is_null));
-        // All four columns are there, some with a number and some without.
+        // All four columns exist, some with a number and some without.
         values.iter().all(Option::is_some) && values.contains(&Some(true)) && values.contains(&Some(false))
     };
     let broken: Vec<String> = keys.into_iter().filter(broken).collect();
@@ -391,7 +389,7 @@ fn without_numbers(row: &mut FlatRow) -> Vec<String> {
     broken
 }
 
-/// Each of them once, where it is first.
+/// Distinct names in order of first occurrence.
 pub(super) fn distinct<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let mut all: Vec<&str> = vec![];
     for name in names {
@@ -419,7 +417,7 @@ fn sorted(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The estimate `<key>.value`, `.low`, `.high`, `.n`; an interval that is missing or out of order is not an estimate.
+/// The estimate `<key>.value`, `.low`, `.high`, `.n`; `None` if the interval is missing or not ordered.
 pub fn estimate(row: &FlatRow, key: &str) -> Option<Estimate> {
     let part = |part: &str| row.get(&format!("{key}.{part}"));
     let (value, low, high) = (part("value")?.as_f64()?, part("low")?.as_f64()?, part("high")?.as_f64()?);
@@ -444,7 +442,7 @@ pub(crate) fn shown(row: &FlatRow, key: &str) -> String {
     }
 }
 
-/// An estimate whose interval is finite and in order; another is none.
+/// The estimate if its interval is finite and ordered.
 pub(crate) fn sound(e: Estimate) -> Option<Estimate> {
     let finite = e.low.is_finite() && e.high.is_finite();
     (e.n > 0 && finite && e.low <= e.value && e.value <= e.high).then_some(e)

@@ -1,4 +1,4 @@
-//! The README's numbers, from rows: a trace, three findings, one picture. A test compares the README with them.
+//! The README's numbers, from records: a trace, three findings, one picture. A test compares the README with them.
 
 use anyhow::{Context, Result};
 
@@ -19,7 +19,7 @@ pub struct Part {
 /// All parts of the README with numbers.
 ///
 /// # Errors
-/// Rows that are missing from the folder, by what they would say.
+/// Missing records, by what they are needed for.
 pub fn parts(folder: &Folder) -> Result<Vec<Part>> {
     Ok(vec![Part { marker: "trace", text: trace(folder)? }, Part { marker: "findings", text: findings(folder)? }])
 }
@@ -36,8 +36,7 @@ pub fn filled(readme: &str, parts: &[Part]) -> Result<String> {
     Ok(text)
 }
 
-/// The first problem that was answered right with exactly two blocks, position by position, with the token that each latent
-/// step would say.
+/// The first problem with a correct answer and exactly two blocks, position by position, with the prediction of each latent step.
 fn problem(folder: &Folder) -> Result<(&str, Vec<(PositionKind, String)>)> {
     let rows = folder.rows::<PositionRow>(&folder.sft);
     let fits =
@@ -74,10 +73,10 @@ fn trace(folder: &Folder) -> Result<String> {
     Ok(out)
 }
 
-/// That problem as chips, above what exchanging its thoughts does, as SVG.
+/// That problem as chips, above the effect of exchanging its latents, as SVG.
 ///
 /// # Errors
-/// Rows that are missing from the folder, by what they would say.
+/// Missing records, by what they are needed for.
 pub fn picture(folder: &Folder) -> Result<String> {
     let (prompt, positions) = problem(folder)?;
     let known = KnownValueRow::main(folder.rows(&folder.sft)).context("known_value: no row for all steps")?;
@@ -98,7 +97,7 @@ fn findings(folder: &Folder) -> Result<String> {
     Ok(of.map(|sentence| format!("- {sentence}\n")).concat())
 }
 
-/// What becomes of answers when the latents of a block with another value are put in.
+/// Effect on answers of putting in a block's latents with another value.
 fn latents(known: &KnownValueRow) -> String {
     let said = match (known.follows(), known.avoids()) {
         (true, _) => "The answer follows the value in the latent steps",
@@ -129,10 +128,10 @@ fn place(at: &TeacherForcedRow, clauses: &TeacherForcedRow, random: &TeacherForc
     )
 }
 
-/// What reinforcement learning with frozen latents makes of the switch rate, over seeds: where text fits, and where it does not.
+/// Effect of reinforcement learning with frozen latents on the switch rate, over seeds: where text fits, and where it does not.
 ///
 /// # Errors
-/// No runs, or a seed without its end.
+/// No runs, or an unfinished seed.
 fn training(rows: &[FateRow]) -> Result<String> {
     let [small, large] = FateRow::BUDGETS;
     let of_budget = |budget: usize| {
@@ -149,7 +148,7 @@ fn training(rows: &[FateRow]) -> Result<String> {
         _ => "Undecided: whether reinforcement learning keeps latent steps",
     };
     let end = |ends: &[f64]| match mean_of_runs(ends) {
-        // Its table has the number of seeds in a column of its own.
+        // The table has a separate column for the number of seeds.
         Ok(mean) => say(mean.share()).replace(&format!(" n={}", mean.n), &format!(" over {} seeds", mean.n)),
         Err(_) => ends.iter().map(|end| format!("{end:.3}")).collect::<Vec<_>>().join(", "),
     };
@@ -167,7 +166,7 @@ fn training(rows: &[FateRow]) -> Result<String> {
     ))
 }
 
-/// Which way a change over seeds goes: `falls`, `rises`, `undecided`, or nothing where fewer than [`FEWEST_RUNS`] seeds say it.
+/// Direction of a change over seeds: `falls`, `rises`, `undecided`, or empty with fewer than [`FEWEST_RUNS`] seeds.
 fn direction(test: &FateTest) -> &'static str {
     match (test.estimate(), test.p()) {
         _ if test.values.len() < FEWEST_RUNS => "",

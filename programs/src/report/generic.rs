@@ -1,5 +1,5 @@
-//! A table straight from rows: one line per row, estimates with interval and n, constants in the note. Knows column types,
-//! not experiments, so that a new experiment has a table without a line here.
+//! A table directly from records: one line per record, estimates with interval and n, constants in the note. Knows column types, not
+//! experiments, so that a new experiment has a table without code here.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -12,13 +12,13 @@ use switchyard::store::{FlatRow, IDENTITY};
 /// Rows of one checkpoint.
 pub type Of<'a> = (String, Vec<&'a FlatRow>);
 
-/// A column of rows, before it is known what it holds.
+/// A column of records before its type is known.
 struct RawColumn {
     key: String,
     kind: ColumnKind,
 }
 
-/// A table of all `rows` with the columns named (all, where none is); `None` if there is nothing to show.
+/// A table of all records with the named columns (empty: all); `None` without content.
 pub fn table(label: &str, title: &str, of: &[Of<'_>], columns: &[&str]) -> Result<Option<Table>> {
     let rows: Vec<(&str, &FlatRow)> =
         of.iter().flat_map(|(c, rows)| rows.iter().map(move |r| (c.as_str(), *r))).collect();
@@ -85,7 +85,7 @@ fn found(rows: &[&FlatRow], columns: &[&str]) -> Vec<RawColumn> {
     keys.into_iter().filter_map(|key| kind(rows, &key).map(|kind| RawColumn { key, kind })).collect()
 }
 
-/// What a column holds; `None` where it is empty in every row.
+/// Type of a column; `None` if it is empty in every record.
 fn kind(rows: &[&FlatRow], key: &str) -> Option<ColumnKind> {
     if rows.iter().any(|r| estimate(r, key).is_some()) {
         return Some(ColumnKind::Measured(digits(rows, key)));
@@ -123,7 +123,7 @@ fn small(x: f64) -> String {
     if x != 0.0 && x.abs() < 1e-3 { format!("{x:.1e}") } else { unsigned_zero(format!("{x:.3}")) }
 }
 
-/// `p_holm` → `p (Holm)`; other keys read as words.
+/// `p_holm` → `p (Holm)`; other keys as words.
 fn named(key: &str) -> String {
     match key {
         "p_holm" => "p (Holm)".into(),

@@ -1,5 +1,5 @@
-//! A run's outcomes beside the records of a third party who ran the released adapter: how often it switches, by level and subject,
-//! how many blocks and steps, and how often the model leaves a block by itself. Knows counts; measures nothing.
+//! Compares a run's outcomes with a third party's records of the released adapter: switch rate by level and subject, blocks and steps, and how
+//! often the model leaves a block by itself. Knows counts; measures nothing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,10 +14,10 @@ use switchyard::guard::read_text;
 use switchyard::schema::OutcomeRow;
 use switchyard::stats::{LEVEL, wilson};
 
-/// Totals of the records, and where they come from (`fixtures/make_records.py`).
+/// Totals of the records, and their source (`fixtures/make_records.py`).
 const RECORDS: &str = include_str!("../../../fixtures/released/records.json");
 
-/// One problem as the third party recorded it; other keys are not read.
+/// One problem of the third party's records; other keys are ignored.
 #[derive(Deserialize)]
 struct Record {
     level: u8,
@@ -26,7 +26,7 @@ struct Record {
     natural_exits: Vec<bool>,
 }
 
-/// What a group of problems counts.
+/// Counts of a group of problems.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Counts {
@@ -73,11 +73,11 @@ fn records(file: Option<&Path>) -> Result<Records> {
         };
         count(&mut groups, Some(level), Some(&subject), own);
     }
-    ensure!(!groups.is_empty(), "{shown}: holds no record");
+    ensure!(!groups.is_empty(), "{shown}: has no record");
     Ok(Records { source: shown.to_string(), groups })
 }
 
-/// Adds one problem to its groups.
+/// Adds one problem to the counts of its groups.
 fn count(groups: &mut BTreeMap<String, Counts>, level: Option<u8>, subject: Option<&str>, own: Counts) {
     let levels = level.into_iter().map(|level| format!("level:{level}"));
     let subjects = subject.into_iter().map(|subject| format!("subject:{subject}"));
@@ -91,10 +91,10 @@ fn count(groups: &mut BTreeMap<String, Counts>, level: Option<u8>, subject: Opti
     }
 }
 
-/// One table a checkpoint that has outcomes.
+/// One table per checkpoint with outcomes.
 ///
 /// # Errors
-/// A journal that cannot be read, folders without outcomes.
+/// A journal that cannot be read; folders without outcomes.
 pub fn tables(folders: &[Folder], file: Option<&Path>) -> Result<Vec<Table>> {
     let records = records(file)?;
     let paper = Paper::embedded()?;

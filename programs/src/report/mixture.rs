@@ -1,5 +1,5 @@
-//! Rows of different origin under one name, and rows that are not those that the manifest was written for: found before they are
-//! read, so that no table mixes them. Knows manifests.
+//! Finds records of different origin under one name, and records that do not match the manifest, before they are read, so that no table mixes
+//! them. Knows manifests.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,12 +8,12 @@ use serde_json::Value;
 
 use switchyard::store::{checkpoint, difference, sha256};
 
-/// Files of a folder that must not be read, each with the reason.
+/// Files of a folder that must not be read, with reasons.
 pub(super) fn left_out(folder: &Path, manifest: &Value) -> BTreeMap<String, String> {
     let mut out = strangers(manifest);
     out.extend(unlisted(folder, manifest));
     for (name, entry) in manifest.as_object().into_iter().flatten() {
-        // Older manifests do not say.
+        // Older manifests have no hash.
         let Some(said) = entry["sha256"].as_str() else { continue };
         let file = folder.join(format!("{name}.parquet"));
         if file.is_file() && sha256(&[&file]).is_ok_and(|found| found != said) {
@@ -25,8 +25,8 @@ pub(super) fn left_out(folder: &Path, manifest: &Value) -> BTreeMap<String, Stri
     out
 }
 
-/// Rows that the manifest does not name, of an experiment that it names for another checkpoint: a copy or another name of its rows would
-/// be taken for rows of a checkpoint that was never measured.
+/// Records that the manifest does not name, of an experiment that it names for another checkpoint: a copied or renamed file would count as a
+/// checkpoint that was never measured.
 fn unlisted(folder: &Path, manifest: &Value) -> BTreeMap<String, String> {
     let named: Vec<&String> = manifest.as_object().into_iter().flatten().map(|(name, _)| name).collect();
     let experiment = |name: &str| name.split_once('-').map(|(experiment, _)| experiment.to_owned());
@@ -44,8 +44,8 @@ fn unlisted(folder: &Path, manifest: &Value) -> BTreeMap<String, String> {
     others.map(told).collect()
 }
 
-/// Files that must not be shown with the others of their checkpoint. Those of the origin that most files
-/// have stay; of two origins with as many files each, the one that the manifest names first.
+/// Files that must not be shown with the others of their checkpoint. The origin of most files stays; of two with equally many files, the one
+/// that the manifest names first.
 fn strangers(manifest: &Value) -> BTreeMap<String, String> {
     let mut of: BTreeMap<&str, Vec<(&String, &Value)>> = BTreeMap::new();
     for (name, entry) in manifest.as_object().into_iter().flatten() {
@@ -56,7 +56,7 @@ fn strangers(manifest: &Value) -> BTreeMap<String, String> {
     let mut out = BTreeMap::new();
     for files in of.values() {
         let like = |setup: &Value| files.iter().filter(|(_, other)| difference(setup, other).is_none()).count();
-        // The last of those with the most is the first in the manifest's order.
+        // The last maximum in reverse order is the first in the manifest's order.
         let Some((held, setup)) = files.iter().rev().max_by_key(|(_, setup)| like(setup)) else { continue };
         for (name, other) in files {
             if let Some(difference) = difference(setup, other) {

@@ -1,22 +1,22 @@
-//! Tables, figures and pages, from rows alone. Knows nothing of tensors.
+//! Tables, figures and pages, from records alone. Knows nothing of tensors.
 //!
 //! | file | what it does |
 //! | --- | --- |
 //! | [`folder`] | a folder of results in memory; a missing file has no rows |
-//! | [`paper`] | what the paper reports, and its claims as comparisons |
-//! | `cells` | our numbers next to the paper's, and those that several exhibits share |
-//! | [`exhibits`] | every table and figure, a file each: its rows, cells, note and drawing |
-//! | [`verdicts`] | whether a claim holds on our rows, and by which test; `claims_list` writes them |
-//! | [`tables`] | tables whose numbers keep interval and n, as Markdown, CSV and LaTeX |
+//! | [`paper`] | the paper's numbers, and its claims as comparisons |
+//! | `cells` | our numbers for the paper's cells, and those that several exhibits share |
+//! | [`exhibits`] | every table and figure, one file each: its records, cells, note and drawing |
+//! | [`verdicts`] | tests whether a claim holds on our records; `claims_list` writes them |
+//! | [`tables`] | tables whose numbers have interval and n, as Markdown, CSV and LaTeX |
 //! | [`paper_tables`] | the paper's tables with ours next to them |
 //! | [`figures`] | charts as SVG and PNG |
 //! | [`compare`] | checkpoints of several folders side by side |
 //! | [`journal`] | outcomes next to the records of a third party |
-//! | `findings` | a checkpoint's findings, a sentence and a number each: the page's cards |
-//! | `letters` | characters that no row may bring into a page, figure or table |
-//! | `places` | named places of rows, in the order in which a reader meets them |
-//! | [`front`], `picture` | what the README shows |
-//! | [`recipes`] | which commands make which table and figure |
+//! | `findings` | a checkpoint's findings, a sentence and a number each, for the page's cards |
+//! | `letters` | replaces characters that are unsafe in a page, figure or table |
+//! | `places` | orders named places of records as a reader meets them |
+//! | [`front`], `picture` | the numbers and the picture of the README |
+//! | [`recipes`] | the commands for each table and figure |
 //! | `live` | the page's laboratory: small checkpoints that run in the reader's browser |
 //! | [`page`], [`render`] | the page; from folders to all of it |
 

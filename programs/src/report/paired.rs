@@ -1,5 +1,5 @@
-//! Differences on the same problems or positions: sharper than two intervals side by side. Knows which rows carry pairs;
-//! nothing of claims' verdicts.
+//! Differences on the same problems or positions, more powerful than two separate intervals. Knows which records are paired; nothing of
+//! verdicts.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::verdicts::{Contrast, Test, shown_p};
 use switchyard::schema::{AccuracyRow, Event, OutcomeRow, PhaseChangeRow};
 use switchyard::stats::{Bootstrap, Estimate, Flips, LEVEL};
 
-/// left − right in the paper's unit, where the rows carry the pairs.
+/// left − right in the paper's unit, if the records are paired.
 pub(crate) fn difference(paper: &Paper, cells: Cells<'_>, c: &Comparison) -> Option<Contrast> {
     let (Term::Cell(left), Term::Cell(right)) = (&c.left, &c.right) else { return None };
     let ([l, lr, lc], [r, rr, rc]) = (parts(left).ok()?, parts(right).ok()?);
@@ -51,7 +51,7 @@ fn of_flips(flips: Flips, unit: f64, on: &str) -> Option<Contrast> {
     Some(Contrast { difference, how, test: Test::Flips(flips, unit) })
 }
 
-/// Of `n` problems so many flipped; which of the others were right does not enter the tests.
+/// Flips among `n` problems; how many others were correct does not matter for the tests.
 fn flipped(n: usize, lost: usize, gained: usize) -> Option<Flips> {
     Some(Flips { both_right: n.checked_sub(lost + gained)?, lost, gained, both_wrong: 0 })
 }
@@ -66,20 +66,20 @@ fn against_normal(cells: Cells<'_>, mode: &str, unit: f64) -> Option<Contrast> {
     Some(Contrast { difference, how, test: Test::AtZero(row.p_value) })
 }
 
-/// The free decode minus that with another K_min.
+/// The free decode minus the one with another K_min.
 fn against_free(cells: Cells<'_>, unit: f64) -> Option<Contrast> {
     let row = cells.folder.rows::<AccuracyRow>(cells.sft).iter().find(|row| row.group == "k_min:0")?;
     of_flips(flipped(row.identity.n, row.gained?, row.lost?)?, unit, "")
 }
 
-/// The same problem after each of two phases.
+/// Outcomes of the same problem after each of two phases.
 fn outcomes<'a>(cells: Cells<'a>) -> Vec<(&'a OutcomeRow, &'a OutcomeRow)> {
     let of = |checkpoint| cells.folder.rows::<OutcomeRow>(checkpoint).iter().map(|row| (row.problem, row));
     let before: BTreeMap<usize, &OutcomeRow> = of(cells.sft).collect();
     of(&cells.folder.grpo).filter_map(|(problem, after)| Some((*before.get(&problem)?, after))).collect()
 }
 
-/// GRPO minus what came before it, problem by problem.
+/// GRPO minus its start, problem by problem.
 fn between_phases(cells: Cells<'_>, column: &str, unit: f64) -> Option<Contrast> {
     let pairs = outcomes(cells);
     if column.ends_with("tokens") {
@@ -95,8 +95,8 @@ fn between_phases(cells: Cells<'_>, column: &str, unit: f64) -> Option<Contrast>
     of_flips(Flips::count(&before, &after).ok()?, unit, &on)
 }
 
-/// Where a change in accuracy comes from: what was gained and lost where both checkpoints switch, where the second no longer does,
-/// where only it does, and where neither does.
+/// Decomposition of a change in accuracy: problems gained and lost where both checkpoints switch, where only the first does, where only the
+/// second does, and where neither does.
 fn whence(pairs: &[(&OutcomeRow, &OutcomeRow)]) -> String {
     let count = |before: bool, after: bool| {
         let here = pairs.iter().filter(|(b, a)| (b.switched, a.switched) == (before, after));
@@ -114,8 +114,8 @@ fn whence(pairs: &[(&OutcomeRow, &OutcomeRow)]) -> String {
     )
 }
 
-/// Accuracy where the second checkpoint switches minus so many times that where the first does. The two sets of problems overlap:
-/// whole problems are resampled.
+/// Accuracy where the second checkpoint switches minus `times` that where the first does. The two sets of problems overlap: whole problems are
+/// resampled.
 fn where_each_switches(cells: Cells<'_>, times: f64, unit: f64) -> Option<Contrast> {
     let (before, after): (Vec<&OutcomeRow>, Vec<&OutcomeRow>) = outcomes(cells).into_iter().unzip();
     let found = Bootstrap::default().units(before.len(), |counts| {
@@ -132,7 +132,7 @@ fn where_each_switches(cells: Cells<'_>, times: f64, unit: f64) -> Option<Contra
     Some(Contrast { difference, how: "whole problems resampled, each in both".into(), test: Test::Interval })
 }
 
-/// Accuracy on the problems on which both checkpoints switch: free of which problems each of them chooses.
+/// Accuracy on the problems on which both checkpoints switch, which removes the effect of their choices.
 fn where_both_switch(cells: Cells<'_>, unit: f64) -> Option<Contrast> {
     let pairs = outcomes(cells);
     let both = pairs.iter().filter(|(b, a)| b.switched && a.switched);
@@ -141,7 +141,7 @@ fn where_both_switch(cells: Cells<'_>, unit: f64) -> Option<Contrast> {
     of_flips(Flips::count(&before, &after).ok()?, unit, &on)
 }
 
-/// GRPO minus what came before it at the annotated positions.
+/// GRPO minus its start at the annotated positions.
 fn same_positions(cells: Cells<'_>, column: &str) -> Option<Contrast> {
     let rows = cells.folder.rows::<PhaseChangeRow>(&format!("{}-{}", cells.sft, cells.folder.grpo));
     let row = rows.iter().find(|row| row.event == Event::SwiStart)?;

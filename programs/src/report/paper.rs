@@ -1,5 +1,5 @@
-//! What the paper reports, typed: its tables, its figures' numbers, its claims and how each claim compares numbers.
-//! Knows `fixtures/paper_tables.toml`; knows nothing of what we measured. A cell is named `label/row/column`.
+//! The paper's results, typed: its tables, its figures' numbers, its claims and their comparisons. Knows `fixtures/paper_tables.toml`; nothing
+//! of our measurements. A cell is named `label/row/column`.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use serde::Deserialize;
 pub use super::claims::{Claim, Comparison, Op, Term};
 use super::exhibits;
 
-/// The fixture compiled in, so that a binary reports next to the paper wherever it runs.
+/// The embedded fixture, so that a program can compare with the paper anywhere.
 const EMBEDDED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/paper_tables.toml"));
 
 /// All numbers of the paper.
@@ -20,7 +20,7 @@ pub struct Paper {
     pub tables: Vec<Block>,
     #[serde(rename = "figure")]
     pub figures: Vec<Block>,
-    /// Numbers given only in running text, by the label of their section.
+    /// Numbers that appear only in text, by the label of their section.
     #[serde(default)]
     pub prose: Vec<Block>,
     #[serde(rename = "claim")]
@@ -34,10 +34,10 @@ pub struct Block {
     /// LaTeX label, e.g. `tab:main`.
     pub label: String,
     pub title: String,
-    /// What the table leaves open or where it contradicts another.
+    /// Gaps in the table, or contradictions to another.
     #[serde(default)]
     pub note: String,
-    /// What the text says a figure shows.
+    /// The text's description of a figure.
     #[serde(default)]
     pub words: String,
     /// A drawing without data.
@@ -85,7 +85,7 @@ impl Unit {
         }
     }
 
-    /// What a share of 1 is in this unit.
+    /// Factor from a share to this unit.
     pub(crate) fn per_share(self) -> f64 {
         if self == Self::Percent { 100.0 } else { 1.0 }
     }
@@ -109,7 +109,7 @@ impl Paper {
         Self::parse(EMBEDDED).context("fixtures/paper_tables.toml")
     }
 
-    /// Parses and checks: unique names, rows as long as their columns, every named cell and label there.
+    /// Parses and checks: unique names, rows as long as their columns, existing cells and labels.
     pub fn parse(text: &str) -> Result<Self> {
         let paper: Self = toml::from_str(text)?;
         let mut labels = HashMap::new();
@@ -134,7 +134,7 @@ impl Paper {
             ensure!(!ids.contains(&&claim.id), "claim '{}' occurs twice", claim.id);
             ids.push(&claim.id);
             for label in &claim.rests_on {
-                ensure!(labels.contains_key(label), "claim '{}' rests on '{label}', which is not there", claim.id);
+                ensure!(labels.contains_key(label), "claim '{}' rests on '{label}', which does not exist", claim.id);
             }
             for name in claim.compare_here.iter().flat_map(Comparison::cells) {
                 paper.unit(name).with_context(|| format!("claim '{}'", claim.id))?;
@@ -142,7 +142,7 @@ impl Paper {
             for comparison in claim.compare_here.iter().filter(|c| !c.is_ours()) {
                 comparison.check(|cell| paper.cell(cell)).with_context(|| format!("claim '{}'", claim.id))?;
             }
-            // Every cell a claim names must resolve, and its stated outcome must be what the numbers give.
+            // Every cell of a claim must exist, and its stated outcome must follow from the numbers.
             let outcome = claim.check(|cell| paper.cell(cell)).with_context(|| format!("claim '{}'", claim.id))?;
             ensure!(
                 outcome == claim.holds_in_paper,
@@ -192,7 +192,7 @@ impl Paper {
     }
 }
 
-/// `label/row/column` apart.
+/// Splits `label/row/column`.
 pub fn parts(cell: &str) -> Result<[&str; 3]> {
     let parts: Vec<&str> = cell.split('/').collect();
     <[&str; 3]>::try_from(parts).ok().with_context(|| format!("cell '{cell}' is not of the form label/row/column"))

@@ -87,12 +87,12 @@ fn table(block: &Block, exhibit: &Exhibit, folder: &Folder) -> Result<PaperTable
     Ok(PaperTable { table, ours: found })
 }
 
-/// Decimals that the paper prints of a number, at most four; one that needs more is printed in powers of ten.
+/// Number of decimals of a number in the paper, at most four; smaller numbers are printed in scientific notation.
 fn decimals(value: f64) -> usize {
     (0..=4).find(|d| format!("{value:.d$}").parse() == Ok(value)).unwrap_or(0)
 }
 
-/// Column groups of ours: what is in their heading, and whose cells they are.
+/// Our column groups: heading, and cells.
 fn subjects<'a>(exhibit: &Exhibit, folder: &'a Folder) -> Vec<(&'a str, Cells<'a>)> {
     let sft = if exhibit.beside.rl { folder.before_grpo(exhibit.sources) } else { &folder.sft };
     let first = exhibit.sources.first().filter(|_| exhibit.per_checkpoint);

@@ -1,4 +1,4 @@
-//! The README's picture, as SVG: what a problem writes and thinks, and what another value's thoughts do to its answer.
+//! The README's picture, as SVG: a problem's text and latents, and the effect of another value's latents on its answer.
 
 use super::page::escape;
 use switchyard::schema::PositionKind;
@@ -14,7 +14,7 @@ const HEAD: &str = "<rect width=\"100%\" height=\"100%\" rx=\"10\" fill=\"#fff\"
 monospace;font-size:15px;fill:#1e1e1e}.say{font-family:system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif;font-size:16px}\
 .note{font-size:13px;fill:#555}</style>\n";
 
-/// `positions` are those of the response, each with what it says; `hit` is the share of answers that become the predicted one.
+/// `positions`: those of the response, each with its text; `hit`: share of answers that become the predicted one.
 pub(super) fn svg(prompt: &str, positions: &[(PositionKind, String)], hit: Estimate, chance: Estimate) -> String {
     let mut y = MARGIN + 10.0;
     let mut body = text(MARGIN, y, "say", &format!("Question: {prompt}"));
@@ -45,7 +45,7 @@ pub(super) fn svg(prompt: &str, positions: &[(PositionKind, String)], hit: Estim
     )
 }
 
-/// The chips in lines as wide as the picture, and where they end.
+/// The chips in lines of the picture's width, and their lower end.
 fn chips(positions: &[(PositionKind, String)], mut y: f64) -> (String, f64) {
     let mut out = String::new();
     let mut x = MARGIN;
@@ -74,7 +74,7 @@ fn chips(positions: &[(PositionKind, String)], mut y: f64) -> (String, f64) {
     (out, y + 28.0)
 }
 
-/// A share as a bar with its interval, and a mark where chance is.
+/// A share as a bar with its interval, and a mark at chance.
 fn bar(y: f64, hit: Estimate, chance: Estimate) -> String {
     let full = WIDTH - 2.0 * MARGIN - 190.0;
     let at = |share: f64| MARGIN + full * share;

@@ -1,5 +1,4 @@
-//! Named places of rows (`latent[2]`, one block back), in the order in which a reader meets them. Knows the names that the rows of
-//! circuits use.
+//! Orders named places of records (`latent[2]`, one block back) as a reader meets them. Knows the names in records of circuits.
 
 /// Where a place stands from left to right. Outside blocks: `prompt`, `source`, `earlier`, `text`; then block by block, the last one
 /// at the end; `readout` and places of other names (`position[i]`, by their number) follow.

@@ -11,27 +11,27 @@ use switchyard::schema::{KNOWN, METRICS, RAW};
 pub struct Recipe {
     /// LaTeX labels of the paper, or of ours.
     pub reproduces: Vec<String>,
-    /// What the table or figure asks.
+    /// Question of the table or figure.
     pub about: String,
-    /// A drawing without data: nothing to run.
+    /// A drawing without data, without commands.
     #[serde(default)]
     pub diagram: bool,
-    /// Command lines, from nothing to the page.
+    /// Command lines, from scratch to the page.
     #[serde(default)]
     pub command: Vec<String>,
-    /// Files of rows it is made of, `<experiment>-<checkpoint>`.
+    /// Files of records that it needs, `<experiment>-<checkpoint>`.
     #[serde(default)]
     pub needs: Vec<String>,
-    /// What the default model can show of it, and what it cannot.
+    /// Parts that the default model can and cannot show.
     #[serde(default)]
     pub scale: String,
     /// The command lines that would test it on the paper's model.
     #[serde(default)]
     pub at_scale: Vec<String>,
-    /// Settings of experiments, as `probe --recipe` reads them.
+    /// Settings of experiments, for `probe --recipe`.
     #[serde(default)]
     pub settings: toml::Table,
-    /// What is to be shown and how it is decided, committed before the first run.
+    /// Hypotheses and decision rules, committed before the first run.
     #[serde(default)]
     pub preregistration: Option<Preregistration>,
 }
@@ -42,13 +42,13 @@ pub struct Recipe {
 pub struct Preregistration {
     pub hypotheses: Vec<String>,
     pub settings: Vec<String>,
-    /// Those that settings were chosen on, and those that the tests use.
+    /// Seeds used to choose settings, and seeds of the tests.
     pub seeds: Vec<String>,
     pub outcomes: Vec<String>,
     pub tests: Vec<String>,
     pub decision: Vec<String>,
     pub order: Vec<String>,
-    /// Where what was done is another thing than what was planned, and why.
+    /// Deviations from the plan, with reasons.
     pub deviations: Vec<String>,
 }
 
@@ -58,7 +58,7 @@ pub const KEYS: [&str; 9] =
 
 macro_rules! recipes {
     ($($name:literal),* $(,)?) => {
-        /// Name and text of every recipe, compiled in so that a report can name commands wherever it runs.
+        /// Name and text of every recipe, embedded so that a report can name commands anywhere.
         pub const EMBEDDED: &[(&str, &str)] =
             &[$(($name, include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../experiments/", $name, ".toml")))),*];
     };
@@ -71,10 +71,10 @@ recipes! {
     "tab-per-subject", "tab-probe", "tab-sft-vs-rl", "tab-swi-window", "tab-tf", "traces",
 }
 
-/// Parses one and checks what can be checked without running it.
+/// Parses a recipe and checks what needs no run.
 ///
 /// # Errors
-/// Unknown fields, rows that no experiment writes, a recipe that reproduces nothing or runs nothing.
+/// Unknown fields; records that no experiment writes; a recipe without a result or a command.
 pub fn parse(text: &str) -> Result<Recipe> {
     let recipe: Recipe = toml::from_str(text)?;
     ensure!(!recipe.reproduces.is_empty(), "`reproduces` is empty: name a label");
@@ -92,15 +92,15 @@ pub fn parse(text: &str) -> Result<Recipe> {
     Ok(recipe)
 }
 
-/// Whether rows of this name are written by an experiment or by `train`.
+/// Whether an experiment or `train` writes records of this name.
 fn is_written(name: &str) -> bool {
     name == METRICS || RAW.contains(&name) || KNOWN.iter().any(|known| known.name == name)
 }
 
-/// All recipes compiled in, with their names.
+/// All embedded recipes, with their names.
 ///
 /// # Errors
-/// A mistake in one of them, by name.
+/// An invalid recipe, by name.
 pub fn all() -> Result<Vec<(&'static str, Recipe)>> {
     EMBEDDED
         .iter()

@@ -1,5 +1,5 @@
-//! From folders of rows to tables, figures and the page: `report [FOLDER]...`. Knows where files go; what they hold is the
-//! other files' part. No model is opened.
+//! `report [FOLDER]...`: from folders of records to tables, figures and the page. Knows where files go; the other files make their content. Opens
+//! no model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -41,13 +41,13 @@ pub struct Rendering<'a> {
     pub claims: Vec<TestedClaim<'a>>,
 }
 
-/// What a report did, for the terminal.
+/// Result of a report, for the terminal.
 pub struct Report {
     pub page: PathBuf,
     pub summary: String,
 }
 
-/// Which folders a report reads where none is named: those of a folder of reports that hold rows.
+/// Default folders of a report: those in a folder of reports with records.
 pub fn default_folders(reports: &Path) -> Result<Vec<PathBuf>> {
     let holds_rows = |path: &PathBuf| {
         let files = std::fs::read_dir(path).into_iter().flatten().flatten();
@@ -69,12 +69,12 @@ pub fn default_folders(reports: &Path) -> Result<Vec<PathBuf>> {
 /// Writes tables and figures into each folder and one page over all.
 ///
 /// # Errors
-/// A disk that cannot be written; mistakes in the fixture or a recipe.
+/// A disk that cannot be written; errors in the fixture or a recipe.
 pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
     report_as(folders, page, Formats::default())
 }
 
-/// [`report`] in further formats; those of an earlier report that are not requested are removed, because they may be out of date.
+/// [`report`] in further formats; files of an earlier report in other formats are removed, because they may be outdated.
 pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Report> {
     once(folders)?;
     // A pipe would block the read.
@@ -82,7 +82,7 @@ pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Re
     ours_or_new(page, folders)?;
     let paper = Paper::embedded()?;
     let recipes = recipes::all()?;
-    // Another report on one of these folders ends first. In one order, so that no two wait for each other.
+    // Waits for other reports on these folders, in a fixed order, so that no two wait for each other.
     let mut rooms = BTreeSet::new();
     for folder in folders {
         ensure_inside(&folder.path.join(FIGURES))?;
@@ -101,7 +101,7 @@ pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Re
     Ok(Report { page: page.to_path_buf(), summary })
 }
 
-/// Where folders are, seen from the page's folder where they are below it: a page that is moved with them stays their page.
+/// Paths of folders, relative to the page's folder if below it: then page and folders can be moved together.
 fn places(page: &Path, folders: &[Folder]) -> Vec<String> {
     let whole = |path: &Path| {
         let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
@@ -122,10 +122,10 @@ pub fn default_page(folders: &[Folder]) -> PathBuf {
     if ours_or_new(&beside, folders).is_ok() { beside } else { first.join("index.html") }
 }
 
-/// Bytes of a page that is read before it is replaced, at most.
+/// Maximum bytes of a page that is read before it is replaced.
 const MOST_PAGE: u64 = 1 << 30;
 
-/// Refuses a page that something else made, and one that shows a folder which the new one would not.
+/// Refuses to replace a file of another program, or a page with a folder that the new one would not show.
 fn ours_or_new(page: &Path, folders: &[Folder]) -> Result<()> {
     let there = match read_bytes(page, MOST_PAGE) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
@@ -161,7 +161,7 @@ impl WrittenFiles {
         folder.join(".report.json")
     }
 
-    /// Those of the last report in a folder of rows; none where there was none.
+    /// The list of the last report in a folder of records; empty without one.
     fn read(folder: &Path) -> Result<Self> {
         let path = Self::path(folder);
         if !path.exists() {
@@ -184,7 +184,7 @@ impl WrittenFiles {
         Ok(files)
     }
 
-    /// Replaces the list, and removes the files that are in the old one alone: the rows that they showed are gone.
+    /// Replaces the list, and removes files that only the old one has: their records are gone.
     fn replace(&self, old: &Self, folder: &Path) -> Result<()> {
         for (below, names) in &old.0 {
             let stale = names.iter().filter(|name| !self.0.get(below).is_some_and(|new| new.contains(*name)));
@@ -205,7 +205,7 @@ fn render<'a>(
 ) -> Result<Rendering<'a>> {
     let what = || format!("rendering {}", folder.path.display());
     let at_scale = |label: &str| recipes::of(recipes, label).and_then(|r| r.at_scale.first().cloned());
-    // The paper has nothing to say of somebody's own model, nor of what was measured of the workbench itself.
+    // The paper is not compared with a user's own model or with measurements of the workbench.
     let ours_alone = !folder.beside_paper();
     let silent = paper.silent();
     let claims = if ours_alone { vec![] } else { verdicts::test(paper, folder, at_scale) };
@@ -225,7 +225,7 @@ fn render<'a>(
         true => (exhibits::drawings(&silent, folder).0, vec![]),
         false => exhibits::drawings(paper, folder),
     };
-    // Numbers that no chart can show cost their own figure, not the report.
+    // Numbers that cannot be drawn remove their own figure, not the report.
     let saved = |drawing: Drawing| -> Result<Result<RenderedFigure, MissingFigure>> {
         let Drawing { label, title, panels, columns, .. } = &drawing;
         match laid_out(panels, *columns) {

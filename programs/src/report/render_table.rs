@@ -1,17 +1,17 @@
-//! A table as Markdown, CSV and LaTeX. Knows text formats, not what the numbers mean.
+//! A table as Markdown, CSV and LaTeX. Knows text formats, not the meaning of numbers.
 
 use super::letters;
 use super::tables::{Cell, ColumnKind, Table};
 use switchyard::stats::unsigned_zero;
 use switchyard::store::no_formula;
 
-/// Printed columns: headings and rows of plain text, before any escaping, and whether each is set to the right.
+/// Printed columns: headings and rows of plain text before escaping, and whether each is right-aligned.
 struct PrintedTable {
     headings: Vec<(String, bool)>,
     rows: Vec<Vec<String>>,
 }
 
-/// Puts n next to every estimate, or once at the end where all estimates of each row share it.
+/// Puts n next to every estimate, or once at the end of a row if all its estimates share it.
 fn printed(table: &Table) -> PrintedTable {
     let shared: Vec<Option<usize>> = table.rows().iter().map(|row| common_n(row)).collect();
     let measured = table.columns.iter().filter(|c| matches!(c.kind, ColumnKind::Measured(_))).count();
@@ -43,7 +43,7 @@ fn printed(table: &Table) -> PrintedTable {
     PrintedTable { headings, rows: table.rows().iter().zip(&shared).map(row).collect() }
 }
 
-/// The n all estimates of a row share (0 if there are none), or `None` if they differ.
+/// The common n of a row's estimates (0 if there are none), or `None` if they differ.
 fn common_n(row: &[Cell]) -> Option<usize> {
     let mut ns = row.iter().filter_map(|cell| if let Cell::Measured(e) = cell { Some(e.n) } else { None });
     let first = ns.next().unwrap_or(0);
@@ -64,7 +64,7 @@ fn shown(cell: &Cell, kind: ColumnKind) -> String {
     }
 }
 
-/// Fixed decimals; scientific where they would show nothing of a number that is not zero.
+/// Fixed decimals; scientific notation if a nonzero number would round to zero.
 pub(super) fn number(value: f64, digits: usize) -> String {
     if value.abs() >= 1e12 || value != 0.0 && value.abs() < 0.5 * 10f64.powi(-(digits as i32)) {
         format!("{value:.1e}")
@@ -73,7 +73,7 @@ pub(super) fn number(value: f64, digits: usize) -> String {
     }
 }
 
-/// Text in Markdown: a tag such as `<swi>` would vanish as HTML, a bar would end a cell.
+/// Escapes text for Markdown: a tag such as `<swi>` would be read as HTML, a bar would end a cell.
 pub(super) fn safe(s: &str) -> String {
     letters::all(s).replace('&', "&amp;").replace('<', "&lt;").replace('|', "\\|").replace('\n', " ")
 }
@@ -95,7 +95,7 @@ impl Table {
         out
     }
 
-    /// RFC 4180 with value, low, high and n of each estimate in their own columns, unrounded.
+    /// RFC 4180 with value, low, high and n of each estimate in separate columns, unrounded.
     pub fn csv(&self) -> String {
         let quoted = |s: &str| {
             let s = no_formula(s);
@@ -149,7 +149,7 @@ impl Table {
     }
 }
 
-/// Escapes what LaTeX reads as commands. `-` before a digit becomes a minus.
+/// Escapes LaTeX commands. `-` before a digit becomes a minus.
 fn tex(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();

@@ -1,6 +1,6 @@
-//! A table whose measured numbers cannot lose their interval and n. Knows cells; rendering to text is in `render_table`.
+//! A table whose measured numbers cannot lose their interval and n. Knows cells; `render_table` renders them.
 //!
-//! A column holds text, counts, numbers someone published, or estimates of ours; a number of ours has no other way in.
+//! A column has text, counts, published numbers, or our estimates; there is no other way to add a number of ours.
 
 use std::path::{Path, PathBuf};
 
@@ -10,15 +10,15 @@ use super::folder::sound;
 use switchyard::stats::Estimate;
 use switchyard::store::write_atomic;
 
-/// What a column holds.
+/// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ColumnKind {
     Text,
     /// Whole numbers that are not measurements: steps, seeds, layers.
     Count,
-    /// Published numbers, shown with this many decimals.
+    /// Published numbers, with this many decimals.
     Published(usize),
-    /// Our estimates, shown with this many decimals; renders to value, interval and n.
+    /// Our estimates, with this many decimals; renders value, interval and n.
     Measured(usize),
 }
 
@@ -42,7 +42,7 @@ pub enum Cell {
     Count(i64),
     Published(f64),
     Measured(Estimate),
-    /// Nothing, with the reason, e.g. "not testable here"; may be empty.
+    /// Empty, with the reason, e.g. "not testable here"; may be without.
     Missing(String),
 }
 
@@ -52,7 +52,7 @@ impl Cell {
         estimate.and_then(sound).map_or_else(Self::nothing, Self::Measured)
     }
 
-    /// Nothing, without a reason.
+    /// Empty, without a reason.
     pub(super) fn nothing() -> Self {
         Self::Missing(String::new())
     }
@@ -64,7 +64,7 @@ pub struct Table {
     /// LaTeX label, e.g. `tab:main`.
     pub label: String,
     pub title: String,
-    /// Printed under the table.
+    /// Printed below the table.
     pub note: String,
     pub columns: Vec<Heading>,
     rows: Vec<Vec<Cell>>,
@@ -88,7 +88,7 @@ impl Table {
         Self { label: label.to_string(), title: title.to_string(), note: String::new(), columns, rows: Vec::new() }
     }
 
-    /// Adds a row; every cell must fit its column, and an estimate must be one (finite, ordered, n > 0).
+    /// Adds a row; every cell must fit its column, and an estimate must be valid (finite, ordered, n > 0).
     pub fn push(&mut self, cells: Vec<Cell>) -> Result<()> {
         let number = self.rows.len();
         ensure!(
@@ -121,10 +121,10 @@ impl Table {
         &self.rows
     }
 
-    /// Writes `<stem>.md`, and `<stem>.csv` and `<stem>.tex` where they are requested; returns what was written.
+    /// Writes `<stem>.md`, and `<stem>.csv` and `<stem>.tex` if requested; returns the written files.
     ///
     /// # Errors
-    /// A table without rows, a disk that cannot be written.
+    /// A table without rows; a disk that cannot be written.
     pub fn save(&self, stem: &Path, formats: Formats) -> Result<Vec<PathBuf>> {
         ensure!(!self.rows.is_empty(), "table {} has no rows", self.label);
         let mut written = vec![];

@@ -1,5 +1,5 @@
-//! Whole models in 16 bits against the same rounded weights in f32 on the CPU: the first block's output, the final hidden states and the
-//! logits, at once and token by token over a cache, and the gradient of what enters the first block. Types that the device does not compute in are left out.
+//! Whole models in 16 bits, compared with the same rounded weights in f32 on the CPU: the first block's output, the final hidden states and
+//! the logits, in one call and token by token over a cache, and the gradient of the first block's input. Skips types that the device lacks.
 
 use anyhow::{Context, Result};
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -36,7 +36,7 @@ pub(super) fn against_f32(fixtures: &Fixtures) -> Result<Vec<Comparison>> {
             };
             let ids: Vec<Vec<u32>> = [13, 17, 9].map(|n| (0..n).map(|i| i * 7 % 40).collect()).to_vec();
             let token_by_token = pieces(&ids, 1, &(0..=ids[1].len()).collect::<Vec<_>>());
-            for (what, calls) in [("at once", vec![padded(&ids, false)]), ("token by token", token_by_token)] {
+            for (what, calls) in [("in one call", vec![padded(&ids, false)]), ("token by token", token_by_token)] {
                 let (ours, theirs) = (record(&ours, &calls)?, record(&theirs, &calls)?);
                 for point in ["blocks.0.hook_resid_post", "final_hidden", "logits"] {
                     line(&format!("{point}, {what}"), [flat(&ours, point), flat(&theirs, point)]);
@@ -53,7 +53,7 @@ fn flat(recorded: &Recordings, point: &str) -> Vec<f32> {
     of.flat_map(|(_, positions)| positions.values().flatten().copied()).collect()
 }
 
-/// Of the mean loss of predicting each token from its own position.
+/// Gradient of the mean loss of predicting each token from its own position.
 fn gradient(model: &Decoder, ids: &[u32]) -> Result<Vec<f32>> {
     let x = model.embed(&[ids.to_vec()])?.detach().require_grad();
     let hidden =

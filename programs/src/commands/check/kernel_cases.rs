@@ -1,4 +1,4 @@
-//! What the part `kernels` computes: operations and the shapes of their inputs.
+//! Cases of the part `kernels`: operations and the shapes of their inputs.
 
 use burn::tensor::{Tensor, TensorData};
 
@@ -25,7 +25,7 @@ pub(super) fn all() -> Vec<Case> {
     .collect()
 }
 
-/// A case whose gradients are compared too.
+/// A case with compared gradients.
 pub(super) fn tracked(
     operation: &'static str,
     shape: String,
@@ -44,7 +44,7 @@ pub(super) fn untracked(
     Case { gradients: false, ..tracked(operation, shape, inputs, run) }
 }
 
-/// The same shape as stored in memory and as a view of another order.
+/// The same shape contiguous and as a view with another order.
 fn both(shape: [usize; 4]) -> [([usize; 4], bool, String); 2] {
     let [a, b, c, d] = shape;
     [(shape, false, format!("{shape:?}")), ([a, c, b, d], true, format!("{shape:?} as a view"))]
@@ -101,7 +101,7 @@ fn rotations() -> Vec<Case> {
     [[1, 1, 1, 2], [2, 5, 3, 14], [3, 4, 2, 128]].into_iter().flat_map(both).map(case).collect()
 }
 
-/// Queries, keys and values on their way into a cache that has room, and attention over the slots in use.
+/// Queries, keys and values written into a cache with room, and attention over the used slots.
 fn heads() -> Vec<Case> {
     // Rows, positions, heads, groups, width, slots in use before, room.
     let shapes =
@@ -116,7 +116,7 @@ fn heads() -> Vec<Case> {
             noise([b, g, dh, room], 46, 1.0),
             noise([b, g, room, dh], 47, 1.0),
         ];
-        let name = format!("{h} heads of {g} groups of {dh}, {b} x {l} behind {at} of {room}, normalised: {normed}");
+        let name = format!("{h} heads of {g} groups of {dh}, {b} x {l} after {at} of {room}, normalised: {normed}");
         untracked("append_heads", name, inputs, move |x, way| {
             let positions = vec![(at..at + l).collect::<Vec<usize>>(); b];
             let frequencies: Vec<f32> = (0..dh / 2).map(|i| 1.0 / (i as f32 + 1.0)).collect();
@@ -131,7 +131,7 @@ fn heads() -> Vec<Case> {
                 Way::Composed => (cache, None),
             };
             let on_gpu = !ops::is_cpu(&x[0].device()) && cfg!(not(feature = "fusion"));
-            assert!(done.is_some() || matches!(way, Way::Composed) || !on_gpu, "a kernel for heads that took none");
+            assert!(done.is_some() || matches!(way, Way::Composed) || !on_gpu, "a kernel for heads did not run");
             let [q, keys, values] = done.map(|q| [q, cache[0].clone(), cache[1].clone()]).unwrap_or_else(|| {
                 let [keys, values] = cache.clone();
                 let turned = |x: Tensor<4>, by: usize| {
@@ -156,7 +156,7 @@ fn heads() -> Vec<Case> {
     shapes.into_iter().flat_map(|shape| [(shape, false), (shape, true)]).map(case).collect()
 }
 
-/// A stream, what is added to it, and the norm of the sum.
+/// A stream, a summand, and the norm of the sum.
 fn sums() -> Vec<Case> {
     let case = |[b, l, d]: [usize; 3]| {
         let inputs = vec![noise([1, b, l, d], 51, 3.0), noise([1, b, l, d], 52, 3.0), noise([1, 1, 1, d], 53, 2.0)];
@@ -177,10 +177,10 @@ fn sums() -> Vec<Case> {
     [[1, 1, 1], [1, 3, 67], [2, 5, 128], [1, 2, 4096]].into_iter().map(case).collect()
 }
 
-/// Slots that a query does not see, three in ten; every fifth query sees nothing.
+/// Three in ten slots are masked; every fifth query sees nothing.
 fn mask([b, l, t]: [usize; 3], like: &Tensor<4>, way: Way) -> Tensor<4> {
     let draws = noise([b, 1, l, t], 6, 1.0).try_to_vec::<f32>().unwrap_or_default();
-    // f16 ends at 65,504; and a query that sees nothing must have the digits of its scores left in f32.
+    // f16 ends at 65,504; and a query that sees nothing must not lose its scores' precision in f32.
     let masked = if way == Way::Halves { -1024.0 } else { MASKED };
     let bias = draws.iter().enumerate().map(|(i, draw)| if i / t % 5 == 4 || *draw < -0.4 { masked } else { 0.0 });
     let bias = TensorData::new(bias.collect::<Vec<f32>>(), [b, 1, l, t]).convert_dtype(like.dtype());
@@ -196,7 +196,7 @@ fn patterns() -> Vec<Case> {
             let l = if view { h } else { l };
             let name = if masked { format!("{name}, masked") } else { name.clone() };
             let run = move |x: &[Tensor<4>], way| {
-                // Held by nobody else, so that it may be written over.
+                // Without another owner, so that it may be overwritten.
                 let own = seen(&x[0], view).mul_scalar(1.0);
                 let mask = masked.then(|| mask([b, l, t], &x[0], way));
                 match way {
@@ -204,7 +204,7 @@ fn patterns() -> Vec<Case> {
                     Way::Composed => composed::grouped_pattern(own, mask),
                 }
             };
-            // Of one slot, the pattern is 1 and its gradient a difference of equals.
+            // With one slot, the pattern is 1 and its gradient a difference of equal values.
             out.push(Case {
                 floor: if t == 1 { 1.0 } else { 1e-6 },
                 there: t <= MANY,
@@ -212,7 +212,7 @@ fn patterns() -> Vec<Case> {
             });
         }
     }
-    // A hook reads the scores too: they must not be written over.
+    // A hook reads the scores too: they must not be overwritten.
     out.push(tracked(
         "softmax",
         "scores that are read twice".to_owned(),
@@ -269,7 +269,7 @@ fn attentions() -> Vec<Case> {
     out
 }
 
-/// Attention whose pattern is not in memory as a whole, with gradients.
+/// Attention in chunks, with gradients.
 fn attentions_in_parts() -> Vec<Case> {
     // Rows, key/value heads, query heads of each, positions, slots before them, width, positions of a part.
     let sizes = [[2, 2, 3, 70, 5, 24, 16], [1, 2, 2, 40, 0, 16, 64]];
@@ -332,7 +332,7 @@ fn steps() -> Vec<Case> {
     for n in [1, 257, 300_001] {
         let inputs: Vec<TensorData> = (0..4).map(|i| noise([1, 1, 1, n], 13 + i, 1.0)).collect();
         for shared in [false, true] {
-            let name = format!("{n} parameters{}", if shared { " that are held elsewhere too" } else { "" });
+            let name = format!("{n} parameters{}", if shared { " with another owner" } else { "" });
             out.push(untracked("adamw", name, inputs.clone(), move |x, way| {
                 let own = |x: &Tensor<4>| if shared { x.clone() } else { x.clone().mul_scalar(1.0) };
                 let (weight, moments) = (own(&x[0]), [own(&x[2]), own(&x[3].clone().abs())]);
@@ -340,7 +340,7 @@ fn steps() -> Vec<Case> {
                     Way::Fused | Way::Halves => ops::adamw(weight, x[1].clone(), moments, settings),
                     Way::Composed => composed::adamw(weight, x[1].clone(), moments, settings),
                 };
-                // The old weight too: nobody may write over what is held elsewhere.
+                // The old weight too: values with another owner must not be overwritten.
                 Tensor::cat(vec![weight, m, v, x[0].clone()], 0)
             }));
         }

@@ -1,5 +1,5 @@
-//! Every operation with a GPU kernel of ours: values and gradients against the CPU's single passes, and against the
-//! same in Burn's operations. Odd sizes, one row, rows of a vocabulary's size, views, rows that see nothing.
+//! Every operation with a GPU kernel: values and gradients compared with the CPU's single passes and with the composition of Burn's
+//! operations. Odd sizes, one row, rows of a vocabulary's size, views, rows that see nothing.
 
 use std::collections::BTreeMap;
 
@@ -15,25 +15,24 @@ use switchyard::progress::say;
 
 const F32: FloatDType = FloatDType::F32;
 
-/// Of values: sums of f32 in another order (the CPU adds up a vocabulary in sixteen sums), and a driver's exponential.
+/// Bound for values: f32 sums in another order (the CPU sums a vocabulary in sixteen partial sums), and a driver's exponential.
 const VALUES: f64 = 1e-5;
 
-/// Of gradients, which are differences of such sums.
+/// Bound for gradients, which are differences of such sums.
 const GRADIENTS: f64 = 2e-5;
 
-/// Of values and gradients in 16 bits, for which inputs are rounded first: what rounding an output costs, and some.
+/// Bounds for values and gradients in 16 bits, with rounded inputs: slightly more than the rounding of an output.
 pub(super) const HALVES: [(FloatDType, &str, f64); 2] =
     [(FloatDType::F16, "f16", 1e-3), (FloatDType::BF16, "bf16", 8e-3)];
 
 /// Below this, f16 has fewer digits.
 const SMALL: f32 = 1e-4;
 
-/// Sums of more values than this are compared with Burn's operations on the CPU. On lavapipe, Burn 0.22.1's softmax of 151,672
-/// values was off by 0.27 of the largest, and its gradient of a weight that 70,000 rows share by 0.21, where the kernels and the CPU
-/// agreed to 6e-6.
+/// Sums of more values are compared with Burn's operations on the CPU. On lavapipe, Burn 0.22.1's softmax of 151,672 values had an error of
+/// 0.27 of the largest, and the gradient of a weight that 70,000 rows share one of 0.21, where the kernels and the CPU agreed to 6e-6.
 pub(super) const MANY: usize = 65_535;
 
-/// Who computes an operation: the crate's own way on a device, or Burn's operations.
+/// Implementation of an operation: the crate's own on a device, or the composition of Burn's operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Fused,
@@ -49,18 +48,18 @@ pub(super) struct Case {
     pub operation: &'static str,
     pub shape: String,
     pub inputs: Vec<TensorData>,
-    /// Of the inputs; decoding and the optimiser have none.
+    /// Whether gradients of the inputs are compared; decoding and the optimiser have none.
     pub gradients: bool,
-    /// Whether Burn's operations are asked on the device; otherwise on the CPU. On a device each shape of a matrix product is tuned
-    /// first, which on a software driver takes longer than everything else here; and there some of Burn's own sums of very many
-    /// values were wrong (see [`MANY`]).
+    /// Whether Burn's operations run on the device; otherwise on the CPU. A device tunes each shape of a matrix product first, which on a
+    /// software driver takes longer than everything else here; and some of Burn's own sums of very many values were wrong there (see
+    /// [`MANY`]).
     pub there: bool,
-    /// What differences are at least relative to: for gradients whose terms cancel.
+    /// Minimum scale of relative differences: for gradients whose terms cancel.
     pub floor: f32,
     pub run: Operation,
 }
 
-/// Numbers without a pattern, of about the given size.
+/// Pseudo-random numbers of about the given size.
 pub(super) fn noise(shape: [usize; 4], seed: u64, size: f32) -> TensorData {
     let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
     let n: usize = shape.iter().product();
@@ -68,7 +67,7 @@ pub(super) fn noise(shape: [usize; 4], seed: u64, size: f32) -> TensorData {
 }
 
 impl Case {
-    /// Whether the kernels support it in 16 bits. Cases that need matrix products first are left out.
+    /// Whether the kernels support it in 16 bits. Cases that first need matrix products are skipped.
     fn runs_in_halves(&self) -> bool {
         match self.operation {
             "rms_norm" | "swiglu" | "rotate" | "softmax" | "append_heads" | "add_rms_norm" => true,
@@ -108,7 +107,7 @@ fn computed(case: &Case, device: &Device, dtype: FloatDType, way: Way) -> Result
     Ok((values(&out.without_autodiff())?, gradients))
 }
 
-/// max |ours − theirs| ÷ max |theirs|; infinite where a value is not finite or missing.
+/// max |ours − theirs| ÷ max |theirs|; infinite if a value is not finite or missing.
 pub(super) fn off(ours: &[f32], theirs: &[f32], floor: f32) -> f64 {
     let scale = f64::from(theirs.iter().fold(floor, |most, x| most.max(x.abs())));
     if ours.len() != theirs.len() || !ours.iter().chain(theirs).all(|x| x.is_finite()) {
@@ -118,10 +117,10 @@ pub(super) fn off(ours: &[f32], theirs: &[f32], floor: f32) -> f64 {
     if far == 0.0 { 0.0 } else { far / scale }
 }
 
-/// All cases of `kernel_cases`, a line an operation, what is compared and with whom.
+/// All cases of `kernel_cases`: one line per operation, compared quantity and reference.
 pub(super) fn against_the_cpu_and_the_composition(device: &Device) -> Result<Vec<Comparison>> {
     let some = Tensor::<1>::zeros([1], device);
-    // Without the kernels, the composition would be compared with itself. Where Burn fuses, that is what there is.
+    // Without the kernels, the composition would be compared with itself. If Burn fuses, there is no alternative.
     ensure!(cfg!(feature = "fusion") || ops::is_fused(&some), "this build has no kernels for the device");
     let cpu = Machine::default().device;
     let mut found: BTreeMap<(&str, &str, &str), (f64, usize, String)> = BTreeMap::new();
@@ -160,7 +159,7 @@ pub(super) fn against_the_cpu_and_the_composition(device: &Device) -> Result<Vec
     Ok(all)
 }
 
-/// Operations in one type, mostly of 16 bits, against the CPU in f32 on the same inputs.
+/// Operations in one type, mostly of 16 bits, compared with the CPU in f32 on the same inputs.
 pub(super) fn in_one_type(
     cases: Vec<Case>,
     device: &Device,

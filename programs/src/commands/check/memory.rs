@@ -1,4 +1,4 @@
-//! A rollout that does not fit the device's memory: it is dropped, and the others are as without it.
+//! A rollout that exceeds the device's memory is dropped, and the others are unchanged.
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
@@ -18,15 +18,15 @@ const LONG: [usize; 5] = [2_048, 4_096, 16_384, 65_536, 262_144];
 
 const WHAT: &str = "rollouts of a short prompt, next to one that does not fit: log-probabilities";
 
-/// Samples rollouts of a short prompt together with ever longer ones, until a long one is lost.
+/// Samples rollouts of a short prompt together with increasingly long ones, until a long one is lost.
 ///
 /// # Errors
-/// A device that holds them all, one that loses the short ones too, and one that computes a long one wrong.
+/// A device on which all of them fit, that also loses the short ones, or that computes a long one incorrectly.
 pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<Comparison> {
     let cpu = Machine::default().device;
     let expected = sample(&cpu, &[8])?.0;
     if *device == cpu {
-        // The operating system ends a process that requests too much: there is nothing to survive.
+        // The operating system kills a process that requests too much: the test does not apply.
         return compare(&expected, &expected);
     }
     for long in LONG {
@@ -40,7 +40,7 @@ pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<Comparison>
             compare(&sample(device, &[8])?.0, &expected)?;
             return compare(&traces, &expected);
         }
-        // What was not refused must be right: a driver that binds less than was requested reports nothing.
+        // If it was not refused, it must be correct: a driver that binds less memory than requested reports nothing.
         let compared = compare(&traces, &sample(&cpu, &[8, long])?.0)?;
         ensure!(compared.passes(), "rollouts next to a prompt of {long} tokens are off by {:.1e}", compared.off);
     }
@@ -49,7 +49,7 @@ pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<Comparison>
 
 const GROUP: usize = 2;
 
-/// Rollouts of prompts of these lengths that survive, and how many are lost.
+/// Surviving rollouts of prompts of these lengths, and the number of lost ones.
 fn sample(device: &Device, prompts: &[usize]) -> Result<(Vec<Trace>, usize)> {
     let recipe = Recipe::resolve("smoke", &["data.rows=8".to_owned(), "evaluation.max_new_tokens=4".to_owned()])?;
     let corpus = Corpus::build(&recipe, None)?;

@@ -27,12 +27,12 @@ use switchyard::parity::{Comparison, Fixtures};
 use switchyard::progress::say;
 use switchyard::store::write_atomic;
 
-/// Check a device: compute the committed reference values of PyTorch again on it, and print how far off they are.
+/// Check a device: recompute the committed reference values of PyTorch on it, and print the errors.
 ///
-/// Forward at every hook point, gradients, latents, decoding, a supervised step and a Switch-GRPO step. With --part also what
-/// programs do, on the CPU and on the device: training by one worker and by two, Switch-GRPO, `intervene`, every experiment of
-/// `probe` and its verdicts, a rollout that does not fit the memory. Ends with code 2 if a difference exceeds its bound.
-/// Bounds are for f32: a GPU that multiplies in tf32 needs --loosen 100.
+/// Forward at every hook point, gradients, latents, decoding, a supervised step and a Switch-GRPO step. With --part also whole programs, on
+/// the CPU and on the device: training with one and two workers, Switch-GRPO, `intervene`, every experiment of `probe` and its verdicts, a
+/// rollout that exceeds the memory. Exit code 2 if a difference exceeds its bound. Bounds are for f32: a GPU that multiplies in tf32
+/// needs --loosen 100.
 #[derive(Args, Debug)]
 pub struct Check {
     /// The repository's folder of reference values
@@ -41,26 +41,25 @@ pub struct Check {
     /// Multiply every bound by this
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0)]
     loosen: f64,
-    /// What is checked: reference, kernels (the crate's own, against the CPU and Burn's operations), products
-    /// (of matrices) and halves (whole models) in bf16 and f16 where the device computes in them, stored
-    /// (models whose matrices stay as their files have them), training, grpo, intervene, probe, verdicts (of
-    /// what intervene and probe wrote), memory; or `all`
+    /// Parts: reference, kernels (ours, compared with the CPU and Burn's operations), products (matrix products) and halves (whole models) in
+    /// bf16 and f16 if the device supports them, stored (models with matrices in their file format), training, grpo, intervene, probe, verdicts
+    /// (of the results of intervene and probe), memory; or `all`
     #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "reference")]
     part: Vec<String>,
-    /// Held-out problems of intervene and probe; with fewer than 100 some experiments have too few
+    /// Held-out problems of intervene and probe; fewer than 100 are too few for some experiments
     #[arg(long, value_name = "N", default_value = "100", value_parser = clap::value_parser!(u32).range(1..))]
     problems: u32,
     /// Refuse a GPU whose name does not contain this, before any work
     #[arg(long, value_name = "TEXT")]
     adapter: Option<String>,
-    /// Write the table to this file too, anew after each part
+    /// Also write the table to this file, after each part
     #[arg(long, value_name = "FILE.md")]
     out: Option<PathBuf>,
     #[command(flatten)]
     machine: MachineArgs,
 }
 
-/// What became of a part.
+/// Result of a part.
 struct PartResult {
     part: &'static str,
     seconds: f64,
@@ -75,12 +74,12 @@ impl PartResult {
 
 impl Check {
     /// # Errors
-    /// Reference values that cannot be read, and differences beyond their bounds.
+    /// Reference values that cannot be read; differences beyond their bounds.
     pub fn run(&self) -> Result<()> {
         ensure!(self.loosen.is_finite() && self.loosen > 0.0, "--loosen must be above 0, found {}", self.loosen);
         ensure!(
             matches!(self.machine.dtype(), None | Some(Compute::F32 | Compute::Tf32)),
-            "the reference values are f32: leave --dtype out, or say tf32 with --loosen (the part `halves` has 16 bits)"
+            "the reference values are f32: omit --dtype, or use tf32 with --loosen (the part `halves` has 16 bits)"
         );
         let parts = self.parts()?;
         self.machine.compute(|machine| self.run_on(machine, &parts))
@@ -110,7 +109,7 @@ impl Check {
         let mut done = vec![];
         for part in parts {
             let started = Instant::now();
-            // A part that panics fails; the others are still worth knowing.
+            // A part that panics fails; the others still run.
             let result = catch_unwind(AssertUnwindSafe(|| (part.run)(&setting)));
             let mut result = result.unwrap_or_else(|_| Err(anyhow!("it panicked (see above)")));
             if let Ok(all) = &mut result {

@@ -1,4 +1,4 @@
-//! What a check consists of. Each part runs the same on the CPU and on the device, in this process: a GPU's kernels are compiled once.
+//! The parts of a check. Each runs identically on the CPU and on the device, in this process, so that a GPU's kernels are compiled once.
 
 use std::path::{Path, PathBuf};
 
@@ -46,12 +46,12 @@ pub(super) const PARTS: [Part; 11] = [
     Part { name: "memory", run: |setting| Ok(vec![memory::a_rollout_that_does_not_fit(&setting.fixtures.device)?]) },
 ];
 
-/// A comparison as it is made: of a check that is cut short, these lines are left.
+/// Prints a comparison as it is made, so that an interrupted check leaves these lines.
 fn said(one: &Comparison) {
     say(&format!("check: {}: off by {:.1e}", one.what, one.off));
 }
 
-/// What parts share.
+/// Shared state of the parts.
 pub(super) struct Setting {
     /// Reference values, and the device.
     pub fixtures: Fixtures,
@@ -72,9 +72,9 @@ impl Setting {
     }
 }
 
-/// Every phase of SWITCH in a few steps. All rows of a phase have one length: software drivers compile each shape anew. With AdamW's
-/// usual ε its first steps are as long for a gradient that is zero but for rounding as for a large one, and rounding decides where
-/// they go: two workers of the CPU then differ by 5e-6 after three of them, the device by 2e-5. The part `kernels` has the usual ε.
+/// Every phase of SWITCH in a few steps. All rows of a phase have equal lengths, because software drivers compile each shape. With AdamW's
+/// usual ε its first steps are as long for a gradient that is zero up to rounding as for a large one, and rounding decides their direction:
+/// two workers of the CPU then differ by 5e-6 after three of them, the device by 2e-5. The part `kernels` uses the usual ε.
 const SHORT: [&str; 21] = [
     "optimizer.epsilon=1e-4",
     "methods=[\"switch\"]",
@@ -119,9 +119,9 @@ fn train(set: &[&str], device: &Device, threads: usize, out: &Path, only: &[&str
     }
 }
 
-/// Every phase from the CPU's checkpoint of the phase before, by one worker and by two: workers share the weights on the device.
-/// Over several phases two right programs drift apart: AdamW's first steps are as long for a gradient that is nearly zero as for a
-/// large one, in the direction that rounding gives it.
+/// Every phase from the CPU's checkpoint of the previous phase, with one and two workers, which share the weights on the device. Over several
+/// phases two correct programs diverge: AdamW's first steps are as long for a gradient near zero as for a large one, in a direction that
+/// rounding decides.
 fn training(setting: &Setting) -> Result<Vec<Comparison>> {
     let recipe = Recipe::resolve("smoke", &SHORT.map(str::to_owned))?;
     let phases: Vec<&str> = method::phases(&recipe)?.iter().map(|phase| phase.name).collect();
@@ -156,7 +156,7 @@ const TRAINED: [&str; 6] = [
     "evaluation.max_new_tokens=24",
 ];
 
-/// Switch-GRPO from one checkpoint, which the CPU trained.
+/// Switch-GRPO from one checkpoint that the CPU trained.
 fn grpo(setting: &Setting) -> Result<Vec<Comparison>> {
     let phase = "grpo";
     let start = setting.folder.join("start");
@@ -182,7 +182,7 @@ struct CommandLine<A: Args> {
     args: A,
 }
 
-/// What a program is told of the committed checkpoints, the device and where its rows go.
+/// A program's arguments: committed checkpoints, device and output folder.
 fn words(setting: &Setting, device: &Device, out: &Path, more: &[&str]) -> Vec<String> {
     let (micro, problems) = (setting.fixtures.root.join("micro").display().to_string(), setting.problems.to_string());
     let (device, out) = (machine::name(device), out.display().to_string());

@@ -1,5 +1,5 @@
-//! Products of matrices, which a device computes by whichever of Burn's kernels was the fastest there: odd and even sizes, vectors,
-//! batches, one matrix for several, views. Values and gradients in f32, f16 and bf16.
+//! Matrix products, for which a device uses the fastest of Burn's kernels: odd and even sizes, vectors, batches, one matrix for several,
+//! views. Values and gradients in f32, f16 and bf16.
 
 use anyhow::Result;
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -10,10 +10,10 @@ use switchyard::machine::Machine;
 use switchyard::ops;
 use switchyard::parity::Comparison;
 
-/// Of sums of f32 in another order.
+/// Bound for f32 sums in another order.
 const BOUND: f64 = 1e-5;
 
-/// Every product in every type that the device computes in, against the CPU in f32 on the same inputs.
+/// Every product in every type of the device, compared with the CPU in f32 on the same inputs.
 pub(super) fn against_the_cpu(device: &Device) -> Result<Vec<Comparison>> {
     let cpu = Machine::default().device;
     let mut out = vec![];
@@ -26,8 +26,8 @@ pub(super) fn against_the_cpu(device: &Device) -> Result<Vec<Comparison>> {
     Ok(out)
 }
 
-/// Few rows by one, two and three matrices and by a table, as in decoding, outside autodiff. Rows that are not a whole number of
-/// vectors too, and matrices whose columns cubes share in more than one way.
+/// Few rows times one, two and three matrices and times a table, as in decoding, outside autodiff. Also rows that are not a whole number of
+/// vectors, and matrices whose columns cubes share in several ways.
 fn few_rows() -> Vec<Case> {
     let mut out = vec![];
     for [m, k, n] in [[1, 256, 64], [3, 512, 96], [8, 64, 2048], [13, 128, 8], [2, 67, 33], [1, 64, 36_864]] {
@@ -87,7 +87,7 @@ fn cases() -> Vec<Case> {
     let fewer_matrices: View = |x| x.narrow(1, 1, 2);
     let fewer_rows: View = |x| x.narrow(2, 3, 40);
     let fewer_columns: View = |x| x.narrow(3, 8, 48);
-    // At an address that is a multiple of nothing.
+    // At an unaligned address.
     let odd_columns: View = |x| x.narrow(3, 3, 48);
     let expanded: View = |x| x.expand([2, 3, 40, 64]);
     let case = |operation, (left, a): ([usize; 4], View), (right, b): ([usize; 4], View)| {
@@ -102,7 +102,7 @@ fn cases() -> Vec<Case> {
         plain("matrices", [1, 1, 64, 128], [1, 1, 128, 96]),
         plain("matrices", [1, 1, 130, 200], [1, 1, 200, 72]),
         plain("matrices", [1, 1, 70, 600], [1, 1, 600, 40]),
-        // More than one cube of a kernel in each direction, and more parts of a sum than are held at a time.
+        // More than one cube of a kernel in each direction, and more K tiles than are loaded at a time.
         plain("large matrices", [1, 1, 300, 712], [1, 1, 712, 584]),
         case("large and transposed", ([1, 1, 712, 304], transposed), ([1, 1, 584, 712], transposed)),
         plain("large batches", [2, 3, 136, 72], [2, 1, 72, 264]),

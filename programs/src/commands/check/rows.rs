@@ -1,4 +1,4 @@
-//! Folders of rows that the same commands wrote on two devices: how far apart they are. Knows rows, not what they mean.
+//! Compares folders of records that the same commands wrote on two devices. Knows records, not their meaning.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,13 @@ use switchyard::store::{FlatRow, read_flat};
 /// Columns that a clock makes.
 const CLOCKS: [&str; 2] = ["seconds", "tokens_per_s"];
 
-/// The column of gradients, compared apart: rounding shows in it first.
+/// The column of gradient norms, compared separately: rounding shows there first.
 const GRADIENTS: &str = "grad_norm";
 
-/// A comparison for each file of rows in two folders and the folders in them; two where it has gradients.
+/// One comparison per file of records in two folders and their subfolders; two if it has gradients.
 ///
 /// # Errors
-/// No file, a file that only one of the two has or that has another number of rows.
+/// No file; a file that only one of the two has, or with different numbers of records.
 pub(super) fn compare(ours: &Path, theirs: &Path, bound: f64) -> Result<Vec<Comparison>> {
     let (found, expected) = (files(ours)?, files(theirs)?);
     ensure!(found == expected, "files of rows on the device: {found:?}, on the CPU: {expected:?}");
@@ -78,7 +78,7 @@ fn files(folder: &Path) -> Result<BTreeSet<String>> {
     Ok(out)
 }
 
-/// Lists lie in rows as text.
+/// Lists are stored as text.
 fn json(value: &Value) -> Value {
     let list = value.as_str().filter(|text| text.starts_with('['));
     list.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_else(|| value.clone())
@@ -94,7 +94,7 @@ fn largest(value: &Value) -> f64 {
     }
 }
 
-/// The largest difference of floats; infinite where anything else differs.
+/// The largest difference of floats; infinite if anything else differs.
 fn distance(ours: &Value, theirs: &Value) -> f64 {
     match (ours, theirs) {
         (Value::Number(a), Value::Number(b)) if a.is_f64() && b.is_f64() => {

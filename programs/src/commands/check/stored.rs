@@ -1,5 +1,5 @@
-//! Models whose matrices stay in their file format on the device: those with reference values, and models in Q8_0 and
-//! bf16 against the CPU with the same files: LoRA factors and rows of tokens after a few steps over latents.
+//! Models with matrices in their file format on the device: those with reference values, and models in Q8_0 and bf16 compared with the CPU on
+//! the same files: LoRA factors and rows of tokens after a few steps over latents.
 
 use std::path::Path;
 
@@ -22,7 +22,7 @@ use switchyard::recipe::Optimizer;
 use switchyard::train::sft::{self, Sft};
 use switchyard::train::trainer::Trainer;
 
-/// Of losses and of what was learnt, relative to the largest of its kind.
+/// Bound for losses and trained values, relative to the largest of its kind.
 const BOUND: f64 = 1e-5;
 
 const STEPS: usize = 3;
@@ -61,7 +61,7 @@ fn learnt(path: &Path, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
     let settings = LoraSettings { rank: 4, alpha: 8.0, train_embeddings: true, ..LoraSettings::default() };
     let model = model.learning_tokens(&[swi, swi_end, latent])?.with_lora(&settings)?;
     let model = model.map(&mut SeededValues { device: device.clone().autodiff(), seed: 0 });
-    // A large ε, for the reason that the part `training` gives.
+    // A large ε, for the reason in the part `training`.
     let optimizer = Optimizer { dtype: Compute::Stored, epsilon: 1e-4, ..Optimizer::default() };
     let mut trainer = Trainer::new(model, &optimizer);
     let row = |r: u32| {
@@ -89,7 +89,7 @@ fn learnt(path: &Path, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
     let trained = trainer.decoder();
     let adapter = trained.adapter_over(None, None, &[swi, swi_end, latent])?;
     let n = last as usize + 1;
-    // As decoding looks them up: by numbers that are on the device, if the table is there.
+    // Looked up as in decoding: by ids on the device, if the table is there.
     let looked_up = match trained.looks_up_on_host() {
         true => trained.embed_rows(&(0..n).collect::<Vec<_>>())?,
         false => trained.embed_on_device(Tensor::arange(0..n as i64, &trained.device()))?,
@@ -107,7 +107,7 @@ fn learnt(path: &Path, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
     Ok([("losses".to_owned(), losses)].into_iter().chain(named).collect())
 }
 
-/// Gives everything that is trained values that do not depend on the device.
+/// Sets all trained parameters to values that do not depend on the device.
 struct SeededValues {
     device: Device,
     seed: u64,

@@ -13,7 +13,7 @@ pub(super) fn all() -> Vec<Case> {
     cases.map(|case| Case { there: false, ..case }).collect()
 }
 
-/// Two formats in one matrix: rows that are added are floats.
+/// Two formats in one matrix: added rows are floats.
 fn with_added(format: Format, n: usize, k: usize) -> StoredMatrix {
     let more: Vec<f32> = (0..2 * k).map(|i| i as f32 / 900.0 - 0.3).collect();
     StoredMatrix::drawn(format, n, k).with_rows(&more).unwrap_or_else(|e| unreachable!("whole rows: {e}"))
@@ -60,14 +60,14 @@ fn back(name: &str, w: StoredMatrix, m: usize) -> Case {
 fn products() -> Vec<Case> {
     let mut out = vec![];
     for format in Format::ALL {
-        // Rows of x: for decoding one group of a cube, several, one with a rest; and more, for products of floats.
+        // Rows of x: for decoding one group of a cube, several, one with a remainder; and more, for products of floats.
         let shapes = [[1, 256, 67], [3, 512, 5], [13, 256, 70], [1, 96, 9], [40, 256, 33], [2, 40, 9], [3, 7, 66]];
         for [m, k, n] in shapes.into_iter().filter(|[_, k, _]| k % format.block_len() == 0) {
             let (name, w) = (format!("{format:?} [{n}, {k}] and two rows of floats"), with_added(format, n, k));
             out.extend([forth(&name, w.clone(), m), back(&name, w, m)]);
         }
     }
-    // More bytes than a software driver takes in one piece.
+    // More bytes than a software driver supports in one piece.
     let large = StoredMatrix::drawn(Format::F32, 8300, 4096);
     out.extend([1, 40].map(|m| Case { gradients: false, ..forth("F32 [8300, 4096]", large.clone(), m) }));
     out

@@ -28,7 +28,7 @@ pub(super) fn plain(device: &str, done: &[PartResult]) -> String {
     out + &format!("{passed} of {} pass\n", all.len())
 }
 
-/// The table with where and when it was made. Everything random in a check has the seed 0.
+/// The table, with machine and time. All random numbers of a check have seed 0.
 pub(super) fn markdown(device: &str, threads: usize, done: &[PartResult]) -> String {
     let mut out = format!(
         "# Device check: {device}\n\n`{}`, commit {}, {}, {}{threads} threads, seed 0.\n\n\

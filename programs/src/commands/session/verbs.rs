@@ -1,5 +1,5 @@
-//! Experiments on the session's model: the same functions that `intervene pairs` and `intervene` call, and a linear probe for labels
-//! of a user's own. Knows requests and rows, writes no files.
+//! Experiments on the session's model: the functions behind `intervene pairs` and `intervene`, and a linear probe for a user's labels. Knows
+//! requests and records, writes no files.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -26,7 +26,7 @@ use switchyard::stats::probe::ValueProtocol;
 use switchyard::store::flatten;
 use switchyard::study::{ProblemChoice, Study};
 
-/// Patches between pairs of prompts; what is left out is as in `intervene pairs`.
+/// Patches between pairs of prompts; defaults are those of `intervene pairs`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Pairs {
@@ -38,7 +38,7 @@ pub(super) struct Pairs {
     places: Option<String>,
 }
 
-/// Replaced latent inputs on problems of a file; what is left out is as in `intervene`.
+/// Replaces latent inputs on problems of a file; defaults are those of `intervene`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Intervene {
@@ -68,7 +68,7 @@ pub(super) struct Probe {
     names: String,
     /// Negative: from the end of each prompt.
     position: i64,
-    /// Prompts of one group are never on both sides of a split; absent: each is its own group.
+    /// Splits never separate prompts of one group; absent: each is its own group.
     groups: Option<Vec<usize>>,
     #[serde(default)]
     seed: u64,
@@ -80,7 +80,7 @@ impl Probe {
     }
 }
 
-/// Fewest prompts of a class with which every split of a probe, inner ones too, has it on both sides.
+/// Minimum number of prompts per class, so that both sides of every split, also of inner ones, have it.
 const FEWEST: usize = 10;
 
 /// Refuses a class with too few prompts for a probe. A prompt and its copies, or a group, count once.
@@ -92,8 +92,8 @@ fn few(classes: &[&str], values: &[usize], groups: &[usize]) -> Option<anyhow::E
     let (class, count) = (0..classes.len()).map(|class| (class, of(class))).min_by_key(|(_, count)| *count)?;
     (classes.len() > 1 && count < FEWEST).then(|| {
         anyhow::anyhow!(
-            "label {:?} has {count} different prompts, and the probe's splits need {FEWEST} of each label: give more of them, or leave the label \
-             out",
+            "label {:?} has {count} different prompts, but the probe's splits need {FEWEST} of each label: add some, or remove the \
+            label",
             classes[class]
         )
     })
@@ -177,9 +177,14 @@ impl Room {
     pub(super) fn probe(&self, asked: &Probe) -> Result<Value> {
         let Probe { prompts, labels, names, position, groups, seed } = asked;
         ensure!(!prompts.is_empty(), "no prompts");
-        ensure!(labels.len() == prompts.len(), "{} labels of {} prompts: one for each", labels.len(), prompts.len());
+        ensure!(
+            labels.len() == prompts.len(),
+            "{} labels for {} prompts: give one for each",
+            labels.len(),
+            prompts.len()
+        );
         let rows: Vec<Sequence> = prompts.iter().map(|prompt| self.row(prompt)).collect::<Result<_>>()?;
-        // Copies of one prompt go to the same side of a split: a probe would recite them.
+        // Copies of a prompt go to the same side of a split: a probe would memorise them.
         let mut first: HashMap<&[u32], usize> = HashMap::new();
         let prompt_of: Vec<usize> =
             rows.iter().enumerate().map(|(n, row)| *first.entry(&row.ids).or_insert(n)).collect();
@@ -189,7 +194,7 @@ impl Room {
                 let apart = prompt_of.iter().zip(groups).any(|(first, group)| groups.get(*first) != Some(group));
                 if apart {
                     say(&format!(
-                        "warning: {copies} of {} prompts are copies of others in another group: a probe recites prompts that are on both sides",
+                        "warning: {copies} of {} prompts are copies of others in another group: a probe memorises prompts that are on both sides",
                         prompts.len()
                     ));
                 }
@@ -207,7 +212,12 @@ impl Room {
                 prompt_of
             }
         };
-        ensure!(groups.len() == prompts.len(), "{} groups of {} prompts: one for each", groups.len(), prompts.len());
+        ensure!(
+            groups.len() == prompts.len(),
+            "{} groups for {} prompts: give one for each",
+            groups.len(),
+            prompts.len()
+        );
         let specs = parse_specs(names)?;
         let of = |row: usize, length: usize| {
             let at = if *position < 0 { position + length as i64 } else { *position };

@@ -1,4 +1,4 @@
-//! Whether blocks are opened where the budget that a question says leaves no room for text.
+//! Are blocks opened where the question's budget leaves no room for text?
 
 use std::collections::BTreeSet;
 

@@ -15,7 +15,7 @@ use switchyard::schema::{Circuit, CircuitRow, EdgeRow, Form, RowFile};
 pub(super) const EXHIBITS: &[Exhibit] =
     &[Exhibit { covers: true, draw, ..Exhibit::new("fig:circuit", &[EdgeRow::NAME]) }];
 
-/// Edges that are drawn of one circuit, at most.
+/// Maximum number of edges drawn of one circuit.
 const DRAWN: usize = 40;
 
 const NOTE: &str = "Layers upwards, places from left to right (blocks counted back from the answer; `source`: where the two prompts differ; \
@@ -24,7 +24,7 @@ const NOTE: &str = "Layers upwards, places from left to right (blocks counted ba
     of keys), through which later places read; `M`: an MLP; dotted: a latent’s output as the next step’s input. Beside the figure’s files the whole circuit stands as \
     JSON, in the form of Neuronpedia’s graph viewer.";
 
-/// Every circuit of a folder as a graph: what its file is called, and Neuronpedia's JSON.
+/// Every circuit of a folder as a graph: its file name, and Neuronpedia's JSON.
 pub(in crate::report) fn graphs(folder: &Folder) -> Vec<(String, Value)> {
     let mut out = vec![];
     for checkpoint in folder.of::<EdgeRow>() {
@@ -38,7 +38,7 @@ pub(in crate::report) fn graphs(folder: &Folder) -> Vec<(String, Value)> {
     out
 }
 
-/// The graph that Neuronpedia's viewer reads. What it calls tokens are places here, because a circuit is of many pairs of prompts.
+/// The graph for Neuronpedia's viewer. Its tokens are places here, because a circuit is of many pairs of prompts.
 fn graph(slug: &str, model: &str, whole: &Network) -> Value {
     let top = whole.rows.len().saturating_sub(1);
     let id =
@@ -58,7 +58,7 @@ fn graph(slug: &str, model: &str, whole: &Network) -> Value {
     };
     let link = |from: usize, to: usize, weight: f64| json!({ "source": id(from), "target": id(to), "weight": weight });
     let links = whole.links.iter().map(|edge| link(edge.from, edge.to, edge.weight));
-    // What enters a latent continues as the next step's input.
+    // The input of a latent passes on to the next step's input.
     let entering = |at: usize| whole.links.iter().filter(|edge| edge.to == at).map(|edge| edge.weight).sum();
     let flows = whole.flows.iter().map(|&(from, to)| link(from, to, entering(from)));
     json!({
@@ -76,7 +76,7 @@ fn graph(slug: &str, model: &str, whole: &Network) -> Value {
     })
 }
 
-/// The edges of each form's circuit, by rank; forms without one are left out.
+/// The edges of each form's circuit, by rank; forms without one are skipped.
 fn circuits(rows: &[EdgeRow]) -> Vec<(Form, Vec<&EdgeRow>)> {
     let of = |form| {
         let mut kept: Vec<&EdgeRow> = rows.iter().filter(|e| e.form == form && e.in_circuit).collect();
@@ -91,7 +91,7 @@ fn layers_of(rows: &[EdgeRow]) -> usize {
     layers.flatten().max().map_or(0, |layer| layer + 1)
 }
 
-/// One figure a checkpoint, a panel for each form that has a circuit.
+/// One figure per checkpoint, with a panel for each form that has a circuit.
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut out = vec![];
     for checkpoint in folder.of::<EdgeRow>() {
@@ -109,7 +109,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     out
 }
 
-/// How much of the circuit is drawn, and what the circuit does alone.
+/// The drawn share of the circuit, and the circuit's faithfulness alone.
 fn said(form: Form, drawn: &[&EdgeRow], kept: &[&EdgeRow], circuits: &[CircuitRow]) -> String {
     let sum = |edges: &[&EdgeRow]| edges.iter().map(|e| e.score.value.abs()).sum::<f64>();
     let share = 100.0 * sum(drawn) / sum(kept);
@@ -133,7 +133,7 @@ fn capital(name: &str) -> String {
     letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// Where an edge begins or ends, as its row names it.
+/// One end of an edge, as its record names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Port {
     /// Row of the drawing: input, heads and MLP of each layer, output.
@@ -143,7 +143,7 @@ struct Port {
     layer: Option<usize>,
 }
 
-/// The last row: the read-out, for any number of layers.
+/// The last row: the readout, for any number of layers.
 const OUT: usize = usize::MAX;
 
 impl Port {
@@ -155,7 +155,7 @@ impl Port {
         if let Some((layer, head)) = label.strip_prefix('L').and_then(|rest| rest.split_once('H'))
             && let Ok(layer) = layer.parse::<usize>()
         {
-            // A query stands with its own head; keys and values, which heads share, by themselves.
+            // A query belongs to its head; keys and values, which heads share, are separate nodes.
             let name = match head.split_once('.') {
                 Some((head, part)) if part != "q" => format!("{part}{head}"),
                 Some((head, _)) => format!("H{head}"),
@@ -211,7 +211,7 @@ fn network(checkpoint: &str, form: Form, layers: usize, drawn: &[&EdgeRow]) -> N
     }
 }
 
-/// Whether the second place is the latent step that the first one's output goes into.
+/// Whether the second place is the latent step that reads the first one's output.
 fn follows(first: Place<'_>, second: Place<'_>) -> bool {
     let step = |place: &str| match place {
         "swi" => Some(0),

@@ -1,5 +1,5 @@
-//! Whether answers depend on what is in the latents: checkpoints of all methods under the same interventions, one row each.
-//! Knows which rows answer that; measures nothing.
+//! Do answers depend on the content of latents? Checkpoints of all methods under the same interventions, one row each. Knows which records
+//! answer that; measures nothing.
 
 use anyhow::Result;
 
@@ -12,10 +12,10 @@ use switchyard::stats::{Estimate, LEVEL};
 pub(super) const EXHIBITS: &[Exhibit] =
     &[Exhibit { table, ..Exhibit::new("tab:dependence", &[InterventionRow::NAME]) }];
 
-/// What the latents are replaced by, at all steps: the row's changes of accuracy.
+/// Replacements of the latents at all steps: the row's changes of accuracy.
 const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "skip"];
 
-/// A change of accuracy that is called none where the whole interval is nearer to 0 than this.
+/// A change of accuracy counts as none if its whole interval is within this distance of 0.
 const NONE: f64 = 0.05;
 
 const READING: &str = "Changes of accuracy against the unchanged model, all latents of a problem replaced, all problems (paired). \
@@ -25,7 +25,7 @@ const READING: &str = "Changes of accuracy against the unchanged model, all late
     the share of answers that become others under resample, right or wrong. Skip: no latents at all. Known value: how much more \
     often than by chance the answer is the one that arithmetic predicts from a donor's value.";
 
-/// The table, where the folder has interventions of two checkpoints or more.
+/// The table, if the folder has interventions of at least two checkpoints.
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let resampled = |checkpoint: &&str| row(folder, checkpoint, "resample").is_some();
     let checkpoints: Vec<&str> = folder.of::<InterventionRow>().into_iter().filter(resampled).collect();
@@ -88,7 +88,7 @@ fn verdict(resample: &InterventionRow) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Only what the verdict reads is set.
+    /// Sets only the fields that the verdict reads.
     fn resampled(change: [f64; 3], p_holm: f64, n: usize) -> InterventionRow {
         let [low, value, high] = change;
         let row = serde_json::json!({

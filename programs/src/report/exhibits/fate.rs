@@ -1,5 +1,5 @@
-//! Does reinforcement learning keep the latents, and does a gradient through the recurrence decide it? The runs of
-//! `experiments/rl-fate.toml`: cells, tests, and the law that they request. Measures nothing.
+//! Does reinforcement learning preserve latents, and does a gradient through the recurrence decide it? The runs of
+//! `experiments/rl-fate.toml`: cells, tests, and the law. Measures nothing.
 
 use anyhow::Result;
 
@@ -110,7 +110,7 @@ fn tests(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     for (compared, at) in
         [(ComparisonPoint::AtTheEnd, "at the end"), (ComparisonPoint::AtEqualDistance, "at equal distance")]
     {
-        // Rows of other seeds or modes have no such test.
+        // Records of other seeds or modes have no such test.
         let Ok(tests) = fate_tests(rows, compared) else { continue };
         let p: Vec<f64> = tests.iter().map(FateTest::p).collect::<Result<_>>()?;
         for ((test, p), held) in tests.iter().zip(&p).zip(holm(&p)?) {
@@ -129,7 +129,7 @@ fn line(test: &FateTest, at: &str, p: [String; 3]) -> Vec<Cell> {
     [name, at, Cell::measured(test.estimate().ok()), each].into_iter().chain(p.map(Cell::Text)).collect()
 }
 
-/// H5 for each mode, and H6 between them, where the grid was run: H6 is tested with all seeds of the plan.
+/// H5 for each mode, and H6 between them, if the grid was run: H6 is tested with all planned seeds.
 fn of_grid(rows: &[FateRow]) -> Result<Vec<Vec<Cell>>> {
     let [Some(frozen), Some(full)] = FateRow::MODES.map(|mode| law(rows, mode).ok().flatten()) else {
         return Ok(vec![]);
@@ -157,7 +157,7 @@ fn of_grid(rows: &[FateRow]) -> Result<Vec<Vec<Cell>>> {
     Ok(out)
 }
 
-/// In how many cells the switch rate changes in the direction of the benefit, among those whose benefit differs from 0 over seeds.
+/// Number of cells in which the switch rate changes in the direction of the benefit, among those whose benefit differs from 0 over seeds.
 fn signs(law: &Law) -> (usize, usize) {
     let mean = |cell: &FateCell, of: fn(&(f64, f64)) -> f64| {
         mean_of_runs(&cell.runs.values().map(of).collect::<Vec<_>>()).ok()
@@ -169,7 +169,7 @@ fn signs(law: &Law) -> (usize, usize) {
     clear.fold((0, 0), |(follow, all), same| (follow + usize::from(same), all + 1))
 }
 
-/// The change of the switch rate against what a block is worth at the start.
+/// Change of the switch rate by the benefit of a block at the start.
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let rows = folder.rows::<FateRow>("");
     let run = |(budget, mode): (usize, &'static str)| {

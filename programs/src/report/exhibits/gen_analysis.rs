@@ -1,4 +1,4 @@
-//! tab:gen-analysis: length and switches by correctness; and the confidence of switches that the appendix gives in words.
+//! tab:gen-analysis: length and switches by correctness; and the confidence of switches that the appendix states in words.
 
 use super::{Exhibit, Layout};
 use crate::report::cells::{Cells, mean};

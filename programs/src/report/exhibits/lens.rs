@@ -1,4 +1,4 @@
-//! What each layer would say at each latent step: grids of the logit and the tuned lens, and cells of the last layer
+//! Predictions of each layer at each latent step: grids of the logit and the tuned lens, and cells of the last layer
 //! (`ours:lens/step1/exit_rank`).
 
 use super::{Drawing, Exhibit};
@@ -29,7 +29,7 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     Some(if column == "entropy" { row.entropy } else { row.exit_rank })
 }
 
-/// A heat map's cells: layer upwards, another axis across; none of rows without a number.
+/// A heat map's cells: layers upwards, another axis across; `None` without numbers.
 pub(super) fn grid(cells: &[(usize, usize, Estimate)], map: HeatMap) -> Option<Figure> {
     let axis = |of: fn(&(usize, usize, Estimate)) -> usize| {
         let mut all: Vec<usize> = cells.iter().map(of).collect();
@@ -49,8 +49,7 @@ pub(super) fn grid(cells: &[(usize, usize, Estimate)], map: HeatMap) -> Option<F
     map.cells.iter().flatten().any(Option::is_some).then_some(Figure::HeatMap(map))
 }
 
-/// Rows of a lens at latent steps, each with its step; where switching was both free and forced, those of the first that is
-/// there.
+/// Records of a lens at latent steps, each with its step; from free switching if it has any, else from forced.
 pub(in crate::report) fn lens_rows<'a>(folder: &'a Folder, checkpoint: &str, lens: Lens) -> Vec<(usize, &'a LensRow)> {
     let rows = folder.rows::<LensRow>(checkpoint).iter().filter(|r| r.lens == lens);
     let rows: Vec<(usize, &LensRow)> = rows.filter_map(|r| Some((r.step?.shown(), r))).collect();
@@ -69,7 +68,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     ];
     let mut out = vec![];
     for checkpoint in folder.of::<LensRow>() {
-        // One scale for both lenses.
+        // One colour scale for both lenses.
         let entropies = folder.rows::<LensRow>(checkpoint).iter().filter_map(|row| sound(row.entropy)).map(|e| e.value);
         let most = entropies.fold(1e-9, f64::max);
         let mut panels = vec![];

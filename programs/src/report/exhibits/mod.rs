@@ -1,8 +1,8 @@
-//! Every table and figure: one file holds the rows that answer it, our number for a cell, rows beyond the paper's, the note and
-//! the drawing. A new one is a file and a line in the list; what its rows do not suffice for is named and not shown.
+//! Every table and figure: one file has its records, our number for a cell, rows beyond the paper's, the note and the drawing. A new one is a
+//! file and a line in the list; one with too few records is named and not shown.
 //!
-//! Labels are the paper's (`tab:main`), ours of the same form (`tab:versus`), or `ours:…` for numbers of ours that no table of
-//! the paper has and that its claims request.
+//! Labels are the paper's (`tab:main`), ours of the same form (`tab:versus`), or `ours:…` for numbers that no table of the paper has and that
+//! its claims request.
 
 use anyhow::Result;
 
@@ -17,25 +17,25 @@ pub(super) use circuit::graphs;
 pub(super) use lens::lens_rows;
 pub(super) use main::{answers, of_other_set};
 
-/// A table, a figure, or numbers that claims request. Most fields have a default: no such thing.
+/// A table, a figure, or numbers for claims. Most fields default to "none".
 pub(crate) struct Exhibit {
     /// LaTeX label.
     pub label: &'static str,
-    /// Kinds of rows that answer it; the first is what `probe` or `intervene` must have run.
+    /// Kinds of records that it needs; the first is what `probe` or `intervene` must have run.
     pub sources: &'static [&'static str],
-    /// Whether it shows these rows, so that they need no table of all their columns.
+    /// Whether it shows these records, so that they need no table of all their columns.
     pub covers: bool,
-    /// Whether its cells are of one checkpoint that the paper's rows and columns do not name.
+    /// Whether its cells belong to one checkpoint that the paper's rows and columns do not name.
     pub per_checkpoint: bool,
-    /// Whether its cells are over runs: their `n` counts runs, not problems.
+    /// Whether its cells are statistics over runs: their `n` counts runs, not problems.
     pub over_runs: bool,
     /// Our number for a row and a column of the paper's.
     pub cell: fn(&Cells<'_>, &str, &str) -> Option<Estimate>,
-    /// How the paper's table is shown with ours next to it.
+    /// Layout of the paper's table with ours.
     pub beside: Layout,
     /// A table of ours.
     pub table: fn(&Exhibit, &Folder) -> Result<Option<Table>>,
-    /// Its figure, or one a checkpoint.
+    /// Its figures, one in all or one per checkpoint.
     pub draw: fn(&Exhibit, &Paper, &Folder) -> Vec<Drawing>,
 }
 
@@ -44,21 +44,21 @@ type Words = fn(&Cells<'_>, &str) -> Option<String>;
 
 /// Our additions to one of the paper's tables, next to the cells.
 pub(crate) struct Layout {
-    /// The paper's columns that have ours next to them; none for a setting of the paper's.
+    /// Columns of the paper with ours next to them; settings of the paper's have none.
     pub shows: fn(&Folder, &str) -> bool,
-    /// What a row of the paper's is called where ours is not what it says.
+    /// Our name for a row of the paper's, if ours differs.
     pub renames: fn(&Folder, &str) -> Option<String>,
-    /// What our column is called, where that is not the paper's heading and the checkpoint.
+    /// Heading of our column, if it is not the paper's heading and the checkpoint.
     pub heading: fn(&Folder, &str) -> Option<String>,
     /// Whether it is shown for a folder.
     pub stands: fn(&Folder) -> bool,
-    /// Columns of ours that the paper lacks, where the folder has numbers for them: key, heading, unit.
+    /// Our columns beyond the paper's, if the folder has numbers for them: key, heading, unit.
     pub beyond: &'static [(&'static str, &'static str, Unit)],
-    /// The same for text: heading, and a row's contents.
+    /// The same for text: heading, and a row's content.
     pub words: &'static [(&'static str, Words)],
     /// Rows of ours that the paper lacks: key and name.
     pub extra: fn(&Folder) -> Vec<(String, String)>,
-    /// Whether a row's number of ours is in another row already.
+    /// Whether our number of a row is already in another row.
     pub repeats: fn(&Folder, &str) -> bool,
     /// Whether "after SFT" is the checkpoint that GRPO started from.
     pub rl: bool,
@@ -82,7 +82,7 @@ impl Layout {
 }
 
 impl Exhibit {
-    /// One that has nothing but rows.
+    /// An exhibit with records only.
     pub(super) const fn new(label: &'static str, sources: &'static [&'static str]) -> Self {
         Self {
             label,
@@ -97,17 +97,17 @@ impl Exhibit {
         }
     }
 
-    /// `needs a or b`: what would have to be run.
+    /// `needs a or b`: the experiments to run.
     pub(super) fn needs(&self) -> String {
         format!("needs {}", self.sources.iter().map(|rows| format!("`{rows}`")).collect::<Vec<_>>().join(" or "))
     }
 
-    /// Its figure, with this many panels in a row; none without panels.
+    /// Its figure, with this many panels per row; empty without panels.
     fn drawing(&self, title: &str, columns: usize, panels: Vec<Figure>, note: &str) -> Vec<Drawing> {
         self.drawing_of("", title, columns, panels, note)
     }
 
-    /// Its figure of one checkpoint, with this many panels in a row; none without panels.
+    /// Its figure for one checkpoint, with this many panels per row; empty without panels.
     fn drawing_of(
         &self,
         checkpoint: &str,
@@ -123,7 +123,7 @@ impl Exhibit {
     }
 }
 
-/// Said under a figure with such an axis.
+/// Note of a figure with such an axis.
 const CUT: &str = " A zigzag at the foot of an axis: it does not begin at zero.";
 
 /// A table straight from rows: label, files, title, filter of rows, and columns.
@@ -172,7 +172,7 @@ fn points(of: impl Iterator<Item = (f64, Estimate)>) -> Vec<Point> {
     points
 }
 
-/// What a figure must say of the paper's numbers, where some of its panels have them.
+/// The note on the paper's numbers, if some panels have them.
 fn diamonds(panels: &[Figure], are: &str) -> String {
     if panels.iter().any(Figure::has_paper) { format!(" Diamonds: {are}.") } else { String::new() }
 }
@@ -185,7 +185,7 @@ pub struct Drawing {
     pub panels: Vec<Figure>,
     /// Panels in a row.
     pub columns: usize,
-    /// What must be known to read it.
+    /// Explanation.
     pub note: String,
 }
 
@@ -197,7 +197,7 @@ pub struct MissingFigure {
     pub reason: String,
 }
 
-/// Every figure of the folder, the paper's first, and those of the paper's that lack rows.
+/// Every figure of the folder, the paper's first, and the paper's figures that lack records.
 pub(super) fn drawings(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<MissingFigure>) {
     let (mut drawn, mut undrawn) = (vec![], vec![]);
     for figure in &paper.figures {

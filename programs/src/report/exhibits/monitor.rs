@@ -1,4 +1,4 @@
-//! A monitor on latents, and what is left of it once an adversary knows it.
+//! A monitor on latents, and its performance against an adversary who knows it.
 
 use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};

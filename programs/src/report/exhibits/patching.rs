@@ -1,4 +1,4 @@
-//! What patching one site from another problem does, by layer and step or position; and what patching a user's own pairs does.
+//! Effect of patching one place from another problem, by layer and step or position; and of patching a user's pairs.
 
 use super::lens::grid;
 use super::{Drawing, Exhibit};
@@ -17,7 +17,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut out = vec![];
     for checkpoint in folder.of::<PatchRow>() {
-        // One scale for both axes: from no effect to all of it.
+        // One scale for both axes: from no effect to the whole effect.
         let effects = folder.rows::<PatchRow>(checkpoint).iter().filter_map(|row| sound(row.effect)).map(|e| e.value);
         let range = effects.fold((0.0, 1.0), |(low, high): (f64, f64), e| (low.min(e), high.max(e)));
         let panel = |(axis, by, x): (Axis, &str, &str)| {
@@ -37,7 +37,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     out
 }
 
-/// Layer by place, a panel for each form and component; of a layer's heads the one that moves most.
+/// Layer by place, a panel for each form and component; of a layer's heads the one with the largest effect.
 fn draw_pairs(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut out = vec![];
     for checkpoint in folder.checkpoints(HeadPatchRow::PAIRS) {

@@ -1,4 +1,4 @@
-//! tab:per-subject, fig:per-subject: accuracy by level and by subject; with and without latents where the outcomes tell.
+//! tab:per-subject, fig:per-subject: accuracy by level and by subject; with and without latents if outcomes are available.
 
 use super::sft_vs_rl::SOURCES;
 use super::{Drawing, Exhibit, Layout, diamonds};
@@ -19,7 +19,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     Exhibit { draw, ..Exhibit::new("fig:per-subject", SOURCES) },
 ];
 
-/// Level and subject groups; extra rows are asked by the group's own name.
+/// Level and subject groups; extra rows use the group's own name.
 fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     let rows = cells.folder.rows::<AccuracyRow>(cells.checkpoint).iter().filter(|_| column == "acc");
     rows.into_iter().find(|r| r.group == row || key(&r.group) == row).map(|r| r.accuracy)
@@ -47,7 +47,7 @@ fn key(group: &str) -> String {
     }
 }
 
-/// Name of a group of problems, what it is called, and which group a problem is in.
+/// Name of a grouping, its title, and the group of a problem.
 type Grouping = (&'static str, &'static str, fn(&OutcomeRow) -> Option<String>);
 
 fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
@@ -57,7 +57,7 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     for checkpoint in folder.of::<OutcomeRow>().into_iter().rev() {
         panels.extend([level, subject].into_iter().filter_map(|grouping| panel(paper, folder, checkpoint, grouping)));
     }
-    // Level and subject side by side, where every checkpoint has both.
+    // Level and subject side by side, if every checkpoint has both.
     let columns = if panels.len() == 2 * folder.of::<OutcomeRow>().len() { 2 } else { 1 };
     let theirs = diamonds(&panels, "the paper's after Switch-GRPO, on MATH-500");
     let note = format!("Bars: 95 % Wilson intervals.{theirs}");
@@ -84,7 +84,7 @@ fn panel(paper: &Paper, folder: &Folder, checkpoint: &str, (kind, title, group_o
     };
     let theirs = |group: &String| {
         let row = key(&format!("{kind}:{group}"));
-        // Levels of other problems have nothing to do with MATH's.
+        // Levels of other data sets are unrelated to MATH's.
         let math = rows.first().is_some_and(|row| row.identity.dataset.to_lowercase().contains("math"));
         let same = math && checkpoint == folder.grpo;
         let value = paper.cell(&format!("tab:per-subject/{row}/acc")).ok().filter(|_| same);

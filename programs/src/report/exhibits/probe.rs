@@ -1,4 +1,4 @@
-//! tab:probe, fig:layer-probe, and ours split by group with controls: can the next `<swi>` be read off the layers?
+//! tab:probe, fig:layer-probe, and our split by group with controls: can the next `<swi>` be read from the layers?
 
 use super::{Drawing, Exhibit, Layout, points};
 use crate::report::cells::Cells;
@@ -29,7 +29,7 @@ fn depth(rows: &[ProbeRow]) -> Option<usize> {
     rows.first().and_then(|r| (r.layer + r.from_last).checked_sub(1)).filter(|&layers| layers > 0)
 }
 
-/// Layers of the deepest model whose probes the folder holds.
+/// Number of layers of the deepest model with probes in the folder.
 fn deepest(folder: &Folder) -> Option<usize> {
     folder.of::<ProbeRow>().into_iter().filter_map(|c| depth(folder.rows(c))).max()
 }
@@ -48,7 +48,7 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     rows.iter().find(ours).map(|r| r.accuracy.unwrap_or(r.balanced_accuracy))
 }
 
-/// A shallow model has fewer layers than tab:probe has rows: each is in one row alone.
+/// A shallow model has fewer layers than tab:probe has rows: each appears in only one row.
 fn repeats(folder: &Folder, row: &str) -> bool {
     let stands = |layers, offset| paper_layers(layers).iter().any(|(o, _)| *o == offset);
     deepest(folder).zip(offset(row)).is_some_and(|(layers, offset)| !stands(layers, offset))
@@ -108,7 +108,7 @@ fn grouped(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     exhibit.drawing("Layer probes with controls (ours)", 1, panels, note)
 }
 
-/// Scores of the probes for the next `<swi>` over the share of layers passed.
+/// Scores of the probes for the next `<swi>` by relative depth.
 fn by_depth(folder: &Folder, checkpoint: &str, protocol: Protocol, features: Features) -> Vec<Point> {
     let layers = depth(folder.rows(checkpoint)).unwrap_or(1) as f64;
     let rows = folder.rows::<ProbeRow>(checkpoint).iter();

@@ -1,5 +1,4 @@
-//! Tables straight from rows: the rows that pass a filter, with some of their columns; and rows of an unknown kind, with
-//! all of them.
+//! Tables directly from records: those that pass a filter, with some columns; and records of unknown kinds, with all columns.
 
 use anyhow::Result;
 
@@ -80,7 +79,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     ),
 ];
 
-/// Rows that the page shows token by token or head by head; they are too many for a table.
+/// Records that the page shows token by token or head by head; too many for a table.
 const ON_THE_PAGE: &[&str] = &[
     PositionRow::NAME,
     SwitchProblemRow::NAME,
@@ -93,8 +92,7 @@ const ON_THE_PAGE: &[&str] = &[
 ];
 
 impl Exhibit {
-    /// A table of the rows that pass the filter, with these columns. Of several sources a later one counts for checkpoints that the
-    /// earlier have nothing of.
+    /// A table of the records that pass the filter, with these columns. A later source is used only for checkpoints that earlier ones lack.
     pub(super) fn of_rows<R: RowFile>(
         &self,
         folder: &Folder,
@@ -116,7 +114,7 @@ impl Exhibit {
     }
 }
 
-/// Rows that nobody here has heard of.
+/// Records of unknown kinds.
 pub(super) fn others(folder: &Folder) -> Result<Vec<Table>> {
     let mut others: Vec<&str> = folder.files().map(|(experiment, _, _)| experiment).collect();
     others.dedup();

@@ -1,5 +1,5 @@
-//! The two schedules of the curriculum, all spans at once and from the left: a table, and the cells that a claim asks for
-//! (`ours:schedule/parallel/acc`). The run of the other schedule is `summary-sequential` (`train --set latent.schedule=sequential`).
+//! The two schedules of the curriculum, all spans at once and from the left: a table, and cells for a claim (`ours:schedule/parallel/acc`).
+//! The run of the other schedule is `summary-sequential` (`train --set latent.schedule=sequential`).
 
 use anyhow::Result;
 
@@ -19,7 +19,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 const SCHEDULES: [(&str, &str, &str); 2] =
     [("parallel", "all spans at once", ""), ("sequential", "the leftmost k spans", "sequential")];
 
-/// A run's own phase after SFT, and that of the same seed under the other schedule.
+/// A run's phase after SFT, and that of the same seed with the other schedule.
 fn row<'f>(folder: &'f Folder, schedule: &str) -> Option<&'f PhaseRow> {
     let (.., file) = SCHEDULES.into_iter().find(|(key, ..)| *key == schedule)?;
     folder.rows::<PhaseRow>(file).iter().find(|row| row.phase == folder.sft)

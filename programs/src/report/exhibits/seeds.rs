@@ -1,5 +1,5 @@
-//! What another seed would give: the held-out results of the runs of a folder that differ in their seed alone, each checkpoint's
-//! mean over them. Knows which rows are of one checkpoint; measures nothing.
+//! Variation over seeds: held-out results of a folder's runs that differ only in their seed, with each checkpoint's mean. Knows which records
+//! belong to one checkpoint; measures nothing.
 
 use anyhow::Result;
 
@@ -15,8 +15,8 @@ const NOTE: &str = "Mean over runs, Student's 95 % interval for it; n: runs. Wit
     share is cut to 0 and 1. Lowest and highest: accuracy of a single run. The intervals of the other tables are of one run over its \
     problems.";
 
-/// The table, where the folder holds the phases of two seeds or more (`summary`, `summary-seed1`, …): a row for each checkpoint
-/// that at least two of them have.
+/// The table, if the folder has the phases of at least two seeds (`summary`, `summary-seed1`, …): a row for each checkpoint in at least two
+/// of them.
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let runs = folder.runs();
     let checkpoints = distinct(runs.iter().copied().flatten().map(|row| row.phase.as_str()));

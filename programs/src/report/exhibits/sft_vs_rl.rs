@@ -4,7 +4,7 @@ use super::{Exhibit, Layout};
 use crate::report::folder::Folder;
 use switchyard::schema::{AccuracyRow, PhaseRow, RowFile};
 
-/// Rows of groups, and a run's own of its phases.
+/// Records of groups, and a run's records of its phases.
 pub(super) const SOURCES: &[&str] = &[AccuracyRow::NAME, PhaseRow::NAME];
 
 pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
@@ -21,7 +21,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
     ..Exhibit::new("tab:sft-vs-rl", SOURCES)
 }];
 
-/// Whether GRPO started from a checkpoint inside phase 2, which then has its own row.
+/// Whether GRPO started from an intermediate checkpoint of phase 2, which then has its own row.
 pub(super) fn has_start(folder: &Folder, sources: &[&str]) -> bool {
     folder.sft != folder.start && folder.before_grpo(sources) == folder.start
 }

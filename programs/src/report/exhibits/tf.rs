@@ -51,7 +51,7 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     }
 }
 
-/// What the paper calls random positions: the random sample, or all others in rows that have none.
+/// The paper's random positions: the random sample, or all others in records without one.
 fn random_event(folder: &Folder, checkpoint: &str) -> Event {
     let sampled = folder.rows::<TeacherForcedRow>(checkpoint).iter().any(|r| r.event == Event::Random);
     if sampled { Event::Random } else { Event::Other }

@@ -34,7 +34,7 @@ fn panel(folder: &Folder, checkpoint: &str) -> Option<Figure> {
     };
     let last = probes(Features::ResidPost).map(|(.., r)| r.layer).max()?;
     let mut names = distinct(probes(Features::ResidPost).map(|(value, ..)| value));
-    // The results of steps 1, 2, … apart only where no block stands for its own step.
+    // Results of steps 1, 2, … are separate only if blocks do not represent single steps.
     if names.contains(&"s_j") {
         names.retain(|name| name.starts_with("s_j"));
     }
@@ -47,7 +47,7 @@ fn panel(folder: &Folder, checkpoint: &str) -> Option<Figure> {
         "s_j-1" => "result before it".to_owned(),
         other => format!("result of step {}", other.trim_start_matches('s')),
     };
-    // More lines than colours cannot be told apart.
+    // More lines than colours cannot be distinguished.
     let mut lines: Vec<Line> = names.iter().take(6).map(|v| line(v, Features::ResidPost, said(v))).collect();
     lines.extend(names.first().map(|v| line(v, Features::Shuffled, "shuffled labels".into())));
     Figure::lines(LineChart {

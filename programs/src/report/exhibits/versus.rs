@@ -1,5 +1,5 @@
-//! Checkpoint against checkpoint on the same problems, with exact tests: what two accuracies side by side do not decide. Knows
-//! which rows carry pairs; measures nothing.
+//! Pairs of checkpoints on the same problems, with exact tests, which two separate intervals cannot replace. Knows which records are paired;
+//! measures nothing.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +28,8 @@ struct Pair<'a> {
     flips: Flips,
 }
 
-/// The table, where the folder has the problems' outcomes of two checkpoints or more. The model after SFT and the one after
-/// Switch-GRPO are compared with every other one.
+/// The table, if the folder has outcomes of at least two checkpoints. The models after SFT and after Switch-GRPO are compared with every
+/// other one.
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let all = folder.of::<OutcomeRow>();
     let firsts: Vec<&str> =
@@ -68,7 +68,7 @@ fn headings() -> Vec<Heading> {
     columns.map(|(name, kind)| Heading::new(name, kind)).into()
 }
 
-/// All problems that both were asked, and those among them where the first switched, where that is another set.
+/// All problems of both, and those where the first one switched, if that is another set.
 fn compared<'a>(folder: &Folder, first: &'a str, second: &'a str) -> Result<Vec<Pair<'a>>> {
     let of = |checkpoint: &str| folder.rows::<OutcomeRow>(checkpoint).iter();
     let other: BTreeMap<&str, &OutcomeRow> = of(second).map(|row| (row.id.as_str(), row)).collect();

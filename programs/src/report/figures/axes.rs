@@ -1,4 +1,4 @@
-//! Title, axes and grid of a chart, and the map from data to pixels. Knows ranges and names, not what is plotted.
+//! Title, axes and grid of a chart, and the map from data to pixels. Knows ranges and names, not the plotted data.
 
 use super::fonts::width;
 use super::legend::{self, Key};
@@ -7,8 +7,8 @@ use super::style::{GRID, INK, LABEL, PAD, PLOT_HEIGHT, TICK, WIDTH};
 use super::ticks::{ticks, whole_ticks, words};
 use anyhow::{Result, ensure};
 
-/// One axis: its label with unit, whether it is logarithmic or of whole numbers alone (latent steps), and its range (from
-/// the data where not given).
+/// One axis: its label with unit, whether it is logarithmic or has whole numbers only (latent steps), and its range (by default that of the
+/// data).
 #[derive(Clone, Debug, Default)]
 pub struct Axis {
     pub label: String,
@@ -28,12 +28,12 @@ impl Axis {
         Self { log: true, ..self }
     }
 
-    /// This axis, of whole numbers: nothing lies between them.
+    /// Restricts the axis to whole numbers.
     pub fn whole(self) -> Self {
         Self { whole: true, ..self }
     }
 
-    /// An axis of shares: from nothing to all.
+    /// An axis of shares, from 0 to 1.
     pub(crate) fn share(label: &str) -> Self {
         Self::new(label).range(0.0, 1.04)
     }
@@ -43,7 +43,7 @@ impl Axis {
         Self { range: Some((low, high)), ..self }
     }
 
-    /// The range to draw for these data: theirs with a little room on both sides, or the one given.
+    /// The range for these data: with a margin on both sides, or the given one.
     fn span(&self, data: impl Iterator<Item = f64>) -> Result<(f64, f64)> {
         if let Some((low, high)) = self.range {
             ensure!(low < high && low.is_finite() && high.is_finite(), "axis '{}': range {low} to {high}", self.label);
@@ -59,7 +59,7 @@ impl Axis {
             (low / room, high * room)
         } else if high - low > 1e-12 * largest && high - low > SMALLEST {
             let room = 0.04 * (high - low);
-            // Zero belongs to the axis where it takes a third of it at most.
+            // Includes zero if that takes at most a third of the axis.
             match (low > 0.0, high < 0.0) {
                 _ if self.whole => (low - room, high + room),
                 (true, _) if low < 0.5 * (high - low) => (0.0, high + room),
@@ -67,23 +67,23 @@ impl Axis {
                 _ => (low - room, high + room),
             }
         } else {
-            // One value, or values that no number between them tells apart.
+            // A single value, or values too close for a tick between them.
             let room = 0.5f64.max(0.05 * largest);
             (low - room, high + room)
         })
     }
 
-    /// Whether a linear axis leaves zero out; one of whole numbers counts and has no zero to leave out.
+    /// Whether a linear axis excludes zero; one of whole numbers counts and needs no zero.
     fn cut(&self, (low, high): (f64, f64)) -> bool {
         !self.log && !self.whole && (low > 0.0 || high < 0.0)
     }
 
-    /// Whether the axis over these data leaves zero out.
+    /// Whether the axis for these data excludes zero.
     pub(super) fn is_cut(&self, data: impl Iterator<Item = f64>) -> bool {
         self.span(data).is_ok_and(|span| self.cut(span))
     }
 
-    /// Whether a value has a place on the axis: on a logarithmic one only what is above zero.
+    /// Whether a value can be shown: on a logarithmic axis only above zero.
     pub(crate) fn shows(&self, value: f64) -> bool {
         value.abs() < LARGEST && (!self.log || value > SMALLEST)
     }
@@ -108,7 +108,7 @@ pub(super) struct Plot {
     pub bottom: f64,
     x: (f64, f64, bool),
     y: (f64, f64, bool),
-    /// Whether each of them leaves zero out.
+    /// Whether each excludes zero.
     cut: [bool; 2],
 }
 
@@ -131,7 +131,7 @@ impl Plot {
         let top = scene.title(title);
         let top = legend::draw(&mut scene, legend, top + 4.0) + 0.5 * TICK;
         let left = PAD + 1.35 * LABEL + widest + 14.0;
-        // The last number under the x axis is centred on its tick and may reach past the axis.
+        // The last number below the x axis is centred on its tick and may extend beyond the axis.
         let ticks_x = if names.is_some() { Vec::new() } else { ticks_of(x, x0, x1) };
         let last = ticks_x.last().map_or(0.0, |t| 0.5 * width(&t.1, TICK, false) + 8.0);
         let margin = last.max(PAD + 10.0);
@@ -161,7 +161,7 @@ impl Plot {
         Ok((scene, plot))
     }
 
-    /// Numbers under the x axis; returns where they end.
+    /// Draws numbers below the x axis; returns their lower end.
     fn number_ticks(&self, scene: &mut Scene, axis: &Axis) -> f64 {
         for (value, text) in ticks_of(axis, self.x.0, self.x.1) {
             let at = self.x(value);
@@ -171,7 +171,7 @@ impl Plot {
         self.bottom + 12.0 + 1.1 * TICK
     }
 
-    /// Names under positions 0, 1, …: wrapped, or upright where even a word is too wide.
+    /// Draws names at positions 0, 1, …: wrapped, or vertical if even a word is too wide.
     fn name_ticks(&self, scene: &mut Scene, names: &[String]) -> f64 {
         let slot = (self.right - self.left) / names.len() as f64 - 8.0;
         let wrapped: Vec<Vec<String>> = names.iter().map(|n| words(n, slot, TICK, false)).collect();
@@ -193,7 +193,7 @@ impl Plot {
         end
     }
 
-    /// The two axis lines, drawn last so that they lie over the data; a zigzag at the foot of one that does not begin at zero.
+    /// Draws the two axis lines last, over the data; with a zigzag at the foot of one that excludes zero.
     pub fn finish(&self, scene: &mut Scene) {
         let Self { left, bottom, .. } = *self;
         // Along the axis, and to its side.
@@ -218,7 +218,7 @@ impl Plot {
     }
 }
 
-/// Where a value lies in a range, 0 to 1, clipped: a band that leaves the axis ends at its edge.
+/// Relative position of a value in a range, clipped to 0 to 1: a band that leaves the axis ends at its edge.
 fn share(value: f64, (low, high, log): (f64, f64, bool)) -> f64 {
     let f = |v: f64| if log { v.max(SMALLEST).log10() } else { v };
     ((f(value) - f(low)) / (f(high) - f(low))).clamp(0.0, 1.0)

@@ -9,12 +9,12 @@ use super::scene::{At, Scene, Shape};
 use super::style::{INK, PAPER_WHITE, Series, colour};
 use switchyard::stats::Estimate;
 
-/// One value per category; `None` leaves the place empty.
+/// One value per category; `None` leaves a gap.
 #[derive(Clone, Debug)]
 pub struct BarSeries {
     pub name: String,
     pub values: Vec<Option<Estimate>>,
-    /// What the paper reports for the same cells, drawn as diamonds next to the interval; may be empty.
+    /// The paper's values for the same cells, drawn as diamonds next to the interval; may be empty.
     pub paper: Vec<Option<f64>>,
 }
 
@@ -58,11 +58,11 @@ impl BarChart {
             legend.push(("paper".to_string(), Key::Diamond));
         }
         let x = Axis::default().range(-0.5, last);
-        // Bars begin at zero, with a little room above the highest interval.
+        // Bars begin at zero, with a margin above the highest interval.
         let ends = |f: fn(f64, f64) -> f64| data.iter().map(|d| d.1).fold(0.0, f);
         let (low, high) = match (ends(f64::min), ends(f64::max)) {
             (low, high) if high - low > 1e-300 => (low, high),
-            // Nothing but zeros.
+            // All zeros.
             _ => (0.0, 1.0),
         };
         let room = 0.04 * (high - low);

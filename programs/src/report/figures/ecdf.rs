@@ -14,7 +14,7 @@ use switchyard::stats::LEVEL;
 pub struct Ecdf {
     pub title: String,
     pub x: Axis,
-    /// What is counted, e.g. `problems`.
+    /// Unit of counting, e.g. `problems`.
     pub of: String,
     /// Name and values of each sample; n is added to the name.
     pub samples: Vec<(String, Vec<f64>)>,

@@ -6,15 +6,15 @@ use anyhow::{Result, anyhow};
 use base64::prelude::{BASE64_STANDARD as STANDARD, Engine};
 use plotters::style::{FontDesc, FontFamily, FontStyle, register_font};
 
-/// Family name the figures request; an SVG viewer without it falls back to what [`FALLBACK`] lists.
+/// Font family of the figures; an SVG viewer without it uses those in [`FALLBACK`].
 pub(crate) const FAMILY: &str = "DejaVu Sans";
 pub(super) const FALLBACK: &str = "DejaVu Sans, Verdana, sans-serif";
 
 static REGULAR: &[u8] = include_bytes!("../../../../fixtures/fonts/DejaVuSans-subset.ttf");
 static BOLD: &[u8] = include_bytes!("../../../../fixtures/fonts/DejaVuSans-Bold-subset.ttf");
 
-/// Makes the typeface known to plotters, under its own name and under the generic ones, in every style: plotters with
-/// `ab_glyph` knows no system font and fails on a family it has not been given.
+/// Registers the typeface with plotters, under its own name and the generic ones, in every style: with `ab_glyph`, plotters knows no system
+/// fonts and fails on an unregistered family.
 pub(super) fn register() -> Result<()> {
     static DONE: OnceLock<bool> = OnceLock::new();
     let done = DONE.get_or_init(|| {
@@ -42,7 +42,7 @@ pub(super) fn width(text: &str, height: f64, bold: bool) -> f64 {
     font(height, bold).layout_box(text).map_or(0.0, |((left, _), (right, _))| f64::from(right - left))
 }
 
-/// `@font-face` rules with the fonts inside, for a page that must look the same without a network.
+/// `@font-face` rules with embedded fonts, for a page that must look the same without a network.
 pub fn font_face_css() -> String {
     let face = |weight: &str, bytes: &[u8]| {
         format!(

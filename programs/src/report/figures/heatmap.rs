@@ -9,21 +9,20 @@ use super::scene::{Anchor, Scene, Shape};
 use super::style::{INK, LABEL, MISSING, PAD, PAPER_WHITE, PLOT_HEIGHT, TICK, WIDTH};
 use switchyard::stats::unsigned_zero;
 
-/// Cells `[row][column]`, first row at the top; `None` is drawn grey. Colours are viridis, even in lightness and safe for the
-/// colour-blind.
+/// Cells `[row][column]`, first row at the top; `None` is grey. Colours are viridis: perceptually uniform and safe for the colour-blind.
 #[derive(Clone, Debug, Default)]
 pub struct HeatMap {
     pub title: String,
     pub x: String,
     pub y: String,
-    /// What the colour means, with unit.
+    /// Meaning of the colour, with unit.
     pub unit: String,
     pub columns: Vec<String>,
     pub rows: Vec<String>,
     pub cells: Vec<Vec<Option<f64>>>,
-    /// Values at the ends of the colour scale; from the data where not given.
+    /// Ends of the colour scale; by default those of the data.
     pub range: Option<(f64, f64)>,
-    /// Whether to print each value in its cell; the text shrinks to fit and is left out where it would be too small.
+    /// Whether to print values in the cells; text shrinks to fit and is omitted if it would be too small.
     pub print: bool,
 }
 
@@ -50,7 +49,7 @@ impl HeatMap {
                 let colour = cell.map_or(MISSING, |v| shade(v, low, high));
                 scene.shapes.push(Shape::Box { from, to, colour, alpha: 1.0 });
                 if let Some(text) = cell.filter(|_| print).map(|v| format(v, low, high)) {
-                    // Black on light cells, white on dark ones: neither is the ink, which a dark page turns light.
+                    // Black on light cells, white on dark ones, never the ink colour, which a dark page inverts.
                     let light =
                         0.3 * f64::from(colour.0) + 0.59 * f64::from(colour.1) + 0.11 * f64::from(colour.2) > 140.0;
                     let (at, anchor) = ((0.5 * (from.0 + to.0), 0.5 * (from.1 + to.1)), Anchor::Centre);
@@ -60,7 +59,7 @@ impl HeatMap {
             }
         }
         scene.shapes.push(Shape::Frame { from: (left, top), to: (right, bottom), colour: INK });
-        // Every k-th name, so that neighbours do not touch.
+        // Every k-th name, so that neighbours do not overlap.
         let every = |room: f64, need: f64| ((need / room).ceil() as usize).max(1);
         for (r, name) in self.rows.iter().enumerate().step_by(every(dy, TICK)) {
             scene.text((left - 10.0, top + (r as f64 + 0.5) * dy), name, TICK, false, Anchor::Right);
@@ -116,7 +115,7 @@ fn shade(value: f64, low: f64, high: f64) -> RGBColor {
     RGBColor(r, g, b)
 }
 
-/// As many decimals as tell a hundredth of the colour scale apart, at most four. What rounds to zero has no sign.
+/// Enough decimals to distinguish a hundredth of the colour scale, at most four. Values that round to zero have no sign.
 fn format(value: f64, low: f64, high: f64) -> String {
     let digits = (1.9 - (high - low).log10()).ceil().clamp(0.0, 4.0) as usize;
     unsigned_zero(format!("{value:.digits$}")).replace('-', "−")

@@ -7,12 +7,12 @@ use super::legend::Key;
 use super::scene::{At, Scene, Shape};
 use super::style::{Series, colour, dash};
 
-/// Shares of each sample per bin; a dashed upright marks each mean. Samples of different size can be compared.
+/// Shares of each sample per bin; a dashed vertical line marks each mean. Samples of different size can be compared.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     pub title: String,
     pub x: Axis,
-    /// What is counted, e.g. `problems`.
+    /// Unit of counting, e.g. `problems`.
     pub of: String,
     /// Name and values of each sample; n and mean are added to the name.
     pub samples: Vec<(String, Vec<f64>)>,
@@ -62,7 +62,7 @@ impl Histogram {
         Ok(scene)
     }
 
-    /// Share of `values` in each bin; what lies beyond a fixed range counts in the outer bins, so that shares sum to 1.
+    /// Share of `values` in each bin; values beyond a fixed range count in the outer bins, so that shares sum to 1.
     fn shares(&self, values: &[f64], low: f64, step: f64) -> Vec<f64> {
         let mut shares = vec![0.0; self.bins];
         for v in values {
@@ -81,7 +81,7 @@ pub(super) fn with_n(samples: &[(String, Vec<f64>)], series: &Series) -> Vec<(St
     samples.iter().enumerate().map(entry).collect()
 }
 
-/// Samples must hold finite numbers.
+/// Requires finite numbers.
 pub(super) fn check(title: &str, samples: &[(String, Vec<f64>)]) -> Result<()> {
     ensure!(!samples.is_empty(), "chart '{title}' has no samples");
     for (name, values) in samples {

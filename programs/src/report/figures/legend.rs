@@ -22,7 +22,7 @@ pub(super) enum Key {
     Diamond,
 }
 
-/// Legend entries in rows from `top`; returns where they end.
+/// Draws legend entries in rows from `top`; returns their lower end.
 pub(super) fn draw(scene: &mut Scene, legend: &[(String, Key)], top: f64) -> f64 {
     let (mut x, mut y) = (PAD, top);
     for (name, key) in legend {

@@ -23,7 +23,7 @@ impl Point {
         Self { x, y: y.value, low: y.low, high: y.high }
     }
 
-    /// A value without an interval, e.g. one the paper reports.
+    /// A value without an interval, e.g. the paper's.
     pub fn bare(x: f64, y: f64) -> Self {
         Self { x, y, low: y, high: y }
     }
@@ -94,8 +94,8 @@ pub struct LineChart {
 }
 
 impl LineChart {
-    /// The same without points that no axis has a place for, without lines that then have none, and on a linear axis where a
-    /// logarithmic one would show nothing; none where nothing is left. An interval without an end is not drawn.
+    /// Drops points outside the axes and lines without points, and switches to a linear axis if a logarithmic one would show nothing; `None` if
+    /// nothing is left. An infinite interval is not drawn.
     pub(super) fn drawable(mut self) -> Option<Self> {
         let finite = |axis: &Axis, v: f64| Axis { log: false, ..axis.clone() }.shows(v);
         for line in &mut self.lines {
@@ -116,7 +116,7 @@ impl LineChart {
         (!self.lines.is_empty()).then_some(self)
     }
 
-    /// What the y axis must hold.
+    /// Values that the y axis must include.
     fn heights(&self) -> impl Iterator<Item = f64> {
         let points = self.lines.iter().flat_map(|l| &l.points);
         points.flat_map(|p| [p.low, p.high, p.y]).chain(self.levels.iter().copied())
@@ -127,7 +127,7 @@ impl LineChart {
         self.lines.iter().flat_map(|l| &l.points).map(|p| p.x)
     }
 
-    /// Whether an axis does not begin at zero.
+    /// Whether an axis excludes zero.
     pub(super) fn is_cut(&self) -> bool {
         self.x.is_cut(self.places()) || self.y.is_cut(self.heights())
     }
@@ -137,7 +137,7 @@ impl LineChart {
         line.joined && line.interval == Interval::Bars && self.x.whole
     }
 
-    /// The x axis with so many pixels, and those of a mark, on both sides of its data.
+    /// The x axis with a margin of this many pixels, plus those of a marker, on both sides of its data.
     fn wider(&self, pixels: f64) -> Axis {
         let (low, high) = self.places().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), x| (l.min(x), h.max(x)));
         let share = ((pixels + 24.0) / WIDTH).min(0.3);
@@ -150,8 +150,8 @@ impl LineChart {
         let first = self.places().next().with_context(|| format!("chart '{}' has no points", self.title))?;
         let mut data: Vec<(f64, f64)> = self.heights().map(|y| (first, y)).collect();
         data.extend(self.places().map(|x| (x, f64::NAN)));
-        // Series share their x; a few pixels keep their bars from hiding one another. Only where nothing lies between two
-        // values of x: elsewhere the place says the value.
+        // Series share their x; a shift of a few pixels separates their bars. Only between discrete values of x: elsewhere the position is the
+        // value.
         let middle = 0.5 * (self.lines.len() - 1) as f64;
         let dodge = |(i, line): (usize, &Line)| if self.dodges(line) { DODGE * (i as f64 - middle) } else { 0.0 };
         let x =
@@ -184,7 +184,7 @@ impl LineChart {
 
 fn draw(scene: &mut Scene, plot: &Plot, y: &Axis, line: &Line, series: usize, dodge: f64) {
     let place = |p: &Point| plot.x(p.x) + dodge;
-    // What has no place on the axis is not drawn; the line breaks there instead of pretending.
+    // Points outside the axis are not drawn, and the line breaks there.
     for run in line.runs(y) {
         if line.interval == Interval::Band && run.len() > 1 {
             let above = run.iter().map(|p| plot.at(p.x, p.high));
@@ -215,7 +215,7 @@ pub(super) fn whisker(scene: &mut Scene, x: f64, low: f64, high: f64, colour: pl
     }
 }
 
-/// The marker of a series: disc, square, triangle, cross, hanging triangle in turn, so that colours that come again darker have others.
+/// The marker of a series: disc, square, triangle, cross, inverted triangle in turn, so that repeated (darker) colours have other markers.
 pub(super) fn marker(scene: &mut Scene, (x, y): At, series: usize) {
     let (r, colour) = (10.0, colour(series));
     match series % 5 {

@@ -1,10 +1,10 @@
 //! Figures for a one-column page: lines with intervals, bars, histograms, cumulative distributions, heat maps, networks.
 //!
-//! Knows numbers, names and intervals; nothing of experiments or rows. Each chart is a plain value; [`save`] draws one or
-//! several charts to SVG and PNG from the same list of shapes, so the two cannot differ.
+//! Knows numbers, names and intervals; nothing of experiments or records. Each chart is a plain value; [`save`] draws one or several charts
+//! to SVG and PNG from the same list of shapes, so that the two cannot differ.
 //!
-//! Style: 1020 pixels wide, sized to be read at 85 mm; the palette of Okabe & Ito (2008), which the colour-blind can tell
-//! apart, and besides colour a dash pattern and a marker per series. Text is set in DejaVu Sans, embedded in the program.
+//! Style: 1020 pixels wide, legible at 85 mm; the colour-blind-safe palette of Okabe & Ito (2008), with a dash pattern and a marker per
+//! series in addition. Text is in DejaVu Sans, embedded in the program.
 
 mod axes;
 mod bars;
@@ -56,12 +56,12 @@ pub struct FigureFiles {
 }
 
 impl Figure {
-    /// A chart of the lines that have something to show; none where no line has.
+    /// A chart of the lines that can be drawn; `None` without any.
     pub(crate) fn lines(chart: LineChart) -> Option<Self> {
         chart.drawable().map(Self::Lines)
     }
 
-    /// Whether an axis of numbers does not begin at zero.
+    /// Whether an axis of numbers excludes zero.
     pub(crate) fn is_cut(&self) -> bool {
         match self {
             Self::Lines(chart) => chart.is_cut(),
@@ -72,7 +72,7 @@ impl Figure {
         }
     }
 
-    /// Whether its colours say a number.
+    /// Whether its colours encode a number.
     pub(crate) fn is_heat(&self) -> bool {
         matches!(self, Self::HeatMap(_))
     }
@@ -104,7 +104,7 @@ impl Figure {
         }
     }
 
-    /// Text alternative beyond the title; empty for charts whose numbers are in tables too.
+    /// Text alternative in addition to the title; empty for charts whose numbers are also in tables.
     fn description(&self) -> String {
         match self {
             Self::Network(chart) => chart.description(),
@@ -136,7 +136,7 @@ pub fn save(stem: &Path, panels: &[Figure]) -> Result<FigureFiles> {
 /// Panels on one page. A series has the same colour in all of them.
 ///
 /// # Errors
-/// No panels; one whose numbers cannot be drawn.
+/// No panels; a panel with numbers that cannot be drawn.
 pub(crate) fn laid_out(panels: &[Figure], columns: usize) -> Result<Scene> {
     ensure!(!panels.is_empty(), "no panels");
     let series = Series::new(panels.iter().flat_map(Figure::series));

@@ -7,12 +7,12 @@ use super::legend::{self, Key};
 use super::scene::{Anchor, At, Scene, Shape};
 use super::style::{GRID, INK, PAD, PAPER_WHITE, WIDTH, colour};
 
-/// A node. Nodes of one place (column and row) are next to one another, in the order given.
+/// A node. Nodes of one place (column and row) are adjacent, in the given order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     pub column: usize,
     pub row: usize,
-    /// Two or three characters: it stands inside the node.
+    /// Two or three characters inside the node.
     pub name: String,
 }
 
@@ -23,7 +23,7 @@ pub struct Link {
     pub to: usize,
     /// Its size is the line's width, its sign the line's colour.
     pub weight: f64,
-    /// What it is, for those who cannot see it.
+    /// Text alternative.
     pub says: String,
 }
 
@@ -37,7 +37,7 @@ pub struct Network {
     pub links: Vec<Link>,
     /// Dashed lines from a node to one of a later column, by index.
     pub flows: Vec<(usize, usize)>,
-    /// What a link of positive and of negative weight does, and what a dashed line is.
+    /// Legend of positive and negative links, and of dashed lines.
     pub positive: String,
     pub negative: String,
     pub flow: String,
@@ -103,8 +103,8 @@ impl Network {
         ensure!(outside.is_none(), "network '{title}': a node outside {} columns × {} rows", columns.len(), rows.len());
         let there = |from: usize, to: usize| from < nodes.len() && to < nodes.len();
         let joined = links.iter().all(|l| there(l.from, l.to)) && flows.iter().all(|&(from, to)| there(from, to));
-        ensure!(joined, "network '{title}': a link to a node that is not one of {}", nodes.len());
-        ensure!(links.iter().all(|l| l.weight.is_finite()), "network '{title}': a weight that is no number");
+        ensure!(joined, "network '{title}': a link to a node outside the {}", nodes.len());
+        ensure!(links.iter().all(|l| l.weight.is_finite()), "network '{title}': a weight that is not finite");
         Ok(())
     }
 
@@ -122,7 +122,7 @@ impl Network {
         links
     }
 
-    /// Where columns begin and end: each as broad as its broadest row requests, at least two nodes.
+    /// Edges of the columns: each as wide as its widest row, at least two nodes.
     fn column_edges(&self, left: f64, right: f64) -> Vec<f64> {
         let broad = |column: usize| {
             let of_row = |row| self.nodes.iter().filter(|n| (n.column, n.row) == (column, row)).count();
@@ -147,7 +147,7 @@ impl Network {
         edges[column] + share * (edges[column + 1] - edges[column])
     }
 
-    /// Thin links lie over thick ones. A link that passes rows bends aside, so that it does not run through what is there.
+    /// Draws thin links over thick ones. A link across rows is curved, so that it avoids the nodes between.
     fn draw_links(&self, scene: &mut Scene, places: &[At], edges: &[f64]) {
         let links = self.by_weight();
         let most = links.first().map_or(1.0, |link| link.weight.abs()).max(f64::MIN_POSITIVE);

@@ -15,15 +15,15 @@ use super::scene::{Anchor, At, Scene, Shape};
 use super::style::PAPER_WHITE;
 use crate::report::letters;
 
-/// How a backend differs: pixels per unit, and how far below its place a text must be put for its capitals to be centred
-/// there, as a share of its height (plotters centres the SVG's x-height and the bitmap's em box).
+/// Differences between backends: pixels per unit, and the offset that centres a text's capitals, as a share of its height (plotters centres
+/// the x-height in SVG and the em box in bitmaps).
 #[derive(Clone, Copy)]
 struct Backend {
     scale: f64,
     sink: f64,
 }
 
-/// The page as SVG: to a reader who cannot see it, an image of this title and, where there is one, description.
+/// The page as SVG, with this title and description as text alternative.
 pub(super) fn svg(scene: &Scene, title: &str, description: &str) -> Result<String> {
     let mut svg = String::new();
     {
@@ -41,7 +41,7 @@ pub(super) fn svg(scene: &Scene, title: &str, description: &str) -> Result<Strin
     Ok(named.replace(&family(FAMILY), &family(FALLBACK)))
 }
 
-/// The page as PNG, drawn at twice the size and halved, which smooths what plotters leaves jagged.
+/// The page as PNG, drawn at twice the size and halved for antialiasing.
 pub(super) fn bitmap(scene: &Scene) -> Result<Vec<u8>> {
     let (width, height) = (2 * scene.width.ceil() as usize, 2 * scene.height.ceil() as usize);
     let mut pixels = vec![255; 3 * width * height];

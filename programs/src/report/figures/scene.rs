@@ -10,15 +10,15 @@ use crate::report::letters;
 /// A place in pixels from the top left.
 pub(super) type At = (f64, f64);
 
-/// Where a text stands relative to its place.
+/// Alignment of a text relative to its position.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Anchor {
     Left,
     Centre,
     Right,
-    /// Read from bottom to top, centred.
+    /// Rotated to read upwards, centred.
     Upwards,
-    /// Read from bottom to top, ending at the place.
+    /// Rotated to read upwards, ending at the position.
     UpwardsEnd,
 }
 
@@ -62,13 +62,13 @@ impl Scene {
         self.shapes.push(Shape::Text { at, text: letters::all(text), height, bold, anchor, colour });
     }
 
-    /// The name of an axis, smaller where it would be longer than its room.
+    /// Draws the name of an axis, smaller if it would exceed its room.
     pub(super) fn label(&mut self, at: At, text: &str, room: f64, anchor: Anchor) {
         let height = LABEL * (room / width(text, LABEL, false).max(1.0)).min(1.0);
         self.text(at, text, height, false, anchor);
     }
 
-    /// A heading at the top left; returns where it ends.
+    /// Draws a heading at the top left; returns its lower end.
     pub fn title(&mut self, title: &str) -> f64 {
         let mut top = PAD;
         for line in wrap(title, WIDTH - 2.0 * PAD, TITLE, true) {
@@ -78,7 +78,7 @@ impl Scene {
         top
     }
 
-    /// Puts another scene into this one, its top left corner at `to`; this one grows to hold it.
+    /// Inserts another scene with its top left corner at `to`, growing this one to fit.
     pub(crate) fn put(&mut self, other: Scene, to: At) {
         let down = |(x, y): At| (x + to.0, y + to.1);
         (self.width, self.height) = (self.width.max(to.0 + other.width), self.height.max(to.1 + other.height));
@@ -99,7 +99,7 @@ impl Scene {
     }
 }
 
-/// Cuts a line into dashes of `on` pixels, `off` apart, around its corners.
+/// Cuts a line into dashes of `on` pixels, `off` pixels between them, around its corners.
 fn dashes(points: &[At], on: f64, off: f64) -> Vec<Vec<At>> {
     let mut out = Vec::new();
     let Some(&first) = points.first() else {

@@ -2,8 +2,8 @@
 
 use plotters::style::RGBColor;
 
-/// Okabe & Ito's colours in an order that keeps neighbours far apart for colour-blind and grey-scale readers; yellow is left
-/// out (too light for lines on white).
+/// Okabe & Ito's colours in an order that separates neighbours for colour-blind and grey-scale readers, without yellow (too light for lines
+/// on white).
 pub(crate) const PALETTE: [RGBColor; 7] = [
     RGBColor(0, 114, 178),   // blue
     RGBColor(213, 94, 0),    // vermilion
@@ -29,14 +29,14 @@ pub(super) const TITLE: f64 = 40.0;
 pub(super) const LABEL: f64 = 37.0;
 pub(super) const TICK: f64 = 34.0;
 
-/// Colour of series `i`: the palette's, then the same ones darker (grey for black), so that fourteen have a colour of their own.
+/// Colour of series `i`: the palette's, then darker versions (grey for black), so that fourteen series have distinct colours.
 pub(super) fn colour(i: usize) -> RGBColor {
     let RGBColor(r, g, b) = PALETTE[i % PALETTE.len()];
     let dark = |part: u8| if i % (2 * PALETTE.len()) < PALETTE.len() { part } else { part / 2 };
     if (r, g, b) == (0, 0, 0) && dark(2) == 1 { RGBColor(128, 128, 128) } else { RGBColor(dark(r), dark(g), dark(b)) }
 }
 
-/// Names of series in the order in which the panels of a figure show them: a name has one colour, marker and dash in all of them.
+/// Names of series in the order of a figure's panels: a name has one colour, marker and dash in all of them.
 #[derive(Debug, Default)]
 pub(super) struct Series(Vec<String>);
 
@@ -51,13 +51,13 @@ impl Series {
         Self(all)
     }
 
-    /// The number of a series by its name; of one without a name its place in its panel.
+    /// The number of a series by its name; without a name its index in its panel.
     pub fn number(&self, name: &str, place: usize) -> usize {
         self.0.iter().position(|other| other == bare(name)).unwrap_or(place)
     }
 }
 
-/// A name without what its legend says of this panel alone: `diagnostic` of `diagnostic (n=41)`.
+/// A name without its panel-specific part: `diagnostic` for `diagnostic (n=41)`.
 fn bare(name: &str) -> &str {
     name.split(" (").next().unwrap_or(name)
 }

@@ -1,8 +1,8 @@
-//! Where ticks stand, what they say, and how names break into lines. Knows numbers and text.
+//! Positions and labels of ticks, and line breaks in names. Knows numbers and text.
 
 use super::fonts::width;
 
-/// Breaks a text after spaces and hyphens so that each line is at most `room` pixels wide; a longer word stays whole.
+/// Breaks a text after spaces and hyphens so that each line is at most `room` pixels wide; a longer word is not broken.
 pub(super) fn words(text: &str, room: f64, height: f64, bold: bool) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for piece in text.split_inclusive([' ', '-']) {
@@ -14,7 +14,7 @@ pub(super) fn words(text: &str, room: f64, height: f64, bold: bool) -> Vec<Strin
     lines.iter().map(|line| line.trim_end().to_string()).collect()
 }
 
-/// Lines of words; a word that is longer than a line is broken where the room ends.
+/// Lines of words; a word that is longer than a line is broken at its end.
 pub(super) fn wrap(text: &str, room: f64, height: f64, bold: bool) -> Vec<String> {
     let mut lines: Vec<String> = vec![];
     for mut line in words(text, room, height, bold) {

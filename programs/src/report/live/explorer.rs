@@ -5,7 +5,7 @@ use crate::report::page::{self, escape::text};
 
 const SCRIPTS: [&str; 2] = [include_str!("draw.js"), include_str!("explore.js")];
 
-/// The page for a model of this name. A browser runs this one script and asks nobody but the program.
+/// The page for a model of this name. A browser runs only this script and connects only to this program.
 pub(crate) fn html(model: &str) -> String {
     let script = format!("(() => {{\n{}}})();\n", SCRIPTS.concat());
     let style = format!("{}{}{}", font_face_css(), page::STYLE, super::STYLE);

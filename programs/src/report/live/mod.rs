@@ -1,6 +1,6 @@
-//! The laboratory of the page: small checkpoints that a reader's browser runs. Knows the files of checkpoints and of runs, and how
-//! bytes are put into a page; a model is never opened here. The other half is JavaScript: `decoder.js` computes, `experiment.js` says
-//! what can be changed and what arithmetic then predicts, `bench.js` keeps what is chosen, `draw.js` and `lab.js` show it, `start.js` begins.
+//! The page's laboratory: small checkpoints that run in the reader's browser. Knows the files of checkpoints and runs, and how bytes are
+//! embedded in a page; never opens a model. The other half is JavaScript: `decoder.js` computes, `experiment.js` defines changes and predicted
+//! answers, `bench.js` stores choices, `draw.js` and `lab.js` display, `start.js` begins.
 
 pub(crate) mod explorer;
 mod runs;
@@ -27,10 +27,10 @@ const SCRIPTS: [&str; 6] = [
     include_str!("start.js"),
 ];
 
-/// Characters that all weights of a page may take; what comes after that is left out. The rest of a page fits into 3 MB next to it.
+/// Maximum characters of all weights in a page; further models are skipped. The rest of a page fits into 3 MB with them.
 const ROOM: usize = 1_500_000;
 
-/// What a page carries so that models run in it.
+/// Embedded models of a page.
 #[derive(Default)]
 pub(crate) struct Live {
     runs: Vec<Value>,
@@ -38,13 +38,13 @@ pub(crate) struct Live {
     at: Option<usize>,
     /// The weights: id of their element, and gzip in base64.
     blobs: Vec<(String, String)>,
-    /// What was put in, and what was left out and why: for the terminal.
+    /// Messages for the terminal: embedded models, and skipped ones with reasons.
     pub said: Vec<String>,
 }
 
 impl Live {
-    /// Every checkpoint of these folders that is there with the weights that its rows were made from and that a browser can run, as
-    /// long as there is room. The first one exactly, others to 13 bits of mantissa (three more than 16-bit floats have).
+    /// Embeds every checkpoint of these folders that exists with the weights of its records and that a browser can run, within the limit. The
+    /// first one exactly, others to 13 bits of mantissa (three more than 16-bit floats have).
     pub fn new(folders: &[Folder]) -> Self {
         let mut live = Self::default();
         let mut room = ROOM;
@@ -97,7 +97,7 @@ impl Live {
         self.runs.is_empty()
     }
 
-    /// Whether the laboratory is in the article of this folder.
+    /// Whether the laboratory is in this folder's article.
     pub(super) fn stands_in(&self, folder: usize) -> bool {
         self.at == Some(folder)
     }
@@ -115,7 +115,7 @@ impl Live {
         Ok(out)
     }
 
-    /// What runs them; nothing where there is nothing to run.
+    /// The script that runs them; empty without models.
     pub(super) fn script(&self) -> String {
         if self.is_empty() { String::new() } else { format!("(() => {{\n{}}})();\n", SCRIPTS.concat()) }
     }
@@ -127,7 +127,7 @@ fn element(id: &str, base64: &str) -> String {
     out
 }
 
-/// A checkpoint by what was done to it.
+/// A checkpoint's title by its phase.
 fn titled(phase: &str) -> String {
     match phase {
         "sft" => "after supervised training".into(),
@@ -137,7 +137,7 @@ fn titled(phase: &str) -> String {
     }
 }
 
-/// What leads a reader there from the top of the page.
+/// The link to it at the top of the page.
 pub(super) const INVITATION: &str = "<p><a class=\"lab-link\" href=\"#try\">Try it yourself: put another thought into the model, and \
     see its answer change</a></p>\n";
 

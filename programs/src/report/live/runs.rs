@@ -1,4 +1,4 @@
-//! Finds the checkpoints from which the rows of a folder were made, and whether a browser can run them.
+//! Finds the checkpoints of a folder's records, and whether a browser can run them.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -22,7 +22,7 @@ pub(super) struct Run {
     pub tokenizer: Value,
     /// Text before a question.
     pub prefix: String,
-    /// Of arithmetic, where its problems are chains.
+    /// Modulus of arithmetic, if its problems are chains.
     pub modulus: Option<u32>,
     pub problems: Vec<String>,
     pub answers: Vec<String>,
@@ -45,12 +45,11 @@ const MOST: usize = 5_000_000;
 
 const FAMILIES: [&str; 5] = ["qwen3", "qwen2", "llama", "gemma", "mistral"];
 
-/// The runs of a folder's rows, and why a checkpoint of theirs is not among them. A checkpoint that cannot be read is no
-/// reason for a page to fail.
+/// The runs of a folder's records, and why other checkpoints are not included. An unreadable checkpoint does not make a page fail.
 pub(super) fn runs(folder: &Folder) -> (Vec<Run>, Vec<String>) {
     let (mut runs, mut left_out): (Vec<Run>, Vec<String>) = (vec![], vec![]);
     let made_from = made_from(folder);
-    // What is compared most stands first: where there is room for some only, these run.
+    // The most compared models come first: they run if there is room for only some.
     let mut names = folder.models();
     let roles = [&folder.sft, &folder.grpo];
     names.sort_by_key(|name| !name.rsplit_once('/').is_some_and(|(_, phase)| roles.iter().any(|role| *role == phase)));
@@ -75,13 +74,13 @@ pub(super) fn runs(folder: &Folder) -> (Vec<Run>, Vec<String>) {
     (runs, left_out)
 }
 
-/// Whether this is the name of one folder, and no way to another.
+/// Whether this is a single folder name, not a path.
 fn is_name(part: &str) -> bool {
     let mut components = Path::new(part).components();
     matches!((components.next(), components.next()), (Some(Component::Normal(_)), None))
 }
 
-/// Hash of the weights by checkpoint, as the manifest has it; checkpoints with an adapter are other models than their weights say.
+/// Hash of the weights by checkpoint, from the manifest; excludes checkpoints with an adapter, which change their weights.
 fn made_from(folder: &Folder) -> BTreeMap<String, String> {
     let entries = folder.manifest.as_ref().and_then(Value::as_object).into_iter().flatten();
     let told = entries.filter_map(|(_, entry)| {
@@ -93,7 +92,7 @@ fn made_from(folder: &Folder) -> BTreeMap<String, String> {
     told.collect()
 }
 
-/// Where a run may lie: the folder of rows itself, the one around it, and where `train` and this repository keep theirs.
+/// Candidate folders of a run: the folder of records itself, its parent, and those of `train` and this repository.
 fn places(folder: &Folder, run: &str) -> Vec<PathBuf> {
     let beside = folder.path.join("..").join("..").join("fixtures").join(run);
     let around = folder.path.parent().map(Path::to_path_buf);
@@ -111,7 +110,7 @@ fn model(run: &Path, phase: &str, hash: &str) -> Result<Model> {
     let checkpoint = run.join(phase).join("checkpoint");
     let size = weights::count(&weights, MOST)?;
     ensure!(size <= MOST, "{size} weights are more than the {MOST} that a page runs");
-    ensure!(sha256(&[&weights])? == hash, "{} has other weights than its rows were made from", weights.display());
+    ensure!(sha256(&[&weights])? == hash, "{} does not have the weights of its records", weights.display());
     let config = json(&checkpoint.join("config.json"))?.context("a checkpoint without config.json")?;
     let family = config["model_type"].as_str().unwrap_or_default();
     ensure!(FAMILIES.contains(&family), "the decoder of the page does not know the family {family:?}");
@@ -119,15 +118,15 @@ fn model(run: &Path, phase: &str, hash: &str) -> Result<Model> {
     ensure!(!windowed || config["sliding_window"].is_null(), "the decoder of the page knows no attention window");
     let reasoning = json(&checkpoint.join("reasoning.json"))?;
     let source = reasoning.as_ref().and_then(|r| r["source"]["kind"].as_str()).unwrap_or_default();
-    ensure!(!["projection", "latent_head"].contains(&source), "its latents pass a head of their own ({source})");
+    ensure!(!["projection", "latent_head"].contains(&source), "its latents pass through a separate head ({source})");
     let stop = stops(&checkpoint, &config)?;
     Ok(Model { phase: phase.to_owned(), weights, config, reasoning, stop })
 }
 
-/// What a run asks.
+/// Reads a run's problems.
 ///
 /// # Errors
-/// A run that has no generated task in words.
+/// A run without a generated task in words.
 fn opened(name: &str, path: &Path, phase: &str) -> Result<Run> {
     let recipe = path.join("recipe.toml");
     let text = read_text(&recipe).with_context(|| format!("{}: cannot read", recipe.display()))?;

@@ -15,7 +15,7 @@ use switchyard::guard::{MOST_FILE, read_bytes};
 #[derive(Clone, Copy)]
 pub(super) enum Exact {
     Yes,
-    /// To 13 bits of mantissa: a relative error of 2⁻¹⁴ at most. Takes two thirds of the room.
+    /// To 13 bits of mantissa: a relative error of at most 2⁻¹⁴. Needs two thirds of the space.
     Rounded,
 }
 
@@ -39,14 +39,14 @@ impl Exact {
     }
 }
 
-/// Weights in the form that `decoder.js` reads.
+/// Weights in the format of `decoder.js`.
 pub(super) struct PageWeights {
     /// `[[name, shape], …]` in the order of the numbers.
     pub index: Value,
     pub base64: String,
 }
 
-/// How many numbers a file holds; of a file that is too long to hold at most `most`, about how many.
+/// Number of values in a file; an estimate if the file is too long for `most`.
 pub(super) fn count(file: &Path, most: usize) -> Result<usize> {
     let long = std::fs::metadata(file).map_or(0, |about| about.len() as usize) / size_of::<f32>();
     if long > 2 * most {

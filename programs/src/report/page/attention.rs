@@ -1,4 +1,4 @@
-//! Where heads look: head × class of keys, for each class of positions that look. Knows the rows of `attention_to_latents`.
+//! Attention of heads: head × class of keys, for each class of queries. Knows the records of `attention_to_latents`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -42,7 +42,7 @@ pub(super) fn html(folder: &Folder, id: &str) -> String {
     if out.is_empty() { out } else { format!("{INTRODUCTION}{out}") }
 }
 
-/// What is shown as one column: the class of the keys, where those of earlier blocks are one.
+/// The column of a record: the class of its keys, with earlier blocks joined.
 fn column(row: &AttentionRow) -> String {
     if row.back.is_some_and(|back| back > 0) { "earlier blocks".into() } else { row.to.clone() }
 }

@@ -1,5 +1,5 @@
-//! The first thing a reader sees of a folder: for each checkpoint three findings with a number and a few bars, and one
-//! problem as the model solved it. Knows how a finding looks; what was found is `findings`' part.
+//! The top of a folder's article: three findings with a number and a few bars per checkpoint, and one solved problem. Formats findings;
+//! `findings` computes them.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::report::findings::{Finding, checkpoints, findings};
 use crate::report::folder::Folder;
 use switchyard::stats::Estimate;
 
-/// One section a checkpoint, the first one open. `anchor` gives the place of a table on the page, if it is there.
+/// One section per checkpoint, the first one open. `anchor` returns the position of a table on the page, if it is there.
 pub(super) fn html(folder: &Folder, id: &str, anchor: &impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::new();
     for (at, checkpoint) in checkpoints(folder).iter().enumerate() {
@@ -46,7 +46,7 @@ fn card(finding: &Finding, anchor: &impl Fn(&str) -> Option<String>) -> String {
     )
 }
 
-/// Width of the drawing, where its bars end, the height of one, and the width of a letter of their names.
+/// Width of the drawing, end of its bars, height of a bar, and width of a letter of their names.
 const WIDE: f64 = 340.0;
 const UNTIL: f64 = 300.0;
 const ROW: f64 = 21.0;
@@ -54,7 +54,7 @@ const LETTER: f64 = 6.8;
 /// Letters of a name that are shown.
 const LONGEST: usize = 26;
 
-/// Shares from 0 to 1 as bars with their intervals; the one that the card's number is of stands out.
+/// Shares from 0 to 1 as bars with intervals; the one of the card's number is highlighted.
 fn bars(named: &[(String, Estimate)], own: &str) -> String {
     let letters = named.iter().map(|(name, _)| name.chars().count().min(LONGEST)).max().unwrap_or(0);
     let from = (letters as f64 * LETTER + 10.0).max(100.0);
@@ -87,7 +87,7 @@ fn bars(named: &[(String, Estimate)], own: &str) -> String {
     )
 }
 
-/// A name shortened to this many letters; the whole name is in the drawing's title.
+/// A name shortened to this many letters; the drawing's title has the whole name.
 fn shortened(name: &str) -> String {
     if name.chars().count() <= LONGEST {
         return name.to_owned();

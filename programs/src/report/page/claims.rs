@@ -25,7 +25,7 @@ fn mark(verdict: Verdict) -> &'static str {
     }
 }
 
-/// One bar of all verdicts, and under it, folded, every claim.
+/// A bar of all verdicts and, folded below, every claim.
 pub(super) fn html(claims: &[TestedClaim<'_>], id: &str) -> String {
     let mut bar = String::new();
     for v in Verdict::ALL.into_iter().filter(|v| count(claims, *v) > 0) {

@@ -18,7 +18,7 @@ pub(in crate::report) fn text(raw: &str) -> String {
     out
 }
 
-/// A token's text with its blanks to be seen.
+/// A token's text with visible spaces.
 pub(super) fn token(raw: &str) -> String {
     let shown: String = raw
         .chars()

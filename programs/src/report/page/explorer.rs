@@ -1,5 +1,5 @@
-//! The prompt explorer: what every layer would say at every token of a problem, and where every head looks. Knows the rows of
-//! `token_lens` and `patterns`. Which head is shown large is CSS; the script adds the value under the pointer.
+//! The prompt explorer: every layer's prediction at every token of a problem, and every head's attention. Knows the records of `token_lens` and
+//! `patterns`. CSS selects the enlarged head; the script adds the value under the pointer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -22,7 +22,7 @@ const MOST_CELLS: usize = 400_000;
 /// Entropy (nats) at which a cell has no colour.
 const UNSURE: f64 = 2.5;
 
-/// One `<details>` per problem, one column per checkpoint; and how many problems.
+/// One `<details>` per problem, one column per checkpoint; and the number of problems.
 pub(super) fn html(folder: &Folder, id: &str) -> (String, usize) {
     let mut checkpoints = folder.of::<TokenLensRow>();
     checkpoints.extend(folder.of::<PatternRow>().into_iter().filter(|c| !folder.of::<TokenLensRow>().contains(c)));
@@ -67,7 +67,7 @@ fn names<'a>(positions: impl Iterator<Item = (Option<PositionKind>, &'a str)>) -
     positions.map(name).collect()
 }
 
-/// Positions downwards, layers to the right; nothing where there are no rows.
+/// Positions downwards, layers to the right; empty without records.
 fn lens_grid(rows: &[TokenLensRow], problem: usize) -> String {
     let rows: Vec<&TokenLensRow> = rows.iter().filter(|row| row.problem == problem).collect();
     let mut by_position: BTreeMap<usize, BTreeMap<usize, &TokenLensRow>> = BTreeMap::new();
@@ -103,7 +103,7 @@ fn cell(name: &str, row: &TokenLensRow) -> String {
     format!("<td class=\"p\" tabindex=\"0\" style=\"--s:{sure:.2}\" title=\"{}\">{word}</td>", text(&tip))
 }
 
-/// A small picture a head and the chosen one large; nothing where there are no rows. `room`: cells that may still be drawn.
+/// A small picture per head and the selected one large; empty without records. `room`: cells that may still be drawn.
 fn patterns_of(rows: &[PatternRow], problem: usize, key: &str, room: &mut usize) -> String {
     let mut heads: BTreeMap<(usize, usize), Vec<&PatternRow>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.problem == problem) {
@@ -146,7 +146,7 @@ fn patterns_of(rows: &[PatternRow], problem: usize, key: &str, room: &mut usize)
     )
 }
 
-/// The head that later positions use most to look at latents: shown first. The first head if there are none.
+/// The head with the most attention from later positions to latents, which is shown first; the first head without latents.
 fn most_to_latents(heads: &BTreeMap<(usize, usize), Vec<&PatternRow>>, names: &[Name]) -> (usize, usize) {
     let mass = |rows: &[&PatternRow]| -> f64 {
         let outside = rows.iter().filter(|row| !names[row.position.min(names.len() - 1)].1);
@@ -156,9 +156,9 @@ fn most_to_latents(heads: &BTreeMap<(usize, usize), Vec<&PatternRow>>, names: &[
     by_mass.map_or((0, 0), |(head, _)| *head)
 }
 
-/// One head's pattern in two sizes; the large one uses the cells of the small one.
+/// One head's pattern in two sizes; the large one reuses the small one's cells.
 struct Picture<'a> {
-    /// What ids begin with.
+    /// Prefix of ids.
     key: &'a str,
     names: &'a [Name],
     head: (usize, usize),

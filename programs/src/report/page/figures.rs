@@ -1,4 +1,4 @@
-//! Figures inline, and what is missing. Knows SVG only as text that our own renderer wrote.
+//! Inline figures, and missing ones. Treats SVG as text of our own renderer.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ pub(super) fn html(paper: &Paper, r: &Rendering<'_>, recipes: &[(&'static str, R
     if r.figures.is_empty() && r.undrawn.is_empty() {
         return String::new();
     }
-    // Broad ones stand below: between the others they would leave a hole in one of the two columns.
+    // Wide figures come last: between the others they would leave a gap in one of the two columns.
     let (broad, narrow): (Vec<&RenderedFigure>, Vec<&RenderedFigure>) =
         r.figures.iter().partition(|drawn| drawn.drawing.columns > 1);
     let heights: Vec<f64> = narrow.iter().map(|drawn| height(&drawn.svg)).collect();
@@ -42,7 +42,7 @@ pub(super) fn html(paper: &Paper, r: &Rendering<'_>, recipes: &[(&'static str, R
     out + &format!("<p class=\"note\">As files: <code>{}</code></p>\n", text(&room.display().to_string()))
 }
 
-/// What a figure's caption and note take, in units of its width.
+/// Height of a figure's caption and note, relative to its width.
 const WORDS: f64 = 0.17;
 
 /// A figure's height on the page, in units of its width.
@@ -51,7 +51,7 @@ fn height(svg: &str) -> f64 {
     WORDS + side(" height=\"").unwrap_or(1.0) / side(" width=\"").unwrap_or(1.0)
 }
 
-/// The places of figures in two columns whose ends are near each other, in their order within a column: the highest are dealt first.
+/// Distributes figures over two columns of similar height, in order within a column: the highest first.
 fn balanced(heights: &[f64]) -> [Vec<usize>; 2] {
     let mut falling: Vec<usize> = (0..heights.len()).collect();
     falling.sort_by(|a, b| heights[*b].total_cmp(&heights[*a]));
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn no_column_of_figures_ends_far_above_the_other() {
-        // Those of reports/micro, in their order.
+        // Heights of reports/micro, in order.
         let heights = [0.7, 0.74, 0.82, 2.15, 0.7, 1.15, 1.15, 1.15, 2.19, 1.34, 0.64, 0.7, 1.38, 1.34];
         let columns = balanced(&heights);
         let [one, other] = columns.each_ref().map(|column| column.iter().map(|place| heights[*place]).sum::<f64>());

@@ -1,5 +1,5 @@
-//! Which heads act: what a patch of one head or MLP does, layer by head for each place, and what the gradient says of the same
-//! cell. Knows the rows of `head_patching` and `attribution_patching`.
+//! Effects of heads: a patch of one head or MLP, layer by head for each place, and the gradient's prediction for the same cell. Knows the
+//! records of `head_patching` and `attribution_patching`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -64,7 +64,7 @@ pub(super) fn html(folder: &Folder, id: &str) -> String {
     if out.is_empty() { out } else { format!("{INTRODUCTION}{out}") }
 }
 
-/// Heads and MLPs; what the whole stream does at a place is a figure's matter.
+/// Heads and MLPs; a figure shows the stream.
 fn cells<'a>(folder: &'a Folder, checkpoint: &str, form: Form) -> BTreeMap<Cell<'a>, NodeRows<'a>> {
     let node = |component| matches!(component, Component::Head | Component::Mlp);
     let mut out: BTreeMap<Cell, NodeRows> = BTreeMap::new();
@@ -79,7 +79,7 @@ fn cells<'a>(folder: &'a Folder, checkpoint: &str, form: Form) -> BTreeMap<Cell<
     out
 }
 
-/// A small grid a place, in the order in which places are met.
+/// A small grid per place, in the order of the places.
 fn grids(cells: &BTreeMap<Cell, NodeRows>) -> String {
     let mut places: Vec<(&str, Option<usize>)> = cells.keys().map(|(.., place, back)| (*place, *back)).collect();
     places.sort_by_key(|(place, back)| places::order(place, *back));
@@ -125,7 +125,7 @@ fn cell(node: String, known: &NodeRows) -> String {
         known.patched.values().map(|r| format!("{} {}, Holm p {:.2}", r.mode.name(), range(r.effect), r.p_holm)),
     );
     let predicted = known.predicted.iter().map(|row| {
-        // The patch itself in the same pairs, where the map of patches is not there.
+        // The patch in the same pairs, if the map of patches is missing.
         let exact = row.exact.filter(|_| known.patched.is_empty());
         let exact = exact.map_or_else(String::new, |e| format!(" (the patch itself {})", range(e)));
         let n = if row.effect.n == effect.n { String::new() } else { format!(" n={}", row.effect.n) };
@@ -153,7 +153,7 @@ fn cell(node: String, known: &NodeRows) -> String {
     )
 }
 
-/// Two digits: `.41`, `−.05`, `1.02`; what rounds to nothing is a point.
+/// Two digits: `.41`, `−.05`, `1.02`; a value that rounds to zero is a point.
 fn short(value: f64) -> String {
     let said = format!("{:.2}", value.abs());
     let sign = if value < 0.0 { "−" } else { "" };

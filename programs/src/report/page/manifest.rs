@@ -1,4 +1,4 @@
-//! Where the rows come from: files, and the manifest as it was written. Knows JSON, not what the fields mean.
+//! Provenance of the records: files, and the unmodified manifest. Knows JSON, not the meaning of its fields.
 
 use std::fmt::Write;
 

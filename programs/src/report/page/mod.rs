@@ -1,10 +1,8 @@
-//! `reports/index.html`: one page over all folders that needs no network and no other file. Knows HTML; its numbers come
-//! rendered.
+//! `reports/index.html`: one page over all folders, without network or other files. Knows HTML; its numbers are already rendered.
 //!
-//! A reader sees what this is, three findings a checkpoint and one problem solved; everything else is folded under headings.
-//! All of it is readable without JavaScript, as long as the page stays light without packing ([`packed`]). The script adds keyboard
-//! movement between tokens, the panel of details and the filter of claims; where small checkpoints lie next to the rows, the
-//! laboratory too ([`super::live`]).
+//! The top shows what this is, three findings per checkpoint and one solved problem; everything else is folded under headings. All of it is
+//! readable without JavaScript, as long as the page needs no packing ([`packed`]). The script adds keyboard movement between tokens, the panel
+//! of details and the filter of claims; if small checkpoints lie next to the records, also the laboratory ([`super::live`]).
 
 mod attention;
 mod cards;
@@ -38,10 +36,10 @@ use super::render::Rendering;
 /// Marks a page as ours.
 pub const MARKER: &str = "<meta name=\"generator\" content=\"switchyard report\">";
 
-/// Begins the list of the page's folders, in its head.
+/// Start of the list of the page's folders, in its head.
 const FOLDERS: &str = "<meta name=\"switchyard-folders\" content=\"";
 
-/// Places of the folders that a page shows; none of a page that does not say.
+/// Locations of a page's folders; empty for a page without a list.
 pub(super) fn shown(html: &str) -> Vec<String> {
     let said = html.split_once(FOLDERS).and_then(|(_, rest)| rest.split_once('"'));
     let unescaped = |raw: &str| {
@@ -57,7 +55,7 @@ pub(super) fn shown(html: &str) -> Vec<String> {
 pub(super) const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("script.js");
 
-/// The whole page; `places` say where its folders are, `live` are the models that run in it.
+/// The whole page; `places` are its folders' locations, `live` the models that run in it.
 pub(crate) fn html(
     paper: &Paper,
     folders: &[Rendering<'_>],
@@ -92,8 +90,8 @@ pub(crate) fn html(
     ))
 }
 
-/// Content security policy of a page: run this one script, read what is in the page, and no requests but those that `more` allows.
-/// Values of rows reach the page as text; were one read as a script all the same, it would not run.
+/// Content security policy of a page: this script, no other content than the page's, and no requests except those that `more` allows. Values
+/// of records are escaped text; if one were parsed as a script anyway, it would not run.
 pub(super) fn policy(script: &str, more: &str) -> String {
     let hash = STANDARD.encode(Sha256::digest(script.as_bytes()));
     format!(
@@ -109,7 +107,7 @@ const INTRODUCTION: &str = "<p class=\"lead\">These language models may stop wri
     <code>&lt;swi&gt;</code> and <code>&lt;/swi&gt;</code>, and go on; this page says what was measured of that thinking.</p>\n\
     <p class=\"note\">Each number stands with its 95 % interval and its <i>n</i>, the number of problems.</p>";
 
-/// An id for anchors; folders of the same name stay apart.
+/// An id for anchors, unique for folders of the same name.
 fn id(number: usize, name: &str) -> String {
     format!("f{number}-{}", plain(name))
 }
@@ -175,7 +173,7 @@ fn folder(
     pieces
 }
 
-/// What was left out so that rows of different origin are not mixed: a bar that nobody overlooks.
+/// A prominent list of files that were excluded because of their origin.
 fn mixed(r: &Rendering<'_>) -> String {
     if r.folder.mixed.is_empty() {
         return String::new();
@@ -202,7 +200,7 @@ fn facts(r: &Rendering<'_>) -> String {
     format!("<p class=\"facts\">Models {}; data <code>{data}</code>{n}</p>\n{untrained}", models.join(", "))
 }
 
-/// What to run for a table or figure that has no rows.
+/// The command for a table or figure without records.
 fn missing(recipes: &[(&'static str, Recipe)], label: &str) -> String {
     let Some(recipe) = super::recipes::of(recipes, label).filter(|r| !r.command.is_empty()) else {
         return String::new();

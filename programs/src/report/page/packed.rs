@@ -1,18 +1,18 @@
-//! A page that stays light: its folded parts are packed where all would be too heavy, the largest first. The script unpacks them
-//! once the page has been painted, so that the browser's search and links find what is in them; without JavaScript a packed part
-//! names the files that hold the same. Knows sizes, nothing of contents.
+//! Limits the size of a page: if it would be too large, folded parts are compressed, the largest first. The script unpacks them after the first
+//! paint, so that the browser's search and links find their content; without JavaScript a packed part names files with the same content. Knows
+//! sizes, not contents.
 
 use anyhow::Result;
 
 use crate::report::live::zipped;
 
-/// Bytes that a page has at most, as long as packing gets it there.
+/// Maximum bytes of a page, as far as packing can reach it.
 pub(super) const MOST: usize = 3_000_000;
 
 /// A piece of the page, in its order.
 pub(super) enum Piece {
     Html(String),
-    /// What a `<details>` shows when it is opened; where `files` are the same as files.
+    /// Content of a `<details>`; `files` have the same content.
     Folded {
         html: String,
         files: String,
@@ -27,7 +27,7 @@ impl Piece {
     }
 }
 
-/// All pieces as one text. `other` is how many bytes stand around it.
+/// Joins all pieces. `other`: number of bytes around them.
 pub(super) fn joined(mut pieces: Vec<Piece>, other: usize) -> Result<String> {
     loop {
         let all: usize = pieces.iter().map(Piece::len).sum();

@@ -1,12 +1,12 @@
-//! One head's attention as a picture: queries downwards, keys to the right, stronger where more is taken from. Knows weights and names of
-//! positions; nothing of checkpoints.
+//! One head's attention as a picture: queries downwards, keys to the right, darker for more weight. Knows weights and names of positions;
+//! nothing of checkpoints.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::escape::text;
 
-/// Shades; a weight belongs to the last one whose bound it reaches. What reaches none is left out.
+/// Lower bounds of the shades; smaller weights are not drawn.
 const SHADES: [f64; 8] = [0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85];
 
 /// Pixels of a cell in the large picture, and of the names next to it.
@@ -16,8 +16,8 @@ pub(super) const NAMES: usize = 74;
 /// A position's name, and whether it belongs to a latent block.
 pub(super) type Name = (String, bool);
 
-/// The cells of a pattern in units of a cell: `weights[query][key]`. Each shade is one path of horizontal strokes, neighbours of
-/// a shade in one stroke.
+/// The cells of a pattern in units of a cell: `weights[query][key]`. Each shade is one path of horizontal strokes, adjacent cells in one
+/// stroke.
 pub(super) fn cells(weights: &[&[f64]]) -> String {
     let mut paths: BTreeMap<usize, String> = BTreeMap::new();
     for (query, weights) in weights.iter().enumerate() {
@@ -34,7 +34,7 @@ pub(super) fn cells(weights: &[&[f64]]) -> String {
     paths.collect()
 }
 
-/// Characters that stand for 0 to 100 %.
+/// Characters for 0 to 100 %.
 fn character(percent: usize) -> char {
     const FIRST: &[u8] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
     match FIRST.get(percent) {
@@ -43,7 +43,7 @@ fn character(percent: usize) -> char {
     }
 }
 
-/// All weights in percent, one character each, query after query: what the script reads.
+/// All weights in percent, one character each, query after query: input of the script.
 pub(super) fn percents(weights: &[&[f64]]) -> String {
     let percent = |w: &f64| character((100.0 * w.clamp(0.0, 1.0)).round() as usize);
     weights.iter().flat_map(|of_query| of_query.iter().map(percent)).collect()

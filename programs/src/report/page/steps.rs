@@ -1,4 +1,4 @@
-//! What a trace holds of each latent step: the most probable next tokens, p(`</swi>`), entropy. Knows the rows of `positions`.
+//! A trace's latent steps: the most probable next tokens, p(`</swi>`), entropy. Knows the records of `positions`.
 
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ use switchyard::schema::{PositionKind, PositionRow};
 /// Tokens that are shown of each step.
 const TOP: usize = 3;
 
-/// A folded table of all blocks; nothing where the trace has no latents.
+/// A folded table of all blocks; empty for a trace without latents.
 pub(super) fn html(rows: &[&PositionRow]) -> String {
     let (mut block, mut step, mut inside) = (0, 0, false);
     let mut body = String::new();

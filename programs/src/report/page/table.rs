@@ -1,4 +1,4 @@
-//! A table as HTML. Knows cells: a number of ours stands with its interval and n, one of the paper's without.
+//! A table as HTML. Knows cells: our numbers have interval and n, the paper's do not.
 
 use std::fmt::Write;
 
@@ -9,12 +9,12 @@ use super::plain;
 use crate::report::render_table::number;
 use crate::report::tables::{Cell, ColumnKind, Table};
 
-/// The table with caption, note and its CSV, which is part of the page; `how` is put under it. `id` is the folder's.
+/// The table with caption, note and embedded CSV; `how` is appended. `id`: the folder's.
 pub(super) fn html(table: &Table, id: &str, how: &str) -> String {
     let mut head = String::new();
     for column in &table.columns {
         let class = class(column.kind);
-        // A column without a name heads nothing.
+        // A column without a name is not a header.
         let _ = match column.name.as_str() {
             "" => write!(head, "<td></td>"),
             name => write!(head, "<th scope=\"col\"{class}>{}</th>", text(name)),

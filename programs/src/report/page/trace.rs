@@ -1,5 +1,5 @@
-//! The trace viewer: what a model wrote, its latent blocks as chips, what it thought at each position. Knows the rows of
-//! `positions` and `outcomes`.
+//! The trace viewer: a model's text, its latent blocks as chips, its predictions at each position. Knows the records of `positions` and
+//! `outcomes`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -13,10 +13,10 @@ use switchyard::schema::{OutcomeRow, PositionKind, PositionRow};
 const INTRODUCTION: &str = "<p class=\"note\">A chip is a latent block: what the model would say next at each latent step, filled \
     by p(&lt;/swi&gt;). Shading of text: entropy of the next token. Hover, or move with the arrow keys inside a trace.</p>\n";
 
-/// Entropy (nats) that is shown as full shading.
+/// Entropy (nats) of full shading.
 const FULL: f64 = 2.0;
 
-/// One `<details>` per problem, one column per checkpoint; and how many problems.
+/// One `<details>` per problem, one column per checkpoint; and the number of problems.
 pub(super) fn html(folder: &Folder, id: &str) -> (String, usize) {
     let checkpoints = folder.of::<PositionRow>();
     let problems: BTreeSet<usize> =
@@ -55,7 +55,7 @@ pub(super) fn html(folder: &Folder, id: &str) -> (String, usize) {
     (if out.is_empty() { out } else { format!("{INTRODUCTION}{out}") }, problems.len())
 }
 
-/// One problem as a checkpoint solved it: right and with two blocks if there is such a one.
+/// One problem as a checkpoint solved it: preferably correct and with two blocks.
 pub(super) fn sample(folder: &Folder, checkpoint: &str) -> String {
     let worth = |rows: &&[PositionRow]| {
         let blocks = rows.iter().filter(|row| row.kind == PositionKind::Swi).count();
@@ -63,7 +63,7 @@ pub(super) fn sample(folder: &Folder, checkpoint: &str) -> String {
     };
     let problems: Vec<&[PositionRow]> =
         folder.rows::<PositionRow>(checkpoint).chunk_by(|a, b| a.problem == b.problem).collect();
-    // Of those that are as good, `max_by_key` takes the last: the first one here.
+    // `max_by_key` returns the last maximum: the first one in the original order.
     let Some(rows) = problems.into_iter().rev().max_by_key(worth) else { return String::new() };
     let all: Vec<&PositionRow> = rows.iter().collect();
     format!(
@@ -76,7 +76,7 @@ pub(super) fn sample(folder: &Folder, checkpoint: &str) -> String {
     )
 }
 
-/// The gold answer and the model's, where outcomes were written.
+/// The gold answer and the model's, if outcomes exist.
 fn answer(folder: &Folder, checkpoint: &str, problem: usize) -> String {
     let Some(row) = folder.rows::<OutcomeRow>(checkpoint).iter().find(|row| row.problem == problem) else {
         return String::new();
@@ -89,7 +89,7 @@ fn answer(folder: &Folder, checkpoint: &str, problem: usize) -> String {
     )
 }
 
-/// `name` is the checkpoint's, for those who cannot see it.
+/// `name`: the checkpoint's, as text alternative.
 fn trace(name: &str, rows: &[&PositionRow]) -> String {
     let mut body = String::new();
     let (mut step, mut open) = (0, false);
@@ -140,7 +140,7 @@ fn trace(name: &str, rows: &[&PositionRow]) -> String {
     format!("<div class=\"trace\" role=\"group\" aria-label=\"What the model writes: {}\">{body}</div>", text(name))
 }
 
-/// What the panel says of a position.
+/// The panel's text for a position.
 fn describe(row: &PositionRow, step: usize) -> String {
     let mut parts = vec![match row.kind {
         PositionKind::Latent => format!("latent step {step}"),
@@ -164,7 +164,7 @@ fn describe(row: &PositionRow, step: usize) -> String {
     parts.join(" · ")
 }
 
-/// `[["a", 0.5], …]`; nothing where the text is not that.
+/// `[["a", 0.5], …]`; empty for another text.
 pub(super) fn pairs(json: &str) -> Vec<(String, f64)> {
     serde_json::from_str(json).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! One comparison of a claim on our rows: where its two sides come from, and its line for the reader. Knows cells and tests.
+//! One comparison of a claim on our records: its two sides, and its line for the reader. Knows cells and tests.
 
 use super::calibration::{alarms, line};
 use super::contrast::{Contrast, Evidence, shown_p};
@@ -11,18 +11,18 @@ use crate::report::paper::{Paper, parts};
 use switchyard::schema::NORMAL;
 use switchyard::stats::Estimate;
 
-/// A comparison that our rows could be asked.
+/// A comparison that could be made on our records.
 pub(crate) struct Trial {
     pub evidence: Evidence,
     /// Left and right in a few words.
     pub ours: String,
     /// The whole test.
     pub text: String,
-    /// How often this test is right on models whose truth is known.
+    /// Accuracy of this test on models with known truth.
     pub calibrated: Option<String>,
     /// Left and right by name.
     cells: Vec<String>,
-    /// The checkpoints that it is of, and whether one only stands in for what GRPO started from.
+    /// Its checkpoints, and whether one only replaces GRPO's missing start.
     pub of: Vec<String>,
     pub stands_in: bool,
 }
@@ -33,10 +33,10 @@ struct Side {
     value: Estimate,
 }
 
-/// Asks the rows; why they give no answer.
+/// Makes the comparison.
 ///
 /// # Errors
-/// The reason, for the reader: rows that are missing, or of too few problems.
+/// Why not: missing records, or too few problems.
 pub(crate) fn compare(
     paper: &Paper,
     folder: &Folder,
@@ -107,8 +107,8 @@ pub(crate) fn compare(
 }
 
 impl Trial {
-    /// Whether both are one comparison of ours: the paper's two data sets, and two of its tables, may be one number here. Two
-    /// rows of one table are not, however alike.
+    /// Whether both are one comparison of ours: the paper's two data sets, or two of its tables, may share one number here. Two rows of one table
+    /// never do, even if equal.
     pub(crate) fn repeats(&self, other: &Self) -> bool {
         let row = |name: &str| name.rsplit_once('/').map(|(row, _)| row.to_owned());
         let table = |name: &str| name.split('/').next().map(str::to_owned);
@@ -119,12 +119,12 @@ impl Trial {
     }
 }
 
-/// Whether one of these cells is of such an exhibit.
+/// Whether one of these cells belongs to such an exhibit.
 fn of_exhibit(terms: &[&Term], is: fn(&exhibits::Exhibit) -> bool) -> bool {
     terms.iter().filter_map(|term| term.label()).any(|label| exhibits::of(label).is_some_and(is))
 }
 
-/// Whether a cell is one that the paper has after SFT.
+/// Whether a cell is one of the paper's "after SFT".
 fn says_sft(term: &Term) -> bool {
     let mut keys = term.cell().into_iter().flat_map(|name| name.split('/').skip(1));
     keys.any(|key| key.contains("sft") || key.starts_with("stage"))
@@ -143,8 +143,8 @@ fn whose<'a>(cells: Cells<'a>, term: &Term) -> Option<&'a str> {
     })
 }
 
-/// That a cell is of interventions on a model which is no better than a guess where it thinks: its diagnostic problems are right by luck, so
-/// anything that disturbs it makes some of them wrong.
+/// Why a cell of interventions is meaningless on a model that is no better than chance where it thinks: its diagnostic problems are correct by
+/// chance, so any disturbance makes some of them wrong.
 fn nothing_to_lose(cells: Cells<'_>, term: &Term) -> Option<String> {
     const OF_INTERVENTIONS: [&str; 2] = ["tab:intervention", "ours:step"];
     term.label().filter(|label| OF_INTERVENTIONS.contains(label))?;
@@ -164,18 +164,18 @@ fn side(paper: &Paper, cells: Cells<'_>, term: &Term) -> Result<Side, String> {
         }
         Term::Cell(name) => name.as_str(),
     };
-    // A fixture that parsed names only cells that there are.
+    // A parsed fixture names only existing cells.
     let ([label, row, column], unit) = match (parts(name), paper.unit(name)) {
         (Ok(parts), Ok(unit)) => (parts, unit),
         (Err(why), _) | (_, Err(why)) => return Err(format!("{why:#}")),
     };
     let found = cells.get(label, row, column).ok_or_else(|| lacking(cells.folder, label, row))?;
-    // Ours are of one data set, whichever of the paper's two a column is of.
+    // Ours are on one data set, for either of the paper's two.
     let column = column.replace("math500_", "").replace("gsm8k_", "");
     Ok(Side { name: format!("{row} {column}"), value: found.scaled(unit.per_share()) })
 }
 
-/// Why there is no number of ours.
+/// Why we have no number.
 fn lacking(folder: &Folder, label: &str, row: &str) -> String {
     let there = |e: &&&str| !folder.checkpoints(e).is_empty();
     if let Some(experiment) = sources(label).iter().find(there) {

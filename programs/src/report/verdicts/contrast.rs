@@ -1,8 +1,8 @@
-//! left − right, and how strongly our rows speak against each side of a line. Knows estimates and tests, not claims.
+//! left − right, and the evidence against each side of a line. Knows estimates and tests, not claims.
 //!
-//! Both p-values are one-sided. Where the pairs are known they come from their test (McNemar's exact one at 0, Tango's score
-//! test elsewhere). Else from the interval: its arms are taken as t₀.₉₇₅ standard errors, with one degree of freedom fewer than
-//! the side of fewer problems has, so that p <= .025 exactly where the 95 % interval ends short of the line.
+//! Both p-values are one-sided. With pairs they come from the paired test (McNemar's exact one at 0, Tango's score test elsewhere). Otherwise
+//! from the interval: its half-widths are t₀.₉₇₅ standard errors, with degrees of freedom one below the smaller side's number of problems, so
+//! that p <= .025 exactly if the 95 % interval does not reach the line.
 
 use crate::report::claims::Op;
 use switchyard::stats::{Estimate, FEWEST, Flips, LEVEL};
@@ -13,12 +13,12 @@ pub(crate) const FEWEST_RUNS: usize = 3;
 /// A difference in the paper's unit.
 pub(crate) struct Contrast {
     pub difference: Estimate,
-    /// For the reader: what it was tested with.
+    /// Name of the test, for the reader.
     pub how: String,
     pub test: Test,
 }
 
-/// What p-values come from.
+/// Source of p-values.
 pub(crate) enum Test {
     Interval,
     /// Problems that flipped; a share of 1 is this much in the unit of the difference.
@@ -27,7 +27,7 @@ pub(crate) enum Test {
     AtZero(f64),
 }
 
-/// One-sided p-values: that a comparison does not hold, that it does. Small is evidence against it.
+/// One-sided p-values: against the comparison, and for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Evidence {
     /// Small: it holds.
@@ -46,7 +46,7 @@ pub fn shown_p(p: f64) -> String {
 }
 
 impl Evidence {
-    /// Whether the estimate lies on the comparison's side.
+    /// Whether the estimate is on the comparison's side.
     pub(crate) fn agrees(self) -> bool {
         self.holds < self.fails
     }
@@ -76,14 +76,14 @@ impl Contrast {
         (n < fewest).then(|| format!("n = {n}: a verdict needs {fewest} {of} (below it a 95 % interval is not one)"))
     }
 
-    /// What it says of `difference op line`, with this slack in favour of the claim.
+    /// The evidence on `difference op line`, with this slack in favour of the claim.
     pub(crate) fn judged(&self, op: Op, line: f64, slack: f64) -> Evidence {
         match op {
             Op::Above | Op::AtLeast => {
                 Evidence { holds: self.p_above(line - slack), fails: self.p_below(line - slack) }
             }
             Op::Below | Op::AtMost => Evidence { holds: self.p_below(line + slack), fails: self.p_above(line + slack) },
-            // Two one-sided tests: inside both edges, or outside one of them (two chances to be wrong).
+            // Two one-sided tests: inside both edges, or outside one of them (two ways to be wrong).
             Op::About => Evidence {
                 holds: self.p_above(line - slack).max(self.p_below(line + slack)),
                 fails: (2.0 * self.p_above(line + slack).min(self.p_below(line - slack))).min(1.0),

@@ -1,10 +1,10 @@
-//! Does a claim of the paper hold on our rows? Knows claims and evidence; nothing of pages.
+//! Does a claim of the paper hold on our records? Knows claims and evidence; nothing of pages.
 //!
-//! Each comparison `left op times · right + plus` of a claim has two one-sided p-values ([`contrast`]): that it holds, that it
-//! fails. A claim holds if all its comparisons do, so the largest of the first counts (an intersection of tests needs no
-//! correction); it fails if one of them does, so the smallest of the second counts, times their number (Holm's first step).
-//! Twice the smaller of the two is the claim's p-value, and Holm's correction runs over all claims of the folder. Above .05 the
-//! data leave the claim undecided: an interval across the line is no evidence against it.
+//! 1. Each comparison `left op times · right + plus` of a claim has two one-sided p-values ([`contrast`]): against holding, and for it.
+//! 2. A claim holds if all its comparisons do, so the largest of the first counts (an intersection of tests needs no correction); it fails if
+//!    one of them does, so the smallest of the second counts, times their number (Holm's first step).
+//! 3. Twice the smaller of the two is the claim's p-value, and Holm's correction runs over all claims of the folder.
+//! 4. Above .05 the claim is undecided: an interval across the line is not evidence against it.
 
 mod calibration;
 mod compare;
@@ -51,21 +51,21 @@ impl Verdict {
 #[derive(Clone, Debug)]
 pub struct TestedClaim<'a> {
     pub claim: &'a Claim,
-    /// Checkpoint, or `grpo_start → grpo`; empty where nothing could be tested.
+    /// Checkpoint, or `grpo_start → grpo`; empty if nothing could be tested.
     pub on: String,
     pub verdict: Verdict,
-    /// Holm-adjusted over the folder's verdicts; absent where nothing could be tested.
+    /// Holm-adjusted over the folder's verdicts; `None` if nothing could be tested.
     pub p: Option<f64>,
     /// Our numbers in a line.
     pub ours: String,
-    /// One line per comparison, or the reason why there is none.
+    /// One line per comparison, or the reason for none.
     pub tests: Vec<String>,
-    /// How often such tests are right on models whose truth is known, where that was measured.
+    /// Accuracy of such tests on models with known truth, if measured.
     pub calibrated: Vec<String>,
 }
 
 impl TestedClaim<'_> {
-    /// The verdict in words, with its p-value and whether it is of the whole claim.
+    /// The verdict in words, with its p-value and whether it covers the whole claim.
     pub(crate) fn said(&self) -> String {
         let tested = self.p.filter(|_| self.verdict != Verdict::NotTestable);
         let p = tested.map_or_else(String::new, |p| format!(" ({})", shown_p(p)));
@@ -74,24 +74,24 @@ impl TestedClaim<'_> {
     }
 }
 
-/// How verdicts are to be read; printed under them.
+/// Explanation of verdicts, printed below them.
 pub(crate) const READING: &str = "Each comparison has a two-sided p-value of its own. A claim with several is reproduced if all of \
     them hold, not reproduced if one fails (corrected for their number); the claim's p is Holm-adjusted over all verdicts of \
     this table. Undecided: p > .05. In part: what is not tested stands below. A verdict needs 20 problems, or three runs. Claims about RL \
     compare the checkpoint that Switch-GRPO started from with the one that it ended in.";
 
-/// What a claim says on one checkpoint, before the correction.
+/// A claim on one checkpoint, before the correction.
 struct ClaimReading<'a> {
     claim: &'a Claim,
     on: String,
     tried: Vec<Trial>,
     /// Why there are no others.
     missing: Vec<String>,
-    /// What makes the claim testable, and what must be said of the comparisons that were tried.
+    /// What makes the claim testable, and remarks on the comparisons.
     note: Vec<String>,
 }
 
-/// Tests every claim on a folder's rows. `at_scale` gives, for a label, the command that would test it on the paper's model.
+/// Tests every claim on a folder's records. `at_scale` returns, for a label, the command that would test it on the paper's model.
 pub fn test<'a>(paper: &'a Paper, folder: &Folder, at_scale: impl Fn(&str) -> Option<String>) -> Vec<TestedClaim<'a>> {
     let mut all: Vec<ClaimReading<'_>> = vec![];
     for claim in &paper.claims {
@@ -101,7 +101,7 @@ pub fn test<'a>(paper: &'a Paper, folder: &Folder, at_scale: impl Fn(&str) -> Op
         }
         let asked = subjects(claim, folder).into_iter().map(|checkpoint| ask(paper, claim, folder, checkpoint));
         let (some, none): (Vec<_>, Vec<_>) = asked.partition(|a| !a.tried.is_empty());
-        // What can be tested nowhere is said once.
+        // A claim that can be tested nowhere is listed once.
         let nowhere =
             none.into_iter().take(usize::from(some.is_empty())).map(|a| ClaimReading { on: String::new(), ..a });
         all.extend(nowhere.chain(some));
