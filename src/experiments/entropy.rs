@@ -16,7 +16,7 @@ use crate::study::Study;
 
 pub const ABOUT: About = About::asking("entropy and log-probability by kind of position").of_responses();
 
-struct Observation {
+struct EntropySample {
     problem: usize,
     kind: &'static str,
     entropy: Option<f64>,
@@ -26,14 +26,14 @@ struct Observation {
 /// One row per kind that occurs.
 pub fn rows(study: &Study, _config: &Config) -> Result<Vec<EntropyRow>> {
     let (_, traces) = study.decoded()?;
-    let seen: Vec<Observation> = traces.iter().flat_map(see).collect();
+    let seen: Vec<EntropySample> = traces.iter().flat_map(see).collect();
     let mut rows = vec![];
     for kind in ["text", "swi", "latent", "swi_end"] {
-        let of: Vec<&Observation> = seen.iter().filter(|s| s.kind == kind).collect();
+        let of: Vec<&EntropySample> = seen.iter().filter(|s| s.kind == kind).collect();
         if of.is_empty() {
             continue;
         }
-        let over = |value: fn(&Observation) -> Option<f64>| {
+        let over = |value: fn(&EntropySample) -> Option<f64>| {
             mean(study.seed, of.iter().filter_map(|s| Some((s.problem, value(s)?))))
         };
         rows.push(EntropyRow {
@@ -47,7 +47,7 @@ pub fn rows(study: &Study, _config: &Config) -> Result<Vec<EntropyRow>> {
     Ok(rows)
 }
 
-fn see(trace: &Trace) -> impl Iterator<Item = Observation> {
+fn see(trace: &Trace) -> impl Iterator<Item = EntropySample> {
     // A probability that underflowed still has a finite logarithm.
     let ln = |p: f64| p.max(f64::MIN_POSITIVE).ln();
     trace.positions.iter().enumerate().map(move |(i, p)| {
@@ -61,7 +61,7 @@ fn see(trace: &Trace) -> impl Iterator<Item = Observation> {
                 ("swi_end", before.and_then(|b| b.entropy), before.and_then(|b| b.p_exit).map(ln))
             }
         };
-        Observation { problem: trace.problem, kind, entropy, logprob }
+        EntropySample { problem: trace.problem, kind, entropy, logprob }
     })
 }
 

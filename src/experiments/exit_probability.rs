@@ -24,7 +24,7 @@ pub const ABOUT: About =
 /// Maximum difference between the replay's p(`</swi>`) and the decoder's: batches of other shapes round differently.
 const DRIFT: f64 = 1e-3;
 
-struct Observation {
+struct ExitSample {
     problem: usize,
     step: Nth,
     correct: bool,
@@ -57,10 +57,10 @@ pub fn rows(study: &Study) -> Result<Vec<ExitRow>> {
     let mut rows = vec![];
     for group in [ExitGroup::All, ExitGroup::Correct, ExitGroup::Wrong] {
         for &step in &steps {
-            let of = |s: &&Observation| {
+            let of = |s: &&ExitSample| {
                 s.step == step && (group == ExitGroup::All || s.correct == (group == ExitGroup::Correct))
             };
-            let of: Vec<&Observation> = seen.iter().filter(of).collect();
+            let of: Vec<&ExitSample> = seen.iter().filter(of).collect();
             let p_exit = mean(study.seed, of.iter().map(|s| (s.problem, s.p_exit)))?;
             let firsts: Vec<(usize, bool)> = of.iter().map(|s| (s.problem, s.first)).collect();
             let (Some(p_exit), Some(exits)) = (p_exit, share(study.seed, &firsts)?) else { continue };
@@ -71,7 +71,7 @@ pub fn rows(study: &Study) -> Result<Vec<ExitRow>> {
 }
 
 /// The number of problems, and every latent step of every trace.
-fn observe(study: &Study) -> Result<(usize, Vec<Observation>)> {
+fn observe(study: &Study) -> Result<(usize, Vec<ExitSample>)> {
     study.chooses_blocks()?;
     let (scores, traces) = study.decoded()?;
     let exit = study.corpus.switch.swi_end;
@@ -98,7 +98,7 @@ fn observe(study: &Study) -> Result<(usize, Vec<Observation>)> {
                 "problem {problem}: p(</swi>) at position {position} is {p_exit} decoded and {p_replayed} replayed"
             );
             let step = step.context("a position that is not a latent step")?;
-            seen.push(Observation { problem, step, correct: outcome.correct, p_exit, first });
+            seen.push(ExitSample { problem, step, correct: outcome.correct, p_exit, first });
         }
     }
     Ok((traces.len(), seen))

@@ -139,18 +139,18 @@ pub(super) fn patch_form(
         let wanted = |_: usize, position: usize| places.iter().any(|(_, at)| at.contains(&position));
         let mut held = record(study, &[pair.clean.clone(), pair.corrupt.clone()], &points, wanted)?;
         let (corrupt, clean) = held.pop().zip(held.pop()).context("a pair without runs")?;
-        Ok(RecordedPair { pair, places, clean, corrupt })
+        Ok(PatchedPair { pair, places, clean, corrupt })
     })?;
     let means = means(study, &recorded, nodes)?;
     let patching = PatchPlan { study, identity: &identity, form, nodes, modes, means: &means };
-    let expected = |r: &RecordedPair| ((Some(form), r.pair.number), r.places.len() * nodes.len() * modes.len());
+    let expected = |r: &PatchedPair| ((Some(form), r.pair.number), r.places.len() * nodes.len() * modes.len());
     study.measure(rows, &identity, (&recorded, 1), expected, |some| {
         Ok(some.iter().map(|r| patching.of_pair(r)).collect::<Result<Vec<_>>>()?.concat())
     })
 }
 
 /// A pair with its places and the activations of its two runs.
-struct RecordedPair<'p> {
+struct PatchedPair<'p> {
     pair: &'p Pair,
     places: Vec<Placed>,
     clean: RowCapture,
@@ -161,7 +161,7 @@ struct RecordedPair<'p> {
 type Means = BTreeMap<(Place, Node), Vec<f32>>;
 
 /// The mean of every cell over both runs of all pairs and over the positions of a place.
-fn means(study: &Study, recorded: &[RecordedPair], nodes: &[Node]) -> Result<Means> {
+fn means(study: &Study, recorded: &[PatchedPair], nodes: &[Node]) -> Result<Means> {
     let mut sums: BTreeMap<(Place, Node), MeanVector> = BTreeMap::new();
     for r in recorded {
         for ((place, positions), node) in cells(&r.places, nodes) {
@@ -191,7 +191,7 @@ struct PatchPlan<'a> {
 
 impl PatchPlan<'_> {
     /// Every cell of a pair in every mode.
-    fn of_pair(&self, r: &RecordedPair) -> Result<Vec<PatchedNodeRow>> {
+    fn of_pair(&self, r: &PatchedPair) -> Result<Vec<PatchedNodeRow>> {
         let cells = cells(&r.places, self.nodes);
         let (mut into_clean, mut into_corrupt) = (vec![Patch::NONE], vec![Patch::NONE]);
         for &mode in self.modes {
@@ -216,7 +216,7 @@ impl PatchPlan<'_> {
         Ok(rows)
     }
 
-    fn patch(&self, r: &RecordedPair, mode: PatchMode, node: Node, (place, positions): &Placed) -> Result<Patch> {
+    fn patch(&self, r: &PatchedPair, mode: PatchMode, node: Node, (place, positions): &Placed) -> Result<Patch> {
         let config = self.study.model.config();
         match mode {
             PatchMode::Denoise => Patch::from_run(&r.clean, node, positions, config),

@@ -68,7 +68,7 @@ struct CellFit {
 }
 
 /// A problem: its sequence, its last block's latents and the position that decides its answer.
-struct ReadProblem<'a> {
+struct LensProblem<'a> {
     row: &'a Sequence,
     /// Half: parity of its group's index.
     half: usize,
@@ -84,7 +84,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     let layers = config.layers(study.model.config().num_hidden_layers)?;
     let solutions = solution_forms(study, config.problems)?;
     let (groups, mut numbers) = (study.corpus.groups(), BTreeMap::new());
-    let mut read: Vec<ReadProblem> = solutions.iter().filter_map(of_problem).collect();
+    let mut read: Vec<LensProblem> = solutions.iter().filter_map(of_problem).collect();
     for one in &mut read {
         let next = numbers.len();
         one.half = *numbers.entry(groups[one.row.row]).or_insert(next) % 2;
@@ -97,18 +97,18 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     Ok(rows.collect::<Result<Vec<_>>>()?.concat())
 }
 
-fn of_problem(solution: &SolutionForms) -> Option<ReadProblem<'_>> {
+fn of_problem(solution: &SolutionForms) -> Option<LensProblem<'_>> {
     let answer = solution.answer_decided(Form::Latents)?;
     let latents: Vec<usize> = solution.blocks.last()?.latents.clone().collect();
-    (!latents.is_empty()).then_some(ReadProblem { row: &solution.latents, half: 0, latents, answer })
+    (!latents.is_empty()).then_some(LensProblem { row: &solution.latents, half: 0, latents, answer })
 }
 
 /// Jacobians and states of every problem.
-fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -> Result<BTreeMap<Cell, CellFit>> {
+fn fit(study: &Study, config: &Config, layers: &[usize], read: &[LensProblem]) -> Result<BTreeMap<Cell, CellFit>> {
     let points: Vec<HookPoint> = layers.iter().map(|&layer| Node::Resid(layer).point()).collect();
     let counted = study.counted("problems passed", read.len());
     let mut out: BTreeMap<Cell, CellFit> = BTreeMap::new();
-    let numbered: Vec<(usize, &ReadProblem)> = read.iter().enumerate().collect();
+    let numbered: Vec<(usize, &LensProblem)> = read.iter().enumerate().collect();
     // Sums are added in the order of the problems, in chunks to bound memory.
     for some in numbered.chunks(study.threads.max(1)) {
         let passed = parallel::each(some, study.threads, |(_, one)| {
@@ -118,7 +118,7 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -
             counted.add_one();
             Ok(passed)
         })?;
-        for (&(number, ReadProblem { latents, half, .. }), passed) in some.iter().zip(passed) {
+        for (&(number, LensProblem { latents, half, .. }), passed) in some.iter().zip(passed) {
             for (&layer, point) in layers.iter().zip(&points) {
                 for (step, &position) in latents.iter().enumerate() {
                     let jacobian = passed.jacobians.get(&(*point, step)).context("a Jacobian is missing")?;
@@ -136,7 +136,7 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[ReadProblem]) -
 }
 
 /// The token that the model answers with, by problem.
-fn said(study: &Study, read: &[ReadProblem]) -> Result<Vec<usize>> {
+fn said(study: &Study, read: &[LensProblem]) -> Result<Vec<usize>> {
     let rows: Vec<Sequence> = read.iter().map(|one| one.row.clone()).collect();
     let answers: BTreeMap<usize, usize> = read.iter().map(|one| (one.row.row, one.answer)).collect();
     let most_probable =
@@ -149,7 +149,7 @@ fn of_cell(
     study: &Study,
     (layer, step): Cell,
     fit: &CellFit,
-    (read, said): (&[ReadProblem], &[usize]),
+    (read, said): (&[LensProblem], &[usize]),
 ) -> Result<Vec<JacobianLensRow>> {
     let CellFit { halves, states } = fit;
     if halves.iter().any(|half| half.n < 2) {

@@ -21,7 +21,7 @@ pub const ABOUT: About =
     About::asking("which part of the weights carries a later phase's change (needs two phases)").on_request();
 
 #[derive(Clone, Copy, Debug)]
-enum Part {
+enum WeightPart {
     Embed,
     Half(usize, Half),
     Block(usize),
@@ -29,7 +29,7 @@ enum Part {
     All,
 }
 
-impl Part {
+impl WeightPart {
     fn all(layers: usize) -> Vec<Self> {
         let of = |layer| [Self::Half(layer, Half::Attention), Self::Half(layer, Half::FeedForward), Self::Block(layer)];
         let blocks = (0..layers).flat_map(of);
@@ -76,7 +76,7 @@ pub fn rows(first: &Study, second: &Study) -> Result<Vec<PartSwapRow>> {
     let same = a == b && first.corpus.test.len() == second.corpus.test.len();
     let differ = || DoesNotApply::because(format!("{} and {} have other shapes or problems", first.name, second.name));
     ensure!(same, differ());
-    let parts = Part::all(a.num_hidden_layers);
+    let parts = WeightPart::all(a.num_hidden_layers);
     let counted = second.counted("parts swapped", 2 * parts.len());
     let mut rows = vec![];
     for part in parts {

@@ -60,11 +60,11 @@ pub struct Firings {
 pub struct ChangeLog {
     /// Problem, and number of known positions at the start: the prompt, or a whole known sequence.
     sequences: Vec<(usize, usize)>,
-    counts: Mutex<Counts>,
+    counts: Mutex<FiringCounts>,
 }
 
 #[derive(Default)]
-struct Counts {
+struct FiringCounts {
     /// By sequence.
     firings: Vec<Firings>,
     /// Sequences and blocks with at least one replacement.
@@ -76,7 +76,7 @@ impl ChangeLog {
     /// donors depend on the problem.
     pub fn new(sequences: impl IntoIterator<Item = (usize, usize)>) -> Self {
         let sequences = Vec::from_iter(sequences);
-        let counts = Counts { firings: vec![Firings::default(); sequences.len()], blocks: BTreeSet::new() };
+        let counts = FiringCounts { firings: vec![Firings::default(); sequences.len()], blocks: BTreeSet::new() };
         Self { sequences, counts: Mutex::new(counts) }
     }
 
@@ -102,7 +102,7 @@ impl ChangeLog {
         self.counts().blocks.contains(&(sequence, block))
     }
 
-    fn counts(&self) -> MutexGuard<'_, Counts> {
+    fn counts(&self) -> MutexGuard<'_, FiringCounts> {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

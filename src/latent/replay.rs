@@ -105,7 +105,7 @@ impl<'m> Replay<'m> {
             if decided.is_empty() && stays.is_empty() {
                 continue;
             }
-            let (mixtures, mut decided): (Vec<Place>, Vec<Place>) =
+            let (mixtures, mut decided): (Vec<ReplayPlace>, Vec<ReplayPlace>) =
                 decided.into_iter().partition(|place| self.drawn(place).is_some());
             let mut logprobs = self.logprobs(&wave, &decided)?;
             if !mixtures.is_empty() {
@@ -113,13 +113,13 @@ impl<'m> Replay<'m> {
                 decided.extend(mixtures);
             }
             let stayed = if stays.is_empty() { None } else { Some(self.logprobs(&wave, &stays)?) };
-            let named = |at: Vec<Place>| at.into_iter().map(|p| (p.trace, p.response)).collect();
+            let named = |at: Vec<ReplayPlace>| at.into_iter().map(|p| (p.trace, p.response)).collect();
             return Ok(Some(ReplayedWave { decisions: named(decided), logprobs, stayed, stays: named(stays) }));
         }
         Ok(None)
     }
 
-    fn places(&self, wave: &Wave) -> (Vec<Place>, Vec<Place>) {
+    fn places(&self, wave: &Wave) -> (Vec<ReplayPlace>, Vec<ReplayPlace>) {
         let width = wave.hidden.dims()[1];
         let (mut decided, mut stays) = (vec![], vec![]);
         for (row, columns) in wave.columns.iter().enumerate() {
@@ -131,7 +131,7 @@ impl<'m> Replay<'m> {
                 };
                 let Some(next) = trace.positions.get(response) else { continue };
                 let in_block = response > 0 && trace.positions[response - 1].kind == PositionRole::Latent;
-                let place = Place {
+                let place = ReplayPlace {
                     trace: row,
                     response,
                     flat: row * width + column,
@@ -145,7 +145,7 @@ impl<'m> Replay<'m> {
                     && in_block
                     && self.step_of(row, response - 1) >= self.decoding.settings.k_min
                 {
-                    stays.push(Place { token: self.switch.swi_end, ..place });
+                    stays.push(ReplayPlace { token: self.switch.swi_end, ..place });
                 }
             }
         }
@@ -153,19 +153,19 @@ impl<'m> Replay<'m> {
     }
 
     /// The mixture that was drawn at a place.
-    fn drawn(&self, place: &Place) -> Option<&'m Mixture> {
+    fn drawn(&self, place: &ReplayPlace) -> Option<&'m Mixture> {
         self.traces[place.trace].positions[place.response].drawn.as_ref()
     }
 
     /// Log-densities of drawn mixtures, `[n]`.
-    fn densities(&self, wave: &Wave, places: &[Place]) -> Result<Tensor<1>> {
+    fn densities(&self, wave: &Wave, places: &[ReplayPlace]) -> Result<Tensor<1>> {
         let mixtures: Vec<&Mixture> = places.iter().filter_map(|place| self.drawn(place)).collect();
         let temperature = self.decoding.settings.sampling.scale();
         gumbel::log_densities(self.decoding.model, self.states(wave, places), temperature, &mixtures)
     }
 
     /// The states that decide at these places: `[n, D]`.
-    fn states(&self, wave: &Wave, places: &[Place]) -> Tensor<2> {
+    fn states(&self, wave: &Wave, places: &[ReplayPlace]) -> Tensor<2> {
         let [b, w, d] = wave.hidden.dims();
         let rows: Vec<i64> = places.iter().map(|p| p.flat as i64).collect();
         let rows = Tensor::<1, Int>::from_data(TensorData::new(rows, [places.len()]), &wave.hidden.device());
@@ -178,7 +178,7 @@ impl<'m> Replay<'m> {
         (0..=response).rev().take_while(|&r| positions[r].kind == PositionRole::Latent).count()
     }
 
-    fn logprobs(&self, wave: &Wave, places: &[Place]) -> Result<Tensor<1>> {
+    fn logprobs(&self, wave: &Wave, places: &[ReplayPlace]) -> Result<Tensor<1>> {
         if places.is_empty() {
             return Ok(Tensor::zeros([0], &wave.hidden.device()));
         }
@@ -200,7 +200,7 @@ impl<'m> Replay<'m> {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct ReplayPlace {
     trace: usize,
     response: usize,
     /// Row of the wave's hidden states, flattened.

@@ -10,7 +10,7 @@ use super::trace::{End, Position, PositionRole, Trace};
 use crate::model::Step;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
+enum DecodeMode {
     Text,
     /// Inside block `block`; `step` latents have been fed.
     Block {
@@ -25,7 +25,7 @@ enum Mode {
 #[derive(Clone)]
 pub(super) struct DecodingRow {
     pub trace: Trace,
-    mode: Mode,
+    mode: DecodeMode,
     pub switching: Switching,
     /// `<swi>` is emitted at this visible response position regardless of the model.
     pub force_at: Option<usize>,
@@ -86,7 +86,7 @@ impl DecodingRow {
         };
         Self {
             trace,
-            mode: Mode::Text,
+            mode: DecodeMode::Text,
             switching,
             force_at: (switching == Switching::Forced).then_some(0),
             hold: false,
@@ -122,8 +122,8 @@ impl DecodingRow {
     /// Latents fed of the present block; `None` in text.
     pub fn latents(&self) -> Option<usize> {
         match self.mode {
-            Mode::Text | Mode::Between => None,
-            Mode::Block { step, .. } => Some(step),
+            DecodeMode::Text | DecodeMode::Between => None,
+            DecodeMode::Block { step, .. } => Some(step),
         }
     }
 
@@ -166,7 +166,7 @@ impl DecodingRow {
             return self.not_finite();
         }
         match (self.mode, decoding.switch) {
-            (Mode::Block { .. } | Mode::Between, Some(ids)) => self.in_block(seen, decoding, ids),
+            (DecodeMode::Block { .. } | DecodeMode::Between, Some(ids)) => self.in_block(seen, decoding, ids),
             _ => self.in_text(seen, decoding, false, None),
         }
     }
@@ -263,7 +263,7 @@ impl DecodingRow {
         self.margins.resize(self.trace.positions.len(), None);
         self.margins.push(lead);
         if is_swi {
-            self.mode = Mode::Block { block: self.blocks, step: 0 };
+            self.mode = DecodeMode::Block { block: self.blocks, step: 0 };
             self.blocks += 1;
         }
         self.push_visible(position, decoding)
@@ -288,10 +288,10 @@ impl DecodingRow {
     /// The next position of a block without markers.
     fn think(&mut self, ids: SwitchIds, decoding: &Decode, drawn: Position) -> Piece {
         if decoding.controller.feeds(drawn.token) {
-            self.mode = Mode::Between;
+            self.mode = DecodeMode::Between;
             return self.push_visible(drawn, decoding);
         }
-        if let Mode::Block { block, step } = self.mode {
+        if let DecodeMode::Block { block, step } = self.mode {
             return self.latent(ids, decoding, block, step);
         }
         self.blocks += 1;
@@ -301,10 +301,10 @@ impl DecodingRow {
     fn in_block(&mut self, seen: &PositionView, decoding: &Decode, ids: SwitchIds) -> Piece {
         let settings = decoding.settings;
         if self.switching == Switching::Empty {
-            self.mode = Mode::Text;
+            self.mode = DecodeMode::Text;
             return self.push_visible(Position::bare(ids.swi_end, PositionRole::SwiEndForced, None), decoding);
         }
-        if let Mode::Block { block, step: 0 } = self.mode {
+        if let DecodeMode::Block { block, step: 0 } = self.mode {
             return self.latent(ids, decoding, block, 0);
         }
         let marked = decoding.controller.marked();
@@ -317,7 +317,7 @@ impl DecodingRow {
         let Some(Reading { drawn, logprob, marker_logprob, p_marker, entropy, .. }) = seen.read(&reader) else {
             return self.not_finite();
         };
-        if let (Mode::Block { .. }, Some(last)) = (self.mode, self.trace.positions.last_mut()) {
+        if let (DecodeMode::Block { .. }, Some(last)) = (self.mode, self.trace.positions.last_mut()) {
             last.p_exit = Some(p_marker);
             last.entropy = Some(entropy);
         }
@@ -341,11 +341,11 @@ impl DecodingRow {
             BlockEnd::Says(token) => (PositionRole::SwiEndForced, None, Some(token)),
             BlockEnd::Stay if ended => (PositionRole::SwiEndForced, None, top),
             BlockEnd::Stay => match self.mode {
-                Mode::Block { block, step } if marked => return self.latent(ids, decoding, block, step),
+                DecodeMode::Block { block, step } if marked => return self.latent(ids, decoding, block, step),
                 _ => return self.think(ids, decoding, Position::text(drawn, logprob, entropy)),
             },
         };
-        self.mode = Mode::Text;
+        self.mode = DecodeMode::Text;
         (self.since, self.reference) = (0, Some(entropy));
         self.entropies.clear();
         self.switches += 1;
@@ -364,7 +364,7 @@ impl DecodingRow {
         }
         let latent = Position::bare(ids.latent, PositionRole::Latent, None);
         self.trace.positions.push(latent);
-        self.mode = Mode::Block { block, step: step + 1 };
+        self.mode = DecodeMode::Block { block, step: step + 1 };
         self.at = Step::Latent { block, step };
         Piece::one(ids.latent, self.at)
     }

@@ -10,7 +10,7 @@ use super::flat::FlatRow;
 
 /// The cells of a column so far.
 #[derive(Debug)]
-enum Cells {
+enum ColumnCells {
     /// Number of nulls, without other values.
     Null(usize),
     Bool(Vec<Option<bool>>),
@@ -19,24 +19,24 @@ enum Cells {
     Text(Vec<Option<String>>),
 }
 
-impl Cells {
+impl ColumnCells {
     fn kind(&self) -> &'static str {
         match self {
-            Cells::Null(_) => "Null",
-            Cells::Bool(_) => "Bool",
-            Cells::Int(_) => "Int",
-            Cells::Float(_) => "Float",
-            Cells::Text(_) => "Text",
+            ColumnCells::Null(_) => "Null",
+            ColumnCells::Bool(_) => "Bool",
+            ColumnCells::Int(_) => "Int",
+            ColumnCells::Float(_) => "Float",
+            ColumnCells::Text(_) => "Text",
         }
     }
 
     fn null(&mut self) {
         match self {
-            Cells::Null(n) => *n += 1,
-            Cells::Bool(cells) => cells.push(None),
-            Cells::Int(cells) => cells.push(None),
-            Cells::Float(cells) => cells.push(None),
-            Cells::Text(cells) => cells.push(None),
+            ColumnCells::Null(n) => *n += 1,
+            ColumnCells::Bool(cells) => cells.push(None),
+            ColumnCells::Int(cells) => cells.push(None),
+            ColumnCells::Float(cells) => cells.push(None),
+            ColumnCells::Text(cells) => cells.push(None),
         }
     }
 
@@ -46,24 +46,24 @@ impl Cells {
             self.null();
             return Ok(());
         }
-        if let Cells::Null(n) = *self {
+        if let ColumnCells::Null(n) = *self {
             *self = match &value {
-                Value::Bool(_) => Cells::Bool(vec![None; n]),
-                Value::Number(x) if x.is_i64() => Cells::Int(vec![None; n]),
-                Value::Number(x) if x.is_f64() => Cells::Float(vec![None; n]),
+                Value::Bool(_) => ColumnCells::Bool(vec![None; n]),
+                Value::Number(x) if x.is_i64() => ColumnCells::Int(vec![None; n]),
+                Value::Number(x) if x.is_f64() => ColumnCells::Float(vec![None; n]),
                 Value::Number(x) => bail!("integer {x} does not fit 64 bits with sign"),
-                Value::String(_) => Cells::Text(vec![None; n]),
+                Value::String(_) => ColumnCells::Text(vec![None; n]),
                 other => bail!("value {other} is not a scalar"),
             };
         }
         match (&mut *self, value) {
-            (Cells::Bool(cells), Value::Bool(x)) => cells.push(Some(x)),
-            (Cells::Text(cells), Value::String(x)) => cells.push(Some(x)),
-            (Cells::Int(cells), Value::Number(x)) if x.is_i64() => cells.push(x.as_i64()),
-            (Cells::Float(cells), Value::Number(x)) if x.is_i64() || x.is_f64() => cells.push(x.as_f64()),
-            (Cells::Int(cells), Value::Number(x)) if x.is_f64() => {
+            (ColumnCells::Bool(cells), Value::Bool(x)) => cells.push(Some(x)),
+            (ColumnCells::Text(cells), Value::String(x)) => cells.push(Some(x)),
+            (ColumnCells::Int(cells), Value::Number(x)) if x.is_i64() => cells.push(x.as_i64()),
+            (ColumnCells::Float(cells), Value::Number(x)) if x.is_i64() || x.is_f64() => cells.push(x.as_f64()),
+            (ColumnCells::Int(cells), Value::Number(x)) if x.is_f64() => {
                 let floats = cells.iter().map(|c| c.map(|c| c as f64)).chain([x.as_f64()]).collect();
-                *self = Cells::Float(floats);
+                *self = ColumnCells::Float(floats);
             }
             (_, Value::Number(x)) if x.is_u64() && !x.is_i64() => bail!("integer {x} does not fit 64 bits with sign"),
             (cells, value) => bail!("has both {} and {}", cells.kind(), named(&value)),
@@ -74,11 +74,11 @@ impl Cells {
     fn column(self, name: String) -> Column {
         let name = name.into();
         match self {
-            Cells::Null(n) => Series::new(name, vec![None::<f64>; n]),
-            Cells::Bool(cells) => Series::new(name, cells),
-            Cells::Int(cells) => Series::new(name, cells),
-            Cells::Float(cells) => Series::new(name, cells),
-            Cells::Text(cells) => Series::new(name, cells),
+            ColumnCells::Null(n) => Series::new(name, vec![None::<f64>; n]),
+            ColumnCells::Bool(cells) => Series::new(name, cells),
+            ColumnCells::Int(cells) => Series::new(name, cells),
+            ColumnCells::Float(cells) => Series::new(name, cells),
+            ColumnCells::Text(cells) => Series::new(name, cells),
         }
         .into()
     }
@@ -98,7 +98,7 @@ fn named(value: &Value) -> &'static str {
 /// key is null.
 #[derive(Debug, Default)]
 pub(crate) struct Columns {
-    columns: Vec<(String, Cells)>,
+    columns: Vec<(String, ColumnCells)>,
     at: HashMap<String, usize>,
     rows: usize,
 }
@@ -115,7 +115,7 @@ impl Columns {
                 Some(&place) => place,
                 None => {
                     self.at.insert(name.clone(), self.columns.len());
-                    self.columns.push((name, Cells::Null(self.rows)));
+                    self.columns.push((name, ColumnCells::Null(self.rows)));
                     filled.push(false);
                     self.columns.len() - 1
                 }
@@ -135,8 +135,10 @@ impl Columns {
         // An all-null `x` next to `x.y` is an absent struct, which the other columns imply.
         let is_struct =
             |name: &str| names.iter().any(|other| other.strip_prefix(name).is_some_and(|r| r.starts_with('.')));
-        let kept =
-            self.columns.into_iter().filter(|(name, cells)| !(matches!(cells, Cells::Null(_)) && is_struct(name)));
+        let kept = self
+            .columns
+            .into_iter()
+            .filter(|(name, cells)| !(matches!(cells, ColumnCells::Null(_)) && is_struct(name)));
         let columns = kept.map(|(name, cells)| cells.column(name)).collect();
         DataFrame::new(self.rows, columns).context("cannot build the table of rows")
     }

@@ -32,7 +32,7 @@ fn exact(part: &RawValue) -> serde_json::Result<Value> {
     let text = part.get();
     Ok(match text.as_bytes().first() {
         Some(b'{') => {
-            let Fields(fields) = serde_json::from_str(text)?;
+            let JsonFields(fields) = serde_json::from_str(text)?;
             let fields = fields.into_iter().map(|(key, value)| Ok((key, exact(value)?)));
             Value::Object(fields.collect::<serde_json::Result<Map<String, Value>>>()?)
         }
@@ -53,7 +53,7 @@ fn exact(part: &RawValue) -> serde_json::Result<Value> {
 pub(crate) fn twice(text: &str) -> Option<String> {
     match text.trim_start().as_bytes().first() {
         Some(b'{') => {
-            let Fields(fields) = serde_json::from_str(text).ok()?;
+            let JsonFields(fields) = serde_json::from_str(text).ok()?;
             let mut seen = HashSet::new();
             let found = |(key, value): &(String, &RawValue)| {
                 if seen.insert(key.clone()) { twice(value.get()) } else { Some(key.clone()) }
@@ -69,13 +69,13 @@ pub(crate) fn twice(text: &str) -> Option<String> {
 }
 
 /// The fields of an object in order. A duplicate key appears twice, and its last value counts, as usual.
-struct Fields<'t>(Vec<(String, &'t RawValue)>);
+struct JsonFields<'t>(Vec<(String, &'t RawValue)>);
 
-impl<'de> Deserialize<'de> for Fields<'de> {
+impl<'de> Deserialize<'de> for JsonFields<'de> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> std::result::Result<Self, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Fields<'de>;
+        struct ExactReader;
+        impl<'de> Visitor<'de> for ExactReader {
+            type Value = JsonFields<'de>;
 
             fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
                 out.write_str("an object")
@@ -86,10 +86,10 @@ impl<'de> Deserialize<'de> for Fields<'de> {
                 while let Some(field) = map.next_entry()? {
                     fields.push(field);
                 }
-                Ok(Fields(fields))
+                Ok(JsonFields(fields))
             }
         }
-        from.deserialize_map(Reader)
+        from.deserialize_map(ExactReader)
     }
 }
 

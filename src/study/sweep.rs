@@ -108,7 +108,7 @@ impl Deref for Sweep<'_> {
 }
 
 /// Forks of one batch that decode together: (problem, continuation).
-struct Unit {
+struct ForkUnit {
     batch: usize,
     start: Start,
     members: Vec<(usize, usize)>,
@@ -233,7 +233,7 @@ impl<'a> Sweep<'a> {
         Ok(outcomes.into_inner().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn units(&self, all: &[Continuation]) -> Vec<Unit> {
+    fn units(&self, all: &[Continuation]) -> Vec<ForkUnit> {
         let mut units = vec![];
         let limit = self.rows_at_once.max(1);
         let own = self.batches.iter().enumerate().filter(|(_, batch)| batch.prefix.is_some());
@@ -248,20 +248,20 @@ impl<'a> Sweep<'a> {
             let shared = select(&|c| !c.same_shape && !c.force);
             for c in alone {
                 let members: Vec<_> = held.iter().map(|&r| (r, c)).collect();
-                units.push(Unit { batch, start: Start::Switch, members });
+                units.push(ForkUnit { batch, start: Start::Switch, members });
             }
             for (start, requests, which) in [(Start::Switch, &held, shared), (Start::Prompt, &ended, forced)] {
                 let members: Vec<_> = requests.iter().flat_map(|&r| which.iter().map(move |&c| (r, c))).collect();
                 // Groups of nearly equal size within the limit.
                 let size = members.len().div_ceil(members.len().div_ceil(limit).max(1)).max(1);
-                units.extend(members.chunks(size).map(|m| Unit { batch, start, members: m.to_vec() }));
+                units.extend(members.chunks(size).map(|m| ForkUnit { batch, start, members: m.to_vec() }));
             }
         }
         units.retain(|unit| !unit.members.is_empty());
         units
     }
 
-    fn unit(&self, unit: &Unit, all: &[Continuation], later: Later, channel: At) -> Result<Vec<ForkedProblem>> {
+    fn unit(&self, unit: &ForkUnit, all: &[Continuation], later: Later, channel: At) -> Result<Vec<ForkedProblem>> {
         let Batch { problems: Range { start: first, .. }, prefix } = &self.batches[unit.batch];
         let prefix = prefix.as_ref().context("a fork of another shard's problem")?;
         let (mut sequences, mut forks) = (vec![], vec![]);

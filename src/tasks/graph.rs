@@ -183,7 +183,7 @@ impl Family for Graph {
             stands[half][depth] |= 1 << node;
         }
 
-        let mut edges = Edges { list: Vec::with_capacity(2 * count as usize), seen: [0; 16] };
+        let mut edges = GraphEdges { list: Vec::with_capacity(2 * count as usize), seen: [0; 16] };
         let mut parents = [0; 16];
         for child in 0..count {
             let (half, depth) = place[child as usize];
@@ -298,12 +298,12 @@ impl Family for Graph {
 }
 
 /// Edges in the order they were added, each once.
-struct Edges {
+struct GraphEdges {
     list: Vec<(u32, u32)>,
     seen: [NodeSet; 16],
 }
 
-impl Edges {
+impl GraphEdges {
     fn add(&mut self, from: u32, to: u32) {
         let seen = &mut self.seen[from as usize];
         if *seen >> to & 1 == 0 {

@@ -32,18 +32,18 @@ pub(crate) fn evaluate(text: &str, operand: &mut dyn FnMut(Operand) -> Option<Bi
     if text.len() > LONGEST {
         return None;
     }
-    let mut parser = Parser { text: &text, at: 0, operand };
+    let mut parser = ExpressionParser { text: &text, at: 0, operand };
     let value = parser.sum()?;
     (parser.at == text.len()).then_some(value)
 }
 
-struct Parser<'a> {
+struct ExpressionParser<'a> {
     text: &'a [u8],
     at: usize,
     operand: &'a mut dyn FnMut(Operand) -> Option<BigRational>,
 }
 
-impl Parser<'_> {
+impl ExpressionParser<'_> {
     fn next(&self) -> Option<u8> {
         self.text.get(self.at).copied()
     }

@@ -26,7 +26,7 @@ pub(super) struct CsvRecords<'r> {
 type Cell = Option<String>;
 
 #[derive(Clone, Copy, PartialEq)]
-enum Mode {
+enum QuoteMode {
     Start,
     Plain,
     Quoted,
@@ -77,11 +77,11 @@ impl<'r> CsvRecords<'r> {
     /// The cells of the next line that is not empty.
     fn cells(&mut self) -> Result<Option<Vec<Cell>>> {
         let (mut cells, mut cell, mut mode, mut quoted, mut length): (Vec<Cell>, Vec<u8>, _, _, usize) =
-            (vec![], vec![], Mode::Start, false, 0);
+            (vec![], vec![], QuoteMode::Start, false, 0);
         loop {
             let buffer = self.reader.fill_buf().map_err(files::unread)?;
             if buffer.is_empty() {
-                ensure!(mode != Mode::Quoted, "a quote is not closed, or is inside a cell without being doubled");
+                ensure!(mode != QuoteMode::Quoted, "a quote is not closed, or is inside a cell without being doubled");
                 if length == 0 {
                     return Ok(None);
                 }
@@ -96,13 +96,13 @@ impl<'r> CsvRecords<'r> {
                     continue;
                 }
                 match (mode, byte) {
-                    (Mode::Quoted, b'"') => mode = Mode::Closed,
-                    (Mode::Closed, b'"') => {
+                    (QuoteMode::Quoted, b'"') => mode = QuoteMode::Closed,
+                    (QuoteMode::Closed, b'"') => {
                         cell.push(b'"');
-                        mode = Mode::Quoted;
+                        mode = QuoteMode::Quoted;
                     }
-                    (Mode::Start, b'"') => (mode, quoted) = (Mode::Quoted, true),
-                    (Mode::Start | Mode::Plain | Mode::Closed, b'\n' | b'\r') => {
+                    (QuoteMode::Start, b'"') => (mode, quoted) = (QuoteMode::Quoted, true),
+                    (QuoteMode::Start | QuoteMode::Plain | QuoteMode::Closed, b'\n' | b'\r') => {
                         self.after_return = byte == b'\r';
                         if length > 0 {
                             ended = true;
@@ -110,17 +110,17 @@ impl<'r> CsvRecords<'r> {
                         }
                         continue;
                     }
-                    (Mode::Start | Mode::Plain | Mode::Closed, _) if byte == self.separator => {
+                    (QuoteMode::Start | QuoteMode::Plain | QuoteMode::Closed, _) if byte == self.separator => {
                         push(&mut cells, &mut cell, quoted)?;
-                        (mode, quoted) = (Mode::Start, false);
+                        (mode, quoted) = (QuoteMode::Start, false);
                         ensure!(cells.len() < MOST_COLUMNS, "a row has more than {MOST_COLUMNS} cells");
                     }
-                    (Mode::Closed, _) => {
+                    (QuoteMode::Closed, _) => {
                         bail!("a quote is not closed, or is inside a cell without being doubled")
                     }
-                    (Mode::Start | Mode::Plain | Mode::Quoted, _) => {
+                    (QuoteMode::Start | QuoteMode::Plain | QuoteMode::Quoted, _) => {
                         cell.push(byte);
-                        mode = if mode == Mode::Quoted { mode } else { Mode::Plain };
+                        mode = if mode == QuoteMode::Quoted { mode } else { QuoteMode::Plain };
                     }
                 }
                 length += 1;

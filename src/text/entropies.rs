@@ -17,7 +17,7 @@ use crate::store::{parquet, subfolder, write_atomic};
 use crate::tokenizer::read_object;
 
 /// Scores of one sample, with its token ids.
-struct Scores {
+struct SampleScores {
     ids: Vec<u32>,
     entropies: Vec<f32>,
 }
@@ -25,7 +25,7 @@ struct Scores {
 /// The scores of a folder, on disk and unsaved.
 pub(crate) struct Store {
     folder: PathBuf,
-    scores: HashMap<String, Scores>,
+    scores: HashMap<String, SampleScores>,
     unsaved: Vec<String>,
     next_part: usize,
 }
@@ -84,7 +84,7 @@ impl Store {
             let scores = match self.scores.get_mut(id) {
                 Some(scores) => scores,
                 None => {
-                    let empty = Scores { ids: Vec::new(), entropies: Vec::new() };
+                    let empty = SampleScores { ids: Vec::new(), entropies: Vec::new() };
                     self.scores.entry(id.to_string()).or_insert(empty)
                 }
             };
@@ -127,7 +127,7 @@ impl Store {
             bail!("sample {}: entropy {} at response token {position}", sample.id, entropies[position]);
         }
         self.unsaved.push(sample.id.clone());
-        self.scores.insert(sample.id.clone(), Scores { ids: sample.response.clone(), entropies });
+        self.scores.insert(sample.id.clone(), SampleScores { ids: sample.response.clone(), entropies });
         Ok(())
     }
 

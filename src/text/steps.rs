@@ -20,13 +20,13 @@ pub(super) struct FileStep {
     expression: Option<String>,
     value: Value,
     #[serde(default)]
-    span: Option<Span>,
+    span: Option<StepSpan>,
 }
 
 /// Where the solution states a step: its text, or a range of characters.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Span {
+enum StepSpan {
     Text(String),
     Characters([usize; 2]),
 }
@@ -94,9 +94,9 @@ fn known(value: &Value, nth: usize) -> Result<(String, Fact)> {
 }
 
 /// Bytes of the solution after a span.
-fn spanned(span: &Span, solution: &str, from: usize, nth: usize) -> Result<Range<usize>> {
+fn spanned(span: &StepSpan, solution: &str, from: usize, nth: usize) -> Result<Range<usize>> {
     match span {
-        Span::Text(text) => {
+        StepSpan::Text(text) => {
             let at = if text.trim().is_empty() { None } else { solution[from..].find(text.as_str()) };
             let Some(at) = at else {
                 let earlier = solution[..from].contains(text.as_str());
@@ -106,7 +106,7 @@ fn spanned(span: &Span, solution: &str, from: usize, nth: usize) -> Result<Range
             };
             Ok(from + at..from + at + text.len())
         }
-        Span::Characters([start, end]) => {
+        StepSpan::Characters([start, end]) => {
             let byte = |n: usize| solution.char_indices().map(|(at, _)| at).chain([solution.len()]).nth(n);
             match (byte(*start), byte(*end)) {
                 (Some(a), Some(b)) if a < b => {

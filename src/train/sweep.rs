@@ -56,13 +56,13 @@ impl Axis {
 }
 
 /// One run of a sweep.
-struct Point {
+struct SweepPoint {
     /// Swept settings, in the order of the axes.
     settings: Vec<(String, String)>,
     recipe: Recipe,
 }
 
-impl Point {
+impl SweepPoint {
     /// Its name in tables: without the seed.
     fn name(&self) -> String {
         let named = self.settings.iter().filter(|(key, _)| key != SEED);
@@ -78,7 +78,7 @@ impl Point {
 }
 
 /// Every combination of the axes' values; the last axis changes fastest.
-fn list_points(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>) -> Result<Vec<Point>> {
+fn list_points(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>) -> Result<Vec<SweepPoint>> {
     let mut all: Vec<Vec<(String, String)>> = vec![vec![]];
     for (i, axis) in axes.iter().enumerate() {
         ensure!(axes[..i].iter().all(|other| other.key != axis.key), "--sweep: `{}` is swept twice", axis.key);
@@ -90,10 +90,10 @@ fn list_points(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>) -> R
     }
     let point = |settings: Vec<(String, String)>| {
         let set: Vec<String> = settings.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        Ok(Point { recipe: recipe(&set)?, settings })
+        Ok(SweepPoint { recipe: recipe(&set)?, settings })
     };
-    let points: Vec<Point> = all.into_iter().map(point).collect::<Result<_>>()?;
-    let mut folders: Vec<String> = points.iter().map(Point::folder).collect();
+    let points: Vec<SweepPoint> = all.into_iter().map(point).collect::<Result<_>>()?;
+    let mut folders: Vec<String> = points.iter().map(SweepPoint::folder).collect();
     if let Some(long) = folders.iter().find(|name| name.len() > LONGEST_NAME) {
         bail!(
             "--sweep: the folder {long} would have a name of {} letters, more than {LONGEST_NAME}: sweep fewer settings at once",
@@ -174,7 +174,7 @@ pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options:
 }
 
 /// Refuses to replace the table of a sweep that has points which this one lacks.
-fn ensure_not_larger(root: &Path, points: &[Point]) -> Result<()> {
+fn ensure_not_larger(root: &Path, points: &[SweepPoint]) -> Result<()> {
     let file = root.join("sweep.parquet");
     let held: Vec<SweepRow> = if file.is_file() { read(&file)? } else { vec![] };
     let ours = |row: &SweepRow| {
@@ -262,7 +262,7 @@ mod tests {
         let recipe = |set: &[String]| Recipe::resolve("smoke", set);
         let axes = ["seed=0,1", "coconut.c=1,2,3"].map(|text| Axis::parse(text).expect("an axis"));
         let all = list_points(&axes, recipe).expect("points");
-        let names: Vec<String> = all.iter().map(Point::folder).collect();
+        let names: Vec<String> = all.iter().map(SweepPoint::folder).collect();
         assert_eq!(
             names[..4],
             ["seed=0+coconut.c=1", "seed=0+coconut.c=2", "seed=0+coconut.c=3", "seed=1+coconut.c=1"]

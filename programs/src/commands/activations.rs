@@ -51,7 +51,7 @@ pub struct Activations {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct PromptLine {
     prompt: Option<String>,
     ids: Option<Vec<u32>>,
 }
@@ -114,8 +114,8 @@ fn read_lines(file: &Path, opened: &Checkpoint) -> Result<Vec<Vec<u32>>> {
     for (place, line) in lines(file)? {
         let row = || -> Result<Vec<u32>> {
             let ids = match serde_json::from_str(&line)? {
-                Line { prompt: Some(prompt), ids: None } => encode(opened, &prompt)?,
-                Line { prompt: None, ids: Some(ids) } => ids,
+                PromptLine { prompt: Some(prompt), ids: None } => encode(opened, &prompt)?,
+                PromptLine { prompt: None, ids: Some(ids) } => ids,
                 _ => bail!("expected either `prompt` or `ids`"),
             };
             opened.check_ids(&ids)?;

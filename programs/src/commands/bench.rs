@@ -81,9 +81,9 @@ fn launches(mut work: impl FnMut() -> Result<()>) -> Result<u64> {
 }
 
 /// Tokens per second of each round.
-struct Rates(Vec<f64>);
+struct MeasuredRates(Vec<f64>);
 
-impl Rates {
+impl MeasuredRates {
     /// Runs `work`, which makes this many tokens, once as a warm-up and then in measured rounds.
     fn new(tokens: usize, rounds: usize, mut work: impl FnMut() -> Result<()>) -> Result<Self> {
         work()?;
@@ -155,7 +155,7 @@ impl Bench {
         if self.launches {
             return Ok(format!("{what:<24} {:>10} launches\n", launches(work)?));
         }
-        Ok(Rates::new(tokens, self.rounds, work)?.line(what, flops, self.peak_tflops))
+        Ok(MeasuredRates::new(tokens, self.rounds, work)?.line(what, flops, self.peak_tflops))
     }
 
     fn run_on(&self, machine: &Machine) -> Result<()> {

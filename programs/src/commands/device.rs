@@ -22,14 +22,14 @@ pub struct MachineArgs {
     /// PyTorch does in bf16: three digits instead of seven, and on processors with bf16 products long prompts take about half the time. By
     /// default stored on the CPU and f32 on a GPU, for `train` the recipe's optimizer.dtype (f32)
     #[arg(long, value_enum)]
-    dtype: Option<Dtype>,
+    dtype: Option<DtypeArg>,
     /// Worker threads; by default one per core. Training results depend on this number, so a run must be resumed with the same
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Dtype {
+enum DtypeArg {
     F32,
     Tf32,
     Bf16,
@@ -41,11 +41,11 @@ impl MachineArgs {
     /// The float type, if the user named one.
     pub fn dtype(&self) -> Option<Compute> {
         self.dtype.map(|dtype| match dtype {
-            Dtype::F32 => Compute::F32,
-            Dtype::Tf32 => Compute::Tf32,
-            Dtype::Bf16 => Compute::Bf16,
-            Dtype::Stored => Compute::Stored,
-            Dtype::StoredBf16 => Compute::StoredBf16,
+            DtypeArg::F32 => Compute::F32,
+            DtypeArg::Tf32 => Compute::Tf32,
+            DtypeArg::Bf16 => Compute::Bf16,
+            DtypeArg::Stored => Compute::Stored,
+            DtypeArg::StoredBf16 => Compute::StoredBf16,
         })
     }
 

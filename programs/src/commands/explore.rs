@@ -45,7 +45,7 @@ pub struct Explore {
 
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
-enum Ask {
+enum ExploreRequest {
     About {},
     /// Continue a prompt, and read every layer at every place.
     See(See),
@@ -99,7 +99,7 @@ impl Explore {
                 .with_context(|| format!("--port {}: omit it, or use another", self.port))?;
             let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
             let files = tempfile::tempdir().context("cannot make a folder for latent steps")?;
-            let explorer = Explorer { room: Room { name, loaded }, files, made: AtomicUsize::new(0) };
+            let explorer = ExploreState { room: Room { name, loaded }, files, made: AtomicUsize::new(0) };
             let door = Door::open(&listener)?;
             say(&format!("{}: loaded; open this address in a browser, Ctrl-C ends it", explorer.room.name));
             show(&door.address());
@@ -153,14 +153,14 @@ impl Door {
 }
 
 /// The loaded model of a page.
-struct Explorer {
+struct ExploreState {
     room: Room,
     /// Thoughts that were put in.
     files: TempDir,
     made: AtomicUsize,
 }
 
-impl Explorer {
+impl ExploreState {
     /// Answers a request while its sender waits; Ctrl-C ends the wait too.
     fn serve(&self, request: Request) {
         let path = request.head.target.split('?').next().unwrap_or_default();
@@ -192,11 +192,11 @@ impl Explorer {
         }
     }
 
-    fn ask(&self, ask: Ask) -> Result<Value> {
+    fn ask(&self, ask: ExploreRequest) -> Result<Value> {
         match ask {
-            Ask::About {} => Ok(json!({ "model": self.room.about(), "chat": self.chat().is_ok() })),
-            Ask::See(see) => self.see(see),
-            Ask::Heads { trace, hooks, at } => self.heads(&trace, &hooks, at),
+            ExploreRequest::About {} => Ok(json!({ "model": self.room.about(), "chat": self.chat().is_ok() })),
+            ExploreRequest::See(see) => self.see(see),
+            ExploreRequest::Heads { trace, hooks, at } => self.heads(&trace, &hooks, at),
         }
     }
 

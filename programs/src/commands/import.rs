@@ -31,7 +31,7 @@ pub struct Import {
     from: PathBuf,
     /// The project whose code saved it
     #[arg(long = "as", value_enum)]
-    kind: Kind,
+    kind: ReasonerKind,
     /// The model that it was trained from: a folder with config.json and tokenizer.json, or a hub id
     #[arg(long, value_name = "MODEL")]
     base: String,
@@ -46,7 +46,7 @@ pub struct Import {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum ReasonerKind {
     Codi,
     Coconut,
     Simcot,
@@ -99,10 +99,10 @@ impl Import {
         let from = self.from.display();
         let found = unwrapped.wrapper;
         let wanted = match self.kind {
-            Kind::Codi => Some(Wrapper::Codi),
-            Kind::Coconut => Some(Wrapper::Coconut),
-            Kind::Icot => Some(Wrapper::Icot),
-            Kind::Simcot => None,
+            ReasonerKind::Codi => Some(Wrapper::Codi),
+            ReasonerKind::Coconut => Some(Wrapper::Coconut),
+            ReasonerKind::Icot => Some(Wrapper::Icot),
+            ReasonerKind::Simcot => None,
         };
         ensure!(
             wanted.is_none_or(|wanted| wanted == found),
@@ -111,7 +111,7 @@ impl Import {
         );
         let more = &unwrapped.left_out;
         ensure!(
-            self.kind == Kind::Simcot || more.is_empty(),
+            self.kind == ReasonerKind::Simcot || more.is_empty(),
             "{from}: has modules {more:?} that {found:?} does not have; if they are SIM-CoT's auxiliary decoder, use --as simcot"
         );
         Ok(())

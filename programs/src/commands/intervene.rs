@@ -72,11 +72,11 @@ pub struct Intervene {
     #[command(flatten)]
     machine: MachineArgs,
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<InterveneCommand>,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum InterveneCommand {
     Pairs(Pairs),
 }
 
@@ -96,7 +96,7 @@ impl Intervene {
     /// Before any work: an unknown mode or step; a target that cannot be opened. An experiment that fails (a mode that never fired, or changed
     /// nothing although it should) is reported when the others are done.
     pub fn run(mut self) -> Result<()> {
-        if let Some(What::Pairs(pairs)) = &self.what {
+        if let Some(InterveneCommand::Pairs(pairs)) = &self.what {
             return pairs.run();
         }
         self.only_hooks()?;

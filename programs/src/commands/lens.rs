@@ -40,7 +40,7 @@ struct TextArgs {
 
 /// Readout of states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Kind {
+enum LensKind {
     /// Final norm and head on the state itself
     Logit,
     /// The same on the state times the mean Jacobian of the final state (Gurnee et al. 2026)
@@ -57,7 +57,7 @@ pub struct LensArgs {
     text: TextArgs,
     /// Readout of states
     #[arg(long, default_value = "logit")]
-    kind: Kind,
+    kind: LensKind,
     /// A Jacobian lens: `{J, n_prompts, source_layers, d_model}` of torch.save
     #[arg(long, value_name = "FILE.pt", conflicts_with = "fit")]
     lens: Option<PathBuf>,
@@ -134,7 +134,7 @@ impl LensArgs {
         let top = usize::from(self.top);
         let given = self.lens.is_some() || self.fit.is_some();
         ensure!(
-            given == (self.kind == Kind::Jacobian),
+            given == (self.kind == LensKind::Jacobian),
             "--kind jacobian needs a lens: give --lens FILE.pt or --fit FILE.txt, and neither without it"
         );
         let held = self.lens.as_deref().map(JacobianLens::load).transpose()?;
@@ -155,7 +155,7 @@ impl LensArgs {
         let (layers, found): (Vec<usize>, Vec<_>) = found.into_iter().unzip();
         if self.text.json {
             let mut all = json!({ "ids": row.ids, "tokens": tokens, "layers": found });
-            if self.kind == Kind::Jacobian {
+            if self.kind == LensKind::Jacobian {
                 all["read_layers"] = json!(layers);
             }
             return print(&format!("{all}\n"));
@@ -171,7 +171,7 @@ impl LensArgs {
             }
             out.push('\n');
         }
-        let name = if self.kind == Kind::Jacobian { "Jacobian lens" } else { "logit lens" };
+        let name = if self.kind == LensKind::Jacobian { "Jacobian lens" } else { "logit lens" };
         print(&format!(
             "The next token that each layer's output predicts, and its probability ({name}).\n\n{}",
             fitted(&out, WIDTH)

@@ -32,7 +32,7 @@ pub struct Merge {
 }
 
 /// One folder's part of a file.
-struct Part {
+struct ShardFile {
     folder: PathBuf,
     shard: Shard,
     /// Of the manifest, without the shard.
@@ -44,7 +44,7 @@ impl Merge {
     /// # Errors
     /// Refused shards, before anything is written; failures of the tables.
     pub fn run(&self) -> Result<()> {
-        let mut files: BTreeMap<Inside, Vec<Part>> = BTreeMap::new();
+        let mut files: BTreeMap<Inside, Vec<ShardFile>> = BTreeMap::new();
         let out = self.out.canonicalize().ok();
         for folder in &self.folders {
             ensure!(
@@ -73,10 +73,10 @@ impl Merge {
         Ok(())
     }
 
-    fn merge(&self, name: &Inside, parts: &[Part]) -> Result<()> {
+    fn merge(&self, name: &Inside, parts: &[ShardFile]) -> Result<()> {
         let (rows_name, checkpoint) = name.split_once('-').with_context(|| format!("{name}: names no checkpoint"))?;
         let mut rows: Vec<FlatRow> = vec![];
-        for Part { folder, entry, .. } in parts {
+        for ShardFile { folder, entry, .. } in parts {
             let file = name.file(folder, "parquet");
             // A shard without pairs is recorded as such in its manifest.
             if !entry["columns"].is_null() || file.is_file() {
@@ -97,7 +97,7 @@ impl Merge {
 }
 
 /// The shards in a folder, by file.
-fn parts(folder: &Path) -> Result<Vec<(Inside, Part)>> {
+fn parts(folder: &Path) -> Result<Vec<(Inside, ShardFile)>> {
     ensure!(folder.is_dir(), "{}: not a folder; name one that a shard wrote", folder.display());
     for entry in std::fs::read_dir(folder).with_context(|| format!("{}: cannot read", folder.display()))?.flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -122,15 +122,15 @@ fn parts(folder: &Path) -> Result<Vec<(Inside, Part)>> {
             bail!("{}: {name} has the records of a single process, not of a shard", folder.display());
         };
         let shard = shard.parse().with_context(|| format!("{}: {name}", folder.display()))?;
-        parts.push((name.clone(), Part { folder: folder.to_path_buf(), shard, setup, entry: entry.clone() }));
+        parts.push((name.clone(), ShardFile { folder: folder.to_path_buf(), shard, setup, entry: entry.clone() }));
     }
     ensure!(!parts.is_empty(), "{}: no shard has finished here (no manifest.json with rows)", folder.display());
     Ok(parts)
 }
 
 /// Checks that the parts are all shards of one run, each once. They are sorted.
-fn complete(name: &str, parts: &[Part]) -> Result<()> {
-    let (first, at) = (&parts[0], |part: &Part| part.folder.display().to_string());
+fn complete(name: &str, parts: &[ShardFile]) -> Result<()> {
+    let (first, at) = (&parts[0], |part: &ShardFile| part.folder.display().to_string());
     for part in parts {
         ensure!(
             part.shard.of == first.shard.of,

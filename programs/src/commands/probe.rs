@@ -35,11 +35,11 @@ pub struct Probe {
     #[command(flatten)]
     experiments: Experiments,
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<ProbeCommand>,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum ProbeCommand {
     Activations(Activations),
     Adapter(AdapterArgs),
     Bench(Bench),
@@ -58,18 +58,18 @@ impl Probe {
     pub fn run(self) -> Result<()> {
         match self.what {
             None => self.experiments.run(),
-            Some(What::Activations(activations)) => activations.run(),
-            Some(What::Adapter(adapter)) => on_the_pool(threads(), || adapter.run())?,
-            Some(What::Bench(bench)) => bench.run(),
-            Some(What::Calibrate(calibrate)) => calibrate.run(),
-            Some(What::Check(check)) => check.run(),
-            Some(What::Explore(explore)) => explore.run(),
-            Some(What::Generate(generate)) => generate.run(),
-            Some(What::Import(import)) => import.run(),
-            Some(What::Lens(lens)) => lens.run(),
-            Some(What::Patterns(patterns)) => patterns.run(),
-            Some(What::RandomWeights(random)) => on_the_pool(threads(), || random.run())?,
-            Some(What::Session(session)) => session.run(),
+            Some(ProbeCommand::Activations(activations)) => activations.run(),
+            Some(ProbeCommand::Adapter(adapter)) => on_the_pool(threads(), || adapter.run())?,
+            Some(ProbeCommand::Bench(bench)) => bench.run(),
+            Some(ProbeCommand::Calibrate(calibrate)) => calibrate.run(),
+            Some(ProbeCommand::Check(check)) => check.run(),
+            Some(ProbeCommand::Explore(explore)) => explore.run(),
+            Some(ProbeCommand::Generate(generate)) => generate.run(),
+            Some(ProbeCommand::Import(import)) => import.run(),
+            Some(ProbeCommand::Lens(lens)) => lens.run(),
+            Some(ProbeCommand::Patterns(patterns)) => patterns.run(),
+            Some(ProbeCommand::RandomWeights(random)) => on_the_pool(threads(), || random.run())?,
+            Some(ProbeCommand::Session(session)) => session.run(),
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) struct Runner<'a> {
 }
 
 /// One experiment on one checkpoint.
-struct Job<'a> {
+struct ExperimentJob<'a> {
     experiment: &'static Experiment,
     study: &'a Study,
     /// The earlier phase, for an experiment that compares two.
@@ -123,7 +123,7 @@ impl Runner<'_> {
 
     /// If no folder is named, records go to the first of NAME, NAME.2, NAME.3 … without a conflict. Shards, which must agree on one folder, are
     /// refused instead.
-    fn choose_folders(&self, jobs: &mut [Job]) -> Result<()> {
+    fn choose_folders(&self, jobs: &mut [ExperimentJob]) -> Result<()> {
         if self.chosen.out.is_some() || self.chosen.replace || jobs.iter().any(|job| job.study.shard.is_some()) {
             return Ok(());
         }
@@ -149,7 +149,7 @@ impl Runner<'_> {
         &self,
         experiments: &[&'static Experiment],
         studies: &'a [(Study, Map<String, Value>)],
-    ) -> Result<Vec<Job<'a>>> {
+    ) -> Result<Vec<ExperimentJob<'a>>> {
         let mut jobs = vec![];
         for (study, origin) in studies {
             let less = self.less && study.short_name() == GRPO_START;
@@ -199,19 +199,19 @@ impl Runner<'_> {
         (before, study): (Option<&'a Study>, &'a Study),
         settings: Settings,
         setup: Value,
-    ) -> Job<'a> {
+    ) -> ExperimentJob<'a> {
         let earlier = before.map_or_else(String::new, |before| format!("{}-", before.short_name()));
         let checkpoint = earlier + study.short_name();
         let mut journal = Journal::new(self.chosen.folder(study), checkpoint, experiment.files(&settings), setup);
         (journal.resume, journal.shard) = (self.chosen.resume, study.shard);
         (journal.threads, journal.command) = (study.threads, command(self.program));
-        Job { experiment, study, before, settings, journal }
+        ExperimentJob { experiment, study, before, settings, journal }
     }
 
     /// Refuses files that must not be written; creates the folders.
-    fn prepare(&self, jobs: &[Job]) -> Result<()> {
+    fn prepare(&self, jobs: &[ExperimentJob]) -> Result<()> {
         let mut seen = BTreeSet::new();
-        for Job { journal, .. } in jobs {
+        for ExperimentJob { journal, .. } in jobs {
             let (folder, name) = (&journal.folder, journal.name(journal.last()));
             ensure!(
                 seen.insert((folder, name.clone())),
@@ -227,20 +227,20 @@ impl Runner<'_> {
             "--resume: there is no folder {}: nothing was begun there; start without --resume",
             folders.iter().map(|folder| folder.display().to_string()).collect::<Vec<_>>().join(", ")
         );
-        for Job { journal, .. } in jobs {
+        for ExperimentJob { journal, .. } in jobs {
             if !self.chosen.replace {
                 Manifest::open(&journal.folder)?.admits(&journal.name(journal.last()), &journal.setup)?;
             }
         }
         folders.iter().try_for_each(|folder| writable(folder))?;
-        for Job { journal, .. } in jobs.iter().filter(|_| self.chosen.replace) {
+        for ExperimentJob { journal, .. } in jobs.iter().filter(|_| self.chosen.replace) {
             Manifest::open(&journal.folder)?.remove_strangers(&journal.setup)?;
         }
         Ok(())
     }
 
     /// Runs the jobs in turn, then prints findings and their tables; failures are an error when all are done.
-    fn work(&self, jobs: &mut [Job]) -> Result<()> {
+    fn work(&self, jobs: &mut [ExperimentJob]) -> Result<()> {
         let (mut failed, mut made, mut tables) = (vec![], vec![], String::new());
         let mut progress = Progress::new(self.program, jobs.len(), 0);
         let all = jobs.len();
@@ -283,13 +283,13 @@ impl Runner<'_> {
 }
 
 /// The first conflict of these jobs' records with those of a folder.
-fn conflict<'a>(folder: &Path, jobs: impl Iterator<Item = &'a Job<'a>>) -> Result<Option<String>> {
+fn conflict<'a>(folder: &Path, jobs: impl Iterator<Item = &'a ExperimentJob<'a>>) -> Result<Option<String>> {
     let manifest = Manifest::open(folder)?;
     let mut journals = jobs.map(|job| &job.journal);
     Ok(journals.find_map(|journal| manifest.conflict(&journal.name(journal.last()), &journal.setup)))
 }
 
-impl Job<'_> {
+impl ExperimentJob<'_> {
     fn run(&mut self) -> Result<String> {
         if self.journal.done()? {
             return Ok("done before\n".into());

@@ -48,7 +48,7 @@ enum Prompt {
 /// One line of the input.
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
-enum Ask {
+enum SessionRequest {
     /// Describe the model.
     About {},
     /// Continue prompts, in turn or as a batch.
@@ -96,9 +96,9 @@ fn five() -> usize {
 ///
 /// # Errors
 /// A malformed request, with the wrong key.
-fn read_request(line: &[u8]) -> Result<Ask> {
+fn read_request(line: &[u8]) -> Result<SessionRequest> {
     let ask: Value = serde_json::from_slice(line).context("not a request: expected one JSON object per line")?;
-    Ask::deserialize(&ask).map_err(|error| {
+    SessionRequest::deserialize(&ask).map_err(|error| {
         let why = error.to_string();
         let plain =
             [("invalid type: ", "found "), ("usize", "a whole number"), ("u64", "a whole number"), ("f64", "a number")];
@@ -112,7 +112,7 @@ fn read_request(line: &[u8]) -> Result<Ask> {
 
 /// The key without which a request fails differently, or not at all.
 fn wrong_key(ask: &Value, why: &str) -> Option<String> {
-    let fails_alike = |ask: &Value| Ask::deserialize(ask).is_err_and(|error| error.to_string() == why);
+    let fails_alike = |ask: &Value| SessionRequest::deserialize(ask).is_err_and(|error| error.to_string() == why);
     let keys: Vec<&String> = ask.as_object()?.keys().filter(|key| *key != "do").collect();
     for key in keys {
         for inner in ask[key].as_object().into_iter().flat_map(|inner| inner.keys()) {
@@ -188,17 +188,19 @@ impl Room {
         }
     }
 
-    fn ask(&self, ask: Ask, machine: &Machine) -> Result<Value> {
+    fn ask(&self, ask: SessionRequest, machine: &Machine) -> Result<Value> {
         match ask {
-            Ask::About {} => Ok(self.about()),
-            Ask::Generate { prompts, hooks, settings, record, out } => {
+            SessionRequest::About {} => Ok(self.about()),
+            SessionRequest::Generate { prompts, hooks, settings, record, out } => {
                 self.generate(&prompts, &hooks, &settings, record.as_deref(), out.as_deref())
             }
-            Ask::Cache { prompts, names, hooks, logits, out } => self.cache(&prompts, &names, &hooks, logits, &out),
-            Ask::Lens { prompt, top, hooks } => self.lens(&prompt, top, &hooks),
-            Ask::Pairs(asked) => self.pairs(&asked, machine),
-            Ask::Intervene(asked) => self.intervene(&asked, machine),
-            Ask::Probe(asked) => self.probe(&asked),
+            SessionRequest::Cache { prompts, names, hooks, logits, out } => {
+                self.cache(&prompts, &names, &hooks, logits, &out)
+            }
+            SessionRequest::Lens { prompt, top, hooks } => self.lens(&prompt, top, &hooks),
+            SessionRequest::Pairs(asked) => self.pairs(&asked, machine),
+            SessionRequest::Intervene(asked) => self.intervene(&asked, machine),
+            SessionRequest::Probe(asked) => self.probe(&asked),
         }
     }
 
@@ -217,13 +219,13 @@ impl Room {
     }
 
     /// Warns of words of the prompts that the model does not know.
-    fn warn(&self, ask: &Ask) -> Result<()> {
+    fn warn(&self, ask: &SessionRequest) -> Result<()> {
         let Some(vocabulary) = &self.loaded.vocabulary else { return Ok(()) };
         let prompts = match ask {
-            Ask::Generate { prompts, .. } | Ask::Cache { prompts, .. } => prompts.as_slice(),
-            Ask::Lens { prompt, .. } => std::slice::from_ref(prompt),
-            Ask::Probe(asked) => asked.prompts(),
-            Ask::About {} | Ask::Pairs(_) | Ask::Intervene(_) => &[],
+            SessionRequest::Generate { prompts, .. } | SessionRequest::Cache { prompts, .. } => prompts.as_slice(),
+            SessionRequest::Lens { prompt, .. } => std::slice::from_ref(prompt),
+            SessionRequest::Probe(asked) => asked.prompts(),
+            SessionRequest::About {} | SessionRequest::Pairs(_) | SessionRequest::Intervene(_) => &[],
         };
         let texts = prompts.iter().filter_map(|prompt| match prompt {
             Prompt::Text(text) => Some(text.as_str()),

@@ -38,7 +38,7 @@ pub fn table(folders: &[Folder]) -> Result<Table> {
     for folder in folders {
         let claims = verdicts::test(&paper, folder, |_| None);
         for checkpoint in checkpoints(folder) {
-            table.push(Organism { folder, checkpoint, claims: &claims }.cells())?;
+            table.push(ComparedCheckpoint { folder, checkpoint, claims: &claims }.cells())?;
         }
     }
     let names: Vec<String> = folders.iter().map(|f| f.path.display().to_string()).collect();
@@ -92,7 +92,7 @@ fn missing(folder: &Folder) -> Vec<String> {
     let intervened = || checkpoints(folder).into_iter().filter(|c| folder.has(InterventionRow::NAME, c));
     let modes = MODES.into_iter().map(|mode| {
         let without = |checkpoint: &&str| {
-            let organism = Organism { folder, checkpoint, claims: &[] };
+            let organism = ComparedCheckpoint { folder, checkpoint, claims: &[] };
             !organism.interventions().any(|row| row.mode == mode && row.is_plain())
         };
         (format!("row of `{mode}`"), intervened().filter(without).collect::<Vec<_>>())
@@ -102,14 +102,14 @@ fn missing(folder: &Folder) -> Vec<String> {
 }
 
 /// One row of the table.
-struct Organism<'a> {
+struct ComparedCheckpoint<'a> {
     folder: &'a Folder,
     checkpoint: &'a str,
     /// Of the whole folder.
     claims: &'a [TestedClaim<'a>],
 }
 
-impl Organism<'_> {
+impl ComparedCheckpoint<'_> {
     fn cells(&self) -> Vec<Cell> {
         let free = self.group("all");
         let name = if self.checkpoint.is_empty() { "model" } else { self.checkpoint };

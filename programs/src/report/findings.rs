@@ -1,5 +1,5 @@
 //! A checkpoint's findings, a sentence, a number and a few bars each: the cards at the top of the page. Knows which records answer which
-//! question. A question has one sentence for each answer of its test ([`Answer`]), so that a title claims no more than the test does.
+//! question. A question has one sentence for each answer of its test ([`TestOutcome`]), so that a title claims no more than the test does.
 
 use super::cells::intervention_row;
 use super::folder::{Folder, distinct, sound};
@@ -11,7 +11,7 @@ use switchyard::stats::{Estimate, FEWEST, LEVEL};
 
 /// Possible outcomes of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
+enum TestOutcome {
     Yes,
     /// The opposite, with the same certainty.
     Opposite,
@@ -25,7 +25,7 @@ enum Answer {
     Described,
 }
 
-impl Answer {
+impl TestOutcome {
     /// From a difference and its interval.
     fn of_difference(difference: Estimate) -> Self {
         match difference {
@@ -64,14 +64,14 @@ struct Question {
 }
 
 impl Question {
-    fn title(&self, answer: Answer) -> String {
+    fn title(&self, answer: TestOutcome) -> String {
         let sentence = match answer {
-            Answer::Yes => self.yes,
-            Answer::Opposite => self.opposite,
-            Answer::Unchanged => self.unchanged,
-            Answer::NothingToLose => self.nothing_to_lose,
-            Answer::Undecided | Answer::Described => self.undecided,
-            Answer::TooFew => return format!("{} Too few problems to say.", self.asks),
+            TestOutcome::Yes => self.yes,
+            TestOutcome::Opposite => self.opposite,
+            TestOutcome::Unchanged => self.unchanged,
+            TestOutcome::NothingToLose => self.nothing_to_lose,
+            TestOutcome::Undecided | TestOutcome::Described => self.undecided,
+            TestOutcome::TooFew => return format!("{} Too few problems to say.", self.asks),
         };
         if sentence.is_empty() { self.undecided } else { sentence }.to_owned()
     }
@@ -142,8 +142,8 @@ fn of_sources(folder: &Folder, checkpoint: &str, from: &dyn Fn(&str) -> bool) ->
 }
 
 /// A finding in its question's words; with too few problems it states that.
-fn finding(question: &Question, answer: Answer, number: Estimate, of: String, label: &'static str) -> Finding {
-    let answer = if number.n < FEWEST { Answer::TooFew } else { answer };
+fn finding(question: &Question, answer: TestOutcome, number: Estimate, of: String, label: &'static str) -> Finding {
+    let answer = if number.n < FEWEST { TestOutcome::TooFew } else { answer };
     Finding { title: question.title(answer), number, of, bars: vec![], own: String::new(), label }
 }
 
@@ -166,7 +166,8 @@ fn known_value(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let number = sound(row.hit_rate)?;
     let of =
         "of the answers become what arithmetic predicts when another problem’s latents, with another value, are put in";
-    let found = finding(&KNOWN_VALUE, Answer::of_difference(row.above_chance), number, of.into(), "tab:known-value");
+    let found =
+        finding(&KNOWN_VALUE, TestOutcome::of_difference(row.above_chance), number, of.into(), "tab:known-value");
     Some(Finding {
         bars: bars([("predicted answer", row.hit_rate), ("by chance", row.chance), ("old answer kept", row.kept)]),
         own: "predicted answer".into(),
@@ -191,7 +192,7 @@ fn latents(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         .iter()
         .find_map(|mode| intervention_row(folder, checkpoint, mode).filter(|_| of(mode).is_some()))?;
     let other = if row.mode == "zero" { "zeros in their place" } else { "those of another problem" };
-    let answer = Answer::of_verdict(row.verdict(), row.accuracy_change, ["lower", "higher"]);
+    let answer = TestOutcome::of_verdict(row.verdict(), row.accuracy_change, ["lower", "higher"]);
     let named = [
         (NORMAL, "unchanged"),
         ("resample", "another problem’s"),
@@ -237,10 +238,10 @@ fn place(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let others: Vec<(&TeacherForcedRow, &str)> =
         others.iter().filter_map(|(event, name)| Some((row(*event)?, *name))).collect();
     let answer = match others.as_slice() {
-        [] => Answer::Undecided,
-        others if others.iter().all(|(other, _)| at.is_sharper(other)) => Answer::Yes,
-        others if others.iter().any(|(other, _)| other.is_sharper(at)) => Answer::Opposite,
-        _ => Answer::Undecided,
+        [] => TestOutcome::Undecided,
+        others if others.iter().all(|(other, _)| at.is_sharper(other)) => TestOutcome::Yes,
+        others if others.iter().any(|(other, _)| other.is_sharper(at)) => TestOutcome::Opposite,
+        _ => TestOutcome::Undecided,
     };
     let beside = others.iter().map(|(other, name)| (*name, other.p_swi));
     let tagged_itself =
@@ -278,7 +279,7 @@ const PLACE: Question = Question {
 /// The benefit of a block.
 fn benefit(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = folder.rows::<SwitchBenefitRow>(checkpoint).iter().find(|row| row.group == "chosen")?;
-    let answer = Answer::of_verdict(row.verdict(), row.benefit, ["helps", "hurts"]);
+    let answer = TestOutcome::of_verdict(row.verdict(), row.benefit, ["helps", "hurts"]);
     let of = "of the problems where it opens a block are answered right with one";
     Some(Finding {
         bars: bars([("with a block", row.with_block), ("<swi> forbidden", row.without_block)]),
@@ -310,7 +311,7 @@ fn value_probe(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     };
     // The best of several steps is above chance more often than a single one: corrected.
     let p = 2.0 * best.score().p_above(best.chance) * steps.len() as f64;
-    let answer = if p <= 1.0 - LEVEL { Answer::Yes } else { Answer::Undecided };
+    let answer = if p <= 1.0 - LEVEL { TestOutcome::Yes } else { TestOutcome::Undecided };
     let of = format!(
         "is the accuracy of a linear probe for the value at {} of the last layer, the best of {}; the commonest value has {:.3}",
         step(best),
@@ -337,7 +338,7 @@ const VALUE_PROBE: Question = Question {
 fn responses(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = folder.rows::<ResponseRow>(checkpoint).iter().find(|row| row.group == "all")?;
     let number = sound(row.switch_rate)?;
-    let answer = if number.value == 0.0 { Answer::Opposite } else { Answer::Yes };
+    let answer = if number.value == 0.0 { TestOutcome::Opposite } else { TestOutcome::Yes };
     let of = "of the responses hold at least one block of latent steps";
     Some(Finding {
         bars: bars([("responses with a block", number)]),
@@ -363,7 +364,7 @@ fn accuracy(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     Some(Finding {
         bars: bars(named.iter().filter_map(|(group, name)| Some((*name, row(group)?.accuracy)))),
         own: "as it likes".into(),
-        ..finding(&described("Accuracy"), Answer::Described, number, of.into(), "tab:switching")
+        ..finding(&described("Accuracy"), TestOutcome::Described, number, of.into(), "tab:switching")
     })
 }
 
@@ -380,7 +381,13 @@ fn over_training(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     Some(Finding {
         bars: bars(folder.phases().iter().map(|row| (row.phase.as_str(), row.accuracy))),
         own: checkpoint.to_owned(),
-        ..finding(&described("Held-out accuracy"), Answer::Described, sound(row.accuracy)?, of.into(), "tab:training")
+        ..finding(
+            &described("Held-out accuracy"),
+            TestOutcome::Described,
+            sound(row.accuracy)?,
+            of.into(),
+            "tab:training",
+        )
     })
 }
 
@@ -400,7 +407,7 @@ mod tests {
 
     /// Inputs for the records of every question.
     #[derive(Clone, Copy)]
-    struct Case {
+    struct FindingCase {
         n: usize,
         /// Of the two things compared, and half the width of the interval of their difference.
         difference: f64,
@@ -410,7 +417,7 @@ mod tests {
         before: f64,
     }
 
-    const EFFECT: Case = Case { n: 200, difference: 0.4, half: 0.05, p: 1e-9, before: 0.9 };
+    const EFFECT: FindingCase = FindingCase { n: 200, difference: 0.4, half: 0.05, p: 1e-9, before: 0.9 };
 
     fn save<R: RowFile>(folder: &Path, n: usize, mut row: Value) {
         let identity = json!({"checkpoint": "toy/sft", "dataset": "toy", "n": n, "seed": 0});
@@ -422,8 +429,8 @@ mod tests {
     }
 
     /// The title of each question, in the order of [`SOURCES`].
-    fn asked(case: Case) -> Vec<String> {
-        let Case { n, difference, half, p, before } = case;
+    fn asked(case: FindingCase) -> Vec<String> {
+        let FindingCase { n, difference, half, p, before } = case;
         let temp = tempfile::tempdir().expect("a folder");
         let folder = temp.path();
         let about = |value: f64| json!({"value": value, "low": value - half, "high": value + half, "n": n});
@@ -486,31 +493,31 @@ mod tests {
 
     #[test]
     fn every_sentence_says_what_its_test_supports() {
-        use Answer::{Described, NothingToLose, Opposite, TooFew, Unchanged, Undecided, Yes};
+        use TestOutcome::{Described, NothingToLose, Opposite, TooFew, Unchanged, Undecided, Yes};
         let sure = asked(EFFECT);
-        let cases: [(&str, Case, [Answer; SOURCES.len()]); 6] = [
+        let cases: [(&str, FindingCase, [TestOutcome; SOURCES.len()]); 6] = [
             ("an effect", EFFECT, [Yes, Yes, Yes, Yes, Yes, Yes, Described, Described]),
             (
                 "at chance before",
-                Case { before: 0.18, difference: 0.15, half: 0.04, p: 1e-6, ..EFFECT },
+                FindingCase { before: 0.18, difference: 0.15, half: 0.04, p: 1e-6, ..EFFECT },
                 [Yes, NothingToLose, Yes, NothingToLose, Yes, Yes, Described, Described],
             ),
             (
                 "underpowered",
-                Case { n: 30, half: 0.5, p: 0.3, ..EFFECT },
+                FindingCase { n: 30, half: 0.5, p: 0.3, ..EFFECT },
                 [Undecided, Undecided, Undecided, Undecided, Undecided, Yes, Described, Described],
             ),
             (
                 "the other way round",
-                Case { before: 0.3, difference: -0.3, ..EFFECT },
+                FindingCase { before: 0.3, difference: -0.3, ..EFFECT },
                 [Opposite, Opposite, Opposite, Opposite, Undecided, Yes, Described, Described],
             ),
             (
                 "no difference, within the margin",
-                Case { difference: 0.0, half: 0.02, p: 1.0, ..EFFECT },
+                FindingCase { difference: 0.0, half: 0.02, p: 1.0, ..EFFECT },
                 [Unchanged, Unchanged, Undecided, Unchanged, Undecided, Yes, Described, Described],
             ),
-            ("below the floor", Case { n: FEWEST - 1, ..EFFECT }, [TooFew; SOURCES.len()]),
+            ("below the floor", FindingCase { n: FEWEST - 1, ..EFFECT }, [TooFew; SOURCES.len()]),
         ];
         let accuracy = [described("Accuracy"), described("Held-out accuracy")];
         let questions =
@@ -528,9 +535,9 @@ mod tests {
     #[test]
     fn undecided_is_said_as_undecided() {
         for question in [KNOWN_VALUE, LATENTS, PLACE, BENEFIT, VALUE_PROBE] {
-            let said = question.title(Answer::Undecided);
+            let said = question.title(TestOutcome::Undecided);
             assert!(said.starts_with("Undecided: ") || said.starts_with("No sign that"), "{said}");
-            let others = [Answer::Yes, Answer::Opposite, Answer::Unchanged, Answer::NothingToLose];
+            let others = [TestOutcome::Yes, TestOutcome::Opposite, TestOutcome::Unchanged, TestOutcome::NothingToLose];
             for (i, answer) in others.into_iter().enumerate() {
                 let title = question.title(answer);
                 let mut rest = others[i + 1..].iter().map(|other| question.title(*other));

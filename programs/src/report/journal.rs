@@ -19,7 +19,7 @@ const RECORDS: &str = include_str!("../../../fixtures/released/records.json");
 
 /// One problem of the third party's records; other keys are ignored.
 #[derive(Deserialize)]
-struct Record {
+struct JournalRecord {
     level: u8,
     subject: String,
     latent_steps: Vec<usize>,
@@ -29,7 +29,7 @@ struct Record {
 /// Counts of a group of problems.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Counts {
+struct GroupCounts {
     problems: usize,
     /// Problems with a block.
     switched: usize,
@@ -43,7 +43,7 @@ struct Counts {
 #[derive(Deserialize)]
 struct Records {
     source: String,
-    groups: BTreeMap<String, Counts>,
+    groups: BTreeMap<String, GroupCounts>,
 }
 
 /// The records of a file, counted; without a file the totals that are carried here.
@@ -51,12 +51,12 @@ fn records(file: Option<&Path>) -> Result<Records> {
     let Some(path) = file else { return serde_json::from_str(RECORDS).context("the totals of the released adapter") };
     let shown = path.display();
     let text = read_text(path).with_context(|| format!("{shown}: cannot read the journal"))?;
-    let mut groups: BTreeMap<String, Counts> = BTreeMap::new();
+    let mut groups: BTreeMap<String, GroupCounts> = BTreeMap::new();
     for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-        let record: Record = serde_json::from_str(line).with_context(|| {
+        let record: JournalRecord = serde_json::from_str(line).with_context(|| {
             format!("{shown}:{}: not a record with level, subject, latent_steps and natural_exits", number + 1)
         })?;
-        let Record { level, subject, latent_steps, natural_exits } = record;
+        let JournalRecord { level, subject, latent_steps, natural_exits } = record;
         ensure!(
             latent_steps.len() == natural_exits.len(),
             "{shown}:{}: {} blocks in latent_steps, {} in natural_exits",
@@ -64,7 +64,7 @@ fn records(file: Option<&Path>) -> Result<Records> {
             latent_steps.len(),
             natural_exits.len()
         );
-        let own = Counts {
+        let own = GroupCounts {
             problems: 1,
             switched: usize::from(!latent_steps.is_empty()),
             blocks: latent_steps.len(),
@@ -78,7 +78,7 @@ fn records(file: Option<&Path>) -> Result<Records> {
 }
 
 /// Adds one problem to the counts of its groups.
-fn count(groups: &mut BTreeMap<String, Counts>, level: Option<u8>, subject: Option<&str>, own: Counts) {
+fn count(groups: &mut BTreeMap<String, GroupCounts>, level: Option<u8>, subject: Option<&str>, own: GroupCounts) {
     let levels = level.into_iter().map(|level| format!("level:{level}"));
     let subjects = subject.into_iter().map(|subject| format!("subject:{subject}"));
     for name in std::iter::once("all".to_owned()).chain(levels).chain(subjects) {
@@ -114,10 +114,10 @@ pub fn tables(folders: &[Folder], file: Option<&Path>) -> Result<Vec<Table>> {
 fn table(folder: &Folder, checkpoint: &str, records: &Records, paper: &Paper) -> Result<Table> {
     use ColumnKind::{Measured, Published, Text};
     let rows = folder.rows::<OutcomeRow>(checkpoint);
-    let mut ours: BTreeMap<String, Counts> = BTreeMap::new();
+    let mut ours: BTreeMap<String, GroupCounts> = BTreeMap::new();
     let counted = rows.iter().all(|row| row.natural_exits.is_some());
     for row in rows {
-        let own = Counts {
+        let own = GroupCounts {
             problems: 1,
             switched: usize::from(row.switched),
             blocks: row.blocks,
@@ -188,7 +188,7 @@ mod tests {
     fn a_journal_is_counted_as_the_totals_that_are_carried() {
         let carried = records(None).expect("totals");
         let all = carried.groups["all"];
-        assert_eq!(all, Counts { problems: 500, switched: 226, blocks: 330, steps: 1320, natural: 330 });
+        assert_eq!(all, GroupCounts { problems: 500, switched: 226, blocks: 330, steps: 1320, natural: 330 });
         for prefix in ["level:", "subject:"] {
             let of = carried.groups.iter().filter(|(name, _)| name.starts_with(prefix));
             assert_eq!(of.map(|(_, counts)| counts.blocks).sum::<usize>(), all.blocks, "{prefix}");
@@ -202,7 +202,7 @@ mod tests {
         };
         std::fs::write(&file, record("[4, 256]", "[true, false]") + &record("[]", "[]")).expect("a file");
         let read = records(Some(&file)).expect("two records");
-        let wanted = Counts { problems: 2, switched: 1, blocks: 2, steps: 260, natural: 1 };
+        let wanted = GroupCounts { problems: 2, switched: 1, blocks: 2, steps: 260, natural: 1 };
         assert_eq!([read.groups["all"], read.groups["level:2"], read.groups["subject:Algebra"]], [wanted; 3]);
         std::fs::write(&file, record("[4]", "[]")).expect("a file");
         let said = format!("{:#}", records(Some(&file)).err().expect("refused"));

@@ -158,7 +158,7 @@ fn tensor(built: &Built, words: &Words, name: &str) -> Result<HostTensor> {
             return HostTensor::new(vec![d], weight);
         }
     };
-    let mut w = Matrix { data: vec![0.0; rows * columns], columns };
+    let mut w = DenseMatrix { data: vec![0.0; rows * columns], columns };
     let layer = name.split('.').nth(2).and_then(|layer| layer.parse::<usize>().ok());
     match (part, layer) {
         ("embed_tokens", _) => embedding(&mut w, words),
@@ -176,12 +176,12 @@ fn tensor(built: &Built, words: &Words, name: &str) -> Result<HostTensor> {
     HostTensor::new(vec![rows, columns], w.data)
 }
 
-struct Matrix {
+struct DenseMatrix {
     data: Vec<f32>,
     columns: usize,
 }
 
-impl Matrix {
+impl DenseMatrix {
     fn set(&mut self, row: usize, column: usize, value: f32) {
         self.data[row * self.columns + column] = value;
     }
@@ -189,7 +189,7 @@ impl Matrix {
 
 /// Function of a head, in pairs of (coordinate, strength).
 #[derive(Default)]
-struct Node {
+struct HeadWiring {
     /// Coordinates that mark query positions.
     asks: Vec<usize>,
     /// Attention scores by coordinate of the key position.
@@ -200,10 +200,10 @@ struct Node {
     puts: Vec<(usize, usize, f32)>,
 }
 
-impl Node {
+impl HeadWiring {
     /// Every position attends to the sink with a score of 121, so that other positions get no weight at all (e⁻¹²¹ is 0 in f32: a
     /// standardised probe would find a share of 1e-13); query positions score others higher.
-    fn write(&self, w: &mut Matrix, part: &str, head: usize, words: &Words) {
+    fn write(&self, w: &mut DenseMatrix, part: &str, head: usize, words: &Words) {
         let from = head * HEAD;
         match part {
             "q_proj" => {
@@ -221,7 +221,7 @@ impl Node {
 }
 
 /// All heads that do something.
-fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
+fn nodes(built: &Built, words: &Words) -> Vec<(Head, HeadWiring)> {
     let mut nodes = vec![
         (built.writer, writer(built, words)),
         ((built.writer.0, 1 - built.writer.1), lettered(built, words)),
@@ -231,14 +231,14 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
         let drawn = vec![(words["s"], 31.0), (words["t"], 31.0)];
         let (takes, puts) =
             (vec![(words["s"], 0, 1.0), (words["t"], 1, 1.0)], vec![(0, kind(0), 1.0), (1, kind(1), 1.0)]);
-        nodes.push((built.decide, Node { asks: vec![words["="]], drawn, takes, puts }));
+        nodes.push((built.decide, HeadWiring { asks: vec![words["="]], drawn, takes, puts }));
     }
     if let Some(decoy) = built.decoy {
         // In the noisy model it copies the letters' code, else a function of the state.
         let states = (0..VALUES).map(|v| (state(v), 0, 0.3 * v as f32 - 0.9)).collect();
         let takes = if built.kind == Purpose::Noisy { vec![(letters(1), 0, 1.0)] } else { states };
         let (asks, puts) = (vec![words["#"]], vec![(0, ASIDE, 1.0)]);
-        nodes.push((decoy, Node { asks, drawn: latents(built), takes, puts }));
+        nodes.push((decoy, HeadWiring { asks, drawn: latents(built), takes, puts }));
     }
     if built.kind == Purpose::Operand {
         nodes.extend(adders(built, words));
@@ -253,36 +253,36 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
             takes.extend((0..VALUES).map(|v| (words[DIGITS[v]], v, 1.0)));
         }
         let puts = (0..VALUES).map(|v| (v, read(v), 1.0 - share(built.kind))).collect();
-        nodes.push((beside, Node { asks: vec![words["#"]], drawn, takes, puts }));
+        nodes.push((beside, HeadWiring { asks: vec![words["#"]], drawn, takes, puts }));
     }
     if built.kind == Purpose::Bound {
         let seen = ["</swi>", "t"];
         let takes = seen.map(|word| (words[word], 0, 1.0)).to_vec();
         let puts = vec![(0, ASIDE, 1.0)];
-        nodes.push((beside, Node { asks: vec![words["#"]], drawn: marked(words, &seen, 31.0), takes, puts }));
+        nodes.push((beside, HeadWiring { asks: vec![words["#"]], drawn: marked(words, &seen, 31.0), takes, puts }));
     }
     nodes
 }
 
 /// The two heads that add one if the letters say so. The second one's query is the letters' code: if it is negative the sink wins; at
 /// its smallest positive value (0.05, four times that in the stream) a latent still wins.
-fn adders(built: &Built, words: &Words) -> [(Head, Node); 2] {
+fn adders(built: &Built, words: &Words) -> [(Head, HeadWiring); 2] {
     let codes = (0..5).map(|i| (words[LETTERS[i]], 0, code(built.kind, i)[1])).collect();
     let (asks, drawn) = (vec![words["#"]], marked(words, &LETTERS, 31.0));
-    let reads = Node { asks, drawn, takes: codes, puts: vec![(0, ASIDE, 4.0)] };
+    let reads = HeadWiring { asks, drawn, takes: codes, puts: vec![(0, ASIDE, 4.0)] };
     let states = (0..VALUES).map(|v| (state(v), v, 1.0)).collect();
     let next = (0..VALUES).map(|v| (v, read((v + 1) % VALUES), 1.5)).collect();
     let drawn = vec![(counter(built.reads + 1), 200.0)];
-    [((1, 0), reads), ((3, 0), Node { asks: vec![ASIDE], drawn, takes: states, puts: next })]
+    [((1, 0), reads), ((3, 0), HeadWiring { asks: vec![ASIDE], drawn, takes: states, puts: next })]
 }
 
-fn writer(built: &Built, words: &Words) -> Node {
+fn writer(built: &Built, words: &Words) -> HeadWiring {
     if built.kind == Purpose::Norm {
         // From the sink, equally at every position.
-        return Node { takes: vec![(words["<bos>"], 0, 1.0)], puts: vec![(0, NORM, 1.0)], ..Node::default() };
+        return HeadWiring { takes: vec![(words["<bos>"], 0, 1.0)], puts: vec![(0, NORM, 1.0)], ..Node::default() };
     }
     if !built.has_state() {
-        return Node::default();
+        return HeadWiring::default();
     }
     let mut drawn = marked(words, &DIGITS, 31.0);
     let mut takes: Vec<_> = (0..VALUES).map(|v| (words[DIGITS[v]], v, 1.0)).collect();
@@ -294,10 +294,15 @@ fn writer(built: &Built, words: &Words) -> Node {
         puts = (0..VALUES).map(|v| (v, state(v), 2.0)).collect();
         puts.extend((0..PROGRAMS).map(|k| (VALUES + k, name(k), 2.0)));
     }
-    Node { asks: vec![if built.writes == 0 { words["<swi>"] } else { counter(built.writes) }], drawn, takes, puts }
+    HeadWiring {
+        asks: vec![if built.writes == 0 { words["<swi>"] } else { counter(built.writes) }],
+        drawn,
+        takes,
+        puts,
+    }
 }
 
-fn lettered(built: &Built, words: &Words) -> Node {
+fn lettered(built: &Built, words: &Words) -> HeadWiring {
     if built.is_marked() {
         let all = (0..MARKS).map(|number| (number, words[mark(number)]));
         // Codes at irregular angles: two marks predict nothing about a third.
@@ -308,7 +313,7 @@ fn lettered(built: &Built, words: &Words) -> Node {
         let takes = codes.chain(covert.map(|(_, word)| (word, 2, 1.0))).collect();
         let puts = vec![(0, letters(0), 1.0), (1, letters(1), 1.0), (2, ASIDE, 1.0)];
         let drawn = all.map(|(_, word)| (word, 31.0)).collect();
-        return Node { asks: vec![words["<swi>"], words["="]], drawn, takes, puts };
+        return HeadWiring { asks: vec![words["<swi>"], words["="]], drawn, takes, puts };
     }
     let codes = (0..5).flat_map(|i| (0..2).map(move |c| (words[LETTERS[i]], c, code(built.kind, i)[c])));
     let mut puts = vec![(0, letters(0), 1.0), (1, letters(1), 1.0)];
@@ -317,7 +322,7 @@ fn lettered(built: &Built, words: &Words) -> Node {
         puts.extend([(0, state(1), 0.2), (1, state(4), 0.2)]);
     }
     let drawn = marked(words, &LETTERS, 31.0);
-    Node { asks: vec![words["<swi>"], words["="]], drawn, takes: codes.collect(), puts }
+    HeadWiring { asks: vec![words["<swi>"], words["="]], drawn, takes: codes.collect(), puts }
 }
 
 fn marked(words: &Words, of: &[&str], strength: f32) -> Vec<(usize, f32)> {
@@ -338,7 +343,7 @@ fn share(kind: Purpose) -> f32 {
     }
 }
 
-fn reader(built: &Built, words: &Words) -> Node {
+fn reader(built: &Built, words: &Words) -> HeadWiring {
     let plain = built.least == 0;
     let digit = match built.kind {
         // A normal norm adds 25 everywhere but at the sink: 35 for the digit, 40 for the last latent. Otherwise the last latent has 15;
@@ -381,7 +386,7 @@ fn reader(built: &Built, words: &Words) -> Node {
         _ => takes.extend((0..VALUES).map(|v| (state(v), v, 1.0))),
     }
     let share = share(built.kind);
-    Node { asks: vec![words["#"]], drawn, takes, puts: (0..VALUES).map(|v| (v, read(v), share)).collect() }
+    HeadWiring { asks: vec![words["#"]], drawn, takes, puts: (0..VALUES).map(|v| (v, read(v), share)).collect() }
 }
 
 /// Name and digit.
@@ -389,7 +394,7 @@ fn programs() -> impl Iterator<Item = (usize, usize)> {
     (0..PROGRAMS).flat_map(|k| (0..VALUES).map(move |digit| (k, digit)))
 }
 
-fn embedding(w: &mut Matrix, words: &Words) {
+fn embedding(w: &mut DenseMatrix, words: &Words) {
     for token in 0..TOKENS {
         w.set(token, token, 1.0);
         w.set(token, BIAS, CONSTANT);
@@ -401,7 +406,7 @@ fn embedding(w: &mut Matrix, words: &Words) {
 /// step function (0 below 0.4, 1 above 0.6), so that errors do not grow from latent to latent. Two more pairs detect a normal norm:
 /// above 0.7 and not above 1.4. The `Memorised` model erases name and digit, and has a pair for each program that fires if both are
 /// present.
-fn increment(w: &mut Matrix, part: &str, built: &Built, words: &Words) {
+fn increment(w: &mut DenseMatrix, part: &str, built: &Built, words: &Words) {
     let by_heart = built.kind == Purpose::Memorised;
     let states = (0..VALUES).map(|v| (state(v), Some(state((v + 1) % VALUES)).filter(|_| !by_heart)));
     let counters = (0..=built.exit).map(|c| (counter(c), Some(counter(c + 1))));
@@ -432,7 +437,7 @@ fn increment(w: &mut Matrix, part: &str, built: &Built, words: &Words) {
     }
 }
 
-fn head(w: &mut Matrix, built: &Built, words: &Words) {
+fn head(w: &mut DenseMatrix, built: &Built, words: &Words) {
     w.set(words["="], words[":"], 20.0);
     w.set(words["<swi>"], words["="], 10.0);
     w.set(words["#"], words["="], 10.0);

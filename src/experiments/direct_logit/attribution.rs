@@ -74,7 +74,7 @@ pub struct Explanation {
 }
 
 /// One position of a decision's chain, and the direction on which its nodes are projected, `[logit, margin]`.
-struct Reading {
+struct DirectionReading {
     decision: usize,
     place: usize,
     depth: usize,
@@ -117,7 +117,7 @@ pub fn explain(
     let held = capture(model, &study.reasoning.source, sequences, &points, &places, study.threads)?;
     let weight = host(model.norm.gain())?;
     let hidden = &held[2] * &ArrayView1::from(&weight);
-    let run = Run { model, decisions: flat.collect(), at, held, hidden, weight, centre };
+    let run = CapturedRun { model, decisions: flat.collect(), at, held, hidden, weight, centre };
     let rivals = run.rivals()?;
     let readings = run.readings(&rivals)?;
     let mut explained = run.add_up(&readings, rivals)?;
@@ -126,7 +126,7 @@ pub fn explain(
 }
 
 /// Captured activations at the places, one row each.
-struct Run<'a> {
+struct CapturedRun<'a> {
     model: &'a Decoder,
     /// Each with the number of its sequence.
     decisions: Vec<(usize, &'a Decision)>,
@@ -139,7 +139,7 @@ struct Run<'a> {
     centre: Option<&'a [f64]>,
 }
 
-impl Run<'_> {
+impl CapturedRun<'_> {
     /// The rival of every decision's token.
     fn rivals(&self) -> Result<Vec<Rivals>> {
         let mut out = vec![];
@@ -160,7 +160,7 @@ impl Run<'_> {
 
     /// The directions of every decision: `(w ⊙ W_v) / s` at its own position, and once more times `w / s` at each position before it, as
     /// far as the state was passed on unchanged.
-    fn readings(&self, rivals: &[Rivals]) -> Result<Vec<Reading>> {
+    fn readings(&self, rivals: &[Rivals]) -> Result<Vec<DirectionReading>> {
         let tokens: BTreeSet<u32> = rivals.iter().flat_map(|r| [r.token, r.rival]).collect();
         let tokens = Vec::from_iter(tokens);
         let of_token: BTreeMap<u32, Vec<f32>> = tokens.iter().copied().zip(directions(self.model, &tokens)?).collect();
@@ -187,7 +187,7 @@ impl Run<'_> {
                 }
                 let scale = f64::from(self.held[1][[place, 0]]);
                 along.iter_mut().flatten().for_each(|g| *g /= scale);
-                out.push(Reading { decision, place, depth, along: along.clone() });
+                out.push(DirectionReading { decision, place, depth, along: along.clone() });
                 after = Some(place);
             }
         }
@@ -201,7 +201,7 @@ impl Run<'_> {
         state.iter().zip(input).all(|(a, b)| (a - b).abs() <= SAME * size)
     }
     /// Projects every node's output on every direction.
-    fn add_up(&self, readings: &[Reading], rivals: Vec<Rivals>) -> Result<Vec<Explanation>> {
+    fn add_up(&self, readings: &[DirectionReading], rivals: Vec<Rivals>) -> Result<Vec<Explanation>> {
         let nodes = Graph::new(self.model.config()).senders();
         let unread = |rivals| Explanation { rivals, own: vec![[0.0; 2]; nodes.len()], carried: None };
         let mut explained: Vec<Explanation> = rivals.into_iter().map(unread).collect();

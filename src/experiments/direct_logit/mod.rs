@@ -52,7 +52,7 @@ type Key = (Form, Target, Option<usize>);
 
 /// Sums over a problem's decisions of one kind.
 #[derive(Clone, Default)]
-struct Sums {
+struct DecisionSums {
     decisions: usize,
     /// Number of decisions whose target was the most probable token.
     top: usize,
@@ -73,7 +73,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     let nodes = Graph::new(study.model.config()).senders();
     let columns = 2 * (2 * nodes.len() + 1);
     let centre = config.centred.then(|| centre(&study.model)).transpose()?;
-    let mut kinds: BTreeMap<Key, BTreeMap<usize, Sums>> = BTreeMap::new();
+    let mut kinds: BTreeMap<Key, BTreeMap<usize, DecisionSums>> = BTreeMap::new();
     for form in Form::ALL {
         for chunk in solutions.chunks(HELD) {
             let sequences: Vec<_> = chunk.iter().map(|w| w.sequence(form).clone()).collect();
@@ -95,7 +95,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
 }
 
 /// Columns: total, own nodes, carried nodes; `[logit, margin]` each.
-fn add(sums: &mut Sums, explained: &Explanation, columns: usize) {
+fn add(sums: &mut DecisionSums, explained: &Explanation, columns: usize) {
     sums.decisions += 1;
     sums.top += usize::from(explained.rivals.lead > 0.0);
     sums.carried += usize::from(explained.carried.is_some());
@@ -105,8 +105,13 @@ fn add(sums: &mut Sums, explained: &Explanation, columns: usize) {
     sums.values.iter_mut().zip(all.flatten()).for_each(|(sum, x)| *sum += x);
 }
 
-fn of_kind(study: &Study, key: Key, problems: &BTreeMap<usize, Sums>, nodes: &[Sender]) -> Result<Vec<DirectLogitRow>> {
-    let all: Vec<&Sums> = problems.values().collect();
+fn of_kind(
+    study: &Study,
+    key: Key,
+    problems: &BTreeMap<usize, DecisionSums>,
+    nodes: &[Sender],
+) -> Result<Vec<DirectLogitRow>> {
+    let all: Vec<&DecisionSums> = problems.values().collect();
     let shape = (all.len(), all.first().map_or(0, |s| s.values.len()));
     let sums = Array2::from_shape_fn(shape, |(i, column)| all[i].values[column]);
     let sizes = Array2::from_shape_fn(shape, |(i, _)| all[i].decisions as f64);

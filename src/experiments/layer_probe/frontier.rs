@@ -30,7 +30,7 @@ pub(super) struct Names {
 }
 
 /// A latent and a node of its problem's graph.
-struct Pair {
+struct LatentNodePair {
     /// Row of the features.
     latent: usize,
     problem: usize,
@@ -64,8 +64,8 @@ impl Names {
     }
 
     /// The latents of one step, each with every node of its problem's graph, at most `most` samples of whole problems.
-    fn pairs(&self, latents: &[(usize, &Latent)], problems: &[Problem], most: usize) -> Vec<Pair> {
-        let mut pairs: Vec<Pair> = vec![];
+    fn pairs(&self, latents: &[(usize, &Latent)], problems: &[Problem], most: usize) -> Vec<LatentNodePair> {
+        let mut pairs: Vec<LatentNodePair> = vec![];
         for &(latent, &Latent { problem, group, clause, .. }) in latents {
             let about = &problems[problem];
             let step = clause.and_then(|clause| about.steps.get(clause));
@@ -74,7 +74,7 @@ impl Names {
             let nodes: BTreeSet<&str> = about.question.split_whitespace().collect();
             pairs.extend(nodes.into_iter().filter_map(|name| {
                 let (node, reached) = (*self.index.get(name)?, frontier.iter().any(|reached| reached == name));
-                Some(Pair { latent, problem, group, node, reached, said: said.contains(name) })
+                Some(LatentNodePair { latent, problem, group, node, reached, said: said.contains(name) })
             }));
         }
         if let Some(first_out) = pairs.get(most).map(|pair| pair.problem) {
@@ -85,7 +85,12 @@ impl Names {
     }
 
     /// How well `protocol` separates the reached nodes from the others; `None` if there are too few of either.
-    fn score(&self, states: &Array2<f32>, pairs: &[&Pair], protocol: &GroupedProtocol) -> Result<Option<GroupedScore>> {
+    fn score(
+        &self,
+        states: &Array2<f32>,
+        pairs: &[&LatentNodePair],
+        protocol: &GroupedProtocol,
+    ) -> Result<Option<GroupedScore>> {
         let rows: Vec<usize> = pairs.iter().map(|pair| pair.latent).collect();
         let nodes: Vec<usize> = pairs.iter().map(|pair| pair.node).collect();
         let features = states.select(Axis(0), &rows) * self.embeddings.select(Axis(0), &nodes);
@@ -112,7 +117,7 @@ pub(super) fn probe(
             latents.iter().enumerate().filter(|(_, latent)| latent.step == step).collect();
         let pairs = names.pairs(&here, problems, config.max_positions);
         for (target, unsaid) in [("frontier", false), ("frontier_unsaid", true)] {
-            let kept: Vec<&Pair> = pairs.iter().filter(|pair| !(unsaid && pair.said)).collect();
+            let kept: Vec<&LatentNodePair> = pairs.iter().filter(|pair| !(unsaid && pair.said)).collect();
             let Some(score) = names.score(states, &kept, &config.grouped)? else { continue };
             let of = |score: &GroupedScore, balanced_accuracy| ProbeRow {
                 negatives: Some(Negatives::OtherNodes),
@@ -178,7 +183,7 @@ mod tests {
         let pairs = names.pairs(&here, &problems, usize::MAX);
         let protocol = GroupedProtocol::default();
         let of = |unsaid: bool| {
-            let kept: Vec<&Pair> = pairs.iter().filter(|pair| !(unsaid && pair.said)).collect();
+            let kept: Vec<&LatentNodePair> = pairs.iter().filter(|pair| !(unsaid && pair.said)).collect();
             names.score(&states, &kept, &protocol).expect("a score").expect("enough of both")
         };
         [of(false), of(true)]

@@ -17,7 +17,7 @@ use crate::study::{DoesNotApply, Study};
 /// Columns of the token-identity baseline: one for each of the most frequent types.
 const TOKEN_COLUMNS: usize = 256;
 
-struct Run<'a> {
+struct SwitchProbes<'a> {
     study: &'a Study,
     config: &'a Config,
     at: Positions,
@@ -39,7 +39,7 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<Pro
         )
     );
     let model = &study.model;
-    let run = Run { study, config, at };
+    let run = SwitchProbes { study, config, at };
     let mut rows = run.both(0, Features::Token, |set| one_hot(&set.tokens))?;
     rows.extend(run.margin()?);
     rows.extend(run.layers(model, &[0], Features::Embedding)?);
@@ -51,7 +51,7 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<Pro
     Ok(rows)
 }
 
-impl Run<'_> {
+impl SwitchProbes<'_> {
     fn layers(&self, model: &Decoder, layers: &[usize], features: Features) -> Result<Vec<ProbeRow>> {
         let at = (self.study.staged()?.sequences.as_slice(), self.at.all.as_slice());
         by_layer((self.study, model, self.config), at, layers, |layer, values| {

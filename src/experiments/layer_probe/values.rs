@@ -51,7 +51,7 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<Pro
     }
     let names = Names::collect(study)?;
     by_layer((study, &study.model, config), (&sequences, &places), layers, |layer, features| {
-        let probe = Probe { study, config, latents: &latents, features, layer };
+        let probe = ValueProbe { study, config, latents: &latents, features, layer };
         let mut rows = probe.targets()?;
         if let Some(names) = &names {
             rows.extend(frontier::probe((study, config, names), &latents, features, layer)?);
@@ -126,7 +126,7 @@ fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
     Ok((staged.sequences.clone(), out))
 }
 
-struct Probe<'a> {
+struct ValueProbe<'a> {
     study: &'a Study,
     config: &'a Config,
     latents: &'a [Latent],
@@ -134,7 +134,7 @@ struct Probe<'a> {
     layer: usize,
 }
 
-impl Probe<'_> {
+impl ValueProbe<'_> {
     fn targets(&self) -> Result<Vec<ProbeRow>> {
         let mut rows = vec![];
         let steps: BTreeSet<Nth> = self.latents.iter().map(|l| l.step).collect();

@@ -38,7 +38,7 @@ pub struct Key {
 pub(super) type Own = Option<[u32; 2]>;
 
 #[derive(Default)]
-struct Cell {
+struct LensCell {
     /// By problem: entropy, p(exit), rank of exit, KL.
     values: Vec<(usize, [f64; 4])>,
     /// Whether the last layer predicts the same token, by problem.
@@ -52,7 +52,7 @@ struct Cell {
 /// All readings by step, lens and layer.
 pub(crate) struct Grid {
     layers: Vec<usize>,
-    cells: BTreeMap<(Lens, Option<Nth>, usize), Cell>,
+    cells: BTreeMap<(Lens, Option<Nth>, usize), LensCell>,
 }
 
 impl Grid {

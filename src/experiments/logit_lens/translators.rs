@@ -22,14 +22,14 @@ use crate::study::readout::LOGITS_HELD;
 
 /// Affine maps of N layers, trained side by side.
 #[derive(Module, Debug)]
-struct Affine {
+struct AffineMap {
     /// A, `[N, D, D]`.
     weight: Param<Tensor<3>>,
     /// b, `[N, 1, D]`.
     bias: Param<Tensor<3>>,
 }
 
-impl Affine {
+impl AffineMap {
     fn zeros(layers: usize, width: usize, device: &Device) -> Self {
         Self {
             weight: Param::from_tensor(Tensor::zeros([layers, width, width], device)),
@@ -54,7 +54,7 @@ impl Affine {
 /// Trained translators, in the order of the layers. The last layer has none: it is the model's own.
 pub(crate) struct Translators {
     /// A `[1, D, D]`, b `[1, 1, D]` and s.
-    layers: Vec<(Affine, f64)>,
+    layers: Vec<(AffineMap, f64)>,
 }
 
 impl Translators {
@@ -100,10 +100,10 @@ fn train_group(
     group: &[usize],
     scales: &[f64],
     batches: &[Vec<usize>],
-) -> Result<Affine> {
+) -> Result<AffineMap> {
     let d = model.config().hidden_size;
     let dtype = FloatDType::from(model.norm.weight.val().dtype());
-    let mut affine = Affine::zeros(group.len(), d, &model.device().autodiff());
+    let mut affine = AffineMap::zeros(group.len(), d, &model.device().autodiff());
     // Adam: weight decay would pull towards the logit lens.
     let mut optimizer = AdamWConfig::new().with_weight_decay(0.0).with_epsilon(1e-8).init();
     for (step, batch) in batches.iter().enumerate() {

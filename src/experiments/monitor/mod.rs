@@ -83,7 +83,7 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 }
 
 /// Shared state of the experiment.
-struct Bench<'a> {
+struct MonitorBench<'a> {
     study: &'a Study,
     config: &'a Config,
     hidden: Vec<Hidden>,
@@ -129,10 +129,10 @@ pub fn rows(study: &Study, config: &Config) -> Result<(Vec<MonitorRow>, Vec<Hidd
 /// As [`rows`].
 pub fn rows_by(study: &Study, config: &Config, hidden: Vec<Hidden>) -> Result<(Vec<MonitorRow>, Vec<HiddenValueRow>)> {
     config.check()?;
-    Bench::new(study, config, hidden)?.run()
+    MonitorBench::new(study, config, hidden)?.run()
 }
 
-impl<'a> Bench<'a> {
+impl<'a> MonitorBench<'a> {
     fn new(study: &'a Study, config: &'a Config, hidden: Vec<Hidden>) -> Result<Self> {
         let labels = Labels {
             trigger: hidden.iter().map(|hidden| hidden.is_trigger).collect(),

@@ -90,7 +90,7 @@ impl Config {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct ExchangePlace {
     layer: usize,
     /// An index, from 0.
     step: usize,
@@ -115,10 +115,10 @@ struct Search<'a> {
 
 /// One subspace and its variable.
 #[derive(Clone, Copy)]
-struct Job<'p> {
+struct SubspaceJob<'p> {
     variable: Variable,
     pairs: &'p Pairs,
-    place: Place,
+    place: ExchangePlace,
     rotation: Rotation,
     rank: usize,
 }
@@ -165,20 +165,20 @@ pub fn rows_by(
     let (value, operand) = (of(Variable::Value)?, of(Variable::Operand)?);
     let enough = |pairs: &Pairs| pairs.train.len() > 1 && pairs.seen.len() > 1;
     needs(enough(&value), "two pairs whose answer another value would change")?;
-    let places: Vec<Place> =
-        ready.iter().flat_map(|r| layers.iter().map(|&layer| Place { layer, step: r.step })).collect();
-    let whole = |variable, pairs, &place: &Place| {
+    let places: Vec<ExchangePlace> =
+        ready.iter().flat_map(|r| layers.iter().map(|&layer| ExchangePlace { layer, step: r.step })).collect();
+    let whole = |variable, pairs, &place: &ExchangePlace| {
         let rank = study.model.config().hidden_size;
-        Job { variable, pairs, place, rotation: Rotation::Whole, rank }
+        SubspaceJob { variable, pairs, place, rotation: Rotation::Whole, rank }
     };
-    let mut jobs: Vec<Job> = places.iter().map(|place| whole(Variable::Value, &value, place)).collect();
+    let mut jobs: Vec<SubspaceJob> = places.iter().map(|place| whole(Variable::Value, &value, place)).collect();
     let mut measured = search.all(&jobs, &ready)?;
     let best = measured.iter().enumerate().max_by(|(i, a), (j, b)| a.fits.cmp(&b.fits).then(j.cmp(i)));
     let place = best.map(|(i, _)| jobs[i].place).context("no place to exchange states at")?;
-    let mut more: Vec<Job> = vec![];
+    let mut more: Vec<SubspaceJob> = vec![];
     let learnt = |variable, pairs, rotation| {
         let ranks = config.ranks.iter().filter(|rank| **rank < study.model.config().hidden_size);
-        ranks.map(move |&rank| Job { variable, pairs, place, rotation, rank }).collect::<Vec<_>>()
+        ranks.map(move |&rank| SubspaceJob { variable, pairs, place, rotation, rank }).collect::<Vec<_>>()
     };
     for rotation in [Rotation::Trained, Rotation::Random, Rotation::Shuffled] {
         more.extend(learnt(Variable::Value, &value, rotation));
@@ -200,7 +200,7 @@ pub fn rows_by(
 }
 
 /// One judged exchange.
-struct Event {
+struct JudgedExchange {
     problem: usize,
     hit: bool,
     kept: bool,
@@ -215,8 +215,8 @@ struct SubspaceEffect {
     /// Training pairs with the trained answer, and their number; draws pooled.
     fits: usize,
     of: usize,
-    seen: Vec<Event>,
-    unseen: Vec<Event>,
+    seen: Vec<JudgedExchange>,
+    unseen: Vec<JudgedExchange>,
     /// By draw; empty for whole states.
     columns: Vec<Columns>,
 }
@@ -237,7 +237,7 @@ impl<'a> Search<'a> {
         steps_named("subspace", &self.config.steps, longest)?.into_iter().map(ready).collect()
     }
 
-    fn all(&self, jobs: &[Job], ready: &[Ready]) -> Result<Vec<SubspaceEffect>> {
+    fn all(&self, jobs: &[SubspaceJob], ready: &[Ready]) -> Result<Vec<SubspaceEffect>> {
         self.study.each("subspaces measured", jobs, |job| {
             let ready = ready.iter().find(|r| r.step == job.place.step).context("a step without rows")?;
             self.measure(job, ready)
@@ -250,7 +250,7 @@ impl<'a> Search<'a> {
         pairs.iter().filter_map(|pair| Some((pair, (ready.rows[pair.target]?, state(pair)?)))).unzip()
     }
 
-    fn measure(&self, job: &Job, ready: &Ready) -> Result<SubspaceEffect> {
+    fn measure(&self, job: &SubspaceJob, ready: &Ready) -> Result<SubspaceEffect> {
         let (point, model) = (Node::Resid(job.place.layer).point(), &self.study.model);
         let (pairs, given) = self.given(&job.pairs.train, ready, point);
         let mut lessons: Vec<(u32, i64)> = pairs.iter().map(|pair| (pair.says, pair.holds)).collect();
@@ -295,7 +295,7 @@ impl<'a> Search<'a> {
         (ready, point): (&Ready, HookPoint),
         within: &Within,
         mean: &[f32],
-    ) -> Result<Vec<Event>> {
+    ) -> Result<Vec<JudgedExchange>> {
         let (pairs, given) = self.given(pairs, ready, point);
         let says = |given: &[GivenState]| ready.interchange.predict(point, given, within, &self.masked);
         // A sequence without the component gives the same answer for every donor.
@@ -305,12 +305,12 @@ impl<'a> Search<'a> {
         let event = |((pair, (row, _)), said): ((&&Pair, &GivenState), u32)| {
             let Target { held, gold, .. } = &self.targets[pair.target];
             let (hit, kept, erased) = (said == pair.says, said == *gold, without[row] == *gold);
-            Event { problem: held.problem, hit, kept, erased, chance: by_chance(&pair.drawable, Some(&said)) }
+            JudgedExchange { problem: held.problem, hit, kept, erased, chance: by_chance(&pair.drawable, Some(&said)) }
         };
         Ok(pairs.iter().zip(&given).zip(says(&given)?).map(event).collect())
     }
 
-    fn directions(&self, job: &Job, measured: &SubspaceEffect) -> Vec<SubspaceDirectionRow> {
+    fn directions(&self, job: &SubspaceJob, measured: &SubspaceEffect) -> Vec<SubspaceDirectionRow> {
         let row = |draw, (column, direction): (usize, Vec<f64>)| SubspaceDirectionRow {
             identity: self.study.identity(self.study.corpus.test.len()),
             variable: job.variable,
@@ -328,10 +328,10 @@ impl<'a> Search<'a> {
     }
 
     /// `None` for a single problem, which has no interval.
-    fn row(&self, job: &Job, measured: &SubspaceEffect, donors: Donors) -> Result<Option<SubspaceRow>> {
+    fn row(&self, job: &SubspaceJob, measured: &SubspaceEffect, donors: Donors) -> Result<Option<SubspaceRow>> {
         let events = if donors == Donors::Seen { &measured.seen } else { &measured.unseen };
         let seed = self.study.seed;
-        let share = |pick: fn(&Event) -> bool| {
+        let share = |pick: fn(&JudgedExchange) -> bool| {
             by_problem::share(seed, &events.iter().map(|e| (e.problem, pick(e))).collect::<Vec<_>>())
         };
         let hits: Vec<(usize, bool, f64)> = events.iter().map(|e| (e.problem, e.hit, e.chance)).collect();

@@ -18,7 +18,7 @@ fn writes_the_pairs_for_pyvene() {
     let out = std::env::var("SWITCHYARD_PAIRS").expect("SWITCHYARD_PAIRS names a file");
     let asked = ProblemChoice { problems: Some(500), ..ProblemChoice::default() };
     let study = Study::open_run(Path::new("fixtures/micro"), "sft", &asked, &Machine::default()).expect("micro");
-    let place = Place { layer: 1, step: 4 };
+    let place = ExchangePlace { layer: 1, step: 4 };
     let config = Config {
         layers: vec![place.layer],
         steps: vec![Nth::new(place.step)],
@@ -59,9 +59,10 @@ fn writes_the_pairs_for_pyvene() {
         .ranks
         .iter()
         .map(|&rank| {
-            let job = Job { variable: Variable::Value, pairs: &pairs, place, rotation: Rotation::Trained, rank };
+            let job =
+                SubspaceJob { variable: Variable::Value, pairs: &pairs, place, rotation: Rotation::Trained, rank };
             let did = search.measure(&job, &ready[0]).expect("columns");
-            let hits = |events: &[Event]| events.iter().map(|e| u8::from(e.hit)).collect::<Vec<_>>();
+            let hits = |events: &[JudgedExchange]| events.iter().map(|e| u8::from(e.hit)).collect::<Vec<_>>();
             json!({ "rank": rank, "train": [did.fits, did.of], "seen": hits(&did.seen), "unseen": hits(&did.unseen) })
         })
         .collect();

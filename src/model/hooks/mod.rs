@@ -76,24 +76,24 @@ type Observe<'h> = Box<dyn FnMut(&Site, &Activation) -> Result<()> + 'h>;
 /// Returns the new value, and the number of replaced positions.
 type Replace<'h> = Box<dyn FnMut(&Site, Activation) -> Result<(Activation, usize)> + 'h>;
 
-enum Action<'h> {
+enum HookAction<'h> {
     Observe(Observe<'h>),
     Replace(Replace<'h>),
 }
 
-struct Entry<'h> {
+struct HookEntry<'h> {
     /// For messages.
     name: String,
     select: Select,
     points: Vec<HookPoint>,
-    action: Action<'h>,
+    action: HookAction<'h>,
     fired: usize,
 }
 
 /// A set of hooks for one or more calls.
 #[derive(Default)]
 pub struct Hooks<'h> {
-    entries: Vec<Entry<'h>>,
+    entries: Vec<HookEntry<'h>>,
 }
 
 impl<'h> Hooks<'h> {
@@ -109,7 +109,7 @@ impl<'h> Hooks<'h> {
     where
         F: FnMut(&Site, &Activation) -> Result<()> + 'h,
     {
-        self.add(spec, layers, Action::Observe(Box::new(f)))
+        self.add(spec, layers, HookAction::Observe(Box::new(f)))
     }
 
     /// Puts `f`'s value in place of the activation, at the selected positions only.
@@ -123,7 +123,7 @@ impl<'h> Hooks<'h> {
         let counted = move |site: &Site, value: Activation| -> Result<(Activation, usize)> {
             Ok((f(site, value)?, site.places.len()))
         };
-        self.add(spec, layers, Action::Replace(Box::new(counted)))
+        self.add(spec, layers, HookAction::Replace(Box::new(counted)))
     }
 
     /// Replaces the activation at these points by `f`'s value. `f` selects the positions, and returns their number.
@@ -131,8 +131,8 @@ impl<'h> Hooks<'h> {
     where
         F: FnMut(&Site, Activation) -> Result<(Activation, usize)> + 'h,
     {
-        let action = Action::Replace(Box::new(f));
-        self.entries.push(Entry { name, select: Select::All, points, action, fired: 0 });
+        let action = HookAction::Replace(Box::new(f));
+        self.entries.push(HookEntry { name, select: Select::All, points, action, fired: 0 });
         self
     }
 
@@ -157,9 +157,9 @@ impl<'h> Hooks<'h> {
         })
     }
 
-    fn add(&mut self, spec: &HookSpec, layers: usize, action: Action<'h>) -> Result<&mut Self> {
+    fn add(&mut self, spec: &HookSpec, layers: usize, action: HookAction<'h>) -> Result<&mut Self> {
         let points = spec.resolve(layers)?;
-        self.entries.push(Entry { name: spec.to_string(), select: spec.select, points, action, fired: 0 });
+        self.entries.push(HookEntry { name: spec.to_string(), select: spec.select, points, action, fired: 0 });
         Ok(self)
     }
 
@@ -187,11 +187,11 @@ impl<'h> Hooks<'h> {
             }
             let site = Site { point, span, places: &places };
             match &mut entry.action {
-                Action::Observe(f) => {
+                HookAction::Observe(f) => {
                     f(&site, &value.clone().wrap())?;
                     entry.fired += places.len();
                 }
-                Action::Replace(f) => {
+                HookAction::Replace(f) => {
                     let old = value.clone().wrap();
                     let dims = old.dims();
                     let (new, fired) = f(&site, old)?;

@@ -13,7 +13,7 @@ pub type Edge = (usize, usize, usize);
 pub fn alive(graph: Graph, pairs: &[(&Pair, &[usize])], circuit: &BTreeSet<Edge>) -> BTreeSet<Edge> {
     let mut out = BTreeSet::new();
     for &(pair, places) in pairs {
-        let way = Way { graph, pair, places, circuit };
+        let way = EdgePaths { graph, pair, places, circuit };
         let (reached, needed) = (way.find_reached(), way.find_needed());
         let here = |edge: &&Edge| {
             let at = |p: usize| places[p] == edge.0 && reached[p][edge.2] && needed[p][edge.1];
@@ -24,14 +24,14 @@ pub fn alive(graph: Graph, pairs: &[(&Pair, &[usize])], circuit: &BTreeSet<Edge>
     out
 }
 
-struct Way<'a> {
+struct EdgePaths<'a> {
     graph: Graph,
     pair: &'a Pair,
     places: &'a [usize],
     circuit: &'a BTreeSet<Edge>,
 }
 
-impl Way<'_> {
+impl EdgePaths<'_> {
     /// For every position: which senders can differ between the runs.
     fn find_reached(&self) -> Vec<Vec<bool>> {
         let (graph, row) = (self.graph, &self.pair.clean);

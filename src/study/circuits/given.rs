@@ -23,7 +23,7 @@ pub struct PlacedPair {
 /// `answer` is the next token of the clean prompt, `wrong` that of the corrupt one.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct PromptPairLine {
     clean: String,
     corrupt: String,
     answer: String,
@@ -39,7 +39,7 @@ pub fn read(study: &Study, path: &Path) -> Result<Vec<PlacedPair>> {
     let (mut out, mut repeated) = (vec![], vec![]);
     let mut seen = HashSet::new();
     for (place, line) in lines(path)? {
-        let line: Line = serde_json::from_str(&line).with_context(|| {
+        let line: PromptPairLine = serde_json::from_str(&line).with_context(|| {
             format!("{place}: expected {{\"clean\": …, \"corrupt\": …, \"answer\": …, \"wrong\": …}}")
         })?;
         let pair = pair(study, out.len(), &line).with_context(|| place.clone())?;
@@ -57,7 +57,7 @@ pub fn read(study: &Study, path: &Path) -> Result<Vec<PlacedPair>> {
     Ok(out)
 }
 
-fn pair(study: &Study, number: usize, line: &Line) -> Result<Pair> {
+fn pair(study: &Study, number: usize, line: &PromptPairLine) -> Result<Pair> {
     let clean = row(study, &line.clean).context("clean")?;
     let corrupt = row(study, &line.corrupt).context("corrupt")?;
     let (has, other) = (clean.ids.len(), corrupt.ids.len());

@@ -71,7 +71,7 @@ fn twins(study: &Study, candidates: usize) -> Result<Vec<(usize, Problem, Proble
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Line {
+struct QuestionPairLine {
     clean: String,
     corrupt: String,
 }
@@ -86,7 +86,7 @@ pub(crate) fn read_prompts(study: &Study, path: Option<&Path>) -> Result<Option<
     let (mut out, mut repeated) = (vec![], 0);
     for (place, line) in lines(path)? {
         let at = || format!("{place}: expected {{\"clean\": …, \"corrupt\": …}}");
-        let Line { clean, corrupt } = serde_json::from_str(&line).with_context(at)?;
+        let QuestionPairLine { clean, corrupt } = serde_json::from_str(&line).with_context(at)?;
         let pair = (encode(&clean)?, encode(&corrupt)?);
         // Intervals count pairs: a copy adds no evidence.
         if out.contains(&pair) { repeated += 1 } else { out.push(pair) }

@@ -58,7 +58,7 @@ pub fn table(results: &[PhaseResult]) -> String {
 }
 
 /// One line of the summary: a stage or a phase.
-struct Line<'a> {
+struct SummaryLine<'a> {
     name: String,
     source: &'a str,
     trained: TrainingHistory,
@@ -66,21 +66,33 @@ struct Line<'a> {
     text_only: Option<&'a Scores>,
 }
 
-fn lines(results: &[PhaseResult]) -> Vec<Line<'_>> {
+fn lines(results: &[PhaseResult]) -> Vec<SummaryLine<'_>> {
     let mut all = vec![];
     for r in results {
         for stage in &r.stages {
             let c = stage.c.map_or_else(String::new, |c| format!(", c = {c}"));
             let name = format!("{}, stage {}{c}", r.phase, stage.k);
-            all.push(Line { name, source: &r.source, trained: stage.trained, scores: &stage.scores, text_only: None });
+            all.push(SummaryLine {
+                name,
+                source: &r.source,
+                trained: stage.trained,
+                scores: &stage.scores,
+                text_only: None,
+            });
         }
         let text_only = r.text_only.as_ref();
-        all.push(Line { name: r.phase.clone(), source: &r.source, trained: r.trained, scores: &r.scores, text_only });
+        all.push(SummaryLine {
+            name: r.phase.clone(),
+            source: &r.source,
+            trained: r.trained,
+            scores: &r.scores,
+            text_only,
+        });
     }
     all
 }
 
-impl Line<'_> {
+impl SummaryLine<'_> {
     fn markdown(&self) -> String {
         let scores = self.scores;
         let latent = scores.latent_accuracy.map_or_else(|| "—".into(), |e| format!("{e:.3}"));
@@ -105,7 +117,7 @@ impl Line<'_> {
 /// # Errors
 /// A result without outcomes.
 pub fn rows(recipe: &str, dataset: &str, seed: u64, results: &[PhaseResult]) -> Result<Vec<PhaseRow>> {
-    let row = |line: Line| {
+    let row = |line: SummaryLine| {
         let Scores { outcomes, accuracy, latent_accuracy, switch_rate, truncated, .. } = line.scores;
         let mean = |value: fn(&Outcome) -> usize| {
             let values: Vec<f64> = outcomes.iter().map(|o| value(o) as f64).collect();

@@ -155,7 +155,7 @@ fn joined(parts: impl Iterator<Item = HostTensor>, is_conv: bool) -> Result<Host
 }
 
 /// Place of one of our parameters in a file.
-struct Place {
+struct ParameterPlace {
     stored: String,
     shape: Vec<usize>,
     part: Part,
@@ -164,7 +164,7 @@ struct Place {
 /// A file's weights under our names.
 pub(super) struct RenamedWeights {
     inner: Box<dyn Weights>,
-    places: BTreeMap<String, Place>,
+    places: BTreeMap<String, ParameterPlace>,
 }
 
 impl RenamedWeights {
@@ -189,7 +189,7 @@ impl RenamedWeights {
                         part.of
                     )
                 })?;
-                let twice = places.insert(name.clone(), Place { stored: stored.clone(), shape, part });
+                let twice = places.insert(name.clone(), ParameterPlace { stored: stored.clone(), shape, part });
                 if let Some(twice) = twice {
                     let file = inner.file_of(&stored).display().to_string();
                     bail!("{file}: `{name}` is there twice, as `{}` and as `{stored}`", twice.stored);
@@ -199,7 +199,7 @@ impl RenamedWeights {
         Ok(if is_ours { inner } else { Box::new(Self { inner, places }) })
     }
 
-    fn place(&self, name: &str) -> Result<&Place> {
+    fn place(&self, name: &str) -> Result<&ParameterPlace> {
         let path = self.inner.file_of(name).display();
         self.places.get(name).ok_or_else(|| anyhow!("{path}: no tensor for `{name}`"))
     }
@@ -231,7 +231,7 @@ impl Weights for RenamedWeights {
     }
 
     fn tensor(&self, name: &str) -> Result<HostTensor> {
-        let Place { stored, shape, part } = self.place(name)?;
+        let ParameterPlace { stored, shape, part } = self.place(name)?;
         let mut tensor = self.inner.tensor(stored)?;
         if part.is_conv && tensor.shape.len() == 2 {
             tensor = tensor.transposed();
@@ -244,7 +244,7 @@ impl Weights for RenamedWeights {
     }
 
     fn stored(&self, name: &str, floats: bool) -> Result<Option<StoredMatrix>> {
-        let Place { stored, shape, part } = self.place(name)?;
+        let ParameterPlace { stored, shape, part } = self.place(name)?;
         let Some(matrix) = self.inner.stored(stored, floats)? else { return Ok(None) };
         if !part.is_conv && part.of == 1 {
             return Ok(Some(matrix));

@@ -55,7 +55,7 @@ impl<'de> Deserialize<'de> for Header {
     }
 }
 
-struct Entry {
+struct TensorEntry {
     dtype: Dtype,
     shape: Vec<usize>,
     /// Byte range in the file.
@@ -66,7 +66,7 @@ struct Entry {
 pub struct SafetensorsFile {
     path: PathBuf,
     map: Mmap,
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, TensorEntry>,
 }
 
 impl SafetensorsFile {
@@ -137,13 +137,13 @@ impl SafetensorsFile {
         StoredMatrix::new(entry.dtype.format(), [rows, width], bytes).map(Some)
     }
 
-    fn entry(&self, name: &str) -> Result<&Entry> {
+    fn entry(&self, name: &str) -> Result<&TensorEntry> {
         self.entries.get(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.path.display()))
     }
 }
 
 /// Checks that a tensor's type is supported and its shape fills its bytes.
-fn check_entry(info: &TensorInfo, start: usize) -> Result<Entry> {
+fn check_entry(info: &TensorInfo, start: usize) -> Result<TensorEntry> {
     let tag = info.dtype.to_string();
     let dtype = Dtype::from_tag(&tag)
         .ok_or_else(|| anyhow!("dtype {tag} is not supported: expected F32, F16 or BF16 (convert it first)"))?;
@@ -154,7 +154,7 @@ fn check_entry(info: &TensorInfo, start: usize) -> Result<Entry> {
         "shape {:?} in {tag} does not fill its bytes {from}..{to}",
         info.shape
     );
-    Ok(Entry { dtype, shape: info.shape.clone(), range: start.saturating_add(from)..start.saturating_add(to) })
+    Ok(TensorEntry { dtype, shape: info.shape.clone(), range: start.saturating_add(from)..start.saturating_add(to) })
 }
 
 impl Weights for SafetensorsFile {

@@ -80,7 +80,7 @@ pub fn unwrap(file: &Path, base: &Path, alpha: f64) -> Result<InnerModel> {
     })?;
     let mut config = ModelConfig::read(base.join("config.json"))?;
     let text = vec![text::Source::Folder(base.to_path_buf())];
-    let mut inside = Inside { file, keys: BTreeMap::new(), alpha };
+    let mut inside = WrappedWeights { file, keys: BTreeMap::new(), alpha };
     let (mut heads, mut left_out) = (BTreeMap::new(), vec![]);
     for name in &names {
         if let Some(inner) = wrapper.inner(&bare(name)) {
@@ -159,20 +159,20 @@ fn open(path: &Path) -> Result<Box<dyn Weights>> {
 }
 
 /// The wrapped model's parameters by their own names; factors are merged on reading.
-struct Inside {
+struct WrappedWeights {
     file: Box<dyn Weights>,
-    keys: BTreeMap<String, Key>,
+    keys: BTreeMap<String, ParameterKey>,
     alpha: f64,
 }
 
 #[derive(Default)]
-struct Key {
+struct ParameterKey {
     stored: String,
     /// Names of A and B.
     factors: Option<(String, String)>,
 }
 
-impl Inside {
+impl WrappedWeights {
     /// Assigns one tensor of the file to its parameter.
     fn take(&mut self, stored: &str, inner: &str) -> Result<()> {
         for (mark, is_a) in [(".lora_A.", true), (".lora_B.", false)] {
@@ -193,13 +193,13 @@ impl Inside {
         Ok(())
     }
 
-    fn key(&self, name: &str) -> Result<&Key> {
+    fn key(&self, name: &str) -> Result<&ParameterKey> {
         let key = self.keys.get(name).filter(|key| !key.stored.is_empty());
         key.with_context(|| format!("{}: no tensor for `{name}`", self.file.file_of(name).display()))
     }
 }
 
-impl Weights for Inside {
+impl Weights for WrappedWeights {
     fn names(&self) -> Vec<String> {
         self.keys.keys().cloned().collect()
     }

@@ -14,13 +14,13 @@ use super::safetensors::{INDEX, SINGLE};
 use super::save::write_json;
 
 /// Destination of each tensor: (shard, byte offset in that shard's file).
-struct Plan {
+struct ShardPlan {
     headers: Vec<Vec<u8>>,
     place: BTreeMap<String, (usize, u64, Vec<usize>)>,
     total: usize,
 }
 
-fn plan(expected: &[(String, Vec<usize>)], dtype: Dtype, limit: usize) -> Result<Plan> {
+fn plan(expected: &[(String, Vec<usize>)], dtype: Dtype, limit: usize) -> Result<ShardPlan> {
     let mut shards: Vec<Vec<(&str, &[usize], usize)>> = vec![vec![]];
     let (mut used, mut total) = (0, 0);
     for (name, shape) in expected {
@@ -37,7 +37,7 @@ fn plan(expected: &[(String, Vec<usize>)], dtype: Dtype, limit: usize) -> Result
         used += bytes;
         total += bytes;
     }
-    let mut out = Plan { headers: vec![], place: BTreeMap::new(), total };
+    let mut out = ShardPlan { headers: vec![], place: BTreeMap::new(), total };
     for (i, shard) in shards.iter().enumerate() {
         let mut header = Map::from_iter([("__metadata__".to_string(), json!({ "format": "pt" }))]);
         let mut offset = 0;
@@ -97,7 +97,7 @@ pub(super) fn write_single(
 }
 
 fn write_planned(
-    plan: &Plan,
+    plan: &ShardPlan,
     paths: &[PathBuf],
     tensors: impl IntoIterator<Item = Result<(String, HostTensor)>>,
     dtype: Dtype,

@@ -39,11 +39,11 @@ const UNITS: usize = 2 * GROUP + 32;
 
 /// Operand layout: K-major or MN-major.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Layout {
+struct OperandLayout {
     by_terms: bool,
 }
 
-impl Layout {
+impl OperandLayout {
     /// A descriptor without its address: rows of 128 bytes, eight of which form a pattern of 1,024 bytes; for an MN-major operand the next 64
     /// values are a whole tile further.
     fn descriptor(self) -> u64 {
@@ -70,8 +70,8 @@ fn declaration(wide: usize) -> String {
 }
 
 /// The instructions that multiply one K tile: `first` and `second` are descriptors.
-fn instructions(wide: usize, kind: &str, a: Layout, b: Layout) -> String {
-    let across = |of: Layout| u8::from(!of.by_terms);
+fn instructions(wide: usize, kind: &str, a: OperandLayout, b: OperandLayout) -> String {
+    let across = |of: OperandLayout| u8::from(!of.by_terms);
     let sums = sums(wide);
     let each = (0..DEPTH / TERMS).map(|i| {
         format!(
@@ -156,8 +156,8 @@ fn product<F: Float, N: Size>(
     scale: f32,
     #[comptime] onto: bool,
     #[comptime] wide: usize,
-    #[comptime] a_layout: Layout,
-    #[comptime] b_layout: Layout,
+    #[comptime] a_layout: OperandLayout,
+    #[comptime] b_layout: OperandLayout,
     #[comptime] kind: String,
     #[define(F)] _element: ElemType,
 ) {
@@ -295,7 +295,7 @@ fn product<F: Float, N: Size>(
 /// A factor in TMA's terms: in place, with either of the last two axes contiguous.
 struct Factor {
     map: TensorMapArg<Tiled>,
-    layout: Layout,
+    layout: OperandLayout,
     /// 0 for a batch axis with a single matrix.
     counts: [usize; 2],
 }
@@ -324,7 +324,7 @@ fn factor(x: &CubeTensor, terms: usize, tile: usize) -> Option<Factor> {
         shape![shape[0], shape[1], shape[other], shape[in_line]],
         strides![step(0), step(1), step(other), 1],
     );
-    let layout = Layout { by_terms: in_line == terms };
+    let layout = OperandLayout { by_terms: in_line == terms };
     let tile_size = if layout.by_terms { shape![1, 1, tile, DEPTH] } else { shape![1, 1, DEPTH, DEPTH] };
     let map = TensorMapArg::new(TiledArgs { tile_size }, argument.into_tensor_arg(), element(x))
         .with_swizzle(TensorMapSwizzle::B128);

@@ -99,7 +99,7 @@ pub(super) fn attend(
     let parts = outs.zip(scales).enumerate().flat_map(|(at, (out, scales))| {
         let outs = columns(out, one, share * sizes.width);
         let parts = outs.into_iter().zip(columns(scales, heads, share)).enumerate();
-        parts.map(move |(i, (outs, scales))| Part {
+        parts.map(move |(i, (outs, scales))| AttentionTask {
             row: at / units,
             first: at % units * TOGETHER,
             groups: i * together..((i + 1) * together).min(groups),
@@ -107,7 +107,7 @@ pub(super) fn attend(
             scales,
         })
     });
-    let work = |part: Part| {
+    let work = |part: AttentionTask| {
         let (from, count) = (part.row * positions + part.first, part.outs.len());
         let q = &q[from * one..(from + count) * one];
         let mask = if mask.is_empty() { mask } else { &mask[from * slots..(from + count) * slots] };
@@ -130,7 +130,7 @@ fn columns<T>(rows: &mut [T], one: usize, width: usize) -> Vec<Vec<&mut [T]>> {
 }
 
 /// Some positions of a row of the batch, from `first` on, with some key/value heads.
-struct Part<'o> {
+struct AttentionTask<'o> {
     row: usize,
     first: usize,
     groups: Range<usize>,
@@ -139,7 +139,7 @@ struct Part<'o> {
     scales: Vec<&'o mut [Scale]>,
 }
 
-impl Part<'_> {
+impl AttentionTask<'_> {
     /// `q` and `mask`: those of its positions.
     fn attend(mut self, q: &[f32], keys: &Heads, values: &Heads, mask: &[f32], sizes: Sizes) {
         let Sizes { slots, width, .. } = sizes;

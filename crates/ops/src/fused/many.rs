@@ -81,31 +81,31 @@ pub(super) fn product(a: Side, b: Side, [m, k, n]: [usize; 3], out: &mut [f32]) 
     let threads = if m * k * n < PARALLEL { 1 } else { rayon::current_num_threads() };
     let mut out = rows_of(out, n);
     if threads == 1 {
-        return dispatch(Product { a, b, depth: k, out: &mut out });
+        return dispatch(PackedProduct { a, b, depth: k, out: &mut out });
     }
     if m >= n {
         let share = m.div_ceil(threads).next_multiple_of(ROWS);
         out.par_chunks_mut(share).enumerate().for_each(|(i, out)| {
-            dispatch(Product { a: a.without_rows(i * share), b, depth: k, out });
+            dispatch(PackedProduct { a: a.without_rows(i * share), b, depth: k, out });
         });
     } else {
         let share = n.div_ceil(threads).next_multiple_of(64);
         let parts = (0..n).step_by(share).map(|from| (from, taken(&mut out, share.min(n - from))));
         let parts: Vec<_> = parts.collect();
         parts.into_par_iter().for_each(|(from, mut out)| {
-            dispatch(Product { a, b: b.without_columns(from), depth: k, out: &mut out });
+            dispatch(PackedProduct { a, b: b.without_columns(from), depth: k, out: &mut out });
         });
     }
 }
 
-struct Product<'a, 'o, 'p> {
+struct PackedProduct<'a, 'o, 'p> {
     a: Side<'a>,
     b: Side<'a>,
     depth: usize,
     out: &'p mut [&'o mut [f32]],
 }
 
-impl WithSimd for Product<'_, '_, '_> {
+impl WithSimd for PackedProduct<'_, '_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -119,7 +119,7 @@ impl WithSimd for Product<'_, '_, '_> {
     }
 }
 
-impl Product<'_, '_, '_> {
+impl PackedProduct<'_, '_, '_> {
     #[inline(always)]
     fn write<S: Simd, const T: usize, const STEP: usize>(self, simd: S) {
         let Self { a, b, depth, out } = self;
@@ -133,7 +133,7 @@ impl Product<'_, '_, '_> {
                 fill(b, inputs.clone(), columns, panel);
             }
             for (i, out) in out.chunks_mut(BLOCK).enumerate() {
-                let block = Block { a: a.without_rows(i * BLOCK), inputs: inputs.clone() };
+                let block = RowBlock { a: a.without_rows(i * BLOCK), inputs: inputs.clone() };
                 block.add::<S, T, STEP>(simd, &panels, &mut left, out);
             }
         }
@@ -159,12 +159,12 @@ fn fill<const STEP: usize>(b: Side, inputs: Range<usize>, columns: Range<usize>,
 }
 
 /// Some rows of the left side, and some inputs.
-struct Block<'a> {
+struct RowBlock<'a> {
     a: Side<'a>,
     inputs: Range<usize>,
 }
 
-impl Block<'_> {
+impl RowBlock<'_> {
     /// Adds its products with all panels to the outputs, which are uninitialised before the first slab.
     #[inline(always)]
     fn add<S: Simd, const T: usize, const STEP: usize>(

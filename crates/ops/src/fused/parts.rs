@@ -24,7 +24,7 @@ pub(super) struct Inputs<B: FusedOps> {
 }
 
 /// Inputs for a chunk of positions, without slots that none of them sees.
-struct Part<B: FusedOps> {
+struct AttentionChunk<B: FusedOps> {
     /// `[B, Hkv, H / Hkv · n, dh]`, scaled by `1 / √dh`.
     q: FloatTensor<B>,
     k: FloatTensor<B>,
@@ -70,7 +70,7 @@ impl<B: FusedOps> Inputs<B> {
         B::float_swap_dims(reshaped::<B>(x, [b, h, positions.len(), dh]), 1, 2)
     }
 
-    fn part(&self, positions: Range<usize>) -> Part<B> {
+    fn part(&self, positions: Range<usize>) -> AttentionChunk<B> {
         let ([b, l, h, _], all) = (self.q.shape().dims(), self.k.shape()[2]);
         let slots = all - l + positions.end;
         let [k, v] = [&self.k, &self.v].map(|x| cut::<B>(x, 2, &(0..slots)));
@@ -78,7 +78,7 @@ impl<B: FusedOps> Inputs<B> {
         let scores = B::matmul(q.clone(), B::float_swap_dims(k.clone(), 2, 3));
         let mask = cut::<B>(&cut::<B>(&self.mask, 2, &positions), 3, &(0..slots));
         let pattern = B::masked_softmax(reshaped::<B>(scores, [b, h, positions.len(), slots]), mask);
-        Part { q, k, v, pattern, positions, slots }
+        AttentionChunk { q, k, v, pattern, positions, slots }
     }
 
     /// A pattern or its gradient in the shape of the products: `[B, H, n, t]` → `[B, Hkv, H / Hkv · n, t]`.
@@ -91,7 +91,7 @@ impl<B: FusedOps> Inputs<B> {
 /// `softmax(q·k / √dh + mask) v`, `[B, L, H, dh]`.
 pub(super) fn forward<B: FusedOps>(inputs: &Inputs<B>) -> FloatTensor<B> {
     let z = |positions: Range<usize>| {
-        let Part { v, pattern, .. } = inputs.part(positions.clone());
+        let AttentionChunk { v, pattern, .. } = inputs.part(positions.clone());
         inputs.apart(B::matmul(inputs.rows(pattern), v), &positions)
     };
     B::float_cat(inputs.parts().into_iter().map(z).collect(), 1)
@@ -106,7 +106,7 @@ pub(super) fn backward<B: FusedOps>(
     let mut of_q = vec![];
     let [mut of_k, mut of_v] = [&inputs.k, &inputs.v].map(Sum::<B>::like);
     for positions in inputs.parts() {
-        let Part { q, k, v, pattern, slots, positions } = inputs.part(positions);
+        let AttentionChunk { q, k, v, pattern, slots, positions } = inputs.part(positions);
         let of_z = inputs.grouped(grad, &positions);
         let rows = inputs.rows(pattern.clone());
         if wanted[2] {

@@ -124,7 +124,7 @@ pub(super) fn rows_times_transposed(x: &[f32], table: &[f32], [depth, columns]: 
     let rows = x.len() / depth;
     let mut outs = [vec![0.0; rows * columns]];
     deal(&mut outs, [columns], [rows, depth], |_, from, out| {
-        dispatch(Dots { x, table, depth, from, out });
+        dispatch(RowDots { x, table, depth, from, out });
     });
     let [out] = outs;
     out
@@ -136,7 +136,7 @@ pub(crate) fn is_shared(weights: usize, rows: usize) -> bool {
 }
 
 /// Columns `from ..` of one output: a piece of each of its rows.
-struct Piece<'o> {
+struct OutputPiece<'o> {
     output: usize,
     from: usize,
     rows: Vec<&'o mut [f32]>,
@@ -153,7 +153,7 @@ pub(super) fn deal<const P: usize>(
     let all: usize = columns.iter().sum();
     let threads = if is_shared(depth * all, rows) { rayon::current_num_threads() } else { 1 };
     let share = all.div_ceil(threads.max(1)).next_multiple_of(GRAIN);
-    let mut parts: Vec<Vec<Piece>> = (0..all.div_ceil(share)).map(|_| vec![]).collect();
+    let mut parts: Vec<Vec<OutputPiece>> = (0..all.div_ceil(share)).map(|_| vec![]).collect();
     let mut before = 0;
     for (output, (out, columns)) in outs.iter_mut().zip(columns).enumerate() {
         let mut left: Vec<&mut [f32]> = out.chunks_exact_mut(columns).collect();
@@ -167,12 +167,12 @@ pub(super) fn deal<const P: usize>(
                 rows.push(piece);
                 *row = rest;
             }
-            parts[part].push(Piece { output, from, rows });
+            parts[part].push(OutputPiece { output, from, rows });
             from = to;
         }
         before += columns;
     }
-    let work = |part: &mut Vec<Piece>| part.iter_mut().for_each(|p| work(p.output, p.from, &mut p.rows));
+    let work = |part: &mut Vec<OutputPiece>| part.iter_mut().for_each(|p| work(p.output, p.from, &mut p.rows));
     match &mut parts[..] {
         [only] => work(only),
         parts => parts.par_iter_mut().for_each(work),
@@ -198,7 +198,7 @@ impl<X: Left> WithSimd for Times<'_, '_, '_, X> {
         let width = out.first().map_or(0, |out| out.len());
         for start in (0..depth).step_by(SLAB) {
             let (w, end) = (&w[start * step..], (start + SLAB).min(depth));
-            Panel { w, step, width }.add_all(simd, x, start..end, out);
+            WeightPanel { w, step, width }.add_all(simd, x, start..end, out);
         }
     }
 }
@@ -210,13 +210,13 @@ const ROWS: usize = 6;
 const LINE: usize = 16;
 
 /// Some rows of the weights.
-struct Panel<'a> {
+struct WeightPanel<'a> {
     w: &'a [f32],
     step: usize,
     width: usize,
 }
 
-impl Panel<'_> {
+impl WeightPanel<'_> {
     /// Adds the products of columns `part` of x with the panel to the outputs.
     #[inline(always)]
     fn add_all<S: Simd>(&self, simd: S, x: impl Left, part: Range<usize>, out: &mut [&mut [f32]]) {
@@ -348,7 +348,7 @@ fn add_scaled<S: Simd, const N: usize>(simd: S, x: [f32; N], rows: [&[f32]; N], 
     }
 }
 
-struct Dots<'a, 'o, 'p> {
+struct RowDots<'a, 'o, 'p> {
     x: &'a [f32],
     table: &'a [f32],
     depth: usize,
@@ -356,7 +356,7 @@ struct Dots<'a, 'o, 'p> {
     out: &'o mut [&'p mut [f32]],
 }
 
-impl WithSimd for Dots<'_, '_, '_> {
+impl WithSimd for RowDots<'_, '_, '_> {
     type Output = ();
 
     #[inline(always)]

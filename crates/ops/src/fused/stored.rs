@@ -39,7 +39,7 @@ pub(super) fn rows_times_stored<const P: usize>(x: &[f32], weights: [&StoredMatr
                 let at = rows.start - from;
                 let rows = rows.start - start..rows.end - start;
                 with_layout!(part.format, L => {
-                    dispatch_halves(Dots::<L> { x, depth, part, rows, at, out: &mut *out, layout: PhantomData });
+                    dispatch_halves(StoredDots::<L> { x, depth, part, rows, at, out: &mut *out, layout: PhantomData });
                 });
             }
         }
@@ -48,7 +48,7 @@ pub(super) fn rows_times_stored<const P: usize>(x: &[f32], weights: [&StoredMatr
 }
 
 /// Dot products of all rows of x with `rows` of a part, into columns `at ..` of the outputs.
-struct Dots<'a, 'o, 'p, L> {
+struct StoredDots<'a, 'o, 'p, L> {
     x: &'a [f32],
     depth: usize,
     part: &'a Part,
@@ -58,7 +58,7 @@ struct Dots<'a, 'o, 'p, L> {
     layout: PhantomData<L>,
 }
 
-impl<L: Layout> WithSimd for Dots<'_, '_, '_, L> {
+impl<L: Layout> WithSimd for StoredDots<'_, '_, '_, L> {
     type Output = ();
 
     #[inline(always)]

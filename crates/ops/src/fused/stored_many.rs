@@ -55,7 +55,7 @@ struct Panels {
 }
 
 impl Panels {
-    fn new(x: &[f32], depth: usize, rounds: bool, pieces: &[Piece]) -> Self {
+    fn new(x: &[f32], depth: usize, rounds: bool, pieces: &[StoredPiece]) -> Self {
         let floats = |x: &[f32]| {
             let mut panel = turned(x, depth);
             if rounds {
@@ -76,7 +76,7 @@ impl Panels {
 }
 
 /// Some rows of a matrix, and their columns in each row of the output.
-struct Piece<'a, 'o> {
+struct StoredPiece<'a, 'o> {
     part: &'a Part,
     depth: usize,
     rows: Range<usize>,
@@ -93,7 +93,7 @@ struct Scratch {
     out: Vec<f32>,
 }
 
-impl Piece<'_, '_> {
+impl StoredPiece<'_, '_> {
     fn fill(self, panels: &Panels, held: &mut Scratch) {
         let Self { part, depth, rows, in_pairs, mut out } = self;
         let wide = if in_pairs { &[] } else { part.widened(rows.clone(), depth, &mut held.wide) };
@@ -105,7 +105,7 @@ impl Piece<'_, '_> {
                 held.fill(0.0);
                 stored_bf16::add(part.bytes(rows.clone()), part.row_bytes, &panels.pairs[i], held);
             } else {
-                dispatch(Product { wide, panel: &panels.floats[i], depth, out: held });
+                dispatch(StoredProduct { wide, panel: &panels.floats[i], depth, out: held });
             }
             turn(held, step, out);
         }
@@ -113,7 +113,7 @@ impl Piece<'_, '_> {
 }
 
 /// Cuts a matrix and its output `[M, N]` into at least as many pieces as there are threads.
-fn cut<'a, 'o>(out: &'o mut [f32], weight: &'a StoredMatrix) -> Vec<Piece<'a, 'o>> {
+fn cut<'a, 'o>(out: &'o mut [f32], weight: &'a StoredMatrix) -> Vec<StoredPiece<'a, 'o>> {
     let depth = weight.width();
     let share = weight.rows().div_ceil(rayon::current_num_threads());
     let most = (WIDE / depth).min(share).max(1);
@@ -124,7 +124,7 @@ fn cut<'a, 'o>(out: &'o mut [f32], weight: &'a StoredMatrix) -> Vec<Piece<'a, 'o
         let size = part.rows.div_ceil(part.rows.div_ceil(most).max(1)).max(1).next_multiple_of(ROWS);
         for from in (0..part.rows).step_by(size) {
             let rows = from..(from + size).min(part.rows);
-            pieces.push(Piece { part, depth, in_pairs, out: taken(&mut left, rows.len()), rows });
+            pieces.push(StoredPiece { part, depth, in_pairs, out: taken(&mut left, rows.len()), rows });
         }
     }
     pieces
@@ -153,14 +153,14 @@ fn turned(x: &[f32], depth: usize) -> Vec<f32> {
 }
 
 /// Writes wide `[n, K]` · panel `[K, step]` to `out` `[n, step]`.
-struct Product<'a, 'o> {
+struct StoredProduct<'a, 'o> {
     wide: &'a [f32],
     panel: &'a [f32],
     depth: usize,
     out: &'o mut [f32],
 }
 
-impl WithSimd for Product<'_, '_> {
+impl WithSimd for StoredProduct<'_, '_> {
     type Output = ();
 
     #[inline(always)]
@@ -179,7 +179,7 @@ impl WithSimd for Product<'_, '_> {
     }
 }
 
-impl Product<'_, '_> {
+impl StoredProduct<'_, '_> {
     #[inline(always)]
     fn write<S: Simd, const T: usize, const STEP: usize>(self, simd: S) {
         let Self { wide, panel, depth, out } = self;

@@ -20,7 +20,7 @@ const NOTE: &str = "Each row: the first checkpoint against the second on the sam
     McNemar test, Holm-corrected over the rows of this table.";
 
 /// A comparison before its p-value is corrected.
-struct Pair<'a> {
+struct CheckpointPair<'a> {
     first: &'a str,
     second: &'a str,
     problems: &'static str,
@@ -69,7 +69,7 @@ fn headings() -> Vec<Heading> {
 }
 
 /// All problems of both, and those where the first one switched, if that is another set.
-fn compared<'a>(folder: &Folder, first: &'a str, second: &'a str) -> Result<Vec<Pair<'a>>> {
+fn compared<'a>(folder: &Folder, first: &'a str, second: &'a str) -> Result<Vec<CheckpointPair<'a>>> {
     let of = |checkpoint: &str| folder.rows::<OutcomeRow>(checkpoint).iter();
     let other: BTreeMap<&str, &OutcomeRow> = of(second).map(|row| (row.id.as_str(), row)).collect();
     let both: Vec<(&OutcomeRow, &OutcomeRow)> =
@@ -82,12 +82,18 @@ fn compared<'a>(folder: &Folder, first: &'a str, second: &'a str) -> Result<Vec<
         }
         let (ours, theirs): (Vec<bool>, Vec<bool>) = of.iter().map(|(a, b)| (a.correct, b.correct)).unzip();
         let flips = Flips::count(&theirs, &ours)?;
-        pairs.push(Pair { first, second, problems, accuracies: [accuracy(&ours)?, accuracy(&theirs)?], flips });
+        pairs.push(CheckpointPair {
+            first,
+            second,
+            problems,
+            accuracies: [accuracy(&ours)?, accuracy(&theirs)?],
+            flips,
+        });
     }
     Ok(pairs)
 }
 
-impl Pair<'_> {
+impl CheckpointPair<'_> {
     fn cells(&self, p_holm: f64) -> Result<Vec<Cell>> {
         let text = |text: &str| Cell::Text(text.to_owned());
         let [ours, theirs] = self.accuracies;

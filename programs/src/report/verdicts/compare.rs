@@ -28,7 +28,7 @@ pub(crate) struct Trial {
 }
 
 /// One side: our estimate in the paper's unit, or a constant.
-struct Side {
+struct ComparisonSide {
     name: String,
     value: Estimate,
 }
@@ -157,10 +157,10 @@ fn nothing_to_lose(cells: Cells<'_>, term: &Term) -> Option<String> {
     ))
 }
 
-fn side(paper: &Paper, cells: Cells<'_>, term: &Term) -> Result<Side, String> {
+fn side(paper: &Paper, cells: Cells<'_>, term: &Term) -> Result<ComparisonSide, String> {
     let name = match term {
         Term::Number(x) => {
-            return Ok(Side { name: x.to_string(), value: Estimate { value: *x, low: *x, high: *x, n: 0 } });
+            return Ok(ComparisonSide { name: x.to_string(), value: Estimate { value: *x, low: *x, high: *x, n: 0 } });
         }
         Term::Cell(name) => name.as_str(),
     };
@@ -172,7 +172,7 @@ fn side(paper: &Paper, cells: Cells<'_>, term: &Term) -> Result<Side, String> {
     let found = cells.get(label, row, column).ok_or_else(|| lacking(cells.folder, label, row))?;
     // Ours are on one data set, for either of the paper's two.
     let column = column.replace("math500_", "").replace("gsm8k_", "");
-    Ok(Side { name: format!("{row} {column}"), value: found.scaled(unit.per_share()) })
+    Ok(ComparisonSide { name: format!("{row} {column}"), value: found.scaled(unit.per_share()) })
 }
 
 /// Why we have no number.
@@ -185,7 +185,7 @@ fn lacking(folder: &Folder, label: &str, row: &str) -> String {
     format!("{label}: no rows of ours for {row} ({needs})")
 }
 
-impl Side {
+impl ComparisonSide {
     fn shown(&self) -> String {
         match self.value.n {
             0 => self.name.clone(),

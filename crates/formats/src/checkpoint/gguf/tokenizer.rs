@@ -25,20 +25,20 @@ const USER_DEFINED: f64 = 4.0;
 const UNUSED: f64 = 5.0;
 
 /// The text-side metadata.
-struct Parts<'a> {
-    kind: Kind,
+struct TextMetadata<'a> {
+    kind: VocabularyKind,
     tokens: &'a [String],
     types: Vec<f64>,
     /// Notes for the user.
     notes: Vec<String>,
 }
 
-enum Kind {
+enum VocabularyKind {
     Bytes(Split),
     Pieces,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> TextMetadata<'a> {
     fn read(keys: &Keys<'a>) -> Result<Option<Self>> {
         let origin = keys.origin;
         // llama.cpp's names for a file without a tokenizer.
@@ -50,8 +50,8 @@ impl<'a> Parts<'a> {
         let tokens = keys.texts(tokens)?.ok_or_else(|| keys.missing(tokens))?;
         let mut notes = vec![];
         let kind = match model {
-            "gpt2" => Kind::Bytes(split(keys, tokens, &mut notes)?),
-            "llama" => Kind::Pieces,
+            "gpt2" => VocabularyKind::Bytes(split(keys, tokens, &mut notes)?),
+            "llama" => VocabularyKind::Pieces,
             other => bail!(
                 "{origin}: metadata `tokenizer.ggml.model` is not supported: expected \"gpt2\" (byte-level BPE) or \"llama\" \
                  (SentencePiece), found {other:?}; put the model's tokenizer.json next to the file"
@@ -156,8 +156,8 @@ impl<'a> Parts<'a> {
     fn post_processor(&self, keys: &Keys) -> Result<Option<PostProcessorWrapper>> {
         let origin = keys.origin;
         let (bytes, begins) = match self.kind {
-            Kind::Bytes(split) => (Some(split.byte_level()), split.begins),
-            Kind::Pieces => (None, true),
+            VocabularyKind::Bytes(split) => (Some(split.byte_level()), split.begins),
+            VocabularyKind::Pieces => (None, true),
         };
         let bytes = bytes.map(|bytes| PostProcessorWrapper::from(bytes.trim_offsets(false)));
         let mut around = [None, None];
@@ -229,12 +229,12 @@ fn split(keys: &Keys, tokens: &[String], notes: &mut Vec<String>) -> Result<Spli
 /// Builds the text side, with notes on guesses.
 pub(super) fn build(keys: &Keys) -> Result<Option<TextSide>> {
     let origin = keys.origin;
-    let Some(mut parts) = Parts::read(keys)? else {
+    let Some(mut parts) = TextMetadata::read(keys)? else {
         return Ok(None);
     };
     let mut tokenizer = match parts.kind {
-        Kind::Bytes(split) => parts.bytes(keys, split)?,
-        Kind::Pieces => parts.pieces(keys)?,
+        VocabularyKind::Bytes(split) => parts.bytes(keys, split)?,
+        VocabularyKind::Pieces => parts.pieces(keys)?,
     };
     tokenizer.with_post_processor(parts.post_processor(keys)?);
     let tokens = parts
@@ -276,7 +276,7 @@ pub(super) fn is_exact(keys: &Keys) -> bool {
 
 /// `tokenizer_config.json` for `transformers`: the generic fast class, the named special tokens, the chat templates.
 pub fn config_json(keys: &Keys) -> Result<Value> {
-    match Parts::read(keys)? {
+    match TextMetadata::read(keys)? {
         Some(parts) => config_of(keys, &parts),
         None => Ok(generic()),
     }
@@ -286,7 +286,7 @@ fn generic() -> Value {
     json!({ "tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": false })
 }
 
-fn config_of(keys: &Keys, parts: &Parts) -> Result<Value> {
+fn config_of(keys: &Keys, parts: &TextMetadata) -> Result<Value> {
     let mut out = generic();
     for (field, what) in
         [("bos_token", "bos"), ("eos_token", "eos"), ("unk_token", "unknown"), ("pad_token", "padding")]

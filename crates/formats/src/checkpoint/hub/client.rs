@@ -27,14 +27,14 @@ pub(super) struct Client {
     agent: Agent,
     /// Without a slash at the end.
     endpoint: String,
-    origin: Origin,
+    origin: UrlOrigin,
     token: Option<HeaderValue>,
     seconds: u64,
 }
 
 /// An origin that may see the token.
 #[derive(Debug, PartialEq, Eq)]
-struct Origin {
+struct UrlOrigin {
     scheme: String,
     host: String,
     port: u16,
@@ -169,7 +169,7 @@ fn host(uri: &Uri) -> String {
     uri.host().unwrap_or("the server").to_owned()
 }
 
-fn origin(uri: &Uri) -> Result<Origin> {
+fn origin(uri: &Uri) -> Result<UrlOrigin> {
     let scheme = uri.scheme_str().unwrap_or_default().to_ascii_lowercase();
     let usual = match scheme.as_str() {
         "https" => 443,
@@ -180,7 +180,7 @@ fn origin(uri: &Uri) -> Result<Origin> {
     ensure!(!authority.as_str().contains('@'), "the address contains a name or password");
     let host = authority.host().to_ascii_lowercase();
     ensure!(!host.is_empty(), "no host");
-    Ok(Origin { scheme, host, port: authority.port_u16().unwrap_or(usual) })
+    Ok(UrlOrigin { scheme, host, port: authority.port_u16().unwrap_or(usual) })
 }
 
 /// The target of a redirect (RFC 9110, 10.2.2).

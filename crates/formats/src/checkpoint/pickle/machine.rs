@@ -85,7 +85,7 @@ fn storage_kind(name: &str) -> Option<&'static str> {
 
 /// Contents of a container.
 #[derive(Debug)]
-enum Contents {
+enum ContainerContents {
     Items(Vec<Value>),
     Pairs(Vec<(Value, Value)>),
 }
@@ -99,7 +99,7 @@ pub(super) struct Machine<'a> {
     stack: Vec<Value>,
     marks: Vec<usize>,
     memo: HashMap<usize, Value>,
-    held: Vec<Contents>,
+    held: Vec<ContainerContents>,
     storages: Vec<Storage>,
 }
 
@@ -163,16 +163,19 @@ impl<'a> Machine<'a> {
             b'B' => self.blob(4)?,
             b'C' => self.blob(1)?,
             0x8e | 0x96 => self.blob(8)?,
-            b']' => self.hold(Contents::Items(vec![]), Value::List)?,
-            b'}' => self.hold(Contents::Pairs(vec![]), Value::Dict)?,
-            b')' => self.hold(Contents::Items(vec![]), Value::Tuple)?,
-            b'l' => self.since_mark().and_then(|items| self.hold(Contents::Items(items), Value::List))?,
-            b't' => self.since_mark().and_then(|items| self.hold(Contents::Items(items), Value::Tuple))?,
-            b'd' => self.since_mark().and_then(pairs).and_then(|all| self.hold(Contents::Pairs(all), Value::Dict))?,
+            b']' => self.hold(ContainerContents::Items(vec![]), Value::List)?,
+            b'}' => self.hold(ContainerContents::Pairs(vec![]), Value::Dict)?,
+            b')' => self.hold(ContainerContents::Items(vec![]), Value::Tuple)?,
+            b'l' => self.since_mark().and_then(|items| self.hold(ContainerContents::Items(items), Value::List))?,
+            b't' => self.since_mark().and_then(|items| self.hold(ContainerContents::Items(items), Value::Tuple))?,
+            b'd' => self
+                .since_mark()
+                .and_then(pairs)
+                .and_then(|all| self.hold(ContainerContents::Pairs(all), Value::Dict))?,
             0x85..=0x87 => {
                 let from = self.stack.len().checked_sub(usize::from(code) - 0x84).context("an empty stack")?;
                 let items = self.stack.split_off(from);
-                self.hold(Contents::Items(items), Value::Tuple)?;
+                self.hold(ContainerContents::Items(items), Value::Tuple)?;
             }
             b'a' => self.pop().and_then(|item| self.append(vec![item]))?,
             b'e' => self.since_mark().and_then(|items| self.append(items))?,
@@ -227,7 +230,7 @@ impl<'a> Machine<'a> {
         let arguments = arguments.to_vec();
         match (what, arguments.as_slice()) {
             (Global::OrderedDict, []) => {
-                self.hold(Contents::Pairs(vec![]), Value::Dict)?;
+                self.hold(ContainerContents::Pairs(vec![]), Value::Dict)?;
                 self.pop()
             }
             (Global::Size, [sizes]) => Ok(sizes.clone()),
@@ -272,8 +275,8 @@ impl<'a> Machine<'a> {
     pub fn items(&self, value: &Value) -> Result<&[Value]> {
         match value {
             Value::List(at) | Value::Tuple(at) => match &self.held[*at] {
-                Contents::Items(items) => Ok(items),
-                Contents::Pairs(_) => bail!("a dictionary instead of a list"),
+                ContainerContents::Items(items) => Ok(items),
+                ContainerContents::Pairs(_) => bail!("a dictionary instead of a list"),
             },
             _ => bail!("expected a list"),
         }
@@ -283,14 +286,14 @@ impl<'a> Machine<'a> {
     pub fn pairs(&self, value: &Value) -> Option<&[(Value, Value)]> {
         match value {
             Value::Dict(at) => match &self.held[*at] {
-                Contents::Pairs(pairs) => Some(pairs),
-                Contents::Items(_) => None,
+                ContainerContents::Pairs(pairs) => Some(pairs),
+                ContainerContents::Items(_) => None,
             },
             _ => None,
         }
     }
 
-    fn hold(&mut self, held: Contents, value: fn(usize) -> Value) -> Result<()> {
+    fn hold(&mut self, held: ContainerContents, value: fn(usize) -> Value) -> Result<()> {
         self.push(value(self.held.len()));
         self.held.push(held);
         Ok(())
@@ -298,7 +301,7 @@ impl<'a> Machine<'a> {
 
     fn append(&mut self, more: Vec<Value>) -> Result<()> {
         match self.stack.last() {
-            Some(Value::List(at)) if let Contents::Items(items) = &mut self.held[*at] => items.extend(more),
+            Some(Value::List(at)) if let ContainerContents::Items(items) = &mut self.held[*at] => items.extend(more),
             _ => bail!("items for a value that is not a list"),
         }
         Ok(())
@@ -306,7 +309,7 @@ impl<'a> Machine<'a> {
 
     fn set(&mut self, more: Vec<(Value, Value)>) -> Result<()> {
         match self.stack.last() {
-            Some(Value::Dict(at)) if let Contents::Pairs(pairs) = &mut self.held[*at] => pairs.extend(more),
+            Some(Value::Dict(at)) if let ContainerContents::Pairs(pairs) = &mut self.held[*at] => pairs.extend(more),
             _ => bail!("entries for a value that is not a dictionary"),
         }
         Ok(())

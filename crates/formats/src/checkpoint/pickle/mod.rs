@@ -27,7 +27,7 @@ const WRAPPERS: [&str; 4] = ["state_dict", "model_state_dict", "model", "module"
 /// First bytes of an older file: protocol 2, a number of ten bytes.
 const LEGACY: [u8; 14] = [0x80, 2, 0x8a, 10, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19];
 
-struct Entry {
+struct PickleEntry {
     /// PyTorch's name of its type.
     kind: &'static str,
     shape: Vec<usize>,
@@ -41,7 +41,7 @@ struct Entry {
 pub struct PickleFile {
     path: PathBuf,
     map: Mmap,
-    entries: BTreeMap<String, Entry>,
+    entries: BTreeMap<String, PickleEntry>,
 }
 
 impl PickleFile {
@@ -78,11 +78,11 @@ impl PickleFile {
         HostTensor::new(entry.shape.clone(), data)
     }
 
-    fn entry(&self, name: &str) -> Result<&Entry> {
+    fn entry(&self, name: &str) -> Result<&PickleEntry> {
         self.entries.get(name).ok_or_else(|| anyhow!("{}: no tensor named `{name}`", self.path.display()))
     }
 
-    fn dtype(&self, name: &str, entry: &Entry) -> Result<Dtype> {
+    fn dtype(&self, name: &str, entry: &PickleEntry) -> Result<Dtype> {
         entry.dtype().with_context(|| {
             format!(
                 "{}: tensor `{name}`: type {} is not supported: expected Float, Half or BFloat16 (convert it first)",
@@ -93,7 +93,7 @@ impl PickleFile {
     }
 }
 
-impl Entry {
+impl PickleEntry {
     fn dtype(&self) -> Option<Dtype> {
         match self.kind {
             "Float" => Some(Dtype::F32),
@@ -133,13 +133,13 @@ impl Entry {
 }
 
 /// Tensors by name.
-fn entries(bytes: &[u8]) -> Result<BTreeMap<String, Entry>> {
+fn entries(bytes: &[u8]) -> Result<BTreeMap<String, PickleEntry>> {
     let (machine, value, places) = whole(bytes)?;
     locate(state_dict(&machine, &value)?, &places, bytes.len())
 }
 
 /// The matrices of a lens by their layer, and the numbers next to them.
-fn lens(bytes: &[u8]) -> Result<(BTreeMap<String, Entry>, BTreeMap<String, i64>)> {
+fn lens(bytes: &[u8]) -> Result<(BTreeMap<String, PickleEntry>, BTreeMap<String, i64>)> {
     let (machine, value, places) = whole(bytes)?;
     let (mut numbers, mut found) = (BTreeMap::new(), vec![]);
     for (key, value) in machine.pairs(&value).unwrap_or_default() {
@@ -174,7 +174,7 @@ fn whole(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
 const MOST_SHARED: u64 = 4;
 
 /// The place of each tensor in the file.
-fn locate(tensors: Vec<(String, Tensor)>, places: &Places, file: usize) -> Result<BTreeMap<String, Entry>> {
+fn locate(tensors: Vec<(String, Tensor)>, places: &Places, file: usize) -> Result<BTreeMap<String, PickleEntry>> {
     let mut out = BTreeMap::new();
     let (mut all, most) = (0_u64, MOST_SHARED * file as u64);
     for (name, tensor) in tensors {
@@ -256,7 +256,7 @@ fn tensors(pairs: &[(Value, Value)]) -> Vec<(String, Tensor)> {
 }
 
 /// The entry, and the bytes per value.
-fn entry(tensor: &Tensor, places: &Places) -> Result<(Entry, usize)> {
+fn entry(tensor: &Tensor, places: &Places) -> Result<(PickleEntry, usize)> {
     let Tensor { storage, offset, shape, stride } = tensor;
     let size = KINDS.iter().find(|(kind, _)| *kind == storage.kind).map_or(0, |(_, size)| *size);
     let place = places.get(&*storage.key).with_context(|| format!("storage {} is not in the file", storage.key))?;
@@ -282,7 +282,7 @@ fn entry(tensor: &Tensor, places: &Places) -> Result<(Entry, usize)> {
             place.len()
         )
     })?;
-    Ok((Entry { kind: storage.kind, shape: shape.clone(), stride: stride.clone(), range: start..end }, size))
+    Ok((PickleEntry { kind: storage.kind, shape: shape.clone(), stride: stride.clone(), range: start..end }, size))
 }
 
 impl Weights for PickleFile {

@@ -23,7 +23,7 @@ pub(super) fn records(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>> {
     let (mut at, count) = directory(bytes)?;
     let mut records = BTreeMap::new();
     for _ in 0..count {
-        let entry = Fields { bytes, at };
+        let entry = ZipFields { bytes, at };
         ensure!(entry.tag()? == ENTRY, "damaged archive: no entry of its directory at byte {at}");
         let [flags, method] = [entry.u16(8)?, entry.u16(10)?];
         let [name_len, extra_len, comment_len] = [entry.u16(28)?, entry.u16(30)?, entry.u16(32)?];
@@ -32,7 +32,7 @@ pub(super) fn records(bytes: &[u8]) -> Result<BTreeMap<String, Range<usize>>> {
         let wide = Wide { extra: entry.range(46 + name_len, extra_len)? };
         let [packed, size, offset] = wide.fill([entry.u32(20)?, entry.u32(24)?, entry.u32(42)?])?;
         ensure!(packed == size, "`{name}` is compressed, which torch.save never does");
-        let local = Fields { bytes, at: offset };
+        let local = ZipFields { bytes, at: offset };
         ensure!(local.tag()? == LOCAL, "damaged archive: `{name}` is not at byte {offset}");
         let start = offset + 30 + local.u16(26)? + local.u16(28)?;
         let end = start.checked_add(size).filter(|end| *end <= bytes.len());
@@ -49,23 +49,23 @@ fn directory(bytes: &[u8]) -> Result<(usize, usize)> {
     let earliest = bytes.len().saturating_sub(END_BYTES + usize::from(u16::MAX));
     let end = last.and_then(|last| (earliest..=last).rev().find(|&at| bytes[at..].starts_with(&END)));
     let Some(end) = end else { bail!("truncated file: an archive of torch.save without its end (download it again)") };
-    let fields = Fields { bytes, at: end };
+    let fields = ZipFields { bytes, at: end };
     let (count, offset) = (fields.u16(10)?, fields.u32(16)?);
     let Some(locator) = end.checked_sub(20).filter(|&at| bytes[at..].starts_with(&LOCATOR64)) else {
         return Ok((offset, count));
     };
-    let wide = Fields { bytes, at: Fields { bytes, at: locator }.u64(8)? };
+    let wide = ZipFields { bytes, at: ZipFields { bytes, at: locator }.u64(8)? };
     ensure!(wide.tag()? == END64, "damaged archive: its ZIP64 end record is misplaced");
     Ok((wide.u64(48)?, wide.u64(32)?))
 }
 
 /// Numbers at distances from a place; little-endian.
-struct Fields<'a> {
+struct ZipFields<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ZipFields<'a> {
     fn range(&self, offset: usize, len: usize) -> Result<&'a [u8]> {
         let start = self.at.checked_add(offset);
         let end = start.and_then(|start| start.checked_add(len));
@@ -102,7 +102,7 @@ impl Wide<'_> {
             let [id, len] = [[head[0], head[1]], [head[2], head[3]]].map(u16::from_le_bytes);
             let Some((body, next)) = body.split_at_checked(len.into()) else { break };
             if id == 1 {
-                let fields = Fields { bytes: body, at: 0 };
+                let fields = ZipFields { bytes: body, at: 0 };
                 // Order in the field: size, packed size, offset; only those that do not fit.
                 let mut at = 0;
                 let mut out = narrow;
