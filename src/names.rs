@@ -1,7 +1,7 @@
 //! Names that a user mistyped: which of the known ones was meant. Knows letters, not what is named.
 
 /// `` (did you mean `zero`?)`` where a known name is near enough to be meant, else nothing.
-pub fn meant<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+pub fn suggest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = known.into_iter().map(|name| (distance(name, written), name)).min();
     // A third of the letters may be wrong; or its beginning may have been written.
     let begun = |name: &str| written.len() > 2 && name.starts_with(written);
@@ -33,10 +33,10 @@ mod tests {
     #[test]
     fn a_near_name_is_meant_and_a_far_one_is_not() {
         let known = ["zero", "random_norm", "resample"];
-        assert_eq!(meant("zeroed", known), " (did you mean `zero`?)");
-        assert_eq!(meant("resampel", known), " (did you mean `resample`?)");
-        assert_eq!(meant("random", known), " (did you mean `random_norm`?)");
-        assert_eq!(meant("nothing_like_it", known), "");
-        assert_eq!(meant("zero", []), "");
+        assert_eq!(suggest("zeroed", known), " (did you mean `zero`?)");
+        assert_eq!(suggest("resampel", known), " (did you mean `resample`?)");
+        assert_eq!(suggest("random", known), " (did you mean `random_norm`?)");
+        assert_eq!(suggest("nothing_like_it", known), "");
+        assert_eq!(suggest("zero", []), "");
     }
 }

@@ -30,7 +30,7 @@ use crate::guard::read_text;
 use crate::latent::LearntRule;
 pub use crate::machine::Compute;
 use crate::model::lora::LoraSettings;
-use crate::names::meant;
+use crate::names::suggest;
 use crate::tasks::Task;
 use crate::text::annotate::AnnotateSettings;
 use crate::text::sources::Generations;
@@ -270,7 +270,7 @@ fn table(source: &str, under: &mut Vec<String>) -> Result<toml::Table> {
         let found = PRESETS.iter().find(|(name, _)| *name == source);
         found
             .with_context(|| {
-                let meant = meant(source, names.iter().copied());
+                let meant = suggest(source, names.iter().copied());
                 format!("unknown preset `{source}`{meant}: expected one of {names:?} or a .toml file")
             })?
             .1

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common::programs::program;
 use switchyard_programs::report::paper::Paper;
-use switchyard_programs::report::recipes::{EMBEDDED, Recipe, all, of, parse};
+use switchyard_programs::report::recipes::{EMBEDDED, Recipe, all, find_recipe, parse};
 
 #[test]
 fn every_label_of_the_paper_has_one_recipe() {
@@ -14,7 +14,7 @@ fn every_label_of_the_paper_has_one_recipe() {
         let found: Vec<&str> =
             recipes.iter().filter(|(_, r)| r.reproduces.contains(&block.label)).map(|(name, _)| *name).collect();
         assert_eq!(found.len(), 1, "{}: {found:?}", block.label);
-        let recipe = of(&recipes, &block.label).unwrap();
+        let recipe = find_recipe(&recipes, &block.label).unwrap();
         assert_eq!(recipe.diagram, block.diagram, "{}", block.label);
         assert!(block.diagram || !recipe.needs.is_empty(), "{}: needs no rows?", block.label);
         assert!(block.diagram || !recipe.at_scale.is_empty(), "{}: how would it be tested at scale?", block.label);

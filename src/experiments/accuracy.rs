@@ -71,7 +71,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
     for k_min in sweep(study, config) {
         let name = format!("k_min:{k_min}");
         if k_min == own {
-            rows.push(free.whole(&name)?);
+            rows.push(free.summarise_all(&name)?);
         } else if free.switched() {
             // Without a block `K_min` has no effect.
             let (scores, traces) = study.decode(Switching::Free, k_min)?;
@@ -122,11 +122,11 @@ impl<'a> DecodeOutcomes<'a> {
     fn against(&self, name: &str, free: &DecodeOutcomes) -> Result<AccuracyRow> {
         let flips = Flips::count(&free.correct(), &self.correct())?;
         let (difference, lost, gained) = (Some(flips.change(LEVEL)?), Some(flips.lost), Some(flips.gained));
-        Ok(AccuracyRow { difference, lost, gained, p_value: Some(flips.p_value()), ..self.whole(name)? })
+        Ok(AccuracyRow { difference, lost, gained, p_value: Some(flips.p_value()), ..self.summarise_all(name)? })
     }
 
     /// The whole of it, without a comparison.
-    fn whole(&self, name: &str) -> Result<AccuracyRow> {
+    fn summarise_all(&self, name: &str) -> Result<AccuracyRow> {
         self.row(name, &self.cases)
     }
 

@@ -94,7 +94,7 @@ pub(crate) fn conclude(config: &Config, rows: Measurements<PatchedNodeRow>, jour
         journal.save(FormsRow::NAME, std::slice::from_ref(forms))?;
     }
     journal.save(HeadPatchRow::NAME, &rows)?;
-    Ok(table(&rows) + &forms.map_or_else(String::new, |forms| said(&forms)))
+    Ok(table(&rows) + &forms.map_or_else(String::new, |forms| agreement_note(&forms)))
 }
 
 /// The maps, in memory.
@@ -242,7 +242,7 @@ pub(super) fn row(
     PatchedNodeRow { identity: identity.clone(), form, pair, mode, component, layer, head, place, back, moved, whole }
 }
 
-fn said(forms: &FormsRow) -> String {
+fn agreement_note(forms: &FormsRow) -> String {
     format!(
         "\nThe same heads and MLPs at latent k as at token k of the clause? Rank correlation of the denoise effects over {} \
          cells of the last block: {:.2}.\n",

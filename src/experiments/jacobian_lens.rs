@@ -92,7 +92,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<JacobianLensRow>> {
     let few = || format!("{} problems have a block before the answer, four are needed", read.len());
     study.require(read.len() >= 4, few)?;
     let fitted = fit(study, config, &layers, &read)?;
-    let said = said(study, &read)?;
+    let said = predicted_tokens(study, &read)?;
     let rows = fitted.iter().map(|(&cell, fit)| of_cell(study, cell, fit, (&read, &said)));
     Ok(rows.collect::<Result<Vec<_>>>()?.concat())
 }
@@ -136,7 +136,7 @@ fn fit(study: &Study, config: &Config, layers: &[usize], read: &[LensProblem]) -
 }
 
 /// The token that the model answers with, by problem.
-fn said(study: &Study, read: &[LensProblem]) -> Result<Vec<usize>> {
+fn predicted_tokens(study: &Study, read: &[LensProblem]) -> Result<Vec<usize>> {
     let rows: Vec<Sequence> = read.iter().map(|one| one.row.clone()).collect();
     let answers: BTreeMap<usize, usize> = read.iter().map(|one| (one.row.row, one.answer)).collect();
     let most_probable =

@@ -10,7 +10,7 @@ use anyhow::Result;
 use super::{About, Journal, check_of};
 use crate::schema::{PatternRow, RowFile};
 use crate::study::Study;
-use crate::study::shown::{ShownProblem, shown};
+use crate::study::shown::{ShownProblem, first_responses};
 
 pub const ABOUT: About =
     About::asking("attention patterns of the first responses, head by head (the prompt explorer's rows)")
@@ -36,7 +36,7 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 /// The rows: problem by problem, head by head, position by position.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatternRow>> {
     check_of("patterns", config)?;
-    let of_problem = shown(study, config.problems)?.into_iter().map(|shown| of_problem(study, &shown));
+    let of_problem = first_responses(study, config.problems)?.into_iter().map(|shown| of_problem(study, &shown));
     Ok(of_problem.collect::<Result<Vec<_>>>()?.concat())
 }
 

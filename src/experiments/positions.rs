@@ -12,7 +12,7 @@ use crate::model::Hooks;
 use crate::schema::PositionRow;
 use crate::study::Study;
 use crate::study::readout::logits;
-use crate::study::shown::{most_probable, shown};
+use crate::study::shown::{first_responses, most_probable};
 
 pub const ABOUT: About =
     About::asking("the first responses position by position (the trace viewer's rows)").of_responses();
@@ -37,7 +37,9 @@ pub fn table(rows: &[PositionRow]) -> String {
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<PositionRow>> {
     let (scores, traces) = study.decoded()?;
     let mut rows = vec![];
-    for ((shown, trace), outcome) in shown(study, config.problems)?.into_iter().zip(traces).zip(&scores.outcomes) {
+    for ((shown, trace), outcome) in
+        first_responses(study, config.problems)?.into_iter().zip(traces).zip(&scores.outcomes)
+    {
         let lenses = lenses(study, trace, &shown.sequence, config.top)?;
         let told = shown.positions.into_iter().skip(trace.prompt.len());
         for (index, ((p, lens), (kind, token))) in trace.positions.iter().zip(lenses).zip(told).enumerate() {

@@ -11,7 +11,7 @@ use crate::latent::sampling;
 use crate::schema::{RowFile, TokenLensRow};
 use crate::study::Study;
 use crate::study::readout::{LOGITS_HELD, log_probs};
-use crate::study::shown::{ShownProblem, most_probable, shown};
+use crate::study::shown::{ShownProblem, first_responses, most_probable};
 
 pub const ABOUT: About =
     About::asking("each layer's prediction at each token of the first responses (the prompt explorer's rows)")
@@ -36,7 +36,8 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 /// The rows: problem by problem, layer by layer, position by position.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<TokenLensRow>> {
     check_of("token_lens", config)?;
-    let of_problem = shown(study, config.problems)?.into_iter().map(|shown| of_problem(study, config, &shown));
+    let of_problem =
+        first_responses(study, config.problems)?.into_iter().map(|shown| of_problem(study, config, &shown));
     Ok(of_problem.collect::<Result<Vec<_>>>()?.concat())
 }
 

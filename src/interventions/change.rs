@@ -14,7 +14,7 @@ use super::values::Values;
 use super::{About, Acts, all};
 use crate::model::hooks::outside_brackets;
 use crate::model::{HookPoint, HookSpec, ModelConfig, Select};
-use crate::names::meant;
+use crate::names::suggest;
 
 /// A parsed change. `None` for parts that the text omits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -90,7 +90,7 @@ impl FromStr for InterventionSpec {
             let known = all().map(form).collect::<Vec<_>>().join(", ");
             bail!(
                 "unknown intervention `{text}`{}; write {known}, add:FILE or swap:FILE",
-                meant(name, all().map(|about| about.name))
+                suggest(name, all().map(|about| about.name))
             )
         };
         let number = |dose: &str| -> Result<f64> {

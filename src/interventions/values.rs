@@ -12,7 +12,7 @@ use crate::guard::{MOST_FILE, read_bytes};
 use crate::model::checkpoint::Dtype;
 use crate::model::hooks::Place;
 use crate::model::{HookPoint, ModelConfig, Step};
-use crate::names::meant;
+use crate::names::suggest;
 
 /// One tensor of a file, for the places of a sequence.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl Values {
             (1, _) => names.iter().find(same).copied(),
             (0, [only]) if !only.contains("hook_") => Some(*only),
             (0, _) => {
-                let (near, there) = (meant(point, names.iter().copied()), some_of(&names));
+                let (near, there) = (suggest(point, names.iter().copied()), some_of(&names));
                 bail!("{}: no tensor `{point}`{near}; it has {there}", what())
             }
             (n, _) => bail!("{}: {n} tensors of `{point}`, expected one", what()),

@@ -56,7 +56,7 @@ impl Decoder {
                 };
                 cache.open(&span)?;
                 let call = self.call(&span, &cache, hooks, &before)?;
-                x = Some(block.forward(before.into(), layer, &call, &mut cache, hooks)?.whole());
+                x = Some(block.forward(before.into(), layer, &call, &mut cache, hooks)?.sum());
             }
             if let Some(whole) = &mut whole {
                 whole.take_layer(layer, [cache, trunk.cache.of_layer(layer, at.end, rows - inside)]);

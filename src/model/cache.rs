@@ -110,11 +110,6 @@ impl KvCache {
         &self.slots
     }
 
-    /// Number of positions of a row, without holes.
-    pub fn held(&self, row: usize) -> usize {
-        self.slots[row].iter().flatten().count()
-    }
-
     /// Keys and values of one layer, if anything was appended: `[B, Hkv, T, dh]`.
     pub fn layer(&self, layer: usize) -> Option<(Tensor<4>, Tensor<4>)> {
         self.layers.get(layer).and_then(Option::as_ref).map(LayerCache::get)

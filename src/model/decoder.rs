@@ -85,7 +85,7 @@ impl From<Tensor<3>> for Residual {
 }
 
 impl Residual {
-    pub(super) fn whole(self) -> Tensor<3> {
+    pub(super) fn sum(self) -> Tensor<3> {
         match self.more {
             Some(more) => self.x + more,
             None => self.x,
@@ -195,7 +195,7 @@ impl Block {
         {
             return Ok(both);
         }
-        let x = hooks.apply(point, span, stream.whole())?;
+        let x = hooks.apply(point, span, stream.sum())?;
         let normed = self.normed(place, x.clone(), layer, span, hooks)?;
         Ok((x, normed))
     }
@@ -221,7 +221,7 @@ impl Block {
         let mlp_out = hooks.apply(at(PointKind::MlpOut), span, mlp_out)?;
         let stream = Residual { x: resid_mid, more: Some(mlp_out) };
         Ok(match hooks.wants(at(PointKind::ResidPost)) {
-            true => hooks.apply(at(PointKind::ResidPost), span, stream.whole())?.into(),
+            true => hooks.apply(at(PointKind::ResidPost), span, stream.sum())?.into(),
             false => stream,
         })
     }
@@ -359,7 +359,7 @@ impl Decoder {
             stream = block.forward(stream, layer, &call, cache, hooks)?;
         }
         let ln = [HookPoint::new(PointKind::LnFinalScale), HookPoint::new(PointKind::LnFinalNormalized)];
-        self.norm.forward(stream.whole(), ln, span, hooks)
+        self.norm.forward(stream.sum(), ln, span, hooks)
     }
 
     /// Shared state of the blocks in a call, whose slots are open.
@@ -434,7 +434,7 @@ impl Decoder {
             None => slope,
         };
         match &self.lm_head {
-            Some(head) => head.back(slope),
+            Some(head) => head.backward(slope),
             None => self.embed_tokens.as_head_back(slope),
         }
     }

@@ -29,7 +29,7 @@ impl Decoder {
     /// # Errors
     /// A tensor that cannot be read; a stored one with a value that is not finite.
     pub fn load_kept(checkpoint: &ModelFiles, device: &Device) -> Result<Self> {
-        Self::kept(checkpoint, is_large(checkpoint), device, |matrix| matrix)
+        Self::load_stored(checkpoint, is_large(checkpoint), device, |matrix| matrix)
     }
 
     /// Loads a model to train LoRA factors over: f32 matrices of small models are stored too, so that an adapter's factors stay unmerged
@@ -38,7 +38,7 @@ impl Decoder {
     /// # Errors
     /// As [`Self::load_kept`].
     pub fn load_kept_to_train(checkpoint: &ModelFiles, device: &Device) -> Result<Self> {
-        Self::kept(checkpoint, true, device, |matrix| matrix)
+        Self::load_stored(checkpoint, true, device, |matrix| matrix)
     }
 
     /// As [`Self::load_kept`], with inputs of every stored matrix rounded to bf16 before the product, as in a bf16 model: on a processor with
@@ -47,7 +47,7 @@ impl Decoder {
     /// As [`Self::load_kept`]; a checkpoint without bf16 matrices, which would gain nothing.
     pub fn load_kept_in_bf16(checkpoint: &ModelFiles, device: &Device) -> Result<Self> {
         let mut found = false;
-        let decoder = Self::kept(checkpoint, is_large(checkpoint), device, |matrix| {
+        let decoder = Self::load_stored(checkpoint, is_large(checkpoint), device, |matrix| {
             found |= matrix.has(Format::Bf16);
             matrix.rounding_inputs()
         })?;
@@ -60,7 +60,7 @@ impl Decoder {
     }
 
     /// `floats`: also store f32 matrices.
-    fn kept(
+    fn load_stored(
         checkpoint: &ModelFiles,
         floats: bool,
         device: &Device,

@@ -149,7 +149,7 @@ impl Linear {
     }
 
     /// `y Wᵀ` (without bias): `[B, L, d_out]` → `[B, L, d_in]`, the backward pass of the input. Not for a matrix that is being trained.
-    pub(crate) fn back(&self, y: Tensor<3>) -> Tensor<3> {
+    pub(crate) fn backward(&self, y: Tensor<3>) -> Tensor<3> {
         match &self.weight {
             Matrix::Dense(weight) => ops::matmul(y, weight.val().transpose().unsqueeze()),
             Matrix::Kept(kept) => {

@@ -219,11 +219,13 @@ impl FeedForward {
             Self::Dense(_) => None,
             Self::Sparse(experts) => Some(experts),
         };
-        fn of(mlp: &Mlp) -> impl Iterator<Item = &Matrix> {
+        fn dense_matrices(mlp: &Mlp) -> impl Iterator<Item = &Matrix> {
             let all = [mlp.gate_proj.as_ref(), Some(&mlp.up_proj), Some(&mlp.down_proj)];
             all.into_iter().flatten().map(|linear| &linear.weight)
         }
-        experts.into_iter().flat_map(|all| std::iter::once(&all.gate.weight).chain(all.experts.iter().flat_map(of)))
+        experts
+            .into_iter()
+            .flat_map(|all| std::iter::once(&all.gate.weight).chain(all.experts.iter().flat_map(dense_matrices)))
     }
 
     /// Whether several CPU threads share its products with so few rows.

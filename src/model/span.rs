@@ -63,7 +63,7 @@ impl Span {
     }
 
     /// One row, all prompt, starting at `start`.
-    pub fn one(start: usize, len: usize) -> Self {
+    pub fn single_row(start: usize, len: usize) -> Self {
         Self {
             rows: vec![0],
             positions: vec![(start..start + len).collect()],

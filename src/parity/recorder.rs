@@ -130,7 +130,7 @@ pub fn padded(rows: &[Vec<u32>], left: bool) -> Call {
 /// One row in pieces: positions `cuts[i]..cuts[i + 1]` a call.
 pub fn pieces(rows: &[Vec<u32>], row: usize, cuts: &[usize]) -> Vec<Call> {
     let one = |w: &[usize]| {
-        let span = Span { rows: vec![row], ..Span::one(w[0], w[1] - w[0]) };
+        let span = Span { rows: vec![row], ..Span::single_row(w[0], w[1] - w[0]) };
         Call { ids: vec![rows[row][w[0]..w[1]].to_vec()], span }
     };
     cuts.windows(2).map(one).collect()

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value, json};
 
 use super::head::commit;
-use super::origin::{checkpoint, difference, left_out};
+use super::origin::{checkpoint, difference, find_smaller};
 use super::{Inside, Lock, json, scratch_prefix, sha256, write_atomic};
 use crate::guard::read_text;
 
@@ -89,7 +89,7 @@ impl Manifest {
         if let Some((other, difference)) = self.strangers(setup).next() {
             return Some(format!("{folder} has {other} of another origin ({difference})"));
         }
-        let less = self.entry(name).and_then(|held| left_out(&held["setup"], setup))?;
+        let less = self.entry(name).and_then(|held| find_smaller(&held["setup"], setup))?;
         Some(format!("{folder} has {name} made with more ({less})"))
     }
 

@@ -34,7 +34,7 @@ pub fn differs(key: &str, held: &Value, new: &Value) -> Option<String> {
 }
 
 /// How a new setup is smaller than that of the existing file: fewer problems, draws or modes. An empty list means all.
-pub(crate) fn left_out(held: &Value, new: &Value) -> Option<String> {
+pub(crate) fn find_smaller(held: &Value, new: &Value) -> Option<String> {
     let blocks = |setup: &Value| setup["blocks"].as_str().unwrap_or("own").to_owned();
     if blocks(held) != blocks(new) {
         return Some(format!("blocks {} there, {} here", blocks(held), blocks(new)));
@@ -101,12 +101,12 @@ mod tests {
     fn a_smaller_run_says_what_it_leaves_out() {
         let of = |problems: usize, modes: &[&str], draws: usize, rate: f64| json!({"problems": problems, "settings": {"modes": modes, "draws": draws, "learning_rate": rate, "values": true}});
         let held = of(500, &["normal", "zero"], 5, 0.002);
-        assert_eq!(left_out(&held, &of(500, &["zero", "normal", "skip"], 6, 0.001)), None);
-        assert_eq!(left_out(&held, &of(40, &[], 5, 0.002)).as_deref(), Some("problems 500 there, 40 here"));
-        assert_eq!(left_out(&held, &of(500, &["normal"], 5, 0.002)).as_deref(), Some("modes: without zero"));
-        assert_eq!(left_out(&held, &of(500, &[], 1, 0.002)).as_deref(), Some("draws 5 there, 1 here"));
-        assert_eq!(left_out(&of(500, &[], 5, 0.0), &held).as_deref(), Some("modes: only normal, zero"));
+        assert_eq!(find_smaller(&held, &of(500, &["zero", "normal", "skip"], 6, 0.001)), None);
+        assert_eq!(find_smaller(&held, &of(40, &[], 5, 0.002)).as_deref(), Some("problems 500 there, 40 here"));
+        assert_eq!(find_smaller(&held, &of(500, &["normal"], 5, 0.002)).as_deref(), Some("modes: without zero"));
+        assert_eq!(find_smaller(&held, &of(500, &[], 1, 0.002)).as_deref(), Some("draws 5 there, 1 here"));
+        assert_eq!(find_smaller(&of(500, &[], 5, 0.0), &held).as_deref(), Some("modes: only normal, zero"));
         let forced = json!({"problems": 500, "blocks": "forced"});
-        assert_eq!(left_out(&held, &forced).as_deref(), Some("blocks own there, forced here"));
+        assert_eq!(find_smaller(&held, &forced).as_deref(), Some("blocks own there, forced here"));
     }
 }

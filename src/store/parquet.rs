@@ -45,11 +45,11 @@ pub(crate) fn write(path: &Path, frame: &mut DataFrame, columns: &Value) -> Resu
 pub fn read(path: &Path) -> Result<DataFrame> {
     let place = || path.display().to_string();
     let bytes = read_bytes(path, MOST_FILE).with_context(|| format!("cannot read {}", place()))?;
-    whole(&bytes).with_context(place)
+    read_checked(&bytes).with_context(place)
 }
 
 /// The frame of a file's bytes, if they are as they were written.
-pub(crate) fn whole(bytes: &[u8]) -> Result<DataFrame> {
+pub(crate) fn read_checked(bytes: &[u8]) -> Result<DataFrame> {
     check(bytes)?;
     decode(bytes)
 }

@@ -161,7 +161,7 @@ pub fn read<R: DeserializeOwned>(path: &Path) -> Result<Vec<R>> {
 
 /// Typed records from a file embedded in the program.
 pub fn read_carried<R: DeserializeOwned>(bytes: &[u8]) -> Result<Vec<R>> {
-    typed_of(&from_frame(&parquet::whole(bytes)?)?, " that the program carries")
+    typed_of(&from_frame(&parquet::read_checked(bytes)?)?, " that the program carries")
 }
 
 /// `place` is in messages after the row's number.

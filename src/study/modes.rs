@@ -3,7 +3,7 @@
 use anyhow::{Result, bail, ensure};
 
 use crate::interventions::{self, About, At, FORCE_SWITCH, InterventionSpec, Later, RULES, Rule, Steps};
-use crate::names::meant;
+use crate::names::suggest;
 use crate::schema::{KnownValueRow, NORMAL, NULL_BATCH, NULL_SEED, NULLS, dosed};
 
 /// The default modes: the paper's four and the controls it lacks.
@@ -112,7 +112,7 @@ pub fn cells(modes: &[String], steps: &[Steps], draws: usize, cap: usize) -> Res
             continue;
         }
         let is_known = names().contains(&name);
-        ensure!(is_known, "unknown mode `{written}`{}: there are {}", meant(name, names()), names().join(", "));
+        ensure!(is_known, "unknown mode `{written}`{}: there are {}", suggest(name, names()), names().join(", "));
         let InterventionSpec::Named { about, dose } = written.parse::<InterventionSpec>()? else {
             bail!("mode `{written}`: values of a file need a --hook")
         };

@@ -18,7 +18,7 @@ use crate::machine::{Compute, Machine};
 use crate::method::Recipe;
 use crate::model::checkpoint::ModelRef;
 use crate::model::checkpoint::peft::Apply;
-use crate::names::meant;
+use crate::names::suggest;
 use crate::progress::say;
 use crate::recipe::{Evaluation, MOST_ROWS};
 use crate::text::{Fields, Prompts, Template, Vocabulary};
@@ -33,7 +33,7 @@ pub fn checkpoint(run: &Path, phase: &str) -> Result<PathBuf> {
         return Ok(folder);
     }
     let there = phases(run);
-    let near = meant(phase, there.iter().map(String::as_str));
+    let near = suggest(phase, there.iter().map(String::as_str));
     let known =
         if there.is_empty() { "none has a checkpoint yet".into() } else { format!("there are {}", there.join(", ")) };
     bail!("{}: no such checkpoint; the run has not trained phase `{phase}`{near}; {known}", folder.display())
@@ -53,7 +53,8 @@ pub fn phases(run: &Path) -> Vec<String> {
 /// # Errors
 /// A file that is in neither place.
 fn locate(run: &Path, recipe: &mut Recipe) -> Result<()> {
-    let whole = std::path::absolute(run).with_context(|| format!("{}: cannot make the path absolute", run.display()))?;
+    let whole =
+        std::path::absolute(run).with_context(|| format!("{}: cannot make the path absolute", run.display()))?;
     let data = &mut recipe.data;
     for path in [&mut data.path, &mut data.test_path].into_iter().flatten().filter(|path| !path.exists()) {
         let parts: Vec<Component> = path.components().collect();
@@ -224,7 +225,7 @@ impl Study {
         })?;
         let corpus = Corpus::build(&recipe, Some(vocabulary))?;
         if !asked.raw && recipe.task.is_none() {
-            say(&format!("{model}: prompted by {}", corpus.template.told(&corpus.vocabulary)));
+            say(&format!("{model}: prompted by {}", corpus.template.describe(&corpus.vocabulary)));
         }
         if asked.batch.is_none() && loaded.model.is_kept() {
             let prompt = corpus.test_prompts.iter().map(Vec::len).max().unwrap_or(0);
@@ -331,7 +332,7 @@ fn choose_template(vocabulary: &Vocabulary, recipe: &Recipe, asked: &ProblemChoi
         _ if asked.raw => Template::Plain,
         _ if recipe.task.is_some() => named,
         (true, true) => Template::Chat,
-        (true, false) => named.own(),
+        (true, false) => named.with_model_template(),
         (false, true) => Template::Plain,
         (false, false) => named,
     }

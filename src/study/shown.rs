@@ -33,7 +33,7 @@ impl ShownProblem {
 }
 
 /// The first `problems` greedy responses.
-pub(crate) fn shown(study: &Study, problems: usize) -> Result<Vec<ShownProblem>> {
+pub(crate) fn first_responses(study: &Study, problems: usize) -> Result<Vec<ShownProblem>> {
     let corpus = &study.corpus;
     let (_, traces) = study.decoded()?;
     let one = |trace: &Trace| {

@@ -75,7 +75,9 @@ impl Chat {
         names.extend(self.arguments.clone());
         let jinja = plain(&self.jinja);
         let render = || environment()?.template_from_named_str("chat template", &jinja)?.render(seen(&json!(names)));
-        render().map_err(|error| anyhow!("{}: the chat template cannot be rendered: {}", self.origin, told(&error)))
+        render().map_err(|error| {
+            anyhow!("{}: the chat template cannot be rendered: {}", self.origin, describe_error(&error))
+        })
     }
 
     /// Ids of [`Self::prompt`]. The template writes the beginning of the text itself: none is added.
@@ -100,7 +102,7 @@ impl Chat {
     }
 
     /// Description for users: which template, and which parts depend on the date.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let arguments =
             if self.arguments.is_empty() { String::new() } else { format!(" with {}", json!(self.arguments)) };
         let date = if self.is_dated() { ", which may write today's date (UTC)" } else { "" };
@@ -132,7 +134,7 @@ pub(super) fn arguments(form: Template) -> Map<String, Value> {
 }
 
 /// An error with its causes, on one line.
-fn told(error: &minijinja::Error) -> String {
+fn describe_error(error: &minijinja::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {

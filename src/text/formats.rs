@@ -282,7 +282,7 @@ impl Record<'_> {
         if !own {
             let form = "steps such as {\"expression\": \"3+4\", \"value\": 7, \"span\": \"3 + 4 = 7\"}";
             let written: Vec<FileStep> = self.typed("steps", form)?;
-            return steps::found(written, solution).with_context(|| format!("{}: key \"steps\"", self.place));
+            return steps::find_steps(written, solution).with_context(|| format!("{}: key \"steps\"", self.place));
         }
         let steps: Vec<StepValue> = self.typed("steps", "a list of steps as Switchyard writes them")?;
         // The word ranges must lie inside the solution they come with.

@@ -35,7 +35,7 @@ enum StepSpan {
 ///
 /// # Errors
 /// A step that is not in the solution; a value that differs from its expression's.
-pub(super) fn found(written: Vec<FileStep>, solution: &str) -> Result<Vec<StepValue>> {
+pub(super) fn find_steps(written: Vec<FileStep>, solution: &str) -> Result<Vec<StepValue>> {
     ensure!(
         written.is_empty() || !solution.trim().is_empty(),
         "there is no solution that could contain them: give one (its own key, or the answer before ####)"
@@ -44,7 +44,7 @@ pub(super) fn found(written: Vec<FileStep>, solution: &str) -> Result<Vec<StepVa
     let mut values = vec![];
     for (index, FileStep { expression, value, span }) in written.into_iter().enumerate() {
         let nth = index + 1;
-        let (shown, value) = known(&value, nth)?;
+        let (shown, value) = parse_value(&value, nth)?;
         if let (Some(expression), Some(value)) = (&expression, number(&shown)) {
             let made = evaluate(expression, &mut |operand| match operand {
                 Operand::Number(n) => Some(n),
@@ -76,7 +76,7 @@ pub(super) fn found(written: Vec<FileStep>, solution: &str) -> Result<Vec<StepVa
 }
 
 /// A value as text, and as a known fact.
-fn known(value: &Value, nth: usize) -> Result<(String, Fact)> {
+fn parse_value(value: &Value, nth: usize) -> Result<(String, Fact)> {
     Ok(match value {
         Value::Number(n) => {
             let shown = n.to_string();
@@ -231,7 +231,7 @@ fn written_before(text: &str) -> Option<usize> {
 mod tests {
     use super::*;
 
-    fn said(text: &str, steps: &[StepValue]) -> Vec<(String, String)> {
+    fn steps_in(text: &str, steps: &[StepValue]) -> Vec<(String, String)> {
         let words: Vec<&str> = text.split_whitespace().collect();
         steps.iter().map(|s| (words[s.words.clone()].join(" "), words[s.value_words.clone()].join(" "))).collect()
     }
@@ -245,17 +245,17 @@ mod tests {
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
         let expected =
             [pair("16 - 3 - 4 = 9", "9"), pair("9*2=$18.", "9*2=$18."), pair("4.5,", "4.5,"), pair("three", "three")];
-        assert_eq!(said(&shown, &steps), expected);
+        assert_eq!(steps_in(&shown, &steps), expected);
         let values: Vec<Option<i64>> = steps.iter().map(|s| s.value.number()).collect();
         assert_eq!(values, [Some(9), Some(18), None, None]);
         assert_eq!((steps[0].expression.as_deref(), steps[3].expression.as_deref()), (Some("16-3-4"), Some("")));
         let (kept, steps) = marked(text, true);
         assert_eq!((kept.as_str(), steps[0].value.number()), (text, Some(9)));
-        assert_eq!(said(&kept, &steps)[0], pair("16 - 3 - 4 = <<16-3-4=9>>9", "<<16-3-4=9>>9"));
+        assert_eq!(steps_in(&kept, &steps)[0], pair("16 - 3 - 4 = <<16-3-4=9>>9", "<<16-3-4=9>>9"));
     }
 
     fn read(steps: &str, solution: &str) -> Result<Vec<StepValue>> {
-        found(serde_json::from_str(steps).expect("steps"), solution)
+        find_steps(serde_json::from_str(steps).expect("steps"), solution)
     }
 
     #[test]
@@ -265,10 +265,10 @@ mod tests {
             r#"[{"expression": "3+4", "value": 7}, {"expression": "2*s1", "value": "14", "span": "twice that is 14"}]"#;
         let steps = read(steps, solution).expect("steps");
         let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
-        assert_eq!(said(solution, &steps), [pair("3 + 4 = 7,", "7,"), pair("twice that is 14.", "14.")]);
+        assert_eq!(steps_in(solution, &steps), [pair("3 + 4 = 7,", "7,"), pair("twice that is 14.", "14.")]);
         assert_eq!(steps[1].value, Fact::Number(14));
         let counted = read(r#"[{"value": 7.0, "span": [6, 15]}, {"value": "14"}]"#, solution).expect("steps");
-        assert_eq!(said(solution, &counted), [pair("3 + 4 = 7,", "7,"), pair("14.", "14.")]);
+        assert_eq!(steps_in(solution, &counted), [pair("3 + 4 = 7,", "7,"), pair("14.", "14.")]);
     }
 
     #[test]

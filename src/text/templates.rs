@@ -85,7 +85,7 @@ impl Template {
 
     /// The same form by the model's own template; a form without chat is unchanged.
     #[must_use]
-    pub(crate) fn own(self) -> Self {
+    pub(crate) fn with_model_template(self) -> Self {
         match (self.is_chat(), self.is_without_thinking(), self.is_boxed()) {
             (false, ..) => self,
             (true, false, false) => Template::Chat,
@@ -95,14 +95,14 @@ impl Template {
         }
     }
 
-    fn asked(self, question: &str) -> String {
+    fn instruct(self, question: &str) -> String {
         if self.is_boxed() { format!("{question}\n{BOXED_INSTRUCTION}") } else { question.to_owned() }
     }
 
     /// The text before the response, for a form that is defined here.
     pub fn prompt(self, question: &str) -> String {
         use Template::*;
-        let asked = self.asked(question.trim());
+        let asked = self.instruct(question.trim());
         if self == Words {
             return format!("{BOS} {asked}");
         }
@@ -164,7 +164,7 @@ impl Prompts {
     /// The text before the response.
     pub fn prompt(&self, question: &str) -> Result<String> {
         match &self.chat {
-            Some(chat) => chat.prompt(&self.form.asked(question)),
+            Some(chat) => chat.prompt(&self.form.instruct(question)),
             None => Ok(self.form.prompt(question)),
         }
     }
@@ -206,10 +206,10 @@ impl Prompts {
     }
 
     /// For people: the template of the prompts, and why it is not the model's own.
-    pub(crate) fn told(&self, vocabulary: &Vocabulary) -> String {
+    pub(crate) fn describe(&self, vocabulary: &Vocabulary) -> String {
         let form = json!(self.form);
         match &self.chat {
-            Some(chat) => chat.told(),
+            Some(chat) => chat.describe(),
             None if vocabulary.has_chat() => format!("the form {form}, not the model's own chat template"),
             None => format!("the form {form}: the model's files have no chat template"),
         }

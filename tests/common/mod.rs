@@ -68,7 +68,7 @@ pub fn naive(model: &Decoder, ids: &[u32], latent: u32) -> Vec<Vec<f32>> {
         inputs.push(input);
         let n = inputs.len();
         let x = Tensor::cat(inputs.clone(), 1);
-        let h = model.hidden(x, &Span::one(0, n), &mut model.cache(1), &mut Hooks::none()).expect("a forward");
+        let h = model.hidden(x, &Span::single_row(0, n), &mut model.cache(1), &mut Hooks::none()).expect("a forward");
         hidden.push(h.narrow(1, n - 1, 1));
     }
     hidden.iter().map(values).collect()

@@ -67,7 +67,7 @@ impl Calibrate {
         if is_dry() {
             return print(&format!("dry run: {} models could be measured; nothing was run\n", jobs.len()));
         }
-        let (kept, sources) = if self.add { self.kept()? } else { (vec![], vec![]) };
+        let (kept, sources) = if self.add { self.read_kept()? } else { (vec![], vec![]) };
         let create = |rows| Ok::<_, anyhow::Error>(RowWriter::create(&self.out, &name(rows))?.requiring(&IDENTITY));
         let mut writer = create(CalibrationDrawRow::NAME)?;
         let (mut progress, mut draws) = (Progress::new("calibrate", jobs.len(), 0), vec![]);
@@ -111,7 +111,7 @@ impl Calibrate {
     }
 
     /// The rows in --out, and the commands that made them.
-    fn kept(&self) -> Result<(Vec<CalibrationDrawRow>, Vec<Value>)> {
+    fn read_kept(&self) -> Result<(Vec<CalibrationDrawRow>, Vec<Value>)> {
         let name = name(CalibrationDrawRow::NAME);
         let file = self.out.join(format!("{name}.parquet"));
         ensure!(file.is_file(), "--add: {} does not exist; omit --add to create it", file.display());

@@ -179,7 +179,7 @@ impl Generate {
         let vocabulary = opened.text()?;
         warn_of_unknown(vocabulary, "prompts", std::iter::once(prompt.as_str()))?;
         let chat = self.chat(opened, vocabulary)?;
-        say(&format!("prompted by {}", chat.told()));
+        say(&format!("prompted by {}", chat.describe()));
         chat.encode(vocabulary, prompt)
     }
 
@@ -214,7 +214,7 @@ impl Generate {
             End::NonFinite => "logits not finite",
         };
         // The summary is for a person: it goes to stderr, not into a pipe.
-        let _ = writeln!(std::io::stderr(), "{}; {ended}", taken(trace));
+        let _ = writeln!(std::io::stderr(), "{}; {ended}", describe_counts(trace));
         for hook in fired {
             let ChangeReport { hook, fired, mean_change, .. } = hook;
             say(&format!("hook \"{hook}\": fired {fired} times, mean norm of the change {mean_change:.4}"));
@@ -224,7 +224,7 @@ impl Generate {
 }
 
 /// Counts of a row.
-fn taken(trace: &Trace) -> String {
+fn describe_counts(trace: &Trace) -> String {
     let (tokens, latents, blocks) = (trace.visible_tokens(), trace.latent_calls(), trace.blocks().len());
     let s = if blocks == 1 { "" } else { "s" };
     format!("{tokens} tokens, {latents} latent steps in {blocks} block{s}")
@@ -255,7 +255,7 @@ pub(super) fn continue_prompts(
     let requests: Vec<Request> =
         requests.map(|(problem, prompt)| Request { problem, prompt, rollout: 0, limit: None }).collect();
     let ran = |traces: &Vec<Trace>| match traces.as_slice() {
-        [trace] => taken(trace),
+        [trace] => describe_counts(trace),
         _ => "no row reached it".to_owned(),
     };
     let (traces, fired) = changes.run((&ends, settings.sampling.seed), ran, |hooks| {

@@ -67,7 +67,7 @@ impl Import {
         if unwrapped.wrapper == Wrapper::Icot {
             return self.save_plain(&unwrapped);
         }
-        let tokens = Tokens::of(&unwrapped, &self.base)?;
+        let tokens = Tokens::find(&unwrapped, &self.base)?;
         let files = self.files(&unwrapped, &tokens)?;
         let InnerModel { checkpoint, .. } = &unwrapped;
         let mut config = checkpoint.config.clone();
@@ -201,7 +201,7 @@ struct Tokens {
 impl Tokens {
     /// Coconut adds its three markers in the order start, end, latent; CODI padding, start, end, and feeds no token at latents. If the base has a
     /// padding token CODI adds two; a fourth is a padding token before Coconut's or a latent one after CODI's.
-    fn of(unwrapped: &InnerModel, base: &str) -> Result<Self> {
+    fn find(unwrapped: &InnerModel, base: &str) -> Result<Self> {
         let tokenizer = unwrapped.checkpoint.tokenizer()?;
         let mut tokenizer =
             tokenizer.with_context(|| format!("--base {base}: no tokenizer.json, which names the tokens"))?;

@@ -164,9 +164,9 @@ impl LensArgs {
         layers.iter().for_each(|layer| out += &format!(" {layer} |"));
         out += &format!("\n|{}\n", " --- |".repeat(found.len() + 2));
         for (position, token) in tokens.iter().enumerate() {
-            out += &format!("| {position} | {} |", shown(token));
+            out += &format!("| {position} | {} |", token_cell(token));
             for layer in &found {
-                let cells = layer[position].iter().map(|(token, p)| format!("{} {p:.2}", shown(token)));
+                let cells = layer[position].iter().map(|(token, p)| format!("{} {p:.2}", token_cell(token)));
                 out += &format!(" {} |", cells.collect::<Vec<_>>().join(", "));
             }
             out.push('\n');
@@ -234,13 +234,13 @@ impl PatternArgs {
                 order.sort_by(|a, b| weights[*b].total_cmp(&weights[*a]));
                 let best = order.iter().take(usize::from(self.top));
                 let best: Vec<String> =
-                    best.map(|at| format!("{at} {} {:.2}", shown(&tokens[*at]), weights[*at])).collect();
+                    best.map(|at| format!("{at} {} {:.2}", token_cell(&tokens[*at]), weights[*at])).collect();
                 out += &format!("| L{layer}H{head} | {} |\n", best.join(", "));
             }
         }
         print(&format!(
             "Attention of each head from position {from}, {}: position, token, weight.\n\n{}",
-            shown(&tokens[from]),
+            token_cell(&tokens[from]),
             fitted(&out, WIDTH)
         ))
     }
@@ -267,6 +267,6 @@ pub(super) fn token(loaded: &Loaded, id: u32) -> String {
 }
 
 /// A token as a table cell: spaces are visible, and a bar does not end the cell.
-fn shown(token: &str) -> String {
+fn token_cell(token: &str) -> String {
     token.replace('\n', "⏎").replace('\t', "⇥").replace(' ', "␣").replace('|', "¦")
 }

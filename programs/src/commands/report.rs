@@ -14,7 +14,7 @@ use crate::report::folder::Folder;
 use crate::report::tables::{Formats, Table};
 use crate::report::{compare, curves, journal, render};
 use switchyard::machine::threads;
-use switchyard::names::meant;
+use switchyard::names::suggest;
 use switchyard::parallel::on_the_pool;
 use switchyard::progress::show;
 
@@ -121,7 +121,7 @@ fn report(args: &Report) -> Result<()> {
         ensure!(
             name == default || all().any(|there| there == name),
             "{flag}: no folder has rows of a checkpoint `{name}`{}",
-            meant(name, all())
+            suggest(name, all())
         );
     }
     let page = args.page.clone().unwrap_or_else(|| render::default_page(&folders));

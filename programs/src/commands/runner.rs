@@ -10,7 +10,7 @@ use super::selection::Selection;
 use super::table::{WIDTH, fitted};
 use super::targets::Targets;
 use super::{is_dry, print};
-use crate::report::findings::said;
+use crate::report::findings::describe;
 use crate::report::folder::Folder;
 use switchyard::experiments::decodes::{DECODES, ways};
 use switchyard::experiments::{Experiment, Journal, Run, Settings};
@@ -258,7 +258,7 @@ impl Runner<'_> {
                     made.push(&job.journal);
                 }
                 Err(error) if error.is::<Interruption>() => {
-                    print(&(found(&made) + &tables))?;
+                    print(&(list_findings(&made) + &tables))?;
                     return Err(error.context("the same command with --resume continues"));
                 }
                 // The experiment does not apply to this checkpoint and data: no fault of either.
@@ -275,7 +275,7 @@ impl Runner<'_> {
         }
         progress.update(all, "");
         progress.finish();
-        print(&(found(&made) + &tables))?;
+        print(&(list_findings(&made) + &tables))?;
         ensure!(failed.is_empty(), "{} of {all} experiments could not be run: {}", failed.len(), failed.join("; "));
         ensure!(!made.is_empty(), "none of the experiments applies to this model and data (reasons above)");
         Ok(())
@@ -303,7 +303,7 @@ impl ExperimentJob<'_> {
 }
 
 /// Findings of the new records, one sentence with its number per line, checkpoint by checkpoint in the order of the runs.
-fn found(made: &[&Journal]) -> String {
+fn list_findings(made: &[&Journal]) -> String {
     let mut checkpoints: Vec<(&PathBuf, &str)> = vec![];
     for journal in made {
         let of = (&journal.folder, journal.checkpoint.as_str());
@@ -325,7 +325,7 @@ fn found(made: &[&Journal]) -> String {
         for (_, checkpoint) in of_folder {
             let here = |journal: &&&Journal| &journal.folder == path && journal.checkpoint == *checkpoint;
             let files: Vec<&str> = made.iter().filter(here).map(|journal| journal.last()).collect();
-            said(&folder, checkpoint, &files).iter().for_each(|line| out += &format!("{line}\n"));
+            describe(&folder, checkpoint, &files).iter().for_each(|line| out += &format!("{line}\n"));
         }
     }
     out

@@ -9,7 +9,7 @@ use super::shard::ShardArgs;
 use crate::report::recipes;
 use switchyard::experiments::{ALL, About, Experiment, Journal, Settings};
 use switchyard::guard::read_text;
-use switchyard::names::meant;
+use switchyard::names::suggest;
 use switchyard::progress::say;
 use switchyard::store::{program as typed, quoted};
 use switchyard::study::Study;
@@ -82,7 +82,7 @@ impl Selection {
             let Some(named) = ALL.iter().find(|e| e.name == name) else {
                 let all = ALL.iter().map(|e| e.name);
                 let known: Vec<_> = ALL.iter().filter(|e| e.program() == program).map(|e| e.name).collect();
-                bail!("--only: no experiment `{name}`{}; there are {}", meant(name, all), known.join(", "));
+                bail!("--only: no experiment `{name}`{}; there are {}", suggest(name, all), known.join(", "));
             };
             if named.program() != program {
                 bail!("--only: `{name}` is run by `{}`", named.program());
@@ -106,7 +106,7 @@ impl Selection {
             bail!(
                 "{}: a recipe has no `{key}`{}; it has {}",
                 file.display(),
-                meant(key, recipes::KEYS.iter().copied()),
+                suggest(key, recipes::KEYS.iter().copied()),
                 recipes::KEYS.join(", ")
             );
         }
@@ -172,7 +172,7 @@ pub fn unknown_method(named: &[String]) -> Result<()> {
     match named.iter().find(|name| !known.contains(&name.as_str()) && *name != "all") {
         Some(name) => bail!(
             "--method: no method `{name}`{}; there are {}, and `all`",
-            meant(name, known.iter().copied()),
+            suggest(name, known.iter().copied()),
             known.join(", ")
         ),
         None => Ok(()),

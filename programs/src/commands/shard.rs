@@ -73,7 +73,7 @@ impl ShardArgs {
         let Some(folder) = &self.decoded else { return Ok(study) };
         ensure!(self.shard.is_none(), "--decoded and --shard: the tables of `probe` are made by one process");
         let rows: Vec<DecodeRow> = rows_of(&study, origin, folder)?;
-        study.decodes = decodes::restore(&rows, study.corpus.test.len()).with_context(|| said(folder))?;
+        study.decodes = decodes::restore(&rows, study.corpus.test.len()).with_context(|| folder_option(folder))?;
         Ok(study)
     }
 
@@ -82,12 +82,12 @@ impl ShardArgs {
         let Some(folder) = &self.decoded else { return Ok(study) };
         ensure!(self.shard.is_some(), "--decoded is for shards: one process forks its own normal run");
         let rows: Vec<NormalRunRow> = rows_of(&study, origin, folder)?;
-        study.normal = Some(NormalRun::new(&rows, study.corpus.test.len()).with_context(|| said(folder))?);
+        study.normal = Some(NormalRun::new(&rows, study.corpus.test.len()).with_context(|| folder_option(folder))?);
         Ok(study)
     }
 }
 
-fn said(folder: &Path) -> String {
+fn folder_option(folder: &Path) -> String {
     format!("--decoded {}", folder.display())
 }
 
@@ -95,9 +95,9 @@ fn said(folder: &Path) -> String {
 fn rows_of<R: RowFile>(study: &Study, origin: &Map<String, Value>, folder: &Path) -> Result<Vec<R>> {
     let name = format!("{}-{}", R::NAME, study.short_name());
     let manifest = Manifest::open(folder)?;
-    let held = manifest
-        .setup(&name)
-        .with_context(|| format!("{}: has no {name}: make it with --shard and `report merge`", said(folder)))?;
+    let held = manifest.setup(&name).with_context(|| {
+        format!("{}: has no {name}: make it with --shard and `report merge`", folder_option(folder))
+    })?;
     let plain = |mut setup: Value| {
         for key in ["settings", "shard", "blocks"] {
             setup.as_object_mut().map(|parts| parts.remove(key));
@@ -107,10 +107,10 @@ fn rows_of<R: RowFile>(study: &Study, origin: &Map<String, Value>, folder: &Path
     ensure!(
         held.get("shard").is_none(),
         "{}: {name} is from one shard: merge all of them with `report merge`",
-        said(folder)
+        folder_option(folder)
     );
     if let Some(difference) = differs("setup", &plain(held.clone()), &plain(setup(study, origin, Value::Null))) {
-        bail!("{}: {name} was made with other settings than this run's ({difference})", said(folder));
+        bail!("{}: {name} was made with other settings than this run's ({difference})", folder_option(folder));
     }
     read(&folder.join(format!("{name}.parquet")))
 }

@@ -51,7 +51,7 @@ fn flush(table: &mut Vec<Vec<&str>>, width: usize, out: &mut String) {
 /// Groups of columns, with the first `keys` in every group.
 fn parts(widths: &[usize], keys: usize, width: usize) -> Vec<Vec<usize>> {
     let key: Vec<usize> = (0..keys).collect();
-    let of_keys = taken(widths, keys);
+    let of_keys = width_of(widths, keys);
     let (mut parts, mut used) = (vec![key.clone()], of_keys);
     for (column, own) in widths.iter().enumerate().skip(keys) {
         if used + own + 2 > width && parts.last().is_some_and(|part| part.len() > keys) {
@@ -67,7 +67,7 @@ fn parts(widths: &[usize], keys: usize, width: usize) -> Vec<Vec<usize>> {
 }
 
 /// Letters of the first columns.
-fn taken(widths: &[usize], columns: usize) -> usize {
+fn width_of(widths: &[usize], columns: usize) -> usize {
     widths[..columns].iter().map(|own| own + 2).sum::<usize>().saturating_sub(2)
 }
 
@@ -78,7 +78,7 @@ fn keys(rows: &[Vec<&str>], widths: &[usize], width: usize) -> usize {
         seen.sort_unstable();
         seen.windows(2).all(|pair| pair[0] != pair[1])
     };
-    let found = (1..=widths.len()).find(|&k| apart(k)).filter(|&k| taken(widths, k) <= width / 2);
+    let found = (1..=widths.len()).find(|&k| apart(k)).filter(|&k| width_of(widths, k) <= width / 2);
     found.unwrap_or(1).min(widths.len())
 }
 

@@ -13,7 +13,7 @@ use switchyard::grade::Grader;
 use switchyard::latent::Blocks;
 use switchyard::machine::Machine;
 use switchyard::method::Recipe;
-use switchyard::names::meant;
+use switchyard::names::suggest;
 use switchyard::progress::say;
 use switchyard::schema::GRPO_START;
 use switchyard::study::{ProblemChoice, Study, phases};
@@ -262,7 +262,7 @@ pub fn fields(pairs: &[String]) -> Result<Option<Fields>> {
         let names = known.each_ref().map(|(name, _)| *name);
         let field = known.into_iter().find(|(name, _)| *name == key);
         let (_, field) = field.with_context(|| {
-            format!("--field {pair}: a problem has no `{key}`{}; it has {}", meant(key, names), names.join(", "))
+            format!("--field {pair}: a problem has no `{key}`{}; it has {}", suggest(key, names), names.join(", "))
         })?;
         yours.clone_into(field);
     }

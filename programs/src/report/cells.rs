@@ -69,7 +69,7 @@ impl Quality {
 impl Cells<'_> {
     /// Our number for `label/row/column`, if there are records for it. Rows beyond the paper's have their own key.
     pub fn get(&self, label: &str, row: &str, column: &str) -> Option<Estimate> {
-        (exhibits::of(label)?.cell)(self, row, column).and_then(sound)
+        (exhibits::find(label)?.cell)(self, row, column).and_then(sound)
     }
 
     /// The checkpoint that a key names: `sft…` or `grpo…` of the paper's, or `at:<checkpoint>` of a row of ours.

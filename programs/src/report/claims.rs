@@ -99,7 +99,7 @@ pub enum Op {
 
 impl Claim {
     /// The comparisons for a model that is not the paper's.
-    pub fn here(&self) -> &[Comparison] {
+    pub fn comparisons_here(&self) -> &[Comparison] {
         if self.compare_here.is_empty() { &self.compare } else { &self.compare_here }
     }
 

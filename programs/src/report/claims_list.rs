@@ -79,7 +79,7 @@ fn markdown(claims: &[TestedClaim<'_>]) -> String {
             safe(&of[0].claim.text),
             in_paper(&of[0]),
             line(&|t| t.ours.clone()),
-            line(&|t| t.said())
+            line(&|t| t.describe())
         );
     }
     out += &format!("\n{}\n", safe(READING));
@@ -103,7 +103,7 @@ fn fold(of: &[TestedClaim<'_>]) -> String {
     out.push('\n');
     for tested in of {
         let on = if tested.on.is_empty() { String::new() } else { format!("{}: ", tested.on) };
-        out += &format!("- {on}{}\n", tested.said());
+        out += &format!("- {on}{}\n", tested.describe());
         let lines = tested.tests.iter().chain(&tested.calibrated);
         lines.for_each(|line| out += &format!("  - {}\n", safe(line)));
     }

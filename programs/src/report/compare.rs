@@ -80,7 +80,7 @@ fn headings() -> Vec<Heading> {
 }
 
 fn checkpoints(folder: &Folder) -> Vec<&str> {
-    distinct(folder.of::<InterventionRow>().into_iter().chain(folder.of::<AccuracyRow>()))
+    distinct(folder.checkpoints_with::<InterventionRow>().into_iter().chain(folder.checkpoints_with::<AccuracyRow>()))
 }
 
 /// Records that a column needs and a checkpoint lacks; one line for all checkpoints that lack the same.
@@ -120,7 +120,7 @@ impl ComparedCheckpoint<'_> {
             self.latents_a_token().map_or_else(Cell::nothing, Cell::Text),
         ];
         cells.extend(MODES.map(|mode| Cell::measured(self.mode(mode))));
-        cells.extend([Holds::Value, Holds::Operand].map(|holds| Cell::measured(self.known(holds))));
+        cells.extend([Holds::Value, Holds::Operand].map(|holds| Cell::measured(self.known_value(holds))));
         let (held, followed) = self.one_latent();
         let (step, there) = self.decisive_step();
         cells.extend([held, followed, step, there]);
@@ -151,7 +151,7 @@ impl ComparedCheckpoint<'_> {
         self.interventions().find(|row| row.mode == mode && row.is_plain())?.diagnostic_accuracy
     }
 
-    fn known(&self, holds: Holds) -> Option<Estimate> {
+    fn known_value(&self, holds: Holds) -> Option<Estimate> {
         KnownValueRow::of_all_steps(self.rows(), holds).map(|row| row.above_chance)
     }
 

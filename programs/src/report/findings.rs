@@ -119,7 +119,7 @@ pub(super) fn findings(folder: &Folder, checkpoint: &str) -> Vec<Finding> {
 
 /// The findings of a checkpoint as lines of text, only from records of these files: sentence, number, interval, and the number's
 /// description.
-pub fn said(folder: &Folder, checkpoint: &str, files: &[&str]) -> Vec<String> {
+pub fn describe(folder: &Folder, checkpoint: &str, files: &[&str]) -> Vec<String> {
     let line = |f: Finding| format!("{checkpoint}: {}. {:.3} {}.", f.title.trim_end_matches('.'), f.number, f.of);
     of_sources(folder, checkpoint, &|file| files.contains(&file)).into_iter().map(line).collect()
 }
@@ -429,7 +429,7 @@ mod tests {
     }
 
     /// The title of each question, in the order of [`SOURCES`].
-    fn asked(case: FindingCase) -> Vec<String> {
+    fn titles_of(case: FindingCase) -> Vec<String> {
         let FindingCase { n, difference, half, p, before } = case;
         let temp = tempfile::tempdir().expect("a folder");
         let folder = temp.path();
@@ -494,7 +494,7 @@ mod tests {
     #[test]
     fn every_sentence_says_what_its_test_supports() {
         use TestOutcome::{Described, NothingToLose, Opposite, TooFew, Unchanged, Undecided, Yes};
-        let sure = asked(EFFECT);
+        let sure = titles_of(EFFECT);
         let cases: [(&str, FindingCase, [TestOutcome; SOURCES.len()]); 6] = [
             ("an effect", EFFECT, [Yes, Yes, Yes, Yes, Yes, Yes, Described, Described]),
             (
@@ -523,7 +523,8 @@ mod tests {
         let questions =
             [&KNOWN_VALUE, &LATENTS, &PLACE, &BENEFIT, &VALUE_PROBE, &RESPONSES, &accuracy[0], &accuracy[1]];
         for (name, case, wanted) in cases {
-            for (((title, wanted), question), yes) in asked(case).into_iter().zip(wanted).zip(questions).zip(&sure) {
+            for (((title, wanted), question), yes) in titles_of(case).into_iter().zip(wanted).zip(questions).zip(&sure)
+            {
                 println!("{name}: {wanted:?}: {title}");
                 assert_eq!(title, question.title(wanted), "{name}");
                 assert!(matches!(wanted, Yes | Described) || title != *yes, "{name}: {title}");

@@ -95,7 +95,7 @@ impl Folder {
         };
         folder.read_calibration();
         folder.manifest = folder.read_manifest(path);
-        let strangers = folder.manifest.as_ref().map(|m| mixture::left_out(path, m)).unwrap_or_default();
+        let strangers = folder.manifest.as_ref().map(|m| mixture::find_excluded(path, m)).unwrap_or_default();
         for entry in sorted(path)? {
             let stem = entry.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
             let metrics = entry.join(format!("{METRICS}.parquet"));
@@ -103,7 +103,7 @@ impl Folder {
                 folder.add(METRICS, &stem, &metrics);
             } else if entry.is_dir() && stem == "reports" {
                 let inner = folder.read_manifest(&entry);
-                let strangers = inner.as_ref().map(|m| mixture::left_out(&entry, m)).unwrap_or_default();
+                let strangers = inner.as_ref().map(|m| mixture::find_excluded(&entry, m)).unwrap_or_default();
                 sorted(&entry)?.iter().for_each(|file| folder.add_file(file, &strangers));
             } else {
                 folder.add_file(&entry, &strangers);
@@ -199,7 +199,7 @@ impl Folder {
 
     fn add(&mut self, experiment: &str, checkpoint: &str, file: &Path) {
         let known = KNOWN.iter().find(|known| known.name == experiment);
-        match read_flat(file).and_then(|flat| whole(flat, known).with_context(|| file.display().to_string())) {
+        match read_flat(file).and_then(|flat| typed_or_flat(flat, known).with_context(|| file.display().to_string())) {
             Ok((rows, lost)) => {
                 self.files.insert((experiment.to_owned(), checkpoint.to_owned()), rows);
                 self.unreadable.extend(lost.map(|lost| format!("{}: {lost}", file.display())));
@@ -247,13 +247,13 @@ impl Folder {
     }
 
     /// Checkpoints with records of a kind.
-    pub fn of<R: RowFile>(&self) -> Vec<&str> {
+    pub fn checkpoints_with<R: RowFile>(&self) -> Vec<&str> {
         self.checkpoints(R::NAME)
     }
 
     /// Rows of a kind, checkpoint by checkpoint.
     pub(super) fn all<R: RowFile>(&self) -> impl Iterator<Item = (&str, &R)> {
-        self.of::<R>().into_iter().flat_map(|c| self.rows::<R>(c).iter().map(move |row| (c, row)))
+        self.checkpoints_with::<R>().into_iter().flat_map(|c| self.rows::<R>(c).iter().map(move |row| (c, row)))
     }
 
     /// The paper's checkpoints with a counterpart of ours in rows of this kind, by the names of its columns and of a legend.
@@ -346,7 +346,7 @@ impl Folder {
 
 /// Records as their struct, if they have one. A value that is not a number (NaN and infinities are null) removes its estimate, or its record
 /// if the struct requires it; the second result lists them.
-fn whole(mut flat: Vec<FlatRow>, known: Option<&KnownRows>) -> Result<(File, Option<String>)> {
+fn typed_or_flat(mut flat: Vec<FlatRow>, known: Option<&KnownRows>) -> Result<(File, Option<String>)> {
     let mut lost: Vec<String> = vec![];
     for (number, row) in flat.iter_mut().enumerate() {
         lost.extend(without_numbers(row).into_iter().map(|key| format!("{key} of row {number} is not a number")));
@@ -434,7 +434,7 @@ pub fn text<'a>(row: &'a FlatRow, key: &str) -> Option<&'a str> {
 }
 
 /// A scalar as text; empty if there is none.
-pub(crate) fn shown(row: &FlatRow, key: &str) -> String {
+pub(crate) fn cell_text(row: &FlatRow, key: &str) -> String {
     match row.get(key) {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(s)) => s.clone(),

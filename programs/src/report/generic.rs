@@ -4,7 +4,7 @@
 use anyhow::Result;
 use serde_json::Value;
 
-use super::folder::{estimate, shown};
+use super::folder::{cell_text, estimate};
 use super::tables::{Cell, ColumnKind, Heading, Table};
 use switchyard::stats::unsigned_zero;
 use switchyard::store::{FlatRow, IDENTITY};
@@ -23,13 +23,13 @@ pub fn table(label: &str, title: &str, of: &[Of<'_>], columns: &[&str]) -> Resul
     let rows: Vec<(&str, &FlatRow)> =
         of.iter().flat_map(|(c, rows)| rows.iter().map(move |r| (c.as_str(), *r))).collect();
     let flat: Vec<&FlatRow> = rows.iter().map(|(_, r)| *r).collect();
-    let mut found = found(&flat, columns);
+    let mut found = list_columns(&flat, columns);
     let constant =
-        |f: &RawColumn| flat.len() > 2 && flat.windows(2).all(|w| shown(w[0], &f.key) == shown(w[1], &f.key));
+        |f: &RawColumn| flat.len() > 2 && flat.windows(2).all(|w| cell_text(w[0], &f.key) == cell_text(w[1], &f.key));
     let constants: Vec<String> = found
         .iter()
         .filter(|f| !matches!(f.kind, ColumnKind::Measured(_)) && constant(f))
-        .map(|f| format!("{} {}", named(&f.key), shown(flat[0], &f.key)))
+        .map(|f| format!("{} {}", named(&f.key), cell_text(flat[0], &f.key)))
         .collect();
     found.retain(|f| matches!(f.kind, ColumnKind::Measured(_)) || !constant(f));
     if flat.is_empty() || !found.iter().any(|f| matches!(f.kind, ColumnKind::Measured(_))) {
@@ -50,14 +50,14 @@ pub fn table(label: &str, title: &str, of: &[Of<'_>], columns: &[&str]) -> Resul
 
 fn note(of: &[Of<'_>], rows: &[&FlatRow], constants: &[String]) -> String {
     let mut parts = vec![];
-    let mut of_what: Vec<String> = rows.iter().map(|r| shown(r, "checkpoint")).filter(|c| !c.is_empty()).collect();
+    let mut of_what: Vec<String> = rows.iter().map(|r| cell_text(r, "checkpoint")).filter(|c| !c.is_empty()).collect();
     of_what.dedup();
     if of_what.is_empty() {
         of_what = of.iter().map(|(c, _)| c.clone()).collect();
     }
     parts.push(of_what.join(", "));
     for key in ["dataset", "n", "seed"] {
-        let mut values: Vec<String> = rows.iter().map(|r| shown(r, key)).filter(|v| !v.is_empty()).collect();
+        let mut values: Vec<String> = rows.iter().map(|r| cell_text(r, key)).filter(|v| !v.is_empty()).collect();
         values.sort();
         values.dedup();
         if let [one] = values.as_slice() {
@@ -68,7 +68,7 @@ fn note(of: &[Of<'_>], rows: &[&FlatRow], constants: &[String]) -> String {
     format!("{}; 95 % intervals.", parts.join("; "))
 }
 
-fn found(rows: &[&FlatRow], columns: &[&str]) -> Vec<RawColumn> {
+fn list_columns(rows: &[&FlatRow], columns: &[&str]) -> Vec<RawColumn> {
     let mut keys: Vec<String> = vec![];
     for key in rows.iter().flat_map(|r| r.keys()) {
         let base = ["value", "low", "high", "n"].iter().find_map(|part| key.strip_suffix(&format!(".{part}")));
@@ -114,7 +114,7 @@ fn cell(row: &FlatRow, found: &RawColumn) -> Cell {
         _ => match row.get(&found.key) {
             None | Some(Value::Null) => Cell::nothing(),
             Some(Value::Number(x)) if x.is_f64() => Cell::Text(small(x.as_f64().unwrap_or(f64::NAN))),
-            Some(_) => Cell::Text(shown(row, &found.key)),
+            Some(_) => Cell::Text(cell_text(row, &found.key)),
         },
     }
 }

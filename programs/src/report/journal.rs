@@ -100,7 +100,7 @@ pub fn tables(folders: &[Folder], file: Option<&Path>) -> Result<Vec<Table>> {
     let paper = Paper::embedded()?;
     let mut tables = vec![];
     for folder in folders {
-        for checkpoint in folder.of::<OutcomeRow>() {
+        for checkpoint in folder.checkpoints_with::<OutcomeRow>() {
             tables.push(table(folder, checkpoint, &records, &paper)?);
         }
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 use switchyard::store::{checkpoint, difference, sha256};
 
 /// Files of a folder that must not be read, with reasons.
-pub(super) fn left_out(folder: &Path, manifest: &Value) -> BTreeMap<String, String> {
+pub(super) fn find_excluded(folder: &Path, manifest: &Value) -> BTreeMap<String, String> {
     let mut out = strangers(manifest);
     out.extend(unlisted(folder, manifest));
     for (name, entry) in manifest.as_object().into_iter().flatten() {
@@ -78,7 +78,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("a-sft.parquet"), "rows").expect("written");
         let of = |hash: &str| {
-            left_out(folder.path(), &json!({"a-sft": {"sha256": hash}, "b-sft": {"sha256": "x"}, "c": {}}))
+            find_excluded(folder.path(), &json!({"a-sft": {"sha256": hash}, "b-sft": {"sha256": "x"}, "c": {}}))
         };
         let hash = sha256(&[folder.path().join("a-sft.parquet")]).expect("a hash");
         assert!(of(&hash).is_empty());

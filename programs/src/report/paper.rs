@@ -183,7 +183,7 @@ impl Paper {
     /// The unit of `label/row/column`; cells of ours are not scaled.
     pub fn unit(&self, name: &str) -> Result<Unit> {
         let [label, _, column] = parts(name)?;
-        if label.starts_with("ours:") && exhibits::of(label).is_some() {
+        if label.starts_with("ours:") && exhibits::find(label).is_some() {
             return Ok(Unit::Share);
         }
         let block = self.block(label)?;

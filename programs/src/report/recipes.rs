@@ -109,7 +109,7 @@ pub fn all() -> Result<Vec<(&'static str, Recipe)>> {
 }
 
 /// The recipe of a label.
-pub fn of<'a>(recipes: &'a [(&'static str, Recipe)], label: &str) -> Option<&'a Recipe> {
+pub fn find_recipe<'a>(recipes: &'a [(&'static str, Recipe)], label: &str) -> Option<&'a Recipe> {
     recipes.iter().find(|(_, r)| r.reproduces.iter().any(|l| l == label)).map(|(_, r)| r)
 }
 

@@ -204,7 +204,7 @@ fn render<'a>(
     formats: Formats,
 ) -> Result<Rendering<'a>> {
     let what = || format!("rendering {}", folder.path.display());
-    let at_scale = |label: &str| recipes::of(recipes, label).and_then(|r| r.at_scale.first().cloned());
+    let at_scale = |label: &str| recipes::find_recipe(recipes, label).and_then(|r| r.at_scale.first().cloned());
     // The paper is not compared with a user's own model or with measurements of the workbench.
     let ours_alone = !folder.beside_paper();
     let silent = paper.silent();

@@ -279,7 +279,7 @@ fn adders(built: &Built, words: &Words) -> [(Head, HeadWiring); 2] {
 fn writer(built: &Built, words: &Words) -> HeadWiring {
     if built.kind == Purpose::Norm {
         // From the sink, equally at every position.
-        return HeadWiring { takes: vec![(words["<bos>"], 0, 1.0)], puts: vec![(0, NORM, 1.0)], ..Node::default() };
+        return HeadWiring { takes: vec![(words["<bos>"], 0, 1.0)], puts: vec![(0, NORM, 1.0)], ..HeadWiring::default() };
     }
     if !built.has_state() {
         return HeadWiring::default();

@@ -56,13 +56,13 @@ impl Config {
     /// With the modes spelled out.
     pub(crate) fn named(&self) -> Self {
         let mut modes = self.modes.clone();
-        spell_out(&mut modes, here().map(str::to_owned));
+        spell_out(&mut modes, modes_at_hooks().map(str::to_owned));
         Self { modes, ..self.clone() }
     }
 }
 
 /// The modes that act at a hook point.
-fn here() -> impl Iterator<Item = &'static str> {
+fn modes_at_hooks() -> impl Iterator<Item = &'static str> {
     all().filter(|about| about.acts != Acts::OnLatents).map(|about| about.name)
 }
 
@@ -74,7 +74,7 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     if config.hooks.is_empty() {
         return Ok(Some("hook_intervention needs a hook point: intervene --hook 'blocks.2.attn.hook_z'".into()));
     }
-    asked(study, config).map(|_| None)
+    list_cells(study, config).map(|_| None)
 }
 
 pub(crate) const FILES: &[Files] = &[(Observation::HOOKS, InterventionRow::HOOKS)];
@@ -84,7 +84,7 @@ pub(crate) const FILES: &[Files] = &[(Observation::HOOKS, InterventionRow::HOOKS
 /// # Errors
 /// As [`rows`]; unfinished observations of another run.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<Observation>) -> Result<()> {
-    observe(study, &asked(study, config)?, rows)
+    observe(study, &list_cells(study, config)?, rows)
 }
 
 pub(crate) fn conclude(_config: &Config, rows: Measurements<Observation>, journal: &mut Journal) -> Result<String> {
@@ -119,7 +119,7 @@ struct HookCell {
 ///
 /// # Errors
 /// An unknown hook, head, step or mode; one that is not defined at a point; the same cell twice; a setting that no hook needs.
-fn asked(study: &Study, config: &Config) -> Result<Vec<HookCell>> {
+fn list_cells(study: &Study, config: &Config) -> Result<Vec<HookCell>> {
     are_read(config)?;
     let (model, k_cap) = (study.model.config(), study.recipe.evaluation.k_cap);
     let mut out: Vec<HookCell> = vec![];
@@ -232,7 +232,7 @@ fn intervention(mode: &str) -> Result<InterventionSpec> {
 
 fn check_acts(name: &str, acts: Acts) -> Result<()> {
     if acts == Acts::OnLatents {
-        let known = here().collect::<Vec<_>>().join(", ");
+        let known = modes_at_hooks().collect::<Vec<_>>().join(", ");
         bail!("mode `{name}` acts on latent inputs only; at a hook point there are {known}");
     }
     Ok(())

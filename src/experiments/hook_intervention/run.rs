@@ -78,7 +78,7 @@ impl Runs<'_> {
         let regions = Vec::from_iter(regions.into_values());
         study.say(&format!("{point}: {} cells", group.len()));
         let chunks: Vec<&[Request]> = self.sweep.requests.chunks(study.batch_size()).collect();
-        let seen = study.each("batches recorded", &chunks, |chunk| self.seen(point, &regions, chunk))?;
+        let seen = study.each("batches recorded", &chunks, |chunk| self.record_normal(point, &regions, chunk))?;
         let (mut banks, mut traces) = (Banks::new(), vec![]);
         for (of_chunk, more) in seen {
             of_chunk.into_iter().for_each(|(region, bank)| banks.entry(region).or_default().merge(bank));
@@ -116,7 +116,7 @@ impl Runs<'_> {
     }
 
     /// The normal run of some requests with a recording hook: activations by region, and traces.
-    fn seen(&self, point: HookPoint, regions: &[Select], chunk: &[Request]) -> Result<(Banks, Vec<Trace>)> {
+    fn record_normal(&self, point: HookPoint, regions: &[Select], chunk: &[Request]) -> Result<(Banks, Vec<Trace>)> {
         let (banks, log): (RefCell<Banks>, _) = (RefCell::default(), ChangeLog::from_requests(chunk));
         let mut hooks = Hooks::none();
         hooks.observe(&HookSpec::all(point), self.study.model.layers.len(), |site, value| {

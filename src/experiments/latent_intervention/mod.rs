@@ -19,7 +19,7 @@ use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, is_known, of_study};
 use crate::study::modes::{all_modes, default_modes, spell_out};
-use observe::{asked, observe, ready};
+use observe::{list_cells, observe, ready};
 
 pub const ABOUT: About =
     About::asking("effect on answers of replaced latent inputs and other switching rules (tab:intervention)");
@@ -62,7 +62,7 @@ pub(crate) const FILES: &[Files] =
 /// An unknown mode, dose or step; only `known_value`, without known values.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     let config = config.named(study);
-    asked(&config, study.recipe.evaluation.k_cap)?;
+    list_cells(&config, study.recipe.evaluation.k_cap)?;
     ensure!(!config.later.is_empty() && !config.at.is_empty(), "--later and --at each need a value");
     if config.modes.iter().all(|mode| mode == KnownValueRow::MODE) {
         of_study(study).map(drop)?;

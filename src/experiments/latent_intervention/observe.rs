@@ -21,7 +21,7 @@ use crate::study::{Study, nulls};
 ///
 /// # Errors
 /// An unknown mode, dose or step, no draws.
-pub fn asked(config: &Config, k_cap: usize) -> Result<Vec<Cell>> {
+pub fn list_cells(config: &Config, k_cap: usize) -> Result<Vec<Cell>> {
     let cells = modes::cells(&config.modes, &config.steps, config.draws, k_cap)?;
     let mut asked: Vec<Cell> = vec![];
     for (later, at) in config.later.iter().flat_map(|&later| config.at.iter().map(move |&at| (later, at))) {
@@ -40,7 +40,7 @@ pub type Ready = (Vec<Cell>, Vec<Plan>);
 /// # Errors
 /// No possible cell besides the normal run and the nulls; failures of the decoder.
 pub fn ready(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<(Ready, Vec<String>)> {
-    let mut asked = asked(config, study.recipe.evaluation.k_cap)?;
+    let mut asked = list_cells(config, study.recipe.evaluation.k_cap)?;
     let sweep = &study.sweep()?;
     let (mut plans, mut skipped) = (vec![], vec![]);
     let mut leave_out = |asked: &mut Vec<Cell>, which: &dyn Fn(&Cell) -> bool, why: &Error| {

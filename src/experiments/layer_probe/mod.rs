@@ -88,9 +88,9 @@ impl Layers {
     ///
     /// # Errors
     /// A layer that the model does not have.
-    pub fn of(&self, depth: usize) -> Result<Vec<usize>> {
+    pub fn resolve(&self, depth: usize) -> Result<Vec<usize>> {
         let layers: BTreeSet<usize> = match self {
-            Layers::Named(LayerSet::Auto) if depth > 12 => return Layers::Named(LayerSet::Paper).of(depth),
+            Layers::Named(LayerSet::Auto) if depth > 12 => return Layers::Named(LayerSet::Paper).resolve(depth),
             Layers::Named(LayerSet::Auto | LayerSet::All) => (1..=depth).collect(),
             Layers::Named(LayerSet::Paper) => paper_layers(depth).into_iter().map(|(_, layer)| layer).collect(),
             Layers::Listed(layers) => layers.iter().copied().collect(),
@@ -117,7 +117,7 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 /// The rows; if only values can be probed, also the reason why the switch cannot.
 pub fn probe(study: &Study, config: &Config) -> Result<(Vec<ProbeRow>, Option<String>)> {
     ensure!(config.memory_mb > 0, "layer_probe.memory_mb: expected at least 1, found 0");
-    let layers = config.layers.of(study.model.config().num_hidden_layers)?;
+    let layers = config.layers.resolve(study.model.config().num_hidden_layers)?;
     let mut seeded = config.clone();
     let seeds = [&mut seeded.paper.seed, &mut seeded.grouped.seed, &mut seeded.value.seed];
     seeds.into_iter().for_each(|seed| *seed = seed.wrapping_add(study.seed));
@@ -190,12 +190,12 @@ mod tests {
 
     #[test]
     fn the_papers_layers_are_those_of_the_same_depth() {
-        assert_eq!(Layers::Named(LayerSet::Paper).of(6).expect("layers"), [2, 3, 4, 5, 6]);
+        assert_eq!(Layers::Named(LayerSet::Paper).resolve(6).expect("layers"), [2, 3, 4, 5, 6]);
         let auto = Layers::Named(LayerSet::Auto);
-        assert_eq!(auto.of(36).expect("layers"), [13, 17, 21, 25, 29, 33, 36]);
-        assert_eq!(auto.of(4).expect("layers"), [1, 2, 3, 4]);
-        assert!(Layers::Listed(vec![0]).of(4).is_err());
-        assert!(Layers::Listed(vec![5]).of(4).is_err());
+        assert_eq!(auto.resolve(36).expect("layers"), [13, 17, 21, 25, 29, 33, 36]);
+        assert_eq!(auto.resolve(4).expect("layers"), [1, 2, 3, 4]);
+        assert!(Layers::Listed(vec![0]).resolve(4).is_err());
+        assert!(Layers::Listed(vec![5]).resolve(4).is_err());
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<Pro
     );
     let model = &study.model;
     let run = SwitchProbes { study, config, at };
-    let mut rows = run.both(0, Features::Token, |set| one_hot(&set.tokens))?;
+    let mut rows = run.run_both(0, Features::Token, |set| one_hot(&set.tokens))?;
     rows.extend(run.margin()?);
     rows.extend(run.layers(model, &[0], Features::Embedding)?);
     rows.extend(run.layers(model, layers, Features::ResidPost)?);
@@ -55,7 +55,7 @@ impl SwitchProbes<'_> {
     fn layers(&self, model: &Decoder, layers: &[usize], features: Features) -> Result<Vec<ProbeRow>> {
         let at = (self.study.staged()?.sequences.as_slice(), self.at.all.as_slice());
         by_layer((self.study, model, self.config), at, layers, |layer, values| {
-            self.both(layer, features, |set| values.select(Axis(0), &set.rows))
+            self.run_both(layer, features, |set| values.select(Axis(0), &set.rows))
         })
     }
 
@@ -66,11 +66,11 @@ impl SwitchProbes<'_> {
             staged.reading(readings, problem, position).margin as f32
         };
         let column = |set: &Set| Array2::from_shape_fn((set.rows.len(), 1), |(i, _)| margin(set.rows[i]));
-        self.both(self.study.model.config().num_hidden_layers, Features::Margin, column)
+        self.run_both(self.study.model.config().num_hidden_layers, Features::Margin, column)
     }
 
     /// Both protocols on the same features, each at its own positions.
-    fn both(&self, layer: usize, features: Features, of: impl Fn(&Set) -> Array2<f32>) -> Result<Vec<ProbeRow>> {
+    fn run_both(&self, layer: usize, features: Features, of: impl Fn(&Set) -> Array2<f32>) -> Result<Vec<ProbeRow>> {
         let what = || format!("{features:?} at layer {layer}");
         let mut rows = vec![self.paper(layer, features, &of(&self.at.paper)).with_context(what)?];
         rows.extend(self.grouped(layer, features, &of(&self.at.grouped)).with_context(what)?);

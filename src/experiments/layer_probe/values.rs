@@ -37,7 +37,7 @@ pub(super) struct Latent {
 
 impl Latent {
     /// The result of one of the problem's steps.
-    fn of(&self, step: usize) -> Option<usize> {
+    fn value_of_step(&self, step: usize) -> Option<usize> {
         self.values.get(step).copied().flatten()
     }
 }
@@ -141,11 +141,11 @@ impl ValueProbe<'_> {
         let clauses = self.latents.iter().map(|l| l.clause.map_or(l.values.len(), |c| c + 1)).max().unwrap_or(0);
         for step in steps {
             // The result of the latent's step, and the previous one.
-            rows.extend(self.target("s_j", step, |l| l.of(l.clause?))?);
-            rows.extend(self.target("s_j-1", step, |l| l.of(l.clause?.checked_sub(1)?))?);
+            rows.extend(self.target("s_j", step, |l| l.value_of_step(l.clause?))?);
+            rows.extend(self.target("s_j-1", step, |l| l.value_of_step(l.clause?.checked_sub(1)?))?);
             for clause in (0..clauses).filter(|_| self.layer == self.study.model.layers.len()) {
                 let stands = |l: &Latent| l.clause.is_none_or(|own| own == clause);
-                let value = |l: &Latent| l.of(clause).filter(|_| stands(l));
+                let value = |l: &Latent| l.value_of_step(clause).filter(|_| stands(l));
                 rows.extend(self.target(&format!("s{}", clause + 1), step, value)?);
             }
         }

@@ -245,14 +245,19 @@ impl<'a> Search<'a> {
     }
 
     /// The pairs that have a place, with the donor state of each.
-    fn given<'p>(&'p self, pairs: &'p [Pair], ready: &Ready, point: HookPoint) -> (Vec<&'p Pair>, Vec<GivenState<'p>>) {
+    fn with_donor_states<'p>(
+        &'p self,
+        pairs: &'p [Pair],
+        ready: &Ready,
+        point: HookPoint,
+    ) -> (Vec<&'p Pair>, Vec<GivenState<'p>>) {
         let state = |pair: &Pair| self.states.get(&(point, ready.step, pair.donor)).map(Vec::as_slice);
         pairs.iter().filter_map(|pair| Some((pair, (ready.rows[pair.target]?, state(pair)?)))).unzip()
     }
 
     fn measure(&self, job: &SubspaceJob, ready: &Ready) -> Result<SubspaceEffect> {
         let (point, model) = (Node::Resid(job.place.layer).point(), &self.study.model);
-        let (pairs, given) = self.given(&job.pairs.train, ready, point);
+        let (pairs, given) = self.with_donor_states(&job.pairs.train, ready, point);
         let mut lessons: Vec<(u32, i64)> = pairs.iter().map(|pair| (pair.says, pair.holds)).collect();
         let mut out = SubspaceEffect { trained_on: 0, fits: 0, of: 0, seen: vec![], unseen: vec![], columns: vec![] };
         if given.is_empty() {
@@ -296,7 +301,7 @@ impl<'a> Search<'a> {
         within: &Within,
         mean: &[f32],
     ) -> Result<Vec<JudgedExchange>> {
-        let (pairs, given) = self.given(pairs, ready, point);
+        let (pairs, given) = self.with_donor_states(pairs, ready, point);
         let says = |given: &[GivenState]| ready.interchange.predict(point, given, within, &self.masked);
         // A sequence without the component gives the same answer for every donor.
         let rows: Vec<usize> = given.iter().map(|(row, _)| *row).collect::<BTreeSet<_>>().into_iter().collect();

@@ -59,7 +59,7 @@ fn template(recipe: &Recipe, opened: &Checkpoint, begun: &Path) -> Result<Templa
         return Ok(named);
     }
     let begun = read_text(begun).ok().and_then(|text| toml::from_str::<Recipe>(&text).ok());
-    Ok(if begun.is_some_and(|recipe| recipe.data.template == named) { named } else { named.own() })
+    Ok(if begun.is_some_and(|recipe| recipe.data.template == named) { named } else { named.with_model_template() })
 }
 
 /// Restores the paths as the run stored them: older versions wrote them relative to the current folder.
@@ -224,7 +224,7 @@ fn text_and_base(recipe: &Recipe, opened: Option<Checkpoint>, options: &Options)
 fn corpus(recipe: &Recipe, vocabulary: Option<Vocabulary>) -> Result<Corpus> {
     let corpus = Corpus::build(recipe, vocabulary)?;
     if recipe.pretrained.is_some() && recipe.data.template.is_chat() {
-        say(&format!("prompts are made by {}", corpus.template.told(&corpus.vocabulary)));
+        say(&format!("prompts are made by {}", corpus.template.describe(&corpus.vocabulary)));
     }
     if corpus.dropped > 0 {
         say(&format!(

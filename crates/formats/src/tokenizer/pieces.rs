@@ -93,7 +93,7 @@ fn bpe(pieces: &[Piece], merges: &[[&str; 2]], unk: Option<&str>, byte_fallback:
         "vocab": vocabulary(pieces), "merges": merges })
 }
 
-fn whole(model: Value, normalizers: Vec<Value>, pre_tokenizer: Value, decoders: Vec<Value>) -> Value {
+fn assemble(model: Value, normalizers: Vec<Value>, pre_tokenizer: Value, decoders: Vec<Value>) -> Value {
     json!({ "version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
         "normalizer": { "type": "Sequence", "normalizers": normalizers }, "pre_tokenizer": pre_tokenizer,
         "post_processor": null, "decoder": { "type": "Sequence", "decoders": decoders }, "model": model })
@@ -117,7 +117,7 @@ pub fn from_gguf(pieces: &[Piece], unk: Option<&str>, prefix: bool, source: &Pat
     let mut normalizers = vec![];
     normalizers.extend(prefix.then(|| json!({ "type": "Prepend", "prepend": "▁" })));
     normalizers.push(replace(&json!({ "String": " " }), "▁"));
-    let file = whole(
+    let file = assemble(
         bpe(pieces, &merges(pieces, &[NORMAL, USER_DEFINED]), unk, true),
         normalizers,
         Value::Null,
@@ -132,7 +132,7 @@ pub(super) fn from_model(model: &Model, class: Class, config: &Map<String, Value
     let unk = model.unk.and_then(|id| pieces.get(id as usize)).map(|piece| piece.token.as_str());
     let by_class = class.is_sentencepiece() && !model.unigram;
     let mut made = if by_class {
-        let bare = whole(bpe(pieces, &merges_by_id(pieces), None, true), vec![], Value::Null, vec![]);
+        let bare = assemble(bpe(pieces, &merges_by_id(pieces), None, true), vec![], Value::Null, vec![]);
         class.remade(bare, config)
     } else {
         let inner = if model.unigram {
@@ -190,7 +190,7 @@ fn generic(model: &Model, mut inner: Value, config: &Map<String, Value>) -> Valu
         true => Value::Null,
         false => json!({ "type": "Sequence", "pretokenizers": steps }),
     };
-    whole(inner, normalizers, pre_tokenizer, decoders(model.byte_fallback, model.dummy_prefix))
+    assemble(inner, normalizers, pre_tokenizer, decoders(model.byte_fallback, model.dummy_prefix))
 }
 
 /// A text as an expression that matches it alone. `\<` would be the beginning of a word.

@@ -19,7 +19,7 @@ pub(super) struct Heads<'a> {
 }
 
 impl<'a> Heads<'a> {
-    pub fn of(&self, row: usize, head: usize) -> &'a [f32] {
+    pub fn matrix(&self, row: usize, head: usize) -> &'a [f32] {
         &self.values[self.start + row * self.steps[0] + head * self.steps[1]..]
     }
 }
@@ -50,7 +50,7 @@ pub(super) fn padded(slots: usize) -> usize {
 
 impl Sizes {
     /// Values of one position's queries.
-    pub fn one(&self) -> usize {
+    pub fn query_width(&self) -> usize {
         self.heads * self.width
     }
 
@@ -65,7 +65,7 @@ impl Sizes {
     }
 
     /// Number of slots that a position with these masks sees, in whole vectors; all if some position sees none, whose attention is uniform.
-    pub fn seen(&self, mask: &[f32]) -> usize {
+    pub fn visible_slots(&self, mask: &[f32]) -> usize {
         let last = |mask: &[f32]| mask.iter().rposition(|&bias| bias > MASKED);
         let most = mask.chunks_exact(self.slots).try_fold(0, |most, mask| last(mask).map(|last| most.max(last + 1)));
         most.map_or(self.slots, |most| padded(most).min(self.slots))
@@ -87,7 +87,7 @@ pub(super) fn attend(
     scales: &mut [Scale],
 ) {
     let Sizes { positions, heads, groups, slots, .. } = sizes;
-    let one = sizes.one();
+    let one = sizes.query_width();
     let units = positions.div_ceil(TOGETHER);
     let threads = if q.len() * slots < SHARED { 1 } else { rayon::current_num_threads() };
     // A single long sequence is one unit in decoding: its KV heads are dealt to threads.
@@ -143,10 +143,10 @@ impl AttentionTask<'_> {
     /// `q` and `mask`: those of its positions.
     fn attend(mut self, q: &[f32], keys: &Heads, values: &Heads, mask: &[f32], sizes: Sizes) {
         let Sizes { slots, width, .. } = sizes;
-        let (one, share) = (sizes.one(), sizes.share());
+        let (one, share) = (sizes.query_width(), sizes.share());
         let scale = sizes.scale();
         let rows = self.outs.len() * share;
-        let seen = if mask.is_empty() { slots } else { sizes.seen(mask) };
+        let seen = if mask.is_empty() { slots } else { sizes.visible_slots(mask) };
         let room = padded(seen);
         let (mut queries, mut scores) = (vec![0.0; rows * width], vec![0.0; rows * room]);
         let mut own_scales: Vec<Scale> = vec![[0.0; 2]; rows];
@@ -157,7 +157,7 @@ impl AttentionTask<'_> {
             }
             scores.fill(0.0);
             let mut pieces: Vec<&mut [f32]> = scores.chunks_exact_mut(room).collect();
-            let keys = Matrix { values: keys.of(self.row, group), step: keys.steps[2] };
+            let keys = Matrix { values: keys.matrix(self.row, group), step: keys.steps[2] };
             product::times(Matrix { values: &queries, step: width }, keys, width, &mut pieces);
             if !mask.is_empty() {
                 add_mask(&mut scores, room, mask, [slots, seen, share]);
@@ -168,7 +168,7 @@ impl AttentionTask<'_> {
             let pattern = scores.chunks_exact(room).map(|pattern| &pattern[..seen]);
             let held = i * share * width..(i + 1) * share * width;
             let outs = self.outs.iter_mut().flat_map(|out| out[held.clone()].chunks_exact_mut(width));
-            let (v, step) = (values.of(self.row, group), values.steps[2]);
+            let (v, step) = (values.matrix(self.row, group), values.steps[2]);
             dispatch(Mix { pattern, v, step, outs });
         }
     }

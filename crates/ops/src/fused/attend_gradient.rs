@@ -28,7 +28,7 @@ impl AttentionPass<'_> {
     /// Adds to dq `[B, L, H, dh]`, dk and dv `[B, T, Hkv, dh]`.
     pub fn backward(&self, dq: &mut [f32], dk: &mut [f32], dv: &mut [f32]) {
         let Sizes { positions, groups, slots, width, .. } = self.sizes;
-        let (queries, kept) = (positions * self.sizes.one(), slots * groups * width);
+        let (queries, kept) = (positions * self.sizes.query_width(), slots * groups * width);
         if self.q.len() * slots < PARALLEL {
             let rows = dq.chunks_mut(queries).zip(dk.chunks_mut(kept)).zip(dv.chunks_mut(kept));
             rows.enumerate().for_each(|(row, ((dq, dk), dv))| self.row(row, dq, dk, dv));
@@ -41,13 +41,13 @@ impl AttentionPass<'_> {
     /// One row of the batch.
     fn row(&self, row: usize, dq: &mut [f32], dk: &mut [f32], dv: &mut [f32]) {
         let Sizes { positions, groups, slots, width, .. } = self.sizes;
-        let (one, share, room) = (self.sizes.one(), self.sizes.share(), padded(slots));
+        let (one, share, room) = (self.sizes.query_width(), self.sizes.share(), padded(slots));
         let (mut keys_across, mut values_across) = (vec![0.0; width * room], vec![0.0; width * room]);
         let mut queries = Queries::default();
         let (mut patterns, mut dscores) = (vec![], vec![]);
         for group in 0..groups {
-            let keys = Matrix { values: self.keys.of(row, group), step: self.keys.steps[2] };
-            let values = Matrix { values: self.values.of(row, group), step: self.values.steps[2] };
+            let keys = Matrix { values: self.keys.matrix(row, group), step: self.keys.steps[2] };
+            let values = Matrix { values: self.values.matrix(row, group), step: self.values.steps[2] };
             transpose(keys, [slots, width], &mut keys_across, room);
             transpose(values, [slots, width], &mut values_across, room);
             let (keys_across, values_across) = (dense(&keys_across, room), dense(&values_across, room));
@@ -55,7 +55,7 @@ impl AttentionPass<'_> {
                 let at = row * positions + first;
                 let together = (positions - first).min(TOGETHER);
                 let mask = &self.mask[at * slots..(at + together) * slots];
-                let seen = self.sizes.seen(mask);
+                let seen = self.sizes.visible_slots(mask);
                 let wide = padded(seen);
                 queries.read(self, at..at + together, group);
                 let (q, grad) = (dense(&queries.q, width), dense(&queries.grad, width));
@@ -98,7 +98,7 @@ struct Queries {
 impl Queries {
     fn read(&mut self, from: &AttentionPass, at: Range<usize>, group: usize) {
         let Sizes { heads, width, .. } = from.sizes;
-        let (one, share, scale) = (from.sizes.one(), from.sizes.share(), from.sizes.scale());
+        let (one, share, scale) = (from.sizes.query_width(), from.sizes.share(), from.sizes.scale());
         self.q.clear();
         self.grad.clear();
         self.scales.clear();

@@ -13,7 +13,7 @@ use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
 use super::product::soon;
-use super::stored_many::{rows_of, taken};
+use super::stored_many::{rows_of, split_columns};
 use super::turn::turn;
 use crate::cpu::{Cpu, cpu, dispatch};
 
@@ -90,7 +90,7 @@ pub(super) fn product(a: Side, b: Side, [m, k, n]: [usize; 3], out: &mut [f32]) 
         });
     } else {
         let share = n.div_ceil(threads).next_multiple_of(64);
-        let parts = (0..n).step_by(share).map(|from| (from, taken(&mut out, share.min(n - from))));
+        let parts = (0..n).step_by(share).map(|from| (from, split_columns(&mut out, share.min(n - from))));
         let parts: Vec<_> = parts.collect();
         parts.into_par_iter().for_each(|(from, mut out)| {
             dispatch(PackedProduct { a, b: b.without_columns(from), depth: k, out: &mut out });

@@ -9,7 +9,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::product::{Matrix, soon, times};
-use super::stored_many::{rows_of, taken};
+use super::stored_many::{rows_of, split_columns};
 use crate::stored::{Part, StoredMatrix};
 
 /// Columns of W go to threads in multiples of this: whole blocks of every format.
@@ -34,7 +34,7 @@ pub(super) fn rows_through_stored(y: &[f32], weight: &StoredMatrix) -> Vec<f32> 
     let mut left = rows_of(&mut out, width);
     let share = width.div_ceil(rayon::current_num_threads()).next_multiple_of(GRAIN).min(COLUMNS);
     let blocks = (0..width).step_by(share).map(|from| from..(from + share).min(width));
-    let blocks: Vec<_> = blocks.map(|columns| (taken(&mut left, columns.len()), columns)).collect();
+    let blocks: Vec<_> = blocks.map(|columns| (split_columns(&mut left, columns.len()), columns)).collect();
     blocks.into_par_iter().for_each(|(mut out, columns)| {
         let together = (WIDE / columns.len()).clamp(1, height);
         let mut wide = vec![0.0; together * columns.len()];

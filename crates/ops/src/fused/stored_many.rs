@@ -124,7 +124,7 @@ fn cut<'a, 'o>(out: &'o mut [f32], weight: &'a StoredMatrix) -> Vec<StoredPiece<
         let size = part.rows.div_ceil(part.rows.div_ceil(most).max(1)).max(1).next_multiple_of(ROWS);
         for from in (0..part.rows).step_by(size) {
             let rows = from..(from + size).min(part.rows);
-            pieces.push(StoredPiece { part, depth, in_pairs, out: taken(&mut left, rows.len()), rows });
+            pieces.push(StoredPiece { part, depth, in_pairs, out: split_columns(&mut left, rows.len()), rows });
         }
     }
     pieces
@@ -135,7 +135,7 @@ pub(super) fn rows_of<T>(values: &mut [T], width: usize) -> Vec<&mut [T]> {
 }
 
 /// The first columns of some rows, which lose them.
-pub(super) fn taken<'o, T>(rows: &mut [&'o mut [T]], columns: usize) -> Vec<&'o mut [T]> {
+pub(super) fn split_columns<'o, T>(rows: &mut [&'o mut [T]], columns: usize) -> Vec<&'o mut [T]> {
     let first = rows.iter_mut().map(|row| {
         let (first, rest) = std::mem::take(row).split_at_mut(columns);
         *row = rest;

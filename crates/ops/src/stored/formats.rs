@@ -10,7 +10,8 @@ use std::marker::PhantomData;
 use pulp::{Simd, WithSimd};
 
 use super::integers::{
-    UP, bits, eight, five_bits, floats, fours, half, nibbles, signed, special, splat_half, to_fourth, whole, with_upper,
+    UP, as_block, bits, eight, five_bits, floats, fours, half, nibbles, signed, special, splat_half, to_fourth,
+    with_upper,
 };
 use crate::cpu::dispatch_halves;
 #[cfg(target_arch = "x86_64")]
@@ -119,7 +120,7 @@ impl Layout for F32 {
 
     #[inline(always)]
     fn widen<S: Simd>(_: S, block: &[u8], _: &(), _: usize) -> [f32; PIECE] {
-        let block = whole::<{ F32::BYTES }>(block);
+        let block = as_block::<{ F32::BYTES }>(block);
         std::array::from_fn(|i| {
             f32::from_le_bytes([block[4 * i], block[4 * i + 1], block[4 * i + 2], block[4 * i + 3]])
         })
@@ -141,7 +142,7 @@ impl Layout for F16 {
     /// Three passes over the block: a single expression per value is not vectorised and is four times slower.
     #[inline(always)]
     fn widen<S: Simd>(_: S, block: &[u8], _: &(), _: usize) -> [f32; PIECE] {
-        let block = whole::<{ F16::BYTES }>(block);
+        let block = as_block::<{ F16::BYTES }>(block);
         #[cfg(target_arch = "x86_64")]
         if has_f16c::<S>() {
             use std::arch::x86_64::{__m128i, __m256, _mm256_cvtph_ps, _mm256_setzero_ps};
@@ -179,7 +180,7 @@ impl Layout for Bf16 {
 
     #[inline(always)]
     fn widen<S: Simd>(_: S, block: &[u8], _: &(), _: usize) -> [f32; PIECE] {
-        let block = whole::<{ Bf16::BYTES }>(block);
+        let block = as_block::<{ Bf16::BYTES }>(block);
         std::array::from_fn(|i| f32::from_bits(u32::from(bits(block, i)) << 16))
     }
 }
@@ -195,8 +196,8 @@ impl Layout for Q8 {
 
     #[inline(always)]
     fn widen<S: Simd>(simd: S, block: &[u8], scale: &S::f32s, _: usize) -> [f32; PIECE] {
-        let block = whole::<{ Q8::BYTES }>(block);
-        scaled(simd, signed(whole(&block[2..]), 0), [*scale; 2])
+        let block = as_block::<{ Q8::BYTES }>(block);
+        scaled(simd, signed(as_block(&block[2..]), 0), [*scale; 2])
     }
 }
 
@@ -211,7 +212,7 @@ impl Layout for Q4 {
 
     #[inline(always)]
     fn widen<S: Simd>(simd: S, block: &[u8], scale: &S::f32s, _: usize) -> [f32; PIECE] {
-        let block = whole::<{ Q4::BYTES }>(block);
+        let block = as_block::<{ Q4::BYTES }>(block);
         scaled(simd, fours::<S>(&block[2..], 8), [*scale; 2])
     }
 }
@@ -228,7 +229,7 @@ impl Layout for Q4Offset {
 
     #[inline(always)]
     fn widen<S: Simd>(simd: S, block: &[u8], scales: &Affine<S>, _: usize) -> [f32; PIECE] {
-        let block = whole::<{ Q4Offset::BYTES }>(block);
+        let block = as_block::<{ Q4Offset::BYTES }>(block);
         affine(simd, fours::<S>(&block[4..], 0), *scales)
     }
 }
@@ -244,7 +245,7 @@ impl Layout for Q5 {
 
     #[inline(always)]
     fn widen<S: Simd>(simd: S, block: &[u8], scale: &S::f32s, _: usize) -> [f32; PIECE] {
-        let block = whole::<{ Q5::BYTES }>(block);
+        let block = as_block::<{ Q5::BYTES }>(block);
         scaled(simd, signed(&five_bits::<S>(&block[2..]), 16), [*scale; 2])
     }
 }
@@ -261,7 +262,7 @@ impl Layout for Q5Offset {
 
     #[inline(always)]
     fn widen<S: Simd>(simd: S, block: &[u8], scales: &Affine<S>, _: usize) -> [f32; PIECE] {
-        let block = whole::<{ Q5Offset::BYTES }>(block);
+        let block = as_block::<{ Q5Offset::BYTES }>(block);
         affine(simd, floats::<S>(&five_bits::<S>(&block[4..])), *scales)
     }
 }
@@ -271,7 +272,7 @@ impl Layout for Q5Offset {
 /// those of the first four. Offsets are subtracted.
 #[inline(always)]
 fn scales_and_offsets<S: Simd>(block: &[u8]) -> [[f32; EIGHT]; 2] {
-    let packed = whole::<12>(&block[4..]);
+    let packed = as_block::<12>(&block[4..]);
     let four = |i: usize| u32::from_le_bytes([packed[4 * i], packed[4 * i + 1], packed[4 * i + 2], packed[4 * i + 3]]);
     let (scales, offsets, low) = (four(0), four(1), four(2));
     let upper = |six: u32| six >> 2 & 0x3030_3030;
@@ -294,7 +295,7 @@ impl Layout for Q4K {
 
     #[inline(always)]
     fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE] {
-        let block = whole::<{ Q4K::BYTES }>(block);
+        let block = as_block::<{ Q4K::BYTES }>(block);
         let quants = nibbles::<S>(&block[16..], piece);
         affine(simd, floats::<S>(&quants), [simd.splat_f32s(scales[0][piece]), simd.splat_f32s(scales[1][piece])])
     }
@@ -313,7 +314,7 @@ impl Layout for Q5K {
     /// Bit `piece` of byte i is the fifth bit of value i.
     #[inline(always)]
     fn widen<S: Simd>(simd: S, block: &[u8], scales: &Self::Scales<S>, piece: usize) -> [f32; PIECE] {
-        let block = whole::<{ Q5K::BYTES }>(block);
+        let block = as_block::<{ Q5K::BYTES }>(block);
         let low = &block[16 + PIECE + piece / 2 * PIECE..];
         let quants = with_upper::<S>(low, piece % 2 * 4, &block[16..], to_fourth(piece), 16);
         affine(simd, floats::<S>(&quants), [simd.splat_f32s(scales[0][piece]), simd.splat_f32s(scales[1][piece])])
@@ -328,7 +329,7 @@ impl Layout for Q6K {
     /// The integers of all pieces are followed by 16 signed scales, one per 16 values, and their 16-bit scale.
     #[inline(always)]
     fn scales<S: Simd>(_: S, block: &[u8]) -> Self::Scales<S> {
-        let scales = whole::<{ 2 * EIGHT + 2 }>(&block[EIGHT * PIECE * 3 / 4..]);
+        let scales = as_block::<{ 2 * EIGHT + 2 }>(&block[EIGHT * PIECE * 3 / 4..]);
         let by = half::<S>(bits(scales, EIGHT));
         let mut out = [0.0; 2 * EIGHT];
         for (scale, integer) in out.iter_mut().zip(scales) {

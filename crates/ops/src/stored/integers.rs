@@ -15,7 +15,7 @@ use crate::cpu::has_f16c;
 /// A block as an array: loops over the values of a slice are not vectorised (six times slower). Neither are most closures that return an
 /// array, which are compiled separately from the surrounding loop: integers first, in a loop, then floats.
 #[inline(always)]
-pub(super) fn whole<const N: usize>(block: &[u8]) -> &[u8; N] {
+pub(super) fn as_block<const N: usize>(block: &[u8]) -> &[u8; N] {
     block.first_chunk().unwrap_or(const { &[0; N] })
 }
 
@@ -127,7 +127,7 @@ pub(super) fn signed(integers: &[u8; PIECE], below: u8) -> [f32; PIECE] {
 /// The integers of 4 bits in 16 bytes, lower halves first, less `below`, as floats.
 #[inline(always)]
 pub(super) fn fours<S: Simd>(packed: &[u8], below: u8) -> [f32; PIECE] {
-    let packed = whole::<{ PIECE / 2 }>(packed);
+    let packed = as_block::<{ PIECE / 2 }>(packed);
     #[cfg(target_arch = "x86_64")]
     if has_f16c::<S>() && S::F32_LANES == 8 {
         #[allow(unsafe_code)]
@@ -160,7 +160,7 @@ fn halves(packed: &[u8; PIECE / 2]) -> [u8; PIECE] {
 /// Integers of 5 bits: the lower four of each are packed as in [`fours`], the fifth is bit `i` of the four bytes before them.
 #[inline(always)]
 pub(super) fn five_bits<S: Simd>(packed: &[u8]) -> [u8; PIECE] {
-    let (high, low) = (whole::<{ PIECE / 8 }>(packed), whole::<{ PIECE / 2 }>(&packed[PIECE / 8..]));
+    let (high, low) = (as_block::<{ PIECE / 8 }>(packed), as_block::<{ PIECE / 2 }>(&packed[PIECE / 8..]));
     #[cfg(target_arch = "x86_64")]
     if has_f16c::<S>() {
         #[allow(unsafe_code)]
@@ -199,7 +199,7 @@ pub(super) fn with_upper<S: Simd>(
     [up, down]: [usize; 2],
     mask: u8,
 ) -> [u8; PIECE] {
-    let (low, high) = (whole::<PIECE>(low), whole::<PIECE>(high));
+    let (low, high) = (as_block::<PIECE>(low), as_block::<PIECE>(high));
     #[cfg(target_arch = "x86_64")]
     if has_f16c::<S>() {
         #[allow(unsafe_code)]

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result};
 use burn::tensor::{Device, FloatDType, Tensor};
 
-use super::kernels::off;
+use super::kernels::relative_error;
 use switchyard::machine::Machine;
 use switchyard::model::{Decoder, Hooks, Span};
 use switchyard::ops::Targets;
@@ -29,7 +29,7 @@ pub(super) fn against_f32(fixtures: &Fixtures) -> Result<Vec<Comparison>> {
                 let values = theirs.len();
                 out.push(Comparison {
                     what: format!("{name} in {called}: {what}"),
-                    off: off(&ours, &theirs, f32::MIN_POSITIVE),
+                    off: relative_error(&ours, &theirs, f32::MIN_POSITIVE),
                     bound,
                     values,
                 });

@@ -108,7 +108,7 @@ fn computed(case: &Case, device: &Device, dtype: FloatDType, way: Way) -> Result
 }
 
 /// max |ours − theirs| ÷ max |theirs|; infinite if a value is not finite or missing.
-pub(super) fn off(ours: &[f32], theirs: &[f32], floor: f32) -> f64 {
+pub(super) fn relative_error(ours: &[f32], theirs: &[f32], floor: f32) -> f64 {
     let scale = f64::from(theirs.iter().fold(floor, |most, x| most.max(x.abs())));
     if ours.len() != theirs.len() || !ours.iter().chain(theirs).all(|x| x.is_finite()) {
         return f64::INFINITY;
@@ -130,7 +130,7 @@ pub(super) fn against_the_cpu_and_the_composition(device: &Device) -> Result<Vec
         for (whom, other, way) in [("the CPU", &cpu, Way::Fused), ("Burn's operations", place, Way::Composed)] {
             let theirs = computed(&case, other, F32, way)?;
             let mut note = |what, ours: &[f32], theirs: &[f32], floor| {
-                let off = off(ours, theirs, floor);
+                let off = relative_error(ours, theirs, floor);
                 say(&format!("check: {} {}: {what} against {whom}: off by {off:.1e}", case.operation, case.shape));
                 let (worst, values, at) = found.entry((case.operation, what, whom)).or_default();
                 *values += theirs.len();
@@ -174,7 +174,8 @@ pub(super) fn in_one_type(
         let (ours, theirs) = (computed(&case, device, dtype, Way::Halves)?, computed(&case, cpu, F32, Way::Halves)?);
         let (worst, values, at) = found.entry(case.operation).or_default();
         *values += theirs.0.len() + theirs.1.len();
-        let off = off(&ours.0, &theirs.0, SMALL).max(off(&ours.1, &theirs.1, case.floor.max(SMALL)));
+        let off =
+            relative_error(&ours.0, &theirs.0, SMALL).max(relative_error(&ours.1, &theirs.1, case.floor.max(SMALL)));
         say(&format!("check: {} {} in {name}: off by {off:.1e}", case.operation, case.shape));
         if off > *worst {
             (*worst, *at) = (off, case.shape.clone());

@@ -33,7 +33,7 @@ pub(super) struct Part {
 }
 
 pub(super) const PARTS: [Part; 11] = [
-    Part { name: "reference", run: |setting| setting.fixtures.all(said) },
+    Part { name: "reference", run: |setting| setting.fixtures.all(print_comparison) },
     Part { name: "kernels", run: |setting| kernels::against_the_cpu_and_the_composition(&setting.fixtures.device) },
     Part { name: "products", run: |setting| products::against_the_cpu(&setting.fixtures.device) },
     Part { name: "halves", run: |setting| halves::against_f32(&setting.fixtures) },
@@ -47,7 +47,7 @@ pub(super) const PARTS: [Part; 11] = [
 ];
 
 /// Prints a comparison as it is made, so that an interrupted check leaves these lines.
-fn said(one: &Comparison) {
+fn print_comparison(one: &Comparison) {
     say(&format!("check: {}: off by {:.1e}", one.what, one.off));
 }
 
@@ -63,7 +63,7 @@ pub(super) struct Setting {
 
 impl Setting {
     /// The two machines by the names of their folders: the device's first.
-    fn both(&self) -> [(&'static str, Device); 2] {
+    fn devices(&self) -> [(&'static str, Device); 2] {
         [("device", self.fixtures.device.clone()), ("cpu", Machine::default().device)]
     }
 
@@ -163,7 +163,7 @@ fn grpo(setting: &Setting) -> Result<Vec<Comparison>> {
     let recipe = Recipe::resolve("smoke", &TRAINED.map(str::to_owned))?;
     let before: Vec<&str> = method::phases(&recipe)?.iter().map(|p| p.name).filter(|name| *name != phase).collect();
     train(&TRAINED, &Machine::default().device, 1, &start, &before)?;
-    for (who, device) in setting.both() {
+    for (who, device) in setting.devices() {
         let run = setting.at(who, phase);
         copy_folder(&start, &run)?;
         train(&TRAINED, &device, 1, &run, &[phase])?;
@@ -197,7 +197,7 @@ const ROWS: [&str; 2] = ["intervene", "probe"];
 fn intervene(setting: &Setting) -> Result<Vec<Comparison>> {
     let more =
         ["--phase", "sft", "--only", "latent_intervention", "--modes", "normal,zero,skip,resample,mean,self_patch"];
-    for (who, device) in setting.both() {
+    for (who, device) in setting.devices() {
         Intervene::try_parse_from(std::iter::once("intervene".to_owned()).chain(words(
             setting,
             &device,
@@ -210,7 +210,7 @@ fn intervene(setting: &Setting) -> Result<Vec<Comparison>> {
 }
 
 fn probe(setting: &Setting) -> Result<Vec<Comparison>> {
-    for (who, device) in setting.both() {
+    for (who, device) in setting.devices() {
         let words = words(setting, &device, &setting.at(who, ROWS[1]), &["--phase", "sft,grpo"]);
         CommandLine::<Experiments>::try_parse_from(words)?.args.run()?;
     }

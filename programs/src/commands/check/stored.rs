@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 
-use super::kernels::{noise, off};
+use super::kernels::{noise, relative_error};
 use super::parts::Setting;
 use switchyard::corpus::Row;
 use switchyard::latent::{Gradient, Source};
@@ -43,7 +43,7 @@ pub(super) fn on_the_device(setting: &Setting) -> Result<Vec<Comparison>> {
             let what = format!("{file} as {name}, {STEPS} steps: {what}");
             out.push(Comparison {
                 what,
-                off: off(ours, theirs, f32::MIN_POSITIVE),
+                off: relative_error(ours, theirs, f32::MIN_POSITIVE),
                 bound: BOUND,
                 values: theirs.len(),
             });

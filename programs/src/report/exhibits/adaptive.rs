@@ -46,7 +46,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             panel(checkpoint, BENEFIT, Axis::new("accuracy, difference").range(-1.04, 1.04), |r| r.benefit),
         ]
     };
-    let panels = folder.of::<AdaptiveRow>().into_iter().flat_map(both).flatten().collect();
+    let panels = folder.checkpoints_with::<AdaptiveRow>().into_iter().flat_map(both).flatten().collect();
     let note =
         "One line a budget. Bars: 95 % intervals. The optimal policy switches where a block's worth lies above 0.";
     exhibit.drawing("Adaptive switching (ours)", 2, panels, note)

@@ -39,7 +39,7 @@ fn extra(folder: &Folder) -> Vec<(String, String)> {
     let stages = folder.phases().iter().filter(|row| row.phase.starts_with(&format!("{}, stage ", folder.sft)));
     let stages = stages.map(|row| (format!("at:{}", row.phase), row.phase.replacen(&folder.sft, "Switch-SFT", 1)));
     let mut rows: Vec<(String, String)> = stages.chain(start_row(folder, SOURCES)).collect();
-    let steps = folder.of::<AccuracyRow>().into_iter().filter_map(|c| Some((step_of(c)?, c)));
+    let steps = folder.checkpoints_with::<AccuracyRow>().into_iter().filter_map(|c| Some((step_of(c)?, c)));
     let mut steps: Vec<(usize, &str)> = steps.collect();
     steps.sort_unstable();
     rows.extend(steps.iter().map(|(step, c)| (format!("at:{c}"), format!("Switch-GRPO, step {step}"))));

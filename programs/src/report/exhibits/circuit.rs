@@ -27,7 +27,7 @@ const NOTE: &str = "Layers upwards, places from left to right (blocks counted ba
 /// Every circuit of a folder as a graph: its file name, and Neuronpedia's JSON.
 pub(in crate::report) fn graphs(folder: &Folder) -> Vec<(String, Value)> {
     let mut out = vec![];
-    for checkpoint in folder.of::<EdgeRow>() {
+    for checkpoint in folder.checkpoints_with::<EdgeRow>() {
         let rows = folder.rows::<EdgeRow>(checkpoint);
         for (form, kept) in circuits(rows) {
             let whole = network(checkpoint, form, layers_of(rows), &kept);
@@ -94,14 +94,14 @@ fn layers_of(rows: &[EdgeRow]) -> usize {
 /// One figure per checkpoint, with a panel for each form that has a circuit.
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut out = vec![];
-    for checkpoint in folder.of::<EdgeRow>() {
+    for checkpoint in folder.checkpoints_with::<EdgeRow>() {
         let rows = folder.rows::<EdgeRow>(checkpoint);
         let layers = layers_of(rows);
         let (mut panels, mut notes) = (vec![], vec![]);
         for (form, kept) in circuits(rows) {
             let drawn = &kept[..DRAWN.min(kept.len())];
             panels.push(Figure::Network(network(checkpoint, form, layers, drawn)));
-            notes.push(said(form, drawn, &kept, folder.rows::<CircuitRow>(checkpoint)));
+            notes.push(caption(form, drawn, &kept, folder.rows::<CircuitRow>(checkpoint)));
         }
         let (columns, note) = (panels.len().max(1), format!("{} {NOTE}", notes.join(" ")));
         out.extend(exhibit.drawing_of(checkpoint, "The found circuit (ours)", columns, panels, &note));
@@ -110,7 +110,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
 }
 
 /// The drawn share of the circuit, and the circuit's faithfulness alone.
-fn said(form: Form, drawn: &[&EdgeRow], kept: &[&EdgeRow], circuits: &[CircuitRow]) -> String {
+fn caption(form: Form, drawn: &[&EdgeRow], kept: &[&EdgeRow], circuits: &[CircuitRow]) -> String {
     let sum = |edges: &[&EdgeRow]| edges.iter().map(|e| e.score.value.abs()).sum::<f64>();
     let share = 100.0 * sum(drawn) / sum(kept);
     let row = |circuit| circuits.iter().find(|c| c.form == form && c.circuit == circuit);

@@ -42,7 +42,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             ..LineChart::default()
         })
     };
-    let panels = folder.of::<DecodedTraceRow>().into_iter().filter_map(panel).collect();
+    let panels = folder.checkpoints_with::<DecodedTraceRow>().into_iter().filter_map(panel).collect();
     let note = "Problems that were answered right. Bars: 95 % Wilson intervals.";
     exhibit.drawing("Solutions read from latents (ours)", 2, panels, note)
 }

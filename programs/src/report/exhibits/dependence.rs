@@ -28,7 +28,7 @@ const READING: &str = "Changes of accuracy against the unchanged model, all late
 /// The table, if the folder has interventions of at least two checkpoints.
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let resampled = |checkpoint: &&str| row(folder, checkpoint, "resample").is_some();
-    let checkpoints: Vec<&str> = folder.of::<InterventionRow>().into_iter().filter(resampled).collect();
+    let checkpoints: Vec<&str> = folder.checkpoints_with::<InterventionRow>().into_iter().filter(resampled).collect();
     if checkpoints.len() < 2 {
         return Ok(None);
     }

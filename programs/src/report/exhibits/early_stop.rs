@@ -39,7 +39,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             ..LineChart::default()
         })
     };
-    let panels = folder.of::<EarlyStopRow>().into_iter().filter_map(panel).collect();
+    let panels = folder.checkpoints_with::<EarlyStopRow>().into_iter().filter_map(panel).collect();
     let note = format!(
         "Bars: 95 % Wilson intervals. Settled: the answer stays that of the full run from there on. {}",
         EarlyStopRow::READING

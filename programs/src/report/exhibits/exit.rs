@@ -35,7 +35,7 @@ fn cell(cells: &Cells<'_>, group: &str, column: &str) -> Option<Estimate> {
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut lines = vec![];
-    for checkpoint in folder.of::<ExitRow>() {
+    for checkpoint in folder.checkpoints_with::<ExitRow>() {
         for (group, name) in [(ExitGroup::Correct, "correct"), (ExitGroup::Wrong, "wrong")] {
             let rows = folder.rows::<ExitRow>(checkpoint).iter().filter(|r| r.group == group);
             let points = points(rows.map(|r| (r.step.shown() as f64, r.p_exit)));

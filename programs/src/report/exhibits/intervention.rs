@@ -55,7 +55,7 @@ const SHOWN: [(&str, &str); 5] = [
 /// The finding, a row of panels a checkpoint that the paper has: what five inputs leave of right answers, and what becomes of
 /// answers when a known value is put in.
 fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
-    let there = folder.of::<InterventionRow>();
+    let there = folder.checkpoints_with::<InterventionRow>();
     let mut checkpoints: Vec<&str> = there.iter().copied().filter(|c| *c == folder.sft || *c == folder.grpo).collect();
     if checkpoints.is_empty() {
         checkpoints.extend(there.first());

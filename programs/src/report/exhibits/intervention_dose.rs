@@ -32,7 +32,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             let rows = folder.rows::<InterventionRow>(checkpoint).iter().filter(graded);
             Line::bars(&called(checkpoint), points(rows.filter_map(|r| Some((r.dose?, r.accuracy)))))
         };
-        let lines = folder.of::<InterventionRow>().into_iter().take(7).map(line);
+        let lines = folder.checkpoints_with::<InterventionRow>().into_iter().take(7).map(line);
         Figure::lines(LineChart {
             title: title.into(),
             x: Axis::new(unit),

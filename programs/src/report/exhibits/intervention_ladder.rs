@@ -36,7 +36,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 
 fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut panels = vec![];
-    for checkpoint in folder.of::<InterventionRow>() {
+    for checkpoint in folder.checkpoints_with::<InterventionRow>() {
         let mut rows: Vec<&InterventionRow> = vec![];
         for row in folder.rows::<InterventionRow>(checkpoint).iter().filter(|r| r.is_plain()) {
             if !rows.iter().any(|r| r.mode == row.mode) {

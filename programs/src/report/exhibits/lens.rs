@@ -67,7 +67,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         ("share", "top-1 is the own value", |r| r.own_value, Some(1.0)),
     ];
     let mut out = vec![];
-    for checkpoint in folder.of::<LensRow>() {
+    for checkpoint in folder.checkpoints_with::<LensRow>() {
         // One colour scale for both lenses.
         let entropies = folder.rows::<LensRow>(checkpoint).iter().filter_map(|row| sound(row.entropy)).map(|e| e.value);
         let most = entropies.fold(1e-9, f64::max);
@@ -92,7 +92,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
 /// Share of answers that each reading names, by layer and latent step.
 fn draw_jacobian(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut out = vec![];
-    for checkpoint in folder.of::<JacobianLensRow>() {
+    for checkpoint in folder.checkpoints_with::<JacobianLensRow>() {
         let mut panels = vec![];
         let readings =
             [(Transport::Jacobian, "Jacobian lens"), (Transport::Logit, "Logit lens"), (Transport::Others, "Null")];

@@ -58,7 +58,7 @@ fn over_seeds(cells: &Cells<'_>, row: &str) -> Option<String> {
 
 /// Whether a folder has rows of a checkpoint on problems beside its own.
 fn several(folder: &Folder) -> bool {
-    folder.of::<AccuracyRow>().iter().any(|name| name.contains(ON))
+    folder.checkpoints_with::<AccuracyRow>().iter().any(|name| name.contains(ON))
 }
 
 /// Between a checkpoint's name and the problems that `probe --beside` measured it on.
@@ -73,7 +73,7 @@ fn measured_on<'c>(folder: &'c Folder, checkpoint: &'c str, column: &str) -> Opt
         dataset.is_some_and(|dataset| dataset.replace(['-', '_'], "").contains(benchmark))
     };
     let others = folder
-        .of::<AccuracyRow>()
+        .checkpoints_with::<AccuracyRow>()
         .into_iter()
         .filter(|name| name.strip_prefix(checkpoint).is_some_and(|rest| rest.starts_with(ON)));
     std::iter::once(checkpoint).chain(others).find(|name| is_of(name))

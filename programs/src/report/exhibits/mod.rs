@@ -156,13 +156,13 @@ pub(super) fn all() -> impl Iterator<Item = &'static Exhibit> {
     FILES.iter().copied().flatten()
 }
 
-pub(super) fn of(label: &str) -> Option<&'static Exhibit> {
+pub(super) fn find(label: &str) -> Option<&'static Exhibit> {
     all().find(|exhibit| exhibit.label == label)
 }
 
 /// Rows that answer a label's cells.
 pub(super) fn sources(label: &str) -> &'static [&'static str] {
-    of(label).map_or(&[], |exhibit| exhibit.sources)
+    find(label).map_or(&[], |exhibit| exhibit.sources)
 }
 
 /// Points (x, estimate), in order of x.
@@ -201,7 +201,7 @@ pub struct MissingFigure {
 pub(super) fn drawings(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<MissingFigure>) {
     let (mut drawn, mut undrawn) = (vec![], vec![]);
     for figure in &paper.figures {
-        let exhibit = of(&figure.label);
+        let exhibit = find(&figure.label);
         let mut found = exhibit.map_or(vec![], |e| (e.draw)(e, paper, folder));
         if found.is_empty() {
             let needs = exhibit.map_or_else(String::new, Exhibit::needs);
@@ -221,6 +221,6 @@ pub fn tables(folder: &Folder) -> Result<Vec<Table>> {
     for exhibit in all() {
         tables.extend((exhibit.table)(exhibit, folder)?);
     }
-    tables.extend(row_tables::others(folder)?);
+    tables.extend(row_tables::unknown_tables(folder)?);
     Ok(tables)
 }

@@ -54,7 +54,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             ..LineChart::default()
         })
     };
-    let panels = folder.of::<MonitorRow>().into_iter().filter_map(panel).collect();
+    let panels = folder.checkpoints_with::<MonitorRow>().into_iter().filter_map(panel).collect();
     let note = "Problems with letters that the monitor has not met. Bars: 95 % intervals over problems.";
     exhibit.drawing("A monitor on latents and an adversary who knows it (ours)", 2, panels, note)
 }

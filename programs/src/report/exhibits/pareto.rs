@@ -51,7 +51,7 @@ fn ways(folder: &Folder) -> Option<Figure> {
     let mut ways: Vec<Line> = vec![];
     // What a phase passes through on its way would hide its end.
     let ends = |checkpoint: &&str| *checkpoint != GRPO_START && step_of(checkpoint).is_none();
-    for checkpoint in folder.of::<AccuracyRow>().into_iter().filter(ends) {
+    for checkpoint in folder.checkpoints_with::<AccuracyRow>().into_iter().filter(ends) {
         for (group, name) in [("all", ""), ("text_only", ", <swi> masked"), ("forced", ", switching forced")] {
             let found = folder.rows::<AccuracyRow>(checkpoint).iter().find(|r| r.group == group);
             let point = found.and_then(|r| Some(Point::new(sound(r.visible_tokens?)?.value, sound(r.accuracy)?)));

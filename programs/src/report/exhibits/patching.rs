@@ -16,7 +16,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut out = vec![];
-    for checkpoint in folder.of::<PatchRow>() {
+    for checkpoint in folder.checkpoints_with::<PatchRow>() {
         // One scale for both axes: from no effect to the whole effect.
         let effects = folder.rows::<PatchRow>(checkpoint).iter().filter_map(|row| sound(row.effect)).map(|e| e.value);
         let range = effects.fold((0.0, 1.0), |(low, high): (f64, f64), e| (low.min(e), high.max(e)));

@@ -54,11 +54,11 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     let level: Grouping = ("level", "difficulty level", |r| r.level.map(|level| level.to_string()));
     let subject: Grouping = ("subject", "subject", |r| r.subject.clone());
     let mut panels = vec![];
-    for checkpoint in folder.of::<OutcomeRow>().into_iter().rev() {
+    for checkpoint in folder.checkpoints_with::<OutcomeRow>().into_iter().rev() {
         panels.extend([level, subject].into_iter().filter_map(|grouping| panel(paper, folder, checkpoint, grouping)));
     }
     // Level and subject side by side, if every checkpoint has both.
-    let columns = if panels.len() == 2 * folder.of::<OutcomeRow>().len() { 2 } else { 1 };
+    let columns = if panels.len() == 2 * folder.checkpoints_with::<OutcomeRow>().len() { 2 } else { 1 };
     let theirs = diamonds(&panels, "the paper's after Switch-GRPO, on MATH-500");
     let note = format!("Bars: 95 % Wilson intervals.{theirs}");
     exhibit.drawing("Accuracy by level and subject", columns, panels, &note)

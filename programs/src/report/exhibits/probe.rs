@@ -31,7 +31,7 @@ fn depth(rows: &[ProbeRow]) -> Option<usize> {
 
 /// Number of layers of the deepest model with probes in the folder.
 fn deepest(folder: &Folder) -> Option<usize> {
-    folder.of::<ProbeRow>().into_iter().filter_map(|c| depth(folder.rows(c))).max()
+    folder.checkpoints_with::<ProbeRow>().into_iter().filter_map(|c| depth(folder.rows(c))).max()
 }
 
 fn offset(row: &str) -> Option<usize> {
@@ -72,7 +72,7 @@ fn theirs(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     let ours = |c: &str| {
         Line::bars(&format!("ours, {}", called(c)), by_depth(folder, c, Protocol::Paper, Features::ResidPost))
     };
-    let mut lines: Vec<Line> = folder.of::<ProbeRow>().into_iter().map(ours).collect();
+    let mut lines: Vec<Line> = folder.checkpoints_with::<ProbeRow>().into_iter().map(ours).collect();
     lines.retain(|line| !line.points.is_empty());
     if let (false, Ok(block)) = (lines.is_empty(), paper.block("tab:probe")) {
         for (column, name) in folder.papers(ProbeRow::NAME) {
@@ -103,7 +103,7 @@ fn grouped(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         let title = format!("Probe for the next <swi>, split by group: {}", called(checkpoint));
         chart(title, named.into_iter().map(line).collect())
     };
-    let panels = folder.of::<ProbeRow>().into_iter().filter_map(panel).collect();
+    let panels = folder.checkpoints_with::<ProbeRow>().into_iter().filter_map(panel).collect();
     let note = "No problem is both trained and tested on. Bars: 95 % intervals. Dotted: chance.";
     exhibit.drawing("Layer probes with controls (ours)", 1, panels, note)
 }

@@ -115,7 +115,7 @@ impl Exhibit {
 }
 
 /// Records of unknown kinds.
-pub(super) fn others(folder: &Folder) -> Result<Vec<Table>> {
+pub(super) fn unknown_tables(folder: &Folder) -> Result<Vec<Table>> {
     let mut others: Vec<&str> = folder.files().map(|(experiment, _, _)| experiment).collect();
     others.dedup();
     // Next to the paper they are in its table and need no second one.

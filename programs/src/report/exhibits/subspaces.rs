@@ -45,7 +45,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             ..LineChart::default()
         })
     };
-    let panels = folder.of::<SubspaceRow>().into_iter().filter_map(panel).collect();
+    let panels = folder.checkpoints_with::<SubspaceRow>().into_iter().filter_map(panel).collect();
     let note = "Held-out pairs. Bars: 95 % intervals over problems. Thin line: the whole state, at its best place.";
     exhibit.drawing("Exchanged subspaces (ours)", 2, panels, note)
 }

@@ -31,7 +31,7 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
 fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     let lines = |y: fn(&WindowRow) -> Estimate| -> Vec<Line> {
         let rows = |c: &str| points(folder.rows::<WindowRow>(c).iter().map(|r| (r.offset as f64, y(r))));
-        folder.of::<WindowRow>().into_iter().map(|c| Line::band(&called(c), rows(c))).collect()
+        folder.checkpoints_with::<WindowRow>().into_iter().map(|c| Line::band(&called(c), rows(c))).collect()
     };
     let mut p = lines(|r| r.p_swi);
     if p.iter().all(|line| line.points.is_empty()) {

@@ -40,6 +40,6 @@ const X: &str = "visible tokens per problem";
 /// Name and values of each checkpoint.
 fn samples(folder: &Folder) -> Vec<(String, Vec<f64>)> {
     let of = |c: &str| folder.rows::<OutcomeRow>(c).iter().map(|r| r.visible_tokens as f64).collect::<Vec<_>>();
-    let all = folder.of::<OutcomeRow>().into_iter().map(|c| (called(c), of(c)));
+    let all = folder.checkpoints_with::<OutcomeRow>().into_iter().map(|c| (called(c), of(c)));
     all.filter(|(_, values)| !values.is_empty()).collect()
 }

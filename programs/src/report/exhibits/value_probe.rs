@@ -21,7 +21,8 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 ];
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
-    let panels = folder.of::<ProbeRow>().into_iter().filter_map(|checkpoint| panel(folder, checkpoint)).collect();
+    let panels =
+        folder.checkpoints_with::<ProbeRow>().into_iter().filter_map(|checkpoint| panel(folder, checkpoint)).collect();
     let note = "Split by group. Bars: 95 % intervals. Dotted: how often the commonest value would be right, for the first line.";
     exhibit.drawing("Probes for intermediate values (ours)", 1, panels, note)
 }

@@ -31,7 +31,7 @@ struct CheckpointPair<'a> {
 /// The table, if the folder has outcomes of at least two checkpoints. The models after SFT and after Switch-GRPO are compared with every
 /// other one.
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
-    let all = folder.of::<OutcomeRow>();
+    let all = folder.checkpoints_with::<OutcomeRow>();
     let firsts: Vec<&str> =
         [&folder.sft, &folder.grpo].map(String::as_str).into_iter().filter(|c| all.contains(c)).collect();
     let mut pairs = vec![];

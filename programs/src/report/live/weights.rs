@@ -28,7 +28,7 @@ impl Exact {
         }
     }
 
-    fn of(self, value: f32) -> f32 {
+    fn round(self, value: f32) -> f32 {
         const DROPPED: u32 = 23 - 13;
         match self {
             Exact::Rounded if value.is_finite() => {
@@ -62,7 +62,7 @@ pub(super) fn pack(file: &Path, exact: Exact) -> Result<PageWeights> {
     for (name, view) in opened(file, &bytes)?.tensors() {
         let values = view.data();
         let wide =
-            |of: fn(&[u8]) -> f32, size| values.chunks_exact(size).map(of).map(|x| exact.of(x)).collect::<Vec<_>>();
+            |of: fn(&[u8]) -> f32, size| values.chunks_exact(size).map(of).map(|x| exact.round(x)).collect::<Vec<_>>();
         floats.extend(match view.dtype() {
             Dtype::F32 => wide(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]), 4),
             Dtype::F16 => wide(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32(), 2),
@@ -97,13 +97,13 @@ mod tests {
     #[test]
     fn rounding_keeps_thirteen_bits_and_what_is_not_finite() {
         for value in [1.0_f32, -0.1, 3.3e-5, 1.5e30] {
-            let rounded = Exact::Rounded.of(value);
+            let rounded = Exact::Rounded.round(value);
             assert!(
                 rounded.to_bits().trailing_zeros() >= 10 && (rounded / value - 1.0).abs() <= 2_f32.powi(-14),
                 "{value}"
             );
-            assert_eq!(Exact::Yes.of(value).to_bits(), value.to_bits());
+            assert_eq!(Exact::Yes.round(value).to_bits(), value.to_bits());
         }
-        assert!(Exact::Rounded.of(f32::NAN).is_nan() && Exact::Rounded.of(f32::INFINITY).is_infinite());
+        assert!(Exact::Rounded.round(f32::NAN).is_nan() && Exact::Rounded.round(f32::INFINITY).is_infinite());
     }
 }

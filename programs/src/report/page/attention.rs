@@ -13,7 +13,7 @@ const INTRODUCTION: &str = "<p class=\"note\">Mean share of a head’s attention
 
 pub(super) fn html(folder: &Folder, id: &str) -> String {
     let mut out = String::new();
-    for checkpoint in folder.of::<AttentionRow>() {
+    for checkpoint in folder.checkpoints_with::<AttentionRow>() {
         let rows: Vec<&AttentionRow> =
             folder.rows::<AttentionRow>(checkpoint).iter().filter(|row| row.form == Form::Latents).collect();
         // The position that decides the answer first, then in the order of the rows.

@@ -78,7 +78,7 @@ fn list(claims: &[TestedClaim<'_>], id: &str) -> String {
              <span>{3}</span></summary><p class=\"note\">Rests on {4}; the paper’s own numbers: {5}.</p>{notes}<ul>{tests}</ul></details></li>",
             class(v),
             mark(v),
-            text(&tested.said()),
+            text(&tested.describe()),
             prose(&tested.claim.text),
             text(&tested.claim.rests_on.join(", ")),
             in_paper(tested),

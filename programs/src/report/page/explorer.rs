@@ -24,8 +24,13 @@ const UNSURE: f64 = 2.5;
 
 /// One `<details>` per problem, one column per checkpoint; and the number of problems.
 pub(super) fn html(folder: &Folder, id: &str) -> (String, usize) {
-    let mut checkpoints = folder.of::<TokenLensRow>();
-    checkpoints.extend(folder.of::<PatternRow>().into_iter().filter(|c| !folder.of::<TokenLensRow>().contains(c)));
+    let mut checkpoints = folder.checkpoints_with::<TokenLensRow>();
+    checkpoints.extend(
+        folder
+            .checkpoints_with::<PatternRow>()
+            .into_iter()
+            .filter(|c| !folder.checkpoints_with::<TokenLensRow>().contains(c)),
+    );
     let lens = checkpoints.iter().flat_map(|c| folder.rows::<TokenLensRow>(c)).map(|row| row.problem);
     let patterns = checkpoints.iter().flat_map(|c| folder.rows::<PatternRow>(c)).map(|row| row.problem);
     let problems: BTreeSet<usize> = lens.chain(patterns).collect();

@@ -32,8 +32,9 @@ struct NodeRows<'a> {
 
 pub(super) fn html(folder: &Folder, id: &str) -> String {
     let mut out = String::new();
-    let mut checkpoints = folder.of::<HeadPatchRow>();
-    checkpoints.extend(folder.of::<AttributionRow>().into_iter().filter(|c| !folder.has(HeadPatchRow::NAME, c)));
+    let mut checkpoints = folder.checkpoints_with::<HeadPatchRow>();
+    checkpoints
+        .extend(folder.checkpoints_with::<AttributionRow>().into_iter().filter(|c| !folder.has(HeadPatchRow::NAME, c)));
     for checkpoint in checkpoints {
         let mut forms = String::new();
         for form in Form::ALL {

@@ -16,7 +16,7 @@ const INTRODUCTION: &str = "<p class=\"note\">What each layer would say next at 
 
 pub(super) fn html(folder: &Folder, id: &str) -> String {
     let mut out = String::new();
-    for checkpoint in folder.of::<LensRow>() {
+    for checkpoint in folder.checkpoints_with::<LensRow>() {
         let of = |lens: Lens| lens_rows(folder, checkpoint, lens);
         let lenses: Vec<(&str, Vec<(usize, &LensRow)>)> = [Lens::Logit, Lens::Tuned]
             .into_iter()

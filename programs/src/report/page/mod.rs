@@ -202,7 +202,7 @@ fn facts(r: &Rendering<'_>) -> String {
 
 /// The command for a table or figure without records.
 fn missing(recipes: &[(&'static str, Recipe)], label: &str) -> String {
-    let Some(recipe) = super::recipes::of(recipes, label).filter(|r| !r.command.is_empty()) else {
+    let Some(recipe) = super::recipes::find_recipe(recipes, label).filter(|r| !r.command.is_empty()) else {
         return String::new();
     };
     let commands = text(&recipe.command.join("\n"));

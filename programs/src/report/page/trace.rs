@@ -18,7 +18,7 @@ const FULL: f64 = 2.0;
 
 /// One `<details>` per problem, one column per checkpoint; and the number of problems.
 pub(super) fn html(folder: &Folder, id: &str) -> (String, usize) {
-    let checkpoints = folder.of::<PositionRow>();
+    let checkpoints = folder.checkpoints_with::<PositionRow>();
     let problems: BTreeSet<usize> =
         checkpoints.iter().flat_map(|c| folder.rows::<PositionRow>(c)).map(|r| r.problem).collect();
     let mut out = String::new();

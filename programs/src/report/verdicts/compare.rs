@@ -121,7 +121,7 @@ impl Trial {
 
 /// Whether one of these cells belongs to such an exhibit.
 fn of_exhibit(terms: &[&Term], is: fn(&exhibits::Exhibit) -> bool) -> bool {
-    terms.iter().filter_map(|term| term.label()).any(|label| exhibits::of(label).is_some_and(is))
+    terms.iter().filter_map(|term| term.label()).any(|label| exhibits::find(label).is_some_and(is))
 }
 
 /// Whether a cell is one of the paper's "after SFT".
@@ -138,7 +138,7 @@ fn whose<'a>(cells: Cells<'a>, term: &Term) -> Option<&'a str> {
     }
     Some(match says_sft(term) || label == "ours:sweep" {
         true => cells.sft,
-        false if exhibits::of(label).is_some_and(|e| e.per_checkpoint) => cells.checkpoint,
+        false if exhibits::find(label).is_some_and(|e| e.per_checkpoint) => cells.checkpoint,
         false => &cells.folder.grpo,
     })
 }
@@ -181,7 +181,7 @@ fn lacking(folder: &Folder, label: &str, row: &str) -> String {
     if let Some(experiment) = sources(label).iter().find(there) {
         return format!("{label}: the rows of `{experiment}` give no number for {row} (not run, or too few problems)");
     }
-    let needs = exhibits::of(label).map_or_else(String::new, |e| e.needs());
+    let needs = exhibits::find(label).map_or_else(String::new, |e| e.needs());
     format!("{label}: no rows of ours for {row} ({needs})")
 }
 

@@ -66,7 +66,7 @@ pub struct TestedClaim<'a> {
 
 impl TestedClaim<'_> {
     /// The verdict in words, with its p-value and whether it covers the whole claim.
-    pub(crate) fn said(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let tested = self.p.filter(|_| self.verdict != Verdict::NotTestable);
         let p = tested.map_or_else(String::new, |p| format!(" ({})", shown_p(p)));
         let part = if tested.is_none() || self.claim.untested.is_empty() { "" } else { ", in part" };
@@ -112,7 +112,7 @@ pub fn test<'a>(paper: &'a Paper, folder: &Folder, at_scale: impl Fn(&str) -> Op
 /// Why a claim can be tested on no checkpoint of the folder.
 fn untestable(claim: &Claim, folder: &Folder, at_scale: &impl Fn(&str) -> Option<String>) -> Option<String> {
     let steps = folder.flat(METRICS, &folder.grpo).len();
-    if claim.here().is_empty() {
+    if claim.comparisons_here().is_empty() {
         let what = "the paper gives no number to compare";
         return Some(if claim.note.is_empty() { what.to_owned() } else { format!("{what}: {}", claim.note) });
     }
@@ -139,8 +139,8 @@ fn properties(claim: &Claim, folder: &Folder, checkpoint: &str) -> Result<Vec<St
 
 /// The checkpoints that a claim is tested on, one after the other; one empty name where its cells name theirs.
 fn subjects<'f>(claim: &Claim, folder: &'f Folder) -> Vec<&'f str> {
-    let mut labels = claim.here().iter().flat_map(|c| [&c.left, &c.right]).filter_map(Term::label);
-    let Some(exhibit) = labels.find_map(|label| exhibits::of(label).filter(|e| e.per_checkpoint)) else {
+    let mut labels = claim.comparisons_here().iter().flat_map(|c| [&c.left, &c.right]).filter_map(Term::label);
+    let Some(exhibit) = labels.find_map(|label| exhibits::find(label).filter(|e| e.per_checkpoint)) else {
         return vec![""];
     };
     let there = exhibit.sources.first().map_or(vec![], |experiment| folder.checkpoints(experiment));
@@ -158,7 +158,9 @@ fn ask<'a>(paper: &Paper, claim: &'a Claim, folder: &Folder, checkpoint: &str) -
         Ok(found) => found,
         Err(why) => return ClaimReading { claim, on: checkpoint.to_owned(), tried, missing: vec![why], note: vec![] },
     };
-    for comparison in claim.here().iter().filter(|c| !c.cells().any(|cell| exhibits::of_other_set(folder, cell))) {
+    for comparison in
+        claim.comparisons_here().iter().filter(|c| !c.cells().any(|cell| exhibits::of_other_set(folder, cell)))
+    {
         match compare(paper, folder, checkpoint, claim.rl, comparison) {
             Ok(new) if tried.iter().any(|t| t.repeats(&new)) => {}
             Ok(new) => tried.push(new),

@@ -87,7 +87,7 @@ pub fn sort(file: &dyn Weights, config: &AdapterConfig, path: &Path) -> Result<K
                 );
                 halves.entry((module.to_owned(), is_table)).or_default()[at] = Some(key.clone());
             }
-            None => whole(&key, inner, config, &mut keys.replaced).map_err(|e| anyhow!("{origin}: {e}"))?,
+            None => read_whole_weight(&key, inner, config, &mut keys.replaced).map_err(|e| anyhow!("{origin}: {e}"))?,
         }
     }
     for ((module, is_table), pair) in halves {
@@ -126,7 +126,12 @@ fn half(inner: &str) -> Option<(&str, usize, bool, &str)> {
 }
 
 /// A weight that replaces the base's.
-fn whole(key: &str, inner: &str, config: &AdapterConfig, replaced: &mut BTreeMap<String, Replacement>) -> Result<()> {
+fn read_whole_weight(
+    key: &str,
+    inner: &str,
+    config: &AdapterConfig,
+    replaced: &mut BTreeMap<String, Replacement>,
+) -> Result<()> {
     let (module, kind) = inner.rsplit_once('.').unwrap_or((inner, ""));
     ensure!(["weight", "bias"].contains(&kind), "unexpected key `{key}`");
     // The weight before training, which PEFT stores next to the trained one.

@@ -134,13 +134,13 @@ impl PickleEntry {
 
 /// Tensors by name.
 fn entries(bytes: &[u8]) -> Result<BTreeMap<String, PickleEntry>> {
-    let (machine, value, places) = whole(bytes)?;
+    let (machine, value, places) = read_container(bytes)?;
     locate(state_dict(&machine, &value)?, &places, bytes.len())
 }
 
 /// The matrices of a lens by their layer, and the numbers next to them.
 fn lens(bytes: &[u8]) -> Result<(BTreeMap<String, PickleEntry>, BTreeMap<String, i64>)> {
-    let (machine, value, places) = whole(bytes)?;
+    let (machine, value, places) = read_container(bytes)?;
     let (mut numbers, mut found) = (BTreeMap::new(), vec![]);
     for (key, value) in machine.pairs(&value).unwrap_or_default() {
         match (key, value) {
@@ -159,7 +159,7 @@ fn lens(bytes: &[u8]) -> Result<(BTreeMap<String, PickleEntry>, BTreeMap<String,
     Ok((locate(found, &places, bytes.len())?, numbers))
 }
 
-fn whole(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
+fn read_container(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
     if bytes.starts_with(&zip::LOCAL) {
         from_archive(bytes)
     } else if bytes.starts_with(&LEGACY) {
