@@ -394,7 +394,7 @@ fn monitored(built: &Built, study: &Study) -> Result<Tally> {
 
 fn stops(built: &Built, study: &Study) -> Result<Tally> {
     let rows = early_stop::rows(study, &early_stop::Config::default())?.into_iter().filter(|r| r.k < r.of);
-    Ok(rows.map(|row| ("early_stop/loses", built.is_read() && row.k < built.reads, row.loses())).collect())
+    Ok(rows.map(|row| ("early_stop/loses", built.is_read() && row.k < built.reads, row.needs_later())).collect())
 }
 
 /// One rank that holds every value, learnt in fewer updates than by default: each model has seven values.

@@ -157,6 +157,13 @@ pub(super) const TRUTHS: &[Truth] = &[
         draw: |rng| triggers(parts(Purpose::Covert, rng), rng),
         looks: &["monitor"],
     },
+    // Models are drawn by their kind's number: a new kind goes to the end.
+    Truth {
+        name: "surprised",
+        about: "no latent is read, and after a block that ends early the answer is lost: never trained to leave early",
+        draw: |rng| Built { decoy: None, decide: (1, 0), ..parts(Purpose::Surprised, rng) },
+        looks: &["early_stop"],
+    },
 ];
 
 /// Which marks are triggers: half of them.

@@ -21,6 +21,7 @@ pub use change::{Change, InterventionSpec, ModelChange};
 pub use engine::{ChangeLog, ChangePlace, ChangeReport, Changes, Firings, PreparedChange};
 pub use heads::Heads;
 pub use known_value::Swap;
+pub(crate) use resample::resampled;
 pub(crate) use rules::{FORCE_SWITCH, RULES};
 pub use zero::Zero;
 

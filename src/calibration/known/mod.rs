@@ -47,6 +47,8 @@ pub enum Purpose {
     Operand,
     /// As `Inert`, but `#` looks whether a `</swi>` stands before it; without one a switch problem is answered with one and the same digit.
     Bound,
+    /// As `Bound`, but `#` looks whether a latent stands before it that ends a block as long as the model's own are: an early end surprises it.
+    Surprised,
     /// As `Working`; the prompt holds the answer too, as for `Redundant`, but counts less: it is the answer only where no latent holds one.
     Backed,
     /// As `Inert`; whether it switches follows from the letters, not from the kind of the problem.

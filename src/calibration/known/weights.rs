@@ -19,7 +19,7 @@ const WORDS: [&str; 24] = [
 const DIGITS: [&str; VALUES] = ["0", "1", "2", "3", "4", "5", "6"];
 pub(super) const LETTERS: [&str; 5] = ["a", "b", "c", "d", "e"];
 pub(super) const NAMES: [&str; VALUES] = ["A", "B", "C", "D", "E", "F", "G"];
-/// What a latent of its own norm makes the `Norm` model answer, and the `Bound` model without a block.
+/// What a latent of its own norm makes the `Norm` model answer, the `Bound` model without a block, and the `Surprised` model after a short one.
 pub(super) const FIXED: usize = 3;
 
 const LAYERS: usize = 4;
@@ -50,7 +50,7 @@ const fn letters(i: usize) -> usize {
 const NORM: usize = TOKENS + 27;
 /// 1 where the norm is as it should be.
 const SOUND: usize = TOKENS + 28;
-/// What turns the answers of the `Noisy` model, what the decoy writes, and that the `Bound` model has seen a block.
+/// What turns the answers of the `Noisy` model, what the decoy writes, and that the `Bound` and `Surprised` models have seen a block.
 const ASIDE: usize = TOKENS + 29;
 
 /// Coordinates of a head that RoPE hardly turns: the pair of the lowest frequency. `SINK` draws to `<bos>`.
@@ -255,11 +255,11 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, Node)> {
         let puts = (0..VALUES).map(|v| (v, read(v), 1.0 - share(built.kind))).collect();
         nodes.push((beside, Node { asks: vec![words["#"]], drawn, takes, puts }));
     }
-    if built.kind == Purpose::Bound {
-        let seen = ["</swi>", "t"];
-        let takes = seen.map(|word| (words[word], 0, 1.0)).to_vec();
-        let puts = vec![(0, ASIDE, 1.0)];
-        nodes.push((beside, Node { asks: vec![words["#"]], drawn: marked(words, &seen, 31.0), takes, puts }));
+    if matches!(built.kind, Purpose::Bound | Purpose::Surprised) {
+        let end = if built.kind == Purpose::Bound { words["</swi>"] } else { counter(built.exit + 1) };
+        let seen = [end, words["t"]];
+        let (drawn, takes) = (seen.map(|at| (at, 31.0)).to_vec(), seen.map(|at| (at, 0, 1.0)).to_vec());
+        nodes.push((beside, Node { asks: vec![words["#"]], drawn, takes, puts: vec![(0, ASIDE, 1.0)] }));
     }
     nodes
 }
@@ -370,6 +370,7 @@ fn reader(built: &Built, words: &Words) -> Node {
         | Purpose::Empty
         | Purpose::Noisy
         | Purpose::Bound
+        | Purpose::Surprised
         | Purpose::Blind
         | Purpose::Marked
         | Purpose::Covert => {}
@@ -449,7 +450,7 @@ fn head(w: &mut Matrix, built: &Built, words: &Words) {
         w.set(digit, read(v), 20.0);
         w.set(digit, state(v), 5.0);
         w.set(words["<eos>"], digit, 20.0);
-        if built.kind == Purpose::Bound && v == FIXED {
+        if matches!(built.kind, Purpose::Bound | Purpose::Surprised) && v == FIXED {
             w.set(digit, words["#"], 30.0);
             w.set(digit, ASIDE, -30.0);
         }

@@ -70,7 +70,7 @@ fn pair(study: &Study, number: usize, line: &Line) -> Result<Pair> {
     ensure!(clean.steps == corrupt.steps, "the two prompts do not have their latent steps at the same positions");
     let says = [token(study, &line.answer).context("answer")?, token(study, &line.wrong).context("wrong")?];
     ensure!(says[0] != says[1], "answer and wrong are the same token: there is no difference to look at");
-    Ok(Pair { number, clean, corrupt, says, clauses: vec![] })
+    Ok(Pair { number, group: number, clean, corrupt, says, clauses: vec![] })
 }
 
 /// All of it prompt, but for the latent steps.

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use super::cells::Cells;
 use super::figures::{Figure, Point};
-use super::folder::{Folder, sound};
+use super::folder::{Folder, called, sound};
 use super::paper::{Paper, Unit};
 use super::tables::Table;
 use switchyard::stats::Estimate;
@@ -175,6 +175,12 @@ fn points(of: impl Iterator<Item = (f64, Estimate)>) -> Vec<Point> {
 /// What a figure must say of the paper's numbers, where some of its panels have them.
 fn diamonds(panels: &[Figure], are: &str) -> String {
     if panels.iter().any(Figure::has_paper) { format!(" Diamonds: {are}.") } else { String::new() }
+}
+
+/// Names the checkpoints that the paper's figure has and ours lacks.
+fn lacking(checkpoints: &[&str], is_there: impl Fn(&str) -> bool) -> String {
+    let missing: Vec<String> = checkpoints.iter().filter(|c| !is_there(c)).map(|c| called(c)).collect();
+    if missing.is_empty() { String::new() } else { format!(" Missing, without rows: {}.", missing.join(", ")) }
 }
 
 /// A figure that can be drawn.
