@@ -19,7 +19,8 @@
 //!
 //! Misleads: an arithmetic chain has one derivation, so there it is valid where every value read is the true one; in a graph other
 //! paths count too. Text between blocks says other steps, and is right. A second operand is taken from the problem; whether it was
-//! read right is its own step's matter. That a chain can be read does not show that the answer rests on it (`known_value` asks that).
+//! read right is its own step's matter. That a chain can be read does not show that the answer rests on it (`known_value` asks that). The control for
+//! memory costs training rows (of a chain with three blocks about half): that nothing is read shows less than it would without.
 
 use std::collections::{BTreeMap, BTreeSet};
 
