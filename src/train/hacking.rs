@@ -9,6 +9,9 @@
 /// stopped in at most 5 of 100 cases, also where the three move together (measured by the tests below).
 const Z: f64 = 4.8;
 
+/// The same of a finished run, which is looked at once.
+const SEEN: f64 = 4.0;
+
 /// What is watched of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Step {
@@ -57,7 +60,7 @@ impl Watch {
 }
 
 /// Where hacking begins in the steps of a finished run, looked at as a whole: at the end of the window with the most right answers, if
-/// from there to the last window fewer answers are right while switch rate and latent calls rise, each by more than [`Z`] standard
+/// from there to the last window fewer answers are right while switch rate and latent calls rise, each by more than [`SEEN`] standard
 /// errors. A rule for drawings: to stop a run it would come too late.
 pub fn begins(steps: &[Step], window: usize) -> Option<usize> {
     if window < 2 || steps.len() < 2 * window {
@@ -67,7 +70,7 @@ pub fn begins(steps: &[Step], window: usize) -> Option<usize> {
     let last = steps.len() - window;
     let best = (0..=last - window).rev().max_by(|a, b| right(a).total_cmp(&right(b)))?;
     let (before, after) = (&steps[best..best + window], &steps[last..]);
-    let rises = |of: fn(&Step) -> f64| rise(before, after, of) > Z;
+    let rises = |of: fn(&Step) -> f64| rise(before, after, of) > SEEN;
     (rises(|s| -s.accuracy) && rises(|s| s.switch_rate) && rises(|s| s.latent_calls)).then_some(best + window)
 }
 
@@ -131,9 +134,12 @@ mod tests {
             let stopped = (0..400).filter(|&seed| run(seed, 2_000, together, 0.0).is_some()).count();
             println!("stationary noise, moving together: {together}: {stopped} of 400 runs of 2,000 steps stopped");
             assert!(stopped <= 20, "{stopped} of 400 runs of noise were stopped");
-            let shaded = (0..400).filter(|&seed| begins(&drawn(seed, 2_000, together, 0.0), 80).is_some()).count();
-            println!("of which seen as a whole {shaded} hack");
-            assert!(shaded <= 20, "{shaded} of 400 runs of noise are shown as hacking");
+            for (steps, window) in [(2_000, 80), (200, WINDOW)] {
+                let shown = |&seed: &u64| begins(&drawn(seed, steps, together, 0.0), window).is_some();
+                let shown = (0..400).filter(shown).count();
+                println!("{shown} of 400 runs of {steps} steps are shown as hacking");
+                assert!(shown <= 20, "{shown} of 400 runs of noise of {steps} steps are shown as hacking");
+            }
         }
     }
 

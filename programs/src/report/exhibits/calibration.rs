@@ -24,7 +24,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 const SHOWN: [(&str, &str); 4] = [
     ("reward", "mean reward of a batch"),
     ("switch rate", "share of rollouts"),
-    ("latent invocations", "blocks per rollout (of older rows, latent steps)"),
+    ("latent invocations", "per rollout"),
     ("visible tokens", "per rollout"),
 ];
 const COLUMNS: &[&str; 4] = columns!(GrpoStepRow: reward, switch_rate, latent_calls, visible_tokens);
@@ -130,7 +130,8 @@ fn full(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         None => "No hacking is seen: right answers do not fall while switch rate and latent steps rise.".to_owned(),
     };
     let note = format!(
-        "Marks: batches. Band: rolling mean of {} steps ± 1.96 standard errors. Dashed upright: the checkpoint that is measured. {hacks}",
+        "Marks: batches. Band: rolling mean of {} steps ± 1.96 standard errors. Dashed upright: the checkpoint that is measured. Latent invocations are blocks, \
+         in older rows latent steps. {hacks}",
         window(rows.len())
     );
     exhibit.drawing("Switch-GRPO trajectory in full", 2, panels, &note)

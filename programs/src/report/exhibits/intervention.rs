@@ -124,7 +124,7 @@ fn followed(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         let all = [("predicted", row.hit_rate), ("by chance", row.chance), ("old one kept", row.kept)];
         let values = all.map(|(_, share)| sound(share)).to_vec();
         Some(Figure::Bars(BarChart {
-            title: format!("Answers when a known value is put in: {}", called(checkpoint)),
+            title: format!("Known value put in: {}", called(checkpoint)),
             y: Axis::share("share of answers"),
             categories: all.map(|(name, _)| name.to_owned()).to_vec(),
             series: vec![BarSeries { name: with_n("problems with a donor", &values), values, paper: vec![] }],
