@@ -16,7 +16,7 @@ pub(super) struct Truth {
 /// What asks whether answers rest on the latents.
 macro_rules! causal {
     ($($more:literal),* $(,)?) => {
-        &["latent_intervention", "latent_intervention_more", "switch_benefit", $($more),*]
+        &["latent_intervention", "latent_intervention_more", "switch_benefit", "card", $($more),*]
     };
 }
 
@@ -46,6 +46,7 @@ pub(super) const TRUTHS: &[Truth] = &[
             "early_stop",
             "subspace",
             "decoded_trace",
+            "card",
         ],
     },
     Truth {
@@ -143,7 +144,7 @@ pub(super) const TRUTHS: &[Truth] = &[
         name: "memoriser",
         about: "latents say which program a problem is, and the answer is looked up: no value can be read from a program not met",
         draw: |rng| Built { decoy: None, decide: (1, 0), ..parts(Purpose::Memorised, rng) },
-        looks: &["layer_probe", "decoded_trace", "latent_intervention", "subspace"],
+        looks: &["layer_probe", "decoded_trace", "latent_intervention", "subspace", "card"],
     },
     Truth {
         name: "marked",

@@ -185,7 +185,7 @@ macro_rules! interventions {
 }
 
 interventions! {
-    zero, random_norm, self_patch, mean, gaussian, resample, sibling, embedding, scale, rotate, known_value
+    zero, random_norm, self_patch, mean, gaussian, resample, reverse, sibling, embedding, scale, rotate, known_value
 }
 
 pub(crate) fn norm(x: &[f64]) -> f64 {

@@ -145,6 +145,12 @@ impl Folder {
         }
     }
 
+    /// Rows of `reports/calibration` that this program was built with.
+    #[cfg(test)]
+    pub(crate) fn calibration_of_this_program() -> anyhow::Result<Vec<CalibrationRow>> {
+        read_carried(CALIBRATION)
+    }
+
     /// Whether it has measurements of the workbench only, and none of a checkpoint.
     pub(crate) fn is_calibration(&self) -> bool {
         self.files.keys().all(|(rows, _)| rows == CalibrationRow::NAME)

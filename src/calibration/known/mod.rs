@@ -22,6 +22,7 @@ mod weights;
 
 pub(crate) use problems::pairs;
 pub use problems::study;
+pub(super) use weights::LAYERS;
 pub use weights::MARKS;
 
 /// What the model is built to do with its latents.

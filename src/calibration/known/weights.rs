@@ -22,7 +22,7 @@ pub(super) const NAMES: [&str; VALUES] = ["A", "B", "C", "D", "E", "F", "G"];
 /// What a latent of its own norm makes the `Norm` model answer, the `Bound` model without a block, and the `Surprised` model after a short one.
 pub(super) const FIXED: usize = 3;
 
-const LAYERS: usize = 4;
+pub const LAYERS: usize = 4;
 const TOKENS: usize = 31;
 const D: usize = 64;
 const HEAD: usize = 16;

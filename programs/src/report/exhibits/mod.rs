@@ -13,6 +13,7 @@ use super::paper::{Paper, Unit};
 use super::tables::Table;
 use switchyard::stats::Estimate;
 
+pub(super) use card::{cards, side_by_side};
 pub(super) use circuit::graphs;
 pub(super) use lens::lens_rows;
 pub(super) use main::{answers, of_other_set};
@@ -147,7 +148,7 @@ macro_rules! exhibits {
 }
 
 exhibits! {
-    main, sft_vs_rl, tf, swi_window, probe, intervention, exit, appendix_sweep, per_subject, gen_analysis, calibration, pareto,
+    card, main, sft_vs_rl, tf, swi_window, probe, intervention, exit, appendix_sweep, per_subject, gen_analysis, calibration, pareto,
     token_dist, intervention_ladder, intervention_steps, intervention_dose, switch_benefit, adaptive, value_probe, switching, lens, early_stop,
     decoded_trace, subspaces, monitor, patching, circuit, training, schedule, fate, versus, seeds, dependence, row_tables,
 }
