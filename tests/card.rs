@@ -49,10 +49,11 @@ fn a_model_that_opens_no_block_is_asked_nothing() {
 
 #[test]
 fn one_command_writes_the_card_and_a_second_run_the_same_bytes() {
-    let root = std::env::current_dir().expect("the checkout").join("fixtures/micro");
+    // A checkpoint inside a run brings the run's problems.
+    let root = std::env::current_dir().expect("the checkout").join("fixtures/micro/sft/checkpoint");
     let temp = tempfile::tempdir().expect("a folder");
     let card = |out: &str| {
-        let args = ["card", &root.display().to_string(), "--phase", "sft", "--problems", "60", "--out", out];
+        let args = ["card", &root.display().to_string(), "--problems", "60", "--out", out];
         let (said, _) = programs::done(programs::program("probe").args(args).current_dir(temp.path()));
         assert!(said.contains("Do right answers need the latents' content?"), "{said}");
         let read = |file: &str| std::fs::read(temp.path().join(out).join(file)).expect(file);

@@ -14,7 +14,6 @@
 use anyhow::Result;
 
 use super::layer_probe::{self, Layers};
-use super::markdown::table_of;
 use super::{About, early_stop, latent_intervention, switch_benefit};
 use crate::interventions::Steps;
 use crate::progress::Interruption;
@@ -186,15 +185,11 @@ fn two_sided(number: Estimate) -> f64 {
     (2.0 * number.p_above(0.0).min(number.scaled(-1.0).p_above(0.0))).min(1.0)
 }
 
-/// Markdown: one row a question, then one line on what each effect is, or why a question was not asked.
+/// Markdown: one line a question.
 pub fn table(rows: &[CardRow]) -> String {
-    let answers = table_of("question | answer | effect [95 %] | p (Holm)", rows, |row| {
-        let (number, p) = match (row.number, row.p_holm) {
-            (Some(number), Some(p)) => (format!("{number:.3}"), format!("{p:.1e}")),
-            _ => ("—".to_owned(), "—".to_owned()),
-        };
-        format!("{} | {} | {number} | {p}", row.question.text(), row.answer)
-    });
-    let lines: String = rows.iter().map(|row| format!("- {} {}.\n", row.question.text(), row.explanation())).collect();
-    format!("{answers}\n{lines}")
+    let line = |row: &CardRow| {
+        let effect = row.number.zip(row.p_holm).map(|(number, p)| format!(" {number:.3}, p {p:.1e}:")).unwrap_or_default();
+        format!("- {}: {}{effect} {}.\n", row.answer, row.question.text(), row.explanation())
+    };
+    rows.iter().map(line).collect()
 }
