@@ -437,8 +437,8 @@ fn certifies(built: &Built, question: CardQuestion) -> Option<bool> {
         CardQuestion::Used => lowers(built, "resample"),
         CardQuestion::Follows => Some(read),
         CardQuestion::OneStep => Some((0..built.exit).any(|step| brings(built, step))),
-        // The state that is read comes in one step before; in reverse order another one does.
-        CardQuestion::Ordered => (!backed).then_some(read && 2 * built.reads != built.exit + 1),
+        // In reverse order the last state comes in first: it ends the block at once, and the reader finds it if it reads the last step.
+        CardQuestion::Ordered => (!backed).then_some(read && built.reads != built.exit),
         CardQuestion::Specific => lowers(built, "mean"),
         CardQuestion::BeyondToken => lowers(built, "embedding_argmax"),
         CardQuestion::Helps => lowers(built, "skip"),

@@ -7,7 +7,6 @@
 //! 4. A question about how latents are used is not asked of a model whose latents are not shown to be used.
 
 use anyhow::Result;
-use serde::{Deserialize, Serialize};
 
 use super::Identity;
 use crate::stats::{Estimate, FEWEST, LEVEL, holm};
@@ -93,18 +92,17 @@ pub enum Evidence {
     Missing(String),
 }
 
-/// One question of a card.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct CardRow {
-    #[serde(flatten)]
-    pub identity: Identity,
-    pub question: CardQuestion,
-    pub answer: CardAnswer,
-    pub number: Option<Estimate>,
-    /// Holm-adjusted over the questions of the card.
-    pub p_holm: Option<f64>,
-    /// Why it was not asked, or what a reader must know of the number.
-    pub detail: String,
+rows! {
+    /// One question of a card.
+    pub struct CardRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub question: CardQuestion => "name": "the question, by its short name",
+        pub answer: CardAnswer => "name": "yes, no, undecided or not asked",
+        pub number: Option<Estimate> => "share": "effect that answers the question: 0 where the answer is no",
+        pub p_holm: Option<f64> => AccuracyRow,
+        pub detail: String => "text": "why the question was not asked, or what a reader must know of the effect",
+    }
 }
 
 impl CardRow {
