@@ -9,8 +9,9 @@ pub(super) const ABOUT: &[About] =
 /// not fire. Misleads where a step reads any state of the block: no loss then says nothing about content.
 fn reversed(bank: &Bank) -> impl Intervention {
     move |at: &LatentPlace, _: &[f32]| {
-        let steps = bank.of_problem(at.problem).filter(|(block, ..)| *block == at.block).count();
-        let mirrored = steps.checked_sub(at.step + 1).filter(|step| *step != at.step)?;
-        bank.get(at.problem, at.block, mirrored).map(<[f32]>::to_vec)
+        let block: Vec<_> = bank.of_problem(at.problem).filter(|(block, ..)| *block == at.block).collect();
+        let own = block.iter().position(|(_, step, _)| *step == at.step)?;
+        let (_, step, state) = block[block.len() - 1 - own];
+        (step != at.step).then(|| state.to_vec())
     }
 }

@@ -25,8 +25,8 @@ use switchyard::schema::{BlockOrigin, CardRow, RowFile};
 pub(super) struct Card {
     #[command(flatten)]
     targets: Targets,
-    /// On 100 problems
-    #[arg(long, conflicts_with = "problems")]
+    /// On 100 problems, unless --problems says how many
+    #[arg(long)]
     quick: bool,
     /// Folder for rows and report. By default runs/reports/<name of the run or model>; if that has rows of other settings, NAME.2
     #[arg(long, value_name = "DIR")]
