@@ -18,7 +18,7 @@ use super::{About, early_stop, latent_intervention, switch_benefit};
 use crate::interventions::Steps;
 use crate::progress::Interruption;
 use crate::schema::{
-    AT_CHANCE, CardRow, Evidence, Features, InterventionRow, KnownValueRow, ProbeRow, CardQuestion, Summary,
+    AT_CHANCE, CardQuestion, CardRow, Evidence, Features, InterventionRow, KnownValueRow, ProbeRow, Summary,
     SwitchBenefitRow, SwitchProblemRow, answer, benefit,
 };
 use crate::stats::Estimate;
@@ -27,7 +27,8 @@ use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, is_known};
 
 pub const ABOUT: About =
-    About::asking("the certificate: eight questions about the latents, one answer each, one family of tests").on_request();
+    About::asking("the certificate: eight questions about the latents, one answer each, one family of tests")
+        .on_request();
 
 settings! {
     pub struct Config {
@@ -83,12 +84,7 @@ fn from<T>(result: &Result<T, String>, evidence: impl Fn(&T) -> Evidence) -> Evi
 
 const MODES: [&str; 5] = ["normal", "resample", "reverse", "mean", "embedding_argmax"];
 
-fn interventions(
-    study: &Study,
-    config: &Config,
-    known: bool,
-    arithmetic: Option<&dyn Arithmetic>,
-) -> Result<Summary> {
+fn interventions(study: &Study, config: &Config, known: bool, arithmetic: Option<&dyn Arithmetic>) -> Result<Summary> {
     let exchange = known.then_some("known_value");
     let modes = MODES.into_iter().chain(exchange).map(str::to_owned).collect();
     let asked = latent_intervention::Config { modes, draws: config.draws, ..Default::default() };
@@ -174,8 +170,12 @@ fn read(rows: &[ProbeRow]) -> Evidence {
         return Evidence::Missing("no latent step has values that a probe could be fitted to".to_owned());
     };
     let score = best.score();
-    let beyond =
-        Estimate { value: score.value - best.chance, low: score.low - best.chance, high: score.high - best.chance, ..score };
+    let beyond = Estimate {
+        value: score.value - best.chance,
+        low: score.low - best.chance,
+        high: score.high - best.chance,
+        ..score
+    };
     let detail = format!("step {step}, the best of {}; the commonest value has {:.3}", own.len(), best.chance);
     Evidence::Measured { number: beyond, p: (two_sided(beyond) * own.len() as f64).min(1.0), detail }
 }
@@ -188,7 +188,8 @@ fn two_sided(number: Estimate) -> f64 {
 /// Markdown: one line a question.
 pub fn table(rows: &[CardRow]) -> String {
     let line = |row: &CardRow| {
-        let effect = row.number.zip(row.p_holm).map(|(number, p)| format!(" {number:.3}, p {p:.1e}:")).unwrap_or_default();
+        let effect =
+            row.number.zip(row.p_holm).map(|(number, p)| format!(" {number:.3}, p {p:.1e}:")).unwrap_or_default();
         format!("- {}: {}{effect} {}.\n", row.answer, row.question.text(), row.explanation())
     };
     rows.iter().map(line).collect()

@@ -104,11 +104,7 @@ pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic
 }
 
 /// The tables of every mode that can be run and has something to say; and of the others why not. `arithmetic` as for [`run_on`].
-pub fn summary(
-    study: &Study,
-    config: &Config,
-    arithmetic: Option<&dyn Arithmetic>,
-) -> Result<(Summary, Vec<String>)> {
+pub fn summary(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<(Summary, Vec<String>)> {
     let config = &config.named(study);
     let (asked, mut skipped) = ready(study, config, arithmetic)?;
     let (summary, silent) = in_memory_summary(|rows| observe(study, &asked, rows))?;
