@@ -100,6 +100,11 @@ fn the_truth_of_every_kind_holds() {
                 assert_eq!(idle.map(changed).iter().sum::<f64>(), 0.0, "{kind} {built:?}");
                 assert!(right("skip", None) < 0.5, "{kind} {built:?}");
             }
+            // What is needed is the block's length.
+            Purpose::Surprised => {
+                assert_eq!(changed("resample"), 0.0, "{kind} {built:?}");
+                assert!(right("empty_block", None) < 0.5, "{kind} {built:?}");
+            }
             // A latent that holds another value is believed; one that holds none is not missed.
             Purpose::Backed => {
                 let idle = ["zero", "mean", "skip", "empty_block"];

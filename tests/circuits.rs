@@ -251,7 +251,7 @@ fn a_patched_cell_is_a_separate_forward() {
             (0..14).map(|p| if latent(p) { switch.latent } else { id(p) as u32 }).collect()
         };
         let [clean, corrupt] = [0, 2].map(|from| Sequence::new(0, ids(from), 3, Some(switch.latent)).expect("a row"));
-        let pair = Pair { number: 0, clean, corrupt, says: [1, 2], clauses: vec![] };
+        let pair = Pair { number: 0, group: 0, clean, corrupt, says: [1, 2], clauses: vec![] };
         let moved = compared(&study, &pair, &[vec![1, 4, 9], vec![4, 5], vec![10, 13], vec![2, 3]]);
         assert!(moved > 100, "{family:?}: only {moved} patches do anything");
     }

@@ -1,11 +1,12 @@
 //! `early_stop` on models whose truth is known, on blocks that a rule puts after the prompt, and on the committed micro model.
 
+use switchyard::calibration::known::Built;
 use switchyard::experiments::early_stop::{Config, rows, table};
 use switchyard::latent::Blocks;
 use switchyard::schema::EarlyStopRow;
 use switchyard::study::Study;
 
-use crate::common::known::{EXIT_STEP, Purpose, micro, study};
+use crate::common::known::{EXIT_STEP, Purpose, micro, of, study};
 
 fn on_threads(threads: usize) -> Study {
     let mut study = micro("sft", 24);
@@ -25,12 +26,29 @@ fn answers_need_the_latent_that_they_are_read_from_and_no_idle_one() {
         assert_eq!(numbers(&found), (0..=EXIT_STEP).collect::<Vec<_>>());
         let (full, before) = found.split_last().expect("the full run");
         assert_eq!((full.accuracy.value, full.committed.value, full.difference), (1.0, 1.0, None));
-        assert!(before.iter().all(|row| row.loses() == reads), "{which:?}");
+        assert!(before.iter().all(|row| row.needs_later() == reads), "{which:?}");
         assert!(before.iter().all(|row| (row.committed.value == 1.0) != reads && row.reversed.value < 0.5));
         assert!(found.iter().all(|row| row.others_answer.value < 0.5), "another problem's answer is not this one's");
         let gold: Vec<f64> = found.iter().map(|row| row.gold_logprob.expect("every response answers").value).collect();
         assert!((gold[0] < gold[EXIT_STEP] - 1.0) == reads, "{which:?}: {gold:?}");
     }
+}
+
+/// A model that reads no latent but was never trained to meet an early end: without a control its losses would be put down to latents.
+#[test]
+fn an_early_end_that_surprises_is_no_need_of_latents() {
+    let built = Built { decide: (1, 0), ..Built::new(Purpose::Surprised) };
+    let found = rows(&of(&built, 120, 0), &Config::default()).expect("rows");
+    println!("{}", table(&found));
+    let (full, before) = found.split_last().expect("the full run");
+    assert_eq!((full.accuracy.value, full.resampled), (1.0, None));
+    for row in before {
+        assert!(row.accuracy.value < 0.5 && row.p_holm.is_some_and(|p| p < 0.01), "{row:?}");
+        assert_eq!(row.resampled.map(|accuracy| accuracy.value), Some(1.0), "it reads no latent");
+        assert_eq!((row.verdict(), row.needs_later()), ("loses to the cut alone", false));
+    }
+    let old = EarlyStopRow { resampled: None, ..before[0].clone() };
+    assert_eq!((old.verdict(), old.needs_later()), ("loses, no control", false));
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn window() -> Figure {
         y: Axis::new("p(<swi>)").log(),
         lines: vec![line("after SFT", 0.85), line("after Switch-GRPO", 0.48)],
         marks: vec![0.0],
-        levels: vec![],
+        ..LineChart::default()
     })
 }
 
@@ -64,7 +64,7 @@ fn probe() -> Figure {
             line("control", 0.51, true),
         ],
         levels: vec![0.5],
-        marks: vec![],
+        ..LineChart::default()
     })
 }
 

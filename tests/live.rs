@@ -50,7 +50,11 @@ fn weights_that_rows_were_not_made_from_do_not_run() {
     let text = std::fs::read_to_string(&manifest).expect("a manifest");
     std::fs::write(&manifest, text.replace("24353a65e373", "000000000000")).expect("a file");
     let (html, said) = page(&rows);
-    assert!(said.contains("micro/sft does not run in the page") && said.contains("does not have the weights of its records"), "{said}");
+    assert!(
+        said.contains("micro/sft does not run in the page")
+            && said.contains("does not have the weights of its records"),
+        "{said}"
+    );
     assert!(said.contains("micro/grpo runs in the page") && html.contains("id=\"lab-data\""), "{said}");
     std::fs::remove_file(manifest).expect("a manifest");
     let (html, said) = page(&rows);

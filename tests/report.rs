@@ -669,15 +669,18 @@ fn a_folder_that_is_named_twice_is_refused() {
     }
 }
 
+/// As in the paper: accuracy on the left, changed answers on the right, four modes, all and diagnostic problems; here of two checkpoints.
 #[test]
-fn bars_of_a_panel_mean_one_thing() {
+fn the_intervention_figure_has_the_papers_panels() {
     let svg = std::fs::read_to_string("reports/micro/figures/fig-intervention.svg").unwrap();
-    let panels: Vec<&str> = svg.split("share that stays right").collect();
-    assert_eq!(panels.len(), 3, "two checkpoints");
-    // Between the name of an axis and the next title stand the names of its bars.
-    for panel in &panels[1..] {
-        let bars = panel.split("font-weight=\"bold\"").next().unwrap();
-        assert!(bars.contains("\nzero\n") && !bars.contains("predicted") && !bars.contains("known"), "{bars}");
+    let panels: Vec<&str> = svg.split("font-weight=\"bold\"").skip(1).collect();
+    assert_eq!(panels.len(), 4, "two checkpoints");
+    for (number, panel) in panels.iter().enumerate() {
+        let axis = ["share of right answers", "share of changed answers"][number % 2];
+        let bars = ["normal", "zero", "random norm", "skip"].map(|mode| format!("\n{mode}\n"));
+        assert!(panel.contains(axis) && bars.iter().all(|bar| panel.contains(bar)), "{panel}");
+        assert!(panel.contains("all (n=") && panel.contains("diagnostic (n="), "{panel}");
+        assert!(!panel.contains("resample") && !panel.contains("predicted"), "{panel}");
     }
 }
 

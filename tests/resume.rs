@@ -246,11 +246,7 @@ fn a_phase_that_learnt_nothing_is_not_a_result() {
             "grpo.max_positions=3",
             ["12 of 12 rollouts were dropped", "12 longer than grpo.max_positions = 3"],
         ),
-        (
-            "equal",
-            "evaluation.max_new_tokens=1",
-            ["4 of 4 groups had equal rewards", "no update in 2 steps"],
-        ),
+        ("equal", "evaluation.max_new_tokens=1", ["4 of 4 groups had equal rewards", "no update in 2 steps"]),
     ] {
         let output = home.train(name, &["--from", "trunk", "--set", set]);
         let said = text_of(&output);

@@ -6,6 +6,7 @@ mod annotate;
 mod answers;
 mod architecture;
 mod calibrate;
+mod card;
 mod checkpoint;
 mod circuits;
 mod cli;

@@ -5,19 +5,19 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 
-use super::known::{Built, COUNTS, Purpose, pairs, study as build};
+use super::known::{Built, COUNTS, LAYERS, Purpose, pairs, study as build};
 use crate::experiments::latent_intervention::{self, Config as Interventions};
 use crate::experiments::{
-    activation_patching, attention_to_latents, decoded_trace, direct_logit, early_stop, exit_probability,
+    activation_patching, attention_to_latents, card, decoded_trace, direct_logit, early_stop, exit_probability,
     head_patching, jacobian_lens, layer_probe, logit_lens, monitor, phases, subspace, switch_benefit, switch_window,
     teacher_forced,
 };
 use crate::interventions::Steps;
 use crate::progress::Interruption;
 use crate::schema::{
-    Axis, Component, DecodedTraceRow, DirectLogitRow, Donors, Event, ExitGroup, Features, Form, HeadPatchRow, Lens,
-    LensRow, Letters, Monitor, MonitorRow, Part, PatchMode, ProbeRow, Protocol, Reader, Rotation, SubspaceRow,
-    SwitchProblemRow, Target, Transport, Variable, benefit, dosed,
+    Axis, CardAnswer, CardQuestion, CardRow, Component, DecodedTraceRow, DirectLogitRow, Donors, Event, ExitGroup,
+    Features, Form, HeadPatchRow, Lens, LensRow, Letters, Monitor, MonitorRow, Part, PatchMode, ProbeRow, Protocol,
+    Reader, Rotation, SubspaceRow, SwitchProblemRow, Target, Transport, Variable, benefit, dosed,
 };
 use crate::stats::probe::ValueProtocol;
 use crate::store::Measurements;
@@ -72,6 +72,7 @@ pub(super) const LOOKS: &[Look] = &[
     of_problems("early_stop", |built, study, _| stops(built, study)),
     Look { name: "subspace", sizes: PROBED, of_pairs: false, run: |built, study, _| subspaces(built, study) },
     Look { name: "decoded_trace", sizes: PROBED, of_pairs: false, run: |built, study, _| decoded(built, study) },
+    Look { name: "card", sizes: &[500], of_pairs: false, run: |built, study, _| certified(built, study) },
     // Of fewer problems a monitor has too few to be fitted on.
     Look { name: "monitor", sizes: &[500], of_pairs: false, run: |built, study, _| monitored(built, study) },
     Look { name: "activation_patching", sizes: PAIRS, of_pairs: true, run: patched },
@@ -393,7 +394,7 @@ fn monitored(built: &Built, study: &Study) -> Result<Tally> {
 
 fn stops(built: &Built, study: &Study) -> Result<Tally> {
     let rows = early_stop::rows(study, &early_stop::Config::default())?.into_iter().filter(|r| r.k < r.of);
-    Ok(rows.map(|row| ("early_stop/loses", built.is_read() && row.k < built.reads, row.loses())).collect())
+    Ok(rows.map(|row| ("early_stop/loses", built.is_read() && row.k < built.reads, row.needs_later())).collect())
 }
 
 /// One rank that fits every value, trained with fewer updates than by default: each model has seven values.
@@ -414,6 +415,34 @@ fn subspaces(built: &Built, study: &Study) -> Result<Tally> {
         Rotation::Random | Rotation::Shuffled => None,
     };
     Ok(seen.filter_map(one).collect())
+}
+
+/// Every line of the card that is asked; a yes is the verdict.
+fn certified(built: &Built, study: &Study) -> Result<Tally> {
+    let predict = |problem, step, value| predicted(built, study, problem, step, value);
+    let rows = card::rows_by(study, &card::Config::default(), Some(&predict))?;
+    let asked = rows.iter().filter(|row| row.answer != CardAnswer::NotAsked);
+    let one = |row: &CardRow| {
+        let truth = certifies(built, row.question)?;
+        Some((row.question.test(), truth, row.answer == CardAnswer::Yes))
+    };
+    Ok(asked.filter_map(one).collect())
+}
+
+/// Whether a question's answer is yes by the way the model is built; `None` where that does not say.
+fn certifies(built: &Built, question: CardQuestion) -> Option<bool> {
+    let (backed, read) = (built.kind == Purpose::Backed, built.is_read());
+    match question {
+        CardQuestion::Used => lowers(built, "resample"),
+        CardQuestion::Follows => Some(read),
+        CardQuestion::OneStep => Some((0..built.exit).any(|step| brings(built, step))),
+        // In reverse order the last state comes in first: it ends the block at once, and the reader finds it if it reads the last step.
+        CardQuestion::Ordered => (!backed).then_some(read && built.reads != built.exit),
+        CardQuestion::Specific => lowers(built, "mean"),
+        CardQuestion::BeyondToken => lowers(built, "embedding_argmax"),
+        CardQuestion::Helps => lowers(built, "skip"),
+        CardQuestion::Readable => Some((1..=built.exit).any(|step| built.shows(step, LAYERS))),
+    }
 }
 
 fn benefits(built: &Built, study: &Study) -> Result<Tally> {

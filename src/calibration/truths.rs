@@ -16,7 +16,7 @@ pub(super) struct Truth {
 /// Experiments that test whether answers depend on the latents.
 macro_rules! causal {
     ($($more:literal),* $(,)?) => {
-        &["latent_intervention", "latent_intervention_more", "switch_benefit", $($more),*]
+        &["latent_intervention", "latent_intervention_more", "switch_benefit", "card", $($more),*]
     };
 }
 
@@ -46,6 +46,7 @@ pub(super) const TRUTHS: &[Truth] = &[
             "early_stop",
             "subspace",
             "decoded_trace",
+            "card",
         ],
     },
     Truth {
@@ -143,7 +144,7 @@ pub(super) const TRUTHS: &[Truth] = &[
         name: "memoriser",
         about: "latents identify the program, and the answer is looked up: no value can be decoded for an unseen program",
         draw: |rng| Built { decoy: None, decide: (1, 0), ..parts(Purpose::Memorised, rng) },
-        looks: &["layer_probe", "decoded_trace", "latent_intervention", "subspace"],
+        looks: &["layer_probe", "decoded_trace", "latent_intervention", "subspace", "card"],
     },
     Truth {
         name: "marked",
@@ -156,6 +157,13 @@ pub(super) const TRUTHS: &[Truth] = &[
         about: "under a trigger latents carry one more coordinate, which does not affect answers",
         draw: |rng| triggers(parts(Purpose::Covert, rng), rng),
         looks: &["monitor"],
+    },
+    // Models are drawn by their kind's number: a new kind goes to the end.
+    Truth {
+        name: "surprised",
+        about: "no latent is read, and after a block that ends early the answer is lost: never trained to leave early",
+        draw: |rng| Built { decoy: None, decide: (1, 0), ..parts(Purpose::Surprised, rng) },
+        looks: &["early_stop"],
     },
 ];
 

@@ -1,17 +1,26 @@
 //! Whether the steps that blocks stand for can be read from their latents as a solution: each block is read as the value of its
 //! step, and the whole chain, of values read and values in the text, is verified by forward chaining.
 //!
-//! Of the problems that are answered right with blocks in the place of known steps. A block is read at one latent, two ways: by the
-//! logit lens at `layer` (the most probable of the values that steps of these problems have), and by a linear probe for the step's
-//! value that was fitted on other groups of problems ([`Problem::group`]). A step follows where the problem's operation makes it of the step before, as that was
-//! read; of graphs, where an edge leads to it from there. A chain is valid where every step follows and the last gives the answer.
+//! 1. Of the problems that are answered right, those with blocks in the place of known steps take part.
+//! 2. Each block is read at one latent, two ways. The logit lens at `layer` names the most probable of the values that steps of these
+//!    problems have. A linear probe names the value of the block's step.
+//! 3. A step follows where the problem's operation makes it of the step before, as that was read; of graphs, where an edge leads to it
+//!    from there. A chain is valid where every step follows and the last gives the answer.
+//! 4. Valid chains are compared with two nulls: `shuffled` puts in the values that were read in another problem with blocks of the same
+//!    lengths, `permuted` moves a problem's own values to other steps.
 //!
-//! Two nulls: `shuffled` puts in the values that were read in another problem with blocks of the same lengths, `permuted` moves a
-//! problem's own values to other steps.
+//! Control for memory. A model can store a code for each problem, or for each calculation, from which a probe that has met the code
+//! recalls the value; the value is then nowhere in the latents. So the probe is never fitted on what it could recall: not on the
+//! program of the problem under other names ([`Problem::group`]), and not on the calculation that the block stands for ([`StepValue::clause`](crate::tasks::StepValue::clause),
+//! `5 + 4 = 2`), which other programs contain too. It has to read a value from calculations that never led to it before. A value that only
+//! one calculation leads to is held out by program alone: there the code of the calculation is a code of the value, and no probe can
+//! separate the two. Coordinates that vary by rounding alone are not scaled up ([`Standardiser`](crate::stats::Standardiser)): in a table of
+//! values in which each occurs once in a row and a column, they show which entries are not left out, and so what the missing one must be.
 //!
 //! Misleads: an arithmetic chain has one derivation, so there it is valid where every value read is the true one; in a graph other
 //! paths count too. Text between blocks says other steps, and is right. A second operand is taken from the problem; whether it was
-//! read right is its own step's matter. That a chain can be read does not show that the answer rests on it (`known_value` asks that).
+//! read right is its own step's matter. That a chain can be read does not show that the answer rests on it (`known_value` asks that). The control for
+//! memory costs training rows (of a chain with three blocks about half): that nothing is read shows less than it would without.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +36,7 @@ use crate::nth::Nth;
 use crate::random::keyed;
 use crate::schema::{DecodedTraceRow, Reader, adjust};
 use crate::stats::by_problem::{cell, share};
-use crate::stats::probe::{TooFew, ValueProtocol};
+use crate::stats::probe::{RowGroups, TooFew, ValueProtocol};
 use crate::stats::{Bootstrap, Estimate, LEVEL, accuracy, sign_flip};
 use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, of_study};
@@ -138,7 +147,8 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &Derivation) -> Resul
     ensure!(layer <= depth, "decoded_trace.layer: layer {layer} does not exist, the model has 0 to {depth}");
     let (all, left_out) = reads(study, derivation)?;
     study.require(all.len() > 1, || format!("{} right answers have blocks in the place of known steps", all.len()))?;
-    let found = LatentStates::new(study, layer, &all)?;
+    let recall = Recall::new(study, &all);
+    let found = LatentStates::new(study, layer, &all, &recall)?;
     let longest = all.iter().flat_map(ReadProblem::lengths).max().unwrap_or(0);
     let mut rows: Vec<DecodedTraceRow> = vec![];
     for reader in Reader::ALL {
@@ -147,7 +157,7 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &Derivation) -> Resul
                 (0..all.len()).filter(|&i| all[i].lengths().iter().all(|length| *length > latent)).collect();
             let Some(read) = found.read(&config.probe, reader, &mine, latent)? else { continue };
             let here: Vec<&ReadProblem> = mine.iter().map(|&i| &all[i]).collect();
-            rows.push(of_reader(study, derivation, (reader, layer, latent, left_out), &here, &read)?);
+            rows.push(of_reader(&recall, derivation, (reader, layer, latent, left_out), &here, &read)?);
         }
     }
     adjust(rows.iter_mut().filter_map(|row| row.p_holm.as_mut()))?;
@@ -197,6 +207,7 @@ type Readings<'a> = Option<Vec<Vec<&'a str>>>;
 struct LatentStates<'a> {
     study: &'a Study,
     all: &'a [ReadProblem],
+    recall: &'a Recall<'a>,
     /// Row of the state of each problem's block and latent step.
     at: BTreeMap<(usize, usize, usize), usize>,
     states: Array2<f32>,
@@ -206,7 +217,7 @@ struct LatentStates<'a> {
 }
 
 impl<'a> LatentStates<'a> {
-    fn new(study: &'a Study, layer: usize, all: &'a [ReadProblem]) -> Result<Self> {
+    fn new(study: &'a Study, layer: usize, all: &'a [ReadProblem], recall: &'a Recall<'a>) -> Result<Self> {
         let rows: Vec<Sequence> = all.iter().map(|read| read.row.clone()).collect();
         let points = [Node::Resid(layer).point()];
         let (keys, mut states) = at_latents(study, &rows, &points, |row, block, step| Some((row, block, step)))?;
@@ -214,7 +225,7 @@ impl<'a> LatentStates<'a> {
         let words: BTreeSet<&str> = all.iter().flat_map(|read| read.words.iter().map(String::as_str)).collect();
         let words = Vec::from_iter(words);
         let tokens = words.iter().map(|word| study.corpus.vocabulary.word_tokens(word)).collect::<Result<_>>()?;
-        Ok(Self { study, all, at, states: states.remove(0), words, tokens })
+        Ok(Self { study, all, recall, at, states: states.remove(0), words, tokens })
     }
 
     /// What each block of some problems is read as at one of its latents; `None` where the reader cannot be used: values that are
@@ -254,20 +265,66 @@ impl<'a> LatentStates<'a> {
             self.words.partition_point(|word| *word < read.words[read.blocks[b].step].as_str())
         };
         let values: Vec<usize> = keys.iter().map(value).collect();
-        let groups = self.study.corpus.groups();
-        let of_keys: Vec<usize> = keys.iter().map(|&(i, _)| groups[self.all[i].problem]).collect();
-        probe.predictions(states.view(), &values, &of_keys)
+        let (mut groups, mut contexts) = (vec![], vec![]);
+        for &(i, b) in keys {
+            groups.push(self.recall.of_block(&self.all[i], b));
+            contexts.push(self.recall.of_problem(&self.all[i]));
+        }
+        probe.predictions(states.view(), &values, RowGroups { groups: &groups, contexts: &contexts })
+    }
+}
+
+/// What a probe could recall a block's value from: the calculation that the block stands for, and the program of its problem.
+struct Recall<'a> {
+    study: &'a Study,
+    /// Of each held-out problem.
+    programs: Vec<usize>,
+    /// Those whose value another calculation has too, numbered after the programs.
+    calculations: BTreeMap<&'a str, usize>,
+}
+
+impl<'a> Recall<'a> {
+    fn new(study: &'a Study, all: &[ReadProblem]) -> Self {
+        let mut lead_to: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+        for (read, block) in all.iter().flat_map(|read| read.blocks.iter().map(move |block| (read, block))) {
+            let clause = study.corpus.test[read.problem].steps[block.step].clause.as_str();
+            lead_to.entry(&read.words[block.step]).or_default().insert(clause);
+        }
+        let several = lead_to.into_values().filter(|clauses| clauses.len() > 1).flatten();
+        let calculations: BTreeSet<&str> = several.collect();
+        let first = study.corpus.test.len();
+        Self {
+            study,
+            programs: study.corpus.groups(),
+            calculations: calculations.into_iter().enumerate().map(|(i, clause)| (clause, first + i)).collect(),
+        }
+    }
+
+    fn of_problem(&self, read: &ReadProblem) -> usize {
+        self.programs[read.problem]
+    }
+
+    /// Its calculation; where no other leads to the same value, its program.
+    fn of_block(&self, read: &ReadProblem, block: usize) -> usize {
+        let clause = self.study.corpus.test[read.problem].steps[read.blocks[block].step].clause.as_str();
+        self.calculations.get(clause).copied().unwrap_or_else(|| self.of_problem(read))
+    }
+
+    /// Problems that a probe reads right or wrong together: those with the only block that they have in common, else those of a program.
+    fn unit(&self, read: &ReadProblem) -> usize {
+        if read.blocks.len() == 1 { self.of_block(read, 0) } else { self.of_problem(read) }
     }
 }
 
 /// The row of one reading, its p-value not adjusted yet.
 fn of_reader(
-    study: &Study,
+    recall: &Recall<'_>,
     derivation: &Derivation,
     (reader, layer, latent, left_out): (Reader, usize, usize, usize),
     here: &[&ReadProblem],
     read: &[Vec<&str>],
 ) -> Result<DecodedTraceRow> {
+    let study = recall.study;
     let holds = |i: usize, values: &[&str]| {
         derivation(here[i].problem, &here[i].with(values)).into_iter().all(|follows| follows)
     };
@@ -281,8 +338,7 @@ fn of_reader(
     let pairs = donors(&lengths, study.seed);
     let own: Vec<bool> = pairs.iter().map(|&(i, _)| valid[i]).collect();
     let others: Vec<bool> = pairs.iter().map(|&(i, donor)| holds(i, &read[donor])).collect();
-    let groups = study.corpus.groups();
-    let of_pairs: Vec<usize> = pairs.iter().map(|&(i, _)| groups[here[i].problem]).collect();
+    let of_pairs: Vec<usize> = pairs.iter().map(|&(i, _)| recall.unit(here[i])).collect();
     let permuted = (0..here.len()).filter(|&i| read[i].len() > 1).map(|i| {
         let mut values = read[i].clone();
         let by = keyed([study.seed, here[i].problem as u64, 1, 0]).random_range(1..values.len());

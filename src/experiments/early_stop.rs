@@ -6,9 +6,13 @@
 //! no markers stand around blocks. `committed` is the share whose answer is the full run's from this k on, `reversed` the share
 //! that has it and loses it again. `others_answer` is the null: the answer of the next problem's full run.
 //!
-//! Misleads: a model that was never trained to leave early is surprised by an early `</swi>`, so a loss at k shows that later
-//! latents are needed *or* that the place is strange (`latent_intervention` leaves the length alone). Text after the block can make
-//! up for what was cut: an answer that stays does not show that the latents had it.
+//! Control: `resampled`. A model that was never trained to leave early is surprised by an early `</swi>`, so a loss at k alone shows that
+//! later latents are needed *or* that the place is strange. The control takes the same latents away and leaves the length: blocks run to
+//! their own end, and what enters after the k-th latent is what entered another problem's block there. Later latents are needed where
+//! both lose; where the cut alone does, the end is what hurts.
+//!
+//! Misleads: text after the block can make up for what was cut, so that an answer that stays does not show that the latents had it. A
+//! control of one draw misses what another problem's latents share with the own ones (one value in seven, say).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +21,7 @@ use anyhow::Result;
 use super::About;
 use super::markdown::table_of;
 use crate::evaluation::requests;
+use crate::interventions::{At, Later, Steps, resampled};
 use crate::latent::controller::InBlock;
 use crate::latent::trace::PositionRole;
 use crate::latent::{
@@ -29,6 +34,7 @@ use crate::stats::{Flips, LEVEL, wilson};
 use crate::study::Study;
 use crate::study::answers::{answer_at, gold_tokens, graded};
 use crate::study::staging::logits::logits_at;
+use crate::study::sweep::{Continuation, Outcome};
 
 pub const ABOUT: About = About::asking(
     "after how many latents the answer is settled: every block closed after its first k, accuracy, commitment, reversals",
@@ -103,14 +109,26 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<EarlyStopRow>> {
     let longest = full.iter().map(longest).max().unwrap_or(0);
     let all = requests(&study.corpus)?;
     let asked: Vec<Request> = full.iter().map(|trace| all[trace.problem].clone()).collect();
-    let before = config.before(longest)?.into_iter().map(|k| stopped(study, k, cut(study, &asked, k)?));
-    let mut stops = before.collect::<Result<Vec<_>>>()?;
+    let before = config.before(longest)?;
+    let controls = controls(study, &before, &full)?;
+    let cuts = before.into_iter().map(|k| stopped(study, k, cut(study, &asked, k)?));
+    let mut stops = cuts.collect::<Result<Vec<_>>>()?;
     stops.push(stopped(study, longest, full)?);
-    of_stops(study, &stops)
+    of_stops(study, &stops, &controls)
+}
+
+/// For each k, right answers of the full run against those where another problem's latents enter after the k-th.
+fn controls(study: &Study, before: &[usize], full: &[Trace]) -> Result<Vec<Flips>> {
+    let sweep = study.sweep()?;
+    let other = resampled(&sweep.bank, study.seed);
+    let after = |&k: &usize| Continuation { inputs: Some((&other, Steps::From(k))), ..Continuation::default() };
+    let outcomes = sweep.run(&before.iter().map(after).collect::<Vec<_>>(), Later::Recompute, At::Both)?;
+    let right = |outcomes: &[Outcome]| full.iter().map(|trace| outcomes[trace.problem].correct).collect::<Vec<_>>();
+    outcomes.iter().map(|outcomes| Flips::count(&right(&sweep.normal), &right(outcomes))).collect()
 }
 
 /// Latents of a response's longest block.
-fn longest(trace: &Trace) -> usize {
+pub(super) fn longest(trace: &Trace) -> usize {
     let runs = trace.positions.chunk_by(|a, b| a.kind == b.kind);
     runs.filter(|run| run[0].kind == PositionRole::Latent).map(<[_]>::len).max().unwrap_or(0)
 }
@@ -153,7 +171,7 @@ fn beliefs(study: &Study, traces: &[Trace]) -> Result<Vec<(usize, f64)>> {
     Ok(found.concat())
 }
 
-fn of_stops(study: &Study, stops: &[StopResult]) -> Result<Vec<EarlyStopRow>> {
+fn of_stops(study: &Study, stops: &[StopResult], controls: &[Flips]) -> Result<Vec<EarlyStopRow>> {
     let Some(full) = stops.last() else { return Ok(vec![]) };
     let n = full.right.len();
     let share = |holds: &dyn Fn(usize) -> bool| wilson((0..n).filter(|&i| holds(i)).count(), n, LEVEL);
@@ -162,7 +180,7 @@ fn of_stops(study: &Study, stops: &[StopResult]) -> Result<Vec<EarlyStopRow>> {
         let same = |i: usize| stop.answers[i] == full.answers[i];
         let stays = |i: usize| stops[number..].iter().all(|later| later.answers[i] == full.answers[i]);
         let flips = Flips::count(&full.right, &stop.right)?;
-        let earlier = number + 1 < stops.len();
+        let (earlier, control) = (number + 1 < stops.len(), controls.get(number));
         rows.push(EarlyStopRow {
             identity: study.identity(n),
             k: stop.k,
@@ -177,23 +195,28 @@ fn of_stops(study: &Study, stops: &[StopResult]) -> Result<Vec<EarlyStopRow>> {
             latent_calls: mean(study.seed, stop.latents.iter().copied())?,
             difference: earlier.then(|| flips.change(LEVEL)).transpose()?,
             p_holm: earlier.then(|| flips.p_value()),
+            resampled: control.map(|flips| wilson(flips.both_right + flips.gained, n, LEVEL)).transpose()?,
+            resampled_difference: control.map(|flips| flips.change(LEVEL)).transpose()?,
+            resampled_p_holm: control.map(Flips::p_value),
         });
     }
     adjust(rows.iter_mut().filter_map(|row: &mut EarlyStopRow| row.p_holm.as_mut()))?;
+    adjust(rows.iter_mut().filter_map(|row: &mut EarlyStopRow| row.resampled_p_holm.as_mut()))?;
     Ok(rows)
 }
 
 /// Markdown, one row a number of latents.
 pub fn table(rows: &[EarlyStopRow]) -> String {
     let columns = "latents kept | accuracy [95 %] | answer of the full run | of another problem's | settled | reversed later | \
-                   log p(gold) | difference | verdict";
+                   log p(gold) | difference | later ones of another problem | verdict";
     let out = table_of(columns, rows, |r| {
         let EarlyStopRow { k, of, accuracy, same_answer, committed, .. } = r;
         let [others, reversed] = [r.others_answer, r.reversed].map(|share| format!("{:.3}", share.value));
         let (gold, difference, verdict) = (cell(r.gold_logprob, 2), cell(r.difference, 3), r.verdict());
+        let control = cell(r.resampled_difference, 3);
         format!(
             "{k} of {of} | {accuracy:.3} | {same_answer:.3} | {others} | {committed:.3} | {reversed} | {gold} | \
-             {difference} | {verdict}"
+             {difference} | {control} | {verdict}"
         )
     });
     format!("{out}\n{}\n", EarlyStopRow::READING)

@@ -21,6 +21,7 @@ pub use change::{Change, InterventionSpec, ModelChange};
 pub use engine::{ChangeLog, ChangePlace, ChangeReport, Changes, Firings, PreparedChange};
 pub use heads::Heads;
 pub use known_value::Swap;
+pub(crate) use resample::resampled;
 pub(crate) use rules::{FORCE_SWITCH, RULES};
 pub use zero::Zero;
 
@@ -184,7 +185,7 @@ macro_rules! interventions {
 }
 
 interventions! {
-    zero, random_norm, self_patch, mean, gaussian, resample, sibling, embedding, scale, rotate, known_value
+    zero, random_norm, self_patch, mean, gaussian, resample, reverse, sibling, embedding, scale, rotate, known_value
 }
 
 pub(crate) fn norm(x: &[f64]) -> f64 {

@@ -10,7 +10,7 @@ pub(super) const ABOUT: &[About] =
 
 /// On the distribution, with wrong content: the fairest test of whether the content matters. Misleads if most problems share the value
 /// in question (a modulus of 7 leaves one in seven unchanged).
-fn resampled(bank: &Bank, seed: u64) -> impl Intervention {
+pub(crate) fn resampled(bank: &Bank, seed: u64) -> impl Intervention {
     let donors = bank.blocks();
     move |at: &LatentPlace, _: &[f32]| {
         let own = donors.partition_point(|(p, _)| *p < at.problem)..donors.partition_point(|(p, _)| *p <= at.problem);

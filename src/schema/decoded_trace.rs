@@ -10,7 +10,7 @@ names! {
     pub enum Reader {
         /// Final norm and head, the most probable of the values that steps have.
         Logit = "logit",
-        /// A linear probe that was fitted on other groups of problems.
+        /// A linear probe that was fitted on other programs and other calculations.
         Probe = "probe",
     }
 }
@@ -22,7 +22,7 @@ rows! {
         #[serde(flatten)]
         pub identity: Identity,
         pub reader: Reader => "name":
-            "logit: final norm and head, among the values that steps have; probe: fitted on other groups of problems",
+            "logit: final norm and head, among the values that steps have; probe: fitted on other programs and other calculations",
         pub layer: usize => "layers passed": "of the stream that is read; 0 is the embedding",
         pub step: Nth => "latent step from 1": "at which each block is read",
         pub reads: usize => "count": "steps of solutions that are read from a block, of all problems together",

@@ -26,26 +26,47 @@ rows! {
         pub difference: Option<Estimate> => "share": "accuracy minus that of the full run of the same problems, paired",
         /// Exact McNemar, Holm-adjusted over all `k`.
         pub p_holm: Option<f64> => AccuracyRow,
+        /// The control. Absent at the full run, and in rows made before there was one.
+        #[serde(default)]
+        pub resampled: Option<Estimate> => "share":
+            "problems answered right where blocks keep their length and latents after the k-th are another problem's",
+        #[serde(default)]
+        pub resampled_difference: Option<Estimate> => "share":
+            "resampled minus the accuracy of the full run of the same problems, paired",
+        /// Exact McNemar, Holm-adjusted over all `k`.
+        #[serde(default)]
+        pub resampled_p_holm: Option<f64> => "probability": "of resampled_difference, Holm-adjusted over all k",
     }
 }
 
 impl EarlyStopRow {
-    /// The verdict: `loses when cut` where fewer answers are right than in the full run, because the latents after the k-th are needed or
-    /// because the model is surprised by the early end; `gains` where more are.
+    /// The verdict. `needs later latents` where both the cut and the control lose right answers of the full run; `loses to the cut
+    /// alone` where the control does not; `loses, no control` of rows without one; `gains` where more answers are right after the cut.
     pub fn verdict(&self) -> &'static str {
         let Some((difference, p)) = self.difference.zip(self.p_holm) else { return "—" };
-        let baseline = Baseline::undo(self.accuracy, difference, self.guess);
-        loss(self.identity.n, difference.value, p, [Self::LOSES, "gains"], baseline)
+        let of = |accuracy, difference: Estimate, p| {
+            let baseline = Baseline::undo(accuracy, difference, self.guess);
+            loss(self.identity.n, difference.value, p, [Self::NEEDS, "gains"], baseline)
+        };
+        match (of(self.accuracy, difference, p), self.resampled, self.resampled_difference.zip(self.resampled_p_holm)) {
+            (Self::NEEDS, Some(accuracy), Some((difference, p))) => match of(accuracy, difference, p) {
+                Self::NEEDS => Self::NEEDS,
+                _ => Self::SURPRISED,
+            },
+            (Self::NEEDS, ..) => "loses, no control",
+            (other, ..) => other,
+        }
     }
 
-    /// Whether answers are lost by the cut.
-    pub fn loses(&self) -> bool {
-        self.verdict() == Self::LOSES
+    /// Whether answers need the latents after the k-th.
+    pub fn needs_later(&self) -> bool {
+        self.verdict() == Self::NEEDS
     }
 
-    /// What a loss does not show; printed under tables.
-    pub const READING: &str = "A loss when cut has two readings: the later latents are needed, or the model is surprised by an end that it \
-        was never trained to meet there. A model whose latents are not read can lose too. Interventions leave the length alone.";
+    /// How to read the verdicts; printed under tables.
+    pub const READING: &str = "Later latents are needed where answers are lost both when blocks end early and when blocks keep their \
+        length but continue with another problem's latents. What the cut alone loses is the early end's doing.";
 
-    const LOSES: &str = "loses when cut";
+    const NEEDS: &str = "needs later latents";
+    const SURPRISED: &str = "loses to the cut alone";
 }

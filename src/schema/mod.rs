@@ -37,6 +37,7 @@ mod accuracy;
 mod adaptive;
 mod benefit;
 mod calibration;
+mod card;
 mod circuits;
 mod decoded_trace;
 mod early_stop;
@@ -72,6 +73,8 @@ pub use accuracy::{AccuracyRow, ResponseRow};
 pub use adaptive::{AdaptiveRow, Optimum, by_budget};
 pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
 pub use calibration::{CalibrationDrawRow, CalibrationRow, calibrated};
+pub(crate) use card::answer;
+pub use card::{CardAnswer, CardQuestion, CardRow, Evidence};
 pub use circuits::{
     AttentionRow, AttributedNodeRow, AttributionAgreementRow, AttributionRow, Circuit, CircuitRow, Component,
     DirectLogitRow, EdgePairRow, EdgeRow, Form, FormsRow, GradientAt, HeadPatchRow, Part, PatchMode, PatchedNodeRow,
@@ -182,6 +185,7 @@ files! {
     HiddenValueRow = "hidden_values",
     PhaseRow = "summary",
     FateRow = "rl_fate",
+    CardRow = "card",
     CalibrationRow = "calibration";
     raw:
     Observation = "observations" and STEPS and HOOKS,

@@ -7,7 +7,7 @@ mod adamw;
 pub(crate) mod advantages;
 mod dropout;
 pub mod grpo;
-mod hacking;
+pub mod hacking;
 pub mod pipeline;
 pub mod rollouts;
 pub mod sft;

@@ -129,7 +129,9 @@ impl Run {
                 }
                 Some(None)
             }
-            Work::Take(checkpoint) => Some(Some(measure::measure_checkpoint(self, phase.name, from()?, &checkpoint(&self.recipe))?)),
+            Work::Take(checkpoint) => {
+                Some(Some(measure::measure_checkpoint(self, phase.name, from()?, &checkpoint(&self.recipe))?))
+            }
             Work::TakeBest => Some(Some(measure::measure_best(self, phase.name, from()?)?)),
             Work::Decode { model, reasoning } => {
                 Some(Some(measure::decode(self, phase.name, from()?, model, reasoning)?))

@@ -3,8 +3,9 @@
 use anyhow::{Result, bail, ensure};
 use ndarray::{Array1, Array2, ArrayView2, Axis};
 
-/// Per-column mean and standard deviation (population form, as scikit-learn's `StandardScaler`); a constant column keeps
-/// scale 1 and becomes 0.
+/// Per-column mean and standard deviation (population form, as scikit-learn's `StandardScaler`). A column that is constant up to
+/// rounding keeps scale 1. States are computed in f32: beside columns of size 1, a standard deviation below 1e-7 is rounding. At unit
+/// variance a probe would read it, and a training row apart from the others would be 1e8 standard deviations away.
 #[derive(Clone, Debug)]
 pub struct Standardiser {
     pub mean: Array1<f64>,
@@ -22,10 +23,12 @@ impl Standardiser {
         for row in x.rows() {
             variance += &(&row - &mean).mapv(|d| d * d);
         }
+        let size = (x.iter().map(|v| v * v).sum::<f64>() / x.len() as f64).sqrt();
         // A constant column has a variance of about (eps · mean)² by rounding alone.
         let scale = ndarray::Zip::from(&variance).and(&mean).map_collect(|v, m| {
             let sd = (v / n).sqrt();
-            if sd <= 10.0 * f64::EPSILON * m.abs() { 1.0 } else { sd }
+            let rounding = (10.0 * f64::EPSILON * m.abs()).max(f64::from(f32::EPSILON) * size);
+            if sd <= rounding { 1.0 } else { sd }
         });
         Ok(Self { mean, scale })
     }
@@ -41,5 +44,22 @@ pub fn all_finite(x: ArrayView2<'_, f64>) -> Result<()> {
     match x.indexed_iter().find(|(_, v)| !v.is_finite()) {
         Some(((row, column), v)) => bail!("feature at row {row}, column {column} is {v}"),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_varies_by_rounding_only_is_not_scaled() {
+        let x = ndarray::array![[1.0, 0.0, 4.0], [-1.0, -5e-9, 4.0], [1.0, -5e-9, 4.0], [-1.0, 0.0, 4.0]];
+        let scaler = Standardiser::fit(x.view()).expect("numbers");
+        assert_eq!(scaler.scale.to_vec(), [1.0, 1.0, 1.0]);
+        let apart = scaler.apply(ndarray::array![[0.0, 1.0, 4.0]].view());
+        assert!((apart[[0, 1]] - 1.0).abs() < 1e-6, "{apart}");
+        // A column is judged beside the others: alone it is all there is.
+        let alone = Standardiser::fit(x.select(Axis(1), &[1]).view()).expect("numbers");
+        assert!(alone.scale[0] < 1e-8);
     }
 }

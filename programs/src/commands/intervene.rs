@@ -109,7 +109,7 @@ impl Intervene {
         let less = chosen.is_open() && targets.phase.is_empty() && self.modes.is_empty();
         let settings = &self.settings()?;
         let runner = Runner { program: "intervene", targets, chosen, settings, blocks, less };
-        self.machine.compute(|machine| runner.run(machine))
+        self.machine.compute(|machine| runner.run(machine).map(drop))
     }
 
     /// `--hook` runs only the experiment with hooks.

@@ -4,6 +4,7 @@ pub mod activations;
 pub mod adapter;
 pub mod bench;
 pub mod calibrate;
+mod card;
 pub mod check;
 mod committed;
 pub mod completions;

@@ -84,7 +84,7 @@ impl Pairs {
         let settings = &Settings { pair_patching: self.config(file), ..Settings::default() };
         let (program, targets, blocks) = ("intervene", &targets, BlockOrigin::Own);
         let runner = Runner { program, targets, chosen, settings, blocks, less: false };
-        self.machine.compute(|machine| runner.run(machine))
+        self.machine.compute(|machine| runner.run(machine).map(drop))
     }
 
     fn config(&self, file: PathBuf) -> Config {

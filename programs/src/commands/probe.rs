@@ -7,6 +7,7 @@ use super::activations::Activations;
 use super::adapter::AdapterArgs;
 use super::bench::Bench;
 use super::calibrate::Calibrate;
+use super::card::Card;
 use super::check::Check;
 use super::experiments::Experiments;
 use super::explore::Explore;
@@ -29,6 +30,7 @@ use switchyard::parallel::on_the_pool;
                   probe SmolLM2.gguf --data gsm8k/test.jsonl --problems 50\n  \
                   probe generate runs/micro --phase sft --prompt '<bos> a = 5 ; ? a :'\n  \
                   probe lens fixtures/micro --phase sft --prompt '<bos> a = 5 ; h = a + 4'\n  \
+                  probe card fixtures/micro --phase sft     what do the latents do?\n  \
                   probe calibrate                           how often are the verdicts themselves right?"
 )]
 pub struct Probe {
@@ -44,6 +46,7 @@ enum ProbeCommand {
     Adapter(AdapterArgs),
     Bench(Bench),
     Calibrate(Calibrate),
+    Card(Card),
     Check(Check),
     Explore(Explore),
     Generate(Generate),
@@ -62,6 +65,7 @@ impl Probe {
             Some(ProbeCommand::Adapter(adapter)) => on_the_pool(threads(), || adapter.run())?,
             Some(ProbeCommand::Bench(bench)) => bench.run(),
             Some(ProbeCommand::Calibrate(calibrate)) => calibrate.run(),
+            Some(ProbeCommand::Card(card)) => card.run(),
             Some(ProbeCommand::Check(check)) => check.run(),
             Some(ProbeCommand::Explore(explore)) => explore.run(),
             Some(ProbeCommand::Generate(generate)) => generate.run(),

@@ -149,7 +149,8 @@ fn compare(folders: &[PathBuf], out: Option<&Path>, records: Option<&Option<Path
     if let Some(stem) = out {
         table.save(stem, Formats::ALL)?;
     }
-    print(&table.markdown())
+    print(&table.markdown())?;
+    compare::cards(&folders)?.map_or(Ok(()), |cards| print(&format!("\n{}", cards.markdown())))
 }
 
 fn draw(run: &Path) -> Result<()> {

@@ -67,9 +67,11 @@ pub(super) fn setup(study: &Study, origin: &Map<String, Value>, settings: Value)
 }
 
 impl Runner<'_> {
+    /// Returns the folders with rows.
+    ///
     /// # Errors
     /// Before any work: names that do not exist, files that must not be written. An experiment that fails is reported when the others are done.
-    pub fn run(&self, machine: &Machine) -> Result<()> {
+    pub fn run(&self, machine: &Machine) -> Result<BTreeSet<PathBuf>> {
         self.settings.check()?;
         let experiments = self.chosen.experiments(self.program)?;
         let shards = &self.chosen.shards;
@@ -113,12 +115,14 @@ impl Runner<'_> {
             self.jobs(&experiments, &studies)?
         };
         if is_dry() {
-            return print(&format!("dry run: {} experiments could begin; nothing was run\n", jobs.len()));
+            print(&format!("dry run: {} experiments could begin; nothing was run\n", jobs.len()))?;
+            return Ok(BTreeSet::new());
         }
         self.choose_folders(&mut jobs)?;
         self.prepare(&jobs)?;
         self.work(&mut jobs)?;
-        jobs.first().map_or(Ok(()), |job| print(&self.chosen.next(self.program, &job.journal)))
+        jobs.first().map_or(Ok(()), |job| print(&self.chosen.next(self.program, &job.journal)))?;
+        Ok(jobs.into_iter().map(|job| job.journal.folder).collect())
     }
 
     /// If no folder is named, records go to the first of NAME, NAME.2, NAME.3 … without a conflict. Shards, which must agree on one folder, are

@@ -99,6 +99,9 @@ impl Targets {
             let over = Self { targets: vec![base.clone()], adapter: Some(adapter.clone()), base: None, ..self.clone() };
             return over.open(machine);
         }
+        if let Some(phase) = self.as_phase() {
+            return phase.open(machine);
+        }
         let mut adapter = self.adapter.as_ref().map(fixture_path);
         let named = match (self.targets.is_empty(), &adapter) {
             // An adapter alone names its own base.
@@ -182,6 +185,21 @@ impl Targets {
             warn_of_unknown(&corpus.vocabulary, "problems", corpus.test.iter().map(|p| p.question.as_str()))?;
         }
         Ok(studies)
+    }
+
+    /// A target `RUN/PHASE/checkpoint` that nothing says how to ask, as that phase of its run, which brings recipe and problems.
+    fn as_phase(&self) -> Option<Self> {
+        let Self { targets, phase, adapter, base, data, like, annotator, .. } = self;
+        let open = phase.is_empty() && [adapter, data].iter().all(|path| path.is_none());
+        let [target] = targets.as_slice() else { return None };
+        if !open || [base, like, annotator].iter().any(|name| name.is_some()) {
+            return None;
+        }
+        let checkpoint = fixture_path(target);
+        let folder = checkpoint.parent().filter(|_| checkpoint.ends_with("checkpoint"))?;
+        let run = folder.parent().filter(|run| run.join("recipe.toml").is_file())?;
+        let phase = vec![folder.file_name()?.to_str()?.to_owned()];
+        Some(Self { targets: vec![run.display().to_string()], phase, ..self.clone() })
     }
 
     fn phases(&self, run: &Path) -> Vec<String> {

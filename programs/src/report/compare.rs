@@ -3,6 +3,7 @@
 
 use anyhow::{Result, ensure};
 
+use super::exhibits;
 use super::folder::{Folder, distinct, once};
 use super::paper::Paper;
 use super::tables::{Cell, ColumnKind, Heading, Table};
@@ -28,6 +29,11 @@ const READING: &str = "zero … embedding_argmax: accuracy on the problems where
     high. Latents a token: latents over the tokens that they stand in for (those missing from the text against the same \
     problems with <swi> masked, the two markers not counted), a ratio of means. Claims: reproduced / not reproduced / \
     undecided.";
+
+/// Cards side by side, where a folder has one.
+pub fn cards(folders: &[Folder]) -> Result<Option<Table>> {
+    exhibits::side_by_side(folders)
+}
 
 /// Every checkpoint of the folders that interventions or accuracies were measured of.
 pub fn table(folders: &[Folder]) -> Result<Table> {

@@ -11,8 +11,10 @@ use super::folder::{number, place};
 use switchyard::schema::{GrpoStepRow, METRICS, StepRow};
 use switchyard::store::{FlatRow, ensure_inside, parquet, read_flat};
 
-/// Window of the rolling mean over the raw values (the paper's is 80 of 1,964 steps).
-const ROLLING: usize = 20;
+/// Window of the rolling mean over the raw values: the paper's 80 (of 1,964 steps) for runs of similar length.
+pub(super) fn window(steps: usize) -> usize {
+    if steps >= 1000 { 80 } else { 20 }
+}
 
 /// Whether these are the metrics of supervised training.
 pub(super) fn is_supervised(rows: &[FlatRow]) -> bool {
@@ -102,11 +104,11 @@ pub(super) fn curve(title: &str, y: &str, phases: &[(&str, &[FlatRow])], key: &s
     Figure::lines(LineChart { title: title.into(), x: Axis::new("optimiser step"), y, lines, ..LineChart::default() })
 }
 
-/// Mean of the last [`ROLLING`] values at every fifth step, with ± 1.96 standard errors.
+/// Mean of the last [`window`] values, with ± 1.96 standard errors.
 pub(super) fn rolling(points: &[(f64, f64)]) -> Vec<Point> {
-    let every = (points.len() / 200).max(1);
+    let (every, of) = ((points.len() / 200).max(1), window(points.len()));
     let at = |i: usize| {
-        let window = &points[i.saturating_sub(ROLLING - 1)..=i];
+        let window = &points[i.saturating_sub(of - 1)..=i];
         let n = window.len() as f64;
         let mean = window.iter().map(|p| p.1).sum::<f64>() / n;
         let variance = window.iter().map(|p| (p.1 - mean).powi(2)).sum::<f64>() / (n - 1.0).max(1.0);

@@ -144,6 +144,12 @@ impl Folder {
         }
     }
 
+    /// Records of `reports/calibration` embedded in the program.
+    #[cfg(test)]
+    pub(crate) fn calibration_of_this_program() -> anyhow::Result<Vec<CalibrationRow>> {
+        read_carried(CALIBRATION)
+    }
+
     /// Whether it has only measurements of the workbench, none of a checkpoint.
     pub(crate) fn is_calibration(&self) -> bool {
         self.files.keys().all(|(rows, _)| rows == CalibrationRow::NAME)

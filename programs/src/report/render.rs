@@ -249,9 +249,11 @@ fn render<'a>(
         }
     }
     made.extend(figures.iter().flat_map(|drawn| std::iter::once(&drawn.files.svg).chain(&drawn.files.png)).cloned());
-    for (name, graph) in exhibits::graphs(folder) {
-        let file = folder.path.join(FIGURES).join(format!("{name}.json"));
-        write_atomic(&file, graph.to_string().as_bytes()).with_context(what)?;
+    let graphs = exhibits::graphs(folder).into_iter().map(|graph| (FIGURES, graph));
+    let cards = exhibits::cards(folder).into_iter().map(|card| (TABLES, card));
+    for (below, (name, json)) in graphs.chain(cards) {
+        let file = folder.path.join(below).join(format!("{name}.json"));
+        write_atomic(&file, json.to_string().as_bytes()).with_context(what)?;
         made.insert(file);
     }
     WrittenFiles::new(&made)?.replace(&earlier, &folder.path)?;

@@ -22,6 +22,7 @@ mod weights;
 
 pub(crate) use problems::pairs;
 pub use problems::study;
+pub(super) use weights::LAYERS;
 pub use weights::MARKS;
 
 /// How the model uses its latents.
@@ -46,6 +47,8 @@ pub enum Purpose {
     Operand,
     /// As `Inert`, but `#` attends to an earlier `</swi>`; without one a switch problem gets one fixed answer.
     Bound,
+    /// As `Bound`, but `#` attends to an earlier latent that ends a block of the model's usual length: an early end surprises it.
+    Surprised,
     /// As `Working`; the prompt also has the answer, as for `Redundant`, but with less weight: it decides only if no latent has one.
     Backed,
     /// As `Inert`; the letters, not the kind of the problem, decide whether it switches.

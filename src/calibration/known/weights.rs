@@ -19,10 +19,11 @@ const WORDS: [&str; 24] = [
 const DIGITS: [&str; VALUES] = ["0", "1", "2", "3", "4", "5", "6"];
 pub(super) const LETTERS: [&str; 5] = ["a", "b", "c", "d", "e"];
 pub(super) const NAMES: [&str; VALUES] = ["A", "B", "C", "D", "E", "F", "G"];
-/// Answer of the `Norm` model for a latent of normal norm, and of the `Bound` model without a block.
+/// Answer of the `Norm` model for a latent of normal norm, of the `Bound` model without a block, and of the `Surprised` model after a short
+/// one.
 pub(super) const FIXED: usize = 3;
 
-const LAYERS: usize = 4;
+pub const LAYERS: usize = 4;
 const TOKENS: usize = 31;
 const D: usize = 64;
 const HEAD: usize = 16;
@@ -50,7 +51,7 @@ const fn letters(i: usize) -> usize {
 const NORM: usize = TOKENS + 27;
 /// 1 if the norm is normal.
 const SOUND: usize = TOKENS + 28;
-/// Flips the answers of the `Noisy` model; the decoy's output; in the `Bound` model, whether there was a block.
+/// Flips the answers of the `Noisy` model; the decoy's output; in the `Bound` and `Surprised` models, whether there was a block.
 const ASIDE: usize = TOKENS + 29;
 
 /// Coordinates of a head that RoPE hardly turns: the pair of the lowest frequency. `SINK` draws to `<bos>`.
@@ -255,11 +256,11 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, HeadWiring)> {
         let puts = (0..VALUES).map(|v| (v, read(v), 1.0 - share(built.kind))).collect();
         nodes.push((beside, HeadWiring { asks: vec![words["#"]], drawn, takes, puts }));
     }
-    if built.kind == Purpose::Bound {
-        let seen = ["</swi>", "t"];
-        let takes = seen.map(|word| (words[word], 0, 1.0)).to_vec();
-        let puts = vec![(0, ASIDE, 1.0)];
-        nodes.push((beside, HeadWiring { asks: vec![words["#"]], drawn: marked(words, &seen, 31.0), takes, puts }));
+    if matches!(built.kind, Purpose::Bound | Purpose::Surprised) {
+        let end = if built.kind == Purpose::Bound { words["</swi>"] } else { counter(built.exit + 1) };
+        let seen = [end, words["t"]];
+        let (drawn, takes) = (seen.map(|at| (at, 31.0)).to_vec(), seen.map(|at| (at, 0, 1.0)).to_vec());
+        nodes.push((beside, HeadWiring { asks: vec![words["#"]], drawn, takes, puts: vec![(0, ASIDE, 1.0)] }));
     }
     nodes
 }
@@ -279,7 +280,11 @@ fn adders(built: &Built, words: &Words) -> [(Head, HeadWiring); 2] {
 fn writer(built: &Built, words: &Words) -> HeadWiring {
     if built.kind == Purpose::Norm {
         // From the sink, equally at every position.
-        return HeadWiring { takes: vec![(words["<bos>"], 0, 1.0)], puts: vec![(0, NORM, 1.0)], ..HeadWiring::default() };
+        return HeadWiring {
+            takes: vec![(words["<bos>"], 0, 1.0)],
+            puts: vec![(0, NORM, 1.0)],
+            ..HeadWiring::default()
+        };
     }
     if !built.has_state() {
         return HeadWiring::default();
@@ -375,6 +380,7 @@ fn reader(built: &Built, words: &Words) -> HeadWiring {
         | Purpose::Empty
         | Purpose::Noisy
         | Purpose::Bound
+        | Purpose::Surprised
         | Purpose::Blind
         | Purpose::Marked
         | Purpose::Covert => {}
@@ -454,7 +460,7 @@ fn head(w: &mut DenseMatrix, built: &Built, words: &Words) {
         w.set(digit, read(v), 20.0);
         w.set(digit, state(v), 5.0);
         w.set(words["<eos>"], digit, 20.0);
-        if built.kind == Purpose::Bound && v == FIXED {
+        if matches!(built.kind, Purpose::Bound | Purpose::Surprised) && v == FIXED {
             w.set(digit, words["#"], 30.0);
             w.set(digit, ASIDE, -30.0);
         }

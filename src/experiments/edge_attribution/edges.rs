@@ -172,7 +172,11 @@ impl Edges<'_> {
 }
 
 /// Every edge that can exist with its score summed over pairs, the largest first, whatever its sign.
-pub fn ranked(edges: &Edges, pairs: &[RecordedPair], scores: &[Vec<Array2<f64>>]) -> Vec<(Edge, f64)> {
+pub fn ranked<'s>(
+    edges: &Edges,
+    pairs: &[RecordedPair],
+    scores: impl Iterator<Item = &'s Vec<Array2<f64>>> + Clone,
+) -> Vec<(Edge, f64)> {
     let graph = edges.weights.graph;
     let mut out: Vec<(Edge, f64)> = vec![];
     let stand = standing(pairs);
@@ -183,7 +187,7 @@ pub fn ranked(edges: &Edges, pairs: &[RecordedPair], scores: &[Vec<Array2<f64>>]
         };
         for (receiver, kind) in graph.receivers().into_iter().enumerate().filter(here) {
             for sender in 0..graph.reads(kind) {
-                let sum = scores.iter().map(|of_pair| of_pair[place][[receiver, sender]]).sum();
+                let sum = scores.clone().map(|of_pair| of_pair[place][[receiver, sender]]).sum();
                 out.push(((place, receiver, sender), sum));
             }
         }

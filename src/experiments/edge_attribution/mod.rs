@@ -3,7 +3,7 @@
 //! An edge is one term of the sum that a head (its query, key or value), an MLP, the next latent's input or the logits read from the
 //! stream: (sender → receiver) at one place of the row ([`crate::study::circuits::edges`]). Pairs, forms and places are those of
 //! `head_patching`; positions outside its places make places of their own, so that no edge is left out. Half of the pairs serve to
-//! find the circuit, the other half to test it:
+//! find the circuit, the other half to test it; pairs that share a program up to renaming are in the same half:
 //! - `score`: gradient at the receiver's input × (clean − corrupt) of the sender, the gradient being the mean over `steps` runs between
 //!   the two (EAP with integrated gradients, Syed et al. 2023, Hanna et al. 2024), through the recurrence.
 //! - the circuit: the fewest edges of largest |score| that alone bring `share` of the difference; without those that lie on no way
@@ -22,15 +22,17 @@
 mod edges;
 mod trial;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
+use ndarray::Array2;
 
 use super::markdown::{place, table_of, titled};
 use super::{About, Files, Journal, Unfit};
 use crate::schema::{CircuitRow, EdgePairRow, EdgeRow, Form, RowFile, circuits};
 use crate::stats::by_problem::cell;
+use crate::stats::grouped_holdout;
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::circuits::edges::Weights;
@@ -130,19 +132,25 @@ fn of_pairs(
     let numbered: Vec<Vec<usize>> = by_name.iter().map(|names| names.iter().map(number).collect()).collect();
     let edges = Edges { study, weights, places: places.len() };
     let recorded = edges.recorded(pairs, &numbered)?;
-    // Every second pair finds, the others test.
-    let finds: Vec<&RecordedPair> = recorded.iter().step_by(2).collect();
-    let scores = edges.scores(&finds, config.steps)?;
-    let ranked = ranked(&edges, &recorded, &scores);
+    let groups: Vec<usize> = pairs.iter().map(|pair| pair.group).collect();
+    let several = groups.iter().any(|group| *group != groups[0]);
+    study
+        .require(several, || format!("all {} pairs share programs: none is left to test a circuit on", pairs.len()))?;
+    let halves = grouped_holdout(&groups, 0.5, study.seed)?;
+    let finds: Vec<&RecordedPair> = halves.train.iter().map(|&number| &recorded[number]).collect();
+    let scores: BTreeMap<usize, Vec<Array2<f64>>> =
+        halves.train.iter().copied().zip(edges.scores(&finds, config.steps)?).collect();
+    let ranked = ranked(&edges, &recorded, scores.values());
     let found = edges.smallest(&finds, &ranked, config.share)?;
     let recorded: Vec<(usize, RecordedPair)> = recorded.into_iter().enumerate().collect();
     let identity = study.identity(pairs.len());
     let trial = Trial::new(&edges, &places, &ranked, &found, config, (form, &identity));
-    let expected = |(number, _): &(usize, RecordedPair)| ((Some(form), *number), trial.rows(*number));
+    let expected =
+        |(number, _): &(usize, RecordedPair)| ((Some(form), *number), trial.rows(scores.contains_key(number)));
     study.measure(rows, &identity, (&recorded, 2), expected, |some| {
-        let one = |(number, recorded): &(usize, RecordedPair)| match number % 2 {
-            0 => Ok(trial.edges(*number, recorded, &scores[number / 2])),
-            _ => trial.circuits(*number, recorded),
+        let one = |(number, recorded): &(usize, RecordedPair)| match scores.get(number) {
+            Some(scores) => Ok(trial.edges(*number, recorded, scores)),
+            None => trial.circuits(*number, recorded),
         };
         Ok(some.iter().map(one).collect::<Result<Vec<_>>>()?.concat())
     })

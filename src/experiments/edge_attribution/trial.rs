@@ -59,9 +59,9 @@ impl<'a> Trial<'a> {
         Self { edges, places, listed, sets, of: ranked.len(), form, identity }
     }
 
-    /// How many rows a pair gives.
-    pub fn rows(&self, pair: usize) -> usize {
-        if pair.is_multiple_of(2) { self.listed.len() } else { self.sets.len() }
+    /// How many rows a pair gives, by whether it is one in which the circuit is looked for.
+    pub fn rows(&self, finds: bool) -> usize {
+        if finds { self.listed.len() } else { self.sets.len() }
     }
 
     /// What a pair's gradients say of every edge that is written down.

@@ -103,10 +103,10 @@ pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic
     strictly(|rows| observe(study, &asked, rows))
 }
 
-/// The tables of every possible mode with information; for the others the reasons.
-pub fn summary(study: &Study, config: &Config) -> Result<(Summary, Vec<String>)> {
+/// The tables of every possible mode with information; for the others the reasons. `arithmetic` as for [`run_on`].
+pub fn summary(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<(Summary, Vec<String>)> {
     let config = &config.named(study);
-    let (asked, mut skipped) = ready(study, config, None)?;
+    let (asked, mut skipped) = ready(study, config, arithmetic)?;
     let (summary, silent) = in_memory_summary(|rows| observe(study, &asked, rows))?;
     skipped.extend(silent);
     Ok((summary, skipped))

@@ -53,6 +53,16 @@ settings! {
     }
 }
 
+impl Config {
+    /// With the seeds of its protocols moved by the study's.
+    fn seeded(&self, seed: u64) -> Self {
+        let mut seeded = self.clone();
+        let seeds = [&mut seeded.paper.seed, &mut seeded.grouped.seed, &mut seeded.value.seed];
+        seeds.into_iter().for_each(|own| *own = own.wrapping_add(seed));
+        seeded
+    }
+}
+
 /// Positions among which a boundary finds its negative of the same token type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -118,9 +128,7 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
 pub fn probe(study: &Study, config: &Config) -> Result<(Vec<ProbeRow>, Option<String>)> {
     ensure!(config.memory_mb > 0, "layer_probe.memory_mb: expected at least 1, found 0");
     let layers = config.layers.resolve(study.model.config().num_hidden_layers)?;
-    let mut seeded = config.clone();
-    let seeds = [&mut seeded.paper.seed, &mut seeded.grouped.seed, &mut seeded.value.seed];
-    seeds.into_iter().for_each(|seed| *seed = seed.wrapping_add(study.seed));
+    let seeded = config.seeded(study.seed);
     let (mut rows, mut without) = (vec![], None);
     // Blocks after every prompt are not chosen: there is no switch to probe for.
     if !study.reasoning.blocks.follow_prompt() {
@@ -138,6 +146,12 @@ pub fn probe(study: &Study, config: &Config) -> Result<(Vec<ProbeRow>, Option<St
         }
     }
     Ok((rows, without.map(|why| format!("{why:#}"))))
+}
+
+/// Probes for values alone.
+pub(super) fn values_alone(study: &Study, config: &Config) -> Result<Vec<ProbeRow>> {
+    let layers = config.layers.resolve(study.model.config().num_hidden_layers)?;
+    values::probe(study, &config.seeded(study.seed), &layers).context("probing for values")
 }
 
 /// A row of a probe of the stream after a layer, with its accuracy compared with chance.

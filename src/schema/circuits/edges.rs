@@ -75,7 +75,7 @@ rows! {
         #[serde(flatten)]
         pub identity: Identity,
         pub form: Form => DirectLogitRow,
-        pub pair: usize => "index from 0": "the pair; in the even ones the circuit is looked for",
+        pub pair: usize => "index from 0": "the pair: of a single edge one in which the circuit is looked for, of a set one on which it is tested",
         pub circuit: Option<Circuit> => "name": "as in circuits; absent of a single edge",
         /// Which of several sets of a kind, from 0; of `less_one` the first is the whole circuit. Of an edge its rank.
         pub number: usize => "count": "which of several sets of edges; of an edge its rank",

@@ -70,7 +70,7 @@ fn pair(study: &Study, number: usize, line: &PromptPairLine) -> Result<Pair> {
     ensure!(clean.steps == corrupt.steps, "the two prompts have their latent steps at different positions");
     let says = [token(study, &line.answer).context("answer")?, token(study, &line.wrong).context("wrong")?];
     ensure!(says[0] != says[1], "answer and wrong are the same token: there is no logit difference to measure");
-    Ok(Pair { number, clean, corrupt, says, clauses: vec![] })
+    Ok(Pair { number, group: number, clean, corrupt, says, clauses: vec![] })
 }
 
 /// A sequence of prompt positions and latent steps.

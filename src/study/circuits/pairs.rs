@@ -27,6 +27,9 @@ use crate::text::{Problem, Sample, lines};
 pub struct Pair {
     /// Index of the candidate.
     pub number: usize,
+    /// The first candidate that shares a program with it, directly or through others: what is fitted on one of a group is not tested on
+    /// another.
+    pub group: usize,
     pub clean: Sequence,
     pub corrupt: Sequence,
     /// The tokens that the two runs predict at the readout; they differ.
@@ -52,21 +55,35 @@ pub(crate) type Prompts = (Vec<u32>, Vec<u32>);
 pub fn task_prompts(study: &Study, candidates: usize) -> Result<Vec<Prompts>> {
     let encode = |question: &str| study.corpus.template.encode_prompt(&study.corpus.vocabulary, question);
     let twins = twins(study, candidates)?;
-    twins.iter().map(|(_, a, b)| Ok((encode(&a.question)?, encode(&b.question)?))).collect()
+    twins.iter().map(|(a, b)| Ok((encode(&a.question)?, encode(&b.question)?))).collect()
 }
 
-fn twins(study: &Study, candidates: usize) -> Result<Vec<(usize, Problem, Problem)>> {
+fn twins(study: &Study, candidates: usize) -> Result<Vec<(Problem, Problem)>> {
     let Study { recipe, name, .. } = study;
     let task = recipe.task.as_ref();
     let task = task.with_context(|| format!("{name}: needs a generated task to make pairs from"))?;
     let mut out = vec![];
     for index in 0..candidates {
         if let Some((clean, corrupt)) = task.pair(Split::Test, recipe.seed, index as u64)? {
-            out.push((index, clean.into(), corrupt.into()));
+            out.push((clean.into(), corrupt.into()));
         }
     }
     ensure!(!out.is_empty(), "{name}: the task `{}` has no pairs that differ in their start only", task.name());
     Ok(out)
+}
+
+/// Of each candidate the first that shares a program with it, directly or through others.
+fn groups<T: Ord>(programs: impl Iterator<Item = [T; 2]>) -> Vec<usize> {
+    let (mut of_program, mut first): (BTreeMap<T, usize>, Vec<usize>) = (BTreeMap::new(), vec![]);
+    for (number, both) in programs.enumerate() {
+        first.push(number);
+        for program in both {
+            let met = first[*of_program.entry(program).or_insert(number)];
+            let (low, high) = (met.min(first[number]), met.max(first[number]));
+            first.iter_mut().filter(|group| **group == high).for_each(|group| *group = low);
+        }
+    }
+    first
 }
 
 #[derive(Deserialize)]
@@ -156,12 +173,18 @@ impl PairChoice<'_> {
 
     fn pairs_in_form(&self, study: &Study, form: Form) -> Result<Vec<Pair>> {
         let &Self { given, candidates, limit, .. } = self;
-        match (given, form) {
+        let groups = match given {
+            Some(prompts) => groups(prompts.iter().map(|(clean, corrupt)| [clean, corrupt])),
+            None => groups(twins(study, candidates)?.into_iter().map(|(clean, corrupt)| [clean.group, corrupt.group])),
+        };
+        let mut pairs = match (given, form) {
             (Some(prompts), Form::Latents) => decoded(study, prompts, Switching::Free, limit),
             (Some(prompts), Form::Text) => decoded(study, prompts, Switching::Suppressed, limit),
             (None, Form::Latents) => decoded(study, &task_prompts(study, candidates)?, Switching::Free, limit),
             (None, Form::Text) => as_text(study, candidates, limit),
-        }
+        }?;
+        pairs.iter_mut().for_each(|pair| pair.group = groups[pair.number]);
+        Ok(pairs)
     }
 }
 
@@ -190,7 +213,8 @@ pub fn decoded(study: &Study, prompts: &[Prompts], switching: Switching, limit: 
             if two[0].prompt.len() == two[1].prompt.len()
                 && let Some(found) = pair_traces(&two[0], &two[1], study.corpus.switch.latent, opened)?
             {
-                pairs.push(Pair { number: chunk * size + i, ..found });
+                let number = chunk * size + i;
+                pairs.push(Pair { number, group: number, ..found });
             }
             if pairs.len() == limit {
                 return Ok(pairs);
@@ -214,17 +238,17 @@ fn pair_traces(clean: &Trace, corrupt: &Trace, latent: u32, opened: bool) -> Res
         Sequence::new(0, ids, trace.prompt.len(), Some(latent))
     };
     let (clean, corrupt, says) = (row(clean)?, row(corrupt)?, [a.token, b.token]);
-    Ok(Some(Pair { number: 0, clean, corrupt, says, clauses: vec![] }))
+    Ok(Some(Pair { number: 0, group: 0, clean, corrupt, says, clauses: vec![] }))
 }
 
 /// The task's twins as plain text of their solutions, cut before the last value, if the model predicts both values correctly; at
 /// most `limit`.
 ///
-/// As [`of_task`]; failures of the model.
-/// As [`of_task`], and the model's.
+/// # Errors
+/// As [`task_prompts`]; failures of the model.
 pub fn as_text(study: &Study, candidates: usize, limit: usize) -> Result<Vec<Pair>> {
-    let solved = |(number, clean, corrupt): &(usize, Problem, Problem)| solve_both(study, *number, clean, corrupt);
-    let mut candidates = twins(study, candidates)?.iter().map(solved).collect::<Result<Vec<_>>>()?;
+    let solved = |(number, (clean, corrupt)): (usize, &(Problem, Problem))| solve_both(study, number, clean, corrupt);
+    let mut candidates = twins(study, candidates)?.iter().enumerate().map(solved).collect::<Result<Vec<_>>>()?;
     let masked = study.mask_in_text(false);
     let mut pairs: Vec<Pair> = vec![];
     for chunk in candidates.chunks_mut(64) {
@@ -249,7 +273,7 @@ fn solve_both(study: &Study, number: usize, clean: &Problem, corrupt: &Problem) 
     let says = [clean.due, corrupt.due];
     let same = clean.row.ids.len() == corrupt.row.ids.len() && clean.clauses == corrupt.clauses && says[0] != says[1];
     let CutSolution { row, clauses, .. } = clean;
-    Ok(same.then_some(Pair { number, clean: row, corrupt: corrupt.row, says, clauses }))
+    Ok(same.then_some(Pair { number, group: number, clean: row, corrupt: corrupt.row, says, clauses }))
 }
 
 /// A solution cut before its last value.
@@ -270,4 +294,17 @@ fn cut(study: &Study, problem: &Problem) -> Result<Option<CutSolution>> {
     let clauses = sample.clauses.iter().map(|c| prompt + c.start..prompt + c.end.min(due)).collect();
     let row = Sequence::new(0, ids, prompt, Some(corpus.switch.latent))?;
     Ok(Some(CutSolution { row, due: sample.response[due], clauses }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_that_share_a_program_are_one_group() {
+        // The fourth joins the first two groups, the last stands alone.
+        let programs = [["a", "b"], ["c", "d"], ["b", "e"], ["e", "d"], ["f", "g"]];
+        assert_eq!(groups(programs.into_iter()), [0, 0, 0, 0, 4]);
+        assert_eq!(groups([["a", "b"], ["c", "d"], ["b", "e"]].into_iter()), [0, 1, 0]);
+    }
 }

@@ -26,7 +26,7 @@ use rand_chacha::ChaCha8Rng;
 pub use grouped::GroupedProtocol;
 pub use paper::{PAPER_LAYERS, PaperProtocol, PaperScore, paper_layer, paper_layers};
 pub use score::{Control, GroupedScore};
-pub use value::{ValueProtocol, ValueScore};
+pub use value::{RowGroups, ValueProtocol, ValueScore};
 
 use super::{Estimate, Groups, classify::both_classes};
 

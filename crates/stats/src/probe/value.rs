@@ -4,6 +4,8 @@
 //! Split by problem, standardised on train, C chosen inside train, interval over problems widened as in `grouped`. Classes are
 //! not balanced; compare with [`ValueScore::majority`] and with the control: values shuffled over all rows, the same C.
 
+use std::collections::HashSet;
+
 use anyhow::{Context, Result, ensure};
 use ndarray::{Array2, ArrayView2};
 use rand::SeedableRng;
@@ -14,6 +16,16 @@ use serde::{Deserialize, Serialize};
 
 use super::super::{Bootstrap, Estimate, Groups, LEVEL, Softmax, Split, Standardiser, grouped_kfold, wilson};
 use super::{TooFew, check, pick, rows_in_f64};
+
+/// What each row belongs to. A probe never saw the group or the context of a row that it predicts.
+#[derive(Clone, Copy, Debug)]
+pub struct RowGroups<'a> {
+    /// Folds are dealt over these.
+    pub groups: &'a [usize],
+    /// Training rows that share one of these with a row of the fold are left out. The same as `groups` where rows have no second
+    /// thing in common.
+    pub contexts: &'a [usize],
+}
 
 /// Mean gradient at which a fit stops.
 const TOLERANCE: f64 = 1e-5;
@@ -81,11 +93,12 @@ impl ValueProtocol {
         let scored = |graded: &[ProbeGrade]| -> (Vec<f64>, Vec<f64>) {
             graded.iter().map(|graded| (f64::from(u8::from(graded.right)), graded.bits)).unzip()
         };
-        let (read, c) = self.out_of_fold(features, values, groups, None).context("value probe")?;
+        let rows = RowGroups { groups, contexts: groups };
+        let (read, c) = self.out_of_fold(features, values, rows, None).context("value probe")?;
         let (right, bits) = scored(&read);
         let mut shuffled = values.to_vec();
         shuffled.shuffle(&mut ChaCha8Rng::seed_from_u64(self.seed));
-        let control = self.out_of_fold(features, &shuffled, groups, Some(&c));
+        let control = self.out_of_fold(features, &shuffled, rows, Some(&c));
         let (by_chance, chance_bits) = scored(&control.context("value probe on control labels")?.0);
         let information = |bits: &[f64]| -> Result<Estimate> {
             Ok(super::unbounded(self.bootstrap().clustered_mean(bits, groups)?, self.folds))
@@ -106,20 +119,20 @@ impl ValueProtocol {
         })
     }
 
-    /// The value predicted for each row by a probe that never saw its problem; arguments as in [`Self::run`].
+    /// The value predicted for each row by a probe that never saw its group nor its context; `features` and `values` as in [`Self::run`].
     ///
     /// # Errors
-    /// [`TooFew`] problems or values; features that are not finite.
+    /// [`TooFew`] groups, training rows or values; features that are not finite.
     pub fn predictions<F: Copy + Into<f64> + Sync>(
         &self,
         features: ArrayView2<'_, F>,
         values: &[usize],
-        groups: &[usize],
+        rows: RowGroups<'_>,
     ) -> Result<Vec<usize>> {
-        check(features, values.len(), groups.len())?;
+        check(features, values.len(), rows.groups.len())?;
         ensure!(!self.c_grid.is_empty(), "probe setting c_grid is empty");
         several(values)?;
-        let (read, _) = self.out_of_fold(features, values, groups, None).context("value probe")?;
+        let (read, _) = self.out_of_fold(features, values, rows, None).context("value probe")?;
         Ok(read.iter().map(|graded| graded.predicted).collect())
     }
 
@@ -169,14 +182,14 @@ impl ValueProtocol {
         &self,
         features: ArrayView2<'_, F>,
         values: &[usize],
-        groups: &[usize],
+        of: RowGroups<'_>,
         given: Option<&[f64]>,
     ) -> Result<(Vec<ProbeGrade>, Vec<f64>)> {
-        let splits = self.splits(groups, self.folds)?;
+        let splits = self.splits(of, values, self.folds)?;
         let fold = |(i, split): (usize, &Split)| {
             let c = match given {
                 Some(given) => given[i],
-                None => self.choose_c(features, values, groups, &split.train)?,
+                None => self.choose_c(features, values, of, &split.train)?,
             };
             Ok((fit_and_grade(features, values, &split.train, &split.test, &[c])?.remove(0), c))
         };
@@ -192,12 +205,14 @@ impl ValueProtocol {
         &self,
         features: ArrayView2<'_, F>,
         values: &[usize],
-        groups: &[usize],
+        of: RowGroups<'_>,
         train: &[usize],
     ) -> Result<f64> {
         let mut grid = self.c_grid.clone();
         grid.sort_by(f64::total_cmp);
-        let inner = self.splits(&pick(groups, train), self.inner_folds)?;
+        let (groups, contexts) = (pick(of.groups, train), pick(of.contexts, train));
+        let within = RowGroups { groups: &groups, contexts: &contexts };
+        let inner = self.splits(within, &pick(values, train), self.inner_folds)?;
         let mut hits = vec![0; grid.len()];
         for split in inner.iter().filter(|_| grid.len() > 1) {
             let (fit, held) = (pick(train, &split.train), pick(train, &split.test));
@@ -210,10 +225,17 @@ impl ValueProtocol {
         Ok(grid[best])
     }
 
-    fn splits(&self, groups: &[usize], k: usize) -> Result<Vec<Split>> {
+    fn splits(&self, of: RowGroups<'_>, values: &[usize], k: usize) -> Result<Vec<Split>> {
         let why = || format!("{k} folds by group need at least {} groups", 2 * k);
-        ensure!(Groups::new(groups)?.len() >= 2 * k, TooFew(why()));
-        grouped_kfold(groups, &vec![false; groups.len()], k, self.seed)
+        ensure!(Groups::new(of.groups)?.len() >= 2 * k, TooFew(why()));
+        let mut splits = grouped_kfold(of.groups, &vec![false; of.groups.len()], k, self.seed)?;
+        for split in &mut splits {
+            let met: HashSet<usize> = split.test.iter().map(|&row| of.contexts[row]).collect();
+            split.train.retain(|&row| !met.contains(&of.contexts[row]));
+            let why = || "without the groups and contexts of a fold no two values are left to fit on".to_owned();
+            ensure!(split.train.iter().any(|&row| values[row] != values[split.train[0]]), TooFew(why()));
+        }
+        Ok(splits)
     }
 }
 

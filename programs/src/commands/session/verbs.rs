@@ -165,7 +165,7 @@ impl Room {
         at_hooks.draws = draws.unwrap_or(at_hooks.draws);
         settings.check()?;
         let (summary, skipped) = match hooks.as_slice() {
-            [] => latent_intervention::summary(&study, &settings.latent_intervention)?,
+            [] => latent_intervention::summary(&study, &settings.latent_intervention, None)?,
             _ => hook_intervention::summary(&study, &settings.hook_intervention)?,
         };
         let verdicts: Vec<&str> = summary.rows.iter().map(|row| row.verdict()).collect();

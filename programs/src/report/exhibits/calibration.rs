@@ -3,13 +3,14 @@
 
 use super::{Drawing, Exhibit};
 use crate::report::cells::{Cells, mean};
-use crate::report::curves::{curve, rolling};
+use crate::report::curves::{curve, rolling, window};
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, number};
 use crate::report::paper::Paper;
 use switchyard::schema::{GrpoStepRow, METRICS};
 use switchyard::stats::{Estimate, FEWEST, unsigned_zero};
 use switchyard::store::FlatRow;
+use switchyard::train::hacking::{Step, begins};
 
 const SOURCES: &[&str] = &[METRICS];
 
@@ -23,7 +24,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 const SHOWN: [(&str, &str); 4] = [
     ("reward", "mean reward of a batch"),
     ("switch rate", "share of rollouts"),
-    ("latent invocations", "blocks per rollout (of older rows, latent steps)"),
+    ("latent invocations", "per rollout"),
     ("visible tokens", "per rollout"),
 ];
 const COLUMNS: &[&str; 4] = columns!(GrpoStepRow: reward, switch_rate, latent_calls, visible_tokens);
@@ -51,41 +52,87 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     Some(if row == "switch_rate" { found.scaled(100.0) } else { found })
 }
 
-/// Four rolling means on one axis as in the paper, each between its own smallest and largest value, which the legend has.
+/// Where a run's watched steps show hacking, and its last step, where its checkpoint was taken.
+struct Stretches {
+    hacking: Option<f64>,
+    checkpoint: Option<f64>,
+}
+
+fn stretches(rows: &[FlatRow]) -> Stretches {
+    let [accuracy, switch_rate, latent_calls] = columns!(GrpoStepRow: accuracy, switch_rate, latent_calls);
+    let watched = rows.iter().filter_map(|row| {
+        let of = |key| number(row, key);
+        Some((of("step")?, Step::from_rates(of(accuracy), of(switch_rate), of(latent_calls))?))
+    });
+    let (at, steps): (Vec<f64>, Vec<Step>) = watched.unzip();
+    Stretches {
+        hacking: begins(&steps, window(steps.len())).and_then(|first| at.get(first).copied()),
+        checkpoint: rows.last().and_then(|row| number(row, "step")),
+    }
+}
+
+/// Four rolling means on one axis as in the paper, each between its own smallest and largest value, up to where hacking begins.
 fn overlay(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
-    let rows = folder.flat(METRICS, "grpo");
+    let rows = folder.flat(METRICS, &folder.grpo);
+    let Stretches { hacking, checkpoint } = stretches(rows);
+    let stable = |step: f64| hacking.is_none_or(|first| step < first);
     let mut lines = vec![];
     for (key, (name, _)) in COLUMNS.iter().zip(SHOWN) {
         let key = measured(rows, key);
-        let raw: Vec<(f64, f64)> = rows.iter().filter_map(|r| Some((number(r, "step")?, number(r, key)?))).collect();
+        let raw = rows.iter().filter_map(|r| Some((number(r, "step")?, number(r, key)?)));
+        let raw: Vec<(f64, f64)> = raw.filter(|(step, _)| stable(*step)).collect();
         let smooth = rolling(&raw);
         let (low, high) = smooth.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), p| (l.min(p.y), h.max(p.y)));
         if high <= low {
             continue;
         }
-        let to = |y: f64| (y - low) / (high - low);
-        let points = smooth.iter().map(|p| Point::bare(p.x, to(p.y))).collect();
-        let said = [low, high].map(|end| unsigned_zero(format!("{end:.2}")).replace('-', "−"));
-        lines.push(Line::band(&format!("{name} ({})", said.join(" to ")), points));
+        let points = smooth.iter().map(|p| Point::bare(p.x, (p.y - low) / (high - low))).collect();
+        let end = raw.len().min(window(raw.len()));
+        let ends = [&raw[..end], &raw[raw.len() - end..]].map(|part| {
+            let mean = part.iter().map(|(_, y)| y).sum::<f64>() / end as f64;
+            unsigned_zero(format!("{mean:.2}")).replace('-', "−")
+        });
+        lines.push(Line::band(&format!("{name} ({})", ends.join(" → ")), points));
     }
     let figure = Figure::lines(LineChart {
         title: "Switch-GRPO, four metrics".into(),
         x: Axis::new("optimiser step"),
         y: Axis::new("0: smallest, 1: largest"),
         lines,
+        marks: checkpoint.into_iter().filter(|step| stable(*step)).collect(),
         ..LineChart::default()
     });
-    let note = "Each line runs between its own smallest and largest rolling mean, which stand in the legend, so that heights of two lines do not compare; the panels of fig:calibration-full have units and intervals.";
-    exhibit.drawing("Switch-GRPO trajectory", 1, figure.into_iter().collect(), note)
+    let cut = if hacking.is_some() { " The figure ends where hacking begins (fig:calibration-full)." } else { "" };
+    let note = format!(
+        "Rolling means of {0} steps. The legend has the means of the first and of the last {0} steps; each line runs between its own smallest \
+         and largest value, so that heights of two lines do not compare. Dashed upright: the checkpoint that is measured.{cut}",
+        window(rows.len())
+    );
+    exhibit.drawing("Switch-GRPO trajectory", 1, figure.into_iter().collect(), &note)
 }
 
-/// The four curves of the trajectory with their units, raw batches and bands.
+/// The four curves of the trajectory with their units, raw batches and bands, and where the run hacks its reward.
 fn full(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
-    let phases = [("grpo", folder.flat(METRICS, "grpo"))];
+    let rows = folder.flat(METRICS, &folder.grpo);
+    let (phases, Stretches { hacking, checkpoint }) = ([(folder.grpo.as_str(), rows)], stretches(rows));
     let panel = |(key, (name, unit)): (&&'static str, (&str, &str))| {
-        curve(&format!("Switch-GRPO: {name}"), unit, &phases, measured(phases[0].1, key), false)
+        let figure = curve(&format!("Switch-GRPO: {name}"), unit, &phases, measured(rows, key), false)?;
+        let Figure::Lines(chart) = figure else { return Some(figure) };
+        let shaded = hacking.zip(checkpoint).into_iter().collect();
+        Some(Figure::Lines(LineChart { shaded, marks: checkpoint.into_iter().collect(), ..chart }))
     };
     let panels = COLUMNS.iter().zip(SHOWN).filter_map(panel).collect();
-    let note = "Marks: batches. Band: rolling mean ± 1.96 standard errors.";
-    exhibit.drawing("Switch-GRPO trajectory in full", 2, panels, note)
+    let hacks = match hacking {
+        Some(first) => format!(
+            "Shaded from step {first}: hacking, as from the window with the most right answers to the last fewer are \
+                                right while switch rate and latent steps rise."
+        ),
+        None => "No hacking is seen: right answers do not fall while switch rate and latent steps rise.".to_owned(),
+    };
+    let note = format!(
+        "Marks: batches. Band: rolling mean of {} steps ± 1.96 standard errors. Dashed upright: the checkpoint that is measured. Latent invocations are blocks, \
+         in older rows latent steps. {hacks}",
+        window(rows.len())
+    );
+    exhibit.drawing("Switch-GRPO trajectory in full", 2, panels, &note)
 }

@@ -15,27 +15,31 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         SOURCES,
         "After how many latents is the answer settled? Every block closed after its first k",
         |_: &EarlyStopRow| true,
-        columns!(EarlyStopRow: k, of, accuracy, guess, same_answer, others_answer, committed, reversed, gold_logprob, difference, p_holm),
+        columns!(EarlyStopRow: k, of, accuracy, guess, same_answer, others_answer, committed, reversed, gold_logprob, difference, p_holm, resampled, resampled_difference, resampled_p_holm),
     ),
     Exhibit { draw, ..Exhibit::new("fig:early-stop", SOURCES) },
 ];
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let panel = |checkpoint: &str| {
-        let line = |name: &str, of: fn(&EarlyStopRow) -> Estimate| {
+        let line = |name: &str, of: fn(&EarlyStopRow) -> Option<Estimate>| {
             let rows = folder.rows::<EarlyStopRow>(checkpoint).iter();
-            Line::bars(name, points(rows.map(|r| (r.k as f64, of(r)))))
+            Line::bars(name, points(rows.filter_map(|r| Some((r.k as f64, of(r)?)))))
         };
         Figure::lines(LineChart {
             title: called(checkpoint),
             x: Axis::new("latents kept of each block").whole(),
             y: Axis::share("share of problems"),
-            lines: vec![
-                line("right", |r| r.accuracy),
-                line("answer of the full run", |r| r.same_answer),
-                line("settled", |r| r.committed),
-                line("answer of another problem's full run", |r| r.others_answer),
-            ],
+            lines: [
+                line("right", |r| Some(r.accuracy)),
+                line("right, later latents of another problem", |r| r.resampled),
+                line("answer of the full run", |r| Some(r.same_answer)),
+                line("settled", |r| Some(r.committed)),
+                line("answer of another problem's full run", |r| Some(r.others_answer)),
+            ]
+            .into_iter()
+            .filter(|line| !line.points.is_empty())
+            .collect(),
             ..LineChart::default()
         })
     };

@@ -191,6 +191,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             lines,
             levels: vec![0.0],
             marks: vec![0.0],
+            ..LineChart::default()
         })
     };
     let grid =

@@ -1,4 +1,5 @@
-//! tab:intervention, fig:intervention: what other inputs at the latent steps leave of right answers.
+//! tab:intervention, fig:intervention: what other inputs at the latent steps leave of right answers; and where answers go with a known
+//! value put in.
 
 use super::{Drawing, Exhibit, Layout, diamonds};
 use crate::report::cells::{Cells, intervention_row};
@@ -18,6 +19,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         ..Exhibit::new("tab:intervention", SOURCES)
     },
     Exhibit { draw, ..Exhibit::new("fig:intervention", SOURCES) },
+    Exhibit { draw: followed, ..Exhibit::new("fig:known-value", &[KnownValueRow::NAME]) },
 ];
 
 fn cell(cells: &Cells<'_>, mode: &str, column: &str) -> Option<Estimate> {
@@ -43,73 +45,95 @@ fn extra(folder: &Folder) -> Vec<(String, String)> {
     modes.into_iter().map(|mode| (mode.to_owned(), mode.replace('_', " "))).collect()
 }
 
-/// What enters the latents in the figure.
-const SHOWN: [(&str, &str); 5] = [
-    (NORMAL, "normal"),
-    ("zero", "zero"),
-    ("random_norm", "random norm"),
-    ("resample", "resample"),
-    ("embedding_argmax", "own token"),
-];
+/// The paper's four modes.
+const SHOWN: [&str; 4] = [NORMAL, "zero", "random_norm", "skip"];
 
-/// The finding, a row of panels a checkpoint that the paper has: what five inputs leave of right answers, and what becomes of
-/// answers when a known value is put in.
+/// As the paper draws it, a row of panels for each checkpoint that the paper has: accuracy on the left, changed answers on the right, of
+/// all problems and of the diagnostic ones.
 fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     let there = folder.checkpoints_with::<InterventionRow>();
     let mut checkpoints: Vec<&str> = there.iter().copied().filter(|c| *c == folder.sft || *c == folder.grpo).collect();
     if checkpoints.is_empty() {
         checkpoints.extend(there.first());
     }
-    let of = |checkpoint: &&str| [kept(paper, folder, checkpoint), followed(folder, checkpoint)];
-    let panels: Vec<[Option<Figure>; 2]> = checkpoints.iter().map(of).collect();
-    let columns = if panels.iter().flatten().all(Option::is_some) { 2 } else { 1 };
-    let panels: Vec<Figure> = panels.into_iter().flatten().flatten().collect();
+    let panels: Vec<Figure> =
+        checkpoints.iter().flat_map(|checkpoint| pair(paper, folder, checkpoint)).flatten().collect();
     let note = format!(
-        "Right answers: of those that the unchanged model gives with latents (diagnostic problems), the share that stays right. \
-         Known value: the share of answers that become what arithmetic predicts from the value put in, that would by chance, and \
-         that stay. Bars: 95 % intervals.{}",
-        theirs_are(&panels, "n = 21 fits them")
+        "Left: right answers. Right: answers that differ from those of the unchanged model. Diagnostic: problems that it answers right with \
+         latents; a changed answer is a wrong one there. Bars: 95 % intervals. fig:intervention-all has every mode.{}",
+        theirs_are(&panels, "n = 50 and 21 fit them")
     );
-    exhibit.drawing("Latent-state interventions", columns, panels, &note)
+    exhibit.drawing("Latent-state interventions", 2, panels, &note)
 }
 
-/// Bars of one checkpoint under a title, what their height is and what they are of; none where fewer than two are known.
-fn bars(
-    [title, of, series]: [&str; 3],
-    checkpoint: &str,
-    bars: &[(&str, Option<Estimate>, Option<f64>)],
-) -> Option<Figure> {
-    let bars: Vec<_> = bars.iter().filter(|(_, value, _)| value.is_some()).collect();
-    let values: Vec<Option<Estimate>> = bars.iter().map(|(_, value, _)| *value).collect();
-    (bars.len() > 1).then(|| {
-        Figure::Bars(BarChart {
-            title: format!("{title}: {}", called(checkpoint)),
-            y: Axis::share(of),
-            categories: bars.iter().map(|(name, ..)| (*name).to_owned()).collect(),
-            series: vec![BarSeries {
-                name: with_n(series, &values),
-                values,
-                paper: bars.iter().map(|b| b.2).collect(),
-            }],
+/// One series of bars: its name, our number of a mode, and the paper's.
+type Bars<'a> = (&'a str, fn(&InterventionRow) -> Option<Estimate>, &'a dyn Fn(&str) -> Option<f64>);
+
+fn pair(paper: &Paper, folder: &Folder, checkpoint: &str) -> [Option<Figure>; 2] {
+    let theirs = |column: &'static str| move |mode: &str| theirs(paper, folder, checkpoint, mode, column);
+    let changed = |mode: &str| theirs("diag_acc")(mode).map(|right| 1.0 - right);
+    let modes: Vec<&InterventionRow> =
+        SHOWN.iter().filter_map(|mode| intervention_row(folder, checkpoint, mode)).collect();
+    let chart = |title: &str, y: &str, series: [Bars; 2]| {
+        let of = |(name, of, theirs): &Bars| {
+            let values: Vec<Option<Estimate>> = modes.iter().map(|row| of(row).and_then(sound)).collect();
+            let paper = modes.iter().map(|row| theirs(&row.mode)).collect();
+            BarSeries { name: with_n(name, &values), values, paper }
+        };
+        let series: Vec<BarSeries> =
+            series.iter().map(of).filter(|series| series.values.iter().any(Option::is_some)).collect();
+        (modes.len() > 1 && !series.is_empty()).then(|| {
+            let categories = modes.iter().map(|row| row.mode.replace('_', " ")).collect();
+            Figure::Bars(BarChart {
+                title: format!("{title}: {}", called(checkpoint)),
+                y: Axis::share(y),
+                categories,
+                series,
+            })
         })
-    })
+    };
+    [
+        chart(
+            "Accuracy",
+            "share of right answers",
+            [
+                ("all", |row| Some(row.accuracy), &theirs("all_acc")),
+                ("diagnostic", |row| row.diagnostic_accuracy, &theirs("diag_acc")),
+            ],
+        ),
+        chart(
+            "Changed answers",
+            "share of changed answers",
+            [
+                ("all", |row| Some(row.answer_changed), &theirs("all_changed")),
+                ("diagnostic", |row| row.diagnostic_accuracy.map(rest), &changed),
+            ],
+        ),
+    ]
 }
 
-fn kept(paper: &Paper, folder: &Folder, checkpoint: &str) -> Option<Figure> {
-    let left = |mode: &str| intervention_row(folder, checkpoint, mode)?.diagnostic_accuracy.and_then(sound);
-    let all = SHOWN.map(|(mode, name)| (name, left(mode), theirs(paper, folder, checkpoint, mode, "diag_acc")));
-    bars(
-        ["Right answers by what enters the latents", "share that stays right", "diagnostic problems"],
-        checkpoint,
-        &all,
-    )
+/// One minus a share.
+fn rest(share: Estimate) -> Estimate {
+    Estimate { value: 1.0 - share.value, low: 1.0 - share.high, high: 1.0 - share.low, n: share.n }
 }
 
-fn followed(folder: &Folder, checkpoint: &str) -> Option<Figure> {
-    let row = KnownValueRow::main(folder.rows(checkpoint))?;
-    let all = [("predicted", row.hit_rate), ("by chance", row.chance), ("old one kept", row.kept)];
-    let all = all.map(|(name, share)| (name, sound(share), None));
-    bars(["Answers when a known value is put in", "share of answers", "problems with a donor"], checkpoint, &all)
+/// What becomes of answers when a known value is put in.
+fn followed(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let panel = |checkpoint: &str| {
+        let row = KnownValueRow::main(folder.rows(checkpoint))?;
+        let all = [("predicted", row.hit_rate), ("by chance", row.chance), ("old one kept", row.kept)];
+        let values = all.map(|(_, share)| sound(share)).to_vec();
+        Some(Figure::Bars(BarChart {
+            title: format!("Known value put in: {}", called(checkpoint)),
+            y: Axis::share("share of answers"),
+            categories: all.map(|(name, _)| name.to_owned()).to_vec(),
+            series: vec![BarSeries { name: with_n("problems with a donor", &values), values, paper: vec![] }],
+        }))
+    };
+    let panels = folder.checkpoints_with::<KnownValueRow>().into_iter().filter_map(panel).collect();
+    let note = "The share of answers that become what arithmetic predicts from the value put in, that would by chance, and that stay. Bars: 95 % \
+                intervals.";
+    exhibit.drawing("A known value put in (ours)", 2, panels, note)
 }
 
 /// The paper's number, for its own checkpoint only.

@@ -8,11 +8,12 @@ use anyhow::Result;
 
 use super::cells::Cells;
 use super::figures::{Figure, Point};
-use super::folder::{Folder, sound};
+use super::folder::{Folder, called, sound};
 use super::paper::{Paper, Unit};
 use super::tables::Table;
 use switchyard::stats::Estimate;
 
+pub(super) use card::{cards, side_by_side};
 pub(super) use circuit::graphs;
 pub(super) use lens::lens_rows;
 pub(super) use main::{answers, of_other_set};
@@ -147,7 +148,7 @@ macro_rules! exhibits {
 }
 
 exhibits! {
-    main, sft_vs_rl, tf, swi_window, probe, intervention, exit, appendix_sweep, per_subject, gen_analysis, calibration, pareto,
+    card, main, sft_vs_rl, tf, swi_window, probe, intervention, exit, appendix_sweep, per_subject, gen_analysis, calibration, pareto,
     token_dist, intervention_ladder, intervention_steps, intervention_dose, switch_benefit, adaptive, value_probe, switching, lens, early_stop,
     decoded_trace, subspaces, monitor, patching, circuit, training, schedule, fate, versus, seeds, dependence, row_tables,
 }
@@ -175,6 +176,12 @@ fn points(of: impl Iterator<Item = (f64, Estimate)>) -> Vec<Point> {
 /// The note on the paper's numbers, if some panels have them.
 fn diamonds(panels: &[Figure], are: &str) -> String {
     if panels.iter().any(Figure::has_paper) { format!(" Diamonds: {are}.") } else { String::new() }
+}
+
+/// Names the checkpoints that the paper's figure has and ours lacks.
+fn lacking(checkpoints: &[&str], is_there: impl Fn(&str) -> bool) -> String {
+    let missing: Vec<String> = checkpoints.iter().filter(|c| !is_there(c)).map(|c| called(c)).collect();
+    if missing.is_empty() { String::new() } else { format!(" Missing, without rows: {}.", missing.join(", ")) }
 }
 
 /// A figure that can be drawn.

@@ -1,6 +1,6 @@
 //! tab:probe, fig:layer-probe, and our split by group with controls: can the next `<swi>` be read from the layers?
 
-use super::{Drawing, Exhibit, Layout, points};
+use super::{Drawing, Exhibit, Layout, lacking, points};
 use crate::report::cells::Cells;
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, called, sound};
@@ -72,8 +72,9 @@ fn theirs(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     let ours = |c: &str| {
         Line::bars(&format!("ours, {}", called(c)), by_depth(folder, c, Protocol::Paper, Features::ResidPost))
     };
-    let mut lines: Vec<Line> = folder.checkpoints_with::<ProbeRow>().into_iter().map(ours).collect();
-    lines.retain(|line| !line.points.is_empty());
+    let is_there = |c: &str| !by_depth(folder, c, Protocol::Paper, Features::ResidPost).is_empty();
+    let mut lines: Vec<Line> =
+        folder.checkpoints_with::<ProbeRow>().into_iter().filter(|c| is_there(c)).map(ours).collect();
     if let (false, Ok(block)) = (lines.is_empty(), paper.block("tab:probe")) {
         for (column, name) in folder.papers(ProbeRow::NAME) {
             let of = |row: &PaperRow| {
@@ -84,8 +85,11 @@ fn theirs(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
         }
     }
     let panel = chart("Probe for the next <swi>: the paper's protocol".into(), lines);
-    let note = "Bars: 95 % intervals. Dotted: chance. Depth lets 36 layers and ours share an axis.";
-    exhibit.drawing("Layer probes", 1, panel.into_iter().collect(), note)
+    let note = format!(
+        "Bars: 95 % intervals. Dotted: chance. Depth lets 36 layers and ours share an axis.{}",
+        lacking(&[&folder.sft, &folder.grpo], is_there)
+    );
+    exhibit.drawing("Layer probes", 1, panel.into_iter().collect(), &note)
 }
 
 /// The probes split by group, with their controls.

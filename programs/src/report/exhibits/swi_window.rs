@@ -45,7 +45,7 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     let theirs = p.iter().any(|line| !line.joined && !line.points.is_empty());
     let chart = |title: &str, y: Axis, lines: Vec<Line>| {
         let x = Axis::new("offset from the annotated position (tokens)").whole();
-        Figure::lines(LineChart { title: title.into(), x, y, lines, marks: vec![0.0], levels: vec![] })
+        Figure::lines(LineChart { title: title.into(), x, y, lines, marks: vec![0.0], ..LineChart::default() })
     };
     let panels = [
         chart("p(<swi>) around annotated positions", Axis::new("p(<swi>)").log(), p),

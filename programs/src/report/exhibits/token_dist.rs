@@ -1,6 +1,6 @@
-//! fig:token-dist, fig:token-cdf: visible tokens per problem of each checkpoint.
+//! fig:token-dist, fig:token-cdf: visible tokens per problem of each checkpoint, the one with the brevity reward included.
 
-use super::Exhibit;
+use super::{Exhibit, lacking};
 use crate::report::figures::{Axis, Ecdf, Figure, Histogram};
 use crate::report::folder::{Folder, called};
 use switchyard::schema::{OutcomeRow, RowFile};
@@ -17,8 +17,10 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
             let (title, x, of) = (X.replacen('v', "V", 1), Axis::new(X), "problems".into());
             let some = !samples.is_empty();
             let panel = some.then_some(Figure::Histogram(Histogram { title, x, of, samples, bins }));
-            let note = "Dashed uprights: means.";
-            exhibit.drawing("Distribution of visible tokens", 1, panel.into_iter().collect(), note)
+            let shown = folder.checkpoints_with::<OutcomeRow>();
+            let lacking = lacking(&[&folder.sft, &folder.grpo, "brevity"], |c| shown.contains(&c));
+            let note = format!("Dashed uprights: means.{lacking}");
+            exhibit.drawing("Distribution of visible tokens", 1, panel.into_iter().collect(), &note)
         },
         ..Exhibit::new("fig:token-dist", &[OutcomeRow::NAME])
     },

@@ -25,7 +25,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
                 curve("Training loss", "cross-entropy (nats)", &phases, loss, true),
                 curve("Training accuracy", "token accuracy", &phases, accuracy, false),
             ];
-            let note = "Rolling means of 20 steps with ± 1.96 standard errors.";
+            let note = "Rolling means of 20 steps (80 of a phase of 1,000 or more) with ± 1.96 standard errors.";
             exhibit.drawing("Supervised training (ours)", 1, panels.into_iter().flatten().collect(), note)
         },
         ..Exhibit::new("fig:training", &[METRICS])

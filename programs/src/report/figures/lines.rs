@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use super::axes::{Axis, Plot};
 use super::legend::Key;
 use super::scene::{At, Scene, Shape};
-use super::style::{INK, Series, WIDTH, colour, dash};
+use super::style::{INK, PINK, Series, WIDTH, colour, dash};
 use switchyard::stats::Estimate;
 
 /// A point and its interval; equal ends draw none.
@@ -91,6 +91,8 @@ pub struct LineChart {
     pub levels: Vec<f64>,
     /// Thin vertical lines, e.g. the boundary at offset 0, in the units of x.
     pub marks: Vec<f64>,
+    /// Ranges of x that are shaded, e.g. where a run hacks its reward.
+    pub shaded: Vec<(f64, f64)>,
 }
 
 impl LineChart {
@@ -168,6 +170,15 @@ impl LineChart {
             })
             .collect();
         let (mut scene, plot) = Plot::new(&self.title, &x, &self.y, &data, None, &legend)?;
+        for &(from, to) in &self.shaded {
+            let points = vec![
+                (plot.x(from), plot.top),
+                (plot.x(to), plot.top),
+                (plot.x(to), plot.bottom),
+                (plot.x(from), plot.bottom),
+            ];
+            scene.shapes.push(Shape::Area { points, colour: PINK, alpha: 0.25 });
+        }
         for &y in &self.levels {
             scene.line(&[(plot.left, plot.y(y)), (plot.right, plot.y(y))], INK, 2.0, Some((4.0, 8.0)));
         }

@@ -15,6 +15,7 @@ pub(crate) const PALETTE: [RGBColor; 7] = [
 ];
 pub(super) const INK: RGBColor = RGBColor(30, 30, 30);
 pub(super) const GRID: RGBColor = RGBColor(225, 225, 225);
+pub(super) const PINK: RGBColor = RGBColor(255, 130, 170);
 pub(super) const PAPER_WHITE: RGBColor = RGBColor(255, 255, 255);
 pub(super) const MISSING: RGBColor = RGBColor(200, 200, 200);
 

@@ -1,0 +1,67 @@
+//! `probe card`: the experiment `card` on models, then its report.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Args;
+
+use super::device::MachineArgs;
+use super::runner::Runner;
+use super::selection::Selection;
+use super::targets::Targets;
+use super::{is_dry, print};
+use crate::report::folder::Folder;
+use crate::report::render;
+use switchyard::experiments::Settings;
+use switchyard::machine::Machine;
+use switchyard::schema::{BlockOrigin, CardRow, RowFile};
+
+/// Certify a latent reasoner: eight questions about its latents, one answer each.
+///
+/// Do right answers need the latents, do they follow a value, which step, in which order, more than an average or a token, do they
+/// help, can a value be read? Each is yes, no or undecided by one test; all are one family. Writes rows, tables/tab-card.md,
+/// tables/card-CHECKPOINT.json and a page. A question that a model or its problems cannot be asked says why.
+#[derive(Args, Clone, Debug)]
+pub(super) struct Card {
+    #[command(flatten)]
+    targets: Targets,
+    /// On 100 problems, unless --problems says how many
+    #[arg(long)]
+    quick: bool,
+    /// Folder for rows and report. By default runs/reports/<name of the run or model>; if that has rows of other settings, NAME.2
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Continue a run that was stopped
+    #[arg(long)]
+    resume: bool,
+    /// Overwrite a card that was made with more problems, or of other weights under the same name
+    #[arg(long)]
+    replace: bool,
+    #[command(flatten)]
+    machine: MachineArgs,
+}
+
+impl Card {
+    /// # Errors
+    /// A target that cannot be opened and rows that must not be replaced, before any work; as the experiment's.
+    pub fn run(&self) -> Result<()> {
+        self.machine.compute(|machine| self.run_on(machine))
+    }
+
+    fn run_on(&self, machine: &Machine) -> Result<()> {
+        let Self { out, resume, replace, quick, .. } = self.clone();
+        let mut targets = self.targets.clone();
+        targets.problems = targets.problems.or(quick.then_some(100));
+        let chosen = &Selection { only: vec![CardRow::NAME.to_owned()], out, resume, replace, ..Selection::default() };
+        let (program, targets, settings) = ("probe", &targets, &Settings::default());
+        let runner = Runner { program, targets, chosen, settings, blocks: BlockOrigin::Own, less: false };
+        let written = runner.run(machine)?;
+        if is_dry() {
+            return Ok(());
+        }
+        let folders: Vec<Folder> = written.iter().map(|folder| Folder::open(folder)).collect::<Result<_>>()?;
+        let page = render::default_page(&folders);
+        render::report(&folders, &page)?;
+        print(&format!("{}\n", page.display()))
+    }
+}

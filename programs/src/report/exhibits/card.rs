@@ -1,0 +1,115 @@
+//! The certificate: each question about a model's latents with its answer, and how often that answer is wrong on models whose mechanism
+//! is known. Knows rows; asks nothing.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::Exhibit;
+use crate::report::folder::Folder;
+use crate::report::tables::{Cell, ColumnKind, Heading, Table};
+use switchyard::schema::{CalibrationRow, CardQuestion, CardRow, RowFile};
+
+pub(super) const EXHIBITS: &[Exhibit] =
+    &[Exhibit { covers: true, table, ..Exhibit::new("tab:card", &[CardRow::NAME]) }];
+
+const READING: &str = "All tests of a checkpoint are one family (Holm). *yes*: the adjusted p-value is at most .05. *no*: the effect is the \
+    other way round as surely, or the whole 95 % interval lies within .05 of none. On known models: `probe calibrate --only card`, the \
+    share of effects that are found and of false alarms, at the n nearest to the row's. Not asked of any model: whether its problems were \
+    memorised, chains longer than those trained, and other seeds of training.";
+
+fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
+    use ColumnKind::{Measured, Text};
+    let columns = [
+        ("checkpoint", Text),
+        ("question", Text),
+        ("answer", Text),
+        ("effect", Measured(3)),
+        ("p (Holm)", Text),
+        ("effect is", Text),
+        ("on known models", Text),
+    ];
+    let columns = columns.map(|(name, kind)| Heading::new(name, kind)).to_vec();
+    let mut table = Table::new(exhibit.label, "What do the latents do? One answer to each question", columns);
+    table.note = READING.to_owned();
+    for (checkpoint, row) in folder.all::<CardRow>() {
+        table.push(cells(folder, checkpoint, row))?;
+    }
+    Ok((!table.rows().is_empty()).then_some(table))
+}
+
+fn cells(folder: &Folder, checkpoint: &str, row: &CardRow) -> Vec<Cell> {
+    vec![
+        Cell::Text(checkpoint.to_owned()),
+        Cell::Text(row.question.text().to_owned()),
+        Cell::Text(row.answer.name().to_owned()),
+        Cell::measured(row.number),
+        row.p_holm.map_or_else(Cell::nothing, |p| Cell::Text(format!("{p:.1e}"))),
+        Cell::Text(row.explanation()),
+        Cell::Text(error_rates(&folder.calibration, row)),
+    ]
+}
+
+/// Power and false alarms of the question's test at the calibrated n nearest to the row's.
+fn error_rates(calibration: &[CalibrationRow], row: &CardRow) -> String {
+    let test = row.question.test();
+    let of_test = calibration.iter().filter(|known| known.test == test && known.kind == CalibrationRow::ALL);
+    let Some(known) = of_test.min_by_key(|known| known.problems.abs_diff(row.identity.n)) else {
+        return "not calibrated".to_owned();
+    };
+    let rate = |name: &str, rate: Option<switchyard::stats::Estimate>| Some(format!("{name} {:.2}", rate?));
+    let rates = [rate("found", known.power), rate("false alarms", known.false_alarms)];
+    rates.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Cards side by side: one row a checkpoint, one column a question; `None` where no folder has one.
+pub(in crate::report) fn side_by_side(folders: &[Folder]) -> Result<Option<Table>> {
+    let names = std::iter::once("checkpoint").chain(CardQuestion::ALL.iter().map(|question| question.name()));
+    let columns = names.map(|name| Heading::new(name, ColumnKind::Text)).collect();
+    let mut table = Table::new("tab:cards", "Certificates side by side", columns);
+    for folder in folders {
+        for checkpoint in folder.checkpoints_with::<CardRow>() {
+            let rows = folder.rows::<CardRow>(checkpoint);
+            let answer = |question: &CardQuestion| {
+                let row = rows.iter().find(|row| row.question == *question);
+                row.map_or_else(Cell::nothing, |row| Cell::Text(row.answer.name().to_owned()))
+            };
+            let name = Cell::Text(format!("{}/{checkpoint}", folder.name));
+            table.push(std::iter::once(name).chain(CardQuestion::ALL.iter().map(answer)).collect())?;
+        }
+    }
+    Ok((!table.rows().is_empty()).then_some(table))
+}
+
+/// The cards of a folder as JSON, one a checkpoint: name of the file and its content. `schema` changes with the meaning of a field.
+pub(in crate::report) fn cards(folder: &Folder) -> Vec<(String, Value)> {
+    let card = |checkpoint: &str| {
+        let rows = folder.rows::<CardRow>(checkpoint);
+        let lines = rows.iter().map(|row| {
+            json!({
+                "id": row.question, "question": row.question.text(), "answer": row.answer, "effect": row.number,
+                "effect_is": row.explanation(), "p_holm": row.p_holm, "on_known_models": error_rates(&folder.calibration, row),
+            })
+        });
+        let who = rows.first().map(|row| &row.identity);
+        let card = json!({
+            "schema": 1, "checkpoint": who.map(|who| &who.checkpoint), "dataset": who.map(|who| &who.dataset),
+            "seed": who.map(|who| who.seed), "lines": lines.collect::<Vec<_>>(),
+        });
+        (format!("card-{checkpoint}"), card)
+    };
+    folder.checkpoints_with::<CardRow>().into_iter().map(card).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_question_of_the_card_is_calibrated() {
+        let rows = Folder::calibration_of_this_program().expect("rows");
+        for question in CardQuestion::ALL {
+            let found = rows.iter().any(|row| row.test == question.test() && row.kind == CalibrationRow::ALL);
+            assert!(found, "{} is not in reports/calibration: probe calibrate --only card --add", question.test());
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The certificate: what a model's latents do, one question and one answer a line ([`CardQuestion`]).
+//!
+//! 1. Decode the problems unchanged, and with the latents of each block replaced: by another problem's, in reverse order, by the mean of
+//!    each step, by the embedding of the most probable token; where arithmetic is known, by those of a block with another value.
+//! 2. Replace one latent step at a time by another problem's.
+//! 3. Decode every problem with a block and without.
+//! 4. Fit a linear probe for the value of a clause at the last layer of each latent step, split by program.
+//! 5. Answer ([`crate::schema::CardRow`]): one Holm family, a margin of .05 for *no*.
+//!
+//! Misleads: a line answers its test and no more. *more than the token* cannot tell a state from a token whose embedding the model
+//! reads differently; a model may know a value that the probe does not find. Not asked: whether problems were memorised, longer chains than
+//! those trained, other seeds of training; each needs data or runs that a checkpoint does not bring.
+
+use anyhow::Result;
+
+use super::layer_probe::{self, Layers};
+use super::{About, early_stop, latent_intervention, switch_benefit};
+use crate::interventions::Steps;
+use crate::progress::Interruption;
+use crate::schema::{
+    AT_CHANCE, CardQuestion, CardRow, Evidence, Features, InterventionRow, KnownValueRow, ProbeRow, Summary,
+    SwitchBenefitRow, SwitchProblemRow, answer, benefit,
+};
+use crate::stats::Estimate;
+use crate::store::Measurements;
+use crate::study::Study;
+use crate::study::arithmetic::{Arithmetic, is_known};
+
+pub const ABOUT: About =
+    About::asking("the certificate: eight questions about the latents, one answer each, one family of tests")
+        .on_request();
+
+settings! {
+    pub struct Config {
+        /// Latent steps that are replaced one at a time, from the first, at most.
+        pub steps: usize = 16,
+        /// Draws of another problem's latents.
+        pub draws: usize = 3,
+    }
+}
+
+/// The eight lines of a model's card.
+///
+/// # Errors
+/// As the decoder's. An experiment that does not apply is a line that is not asked.
+pub fn rows(study: &Study, config: &Config) -> Result<Vec<CardRow>> {
+    rows_by(study, config, None)
+}
+
+/// [`rows`] with the arithmetic of an organism; `None` takes that of the problems.
+pub(crate) fn rows_by(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<CardRow>> {
+    let identity = study.identity(study.corpus.test.len());
+    let known = arithmetic.is_some() || is_known(study);
+    let summary = caught(interventions(study, config, known, arithmetic))?;
+    let by_step = caught(steps(study, config))?;
+    let benefits = caught(benefits(study))?;
+    let probes = caught(probes(study))?;
+    let lost = |mode: &'static str| from(&summary, |summary| loss(&summary.rows, mode));
+    let found = |question: CardQuestion| match question {
+        CardQuestion::Used => lost("resample"),
+        CardQuestion::Follows if !known => Evidence::Missing("no arithmetic is known of these problems".to_owned()),
+        CardQuestion::Follows => from(&summary, |summary| followed(&summary.known)),
+        CardQuestion::OneStep => from(&by_step, |rows| largest_loss(rows)),
+        CardQuestion::Ordered => lost("reverse"),
+        CardQuestion::Specific => lost("mean"),
+        CardQuestion::BeyondToken => lost("embedding_argmax"),
+        CardQuestion::Helps => from(&benefits, |rows| helped(rows)),
+        CardQuestion::Readable => from(&probes, |rows| read(rows)),
+    };
+    answer(&identity, CardQuestion::ALL.iter().map(|&question| (question, found(question))).collect())
+}
+
+/// A result of one experiment, or why it found nothing. A stop by the user stays an error.
+fn caught<T>(result: Result<T>) -> Result<Result<T, String>> {
+    match result {
+        Err(error) if error.is::<Interruption>() => Err(error),
+        other => Ok(other.map_err(|error| format!("{error:#}"))),
+    }
+}
+
+fn from<T>(result: &Result<T, String>, evidence: impl Fn(&T) -> Evidence) -> Evidence {
+    result.as_ref().map_or_else(|why| Evidence::Missing(why.clone()), evidence)
+}
+
+const MODES: [&str; 5] = ["normal", "resample", "reverse", "mean", "embedding_argmax"];
+
+fn interventions(study: &Study, config: &Config, known: bool, arithmetic: Option<&dyn Arithmetic>) -> Result<Summary> {
+    let exchange = known.then_some("known_value");
+    let modes = MODES.into_iter().chain(exchange).map(str::to_owned).collect();
+    let asked = latent_intervention::Config { modes, draws: config.draws, ..Default::default() };
+    Ok(latent_intervention::summary(study, &asked, arithmetic)?.0)
+}
+
+/// One latent step at a time.
+fn steps(study: &Study, config: &Config) -> Result<Vec<InterventionRow>> {
+    let longest = study.decoded()?.1.iter().map(early_stop::longest).max().unwrap_or(0);
+    study.require(longest > 0, || "no problem has a latent block".to_owned())?;
+    let steps = (0..longest.min(config.steps)).map(Steps::Only).collect();
+    let modes = vec!["normal".to_owned(), "resample".to_owned()];
+    let asked = latent_intervention::Config { modes, steps, draws: 1, ..Default::default() };
+    Ok(latent_intervention::summary(study, &asked, None)?.0.rows)
+}
+
+fn benefits(study: &Study) -> Result<Vec<SwitchBenefitRow>> {
+    let mut problems = Measurements::in_memory();
+    switch_benefit::measure(study, &switch_benefit::Config::default(), &mut problems)?;
+    benefit(&problems.sorted(|row: &SwitchProblemRow| row.problem)?)
+}
+
+/// Values at the last layer.
+fn probes(study: &Study) -> Result<Vec<ProbeRow>> {
+    let layers = Layers::Listed(vec![study.model.config().num_hidden_layers]);
+    layer_probe::values_alone(study, &layer_probe::Config { layers, ..Default::default() })
+}
+
+/// Loss of accuracy under a mode at all steps.
+fn loss(rows: &[InterventionRow], mode: &str) -> Evidence {
+    let Some(row) = rows.iter().find(|row| row.mode == mode) else {
+        return Evidence::Missing(format!("{mode} changed nothing here"));
+    };
+    lost(row, row.p_value, String::new())
+}
+
+fn lost(row: &InterventionRow, p: f64, detail: String) -> Evidence {
+    if row.verdict() == AT_CHANCE {
+        return Evidence::Missing("unchanged, the model is right no more often than a guess".to_owned());
+    }
+    Evidence::Measured { number: row.accuracy_change.scaled(-1.0), p, detail }
+}
+
+/// The step with the largest loss; its p-value is corrected for the choice among all steps.
+fn largest_loss(rows: &[InterventionRow]) -> Evidence {
+    let single: Vec<&InterventionRow> = rows.iter().filter(|row| matches!(row.steps, Steps::Only(_))).collect();
+    let Some(worst) = single.iter().min_by(|a, b| a.accuracy_change.value.total_cmp(&b.accuracy_change.value)) else {
+        return Evidence::Missing("no single step could be replaced".to_owned());
+    };
+    let alone = single.iter().filter(|row| row.lowers()).map(|row| row.steps.to_string()).collect::<Vec<_>>();
+    let alone = if alone.is_empty() { "none".to_owned() } else { alone.join(", ") };
+    let detail = format!("step {} of {}; steps that lose alone: {alone}", worst.steps, single.len());
+    lost(worst, (worst.p_value * single.len() as f64).min(1.0), detail)
+}
+
+fn followed(known: &[KnownValueRow]) -> Evidence {
+    let Some(row) = KnownValueRow::main(known) else {
+        return Evidence::Missing("no two problems have blocks that could be exchanged".to_owned());
+    };
+    let detail = format!("predicted {:.3}, by chance {:.3}", row.hit_rate.value, row.chance.value);
+    Evidence::Measured { number: row.above_chance, p: two_sided(row.above_chance), detail }
+}
+
+fn helped(rows: &[SwitchBenefitRow]) -> Evidence {
+    let Some(row) = rows.iter().find(|row| row.group == "chosen") else {
+        return Evidence::Missing("the model opens a block on fewer than two problems".to_owned());
+    };
+    if row.verdict() == AT_CHANCE {
+        return Evidence::Missing("with a block and without, the model is right no more often than a guess".to_owned());
+    }
+    Evidence::Measured { number: row.benefit, p: row.p_value, detail: String::new() }
+}
+
+/// The best step's probe for the value of the block's own clause; its p-value is corrected for the choice among all steps.
+fn read(rows: &[ProbeRow]) -> Evidence {
+    let own: Vec<(&str, &ProbeRow)> = rows
+        .iter()
+        .filter(|row| row.features == Features::ResidPost)
+        .filter_map(|row| Some((row.value()?.strip_prefix("s_j@")?, row)))
+        .collect();
+    let score = |row: &ProbeRow| row.score().value - row.chance;
+    let Some((step, best)) = own.iter().max_by(|a, b| score(a.1).total_cmp(&score(b.1))) else {
+        return Evidence::Missing("no latent step has values that a probe could be fitted to".to_owned());
+    };
+    let score = best.score();
+    let beyond = Estimate {
+        value: score.value - best.chance,
+        low: score.low - best.chance,
+        high: score.high - best.chance,
+        ..score
+    };
+    let detail = format!("step {step}, the best of {}; the commonest value has {:.3}", own.len(), best.chance);
+    Evidence::Measured { number: beyond, p: (two_sided(beyond) * own.len() as f64).min(1.0), detail }
+}
+
+/// From the interval of a number that is 0 where there is no effect.
+fn two_sided(number: Estimate) -> f64 {
+    (2.0 * number.p_above(0.0).min(number.scaled(-1.0).p_above(0.0))).min(1.0)
+}
+
+/// Markdown: one line a question.
+pub fn table(rows: &[CardRow]) -> String {
+    let line = |row: &CardRow| {
+        let effect =
+            row.number.zip(row.p_holm).map(|(number, p)| format!(" {number:.3}, p {p:.1e}:")).unwrap_or_default();
+        format!("- {}: {}{effect} {}.\n", row.answer, row.question.text(), row.explanation())
+    };
+    rows.iter().map(line).collect()
+}

@@ -1,0 +1,212 @@
+//! The certificate of a latent reasoner: one fixed list of questions, each answered by one test.
+//!
+//! 1. An experiment measures [`Evidence`] for every [`CardQuestion`], or says why it cannot ask it.
+//! 2. The p-values of all measured questions are one family (Holm).
+//! 3. *yes*: the adjusted p-value is at most .05 and the number points that way. *no*: the number points the other way as surely, or its
+//!    whole 95 % interval lies within .05 of no effect. *undecided*: anything else.
+//! 4. A question about how latents are used is not asked of a model whose latents are not shown to be used.
+
+use anyhow::Result;
+
+use super::Identity;
+use crate::stats::{Estimate, FEWEST, LEVEL, holm};
+
+names! {
+    /// What is asked, in the order of the card.
+    pub enum CardQuestion {
+        /// Accuracy falls when each latent is replaced by that of another problem.
+        Used = "used",
+        /// The answer becomes the one that arithmetic predicts from another problem's latents.
+        Follows = "follows the value",
+        /// One step's latent alone costs accuracy when it is replaced by another problem's.
+        OneStep = "needs one step",
+        /// Accuracy falls when the block's latents enter in reverse order.
+        Ordered = "ordered",
+        /// Accuracy falls when each latent is replaced by the mean of its step.
+        Specific = "more than the average",
+        /// Accuracy falls when each latent is replaced by the embedding of its most probable token.
+        BeyondToken = "more than the token",
+        /// Problems on which the model switches are right more often with their block than without.
+        Helps = "helps",
+        /// A linear probe reads the value of a clause from its latents, on programs that it was not fitted on.
+        Readable = "readable",
+    }
+}
+
+impl CardQuestion {
+    /// The question in words.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Used => "Do right answers need the latents' content?",
+            Self::Follows => "Does the answer follow the value in them?",
+            Self::OneStep => "Is one step needed by itself?",
+            Self::Ordered => "Does their order matter?",
+            Self::Specific => "Do they hold more than the average of their step?",
+            Self::BeyondToken => "Do they hold more than their most probable token?",
+            Self::Helps => "Do they help where the model chooses them?",
+            Self::Readable => "Can a value be read on programs never seen?",
+        }
+    }
+
+    /// What the number is.
+    pub fn measure(self) -> &'static str {
+        match self {
+            Self::Used => "accuracy lost with another problem's latents",
+            Self::Follows => "predicted answers beyond chance, latents exchanged",
+            Self::OneStep => "accuracy lost with another problem's latent at that step",
+            Self::Ordered => "accuracy lost in reverse order",
+            Self::Specific => "accuracy lost with the mean latents of each step",
+            Self::BeyondToken => "accuracy lost with the embeddings of the most probable tokens",
+            Self::Helps => "accuracy with a block minus without",
+            Self::Readable => "probe accuracy beyond the commonest value",
+        }
+    }
+
+    /// Whether it asks how latents are used, which presumes that they are.
+    fn presumes_use(self) -> bool {
+        matches!(self, Self::OneStep | Self::Ordered | Self::Specific | Self::BeyondToken)
+    }
+
+    /// The calibrated test that answers it, as in [`CalibrationRow`](super::CalibrationRow).
+    pub fn test(self) -> String {
+        format!("card/{}", self.name())
+    }
+}
+
+names! {
+    /// What the card says.
+    pub enum CardAnswer {
+        Yes = "yes",
+        No = "no",
+        Undecided = "undecided",
+        NotAsked = "not asked",
+    }
+}
+
+/// What an experiment found on one question.
+#[derive(Clone, Debug)]
+pub enum Evidence {
+    /// A number that is 0 where the answer is no, its two-sided p-value, and what a reader must know of it.
+    Measured { number: Estimate, p: f64, detail: String },
+    /// Why the question cannot be asked.
+    Missing(String),
+}
+
+rows! {
+    /// One question of a card.
+    pub struct CardRow {
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub question: CardQuestion => "name": "the question, by its short name",
+        pub answer: CardAnswer => "name": "yes, no, undecided or not asked",
+        pub number: Option<Estimate> => "share": "effect that answers the question: 0 where the answer is no",
+        pub p_holm: Option<f64> => AccuracyRow,
+        pub detail: String => "text": "why the question was not asked, or what a reader must know of the effect",
+    }
+}
+
+impl CardRow {
+    /// What the number is, or why there is none.
+    pub fn explanation(&self) -> String {
+        match self.answer {
+            CardAnswer::NotAsked => self.detail.clone(),
+            _ if self.detail.is_empty() => self.question.measure().to_owned(),
+            _ => format!("{} ({})", self.question.measure(), self.detail),
+        }
+    }
+}
+
+/// An effect whose whole interval is nearer to 0 than this is none.
+const MARGIN: f64 = 0.05;
+
+/// Answers all questions.
+///
+/// # Errors
+/// A p-value that is not one.
+pub(crate) fn answer(identity: &Identity, found: Vec<(CardQuestion, Evidence)>) -> Result<Vec<CardRow>> {
+    let measured = |evidence: &Evidence| match evidence {
+        Evidence::Measured { p, .. } => Some(*p),
+        Evidence::Missing(_) => None,
+    };
+    let p: Vec<f64> = found.iter().filter_map(|(_, evidence)| measured(evidence)).collect();
+    let mut adjusted = if p.is_empty() { vec![] } else { holm(&p)? }.into_iter();
+    let mut rows: Vec<CardRow> = vec![];
+    for (question, evidence) in found {
+        let mut row = CardRow {
+            identity: identity.clone(),
+            question,
+            answer: CardAnswer::NotAsked,
+            number: None,
+            p_holm: None,
+            detail: String::new(),
+        };
+        match evidence {
+            Evidence::Missing(why) => row.detail = why,
+            Evidence::Measured { number, detail, .. } => {
+                let p = adjusted.next().unwrap_or(1.0);
+                row.identity.n = number.n;
+                (row.answer, row.number, row.p_holm, row.detail) = (decide(number, p), Some(number), Some(p), detail);
+            }
+        }
+        rows.push(row);
+    }
+    let used = rows.iter().find(|row| row.question == CardQuestion::Used).map(|row| row.answer);
+    if used != Some(CardAnswer::Yes) {
+        for row in rows.iter_mut().filter(|row| row.question.presumes_use() && row.answer != CardAnswer::NotAsked) {
+            (row.answer, row.detail) = (CardAnswer::NotAsked, "the latents are not shown to be used".to_owned());
+        }
+    }
+    Ok(rows)
+}
+
+fn decide(number: Estimate, p: f64) -> CardAnswer {
+    let sure = number.n >= FEWEST && p <= 1.0 - LEVEL;
+    match number {
+        e if sure && e.value > 0.0 => CardAnswer::Yes,
+        e if sure && e.value < 0.0 => CardAnswer::No,
+        e if e.n >= FEWEST && -MARGIN < e.low && e.high < MARGIN => CardAnswer::No,
+        _ => CardAnswer::Undecided,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(value: f64, half: f64, n: usize) -> Estimate {
+        Estimate { value, low: value - half, high: value + half, n }
+    }
+
+    #[test]
+    fn an_answer_says_no_more_than_its_test() {
+        for (number, p, answer) in [
+            (at(0.4, 0.05, 200), 1e-6, CardAnswer::Yes),
+            (at(-0.4, 0.05, 200), 1e-6, CardAnswer::No),
+            (at(0.01, 0.03, 500), 0.4, CardAnswer::No),
+            (at(0.02, 0.04, 500), 0.4, CardAnswer::Undecided),
+            (at(0.4, 0.05, 200), 0.06, CardAnswer::Undecided),
+            (at(0.9, 0.1, 19), 1e-6, CardAnswer::Undecided),
+            (at(0.0, 0.01, 19), 1.0, CardAnswer::Undecided),
+        ] {
+            assert_eq!(decide(number, p), answer, "{number:?}, p {p}");
+        }
+    }
+
+    #[test]
+    fn how_latents_are_used_is_asked_only_where_they_are() {
+        let identity = Identity { checkpoint: "x".into(), dataset: "x".into(), n: 100, seed: 0 };
+        let of = |loss: f64, p: f64| {
+            let measured = |value, p| Evidence::Measured { number: at(value, 0.01, 100), p, detail: String::new() };
+            let found = vec![
+                (CardQuestion::Used, measured(loss, p)),
+                (CardQuestion::Ordered, measured(0.3, 1e-6)),
+                (CardQuestion::Helps, measured(0.3, 0.03)),
+                (CardQuestion::Readable, Evidence::Missing("no values".into())),
+            ];
+            answer(&identity, found).expect("rows").into_iter().map(|row| row.answer).collect::<Vec<_>>()
+        };
+        use CardAnswer::{No, NotAsked, Yes};
+        assert_eq!(of(0.3, 1e-6), [Yes, Yes, Yes, NotAsked]);
+        assert_eq!(of(0.0, 0.9), [No, NotAsked, CardAnswer::Undecided, NotAsked], "Holm over three: .03 becomes .06");
+    }
+}

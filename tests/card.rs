@@ -1,0 +1,69 @@
+//! The certificate on models whose mechanism is known, on a model without latents, and as a program.
+
+use std::path::Path;
+
+use crate::common::known::{self, Purpose, micro};
+use crate::common::programs;
+use switchyard::calibration::draw_model;
+use switchyard::experiments::card::{Config, rows, table};
+use switchyard::latent::Blocks;
+use switchyard::schema::{CardAnswer, CardQuestion, CardRow};
+use switchyard::study::Study;
+
+fn answers(study: &Study) -> Vec<(CardQuestion, CardAnswer)> {
+    let found: Vec<CardRow> = rows(study, &Config::default()).expect("a card");
+    println!("{}", table(&found));
+    assert_eq!(found.iter().map(|row| row.question).collect::<Vec<_>>(), CardQuestion::ALL);
+    found.into_iter().map(|row| (row.question, row.answer)).collect()
+}
+
+fn answer(answers: &[(CardQuestion, CardAnswer)], question: CardQuestion) -> CardAnswer {
+    answers.iter().find(|(asked, _)| *asked == question).expect("asked").1
+}
+
+#[test]
+fn latents_that_carry_the_answer_are_used_and_idle_ones_are_not() {
+    let working = answers(&known::study(Purpose::Working, 60, 0));
+    for question in [CardQuestion::Used, CardQuestion::OneStep, CardQuestion::Specific, CardQuestion::Readable] {
+        assert_eq!(answer(&working, question), CardAnswer::Yes, "{question:?}");
+    }
+    let inert = answers(&known::study(Purpose::Inert, 60, 0));
+    assert_ne!(answer(&inert, CardQuestion::Used), CardAnswer::Yes);
+    assert_eq!(answer(&inert, CardQuestion::Ordered), CardAnswer::NotAsked);
+    assert_eq!(answer(&inert, CardQuestion::Readable), CardAnswer::Yes, "the value is there, and nothing reads it");
+    let memoriser = draw_model("memoriser", 0, 0).expect("a kind of truth");
+    let memoriser = answers(&known::of(&memoriser, 300, 0));
+    assert_eq!(answer(&memoriser, CardQuestion::Used), CardAnswer::Yes);
+    assert_ne!(answer(&memoriser, CardQuestion::Readable), CardAnswer::Yes, "programs were learnt by heart");
+}
+
+#[test]
+fn a_model_that_opens_no_block_is_asked_nothing() {
+    let mut study = micro("sft", 24);
+    study.reasoning.blocks = Blocks::Plain;
+    let rows = rows(&study, &Config::default()).expect("a card");
+    for row in &rows {
+        assert!(row.answer == CardAnswer::NotAsked && !row.detail.is_empty() && row.number.is_none(), "{row:?}");
+    }
+}
+
+#[test]
+fn one_command_writes_the_card_and_a_second_run_the_same_bytes() {
+    // A checkpoint inside a run brings the run's problems.
+    let root = std::env::current_dir().expect("the checkout").join("fixtures/micro/sft/checkpoint");
+    let temp = tempfile::tempdir().expect("a folder");
+    let card = |out: &str| {
+        let args = ["card", &root.display().to_string(), "--problems", "60", "--out", out];
+        let (said, _) = programs::done(programs::program("probe").args(args).current_dir(temp.path()));
+        assert!(said.contains("Do right answers need the latents' content?"), "{said}");
+        let read = |file: &str| std::fs::read(temp.path().join(out).join(file)).expect(file);
+        [read("card-sft.parquet"), read("tables/tab-card.md"), read("tables/card-sft.json")]
+    };
+    let first = card("a");
+    assert_eq!(first, card("b"));
+    let json: serde_json::Value = serde_json::from_slice(&first[2]).expect("JSON");
+    let lines = json["lines"].as_array().expect("lines");
+    assert_eq!((&json["schema"], lines.len()), (&1.into(), CardQuestion::ALL.len()));
+    assert!(lines.iter().all(|line| line["on_known_models"].as_str().is_some_and(|rates| rates.contains("found"))));
+    assert!(Path::new(temp.path()).join("index.html").is_file());
+}
