@@ -321,7 +321,7 @@ fn what_is_computed_on_is_chosen_listed_and_refused_by_name() {
 fn whole_models_in_sixteen_bits_are_checked_against_f32() {
     let said = stdout(&probe(&["check", "--part", "halves"]));
     for name in ["qwen3_tied", "llama_gqa"] {
-        for what in ["logits, at once", "logits, token by token", "gradient of the embeddings"] {
+        for what in ["logits, in one call", "logits, token by token", "gradient of the embeddings"] {
             let line = format!("{name} in bf16: {what}");
             let found =
                 said.lines().find(|said| said.starts_with(&line)).unwrap_or_else(|| panic!("no {line}: {said}"));

@@ -228,7 +228,7 @@ fn a_vector_is_added_where_it_is_said_and_the_recording_sees_it() {
         refused(&[&base[..], &[text(&added), "--hook", edit]].concat(), parts);
     };
     refuse(&format!("blocks.1.attn.hook_z=swap:{}", text(&by)), &["`direction`", &format!("[{d}]"), "expected"]);
-    refuse(&format!("{hook}=swap:{}", text(&many)), &["2 rows"]);
+    refuse(&format!("{hook}=swap:{}", text(&many)), &["2 sequences"]);
     refuse(&format!("blocks.0.hook_resid_mid=swap:{}", text(&normal)), &["did you mean `blocks.1.hook_resid_mid`?"]);
     refuse(&format!("{hook}=swap:/no/such/file"), &["/no/such/file"]);
     refuse(&format!("{hook}=swap:{}", text(&rows)), &["rows.jsonl", "not a safetensors file"]);

@@ -115,7 +115,7 @@ fn a_session_answers_after_requests_beyond_its_bounds() {
             json!({ "do": "probe", "prompts": [[5], ids], "labels": ["a", "b"], "names": "blocks.0.hook_resid_post", "position": 0 }),
             "2048 positions",
         ),
-        (json!({ "do": "generate", "prompts": [[5, 6]], "hooks": hooks }), "at most 256"),
+        (json!({ "do": "generate", "prompts": [[5, 6]], "hooks": hooks }), "more than 256"),
         (json!({ "do": "cache", "prompts": [[5]], "names": names, "out": file.path() }), "more than 1024 hooks"),
     ];
     let mut session = bounded("probe", &["session", &micro, "--threads", "1"]);

@@ -68,7 +68,7 @@ fn a_lens_is_read_as_transformer_lens_saves_it_and_fitted_as_it_fits() {
     }
     loaded.check_fits(width, layers).expect("its own model");
     let wrong = |width, layers| loaded.check_fits(width, layers).expect_err("refused").to_string();
-    assert!(wrong(width + 1, layers).contains("this one has 33"), "{}", wrong(width + 1, layers));
+    assert!(wrong(width + 1, layers).contains("the model 33"), "{}", wrong(width + 1, layers));
     assert!(wrong(width, 1).contains("the lens has layer 0"), "{}", wrong(width, 1));
     let states: Vec<f32> = (0..2 * width).map(|i| i as f32 / 7.0 - 3.0).collect();
     let carried = fitted.carry(0, &states).expect("layer 0");
