@@ -363,3 +363,11 @@ fn stopped_at_every_step_with_lora_is_undisturbed() {
         }
     }
 }
+
+/// A run's manifest has the hash of its recipe as it was written when the run began.
+#[test]
+fn a_recipe_is_written_as_runs_have_it() {
+    let text = std::fs::read_to_string("fixtures/micro-paper/recipe.toml").expect("a recipe");
+    let recipe: Recipe = toml::from_str(&text).expect("a recipe");
+    assert_eq!(toml::to_string(&recipe).expect("TOML"), text);
+}

@@ -39,10 +39,11 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
     ..Exhibit::new("tab:main", SOURCES)
 }];
 
-/// How many methods of the paper's table a folder has that need no switch: rows of the name of their phase.
+/// How many methods a folder has besides text and SWITCH.
 fn rivals(folder: &Folder) -> usize {
-    let rivals = declared().into_iter().filter(|phase| phase.row == TableRow::Paper(phase.name));
-    rivals.filter(|phase| folder.phases().iter().any(|row| row.phase == phase.name)).count()
+    let rival = |phase: &&Phase| matches!(phase.row, TableRow::Ours(_)) || phase.row == TableRow::Paper(phase.name);
+    let there = |phase: &&Phase| folder.phases().iter().any(|row| row.phase == phase.name);
+    declared().into_iter().filter(rival).filter(there).count()
 }
 
 /// The least and the most right answers of runs that differ in their seed alone, in percent.
