@@ -8,7 +8,7 @@ use std::process::Command;
 /// File of ours, room, list, and the line that is added to it.
 const ADDED: [(&str, &str, &str, &str); 5] = [
     ("parity_bits", "tasks", "families! {", "parity_bits::ParityBits,"),
-    ("dots", "method", "methods! {", "dots(dots?),"),
+    ("dots", "method", "methods! {\n", "dots(dots?),"),
     ("negate", "interventions", "interventions! {", "negate,"),
     ("thrift", "recipe/reward", "terms! {", "thrift: \"thrift\","),
     ("block_length", "experiments", "experiments! {\n    one:", "block_length,"),

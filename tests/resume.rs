@@ -359,3 +359,12 @@ fn stopped_at_every_step_with_lora_is_undisturbed() {
         }
     }
 }
+
+/// A run's manifest has the hash of its recipe as it was written when the run began: no table moves.
+#[test]
+fn tables_of_a_recipe_are_written_in_the_order_of_committed_runs() {
+    let tables = |text: &str| text.lines().filter(|line| line.starts_with('[')).map(str::to_owned).collect::<Vec<_>>();
+    let text = std::fs::read_to_string("fixtures/micro-paper/recipe.toml").expect("a recipe");
+    let recipe: Recipe = toml::from_str(&text).expect("a recipe");
+    assert_eq!(tables(&toml::to_string(&recipe).expect("TOML")), tables(&text));
+}

@@ -1,5 +1,7 @@
 """A loaded model that is asked many times. Needs the build of `probe`."""
 
+import datetime
+import decimal
 import os
 import pickle
 import unittest
@@ -43,7 +45,7 @@ class Live(unittest.TestCase):
 
     def test_warnings_are_pythons_and_errors_name_the_setting(self):
         for ask in (self.model.generate, self.model.lens, lambda prompt: sy.run(MODEL, prompt)):
-            with self.assertWarnsRegex(UserWarning, "no tokens of the model") as caught:
+            with self.assertWarnsRegex(UserWarning, "without a token in this model") as caught:
                 ask("<bos> a=5 ; ? a :")
             self.assertEqual(Path(caught.filename).name, Path(__file__).name)
         with warnings.catch_warnings():
@@ -99,6 +101,16 @@ class Live(unittest.TestCase):
             if found:
                 with self.assertRaisesRegex(TypeError, found):
                     self.model.pairs(given)
+        # Dates and missing values of columns that nothing reads.
+        problems = [{"question": f"a = {a} ; h = a + 4 ; ? h :", "answer": str((a + 4) % 7)} for a in (1, 2)]
+        rows = self.model.intervene(problems, modes=["zero"])
+        more = {"when": datetime.date(2026, 11, 29), "cost": decimal.Decimal("1.5")}
+        self.assertEqual(self.model.intervene(polars.DataFrame([{**p, **more} for p in problems]), modes=["zero"]), rows)
+        if has("pandas"):
+            import pandas
+
+            frame = pandas.DataFrame([{**problems[0], "note": "x"}, {**problems[1], "subject": None, "score": 0.5}])
+            self.assertEqual(self.model.intervene(frame, modes=["zero"]), rows)
 
     def test_the_lens_ends_in_what_the_model_says(self):
         lens = self.model.lens(OTHER, top=3)
@@ -141,6 +153,10 @@ class Live(unittest.TestCase):
         states = self.model.cache(PROMPT, ["blocks.*.hook_resid_post", "blocks.0.ln1.hook_scale", "hook_embed"])
         self.assertIs(states["resid_post", -1], states[f"blocks.{states.layers - 1}.hook_resid_post"])
         self.assertIs(states["embed"], states["hook_embed"])
+        # One place of each hook, by the hook alone.
+        placed = self.model.cache(texts, ["blocks.*.hook_resid_post@pos[-1]", "hook_embed@pos[0]", "hook_embed@pos[1]"])
+        self.assertIs(placed["resid_post", -1], placed[f"blocks.{states.layers - 1}.hook_resid_post@pos[-1]"])
+        self.assertNotIn("embed", placed)
         self.assertIs(states["scale", 0, "ln1"], states["blocks.0.ln1.hook_scale"])
         for missing in (("resid_post", -9), ("resid_pre", 0), "unembed"):
             self.assertNotIn(missing, states)

@@ -60,6 +60,14 @@ class Tensors(unittest.TestCase):
             with self.assertRaisesRegex(KeyError, "how many layers"):
                 cache["resid_post", -1]
 
+    def test_masked_values_inside_a_list_are_refused(self):
+        masked = np.ma.masked_array([1.0, 99.0], mask=[False, True])
+        for change in (sy.swap, sy.add):
+            for value in (masked, [masked, masked], (np.ones(2), [masked])):
+                with self.assertRaisesRegex(TypeError, "masks [12] value"):
+                    change(value)
+        self.assertEqual(sy.swap([np.ma.masked_array([1.0], mask=[False])]).value.tolist(), [[1.0]])
+
     def test_the_weights_of_a_checkpoint_are_read_as_the_package_reads_them(self):
         file = ROOT / "fixtures" / "micro" / "sft" / "checkpoint" / "model.safetensors"
         read, _ = safetensors.read(file)
@@ -111,6 +119,13 @@ class Rows(unittest.TestCase):
             frame = sy.Rows(records).frame(library)
             last = {name: list(frame[name])[-1] for name in frame.columns}
             self.assertEqual(last, {"layer": 101, "effect": 0.75, "note": "late"})
+
+    def test_a_late_fraction_of_a_csv_stays(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "rows.csv"
+            file.write_text("effect\n" + "1\n" * 200 + "0.75\n", encoding="utf-8")
+            for library in [library for library in ("polars", "pandas") if has(library)]:
+                self.assertEqual(list(sy.rows(file, library)["effect"])[-1], 0.75)
 
     def test_the_package_says_what_it_is(self):
         manifest = (ROOT / "Cargo.toml").read_text(encoding="utf-8")

@@ -23,7 +23,6 @@ pub use recipe::settings;
 pub use schedule::LrSchedule;
 
 use anyhow::{Context as _, Result, bail, ensure};
-
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -129,6 +129,7 @@ macro_rules! files {
             $((&[$name, $(<$known>::$more,)*], <$known>::COLUMNS),)*
             $((&[$raw_name, $(<$raw>::$raw_more,)*], <$raw>::COLUMNS),)*
             $((&[$other_name], <$other>::COLUMNS),)*
+            (&[METRICS], &[Column::All(StepRow::COLUMNS), Column::All(GrpoStepRow::COLUMNS)]),
         ];
 
         /// Every kind of row that `report` reads as a struct.

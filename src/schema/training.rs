@@ -1,9 +1,8 @@
 //! What `train` writes: a row a step, and a row a phase.
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::Identity;
+use super::{Column, Columns, Identity};
 use crate::stats::Estimate;
 
 /// The part before the phase in the name of a file of steps. What its rows hold depends on the phase.
@@ -12,67 +11,69 @@ pub const METRICS: &str = "metrics";
 /// The checkpoint inside phase 2 that GRPO starts from, where it does not start from the finished one, as the method names it.
 pub const GRPO_START: &str = "grpo_start";
 
-/// A step of a supervised phase.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct StepRow {
-    pub phase: String,
-    pub step: usize,
-    pub loss: f64,
-    pub token_accuracy: f64,
-    pub grad_norm: f64,
-    pub learning_rate: f64,
-    /// Learnt.
-    pub tokens: usize,
-    /// Fed: prompts, responses and latents.
-    pub positions: usize,
-    pub latents: usize,
-    pub tokens_per_s: f64,
-    pub skipped: usize,
+rows! {
+    /// A step of a supervised phase.
+    pub struct StepRow {
+        pub phase: String => "name": "phase of training",
+        pub step: usize => "index from 0": "optimiser step of the phase",
+        pub loss: f64 => "nats": "mean loss of a learnt token, with what the method adds to it",
+        pub token_accuracy: f64 => "share": "learnt tokens that are the most probable ones",
+        pub grad_norm: f64 => "norm": "of the gradient, before it is clipped",
+        pub learning_rate: f64 => "rate": "of the step",
+        pub tokens: usize => "tokens": "learnt",
+        pub positions: usize => "count": "positions fed: prompts, responses and latents",
+        pub latents: usize => "latent steps": "of the positions",
+        pub tokens_per_s: f64 => "positions per second": "fed",
+        pub skipped: usize => "count": "steps so far that were skipped, their loss or gradient not finite",
+    }
 }
 
-/// A step of Switch-GRPO.
-#[derive(Clone, Debug, Serialize)]
-pub struct GrpoStepRow {
-    pub phase: String,
-    pub step: usize,
-    /// This and what follows to `entropy` are means over the rollouts that survived; absent where none did.
-    pub reward: Option<f64>,
-    /// Of each term, `reward_use` and so on.
-    #[serde(flatten)]
-    pub terms: Map<String, Value>,
-    pub accuracy: Option<f64>,
-    pub switch_rate: Option<f64>,
-    pub latent_calls: Option<f64>,
-    /// The paper's latent invocations. Absent in old rows.
-    pub blocks: Option<f64>,
-    pub visible_tokens: Option<f64>,
-    pub truncated: Option<f64>,
-    pub entropy: Option<f64>,
-    /// Mean a of the gate over the tokens that states were mixed into; of `hrpo` alone.
-    pub token_share: Option<f64>,
-    pub groups: usize,
-    pub skipped_groups: usize,
-    pub dropped_rollouts: usize,
-    /// Of them: longer than `grpo.max_positions`. Absent in old rows.
-    pub too_long: Option<usize>,
-    /// Of them: met logits that are not finite. Absent in old rows.
-    pub not_finite: Option<usize>,
-    pub tokens: usize,
-    /// Number of optimiser steps: inner epochs, 0 if nothing could be learnt.
-    pub updates: usize,
-    /// Fed for the gradient: prompts and responses of the rollouts that are learnt from, in every inner epoch.
-    pub positions: usize,
-    pub loss: f64,
-    pub ratio: f64,
-    pub clip_share: f64,
-    pub kl: f64,
-    pub grad_norm: f64,
-    /// max |Δ log-prob| of the first inner epoch: the invariant "rollout = replay".
-    pub drift: f64,
-    pub cosine_text_graph: Option<f64>,
-    pub cosine_full_bptt: Option<f64>,
-    pub skipped: usize,
-    pub seconds: f64,
+rows! {
+    /// A step of GRPO. Columns from `reward` to `token_share` are means over the rollouts that survived; absent where none did.
+    pub struct GrpoStepRow {
+        pub phase: String => StepRow,
+        pub step: usize => StepRow,
+        pub reward: Option<f64> => "points": "mean reward of a rollout; of each term `reward_use` and so on",
+        #[serde(flatten)]
+        pub terms: Map<String, Value>,
+        pub accuracy: Option<f64> => "share": "rollouts with the right answer",
+        pub switch_rate: Option<f64> => "share": "rollouts with at least one block",
+        pub latent_calls: Option<f64> => AccuracyRow,
+        /// The paper's latent invocations. Absent in old rows.
+        pub blocks: Option<f64> => AccuracyRow,
+        pub visible_tokens: Option<f64> => AccuracyRow,
+        pub truncated: Option<f64> => AccuracyRow,
+        pub entropy: Option<f64> => EntropyRow,
+        pub token_share: Option<f64> => "share":
+            "mean a of HRPO's gate over the tokens that a state was mixed into: the weight of their own embedding",
+        pub groups: usize => "count": "groups of rollouts",
+        pub skipped_groups: usize => "count": "groups that teach nothing: too few rollouts, or all of one reward",
+        pub dropped_rollouts: usize => "count": "rollouts left out",
+        /// Absent in old rows.
+        pub too_long: Option<usize> => "count": "of them, those longer than `grpo.max_positions`",
+        /// Absent in old rows.
+        pub not_finite: Option<usize> => "count": "of them, those that met logits that are not finite",
+        pub tokens: usize => StepRow,
+        pub updates: usize => "count": "optimiser steps: inner epochs, 0 if nothing could be learnt",
+        /// Prompts and responses of the rollouts that are learnt from, in every inner epoch.
+        pub positions: usize => "count": "positions fed for the gradient",
+        pub loss: f64 => "loss": "of the last inner epoch",
+        pub ratio: f64 => "ratio": "mean probability of a decision over that in the rollout, in the last inner epoch",
+        pub clip_share: f64 => "share": "decisions whose ratio is clipped, in the last inner epoch",
+        pub kl: f64 => "nats a token": "from the anchor, in the last inner epoch",
+        pub grad_norm: f64 => StepRow,
+        /// The invariant "rollout = replay".
+        pub drift: f64 => "nats": "largest difference of a log-probability between rollout and first inner epoch",
+        pub cosine_text_graph: Option<f64> => "cosine": "of the gradients of segmented and text_graph replay",
+        pub cosine_full_bptt: Option<f64> => "cosine": "of the gradients of segmented and full_bptt replay",
+        pub skipped: usize => StepRow,
+        pub seconds: f64 => "seconds": "of the step",
+    }
+}
+
+/// Terms of the reward are named by the recipe.
+impl Columns for Map<String, Value> {
+    const COLUMNS: &'static [Column] = &[];
 }
 
 rows! {

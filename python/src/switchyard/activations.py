@@ -28,8 +28,8 @@ class Activations(Mapping):
     """Float32 arrays `[rows, positions, …]` (scores and pattern `[rows, heads, positions, keys]`) by hook name.
 
     Keys are the file's names; old and new names of TransformerLens are found, and its short ones: `cache["resid_post", 2]`,
-    `cache["resid_post", -1]` (the model's last layer), `cache["scale", 0, "ln1"]`, `cache["embed"]`. Rows are padded on the right
-    with zeros.
+    `cache["resid_post", -1]` (the model's last layer), `cache["scale", 0, "ln1"]`, `cache["embed"]`. A hook that was recorded at one
+    place only is found without it. Rows are padded on the right with zeros.
     """
 
     def __init__(self, tensors, metadata):
@@ -52,6 +52,10 @@ class Activations(Mapping):
         for name in names:
             if name in self._tensors:
                 return name
+        # One place of a hook (`hook_embed@pos[-1]`) by the hook alone.
+        places = [there for there in self._tensors if there.partition("@")[0] in names]
+        if len(places) == 1:
+            return places[0]
         raise KeyError(f"{key!r}: not in the file, which has {', '.join(self._tensors) or 'nothing'}")
 
     def _long(self, short, layer, part=None):

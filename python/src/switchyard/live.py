@@ -1,6 +1,8 @@
 """One loaded model, many calls: `probe session` in a process of its own, which ends with the object."""
 
 import contextlib
+import datetime
+import decimal
 import html
 import json
 import os
@@ -8,6 +10,7 @@ import re
 import subprocess
 import tempfile
 import threading
+import uuid
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -363,9 +366,14 @@ def _file(given, folder):
     if isinstance(given, (str, Path)):
         return str(Path(given).absolute())
     file = Path(folder) / "given.jsonl"
-    lines = (json.dumps(plain(record, "a record")) + "\n" for record in _records(given))
+    lines = (json.dumps(plain({key: _cell(cell) for key, cell in record.items()}, "a record")) + "\n" for record in _records(given))
     file.write_text("".join(lines), encoding="utf-8")
     return str(file)
+
+
+def _cell(cell):
+    """A cell of a frame that JSON has no type for as its text."""
+    return str(cell) if isinstance(cell, (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)) else cell
 
 
 def _records(given):
@@ -376,7 +384,10 @@ def _records(given):
     if hasattr(given, "to_pylist"):
         return given.to_pylist()
     if hasattr(given, "columns") and hasattr(given, "to_dict"):
-        return given.to_dict("records")
+        # pandas has no other mark than these for what is missing.
+        there = given.notna()
+        rows = zip(given.to_dict("records"), there.itertuples(index=False, name=None))
+        return [{key: cell for (key, cell), is_there in zip(row.items(), marks) if is_there} for row, marks in rows]
     wanted = "expected a file, a data frame or a list of records (dictionaries)"
     if isinstance(given, Mapping) or not hasattr(given, "__iter__"):
         raise TypeError(f"{wanted}, found one {type(given).__name__}")

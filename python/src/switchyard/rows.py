@@ -15,7 +15,7 @@ def rows(path, library=None):
     if library not in (None, "polars", "pandas"):
         raise ValueError(f"library={library!r}: polars or pandas")
     frames = _library(library)
-    return frames.read_parquet(path) if path.suffix == ".parquet" else frames.read_csv(path)
+    return frames.read_parquet(path) if path.suffix == ".parquet" else frames.read_csv(path, **_every(frames))
 
 
 def frame_of(records, library=None):
@@ -23,9 +23,12 @@ def frame_of(records, library=None):
     if library not in (None, "polars", "pandas"):
         raise ValueError(f"library={library!r}: polars or pandas")
     frames = _library(library)
-    # polars takes columns and types from the first 100 records unless told otherwise.
-    every = {"infer_schema_length": None} if frames.__name__ == "polars" else {}
-    return frames.DataFrame(list(records), **every)
+    return frames.DataFrame(list(records), **_every(frames))
+
+
+def _every(frames):
+    """polars takes columns and types from the first 100 records unless told otherwise."""
+    return {"infer_schema_length": None} if frames.__name__ == "polars" else {}
 
 
 def _library(named):

@@ -38,12 +38,20 @@ def _array(path, name, entry, data, start):
 
 def real(value, name):
     """An array of real numbers; `name` is what an error calls it. Raises `TypeError` for masked, complex and other arrays."""
-    if np.ma.is_masked(value):
-        raise TypeError(f"{name}: the array masks {np.ma.count_masked(value)} values, which would be written as they are; fill them")
+    masked = _masked(value)
+    if masked:
+        raise TypeError(f"{name}: the array masks {masked} values, which would be written as they are; fill them")
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise TypeError(f"{name}: expected an array of real numbers, found one of type {array.dtype}")
     return array
+
+
+def _masked(value):
+    """Masked values of an array, or of the arrays of a list."""
+    if isinstance(value, (list, tuple)):
+        return sum(map(_masked, value))
+    return int(np.ma.count_masked(value)) if isinstance(value, np.ma.MaskedArray) else 0
 
 
 def float32(value, name):

@@ -14,7 +14,6 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
     cell,
     beside: Layout {
         shows: |folder, column| match named_sets(folder).as_slice() {
-            _ if several(folder) => true,
             [] => !column.starts_with("math500"),
             sets => sets.iter().any(|set| column.starts_with(set)),
         },
@@ -24,7 +23,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
         },
         heading: |folder, name| {
             let one = || format!("{} (ours, {})", name.trim_start_matches("GSM8K "), folder.dataset());
-            (named_sets(folder).is_empty() && !several(folder)).then(one)
+            named_sets(folder).is_empty().then(one)
         },
         // The cost of an answer, next to its visible tokens.
         beyond: &[
@@ -40,10 +39,11 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
     ..Exhibit::new("tab:main", SOURCES)
 }];
 
-/// How many methods of the paper's table a folder has that need no switch: rows of the name of their phase.
+/// How many methods a folder has besides text and SWITCH.
 fn rivals(folder: &Folder) -> usize {
-    let rivals = declared().into_iter().filter(|phase| phase.row == TableRow::Paper(phase.name));
-    rivals.filter(|phase| folder.phases().iter().any(|row| row.phase == phase.name)).count()
+    let rival = |phase: &&Phase| matches!(phase.row, TableRow::Ours(_)) || phase.row == TableRow::Paper(phase.name);
+    let there = |phase: &&Phase| folder.phases().iter().any(|row| row.phase == phase.name);
+    declared().into_iter().filter(rival).filter(there).count()
 }
 
 /// The least and the most right answers of runs that differ in their seed alone, in percent.
@@ -54,29 +54,6 @@ fn over_seeds(cells: &Cells<'_>, row: &str) -> Option<String> {
     let accuracies: Vec<f64> = of.map(|row| 100.0 * row.accuracy.value).collect();
     let [least, most] = [f64::min, f64::max].map(|pick| accuracies.iter().copied().reduce(pick));
     Some(format!("{:.1} to {:.1} ({} runs)", least?, most?, accuracies.len())).filter(|_| accuracies.len() > 1)
-}
-
-/// Whether a folder has rows of a checkpoint on problems beside its own.
-fn several(folder: &Folder) -> bool {
-    folder.checkpoints_with::<AccuracyRow>().iter().any(|name| name.contains(ON))
-}
-
-/// Between a checkpoint's name and the problems that `probe --beside` measured it on.
-const ON: &str = "-on-";
-
-/// The name of a checkpoint's rows on the benchmark that a column is of; the checkpoint's own where there is one data set only.
-fn measured_on<'c>(folder: &'c Folder, checkpoint: &'c str, column: &str) -> Option<&'c str> {
-    let benchmark = ["math500", "gsm8k"].into_iter().find(|name| column.starts_with(name));
-    let Some(benchmark) = benchmark.filter(|_| several(folder)) else { return Some(checkpoint) };
-    let is_of = |name: &str| {
-        let dataset = folder.rows::<AccuracyRow>(name).first().map(|row| row.identity.dataset.to_lowercase());
-        dataset.is_some_and(|dataset| dataset.replace(['-', '_'], "").contains(benchmark))
-    };
-    let others = folder
-        .checkpoints_with::<AccuracyRow>()
-        .into_iter()
-        .filter(|name| name.strip_prefix(checkpoint).is_some_and(|rest| rest.starts_with(ON)));
-    std::iter::once(checkpoint).chain(others).find(|name| is_of(name))
 }
 
 /// The method whose number a row shows.
@@ -134,34 +111,40 @@ pub(in crate::report) fn answers(folder: &Folder, dataset: &str, column: &str) -
     named_sets(folder).is_empty() || asked.is_none() || set_of(dataset) == asked
 }
 
-/// A quality of a checkpoint on one of the paper's data sets.
-fn on_set(folder: &Folder, checkpoint: &str, set: &str, quality: Quality) -> Option<Estimate> {
+/// Between a checkpoint's name and the problems that `probe --beside` measured it on.
+const ON: &str = "-on-";
+
+/// A quality of a group of problems of one of the paper's data sets: from rows of the checkpoint, else from a run's own `summary`.
+fn on_set(folder: &Folder, checkpoint: &str, group: &str, set: &str, quality: Quality) -> Option<Estimate> {
     let of = |dataset: &str| set_of(dataset) == Some(set);
-    let group =
-        folder.rows::<AccuracyRow>(checkpoint).iter().find(|row| row.group == "all" && of(&row.identity.dataset));
+    let own = |name: &&str| name.strip_prefix(checkpoint).is_some_and(|rest| rest.is_empty() || rest.starts_with(ON));
+    let mut rows = folder
+        .checkpoints_with::<AccuracyRow>()
+        .into_iter()
+        .filter(own)
+        .flat_map(|name| folder.rows::<AccuracyRow>(name));
+    let found = rows.find(|row| row.group == group && of(&row.identity.dataset));
     let phase = || folder.all::<PhaseRow>().find(|(_, row)| row.phase == checkpoint && of(&row.identity.dataset));
-    group.and_then(|row| quality.of_group(row)).or_else(|| quality.of_phase(phase()?.1))
+    found.and_then(|row| quality.of_group(row)).or_else(|| match group {
+        "text_only" => phase()?.1.text_only_accuracy,
+        _ => quality.of_phase(phase()?.1),
+    })
 }
 
 fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
-    let checkpoint = measured_on(cells.folder, checkpoint(cells, row), column)?;
-    let sets = named_sets(cells.folder);
-    if let (Some(set), Some(quality)) =
-        (SETS.into_iter().find(|set| column.starts_with(set)), column.rsplit('_').next())
-        && !sets.is_empty()
-        && !several(cells.folder)
-        && !row.ends_with("+text_only")
-    {
-        return on_set(cells.folder, checkpoint, set, Quality::named(quality)?);
-    }
-    if let Some(checkpoint) = row.strip_suffix("+text_only") {
-        return column.ends_with("acc").then(|| cells.quality(checkpoint, "text_only", Quality::Accuracy))?;
+    let masked = row.strip_suffix("+text_only").filter(|_| column.ends_with("acc"));
+    let (checkpoint, group) = masked.map_or((checkpoint(cells, row), "all"), |checkpoint| (checkpoint, "text_only"));
+    let quality = || Quality::named(column.rsplit('_').next()?);
+    if let Some(set) = SETS.into_iter().find(|set| column.starts_with(set)) {
+        return match named_sets(cells.folder).is_empty() {
+            true => cells.quality(checkpoint, group, quality()?),
+            false => on_set(cells.folder, checkpoint, group, set, quality()?),
+        };
     }
     match column {
         "latent_calls" => cells.quality(checkpoint, "all", Quality::LatentCalls),
         "resample" => intervention_row(cells.folder, checkpoint, "resample").map(|row| row.accuracy_change),
         "passes" => cells.folder.phases().iter().find(|row| row.phase == checkpoint)?.forward_passes,
-        column if column.ends_with("acc") => cells.quality(checkpoint, "all", Quality::Accuracy),
-        _ => cells.quality(checkpoint, "all", Quality::VisibleTokens),
+        _ => None,
     }
 }
