@@ -241,7 +241,7 @@ fn probes_by_shards_are_those_of_one_process() {
     );
     refused(&mut sweep.command("x", &["--shard", "1/2", "--only", "layer_probe"]), &["layer_probe", "without --shard"]);
     let one = shards[0].display().to_string();
-    refused(&mut sweep.command("x", &["--decoded", &one]), &["decodes-sft is of one shard"]);
+    refused(&mut sweep.command("x", &["--decoded", &one]), &["decodes-sft is from one shard"]);
     refused(&mut sweep.command("x", &["--decoded", &decoded, "--seed", "4"]), &["setup.seed 0 there, 4 here"]);
 }
 
@@ -269,7 +269,7 @@ fn what_is_not_one_whole_run_is_refused_by_name() {
     mixed.arg(&home).args(&sweep.arguments[1..]).args(&sft).args(["--shard", "3/3", "--out"]).arg(sweep.at("d"));
     done(&mut mixed);
     let mixed = [of(&[0, 1]), vec![sweep.at("d").join("shard-3-of-3")]].concat();
-    refused(&mut sweep.merge(&mixed, "m"), &["observations-sft", "not of one run: setup.weights"]);
+    refused(&mut sweep.merge(&mixed, "m"), &["observations-sft", "not from one run: setup.weights"]);
     // What is no shard, or not finished.
     sweep.done("e", &sft);
     refused(&mut sweep.merge(&[sweep.at("e")], "m"), &["has the records of a single process, not of a shard"]);
