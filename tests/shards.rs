@@ -279,7 +279,7 @@ fn what_is_not_one_whole_run_is_refused_by_name() {
     done(&mut sweep.merge(&of(&[0, 1, 2]), "m"));
     // Shards that would have nothing to do.
     let many = [&sft[..], &["--shard", "4/4"]].concat();
-    refused(&mut sweep.command("f", &many), &["--shard 4/4", "30 problems", "make 3 shards at most"]);
+    refused(&mut sweep.command("f", &many), &["--shard 4/4", "30 problems", "allow 3 shards at most"]);
     for (shard, needle) in [("0/3", "no shard 0/3"), ("2", "i/n"), ("auto", "SLURM_ARRAY_TASK_ID")] {
         refused(&mut sweep.command("f", &[&sft[..], &["--shard", shard]].concat()), &[needle]);
     }
