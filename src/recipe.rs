@@ -11,7 +11,7 @@ mod supervised;
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -244,7 +244,10 @@ impl Shared {
 /// An unknown preset, an unknown or ill-typed key.
 pub(crate) fn read<R: DeserializeOwned>(source: &str, overrides: &[String]) -> Result<R> {
     let mut table = table(source, &mut vec![])?;
-    let recipe = |table: &toml::Table| toml::Value::Table(table.clone()).try_into::<R>();
+    // toml ends its messages with empty lines.
+    let recipe = |table: &toml::Table| {
+        toml::Value::Table(table.clone()).try_into::<R>().map_err(|error| anyhow!("{}", error.to_string().trim_end()))
+    };
     let mut made = recipe(&table);
     // The setting after which it was none any more: errors of types name no key.
     let mut at = None;

@@ -30,7 +30,7 @@ fn mean(rows: &[FlatRow], column: &str) -> f64 {
 }
 
 #[test]
-#[ignore = "two runs of GRPO, some minutes; the rule on the recorded run is tested in src/train/hacking.rs"]
+#[ignore = "two runs of GRPO, some minutes; the rule on the recorded run is tested in src/schema/hacking.rs"]
 fn a_run_paid_for_blocks_alone_is_stopped_and_a_sound_one_is_not() {
     let folder = tempfile::tempdir().expect("a folder");
     let hack = ["grpo.reward.switched=1", "grpo.reward.correct=0", "grpo.reward.format=0", "grpo.reward.use=0"];

@@ -44,6 +44,7 @@ mod early_stop;
 mod entropy;
 mod exits;
 mod fate;
+pub mod hacking;
 mod identity;
 mod intervention;
 mod lens;

@@ -7,7 +7,6 @@ mod adamw;
 pub(crate) mod advantages;
 mod dropout;
 pub mod grpo;
-pub mod hacking;
 pub mod pipeline;
 pub mod rollouts;
 pub mod sft;

@@ -7,10 +7,10 @@ use crate::report::curves::{curve, rolling, window};
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, number};
 use crate::report::paper::Paper;
+use switchyard::schema::hacking::{Step, begins};
 use switchyard::schema::{GrpoStepRow, METRICS};
 use switchyard::stats::{Estimate, FEWEST, unsigned_zero};
 use switchyard::store::FlatRow;
-use switchyard::train::hacking::{Step, begins};
 
 const SOURCES: &[&str] = &[METRICS];
 
