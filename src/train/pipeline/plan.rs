@@ -1,10 +1,11 @@
 //! What a run needs, before it begins: every phase is declared once, so that data which a method cannot learn from is refused before
-//! any work; memory is counted from model and recipe, and the evaluation's batch is cut where its cache does not fit; forwards and the
-//! least time that they take are printed.
+//! any work; memory is counted from model and recipe, a training batch that does not fit is refused, and the evaluation's batch is cut
+//! where its cache does not; forwards and the least time that they take are printed.
 //!
 //! 1. Weights: frozen ones as they compute, trained ones in f32 with two moments and a gradient.
-//! 2. Evaluation: keys and values of all rows that decode together, twice while the cache grows, and their logits.
-//! 3. Time: of one product per weight, measured here; attention and everything else come on top.
+//! 2. Training: what the graph keeps of the rows that are learnt at the same time, each as long as the longest.
+//! 3. Evaluation: keys and values of all rows that decode together, twice while the cache grows, and their logits.
+//! 4. Time: of one product per weight, measured here; attention and everything else come on top.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -17,6 +18,7 @@ use crate::model::config::ModelConfig;
 use crate::progress::say;
 use crate::recipe::Compute;
 use crate::text::tagging::TaggedLine;
+use crate::train::sft::position_bytes;
 use crate::train::state::PhaseFolder;
 
 /// Runs that take less are not worth a line: seconds and bytes.
@@ -68,6 +70,8 @@ struct PhasePlan {
     steps: usize,
     /// Positions that are learnt from.
     positions: f64,
+    /// Positions whose graph is in memory at the same time: rows of the longest.
+    together: [usize; 2],
     /// Steps of rows that are decoded for it, one after the other, at most.
     decoded: usize,
 }
@@ -113,6 +117,7 @@ pub(super) fn plan(run: &Run, phases: &[Phase], config: &ModelConfig) -> Result<
         }
         None => wanted,
     };
+    let batch = training_batch(run, &works, config, free.map(|free| free - beside))?;
     // Batches are dealt to processes: all must cut them alike.
     let together = -run.options.world.max(-(wanted.min(fits) as f64));
     let together = together as usize;
@@ -124,11 +129,41 @@ pub(super) fn plan(run: &Run, phases: &[Phase], config: &ModelConfig) -> Result<
         ));
     }
     let seconds = seconds(run, config, &works, together)?;
-    let memory = beside + (together * rows.workers) as u64 * rows.row(config);
+    let decoding = (together * rows.workers) as u64 * rows.row(config);
+    let memory = beside + decoding.max(batch);
     if seconds > WORTH_SAYING.0 || memory > WORTH_SAYING.1 || run.options.dry {
-        print(&works, &held, (memory, free), seconds);
+        print(&works, &held, [memory, batch, decoding], free, seconds);
     }
     Ok(together)
+}
+
+/// Rows of a batch that this process learns at the same time.
+fn rows_at_once(run: &Run, batch: usize) -> usize {
+    let (threads, parts) = (run.options.threads, run.recipe.optimizer.accumulate);
+    let own = batch.div_ceil(run.options.world.size);
+    (threads * own.div_ceil(threads * parts)).min(own)
+}
+
+/// Bytes that the graph of a batch keeps, of the phase that needs most.
+///
+/// # Errors
+/// A batch that does not fit next to the weights.
+fn training_batch(run: &Run, works: &[PhasePlan], config: &ModelConfig, left: Option<u64>) -> Result<u64> {
+    let bytes = if run.recipe.optimizer.dtype == Compute::Bf16 { 2 } else { 4 };
+    let of = |[rows, longest]: [usize; 2]| (rows * longest) as u64 * position_bytes(config, bytes);
+    for PhasePlan { phase, together, .. } in works {
+        let needed = of(*together);
+        ensure!(
+            left.is_none_or(|left| needed <= left),
+            "phase {phase}: {} rows of up to {} positions are learnt at the same time and keep up to {} for their gradient, beside the weights \
+             {} are free: set its batch lower, optimizer.accumulate higher, data.max_tokens or --threads lower, or name more with {MEMORY}",
+            together[0],
+            together[1],
+            gigabytes(needed),
+            gigabytes(left.unwrap_or_default())
+        );
+    }
+    Ok(works.iter().map(|work| of(work.together)).max().unwrap_or(0))
 }
 
 /// Declares every phase that is still to be done.
@@ -153,7 +188,7 @@ fn works(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
         if folder.result::<super::PhaseResult>().is_ok_and(|done| done.is_some()) {
             continue;
         }
-        let mut work = PhasePlan { phase: phase.name, steps: 0, positions: 0.0, decoded: 0 };
+        let mut work = PhasePlan { phase: phase.name, steps: 0, positions: 0.0, together: [0, 0], decoded: 0 };
         match phase.work {
             Work::Supervised(declare) => {
                 let context = Context { recipe, corpus: &run.corpus, tagged: &tagged };
@@ -162,6 +197,7 @@ fn works(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
                     what.exports.iter().filter(|export| export.stage.is_some() && recipe.evaluation.stages).count();
                 let mean = what.lengths.iter().sum::<usize>() as f64 / what.lengths.len().max(1) as f64;
                 work.steps = what.steps;
+                work.together = [rows_at_once(run, what.batch), what.lengths.iter().copied().max().unwrap_or(0)];
                 work.positions = (what.steps * what.batch) as f64 * mean;
                 work.decoded = (evaluations(what.reasoning.has_blocks()) + stages) * one;
             }
@@ -193,8 +229,8 @@ fn seconds(run: &Run, config: &ModelConfig, works: &[PhasePlan], rows: usize) ->
     Ok(works.iter().map(|work| work.positions * learnt + work.decoded as f64 * decoded).sum())
 }
 
-fn print(works: &[PhasePlan], held: &Held, (memory, free): (u64, Option<u64>), seconds: f64) {
-    for PhasePlan { phase, steps, positions, decoded } in works {
+fn print(works: &[PhasePlan], held: &Held, [memory, batch, decoding]: [u64; 3], free: Option<u64>, seconds: f64) {
+    for PhasePlan { phase, steps, positions, decoded, .. } in works {
         say(&format!(
             "plan: {phase}: {steps} steps, {:.1} M positions, up to {decoded} decoding steps",
             positions / 1e6
@@ -202,12 +238,14 @@ fn print(works: &[PhasePlan], held: &Held, (memory, free): (u64, Option<u64>), s
     }
     say(&format!(
         "plan: memory up to {} ({} free): weights {}, trained values with moments and gradients {} (gradients of embedding and head {}), the \
-         rest keys, values and logits of the evaluation, activations not counted; a checkpoint {}, a saved state {}",
+         graph of a supervised batch up to {}, or keys, values and logits of the evaluation {}; a checkpoint {}, a saved state {}",
         gigabytes(memory),
         free.map_or("not known how much is".into(), gigabytes),
         gigabytes(held.weights),
         gigabytes(held.training()),
         gigabytes(4 * held.tables),
+        gigabytes(batch),
+        gigabytes(decoding),
         gigabytes(4 * held.trained),
         gigabytes(12 * held.trained)
     ));
