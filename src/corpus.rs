@@ -16,8 +16,8 @@ use crate::latent::{Request, SwitchIds};
 use crate::recipe::{Data, Shared};
 use crate::tasks::{Fact, Operand, Split, StepValue, Task, evaluate, number};
 use crate::text::formats::Format;
-use crate::text::sources::{Fields, Generations};
-use crate::text::{Part, Problem, Prompts, Sample, Source, Vocabulary, cut, has_part, said_budget};
+use crate::text::sources::{Fields, Generations, LeftOut};
+use crate::text::{Part, Problem, Prompts, Sample, Source, Vocabulary, cut, has_part, is_there, said_budget};
 
 /// Everything about text that training needs.
 pub struct Corpus {
@@ -486,7 +486,7 @@ fn ensure_there(path: &Path) -> Result<()> {
     let known = DOWNLOADS.iter().find(|(name, _)| shown.contains(name));
     let get = known.map(|(_, url)| format!("download it (curl --create-dirs -L -o {shown} {url}), or "));
     ensure!(
-        path.exists(),
+        is_there(path),
         "data.test_path = {shown}: no such file or folder; {}name another (--set data.test_path=FILE)",
         get.unwrap_or_default()
     );
@@ -547,12 +547,21 @@ fn problems(recipe: &Shared, split: Split) -> Result<Problems> {
         let format = named.is_some().then_some(Format::Jsonl);
         let fields = named.or(likely).cloned().unwrap_or_default();
         let generations = if part == Part::Train { *generations } else { Generations::default() };
-        let mut wrong = 0;
-        let read = Source { format, fields, generations, ..Source::new(path) }.placed(part, &mut wrong)?;
-        if wrong > 0 {
+        let mut left_out = LeftOut::default();
+        let read = Source { format, fields, generations, ..Source::new(path) }.placed(part, &mut left_out)?;
+        let LeftOut { unmarked, parts } = left_out;
+        if unmarked > 0 {
             told.push(format!(
-                "{}: {wrong} records have no generation that is marked right and are left out",
+                "{}: {unmarked} records have no generation that is marked right and are left out",
                 path.display()
+            ));
+        }
+        if let Some(first) = parts.first() {
+            told.push(format!(
+                "warning: {}: the prompts do not have {} of the records; --field context={first} puts a text before the question, and \
+                 context=none drops this warning",
+                path.display(),
+                parts.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(", ")
             ));
         }
         Ok(read)

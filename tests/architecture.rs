@@ -201,3 +201,25 @@ fn one_room_writes_and_removes_files() {
     }
     assert!(wrong.is_empty(), "write with `store`: {wrong:?}");
 }
+
+/// A build that may change the lock file is not the one that was checked.
+#[test]
+fn every_build_of_a_script_is_locked() {
+    const BUILDS: [&str; 7] = ["build", "test", "clippy", "check", "run", "bench", "install"];
+    let folders = [".ci", ".github/workflows", "reports/gpu"].map(|folder| fs::read_dir(folder).expect("a folder"));
+    let scripts = folders.into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut builds = 0;
+    for script in scripts.filter(|path| path.is_file() && path.extension().is_none_or(|e| e == "sh" || e == "yml")) {
+        let text = fs::read_to_string(&script).expect("a script").replace("\\\n", " ");
+        for line in text.lines().map(str::trim).filter(|line| !line.starts_with('#') && !line.contains("echo")) {
+            let words: Vec<&str> = line.split(|c: char| c.is_whitespace() || "\"()".contains(c)).collect();
+            let starts = |word: &&str| ["cargo", "maturin", "build="].iter().any(|tool| word.ends_with(tool));
+            let Some(tool) = words.iter().position(starts) else { continue };
+            if words[tool + 1..].iter().any(|word| BUILDS.contains(word)) && words.get(tool + 1) != Some(&"deny") {
+                builds += 1;
+                assert!(line.contains("--locked"), "{}: {line}", script.display());
+            }
+        }
+    }
+    assert!(builds > 15, "only {builds} builds");
+}

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use crate::common::programs::{program, text_of};
 use crate::common::{tiny_config, word_vocabulary};
 use safetensors::SafeTensors;
 use serde_json::{Value, json};
@@ -516,4 +517,53 @@ fn values_that_are_not_finite_are_an_error() {
     assert!(!Path::new(&out).exists());
     stdout(&probe(&[&args[..], &["--allow-non-finite"]].concat()));
     assert!(load(Path::new(&out))["blocks.1.hook_mlp_out"].1.iter().any(|x| x.is_nan()));
+}
+
+/// A pipe is read once, and used as the file that it would be.
+#[cfg(unix)]
+#[test]
+fn problems_and_pairs_come_through_a_pipe() {
+    use std::io::Write;
+    let home = tempfile::tempdir().expect("a folder");
+    let problems: String = (1..4)
+        .map(|a| format!("{{\"question\": \"a = {a} ; h = a + 4 ; ? h :\", \"answer\": \"{}\"}}\n", (a + 4) % 7))
+        .collect();
+    let pairs = "{\"gold\": \"3\", \"pred\": \"3\"}\n";
+    let out = home.path().join("rows");
+    let graded = home.path().join("graded.jsonl");
+    let (out, graded_at) = (out.display().to_string(), graded.display().to_string());
+    let look =
+        ["fixtures/micro", "--phase", "sft", "--only", "accuracy", "--threads", "1", "--data", "-", "--out", &out];
+    for (name, args, input, said) in [
+        ("probe", &look[..], problems.as_str(), "grader: math"),
+        ("report", &["grade", "--pairs", "/dev/stdin", "--out", &graded_at], pairs, "1 pairs, 1 equal"),
+        ("report", &["grade", "--pairs", "-", "--out", &graded_at], pairs, "1 pairs, 1 equal"),
+    ] {
+        let mut command = program(name);
+        let mut child = command
+            .args(args)
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("written");
+        let output = child.wait_with_output().expect("it ends");
+        assert!(output.status.success() && text_of(&output).contains(said), "{name} {args:?}: {}", text_of(&output));
+    }
+    let manifest = std::fs::read_to_string(home.path().join("rows/manifest.json")).expect("a manifest");
+    assert!(manifest.contains("pipe"), "{manifest}");
+}
+
+/// Help that nobody can read is an error, as in GNU's tools.
+#[cfg(target_os = "linux")]
+#[test]
+fn help_on_a_full_disk_is_an_error() {
+    for args in [["probe", "--help"], ["train", "--version"], ["report", "--help"], ["intervene", "--version"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux");
+        let output = program(args[0]).arg(args[1]).stdout(full).output().expect("it runs");
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text_of(&output).contains("standard output"), "{args:?}: {}", text_of(&output));
+        assert!(program(args[0]).arg(args[1]).output().expect("it runs").status.success(), "{args:?}");
+    }
 }

@@ -203,6 +203,9 @@ fn make_files(line: &str, folder: &Path) {
     if line.starts_with("probe import") && line.contains("checkpoint_33") {
         std::fs::copy(repository("fixtures/reasoners/coconut/checkpoint_3"), at("checkpoint_33")).expect("copied");
     }
+    if line.starts_with("probe import") && line.contains("latent-sft/") {
+        copy(&repository("fixtures/released/base"), &at("latent-sft/checkpoint-377/hf"));
+    }
     for (name, of) in [("CODI-gpt2", "codi-gpt2"), ("openai-community/gpt2", "gpt2")] {
         if line.starts_with("probe import") && line.contains(name) {
             copy(&repository("fixtures/reasoners").join(of), &at(name));

@@ -810,3 +810,35 @@ proptest! {
         prop_assert!(!grade(&product, &wrong).equal);
     }
 }
+
+/// As people and data files write them; math-verify reads none of these bare. By hand.
+#[test]
+fn typed_fractions_groups_and_commands_are_read() {
+    for (gold, response, equal) in [
+        ("1 1/2", "The answer is 1.5", true),
+        ("1½", "3/2", true),
+        ("½", "\\boxed{\\frac12}", true),
+        ("2½", "\\boxed{2½}", true),
+        ("1/2", "\\boxed{½}", true),
+        ("33 1/3", "$\\frac{100}{3}$", true),
+        ("3/4", "<answer>¾</answer>", true),
+        ("1 1/2", "1/2", false),
+        ("2 3/4", "2.34", false),
+        ("1 : 2", "1:2", true),
+        ("1:2", "1:3", false),
+        ("₹ 12,34,567", "1234567", true),
+        ("1,00,000", "The answer is 1,00,000 rupees", true),
+        ("1,00,000", "1,00", false),
+        ("1,20,300", "(1, 20, 300)", false),
+        ("1/2", "\\tfrac12", true),
+        ("#### \\dfrac{1}{2}", "#### \\dfrac{2}{4}", true),
+        ("\\begin{pmatrix}1&2\\end{pmatrix}", "\\begin{bmatrix}1&2\\end{bmatrix}", true),
+        ("\\emptyset", "\\varnothing", true),
+        ("12", "<think>7</think><final_answer>12</final_answer>", true),
+        ("7", "<think>7</think><final_answer>12</final_answer>", false),
+        ("12", "<answer>12</answer><final>8</final>", true),
+    ] {
+        let verdict = grade(gold, response);
+        assert_eq!(verdict.equal, equal, "{gold} | {response}: {verdict:?}");
+    }
+}

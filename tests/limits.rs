@@ -308,6 +308,36 @@ fn files_beyond_their_bounds_are_refused() {
     probe(args, &["tokenizer.model", "at most 1024"]);
 }
 
+/// Verbs that read other files than models and problems, and settings that ask for more than there is.
+#[test]
+fn files_and_settings_of_every_program_have_bounds() {
+    let home = tempfile::tempdir().expect("a folder");
+    let at = |name: &str| home.path().join(name).display().to_string();
+    let sparse = |name: &str, gigabytes: u64| {
+        fs::File::create(at(name)).and_then(|file| file.set_len(gigabytes << 30)).expect("a sparse file");
+        at(name)
+    };
+    let (settings, weights) = (sparse("settings.toml", 3), sparse("weights.safetensors", 6));
+    fs::write(at("one.jsonl"), json!({ "question": "a = 5 ; ? a :", "answer": "5" }).to_string()).expect("written");
+    let (micro, run) = (micro(), checkout("fixtures/micro").display().to_string());
+    let (one, out) = (at("one.jsonl"), at("out"));
+    let gpt2 = checkout("fixtures/reasoners/gpt2").display().to_string();
+    let too_long = "longer than 268435456 bytes";
+    for (program, args, bound) in [
+        ("probe", &[&run, "--recipe", &settings, "--out", &out][..], too_long),
+        ("probe", &[&micro, "--like", &settings, "--data", &one, "--out", &out], too_long),
+        ("probe", &["import", &weights, "--as", "coconut", "--base", &gpt2, "--out", &out], "weights.safetensors"),
+        ("probe", &[&run, "--problems", "100000000", "--out", &out], "--problems must be from 1 to 10000000"),
+        ("intervene", &[&run, "--batch", "100000000", "--out", &out], "--batch must be from 1 to 10000000"),
+        ("report", &["merge", &settings, "--out", &out], "not a folder"),
+    ] {
+        refused(&mut bounded(program, args), &[bound]);
+    }
+    let batch = ["--preset", "smoke", "--threads", "1", "--only", "base", "--out", &out, "--set", "base.batch=200000"];
+    let many = ["--set", "data.rows=200000", "--dry-run"];
+    refused(&mut bounded("train", &[&batch[..], &many].concat()), &["phase base: 200000 rows", "are free"]);
+}
+
 #[test]
 fn weights_that_are_not_finite_are_named_at_opening() {
     let home = tempfile::tempdir().expect("a folder");

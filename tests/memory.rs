@@ -8,14 +8,18 @@ use std::sync::{Mutex, PoisonError};
 
 use burn::tensor::Device;
 use common::tiny_config;
+use switchyard::corpus::Row;
 use switchyard::latent::trace::{Position, PositionRole};
-use switchyard::latent::{DecodeSettings, End, Reasoning, SwitchIds, Trace};
-use switchyard::model::checkpoint::{ModelFiles, write_random};
+use switchyard::latent::{DecodeSettings, End, Gradient, Reasoning, Source, SwitchIds, Trace};
+use switchyard::method::{CrossEntropy, LrSchedule};
+use switchyard::model::checkpoint::{ModelFiles, expected_parameters, write_random};
 use switchyard::model::config::Family;
 use switchyard::model::{Decoder, ModelConfig};
-use switchyard::recipe::{Compute, Facts, Grpo, ReplayMode};
+use switchyard::recipe::{Compute, Facts, Grpo, Optimizer, ReplayMode};
 use switchyard::train::grpo::gradients;
 use switchyard::train::rollouts::{Behaviour, Rollout};
+use switchyard::train::sft::{self, Sft, position_bytes};
+use switchyard::train::trainer::Trainer;
 
 const IDS: SwitchIds = SwitchIds { swi: 21, swi_end: 22, latent: 23 };
 
@@ -181,6 +185,64 @@ fn what_the_gradient_through_latents_costs() {
                 took / of[0].1
             );
         }
+    }
+}
+
+/// Bytes that a supervised batch is planned with are those that its gradient holds, of every family and at every length.
+#[test]
+fn a_training_batch_holds_what_the_plan_says() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let wide = |family, hidden_size, intermediate_size| ModelConfig {
+        hidden_size,
+        intermediate_size,
+        vocab_size: 256,
+        num_hidden_layers: 4,
+        num_attention_heads: 4,
+        num_key_value_heads: 2,
+        head_dim: hidden_size / 4,
+        max_position_embeddings: 1024,
+        ..tiny_config(family, true)
+    };
+    for (config, rows, length) in [
+        (wide(Family::Qwen3, 64, 192), 8, 64),
+        (wide(Family::Qwen3, 64, 192), 1, 512),
+        (wide(Family::Llama, 128, 512), 4, 128),
+        (wide(Family::Llama, 128, 128), 8, 256),
+    ] {
+        let model = Decoder::random(&config, 0, &Device::flex().autodiff()).expect("a model");
+        let trainer = Trainer::new(model, &Optimizer::default());
+        let objective = CrossEntropy { source: Source::HiddenState, gradient: Gradient::Through };
+        let sft = Sft {
+            name: "test",
+            steps: 1,
+            schedule: LrSchedule { peak: 1e-3, warmup: 0, cosine_from: 1, steps: 1 },
+            latent_token: IDS.latent,
+            objective: &objective,
+            resets: &[],
+            restarts: &[],
+            accumulate: 1,
+            threads: 1,
+            checkpoint_every: 1,
+        };
+        let ids = |row: u32| (0..length as u32).map(|at| (at * 7 + row) % 20).collect();
+        let rows: Vec<Row> =
+            (0..rows).map(|row| Row { ids: ids(row), prompt: 4, teacher: None, noise: None, slots: vec![] }).collect();
+        let learn = || drop(sft::gradients(&trainer, &sft, &rows).expect("gradients"));
+        learn();
+        let held = peak(learn) as f64;
+        let weights: usize =
+            expected_parameters(&config).iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
+        let planned = (4 * weights) as f64 + (position_bytes(&config, 4) * (rows.len() * length) as u64) as f64;
+        println!(
+            "{:?} d {} f {}: {} rows of {length}: {held} B, {planned} B planned ({:.2} x), without gradients {} B a position",
+            config.family,
+            config.hidden_size,
+            config.intermediate_size,
+            rows.len(),
+            planned / held,
+            (held - (4 * weights) as f64) / (rows.len() * length) as f64
+        );
+        assert!((0.7..1.6).contains(&(planned / held)));
     }
 }
 

@@ -18,7 +18,7 @@ use switchyard::latent::{Gradient, Reasoning, Source, SwitchIds};
 use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::Decoder;
 use switchyard::model::checkpoint::ModelFiles;
-use switchyard::model::gradients::gradients_by_name;
+use switchyard::model::gradients::{gradients_by_name, keep_token_rows};
 use switchyard::parity::GrpoValues;
 use switchyard::recipe::{Compute, Grpo, Optimizer, ReplayMode};
 use switchyard::store::read_flat;
@@ -221,6 +221,13 @@ fn losses_and_gradients(world: World) -> BTreeMap<String, Vec<f32>> {
     assert!(rows.len() > 1 && rows.iter().filter(|row| row.ids.contains(&IDS.latent)).count() > 1);
     let (grads, stats) = sft::gradients(&trainer, &sft, &rows).expect("gradients");
     put("SFT", stats.loss, grads);
+    // Of the tables three rows alone are exchanged.
+    let tokens = vec![IDS.swi, IDS.swi_end, IDS.latent];
+    let mut trainer = trainer;
+    trainer.token_rows = Some(tokens.clone());
+    let (mut grads, stats) = sft::gradients(&trainer, &sft, &rows).expect("gradients");
+    keep_token_rows(&model, &mut grads, &tokens);
+    put("SFT of three rows", stats.loss, grads);
 
     let (values, rollouts) = GrpoValues::read(fixtures).expect("rollouts");
     assert!(rollouts.iter().filter(|rollout| rollout.trace.switched()).count() > 1);
@@ -229,7 +236,7 @@ fn losses_and_gradients(world: World) -> BTreeMap<String, Vec<f32>> {
     for replay in [ReplayMode::Segmented, ReplayMode::FullBptt] {
         let grpo = Grpo { replay, ..Grpo::default() };
         let own = world.own(&rollouts);
-        let (grads, parts) = gradients_among(world, &model, policy, &own, (&grpo, 1)).expect("gradients");
+        let (grads, parts) = gradients_among(world, &model, policy, &own, (&grpo, 1), None).expect("gradients");
         assert_eq!(parts.tokens, values.n_tok);
         put(&format!("GRPO {replay:?}"), parts.loss, grads);
     }
@@ -260,7 +267,7 @@ fn gradients_of_several_processes_are_those_of_one() {
         let read = |rank: usize| std::fs::read(home.path().join(rank.to_string())).expect("written");
         assert!((1..n).all(|rank| read(rank) == read(0)), "the same bits on every process");
         let several: BTreeMap<String, Vec<f32>> = serde_json::from_slice(&read(0)).expect("JSON");
-        assert!(one.len() > 3 * 10 && one.keys().eq(several.keys()));
+        assert!(one.len() > 4 * 10 && one.keys().eq(several.keys()));
         let off = |name: &String| (common::relative(&several[name], &one[name]), name.clone());
         let worst = one.keys().map(off).max_by(|a, b| a.0.total_cmp(&b.0)).expect("gradients");
         println!("{n} processes: {} tensors, largest relative difference {worst:?}", one.len());

@@ -314,10 +314,132 @@ fn options_stand_in_the_prompt_and_the_gold_answer_is_a_letter() {
         problem.question.contains(&format!("{}. lead", problem.answer)) && problem.question.contains("zinc"),
         "{problem:?}"
     );
+    // Columns of other benchmarks: numbers of options count from where the benchmark counts.
+    for (name, text, named, question, answer) in [
+        (
+            "winogrande.jsonl",
+            r#"{"sentence": "Which?", "option1": "tin", "option2": "lead", "answer": "2"}"#,
+            fields("sentence", "answer"),
+            wanted.0,
+            "B",
+        ),
+        (
+            "piqa.jsonl",
+            r#"{"goal": "Which?", "sol1": "tin", "sol2": "lead", "label": 1}"#,
+            fields("goal", "label"),
+            wanted.0,
+            "B",
+        ),
+        (
+            "hellaswag.jsonl",
+            r#"{"ctx": "Which?", "endings": ["tin", "lead"], "label": "1"}"#,
+            fields("ctx", "label"),
+            wanted.0,
+            "B",
+        ),
+        (
+            "swag.jsonl",
+            r#"{"startphrase": "Which?", "ending0": "tin", "ending1": "lead", "label": 1}"#,
+            fields("startphrase", "label"),
+            wanted.0,
+            "B",
+        ),
+        (
+            "medmcqa.jsonl",
+            r#"{"question": "Which?", "opa": "tin", "opb": "lead", "cop": 1}"#,
+            fields("question", "cop"),
+            wanted.0,
+            "B",
+        ),
+        (
+            "options.csv",
+            "question,choices,answer\nWhich?,\"[\"\"tin\"\", \"\"lead\"\"]\",1\n",
+            fields("question", "answer"),
+            wanted.0,
+            "B",
+        ),
+        (
+            "truthful.jsonl",
+            r#"{"question": "Which?", "mc1": {"choices": ["tin", "lead"]}, "answer": 0}"#,
+            Fields { choices: "mc1.choices".into(), ..Fields::default() },
+            wanted.0,
+            "A",
+        ),
+        (
+            "none.jsonl",
+            r#"{"question": "Which?", "choices": "", "answer": "4"}"#,
+            fields("question", "answer"),
+            "Which?",
+            "4",
+        ),
+    ] {
+        let file = written(folder.path(), name, text);
+        let problem =
+            Source { format: Some(Format::Jsonl), fields: named, ..Source::new(file) }.read().unwrap().remove(0);
+        let question = question.replace("Which is heavy?", "Which?");
+        assert_eq!((problem.question.as_str(), problem.answer.as_str()), (question.as_str(), answer), "{name}");
+    }
+    let sciq = r#"{"question": "Which?", "distractor1": "tin", "distractor2": "zinc", "correct_answer": "lead"}"#;
+    let sciq = written(folder.path(), "sciq.jsonl", sciq);
+    let named = fields("question", "correct_answer");
+    let problem = Source { format: Some(Format::Jsonl), fields: named, ..Source::new(sciq) }.read().unwrap().remove(0);
+    assert!(problem.question.contains(&format!("{}. lead", problem.answer)), "{problem:?}");
     let odd = written(folder.path(), "odd.jsonl", r#"{"question": "q", "choices": "tin, lead", "answer": "tin"}"#);
     let error = format!("{:#}", read_problems(&odd).unwrap_err());
     assert!(error.contains("odd.jsonl:1: key \"choices\"") && error.contains("--field choices=none"), "{error}");
     assert_eq!(golds(&odd, Some(Fields { choices: "none".into(), ..Fields::default() })), ["tin"]);
+}
+
+/// A passage is put before the question where a user names it, and a key that a user names is in some record.
+#[test]
+fn parts_of_a_question_are_named_or_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = written(
+        folder.path(),
+        "a.jsonl",
+        r#"{"passage": "Tom has 3.\n", "question": "How many?", "answer": "3", "kind": "x"}"#,
+    );
+    let read = |fields: Fields| Source { format: Some(Format::Jsonl), fields, ..Source::new(&file) }.read();
+    let named = Fields { context: "passage".into(), subject: "kind".into(), ..Fields::default() };
+    let problem = read(named).unwrap().remove(0);
+    assert_eq!((problem.question.as_str(), problem.subject.as_deref()), ("Tom has 3.\n\nHow many?", Some("x")));
+    for wrong in
+        [Fields { subject: "art".into(), ..Fields::default() }, Fields { choices: "opts".into(), ..Fields::default() }]
+    {
+        let error = format!("{:#}", read(wrong.clone()).unwrap_err());
+        let key = if wrong.subject == "art" { "subject=art" } else { "choices=opts" };
+        assert!(error.contains("no record has the key") && error.contains(key), "{error}");
+    }
+    let without = Fields { subject: "none".into(), level: "none".into(), id: "nowhere".into(), ..Fields::default() };
+    assert_eq!(read(without).unwrap()[0].question, "How many?");
+    let look = |more: &[&str]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_probe"));
+        command.args(["fixtures/micro", "--phase", "sft", "--only", "accuracy", "--threads", "1", "--data"]).arg(&file);
+        let output = command.args(more).arg("--out").arg(folder.path().join(more.len().to_string())).output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    assert!(look(&[]).contains("a.jsonl: the prompts do not have `passage` of the records"), "{}", look(&[]));
+    assert!(!look(&["--field", "context=none"]).contains("do not have `passage`"));
+}
+
+#[test]
+fn folders_name_parts_too_and_categories_are_texts() {
+    let row = |n: usize| format!("{{\"question\": \"q{n}\", \"answer\": \"{n}\"}}\n");
+    let home = tempfile::tempdir().unwrap();
+    for (name, n) in [("train/0", 1), ("test/0", 2), ("test/1", 3)] {
+        std::fs::create_dir_all(home.path().join(name).parent().unwrap()).unwrap();
+        written(home.path(), &format!("{name}.jsonl"), &row(n));
+    }
+    assert_eq!(golds(home.path(), None), ["2", "3"]);
+    written(home.path(), "test/hard.jsonl", &row(4));
+    let error = format!("{:#}", read_problems(home.path()).unwrap_err());
+    assert!(error.contains("sets of this part") && error.contains("hard"), "{error}");
+    let text = format!("{{\"license\": \"{}\", \"data\": [{}]}}", "free ".repeat(20), row(5).trim());
+    assert_eq!(golds(&written(home.path(), "one.json", &text), None), ["5"]);
+    // A column of categories (pandas, polars), as pyarrow writes it (`fixtures/make_problem_tables.py`).
+    let read = read_problems(fixture("categories.parquet")).unwrap();
+    let seen: Vec<_> = read.iter().map(|p| (p.question.as_str(), p.subject.as_deref())).collect();
+    assert_eq!(seen, [("How many is 2 and 3?", Some("sums")), ("How many is 4 less 3?", Some("sums"))]);
 }
 
 #[test]

@@ -95,6 +95,74 @@ fn an_imported_reasoner_decodes_with_its_block() {
     }
 }
 
+/// A folder as Latent-SFT's code saves one: a whole model whose `<think>` and `</think>` are the tags of a block of superpositions.
+#[test]
+fn a_folder_of_latent_sft_feeds_superpositions_between_its_tags() {
+    let root = tempfile::tempdir().expect("temp");
+    let base = Path::new("fixtures/released/base");
+    let id = |name: &str| {
+        let text = std::fs::read_to_string(base.join("tokenizer.json")).expect("a tokenizer");
+        let file: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let all = file["added_tokens"].as_array().expect("tokens");
+        all.iter().find(|token| token["content"] == name).expect("there")["id"].as_u64().expect("an id") as u32
+    };
+    let out = root.path().join("imported");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_probe"));
+    command.arg("import").arg(base).args(["--as", "latent_grpo", "--latents", "5", "--out"]).arg(&out);
+    let output = command.output().expect("probe runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let loaded = Loaded::open(out.to_str().expect("a path")).expect("opens");
+    let switch = loaded.switch.expect("switch tokens");
+    assert_eq!((switch.swi, switch.swi_end), (id("<think>"), id("</think>")));
+    assert_eq!(loaded.reasoning.blocks, Blocks::Thinking { limit: 5 });
+    let vocabulary = loaded.vocabulary.as_ref().expect("a vocabulary");
+    let chat = vocabulary.chat(None).expect("read").expect("a template");
+    let prompt = chat.prompt("2 + 2?").expect("renders");
+    assert!(prompt.contains("within \\boxed{}.\n2 + 2?<|im_end|>") && prompt.ends_with("assistant\n"), "{prompt:?}");
+    let prompt = chat.encode(vocabulary, "2 + 2?").expect("ids");
+    let settings = DecodeSettings { max_new_tokens: 3, ..loaded.settings() };
+    let request = Request { problem: 0, prompt: prompt.clone(), rollout: 0, limit: None };
+    let trace = decode(loaded.decode(&settings), &[request], 1, &mut Hooks::none()).expect("a response").remove(0);
+    let row = loaded.row(&trace).expect("a row");
+    let latents = row.latents();
+    assert!((1..=5).contains(&latents), "{latents}");
+    // The loop of the authors' `one_example_generate_hf`.
+    let cache = loaded.run_with_cache(&[row], &["latent.hook_injected", "logits"], Hooks::none()).expect("a forward");
+    let (logits, injected) = (&cache["logits"], &cache["latent.hook_injected"]);
+    let width = logits.shape[2];
+    let table = SafetensorsFile::open(&out.join("model.safetensors"))
+        .expect("opens")
+        .tensor("model.embed_tokens.weight")
+        .expect("a table");
+    let d = table.shape[1];
+    for step in 0..latents {
+        let at = prompt.len() + step;
+        let mut best: Vec<(usize, f32)> = logits.data[at * width..][..width].iter().copied().enumerate().collect();
+        best.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let weights: Vec<f64> = best[..10].iter().map(|(_, logit)| f64::from(logit - best[0].1).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        let mixed: Vec<f32> = (0..d)
+            .map(|i| {
+                best.iter()
+                    .zip(&weights)
+                    .map(|((token, _), w)| w / sum * f64::from(table.data[token * d + i]))
+                    .sum::<f64>() as f32
+            })
+            .collect();
+        let worst = off(&injected.data[step * d..][..d], &mixed);
+        assert!(worst <= 1e-5, "latent {step}: {worst:e}");
+    }
+    // Without a vocabulary nothing says where a block begins.
+    let plain = root.path().join("plain");
+    let output = Command::new(env!("CARGO_BIN_EXE_probe"))
+        .args(["import", "fixtures/tiny/qwen3_tied", "--as", "latent_sft", "--out"])
+        .arg(&plain)
+        .output()
+        .expect("probe runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && said.contains("no tokenizer.json") && !plain.exists(), "{said}");
+}
+
 /// Qwen3's table is padded beyond its tokenizer, and Coconut's code cuts it to the tokens and its own three.
 #[test]
 fn a_padded_base_and_other_numbers_of_added_tokens_are_read() {

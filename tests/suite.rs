@@ -5,6 +5,7 @@ mod adaptive;
 mod annotate;
 mod answers;
 mod architecture;
+mod at_scale;
 mod calibrate;
 mod card;
 mod checkpoint;

@@ -222,6 +222,32 @@ fn what_jinja2_has_and_minijinja_lacks_is_there() {
             "{{ [1e-07, 2.0, 1e+16, none, true, 'it\\'s'] }} {{ {'a': {'b': 1e-05}} | string }} {{ (1,) }}",
             "[1e-07, 2.0, 1e+16, None, True, \"it's\"] {'a': {'b': 1e-05}} (1,)",
         ),
+        (
+            "{% macro m(a, b=a ~ '!', c='z') %}{{ a }}{{ b }}{{ c }}{% endmacro %}{{ m(1) }} {{ m(1, 2) }} {{ m(b=3, a=4, c=5) }}",
+            "11!z 12z 435",
+        ),
+        (
+            "{% macro m(a) -%} {{ a }} {{ varargs }} {{ kwargs }} {%- endmacro %}{{ m(1, 2, 3, deep=true) }}|{{ m(1, z='k') }}|{{ m(1) }}",
+            "1 (2, 3) {'deep': True}|1 () {'z': 'k'}|1 () {}",
+        ),
+        ("{% set ns = namespace({'a': 2}, b=3) %}{% set ns.a = ns.a + 1 %}{{ ns.a }}{{ ns.b }}", "33"),
+        (
+            "{{ 'a\n\nb' | indent(2, true) }}|{{ 'a\nb' | indent(width='> ') }}|{{ 'a\n\nb' | indent(1, blank=true) }}",
+            "  a\n\n  b|a\n> b|a\n \n b",
+        ),
+        (
+            "{{ 'hello world foo bar' | truncate(12) }} {{ 'hello world' | truncate(8, true, '!', 0) }}",
+            "hello... hello w!",
+        ),
+        ("{{ 'a/b é&' | urlencode }} {{ {'q': 'a b', 'n': 1} | urlencode }}", "a/b%20%C3%A9%26 q=a+b&n=1"),
+        (
+            "{% set c = cycler('a', 'b') %}{{ c.current }}{{ c.next() }}{{ c.current }}{{ c.reset() }}{{ c.next() }}",
+            "aabNonea",
+        ),
+        (
+            "{{ 'Ab Cd'.istitle() }} {{ '12'.isdecimal() }} {{ 'a_1'.isidentifier() }} {{ {'a': 1}.copy() }} {{ '%r, %s%%' % ('a', [1]) }}",
+            "True True True {'a': 1} 'a', [1]%",
+        ),
     ] {
         let folder = folder(&json!({ "chat_template": jinja }));
         let chat = Vocabulary::load(folder.path()).expect("opens").chat(None).expect("read").expect("a template");

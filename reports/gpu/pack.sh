@@ -10,10 +10,13 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 kind=${1:-llvm}
-build=(build --bin switchyard)
+build=(build --locked --bin switchyard)
 case $kind in
   llvm) build+=(--features cuda) ;;
-  nvrtc) build=(--config "patch.crates-io.cubecl-llvm.path=\"$PWD/.ci/cuda-stand-in/cubecl-llvm\"" "${build[@]}" --features "cuda,cuda-cpp") ;;
+  nvrtc)
+    patch="patch.crates-io.cubecl-llvm.path=\"$PWD/.ci/cuda-stand-in/cubecl-llvm\""
+    build=(--config "$patch" "${build[@]}" --features "cuda,cuda-cpp")
+    ;;
   cpu) ;;
   *) echo "pack.sh: expected llvm, nvrtc or cpu, found $kind" >&2; exit 2 ;;
 esac
@@ -22,10 +25,11 @@ target=${CUDA_TARGET_DIR:-$HOME/.cache/switchyard-gpu-target}
 # The interface of CUDA 13.0, also where no nvcc says which: a newer one asks drivers for what they may not have.
 export CUDARC_CUDA_VERSION=${CUDARC_CUDA_VERSION:-13000}
 
-# Cargo writes the stand-in for cubecl-llvm down; it is put back whatever happens.
+# With the stand-in the lock file loses what only cubecl-llvm needs; it is put back whatever happens.
 lock=$(mktemp)
 cp Cargo.lock "$lock"
 trap 'cp "$lock" Cargo.lock; rm -f "$lock"' EXIT
+[ -z "${patch:-}" ] || cargo --config "$patch" update --workspace
 CARGO_TARGET_DIR=$target nice -n 10 cargo "${build[@]}"
 cp "$lock" Cargo.lock
 

@@ -1,7 +1,7 @@
 //! Gradients by parameter name: reading them out, their global norm, scaling and summing them.
 
 use anyhow::{Result, anyhow};
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{Tensor, TensorData};
 
@@ -43,7 +43,28 @@ pub(crate) fn clip_global_norm(model: &Decoder, grads: &mut GradientsParams, max
 pub fn keep_token_rows(model: &Decoder, grads: &mut GradientsParams, tokens: &[u32]) {
     let learnt = |token| if tokens.contains(&token) { 1.0 } else { 0.0 };
     let mask: Vec<f32> = (0..model.config().vocab_size as u32).map(learnt).collect();
-    model.visit(&mut KeepRows { names: Names::default(), grads, mask: &mask });
+    model.visit(&mut KeepRows { tables: token_tables(model), grads, mask: &mask });
+}
+
+/// Embedding table and head, each with the axis of its tokens: Burn keeps a head as `[D, V]`.
+pub(crate) fn token_tables(model: &Decoder) -> Vec<(ParamId, usize)> {
+    let mut visitor = TokenTables { names: Names::default(), found: vec![] };
+    model.visit(&mut visitor);
+    visitor.found
+}
+
+struct TokenTables {
+    names: Names,
+    found: Vec<(ParamId, usize)>,
+}
+
+impl ModuleVisitor for TokenTables {
+    follow_names!();
+
+    fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
+        let axis = [EMBED, HEAD].iter().position(|table| *table == self.names.hugging_face());
+        self.found.extend(axis.map(|axis| (param.id, axis)));
+    }
 }
 
 /// Removes and returns the gradients of the parameters with this prefix.
@@ -73,25 +94,18 @@ impl ModuleVisitor for Take<'_> {
 }
 
 struct KeepRows<'a> {
-    names: Names,
+    tables: Vec<(ParamId, usize)>,
     grads: &'a mut GradientsParams,
     /// 1 for each token whose row is trained.
     mask: &'a [f32],
 }
 
 impl ModuleVisitor for KeepRows<'_> {
-    follow_names!();
-
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
-        let name = self.names.hugging_face();
-        // Burn stores a head as [D, V].
-        let axis = if name == EMBED { 0 } else { 1 };
-        if R != 2 || (name != EMBED && name != HEAD) {
-            return;
-        }
+        let Some((_, axis)) = self.tables.iter().find(|(id, _)| *id == param.id) else { return };
         if let Some(grad) = self.grads.remove::<R>(param.id) {
             let mut shape = [1; R];
-            shape[axis] = self.mask.len();
+            shape[*axis] = self.mask.len();
             let mask = Tensor::<R>::from_data(TensorData::new(self.mask.to_vec(), shape), &grad.device());
             self.grads.register(param.id, grad * mask);
         }

@@ -21,7 +21,7 @@ use crate::model::checkpoint::peft::Apply;
 use crate::names::suggest;
 use crate::progress::say;
 use crate::recipe::{Evaluation, MOST_ROWS};
-use crate::text::{Fields, Prompts, Template, Vocabulary};
+use crate::text::{Fields, Prompts, Template, Vocabulary, is_there};
 
 /// The folder of a phase's checkpoint.
 ///
@@ -56,11 +56,11 @@ fn locate(run: &Path, recipe: &mut Recipe) -> Result<()> {
     let whole =
         std::path::absolute(run).with_context(|| format!("{}: cannot make the path absolute", run.display()))?;
     let data = &mut recipe.data;
-    for path in [&mut data.path, &mut data.test_path].into_iter().flatten().filter(|path| !path.exists()) {
+    for path in [&mut data.path, &mut data.test_path].into_iter().flatten().filter(|path| !is_there(path)) {
         let parts: Vec<Component> = path.components().collect();
         let beside = whole.ancestors().take(MOST_ABOVE).find_map(|folder| {
             let ends = (1..parts.len()).rev().map(|from| folder.join(parts[from..].iter().collect::<PathBuf>()));
-            ends.into_iter().find(|there| there.exists())
+            ends.into_iter().find(|there| is_there(there))
         });
         *path = beside.with_context(|| {
             format!(
@@ -347,7 +347,7 @@ impl ProblemChoice {
             *own = n;
         }
         if let Some(path) = &self.data {
-            ensure!(path.exists(), "--data {}: no such file or folder", path.display());
+            ensure!(is_there(path), "--data {}: no such file or folder", path.display());
             recipe.task = None;
             recipe.data.path = Some(path.clone());
             recipe.data.test_path = Some(path.clone());

@@ -46,7 +46,7 @@ pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
     if all.len() == 1 {
         return Ok(all);
     }
-    let of = |name: &str| all.iter().filter(|file| is_part(file, name)).cloned().collect::<Vec<PathBuf>>();
+    let of = |name: &str| all.iter().filter(|file| is_part(path, file, name)).cloned().collect::<Vec<PathBuf>>();
     let found = part.names().iter().map(|name| of(name)).find(|files| !files.is_empty());
     let names = || all.iter().take(8).map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
     let found = found.with_context(|| {
@@ -74,6 +74,9 @@ fn sets(files: &[PathBuf]) -> Vec<String> {
     let mut sets: Vec<String> = files.iter().map(|file| set(&stem(file)).0.to_owned()).collect();
     sets.sort();
     sets.dedup();
+    let counted = |name: &String| {
+        files.iter().map(|file| stem(file)).filter(|stem| set(stem).0 == name).all(|stem| numbered(&stem).is_some())
+    };
     let whole = |name: &String| {
         let mut numbers: Vec<usize> = files
             .iter()
@@ -84,7 +87,8 @@ fn sets(files: &[PathBuf]) -> Vec<String> {
             })
             .collect();
         numbers.sort_unstable();
-        numbers.iter().zip(numbers.first().copied().filter(|first| *first < 2).unwrap_or(0)..).all(|(a, b)| *a == b)
+        let from = numbers.first().copied().filter(|first| *first < 2).unwrap_or(0);
+        counted(name) || numbers.iter().zip(from..).all(|(a, b)| *a == b)
     };
     if sets.iter().all(whole) {
         return sets;
@@ -103,9 +107,7 @@ fn set(stem: &str) -> (&str, Option<usize>) {
     };
     let name = body.trim_end_matches(|c: char| c.is_ascii_digit());
     match body[name.len()..].parse() {
-        Ok(number) if !name.trim_end_matches(['-', '_', '.']).is_empty() => {
-            (name.trim_end_matches(['-', '_', '.']), Some(number))
-        }
+        Ok(number) => (name.trim_end_matches(['-', '_', '.']), Some(number)),
         _ => (body, None),
     }
 }
@@ -162,12 +164,25 @@ fn numbered(stem: &str) -> Option<(usize, usize)> {
 /// Whether a folder has files of this part, apart from others.
 pub(crate) fn has_part(path: &Path, part: Part) -> bool {
     let all = if path.is_dir() { listed(path, DEPTH).unwrap_or_default() } else { vec![] };
-    all.len() > 1 && part.names().iter().any(|name| all.iter().any(|file| is_part(file, name)))
+    all.len() > 1 && part.names().iter().any(|name| all.iter().any(|file| is_part(path, file, name)))
 }
 
-/// Whether a name is that of a part: `train`, `train-00000-of-00002`, `gsm8k_train`.
-fn is_part(file: &Path, name: &str) -> bool {
-    stem(file).to_lowercase().split(|c: char| !c.is_ascii_alphabetic()).any(|word| word == name)
+/// Whether a path is a file, a folder or a set of a folder's files ([`data_files`]).
+pub(crate) fn is_there(path: &Path) -> bool {
+    path.exists() || !named_set(path).is_empty()
+}
+
+/// Whether a file's name is that of a part: `train`, `train-00000-of-00002`, `gsm8k_train`; or, where it is that of none, a folder's
+/// below `root`: `train/0.jsonl`.
+fn is_part(root: &Path, file: &Path, name: &str) -> bool {
+    let says =
+        |text: &str, name: &str| text.to_lowercase().split(|c: char| !c.is_ascii_alphabetic()).any(|w| w == name);
+    let stem = stem(file);
+    if [Part::Train, Part::Test].iter().any(|part| part.names().iter().any(|other| says(&stem, other))) {
+        return says(&stem, name);
+    }
+    let folders = file.strip_prefix(root).ok().and_then(Path::parent);
+    folders.is_some_and(|folders| folders.iter().any(|folder| says(&folder.to_string_lossy(), name)))
 }
 
 fn listed(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
@@ -207,13 +222,14 @@ pub(super) enum Content {
 }
 
 /// First bytes of unsupported files, what they are, and what to do.
-const OTHERS: [(&[u8], &str); 12] = [
+const OTHERS: [(&[u8], &str); 13] = [
     (b"PK\x03\x04", "a zip archive: unpack it"),
     (b"\xfd7zXZ", "xz-compressed: unpack it (xz -d)"),
     (b"\x28\xb5\x2f\xfd", "zstd-compressed: unpack it (zstd -d)"),
     (b"BZh", "bzip2-compressed: unpack it (bzip2 -d)"),
     (b"7z\xbc\xaf", "a 7z archive: unpack it"),
     (b"ARROW1", "an Arrow file: write it as Parquet or JSON lines"),
+    (b"FEA1", "a Feather file: write it as Parquet or JSON lines"),
     (b"\xff\xff\xff\xff", ARROW),
     (b"SQLite format 3", "an SQLite database: write it as JSON lines"),
     (b"\xff\xfe", "UTF-16 text: write it as UTF-8"),

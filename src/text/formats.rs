@@ -1,5 +1,6 @@
 //! What one record of each problem format means. Knows JSON objects, not files.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -122,7 +123,11 @@ impl Record<'_> {
             Format::OpenR1 => self.mathematics("uuid", "problem_type"),
             Format::Jsonl => self.generic(),
         }?;
-        let problem = match self.options()? {
+        let problem = match self.optional(&self.source.fields.context)? {
+            Some(context) => Problem { question: format!("{}\n\n{}", context.trim_end(), problem.question), ..problem },
+            None => problem,
+        };
+        let problem = match self.options(&problem.answer)? {
             Some(options) => options.ask(problem, self.place)?,
             None => problem,
         };
@@ -254,14 +259,24 @@ impl Record<'_> {
     ///
     /// # Errors
     /// Options of a form that is not known.
-    fn options(&self) -> Result<Option<Options>> {
+    fn options(&self, answer: &str) -> Result<Option<Options>> {
         let named = self.source.fields.choices.as_str();
-        let keys: &[&str] = if named == "choices" { &["choices", "options"] } else { &[named] };
+        let keys: &[&str] = if named == "choices" { &["choices", "options", "endings"] } else { &[named] };
         for key in keys {
-            match self.object.get(*key) {
-                None | Some(Value::Null) => {}
-                Some(Value::Array(items)) if items.is_empty() => {}
-                Some(value) => {
+            // A column of a CSV has a list as its JSON.
+            let listed = |text: &str| serde_json::from_str(text).ok().filter(Value::is_array);
+            let value = match self.value(key) {
+                Some(Value::String(text)) => {
+                    listed(text).map_or_else(|| Cow::Owned(Value::String(text.trim().into())), Cow::Owned)
+                }
+                Some(value) => Cow::Borrowed(value),
+                None => continue,
+            };
+            match &*value {
+                Value::Null => {}
+                Value::Array(items) if items.is_empty() => {}
+                Value::String(text) if text.is_empty() => {}
+                value => {
                     let options = Options::read(value).with_context(|| {
                         format!(
                             "{}: key \"{key}\": expected the options of multiple choice, a list of texts (or {{\"label\": […], \"text\": […]}}, \
@@ -274,7 +289,7 @@ impl Record<'_> {
                 }
             }
         }
-        Ok(if named == "choices" { Options::of_columns(self.object) } else { None })
+        Ok(if named == "choices" { Options::of_columns(self.object, answer) } else { None })
     }
 
     /// `steps`, as Switchyard writes them (`own`) or as a user does.

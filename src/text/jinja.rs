@@ -1,8 +1,12 @@
 //! Jinja as `transformers` sets it up for chat templates (`utils/chat_template_utils.py`), on top of minijinja: line breaks
 //! after and spaces before a block tag are dropped, loops can be left, Python's methods and constants are Python's.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use minijinja::functions::namespace;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Rest, Tuple, Value, ValueKind, from_args};
+use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, Value, ValueKind, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, escape_formatter, filters};
 use minijinja_contrib::{filters as more, globals};
 use serde_json::Value as Json;
@@ -45,8 +49,25 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
     }
     add_filters(&mut env);
     env.add_function("joiner", globals::joiner);
-    // Jinja2 takes the items as arguments.
-    env.add_function("cycler", |items: Rest<Value>| globals::cycler(items.0));
+    env.add_function("cycler", |items: Rest<Value>| match items.0.is_empty() {
+        true => Err(wrong("cycler: no items")),
+        false => Ok(Value::from_object(Cycler { items: items.0, at: AtomicUsize::new(0) })),
+    });
+    // `dict`'s arguments: a mapping, and keywords.
+    env.add_function("namespace", |first: Option<Value>, kwargs: Kwargs| {
+        let mut pairs: Vec<(Value, Value)> = vec![];
+        if let Some(first) = first {
+            for key in first.try_iter()? {
+                pairs.push((key.clone(), first.get_item(&key)?));
+            }
+        }
+        for key in kwargs.args() {
+            pairs.push((Value::from(key), kwargs.get(key)?));
+        }
+        let all = [Value::from_pairs(pairs)];
+        let (all,) = from_args(&all)?;
+        namespace(Some(all))
+    });
     env.add_test("callable", |value: Value| match value.kind() {
         ValueKind::Plain => true,
         ValueKind::Map => value.to_string().starts_with("<macro "),
@@ -70,13 +91,24 @@ fn add_filters(env: &mut Environment) {
         Some(text) => Value::from(text.chars().map(|c| Value::from(c.to_string())).collect::<Vec<_>>()),
         None => value,
     });
-    env.add_filter(jinja_source::GIVEN, |values: Vec<Value>| -> Vec<Value> {
-        values.into_iter().filter(|value| !value.is_undefined()).collect()
+    env.add_filter(jinja_source::GIVEN, |values: Value| -> Result<Value, Error> {
+        if values.kind() != ValueKind::Map {
+            let given = values.try_iter()?.filter(|value| !value.is_undefined());
+            return Ok(Value::from(Tuple::from(given.collect::<Vec<_>>())));
+        }
+        let mut given = vec![];
+        for key in values.try_iter()? {
+            let value = values.get_item(&key)?;
+            given.extend((!value.is_undefined()).then_some((key, value)));
+        }
+        Ok(Value::from_pairs(given))
     });
     for name in ["default", "d"] {
         env.add_filter(name, default);
     }
-    env.add_filter("truncate", more::truncate);
+    env.add_filter("truncate", truncate);
+    env.add_filter("indent", indent);
+    env.add_filter("urlencode", urlencode);
     env.add_filter("filesizeformat", more::filesizeformat);
     env.add_filter("striptags", more::striptags);
     env.add_filter("wordcount", |text: String| {
@@ -88,24 +120,125 @@ fn add_filters(env: &mut Environment) {
 
 /// Jinja2's `default(value, default_value, boolean)`.
 fn default(value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
-    if args.len() > 2 {
+    let [other, boolean] = named(["default_value", "boolean"], &args, &kwargs)?;
+    let missing = value.is_undefined() || boolean.is_some_and(|boolean| boolean.is_true()) && !value.is_true();
+    Ok(if missing { other.filter(|other| !other.is_undefined()).unwrap_or_else(|| Value::from("")) } else { value })
+}
+
+/// The arguments of a call by name, given by place or keyword; `None` for those that are not given.
+fn named<const N: usize>(names: [&str; N], args: &[Value], kwargs: &Kwargs) -> Result<[Option<Value>; N], Error> {
+    if args.len() > N {
         return Err(Error::from(ErrorKind::TooManyArguments));
     }
-    let named = |at: usize, name: &str| match args.get(at) {
-        Some(given) => Ok(given.clone()),
-        None if kwargs.has(name) => kwargs.get(name),
-        None => Ok(Value::UNDEFINED),
-    };
-    let (other, boolean) = (named(0, "default_value")?, named(1, "boolean")?);
+    let mut found = [const { None }; N];
+    for (at, name) in names.into_iter().enumerate() {
+        found[at] = match args.get(at) {
+            Some(given) => Some(given.clone()),
+            None if kwargs.has(name) => Some(kwargs.get(name)?),
+            None => None,
+        };
+    }
     kwargs.assert_all_used()?;
-    let missing = value.is_undefined() || boolean.is_true() && !value.is_true();
-    Ok(if !missing {
-        value
-    } else if other.is_undefined() {
-        Value::from("")
+    Ok(found)
+}
+
+fn whole(value: Option<Value>, otherwise: usize) -> Result<usize, Error> {
+    value.map_or(Ok(otherwise), usize::try_from)
+}
+
+/// Jinja2's `truncate(s, length, killwords, end, leeway)`.
+fn truncate(text: String, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let [length, cut, end, leeway] = named(["length", "killwords", "end", "leeway"], &args, &kwargs)?;
+    let (length, leeway) = (whole(length, 255)?, whole(leeway, 5)?);
+    let end = end.map_or_else(|| "...".to_owned(), |end| end.to_string());
+    let kept = length.checked_sub(end.chars().count());
+    let kept = kept.ok_or_else(|| wrong(format!("truncate: {length} characters have no room for {end:?}")))?;
+    if text.chars().count() <= length + leeway {
+        return Ok(text);
+    }
+    let head: String = text.chars().take(kept).collect();
+    let head = if cut.is_some_and(|cut| cut.is_true()) {
+        &head[..]
     } else {
-        other
-    })
+        head.rsplit_once(' ').map_or(&head[..], |(words, _)| words)
+    };
+    Ok(format!("{head}{end}"))
+}
+
+/// Jinja2's `indent(s, width, first, blank)`; the width is a number of spaces or a text.
+fn indent(text: String, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    const WIDEST: usize = 1 << 10;
+    let [width, first, blank] = named(["width", "first", "blank"], &args, &kwargs)?;
+    let indent = match width.as_ref().and_then(Value::as_str) {
+        Some(text) => text.to_owned(),
+        None => " ".repeat(whole(width, 4)?.min(WIDEST)),
+    };
+    let is = |flag: Option<Value>| flag.is_some_and(|flag| flag.is_true());
+    let (first, blank) = (is(first), is(blank));
+    let lines = text.split('\n').enumerate().map(|(number, line)| match number {
+        0 if first => format!("{indent}{line}"),
+        0 => line.to_owned(),
+        _ if line.is_empty() && !blank => String::new(),
+        _ => format!("{indent}{line}"),
+    });
+    Ok(lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// Jinja2's `urlencode`: of a text its characters, of pairs a query.
+fn urlencode(value: Value) -> Result<String, Error> {
+    let quoted = |value: &Value, query: bool| {
+        let mut out = String::new();
+        for byte in value.to_string().bytes() {
+            match byte {
+                b' ' if query => out.push('+'),
+                b'/' if !query => out.push('/'),
+                b if b.is_ascii_alphanumeric() || b"_.-~".contains(&b) => out.push(b as char),
+                b => out.push_str(&format!("%{b:02X}")),
+            }
+        }
+        out
+    };
+    if !matches!(value.kind(), ValueKind::Map | ValueKind::Seq) {
+        return Ok(quoted(&value, false));
+    }
+    let mut parts = vec![];
+    for item in value.try_iter()? {
+        let (key, value) = match value.kind() {
+            ValueKind::Map => (item.clone(), value.get_item(&item)?),
+            _ => (item.get_item(&Value::from(0))?, item.get_item(&Value::from(1))?),
+        };
+        parts.push(format!("{}={}", quoted(&key, true), quoted(&value, true)));
+    }
+    Ok(parts.join("&"))
+}
+
+/// Items in turn.
+#[derive(Debug)]
+struct Cycler {
+    items: Vec<Value>,
+    at: AtomicUsize,
+}
+
+impl Object for Cycler {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
+        (key.as_str() == Some("current")).then(|| self.items[self.at.load(Ordering::Relaxed)].clone())
+    }
+
+    fn call_method(self: &Arc<Self>, _: &mut State, method: &str, args: &[Value]) -> Result<Value, Error> {
+        let () = from_args(args)?;
+        let at = self.at.load(Ordering::Relaxed);
+        let (next, value) = match method {
+            "next" => ((at + 1) % self.items.len(), self.items[at].clone()),
+            "reset" => (0, Value::from(())),
+            _ => return Err(Error::from(ErrorKind::UnknownMethod)),
+        };
+        self.at.store(next, Ordering::Relaxed);
+        Ok(value)
+    }
 }
 
 /// Python's `%`: of a text its formatting, of numbers the remainder.
@@ -122,12 +255,20 @@ fn percent(state: &mut State, value: Value, other: Value) -> Result<Value, Error
         return if b == 0.0 { Err(wrong(format!("{a} % {b}"))) } else { Ok(Value::from(a - b * (a / b).floor())) };
     };
     let args: Vec<Value> = if other.is_tuple() { other.try_iter()?.collect() } else { vec![other] };
-    let shown = |value: Value| match value.kind() {
-        ValueKind::Seq | ValueKind::Map if !text.contains("%(") => repr(&value).map(Value::from),
+    let is_repr = |nth: usize| text.replace("%%", "").split('%').nth(nth + 1).is_some_and(|part| part.starts_with('r'));
+    let shown = |(nth, value): (usize, Value)| match value.kind() {
+        _ if text.contains("%(") => Ok(value),
+        _ if is_repr(nth) => repr(&value).map(Value::from),
+        ValueKind::Seq | ValueKind::Map => repr(&value).map(Value::from),
         _ => Ok(value),
     };
-    let args: Vec<Value> = args.into_iter().map(shown).collect::<Result<_, _>>()?;
-    state.apply_filter("format", &[std::slice::from_ref(&value), &args[..]].concat())
+    let args: Vec<Value> = args.into_iter().enumerate().map(shown).collect::<Result<_, _>>()?;
+    let text = if text.contains("%(") {
+        value
+    } else {
+        Value::from(text.split("%%").map(|part| part.replace("%r", "%s")).collect::<Vec<_>>().join("%%"))
+    };
+    state.apply_filter("format", &[&[text], &args[..]].concat())
 }
 
 /// A list or a mapping as Python prints it.
@@ -262,6 +403,10 @@ fn between(text: &str, start: Option<i64>, end: Option<i64>) -> (&str, usize) {
 
 /// Methods of Python's strings and lists that minijinja lacks, or counts in bytes.
 fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
+    if let (ValueKind::Seq | ValueKind::Map, "copy") = (value.kind(), name) {
+        let () = from_args(args)?;
+        return Ok(value.clone());
+    }
     if let (ValueKind::Seq, "index") = (value.kind(), name) {
         let (what,): (Value,) = from_args(args)?;
         let at = value.try_iter()?.position(|item| item == what);
@@ -309,6 +454,19 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
             let (sign, digits) = text.split_at(sign.min(1));
             Value::from(format!("{sign}{}", padded(digits, width.saturating_sub(sign.len()), Pad::Left, '0')))
         }
+        "istitle" => {
+            let () = from_args(args)?;
+            Value::from(text.chars().any(|c| c.is_lowercase() || c.is_uppercase()) && title(text) == text)
+        }
+        "isdecimal" => {
+            let () = from_args(args)?;
+            Value::from(!text.is_empty() && text.chars().all(|c| c.is_ascii_digit()))
+        }
+        "isidentifier" => {
+            let () = from_args(args)?;
+            let word = |c: char| c.is_alphanumeric() || c == '_';
+            Value::from(!text.starts_with(|c: char| c.is_numeric()) && !text.is_empty() && text.chars().all(word))
+        }
         "casefold" => {
             let () = from_args(args)?;
             Value::from(text.to_lowercase())
@@ -339,8 +497,9 @@ fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Resul
             let (what,): (&str,) = from_args(args)?;
             tuple(text.rsplit_once(what).map_or(["", "", text], |(before, behind)| [before, what, behind]))
         }
-        "rsplit" => {
-            let (what, most): (&str, Option<usize>) = from_args(args)?;
+        "rsplit" if !args.is_empty() && !args[0].is_none() => {
+            let (what, most): (&str, Option<i64>) = from_args(args)?;
+            let most = most.and_then(|most| usize::try_from(most).ok());
             let mut parts: Vec<&str> = match most {
                 Some(most) => text.rsplitn(most + 1, what).collect(),
                 None => text.rsplit(what).collect(),

@@ -1,10 +1,11 @@
 //! Rewrites a template's source where minijinja lacks what Jinja2 has and no hook of its environment can add it: `%` of texts, loops over
-//! texts, extra positional arguments of macros.
+//! texts, extra arguments of macros, and defaults of macros that name other arguments.
 //!
 //! 1. Split the source into text, tags (`{% … %}`, `{{ … }}`), comments and raw blocks; only tags are rewritten.
 //! 2. Split a tag into tokens (names, numbers, quoted texts, signs).
-//! 3. `a % b` becomes `a|percent(b)`, `for x in y` becomes `for x in (y)|items_of`, and a macro whose body names `varargs` gets optional
-//!    parameters that are gathered in it.
+//! 3. `a % b` becomes `a|percent(b)` and `for x in y` becomes `for x in (y)|items_of`. A macro whose body names `varargs` or `kwargs` gets
+//!    optional parameters that are gathered in it, for `kwargs` those that its calls name; a default that names another parameter is
+//!    set at the beginning of the body.
 
 /// `a % b`, of texts too.
 pub(super) const PERCENT: &str = "switchyard_percent";
@@ -44,8 +45,10 @@ pub(super) fn rewrite(source: &str) -> String {
             continue;
         }
         let changed = if is("for") { looped(tokens) } else { percents(tokens) }.concat();
-        if is("macro") && names_varargs(rest) {
-            out.push_str(&with_extra(&changed, tag.begin, tag.end));
+        if is("macro")
+            && let Some(head) = macro_head(&changed, rest, source)
+        {
+            out.push_str(&head.write(tag.begin, tag.end));
             continue;
         }
         let [open, close] = if tag.kind == '%' { ["{%", "%}"] } else { ["{{", "}}"] };
@@ -251,19 +254,108 @@ fn looped(tokens: Vec<String>) -> Vec<String> {
     out
 }
 
-/// Whether the macro whose body begins here names `varargs`.
-fn names_varargs(body: &str) -> bool {
-    body.split("endmacro").next().is_some_and(|body| body.contains("varargs"))
+/// The opening tag of a macro that minijinja reads otherwise.
+struct MacroHead {
+    name: String,
+    parameters: Vec<String>,
+    /// Statements at the beginning of the body.
+    prologue: Vec<String>,
 }
 
-/// The opening tag of a macro with optional parameters, and their gathering.
-fn with_extra(inside: &str, begin: &str, end: &str) -> String {
-    let names: Vec<String> = (0..EXTRA).map(|n| format!("switchyard_extra_{n}")).collect();
-    let names = names.join(", ");
-    let Some((head, _)) = inside.rsplit_once(')') else { return format!("{{%{begin}{inside}{end}%}}") };
-    let comma = if head.trim_end().ends_with('(') { "" } else { ", " };
-    let optional = names.replace(',', "=undefined,") + "=undefined";
-    format!("{{%{begin}{head}{comma}{optional}) %}}{{% set varargs = [{names}]|{GIVEN} {end}%}}")
+impl MacroHead {
+    fn write(&self, begin: &str, end: &str) -> String {
+        let Self { name, parameters, prologue } = self;
+        let head = format!("{{%{begin} macro {name}({})", parameters.join(", "));
+        match prologue.split_last() {
+            None => format!("{head} {end}%}}"),
+            Some((last, others)) => {
+                format!("{head} -%}}{{% {} {end}%}}", [others, &[last.clone()][..]].concat().join(" -%}{% "))
+            }
+        }
+    }
+}
+
+/// What becomes of `macro name(a, b=1)`; `None` where it stays. `body` begins after the tag.
+fn macro_head(inside: &str, body: &str, source: &str) -> Option<MacroHead> {
+    let body = body.split("endmacro").next().unwrap_or_default();
+    let (before, given) = inside.trim().strip_prefix("macro")?.split_once('(')?;
+    let given = given.trim_end().strip_suffix(')')?;
+    let name = before.trim().to_owned();
+    let mut parameters: Vec<String> = vec![];
+    let mut prologue = vec![];
+    let mut names: Vec<String> = vec![];
+    for parameter in arguments(&tokens(given)) {
+        let text = parameter.concat();
+        let (own, default) = match text.split_once('=') {
+            Some((own, default)) => (own.trim().to_owned(), Some(default.trim().to_owned())),
+            None => (text.trim().to_owned(), None),
+        };
+        match default {
+            Some(default) if parameter.iter().skip(1).any(|token| names.contains(token)) => {
+                prologue.push(format!("if {own} is undefined -%}}{{% set {own} = ({default}) -%}}{{% endif"));
+                parameters.push(format!("{own}=undefined"));
+            }
+            _ => parameters.push(text.trim().to_owned()),
+        }
+        names.push(own);
+    }
+    let names_word = |word: &str| tokens(body).iter().any(|token| token == word);
+    if names_word("varargs") {
+        let extra: Vec<String> = (0..EXTRA).map(|n| format!("switchyard_extra_{n}")).collect();
+        parameters.extend(extra.iter().map(|name| format!("{name}=undefined")));
+        prologue.push(format!("set varargs = [{}]|{GIVEN}", extra.join(", ")));
+    }
+    if names_word("kwargs") {
+        let mut more = keywords(source, &name);
+        more.retain(|keyword| !names.contains(keyword) && keyword != "caller");
+        parameters.extend(more.iter().map(|name| format!("{name}=undefined")));
+        let pairs: Vec<String> = more.iter().map(|name| format!("'{name}': {name}")).collect();
+        prologue.push(format!("set kwargs = {{{}}}|{GIVEN}", pairs.join(", ")));
+    }
+    (!prologue.is_empty()).then_some(MacroHead { name, parameters, prologue })
+}
+
+/// The arguments between brackets, without the commas between them.
+fn arguments(tokens: &[String]) -> Vec<&[String]> {
+    let mut depth = 0;
+    let outer = |token: &String| {
+        match token.as_str() {
+            "(" | "[" | "{" => depth += 1,
+            ")" | "]" | "}" => depth -= 1,
+            _ => {}
+        }
+        depth == 0 && token == ","
+    };
+    tokens.split(outer).filter(|argument| argument.iter().any(|token| !token.trim().is_empty())).collect()
+}
+
+/// Names of keyword arguments in all calls of a macro, in the order in which they come first.
+fn keywords(source: &str, name: &str) -> Vec<String> {
+    let mut found: Vec<String> = vec![];
+    let mut rest = source;
+    while let Some(at) = rest.find('{') {
+        rest = &rest[at..];
+        let Some(tag) = Tag::read(rest) else {
+            rest = &rest[1..];
+            continue;
+        };
+        rest = &rest[tag.length..];
+        let tokens = if tag.kind == '#' { vec![] } else { tokens(tag.inside) };
+        for at in (0..tokens.len()).filter(|at| tokens[*at] == name) {
+            let Some(open) = (at + 1..tokens.len()).find(|i| !tokens[*i].trim().is_empty()) else { continue };
+            let Some(close) = close_of(&tokens, open).filter(|_| tokens[open] == "(") else { continue };
+            for argument in arguments(&tokens[open + 1..close]) {
+                let words: Vec<&String> = argument.iter().filter(|token| !token.trim().is_empty()).collect();
+                if let [keyword, sign, ..] = &words[..]
+                    && *sign == "="
+                    && !found.contains(keyword)
+                {
+                    found.push((*keyword).clone());
+                }
+            }
+        }
+    }
+    found
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ pub mod words;
 
 pub use budget::said_budget;
 pub use chat::Chat;
-pub(crate) use files::{Part, data_files, has_part};
+pub(crate) use files::{Part, data_files, has_part, is_there};
 pub use problems::Problem;
 pub use samples::Sample;
 pub use sources::{Fields, Source, read_problems};

@@ -8,9 +8,9 @@ use super::Problem;
 use super::sources::cut;
 use crate::store::digits;
 
-/// Options in the order of the prompt, each with its label (`A`).
+/// Options in the order of the prompt, each with its label (`A`), and the number that a gold answer has for the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Options(Vec<(String, String)>);
+pub(super) struct Options(Vec<(String, String)>, usize);
 
 impl Options {
     /// A list of texts (MMLU, MMLU-Pro), lists of labels and texts (ARC), objects with `label` and `text`, an object by label (MedQA).
@@ -41,28 +41,43 @@ impl Options {
             },
             _ => return None,
         };
-        (options.len() > 1).then_some(Self(options))
+        (options.len() > 1).then_some(Self(options, 0))
     }
 
-    /// Columns `A`, `B`, … of MMLU's tables, and GPQA's `Correct Answer` and `Incorrect Answer 1`, …, in an order that the question
-    /// draws.
-    pub(super) fn of_columns(object: &Map<String, Value>) -> Option<Self> {
-        let column =
-            |label: String| Some((label.clone(), object.get(&label).and_then(text).filter(|text| !text.is_empty())?));
-        let columns: Vec<(String, String)> = ('A'..='Z').map_while(|label| column(label.into())).collect();
-        if columns.len() > 1 {
-            return Some(Self(columns));
+    /// Columns: `A`, `B`, … (MMLU), `option1`, … (WinoGrande), `opa`, … (MedMCQA), `sol1`, … (PIQA), `ending0`, … (SWAG). Of a right answer
+    /// and wrong ones (`Incorrect Answer 1`, … of GPQA, `distractor1`, … of SciQ) the question draws the order.
+    pub(super) fn of_columns(object: &Map<String, Value>, answer: &str) -> Option<Self> {
+        let column = |name: String| object.get(&name).and_then(text).map(|text| text.trim().to_owned());
+        let columns = |names: &mut dyn Iterator<Item = String>| -> Option<Vec<String>> {
+            let texts: Vec<String> = names.map_while(column).take_while(|text| !text.is_empty()).collect();
+            (texts.len() > 1).then_some(texts)
+        };
+        if let Some(texts) = columns(&mut ('A'..='Z').map(String::from)) {
+            let letters = ('A'..='Z').map(String::from);
+            return Some(Self(letters.zip(texts).collect(), 0));
         }
-        let mut texts = vec![text(object.get("Correct Answer")?)?.trim().to_owned()];
-        texts.extend((1..).map_while(|n| Some(text(object.get(&format!("Incorrect Answer {n}"))?)?.trim().to_owned())));
-        let drawn =
-            |option: &String| Sha256::digest(format!("{option}\n{}", object.get("Question").unwrap_or(&Value::Null)));
-        texts.sort_by_cached_key(|option| drawn(option).to_vec());
-        (texts.len() > 1).then(|| Self(lettered(texts)))
+        for prefix in ["option", "option_", "choice", "choice_", "op", "ending", "sol", "answer"] {
+            let name = |end: String| format!("{prefix}{end}");
+            let lettered_names = [('a'..='z'), ('A'..='Z')];
+            let found = lettered_names.into_iter().find_map(|letters| columns(&mut letters.map(|c| name(c.into()))));
+            let from = |first: usize| columns(&mut (first..).map(|n| name(n.to_string())));
+            // PIQA counts its solutions from 1 and its labels from 0.
+            let counted = || from(0).map(|texts| (texts, 0)).or_else(|| Some((from(1)?, usize::from(prefix != "sol"))));
+            if let Some((texts, first)) = found.map(|texts| (texts, 0)).or_else(counted) {
+                return Some(Self(lettered(texts), first));
+            }
+        }
+        let wrong = |prefix: &str| (1..).map_while(|n| column(format!("{prefix}{n}"))).collect::<Vec<_>>();
+        let mut texts =
+            [wrong("Incorrect Answer "), wrong("distractor")].into_iter().find(|texts| !texts.is_empty())?;
+        texts.push(answer.trim().to_owned());
+        let question = object.get("Question").or(object.get("question")).unwrap_or(&Value::Null);
+        texts.sort_by_cached_key(|option| Sha256::digest(format!("{option}\n{question}")).to_vec());
+        Some(Self(lettered(texts), 0))
     }
 
     /// The problem with its options after the question, and the label of its gold answer: the file has the label, the option itself, or
-    /// its number from 0.
+    /// its number.
     ///
     /// # Errors
     /// An answer that is not one of the options, or is several.
@@ -74,7 +89,7 @@ impl Options {
         if let Some((label, _)) = self.0.iter().find(|(label, _)| label.eq_ignore_ascii_case(bare)) {
             found.push(label);
         } else {
-            let number = gold.parse().ok().and_then(|number: usize| self.0.get(number));
+            let number = gold.parse::<usize>().ok().and_then(|number| self.0.get(number.checked_sub(self.1)?));
             let same = self.0.iter().find(|(_, option)| plain(option) == plain(gold));
             found.extend(number.into_iter().chain(same).map(|(label, _)| label.as_str()));
             found.dedup();
@@ -87,10 +102,11 @@ impl Options {
                 format!("may be {}", found.join(" or "))
             };
             bail!(
-                "{place}: key \"answer\": {:?} {why} ({}, or their numbers from 0): correct it, or --field choices=none reads the problems \
+                "{place}: key \"answer\": {:?} {why} ({}, or their numbers from {}): correct it, or --field choices=none reads the problems \
                  without their options",
                 cut(gold),
-                labels()
+                labels(),
+                self.1
             );
         };
         problem.answer = label.to_owned();
@@ -174,9 +190,12 @@ mod tests {
     #[test]
     fn columns_are_options() {
         let row = json!({ "question": "Which?", "A": "tin", "B": "lead", "answer": "B" });
-        assert_eq!(Options::of_columns(row.as_object().expect("an object")), Options::read(&json!(["tin", "lead"])));
+        assert_eq!(
+            Options::of_columns(row.as_object().expect("an object"), "B"),
+            Options::read(&json!(["tin", "lead"]))
+        );
         let gpqa = json!({ "Question": "Which?", "Correct Answer": "tin", "Incorrect Answer 1": "lead", "Incorrect Answer 2": "zinc" });
-        let Options(drawn) = Options::of_columns(gpqa.as_object().expect("an object")).expect("three");
+        let Options(drawn, _) = Options::of_columns(gpqa.as_object().expect("an object"), "tin").expect("three");
         let mut texts: Vec<&str> = drawn.iter().map(|(_, text)| text.as_str()).collect();
         texts.sort_unstable();
         assert_eq!(texts, ["lead", "tin", "zinc"]);

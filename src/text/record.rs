@@ -59,16 +59,8 @@ impl Record<'_> {
     }
 
     /// The value of a key, or of one inside another: `reward.answer`, `prompt.0.content`, `prompt.-1.content`.
-    fn value(&self, key: &str) -> Option<&Value> {
-        let inside = || {
-            let mut parts = key.split('.');
-            let first = self.object.get(parts.next()?)?;
-            parts.try_fold(first, |value, part| match value {
-                Value::Array(items) => item(items, part),
-                _ => value.get(part),
-            })
-        };
-        self.object.get(key).or_else(inside)
+    pub(super) fn value(&self, key: &str) -> Option<&Value> {
+        value(self.object, key)
     }
 
     pub fn texts(&self, key: &str) -> Result<Vec<String>> {
@@ -101,6 +93,23 @@ impl Record<'_> {
         })?;
         Ok(Some(level))
     }
+}
+
+fn value<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+    let inside = || {
+        let mut parts = key.split('.');
+        let first = object.get(parts.next()?)?;
+        parts.try_fold(first, |value, part| match value {
+            Value::Array(items) => item(items, part),
+            _ => value.get(part),
+        })
+    };
+    object.get(key).or_else(inside)
+}
+
+/// Whether an object has this key, or one inside another.
+pub(super) fn has(object: &Map<String, Value>, key: &str) -> bool {
+    value(object, key).is_some()
 }
 
 /// An item of a list by its number; negative numbers count from the end.

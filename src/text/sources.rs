@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::csv::CsvRecords;
 use super::files::{self, Content, Part, data_files};
 use super::formats::Format;
-use super::record::{Record, kind};
+use super::record::{self, Record, kind};
 use super::{Problem, tables};
 use crate::guard::{MOST_TEXT, ensure_memory};
 use crate::store::{digits, json};
@@ -63,8 +63,10 @@ settings! {
         pub answer: String = "answer".into(),
         pub subject: String = "subject".into(),
         pub level: String = "level".into(),
-        /// Options of multiple choice; without another name `options` too.
+        /// Options of multiple choice; without another name `options` and `endings` too.
         pub choices: String = "choices".into(),
+        /// A text that stands before the question in the prompt, such as a passage. By default there is none.
+        pub context: String = String::new(),
         /// Problems with the same value are not split between fitting and judging; without it the question is the group.
         pub group: String = "group".into(),
     }
@@ -94,20 +96,25 @@ impl Source {
     /// # Errors
     /// What cannot be read, by file, record and key; one id of two questions.
     pub fn read(&self) -> Result<Vec<Problem>> {
-        Ok(self.placed(Part::Test, &mut 0)?.into_iter().map(|(problem, _)| problem).collect())
+        Ok(self.placed(Part::Test, &mut LeftOut::default())?.into_iter().map(|(problem, _)| problem).collect())
     }
 
     /// The problems, each with the place it is at (`file:line`), for errors that come later.
-    /// `left_out` counts records of which no generation is marked right.
-    pub(crate) fn placed(&self, part: Part, left_out: &mut usize) -> Result<Vec<(Problem, String)>> {
+    pub(crate) fn placed(&self, part: Part, left_out: &mut LeftOut) -> Result<Vec<(Problem, String)>> {
         let limit = self.limit.unwrap_or(usize::MAX);
         let mut problems: Vec<(Problem, String)> = Vec::new();
         let mut format = self.format;
+        // Only keys that a user named have to be there.
+        let mut absent = if format == Some(Format::Jsonl) { self.fields.named() } else { vec![] };
         for file in data_files(&self.path, part)? {
             let stem = files::stem(&file);
-            each_object(&file, &mut |place, object| {
+            let unread = each_object(&file, &mut |place, object| {
                 if problems.len() >= limit {
                     return Ok(false);
+                }
+                absent.retain(|(_, key)| !record::has(&object, key));
+                if problems.is_empty() {
+                    left_out.parts = self.fields.unread_parts(&object);
                 }
                 let format = *match &mut format {
                     Some(format) => format,
@@ -116,10 +123,25 @@ impl Source {
                 let fallback = format!("{}-{stem}-{}", format.name(), problems.len());
                 let record = Record { object: &object, place: &place, fallback_id: fallback, source: self };
                 let read = record.problems(format)?;
-                *left_out += usize::from(read.is_empty());
+                left_out.unmarked += usize::from(read.is_empty());
                 problems.extend(read.into_iter().map(|problem| (problem, place.clone())));
                 Ok(true)
             })?;
+            let lost = |(_, key): &&(&str, &str)| unread.iter().any(|column| column.split(" (").next() == Some(key));
+            if let Some((name, key)) = self.fields.keys().iter().find(lost) {
+                bail!(
+                    "{}: column `{key}` is of a type that is not read ({}): write it as text or numbers, or read the problems without \
+                     it (--field {name}=none)",
+                    file.display(),
+                    unread.join(", ")
+                );
+            }
+        }
+        if let Some((name, key)) = absent.first().filter(|_| problems.len() < limit) {
+            bail!(
+                "{}: no record has the key `{key}` of --field {name}={key} (data.fields in a recipe)",
+                self.path.display()
+            );
         }
         ensure!(!problems.is_empty(), "{}: has no problem", self.path.display());
         distinct_ids(&mut problems)?;
@@ -130,6 +152,76 @@ impl Source {
             });
         }
         Ok(problems)
+    }
+}
+
+/// What of the records is in no problem.
+#[derive(Default)]
+pub(crate) struct LeftOut {
+    /// Records of which no generation is marked right.
+    pub unmarked: usize,
+    /// Keys of the first record that look like parts of its question.
+    pub parts: Vec<String>,
+}
+
+impl Fields {
+    /// The names of the keys, by what they are of a problem.
+    fn keys(&self) -> [(&'static str, &str); 9] {
+        let Self { id, question, solution, answer, subject, level, choices, context, group } = self;
+        [
+            ("id", id),
+            ("question", question),
+            ("solution", solution),
+            ("answer", answer),
+            ("subject", subject),
+            ("level", level),
+            ("choices", choices),
+            ("context", context),
+            ("group", group),
+        ]
+        .map(|(name, key)| (name, key.as_str()))
+    }
+
+    /// Optional keys that a user named; `none` names none, and an id that no record has numbers them.
+    fn named(&self) -> Vec<(&'static str, &str)> {
+        let default = Self::default();
+        let named = self.keys().into_iter().zip(default.keys()).filter(|((name, key), (_, default))| {
+            key != default && *key != "none" && !["id", "question", "answer"].contains(name)
+        });
+        named.map(|(named, _)| named).collect()
+    }
+
+    /// Keys of a record that are parts of its question by their names, and are not read.
+    fn unread_parts(&self, object: &Map<String, Value>) -> Vec<String> {
+        const PARTS: [&str; 14] = [
+            "context",
+            "passage",
+            "article",
+            "story",
+            "paragraph",
+            "premise",
+            "hypothesis",
+            "sentence1",
+            "sentence2",
+            "input",
+            "image",
+            "images",
+            "figure",
+            "audio",
+        ];
+        let said = |value: &Value| match value {
+            Value::Null => false,
+            Value::String(text) => !text.trim().is_empty(),
+            Value::Array(items) => !items.is_empty(),
+            _ => true,
+        };
+        let unread = object.iter().filter(|(key, value)| {
+            self.context != "none"
+                && PARTS.contains(&key.to_lowercase().as_str())
+                && said(value)
+                && self.keys().iter().all(|(_, named)| named != key)
+        });
+        unread.map(|(key, _)| key.clone()).collect()
     }
 }
 
@@ -287,20 +379,25 @@ fn each_json(
     Ok(())
 }
 
-/// The problems of an object that has them under one key, next to short settings: `{"version": 1, "data": [...]}`. `None` for an object
+/// The problems of an object that has them under one key, next to settings: `{"version": 1, "data": [...]}`. `None` for an object
 /// that is itself a problem; a list of messages is a prompt.
 fn wrapped(value: &Value) -> Option<&Vec<Value>> {
     const SETTING: usize = 30;
-    let object = value.as_object().filter(|object| object.len() <= 3 && Format::detect(object).is_err())?;
-    let mut lists = object.values().filter(|value| value.is_array());
-    let (list, None) = (lists.next()?.as_array()?, lists.next()) else { return None };
+    /// Names of lists of problems, which may stand next to texts of any length.
+    const LISTS: [&str; 8] = ["data", "examples", "problems", "questions", "rows", "records", "items", "instances"];
+    let object = value.as_object().filter(|object| Format::detect(object).is_err())?;
+    let mut lists = object.iter().filter(|(_, value)| value.is_array());
+    let ((name, list), None) = (lists.next()?, lists.next()) else { return None };
+    let list = list.as_array()?;
+    let is_named = LISTS.contains(&name.as_str());
     let setting = |value: &Value| match value {
         Value::Array(_) | Value::Number(_) | Value::Bool(_) | Value::Null => true,
-        Value::String(text) => text.len() <= SETTING,
-        Value::Object(_) => digits::digits(value).is_some(),
+        Value::String(text) => is_named || text.len() <= SETTING,
+        Value::Object(_) => is_named || digits::digits(value).is_some(),
     };
     let problem = |item: &Value| item.as_object().is_some_and(|item| !item.contains_key("role"));
-    (object.values().all(setting) && !list.is_empty() && list.iter().all(problem)).then_some(list)
+    ((is_named || object.len() <= 3) && object.values().all(setting) && !list.is_empty() && list.iter().all(problem))
+        .then_some(list)
 }
 
 /// Whether only spaces follow.

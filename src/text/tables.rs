@@ -24,8 +24,12 @@ const UNREAD: [&str; 13] = [
     "Extension",
 ];
 
-/// The records of a Parquet file. Columns of types that are not read (dates, categories, pictures) are left out, and named in `left_out`.
-pub(super) fn parquet(bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<Vec<Map<String, Value>>> {
+/// The records of a Parquet file. Columns of types that are not read (dates, pictures) are left out, and named in `left_out`.
+pub(super) fn parquet(mut bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<Vec<Map<String, Value>>> {
+    let categories = decode_with(&bytes, |mut reader| Ok(format!("{:?}", reader.schema()?).contains("Dictionary")));
+    if categories.unwrap_or(false) {
+        forget_categories(&mut bytes);
+    }
     let read = decode_with(&bytes, |mut reader| {
         let schema = reader.schema()?;
         let mut columns = vec![];
@@ -42,6 +46,15 @@ pub(super) fn parquet(bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<Vec<
         records(&reader.with_columns(Some(columns)).finish()?)
     });
     read.context("not a Parquet file that can be read")
+}
+
+/// Renames the key of the footer that says which columns were categories in the writer's memory. Without it they are the texts and
+/// numbers that the file stores.
+fn forget_categories(bytes: &mut [u8]) {
+    const KEY: &[u8] = b"ARROW:schema";
+    if let Some(at) = bytes.windows(KEY.len()).rposition(|part| part == KEY) {
+        bytes[at..at + 5].copy_from_slice(b"arrow");
+    }
 }
 
 fn records(frame: &DataFrame) -> Result<Vec<Map<String, Value>>> {

@@ -55,10 +55,11 @@ pub fn gradients(
     grpo: &Grpo,
     threads: usize,
 ) -> Result<(GradientsParams, LossParts)> {
-    gradients_among(World::ALONE, model, behaviour, rollouts, (grpo, threads))
+    gradients_among(World::ALONE, model, behaviour, rollouts, (grpo, threads), None)
 }
 
-/// Gradients summed over all processes, each computing its own rollouts.
+/// Gradients summed over all processes, each computing its own rollouts. With `token_rows` only these tokens' rows of embedding table and
+/// head are exchanged.
 ///
 /// # Errors
 /// As [`gradients`].
@@ -68,6 +69,7 @@ pub fn gradients_among(
     behaviour: Behaviour,
     own: &[Rollout],
     (grpo, threads): (&Grpo, usize),
+    token_rows: Option<&[u32]>,
 ) -> Result<(GradientsParams, LossParts)> {
     let settings = loss_settings(behaviour, grpo);
     let behaviour = Behaviour { settings: &settings, ..behaviour };
@@ -98,7 +100,7 @@ pub fn gradients_among(
     let LossParts { loss, surrogate, kl, ratio, clip_share, max_drift, tokens } = parts;
     let [loss, surrogate, kl, ratio, clip_share] = world.sums([loss, surrogate, kl, ratio, clip_share]);
     let parts = LossParts { loss, surrogate, kl, ratio, clip_share, max_drift: world.max(max_drift), tokens };
-    Ok((shards::sum_over(world, model, grads)?, parts))
+    Ok((shards::sum_over(world, model, grads, token_rows)?, parts))
 }
 
 /// Settings of the rollouts, at the temperature at which the loss computes log-probabilities.
@@ -366,7 +368,8 @@ pub fn step(
     }
     let mut epochs = vec![];
     for _ in 0..grpo.inner_epochs {
-        let (grads, parts) = gradients_among(world, &trainer.model, behaviour, &own, (grpo, threads))?;
+        let token_rows = trainer.token_rows.as_deref();
+        let (grads, parts) = gradients_among(world, &trainer.model, behaviour, &own, (grpo, threads), token_rows)?;
         let norm = trainer.apply(grads, parts.loss, grpo.learning_rate)?;
         epochs.push((parts, norm));
     }

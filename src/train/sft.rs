@@ -10,6 +10,7 @@ use super::state::PhaseFolder;
 use super::trainer::Trainer;
 use crate::corpus::Row as TrainingRow;
 use crate::method::{LrSchedule, Objective};
+use crate::model::ModelConfig;
 use crate::ops::scalars;
 use crate::parallel;
 use crate::progress::Progress;
@@ -54,6 +55,17 @@ pub fn step(trainer: &mut Trainer, sft: &Sft, rows: &[TrainingRow], lr: f64) -> 
     Ok(StepStats { norm, ..stats })
 }
 
+/// Bytes that the autodiff graph of one position needs until its backward pass, with activations of so many bytes a value: per layer the
+/// residual stream and its norms, queries, keys and values before and after RoPE, and the products of the MLP. The head works in parts.
+/// The factors are measured (`tests/memory.rs`).
+pub fn position_bytes(config: &ModelConfig, bytes: usize) -> u64 {
+    let heads = config.num_attention_heads * config.head_dim;
+    let kept = config.num_key_value_heads * config.head_dim;
+    let normed = if config.qk_norm { 4 * (heads + kept) } else { 0 };
+    let layer = 4 * config.hidden_size + 4 * heads + 6 * kept + normed + 5 * config.intermediate_size / 2;
+    (config.num_hidden_layers * layer * bytes) as u64
+}
+
 /// Gradients of the mean cross-entropy of `rows`, summed over processes that each compute their share. The statistics are those of
 /// [`step`] without the norm.
 ///
@@ -91,7 +103,8 @@ pub fn gradients(trainer: &Trainer, sft: &Sft, rows: &[TrainingRow]) -> Result<(
         annotation) or are different programs",
         world.rank
     );
-    let grads = shards::sum_over(world, &trainer.model, shards::sum_gradients(&trainer.model, all))?;
+    let own = shards::sum_gradients(&trainer.model, all);
+    let grads = shards::sum_over(world, &trainer.model, own, trainer.token_rows.as_deref())?;
     let total = total.max(1);
     let (loss, accuracy) = (loss / total as f64, correct / total as f64);
     let positions = rows.iter().map(TrainingRow::positions).sum();

@@ -2,11 +2,11 @@
 //! depend on thread timing (they do depend on the number of shards).
 
 use anyhow::{Result, anyhow, ensure};
-use burn::module::{Module, ModuleVisitor, Param};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::optim::GradientsParams;
-use burn::tensor::{DType, FloatDType, Tensor, TensorData};
+use burn::tensor::{DType, Device, FloatDType, IndexingUpdateOp, Int, Tensor, TensorData};
 
-use crate::model::Decoder;
+use crate::model::{Decoder, gradients};
 use crate::recipe::Compute;
 use crate::world::World;
 
@@ -32,15 +32,34 @@ pub(crate) fn add_gradients(model: &Decoder, total: &mut GradientsParams, mut pa
 }
 
 /// Sums gradients over all processes: one flat buffer `[parameters' values, then 1 for each that has a gradient]`. A parameter
-/// without a gradient anywhere keeps none, as in one process: the optimiser leaves it alone.
+/// without a gradient anywhere keeps none, as in one process: the optimiser leaves it alone. With `token_rows` only these tokens' rows
+/// of embedding table and head are exchanged; the sum's other rows are zero.
 ///
 /// # Errors
 /// A device that cannot hand its data over.
-pub(crate) fn sum_over(world: World, model: &Decoder, grads: GradientsParams) -> Result<GradientsParams> {
+pub(crate) fn sum_over(
+    world: World,
+    model: &Decoder,
+    grads: GradientsParams,
+    token_rows: Option<&[u32]>,
+) -> Result<GradientsParams> {
     if world.size == 1 {
         return Ok(grads);
     }
-    let mut flat = Flatten { grads, values: vec![], there: vec![], failed: None };
+    exchange(model, grads, token_rows, |values| world.sum(values))
+}
+
+fn exchange(
+    model: &Decoder,
+    grads: GradientsParams,
+    token_rows: Option<&[u32]>,
+    sum: impl FnOnce(&mut [f32]),
+) -> Result<GradientsParams> {
+    let sent = SentRows {
+        tables: token_rows.map(|_| gradients::token_tables(model)).unwrap_or_default(),
+        tokens: token_rows.unwrap_or_default().iter().map(|&token| token as i32).collect(),
+    };
+    let mut flat = Flatten { sent: &sent, grads, values: vec![], there: vec![], failed: None };
     model.visit(&mut flat);
     let Flatten { mut values, there, failed, .. } = flat;
     if let Some(why) = failed {
@@ -48,37 +67,72 @@ pub(crate) fn sum_over(world: World, model: &Decoder, grads: GradientsParams) ->
     }
     let at = values.len();
     values.extend(there);
-    world.sum(&mut values);
+    sum(&mut values);
     let there = values.split_off(at);
-    let mut unflat = Unflatten { grads: GradientsParams::default(), values: &values, there: there.iter() };
+    let mut unflat = Unflatten { sent: &sent, grads: GradientsParams::default(), values: &values, there: there.iter() };
     model.visit(&mut unflat);
     ensure!(unflat.values.is_empty(), "{} gradient values too many", unflat.values.len());
     Ok(unflat.grads)
 }
 
-struct Flatten {
+/// What processes send of a gradient: all of it, of the tables of tokens these tokens' rows.
+struct SentRows {
+    /// Tables with the axis of their tokens.
+    tables: Vec<(ParamId, usize)>,
+    tokens: Vec<i32>,
+}
+
+impl SentRows {
+    fn axis(&self, id: ParamId) -> Option<usize> {
+        self.tables.iter().find(|(table, _)| *table == id).map(|(_, axis)| *axis)
+    }
+
+    /// The shape of what is sent of a gradient.
+    fn shape<const R: usize>(&self, param: &Param<Tensor<R>>) -> [usize; R] {
+        let mut shape = param.val().dims();
+        if let Some(axis) = self.axis(param.id) {
+            shape[axis] = self.tokens.len();
+        }
+        shape
+    }
+
+    fn indices(&self, device: &Device) -> Tensor<1, Int> {
+        Tensor::from_data(TensorData::from(&self.tokens[..]), device)
+    }
+}
+
+struct Flatten<'a> {
+    sent: &'a SentRows,
     grads: GradientsParams,
     values: Vec<f32>,
     there: Vec<f32>,
     failed: Option<String>,
 }
 
-impl ModuleVisitor for Flatten {
+impl ModuleVisitor for Flatten<'_> {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         if !param.is_require_grad() {
             return;
         }
         let grad = self.grads.remove::<R>(param.id);
         self.there.push(if grad.is_some() { 1.0 } else { 0.0 });
-        match grad.map(|grad| grad.try_into_vec_as::<f32>()) {
+        let sent = grad.map(|grad| match self.sent.axis(param.id) {
+            Some(axis) => {
+                let tokens = self.sent.indices(&grad.device());
+                grad.select(axis, tokens)
+            }
+            None => grad,
+        });
+        match sent.map(|grad| grad.try_into_vec_as::<f32>()) {
             Some(Ok(values)) => self.values.extend(values),
             Some(Err(why)) => self.failed = Some(format!("{why:?}")),
-            None => self.values.resize(self.values.len() + param.val().dims().iter().product::<usize>(), 0.0),
+            None => self.values.resize(self.values.len() + self.sent.shape(param).iter().product::<usize>(), 0.0),
         }
     }
 }
 
 struct Unflatten<'a> {
+    sent: &'a SentRows,
     grads: GradientsParams,
     values: &'a [f32],
     there: std::slice::Iter<'a, f32>,
@@ -89,12 +143,19 @@ impl ModuleVisitor for Unflatten<'_> {
         if !param.is_require_grad() {
             return;
         }
-        let dims = param.val().dims();
-        let (own, rest) = self.values.split_at(dims.iter().product());
+        let shape = self.sent.shape(param);
+        let (own, rest) = self.values.split_at(shape.iter().product());
         self.values = rest;
         if self.there.next().is_some_and(|there| *there > 0.0) {
             let device = param.val().device().inner();
-            let grad = Tensor::<R>::from_data(TensorData::new(own.to_vec(), dims), (&device, DType::F32));
+            let sum = Tensor::<R>::from_data(TensorData::new(own.to_vec(), shape), (&device, DType::F32));
+            let grad = match self.sent.axis(param.id) {
+                Some(axis) => {
+                    let zeros = Tensor::<R>::zeros(param.val().dims(), (&device, DType::F32));
+                    zeros.select_assign(axis, self.sent.indices(&device), sum, IndexingUpdateOp::Add)
+                }
+                None => sum,
+            };
             self.grads.register(param.id, grad);
         }
     }
@@ -114,5 +175,47 @@ impl ModuleVisitor for Add<'_> {
             None => more,
         };
         self.total.register(param.id, sum);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Machine;
+    use crate::model::Hooks;
+    use crate::model::checkpoint::ModelFiles;
+    use crate::model::gradients::{gradients_by_name, keep_token_rows};
+
+    /// Of the tables the rows that are learnt are sent, and the sum is that of a full exchange where the trainer reads it.
+    #[test]
+    fn rows_of_tokens_are_summed_as_whole_tables_are() {
+        const TOKENS: [u32; 3] = [63, 3, 62];
+        for (folder, tables) in [("fixtures/tiny/qwen3_tied", 1), ("fixtures/tiny/qwen3_untied", 2)] {
+            let files = ModelFiles::open_folder(folder).expect("the model");
+            let model = Decoder::load(&files, &Machine::default().device.autodiff()).expect("its weights");
+            let summed = |token_rows: Option<&[u32]>| {
+                let ids = vec![(0..64).collect::<Vec<u32>>()];
+                let loss = model.logits(&ids, &mut Hooks::none()).expect("logits").powi_scalar(2).sum();
+                let mut grads = GradientsParams::from_grads(loss.backward(), &model);
+                // A parameter without a gradient here.
+                drop(gradients::take(&model, &mut grads, "model.norm"));
+                let mut sent = 0;
+                let double = |values: &mut [f32]| {
+                    sent = values.len();
+                    values.iter_mut().for_each(|value| *value *= 2.0);
+                };
+                let mut grads = exchange(&model, grads, token_rows, double).expect("exchanged");
+                keep_token_rows(&model, &mut grads, &TOKENS);
+                (gradients_by_name(&model, &grads).expect("gradients"), sent)
+            };
+            let ((whole, all), (rows, fewer)) = (summed(None), summed(Some(&TOKENS)));
+            let row = model.config().hidden_size;
+            assert_eq!(all - fewer, tables * (model.config().vocab_size - TOKENS.len()) * row, "{folder}");
+            assert!(whole.len() > 10 && whole.iter().any(|(_, grad)| grad.data.iter().any(|value| *value != 0.0)));
+            assert_eq!(whole.len(), rows.len());
+            for ((name, whole), (_, rows)) in whole.iter().zip(&rows) {
+                assert!(whole.data == rows.data && whole.shape == rows.shape, "{folder}: {name}");
+            }
+        }
     }
 }

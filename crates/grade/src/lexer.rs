@@ -443,7 +443,7 @@ fn named(r: &str, name: &str, n: usize) -> Option<(Option<T>, usize)> {
         "cap" => T::Inter,
         "setminus" => T::Minus,
         "pm" | "mp" => T::Pm,
-        "emptyset" => T::Set('0'),
+        "emptyset" | "varnothing" => T::Set('0'),
         "supseteq" => T::Superset,
         "subseteq" => T::Subset,
         "xrightarrow" | "xRightarrow" | "leftrightarrow" | "Leftrightarrow" => T::Other,
@@ -452,8 +452,8 @@ fn named(r: &str, name: &str, n: usize) -> Option<(Option<T>, usize)> {
         | "omicron" | "pi" | "Pi" | "varpi" | "rho" | "varrho" | "sigma" | "Sigma" | "varsigma" | "tau" | "upsilon"
         | "Upsilon" | "phi" | "Phi" | "varphi" | "chi" | "psi" | "Psi" | "omega" | "Omega" | "Bbbk" | "wp"
         | "nabla" | "bigstar" | "angle" | "nexists" | "diagdown" | "measuredangle" | "eth" | "diagup"
-        | "sphericalangle" | "clubsuit" | "varnothing" | "Diamond" | "complement" | "diamondsuit" | "imath"
-        | "Finv" | "triangledown" | "heartsuit" | "jmath" | "Game" | "triangle" | "spadesuit" | "ell" | "hbar"
+        | "sphericalangle" | "clubsuit" | "Diamond" | "complement" | "diamondsuit" | "imath" | "Finv"
+        | "triangledown" | "heartsuit" | "jmath" | "Game" | "triangle" | "spadesuit" | "ell" | "hbar"
         | "vartriangle" | "hslash" | "blacklozenge" | "lozenge" | "blacksquare" | "mho" | "blacktriangle" | "sharp"
         | "prime" | "Im" | "flat" | "square" | "backprime" | "Re" | "natural" | "surd" | "circledS" => T::Symbol,
         _ => return None,

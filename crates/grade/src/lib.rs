@@ -20,6 +20,7 @@ mod boxed;
 mod compare;
 mod exact;
 mod expr;
+mod fractions;
 mod kind;
 mod lexer;
 mod math;
@@ -188,13 +189,14 @@ impl Grading {
 
     /// The grader of this gold answer.
     pub fn grader(self, gold: &str) -> Grader {
-        self.named.unwrap_or_else(|| Grader::detect(gold))
+        self.named.unwrap_or_else(|| Grader::detect(&fractions::improper(gold)))
     }
 
     /// Whether a model's `response` reaches `gold`. The gold answer may be bare (`\frac{1}{2}`), between delimiters, or a solution that
     /// ends in `#### 42` or a box. Thinking (`<think>…</think>`) states nothing; the inside of `<answer>…</answer>` is the answer.
     pub fn grade(self, gold: &str, response: &str) -> Verdict {
-        let (gold, response) = (&*tags::answering(gold), &*tags::answering(response));
+        let (gold, response) = (tags::answering(gold), tags::answering(response));
+        let (gold, response) = (&*fractions::improper(&gold), &*fractions::improper(&response));
         let verdict = self.grader(gold).grade(gold, response, self.strict);
         let guessed = self.named.is_none() && Grader::detect(gold) == Grader::Choice;
         if guessed && words::other_letter(gold, response) {
@@ -207,7 +209,8 @@ impl Grading {
 
     /// The final answer of a response to the problem with this gold answer, as it is compared.
     pub fn answer(self, gold: &str, response: &str) -> Option<String> {
-        let response = &*tags::answering(response);
+        let response = tags::answering(response);
+        let response = &*fractions::improper(&response);
         match self.grader(gold) {
             Grader::Math => extract(response),
             Grader::Exact => words::stated(response).shown(),
@@ -224,7 +227,7 @@ impl Grading {
             let grader = self.grader(gold);
             *counted.graders.entry(grader).or_default() += 1;
             counted.all += 1;
-            if !grader.reads(gold) {
+            if !grader.reads(&fractions::improper(gold)) {
                 counted.unread.get_or_insert_with(|| gold.to_owned());
                 counted.unreadable += 1;
             }

@@ -47,18 +47,24 @@ pub fn parse(text: &str) -> Option<E> {
     (end == n).then_some(e)
 }
 
-/// `1,234,567` as a whole is a number, not a list.
+/// `1,234,567` as a whole is a number, not a list, and so is `12,34,567`.
 fn thousands(text: &str) -> Option<E> {
     let t = text.trim();
     let (sign, body) = t.strip_prefix('-').map_or((false, t), |b| (true, b));
     let (int, frac) = body.split_once('.').map_or((body, None), |(i, f)| (i, Some(f)));
-    let mut parts = int.split(',');
-    let first = parts.next()?;
+    let parts: Vec<&str> = int.split(',').collect();
+    let first = parts[0];
     let digits = |s: &str| !s.is_empty() && s.bytes().all(|b| b.is_ascii_digit());
-    let ok = int.contains(',')
-        && digits(first)
-        && first.len() <= 3
-        && parts.all(|p| p.len() == 3 && digits(p))
+    let groups = |size: usize, parts: &[&str]| parts.iter().all(|part| part.len() == size);
+    let western = first.len() <= 3 && groups(3, &parts[1..]);
+    // 12,34,567: lakhs.
+    let indian = || {
+        let (last, pairs) = parts[1..].split_last()?;
+        Some(first.len() <= 2 && !pairs.is_empty() && groups(2, pairs) && last.len() == 3)
+    };
+    let ok = parts.len() > 1
+        && (western || indian().unwrap_or(false))
+        && parts.iter().copied().all(digits)
         && frac.is_none_or(digits);
     if !ok {
         return None;

@@ -109,6 +109,7 @@ fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
         n = 1 + frac;
     } else {
         let groups = if int <= 3 && !s[sign..].starts_with('0') { thousands(&s[n..]) } else { 0 };
+        let groups = if groups == 0 && int <= 2 { lakhs(&s[n..]) } else { groups };
         n += groups;
         let frac = match s.as_bytes().get(n) {
             Some(b'.') => digits(&s[n + 1..]),
@@ -177,6 +178,15 @@ fn thousands(s: &str) -> usize {
         n = end;
     }
     n
+}
+
+/// Length of `,34,567`: pairs of digits and a last group of three.
+fn lakhs(s: &str) -> usize {
+    let mut n = 0;
+    while s[n..].starts_with(',') && digits(&s[n + 1..]) == 2 {
+        n += 3;
+    }
+    if n > 0 && s[n..].starts_with(',') && digits(&s[n + 1..]) == 3 { n + 4 } else { 0 }
 }
 
 /// A formula that is one number with spaces between its thousands: `1 000 000`, `-12\,500.5`.

@@ -36,13 +36,16 @@ fn behind(lower: &str, name: &str) -> Option<usize> {
     Some(lower.rfind(&tag)? + tag.len())
 }
 
-/// The inside of the last `<answer>`; its closing tag may be missing, where generation stopped at it.
+/// The inside of the last `<answer>`, else of the last `<final_answer>` or `<final>`; its closing tag may be missing, where generation
+/// stopped at it.
 fn tagged(text: &str) -> Option<&str> {
-    const TAG: &str = "<answer>";
     let lower = text.to_ascii_lowercase();
-    let start = lower.rfind(TAG)? + TAG.len();
-    let end = lower[start..].find("</answer>").map_or(text.len(), |at| start + at);
-    Some(&text[start..end])
+    ["answer", "final_answer", "final"].into_iter().find_map(|name| {
+        let tag = format!("<{name}>");
+        let start = lower.rfind(&tag)? + tag.len();
+        let end = lower[start..].find(&format!("</{name}>")).map_or(text.len(), |at| start + at);
+        Some(&text[start..end])
+    })
 }
 
 /// A text without the names of LaTeX's commands and without `\text{…}`.

@@ -139,9 +139,16 @@ pub(super) fn closing_line(text: &str) -> Option<&str> {
     (!line.is_empty() && !heading && !text[at..].contains("\\boxed")).then_some(line)
 }
 
-/// Whether a text has a word of a natural language.
+/// Whether a text has a word of a natural language. Names of LaTeX's commands and environments are none.
 pub(super) fn has_word(text: &str) -> bool {
-    text.split(|c: char| !(c.is_alphabetic() || c == '\'')).any(kind::is_word)
+    let letter = |c: char| c.is_alphabetic() || c == '\'';
+    let is_named = |at: usize| ["\\", "\\begin{", "\\end{"].iter().any(|opening| text[..at].ends_with(opening));
+    let mut at = 0;
+    text.split(|c: char| !letter(c)).any(|part| {
+        let start = at;
+        at += part.len() + text[at + part.len()..].chars().next().map_or(0, char::len_utf8);
+        kind::is_word(part) && !is_named(start)
+    })
 }
 
 /// The content of the last box, or of the last boxes that belong together.

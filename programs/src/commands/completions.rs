@@ -3,6 +3,7 @@
 
 use std::io::IsTerminal;
 
+use clap::builder::styling::{Style, Styles};
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches, Parser, value_parser};
 use clap_complete::{Shell, generate};
@@ -10,6 +11,7 @@ use console::Term;
 
 use super::{device, print, print_styled};
 use switchyard::machine::keep_freed_memory;
+use switchyard::progress::say;
 
 const FLAG: &str = "completions";
 
@@ -28,15 +30,26 @@ pub(super) fn matches(command: &mut Command) -> ArgMatches {
         // A terminal of unknown width gets 80 columns.
         let width = Term::stdout().size_checked().map_or(80, |(_, width)| usize::from(width));
         let help = matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand);
-        if !help || !std::io::stdout().is_terminal() {
+        if error.use_stderr() && !help {
             error.exit();
+        }
+        if !std::io::stdout().is_terminal() || !help {
+            let printed =
+                if error.use_stderr() { error.print().map_err(Into::into) } else { print(&error.to_string()) };
+            std::process::exit(printed.map_or_else(|error| end(&error), |()| error.exit_code()))
         }
         let text = error.render();
         let plain = std::env::var_os("NO_COLOR").is_some();
         let text = if plain { text.to_string() } else { text.ansi().to_string() };
         let text: String = text.lines().map(|line| wrapped(line, width) + "\n").collect();
-        std::process::exit(if print_styled(&text).is_ok() { error.exit_code() } else { 2 })
+        std::process::exit(print_styled(&text).map_or_else(|error| end(&error), |()| error.exit_code()))
     })
+}
+
+/// Reports an error in printing; returns the exit code.
+fn end(error: &anyhow::Error) -> i32 {
+    say(&format!("error: {error:#}"));
+    2
 }
 
 /// Wraps a line at `width` letters, not counting escape sequences; further lines are indented to the text of the first, if that is its second
@@ -71,9 +84,10 @@ fn bare(text: &str) -> String {
     parts.fold(first, |out, part| out + part.split_once('m').map_or("", |(_, rest)| rest))
 }
 
-/// A program's arguments with the common ones.
+/// A program's arguments with the common ones. Long lines of its help have no escape sequences, which tools would count.
 pub(super) fn complete(program: Command) -> Command {
-    device::with_list(with_flag(program))
+    let plain = Styles::styled().literal(Style::new()).usage(Style::new());
+    device::with_list(with_flag(program)).styles(plain)
 }
 
 /// Prints what an option requests and ends the process; returns if there is no such option.

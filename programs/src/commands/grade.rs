@@ -9,7 +9,7 @@ use clap::Args;
 use rayon::prelude::*;
 use serde_json::{Map, Value};
 
-use super::print;
+use super::{print, spooled};
 use switchyard::grade::{Grader, GraderCounts, Grading, Verdict};
 use switchyard::progress::say;
 use switchyard::store::{digits, output_path, write_with};
@@ -38,7 +38,7 @@ pub(super) struct Grade {
 impl Grade {
     pub fn run(&self) -> Result<()> {
         let s = grade_file(
-            &self.pairs,
+            &spooled(&self.pairs)?,
             &output_path(&self.out).context("--out")?,
             Grading { named: self.grader, strict: self.strict },
         )?;

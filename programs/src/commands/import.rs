@@ -1,16 +1,18 @@
 //! `probe import`: converts published latent reasoners, in their authors' file formats, into one of our folders.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Tokenizer};
 
 use super::print;
 use switchyard::latent::{Blocks, Reasoning, Source, reasoning};
+use switchyard::model::checkpoint::peft::{Adapter, Apply};
 use switchyard::model::checkpoint::wrapped::{InnerModel, Wrapper, unwrap};
-use switchyard::model::checkpoint::{EMBED, HEAD, HostTensor, ModelRef, SaveOptions, save_hf_folder};
+use switchyard::model::checkpoint::{EMBED, HEAD, HostTensor, ModelFiles, ModelRef, SaveOptions, save_hf_folder};
 use switchyard::model::heads;
 use switchyard::progress::say;
 use switchyard::text::vocabulary::{LATENT, SWI, SWI_END};
@@ -19,11 +21,12 @@ use switchyard::text::vocabulary::{LATENT, SWI, SWI_END};
 ///
 /// Reads the files of the authors' code: CODI's state dict (LoRA factors are merged, `prj` becomes heads.safetensors), Coconut's
 /// checkpoint_N, SIM-CoT's over either, and iCoT's state_dict.bin. Settings and tokenizer come from the base: GPT-2 or the Llama that it was
-/// trained from. Nothing in a PyTorch file is executed.
+/// trained from. Latent-SFT and Latent-GRPO save whole Hugging Face folders, or an adapter over --base. Nothing in a PyTorch file is executed.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  probe import CODI-gpt2 --as codi --base openai-community/gpt2 --out codi-gpt2\n  \
-                        probe import coconut/checkpoint_33 --as coconut --base openai-community/gpt2 --out coconut-gpt2"
+                        probe import coconut/checkpoint_33 --as coconut --base openai-community/gpt2 --out coconut-gpt2\n  \
+                        probe import latent-sft/hf --as latent_sft --out latent-sft-llama"
 )]
 pub struct Import {
     /// A folder or file of weights, or a hub id whose files are in the cache
@@ -32,12 +35,13 @@ pub struct Import {
     /// The project whose code saved it
     #[arg(long = "as", value_enum)]
     kind: ReasonerKind,
-    /// The model that it was trained from: a folder with config.json and tokenizer.json, or a hub id
+    /// The model that it was trained from: a folder with config.json and tokenizer.json, or a hub id; not needed for a whole folder of
+    /// latent_sft
     #[arg(long, value_name = "MODEL")]
-    base: String,
-    /// Latent steps of its block: 6 in CODI's and Coconut's published runs
-    #[arg(long, value_name = "N", default_value_t = 6)]
-    latents: usize,
+    base: Option<String>,
+    /// Latent steps of its block: by default 6 as in CODI's and Coconut's published runs; of latent_sft at most, by default 128
+    #[arg(long, value_name = "N")]
+    latents: Option<usize>,
     /// Alpha of the LoRA factors, which is not in the file: 32 in CODI's scripts
     #[arg(long, value_name = "A", default_value_t = 32.0)]
     lora_alpha: f64,
@@ -51,27 +55,95 @@ enum ReasonerKind {
     Coconut,
     Simcot,
     Icot,
+    /// Latent-SFT or Latent-GRPO
+    #[value(name = "latent_sft", alias = "latent_grpo")]
+    LatentSft,
 }
 
 impl Import {
     /// # Errors
     /// A file or base that cannot be read, or that do not belong together; an existing output folder.
     pub fn run(&self) -> Result<()> {
-        ensure!(self.latents > 0, "--latents must be at least 1, found 0");
+        ensure!(self.latents != Some(0), "--latents must be at least 1, found 0");
         ensure!(self.lora_alpha.is_finite(), "--lora-alpha must be a number, found {}", self.lora_alpha);
         ensure!(!self.out.exists(), "{}: already exists; name a new folder with --out", self.out.display());
-        let base = ModelRef::parse(&self.base).context("--base")?.locate()?;
+        if self.kind == ReasonerKind::LatentSft {
+            return self.superpositions();
+        }
+        let base = ModelRef::parse(self.base()?).context("--base")?.locate()?;
         ensure!(base.is_dir(), "{}: --base must be a folder with config.json and tokenizer.json", base.display());
         let unwrapped = unwrap(&self.from, &base, self.lora_alpha)?;
         self.check_kind(&unwrapped)?;
         if unwrapped.wrapper == Wrapper::Icot {
             return self.save_plain(&unwrapped);
         }
-        let tokens = Tokens::find(&unwrapped, &self.base)?;
+        let tokens = Tokens::find(&unwrapped, self.base()?)?;
         let files = self.files(&unwrapped, &tokens)?;
-        let InnerModel { checkpoint, .. } = &unwrapped;
+        let more = self.save(&unwrapped.checkpoint, tokens.rows, files)?;
+        self.report(&unwrapped, &tokens, more)
+    }
+
+    fn base(&self) -> Result<&str> {
+        self.base.as_deref().context("--base is missing: name the model that it was trained from")
+    }
+
+    fn steps(&self) -> usize {
+        self.latents.unwrap_or(if self.kind == ReasonerKind::LatentSft { 128 } else { 6 })
+    }
+
+    /// Latent-SFT and Latent-GRPO (`DJC-GO-SOLO/Latent-SFT`, `eval_latent_model_hf_batch.py`): the prompt, `<think>`, superpositions of the
+    /// `TOP` most probable tokens until `</think>` is the most probable one, then text.
+    fn superpositions(&self) -> Result<()> {
+        const TOP: usize = 10;
+        let from = self.from.display().to_string();
+        let checkpoint = match &self.base {
+            Some(base) => ModelFiles::open(base)?.with_adapter(Arc::new(Adapter::open(&self.from)?), Apply::Merged)?,
+            None => ModelFiles::open(&from)?,
+        };
+        let mut files = checkpoint.text_files(None)?;
+        let jinja = template_of(&mut files)?;
+        for (name, bytes) in files.iter_mut().filter(|(name, _)| name.ends_with(".json")) {
+            let mut json: Value = serde_json::from_slice(bytes).with_context(|| name.clone())?;
+            rename(&mut json);
+            *bytes = format!("{json:#}\n").into_bytes();
+        }
+        let at = files.iter().position(|(name, _)| name == "tokenizer.json");
+        let at = at.with_context(|| format!("{from}: no tokenizer.json, which names the tokens"))?;
+        let mut tokenizer =
+            Tokenizer::from_bytes(&files[at].1).map_err(|error| anyhow!("{from}: tokenizer.json: {error}"))?;
+        let tag = |name: &str, theirs: &str| {
+            tokenizer.token_to_id(name).with_context(|| {
+                format!("{from}: {theirs} is not one token of its vocabulary, and a block begins and ends with one")
+            })
+        };
+        let (swi, swi_end) = (tag(SWI, THINK)?, tag(SWI_END, THINK_END)?);
+        add(&mut tokenizer, LATENT)?;
+        let rows = tokenizer.get_vocab_size(true);
+        files[at].1 = serde_json::to_vec_pretty(&tokenizer)?;
+        // What follows the tag is left out too: some templates open the thought themselves, and the block does.
+        let asked = "{% set messages = [{'role': 'user', 'content': 'Please reason step by step, and put your final answer within \\\\boxed{}.\\n' + \
+                     messages[-1]['content']}] %}";
+        let template = format!("{asked}{{% set prompt %}}{jinja}{{% endset %}}{{{{ prompt.split('{THINK}')[0] }}}}");
+        files.push((TEMPLATE.into(), template.into_bytes()));
+        let source = Source::VocabularyMixture { top_k: TOP, top_p: 1.0, temperature: 1.0 };
+        let blocks = Blocks::Thinking { limit: self.steps() };
+        let reasoning = Reasoning { source, blocks, ..Reasoning::text("latent_sft") };
+        files.push((reasoning::FILE.into(), serde_json::to_vec_pretty(&reasoning)?));
+        self.save(&checkpoint, rows, files)?;
+        checkpoint.notes.iter().for_each(|note| say(note));
+        print(&format!(
+            "{}\nup to {} latents between {SWI} (token {swi}, theirs {THINK}) and {SWI_END} (token {swi_end}, theirs {THINK_END}), fed with the \
+             superposition of the {TOP} most probable tokens (`top_k` of {})\n",
+            self.out.display(),
+            self.steps(),
+            reasoning::FILE
+        ))
+    }
+
+    /// Writes the weights with tables of at least so many rows, and the files next to them; gives the rows that are new.
+    fn save(&self, checkpoint: &ModelFiles, rows: usize, files: Vec<(String, Vec<u8>)>) -> Result<usize> {
         let mut config = checkpoint.config.clone();
-        let more = tokens.rows.saturating_sub(config.vocab_size);
+        let more = rows.saturating_sub(config.vocab_size);
         config.vocab_size += more;
         let extended = checkpoint.tensors().map(|read| {
             let (name, mut tensor) = read?;
@@ -82,7 +154,7 @@ impl Import {
             Ok((name, tensor))
         });
         save_hf_folder(&self.out, &config, extended, &SaveOptions { files, ..SaveOptions::default() })?;
-        self.report(&unwrapped, &tokens, more)
+        Ok(more)
     }
 
     /// A model without latent blocks: its own weights with the base's text side.
@@ -102,7 +174,7 @@ impl Import {
             ReasonerKind::Codi => Some(Wrapper::Codi),
             ReasonerKind::Coconut => Some(Wrapper::Coconut),
             ReasonerKind::Icot => Some(Wrapper::Icot),
-            ReasonerKind::Simcot => None,
+            ReasonerKind::Simcot | ReasonerKind::LatentSft => None,
         };
         ensure!(
             wanted.is_none_or(|wanted| wanted == found),
@@ -126,8 +198,8 @@ impl Import {
         };
         Reasoning {
             source,
-            blocks: Blocks::AfterPrompt { steps: self.latents },
-            trained_dwell: vec![self.latents],
+            blocks: Blocks::AfterPrompt { steps: self.steps() },
+            trained_dwell: vec![self.steps()],
             ..Reasoning::text(method)
         }
     }
@@ -179,13 +251,51 @@ impl Import {
         print(&format!(
             "{}\n{} latents between {SWI} (token {swi}) and {SWI_END} (token {swi_end}), fed with {}\n",
             self.out.display(),
-            self.latents,
+            self.steps(),
             if unwrapped.projection.is_empty() { "the hidden state" } else { "the projected hidden state" }
         ))
     }
 }
 
 const TEMPLATE: &str = "chat_template.jinja";
+const THINK: &str = "<think>";
+const THINK_END: &str = "</think>";
+
+/// Takes the chat template out of the files of a text side; without one the message alone and a line break.
+fn template_of(files: &mut Vec<(String, Vec<u8>)>) -> Result<String> {
+    let mut found = None;
+    for (name, bytes) in files.iter_mut().filter(|(name, _)| name == "tokenizer_config.json") {
+        let mut config: Map<String, Value> = serde_json::from_slice(bytes).with_context(|| name.clone())?;
+        found = config.shift_remove("chat_template").and_then(|jinja| jinja.as_str().map(str::to_owned));
+        *bytes = format!("{:#}\n", Value::Object(config)).into_bytes();
+    }
+    if let Some(at) = files.iter().position(|(name, _)| name == TEMPLATE) {
+        found = Some(String::from_utf8(files.remove(at).1).context(TEMPLATE)?);
+    }
+    Ok(found.unwrap_or_else(|| "{{ messages[-1]['content'] }}{{ '\\n' }}".into()))
+}
+
+/// Puts our names of the tags in the place of theirs, wherever a file has one as a key or as a whole text.
+fn rename(json: &mut Value) {
+    let ours = |text: &str| match text {
+        THINK => SWI.to_owned(),
+        THINK_END => SWI_END.to_owned(),
+        other => other.to_owned(),
+    };
+    match json {
+        Value::String(text) => *text = ours(text),
+        Value::Array(items) => items.iter_mut().for_each(rename),
+        Value::Object(map) => {
+            let tag = map.get("content").and_then(Value::as_str).is_some_and(|text| [THINK, THINK_END].contains(&text));
+            *map = std::mem::take(map).into_iter().map(|(key, value)| (ours(&key), value)).collect();
+            map.values_mut().for_each(rename);
+            if tag && map.contains_key("special") {
+                map.insert("special".into(), Value::Bool(true));
+            }
+        }
+        _ => {}
+    }
+}
 
 /// The tokenizer with the authors' tokens, by our names.
 struct Tokens {

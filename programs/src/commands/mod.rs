@@ -36,9 +36,10 @@ mod tensors;
 pub mod train;
 mod unknown_words;
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
@@ -173,29 +174,55 @@ pub(crate) fn seed(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A path that can be read more than once: a pipe (`<(…)`, `/dev/stdin`) is copied to a temporary file, which is removed when the second value
-/// is dropped.
-pub(crate) fn spooled(file: &Path) -> Result<(PathBuf, Option<tempfile::TempPath>)> {
-    let there = std::fs::metadata(file).with_context(|| format!("{}: cannot read", file.display()))?;
-    if there.is_file() || there.is_dir() {
-        return Ok((file.to_path_buf(), None));
+/// Copies of pipes, which are removed at the end of the program.
+static SPOOLED: Mutex<Vec<tempfile::TempDir>> = Mutex::new(vec![]);
+
+/// Bytes of a pipe at most.
+const MOST_SPOOLED: u64 = 1 << 30;
+
+/// A path that can be read more than once: a pipe (`<(…)`, `-`) is copied to a temporary file. Everything else stays as it is.
+///
+/// # Errors
+/// A pipe that cannot be read, or has more than [`MOST_SPOOLED`] bytes.
+pub(crate) fn spooled(file: &Path) -> Result<PathBuf> {
+    let file = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
+    if !is_pipe(file) {
+        return Ok(file.to_path_buf());
     }
-    let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let copy = || {
-        let mut kept = tempfile::Builder::new().prefix(&format!("{name}-")).suffix(".jsonl").tempfile()?;
-        std::io::copy(&mut std::fs::File::open(file)?, &mut kept)?;
-        Ok::<_, std::io::Error>(kept.into_temp_path())
-    };
-    let kept = copy().with_context(|| format!("{}: cannot read", file.display()))?;
-    Ok((kept.to_path_buf(), Some(kept)))
+    let place = || format!("{}: cannot read", file.display());
+    let folder = tempfile::tempdir().with_context(place)?;
+    let mut named = tempfile::Builder::new();
+    let mut copy = named.prefix("pipe").suffix(".jsonl").rand_bytes(0).tempfile_in(&folder).with_context(place)?;
+    let mut pipe = std::fs::File::open(file).with_context(place)?.take(MOST_SPOOLED + 1);
+    let bytes = std::io::copy(&mut pipe, &mut copy).with_context(place)?;
+    ensure!(bytes <= MOST_SPOOLED, "{}: more than {MOST_SPOOLED} bytes: write them to a file", file.display());
+    SPOOLED.lock().unwrap_or_else(PoisonError::into_inner).push(folder);
+    copy.into_temp_path().keep().with_context(place)
+}
+
+#[cfg(unix)]
+fn is_pipe(file: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    std::fs::metadata(file).is_ok_and(|there| there.file_type().is_fifo() || there.file_type().is_socket())
+}
+
+#[cfg(not(unix))]
+fn is_pipe(_: &Path) -> bool {
+    false
+}
+
+/// An error with its causes in one line.
+fn one_line(error: &anyhow::Error) -> String {
+    format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Exit of a program: an error is one line on standard error and exit code 2; a stop by the user is not an error and has code 130.
 pub fn exit(result: Result<()>) -> ExitCode {
+    SPOOLED.lock().unwrap_or_else(PoisonError::into_inner).clear();
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let line = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+            let line = one_line(&error);
             if error.is::<Interruption>() {
                 say(&line);
                 return ExitCode::from(STOPPED);

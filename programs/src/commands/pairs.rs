@@ -73,7 +73,7 @@ impl Pairs {
     pub fn run(&self) -> Result<()> {
         ensure!(self.file.exists(), "{}: no such file; name a file of pairs", self.file.display());
         ensure!(!self.file.is_dir(), "{}: a folder; name a file of pairs", self.file.display());
-        let (file, _kept) = spooled(&self.file)?;
+        let file = spooled(&self.file)?;
         let Self { targets, phase, adapter, seed, out, resume, replace, shards, .. } = self.clone();
         // The pairs count as the problems: their hash is in the manifest. Their answers are tokens, read elsewhere.
         let field = vec!["question=clean".into(), "answer=clean".into()];

@@ -7,8 +7,8 @@ use clap::Args;
 use serde::Deserialize;
 
 use super::committed::fixture_path;
-use super::setting;
 use super::unknown_words::warn_of_unknown;
+use super::{setting, spooled};
 use switchyard::grade::Grader;
 use switchyard::latent::Blocks;
 use switchyard::machine::Machine;
@@ -43,7 +43,7 @@ pub struct Targets {
     /// A file of held-out problems instead of the run's own, or a folder of a data set: JSON lines, CSV or Parquet
     #[arg(long, value_name = "FILE|DIR")]
     pub data: Option<PathBuf>,
-    /// Your file's keys for question, answer, solution, id, subject, level, choices, group: question=frage,answer=antwort
+    /// Your file's keys for question, answer, solution, id, subject, level, choices, context, group: question=frage,answer=antwort
     #[arg(long, value_delimiter = ',', value_name = "KEY=YOURS")]
     pub field: Vec<String>,
     /// Grader of the file's answers: math, exact (the same words) or choice (the same letter); by default chosen by each gold answer
@@ -120,6 +120,7 @@ impl Targets {
         );
         let Self { data, problems, batch, raw, grader, .. } = self.clone();
         let unnamed = self.like.is_none();
+        let data = data.as_deref().map(spooled).transpose()?;
         let asked = ProblemChoice { data, fields: fields(&self.field)?, grader, problems, batch, raw, unnamed };
         let mut studies: Vec<Study> = vec![];
         for (target, name) in named.iter().zip(names(&named, adapter.as_deref())) {
@@ -275,6 +276,7 @@ pub fn fields(pairs: &[String]) -> Result<Option<Fields>> {
             ("subject", &mut fields.subject),
             ("level", &mut fields.level),
             ("choices", &mut fields.choices),
+            ("context", &mut fields.context),
             ("group", &mut fields.group),
         ];
         let names = known.each_ref().map(|(name, _)| *name);

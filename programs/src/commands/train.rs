@@ -10,7 +10,7 @@ use clap::Parser;
 use super::device::MachineArgs;
 use super::selection::unknown_method;
 use super::targets::fields;
-use super::{is_dry, print};
+use super::{is_dry, one_line, print};
 use switchyard::grade::Grader;
 use switchyard::machine::{self, Machine};
 use switchyard::method::Recipe;
@@ -73,7 +73,7 @@ pub struct Train {
     /// Grader of the file's answers: math, exact (the same words) or choice (the same letter); by default chosen by each gold answer.
     #[arg(long, value_name = "NAME")]
     grader: Option<Grader>,
-    /// Your file's keys for question, answer, solution, id, subject, level, choices, group: question=frage,answer=antwort
+    /// Your file's keys for question, answer, solution, id, subject, level, choices, context, group: question=frage,answer=antwort
     #[arg(long, value_name = "KEY=YOURS", value_delimiter = ',')]
     field: Vec<String>,
     /// The same for the held-out file (data.test_path), if its keys differ: question=problem,answer=solution
@@ -157,7 +157,7 @@ impl Train {
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
-    complain(&format!("error: {error:#}"));
+    complain(&format!("error: {}", one_line(error)));
     ExitCode::from(2)
 }
 

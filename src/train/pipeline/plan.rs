@@ -1,9 +1,11 @@
-//! Plans a run before it begins. Declares every phase, so that data which a method cannot use is refused; counts memory, and lowers
-//! the evaluation batch size if its cache does not fit; prints the number of forwards and a lower bound of their time.
+//! Plans a run before it begins. Declares every phase, so that data which a method cannot use is refused; counts memory, refuses a training
+//! batch that does not fit, and lowers the evaluation batch size if its cache does not fit; prints the number of forwards and a lower bound
+//! of their time.
 //!
 //! 1. Weights: frozen ones in their compute type, trained ones in f32 with two moments and a gradient.
-//! 2. Evaluation: KV cache of a batch, twice while the cache grows, and its logits.
-//! 3. Time: one matrix product per weight, measured here; attention and the rest are not counted.
+//! 2. Training: the autodiff graph of the sequences that are trained on at the same time, each as long as the longest.
+//! 3. Evaluation: KV cache of a batch, twice while the cache grows, and its logits.
+//! 4. Time: one matrix product per weight, measured here; attention and the rest are not counted.
 
 use anyhow::{Context as _, Result, ensure};
 
@@ -16,6 +18,7 @@ use crate::model::config::ModelConfig;
 use crate::progress::say;
 use crate::recipe::Compute;
 use crate::text::tagging::TaggedLine;
+use crate::train::sft::position_bytes;
 use crate::train::state::PhaseFolder;
 
 /// Below these (seconds, bytes) no plan is printed.
@@ -67,6 +70,8 @@ struct PhasePlan {
     steps: usize,
     /// Training positions.
     positions: f64,
+    /// Sequences whose graph is in memory at the same time, and the length of the longest.
+    together: [usize; 2],
     /// Decoding steps for it, one after the other, at most.
     decoded: usize,
 }
@@ -112,6 +117,7 @@ pub(super) fn plan(run: &Run, phases: &[Phase], config: &ModelConfig) -> Result<
         }
         None => wanted,
     };
+    let batch = training_batch(run, &works, config, free.map(|free| free - beside))?;
     // Batches are dealt to processes: all must use the same size.
     let together = -run.options.world.max(-(wanted.min(fits) as f64));
     let together = together as usize;
@@ -123,11 +129,41 @@ pub(super) fn plan(run: &Run, phases: &[Phase], config: &ModelConfig) -> Result<
         ));
     }
     let seconds = seconds(run, config, &works, together)?;
-    let memory = beside + (together * rows.workers) as u64 * rows.row(config);
+    let decoding = (together * rows.workers) as u64 * rows.row(config);
+    let memory = beside + decoding.max(batch);
     if seconds > WORTH_SAYING.0 || memory > WORTH_SAYING.1 || run.options.dry {
-        print(&works, &held, (memory, free), seconds);
+        print(&works, &held, [memory, batch, decoding], free, seconds);
     }
     Ok(together)
+}
+
+/// Rows of a batch that this process trains on at the same time.
+fn rows_at_once(run: &Run, batch: usize) -> usize {
+    let (threads, parts) = (run.options.threads, run.recipe.optimizer.accumulate);
+    let own = batch.div_ceil(run.options.world.size);
+    (threads * own.div_ceil(threads * parts)).min(own)
+}
+
+/// Bytes of the autodiff graph of a batch, in the phase that needs most.
+///
+/// # Errors
+/// A batch that does not fit next to the weights.
+fn training_batch(run: &Run, works: &[PhasePlan], config: &ModelConfig, left: Option<u64>) -> Result<u64> {
+    let bytes = if run.recipe.optimizer.dtype == Compute::Bf16 { 2 } else { 4 };
+    let of = |[rows, longest]: [usize; 2]| (rows * longest) as u64 * position_bytes(config, bytes);
+    for PhasePlan { phase, together, .. } in works {
+        let needed = of(*together);
+        ensure!(
+            left.is_none_or(|left| needed <= left),
+            "phase {phase}: {} rows of up to {} positions are trained on at the same time and need up to {} for their gradient, next to the \
+             weights {} are free: set its batch lower, optimizer.accumulate higher, data.max_tokens or --threads lower, or name more with {MEMORY}",
+            together[0],
+            together[1],
+            gigabytes(needed),
+            gigabytes(left.unwrap_or_default())
+        );
+    }
+    Ok(works.iter().map(|work| of(work.together)).max().unwrap_or(0))
 }
 
 /// Declares every phase that is not finished.
@@ -152,7 +188,7 @@ fn declare_all(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
         if folder.result::<super::PhaseResult>().is_ok_and(|done| done.is_some()) {
             continue;
         }
-        let mut work = PhasePlan { phase: phase.name, steps: 0, positions: 0.0, decoded: 0 };
+        let mut work = PhasePlan { phase: phase.name, steps: 0, positions: 0.0, together: [0, 0], decoded: 0 };
         match phase.work {
             Work::Supervised(declare) => {
                 let context = Context { recipe, corpus: &run.corpus, tagged: &tagged };
@@ -161,6 +197,7 @@ fn declare_all(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
                     what.exports.iter().filter(|export| export.stage.is_some() && recipe.evaluation.stages).count();
                 let mean = what.lengths.iter().sum::<usize>() as f64 / what.lengths.len().max(1) as f64;
                 work.steps = what.steps;
+                work.together = [rows_at_once(run, what.batch), what.lengths.iter().copied().max().unwrap_or(0)];
                 work.positions = (what.steps * what.batch) as f64 * mean;
                 work.decoded = (evaluations(what.reasoning.has_blocks()) + stages) * one;
             }
@@ -192,8 +229,14 @@ fn seconds(run: &Run, config: &ModelConfig, works: &[PhasePlan], rows: usize) ->
     Ok(works.iter().map(|work| work.positions * learnt + work.decoded as f64 * decoded).sum())
 }
 
-fn print(works: &[PhasePlan], held: &WeightCounts, (memory, free): (u64, Option<u64>), seconds: f64) {
-    for PhasePlan { phase, steps, positions, decoded } in works {
+fn print(
+    works: &[PhasePlan],
+    held: &WeightCounts,
+    [memory, batch, decoding]: [u64; 3],
+    free: Option<u64>,
+    seconds: f64,
+) {
+    for PhasePlan { phase, steps, positions, decoded, .. } in works {
         say(&format!(
             "plan: {phase}: {steps} steps, {:.1} M positions, up to {decoded} decoding steps",
             positions / 1e6
@@ -201,12 +244,14 @@ fn print(works: &[PhasePlan], held: &WeightCounts, (memory, free): (u64, Option<
     }
     say(&format!(
         "plan: memory up to {} ({} free): weights {}, trained values with moments and gradients {} (gradients of embedding and head {}), the \
-        rest keys, values and logits of the evaluation; activations are not counted; a checkpoint {}, a saved state {}",
+         graph of a supervised batch up to {}, or keys, values and logits of the evaluation {}; a checkpoint {}, a saved state {}",
         gigabytes(memory),
         free.map_or("an unknown amount".into(), gigabytes),
         gigabytes(held.weights),
         gigabytes(held.training()),
         gigabytes(4 * held.tables),
+        gigabytes(batch),
+        gigabytes(decoding),
         gigabytes(4 * held.trained),
         gigabytes(12 * held.trained)
     ));
