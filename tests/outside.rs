@@ -173,7 +173,11 @@ fn resume_removes_only_what_the_run_itself_left() {
     fs::create_dir(run.join("base/state-0000007")).expect("made");
     fs::write(run.join("base/state-0000007/model.bpk"), "ours").expect("written");
     fs::write(run.join("base/state-0000007/note.txt"), "mine").expect("written");
-    fs::write(run.join("base/.states.json"), "[\"state-0000007\", \"state-0000008\"]").expect("written");
+    fs::write(run.join("base/.states.json"), "[\"state-0000007\", \"state-0000008\", \"state-0000009\"]")
+        .expect("written");
+    // Killed while Burn wrote.
+    fs::create_dir(run.join("base/state-0000009")).expect("made");
+    fs::write(run.join("base/state-0000009/optimizer.bpk.412-7.tmp"), "half").expect("written");
     symlink(&outside, run.join("base/state-0000008")).expect("linked");
     fs::write(run.join("base/.result.json.switchyard.tmp"), "half").expect("written");
     fs::write(run.join(".summary.md.switchyard.tmp"), "half").expect("written");
@@ -204,6 +208,7 @@ fn resume_removes_only_what_the_run_itself_left() {
         assert_eq!(fs::read_to_string(outside.join(name)).unwrap_or_default(), "theirs", "{name}");
     }
     assert!(!run.join("base/state-0000007/model.bpk").exists(), "a state that the run left");
+    assert!(!run.join("base/state-0000009").exists(), "a state that Burn was writing");
     assert_eq!(fs::read_to_string(run.join("base/state-0000007/note.txt")).expect("a user's own"), "mine");
     for name in ["base/.states.json", "base/.result.json.switchyard.tmp", ".summary.md.switchyard.tmp"] {
         assert!(!run.join(name).exists(), "{name} is left");

@@ -120,6 +120,24 @@ const STATES: &str = ".states.json";
 /// the phase.
 const FILES: [&str; 2] = ["model.bpk", "optimizer.bpk"];
 
+/// Removes the files of a state in [`STATES`], and those that Burn was writing when the process was killed. A user's own files stay.
+fn remove_state(folder: &Path) -> Result<()> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let unfinished =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).filter(|name| is_unfinished(name));
+    let names: Vec<String> = FILES.map(str::to_owned).into_iter().chain(unfinished).collect();
+    remove_listed(folder, &names.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// `model.bpk.PID-N.tmp`: Burn writes a file under this name and renames it.
+fn is_unfinished(name: &str) -> bool {
+    let number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    FILES.iter().any(|file| {
+        let middle = name.strip_prefix(file).and_then(|rest| rest.strip_prefix('.')?.strip_suffix(".tmp"));
+        middle.and_then(|middle| middle.split_once('-')).is_some_and(|(pid, n)| number(pid) && number(n))
+    })
+}
+
 fn trained(model: &Decoder) -> Vec<ParamId> {
     model.parameters().into_iter().filter(|parameter| parameter.trained).map(|parameter| parameter.id).collect()
 }
@@ -143,7 +161,7 @@ impl PhaseFolder {
         }
         let current = self.current()?.map(|current| current.folder);
         for listed in self.states()?.iter().filter(|listed| current.as_ref() != Some(*listed)) {
-            remove_listed(&listed.join_to(&self.path), &FILES)?;
+            remove_state(&listed.join_to(&self.path))?;
         }
         remove_leftovers(&self.path)
     }
@@ -172,7 +190,7 @@ impl PhaseFolder {
         // The list goes last: it names every folder that is still to be removed.
         remove_listed(&self.path, &["state.json"])?;
         for state in &states {
-            remove_listed(&state.join_to(&self.path), &FILES)?;
+            remove_state(&state.join_to(&self.path))?;
         }
         remove_listed(&self.path, &[STATES])
     }
@@ -191,7 +209,7 @@ impl PhaseFolder {
         }
         let mut states = self.states()?;
         if states.contains(&name) {
-            remove_listed(&folder, &FILES)?;
+            remove_state(&folder)?;
         }
         let free = fs::symlink_metadata(&folder).is_err();
         ensure!(free, "{}: exists, and this run did not write it; move it away", folder.display());
@@ -214,7 +232,7 @@ impl PhaseFolder {
         write_atomic(&self.path.join("state.json"), &serde_json::to_vec_pretty(&current)?)?;
         if let Some(old) = old.filter(|old| old.folder != name) {
             // A leftover costs disk, not correctness.
-            let _ = remove_listed(&old.folder.join_to(&self.path), &FILES);
+            let _ = remove_state(&old.folder.join_to(&self.path));
         }
         Ok(())
     }
