@@ -166,7 +166,7 @@ fn mistakes_in_the_file_are_named() {
         good.replace("right = \"tab:main/codi/gsm8k_acc\"", "right = \"tab:main/codi/acc\""),
         "tab:main has no column 'acc'",
     );
-    says(good.replace("rests_on = [\"tab:exit\"]", "rests_on = [\"tab:exits\"]"), "'tab:exits', which is not there");
+    says(good.replace("rests_on = [\"tab:exit\"]", "rests_on = [\"tab:exits\"]"), "'tab:exits', which does not exist");
     // A number that changes the outcome of a claim is caught by the claim.
     says(good.replace("[1.0000, 1.0000, 0.9951, 0.9999]", "[0.1, 1.0000, 0.9951, 0.9999]"), "exit-ready-at-once");
     says(good.replace("needs = [\"math500\"]", "needs = [\"math501\"]"), "math501");
