@@ -135,7 +135,7 @@ pub struct Data {
     #[serde(default)]
     pub test_rows: usize,
     pub template: Template,
-    /// Samples with more tokens (prompt and tagged response) are dropped, counted and said.
+    /// Samples with more tokens (prompt and tagged response) are dropped, and their number is printed.
     #[serde(default = "default_max_tokens")]
     pub max_tokens: usize,
     /// Names of the files' keys (`--field question=frage`), where they are not those of a known format.

@@ -14,16 +14,16 @@
 use anyhow::Result;
 
 use super::layer_probe::{self, Layers};
-use super::{About, early_stop, latent_intervention, switch_benefit};
+use super::{About, latent_intervention, switch_benefit};
 use crate::interventions::Steps;
-use crate::progress::Interruption;
 use crate::schema::{
     AT_CHANCE, CardQuestion, CardRow, Evidence, Features, InterventionRow, KnownValueRow, ProbeRow, Summary,
     SwitchBenefitRow, SwitchProblemRow, answer, benefit,
 };
 use crate::stats::Estimate;
+use crate::stats::probe::TooFew;
 use crate::store::Measurements;
-use crate::study::Study;
+use crate::study::{DoesNotApply, Study};
 use crate::study::arithmetic::{Arithmetic, is_known};
 
 pub const ABOUT: About =
@@ -70,11 +70,11 @@ pub(crate) fn rows_by(study: &Study, config: &Config, arithmetic: Option<&dyn Ar
     answer(&identity, CardQuestion::ALL.iter().map(|&question| (question, found(question))).collect())
 }
 
-/// A result of one experiment, or why it found nothing. A stop by the user stays an error.
+/// A result of one experiment, or why it does not apply to this model and data. Any other error, and a stop by the user, stays one.
 fn caught<T>(result: Result<T>) -> Result<Result<T, String>> {
     match result {
-        Err(error) if error.is::<Interruption>() => Err(error),
-        other => Ok(other.map_err(|error| format!("{error:#}"))),
+        Err(why) if why.is::<DoesNotApply>() || why.is::<TooFew>() => Ok(Err(format!("{why:#}"))),
+        other => other.map(Ok),
     }
 }
 
@@ -82,9 +82,17 @@ fn from<T>(result: &Result<T, String>, evidence: impl Fn(&T) -> Evidence) -> Evi
     result.as_ref().map_or_else(|why| Evidence::Missing(why.clone()), evidence)
 }
 
+/// Latent steps of the longest block.
+fn longest_block(study: &Study) -> Result<usize> {
+    let longest = study.sweep()?.bank.steps();
+    study.require(longest > 0, || "no problem has a latent block".to_owned())?;
+    Ok(longest)
+}
+
 const MODES: [&str; 5] = ["normal", "resample", "reverse", "mean", "embedding_argmax"];
 
 fn interventions(study: &Study, config: &Config, known: bool, arithmetic: Option<&dyn Arithmetic>) -> Result<Summary> {
+    longest_block(study)?;
     let exchange = known.then_some("known_value");
     let modes = MODES.into_iter().chain(exchange).map(str::to_owned).collect();
     let asked = latent_intervention::Config { modes, draws: config.draws, ..Default::default() };
@@ -93,9 +101,7 @@ fn interventions(study: &Study, config: &Config, known: bool, arithmetic: Option
 
 /// One latent step at a time.
 fn steps(study: &Study, config: &Config) -> Result<Vec<InterventionRow>> {
-    let longest = study.decoded()?.1.iter().map(early_stop::longest).max().unwrap_or(0);
-    study.require(longest > 0, || "no problem has a latent block".to_owned())?;
-    let steps = (0..longest.min(config.steps)).map(Steps::Only).collect();
+    let steps = (0..longest_block(study)?.min(config.steps)).map(Steps::Only).collect();
     let modes = vec!["normal".to_owned(), "resample".to_owned()];
     let asked = latent_intervention::Config { modes, steps, draws: 1, ..Default::default() };
     Ok(latent_intervention::summary(study, &asked, None)?.0.rows)
@@ -193,4 +199,19 @@ pub fn table(rows: &[CardRow]) -> String {
         format!("- {}: {}{effect} {}.\n", row.answer, row.question.text(), row.explanation())
     };
     rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use anyhow::{Context, anyhow};
+
+    use super::*;
+
+    #[test]
+    fn a_failure_is_no_answer() {
+        let few = || Err::<(), _>(TooFew("3 problems".into())).context("value probe");
+        assert_eq!(caught(few()).expect("a reason"), Err("value probe: 3 problems".to_owned()));
+        assert!(caught::<()>(Err(anyhow!("the disk is full"))).is_err());
+        assert_eq!(caught(Ok(3)).expect("a result"), Ok(3));
+    }
 }

@@ -128,7 +128,7 @@ fn controls(study: &Study, before: &[usize], full: &[Trace]) -> Result<Vec<Flips
 }
 
 /// Latents of a response's longest block.
-pub(super) fn longest(trace: &Trace) -> usize {
+fn longest(trace: &Trace) -> usize {
     let runs = trace.positions.chunk_by(|a, b| a.kind == b.kind);
     runs.filter(|run| run[0].kind == PositionRole::Latent).map(<[_]>::len).max().unwrap_or(0)
 }

@@ -57,7 +57,7 @@ settings! {
         pub one_pass: bool = true => Typed,
         /// Passes over the data of each stage up to `max_stage`, where `stages` names none.
         pub stage_epochs: f64 = 3.0 => Positive,
-        /// Passes over the data of all stages, where `stages` names none: what is left after `max_stage` is the stage that drops the text.
+        /// Epochs of all stages together, if `stages` is empty; those left after `max_stage` go to the stage without text.
         pub epochs: f64 = 22.0 => NotNegative,
         pub stages: Vec<Stage> = vec![] => Tables(Stage::RANGES),
     }
@@ -310,7 +310,7 @@ mod tests {
         near(&shares(3, &smooth), &[0.1, 0.1, 0.1, 0.6, 0.1, 0.0]);
     }
 
-    /// The public run of GSM8K: three passes for each of the stages 1 to 3, and what is left of 25 less the three of stage 0.
+    /// The public run on GSM8K: 25 epochs, three of them for each of the stages 0 to 3, the rest without text.
     #[test]
     fn stages_without_a_name_are_laid_out_by_passes() {
         let all = |settings: Settings| settings.schedule().iter().map(|s| (s.k, s.epochs)).collect::<Vec<_>>();

@@ -5,7 +5,7 @@
 //! As in the public code (zhenyi4/codi): a latent is fed with the state before it through two layers and a LayerNorm; the distance is
 //! smooth-L1, the mean over the embeddings and all layers (L + 1), at the last token before the answer's own (`:`, here `#` or
 //! `####`), which both paths feed; the teacher's states are constants, and the distance is divided by their standard deviation; the
-//! teacher's chain drops its last step, which says the answer (`codi.last_step`).
+//! teacher's chain drops its last step, which states the answer (`codi.last_step`).
 //!
 //! It differs in this: that deviation is a row's own, not the batch's, and every row's three terms are means over the row, weighed by
 //! the tokens of its answer, so that shards of a batch add up (theirs: cross-entropies are means over the tokens of the batch, the
@@ -48,7 +48,7 @@ settings! {
         pub teacher: f64 = 1.0 => NotNegative,
         /// Weight of the distance between the hidden states of student and teacher.
         pub distance: f64 = 1.0 => NotNegative,
-        /// The teacher's chain keeps its last step (`include_last_cot` of the public code), which says the answer.
+        /// Whether the teacher's chain includes its last step, which states the answer (`include_last_cot` of the public code).
         pub last_step: bool = false => Typed,
     }
 }

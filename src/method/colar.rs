@@ -1,5 +1,5 @@
 //! CoLaR (Tan et al. 2025): the chain of thought in compressed slots. r tokens of it are one latent, fed with the sum of their
-//! embeddings over √r; a head of its own predicts the next slot from the state before it.
+//! embeddings over √r; a separate head predicts the next slot from the state before it.
 //!
 //! This is not a recurrence of hidden states, though the paper's table files it there: what is fed is a point in the space of
 //! embeddings that the head predicts: a draw from its distribution in the public code, the mean here.
@@ -42,7 +42,7 @@ use crate::recipe::{BATCH, POSITIONS, STEPS, WIDTH, fits};
 use crate::text::Sample;
 
 settings! {
-    /// CoLaR (Tan et al. 2025): the chain of thought in compressed slots, which a head of its own predicts.
+    /// CoLaR (Tan et al. 2025): the chain of thought in compressed slots, which a separate head predicts.
     pub struct Settings {
         pub steps: usize = 0 => Count(0, STEPS),
         /// Instead of `steps`: passes over the data.
@@ -144,7 +144,7 @@ fn colar(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<
     })
 }
 
-/// Tokens of the chain of thought: what stands before the final answer.
+/// Tokens of the chain of thought: those before the final answer.
 pub(super) fn chain(sample: &Sample) -> Result<usize> {
     let answer = sample.answer.as_ref().with_context(|| {
         format!("problem {}: no final answer is marked in its solution, so its chain cannot be compressed", sample.id)
@@ -152,7 +152,7 @@ pub(super) fn chain(sample: &Sample) -> Result<usize> {
     Ok(answer.start)
 }
 
-/// `<swi>`, a latent for each `factor` tokens of the chain, `</swi>`, answer; learnt from `</swi>` on.
+/// `<swi>`, a latent for each `factor` tokens of the chain, `</swi>`, answer; the loss begins at `</swi>`.
 pub(super) fn row_at(
     corpus: &Corpus,
     sample: &Sample,

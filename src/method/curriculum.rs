@@ -25,19 +25,19 @@ impl At {
         stage.map_or(Self::TEXT, |stage| Self { k: stage.k, c: stage.c.unwrap_or(settings.c) })
     }
 
-    /// All text that latents may stand for is gone, in as many latents as the last stage has.
+    /// All text that latents may replace is removed, with as many latents as the last stage has.
     pub(crate) fn end(settings: &Latent) -> Self {
         let c = settings.stages.last().and_then(|stage| stage.c).unwrap_or(settings.c);
         Self { k: settings.k_max, c }
     }
 }
 
-/// Latents of a span: `⌈c · min(k, |S|, K_max)⌉`. The paper's Eq. 2 has a whole c; below 1 a latent stands for several tokens.
+/// Latents of a span: `⌈c · min(k, |S|, K_max)⌉`. The paper's Eq. 2 has a whole c; below 1 a latent replaces several tokens.
 pub(super) fn latents(span: &Range<usize>, at: At, settings: &Latent) -> usize {
     latents_for(replaced(span, at.k, settings), at.c)
 }
 
-/// Text tokens that latents stand for at stage `k`.
+/// Text tokens that latents replace at stage `k`.
 fn replaced(span: &Range<usize>, k: usize, settings: &Latent) -> usize {
     k.min(span.len()).min(settings.k_max)
 }
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(run(2), [90, 92, 3, 4, 5, 91, 6, 90, 92, 91]);
         assert_eq!(run(3), [90, 92, 92, 4, 5, 91, 6, 90, 92, 91]);
         assert_eq!(run(5), [90, 92, 92, 91, 6, 90, 92, 91]);
-        // A last stage with a c of its own: one latent for the whole span.
+        // A last stage that sets c: one latent for the whole span.
         let stages =
             vec![Stage { k: 5, steps: 1, epochs: 0.0, c: None }, Stage { k: 5, steps: 1, epochs: 0.0, c: Some(0.2) }];
         let shrinks = Latent { stages, ..half };

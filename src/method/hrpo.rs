@@ -1,5 +1,5 @@
 //! HRPO (Yue et al. 2025, arXiv:2505.18454): the text checkpoint, whose drawn tokens are mixed with states while it thinks
-//! (`latent::hybrid`), trained by GRPO. A gate of its own begins near the token alone and learns how much of the state to let in.
+//! (`latent::hybrid`), trained by GRPO. A trained gate begins near the token alone and decides how much of the state enters.
 //!
 //! As in the public code (Yueeeeeeee/HRPO): every response token up to the one that ends thinking is mixed, the first with the state
 //! that the prompt leaves; the distribution behind a state has the temperature of the rollouts, in greedy decoding too; in the replay
@@ -16,7 +16,7 @@
 //!   log-probabilities at the temperature of the rollouts (theirs: at 1), the KL term weighted with π/old, which is 1 in value at the one
 //!   step and gives its gradient the right direction; a ratio that is clipped, which at the one step it never is; groups without
 //!   variance are left out; the deviation's floor is `grpo.std_floor` (theirs: 1e-4 added).
-//! - The reward is `[grpo.reward]` (theirs: 1 where the answer is right and `####` stands once).
+//! - The reward is `[grpo.reward]` (theirs: 1 if the answer is right and `####` occurs once).
 //! - All weights are trained where the recipe has no `[lora]` (theirs: LoRA of rank 32 and α 64 on all projections, embeddings frozen).
 //! - AdamW in f32, constant rates (theirs: 8 bits, cosine with a tenth of warm-up, β 0.9 and .99, decay .1, clip .1). Group, rate and
 //!   temperature are the recipe's (theirs: 4, 5e-6 and .5).

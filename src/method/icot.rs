@@ -1,5 +1,5 @@
 //! iCoT, stepwise internalisation (Deng et al. 2024): the chain of thought goes token by token from the left, until the
-//! answer alone is left, and the model must have taken in what it no longer writes.
+//! only the answer is left, and the model has to internalise the removed steps.
 //!
 //! As in the public code (da03/Internalize_CoT_Step_by_Step): after every `steps per epoch / remove_per_epoch` steps one more token
 //! is scheduled to go, each sample loses o more with p(o) ∝ e^{−λo}, and the optimiser forgets its state whenever the schedule moves
@@ -37,7 +37,7 @@ settings! {
         pub remove_per_epoch: f64 = 8.0 => NotNegative,
         /// The whole chain goes at once when this many tokens are gone; 0: tokens go one by one to the end.
         pub remove_all_from: usize = 0 => Count(0, POSITIONS),
-        /// λ of the removal smoothing: a sample loses o more tokens with p(o) ∝ e^{−λo}. `inf` is no smoothing.
+        /// λ of the removal smoothing: a sample loses o more tokens with p(o) ∝ e^{−λo}. `inf` switches smoothing off.
         pub smoothing: f64 = 4.0 => PositiveOrInfinite,
         /// The optimiser forgets its state whenever one more token goes (`--reset_optimizer`).
         pub reset: bool = true => Typed,
@@ -94,7 +94,7 @@ fn icot(Context { recipe, corpus, .. }: Context<'_>) -> Result<SupervisedPhase<'
     })
 }
 
-/// Tokens of the chain of thought: what stands before the final answer.
+/// Tokens of the chain of thought: those before the final answer.
 fn chain(sample: &Sample) -> Result<usize> {
     let answer = sample.answer.as_ref().with_context(|| {
         format!("problem {}: no final answer is marked in its solution, so iCoT cannot be trained", sample.id)

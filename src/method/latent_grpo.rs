@@ -45,7 +45,7 @@ settings! {
         /// What rollouts that ran into a limit teach: `mask` (nothing), `exclude` (nothing, and the others are compared without them) or
         /// `learn` (as the others).
         pub invalid: Invalid = Invalid::Mask => Typed,
-        /// In a group with right answers, the first latent is learnt from the most probable of these alone.
+        /// In a group with right answers, the first latent is trained on the most probable of these alone.
         pub first: bool = true => Typed,
         /// The embeddings are not trained, nor a head that is tied to them.
         pub freeze_embeddings: bool = true => Typed,

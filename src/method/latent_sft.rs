@@ -51,7 +51,7 @@ settings! {
     /// Latent-SFT (Deng et al. 2026): the chain of thought as superpositions of the vocabulary. The authors train each of two stages for
     /// tens of passes over the data, at 1e-4 and 3e-4 with LoRA.
     pub struct Settings {
-        /// Steps of the first stage, in which an encoder learns to compress the chain, and the model to read what it makes.
+        /// Steps of the first stage: an encoder learns to compress the chain, and the model to read the latents.
         pub chain_steps: usize = 0 => Count(0, STEPS),
         /// Steps of the second stage, in which the model learns to write superpositions itself.
         pub steps: usize = 0 => Count(0, STEPS),
@@ -60,7 +60,7 @@ settings! {
         pub warmup: usize = 0 => Count(0, STEPS),
         /// The learning rate falls as a cosine in the second stage; otherwise it is constant.
         pub cosine: bool = true => Typed,
-        /// Tokens of the chain that one latent stands for (`compression_rate` of the public code).
+        /// Tokens of the chain per latent (`compression_rate` of the public code).
         pub compression: usize = 2 => Count(1, POSITIONS),
         /// Tokens of a superposition (`topk_interpolation` of the public code).
         pub top_k: usize = 10 => Count(1, POSITIONS),
@@ -175,7 +175,7 @@ impl Superpositions {
         let soft = superpositions(model, rows, self.top_k)?;
         let (mut states, cache) = rows.run(model, soft.inputs(model.embed_rows(&soft.tokens)?.detach()))?;
         let (mut places, mut said) = rows.learnt();
-        // The text behind each latent is a row of its own; its last token says nothing.
+        // The text of each latent is a separate sequence; its last token has no target.
         let width = rows.rows.iter().flat_map(|row| &row.slots).map(|slot| slot.tokens.len() - 1).max().unwrap_or(0);
         let (mut of, mut behind, mut ids, mut positions) = (vec![], vec![], vec![], vec![]);
         for &(row, at, number) in &rows.latents {
@@ -299,12 +299,12 @@ impl<'a> Rows<'a> {
         Self { rows, latent, width: rows.iter().map(|row| row.ids.len()).max().unwrap_or(0), latents }
     }
 
-    /// Where a position stands among the states of all rows.
+    /// Index of a position among the states of all sequences.
     fn place(&self, row: usize, at: usize) -> usize {
         row * self.width + at
     }
 
-    /// The tokens behind the latents, and where the states stand that say them.
+    /// The tokens of the latents, and the positions of the states that predict them.
     fn learnt(&self) -> (Vec<usize>, Vec<u32>) {
         targets(self.rows, self.latent).into_iter().map(|(row, at, id)| (self.place(row, at), id)).unzip()
     }
@@ -344,7 +344,7 @@ fn span(positions: &[Vec<usize>], width: usize) -> Span {
 fn superpositions(model: &Decoder, rows: &Rows, top_k: usize) -> Result<Superposed> {
     let encoder = model.heads.auxiliary.first().context("Latent-SFT learns with an encoder, and the model has none")?;
     let (n, k) = (rows.latents.len(), top_k.min(model.config().vocab_size));
-    // Of each row its text, with room among the positions for the tokens that compress. Each of these is a row of its own.
+    // Per sample its text, with position ids left free for the compressing tokens. Each of these is a separate sequence.
     let (mut texts, mut places, mut of, mut compress) = (vec![], vec![], vec![], vec![]);
     for (b, row) in rows.rows.iter().enumerate() {
         let first = rows.latents.iter().find(|place| place.0 == b).map_or(row.ids.len(), |place| place.1);

@@ -1,4 +1,4 @@
-//! Methods as values: what a method trains, in which phases, and how its checkpoints reason. One file a method, one line below.
+//! Methods as values: their phases, objectives and the way their checkpoints reason. One file per method, one line below.
 //!
 //! A file declares all of its methods; `train` drives them and `report` shows them. A [`Phase`] says where its weights come from, what
 //! they depend on and what is done; a supervised one ([`SupervisedPhase`]) says how a sample looks at a step (ids, which positions are
@@ -37,11 +37,11 @@ pub struct Method {
     pub about: &'static str,
     /// What is done, in order; GRPO only where `grpo.steps` is above 0.
     pub phases: &'static [Phase],
-    /// Changes the phases as a recipe says.
+    /// Adapts the phases to a recipe.
     pub adjust: fn(&Recipe, &mut Vec<Phase>),
     /// The setting without which a recipe gives it nothing to do.
     pub lacks: fn(&Recipe) -> Option<&'static str>,
-    /// Refuses settings of its own that contradict each other, by name.
+    /// Checks the method's settings; the error names those that contradict each other.
     pub check: fn(&Recipe) -> Result<()>,
 }
 

@@ -11,7 +11,7 @@ use crate::model::Decoder;
 use crate::recipe::{Grpo, Stage};
 use crate::text::tagging::TaggedLine;
 
-/// One step of a method's training, with a checkpoint of its own (but for the annotation): all that is known of it by name.
+/// One phase of a method's training. Every phase but the annotation writes a checkpoint.
 #[derive(Clone, Copy)]
 pub struct Phase {
     /// Its folder in a run, its name in tables.
@@ -54,7 +54,7 @@ pub enum Work {
     Supervised(for<'a> fn(Context<'a>) -> Result<SupervisedPhase<'a>>),
     /// Scores the training corpus with the annotator of the phase that it starts from and tags it.
     Annotate,
-    /// Takes over a checkpoint inside the phase that it starts from, whose name the recipe says, as it is, and measures it.
+    /// Copies a checkpoint of the phase that it starts from, named by the recipe, and evaluates it.
     Take(fn(&Recipe) -> String),
     /// Takes over that checkpoint of the phase's stages which answers most validation problems, and measures it.
     TakeBest,
@@ -96,7 +96,7 @@ pub struct SupervisedPhase<'a> {
     pub objective: Box<dyn Objective>,
     /// How the finished checkpoint reasons.
     pub reasoning: Reasoning,
-    /// What is kept on the way.
+    /// Checkpoints that are saved during training.
     pub exports: Vec<Export>,
     /// Steps before which the optimiser forgets its state.
     pub resets: Vec<usize>,
@@ -125,7 +125,7 @@ pub struct Export {
 }
 
 impl Export {
-    /// The end of a stage, and how its checkpoint reasons. A stage with a `c` of its own has it in its name.
+    /// The end of a stage, and how its checkpoint reasons. A stage that sets `c` has it in its name.
     pub fn stage(after: usize, stage: &Stage, reasoning: Reasoning) -> Self {
         let name = stage_name(stage.k, stage.c);
         Self { after, name, stage: Some(stage.clone()), reasoning: Some(reasoning) }

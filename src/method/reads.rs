@@ -10,7 +10,7 @@ use super::switch::{self, ANNOTATE, SFT};
 const ALWAYS: [&str; 10] =
     ["seed", "task", "data", "model", "pretrained", "adapter", "seed_token", "lora", "optimizer", "blocks"];
 
-/// Names, and how often something is kept: no weight depends on them.
+/// Names, and how often checkpoints are saved: no weight depends on them.
 const NEVER: [&str; 4] = ["name", "methods", "checkpoint", "latent.keep_steps"];
 
 impl Phase {
@@ -80,7 +80,7 @@ mod tests {
         phases
     }
 
-    /// Everything that a declaration says.
+    /// All settings that a declaration names.
     fn declaration(phase: &Phase, recipe: &Recipe, corpus: &Corpus, tagged: &[TaggedLine]) -> String {
         let Work::Supervised(declare) = phase.work else { panic!("{}: not supervised", phase.name) };
         let what = declare(Context { recipe, corpus, tagged }).expect("a declaration");

@@ -21,7 +21,7 @@ impl Recipe {
         Ok(recipe)
     }
 
-    /// A preset or file whose data and model the caller will name: it says how a model is prompted, tagged and decoded.
+    /// A preset or file that is used for prompts, tags and decoding alone; the caller names data and model.
     ///
     /// # Errors
     /// An unknown preset, an unknown or ill-typed key.
@@ -84,7 +84,7 @@ pub(super) fn take<S: DeserializeOwned + Default>(table: &mut toml::Table, key: 
     found.unwrap_or_else(|| Ok(S::default())).map_err(|why| format!("{key}: {}", why.to_string().trim_end()))
 }
 
-/// Every setting: its key, what it may be, and what it is in this recipe (empty: not set).
+/// Every setting: key, range, and value in this recipe (empty: not set).
 ///
 /// # Errors
 /// None in practice: a recipe can be written as TOML.
@@ -224,7 +224,7 @@ mod tests {
         // What a branch of a run shares with it.
         assert_eq!((&own.base, &own.boundary, &own.latent), (&micro.base, &micro.boundary, &micro.latent));
 
-        // A value of another type is told with its key.
+        // An error about a type names the key.
         for (pairs, named) in [
             (vec!["seed=3", "base.steps=1.5", "base.batch=4"], "--set base.steps=1.5"),
             (vec!["base.steps=2\nbase.batch=3"], "one setting at a time"),

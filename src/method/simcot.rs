@@ -72,7 +72,7 @@ fn simcot(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
     Ok(SupervisedPhase { row: Box::new(row), objective: Box::new(objective), ..plain })
 }
 
-/// What each thought of a row stands for: its steps that are gone, or `all` of them.
+/// The steps that each thought of a sample replaces: those removed so far, or `all` of them.
 fn thoughts(row: &Row, sample: &Sample, ends: &[usize], (c, all): (usize, bool), corpus: &Corpus) -> Vec<Slot> {
     let thoughts = row.ids.iter().filter(|&&id| id == corpus.switch.latent).count() / c;
     let rest = &row.ids[row.prompt..row.ids.len() - 1];
@@ -122,7 +122,7 @@ fn spelled(model: &Decoder, rows: &[Row], learnt: &Learnt, latent: u32) -> Resul
     let decoder =
         model.heads.auxiliary.first().context("SIM-CoT learns with an auxiliary decoder, and the model has none")?;
     let of_row = counts(learnt, rows.len());
-    // Of each thought: where the states stand that its latents are fed with, what it must say, what a token of it weighs.
+    // Per thought: positions of the states that feed its latents, its target tokens, and the weight of a token.
     let (mut before, mut said, mut weights) = (vec![], vec![], vec![]);
     for (b, row) in rows.iter().enumerate() {
         let latents = (0..row.ids.len()).filter(|&p| row.ids[p] == latent).map(|p| (b, p - 1));

@@ -24,7 +24,7 @@ settings! {
     pub struct Settings {
         /// Tokens that are mixed at most.
         pub top_k: usize = 10 => Count(1, POSITIONS),
-        /// Of these only the first that have this probability together; 1 keeps all.
+        /// Of these, the smallest set with this total probability; 1 for all.
         pub top_p: f64 = 0.95 => PositiveShare,
         pub temperature: f64 = 0.6 => Positive,
         /// Nats below which the model counts as certain.

@@ -81,7 +81,7 @@ const BOUNDARY: Phase = Phase {
     ..ANNOTATE
 };
 
-/// Phase 2, and what is kept of it: the end of each stage, and where GRPO starts.
+/// Phase 2. It saves a checkpoint at the end of each stage and where GRPO starts.
 pub(super) const SFT: Phase = Phase {
     name: "sft",
     from: Some(BOUNDARY.name),
@@ -128,7 +128,7 @@ const FIXED_EMBEDDING: Phase = Phase {
     ..SFT
 };
 
-/// Without stages there is nothing after phase 1; GRPO starts where the recipe says.
+/// Without stages phase 2 is left out. GRPO starts at `grpo.from_step` or `grpo.from_stage`.
 fn adjust(recipe: &Recipe, phases: &mut Vec<Phase>) {
     if recipe.latent.stages.is_empty() {
         phases.retain(|phase| [BASE.name, ANNOTATE.name, BOUNDARY.name].contains(&phase.name));
@@ -160,12 +160,12 @@ fn start(recipe: &Recipe) -> String {
     }
 }
 
-/// The name inside phase 2 of what it had learnt after a step of its last stage.
+/// Name, inside phase 2, of the checkpoint after a step of its last stage.
 pub(super) fn last_step(step: usize) -> String {
     format!("last_step{step}")
 }
 
-/// The steps of the last stage whose weights are kept.
+/// Steps of the last stage after which a checkpoint is saved.
 pub(super) fn kept(recipe: &Recipe) -> BTreeSet<usize> {
     recipe.latent.keep_steps.iter().copied().chain([recipe.grpo.from_step]).filter(|step| *step > 0).collect()
 }

@@ -7,7 +7,7 @@ use crate::latent::Exit;
 use crate::latent::reasoning::MOST_LATENTS;
 use crate::text::sources::Generations;
 
-/// More problems than anyone has, and few enough to be held.
+/// Upper bound on problems: more than any data set has, and few enough for memory.
 pub const MOST_ROWS: usize = 10_000_000;
 
 impl Shared {
@@ -46,7 +46,7 @@ impl Shared {
         self.check_latents()
     }
 
-    /// How many latents stand for how much text.
+    /// Latents per token, and their bounds.
     fn check_latents(&self) -> Result<()> {
         let c = self.latent.c;
         for (i, stage) in self.latent.stages.iter().enumerate() {
@@ -151,7 +151,7 @@ impl Shared {
             reward.t_lo,
             self.evaluation.max_new_tokens
         );
-        // A stage told in epochs has as many steps as its data says.
+        // The data decides the steps of a stage given in epochs.
         let last = self.latent.stages.last().map_or(0, |stage| stage.steps);
         for (key, step) in std::iter::once(("grpo.from_step", &self.grpo.from_step))
             .chain(self.latent.keep_steps.iter().map(|step| ("latent.keep_steps", step)))

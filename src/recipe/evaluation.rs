@@ -1,4 +1,4 @@
-//! Held-out evaluation, and what is saved how often.
+//! Held-out evaluation, and the intervals of checkpoints.
 
 use super::check::MOST_ROWS;
 use super::ranges::Range::{Count, Typed};

@@ -124,7 +124,7 @@ settings! {
         pub checkpoint_every: usize = 0 => Count(0, POSITIONS),
         /// Share of each block's outputs that is masked, one mask a rollout, in rollout and replay; 0 is none.
         pub dropout_rollouts: f64 = 0.0 => BelowOne,
-        /// τ of the Gumbel noise that draws mixtures of the vocabulary in rollouts (`soft_grpo`); 0 is no noise.
+        /// τ of the Gumbel noise that draws mixtures of the vocabulary in rollouts (`soft_grpo`); 0 switches it off.
         pub gumbel: f64 = 0.0 => NotNegative,
         /// `soft_thinking.density`.
         #[serde(skip)]
@@ -150,7 +150,7 @@ settings! {
         pub max_positions: usize = 8192 => Count(1, POSITIONS),
         /// Steps between probes of the cosine between the replay modes' gradients; 0 never.
         pub cosine_every: usize = 20 => Count(0, STEPS),
-        /// Steps between checkpoints that are kept, each as a phase of its own (`grpo_step20`); 0 keeps none.
+        /// Steps between saved checkpoints, each a phase (`grpo_step20`); 0 saves none.
         pub keep_every: usize = 0 => Count(0, STEPS),
         /// Steps of the window that watches for reward hacking; 0 never stops early.
         pub early_stop_window: usize = 0 => Count(0, STEPS),

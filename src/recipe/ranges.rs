@@ -22,7 +22,7 @@ pub(crate) enum Range {
     Finite,
     /// Above 0, or infinite.
     PositiveOrInfinite,
-    /// Its type says what it may be, or its own check does (tasks, spans, names).
+    /// Its type or a check elsewhere limits it (tasks, spans, names).
     Typed,
     /// A list; what each element must be.
     Each(&'static Range),
@@ -46,7 +46,7 @@ pub(crate) const WIDTH: usize = 1 << 20;
 /// The range of each setting of a part of the recipe, by its key in it.
 pub(crate) type Settings = &'static [(&'static str, Range)];
 
-/// Every part but those of methods; those of structs without defaults, or of other rooms, stand here with their ranges.
+/// All parts except those of methods. Structs without defaults, or of other rooms, have their ranges here.
 static PARTS: [(&str, Settings); 16] = [
     ("", &[("name", Typed), ("seed", Count(0, i64::MAX as usize)), ("methods[]", Typed), ("task.*", Typed)]),
     (
@@ -114,7 +114,7 @@ static PARTS: [(&str, Settings); 16] = [
 /// A part of a recipe: what its keys begin with, and its settings.
 pub(crate) type Part = (&'static str, Settings);
 
-/// Every setting, those of `methods` last; `[]` stands for any element of a list, a last part `*` for all that is inside.
+/// Every setting, those of `methods` last; `[]` means any element of a list, a final `*` everything inside.
 pub(crate) fn ranges(methods: &[Part]) -> Vec<(String, Range)> {
     let all = PARTS.iter().chain(methods);
     all.flat_map(|(part, settings)| settings.iter().map(move |setting| (part, setting)))

@@ -112,12 +112,12 @@ settings! {
         pub untagged: f64 = 0.0 => Share,
         pub gradient: Gradient = Gradient::Through => Typed,
         pub stages: Vec<Stage> = vec![] => Tables(Stage::RANGES),
-        /// Every stage begins as a training run of its own on the weights of the stage before (the paper's warm start): the optimiser
+        /// Every stage is a separate training run on the weights of the stage before (the paper's warm start): the optimiser
         /// forgets its state, and the learning rate warms up and falls as a cosine over the stage. Otherwise moments and rate go on,
         /// and the rate falls in the last stage alone.
         #[serde(skip_serializing_if = "is_default")]
         pub fresh_stages: bool = false => Typed,
-        /// Steps of the last stage whose weights are kept: any of them may be `grpo.from_step` of a run that takes phase 2 over
+        /// Steps of the last stage after which a checkpoint is saved: any of them may be `grpo.from_step` of a run that takes phase 2 over
         /// (`train --from`).
         #[serde(skip_serializing_if = "Vec::is_empty")]
         pub keep_steps: Vec<usize> = vec![] => Each(&Count(1, STEPS)),

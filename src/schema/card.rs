@@ -153,7 +153,8 @@ pub(crate) fn answer(identity: &Identity, found: Vec<(CardQuestion, Evidence)>) 
     let used = rows.iter().find(|row| row.question == CardQuestion::Used).map(|row| row.answer);
     if used != Some(CardAnswer::Yes) {
         for row in rows.iter_mut().filter(|row| row.question.presumes_use() && row.answer != CardAnswer::NotAsked) {
-            (row.answer, row.detail) = (CardAnswer::NotAsked, "the latents are not shown to be used".to_owned());
+            (row.answer, row.number, row.p_holm) = (CardAnswer::NotAsked, None, None);
+            row.detail = "the latents are not shown to be used".to_owned();
         }
     }
     Ok(rows)
@@ -203,7 +204,9 @@ mod tests {
                 (CardQuestion::Helps, measured(0.3, 0.03)),
                 (CardQuestion::Readable, Evidence::Missing("no values".into())),
             ];
-            answer(&identity, found).expect("rows").into_iter().map(|row| row.answer).collect::<Vec<_>>()
+            let rows = answer(&identity, found).expect("rows");
+            assert!(rows.iter().all(|row| row.number.is_some() == (row.answer != CardAnswer::NotAsked)));
+            rows.into_iter().map(|row| row.answer).collect::<Vec<_>>()
         };
         use CardAnswer::{No, NotAsked, Yes};
         assert_eq!(of(0.3, 1e-6), [Yes, Yes, Yes, NotAsked]);

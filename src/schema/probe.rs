@@ -65,7 +65,7 @@ rows! {
         pub selectivity: Option<Estimate> => "share": "balanced accuracy (for values: accuracy) minus that with permuted labels",
         pub chance: f64 => "share": "balanced accuracy of a probe that reads nothing; for values, accuracy of the commonest",
         /// C chosen in each split, with blanks between; the grid is in the manifest's settings. None where it is fixed or of shuffled
-        /// labels, and in rows of before it was told.
+        /// labels, and in rows of older versions.
         pub chosen_c: Option<String> => "text": "C (inverse strength of regularisation) chosen inside the training rows of each split",
         /// Of values: usable information (Xu et al. 2020), how many bits nearer to the value the probe is than its share among other
         /// problems. None in rows of before it was measured.

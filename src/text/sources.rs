@@ -65,7 +65,7 @@ settings! {
         pub level: String = "level".into(),
         /// Options of multiple choice; without another name `options` and `endings` too.
         pub choices: String = "choices".into(),
-        /// A text that stands before the question in the prompt, such as a passage. By default there is none.
+        /// A text before the question in the prompt, such as a passage. None by default.
         pub context: String = String::new(),
         /// Problems with the same value are not split between fitting and judging; without it the question is the group.
         pub group: String = "group".into(),
@@ -383,7 +383,7 @@ fn each_json(
 /// that is itself a problem; a list of messages is a prompt.
 fn wrapped(value: &Value) -> Option<&Vec<Value>> {
     const SETTING: usize = 30;
-    /// Names of lists of problems, which may stand next to texts of any length.
+    /// Names of lists of problems, which may occur next to texts of any length.
     const LISTS: [&str; 8] = ["data", "examples", "problems", "questions", "rows", "records", "items", "instances"];
     let object = value.as_object().filter(|object| Format::detect(object).is_err())?;
     let mut lists = object.iter().filter(|(_, value)| value.is_array());

@@ -186,7 +186,7 @@ mod tests {
     use crate::model::checkpoint::ModelFiles;
     use crate::model::gradients::{gradients_by_name, keep_token_rows};
 
-    /// Of the tables the rows that are learnt are sent, and the sum is that of a full exchange where the trainer reads it.
+    /// Only the trained rows of the tables are sent; where the trainer reads it, the sum equals that of a full exchange.
     #[test]
     fn rows_of_tokens_are_summed_as_whole_tables_are() {
         const TOKENS: [u32; 3] = [63, 3, 62];
