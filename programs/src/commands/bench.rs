@@ -143,7 +143,7 @@ impl Limit {
             None => 2.0 * WIDTH as f64 / seconds_per_weight(WIDTH, WIDTH, machine.dtype.dtype(), device)?,
         };
         let count = (weights as usize / 4).clamp(1 << 10, 1 << 28);
-        let reads = (1 << 28) / count + 3;
+        let reads = (1 << 25) / count + 3;
         let rates = if ops::is_cpu(device) {
             let source = vec![1.0f32; count];
             let part = count.div_ceil(machine.threads);
