@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
 use switchyard::tasks::{Affine, Chains, Fact, Graph, Multiply, Split, Task};
 use switchyard::text::formats::RecordFormat;
 use switchyard::text::sources::{Fields, Generations};
@@ -442,6 +443,31 @@ fn folders_name_parts_too_and_categories_are_texts() {
     let read = read_problems(fixture("categories.parquet")).unwrap();
     let seen: Vec<_> = read.iter().map(|p| (p.question.as_str(), p.subject.as_deref())).collect();
     assert_eq!(seen, [("How many is 2 and 3?", Some("sums")), ("How many is 4 less 3?", Some("sums"))]);
+}
+
+/// hendrycks/math: a file per problem, in a folder per subject, without a key for the answer.
+#[test]
+fn math_is_read_as_it_was_published() {
+    let home = tempfile::tempdir().unwrap();
+    let write = |name: &str, solution: &str| {
+        let path = home.path().join(format!("MATH/{name}.json"));
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let record = json!({ "problem": name, "level": "Level 5", "type": "Algebra", "solution": solution });
+        std::fs::write(path, serde_json::to_string_pretty(&record).unwrap()).unwrap();
+    };
+    write("train/algebra/1", r"So $x = \boxed{\frac{1}{2}}$.");
+    write("test/algebra/10", r"First \boxed{3}, then $\boxed{4}$");
+    write("test/algebra/9", r"It is $\boxed 5$, as said.");
+    write("test/geometry/2", r"\fbox{6}");
+    let root = home.path().join("MATH");
+    assert_eq!(golds(&root, None), ["5", "4", "6"]);
+    assert_eq!(golds(&root.join("test/algebra"), None), ["5", "4"]);
+    let read = read_problems(&root).unwrap();
+    assert_eq!((read[0].subject.as_deref(), read[0].level), (Some("Algebra"), Some(5)));
+    assert_eq!(golds(&root.join("train/algebra/1.json"), None), [r"\frac{1}{2}"]);
+    write("test/geometry/3", "No box here.");
+    let error = format!("{:#}", read_problems(&root).unwrap_err());
+    assert!(error.contains("3.json") && error.contains(r"no \boxed{…}"), "{error}");
 }
 
 #[test]

@@ -29,7 +29,8 @@ const ENDINGS: [&str; 6] = [".jsonl", ".json", ".ndjson", ".parquet", ".csv", ".
 const DEPTH: usize = 2;
 
 /// The files that a path means: itself, or of a folder those of this part (`train-00000-of-00002.parquet`, `test.jsonl`), in the order
-/// of their names. A folder with a single file has no parts. `FOLDER/test_sft` means the files of that set where it is no file itself.
+/// of their names. A folder with a single file has no parts. Files called by numbers (`train/algebra/17.json`) have a record each and are
+/// read across folders. `FOLDER/test_sft` means the files of that set where it is no file itself.
 ///
 /// # Errors
 /// A path that is not there; a folder without such files, or with those of several data sets.
@@ -48,6 +49,16 @@ pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
     }
     let of = |name: &str| all.iter().filter(|file| is_part(path, file, name)).cloned().collect::<Vec<PathBuf>>();
     let found = part.names().iter().map(|name| of(name)).find(|files| !files.is_empty());
+    let records = |files: &[PathBuf]| {
+        files.iter().all(|file| {
+            file.extension().is_some_and(|ending| ending == "json")
+                && stem(file).bytes().all(|byte| byte.is_ascii_digit())
+        })
+    };
+    if let Some(mut files) = found.clone().or_else(|| Some(all.clone())).filter(|files| records(files)) {
+        files.sort_by_cached_key(|file| (file.parent().map(Path::to_path_buf), stem(file).parse::<u64>().ok()));
+        return Ok(files);
+    }
     let names = || all.iter().take(8).map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
     let found = found.with_context(|| {
         format!("{shown}: no file here is called {}: name one of {}", part.names().join(" or "), names())

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::Problem;
 use super::options::ChoiceOptions;
+use super::problems::closing_brace;
 use super::record::{Record, kind};
 use super::sources::Generations;
 use super::steps::{self, FileStep};
@@ -24,6 +25,8 @@ names! {
         GsmEquations = "gsm-equations",
         /// problem, solution, answer, subject, level, unique_id.
         Math500 = "math500",
+        /// hendrycks/math: problem, solution (the last box of which is the answer), level, type.
+        Math = "math",
         /// facebookresearch/coconut: question, steps, answer, edges, idx_to_symbol, root.
         ProsQa = "prosqa",
         /// OpenR1-Math and its like: problem, solution, answer, and perhaps uuid, problem_type.
@@ -48,6 +51,9 @@ impl RecordFormat {
             Ok(RecordFormat::Math500)
         } else if has(&["problem", "solution", "answer"]) {
             Ok(RecordFormat::OpenR1)
+        } else if has(&["problem", "solution"]) && object["solution"].as_str().is_some_and(|text| boxed(text).is_some())
+        {
+            Ok(RecordFormat::Math)
         } else if has(&["question", "steps", "answer", "edges", "idx_to_symbol"]) {
             Ok(RecordFormat::ProsQa)
         } else if has(&["question", "solution", "answer"]) {
@@ -66,6 +72,17 @@ impl RecordFormat {
             )
         }
     }
+}
+
+/// The content of the last `\boxed{…}` or `\fbox{…}`, or what follows `\boxed ` up to the end of its formula, as MATH's evaluation reads it.
+fn boxed(solution: &str) -> Option<&str> {
+    let start = solution.rfind("\\boxed").max(solution.rfind("\\fbox"))?;
+    let rest = &solution[start..];
+    let content = match rest.find(|c: char| c == '{' || c == ' ')? {
+        open if rest[open..].starts_with('{') => &rest[open + 1..closing_brace(rest, 0).saturating_sub(1)],
+        gap => rest[gap..].split('$').next()?,
+    };
+    Some(content.trim())
 }
 
 impl Record<'_> {
@@ -118,9 +135,10 @@ impl Record<'_> {
             RecordFormat::Verl => self.verl(),
             RecordFormat::Gsm8k => self.gsm8k(),
             RecordFormat::GsmEquations => self.equations(),
-            RecordFormat::Math500 => self.mathematics("unique_id", "subject"),
+            RecordFormat::Math500 => self.mathematics("unique_id", "subject", self.text("answer")?),
+            RecordFormat::Math => self.mathematics("unique_id", "type", self.boxed("solution")?),
             RecordFormat::ProsQa => self.prosqa(),
-            RecordFormat::OpenR1 => self.mathematics("uuid", "problem_type"),
+            RecordFormat::OpenR1 => self.mathematics("uuid", "problem_type", self.text("answer")?),
             RecordFormat::Jsonl => self.generic(),
         }?;
         let problem = match self.optional(&self.source.fields.context)? {
@@ -196,8 +214,19 @@ impl Record<'_> {
             .collect())
     }
 
-    fn mathematics(&self, id: &str, subject: &str) -> Result<Problem> {
-        let mut problem = self.plain(self.text("problem")?, self.text("solution")?, self.text("answer")?)?;
+    fn boxed(&self, key: &str) -> Result<String> {
+        let text = self.text(key)?;
+        let answer = boxed(&text).filter(|answer| !answer.is_empty());
+        answer.map(str::to_owned).with_context(|| {
+            format!(
+                "{}: key \"{key}\": has no \\boxed{{…}}, which would be its answer: add a key \"answer\"",
+                self.place
+            )
+        })
+    }
+
+    fn mathematics(&self, id: &str, subject: &str, answer: String) -> Result<Problem> {
+        let mut problem = self.plain(self.text("problem")?, self.text("solution")?, answer)?;
         problem.id = self.optional(id)?.unwrap_or(problem.id);
         problem.subject = self.optional(subject)?;
         problem.level = self.level("level")?;

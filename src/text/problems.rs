@@ -93,7 +93,7 @@ pub(crate) fn word_ranges(text: &str) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// End of the group whose `{` is the first after `start`; the end of the text if it is not closed.
-fn closing_brace(text: &str, start: usize) -> usize {
+pub(super) fn closing_brace(text: &str, start: usize) -> usize {
     let mut depth = 0usize;
     let mut escaped = false;
     for (index, byte) in text.bytes().enumerate().skip(start) {
