@@ -65,7 +65,7 @@ fn the_known_circuit_is_drawn() {
     }
     assert!(!svg.contains("L3H0"), "the decoy is drawn");
     // Nodes by name, in the rows and columns where they are.
-    for said in ["\nin\n", "\nH0\n", "\nv0\n", "\nout\n", "\nreadout\n", "\nheads 2\n"] {
+    for said in ["\nin\n", "\nH0\n", "\nv0\n", "\nout\n", "\nreadout\n", "\nblocks.2 heads\n"] {
         assert!(svg.contains(said), "no {said:?}");
     }
     let row = circuits.iter().find(|c| c.circuit.name() == "found").expect("a row");

@@ -253,7 +253,7 @@ fn what_does_not_exist_is_refused_before_any_work() {
     let head = |n: &str| vec![n.parse().expect("a head")];
     let z = asked(&["blocks.2.attn.hook_z"], &["zero"]);
     for (config, says) in [
-        (asked(&["blocks.2.attn.hook_zz"], &["zero"]), "did you mean `blocks.0.attn.hook_z`"),
+        (asked(&["blocks.2.attn.hook_zz"], &["zero"]), "did you mean `blocks.2.attn.hook_z`"),
         (asked(&["blocks.9.attn.hook_z"], &["zero"]), "layer 9 does not exist"),
         (asked(&["blocks.2.attn.hook_z", "blocks.*.attn.hook_z"], &["zero"]), "`blocks.2.attn.hook_z` twice"),
         (asked(&["blocks.2.attn.hook_z[head=4]=zero"], &[]), "has 4 heads, 0 to 3"),

@@ -334,7 +334,8 @@ fn a_plain_model_stays_plain_and_its_pairs_are_drawn() {
     let run = |name: &str, args: &[&str]| done(program(name).args(args));
     let (said, told) = run("probe", &[text(folder.path()), "--data", text(&data), "--out", text(&out)]);
     assert!(told.contains("no teacher_forced: the model never learnt to switch"), "{told}");
-    let found: Vec<&str> = said.lines().take_while(|line| !line.is_empty()).collect();
+    let (_, findings) = said.split_once("## Findings\n\n").expect("findings");
+    let found: Vec<&str> = findings.lines().take_while(|line| !line.is_empty()).collect();
     assert!(found.len() == 1 && found[0].contains("of the problems are answered right"), "{said}");
     assert!(
         !said.lines().any(|line| ["forced", "text_only", "k_min"].iter().any(|group| line.starts_with(group))),

@@ -147,7 +147,7 @@ fn the_page_draws_each_head_and_shows_the_reading_one_large() {
         "the cell that it reads"
     );
     let of_head =
-        html.split("data-w=\"").skip(1).find(|rest| rest.contains(&format!("<title>Layer {layer}, head {head}:")));
+        html.split("data-w=\"").skip(1).find(|rest| rest.contains(&format!("<title>blocks.{layer}, head {head}:")));
     let data: Vec<char> = of_head.expect("its data").split('"').next().expect("text").chars().collect();
     let row = own.iter().find(|r| (r.layer, r.head, r.position) == (layer, head, answer)).expect("a row");
     let shown = data[answer * (answer + 1) / 2 + last];

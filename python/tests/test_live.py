@@ -4,6 +4,7 @@ import datetime
 import decimal
 import os
 import pickle
+import tempfile
 import unittest
 import warnings
 from pathlib import Path
@@ -179,7 +180,14 @@ class Live(unittest.TestCase):
         rows = self.model.pairs(pairs, components=["resid", "mlp"], modes=["denoise"])
         heat = rows.heatmap()
         self.assertEqual(heat.values.shape, (self.model.about["layers"] + 1, 9))
-        self.assertEqual(heat.places[3], "position[3]")
+        self.assertEqual((heat.places[3], heat.layers[:2]), ("position[3]", ["embedding", "blocks.0"]))
+        # The pairs differ there, and agree elsewhere.
+        self.assertEqual((heat.tokens[1], heat.tokens[3]), ("a", "*"))
+        self.assertNotIn("-0.00", heat._repr_html_())
+        if has("matplotlib"):
+            with tempfile.TemporaryDirectory() as folder:
+                heat.save_png(Path(folder) / "heat.png")
+                self.assertEqual((Path(folder) / "heat.png").read_bytes()[:4], b"\x89PNG")
         # What enters the network where the prompts differ is the whole difference.
         self.assertAlmostEqual(heat.values[0, heat.places.index("position[3]")], 1.0, places=3)
         self.assertIn("<table>", heat._repr_html_())
@@ -188,6 +196,28 @@ class Live(unittest.TestCase):
             rows.heatmap("head")
         with self.assertRaisesRegex(RuntimeError, "given.jsonl:1"):
             self.model.pairs([{"clean": "<bos> a", "corrupt": "<bos> a = 1", "answer": "1", "wrong": "2"}])
+
+    def test_changes_and_metrics_may_be_functions(self):
+        hook = "latent.hook_injected@latent[1,2]"
+        zeroed = self.model.generate(PROMPT, hooks={hook: lambda values: 0 * values})
+        self.assertEqual(zeroed.trace, self.model.generate(PROMPT, hooks={hook: "zero"}).trace)
+        halved = self.model.cache(OTHER, "blocks.1.hook_resid_post", {"blocks.*.hook_mlp_out": lambda values: values / 2})
+        scaled = self.model.cache(OTHER, "blocks.1.hook_resid_post", {"blocks.0.hook_mlp_out": "scale:0.5"})
+        self.assertFalse(np.array_equal(halved["resid_post", 1], scaled["resid_post", 1]))
+        with self.assertRaisesRegex(ValueError, "one prompt"):
+            self.model.generate([PROMPT, OTHER], hooks={hook: lambda values: values})
+        with self.assertRaisesRegex(ValueError, "returned shape"):
+            self.model.generate(PROMPT, hooks={hook: lambda values: values[..., :1]})
+
+        clean, corrupt = "<bos> a = 1 ; ? a : #", "<bos> a = 2 ; ? a : #"
+        one, two = (self.model.cache(prompt, "hook_embed").ids[0][3] for prompt in (clean, corrupt))
+        heat = self.model.patch(clean, corrupt, lambda logits: logits[-1, one] - logits[-1, two])
+        self.assertEqual(heat.values.shape, (self.model.about["layers"], 9))
+        # Before the prompts differ nothing is restored; the last state is all of it.
+        np.testing.assert_allclose(heat.values[:, :3], 0.0, atol=1e-4)
+        self.assertAlmostEqual(heat.values[-1, -1], 1.0, places=3)
+        with self.assertRaisesRegex(ValueError, "no difference"):
+            self.model.patch(clean, corrupt, lambda logits: 0.0)
 
     def test_interventions_name_what_they_skip(self):
         problems = [

@@ -8,7 +8,7 @@
 //! 4. `effect` = Σ (patched − corrupt) / Σ (clean − corrupt), where each term is the logit difference (clean token minus corrupt token)
 //!    at the readout.
 //!
-//! Layer 0 is the input of the first block (an embedding, or the injected state), layer l the stream after block l.
+//! In rows layer 0 is the embedding (at a latent step the injected state), layer l the output of `blocks.{l-1}`.
 //! Misleads if several places carry the value: each alone may have no effect (a backup), or the whole effect.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use super::{About, Files, Journal, Unfit};
 use crate::latent::{Sequence, Switching};
 use crate::model::Step;
 use crate::nth::Nth;
-use crate::schema::{Axis, Identity, PatchRow, PatchedPlaceRow, Place, RowFile, recovered};
+use crate::schema::{Axis, Identity, PatchRow, PatchedPlaceRow, Place, RowFile, recovered, stream_name};
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::circuits::pairs::{Pair, PairPrompts, decoded, no_twins, task_prompts};
@@ -185,7 +185,7 @@ pub fn table(rows: &[PatchRow]) -> String {
     let cell = |r: &PatchRow| format!("{:.2}{}", r.effect, if r.carries() { " *" } else { "" });
     let columns = by_step("layer".into(), steps, |step| format!("step {step}"));
     let table = table_of(&columns, 0..layers, |layer| {
-        by_step(layer.to_string(), steps, |step| or_dash(of(layer, step).map(cell)))
+        by_step(stream_name(layer), steps, |step| or_dash(of(layer, step).map(cell)))
     });
     titled("Recovered logit difference [95 %]; * carries some of it.", &table)
 }

@@ -144,7 +144,10 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &Derivation) -> Resul
     study.chooses_blocks()?;
     let depth = study.model.config().num_hidden_layers;
     let layer = config.layer.unwrap_or(depth);
-    ensure!(layer <= depth, "decoded_trace.layer: layer {layer} does not exist, the model has 0 to {depth}");
+    ensure!(
+        layer <= depth,
+        "decoded_trace.layer: layer {layer} does not exist, the model has 0 to {depth} (0: the embedding)"
+    );
     let (all, left_out) = reads(study, derivation)?;
     study.require(all.len() > 1, || format!("{} right answers have blocks in the place of known steps", all.len()))?;
     let recall = Recall::new(study, &all);

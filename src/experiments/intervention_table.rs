@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::{Result, anyhow, ensure};
 
 use super::Journal;
-use super::markdown::table_of;
+use super::markdown::{largest, table_of};
 use crate::interventions::RULES;
 use crate::schema::{
     InterventionRow, KnownValueRow, NORMAL, NULLS, Observation, RowFile, Summary, dosed, never, summarise,
@@ -128,26 +128,18 @@ pub(super) fn strictly(measure: impl FnOnce(&mut Measurements<Observation>) -> R
     summarise(&rows)
 }
 
-/// Most rows of a table at hook points; the file has all.
-const MOST_SHOWN: usize = 40;
-
-/// The rows to print, in order. With many hook points or heads: smallest p-values first, then the largest changes.
+/// The normal run, then the largest changes of accuracy.
 fn ranked(rows: &[InterventionRow]) -> Vec<&InterventionRow> {
-    if rows.len() <= MOST_SHOWN || !rows.iter().any(|row| row.hook.is_some()) {
-        return rows.iter().collect();
-    }
-    let (normal, mut others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.mode == NORMAL);
-    let size = |row: &InterventionRow| row.accuracy_change.value.abs();
-    others.sort_by(|a, b| a.p_value.total_cmp(&b.p_value).then(size(b).total_cmp(&size(a))));
-    normal.into_iter().chain(others).take(MOST_SHOWN).collect()
+    let (normal, others): (Vec<_>, Vec<_>) = rows.iter().partition(|row| row.mode == NORMAL);
+    let others = largest(others.into_iter(), rows.len(), |row| row.accuracy_change.value.abs());
+    normal.into_iter().chain(others).collect()
 }
 
 /// Markdown, one row per mode.
 pub fn table(Summary { rows, known }: &Summary) -> String {
     let columns = "mode | where | later, at | draws | accuracy [95 %] | change | answer changed | diagnostic accuracy | of these by chance | \
     lost / gained | p (Holm) | verdict | margin of gold (nats) | firings | mean ‖Δ‖";
-    let ranked = ranked(rows);
-    let mut out = table_of(columns, ranked.iter().copied(), |r| {
+    let mut out = table_of(columns, ranked(rows), |r| {
         let InterventionRow { later, at, draws, accuracy, accuracy_change, answer_changed, .. } = r;
         let InterventionRow { lost, gained, p_holm, firings, mean_change, .. } = r;
         let (mode, place, verdict) = (dosed(&r.mode, r.dose), r.acts_at(), r.verdict());
@@ -168,13 +160,6 @@ pub fn table(Summary { rows, known }: &Summary) -> String {
         out += &format!(
             "\nknown_value ({steps}, {later}, {at}; if blocks hold the {holds}): the answer became the predicted one in \
              {hit_rate:.3}; chance {chance:.3}; above it {above_chance:.3}; it stayed in {kept:.3}: it {said} that\n"
-        );
-    }
-    if ranked.len() < rows.len() {
-        out += &format!(
-            "\nThe first {} of {} rows by p-value; Holm's correction is over all of them. The file has all.\n",
-            ranked.len(),
-            rows.len()
         );
     }
     let n = rows.iter().filter(|r| r.mode != NORMAL).map(|r| r.identity.n).min();

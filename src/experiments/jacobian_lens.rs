@@ -21,7 +21,7 @@ use crate::latent::{Sequence, sampling};
 use crate::model::HookPoint;
 use crate::nth::Nth;
 use crate::parallel;
-use crate::schema::{Form, JacobianLensRow, Transport};
+use crate::schema::{Form, JacobianLensRow, Transport, stream_name};
 use crate::stats::MeanVector;
 use crate::stats::by_problem::{mean, share};
 use crate::study::Study;
@@ -214,6 +214,6 @@ pub fn table(rows: &[JacobianLensRow]) -> String {
     table_of(columns, rows.iter().filter(|r| r.lens == Transport::Jacobian), |row| {
         let (logit, others) = (of(row, Transport::Logit), of(row, Transport::Others));
         let error = or_dash(row.split_error.map(|e| format!("{e:.2}")));
-        format!("{} | {} | {:.3} | {logit} | {others} | {error}", row.step, row.layer, row.says_answer)
+        format!("{} | {} | {:.3} | {logit} | {others} | {error}", row.step, stream_name(row.layer), row.says_answer)
     })
 }

@@ -22,6 +22,7 @@ pub use journal::Journal;
 
 use crate::nth::Nth;
 use crate::recipe::MOST_ROWS;
+use crate::schema::stream_name;
 use crate::store::FlatRow;
 use crate::study::Study;
 
@@ -138,11 +139,14 @@ fn checked(place: &str, given: &Value, plain: &Value) -> Result<()> {
     }
 }
 
-/// The named layers of the stream, by default all: 0 is the input of the first block, l the output of block l. An error for a layer that
+/// The named layers of the stream, by default all: 0 is the embedding, l the output of `blocks.{l-1}`. An error for a layer that
 /// the model lacks.
 fn layers_named(experiment: &str, named: &[usize], blocks: usize) -> Result<Vec<usize>> {
     if let Some(layer) = named.iter().find(|layer| **layer > blocks) {
-        bail!("{experiment}.layers: layer {layer} does not exist, the model has 0 to {blocks}");
+        bail!(
+            "{experiment}.layers: layer {layer} does not exist, the model has 0 to {blocks} (0: the embedding, {blocks}: {})",
+            stream_name(blocks)
+        );
     }
     Ok(if named.is_empty() { (0..=blocks).collect() } else { named.to_vec() })
 }

@@ -26,7 +26,6 @@ rows! {
         #[serde(flatten)]
         pub identity: Identity,
         pub problem: usize => OutcomeRow,
-        /// Blocks passed: 0 is the input of the first, the last is the model's own distribution.
         pub layer: usize => LensRow,
         pub position: usize => "index from 0": "from the prompt's first token, latents included",
         pub kind: Option<PositionKind> => EntropyRow,

@@ -25,7 +25,7 @@ impl Part {
 
 /// Endings of files of problems, `.gz` after them too.
 const ENDINGS: [&str; 6] = [".jsonl", ".json", ".ndjson", ".parquet", ".csv", ".tsv"];
-/// Folders below the one that is named, in which data sets keep their files.
+/// Subfolders in which data sets store their files.
 const DEPTH: usize = 2;
 
 /// The files that a path means: itself, or of a folder those of this part (`train-00000-of-00002.parquet`, `test.jsonl`), in the order

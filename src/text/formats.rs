@@ -101,7 +101,7 @@ impl Record<'_> {
         generations.into_iter().enumerate().map(solved).collect()
     }
 
-    /// Generations whose answer is marked right, as `generations` of the source asks; `None` where the record has none to choose from.
+    /// Generations marked as right, filtered as `generations` of the source requires; `None` for a record without generations.
     fn generations(&self) -> Result<Option<Vec<String>>> {
         const VERDICTS: [&str; 2] = ["correctness_math_verify", "correctness_llama"];
         let most = match self.source.generations {
@@ -162,7 +162,7 @@ impl Record<'_> {
         self.marked(self.text("question")?, &text, gold)
     }
 
-    /// A problem whose solution may hold GSM8K's marks. They are its steps, and not in the text that is learnt unless they are wanted.
+    /// A problem whose solution may have GSM8K's marks. They become its steps and are removed from the training text, unless requested.
     fn marked(&self, question: String, solution: &str, answer: String) -> Result<Problem> {
         let (shown, steps) = steps::marked(solution, self.source.keep_calculator);
         Ok(Problem { steps, ..self.plain(question, shown, answer)? })

@@ -311,7 +311,7 @@ fn without_generation(jinja: &str) -> String {
             _ => inner.to_owned(),
         };
         kept.extend(["{%", &other, "%}"]);
-        // Jinja2 keeps the line's end after this tag alone: the one that is dropped is another.
+        // Jinja2 preserves the line end after `raw` only.
         if word == "raw" && behind.starts_with('\n') && !inner.ends_with('-') {
             kept.push('\n');
         }

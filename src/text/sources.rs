@@ -40,7 +40,7 @@ pub struct Source {
 }
 
 names! {
-    /// What is read as the solution of a record that has `generations` (OpenR1-Math: traces of R1) beside it.
+    /// Which text is the solution of a record that also has `generations` (OpenR1-Math: traces of R1).
     #[derive(Default)]
     pub enum Generations {
         /// The key `solution`.
@@ -84,7 +84,7 @@ impl Source {
         }
     }
 
-    /// `fields` where the record has its keys, else the format that its keys tell.
+    /// `fields` if the record has its keys, else the format that its keys imply.
     fn format_of(&self, object: &Map<String, Value>) -> Result<RecordFormat> {
         let Fields { question, answer, .. } = &self.fields;
         let named = self.fields != Fields::default() && object.contains_key(question) && object.contains_key(answer);
@@ -225,7 +225,7 @@ impl Fields {
     }
 }
 
-/// Rows, spans and states of a problem are found again by its id: a copy of a problem gets one of its own (`id#2`).
+/// Rows, spans and states are looked up by a problem's id: a copy of a problem gets a new one (`id#2`).
 ///
 /// # Errors
 /// One id of two questions.
@@ -249,7 +249,7 @@ fn distinct_ids(problems: &mut [(Problem, String)]) -> Result<()> {
     Ok(())
 }
 
-/// A value as messages show it: data may hold one of megabytes.
+/// A value shortened for messages: data may contain megabytes in one.
 pub fn cut(text: &str) -> String {
     const SHOWN: usize = 60;
     let shown: String = text.chars().take(SHOWN).collect();
@@ -456,7 +456,7 @@ fn read_line(reader: &mut dyn BufRead, line: &mut String, first: bool) -> Result
     Ok(came)
 }
 
-/// What serde_json says, with what is meant where it says it in words of its own.
+/// The message of serde_json, with its own terms explained.
 fn clearer(error: anyhow::Error) -> anyhow::Error {
     let said = error.to_string();
     let half = said.contains("surrogate") || said.contains("hex escape");

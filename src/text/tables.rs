@@ -48,7 +48,7 @@ pub(super) fn parquet(mut bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<
     read.context("not a Parquet file that can be read")
 }
 
-/// Renames the key of the footer that says which columns were categories in the writer's memory. Without it they are the texts and
+/// Renames the footer's key that lists the columns which were categories in the writer's memory. Without it they are the texts and
 /// numbers that the file stores.
 fn forget_categories(bytes: &mut [u8]) {
     const KEY: &[u8] = b"ARROW:schema";

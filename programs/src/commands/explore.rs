@@ -5,7 +5,7 @@
 
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
@@ -23,13 +23,17 @@ use super::http::{Head, HttpRequest, requests};
 use super::lens::{named, token};
 use super::session::Room;
 use super::tensors::FromEnd;
+use super::unknown_words::unknown_words;
 use super::{ModelArgs, tensors};
 use crate::report::explorer;
+use switchyard::guard::read_text;
 use switchyard::latent::{Sequence, Trace};
+use switchyard::method::Recipe;
 use switchyard::model::Hooks;
 use switchyard::model::hooks::parse_specs;
 use switchyard::progress::{say, set_abandoned, show, stop_asked};
 use switchyard::store::{hex, remove_listed};
+use switchyard::tasks::Split;
 
 /// Serve the page's laboratory for one loaded model: your own prompts, changes and a second prompt's thoughts.
 #[derive(Args, Debug)]
@@ -99,7 +103,8 @@ impl Explore {
                 .with_context(|| format!("--port {}: omit it, or use another", self.port))?;
             let loaded = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype);
             let files = tempfile::tempdir().context("cannot make a folder for latent steps")?;
-            let explorer = ExploreState { room: Room { name, loaded }, files, made: AtomicUsize::new(0) };
+            let examples = examples(&name);
+            let explorer = ExploreState { room: Room { name, loaded }, examples, files, made: AtomicUsize::new(0) };
             let door = Door::open(&listener)?;
             say(&format!("{}: loaded; open this address in a browser, Ctrl-C ends it", explorer.room.name));
             show(&door.address());
@@ -155,7 +160,9 @@ impl Door {
 /// The loaded model of a page.
 struct ExploreState {
     room: Room,
-    /// Thoughts that were put in.
+    /// Prompts to start from.
+    examples: Vec<String>,
+    /// Latent steps of other prompts.
     files: TempDir,
     made: AtomicUsize,
 }
@@ -194,7 +201,9 @@ impl ExploreState {
 
     fn ask(&self, ask: ExploreRequest) -> Result<Value> {
         match ask {
-            ExploreRequest::About {} => Ok(json!({ "model": self.room.about(), "chat": self.chat().is_ok() })),
+            ExploreRequest::About {} => Ok(json!({
+                "model": self.room.about(), "chat": self.chat().is_ok(), "examples": self.examples,
+            })),
             ExploreRequest::See(see) => self.see(see),
             ExploreRequest::Heads { trace, hooks, at } => self.heads(&trace, &hooks, at),
         }
@@ -216,6 +225,7 @@ impl ExploreState {
         check_hooks(&see.hooks)?;
         let settings = self.room.settings(&see.settings)?;
         let mut hooks = see.hooks;
+        let mut donor = None;
         if let Some(other) = &see.other {
             let thoughts = parse_specs(INJECTED)?;
             let there = self.room.continued(vec![self.ids(other, see.chat)?], &[], &settings, &thoughts);
@@ -226,6 +236,7 @@ impl ExploreState {
             let about = (self.room.name.as_str(), self.room.loaded.layers());
             tensors::write(&file, about, &rows, &there.recorded, &FromEnd::new())?;
             hooks.push(format!("{INJECTED}=swap:{}", file.display()));
+            donor = Some(file.display().to_string());
         }
         let done = self.room.continued(vec![self.ids(&see.prompt, see.chat)?], &hooks, &settings, &[])?;
         let trace = done.traces.into_iter().next().context("the decoder returned nothing")?;
@@ -235,9 +246,17 @@ impl ExploreState {
         let layers: Vec<_> = readings.iter().map(|layer| named(&self.room.loaded, layer)).collect();
         let words: Vec<String> = row.ids.iter().map(|id| token(&self.room.loaded, *id)).collect();
         let steps: Vec<String> = row.steps.iter().map(ToString::to_string).collect();
+        let mut fired = done.fired;
+        // The page names the other prompt, not the file of its latent steps.
+        if let Some(file) = &donor {
+            fired.iter_mut().for_each(|report| report.hook = report.hook.replace(file, "the other prompt"));
+        }
+        let vocabulary = self.room.loaded.vocabulary.as_ref();
+        let prompts = std::iter::once(see.prompt.as_str()).chain(see.other.as_deref());
+        let warning = vocabulary.map(|known| unknown_words(known, "prompts", prompts)).transpose()?.flatten();
         Ok(json!({
             "words": words, "steps": steps, "says": layers, "trace": trace, "text": self.room.loaded.said(&trace)?, "hooks": hooks,
-            "fired": done.fired,
+            "fired": fired, "warning": warning,
         }))
     }
 
@@ -279,6 +298,17 @@ impl ExploreState {
         }
         self.files.path().join(name(number))
     }
+}
+
+/// Held-out problems of the task in the run's recipe; for other models plain text.
+fn examples(model: &str) -> Vec<String> {
+    let of_task = || {
+        let run = Path::new(model).ancestors().find(|above| above.join("recipe.toml").is_file())?;
+        let recipe: Recipe = toml::from_str(&read_text(&run.join("recipe.toml")).ok()?).ok()?;
+        let problems = recipe.task.as_ref()?.rows(Split::Test, recipe.seed, 0..3).ok()?;
+        Some(problems.iter().map(|problem| recipe.data.template.prompt(&problem.question)).collect())
+    };
+    of_task().unwrap_or_else(|| ["The capital of France is", "Two plus three is"].map(str::to_owned).to_vec())
 }
 
 /// Until the request is answered: cancels its computation if the sender disconnects, or on Ctrl-C.

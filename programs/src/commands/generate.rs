@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::device::MachineArgs;
 use super::hooks::{HookArgs, Reach, list};
+use super::lens::token;
 use super::render::{decode as to_text, render};
 use super::tensors::FromEnd;
 use super::unknown_words::warn_of_unknown;
@@ -19,7 +20,7 @@ use switchyard::latent::{Decode, DecodeSettings, End, Reasoning, Request, Sampli
 use switchyard::loading::{Checkpoint, Loaded};
 use switchyard::machine::Machine;
 use switchyard::model::hooks::{RecordedTensor, Recording, parse_specs};
-use switchyard::model::{HookSpec, Hooks};
+use switchyard::model::{HookSpec, Hooks, Step};
 use switchyard::progress::{go_on, say, stop_flag};
 use switchyard::text::{Chat, Vocabulary};
 
@@ -45,6 +46,9 @@ pub struct Generate {
     chat_template_kwargs: Option<String>,
     #[command(flatten)]
     decoding: DecodeArgs,
+    /// Show the most probable next token at each latent step (logit lens of the last layer)
+    #[arg(long, conflicts_with = "json")]
+    lens: bool,
     /// Print one JSON object: tokens (new ids, without latents), text, trace
     #[arg(long)]
     json: bool,
@@ -147,7 +151,9 @@ impl Generate {
             let (name, rows) = (self.model.named()?, [loaded.row(trace)?]);
             tensors::write(out, (&name, loaded.layers()), &rows, &recorded, &FromEnd::new())?;
         }
-        self.show(trace, &loaded, &fired)?;
+        let thinks =
+            if self.lens { Some(read_latents(trace, &loaded, &changes, settings.sampling.seed)?) } else { None };
+        self.show(trace, &loaded, &fired, thinks.as_deref())?;
         if trace.end == End::Cancelled { Ok(go_on()?) } else { Ok(()) }
     }
 
@@ -195,7 +201,7 @@ impl Generate {
         chat.with(arguments).context("--chat-template-kwargs")
     }
 
-    fn show(&self, trace: &Trace, loaded: &Loaded, fired: &[ChangeReport]) -> Result<()> {
+    fn show(&self, trace: &Trace, loaded: &Loaded, fired: &[ChangeReport], thinks: Option<&[String]>) -> Result<()> {
         let vocabulary = loaded.vocabulary.as_ref();
         if self.json {
             let text = vocabulary.map(|_| to_text(&trace.text(), vocabulary)).transpose()?;
@@ -206,7 +212,7 @@ impl Generate {
             return print(&format!("{all}\n"));
         }
         let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        print_styled(&format!("{}\n", render(trace, vocabulary, colour)?))?;
+        print_styled(&format!("{}\n", render(trace, vocabulary, thinks, colour)?))?;
         let ended = match trace.end {
             End::Stop => "end of text",
             End::Budget => "token budget",
@@ -214,13 +220,29 @@ impl Generate {
             End::NonFinite => "logits not finite",
         };
         // The summary is for a person: it goes to stderr, not into a pipe.
-        let _ = writeln!(std::io::stderr(), "{}; {ended}", describe_counts(trace));
+        let legend = match (trace.latent_calls(), thinks) {
+            (0, _) => "",
+            (_, None) => "; in brackets p(</swi>) after each latent step",
+            (_, Some(_)) => "; ⟨swi n: the most probable token at each latent step⟩[p(</swi>) after it]",
+        };
+        let _ = writeln!(std::io::stderr(), "{}; {ended}{legend}", describe_counts(trace));
         for hook in fired {
             let ChangeReport { hook, fired, mean_change, .. } = hook;
             say(&format!("hook \"{hook}\": fired {fired} times, mean norm of the change {mean_change:.4}"));
         }
         Ok(())
     }
+}
+
+/// The most probable next token at each latent step, in the same run: with its changes.
+fn read_latents(trace: &Trace, loaded: &Loaded, changes: &Changes, seed: u64) -> Result<Vec<String>> {
+    let row = loaded.row(trace)?;
+    let known = trace.prompt.len().min(row.ids.len());
+    let again = |_: &_| "it only fires where a token is drawn".to_owned();
+    let (layers, _) = changes.run((&[known], seed), again, |hooks| loaded.lens(&row, 1, hooks))?;
+    let readings = layers.last().context("a model without layers")?.iter().zip(&row.steps);
+    let latents = readings.filter(|(_, step)| matches!(step, Step::Latent { .. }));
+    Ok(latents.map(|(reading, _)| reading.first().map_or_else(String::new, |(id, _)| token(loaded, *id))).collect())
 }
 
 /// Counts of a row.

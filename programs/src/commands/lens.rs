@@ -161,7 +161,7 @@ impl LensArgs {
             return print(&format!("{all}\n"));
         }
         let mut out = "| position | token |".to_owned();
-        layers.iter().for_each(|layer| out += &format!(" {layer} |"));
+        layers.iter().for_each(|layer| out += &format!(" blocks.{layer} |"));
         out += &format!("\n|{}\n", " --- |".repeat(found.len() + 2));
         for (position, token) in tokens.iter().enumerate() {
             out += &format!("| {position} | {} |", token_cell(token));

@@ -9,8 +9,15 @@ use switchyard::latent::trace::PositionRole;
 use switchyard::progress::plain;
 use switchyard::text::Vocabulary;
 
-/// Text without control characters, with `⟨swi 4⟩` for four latent steps, and p(exit) after each. Without a vocabulary, ids.
-pub fn render(trace: &Trace, vocabulary: Option<&Vocabulary>, colour: bool) -> Result<String> {
+/// Text without control characters, with `⟨swi 4⟩` for four latent steps, and p(exit) after each. Without a vocabulary, ids. `thinks`: a
+/// word per latent step, to show in its block.
+pub fn render(
+    trace: &Trace,
+    vocabulary: Option<&Vocabulary>,
+    thinks: Option<&[String]>,
+    colour: bool,
+) -> Result<String> {
+    let mut thinks = thinks.map(<[String]>::iter);
     let mut out = String::new();
     let mut text: Vec<u32> = vec![];
     let mut blocks = trace.blocks().into_iter();
@@ -23,7 +30,9 @@ pub fn render(trace: &Trace, vocabulary: Option<&Vocabulary>, colour: bool) -> R
             append(&mut out, &plain(&decode(&text, vocabulary)?));
             text.clear();
             if let Some(block) = blocks.next() {
-                append(&mut out, &chip(&block.p_exit, block.forced, colour));
+                let words = thinks.iter_mut().flat_map(|words| words.by_ref().take(block.p_exit.len()));
+                let words: Vec<&str> = words.map(|word| word.trim()).collect();
+                append(&mut out, &chip(&block.p_exit, &plain(&words.join(" ")), block.forced, colour));
             }
         }
         open = inside;
@@ -40,8 +49,9 @@ pub fn decode(ids: &[u32], vocabulary: Option<&Vocabulary>) -> Result<String> {
     }
 }
 
-fn chip(p_exit: &[f64], forced: bool, colour: bool) -> String {
-    let mut chip = format!("⟨swi {}⟩", p_exit.len());
+fn chip(p_exit: &[f64], words: &str, forced: bool, colour: bool) -> String {
+    let colon = if words.is_empty() { "" } else { ": " };
+    let mut chip = format!("⟨swi {}{colon}{words}⟩", p_exit.len());
     let steps: Vec<String> = p_exit.iter().map(|p| format!("{p:.2}")).collect();
     let mut exits = format!("[{}", steps.join(" "));
     exits.push_str(if forced { " forced]" } else { "]" });

@@ -7,7 +7,7 @@ use anyhow::{Error, Result, bail, ensure};
 use serde_json::{Map, Value, json};
 
 use super::selection::Selection;
-use super::table::{WIDTH, fitted};
+use super::table::{WIDTH, fitted, shortened};
 use super::targets::Targets;
 use super::{is_dry, print};
 use crate::report::findings::describe;
@@ -243,7 +243,7 @@ impl Runner<'_> {
         Ok(())
     }
 
-    /// Runs the jobs in turn, then prints findings and their tables; failures are an error when all are done.
+    /// Runs the jobs in turn, then prints their tables, and last the findings; failures are an error when all are done.
     fn work(&self, jobs: &mut [ExperimentJob]) -> Result<()> {
         let (mut failed, mut made, mut tables) = (vec![], vec![], String::new());
         let mut progress = Progress::new(self.program, jobs.len(), 0);
@@ -256,13 +256,15 @@ impl Runner<'_> {
                 Ok(summary) => {
                     let untrained = job.study.untrained && job.experiment.about.of_switching;
                     let mark = if untrained { UNTRAINED } else { "" };
-                    let (seconds, summary) = (job.journal.seconds(), mark.to_owned() + &fitted(&summary, WIDTH));
-                    let file = job.journal.folder.join(job.journal.name(job.journal.last()));
-                    tables += &format!("\n## {name} ({seconds:.1} s)\n\n{summary}\n{}.parquet\n", file.display());
+                    let seconds = job.journal.seconds();
+                    let file = job.journal.folder.join(job.journal.name(job.journal.last()) + ".parquet");
+                    let file = file.display().to_string();
+                    let summary = mark.to_owned() + &fitted(&shortened(&summary, &file), WIDTH);
+                    tables += &format!("\n## {name} ({seconds:.1} s)\n\n{summary}\n{file}\n");
                     made.push(&job.journal);
                 }
                 Err(error) if error.is::<Interruption>() => {
-                    print(&(list_findings(&made) + &tables))?;
+                    print(&(tables + &list_findings(&made)))?;
                     return Err(error.context("the same command with --resume continues"));
                 }
                 // The experiment does not apply to this checkpoint and data: no fault of either.
@@ -279,7 +281,7 @@ impl Runner<'_> {
         }
         progress.update(all, "");
         progress.finish();
-        print(&(list_findings(&made) + &tables))?;
+        print(&(tables + &list_findings(&made)))?;
         ensure!(failed.is_empty(), "{} of {all} experiments could not be run: {}", failed.len(), failed.join("; "));
         ensure!(!made.is_empty(), "none of the experiments applies to this model and data (reasons above)");
         Ok(())
@@ -315,7 +317,8 @@ fn list_findings(made: &[&Journal]) -> String {
             checkpoints.push(of);
         }
     }
-    let mut out = String::new();
+    let mut out = "\n## Findings\n\n".to_owned();
+    let empty = out.len();
     // A folder has the records of all its checkpoints: it is read once for them.
     for of_folder in checkpoints.chunk_by(|a, b| a.0 == b.0) {
         let path = of_folder[0].0;
@@ -332,5 +335,5 @@ fn list_findings(made: &[&Journal]) -> String {
             describe(&folder, checkpoint, &files).iter().for_each(|line| out += &format!("{line}\n"));
         }
     }
-    out
+    if out.len() > empty { out } else { String::new() }
 }

@@ -8,12 +8,22 @@ use switchyard::text::{Vocabulary, cut};
 /// Words named in a warning.
 const NAMED: usize = 3;
 
-/// Warns about words of texts that are not in the vocabulary. `what`: kind of the texts, e.g. `prompts`.
+/// Prints the warning of [`unknown_words`] to standard error.
 pub(super) fn warn_of_unknown<'a>(
     vocabulary: &Vocabulary,
     what: &str,
     texts: impl Iterator<Item = &'a str>,
 ) -> Result<()> {
+    unknown_words(vocabulary, what, texts)?.iter().for_each(|warning| say(warning));
+    Ok(())
+}
+
+/// A warning about words of texts that are not in the vocabulary, if there are any. `what`: kind of the texts, e.g. `prompts`.
+pub(super) fn unknown_words<'a>(
+    vocabulary: &Vocabulary,
+    what: &str,
+    texts: impl Iterator<Item = &'a str>,
+) -> Result<Option<String>> {
     let (mut words, mut holding, mut all): (Vec<String>, usize, usize) = (vec![], 0, 0);
     for text in texts {
         let unknown = vocabulary.unknown(text)?;
@@ -25,14 +35,13 @@ pub(super) fn warn_of_unknown<'a>(
             }
         }
     }
-    let Some(unk) = vocabulary.unk().filter(|_| !words.is_empty()) else { return Ok(()) };
+    let Some(unk) = vocabulary.unk().filter(|_| !words.is_empty()) else { return Ok(None) };
     let named: Vec<String> = words.iter().take(NAMED).map(|word| format!("`{}`", cut(word))).collect();
     let more = words.len().saturating_sub(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    say(&format!(
+    Ok(Some(format!(
         "warning: {holding} of {all} {what} have words without a token in this model, which become {} instead: {}{more}",
         vocabulary.token(unk).unwrap_or_default(),
         named.join(", ")
-    ));
-    Ok(())
+    )))
 }

@@ -11,7 +11,7 @@ use super::verdicts::{self, TestedClaim, Verdict};
 use switchyard::nth::Nth;
 use switchyard::schema::{
     AccuracyRow, At, ExitGroup, ExitRow, Features, Holds, InterventionRow, KnownValueRow, Later, ProbeRow, RowFile,
-    Steps,
+    Steps, stream_name,
 };
 use switchyard::stats::{Estimate, LEVEL};
 
@@ -217,7 +217,7 @@ impl ComparedCheckpoint<'_> {
         match own.max_by(|(a, _), (b, _)| score(a).total_cmp(&score(b))) {
             None => (Cell::nothing(), Cell::nothing()),
             Some((row, step)) => {
-                let at = format!("layer {}, step {step} (chance {:.2})", row.layer, row.chance);
+                let at = format!("{}, step {step} (chance {:.2})", stream_name(row.layer), row.chance);
                 (Cell::measured(Some(row.score())), Cell::Text(at))
             }
         }

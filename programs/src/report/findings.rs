@@ -4,8 +4,8 @@
 use super::cells::intervention_row;
 use super::folder::{Folder, distinct, sound};
 use switchyard::schema::{
-    AT_CHANCE, AccuracyRow, Event, Features, InterventionRow, KnownValueRow, NORMAL, PhaseRow, ProbeRow, ResponseRow,
-    RowFile, SwitchBenefitRow, TeacherForcedRow,
+    AT_CHANCE, AccuracyRow, Event, Features, InterventionRow, KnownValueRow, NORMAL, NULLS, PhaseRow, ProbeRow,
+    ResponseRow, RowFile, SwitchBenefitRow, TeacherForcedRow, dosed,
 };
 use switchyard::stats::{Estimate, FEWEST, LEVEL};
 
@@ -71,7 +71,7 @@ impl Question {
             TestOutcome::Unchanged => self.unchanged,
             TestOutcome::NothingToLose => self.nothing_to_lose,
             TestOutcome::Undecided | TestOutcome::Described => self.undecided,
-            TestOutcome::TooFew => return format!("{} Too few problems to say.", self.asks),
+            TestOutcome::TooFew => return format!("{} Too few problems to decide.", self.asks),
         };
         if sentence.is_empty() { self.undecided } else { sentence }.to_owned()
     }
@@ -98,7 +98,7 @@ pub(super) const CARDS: usize = 3;
 type Source = (&'static str, fn(&Folder, &str) -> Option<Finding>);
 
 /// Every question, the strongest kind of evidence first.
-const SOURCES: [Source; 8] = [
+const SOURCES: [Source; 9] = [
     (InterventionRow::NAME, known_value),
     (InterventionRow::NAME, latents),
     (TeacherForcedRow::NAME, place),
@@ -107,6 +107,7 @@ const SOURCES: [Source; 8] = [
     (ResponseRow::NAME, responses),
     (AccuracyRow::NAME, accuracy),
     (PhaseRow::NAME, over_training),
+    (InterventionRow::HOOKS, hooks),
 ];
 
 /// Records that describe a model without blocks.
@@ -149,8 +150,14 @@ fn finding(question: &Question, answer: TestOutcome, number: Estimate, of: Strin
 
 /// Checkpoints that have a finding, in the order of training.
 pub(super) fn checkpoints(folder: &Folder) -> Vec<String> {
-    let rows =
-        [KnownValueRow::NAME, InterventionRow::NAME, TeacherForcedRow::NAME, ResponseRow::NAME, AccuracyRow::NAME];
+    let rows = [
+        KnownValueRow::NAME,
+        InterventionRow::NAME,
+        TeacherForcedRow::NAME,
+        ResponseRow::NAME,
+        AccuracyRow::NAME,
+        InterventionRow::HOOKS,
+    ];
     let mut names = distinct(rows.into_iter().flat_map(|rows| folder.checkpoints(rows)));
     // Only trained so far: the result of the last phase.
     if names.is_empty() {
@@ -201,7 +208,8 @@ fn latents(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         ("embedding_argmax", "token it would say"),
         ("skip", "no latents: text"),
     ];
-    let said = format!("of the answers that were right with latents stay right with {other}{}", lucky(row));
+    let said =
+        format!("of the answers that were right with latents stay right with {other}; {}{}", around(row), lucky(row));
     Some(Finding {
         bars: named.iter().filter_map(|(mode, name)| Some(((*name).to_owned(), of(mode)?))).collect(),
         own: named.iter().find(|(mode, _)| *mode == row.mode).map_or_else(String::new, |(_, name)| (*name).to_owned()),
@@ -211,11 +219,56 @@ fn latents(folder: &Folder, checkpoint: &str) -> Option<Finding> {
 
 const LATENTS: Question = Question {
     asks: "Do right answers need these latents?",
-    yes: "Other latents make right answers wrong",
+    yes: "Right answers become wrong when the latents are replaced",
     opposite: "More answers are right when the latents are replaced",
     unchanged: "Accuracy stays within .05 when the latents are replaced",
     undecided: "Undecided: no loss is shown when the latents are replaced",
     nothing_to_lose: "Nothing to lose: with its own latents the model is right no more often than a guess",
+};
+
+/// Accuracy before and after a change and, where no loss could be seen, why.
+fn around(row: &InterventionRow) -> String {
+    let after = row.accuracy.value;
+    let before = after - row.accuracy_change.value;
+    let chance = row.at_chance().map_or_else(String::new, |(before, guess)| {
+        format!(" (of the changed problems {:.3} were right before, a guess gives {guess:.3})", before.value)
+    });
+    format!("accuracy is {before:.3} before and {after:.3} after{chance}")
+}
+
+/// The change at a hook point with the largest effect on accuracy.
+fn hooks(folder: &Folder, checkpoint: &str) -> Option<Finding> {
+    let rows = folder.rows_in::<InterventionRow>(InterventionRow::HOOKS, checkpoint);
+    let size = |row: &InterventionRow| row.accuracy_change.value.abs();
+    let mut changes: Vec<&InterventionRow> =
+        rows.iter().filter(|row| row.mode != NORMAL && !NULLS.contains(&row.mode.as_str())).collect();
+    changes.sort_by(|a, b| size(b).total_cmp(&size(a)));
+    let row = *changes.first()?;
+    let name = |row: &InterventionRow| format!("{} at {}", dosed(&row.mode, row.dose), row.acts_at());
+    let of_all = if changes.len() > 1 { format!("; the largest of {} effects", changes.len()) } else { String::new() };
+    let of = format!("of the problems are answered right after {}; {}{of_all}", name(row), around(row));
+    let normal = rows.iter().filter(|row| row.mode == NORMAL).map(|row| ("unchanged".to_owned(), row.accuracy));
+    let strongest = changes.iter().take(5).map(|row| (name(row), row.accuracy));
+    Some(Finding {
+        bars: normal.chain(strongest).filter_map(|(name, e)| Some((name, sound(e)?))).collect(),
+        own: name(row),
+        ..finding(
+            &HOOKS,
+            TestOutcome::of_verdict(row.verdict(), row.accuracy_change, ["lower", "higher"]),
+            sound(row.accuracy)?,
+            of,
+            "tab:hook-intervention",
+        )
+    })
+}
+
+const HOOKS: Question = Question {
+    asks: "Do right answers need this activation?",
+    yes: "Accuracy falls when the activation is changed",
+    opposite: "Accuracy rises when the activation is changed",
+    unchanged: "Accuracy stays within .05 when the activation is changed",
+    undecided: "Undecided: no loss is shown when the activation is changed",
+    nothing_to_lose: "Nothing to lose: unchanged, the model is right no more often than a guess",
 };
 
 /// Number of diagnostic problems that were correct by chance.
@@ -239,6 +292,7 @@ fn place(folder: &Folder, checkpoint: &str) -> Option<Finding> {
         others.iter().filter_map(|(event, name)| Some((row(*event)?, *name))).collect();
     let answer = match others.as_slice() {
         [] => TestOutcome::Undecided,
+        others if others.iter().any(|(other, _)| other.p_swi.n < FEWEST) => TestOutcome::TooFew,
         others if others.iter().all(|(other, _)| at.is_sharper(other)) => TestOutcome::Yes,
         others if others.iter().any(|(other, _)| other.is_sharper(at)) => TestOutcome::Opposite,
         _ => TestOutcome::Undecided,
@@ -254,10 +308,13 @@ fn place(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     } else {
         (&PLACE, "is the probability of <swi> where the annotation begins a block")
     };
+    let compared: Vec<String> =
+        others.iter().map(|(other, name)| format!("{:.3} ({name}, n={})", other.p_swi.value, other.p_swi.n)).collect();
+    let of = if compared.is_empty() { of.to_owned() } else { format!("{of}; elsewhere {}", compared.join(", ")) };
     Some(Finding {
         bars: bars(std::iter::once(("annotated", at.p_swi)).chain(beside)),
         own: "annotated".into(),
-        ..finding(question, answer, sound(at.p_swi)?, of.into(), "tab:tf")
+        ..finding(question, answer, sound(at.p_swi)?, of, "tab:tf")
     })
 }
 
@@ -272,7 +329,7 @@ const PLACE: Question = Question {
     yes: "<swi> is more likely where the model was taught to switch",
     opposite: "<swi> is more likely elsewhere than where the model was taught to switch",
     unchanged: "",
-    undecided: "Undecided: no place of its own is shown for the decision to switch",
+    undecided: "Undecided: no place is shown for the decision to switch",
     nothing_to_lose: "",
 };
 
@@ -339,7 +396,7 @@ fn responses(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = folder.rows::<ResponseRow>(checkpoint).iter().find(|row| row.group == "all")?;
     let number = sound(row.switch_rate)?;
     let answer = if number.value == 0.0 { TestOutcome::Opposite } else { TestOutcome::Yes };
-    let of = "of the responses hold at least one block of latent steps";
+    let of = "of the responses contain at least one block of latent steps";
     Some(Finding {
         bars: bars([("responses with a block", number)]),
         own: "responses with a block".into(),
@@ -349,7 +406,7 @@ fn responses(folder: &Folder, checkpoint: &str) -> Option<Finding> {
 
 const RESPONSES: Question = Question {
     asks: "How often does the model switch?",
-    yes: "The model opens blocks of its own accord",
+    yes: "The model opens blocks by itself",
     opposite: "The model opens a block in none of these responses",
     unchanged: "",
     undecided: "How often the model switches",
@@ -419,10 +476,14 @@ mod tests {
 
     const EFFECT: FindingCase = FindingCase { n: 200, difference: 0.4, half: 0.05, p: 1e-9, before: 0.9 };
 
-    fn save<R: RowFile>(folder: &Path, n: usize, mut row: Value) {
+    fn save<R: RowFile>(folder: &Path, n: usize, row: Value) {
+        save_as::<R>(R::NAME, folder, n, row);
+    }
+
+    fn save_as<R: RowFile>(file: &str, folder: &Path, n: usize, mut row: Value) {
         let identity = json!({"checkpoint": "toy/sft", "dataset": "toy", "n": n, "seed": 0});
         row.as_object_mut().expect("a row").extend(identity.as_object().expect("an object").clone());
-        let name = if R::NAME == PhaseRow::NAME { R::NAME.to_owned() } else { format!("{}-sft", R::NAME) };
+        let name = if R::NAME == PhaseRow::NAME { file.to_owned() } else { format!("{file}-sft") };
         let mut writer = RowWriter::create(folder, &name).expect("a file");
         writer.push(&row).expect("a row");
         writer.finish().expect("a file");
@@ -441,15 +502,15 @@ mod tests {
             json!({"steps": "all", "later": "recompute", "at": "both", "draws": 1, "firings": 9,
             "hit_rate": about(0.3 + difference), "chance": about(0.3), "above_chance": about(difference), "kept": about(0.1)}),
         );
-        save::<InterventionRow>(
-            folder,
-            n,
-            json!({"mode": "resample", "dose": null, "steps": "all", "later": "recompute", "at": "both",
+        let intervention = json!({"mode": "resample", "dose": null, "steps": "all", "later": "recompute", "at": "both",
             "blocks": "own", "draws": 1, "accuracy": share((before - difference).clamp(0.0, 1.0)), "accuracy_change": about(-difference),
             "answer_changed": about(0.5), "guess": 1.0 / 7.0, "before": share(before), "diagnostic_accuracy": about(0.5), "diagnostic_by_luck": 3.0,
             "wrong_to_right": null, "lost": 0, "gained": 0, "p_value": p, "p_holm": p, "logit_diff": null, "logit_diff_change": null,
-            "firings": 1, "mean_change": 1.0}),
-        );
+            "firings": 1, "mean_change": 1.0});
+        save::<InterventionRow>(folder, n, intervention.clone());
+        let mut hooked = intervention;
+        hooked["hook"] = "blocks.0.hook_resid_post".into();
+        save_as::<InterventionRow>(InterventionRow::HOOKS, folder, n, hooked);
         let mut writer = RowWriter::create(folder, "teacher_forced-sft").expect("a file");
         for (event, at) in [("swi_start", 0.4 + difference), ("clause_start", 0.4)] {
             let row = json!({"checkpoint": "toy/sft", "dataset": "toy", "n": n, "seed": 0, "event": event, "positions": 90,
@@ -496,32 +557,32 @@ mod tests {
         use TestOutcome::{Described, NothingToLose, Opposite, TooFew, Unchanged, Undecided, Yes};
         let sure = titles_of(EFFECT);
         let cases: [(&str, FindingCase, [TestOutcome; SOURCES.len()]); 6] = [
-            ("an effect", EFFECT, [Yes, Yes, Yes, Yes, Yes, Yes, Described, Described]),
+            ("an effect", EFFECT, [Yes, Yes, Yes, Yes, Yes, Yes, Described, Described, Yes]),
             (
                 "at chance before",
                 FindingCase { before: 0.18, difference: 0.15, half: 0.04, p: 1e-6, ..EFFECT },
-                [Yes, NothingToLose, Yes, NothingToLose, Yes, Yes, Described, Described],
+                [Yes, NothingToLose, Yes, NothingToLose, Yes, Yes, Described, Described, NothingToLose],
             ),
             (
                 "underpowered",
                 FindingCase { n: 30, half: 0.5, p: 0.3, ..EFFECT },
-                [Undecided, Undecided, Undecided, Undecided, Undecided, Yes, Described, Described],
+                [Undecided, Undecided, Undecided, Undecided, Undecided, Yes, Described, Described, Undecided],
             ),
             (
                 "the other way round",
                 FindingCase { before: 0.3, difference: -0.3, ..EFFECT },
-                [Opposite, Opposite, Opposite, Opposite, Undecided, Yes, Described, Described],
+                [Opposite, Opposite, Opposite, Opposite, Undecided, Yes, Described, Described, Opposite],
             ),
             (
                 "no difference, within the margin",
                 FindingCase { difference: 0.0, half: 0.02, p: 1.0, ..EFFECT },
-                [Unchanged, Unchanged, Undecided, Unchanged, Undecided, Yes, Described, Described],
+                [Unchanged, Unchanged, Undecided, Unchanged, Undecided, Yes, Described, Described, Unchanged],
             ),
             ("below the floor", FindingCase { n: FEWEST - 1, ..EFFECT }, [TooFew; SOURCES.len()]),
         ];
         let accuracy = [described("Accuracy"), described("Held-out accuracy")];
         let questions =
-            [&KNOWN_VALUE, &LATENTS, &PLACE, &BENEFIT, &VALUE_PROBE, &RESPONSES, &accuracy[0], &accuracy[1]];
+            [&KNOWN_VALUE, &LATENTS, &PLACE, &BENEFIT, &VALUE_PROBE, &RESPONSES, &accuracy[0], &accuracy[1], &HOOKS];
         for (name, case, wanted) in cases {
             for (((title, wanted), question), yes) in titles_of(case).into_iter().zip(wanted).zip(questions).zip(&sure)
             {
@@ -535,7 +596,7 @@ mod tests {
     /// The sentence for no answer asserts nothing.
     #[test]
     fn undecided_is_said_as_undecided() {
-        for question in [KNOWN_VALUE, LATENTS, PLACE, BENEFIT, VALUE_PROBE] {
+        for question in [KNOWN_VALUE, LATENTS, PLACE, BENEFIT, VALUE_PROBE, HOOKS] {
             let said = question.title(TestOutcome::Undecided);
             assert!(said.starts_with("Undecided: ") || said.starts_with("No sign that"), "{said}");
             let others = [TestOutcome::Yes, TestOutcome::Opposite, TestOutcome::Unchanged, TestOutcome::NothingToLose];

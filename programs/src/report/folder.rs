@@ -185,7 +185,7 @@ impl Folder {
 
     /// The note on a comparison without records of GRPO's start.
     pub(crate) fn no_start(&self) -> String {
-        format!("no rows of `{}` here, so the finished `{}` stands for what GRPO started from", self.start, self.sft)
+        format!("no rows of `{}` here, so the finished `{}` is used as the start of GRPO", self.start, self.sft)
     }
 
     fn add_file(&mut self, file: &Path, strangers: &BTreeMap<String, String>) {

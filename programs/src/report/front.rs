@@ -105,7 +105,7 @@ fn latents(known: &KnownValueRow) -> String {
         (false, false) => "Undecided: the answer is not seen to follow the latent steps",
     };
     format!(
-        "**{said}.** Put in those of a block with another value: the answer becomes the predicted one in {}, by chance in \
+        "**{said}.** Swap in the latent steps of a block with another value, and the answer becomes the predicted one in {}, by chance in \
          {:.3}.",
         say(known.hit_rate),
         known.chance.value

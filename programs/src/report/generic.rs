@@ -6,8 +6,12 @@ use serde_json::Value;
 
 use super::folder::{cell_text, estimate};
 use super::tables::{Cell, ColumnKind, Heading, Table};
+use switchyard::schema::stream_name;
 use switchyard::stats::unsigned_zero;
 use switchyard::store::{FlatRow, IDENTITY};
+
+/// The column of layers, which counts as hooks do.
+const LAYER: &str = "layer";
 
 /// Rows of one checkpoint.
 pub type Of<'a> = (String, Vec<&'a FlatRow>);
@@ -25,11 +29,11 @@ pub fn table(label: &str, title: &str, of: &[Of<'_>], columns: &[&str]) -> Resul
     let flat: Vec<&FlatRow> = rows.iter().map(|(_, r)| *r).collect();
     let mut found = list_columns(&flat, columns);
     let constant =
-        |f: &RawColumn| flat.len() > 2 && flat.windows(2).all(|w| cell_text(w[0], &f.key) == cell_text(w[1], &f.key));
+        |f: &RawColumn| flat.len() > 2 && flat.windows(2).all(|w| cell_words(w[0], &f.key) == cell_words(w[1], &f.key));
     let constants: Vec<String> = found
         .iter()
         .filter(|f| !matches!(f.kind, ColumnKind::Measured(_)) && constant(f))
-        .map(|f| format!("{} {}", named(&f.key), cell_text(flat[0], &f.key)))
+        .map(|f| format!("{} {}", named(&f.key), cell_words(flat[0], &f.key)))
         .collect();
     found.retain(|f| matches!(f.kind, ColumnKind::Measured(_)) || !constant(f));
     if flat.is_empty() || !found.iter().any(|f| matches!(f.kind, ColumnKind::Measured(_))) {
@@ -91,7 +95,7 @@ fn kind(rows: &[&FlatRow], key: &str) -> Option<ColumnKind> {
         return Some(ColumnKind::Measured(digits(rows, key)));
     }
     let values: Vec<&Value> = rows.iter().filter_map(|r| r.get(key)).filter(|v| !v.is_null()).collect();
-    let whole = !values.is_empty() && values.iter().all(|v| v.is_i64());
+    let whole = !values.is_empty() && key != LAYER && values.iter().all(|v| v.is_i64());
     if whole { Some(ColumnKind::Count) } else { (!values.is_empty()).then_some(ColumnKind::Text) }
 }
 
@@ -114,8 +118,20 @@ fn cell(row: &FlatRow, found: &RawColumn) -> Cell {
         _ => match row.get(&found.key) {
             None | Some(Value::Null) => Cell::nothing(),
             Some(Value::Number(x)) if x.is_f64() => Cell::Text(small(x.as_f64().unwrap_or(f64::NAN))),
-            Some(_) => Cell::Text(cell_text(row, &found.key)),
+            Some(_) => Cell::Text(cell_words(row, &found.key)),
         },
+    }
+}
+
+/// A cell's text. A layer has the name of its hook: `blocks.1`; the stream before the first layer is `embedding`.
+fn cell_words(row: &FlatRow, key: &str) -> String {
+    let layer = row.get(key).and_then(Value::as_u64).filter(|_| key == LAYER).and_then(|n| usize::try_from(n).ok());
+    let component = row.get("component").and_then(Value::as_str);
+    let in_layer = matches!(component, Some("head" | "mlp")) || row.get("head").is_some_and(|head| !head.is_null());
+    match layer {
+        Some(layer) if in_layer => format!("blocks.{layer}"),
+        Some(passed) => stream_name(passed),
+        None => cell_text(row, key),
     }
 }
 

@@ -141,7 +141,7 @@ fn table(folder: &Folder, checkpoint: &str, records: &Records, paper: &Paper) ->
     let columns = columns.into_iter().map(|(name, kind)| Heading::new(name, kind)).collect();
     let name = if checkpoint.is_empty() { "model" } else { checkpoint };
     let mut table =
-        Table::new("tab:journal", &format!("{}/{name} beside the records of a third party", folder.name), columns);
+        Table::new("tab:journal", &format!("{}/{name} next to the records of a third party", folder.name), columns);
     table.note = format!(
         "theirs: {}. paper: switch rate (%) after Switch-GRPO of tab:sft-vs-rl, all problems only. Shares with 95 % Wilson intervals; blocks are \
          not independent within a problem.",

@@ -60,7 +60,7 @@ fn strangers(manifest: &Value) -> BTreeMap<String, String> {
         let Some((held, setup)) = files.iter().rev().max_by_key(|(_, setup)| like(setup)) else { continue };
         for (name, other) in files {
             if let Some(difference) = difference(setup, other) {
-                out.insert((*name).clone(), format!("{name} is of another origin than {held} ({difference})"));
+                out.insert((*name).clone(), format!("{name} has another origin than {held} ({difference})"));
             }
         }
     }

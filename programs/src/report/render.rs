@@ -286,7 +286,7 @@ fn summary(r: &Rendering<'_>) -> String {
     } else if !r.folder.is_calibration() {
         let what = if r.paper_tables.is_empty() { "tables and" } else { "other tables and its" };
         out += &format!(
-            "  the paper's {what} claims are left out: no checkpoint stands for its own (--paper shows them)\n"
+            "  the paper's {what} claims are left out: no checkpoint matches the paper's (--paper shows them)\n"
         );
     }
     for MissingFigure { label, reason, .. } in r.undrawn.iter().filter(|u| u.reason.contains("cannot")) {

@@ -1,8 +1,9 @@
 """Reads what Switchyard writes (rows, activations, traces) and runs its program `probe`."""
 
 from .activations import Activations, activations, save
+from .heatmap import HeatMap
 from .laboratory import view
-from .live import HeatMap, Interventions, Lens, Model, Pairs, Rows, load
+from .live import Interventions, Lens, Model, Pairs, Rows, load
 from .names import new_name, old_name
 from .rows import columns, manifest, rows
 from .running import Run, add, run, scale, swap

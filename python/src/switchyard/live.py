@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import decimal
-import html
 import json
 import os
 import re
@@ -19,10 +18,12 @@ from typing import List, Tuple
 
 import numpy as np
 
+from . import safetensors
 from .activations import Activations, activations
 from .asking import plain, prompt_of, prompts_of, several
+from .heatmap import HeatMap, stream_name
 from .rows import frame_of
-from .running import Run, answer_of, changes, ended, flags_of, names_of, program, warn
+from .running import Run, answer_of, changes, ended, flags_of, names_of, program, swap, warn
 from .traces import Trace
 
 
@@ -68,6 +69,9 @@ class Rows(list):
 class Pairs(Rows):
     """What one patch moves, by component, layer, head and place: shares of the difference of the two runs."""
 
+    #: Tokens of each pair's clean prompt.
+    tokens = ()
+
     def heatmap(self, component="resid", mode=None, form=None):
         """Layer by place, as a `HeatMap`; of a layer's heads the one that moves most."""
         mode = mode or self[0]["mode"]
@@ -85,7 +89,14 @@ class Pairs(Rows):
             if np.isnan(values[at]) or abs(effect) > abs(values[at]):
                 values[at] = effect
         names = [place if not back else f"{place}, {back} back" for place, back in places]
-        return HeatMap(values, layers, names, f"{component}, {mode}")
+        layers = [stream_name(layer) if component == "resid" else f"blocks.{layer}" for layer in layers]
+        return HeatMap(values, layers, names, f"{component}, {mode}", [self._token(place) for place, _ in places])
+
+    def _token(self, place):
+        """The token at a position: of all pairs, or `*` where they differ. Empty for other places."""
+        number = re.fullmatch(r"position\[(\d+)\]", place)
+        there = {row[int(number[1])] for row in self.tokens if int(number[1]) < len(row)} if number else set()
+        return there.pop() if len(there) == 1 else "*" if there else ""
 
 
 def _met(place):
@@ -96,31 +107,6 @@ def _met(place):
     part = outside.index(name) if name in outside else 4 if back is not None else 5 if name == "readout" else 6
     within = {"swi": 0, "swi_end": 10**9}.get(name, int(number.group(1)) if number else 0)
     return part, -(back or 0), within, name
-
-
-@dataclass(eq=False)
-class HeatMap:
-    """Layer by place. Shown by a notebook as a table of colours."""
-
-    #: `[layers, places]`; NaN where nothing was patched.
-    values: np.ndarray
-    layers: List[int]
-    places: List[str]
-    title: str
-
-    def _repr_html_(self):
-        def cell(value):
-            if np.isnan(value):
-                return "<td></td>"
-            colour = "37, 99, 235" if value > 0 else "234, 88, 12"
-            return f'<td style="background: rgba({colour}, {min(abs(value), 1.0):.2f})">{value:.2f}</td>'
-
-        head = "".join(f"<th>{html.escape(place)}</th>" for place in self.places)
-        body = "".join(
-            f"<tr><th>{layer}</th>{''.join(cell(value) for value in row)}</tr>"
-            for layer, row in reversed(list(zip(self.layers, self.values)))
-        )
-        return f"<table><caption>{html.escape(self.title)}</caption><tr><th>layer</th>{head}</tr>{body}</table>"
 
 
 class Interventions(Rows):
@@ -176,14 +162,16 @@ class Model:
     def generate(self, prompts, hooks=None, record=None, **settings):
         """Continues a prompt (text or token ids), or a list of them in one batch: a `Run`, or a list.
 
-        `hooks` as in `run`. `record`: hooks to record, of all rows together. Settings: `max_new_tokens`, `temperature`,
+        `hooks` as in `run`; a change may also be a function of the values that the unchanged run has at the hook, `[places, …]`, which
+        returns what replaces them (of one prompt; it costs one more run). `record`: hooks to record, of all rows together. Settings: `max_new_tokens`, `temperature`,
         `seed`, `top_k`, `top_p`, `k_min`, `k_cap`, `ignore_eos`.
         """
         prompts, one = prompts_of(prompts)
         settings = plain(settings, "settings")
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "recording.safetensors"
-            ask = {"do": "generate", "prompts": prompts, "hooks": changes(hooks, folder), "settings": settings}
+            hooks = self._changes(hooks, folder, {"do": "generate", "prompts": prompts, "settings": settings}, "record")
+            ask = {"do": "generate", "prompts": prompts, "hooks": hooks, "settings": settings}
             if record is not None:
                 ask.update(record=names_of(record), out=str(out))
             told = self._ask(ask)
@@ -205,13 +193,14 @@ class Model:
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "cache.safetensors"
             ask = {"do": "cache", "prompts": prompts_of(prompts)[0], "names": names_of(names), "logits": bool(logits)}
-            self._ask({**ask, "hooks": changes(hooks, folder), "out": str(out)})
+            self._ask({**ask, "hooks": self._known(hooks, folder, ask["prompts"]), "out": str(out)})
             return activations(out)
 
     def lens(self, prompt, top=5, hooks=None) -> Lens:
         """The logit lens of a text, nothing generated and nothing put around it."""
         with tempfile.TemporaryDirectory() as folder:
-            told = self._ask({"do": "lens", "prompt": prompt_of(prompt), "top": top, "hooks": changes(hooks, folder)})
+            hooks = self._known(hooks, folder, [prompt_of(prompt)])
+            told = self._ask({"do": "lens", "prompt": prompt_of(prompt), "top": top, "hooks": hooks})
         return Lens(told["tokens"], told["layers"])
 
     def pairs(self, pairs, components=None, modes=None, places=None) -> Pairs:
@@ -222,7 +211,35 @@ class Model:
         """
         with tempfile.TemporaryDirectory() as folder:
             ask = {"do": "pairs", "file": _file(pairs, folder), "components": several(components), "modes": several(modes)}
-            return Pairs(self._ask({**ask, "places": places})["rows"])
+            told = self._ask({**ask, "places": places})
+        rows = Pairs(told["rows"])
+        rows.tokens = told["tokens"]
+        return rows
+
+    def patch(self, clean, corrupt, metric, names="blocks.*.hook_resid_post", positions=None) -> HeatMap:
+        """Activation patching with a metric of your own: `metric(logits)` is a number for `[positions, vocabulary]`.
+
+        Each cell is a run of the corrupt prompt with the clean run's value at one hook and position: 0 where the metric stays, 1 where
+        it becomes the clean run's. It costs a forward per cell, whose logits pass through a file.
+        """
+        runs = [self.cache(prompt, names, logits=True) for prompt in (clean, corrupt)]
+        first, last = (run.lengths[0] for run in runs)
+        if first != last:
+            raise ValueError(f"the prompts have {first} and {last} tokens: a patch needs equal lengths")
+        before, after = (float(metric(run["logits"][0])) for run in reversed(runs))
+        if before == after:
+            raise ValueError(f"the metric is {before} for both prompts: there is no difference to restore")
+        points = [name for name in runs[0] if name != "logits"]
+        positions = range(first) if positions is None else [position % first for position in positions]
+        values = np.full((len(points), len(positions)), np.nan)
+        for row, point in enumerate(points):
+            for column, position in enumerate(positions):
+                hook = f"{point}@pos[{position}]"
+                patched = self.cache(corrupt, hook, {hook: swap(runs[0].at(point, position))}, logits=True)
+                values[row, column] = (float(metric(patched["logits"][0])) - before) / (after - before)
+        tokens = self.lens(clean, top=1).tokens
+        there = [str(position) for position in positions]
+        return HeatMap(values, points, there, getattr(metric, "__name__", "metric"), [tokens[position] for position in positions])
 
     def intervene(
         self, problems, modes=None, steps=None, draws=None, n=None, field=None, like=None, seed=0, hooks=None
@@ -278,6 +295,31 @@ class Model:
 
     def __reduce__(self):
         raise TypeError("a loaded model cannot be pickled or copied: load it in each process with sy.load")
+
+    def _known(self, hooks, folder, prompts):
+        """Changes of known texts."""
+        return self._changes(hooks, folder, {"do": "cache", "prompts": prompts}, "names")
+
+    def _changes(self, hooks, folder, ask, names):
+        """Changes as lines. A function among them gets what the run `ask` has at its hook; its result is written for `swap`."""
+        functions = {}
+        if isinstance(hooks, Mapping):
+            functions = {hook: change for hook, change in hooks.items() if callable(change)}
+            hooks = {hook: change for hook, change in hooks.items() if hook not in functions}
+        if functions and len(ask["prompts"]) != 1:
+            raise ValueError("a function as a change takes one prompt: ask for each prompt alone")
+        lines = changes(hooks, folder)
+        for number, (hook, function) in enumerate(functions.items()):
+            file = str(Path(folder) / f"function-{number}.safetensors")
+            self._ask({**ask, names: names_of(hook), "out": file})
+            values, metadata = safetensors.read(file)
+            changed = {name: np.asarray(function(array[0])) for name, array in values.items()}
+            for name, array in changed.items():
+                if array.shape != values[name][0].shape:
+                    raise ValueError(f"{hook}: the function returned shape {array.shape} for {values[name][0].shape}")
+            safetensors.write(file, {name: array[None] for name, array in changed.items()}, metadata)
+            lines.append(f"{names_of(hook)}=swap:{file}")
+        return lines
 
     def _ask(self, ask):
         if os.getpid() != self._owner:

@@ -145,7 +145,7 @@ def _change(change, hook, file):
         return change
     if not isinstance(change, Change):
         found = repr(change) if isinstance(change, (int, float)) else f"a bare {type(change).__name__}"
-        raise TypeError(f"{hook}: {found} is no change; use swap(array), add(array) or a text: 'zero', 'scale:2', 'random_norm'")
+        raise TypeError(f"{hook}: {found} is no change; use swap(array), add(array) or a text: 'zero', 'scale:2', 'random_norm'; a loaded model also takes a function")
     if change.what == "scale":
         return f"scale:{change.value!r}"
     save(file, {"value": safetensors.float32(change.value, f"{hook}: {change.what}")})

@@ -65,9 +65,9 @@ def float32(value, name):
     return narrow
 
 
-def write(path, tensors):
-    """Writes arrays by name as float32. Refuses what float32 cannot hold (`float32`)."""
-    header, parts, offset = {}, [], 0
+def write(path, tensors, metadata=None):
+    """Writes arrays by name as float32, with metadata (text by name). Refuses what float32 cannot hold (`float32`)."""
+    header, parts, offset = ({"__metadata__": metadata} if metadata else {}), [], 0
     for name, array in tensors.items():
         array = np.ascontiguousarray(float32(array, name))
         header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [offset, offset + array.nbytes]}

@@ -94,7 +94,7 @@ pub enum LayerSet {
 }
 
 impl Layers {
-    /// Numbers of layers, ascending: layer l is the stream after l blocks.
+    /// Numbers of layers, ascending: layer l is the output of `blocks.{l-1}`.
     ///
     /// # Errors
     /// A layer that the model does not have.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Config;
 use crate::experiments::markdown::{by_step, or_dash, table_of, titled};
-use crate::schema::{Features, ProbeRow};
+use crate::schema::{Features, ProbeRow, stream_name};
 use crate::stats::Estimate;
 
 pub fn tables(rows: &[ProbeRow], config: &Config) -> String {
@@ -16,7 +16,8 @@ pub fn tables(rows: &[ProbeRow], config: &Config) -> String {
         let (readable, auroc) = (if r.is_readable() { "yes" } else { "—" }, or_dash(r.auroc));
         let selectivity = or_dash(r.selectivity);
         format!(
-            "{protocol:?} | {features:?} | {layer} | {rows} | {balanced_accuracy} | {readable} | {auroc} | {selectivity}"
+            "{protocol:?} | {features:?} | {} | {rows} | {balanced_accuracy} | {readable} | {auroc} | {selectivity}",
+            stream_name(*layer)
         )
     });
     out + &values(&shown) + &ends(&shown, config)
@@ -72,7 +73,9 @@ fn values(rows: &[&ProbeRow]) -> String {
         let first = line.values().next();
         let n = or_dash(first.map(|first| first.accuracy.unwrap_or(first.balanced_accuracy).n));
         let chance = or_dash(first.map(|first| format!("{:.3}", first.chance)));
-        by_step(format!("{value} | {layer} | {n} | {chance}"), steps, |step| or_dash(line.get(&step).map(cell)))
+        by_step(format!("{value} | {} | {n} | {chance}", stream_name(layer)), steps, |step| {
+            or_dash(line.get(&step).map(cell))
+        })
     });
     titled(
         "\nAccuracy of value probes at each latent step (of frontiers balanced accuracy); * above chance; usable information in bits.",

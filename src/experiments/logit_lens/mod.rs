@@ -1,5 +1,5 @@
 //! Each layer's next-token prediction at each latent step: the logit lens (nostalgebraist 2020) and the tuned lens (Belrose et al. 2023).
-//! Layer 0 is the input of the first block, layer l the output of block l; the last is the model's own distribution.
+//! In rows layer 0 is the embedding, layer l the output of `blocks.{l-1}`; the last is the model's own distribution.
 //!
 //! A lens reads an early layer in the last layer's coordinates. If the logit lens shows nothing, the layer may represent the answer in
 //! another basis: the tuned lens learns an affine map per layer that undoes the change of basis, trained by KL to the model's own
@@ -27,7 +27,7 @@ use crate::latent::{Sequence, Switching, Trace};
 use crate::model::Step;
 use crate::model::hooks::Place;
 use crate::parallel;
-use crate::schema::{Lens, LensRow, Opening};
+use crate::schema::{Lens, LensRow, Opening, stream_name};
 use crate::stats::grouped_kfold;
 use crate::study::block_values::blocks;
 use crate::study::{DoesNotApply, Study};
@@ -183,7 +183,7 @@ pub fn table(rows: &[LensRow]) -> String {
         let tuned = text(Lens::Tuned).find(|r| r.layer == *layer);
         let tuned =
             [|r: &LensRow| r.kl, |r: &LensRow| r.agreement].map(|of| or_dash(tuned.map(|r| format!("{:.3}", of(r)))));
-        format!("{layer} | {kl:.3} | {agreement:.3} | {} | {}", tuned[0], tuned[1])
+        format!("{} | {kl:.3} | {agreement:.3} | {} | {}", stream_name(*layer), tuned[0], tuned[1])
     });
     let last = rows.iter().map(|r| r.layer).max();
     let steps = rows.iter().filter(|r| Some(r.layer) == last && r.lens == Lens::Logit && r.step.is_some());

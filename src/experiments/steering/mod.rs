@@ -19,7 +19,7 @@ use anyhow::{Result, bail, ensure};
 use super::markdown::{table_of, titled};
 use super::{About, Files, Journal, Unfit, layers_named, steps_named};
 use crate::nth::Nth;
-use crate::schema::{RowFile, SteeringRow, SteeringTrialRow, steerings};
+use crate::schema::{RowFile, SteeringRow, SteeringTrialRow, steerings, stream_name};
 use crate::stats::grouped_holdout;
 use crate::store::Measurements;
 use crate::study::Study;
@@ -52,7 +52,10 @@ impl Config {
     fn check(&self, study: &Study) -> Result<()> {
         let layers = study.model.layers.len();
         if let Some(layer) = self.layers.iter().find(|layer| **layer > layers) {
-            bail!("steering.layers: no layer {layer}; 0 is the input, {layers} the last block's output");
+            bail!(
+                "steering.layers: no layer {layer}; 0 is the embedding, {layers} the output of {}",
+                stream_name(layers)
+            );
         }
         let sound = self.doses.iter().all(|dose| dose.is_finite() && *dose > 0.0);
         ensure!(sound, "steering.doses must be above 0, found {:?}", self.doses);
@@ -149,6 +152,7 @@ pub fn table(rows: &[SteeringRow]) -> String {
         let dose = r.dose.map_or_else(String::new, |dose| format!(" {dose}"));
         let star = if r.follows() { " *" } else { "" };
         let [chance, random, kept] = [r.chance, r.random_hit_rate, r.kept].map(|share| format!("{:.2}", share.value));
+        let layer = stream_name(*layer);
         format!("{layer} | {step} | {action}{dose} | {hit_rate:.2}{star} | {chance} | {random} | {kept}")
     });
     titled(

@@ -35,7 +35,7 @@ use crate::model::HookPoint;
 use crate::nth::Nth;
 use crate::random::keyed;
 use crate::schema::{
-    Donors, Rotation, RowFile as _, SubspaceDirectionRow, SubspaceRow, Variable, adjust, beyond_chance,
+    Donors, Rotation, RowFile as _, SubspaceDirectionRow, SubspaceRow, Variable, adjust, beyond_chance, stream_name,
 };
 use crate::stats::{MeanVector, by_problem};
 use crate::study::Study;
@@ -375,8 +375,9 @@ pub fn table(rows: &[SubspaceRow]) -> String {
             (if r.carries() { " *" } else { "" }, or_dash(r.fitted.map(|share| format!("{share:.2}"))));
         let [chance, kept, erased] = [r.chance, r.kept, r.erased].map(|share| format!("{:.2}", share.value));
         format!(
-            "{variable:?} | {layer} | {step} | {rotation:?} | {rank} | {donors:?} | {hit_rate:.2}{star} | {chance} | {kept} | \
-             {fitted} | {erased}"
+            "{variable:?} | {} | {step} | {rotation:?} | {rank} | {donors:?} | {hit_rate:.2}{star} | {chance} | {kept} | \
+             {fitted} | {erased}",
+            stream_name(*layer)
         )
     });
     let said = match SubspaceRow::dimensions(rows, Variable::Value, MOST_OF_IT) {

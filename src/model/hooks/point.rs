@@ -212,7 +212,18 @@ fn segment_glob(pattern: &str, segment: &str) -> bool {
 fn nearest(pattern: &str, layers: usize) -> String {
     let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
     let wanted = last(pattern);
+    let layer = |name: &str| name.strip_prefix("blocks.").and_then(|rest| rest.split('.').next()).map(str::to_owned);
+    let written = layer(pattern);
     let names = HookPoint::all(layers.max(1)).into_iter().map(|p| p.to_string());
-    // `resid_post` is part of the intended name.
-    names.min_by_key(|name| (!last(name).contains(&wanted), distance(&last(name), &wanted))).unwrap_or_default()
+    // `resid_post` is part of the intended name. Of the same point in several layers the written layer is meant.
+    let found = names.min_by_key(|name| {
+        (!last(name).contains(&wanted), distance(&last(name), &wanted), layer(name) != written, distance(name, pattern))
+    });
+    let found = found.unwrap_or_default();
+    match (written, layer(&found)) {
+        (Some(written), Some(any)) if written.contains('*') => {
+            found.replacen(&format!("blocks.{any}."), &format!("blocks.{written}."), 1)
+        }
+        _ => found,
+    }
 }

@@ -50,7 +50,7 @@ names! {
         Embed = "embed",
         Head = "head",
         Mlp = "mlp",
-        /// The whole stream: layer 0 is the input of the first block, l the output of the l-th.
+        /// The residual stream: layer 0 is the embedding, l the output of `blocks.{l-1}`.
         Resid = "resid",
     }
 
@@ -63,15 +63,21 @@ names! {
     }
 }
 
+/// Name of the residual stream after this many layers, in the numbers of hooks: `embedding`, then the layer that wrote it
+/// (`blocks.0`, `blocks.1`, …).
+pub fn stream_name(layers_passed: usize) -> String {
+    layers_passed.checked_sub(1).map_or_else(|| "embedding".into(), |layer| format!("blocks.{layer}"))
+}
+
 impl Component {
-    /// A node as it is written in tables: `L2H0`, `MLP 1`, `stream 3`, `input`.
+    /// A node as it is written in tables: `L2H0`, `MLP 1`, `blocks.2` (the stream), `input`.
     pub fn label(self, layer: Option<usize>, head: Option<usize>) -> String {
-        let layer = layer.map_or_else(String::new, |layer| layer.to_string());
+        let number = layer.map_or_else(String::new, |layer| layer.to_string());
         match (self, head) {
-            (Component::Head, Some(head)) => format!("L{layer}H{head}"),
-            (Component::Head, None) => format!("heads of {layer}"),
-            (Component::Mlp, _) => format!("MLP {layer}"),
-            (Component::Resid, _) => format!("stream {layer}"),
+            (Component::Head, Some(head)) => format!("L{number}H{head}"),
+            (Component::Head, None) => format!("heads of {number}"),
+            (Component::Mlp, _) => format!("MLP {number}"),
+            (Component::Resid, _) => layer.map_or_else(String::new, stream_name),
             (Component::Embed, _) => "input".into(),
             (Component::Total, _) => "total".into(),
         }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Prompt, Room};
+use crate::commands::lens::token;
 use crate::commands::targets::{LIKE, fields};
 use crate::commands::unknown_words::warn_of_unknown;
 use crate::commands::{put, setting};
@@ -137,7 +138,9 @@ impl Room {
         }
         Settings { pair_patching: config.clone(), ..Settings::default() }.check()?;
         pair_patching::unfit(&study, &config)?;
-        Ok(json!({ "rows": rows(&pair_patching::rows(&study, &config)?)? }))
+        let words = |ids: &Vec<u32>| ids.iter().map(|id| token(&self.loaded, *id)).collect::<Vec<_>>();
+        let tokens: Vec<_> = study.corpus.test_prompts.iter().map(words).collect();
+        Ok(json!({ "rows": rows(&pair_patching::rows(&study, &config)?)?, "tokens": tokens }))
     }
 
     pub(super) fn intervene(&self, asked: &InterveneVerb, machine: &Machine) -> Result<Value> {

@@ -15,7 +15,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(
         "tab:adaptive",
         SOURCES,
-        "Are blocks opened where they pay? By the budget of visible tokens that a question says, and by steps",
+        "Are blocks opened where they pay? By the budget of visible tokens in the question, and by steps",
         |_: &AdaptiveRow| true,
         columns!(AdaptiveRow: budget, level, switch_rate, optimum, optimal_rate, as_optimal, accuracy, best_accuracy, with_block, without_block, benefit),
     ),

@@ -21,8 +21,8 @@ const DRAWN: usize = 40;
 const NOTE: &str = "Layers upwards, places from left to right (blocks counted back from the answer; `source`: where the two prompts differ; \
     `prompt`, `text` and `earlier`, latents of earlier blocks: all other positions). Within a place an edge leads from what writes to the stream to what \
     reads it; its width is its score, integrated gradient × (clean − corrupt). `H`: a head with its query; `k`, `v`: keys and values (numbered as the heads \
-    of keys), through which later places read; `M`: an MLP; dotted: a latent’s output as the next step’s input. Beside the figure’s files the whole circuit stands as \
-    JSON, in the form of Neuronpedia’s graph viewer.";
+    of keys), through which later places read; `M`: an MLP; dotted: a latent’s output as the next step’s input. The whole circuit is next to the figure as JSON \
+    for Neuronpedia’s graph viewer.";
 
 /// Every circuit of a folder as a graph: its file name, and Neuronpedia's JSON.
 pub(in crate::report) fn graphs(folder: &Folder) -> Vec<(String, Value)> {
@@ -177,7 +177,7 @@ fn network(checkpoint: &str, form: Form, layers: usize, drawn: &[&EdgeRow]) -> N
     let mut columns: Vec<Place> = drawn.iter().map(|e| (e.place.as_str(), e.back)).collect();
     columns.sort_by_key(|(place, back)| places::order(place, *back));
     columns.dedup();
-    let of_layers = (0..layers).flat_map(|layer| [format!("heads {layer}"), format!("MLP {layer}")]);
+    let of_layers = (0..layers).flat_map(|layer| [format!("blocks.{layer} heads"), format!("blocks.{layer} MLP")]);
     let rows: Vec<String> = std::iter::once("input".into()).chain(of_layers).chain(["output".into()]).collect();
     let column = |e: &EdgeRow| columns.iter().position(|c| *c == (e.place.as_str(), e.back)).unwrap_or(0);
     let ports = |e: &EdgeRow| [(column(e), Port::new(&e.sender)), (column(e), Port::new(&e.receiver))];
@@ -205,10 +205,15 @@ fn network(checkpoint: &str, form: Form, layers: usize, drawn: &[&EdgeRow]) -> N
         flows: columns.iter().enumerate().filter_map(flow).collect(),
         columns: columns.iter().map(|(place, back)| places::called(place, *back)).collect(),
         rows,
-        positive: "for the answer".into(),
+        positive: format!("for the answer (widest line: |score| {:.2})", widest(drawn)),
         negative: "against it".into(),
         flow: "next input".into(),
     }
+}
+
+/// The largest |score| of some edges.
+fn widest(edges: &[&EdgeRow]) -> f64 {
+    edges.iter().map(|e| e.score.value.abs()).fold(0.0, f64::max)
 }
 
 /// Whether the second place is the latent step that reads the first one's output.

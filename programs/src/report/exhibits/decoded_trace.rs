@@ -4,7 +4,7 @@ use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};
 use crate::report::folder::{Folder, called};
 use crate::report::paper::Paper;
-use switchyard::schema::{DecodedTraceRow, Reader, RowFile};
+use switchyard::schema::{DecodedTraceRow, Reader, RowFile, stream_name};
 use switchyard::stats::Estimate;
 
 const SOURCES: &[&str] = &[DecodedTraceRow::NAME];
@@ -13,7 +13,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(
         "tab:decoded-trace",
         SOURCES,
-        "Are latents, read as the steps that their blocks stand for, a valid solution? Right answers; two readers, two nulls",
+        "Are latents, read as the steps of their blocks, a valid solution? Right answers; two readers, two nulls",
         |_: &DecodedTraceRow| true,
         columns!(DecodedTraceRow: reader, layer, step, reads, valid, follows, shuffled, valid_of_several, permuted, p_holm),
     ),
@@ -35,7 +35,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             line("another problem's, by the logit lens", Reader::Logit, |r| r.shuffled),
         ];
         Figure::lines(LineChart {
-            title: format!("{}, layer {layer}", called(checkpoint)),
+            title: format!("{}, {}", called(checkpoint), stream_name(layer)),
             x: Axis::new("latent of each block that is read").whole(),
             y: Axis::share("valid solutions"),
             lines: lines.into_iter().filter(|line| !line.points.is_empty()).collect(),

@@ -1,4 +1,4 @@
-//! What is left of an answer when a block is closed early, by the latents kept.
+//! Accuracy when a block is closed early, by the number of latents that remain.
 
 use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};
@@ -28,7 +28,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         };
         Figure::lines(LineChart {
             title: called(checkpoint),
-            x: Axis::new("latents kept of each block").whole(),
+            x: Axis::new("latents before each block is closed").whole(),
             y: Axis::share("share of problems"),
             lines: [
                 line("right", |r| Some(r.accuracy)),

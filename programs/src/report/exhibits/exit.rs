@@ -34,22 +34,23 @@ fn cell(cells: &Cells<'_>, group: &str, column: &str) -> Option<Estimate> {
 }
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
-    let mut lines = vec![];
-    for checkpoint in folder.checkpoints_with::<ExitRow>() {
-        for (group, name) in [(ExitGroup::Correct, "correct"), (ExitGroup::Wrong, "wrong")] {
+    let panel = |checkpoint: &str| {
+        let mut lines = vec![];
+        for (group, name) in [(ExitGroup::Correct, "right"), (ExitGroup::Wrong, "wrong")] {
             let rows = folder.rows::<ExitRow>(checkpoint).iter().filter(|r| r.group == group);
             let points = points(rows.map(|r| (r.step.shown() as f64, r.p_exit)));
             let n = folder.rows::<ExitRow>(checkpoint).iter().filter(|r| r.group == group).map(|r| r.p_exit.n).max();
-            lines.push(Line::bars(&format!("{}, {name} (n={})", called(checkpoint), n.unwrap_or(0)), points));
+            lines.push(Line::bars(&format!("answered {name} (n={})", n.unwrap_or(0)), points));
         }
-    }
-    let panel = Figure::lines(LineChart {
-        title: "Readiness to leave the block".into(),
-        x: Axis::new("latent step").whole(),
-        y: Axis::new("p(</swi>)").log(),
-        lines,
-        ..LineChart::default()
-    });
+        Figure::lines(LineChart {
+            title: format!("Readiness to leave the block: {}", called(checkpoint)),
+            x: Axis::new("latent step").whole(),
+            y: Axis::new("p(</swi>)").log(),
+            lines,
+            ..LineChart::default()
+        })
+    };
+    let panels: Vec<Figure> = folder.checkpoints_with::<ExitRow>().into_iter().filter_map(panel).collect();
     let note = "Bars: 95 % cluster bootstrap over problems; where none is seen it is narrower than the mark.";
-    exhibit.drawing("Exit probability (ours; the paper's tab:exit)", 1, panel.into_iter().collect(), note)
+    exhibit.drawing("Exit probability (ours; the paper's tab:exit)", panels.len().clamp(1, 2), panels, note)
 }

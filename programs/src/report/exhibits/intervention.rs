@@ -96,20 +96,23 @@ fn pair(paper: &Paper, folder: &Folder, checkpoint: &str) -> [Option<Figure>; 2]
         chart(
             "Accuracy",
             "share of right answers",
-            [
-                ("all", |row| Some(row.accuracy), &theirs("all_acc")),
-                ("diagnostic", |row| row.diagnostic_accuracy, &theirs("diag_acc")),
-            ],
+            [("all", |row| Some(row.accuracy), &theirs("all_acc")), ("diagnostic", diagnostic, &theirs("diag_acc"))],
         ),
         chart(
             "Changed answers",
             "share of changed answers",
             [
                 ("all", |row| Some(row.answer_changed), &theirs("all_changed")),
-                ("diagnostic", |row| row.diagnostic_accuracy.map(rest), &changed),
+                ("diagnostic", |row| diagnostic(row).map(rest), &changed),
             ],
         ),
     ]
+}
+
+/// Accuracy on the diagnostic problems. The normal run is right on all of them by their definition, so that it has no interval.
+fn diagnostic(row: &InterventionRow) -> Option<Estimate> {
+    let share = row.diagnostic_accuracy?;
+    Some(if row.mode == NORMAL { Estimate { low: share.value, high: share.value, ..share } } else { share })
 }
 
 /// One minus a share.

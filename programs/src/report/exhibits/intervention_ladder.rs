@@ -62,7 +62,7 @@ fn draw(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
         ];
         let accuracy = accuracy.into_iter().filter(|s| s.values.iter().any(Option::is_some)).collect();
         let changed = vec![series("all", |r| Some(r.answer_changed), "all_changed")];
-        // The two stand side by side: a checkpoint without changed answers has nothing that its table does not say.
+        // The two panels are side by side; a checkpoint without changed answers has only its table.
         if changed[0].values.iter().flatten().any(|e| e.high > 0.0) {
             panels.push(chart("Accuracy by what enters the latents", "accuracy", accuracy));
             panels.push(chart("Answers changed", "share of problems", changed));

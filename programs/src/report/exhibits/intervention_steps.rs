@@ -81,6 +81,6 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             ..LineChart::default()
         }));
     }
-    let scales = if panels.len() > 1 { " Each panel has a scale of its own." } else { "" };
+    let scales = if panels.len() > 1 { " Each panel has its own scale." } else { "" };
     exhibit.drawing("Interventions step by step (ours)", 1, panels, &format!("Bars: 95 % Wilson intervals.{scales}"))
 }

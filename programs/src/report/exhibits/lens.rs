@@ -7,7 +7,7 @@ use crate::report::figures::{Figure, HeatMap};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
 use switchyard::nth::Nth;
-use switchyard::schema::{JacobianLensRow, Lens, LensRow, Opening, RowFile, Transport};
+use switchyard::schema::{JacobianLensRow, Lens, LensRow, Opening, RowFile, Transport, stream_name};
 use switchyard::stats::Estimate;
 
 const SOURCES: &[&str] = &[LensRow::NAME];
@@ -29,8 +29,8 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     Some(if column == "entropy" { row.entropy } else { row.exit_rank })
 }
 
-/// A heat map's cells: layers upwards, another axis across; `None` without numbers.
-pub(super) fn grid(cells: &[(usize, usize, Estimate)], map: HeatMap) -> Option<Figure> {
+/// A heat map's cells: layers upwards, another axis across; `name` gives the label of a layer. `None` without numbers.
+pub(super) fn grid(cells: &[(usize, usize, Estimate)], name: fn(usize) -> String, map: HeatMap) -> Option<Figure> {
     let axis = |of: fn(&(usize, usize, Estimate)) -> usize| {
         let mut all: Vec<usize> = cells.iter().map(of).collect();
         all.sort_unstable();
@@ -44,8 +44,9 @@ pub(super) fn grid(cells: &[(usize, usize, Estimate)], map: HeatMap) -> Option<F
         there.and_then(|c| sound(c.2)).map(|e| e.value).filter(|v| v.abs() < 1e300)
     };
     let cells: Vec<Vec<_>> = layers.iter().map(|&l| columns.iter().map(|&c| at(l, c)).collect()).collect();
-    let names = |all: &[usize]| all.iter().map(usize::to_string).collect::<Vec<_>>();
-    let map = HeatMap { y: "layer".into(), columns: names(&columns), rows: names(&layers), cells, print: true, ..map };
+    let columns = columns.iter().map(usize::to_string).collect();
+    let rows = layers.into_iter().map(name).collect();
+    let map = HeatMap { y: "layer".into(), columns, rows, cells, print: true, ..map };
     map.cells.iter().flatten().any(Option::is_some).then_some(Figure::HeatMap(map))
 }
 
@@ -78,12 +79,16 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
                 let cells: Vec<_> = rows.iter().filter_map(|(step, r)| Some((r.layer, *step, value(r)?))).collect();
                 let title = format!("{of} lens, {name}: {}", called(checkpoint));
                 let (x, range) = ("latent step".into(), Some((0.0, end.unwrap_or(most))));
-                panels.extend(grid(&cells, HeatMap { title, x, unit: unit.into(), range, ..HeatMap::default() }));
+                panels.extend(grid(
+                    &cells,
+                    stream_name,
+                    HeatMap { title, x, unit: unit.into(), range, ..HeatMap::default() },
+                ));
             }
         }
         // The two lenses side by side.
         let columns = if lens_rows(folder, checkpoint, Lens::Tuned).is_empty() { 1 } else { 2 };
-        let note = "Layer 0: the embedding; the topmost: what the model itself predicts. Means over blocks; intervals are in the rows.";
+        let note = "A layer is read at its output; the topmost is the model's own prediction. Means over blocks; intervals are in the rows.";
         out.extend(exhibit.drawing_of(checkpoint, "Lens grid (ours)", columns, panels, note));
     }
     out
@@ -99,9 +104,13 @@ fn draw_jacobian(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> 
         for (lens, name) in readings {
             let rows = folder.rows::<JacobianLensRow>(checkpoint).iter().filter(|r| r.lens == lens);
             let cells: Vec<_> = rows.map(|r| (r.layer, r.step.shown(), r.says_answer)).collect();
-            let title = format!("{name}, says the answer: {}", called(checkpoint));
+            let title = format!("{name}, share of answers named: {}", called(checkpoint));
             let (x, range) = ("latent step".into(), Some((0.0, 1.0)));
-            panels.extend(grid(&cells, HeatMap { title, x, unit: "share".into(), range, ..HeatMap::default() }));
+            panels.extend(grid(
+                &cells,
+                stream_name,
+                HeatMap { title, x, unit: "share".into(), range, ..HeatMap::default() },
+            ));
         }
         let note = "Last block before the answer, on problems that the Jacobian was not made of. Null: another problem's state.";
         out.extend(exhibit.drawing_of(checkpoint, "Jacobian lens (ours)", 3, panels, note));

@@ -6,7 +6,7 @@ use crate::report::cells::step_of;
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
-use switchyard::method::{Panel, declared};
+use switchyard::method::{Panel, Phase, TableRow, declared};
 use switchyard::schema::{AccuracyRow, GRPO_START, PhaseRow};
 use switchyard::stats::Estimate;
 
@@ -25,16 +25,35 @@ const PANELS: [(Panel, &str); 2] =
     [(Panel::Text, "Reasoning in text, in part or first"), (Panel::Latent, "Reasoning not in text")];
 
 /// A panel of accuracy for each group of methods, and the methods' `length`: one mark a method.
-fn by_method(folder: &Folder, x: &str, length: impl Fn(&PhaseRow) -> Option<Estimate>) -> Vec<Figure> {
-    let mark = |method: &str| {
-        let row = folder.phases().iter().find(|row| row.phase == method)?;
+fn by_method(paper: &Paper, folder: &Folder, x: &str, length: impl Fn(&PhaseRow) -> Option<Estimate>) -> Vec<Figure> {
+    let mark = |phase: &Phase| {
+        let row = folder.phases().iter().find(|row| row.phase == phase.name)?;
         let point = Point::new(length(row).and_then(sound)?.value, sound(row.accuracy)?);
-        let name = if method == "base" { "text CoT".into() } else { called(method).replace('_', " ") };
-        Some(Line::scatter(&name, vec![point]))
+        Some(Line::scatter(&method_name(paper, phase), vec![point]))
     };
     let phases = declared();
-    let marks_of = |panel| phases.iter().filter(move |phase| phase.panel == panel).filter_map(|phase| mark(phase.name));
+    let marks_of = |panel| phases.iter().filter(move |phase| phase.panel == panel).filter_map(|phase| mark(phase));
     PANELS.into_iter().filter_map(|(panel, title)| marks(title, x, marks_of(panel).collect())).collect()
+}
+
+/// A method's name in the paper's table or, of ours, its own: `SIM-CoT` of `Coconut whose … (SIM-CoT)`.
+fn method_name(paper: &Paper, phase: &Phase) -> String {
+    let of_paper = |key: &str| {
+        let rows = &paper.block("tab:main").ok()?.rows;
+        Some(rows.iter().find(|row| row.key == key)?.name.clone())
+    };
+    match phase.row {
+        // A parenthesis would not be part of a series' name.
+        TableRow::Paper(key) => {
+            of_paper(key).map_or_else(|| called(phase.name), |name| name.replace(" (", ", ").replace(')', ""))
+        }
+        TableRow::Ours(caption) => match caption.trim_end_matches(')').rsplit_once(" (") {
+            Some((what, "control" | "training-free")) => what.to_owned(),
+            Some((_, name)) => name.to_owned(),
+            None => caption.to_owned(),
+        },
+        TableRow::None => called(phase.name),
+    }
 }
 
 /// A panel of at least two marks.
@@ -62,8 +81,8 @@ fn ways(folder: &Folder) -> Option<Figure> {
 }
 
 /// Accuracy against visible tokens, one mark a method; of a folder without a run, the ways of decoding.
-fn pareto(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
-    let mut panels = by_method(folder, X, |row| row.visible_tokens);
+fn pareto(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let mut panels = by_method(paper, folder, X, |row| row.visible_tokens);
     if panels.is_empty() {
         panels.extend(ways(folder));
     }
@@ -72,8 +91,8 @@ fn pareto(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
 }
 
 /// The ways of decoding, where fig:pareto shows methods.
-fn decoding(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
-    let methods = !by_method(folder, X, |row| row.visible_tokens).is_empty();
+fn decoding(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let methods = !by_method(paper, folder, X, |row| row.visible_tokens).is_empty();
     let panel = ways(folder).filter(|_| methods);
     exhibit.drawing("Ways of decoding (ours)", 1, panel.into_iter().collect(), &format!("{BARS}."))
 }
@@ -81,8 +100,8 @@ fn decoding(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
 const BARS: &str = "Bars: 95 % Wilson intervals of accuracy";
 
 /// Accuracy against passes of the model, text and latents alike.
-fn passes(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
-    let panels = by_method(folder, "forward passes per problem", |row| row.forward_passes);
+fn passes(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let panels = by_method(paper, folder, "forward passes per problem", |row| row.forward_passes);
     if panels.len() < PANELS.len() {
         return vec![];
     }

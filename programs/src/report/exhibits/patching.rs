@@ -6,7 +6,7 @@ use crate::report::figures::{Figure, HeatMap};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
 use crate::report::places;
-use switchyard::schema::{Axis, Component, Form, HeadPatchRow, PatchMode, PatchRow, RowFile};
+use switchyard::schema::{Axis, Component, Form, HeadPatchRow, PatchMode, PatchRow, RowFile, stream_name};
 use switchyard::stats::Estimate;
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
@@ -22,16 +22,18 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         let range = effects.fold((0.0, 1.0), |(low, high): (f64, f64), e| (low.min(e), high.max(e)));
         let panel = |(axis, by, x): (Axis, &str, &str)| {
             let rows = folder.rows::<PatchRow>(checkpoint).iter().filter(|r| r.axis == axis);
-            let cells: Vec<_> = rows.map(|r| (r.layer, r.index, r.effect)).collect();
-            let title = format!("Activation patching by {by}: {}", called(checkpoint));
+            let cells: Vec<_> = rows.clone().map(|r| (r.layer, r.index, r.effect)).collect();
+            let n = rows.map(|r| r.effect.n).max().unwrap_or_default();
+            let title = format!("Activation patching by {by} (n={n} pairs): {}", called(checkpoint));
             grid(
                 &cells,
-                HeatMap { title, x: x.into(), unit: "effect".into(), range: Some(range), ..HeatMap::default() },
+                stream_name,
+                HeatMap { title, x: x.into(), unit: "restored share".into(), range: Some(range), ..HeatMap::default() },
             )
         };
         let axes = [(Axis::Step, "step", "latent step"), (Axis::Position, "position", "position")];
         let panels = axes.into_iter().filter_map(panel).collect();
-        let note = "Means; intervals are in the rows.";
+        let note = "Share of the logit difference between clean and corrupt prompts that a patch restores; means over pairs. Intervals are in the rows.";
         out.extend(exhibit.drawing_of(checkpoint, "Activation patching (ours)", 1, panels, note));
     }
     out
@@ -56,20 +58,22 @@ fn draw_pairs(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
                 let of: Vec<&HeadPatchRow> =
                     rows.iter().filter(|row| row.form == form && row.component == component).copied().collect();
                 let title = format!("{what} ({}): {}", form.name(), called(checkpoint));
+                let name = if component == Component::Resid { stream_name } else { |layer| format!("blocks.{layer}") };
                 panels.extend(by_place(
                     &of,
+                    name,
                     HeatMap { title, unit: mode.name().into(), range: Some(range), ..HeatMap::default() },
                 ));
             }
         }
         let note = "Share of the difference between the clean and the corrupt run that one patch moves; means over pairs, intervals are in \
-                    the rows. Stream: before the block of that layer, the topmost after the last.";
-        out.extend(exhibit.drawing_of(checkpoint, "Pairs of one's own, layer by position (ours)", 1, panels, note));
+                    the rows. Stream: at the output of that layer.";
+        out.extend(exhibit.drawing_of(checkpoint, "Your own pairs, layer by position (ours)", 1, panels, note));
     }
     out
 }
 
-fn by_place(rows: &[&HeadPatchRow], map: HeatMap) -> Option<Figure> {
+fn by_place(rows: &[&HeadPatchRow], name: fn(usize) -> String, map: HeatMap) -> Option<Figure> {
     let mut columns: Vec<(&str, Option<usize>)> = rows.iter().map(|row| (row.place.as_str(), row.back)).collect();
     columns.sort_by_key(|(place, back)| places::order(place, *back));
     columns.dedup();
@@ -88,7 +92,7 @@ fn by_place(rows: &[&HeadPatchRow], map: HeatMap) -> Option<Figure> {
         None => places::called(place, *back),
     };
     let x = if numbered { "position" } else { "place" };
-    match grid(&cells, HeatMap { x: x.into(), ..map })? {
+    match grid(&cells, name, HeatMap { x: x.into(), ..map })? {
         Figure::HeatMap(map) => Some(Figure::HeatMap(HeatMap { columns: columns.iter().map(named).collect(), ..map })),
         other => Some(other),
     }

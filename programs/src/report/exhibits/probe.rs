@@ -64,7 +64,7 @@ fn note(folder: &Folder, _: usize) -> String {
 
 fn chart(title: String, lines: Vec<Line>) -> Option<Figure> {
     let (x, y) = (Axis::new("depth (share of layers passed)"), Axis::share("accuracy, balanced classes"));
-    Figure::lines(LineChart { title, x, y, lines, levels: vec![0.5], ..LineChart::default() })
+    Figure::lines(LineChart { title, x, y, lines, levels: vec![0.5], level: "chance".into(), ..LineChart::default() })
 }
 
 /// Probe accuracy by depth: the paper's protocol, next to the paper's numbers.
@@ -86,7 +86,7 @@ fn theirs(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     }
     let panel = chart("Probe for the next <swi>: the paper's protocol".into(), lines);
     let note = format!(
-        "Bars: 95 % intervals. Dotted: chance. Depth lets 36 layers and ours share an axis.{}",
+        "Bars: 95 % intervals. Depth lets 36 layers and ours share an axis.{}",
         lacking(&[&folder.sft, &folder.grpo], is_there)
     );
     exhibit.drawing("Layer probes", 1, panel.into_iter().collect(), &note)

@@ -44,14 +44,14 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(
         "tab:pair-patching",
         &[HeadPatchRow::PAIRS],
-        "Pairs of one's own: heads and MLPs whose output carries the answer (Holm), by position",
+        "Your own pairs: heads and MLPs whose output carries the answer (Holm), by position",
         |row: &HeadPatchRow| row.matters() && row.component != Component::Resid,
         columns!(HeadPatchRow: form, mode, component, layer, head, place, effect, p_holm),
     ),
     rows_table!(
         "tab:jacobian-lens",
         &[JacobianLensRow::NAME],
-        "Does a latent of the last block already say the answer? Jacobian through the recurrence, logit lens, null",
+        "Does a latent of the last block already give the answer? Jacobian through the recurrence, logit lens, null",
         |_: &JacobianLensRow| true,
         columns!(JacobianLensRow: lens, step, layer, says_answer, logprob, split_error),
     ),

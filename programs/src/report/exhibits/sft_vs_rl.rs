@@ -34,7 +34,7 @@ pub(super) fn start_row(folder: &Folder, sources: &[&str]) -> Option<(String, St
 fn note(folder: &Folder, found: usize) -> String {
     match found {
         _ if has_start(folder, SOURCES) => format!(
-            "\"After SFT\" is ours at `{}`, the checkpoint that Switch-GRPO started from; the finished one stands below.",
+            "\"After SFT\" is ours at `{}`, the checkpoint that Switch-GRPO started from; the finished one is below.",
             folder.start
         ),
         0 => String::new(),

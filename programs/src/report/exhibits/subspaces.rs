@@ -42,10 +42,11 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             y: Axis::share("predicted answer comes"),
             lines: lines.into_iter().filter(|line| !line.points.is_empty()).collect(),
             levels: best.reduce(f64::max).into_iter().collect(),
+            level: "the whole state, at its best place".into(),
             ..LineChart::default()
         })
     };
     let panels = folder.checkpoints_with::<SubspaceRow>().into_iter().filter_map(panel).collect();
-    let note = "Held-out pairs. Bars: 95 % intervals over problems. Thin line: the whole state, at its best place.";
+    let note = "Held-out pairs. Bars: 95 % intervals over problems.";
     exhibit.drawing("Exchanged subspaces (ours)", 2, panels, note)
 }

@@ -4,7 +4,7 @@ use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};
 use crate::report::folder::{Folder, called, distinct};
 use crate::report::paper::Paper;
-use switchyard::schema::{Features, ProbeRow, Protocol, RowFile};
+use switchyard::schema::{Features, ProbeRow, Protocol, RowFile, stream_name};
 
 const SOURCES: &[&str] = &[ProbeRow::NAME];
 
@@ -23,7 +23,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let panels =
         folder.checkpoints_with::<ProbeRow>().into_iter().filter_map(|checkpoint| panel(folder, checkpoint)).collect();
-    let note = "Split by group. Bars: 95 % intervals. Dotted: how often the commonest value would be right, for the first line.";
+    let note = "Split by group. Bars: 95 % intervals. Chance: how often the commonest value would be right.";
     exhibit.drawing("Probes for intermediate values (ours)", 1, panels, note)
 }
 
@@ -52,11 +52,12 @@ fn panel(folder: &Folder, checkpoint: &str) -> Option<Figure> {
     let mut lines: Vec<Line> = names.iter().take(6).map(|v| line(v, Features::ResidPost, said(v))).collect();
     lines.extend(names.first().map(|v| line(v, Features::Shuffled, "shuffled labels".into())));
     Figure::lines(LineChart {
-        title: format!("Values read at each latent step, layer {last}: {}", called(checkpoint)),
+        title: format!("Values read at each latent step, {}: {}", stream_name(last), called(checkpoint)),
         x: Axis::new("latent step").whole(),
         y: Axis::new("accuracy").range(0.0, 1.04),
         lines,
         levels: probes(Features::ResidPost).next().map(|(.., r)| r.chance).into_iter().collect(),
+        level: "chance of the first line".into(),
         ..LineChart::default()
     })
 }

@@ -89,6 +89,8 @@ pub struct LineChart {
     pub lines: Vec<Line>,
     /// Thin horizontal lines, e.g. chance level, in the units of y.
     pub levels: Vec<f64>,
+    /// Name of the levels in the legend; empty: not named.
+    pub level: String,
     /// Thin vertical lines, e.g. the boundary at offset 0, in the units of x.
     pub marks: Vec<f64>,
     /// Ranges of x that are shaded, e.g. where a run hacks its reward.
@@ -168,6 +170,7 @@ impl LineChart {
                 let of = number((i, l));
                 (l.name.clone(), if l.is_drawn(&self.y) { Key::Line(of, l.marked) } else { Key::Mark(of) })
             })
+            .chain((!self.levels.is_empty() && !self.level.is_empty()).then(|| (self.level.clone(), Key::Dashes)))
             .collect();
         let (mut scene, plot) = Plot::new(&self.title, &x, &self.y, &data, None, &legend)?;
         for &(from, to) in &self.shaded {

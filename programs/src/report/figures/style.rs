@@ -67,3 +67,60 @@ fn bare(name: &str) -> &str {
 pub(super) fn dash(i: usize) -> Option<(f64, f64)> {
     [None, Some((22.0, 10.0)), Some((6.0, 9.0)), Some((34.0, 8.0))][i % 4]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::PALETTE;
+
+    type Matrix = [[f64; 3]; 3];
+
+    /// Full colour vision, protanopia and deuteranopia on linear RGB (Machado, Oliveira & Fernandes 2009, severity 1).
+    const READERS: [(&str, Matrix); 3] = [
+        ("all colours", [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
+        (
+            "protanopia",
+            [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+        ),
+        (
+            "deuteranopia",
+            [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+        ),
+    ];
+
+    /// From linear RGB to XYZ over the white point D65.
+    const XYZ: Matrix = [
+        [0.4124564 / 0.95047, 0.3575761 / 0.95047, 0.1804375 / 0.95047],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339 / 1.08883, 0.1191920 / 1.08883, 0.9503041 / 1.08883],
+    ];
+
+    fn times(m: &Matrix, v: [f64; 3]) -> [f64; 3] {
+        m.map(|row| row.iter().zip(v).map(|(a, b)| a * b).sum())
+    }
+
+    /// CIELAB as a reader sees it.
+    fn lab(colour: plotters::style::RGBColor, reader: &Matrix) -> [f64; 3] {
+        let linear = [colour.0, colour.1, colour.2].map(|part| {
+            let share = f64::from(part) / 255.0;
+            if share <= 0.04045 { share / 12.92 } else { ((share + 0.055) / 1.055).powf(2.4) }
+        });
+        let seen = times(reader, linear).map(|part| part.clamp(0.0, 1.0));
+        let [x, y, z] =
+            times(&XYZ, seen).map(|t| if t > 216.0 / 24389.0 { t.cbrt() } else { (24389.0 / 27.0 * t + 16.0) / 116.0 });
+        [116.0 * y - 16.0, 500.0 * (x - y), 200.0 * (y - z)]
+    }
+
+    /// CIE76 distance; 2.3 is just noticeable.
+    #[test]
+    fn colour_blind_readers_tell_every_pair_of_colours_apart() {
+        for (reader, matrix) in READERS {
+            for (i, a) in PALETTE.iter().enumerate() {
+                for (j, b) in PALETTE.iter().enumerate().skip(i + 1) {
+                    let (a, b) = (lab(*a, &matrix), lab(*b, &matrix));
+                    let distance = a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+                    assert!(distance > 15.0, "{reader}: colours {i} and {j} are {distance:.1} apart");
+                }
+            }
+        }
+    }
+}

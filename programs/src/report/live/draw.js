@@ -154,9 +154,10 @@ function describe(subject, position) {
 /** What every layer would say at these places (columns), layers downwards. */
 function lensTable(subject, positions, caption) {
   const layers = subject.model.layers.length;
+  const name = (row) => (row + (subject.after ?? 0) === 0 ? 'embedding' : `blocks.${row + (subject.after ?? 0) - 1}`);
   const cell = (position, layer) => {
     const top = most(subject.words, subject.model.lens(position.seen.resid[layer]), 3);
-    const tip = `layer ${layer}: ${top.map(([word, p]) => `${word} ${percent(p)}`).join(', ')}`;
+    const tip = `${name(layer)}: ${top.map(([word, p]) => `${word} ${percent(p)}`).join(', ')}`;
     return el('td', { style: { '--s': top[0][1].toFixed(3) }, title: tip }, top[0][0], el('small', {}, percent(top[0][1])));
   };
   const head = el(
@@ -165,8 +166,6 @@ function lensTable(subject, positions, caption) {
     el('td', {}),
     positions.map((p) => el('th', { scope: 'col' }, wordOf(subject.words, p))),
   );
-  const after = (layer) => layer + (subject.after ?? 0);
-  const name = (layer) => (layer === layers ? 'what comes out' : after(layer) === 0 ? 'what goes in' : `after layer ${after(layer)}`);
   const rows = Array.from({ length: layers + 1 }, (_, layer) =>
     el(
       'tr',

@@ -32,8 +32,8 @@ const quoted = (text) =>
     : `'${text.replaceAll("'", "'\\''")}'`;
 
 class Explorer {
-  constructor(root, { model, chat }) {
-    Object.assign(this, { root, about: model, chat, at: null, runs: [], turn: 0 });
+  constructor(root, { model, chat, examples }) {
+    Object.assign(this, { root, about: model, chat, examples, at: null, runs: [], turn: 0 });
     this.subject = { words: { words: [] }, model: { first: 0, layers: { length: model.layers - 1 }, lens: (x) => x }, after: 1 };
     this.build();
   }
@@ -51,10 +51,15 @@ class Explorer {
     const last = this.about.layers - 1;
     const examples = [`blocks.${last}.hook_resid_post@pos[-1]=zero`, `blocks.${last >> 1}.attn.hook_z[head=0]=zero`];
     if (this.about.switches) examples.push('latent.hook_injected=zero', 'latent.hook_injected=random_norm');
+    const start = (text) => el('button', { type: 'button', click: () => (this.prompt.value = text) }, text);
+    this.root.onkeydown = (event) => {
+      if ((event.ctrlKey || event.metaKey) && event.key === 'Enter') this.run();
+    };
     this.root.replaceChildren(
       part(
         '1 A prompt',
-        this.field('prompt', 'The text that the model goes on with', area(3)),
+        this.field('prompt', 'The text that the model continues', area(3)),
+        el('p', { class: 'note' }, 'For example: ', this.examples.map(start)),
         el(
           'div',
           { class: 'lab-controls' },
@@ -67,7 +72,7 @@ class Explorer {
         this.field('change', 'One change a line: a place, =, and what is done there', area(2)),
         el('p', { class: 'note' }, 'For example: ', examples.map(example)),
         this.about.switches && this.field('other', 'Or another prompt, whose thoughts are put in the place of this one’s', area(2)),
-        el('p', {}, el('button', { type: 'button', 'data-key': 'run', click: () => this.run() }, 'Run')),
+        el('p', {}, el('button', { type: 'button', 'data-key': 'run', click: () => this.run() }, 'Run'), ' ', el('small', {}, 'or Ctrl+Enter')),
       ),
       part('3 What it writes', box('result', { 'aria-live': 'polite' })),
       part('Look inside', box('inside')),
@@ -129,6 +134,7 @@ class Explorer {
             }),
           ),
           el('p', { class: 'lab-answer' }, run.told.text),
+          run.told.warning && el('p', { class: 'lab-warn' }, run.told.warning),
           run.told.fired.map(({ hook, fired, mean_change: moved }) =>
             el('p', { class: 'note' }, `${hook}: ${fired} ${fired === 1 ? 'time' : 'times'}, moved by ${moved.toPrecision(3)} on average`),
           ),
@@ -167,6 +173,7 @@ class Explorer {
       probabilities(this.subject, position, 'The next token'),
       lensTable(this.subject, shownAt, `What each layer would say (logit lens), ${title}`),
       look,
+      this.about.switches && el('h4', {}, 'p(<swi>) before each word, p(</swi>) after each latent step'),
       this.about.switches && region('Switching', switching(this.subject, row, `p(<swi>) along the text, ${title}`)),
     );
   }

@@ -60,7 +60,7 @@ fn grid(from: &str, rows: &[&AttentionRow]) -> String {
     let head: String = columns.iter().map(|column| format!("<th scope=\"col\">{}</th>", text(column))).collect();
     let mut body = String::new();
     for ((layer, head), cells) in &heads {
-        let _ = write!(body, "<tr><th scope=\"row\">layer {layer}, head {head}</th>");
+        let _ = write!(body, "<tr><th scope=\"row\">blocks.{layer}, head {head}</th>");
         for column in &columns {
             body += &cells.get(column).map_or_else(|| "<td></td>".into(), |rows| cell(column, rows));
         }

@@ -1,4 +1,4 @@
-//! The top of a folder's article: three findings with a number and a few bars per checkpoint, and one solved problem. Formats findings;
+//! The top of a folder's article: a folded section per checkpoint with three findings, a few bars each, and one solved problem. Formats findings;
 //! `findings` computes them.
 
 use std::fmt::Write;
@@ -9,25 +9,25 @@ use crate::report::findings::{Finding, checkpoints, findings};
 use crate::report::folder::Folder;
 use switchyard::stats::Estimate;
 
-/// One section per checkpoint, the first one open. `anchor` returns the position of a table on the page, if it is there.
+/// One section per checkpoint, the first one open; its summary names the checkpoint and its first finding. `anchor` returns the position of a table on the page, if it is there.
 pub(super) fn html(folder: &Folder, id: &str, anchor: &impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::new();
     for (at, checkpoint) in checkpoints(folder).iter().enumerate() {
-        let cards: String = findings(folder, checkpoint).iter().map(|f| card(f, anchor)).collect();
-        let code = if checkpoint.is_empty() { String::new() } else { format!(" <code>{}</code>", text(checkpoint)) };
+        let found = findings(folder, checkpoint);
+        let cards: String = found.iter().map(|f| card(f, anchor)).collect();
+        let first = found.first().map_or_else(String::new, |finding| text(&finding.title));
         let name = match checkpoint.as_str() {
-            "" => format!("of {}", folder.name),
-            "sft" => "after supervised training".into(),
-            "grpo_start" => "where reinforcement learning starts".into(),
-            "grpo" => "after reinforcement learning".into(),
-            other => format!("of {other}"),
+            "" => text(&folder.name),
+            "sft" => "After supervised training <code>sft</code>".into(),
+            "grpo_start" => "Where reinforcement learning starts <code>grpo_start</code>".into(),
+            "grpo" => "After reinforcement learning <code>grpo</code>".into(),
+            other => format!("<code>{}</code>", text(other)),
         };
         let _ = writeln!(
             out,
-            "<details class=\"checkpoint\" name=\"{id}-checkpoint\"{}><summary><h2>Found {}{code}</h2></summary>\n\
+            "<details class=\"checkpoint\" name=\"{id}-checkpoint\"{}><summary><h2>{name}</h2> <small>{first}</small></summary>\n\
              <div class=\"cards\">{cards}</div>\n{}</details>",
             if at == 0 { " open" } else { "" },
-            text(&name),
             trace::sample(folder, checkpoint)
         );
     }

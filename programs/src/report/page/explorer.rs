@@ -9,10 +9,10 @@ use super::pattern::{self, CELL, NAMES, Name};
 use super::trace::pairs;
 use crate::report::folder::{Folder, called};
 use switchyard::nth::Nth;
-use switchyard::schema::{PatternRow, PositionKind, TokenLensRow};
+use switchyard::schema::{PatternRow, PositionKind, TokenLensRow, stream_name};
 
 const INTRODUCTION: &str = "<p class=\"note\">A problem with its answer, token by token (latent steps pink). First what each layer would say next at \
-    each position, through the model’s own output head: layer 0 is the input, the last layer the model’s own prediction; the stronger the colour, the surer. Then where each \
+    each position, through the model’s own output head; the last is the model’s own prediction; the stronger the colour, the surer. Then where each \
     head looks: a row is a position that looks, a column one that is looked at; the stronger the colour, the more. Choose a head to see it large; hover over it, or move with the \
     arrow keys, for the share of its attention.</p>\n";
 
@@ -92,7 +92,7 @@ fn lens_grid(rows: &[TokenLensRow], problem: usize) -> String {
     if body.is_empty() {
         return body;
     }
-    let head: String = layers.iter().map(|layer| format!("<th scope=\"col\">layer {layer}</th>")).collect();
+    let head: String = layers.iter().map(|layer| format!("<th scope=\"col\">{}</th>", stream_name(*layer))).collect();
     format!(
         "<div class=\"scroll\" tabindex=\"0\"><table class=\"grid small\"><caption>What each layer would say next</caption><thead><tr><td></td>{head}</tr></thead>\
          <tbody>{body}</tbody></table></div>"
@@ -102,7 +102,7 @@ fn lens_grid(rows: &[TokenLensRow], problem: usize) -> String {
 fn cell(name: &str, row: &TokenLensRow) -> String {
     let top = pairs(&row.top);
     let said: Vec<String> = top.iter().map(|(word, p)| format!("{} {p:.2}", word.trim())).collect();
-    let tip = format!("{name} · layer {} would say {} · entropy {:.2}", row.layer, said.join(", "), row.entropy);
+    let tip = format!("{name} · {} would say {} · entropy {:.2}", stream_name(row.layer), said.join(", "), row.entropy);
     let sure = 1.0 - (row.entropy / UNSURE).clamp(0.0, 1.0);
     let word = top.first().map_or_else(String::new, |(word, _)| token(word));
     format!("<td class=\"p\" tabindex=\"0\" style=\"--s:{sure:.2}\" title=\"{}\">{word}</td>", text(&tip))
@@ -121,7 +121,7 @@ fn patterns_of(rows: &[PatternRow], problem: usize, key: &str, room: &mut usize)
     if drawn > *room {
         let (n, heads) = (names.len(), heads.len());
         return format!(
-            "<p class=\"note\">{heads} patterns of {n} positions are too many to be drawn here; they stand in the rows `patterns`.</p>"
+            "<p class=\"note\">{heads} patterns of {n} positions are too many to draw here; the rows `patterns` have them.</p>"
         );
     }
     *room -= drawn;
@@ -176,7 +176,7 @@ impl Picture<'_> {
         let (n, checked) = (names.len(), if checked { " checked" } else { "" });
         format!(
             "<label style=\"grid-area:{row}/{column}\"><input type=\"radio\" name=\"{key}\"{checked}><svg role=\"img\" viewBox=\"0 0 {n} {n}\">\
-             <title>Layer {layer}, head {head}</title>{shared}<g id=\"{key}-{layer}-{head}\" class=\"cells\" transform=\"translate(0 .5)\">{}</g></svg>\
+             <title>blocks.{layer}, head {head}</title>{shared}<g id=\"{key}-{layer}-{head}\" class=\"cells\" transform=\"translate(0 .5)\">{}</g></svg>\
              <small>L{layer}H{head}</small></label>",
             pattern::cells(weights)
         )
@@ -188,7 +188,7 @@ impl Picture<'_> {
         let side = names.len() * CELL + NAMES;
         format!(
             "<div class=\"big scroll\" style=\"grid-row:{row}\" tabindex=\"0\"><svg role=\"img\" width=\"{side}\" height=\"{side}\" viewBox=\"-{NAMES} -{NAMES} {side} {side}\" \
-             data-w=\"{}\"><title>Layer {layer}, head {head}: from each position (rows) to each earlier one (columns)</title>\
+             data-w=\"{}\"><title>blocks.{layer}, head {head}: from each position (rows) to each earlier one (columns)</title>\
              <use href=\"#{key}-names\"/><g transform=\"scale({CELL})\"><use href=\"#{key}-{layer}-{head}\"/></g></svg></div>",
             pattern::percents(weights)
         )

@@ -15,8 +15,8 @@ const INTRODUCTION: &str = "<p class=\"note\">Two problems that differ in a valu
     H1, …) or MLP (M) of one layer (rows) at one place is taken from the run of the one (clean) into the run of the other (corrupt): the number is the \
     share of the difference between the two that this brings back (<i>denoise</i>). Blue: towards the clean answer; orange: away from it; bold: more \
     than nothing (sign test, Holm over all cells of the form, p ≤ 0.05); a point: less than 0.005. Hover or focus a cell for the interval, for the patch \
-    the other way round (<i>noise</i>), for the mean in its place, and for what the gradient predicts (<i>attribution</i>), so that each predicted cell \
-    stands beside the patch that was run. In italics: predicted only.</p>\n";
+    the other way round (<i>noise</i>), for the mean in its place, and for what the gradient predicts (<i>attribution</i>), so that each prediction \
+    is next to its patch. In italics: predicted only.</p>\n";
 
 /// Effects from here on have the full colour.
 const FULL: f64 = 0.5;
@@ -96,7 +96,7 @@ fn grids(cells: &BTreeMap<Cell, NodeRows>) -> String {
     for (place, back) in places {
         let mut body = String::new();
         for layer in layers.iter().rev() {
-            let _ = write!(body, "<tr><th scope=\"row\">{layer}</th>");
+            let _ = write!(body, "<tr><th scope=\"row\">blocks.{layer}</th>");
             for (component, head) in &columns {
                 let there = cells.get(&(*layer, *component, *head, place, back));
                 body += &there

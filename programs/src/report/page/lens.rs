@@ -7,12 +7,12 @@ use super::escape::{text, token};
 use super::trace::pairs;
 use crate::report::exhibits::lens_rows;
 use crate::report::folder::{Folder, called, sound};
-use switchyard::schema::{Lens, LensRow};
+use switchyard::schema::{Lens, LensRow, stream_name};
 
 const INTRODUCTION: &str = "<p class=\"note\">What each layer would say next at each latent step: the most probable token of the \
     mean distribution and its probability. Values differ from problem to problem, so that a mean of sure distributions looks unsure: \
-    “own” is the share of blocks whose own most probable token begins the value of the step that the block stands for. The stronger the colour, the lower the entropy. Layer 0 is the embedding, the topmost what the model itself \
-    predicts. Hover or focus a cell for the top five.</p>\n";
+    “own” is the share of blocks whose own most probable token begins the value of the block’s own step. The stronger the colour, the lower the entropy. The topmost row is what the model itself predicts. \
+    Hover or focus a cell for the top five.</p>\n";
 
 pub(super) fn html(folder: &Folder, id: &str) -> String {
     let mut out = String::new();
@@ -51,7 +51,7 @@ fn grid(lens: &str, rows: &[(usize, &LensRow)]) -> String {
     let head: String = steps.iter().map(|s| format!("<th scope=\"col\">step {s}</th>")).collect();
     let mut body = String::new();
     for layer in layers.iter().rev() {
-        let _ = write!(body, "<tr><th scope=\"row\">layer {layer}</th>");
+        let _ = write!(body, "<tr><th scope=\"row\">{}</th>", stream_name(*layer));
         for step in &steps {
             let there = rows.iter().find(|(s, r)| r.layer == *layer && s == step);
             body += &there.map_or("<td></td>".into(), |(step, r)| cell(*step, r, highest));
@@ -67,7 +67,7 @@ fn cell(step: usize, row: &LensRow, highest: f64) -> String {
     let top = pairs(&row.top);
     let (word, p) = top.first().cloned().unwrap_or_default();
     let sure = 1.0 - (row.entropy.value / highest).clamp(0.0, 1.0);
-    let mut tip = vec![format!("layer {}, step {step}", row.layer)];
+    let mut tip = vec![format!("{}, step {step}", stream_name(row.layer))];
     for (e, name) in [
         (row.entropy, "entropy"),
         (row.p_exit, "p(</swi>)"),

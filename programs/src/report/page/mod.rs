@@ -104,8 +104,8 @@ pub(super) fn policy(script: &str, more: &str) -> String {
 const AROUND: usize = 10_000;
 
 const INTRODUCTION: &str = "<p class=\"lead\">These language models may stop writing, think for some steps in hidden states between \
-    <code>&lt;swi&gt;</code> and <code>&lt;/swi&gt;</code>, and go on; this page says what was measured of that thinking.</p>\n\
-    <p class=\"note\">Each number stands with its 95 % interval and its <i>n</i>, the number of problems.</p>";
+    <code>&lt;swi&gt;</code> and <code>&lt;/swi&gt;</code>, and go on; this page shows what was measured of that thinking.</p>\n\
+    <p class=\"note\">Each number has its 95 % interval and its <i>n</i>, the number of problems.</p>";
 
 /// An id for anchors, unique for folders of the same name.
 fn id(number: usize, name: &str) -> String {
@@ -139,7 +139,7 @@ fn folder(
         out += &claims::html(&r.claims, id);
     }
     let files = format!(
-        "The same stands in <code>{0}/tables</code>, <code>{0}/figures</code> and in the rows beside them.",
+        "As files: <code>{0}/tables</code>, <code>{0}/figures</code>, and the rows next to them.",
         text(&r.folder.path.display().to_string())
     );
     let mut pieces = vec![Piece::Html(out)];
@@ -167,7 +167,7 @@ fn folder(
         let how = if b.ours == 0 { missing(recipes, &b.table.label) } else { String::new() };
         table::html(&b.table, id, &how)
     });
-    part("paper", "The paper’s tables with ours beside them", r.paper_tables.len(), beside.collect());
+    part("paper", "The paper’s tables next to ours", r.paper_tables.len(), beside.collect());
     part("manifest", "What the rows were made from", r.folder.files().count(), manifest::html(r.folder));
     pieces.push(Piece::Html("</article>\n".into()));
     pieces
