@@ -78,7 +78,7 @@ impl RecordFormat {
 fn boxed(solution: &str) -> Option<&str> {
     let start = solution.rfind("\\boxed").max(solution.rfind("\\fbox"))?;
     let rest = &solution[start..];
-    let content = match rest.find(|c: char| c == '{' || c == ' ')? {
+    let content = match rest.find(['{', ' '])? {
         open if rest[open..].starts_with('{') => &rest[open + 1..closing_brace(rest, 0).saturating_sub(1)],
         gap => rest[gap..].split('$').next()?,
     };
