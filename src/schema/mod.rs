@@ -55,6 +55,7 @@ mod pass_at_k;
 mod patching;
 mod patterns;
 mod probe;
+mod serial_depth;
 mod shards;
 mod subspace;
 mod switching;
@@ -101,6 +102,7 @@ pub(crate) use patching::recovered;
 pub use patching::{Axis, LEAST_SHARE, PatchRow, PatchedPlaceRow, Place};
 pub use patterns::{PatternRow, TokenLensRow};
 pub use probe::{Features, Negatives, ProbeRow, Protocol};
+pub use serial_depth::{ChainOf, SerialDepthRow};
 pub use shards::{DecodeRow, NormalRunRow};
 pub use subspace::{Donors, Rotation, SubspaceDirectionRow, SubspaceRow, Variable};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
@@ -188,6 +190,7 @@ files! {
     PhaseRow = "summary",
     FateRow = "rl_fate",
     CardRow = "card",
+    SerialDepthRow = "serial_depth",
     CalibrationRow = "calibration";
     raw:
     Observation = "observations" and STEPS and HOOKS,

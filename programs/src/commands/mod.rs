@@ -17,6 +17,7 @@ pub mod grade;
 mod hooks;
 mod http;
 pub mod import;
+mod info;
 pub mod intervene;
 pub mod lens;
 pub mod merge;

@@ -13,6 +13,7 @@ use super::experiments::Experiments;
 use super::explore::Explore;
 use super::generate::Generate;
 use super::import::Import;
+use super::info::Info;
 use super::lens::{LensArgs, PatternArgs};
 use super::random_weights::RandomWeights;
 use super::session::Session;
@@ -31,6 +32,7 @@ use switchyard::parallel::on_the_pool;
                   probe generate runs/micro --phase sft --prompt '<bos> a = 5 ; ? a :'\n  \
                   probe lens fixtures/micro --phase sft --prompt '<bos> a = 5 ; h = a + 4'\n  \
                   probe card fixtures/micro --phase sft     what do the latents do?\n  \
+                  probe info fixtures/micro                 shape, way of reasoning, opaque serial depth\n  \
                   probe calibrate                           how often are the verdicts themselves right?"
 )]
 pub struct Probe {
@@ -51,6 +53,7 @@ enum ProbeCommand {
     Explore(Explore),
     Generate(Generate),
     Import(Import),
+    Info(Info),
     Lens(LensArgs),
     Patterns(PatternArgs),
     RandomWeights(RandomWeights),
@@ -70,6 +73,7 @@ impl Probe {
             Some(ProbeCommand::Explore(explore)) => explore.run(),
             Some(ProbeCommand::Generate(generate)) => generate.run(),
             Some(ProbeCommand::Import(import)) => import.run(),
+            Some(ProbeCommand::Info(info)) => info.run(),
             Some(ProbeCommand::Lens(lens)) => lens.run(),
             Some(ProbeCommand::Patterns(patterns)) => patterns.run(),
             Some(ProbeCommand::RandomWeights(random)) => on_the_pool(threads(), || random.run())?,
