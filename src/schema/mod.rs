@@ -76,7 +76,7 @@ pub use adaptive::{AdaptiveRow, Optimum, by_budget};
 pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
 pub use calibration::{CalibrationDrawRow, CalibrationRow, calibrated};
 pub(crate) use card::answer;
-pub use card::{CardAnswer, CardQuestion, CardRow, Evidence};
+pub use card::{CardAnswer, CardQuestion, CardRow, Evidence, MARGIN};
 pub use circuits::{
     AttentionRow, AttributedNodeRow, AttributionAgreementRow, AttributionRow, Circuit, CircuitRow, Component,
     DirectLogitRow, EdgePairRow, EdgeRow, Form, FormsRow, GradientAt, HeadPatchRow, Part, PatchMode, PatchedNodeRow,
