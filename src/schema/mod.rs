@@ -94,7 +94,7 @@ pub use intervention::summary::{Summary, summarise};
 pub use intervention::{At, BlockOrigin, Holds, InterventionRow, KnownValueRow, Later, Observation, Steps};
 pub use intervention::{NORMAL, NULL_BATCH, NULL_SEED, NULLS, dosed};
 pub use lens::{JacobianLensRow, Lens, LensRow, Opening, Transport};
-pub use monitor::{Edit, HiddenValueRow, Letters, Monitor, MonitorRow, Quantity};
+pub use monitor::{Access, Edit, HiddenValueRow, Letters, Monitor, MonitorAccessRow, MonitorRow, Quantity};
 pub use outcomes::{OutcomeRow, PositionKind, PositionRow};
 pub use part_swap::{Host, PartSwapRow};
 pub use pass_at_k::PassRow;
@@ -186,6 +186,7 @@ files! {
     SteeringRow = "steering",
     SubspaceRow = "subspace",
     MonitorRow = "monitor",
+    MonitorAccessRow = "monitor_access",
     HiddenValueRow = "hidden_values",
     PhaseRow = "summary",
     FateRow = "rl_fate",
