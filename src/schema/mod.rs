@@ -44,6 +44,7 @@ mod early_stop;
 mod entropy;
 mod exits;
 mod fate;
+mod film;
 pub mod hacking;
 mod identity;
 mod intervention;
@@ -89,6 +90,7 @@ pub use early_stop::EarlyStopRow;
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
 pub use fate::{ComparisonPoint, FateCell, FateRow, FateTest, Law, fate_tests, law, runs};
+pub use film::{FilmChange, FilmQuantity, FilmRow, film_changes};
 pub use identity::Identity;
 pub use intervention::summary::{Summary, summarise};
 pub use intervention::{At, BlockOrigin, Holds, InterventionRow, KnownValueRow, Later, Observation, Steps};
@@ -192,6 +194,7 @@ files! {
     FateRow = "rl_fate",
     CardRow = "card",
     SerialDepthRow = "serial_depth",
+    FilmRow = "film",
     CalibrationRow = "calibration";
     raw:
     Observation = "observations" and STEPS and HOOKS,

@@ -12,6 +12,7 @@ pub mod device;
 pub mod door;
 pub mod experiments;
 pub mod explore;
+mod film;
 pub mod generate;
 pub mod grade;
 mod hooks;

@@ -11,6 +11,7 @@ use super::card::Card;
 use super::check::Check;
 use super::experiments::Experiments;
 use super::explore::Explore;
+use super::film::Film;
 use super::generate::Generate;
 use super::import::Import;
 use super::info::Info;
@@ -51,6 +52,7 @@ enum ProbeCommand {
     Card(Card),
     Check(Check),
     Explore(Explore),
+    Film(Film),
     Generate(Generate),
     Import(Import),
     Info(Info),
@@ -71,6 +73,7 @@ impl Probe {
             Some(ProbeCommand::Card(card)) => card.run(),
             Some(ProbeCommand::Check(check)) => check.run(),
             Some(ProbeCommand::Explore(explore)) => explore.run(),
+            Some(ProbeCommand::Film(film)) => film.run(),
             Some(ProbeCommand::Generate(generate)) => generate.run(),
             Some(ProbeCommand::Import(import)) => import.run(),
             Some(ProbeCommand::Info(info)) => info.run(),
