@@ -13,7 +13,7 @@ use switchyard::model::heads::HeadSizes;
 /// Opaque serial depth (arXiv:2603.09786) is the longest chain of computation between two tokens of text: an upper bound on what can be
 /// computed without text. In layers, and in operations: 1 for an elementwise operation, log2 n for a sum of n. Reads no weights.
 #[derive(Args, Debug)]
-pub struct Info {
+pub struct InfoArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Positions that attention sums over; by default the model's most
@@ -21,7 +21,7 @@ pub struct Info {
     positions: Option<usize>,
 }
 
-impl Info {
+impl InfoArgs {
     /// # Errors
     /// A model that cannot be read; more positions than it has.
     pub fn run(&self) -> Result<()> {

@@ -14,7 +14,7 @@ use super::explore::Explore;
 use super::film::Film;
 use super::generate::Generate;
 use super::import::Import;
-use super::info::Info;
+use super::info::InfoArgs;
 use super::lens::{LensArgs, PatternArgs};
 use super::random_weights::RandomWeights;
 use super::session::Session;
@@ -55,7 +55,7 @@ enum ProbeCommand {
     Film(Film),
     Generate(Generate),
     Import(Import),
-    Info(Info),
+    Info(InfoArgs),
     Lens(LensArgs),
     Patterns(PatternArgs),
     RandomWeights(RandomWeights),

@@ -33,7 +33,7 @@ const NEAREST: usize = 5;
 const STEPS: usize = 8;
 
 /// What a monitor reads of every problem, `[problems, columns]`, and which problems have it.
-pub(super) struct Features {
+pub(super) struct AccessFeatures {
     access: Access,
     x: Array2<f64>,
     there: Vec<bool>,
@@ -43,16 +43,16 @@ pub(super) struct Features {
 ///
 /// # Errors
 /// A latent of another width than the model's.
-pub(super) fn read(study: &Study, ran: &RunOutput, x: &Array2<f64>, there: &[bool]) -> Result<Vec<Features>> {
+pub(super) fn read(study: &Study, ran: &RunOutput, x: &Array2<f64>, there: &[bool]) -> Result<Vec<AccessFeatures>> {
     let visible = study.corpus.test_prompts.iter().zip(&ran.text);
     let text: Vec<Vec<u32>> = visible.map(|(prompt, response)| [prompt.as_slice(), response].concat()).collect();
-    let mut all = vec![Features { access: Access::Text, x: ngrams(&text), there: vec![true; there.len()] }];
+    let mut all = vec![AccessFeatures { access: Access::Text, x: ngrams(&text), there: vec![true; there.len()] }];
     if matches!(study.reasoning.source, Source::HiddenState) {
         let x = ngrams(&verbalise(study, ran)?);
-        all.push(Features { access: Access::Lens, x, there: there.to_vec() });
+        all.push(AccessFeatures { access: Access::Lens, x, there: there.to_vec() });
     }
     for access in [Access::Activations, Access::Honest] {
-        all.push(Features { access, x: x.clone(), there: there.to_vec() });
+        all.push(AccessFeatures { access, x: x.clone(), there: there.to_vec() });
     }
     Ok(all)
 }
@@ -94,7 +94,7 @@ fn ngrams(texts: &[Vec<u32>]) -> Array2<f64> {
 ///
 /// # Errors
 /// As the decoder's.
-pub(super) fn intervene(study: &Study, steps: usize) -> Result<Features> {
+pub(super) fn intervene(study: &Study, steps: usize) -> Result<AccessFeatures> {
     let known = is_known(study).then_some(KnownValueRow::MODE);
     let asked = latent_intervention::Config {
         modes: [NORMAL, "resample"].into_iter().chain(known).map(str::to_owned).collect(),
@@ -117,7 +117,7 @@ pub(super) fn intervene(study: &Study, steps: usize) -> Result<Features> {
             x[[o.problem, at + column]] = value;
         }
     }
-    Ok(Features { access: Access::Intervention, x, there: vec![true; n] })
+    Ok(AccessFeatures { access: Access::Intervention, x, there: vec![true; n] })
 }
 
 /// A fitted monitor of one level of access.
@@ -139,8 +139,8 @@ impl AccessMonitor {
     ///
     /// # Errors
     /// Too few problems.
-    pub fn fit(features: &Features, labels: &Labels, parts: &Parts, seed: u64) -> Result<Self> {
-        let Features { access, x, there } = features;
+    pub fn fit(features: &AccessFeatures, labels: &Labels, parts: &Parts, seed: u64) -> Result<Self> {
+        let AccessFeatures { access, x, there } = features;
         let decoys = |part: &[usize]| -> Vec<usize> {
             part.iter().copied().filter(|&row| !labels.trigger[row] && there[row]).collect()
         };
@@ -162,7 +162,7 @@ impl AccessMonitor {
     }
 
     /// Score of each problem, higher for more suspicious ones; lowest for one without what the monitor reads.
-    pub fn scores(&self, Features { x, there, .. }: &Features) -> Vec<f64> {
+    pub fn scores(&self, AccessFeatures { x, there, .. }: &AccessFeatures) -> Vec<f64> {
         match &self.scorer {
             Scorer::Linear(linear) => linear.scores(x, there),
             Scorer::Nearest(scaler, honest) => {
@@ -187,7 +187,7 @@ impl AccessMonitor {
     }
 }
 
-impl Features {
+impl AccessFeatures {
     pub fn access(&self) -> Access {
         self.access
     }

@@ -44,7 +44,7 @@ use crate::stats::{LEVEL, wilson};
 use crate::study::Study;
 use crate::tasks::Task;
 use crate::tasks::organism::Hidden;
-use access::{AccessMonitor, Features};
+use access::{AccessFeatures, AccessMonitor};
 use fit::{Directions, Labels, Linear, Parts, Push, drawn, extend};
 use run::RunOutput;
 
@@ -276,7 +276,7 @@ impl<'a> MonitorBench<'a> {
         &mut self,
         (ran, edit): (&RunOutput, Edit),
         monitors: &[AccessMonitor],
-        features: &[Features],
+        features: &[AccessFeatures],
     ) -> Result<()> {
         let Self { study, config, labels, parts, .. } = self;
         let mut rows = vec![];
