@@ -569,3 +569,42 @@ fn help_on_a_full_disk_is_an_error() {
         assert!(program(args[0]).arg(args[1]).output().expect("it runs").status.success(), "{args:?}");
     }
 }
+
+#[test]
+fn info_counts_the_serial_depth_without_weights() {
+    // Counted by hand in src/latent/depth.rs: a forward of 436 operations at 256 positions, a readout of 12.
+    let said = stdout(&probe(&["info", "fixtures/micro", "--phase", "sft", "--positions", "256"]));
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in ["qwen3, 4 layers", "hidden_state, blocks of up to 5", "4 layers 448", "24 layers 2628", "4 layers 436"]
+    {
+        assert!(said.contains(part), "`{part}` is not in: {said}");
+    }
+    let said = stdout(&probe(&["info", "fixtures/micro-compressed/base/annotator"]));
+    assert!(said.contains("text only") && !said.contains("block"), "{said}");
+    let said = stdout(&probe(&["info", "fixtures/micro/base/annotator"]));
+    assert!(said.contains("switch (assumed, it has no reasoning.json)"), "{said}");
+    refused(&["info", "fixtures/micro", "--positions", "4096"], &["--positions", "2048", "4096"]);
+    refused(&["film", "fixtures/micro", "--phase", "sft"], &["phase sft", "latent.keep_steps"]);
+    refused(&["film", "fixtures/micro/sft/checkpoint"], &["not a run folder"]);
+}
+
+#[test]
+fn a_film_has_every_checkpoint_and_resumes() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let out = temp.path().join("film").display().to_string();
+    let film = |more: &[&str]| {
+        let args = ["film", "fixtures/micro", "--problems", "40", "--steps", "2", "--out", &out];
+        stdout(&probe(&[&args, more].concat()))
+    };
+    film(&[]);
+    let read = |file: &str| std::fs::read(temp.path().join("film").join(file)).expect(file);
+    let table = String::from_utf8(read("tables/tab-film.md")).expect("UTF-8");
+    // Two steps; effect and, as arithmetic is known, what follows.
+    assert!(table.contains("| 1 | effect | 2 |") && table.contains("| 2 | effect | 2 |"), "{table}");
+    assert!(table.contains("1 grpo_start, 2 grpo"), "{table}");
+    let rows = [read("film-grpo_start.parquet"), read("film-grpo.parquet")];
+    let again = film(&["--resume"]);
+    assert_eq!(again.matches("done before").count(), 2, "{again}");
+    assert_eq!(rows, [read("film-grpo_start.parquet"), read("film-grpo.parquet")]);
+    assert!(temp.path().join("film/figures/fig-film.svg").is_file());
+}

@@ -5,26 +5,28 @@
 //! 2. Replace one latent step at a time by another problem's.
 //! 3. Decode every problem with a block and without.
 //! 4. Fit a linear probe for the value of a clause at the last layer of each latent step, split by program.
-//! 5. Answer ([`crate::schema::CardRow`]): one Holm family, a margin of .05 for *no*.
+//! 5. Answer ([`crate::schema::CardRow`]): one Holm family; *no* by equivalence within `margin`.
+//! 6. Count the opaque serial depth ([`SerialDepth`]).
 //!
 //! Misleads: a line answers its test and no more. *more than the token* cannot tell a state from a token whose embedding the model
 //! reads differently; a model may know a value that the probe does not find. Not asked: whether problems were memorised, longer chains than
 //! those trained, other seeds of training; each needs data or runs that a checkpoint does not bring.
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::layer_probe::{self, Layers};
-use super::{About, latent_intervention, switch_benefit};
+use super::{About, Journal, latent_intervention, switch_benefit};
 use crate::interventions::Steps;
+use crate::latent::{Chain, LatentSource, SerialDepth, Trace};
 use crate::schema::{
-    AT_CHANCE, CardQuestion, CardRow, Evidence, Features, InterventionRow, KnownValueRow, ProbeRow, Summary,
-    SwitchBenefitRow, SwitchProblemRow, answer, benefit,
+    AT_CHANCE, CardQuestion, CardRow, ChainOf, Evidence, Features, InterventionRow, KnownValueRow, MARGIN, ProbeRow,
+    RowFile, SerialDepthRow, Summary, SwitchBenefitRow, SwitchProblemRow, answer, benefit,
 };
 use crate::stats::Estimate;
 use crate::stats::probe::TooFew;
 use crate::store::Measurements;
-use crate::study::{DoesNotApply, Study};
 use crate::study::arithmetic::{Arithmetic, is_known};
+use crate::study::{DoesNotApply, Study};
 
 pub const ABOUT: About =
     About::asking("the certificate: eight questions about the latents, one answer each, one family of tests")
@@ -36,7 +38,45 @@ settings! {
         pub steps: usize = 16,
         /// Draws of another problem's latents.
         pub draws: usize = 3,
+        /// Largest effect that still counts as none: *no* needs two one-sided tests that reject it. Above 0, at most 0.5.
+        pub margin: f64 = MARGIN,
     }
+}
+
+pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
+    let depths = serial_depth(study)?;
+    journal.save(SerialDepthRow::NAME, &depths)?;
+    Ok(format!(
+        "{}{}",
+        journal.tell(&rows(study, config)?, table)?,
+        depths.iter().map(SerialDepthRow::line).collect::<String>()
+    ))
+}
+
+/// Opaque serial depth of text, of the longest block, and of the response with the most latents.
+///
+/// # Errors
+/// As the decoder's.
+pub fn serial_depth(study: &Study) -> Result<Vec<SerialDepthRow>> {
+    let (model, reasoning) = (&study.model, &study.reasoning);
+    let positions = model.config().max_position_embeddings;
+    let depth = SerialDepth::new(model.config(), &reasoning.source, model.heads.sizes(), positions)?;
+    let mixes = reasoning.source.mixing().is_some();
+    let of = |trace: &Trace| if mixes { trace.positions.len() } else { trace.latent_calls() };
+    let most = study.sweep()?.traces.iter().map(of).max().unwrap_or(0);
+    let chains = [(ChainOf::Text, 0), (ChainOf::Block, reasoning.longest_block()), (ChainOf::Response, most)];
+    let row = |(chain, latents)| {
+        let Chain { layers, operations } = depth.chain(latents);
+        SerialDepthRow {
+            identity: study.identity(study.corpus.test.len()),
+            chain,
+            latents,
+            layers,
+            operations,
+            positions,
+        }
+    };
+    Ok(chains.into_iter().filter(|&(chain, latents)| chain == ChainOf::Text || latents > 0).map(row).collect())
 }
 
 /// The eight lines of a model's card.
@@ -49,25 +89,27 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<CardRow>> {
 
 /// [`rows`] with the arithmetic of an organism; `None` takes that of the problems.
 pub(crate) fn rows_by(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<CardRow>> {
+    let margin = config.margin;
+    ensure!(margin > 0.0 && margin <= 0.5, "card.margin must be above 0 and at most 0.5, found {margin}");
     let identity = study.identity(study.corpus.test.len());
     let known = arithmetic.is_some() || is_known(study);
     let summary = caught(interventions(study, config, known, arithmetic))?;
     let by_step = caught(steps(study, config))?;
     let benefits = caught(benefits(study))?;
     let probes = caught(probes(study))?;
-    let lost = |mode: &'static str| from(&summary, |summary| loss(&summary.rows, mode));
+    let lost = |mode: &'static str| from(&summary, |summary| loss(&summary.rows, mode, margin));
     let found = |question: CardQuestion| match question {
         CardQuestion::Used => lost("resample"),
         CardQuestion::Follows if !known => Evidence::Missing("no arithmetic is known of these problems".to_owned()),
-        CardQuestion::Follows => from(&summary, |summary| followed(&summary.known)),
-        CardQuestion::OneStep => from(&by_step, |rows| largest_loss(rows)),
+        CardQuestion::Follows => from(&summary, |summary| followed(&summary.known, margin)),
+        CardQuestion::OneStep => from(&by_step, |rows| largest_loss(rows, margin)),
         CardQuestion::Ordered => lost("reverse"),
         CardQuestion::Specific => lost("mean"),
         CardQuestion::BeyondToken => lost("embedding_argmax"),
-        CardQuestion::Helps => from(&benefits, |rows| helped(rows)),
-        CardQuestion::Readable => from(&probes, |rows| read(rows)),
+        CardQuestion::Helps => from(&benefits, |rows| helped(rows, margin)),
+        CardQuestion::Readable => from(&probes, |rows| read(rows, margin)),
     };
-    answer(&identity, CardQuestion::ALL.iter().map(|&question| (question, found(question))).collect())
+    answer(&identity, margin, CardQuestion::ALL.iter().map(|&question| (question, found(question))).collect())
 }
 
 /// A result of one experiment, or why it does not apply to this model and data. Any other error, and a stop by the user, stays one.
@@ -120,22 +162,22 @@ fn probes(study: &Study) -> Result<Vec<ProbeRow>> {
 }
 
 /// Loss of accuracy under a mode at all steps.
-fn loss(rows: &[InterventionRow], mode: &str) -> Evidence {
+fn loss(rows: &[InterventionRow], mode: &str, margin: f64) -> Evidence {
     let Some(row) = rows.iter().find(|row| row.mode == mode) else {
         return Evidence::Missing(format!("{mode} changed nothing here"));
     };
-    lost(row, row.p_value, String::new())
+    lost(row, row.p_value, margin, String::new())
 }
 
-fn lost(row: &InterventionRow, p: f64, detail: String) -> Evidence {
+fn lost(row: &InterventionRow, p: f64, margin: f64, detail: String) -> Evidence {
     if row.verdict() == AT_CHANCE {
         return Evidence::Missing("unchanged, the model is right no more often than a guess".to_owned());
     }
-    Evidence::Measured { number: row.accuracy_change.scaled(-1.0), p, detail }
+    Evidence::Measured { number: row.accuracy_change.scaled(-1.0), p, p_same: row.p_same(margin), detail }
 }
 
 /// The step with the largest loss; its p-value is corrected for the choice among all steps.
-fn largest_loss(rows: &[InterventionRow]) -> Evidence {
+fn largest_loss(rows: &[InterventionRow], margin: f64) -> Evidence {
     let single: Vec<&InterventionRow> = rows.iter().filter(|row| matches!(row.steps, Steps::Only(_))).collect();
     let Some(worst) = single.iter().min_by(|a, b| a.accuracy_change.value.total_cmp(&b.accuracy_change.value)) else {
         return Evidence::Missing("no single step could be replaced".to_owned());
@@ -143,47 +185,45 @@ fn largest_loss(rows: &[InterventionRow]) -> Evidence {
     let alone = single.iter().filter(|row| row.lowers()).map(|row| row.steps.to_string()).collect::<Vec<_>>();
     let alone = if alone.is_empty() { "none".to_owned() } else { alone.join(", ") };
     let detail = format!("step {} of {}; steps that lose alone: {alone}", worst.steps, single.len());
-    lost(worst, (worst.p_value * single.len() as f64).min(1.0), detail)
+    lost(worst, (worst.p_value * single.len() as f64).min(1.0), margin, detail)
 }
 
-fn followed(known: &[KnownValueRow]) -> Evidence {
+fn followed(known: &[KnownValueRow], margin: f64) -> Evidence {
     let Some(row) = KnownValueRow::main(known) else {
         return Evidence::Missing("no two problems have blocks that could be exchanged".to_owned());
     };
     let detail = format!("predicted {:.3}, by chance {:.3}", row.hit_rate.value, row.chance.value);
-    Evidence::Measured { number: row.above_chance, p: two_sided(row.above_chance), detail }
+    of_number(row.above_chance, two_sided(row.above_chance), margin, detail)
 }
 
-fn helped(rows: &[SwitchBenefitRow]) -> Evidence {
+fn helped(rows: &[SwitchBenefitRow], margin: f64) -> Evidence {
     let Some(row) = rows.iter().find(|row| row.group == "chosen") else {
         return Evidence::Missing("the model opens a block on fewer than two problems".to_owned());
     };
     if row.verdict() == AT_CHANCE {
         return Evidence::Missing("with a block and without, the model is right no more often than a guess".to_owned());
     }
-    Evidence::Measured { number: row.benefit, p: row.p_value, detail: String::new() }
+    of_number(row.benefit, row.p_value, margin, String::new())
 }
 
 /// The best step's probe for the value of the block's own clause; its p-value is corrected for the choice among all steps.
-fn read(rows: &[ProbeRow]) -> Evidence {
+fn read(rows: &[ProbeRow], margin: f64) -> Evidence {
     let own: Vec<(&str, &ProbeRow)> = rows
         .iter()
         .filter(|row| row.features == Features::ResidPost)
         .filter_map(|row| Some((row.value()?.strip_prefix("s_j@")?, row)))
         .collect();
-    let score = |row: &ProbeRow| row.score().value - row.chance;
-    let Some((step, best)) = own.iter().max_by(|a, b| score(a.1).total_cmp(&score(b.1))) else {
+    let Some((step, best)) = own.iter().max_by(|a, b| a.1.beyond_chance().value.total_cmp(&b.1.beyond_chance().value))
+    else {
         return Evidence::Missing("no latent step has values that a probe could be fitted to".to_owned());
     };
-    let score = best.score();
-    let beyond = Estimate {
-        value: score.value - best.chance,
-        low: score.low - best.chance,
-        high: score.high - best.chance,
-        ..score
-    };
+    let beyond = best.beyond_chance();
     let detail = format!("step {step}, the best of {}; the commonest value has {:.3}", own.len(), best.chance);
-    Evidence::Measured { number: beyond, p: (two_sided(beyond) * own.len() as f64).min(1.0), detail }
+    of_number(beyond, (two_sided(beyond) * own.len() as f64).min(1.0), margin, detail)
+}
+
+fn of_number(number: Estimate, p: f64, margin: f64, detail: String) -> Evidence {
+    Evidence::Measured { number, p, p_same: number.p_equivalent(margin), detail }
 }
 
 /// From the interval of a number that is 0 where there is no effect.
