@@ -304,7 +304,7 @@ impl ExploreState {
 fn examples(model: &str) -> Vec<String> {
     let of_task = || {
         let run = Path::new(model).ancestors().find(|above| above.join("recipe.toml").is_file())?;
-        let recipe: Recipe = toml::from_str(&read_text(&run.join("recipe.toml")).ok()?).ok()?;
+        let recipe: Recipe = toml::from_str(&read_text(run.join("recipe.toml")).ok()?).ok()?;
         let problems = recipe.task.as_ref()?.rows(Split::Test, recipe.seed, 0..3).ok()?;
         Some(problems.iter().map(|problem| recipe.data.template.prompt(&problem.question)).collect())
     };
