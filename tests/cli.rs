@@ -350,11 +350,13 @@ fn a_bench_prints_a_rate_of_everything_that_it_was_asked_for() {
     let model = fixture.text("model");
     let asked = ["--prompt", "40", "--new", "3", "--rows", "1,2", "--rounds", "2", "--train", "2", "--grpo", "2"];
     let said = stdout(&probe(&[&["bench", &model, "--peak-tflops", "1"], &asked[..]].concat()));
-    for line in ["prefill 40", "decode 1 x 3", "decode 2 x 3", "train 2 x 40, f32", "grpo 2 x 3, f32"] {
+    assert!(said.lines().any(|line| line.starts_with("limit") && line.contains("1000.0 GFLOP/s")), "{said}");
+    let decoded = ["decode 1 x 3 tokens", "decode 1 x 3 latents", "decode 2 x 3 tokens", "decode 2 x 3 latents"];
+    for line in ["prefill 40", "train 2 x 40, f32", "grpo 2 x 3, f32"].iter().chain(&decoded) {
         let found = said.lines().find(|said| said.starts_with(line)).unwrap_or_else(|| panic!("no `{line}` in {said}"));
         let rate = found.split("tokens/s").next().and_then(|rate| rate.split_whitespace().last());
         let rate: f64 = rate.and_then(|rate| rate.parse().ok()).unwrap_or_else(|| panic!("no rate: {found}"));
-        assert!(rate > 0.0 && found.contains("n = 2") && found.contains("utilisation"), "{found}");
+        assert!(rate > 0.0 && found.contains("n = 2") && found.contains("% of the limit"), "{found}");
     }
     assert!(said.contains("peak resident memory") || !cfg!(target_os = "linux"), "{said}");
     let said = stdout(&probe(&["bench", &model, "--training-only", "--train", "2", "--prompt", "40", "--rounds", "1"]));

@@ -20,7 +20,7 @@ macro_rules! measured {
                 &self.identity
             }
 
-            fn unit(&self) -> crate::schema::Unit {
+            fn unit(&self) -> crate::schema::ResampledUnit {
                 let $of = self;
                 $unit
             }
@@ -213,14 +213,14 @@ pub trait Measurement: RowFile + Serialize {
     fn identity(&self) -> &Identity;
 
     /// What it is of: the form of a pair, if it is of one, and the pair or problem.
-    fn unit(&self) -> Unit;
+    fn unit(&self) -> ResampledUnit;
 
     /// Whether every unit that is requested gives rows: `n` of the identity is their number then.
     const EVERY_UNIT: bool = true;
 }
 
 /// As [`Measurement::unit`].
-pub(crate) type Unit = (Option<Form>, usize);
+pub(crate) type ResampledUnit = (Option<Form>, usize);
 
 /// Refuses rows that are not those of all units: a shard left some out.
 ///
