@@ -162,6 +162,14 @@ fn blocks_are_shown_as_chips() {
     let kinds: Vec<&str> = positions.iter().filter_map(|p| p["kind"].as_str()).collect();
     let starts = kinds.iter().filter(|k| **k == "swi").count();
     assert_eq!(plain.matches("⟨swi").count(), starts);
+
+    // With what each latent step would say, in the same run: a change changes it.
+    let micro =
+        ["generate", "fixtures/micro", "--phase", "sft", "--prompt", "<bos> a = 5 ; h = a + 4 ; ? h :", "--lens"];
+    let read = stdout(&probe(&micro));
+    assert_eq!(read, "h = ⟨swi 5: + 4 = 2 </swi>⟩[0.00 0.00 0.00 0.00 1.00] ; # 2\n");
+    let changed = stdout(&probe(&[&micro[..], &["--hook", "latent.hook_injected=zero"]].concat()));
+    assert!(changed.contains("⟨swi 5: ") && !changed.contains("+ 4 = 2"), "{changed}");
     let latents = positions.iter().filter(|p| p["kind"] == "latent");
     assert!(latents.clone().count() > 0);
     assert_eq!(value["tokens"].as_array().map(Vec::len), Some(kinds.len() - latents.count()));

@@ -114,7 +114,12 @@ fn it_answers_as_generate_does_and_only_those_who_know_the_token() {
         assert_eq!(explorer.request(&page, &wrong, "").0, status, "{}", &wrong[..60]);
     }
 
+    let about = explorer.ask(&json!({ "do": "about" }));
+    assert!(about["ok"]["examples"][0].as_str().expect("an example").starts_with("<bos> "), "{about}");
+
     let settings = json!({ "max_new_tokens": 40 });
+    let unknown = explorer.ask(&json!({ "do": "see", "prompt": "<bos> a=5 ; ? a :", "settings": settings }));
+    assert!(unknown["ok"]["warning"].as_str().expect("a warning").contains("`a=5`"), "{unknown}");
     let seen = explorer.ask(&json!({ "do": "see", "prompt": PROMPT, "settings": settings }));
     let seen = &seen["ok"];
     assert_eq!(seen["text"], generated(None)["text"], "{seen}");
@@ -146,6 +151,9 @@ fn thoughts_of_another_prompt_are_put_in_and_what_cannot_be_is_said() {
     assert!(same["ok"]["fired"][0]["fired"].as_u64() > Some(0), "{same}");
     let other = swap("<bos> a = 1 ; h = a + 9 ; c = h - a ; ? c :");
     assert!(other["ok"]["fired"][0]["mean_change"].as_f64() > Some(0.1), "{other}");
+    assert_eq!(other["ok"]["fired"][0]["hook"], "latent.hook_injected=swap:the other prompt", "{other}");
+    assert!(same["ok"]["warning"].is_null(), "{same}");
+    assert!(other["ok"]["warning"].as_str().expect("a warning").contains("`9`"), "{other}");
 
     let error = |what: Value| explorer.ask(&what)["error"].as_str().expect("an error").to_owned();
     assert!(error(json!({ "do": "see", "prompt": " " })).contains("the prompt is empty"));

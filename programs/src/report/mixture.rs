@@ -101,7 +101,7 @@ mod tests {
         let found = strangers(&manifest);
         assert_eq!(found.keys().collect::<Vec<_>>(), ["accuracy-sft"]);
         let why = &found["accuracy-sft"];
-        assert_eq!(why, "accuracy-sft is of another origin than traces-sft (weights a there, b here)");
+        assert_eq!(why, "accuracy-sft has another origin than traces-sft (weights a there, b here)");
         manifest["accuracy-sft"]["setup"]["weights"] = "a".into();
         assert!(strangers(&manifest).is_empty());
     }
