@@ -74,8 +74,8 @@ pub use accuracy::{AccuracyRow, ResponseRow};
 pub use adaptive::{AdaptiveRow, Optimum, by_budget};
 pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
 pub use calibration::{CalibrationDrawRow, CalibrationRow, calibrated};
-pub(crate) use card::answer;
 pub use card::{CardAnswer, CardQuestion, CardRow, Evidence};
+pub(crate) use card::{MARGIN, answer};
 pub use circuits::{
     AttentionRow, AttributedNodeRow, AttributionAgreementRow, AttributionRow, Circuit, CircuitRow, Component,
     DirectLogitRow, EdgePairRow, EdgeRow, Form, FormsRow, GradientAt, HeadPatchRow, Part, PatchMode, PatchedNodeRow,
