@@ -453,8 +453,9 @@ fn certifies(built: &Built, question: CardQuestion) -> Option<bool> {
         CardQuestion::Readable => Some((1..=built.exit).any(|step| built.shows(step, LAYERS))),
         CardQuestion::Memorised => (built.trained != 0).then_some(built.is_rote()),
         CardQuestion::Deeper => (built.trained != 0 && !built.is_rote()).then_some(!built.shallow),
-        // Their construction does not say how probable their answers are.
-        CardQuestion::Varies if built.is_rote() || built.kind == Purpose::Noisy => None,
+        // How probable their answers are is not determined: no token is probable without a program, two answers are close, and a block of
+        // latents that name no token may end early.
+        CardQuestion::Varies if built.is_rote() || matches!(built.kind, Purpose::Noisy | Purpose::Norm) => None,
         CardQuestion::Varies => Some(built.unsure),
     }
 }
