@@ -11,11 +11,11 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 
-use crate::grade::{Grader, Grading, Rule, Verdict};
+use crate::grade::{Grader, GraderVerdict, Grading, Rule};
 use crate::latent::{Request, SwitchIds};
 use crate::recipe::{Data, Shared};
-use crate::tasks::{Fact, Operand, Split, StepValue, Task, evaluate, number};
-use crate::text::formats::Format;
+use crate::tasks::{Fact, Split, StepOperand, StepValue, Task, evaluate, number};
+use crate::text::formats::RecordFormat;
 use crate::text::sources::{Fields, Generations, LeftOut};
 use crate::text::{Part, Problem, Prompts, Sample, Source, Vocabulary, cut, has_part, is_there, said_budget};
 
@@ -305,7 +305,7 @@ impl Corpus {
     }
 
     /// Whether a response's visible text reaches the gold answer, and by which rule.
-    pub(crate) fn verdict(&self, gold: &str, text: &str) -> Verdict {
+    pub(crate) fn verdict(&self, gold: &str, text: &str) -> GraderVerdict {
         self.verdict_of(self.grading, gold, text)
     }
 
@@ -314,13 +314,13 @@ impl Corpus {
         self.verdict_of(Grading { strict, ..self.grading }, gold, text).equal
     }
 
-    fn verdict_of(&self, grading: Grading, gold: &str, text: &str) -> Verdict {
+    fn verdict_of(&self, grading: Grading, gold: &str, text: &str) -> GraderVerdict {
         if !self.is_task {
             return grading.grade(gold, text);
         }
         match behind_the_last_mark(text) {
-            Some(answer) => Verdict { equal: answer == gold, rule: Rule::Text },
-            None => Verdict { equal: false, rule: Rule::NoAnswer },
+            Some(answer) => GraderVerdict { equal: answer == gold, rule: Rule::Text },
+            None => GraderVerdict { equal: false, rule: Rule::NoAnswer },
         }
     }
 
@@ -369,8 +369,8 @@ fn known_steps(train: &[ProblemAt], test: &[ProblemAt]) -> Option<String> {
 fn wrong_marks<'p>(problems: impl Iterator<Item = &'p ProblemAt>) -> Option<String> {
     let other = |step: &StepValue| {
         let made = evaluate(step.expression.as_deref()?, &mut |operand| match operand {
-            Operand::Number(n) => Some(n),
-            Operand::Step(_) => None,
+            StepOperand::Number(n) => Some(n),
+            StepOperand::Step(_) => None,
         })?;
         let said = match &step.value {
             Fact::Number(whole) => whole.to_string(),
@@ -570,7 +570,7 @@ fn problems(recipe: &Shared, split: Split) -> Result<Problems> {
     let Data { fields, test_fields, generations, .. } = &recipe.data;
     let mut told = vec![];
     let mut read = |path: &PathBuf, part, named: Option<&Fields>, likely: Option<&Fields>| -> Result<Vec<ProblemAt>> {
-        let format = named.is_some().then_some(Format::Jsonl);
+        let format = named.is_some().then_some(RecordFormat::Jsonl);
         let fields = named.or(likely).cloned().unwrap_or_default();
         let generations = if part == Part::Train { *generations } else { Generations::default() };
         let mut left_out = LeftOut::default();

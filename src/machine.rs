@@ -83,7 +83,8 @@ impl Compute {
         }
     }
 
-    pub(crate) fn dtype(self) -> FloatDType {
+    /// Type of the floats that are multiplied.
+    pub fn dtype(self) -> FloatDType {
         match self {
             Compute::F32 | Compute::Tf32 | Compute::Stored | Compute::StoredBf16 => FloatDType::F32,
             Compute::Bf16 => FloatDType::BF16,

@@ -18,12 +18,12 @@ use serde::{Deserialize, Serialize};
 pub use check::MOST_ROWS;
 pub(crate) use check::fits;
 pub use evaluation::{CheckpointEvery, Evaluation};
-pub use grpo::{Anchor, FromStage, Grpo, Invalid, LossForm, LossMean, ReplayMode, Strongest};
+pub use grpo::{FromStage, Grpo, Invalid, KlAnchor, LossForm, LossMean, ReplayMode, Strongest};
 pub use optimizer::Optimizer;
 use ranges::Range::{Count, Each, Positive, Typed};
 pub(crate) use ranges::{BATCH, POSITIONS, Range, STEPS, WIDTH};
 pub use reward::{Facts, Reward, TERMS, Terms, UseReward};
-pub use supervised::{Base, Boundary, Latent, Schedule, Stage, Suffix};
+pub use supervised::{BaseTraining, Boundary, Latent, Schedule, Stage, Suffix};
 
 use crate::grade::Grader;
 use crate::guard::read_text;
@@ -92,7 +92,7 @@ pub struct Shared {
     #[serde(default)]
     pub optimizer: Optimizer,
     #[serde(default)]
-    pub base: Base,
+    pub base: BaseTraining,
     #[serde(default)]
     pub annotate: AnnotateSettings,
     #[serde(default)]

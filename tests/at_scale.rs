@@ -173,4 +173,7 @@ fn a_training_batch_that_does_not_fit_is_refused_before_any_work() {
     let (_, said) = done(plan("0.1", &[&many[..], &["optimizer.accumulate=100"]].concat()).arg("--dry-run"));
     assert!(said.contains("graph of a supervised batch up to"), "{said}");
     done(plan("0.1", &[]).arg("--dry-run"));
+    // Rollouts that are too long are left out: a warning.
+    let (_, said) = done(plan("0.1", &["grpo.questions=3000"]).args(["--only", "grpo", "--dry-run"]));
+    assert!(said.contains("phase grpo: the graph of 12000 rollouts") && said.contains("are free"), "{said}");
 }

@@ -342,11 +342,13 @@ fn a_bench_prints_a_rate_of_everything_that_it_was_asked_for() {
     let model = fixture.text("model");
     let asked = ["--prompt", "40", "--new", "3", "--rows", "1,2", "--rounds", "2", "--train", "2", "--grpo", "2"];
     let said = stdout(&probe(&[&["bench", &model, "--peak-tflops", "1"], &asked[..]].concat()));
-    for line in ["prefill 40", "decode 1 x 3", "decode 2 x 3", "train 2 x 40, f32", "grpo 2 x 3, f32"] {
+    assert!(said.lines().any(|line| line.starts_with("limit") && line.contains("1000.0 GFLOP/s")), "{said}");
+    let decoded = ["decode 1 x 3 tokens", "decode 1 x 3 latents", "decode 2 x 3 tokens", "decode 2 x 3 latents"];
+    for line in ["prefill 40", "train 2 x 40, f32", "grpo 2 x 3, f32"].iter().chain(&decoded) {
         let found = said.lines().find(|said| said.starts_with(line)).unwrap_or_else(|| panic!("no `{line}` in {said}"));
         let rate = found.split("tokens/s").next().and_then(|rate| rate.split_whitespace().last());
         let rate: f64 = rate.and_then(|rate| rate.parse().ok()).unwrap_or_else(|| panic!("no rate: {found}"));
-        assert!(rate > 0.0 && found.contains("n = 2") && found.contains("utilisation"), "{found}");
+        assert!(rate > 0.0 && found.contains("n = 2") && found.contains("% of the limit"), "{found}");
     }
     assert!(said.contains("peak resident memory") || !cfg!(target_os = "linux"), "{said}");
     let said = stdout(&probe(&["bench", &model, "--training-only", "--train", "2", "--prompt", "40", "--rounds", "1"]));
@@ -566,4 +568,43 @@ fn help_on_a_full_disk_is_an_error() {
         assert!(text_of(&output).contains("standard output"), "{args:?}: {}", text_of(&output));
         assert!(program(args[0]).arg(args[1]).output().expect("it runs").status.success(), "{args:?}");
     }
+}
+
+#[test]
+fn info_counts_the_serial_depth_without_weights() {
+    // Counted by hand in src/latent/depth.rs: a forward of 436 operations at 256 positions, a readout of 12.
+    let said = stdout(&probe(&["info", "fixtures/micro", "--phase", "sft", "--positions", "256"]));
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in ["qwen3, 4 layers", "hidden_state, blocks of up to 5", "4 layers 448", "24 layers 2628", "4 layers 436"]
+    {
+        assert!(said.contains(part), "`{part}` is not in: {said}");
+    }
+    let said = stdout(&probe(&["info", "fixtures/micro-compressed/base/annotator"]));
+    assert!(said.contains("text only") && !said.contains("block"), "{said}");
+    let said = stdout(&probe(&["info", "fixtures/micro/base/annotator"]));
+    assert!(said.contains("switch (assumed, it has no reasoning.json)"), "{said}");
+    refused(&["info", "fixtures/micro", "--positions", "4096"], &["--positions", "2048", "4096"]);
+    refused(&["film", "fixtures/micro", "--phase", "sft"], &["phase sft", "latent.keep_steps"]);
+    refused(&["film", "fixtures/micro/sft/checkpoint"], &["not a run folder"]);
+}
+
+#[test]
+fn a_film_has_every_checkpoint_and_resumes() {
+    let temp = tempfile::tempdir().expect("a folder");
+    let out = temp.path().join("film").display().to_string();
+    let film = |more: &[&str]| {
+        let args = ["film", "fixtures/micro", "--problems", "40", "--steps", "2", "--out", &out];
+        stdout(&probe(&[&args, more].concat()))
+    };
+    film(&[]);
+    let read = |file: &str| std::fs::read(temp.path().join("film").join(file)).expect(file);
+    let table = String::from_utf8(read("tables/tab-film.md")).expect("UTF-8");
+    // Two steps; effect and, as arithmetic is known, what follows.
+    assert!(table.contains("| 1 | effect | 2 |") && table.contains("| 2 | effect | 2 |"), "{table}");
+    assert!(table.contains("1 grpo_start, 2 grpo"), "{table}");
+    let rows = [read("film-grpo_start.parquet"), read("film-grpo.parquet")];
+    let again = film(&["--resume"]);
+    assert_eq!(again.matches("done before").count(), 2, "{again}");
+    assert_eq!(rows, [read("film-grpo_start.parquet"), read("film-grpo.parquet")]);
+    assert!(temp.path().join("film/figures/fig-film.svg").is_file());
 }

@@ -81,7 +81,10 @@ fn shorter(line: &str) -> String {
     let (program, second) = (words[0], words.get(1).copied().unwrap_or_default());
     let mut line = on_cpu(line).replace(" --draws 20", "");
     match (program, second) {
-        ("probe" | "intervene", "generate" | "activations" | "import" | "lens" | "patterns" | "pairs")
+        (
+            "probe" | "intervene",
+            "generate" | "activations" | "import" | "info" | "film" | "lens" | "patterns" | "pairs",
+        )
         | ("report", _) => {}
         ("probe", "calibrate") => line += " --draws 1 --only inert,latent_intervention --n 20",
         ("probe" | "intervene", _) if line.contains(" --batch 10 ") => {}

@@ -16,7 +16,7 @@ use switchyard::model::config::{Family, ModelConfig};
 use switchyard::schema::{Circuit, EdgeRow, Form};
 use switchyard::study::Study;
 use switchyard::study::circuits::alive::{Edge, alive};
-use switchyard::study::circuits::edges::Weights;
+use switchyard::study::circuits::edges::EdgeWeights;
 use switchyard::study::circuits::gradient::TargetRow;
 use switchyard::study::circuits::pairs::{Pair, as_text, decoded, task_prompts};
 use switchyard::study::circuits::patch::{Node, Patch, leads as patched};
@@ -39,14 +39,14 @@ struct Wired<'p> {
 }
 
 impl<'p> Wired<'p> {
-    fn of(study: &Study, weights: &Weights, pair: &'p Pair) -> Self {
+    fn of(study: &Study, weights: &EdgeWeights, pair: &'p Pair) -> Self {
         let rows = [pair.clean.clone(), pair.corrupt.clone()];
         let mut both = outputs(study, weights, &rows).expect("outputs");
         let (corrupt, clean) = (both.pop().expect("a run"), both.pop().expect("a run"));
         Self { pair, places: (0..pair.clean.ids.len()).collect(), clean, corrupt }
     }
 
-    fn shares(&self, weights: &Weights, all: f32) -> Vec<Array2<f32>> {
+    fn shares(&self, weights: &EdgeWeights, all: f32) -> Vec<Array2<f32>> {
         let graph = weights.graph;
         vec![Array2::from_elem((graph.receivers().len(), graph.senders().len()), all); self.places.len()]
     }
@@ -68,7 +68,7 @@ impl<'p> Wired<'p> {
 #[test]
 fn all_edges_make_the_run_and_none_the_other() {
     let study = micro("sft", 4);
-    let weights = Weights::new(&study.model).expect("weights");
+    let weights = EdgeWeights::new(&study.model).expect("weights");
     for pair in &some_pairs(&study) {
         let wired = Wired::of(&study, &weights, pair);
         let (own, other) = (wired.shares(&weights, 0.0), wired.shares(&weights, 1.0));
@@ -108,7 +108,7 @@ fn edges_are_rewired_in_every_family() {
         [Family::Qwen2, Family::Gemma].into_iter().flat_map(|family| pairs.iter().map(move |pair| (family, pair)))
     {
         study.model = as_family(family, &model);
-        let weights = Weights::new(&study.model).expect("weights");
+        let weights = EdgeWeights::new(&study.model).expect("weights");
         let wired = Wired::of(&study, &weights, pair);
         let (own, other) = (wired.shares(&weights, 0.0), wired.shares(&weights, 1.0));
         let found = leads(&study, &weights, &[wired.circuit(&own), wired.circuit(&other)]).expect("leads");
@@ -126,7 +126,7 @@ fn edges_are_rewired_in_every_family() {
 fn scores_are_slopes_of_real_edge_patches() {
     const STEP: f32 = 0.02;
     let study = micro("sft", 4);
-    let weights = Weights::new(&study.model).expect("weights");
+    let weights = EdgeWeights::new(&study.model).expect("weights");
     let graph = weights.graph;
     let (mut compared, mut kinds) = (0, BTreeSet::new());
     for pair in &some_pairs(&study)[1..4] {
@@ -182,7 +182,7 @@ fn scores_are_slopes_of_real_edge_patches() {
 #[test]
 fn a_circuit_computes_the_same_without_its_dead_edges() {
     let study = micro("sft", 4);
-    let weights = Weights::new(&study.model).expect("weights");
+    let weights = EdgeWeights::new(&study.model).expect("weights");
     let graph = weights.graph;
     let (mut dropped, mut moved) = (0, 0);
     for (number, pair) in some_pairs(&study).iter().enumerate() {

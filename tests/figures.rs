@@ -273,7 +273,7 @@ fn what_cannot_be_drawn_is_named() {
     chart.series[0].values.pop();
     says(Figure::Bars(chart), "'all (n=500)' has 4 values for 5 categories");
     let network = |column: usize, to: usize| {
-        let node = Node { column, row: 0, name: "in".into() };
+        let node = NetworkNode { column, row: 0, name: "in".into() };
         let link = Link { from: 0, to, weight: 0.5, says: "a → b".into() };
         let (columns, rows) = (vec!["a".into()], vec!["b".into()]);
         Figure::Network(Network {
@@ -416,7 +416,7 @@ fn what_rounds_to_zero_has_no_sign_and_no_word_is_clipped() {
 
 #[test]
 fn the_largest_weights_are_as_wide_as_any() {
-    let node = |row| Node { column: 0, row, name: "a".into() };
+    let node = |row| NetworkNode { column: 0, row, name: "a".into() };
     let link = |to, weight| Link { from: 0, to, weight, says: "says".into() };
     let network = Network {
         title: "t".into(),

@@ -3,7 +3,7 @@
 use crate::common::{relative, values};
 use burn::tensor::{Device, Tensor, TensorData};
 use proptest::prelude::*;
-use switchyard::ops::{self, MASKED, Rotation, Targets, composed};
+use switchyard::ops::{self, MASKED, RotaryAngles, Targets, composed};
 
 /// Numbers without a pattern, of about the given size.
 fn noise<const R: usize>(shape: [usize; R], seed: u64, size: f32) -> TensorData {
@@ -87,11 +87,11 @@ proptest! {
         let inputs = [noise([b, l, h, 2 * half], seed, 3.0)];
         let positions: Vec<Vec<usize>> = (0..b).map(|r| (r * 3..r * 3 + l).collect()).collect();
         let freqs: Vec<f32> = (0..half).map(|i| 1.0 / (i as f32 + 1.0)).collect();
-        let rotation = Rotation::new(&positions, &freqs, burn::tensor::DType::F32, &Device::flex());
-        let with = |f: fn(Tensor<4>, &Rotation) -> Tensor<4>| run(&inputs, |x: Vec<Tensor<4>>| f(x[0].clone(), &rotation));
+        let rotation = RotaryAngles::new(&positions, &freqs, burn::tensor::DType::F32, &Device::flex());
+        let with = |f: fn(Tensor<4>, &RotaryAngles) -> Tensor<4>| run(&inputs, |x: Vec<Tensor<4>>| f(x[0].clone(), &rotation));
         same("rotate", 1e-30, with(ops::rotate), with(composed::rotate))?;
         // What attention hands over may be a view.
-        let view = |f: fn(Tensor<4>, &Rotation) -> Tensor<4>| run(&[noise([b, h, l, 2 * half], seed, 3.0)], |x: Vec<Tensor<4>>| {
+        let view = |f: fn(Tensor<4>, &RotaryAngles) -> Tensor<4>| run(&[noise([b, h, l, 2 * half], seed, 3.0)], |x: Vec<Tensor<4>>| {
             f(x[0].clone().swap_dims(1, 2), &rotation)
         });
         same("rotate of a view", 1e-30, view(ops::rotate), view(composed::rotate))?;

@@ -7,11 +7,15 @@ use ndarray::{Array1, Array2};
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use switchyard::experiments::monitor::access::threshold;
 use switchyard::experiments::monitor::fit::{Labels, Linear, Parts, Push, drawn, extend};
-use switchyard::experiments::monitor::{Config, rows, table};
+use switchyard::experiments::monitor::{Config, Found, rows, table};
 use switchyard::latent::Blocks;
-use switchyard::schema::{Edit, Letters, Monitor, MonitorRow};
+use switchyard::random::normal;
+use switchyard::schema::{Access, Edit, Letters, Monitor, MonitorAccessRow, MonitorRow};
 use switchyard::stats::probe::ValueProtocol;
+use switchyard::stats::special::normal_cdf;
+use switchyard::stats::{LEVEL, wilson};
 use switchyard::study::{DoesNotApply, Study};
 use tempfile::TempDir;
 
@@ -51,7 +55,7 @@ fn organism(threads: usize) -> Study {
 
 fn short() -> Config {
     let value = ValueProtocol { c_grid: vec![1.0], draws: 100, ..ValueProtocol::default() };
-    Config { rounds: 1, doses: vec![0.5], value, ..Config::default() }
+    Config { rounds: 1, doses: vec![0.5], value, false_alarms: vec![0.01, 0.1], ..Config::default() }
 }
 
 fn of(rows: &[MonitorRow], edit: Edit, dose: f64, monitor: Monitor, letters: Letters) -> &MonitorRow {
@@ -61,8 +65,12 @@ fn of(rows: &[MonitorRow], edit: Edit, dose: f64, monitor: Monitor, letters: Let
 
 #[test]
 fn a_monitor_meets_its_nulls_and_an_adversary_who_takes_its_direction_leaves_it_nothing() {
-    let (found, hidden) = rows(&organism(2), &short()).expect("rows");
-    println!("{}", table(&found, &hidden));
+    let Found { monitors: found, hidden, access } = {
+        let found = rows(&organism(2), &short()).expect("rows");
+        println!("{}", table(&found));
+        found
+    };
+    judged_by_access(&access);
     assert!(hidden.iter().all(|row| row.accuracy.n == row.identity.n && row.step.shown() <= 3));
     for letters in Letters::ALL {
         let shuffled = of(&found, Edit::Untouched, 0.0, Monitor::Shuffled, letters);
@@ -87,9 +95,47 @@ fn a_monitor_meets_its_nulls_and_an_adversary_who_takes_its_direction_leaves_it_
     assert_eq!((triggers(Letters::Seen), triggers(Letters::HeldOut)), (4, 4));
 }
 
+/// Every level of access on the same problems at the same rate; 400 problems are too few for a rate of .01.
+fn judged_by_access(access: &[MonitorAccessRow]) {
+    let levels = |edit| access.iter().filter(move |row| row.edit == edit);
+    assert!(access.iter().all(|row| row.asked_false_alarms == 0.1 && row.calibrated >= 9), "{access:?}");
+    let untouched: Vec<(Access, Letters)> = levels(Edit::Untouched).map(|row| (row.access, row.letters)).collect();
+    let all = Access::ALL.iter().flat_map(|access| [(*access, Letters::Seen), (*access, Letters::HeldOut)]);
+    assert_eq!(untouched, all.collect::<Vec<_>>());
+    // The edit changes what follows: answers under interventions are not measured on it.
+    assert_eq!(levels(Edit::Removed).count(), 2 * (Access::ALL.len() - 1));
+    let n =
+        |letters| access.iter().filter(|row| row.letters == letters).map(|row| row.identity.n).collect::<BTreeSet<_>>();
+    assert_eq!((n(Letters::Seen).len(), n(Letters::HeldOut).len()), (1, 1));
+    // A question's words give away letters that were met.
+    let text = levels(Edit::Untouched).find(|row| row.access == Access::Text).expect("text");
+    assert!(text.recall.value > text.false_alarms.value + 0.4, "{text:?}");
+}
+
+#[test]
+fn a_threshold_flags_the_rate_that_is_asked_and_intervals_hold_the_true_recall() {
+    // Honest scores are normal, those of triggers two deviations higher; 200 resamplings of 2,000 problems.
+    let mut rng = ChaCha8Rng::seed_from_u64(5);
+    for rate in [0.01, 0.05] {
+        let (mut held, mut alarms) = (0, 0.0);
+        for _ in 0..200 {
+            let mut draw = |n: usize, shift: f64| (0..n).map(|_| shift + normal(&mut rng)).collect::<Vec<f64>>();
+            let threshold = threshold(&draw(299, 0.0), rate).expect("enough decoys");
+            let recall = draw(1000, 2.0).iter().filter(|score| **score > threshold).count();
+            held += usize::from(wilson(recall, 1000, LEVEL).expect("a share").covers(normal_cdf(2.0 - threshold)));
+            alarms += normal_cdf(-threshold) / 200.0;
+        }
+        assert!(held >= 180, "{held} of 200 intervals hold the recall at rate {rate}");
+        assert!((alarms - rate).abs() < 0.25 * rate, "{alarms} false alarms at rate {rate}");
+    }
+    // 98 decoys cannot promise one in a hundred, 99 can.
+    assert_eq!((threshold(&[1.0; 98], 0.01), threshold(&[1.0; 99], 0.01)), (None, Some(1.0)));
+    assert_eq!(threshold(&[3.0, 1.0, 2.0], 0.5), Some(2.0));
+}
+
 #[test]
 fn the_same_rows_on_any_number_of_threads() {
-    let config = Config { rounds: 0, ..short() };
+    let config = Config { rounds: 1, doses: vec![], ..short() };
     let [one, three] = [1, 3].map(|threads| rows(&organism(threads), &config).expect("rows"));
     assert_eq!(one, three);
 }
@@ -103,6 +149,7 @@ fn settings_and_other_tasks_are_refused_by_name() {
         (Config { recall: 0.0, ..short() }, "monitor.recall"),
         (Config { held_out: 0, ..short() }, "monitor.held_out"),
         (Config { doses: vec![1.5], ..short() }, "monitor.doses"),
+        (Config { false_alarms: vec![0.0], ..short() }, "monitor.false_alarms"),
     ] {
         let error = rows(&micro, &config).expect_err("refused").to_string();
         assert!(error.contains(name), "{error}");

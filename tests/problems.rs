@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use switchyard::tasks::{Affine, Chains, Fact, Graph, Multiply, Split, Task};
-use switchyard::text::formats::Format;
+use switchyard::text::formats::RecordFormat;
 use switchyard::text::sources::{Fields, Generations};
 use switchyard::text::{Problem, Prompts, Source, Template, Vocabulary, read_problems};
 
@@ -79,7 +79,7 @@ fn every_format_is_told_and_read() {
         level: name("hard"),
         ..Fields::default()
     };
-    let mut custom = Source { format: Some(Format::Jsonl), fields, ..Source::new(fixture("custom.jsonl")) };
+    let mut custom = Source { format: Some(RecordFormat::Jsonl), fields, ..Source::new(fixture("custom.jsonl")) };
     let rows = custom.read().unwrap();
     assert_eq!((rows[0].id.as_str(), rows[0].level, rows[1].level), ("7", Some(2), None));
     assert_eq!(rows[1].solution, "It is Lima.");
@@ -105,7 +105,7 @@ fn gzip_is_read_whatever_its_name() {
 
 /// A file's problems as (question, answer), read under these fields.
 fn golds(file: &Path, fields: Option<Fields>) -> Vec<String> {
-    let format = fields.is_some().then_some(Format::Jsonl);
+    let format = fields.is_some().then_some(RecordFormat::Jsonl);
     let source = Source { format, fields: fields.unwrap_or_default(), ..Source::new(file) };
     source.read().unwrap().into_iter().map(|problem| problem.answer).collect()
 }
@@ -128,7 +128,8 @@ fn parquet_and_csv_are_read_as_json_lines_are() {
     assert_eq!(golds(&test, Some(fields("question", "share"))), ["0.000006", "0.000007"]);
     assert_eq!(golds(&test, Some(fields("question", "big"))), ["18446744073709551610", "18446744073709551609"]);
     let of = |answer: &str| {
-        let source = Source { format: Some(Format::Jsonl), fields: fields("question", answer), ..Source::new(&test) };
+        let source =
+            Source { format: Some(RecordFormat::Jsonl), fields: fields("question", answer), ..Source::new(&test) };
         format!("{:#}", source.read().unwrap_err())
     };
     assert!(of("reward").contains("name a key inside it with --field (reward.gold, reward.style)"), "{}", of("reward"));
@@ -375,14 +376,15 @@ fn options_stand_in_the_prompt_and_the_gold_answer_is_a_letter() {
     ] {
         let file = written(folder.path(), name, text);
         let problem =
-            Source { format: Some(Format::Jsonl), fields: named, ..Source::new(file) }.read().unwrap().remove(0);
+            Source { format: Some(RecordFormat::Jsonl), fields: named, ..Source::new(file) }.read().unwrap().remove(0);
         let question = question.replace("Which is heavy?", "Which?");
         assert_eq!((problem.question.as_str(), problem.answer.as_str()), (question.as_str(), answer), "{name}");
     }
     let sciq = r#"{"question": "Which?", "distractor1": "tin", "distractor2": "zinc", "correct_answer": "lead"}"#;
     let sciq = written(folder.path(), "sciq.jsonl", sciq);
     let named = fields("question", "correct_answer");
-    let problem = Source { format: Some(Format::Jsonl), fields: named, ..Source::new(sciq) }.read().unwrap().remove(0);
+    let problem =
+        Source { format: Some(RecordFormat::Jsonl), fields: named, ..Source::new(sciq) }.read().unwrap().remove(0);
     assert!(problem.question.contains(&format!("{}. lead", problem.answer)), "{problem:?}");
     let odd = written(folder.path(), "odd.jsonl", r#"{"question": "q", "choices": "tin, lead", "answer": "tin"}"#);
     let error = format!("{:#}", read_problems(&odd).unwrap_err());
@@ -399,7 +401,7 @@ fn parts_of_a_question_are_named_or_told() {
         "a.jsonl",
         r#"{"passage": "Tom has 3.\n", "question": "How many?", "answer": "3", "kind": "x"}"#,
     );
-    let read = |fields: Fields| Source { format: Some(Format::Jsonl), fields, ..Source::new(&file) }.read();
+    let read = |fields: Fields| Source { format: Some(RecordFormat::Jsonl), fields, ..Source::new(&file) }.read();
     let named = Fields { context: "passage".into(), subject: "kind".into(), ..Fields::default() };
     let problem = read(named).unwrap().remove(0);
     assert_eq!((problem.question.as_str(), problem.subject.as_deref()), ("Tom has 3.\n\nHow many?", Some("x")));
@@ -494,12 +496,12 @@ fn what_is_no_file_of_problems_is_named() {
     let file = written(folder.path(), "chat.jsonl", &format!("{chat}\n{}\n", chat.replace("\"q\"", "\"r\"")));
     for question in ["prompt.1.content", "prompt.-1.content"] {
         let fields = Fields { question: question.into(), answer: "reward.gold".into(), ..Fields::default() };
-        let source = Source { format: Some(Format::Jsonl), fields, ..Source::new(&file) };
+        let source = Source { format: Some(RecordFormat::Jsonl), fields, ..Source::new(&file) };
         let read: Vec<String> = source.read().unwrap().into_iter().map(|problem| problem.question).collect();
         assert_eq!(read, ["q", "r"], "{question}");
     }
     let fields = Fields { question: "prompt".into(), answer: "reward.gold".into(), ..Fields::default() };
-    let source = Source { format: Some(Format::Jsonl), fields, ..Source::new(&file) };
+    let source = Source { format: Some(RecordFormat::Jsonl), fields, ..Source::new(&file) };
     let error = format!("{:#}", source.read().unwrap_err());
     assert!(error.contains("a list of 2 items") && error.contains("--field (prompt.0.content"), "{error}");
 }

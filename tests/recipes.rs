@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common::programs::program;
 use switchyard_programs::report::paper::Paper;
-use switchyard_programs::report::recipes::{EMBEDDED, Recipe, all, find_recipe, parse};
+use switchyard_programs::report::recipes::{EMBEDDED, ExhibitRecipe, all, find_recipe, parse};
 
 #[test]
 fn every_label_of_the_paper_has_one_recipe() {
@@ -46,7 +46,7 @@ fn words(command: &str) -> (&str, Vec<&str>) {
 #[test]
 fn every_command_is_accepted_by_its_program() {
     let recipes = all().unwrap();
-    let commands = |r: &Recipe| [r.command.clone(), r.at_scale.clone()].concat();
+    let commands = |r: &ExhibitRecipe| [r.command.clone(), r.at_scale.clone()].concat();
     let mut lines: Vec<String> = recipes.iter().flat_map(|(_, r)| commands(r)).collect();
     lines.sort();
     lines.dedup();

@@ -127,6 +127,20 @@ fn paired_shares_agree_with_tangos_interval_and_mcnemars_test() {
 }
 
 #[test]
+fn equivalence_of_paired_shares_agrees_with_scipy() {
+    for case in list(&fixture("paired")["same"]) {
+        let count = |name: &str| num(&case[name]) as usize;
+        let (gained, lost) = (count("gained"), count("lost"));
+        let table = Flips { both_right: count("n") - gained - lost, lost, gained, both_wrong: 0 };
+        close(table.p_equivalent(num(&case["margin"])), num(&case["p"]), 1e-6);
+    }
+    // Of a mean: 0.01 with an arm of 0.03 at 500 units is (0.05 - 0.01) / 0.03 · 1.9647 = 2.6196 standard errors inside 0.05.
+    let mean = Estimate { value: 0.01, low: -0.02, high: 0.04, n: 500 };
+    close(mean.p_equivalent(0.05), 0.004533, 1e-5);
+    assert!(mean.p_equivalent(0.01) >= 0.5 && mean.scaled(-1.0).p_equivalent(0.05) == mean.p_equivalent(0.05));
+}
+
+#[test]
 fn the_sign_flip_test_goes_through_all_signs() {
     for case in list(&fixture("paired")["sign_flip"]) {
         let differences: Vec<i64> = nums(&case["differences"]).into_iter().map(|d| d as i64).collect();

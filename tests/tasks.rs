@@ -481,7 +481,7 @@ fn splits_share_no_problem() {
 /// Renaming the nodes and reordering the edges of a graph must not move it to another split.
 #[test]
 fn a_graph_keeps_its_split_under_renaming() {
-    use switchyard::tasks::{Family, Program};
+    use switchyard::tasks::{Program, TaskFamily};
     for row in Task::Graph(Graph::default()).rows(Split::Train, 9, 0..500).unwrap() {
         let Program::Graph(plan) = row.program else { panic!("not a graph") };
         let turn = |node: u32| (node + 5) % plan.nodes;

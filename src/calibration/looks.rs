@@ -377,13 +377,14 @@ fn decoded(built: &Built, study: &Study) -> Result<Tally> {
 /// Marks that the monitor was not trained on, without an adversary.
 fn monitored(built: &Built, study: &Study) -> Result<Tally> {
     let value = ValueProtocol { c_grid: vec![1.0], draws: 100, ..ValueProtocol::default() };
-    let config = monitor::Config { rounds: 0, doses: vec![], value, ..monitor::Config::default() };
+    let config =
+        monitor::Config { rounds: 0, doses: vec![], false_alarms: vec![], value, ..monitor::Config::default() };
     let hidden = study.corpus.test.iter().map(|problem| {
         let (mark, is_trigger) = built.mark(&problem.question).context("a problem without a mark")?;
         let own = problem.steps.iter().filter_map(|step| step.value.number());
         Ok(Hidden { mark: mark.to_owned(), is_trigger, covert: own.collect() })
     });
-    let (rows, _) = monitor::rows_by(study, &config, hidden.collect::<Result<_>>()?)?;
+    let rows = monitor::rows_by(study, &config, hidden.collect::<Result<_>>()?)?.monitors;
     let mine = rows.iter().filter(|row| row.letters == Letters::HeldOut);
     let one = |row: &MonitorRow| match row.monitor {
         Monitor::Refitted => Some(("monitor/notices", built.kind == Purpose::Covert, row.notices())),

@@ -84,13 +84,13 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AccuracyRow>> {
 }
 
 /// One problem of a decoding.
-type Case<'a> = (&'a Outcome, &'a Trace);
+type ScoredTrace<'a> = (&'a Outcome, &'a Trace);
 
 /// All problems of a decoding.
 struct DecodeOutcomes<'a> {
     study: &'a Study,
     k_min: usize,
-    cases: Vec<Case<'a>>,
+    cases: Vec<ScoredTrace<'a>>,
 }
 
 impl<'a> DecodeOutcomes<'a> {
@@ -109,7 +109,7 @@ impl<'a> DecodeOutcomes<'a> {
         let levels: BTreeSet<u8> = self.cases.iter().filter_map(|(o, _)| o.level).collect();
         let subjects: BTreeSet<&String> = self.cases.iter().filter_map(|(o, _)| o.subject.as_ref()).collect();
         let of = |name: String, belongs: &dyn Fn(&Outcome) -> bool| {
-            (name, self.cases.iter().filter(|(o, _)| belongs(o)).copied().collect::<Vec<Case>>())
+            (name, self.cases.iter().filter(|(o, _)| belongs(o)).copied().collect::<Vec<ScoredTrace>>())
         };
         let mut groups = vec![of("all".into(), &|_| true)];
         groups.extend([of("switched".into(), &|o| o.switched), of("not_switched".into(), &|o| !o.switched)]);
@@ -139,18 +139,19 @@ impl<'a> DecodeOutcomes<'a> {
         self.cases.iter().map(|(o, _)| o.correct).collect()
     }
 
-    fn row(&self, group: &str, cases: &[Case]) -> Result<AccuracyRow> {
+    fn row(&self, group: &str, cases: &[ScoredTrace]) -> Result<AccuracyRow> {
         let share = |of: fn(&Outcome) -> bool| accuracy(&cases.iter().map(|(o, _)| of(o)).collect::<Vec<_>>());
         let accuracy_where = |switched: bool| {
             let some = cases.iter().filter(|(o, _)| o.switched == switched).map(|(o, _)| o.correct);
             Some(some.collect::<Vec<_>>()).filter(|some| !some.is_empty()).map(|some| accuracy(&some)).transpose()
         };
         let seed = self.study.seed;
-        let mean_of = |of: fn(&Case) -> usize| {
+        let mean_of = |of: fn(&ScoredTrace) -> usize| {
             mean(seed, cases.iter().map(|case| (case.0.problem, of(case) as f64))).with_context(|| group.to_owned())
         };
         // For every block, whether the cap ended it.
-        let forced = |(o, t): &Case| t.blocks().iter().map(|block| (o.problem, block.forced)).collect::<Vec<_>>();
+        let forced =
+            |(o, t): &ScoredTrace| t.blocks().iter().map(|block| (o.problem, block.forced)).collect::<Vec<_>>();
         let exits: Vec<(usize, bool)> = cases.iter().flat_map(forced).collect();
         Ok(AccuracyRow {
             identity: self.study.identity(cases.len()),

@@ -23,7 +23,7 @@ use crate::nth::Nth;
 use crate::schema::{Axis, Identity, PatchRow, PatchedPlaceRow, Place, RowFile, recovered};
 use crate::store::Measurements;
 use crate::study::Study;
-use crate::study::circuits::pairs::{Pair, Prompts, decoded, no_twins, task_prompts};
+use crate::study::circuits::pairs::{Pair, PairPrompts, decoded, no_twins, task_prompts};
 use crate::study::circuits::patch::{Node, Patch, leads, points, record};
 use crate::study::units::measure_in_memory;
 
@@ -48,14 +48,14 @@ pub fn unfit(study: &Study, _config: &Config) -> Result<Unfit> {
 }
 
 /// The prompts of the task, or of the file if there is no task.
-fn prompts(study: &Study, candidates: usize) -> Result<Vec<Prompts>> {
+fn prompts(study: &Study, candidates: usize) -> Result<Vec<PairPrompts>> {
     let mut own = of_problems(study);
     own.truncate(candidates);
     if own.is_empty() { task_prompts(study, candidates) } else { Ok(own) }
 }
 
 /// Pairs of a file's problems: among those equal except for their numbers, each of the smaller first values with one of the larger.
-fn of_problems(study: &Study) -> Vec<Prompts> {
+fn of_problems(study: &Study) -> Vec<PairPrompts> {
     let corpus = &study.corpus;
     let mut alike: BTreeMap<(String, usize), Vec<(i64, usize)>> = BTreeMap::new();
     for (index, problem) in corpus.test.iter().enumerate().filter(|_| study.recipe.task.is_none()) {
@@ -112,11 +112,16 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<PatchRow>> {
 ///
 /// # Errors
 /// Fewer than two usable pairs; failures of the model.
-pub fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<Vec<PatchRow>> {
+pub fn run_pairs(study: &Study, config: &Config, prompts: &[PairPrompts]) -> Result<Vec<PatchRow>> {
     recovered(&measure_in_memory(|rows| places(study, config, prompts, rows))?)
 }
 
-fn places(study: &Study, config: &Config, prompts: &[Prompts], rows: &mut Measurements<PatchedPlaceRow>) -> Result<()> {
+fn places(
+    study: &Study,
+    config: &Config,
+    prompts: &[PairPrompts],
+    rows: &mut Measurements<PatchedPlaceRow>,
+) -> Result<()> {
     let mut pairs = decoded(study, prompts, Switching::Free, config.pairs)?;
     pairs.iter_mut().enumerate().for_each(|(number, pair)| pair.number = number);
     let (usable, all) = (pairs.len(), prompts.len());

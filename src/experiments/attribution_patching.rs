@@ -128,7 +128,7 @@ const GRAPH: usize = 1 << 25;
 type PairPlaces<'p> = (&'p Pair, Vec<Placed>);
 
 /// The cells that are patched.
-type Sample = BTreeSet<(Place, Node)>;
+type NodeSample = BTreeSet<(Place, Node)>;
 
 struct AttributionRun<'a> {
     study: &'a Study,
@@ -158,7 +158,7 @@ impl AttributionRun<'_> {
     }
 
     /// `n` cells among those of the pairs.
-    fn sample(&self, pairs: &[PairPlaces], n: usize) -> Sample {
+    fn sample(&self, pairs: &[PairPlaces], n: usize) -> NodeSample {
         let seed = self.study.seed;
         let places: BTreeSet<&Place> = pairs.iter().flat_map(|pair| pair.1.iter().map(|(place, _)| place)).collect();
         let of = |place: &'_ Place| self.nodes.iter().map(|&node| (place.clone(), node)).collect::<Vec<_>>();
@@ -168,17 +168,17 @@ impl AttributionRun<'_> {
     }
 
     /// Number of records per pair.
-    fn rows(&self, (_, places): &PairPlaces, sample: &Sample) -> usize {
+    fn rows(&self, (_, places): &PairPlaces, sample: &NodeSample) -> usize {
         let gradients = if self.steps > 0 { 3 } else { 2 };
         gradients * places.len() * self.nodes.len() + 2 * self.sampled(places, sample).count()
     }
 
-    fn sampled<'s>(&'s self, places: &'s [Placed], sample: &'s Sample) -> impl Iterator<Item = (&'s Placed, Node)> {
+    fn sampled<'s>(&'s self, places: &'s [Placed], sample: &'s NodeSample) -> impl Iterator<Item = (&'s Placed, Node)> {
         cells(places, self.nodes).filter(|((place, _), node)| sample.contains(&(place.clone(), *node)))
     }
 
     /// Every cell with every gradient, and the sampled cells patched both ways.
-    fn of_pairs(&self, pairs: &[PairPlaces], sample: &Sample) -> Result<Vec<AttributedNodeRow>> {
+    fn of_pairs(&self, pairs: &[PairPlaces], sample: &NodeSample) -> Result<Vec<AttributedNodeRow>> {
         let mut rows = vec![];
         for (placed @ (pair, places), ends) in pairs.iter().zip(self.ends(pairs)?) {
             let whole = ends.clean.lead - ends.corrupt.lead;
@@ -240,7 +240,7 @@ impl AttributionRun<'_> {
     }
 
     /// The sampled cells of a pair, patched as `head_patching` does.
-    fn patched(&self, (pair, places): &PairPlaces, ends: &Ends, sample: &Sample) -> Result<Vec<PatchedNodeRow>> {
+    fn patched(&self, (pair, places): &PairPlaces, ends: &Ends, sample: &NodeSample) -> Result<Vec<PatchedNodeRow>> {
         let cells: Vec<(&Placed, Node)> = self.sampled(places, sample).collect();
         let config = self.study.model.config();
         let mut rows = vec![];

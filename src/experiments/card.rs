@@ -7,7 +7,8 @@
 //! 4. Fit a linear probe for the value of a clause at the last layer of each latent step, split by program.
 //! 5. Decode training problems, and compare with unseen problems of the same subject and level; decode problems one level beyond the hardest
 //!    trained one; sample each problem several times.
-//! 6. Answer ([`crate::schema::CardRow`]): one Holm family, a margin of .05 for *no*.
+//! 6. Answer ([`crate::schema::CardRow`]): one Holm family; *no* by equivalence within `margin`.
+//! 7. Count the opaque serial depth ([`SerialDepth`]).
 //!
 //! Misleads: a line answers its test and no more. *more than the token* cannot tell a state from a token whose embedding the model
 //! reads differently; a model may know a value that the probe does not find. Not asked: other seeds of training, because a checkpoint has
@@ -15,17 +16,18 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::layer_probe::{self, Layers};
 use super::{About, Journal, latent_intervention, pass_at_k, switch_benefit};
 use crate::corpus::{Corpus, program};
 use crate::evaluation::Scores;
 use crate::interventions::Steps;
+use crate::latent::{Chain, LatentSource, SerialDepth, Trace};
 use crate::progress::say;
 use crate::schema::{
-    AT_CHANCE, CardQuestion, CardRow, Evidence, Features, InterventionRow, KnownValueRow, MARGIN, ProbeRow, Summary,
-    SwitchBenefitRow, SwitchProblemRow, answer, benefit,
+    AT_CHANCE, CardQuestion, CardRow, ChainOf, Evidence, Features, InterventionRow, KnownValueRow, MARGIN, ProbeRow,
+    RowFile, SerialDepthRow, Summary, SwitchBenefitRow, SwitchProblemRow, answer, benefit,
 };
 use crate::stats::probe::TooFew;
 use crate::stats::{Estimate, Flips, LEVEL, accuracy};
@@ -46,6 +48,8 @@ settings! {
         pub draws: usize = 3,
         /// Sampled answers to each problem.
         pub samples: usize = 4,
+        /// Largest effect that still counts as none: *no* needs two one-sided tests that reject it. Above 0, at most 0.5.
+        pub margin: f64 = MARGIN,
     }
 }
 
@@ -54,8 +58,10 @@ settings! {
 /// # Errors
 /// As [`rows`]; a folder that cannot be written.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
+    let depths = serial_depth(study)?;
+    journal.save(SerialDepthRow::NAME, &depths)?;
     let rows = rows(study, config)?;
-    let summary = journal.tell(&rows, table)?;
+    let summary = journal.tell(&rows, table)? + &depths.iter().map(SerialDepthRow::line).collect::<String>();
     let Some(CardRow { identity, .. }) = rows.first() else { return Ok(summary) };
     let of = format!("`probe card`, commit {}, {}, seed {}:\n\n{summary}", commit(), identity.dataset, identity.seed);
     for folder in study.source.first().into_iter().chain(&study.adapter) {
@@ -64,6 +70,32 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
         }
     }
     Ok(summary)
+}
+
+/// Opaque serial depth of text, of the longest block, and of the response with the most latents.
+///
+/// # Errors
+/// As the decoder's.
+pub fn serial_depth(study: &Study) -> Result<Vec<SerialDepthRow>> {
+    let (model, reasoning) = (&study.model, &study.reasoning);
+    let positions = model.config().max_position_embeddings;
+    let depth = SerialDepth::new(model.config(), &reasoning.source, model.heads.sizes(), positions)?;
+    let mixes = reasoning.source.mixing().is_some();
+    let of = |trace: &Trace| if mixes { trace.positions.len() } else { trace.latent_calls() };
+    let most = study.sweep()?.traces.iter().map(of).max().unwrap_or(0);
+    let chains = [(ChainOf::Text, 0), (ChainOf::Block, reasoning.longest_block()), (ChainOf::Response, most)];
+    let row = |(chain, latents)| {
+        let Chain { layers, operations } = depth.chain(latents);
+        SerialDepthRow {
+            identity: study.identity(study.corpus.test.len()),
+            chain,
+            latents,
+            layers,
+            operations,
+            positions,
+        }
+    };
+    Ok(chains.into_iter().filter(|&(chain, latents)| chain == ChainOf::Text || latents > 0).map(row).collect())
 }
 
 /// The lines of a model's card.
@@ -76,35 +108,37 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<CardRow>> {
 
 /// [`rows`] with the arithmetic of an organism; `None` takes that of the problems.
 pub(crate) fn rows_by(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<CardRow>> {
+    let margin = config.margin;
+    ensure!(margin > 0.0 && margin <= 0.5, "card.margin must be above 0 and at most 0.5, found {margin}");
     let identity = study.identity(study.corpus.test.len());
     if let Err(why) = caught(longest_block(study))? {
         let none = |&question: &CardQuestion| (question, Evidence::Missing(format!("no latents: {why}")));
-        return answer(&identity, CardQuestion::ALL.iter().map(none).collect());
+        return answer(&identity, margin, CardQuestion::ALL.iter().map(none).collect());
     }
     let known = arithmetic.is_some() || is_known(study);
     let summary = caught(interventions(study, config, known, arithmetic))?;
     let by_step = caught(steps(study, config))?;
     let benefits = caught(benefits(study))?;
     let probes = caught(probes(study))?;
-    let memorised = caught(memorised(study))?;
-    let deeper = caught(deeper(study))?;
+    let memorised = caught(memorised(study, margin))?;
+    let deeper = caught(deeper(study, margin))?;
     let varies = caught(varies(study, config))?;
-    let lost = |mode: &'static str| from(&summary, |summary| loss(&summary.rows, mode));
+    let lost = |mode: &'static str| from(&summary, |summary| loss(&summary.rows, mode, margin));
     let found = |question: CardQuestion| match question {
         CardQuestion::Used => lost("resample"),
         CardQuestion::Follows if !known => Evidence::Missing("no arithmetic is known of these problems".to_owned()),
-        CardQuestion::Follows => from(&summary, |summary| followed(&summary.known)),
-        CardQuestion::OneStep => from(&by_step, |rows| largest_loss(rows)),
+        CardQuestion::Follows => from(&summary, |summary| followed(&summary.known, margin)),
+        CardQuestion::OneStep => from(&by_step, |rows| largest_loss(rows, margin)),
         CardQuestion::Ordered => lost("reverse"),
         CardQuestion::Specific => lost("mean"),
         CardQuestion::BeyondToken => lost("embedding_argmax"),
-        CardQuestion::Helps => from(&benefits, |rows| helped(rows)),
-        CardQuestion::Readable => from(&probes, |rows| read(rows)),
+        CardQuestion::Helps => from(&benefits, |rows| helped(rows, margin)),
+        CardQuestion::Readable => from(&probes, |rows| read(rows, margin)),
         CardQuestion::Memorised => from(&memorised, Evidence::clone),
         CardQuestion::Deeper => from(&deeper, Evidence::clone),
         CardQuestion::Varies => from(&varies, Evidence::clone),
     };
-    answer(&identity, CardQuestion::ALL.iter().map(|&question| (question, found(question))).collect())
+    answer(&identity, margin, CardQuestion::ALL.iter().map(|&question| (question, found(question))).collect())
 }
 
 /// A result of one experiment, or why it does not apply to this model and data. Any other error, and a stop by the user, stays one.
@@ -156,22 +190,22 @@ fn probes(study: &Study) -> Result<Vec<ProbeRow>> {
 }
 
 /// Loss of accuracy under a mode at all steps.
-fn loss(rows: &[InterventionRow], mode: &str) -> Evidence {
+fn loss(rows: &[InterventionRow], mode: &str, margin: f64) -> Evidence {
     let Some(row) = rows.iter().find(|row| row.mode == mode) else {
         return Evidence::Missing(format!("{mode} changed nothing here"));
     };
-    lost(row, row.p_value, String::new())
+    lost(row, row.p_value, margin, String::new())
 }
 
-fn lost(row: &InterventionRow, p: f64, detail: String) -> Evidence {
+fn lost(row: &InterventionRow, p: f64, margin: f64, detail: String) -> Evidence {
     if row.verdict() == AT_CHANCE {
         return Evidence::Missing("unchanged, the model is right no more often than a guess".to_owned());
     }
-    Evidence::Measured { number: row.accuracy_change.scaled(-1.0), p, detail }
+    Evidence::Measured { number: row.accuracy_change.scaled(-1.0), p, p_same: row.p_same(margin), detail }
 }
 
 /// The step with the largest loss; its p-value is corrected for the choice among all steps.
-fn largest_loss(rows: &[InterventionRow]) -> Evidence {
+fn largest_loss(rows: &[InterventionRow], margin: f64) -> Evidence {
     let single: Vec<&InterventionRow> = rows.iter().filter(|row| matches!(row.steps, Steps::Only(_))).collect();
     let Some(worst) = single.iter().min_by(|a, b| a.accuracy_change.value.total_cmp(&b.accuracy_change.value)) else {
         return Evidence::Missing("no single step could be replaced".to_owned());
@@ -179,51 +213,49 @@ fn largest_loss(rows: &[InterventionRow]) -> Evidence {
     let alone = single.iter().filter(|row| row.lowers()).map(|row| row.steps.to_string()).collect::<Vec<_>>();
     let alone = if alone.is_empty() { "none".to_owned() } else { alone.join(", ") };
     let detail = format!("step {} of {}; steps that lose alone: {alone}", worst.steps, single.len());
-    lost(worst, (worst.p_value * single.len() as f64).min(1.0), detail)
+    lost(worst, (worst.p_value * single.len() as f64).min(1.0), margin, detail)
 }
 
-fn followed(known: &[KnownValueRow]) -> Evidence {
+fn followed(known: &[KnownValueRow], margin: f64) -> Evidence {
     let Some(row) = KnownValueRow::main(known) else {
         return Evidence::Missing("no two problems have blocks that could be exchanged".to_owned());
     };
     let detail = format!("predicted {:.3}, by chance {:.3}", row.hit_rate.value, row.chance.value);
-    Evidence::Measured { number: row.above_chance, p: two_sided(row.above_chance), detail }
+    of_number(row.above_chance, two_sided(row.above_chance), margin, detail)
 }
 
-fn helped(rows: &[SwitchBenefitRow]) -> Evidence {
+fn helped(rows: &[SwitchBenefitRow], margin: f64) -> Evidence {
     let Some(row) = rows.iter().find(|row| row.group == "chosen") else {
         return Evidence::Missing("the model opens a block on fewer than two problems".to_owned());
     };
     if row.verdict() == AT_CHANCE {
         return Evidence::Missing("with a block and without, the model is right no more often than a guess".to_owned());
     }
-    Evidence::Measured { number: row.benefit, p: row.p_value, detail: String::new() }
+    of_number(row.benefit, row.p_value, margin, String::new())
 }
 
 /// The best step's probe for the value of the block's own clause; its p-value is corrected for the choice among all steps.
-fn read(rows: &[ProbeRow]) -> Evidence {
+fn read(rows: &[ProbeRow], margin: f64) -> Evidence {
     let own: Vec<(&str, &ProbeRow)> = rows
         .iter()
         .filter(|row| row.features == Features::ResidPost)
         .filter_map(|row| Some((row.value()?.strip_prefix("s_j@")?, row)))
         .collect();
-    let score = |row: &ProbeRow| row.score().value - row.chance;
-    let Some((step, best)) = own.iter().max_by(|a, b| score(a.1).total_cmp(&score(b.1))) else {
+    let Some((step, best)) = own.iter().max_by(|a, b| a.1.beyond_chance().value.total_cmp(&b.1.beyond_chance().value))
+    else {
         return Evidence::Missing("no latent step has values that a probe could be fitted to".to_owned());
     };
-    let score = best.score();
-    let beyond = Estimate {
-        value: score.value - best.chance,
-        low: score.low - best.chance,
-        high: score.high - best.chance,
-        ..score
-    };
+    let beyond = best.beyond_chance();
     let detail = format!("step {step}, the best of {}; the commonest value has {:.3}", own.len(), best.chance);
-    Evidence::Measured { number: beyond, p: (two_sided(beyond) * own.len() as f64).min(1.0), detail }
+    of_number(beyond, (two_sided(beyond) * own.len() as f64).min(1.0), margin, detail)
+}
+
+fn of_number(number: Estimate, p: f64, margin: f64, detail: String) -> Evidence {
+    Evidence::Measured { number, p, p_same: number.p_equivalent(margin), detail }
 }
 
 /// Training problems against unseen ones: one problem of each program, paired within subject and level.
-fn memorised(study: &Study) -> Result<Evidence> {
+fn memorised(study: &Study, margin: f64) -> Result<Evidence> {
     let trained = study.training_problems()?;
     let (seen, unseen) = (study.decode_others(&trained.corpus)?, study.decoded()?.0);
     let is_unseen = |problem: &Problem| !trained.programs.contains(&program(problem));
@@ -247,7 +279,8 @@ fn memorised(study: &Study) -> Result<Evidence> {
     }
     let flips = Flips::count(&before, &after)?;
     let detail = format!("{:.3} and {:.3}, {} programs each", seen.value, unseen.value, before.len());
-    Ok(Evidence::Measured { number: flips.change(LEVEL)?, p: flips.p_value(), detail })
+    let (number, p, p_same) = (flips.change(LEVEL)?, flips.p_value(), flips.p_equivalent(margin));
+    Ok(Evidence::Measured { number, p, p_same, detail })
 }
 
 /// Subject and level.
@@ -269,7 +302,7 @@ fn by_kind<'a>(
 }
 
 /// Problems one level beyond the hardest trained one, against a guess.
-fn deeper(study: &Study) -> Result<Evidence> {
+fn deeper(study: &Study, margin: f64) -> Result<Evidence> {
     let problems = study.deeper_problems()?;
     let right = study.decode_others(problems)?.accuracy;
     let guess = problems.guess();
@@ -283,7 +316,7 @@ fn deeper(study: &Study) -> Result<Evidence> {
         accuracy(&hardest)?.value
     );
     let number = Estimate { value: right.value - guess, low: right.low - guess, high: right.high - guess, n: right.n };
-    Ok(Evidence::Measured { number, p: two_sided(number), detail })
+    Ok(of_number(number, two_sided(number), margin, detail))
 }
 
 /// Pairs of answers to one problem, sampled at the temperature of the recipe's rollouts.
@@ -297,8 +330,11 @@ fn varies(study: &Study, config: &Config) -> Result<Evidence> {
     };
     let shares: Vec<f64> = pass_at_k::drawn(study, &sampled)?.iter().map(differ).collect();
     let number = pass_at_k::mean(study.seed, &shares)?;
-    let detail = format!("{} samples a problem at temperature {temperature}; yes: more than {MARGIN}", config.samples);
-    Ok(Evidence::Measured { number, p: (2.0 * number.p_above(MARGIN)).min(1.0), detail })
+    let Config { samples, margin, .. } = *config;
+    let detail = format!("{samples} samples a problem at temperature {temperature}; yes: more than {margin}");
+    // A share is never below 0: of the two tests of equivalence only one can fail.
+    let [p, p_same] = [number.p_above(margin), number.scaled(-1.0).p_above(-margin)];
+    Ok(Evidence::Measured { number, p: (2.0 * p).min(1.0), p_same, detail })
 }
 
 /// From the interval of a number that is 0 where there is no effect.

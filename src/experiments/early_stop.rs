@@ -34,7 +34,7 @@ use crate::stats::{Flips, LEVEL, wilson};
 use crate::study::Study;
 use crate::study::answers::{answer_at, gold_tokens, graded};
 use crate::study::staging::logits::logits_at;
-use crate::study::sweep::{Continuation, Outcome};
+use crate::study::sweep::{Continuation, SweepOutcome};
 
 pub const ABOUT: About = About::asking(
     "after how many latents the answer is settled: every block closed after its first k, accuracy, commitment, reversals",
@@ -123,7 +123,8 @@ fn controls(study: &Study, before: &[usize], full: &[Trace]) -> Result<Vec<Flips
     let other = resampled(&sweep.bank, study.seed);
     let after = |&k: &usize| Continuation { inputs: Some((&other, Steps::From(k))), ..Continuation::default() };
     let outcomes = sweep.run(&before.iter().map(after).collect::<Vec<_>>(), Later::Recompute, At::Both)?;
-    let right = |outcomes: &[Outcome]| full.iter().map(|trace| outcomes[trace.problem].correct).collect::<Vec<_>>();
+    let right =
+        |outcomes: &[SweepOutcome]| full.iter().map(|trace| outcomes[trace.problem].correct).collect::<Vec<_>>();
     outcomes.iter().map(|outcomes| Flips::count(&right(&sweep.normal), &right(outcomes))).collect()
 }
 

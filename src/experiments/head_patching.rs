@@ -29,7 +29,7 @@ use crate::schema::{
 use crate::stats::MeanVector;
 use crate::store::Measurements;
 use crate::study::Study;
-use crate::study::circuits::pairs::{Pair, PairChoice, Prompts, no_pairs, read_prompts};
+use crate::study::circuits::pairs::{Pair, PairChoice, PairPrompts, no_pairs, read_prompts};
 use crate::study::circuits::patch::{Node, Patch, RowCapture, leads, points, record};
 use crate::study::circuits::places::{Place, Placed, every_position, named_places};
 use crate::study::units::measure_in_memory;
@@ -103,14 +103,14 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<HeadPatchRow>> {
 }
 
 /// The maps of given pairs of prompts, clean and corrupt, in memory; as for a pair file.
-pub(crate) fn run_pairs(study: &Study, config: &Config, prompts: &[Prompts]) -> Result<Vec<HeadPatchRow>> {
+pub(crate) fn run_pairs(study: &Study, config: &Config, prompts: &[PairPrompts]) -> Result<Vec<HeadPatchRow>> {
     shares(&measure_in_memory(|rows| patched(study, config, Some(prompts), rows))?, config.least)
 }
 
 fn patched(
     study: &Study,
     config: &Config,
-    given: Option<&[Prompts]>,
+    given: Option<&[PairPrompts]>,
     rows: &mut Measurements<PatchedNodeRow>,
 ) -> Result<()> {
     config.check()?;
@@ -158,10 +158,10 @@ struct PatchedPair<'p> {
 }
 
 /// The mean of a node's output at a place over all runs.
-type Means = BTreeMap<(Place, Node), Vec<f32>>;
+type NodeMeans = BTreeMap<(Place, Node), Vec<f32>>;
 
 /// The mean of every cell over both runs of all pairs and over the positions of a place.
-fn means(study: &Study, recorded: &[PatchedPair], nodes: &[Node]) -> Result<Means> {
+fn means(study: &Study, recorded: &[PatchedPair], nodes: &[Node]) -> Result<NodeMeans> {
     let mut sums: BTreeMap<(Place, Node), MeanVector> = BTreeMap::new();
     for r in recorded {
         for ((place, positions), node) in cells(&r.places, nodes) {
@@ -186,7 +186,7 @@ struct PatchPlan<'a> {
     form: Form,
     nodes: &'a [Node],
     modes: &'a [PatchMode],
-    means: &'a Means,
+    means: &'a NodeMeans,
 }
 
 impl PatchPlan<'_> {

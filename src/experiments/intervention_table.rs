@@ -150,7 +150,7 @@ pub fn table(Summary { rows, known }: &Summary) -> String {
     let mut out = table_of(columns, ranked.iter().copied(), |r| {
         let InterventionRow { later, at, draws, accuracy, accuracy_change, answer_changed, .. } = r;
         let InterventionRow { lost, gained, p_holm, firings, mean_change, .. } = r;
-        let (mode, place, verdict) = (dosed(&r.mode, r.dose), r.acts_at(), r.verdict());
+        let (mode, place, verdict) = (dosed(&r.mode, r.dose), r.acts_at(), r.verdict_or_same());
         let (diagnostic, lead) = (cell(r.diagnostic_accuracy, 3), cell(r.logit_diff, 2));
         let luck = r.diagnostic_by_luck.map_or_else(String::new, |luck| format!("{luck:.0}"));
         format!(

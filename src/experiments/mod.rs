@@ -281,7 +281,7 @@ experiments! {
     one: accuracy, outcomes => table, traces => table, entropy => table, positions => table, logit_lens => table, teacher_forced => table,
         switch_window => table, exit_probability, layer_probe, direct_logit => table, attention_to_latents => table, patterns,
         token_lens, jacobian_lens => table, early_stop => table, decoded_trace => table, subspace, pass_at_k => table, monitor,
-        adaptive => table, card;
+        adaptive => table, card, film => table;
     pair: phases, part_swap;
     measured: latent_intervention, switch_benefit, activation_patching, head_patching, pair_patching, attribution_patching,
         edge_attribution, steering, hook_intervention, normal_run

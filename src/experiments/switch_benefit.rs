@@ -18,7 +18,7 @@ use crate::latent::Switching;
 use crate::schema::{BlockOrigin, Identity, RowFile, SwitchBenefitRow, SwitchProblemRow, benefit, never};
 use crate::store::Measurements;
 use crate::study::Study;
-use crate::study::sweep::{Continuation, Outcome};
+use crate::study::sweep::{Continuation, SweepOutcome};
 
 pub const ABOUT: About = About::asking("the benefit of switching: every problem with a block and without one")
     .of_grpo_start()
@@ -66,8 +66,8 @@ fn row(
     study: &Study,
     (identity, guess): (&Identity, f64),
     problem: usize,
-    normal: &Outcome,
-    other: &Outcome,
+    normal: &SweepOutcome,
+    other: &SweepOutcome,
 ) -> SwitchProblemRow {
     let (with, without) = if normal.switched { (normal, other) } else { (other, normal) };
     let asked = &study.corpus.test[problem];

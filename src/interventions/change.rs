@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::heads::Heads;
 use super::values::Values;
-use super::{About, Acts, all};
+use super::{Acts, InterventionAbout, all};
 use crate::model::hooks::outside_brackets;
 use crate::model::{HookPoint, HookSpec, ModelConfig, Select};
 use crate::names::suggest;
@@ -32,7 +32,7 @@ pub struct Change {
 #[derive(Clone, PartialEq)]
 pub enum InterventionSpec {
     /// `zero`, `scale:0.5`.
-    Named { about: &'static About, dose: Option<f64> },
+    Named { about: &'static InterventionAbout, dose: Option<f64> },
     /// `add:FILE`, `swap:FILE`.
     File { adds: bool, path: PathBuf },
 }
@@ -86,7 +86,9 @@ impl FromStr for InterventionSpec {
             return Ok(Self::File { adds: name == "add", path: file.into() });
         }
         let Some(about) = all().find(|about| about.name == name) else {
-            let form = |about: &About| format!("{}{}", about.name, if about.doses.is_empty() { "" } else { ":NUMBER" });
+            let form = |about: &InterventionAbout| {
+                format!("{}{}", about.name, if about.doses.is_empty() { "" } else { ":NUMBER" })
+            };
             let known = all().map(form).collect::<Vec<_>>().join(", ");
             bail!(
                 "unknown intervention `{text}`{}; write {known}, add:FILE or swap:FILE",
@@ -193,7 +195,7 @@ impl ModelChange {
     }
 }
 
-impl About {
+impl InterventionAbout {
     /// Checks that an intervention is defined at a hook point.
     ///
     /// # Errors

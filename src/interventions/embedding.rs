@@ -1,11 +1,11 @@
 //! A token's embedding instead of the state: that of `</swi>`, or of the state's most probable token.
 
-use super::{About, Acts, Intervention, LatentPlace};
+use super::{Acts, Intervention, InterventionAbout, LatentPlace};
 use crate::model::{Activation, Decoder};
 
-pub(super) const ABOUT: &[About] = &[
-    About::new("embedding", Acts::OnLatents, |m, _| Box::new(exit(m.exit))),
-    About::new("embedding_argmax", Acts::OnLatents, |m, _| Box::new(argmax(m.model))),
+pub(super) const ABOUT: &[InterventionAbout] = &[
+    InterventionAbout::new("embedding", Acts::OnLatents, |m, _| Box::new(exit(m.exit))),
+    InterventionAbout::new("embedding_argmax", Acts::OnLatents, |m, _| Box::new(argmax(m.model))),
 ];
 
 /// `E[</swi>]` at every step: the position computes without an incoming state. Misleads: an embedding has the norm and direction of

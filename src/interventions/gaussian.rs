@@ -1,11 +1,11 @@
 //! A draw from the normal distribution with the mean and covariance of the states of the same step.
 
 use super::mean::per_step;
-use super::{About, Acts, Bank, Intervention, LatentPlace};
+use super::{Acts, Bank, Intervention, InterventionAbout, LatentPlace};
 use crate::random::{keyed, normal};
 
-pub(super) const ABOUT: &[About] =
-    &[About::new("gaussian", Acts::OnRun, |m, d| Box::new(gaussian(m.bank, d.seed))).random()];
+pub(super) const ABOUT: &[InterventionAbout] =
+    &[InterventionAbout::new("gaussian", Acts::OnRun, |m, d| Box::new(gaussian(m.bank, d.seed))).random()];
 
 /// The sample covariance needs no matrix: with centred states c₁ … cₙ and independent standard normal z₁ … zₙ,
 /// `mean + Σ zᵢ cᵢ / √(n − 1)` has exactly that covariance, also with fewer states than dimensions. Misleads: states lie in clusters (one

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{About, Acts, Bank, Intervention, LatentPlace};
+use super::{Acts, Bank, Intervention, InterventionAbout, LatentPlace};
 
-pub(super) const ABOUT: &[About] =
-    &[About::new("known_value", Acts::OnLatents, |m, d| Box::new(known_value(m.bank, &m.swaps[d.number]))).random()];
+pub(super) const ABOUT: &[InterventionAbout] =
+    &[InterventionAbout::new("known_value", Acts::OnLatents, |m, d| Box::new(known_value(m.bank, &m.swaps[d.number])))
+        .random()];
 
 /// Which block of a problem is exchanged, and its donor block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! The mean state over all problems: per step, or over all steps.
 
-use super::{About, Acts, Bank, Intervention, LatentPlace};
+use super::{Acts, Bank, Intervention, InterventionAbout, LatentPlace};
 
-pub(super) const ABOUT: &[About] = &[
-    About::new("mean", Acts::OnRun, |m, _| Box::new(mean_per_step(per_step(m.bank)))).positive_at(|_| true),
-    About::new("mean_global", Acts::OnRun, |m, _| Box::new(mean_per_step(mean_of_all(m.bank)))).positive_at(|_| true),
+pub(super) const ABOUT: &[InterventionAbout] = &[
+    InterventionAbout::new("mean", Acts::OnRun, |m, _| Box::new(mean_per_step(per_step(m.bank)))).positive_at(|_| true),
+    InterventionAbout::new("mean_global", Acts::OnRun, |m, _| Box::new(mean_per_step(mean_of_all(m.bank))))
+        .positive_at(|_| true),
 ];
 
 /// A mean state for each step; `None` if no block has the step.

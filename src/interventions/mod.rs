@@ -3,7 +3,7 @@
 //! An [`Intervention`] computes what enters a latent position instead of the recurrence's input (`latent.hook_injected`), or what
 //! replaces the value at any other hook point. To add one: a file here with a constant `ABOUT`, which declares its facts, and its name in
 //! the list below. A [`Change`] is an intervention with the places where it acts, as users write it (`change.rs`); `engine.rs` executes
-//! changes. A [`Rule`] changes when blocks are opened and closed (`rules.rs`). The steps on which an intervention acts, the treatment of
+//! changes. A [`SwitchRule`] changes when blocks are opened and closed (`rules.rs`). The steps on which an intervention acts, the treatment of
 //! later latents and the channel are settings of every intervention ([`crate::schema::Steps`], [`crate::schema::Later`],
 //! [`crate::schema::At`]).
 
@@ -68,7 +68,7 @@ impl<F: Fn(&LatentPlace, &[f32]) -> Option<Vec<f32>> + Send + Sync> Intervention
 
 /// A change of when blocks are opened and closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct SwitchRule {
     pub name: &'static str,
     pub switching: Switching,
 }
@@ -121,7 +121,7 @@ pub enum Acts {
 }
 
 /// An intervention by its name on the command line and in tables.
-pub struct About {
+pub struct InterventionAbout {
     /// As in `--modes` and in tables.
     pub name: &'static str,
     pub acts: Acts,
@@ -136,7 +136,7 @@ pub struct About {
     pub make: for<'a> fn(&Material<'a>, Draw) -> Box<dyn Intervention + 'a>,
 }
 
-impl About {
+impl InterventionAbout {
     /// Without draws that differ, without doses, and without a claim about its values.
     pub const fn new(
         name: &'static str,
@@ -167,7 +167,7 @@ impl About {
     }
 }
 
-impl PartialEq for About {
+impl PartialEq for InterventionAbout {
     fn eq(&self, other: &Self) -> bool {
         self.name == other.name
     }
@@ -178,7 +178,7 @@ macro_rules! interventions {
         $(mod $replacement;)*
 
         /// Every replacement of latent inputs, in the order of the tables.
-        pub fn all() -> impl Iterator<Item = &'static About> {
+        pub fn all() -> impl Iterator<Item = &'static InterventionAbout> {
             [$($replacement::ABOUT),*].into_iter().flatten()
         }
     };

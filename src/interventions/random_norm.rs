@@ -1,10 +1,10 @@
 //! A random direction of the same norm (the paper's *random-norm*).
 
-use super::{About, Acts, Intervention, LatentPlace, drawn_like};
+use super::{Acts, Intervention, InterventionAbout, LatentPlace, drawn_like};
 use crate::random::keyed;
 
-pub(super) const ABOUT: &[About] =
-    &[About::new("random_norm", Acts::Alone, |_, d| Box::new(random_norm(d.seed))).random()];
+pub(super) const ABOUT: &[InterventionAbout] =
+    &[InterventionAbout::new("random_norm", Acts::Alone, |_, d| Box::new(random_norm(d.seed))).random()];
 
 /// Misleads: it preserves only the norm; a direction that states never have is off the distribution too. It writes to every coordinate,
 /// also to those that are read elsewhere, and so lowers the accuracy of hand-built models that do not read their latents (how often: its

@@ -2,11 +2,13 @@
 
 use rand::Rng;
 
-use super::{About, Acts, Bank, Intervention, LatentPlace};
+use super::{Acts, Bank, Intervention, InterventionAbout, LatentPlace};
 use crate::random::keyed;
 
-pub(super) const ABOUT: &[About] =
-    &[About::new("resample", Acts::OnRun, |m, d| Box::new(resampled(m.bank, d.seed))).random().positive_at(|_| true)];
+pub(super) const ABOUT: &[InterventionAbout] =
+    &[InterventionAbout::new("resample", Acts::OnRun, |m, d| Box::new(resampled(m.bank, d.seed)))
+        .random()
+        .positive_at(|_| true)];
 
 /// On the distribution, with wrong content: the fairest test of whether the content matters. Misleads if most problems share the value
 /// in question (a modulus of 7 leaves one in seven unchanged).

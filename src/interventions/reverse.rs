@@ -1,9 +1,9 @@
 //! The states of the same block in reverse order.
 
-use super::{About, Acts, Bank, Intervention, LatentPlace};
+use super::{Acts, Bank, Intervention, InterventionAbout, LatentPlace};
 
-pub(super) const ABOUT: &[About] =
-    &[About::new("reverse", Acts::OnRun, |m, _| Box::new(reversed(m.bank))).positive_at(|_| true)];
+pub(super) const ABOUT: &[InterventionAbout] =
+    &[InterventionAbout::new("reverse", Acts::OnRun, |m, _| Box::new(reversed(m.bank))).positive_at(|_| true)];
 
 /// Same content, other order: tests whether a state must enter at its own step. The middle step of an odd block keeps its state and does
 /// not fire. Misleads where a step reads any state of the block: no loss then says nothing about content.

@@ -1,11 +1,12 @@
 //! The state rotated by an angle at constant norm: dose–response in direction.
 
-use super::{About, Acts, Intervention, LatentPlace, norm};
+use super::{Acts, Intervention, InterventionAbout, LatentPlace, norm};
 use crate::random::{keyed, normal};
 
-pub(super) const ABOUT: &[About] = &[About::new("rotate", Acts::Alone, |_, d| Box::new(rotated(d.dose, d.seed)))
-    .random()
-    .with_doses(&[15.0, 30.0, 45.0, 60.0, 90.0, 180.0])];
+pub(super) const ABOUT: &[InterventionAbout] =
+    &[InterventionAbout::new("rotate", Acts::Alone, |_, d| Box::new(rotated(d.dose, d.seed)))
+        .random()
+        .with_doses(&[15.0, 30.0, 45.0, 60.0, 90.0, 180.0])];
 
 /// Rotates `h` by `degrees` towards a random orthogonal direction: `cos θ · h + sin θ · ‖h‖ · u`. Misleads: in a wide model a random
 /// direction is nearly always one that no state uses, so a flat curve does not show that directions between *states* are safe; and 90°

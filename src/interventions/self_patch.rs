@@ -1,7 +1,9 @@
 //! A problem's own state, patched onto itself.
 
-use super::{About, Acts};
+use super::{Acts, InterventionAbout};
 
 /// Must change nothing: the control that the machinery itself is inert.
-pub(super) const ABOUT: &[About] =
-    &[About::new("self_patch", Acts::OnRun, |m, _| Box::new(m.bank.replay())).value_wise().positive_at(|_| true)];
+pub(super) const ABOUT: &[InterventionAbout] =
+    &[InterventionAbout::new("self_patch", Acts::OnRun, |m, _| Box::new(m.bank.replay()))
+        .value_wise()
+        .positive_at(|_| true)];

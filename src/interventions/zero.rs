@@ -1,8 +1,9 @@
 //! The zero vector (the paper's *zero*).
 
-use super::{About, Acts, Intervention, LatentPlace};
+use super::{Acts, Intervention, InterventionAbout, LatentPlace};
 
-pub(super) const ABOUT: &[About] = &[About::new("zero", Acts::Alone, |_, _| Box::new(Zero)).value_wise()];
+pub(super) const ABOUT: &[InterventionAbout] =
+    &[InterventionAbout::new("zero", Acts::Alone, |_, _| Box::new(Zero)).value_wise()];
 
 /// Misleads: zero is far off the distribution of states, so a loss shows that something is read there, not what.
 #[derive(Clone, Copy, Debug)]

@@ -6,6 +6,7 @@
 mod ahead;
 pub mod controller;
 mod decode;
+mod depth;
 mod fork;
 pub mod gumbel;
 pub mod hybrid;
@@ -25,6 +26,7 @@ mod unroll;
 pub use controller::{BlockEnd, Blocks, Bounds, Controller, Exit, LearntRule};
 pub use decode::{Decode, DecodeSettings, Request, Switching, decode};
 pub(crate) use decode::{RowWatch, decode_named, decode_watched, ensure_positions};
+pub use depth::{Chain, SerialDepth};
 pub use fork::Start;
 pub(crate) use fork::{Branch, Fork, Prefix};
 pub use reasoning::Reasoning;

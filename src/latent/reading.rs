@@ -21,7 +21,7 @@ pub(super) struct Reading {
 
 /// How a distribution is read.
 #[derive(Clone, Copy)]
-pub(super) struct Reader<'a> {
+pub(super) struct StepReader<'a> {
     pub sampling: &'a Sampling,
     /// Take the most probable token at any temperature; log-probabilities are those of `sampling`.
     pub greedy: bool,
@@ -63,7 +63,7 @@ impl PositionView<'_> {
     }
 
     /// `None` where the logits are not finite.
-    pub fn read(&self, how: &Reader) -> Option<Reading> {
+    pub fn read(&self, how: &StepReader) -> Option<Reading> {
         match self {
             PositionView::Logits(logits) => Some(how.read(logits)),
             PositionView::Read(reading) => Some(*reading),
@@ -72,7 +72,7 @@ impl PositionView<'_> {
     }
 }
 
-impl Reader<'_> {
+impl StepReader<'_> {
     fn read(&self, logits: &[f32]) -> Reading {
         let (plain, entropy) = sampling::log_softmax_and_entropy(logits, 1.0, self.masked);
         let scaled;

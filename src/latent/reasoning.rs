@@ -123,6 +123,15 @@ impl Reasoning {
         ))
     }
 
+    /// Most latents of a block, 0 without blocks.
+    pub fn longest_block(&self) -> usize {
+        match &self.blocks {
+            Blocks::SwiReasoning(rule) => rule.limit,
+            Blocks::SoftThinking(rule) => rule.limit,
+            blocks => blocks.longest(self.k_cap).unwrap_or(0),
+        }
+    }
+
     /// Whether latent positions ever occur.
     pub(crate) fn has_blocks(&self) -> bool {
         !matches!(

@@ -38,29 +38,29 @@ pub(crate) struct Replay<'m> {
 }
 
 /// What rollouts were fed in addition to tokens: constants of the replay.
-pub(crate) enum StoredMatrix<'t> {
+pub(crate) enum RolloutInputs<'t> {
     Nothing,
     Mixtures(StoredMixtures<'t>),
     States(StoredStates<'t>),
 }
 
-impl<'t> StoredMatrix<'t> {
+impl<'t> RolloutInputs<'t> {
     /// Of traces that this source drew.
     pub fn from_traces(source: &dyn LatentSource, traces: &'t [Trace]) -> Self {
         match source.mixing() {
             Some(mixing) => {
-                StoredStates::from_traces(mixing.end(), traces).map_or(StoredMatrix::Nothing, StoredMatrix::States)
+                StoredStates::from_traces(mixing.end(), traces).map_or(RolloutInputs::Nothing, RolloutInputs::States)
             }
-            None => StoredMixtures::from_traces(traces).map_or(StoredMatrix::Nothing, StoredMatrix::Mixtures),
+            None => StoredMixtures::from_traces(traces).map_or(RolloutInputs::Nothing, RolloutInputs::Mixtures),
         }
     }
 
     /// The same decoder, fed the stored inputs, if any. Rows are then named by their number.
     pub fn fed<'m>(&'m self, decoding: Decode<'m>) -> Decode<'m> {
         match self {
-            StoredMatrix::Nothing => decoding,
-            StoredMatrix::Mixtures(stored) => Decode { source: stored, ..decoding },
-            StoredMatrix::States(stored) => Decode { source: stored, ..decoding },
+            RolloutInputs::Nothing => decoding,
+            RolloutInputs::Mixtures(stored) => Decode { source: stored, ..decoding },
+            RolloutInputs::States(stored) => Decode { source: stored, ..decoding },
         }
     }
 }
@@ -218,7 +218,7 @@ pub fn logprobs(decoding: Decode, traces: &[Trace]) -> Result<Vec<Vec<Option<f64
     let switch = decoding.switch.context("a replay needs the ids of the switch tokens")?;
     let mut rows = sequences(traces, &switch)?;
     rows.iter_mut().enumerate().for_each(|(name, row)| row.row = name);
-    let stored = StoredMatrix::from_traces(decoding.source, traces);
+    let stored = RolloutInputs::from_traces(decoding.source, traces);
     let decoding = stored.fed(decoding);
     let mut replay = Replay::new(decoding, traces, &rows, Gradient::Through)?;
     let mut out: Vec<Vec<Option<f64>>> = traces.iter().map(|t| vec![None; t.positions.len()]).collect();

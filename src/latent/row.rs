@@ -3,7 +3,7 @@
 use super::SwitchIds;
 use super::controller::{BlockEnd, Exit, InBlock, InText};
 use super::decode::{Decode, Request, Switching};
-use super::reading::{PositionView, Reader, Reading};
+use super::reading::{PositionView, Reading, StepReader};
 use super::sampling::{Key, log_softmax_and_entropy};
 use super::stream::Piece;
 use super::trace::{End, Position, PositionRole, Trace};
@@ -206,7 +206,7 @@ impl DecodingRow {
         let top = begins.then(|| self.top(seen, decoding)).flatten();
         let imposed = self.imposed.take();
         let taken = taken.or(imposed).or(top.filter(|&top| decoding.controller.ends_thinking(top)));
-        let reader = Reader {
+        let reader = StepReader {
             sampling: &settings.sampling,
             greedy: false,
             masked: &masked,
@@ -313,7 +313,7 @@ impl DecodingRow {
         let marker = Some(ids.swi_end);
         let (key, rule) = (self.key(), decoding.controller.learnt());
         let (sampling, greedy) = (&settings.sampling, rule.exit == Exit::Argmax);
-        let reader = Reader { sampling, greedy, masked: &masked, marker, watch: None, key, taken: None };
+        let reader = StepReader { sampling, greedy, masked: &masked, marker, watch: None, key, taken: None };
         let Some(Reading { drawn, logprob, marker_logprob, p_marker, entropy, .. }) = seen.read(&reader) else {
             return self.not_finite();
         };

@@ -96,7 +96,7 @@ impl LatentSource for Source {
                 VocabularyMixture { top_k, top_p, temperature }.inject(h, at, model)
             }
             Source::Projection => Projection.inject(h, at, model),
-            Source::LatentHead => LatentHead.inject(h, at, model),
+            Source::LatentHead => PredictedMean.inject(h, at, model),
             Source::Hybrid(hybrid) => hybrid.inject(h, at, model),
         }
     }
@@ -109,7 +109,7 @@ impl LatentSource for Source {
                 VocabularyMixture { top_k, top_p, temperature }.name()
             }
             Source::Projection => Projection.name(),
-            Source::LatentHead => LatentHead.name(),
+            Source::LatentHead => PredictedMean.name(),
             Source::Hybrid(hybrid) => hybrid.name(),
         }
     }
@@ -165,9 +165,9 @@ impl LatentSource for Projection {
 /// CoLaR's slots (Tan et al. 2025): the mean that the model's [`latent head`](crate::model::heads::LatentHead) predicts, on the
 /// scale of embeddings.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LatentHead;
+pub(crate) struct PredictedMean;
 
-impl LatentSource for LatentHead {
+impl LatentSource for PredictedMean {
     fn inject(&self, h: Tensor<3>, _at: &Span, model: &Decoder) -> Result<Tensor<3>> {
         let head = model.heads.latent.as_ref();
         let head =

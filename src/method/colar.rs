@@ -208,7 +208,13 @@ impl Objective for Slots {
 
 impl Slots {
     /// Per row the mean over what its head predicts of `(μ − e)² + σ² − entropy · H`, weighed by the row's tokens, summed.
-    fn head_loss(&self, model: &Decoder, rows: &[Row], losses: &Learnt, predicted: &[Prediction]) -> Result<Tensor<1>> {
+    fn head_loss(
+        &self,
+        model: &Decoder,
+        rows: &[Row],
+        losses: &Learnt,
+        predicted: &[PredictedSlot],
+    ) -> Result<Tensor<1>> {
         let head = model.heads.latent.as_ref().context("CoLaR learns with a latent head, and the model has none")?;
         let tokens: Vec<&[u32]> = predicted.iter().map(|p| p.tokens).collect();
         let before: Vec<(usize, usize)> = predicted.iter().map(|p| p.before).collect();
@@ -232,7 +238,7 @@ fn f32s<const R: usize>(x: Tensor<R>) -> Tensor<R> {
 }
 
 /// What the head predicts: tokens of which the sum over the root of their number is fed next.
-struct Prediction<'a> {
+struct PredictedSlot<'a> {
     /// `(row, position)` of the state that it is predicted from.
     before: (usize, usize),
     tokens: &'a [u32],
@@ -240,17 +246,17 @@ struct Prediction<'a> {
 
 /// The tokens to be learnt (the text's, then a token of each slot), and what the head predicts: each slot and, with `closing`, what
 /// stands behind the last.
-fn learnt(rows: &[Row], latent: u32, closing: bool) -> (Vec<Target>, Vec<Prediction<'_>>) {
+fn learnt(rows: &[Row], latent: u32, closing: bool) -> (Vec<Target>, Vec<PredictedSlot<'_>>) {
     let mut learnt = targets(rows, latent);
     let mut predicted = vec![];
     for (b, row) in rows.iter().enumerate() {
         let places: Vec<usize> = (0..row.ids.len()).filter(|&at| row.ids[at] == latent).collect();
         for (slot, &at) in row.slots.iter().zip(&places) {
             learnt.push((b, at - 1, slot.label));
-            predicted.push(Prediction { before: (b, at - 1), tokens: &slot.tokens });
+            predicted.push(PredictedSlot { before: (b, at - 1), tokens: &slot.tokens });
         }
         if let (true, Some(&last)) = (closing, places.last()) {
-            predicted.push(Prediction { before: (b, last), tokens: &row.ids[last + 1..last + 2] });
+            predicted.push(PredictedSlot { before: (b, last), tokens: &row.ids[last + 1..last + 2] });
         }
     }
     (learnt, predicted)

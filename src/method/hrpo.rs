@@ -32,7 +32,7 @@ use crate::latent::hybrid::Hybrid;
 use crate::latent::{Reasoning, Source};
 use crate::model::Decoder;
 use crate::recipe::Range::{BelowOne, NotNegative, Positive, Typed};
-use crate::recipe::{Anchor, Grpo, LossForm, ReplayMode};
+use crate::recipe::{Grpo, KlAnchor, LossForm, ReplayMode};
 
 settings! {
     /// HRPO (Yue et al. 2025): text whose tokens a gate mixes with states, trained by GRPO from the checkpoint of `base`. Steps, group,
@@ -99,7 +99,7 @@ fn reasoning(recipe: &Recipe, corpus: &Corpus) -> Result<Reasoning> {
 fn settings(recipe: &Recipe) -> Grpo {
     let Settings { gate_rate, lambda_rate, beta, loss, .. } = recipe.hrpo;
     Grpo {
-        anchor: Anchor::Reference,
+        anchor: KlAnchor::Reference,
         beta,
         loss,
         inner_epochs: 1,

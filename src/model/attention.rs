@@ -13,7 +13,7 @@ use super::hooks::{HookPoint, Hooks, PointKind};
 use super::linear::Linear;
 use super::norm::Norm;
 use super::span::Span;
-use crate::ops::{self, Heads, Rotation};
+use crate::ops::{self, Heads, RotaryAngles};
 
 /// Weights of one block's attention.
 #[derive(Module, Debug)]
@@ -32,7 +32,7 @@ pub(super) struct Call<'a> {
     pub config: &'a ModelConfig,
     pub span: &'a Span,
     /// `None` for learned positions.
-    pub rotation: Option<Rotation>,
+    pub rotation: Option<RotaryAngles>,
     pub mask: Option<Tensor<4>>,
     /// Of layers that have a window.
     pub sliding_mask: Option<Tensor<4>>,

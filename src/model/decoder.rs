@@ -16,7 +16,7 @@ use super::lora::TARGETS;
 use super::mlp::FeedForward;
 use super::norm::Norm;
 use super::span::Span;
-use crate::ops::{self, Rotation, Targets};
+use crate::ops::{self, RotaryAngles, Targets};
 use crate::progress::ensure_wanted;
 
 /// One transformer layer. [`NormPlace`] determines its norms.
@@ -392,8 +392,8 @@ impl Decoder {
     }
 
     /// Rotations of queries and keys, if the model has rotary positions.
-    fn rotation(&self, span: &Span, dtype: DType, device: &Device) -> Option<Rotation> {
-        let turned = || Rotation::new(&span.positions, &self.inv_freq, dtype, device);
+    fn rotation(&self, span: &Span, dtype: DType, device: &Device) -> Option<RotaryAngles> {
+        let turned = || RotaryAngles::new(&span.positions, &self.inv_freq, dtype, device);
         self.embed_positions.is_none().then(|| turned().times(self.config.rope_attention_factor()))
     }
 

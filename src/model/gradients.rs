@@ -22,7 +22,7 @@ pub fn gradients_by_name(model: &Decoder, grads: &GradientsParams) -> Result<Vec
 
 /// Multiplies every gradient by `factor`.
 pub fn scale(model: &Decoder, grads: &mut GradientsParams, factor: f64) {
-    model.visit(&mut Scale { grads, factor });
+    model.visit(&mut GradientScale { grads, factor });
 }
 
 /// Scales all gradients so that the global norm, `√Σ g²`, is at most `max_norm`; returns the norm before.
@@ -126,12 +126,12 @@ impl ModuleVisitor for Squares<'_> {
     }
 }
 
-struct Scale<'a> {
+struct GradientScale<'a> {
     grads: &'a mut GradientsParams,
     factor: f64,
 }
 
-impl ModuleVisitor for Scale<'_> {
+impl ModuleVisitor for GradientScale<'_> {
     fn visit_float<const R: usize>(&mut self, param: &Param<Tensor<R>>) {
         if let Some(grad) = self.grads.remove::<R>(param.id) {
             self.grads.register(param.id, grad.mul_scalar(self.factor));

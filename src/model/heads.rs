@@ -244,6 +244,14 @@ impl HeadSizes {
         out
     }
 
+    /// Sizes of the heads that are next to a model's weights; none without the file.
+    ///
+    /// # Errors
+    /// A file that cannot be read.
+    pub fn read(folder: &Path) -> Result<Self> {
+        Ok(heads_of(folder)?.map_or_else(Self::default, |(_, sizes)| sizes))
+    }
+
     /// Adds those of `others` that are missing here.
     fn and(self, others: Self) -> Self {
         Self {
@@ -335,20 +343,9 @@ impl Decoder {
 
     /// With the heads that are next to its weights, if any.
     pub(super) fn with_heads_of(self, folder: &Path) -> Result<Self> {
-        let path = folder.join(FILE);
-        if !path.is_file() {
-            return Ok(self);
-        }
-        let file = SafetensorsFile::open(&path)?;
-        let inside = |name: &str| file.shape(name).and_then(|shape| shape.first().copied());
-        let sizes = HeadSizes {
-            projection: inside("heads.projection.up.weight"),
-            latent: inside("heads.latent.body.up.weight"),
-            gate: file.shape(LAMBDA).is_some(),
-            auxiliary: false,
-        };
+        let Some((file, sizes)) = heads_of(folder)? else { return Ok(self) };
         self.with_heads(sizes, |name| file.tensor(name))
-            .with_context(|| format!("{}: reading the heads", path.display()))
+            .with_context(|| format!("{}: reading the heads", folder.join(FILE).display()))
     }
 
     /// The bytes of [`FILE`]; `None` without heads that reasoning needs.
@@ -357,6 +354,23 @@ impl Decoder {
         tensors.retain(|(name, _)| !name.starts_with(AUXILIARY));
         (!tensors.is_empty()).then(|| packed(&tensors)).transpose()
     }
+}
+
+/// [`FILE`] of a folder with the sizes of its heads, if it has one.
+fn heads_of(folder: &Path) -> Result<Option<(SafetensorsFile, HeadSizes)>> {
+    let path = folder.join(FILE);
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let file = SafetensorsFile::open(&path)?;
+    let inside = |name: &str| file.shape(name).and_then(|shape| shape.first().copied());
+    let sizes = HeadSizes {
+        projection: inside("heads.projection.up.weight"),
+        latent: inside("heads.latent.body.up.weight"),
+        gate: file.shape(LAMBDA).is_some(),
+        auxiliary: false,
+    };
+    Ok(Some((file, sizes)))
 }
 
 /// The bytes of [`FILE`] for these parameters, by the names of [`HeadSizes::parameters`].

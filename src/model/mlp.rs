@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::tensor::activation::{silu, softmax};
 use burn::tensor::{Device, FloatDType, Tensor};
 
-use super::config::{Activation, ModelConfig};
+use super::config::{ActivationFunction, ModelConfig};
 use super::decoder::Make;
 use super::hooks::{HookPoint, Hooks, PointKind};
 use super::kept::matrix::index;
@@ -23,7 +23,7 @@ pub struct Mlp {
     pub up_proj: Linear,
     pub down_proj: Linear,
     #[module(skip)]
-    activation: Activation,
+    activation: ActivationFunction,
 }
 
 /// Positions per chunk in the MLP of a model in its stored type: its activations are several times the stream's width, and a batch of long
@@ -54,15 +54,15 @@ impl Mlp {
 
     fn activated(&self, gate: Tensor<3>, up: Tensor<3>) -> Tensor<3> {
         match self.activation {
-            Activation::Silu => ops::swiglu(gate, up),
-            Activation::GeluTanh => ops::geglu(gate, up),
+            ActivationFunction::Silu => ops::swiglu(gate, up),
+            ActivationFunction::GeluTanh => ops::geglu(gate, up),
         }
     }
 
     fn activated_alone(&self, x: Tensor<3>) -> Tensor<3> {
         match self.activation {
-            Activation::Silu => silu(x),
-            Activation::GeluTanh => ops::gelu(x),
+            ActivationFunction::Silu => silu(x),
+            ActivationFunction::GeluTanh => ops::gelu(x),
         }
     }
 
@@ -100,7 +100,7 @@ impl Mlp {
 /// A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): each position's output is that of the few experts that the router finds
 /// most probable, weighted by their probabilities. Field names follow Hugging Face's parameter names.
 #[derive(Module, Debug)]
-pub struct Experts {
+pub struct ExpertMlps {
     /// The router, `[D, E]`.
     pub gate: Linear,
     pub experts: Vec<Mlp>,
@@ -112,7 +112,7 @@ pub struct Experts {
     normalised: bool,
 }
 
-impl Experts {
+impl ExpertMlps {
     /// `[B, L, D]` → `[B, L, D]`; a hook can observe or replace the router's probabilities `[B, L, E]`, which select the experts.
     fn forward(&self, x: Tensor<3>, layer: usize, span: &Span, hooks: &mut Hooks) -> Result<Tensor<3>> {
         let ([b, l, d], (e, k)) = (x.dims(), (self.experts.len(), self.per_token));
@@ -164,7 +164,7 @@ fn largest(values: &[f32], k: usize) -> Vec<usize> {
 #[derive(Module, Debug)]
 pub enum FeedForward {
     Dense(Mlp),
-    Sparse(Experts),
+    Sparse(ExpertMlps),
 }
 
 impl FeedForward {
@@ -175,7 +175,7 @@ impl FeedForward {
         };
         let gate = Linear::named(&format!("{name}.gate"), [settings.count, config.hidden_size], make)?;
         let one = |number| Mlp::named(&format!("{name}.experts.{number}"), settings.width, config, device, make);
-        Ok(Self::Sparse(Experts {
+        Ok(Self::Sparse(ExpertMlps {
             gate,
             experts: (0..settings.count).map(one).collect::<Result<_>>()?,
             per_token: settings.per_token,

@@ -24,7 +24,7 @@ pub use decoder::{Block, Decoder};
 pub use hooks::{Activation, HookPoint, HookSpec, Hooks, PointKind, Select, Site};
 pub use kept::AdaptedMatrix;
 pub use linear::{Linear, Matrix};
-pub use mlp::{Experts, FeedForward, Mlp};
+pub use mlp::{ExpertMlps, FeedForward, Mlp};
 pub use norm::Norm;
 pub use span::{Span, Step};
 pub use switchyard_formats::config::ModelConfig;

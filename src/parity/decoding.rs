@@ -4,7 +4,7 @@ use anyhow::Result;
 use burn::tensor::Device;
 
 use super::reference::{Deviation, relative};
-use super::{Comparison, Fixtures};
+use super::{Fixtures, ParityComparison};
 use crate::latent::{
     Blocks, Decode, DecodeSettings, HiddenState, Request, Sampling, SwitchIds, Switching, Trace, decode,
 };
@@ -14,7 +14,7 @@ use crate::model::{Decoder, Hooks, ModelConfig};
 const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 
 /// Greedy decoding with a block of latents in each row. A step that takes another token counts as infinitely far off.
-pub(super) fn against_one_row_on_the_cpu(fixtures: &Fixtures) -> Result<Comparison> {
+pub(super) fn against_one_row_on_the_cpu(fixtures: &Fixtures) -> Result<ParityComparison> {
     let prompts: Vec<Vec<u32>> = [5, 8, 3, 11].map(|n| (0..n).map(|i| (i * 11 + n) % 90).collect()).to_vec();
     let requests: Vec<Request> = prompts
         .into_iter()
@@ -29,11 +29,15 @@ pub(super) fn against_one_row_on_the_cpu(fixtures: &Fixtures) -> Result<Comparis
             all.push(difference(ours, &theirs)?);
         }
     }
-    Ok(Comparison::new("decoding with latents: tokens, and log-probabilities against one row on the CPU", 1e-5, all))
+    Ok(ParityComparison::new(
+        "decoding with latents: tokens, and log-probabilities against one row on the CPU",
+        1e-5,
+        all,
+    ))
 }
 
 /// A decode against one row, with a vocabulary of Qwen3's size and drawn tokens: what a device decides itself, for several steps between two reads.
-pub(super) fn drawn_from_a_large_vocabulary(fixtures: &Fixtures) -> Result<Comparison> {
+pub(super) fn drawn_from_a_large_vocabulary(fixtures: &Fixtures) -> Result<ParityComparison> {
     let cpu = Machine::default().device;
     let small = fixtures.tiny("qwen3_tied", &cpu)?;
     let config = ModelConfig { vocab_size: 151_672, ..small.config().clone() };
@@ -63,7 +67,7 @@ pub(super) fn drawn_from_a_large_vocabulary(fixtures: &Fixtures) -> Result<Compa
             all.push(difference(ours, theirs)?);
         }
     }
-    Ok(Comparison::new(
+    Ok(ParityComparison::new(
         "decoding ahead of the host, 151,672 tokens: tokens, and log-probabilities against the CPU's",
         1e-5,
         all,

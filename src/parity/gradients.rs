@@ -5,7 +5,7 @@ use burn::optim::GradientsParams;
 use burn::tensor::{Int, Tensor, TensorData};
 
 use super::reference::{self, get, mean_cross_entropy, read, relative, rows, values};
-use super::{Comparison, Fixtures};
+use super::{Fixtures, ParityComparison};
 use crate::model::gradients::gradients_by_name;
 use crate::model::{Decoder, Hooks, Span};
 
@@ -15,7 +15,7 @@ const BOUND: f64 = 1e-4;
 ///
 /// # Errors
 /// A parameter without gradient, and as the model's.
-pub fn gradients(fixtures: &Fixtures, name: &str) -> Result<Vec<Comparison>> {
+pub fn gradients(fixtures: &Fixtures, name: &str) -> Result<Vec<ParityComparison>> {
     let model = fixtures.tiny(name, &fixtures.device.clone().autodiff())?;
     let all = rows(&read(&fixtures.path(&format!("tiny/{name}/reference.safetensors")))?)?;
     let references = read(&fixtures.path(&format!("tiny/{name}/gradients.safetensors")))?;
@@ -23,10 +23,10 @@ pub fn gradients(fixtures: &Fixtures, name: &str) -> Result<Vec<Comparison>> {
     for (label, rows) in [("row1", &all[1..2]), ("batch", &all[..])] {
         let loss = loss(&model, rows)?;
         let off = relative(&values(&loss)?, &get(&references, &format!("{label}.loss"))?.data, "loss")?;
-        out.push(Comparison::new(format!("{name}: loss, {label}"), 1e-5, [off]));
+        out.push(ParityComparison::new(format!("{name}: loss, {label}"), 1e-5, [off]));
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         let found = reference::gradients(&gradients_by_name(&model, &grads)?, &references, label)?;
-        out.push(Comparison::new(format!("{name}: gradients, {label}"), BOUND, found));
+        out.push(ParityComparison::new(format!("{name}: gradients, {label}"), BOUND, found));
     }
     Ok(out)
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::recorder::{Call, Recordings, by_position, padded, pieces, ragged, record};
 use super::reference::{Deviation, References, read, relative, rows};
-use super::{Comparison, Fixtures};
+use super::{Fixtures, ParityComparison};
 use crate::model::Decoder;
 
 /// The bound of the parity requirement, relative to the largest reference value.
@@ -16,13 +16,13 @@ const BOUND: f64 = 1e-5;
 ///
 /// # Errors
 /// A point that only one of the two has, and as the model's.
-pub fn hooks(fixtures: &Fixtures, name: &str) -> Result<Vec<Comparison>> {
+pub fn hooks(fixtures: &Fixtures, name: &str) -> Result<Vec<ParityComparison>> {
     let model = fixtures.tiny(name, &fixtures.device)?;
     compare_hooks(&model, &read(&fixtures.path(&format!("tiny/{name}/reference.safetensors")))?, name)
 }
 
 /// Compares the hooks of any model that should have these reference values.
-pub fn compare_hooks(model: &Decoder, references: &References, name: &str) -> Result<Vec<Comparison>> {
+pub fn compare_hooks(model: &Decoder, references: &References, name: &str) -> Result<Vec<ParityComparison>> {
     let rows = rows(references)?;
     let alone = |cuts: &dyn Fn(usize) -> Vec<usize>| {
         joined(model, (0..rows.len()).map(|r| pieces(&rows, r, &cuts(rows[r].len()))).collect())
@@ -38,7 +38,7 @@ pub fn compare_hooks(model: &Decoder, references: &References, name: &str) -> Re
     ];
     let one = |(how, found): &(&str, Recordings)| {
         let what = format!("{name}: every hook point, {how}");
-        Ok(Comparison::new(what, BOUND, compare(found, references).with_context(|| format!("{name}, {how}"))?))
+        Ok(ParityComparison::new(what, BOUND, compare(found, references).with_context(|| format!("{name}, {how}"))?))
     };
     ways.iter().map(one).collect()
 }

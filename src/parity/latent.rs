@@ -8,7 +8,7 @@ use burn::tensor::Tensor;
 use serde::Deserialize;
 
 use super::reference::{self, get, mean_cross_entropy, read, relative, values};
-use super::{Comparison, Fixtures};
+use super::{Fixtures, ParityComparison};
 use crate::corpus::Row;
 use crate::guard::read_text;
 use crate::latent::{Gradient, HiddenState, Sequence, unroll};
@@ -38,7 +38,7 @@ pub(super) fn rows_of(fixtures: &Fixtures, set: &str) -> Result<Vec<Row>> {
 }
 
 /// Logits, loss and gradients of known rows with latents.
-pub fn known_rows(fixtures: &Fixtures) -> Result<Vec<Comparison>> {
+pub fn known_rows(fixtures: &Fixtures) -> Result<Vec<ParityComparison>> {
     let references = read(&fixtures.path("latent/reference.safetensors"))?;
     let model = fixtures.tiny("qwen3_tied", &fixtures.device.clone().autodiff())?;
     let mut out = vec![];
@@ -56,7 +56,7 @@ pub fn known_rows(fixtures: &Fixtures) -> Result<Vec<Comparison>> {
             let expected = get(&references, &format!("{label}.row{b}.logits"))?;
             logits.push(relative(&values(&model.unembed(hidden))?, &expected.data, label)?);
         }
-        out.push(Comparison::new(format!("latents, set {label}: logits"), 1e-5, logits));
+        out.push(ParityComparison::new(format!("latents, set {label}: logits"), 1e-5, logits));
         let decided = rows.iter().enumerate().flat_map(|(b, row)| {
             let targets = (row.prompt..row.ids.len()).filter(|&t| row.ids[t] != LATENT);
             targets.map(move |t| ((b, t - 1), row.ids[t]))
@@ -64,10 +64,10 @@ pub fn known_rows(fixtures: &Fixtures) -> Result<Vec<Comparison>> {
         let (places, targets): (Vec<(usize, usize)>, Vec<u32>) = decided.unzip();
         let loss = mean_cross_entropy(&model, all.hidden_at(&places)?, &targets);
         let off = relative(&values(&loss)?, &get(&references, &format!("{label}.loss"))?.data, "loss")?;
-        out.push(Comparison::new(format!("latents, set {label}: loss"), 1e-5, [off]));
+        out.push(ParityComparison::new(format!("latents, set {label}: loss"), 1e-5, [off]));
         let grads = GradientsParams::from_grads(loss.backward(), &model);
         let found = reference::gradients(&gradients_by_name(&model, &grads)?, &references, label)?;
-        out.push(Comparison::new(format!("latents, set {label}: gradients"), 1e-4, found));
+        out.push(ParityComparison::new(format!("latents, set {label}: gradients"), 1e-4, found));
     }
     Ok(out)
 }

@@ -59,7 +59,7 @@ pub struct Fixtures {
 
 /// One comparison: the worst difference of all its values.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Comparison {
+pub struct ParityComparison {
     pub what: String,
     /// Largest absolute difference over the largest reference value; infinite where a value is not finite.
     pub off: f64,
@@ -68,7 +68,7 @@ pub struct Comparison {
     pub values: usize,
 }
 
-impl Comparison {
+impl ParityComparison {
     fn new(what: impl Into<String>, bound: f64, all: impl IntoIterator<Item = Deviation>) -> Self {
         let (mut off, mut values) = (0.0_f64, 0);
         for found in all {
@@ -100,9 +100,9 @@ impl Fixtures {
 
     /// Everything that there are reference values of, in the order of what depends on what. `seen` is told of them as they are made: on a
     /// GPU whose kernels are not compiled yet that takes minutes.
-    pub fn all(&self, seen: fn(&Comparison)) -> Result<Vec<Comparison>> {
+    pub fn all(&self, seen: fn(&ParityComparison)) -> Result<Vec<ParityComparison>> {
         let mut out = vec![];
-        let mut add = |found: Vec<Comparison>| {
+        let mut add = |found: Vec<ParityComparison>| {
             found.iter().for_each(seen);
             out.extend(found);
         };
@@ -127,7 +127,7 @@ impl Fixtures {
     }
 
     /// What there is of it for models that are kept as stored: nothing in them is trained.
-    pub fn of_kept(&self) -> Result<Vec<Comparison>> {
+    pub fn of_kept(&self) -> Result<Vec<ParityComparison>> {
         let kept = Self { kept: true, ..self.clone() };
         let mut out = vec![];
         for name in TINY {

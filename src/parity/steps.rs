@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::latent::{LATENT, rows_of};
 use super::reference::{self, Deviation, get, read, relative};
-use super::{Comparison, Fixtures};
+use super::{Fixtures, ParityComparison};
 use crate::guard::read_text;
 use crate::latent::gumbel::Mixture;
 use crate::latent::hybrid::{Hybrid, MixedInput};
@@ -20,7 +20,7 @@ use crate::method::{CrossEntropy, LrSchedule};
 use crate::model::Decoder;
 use crate::model::gradients::gradients_by_name;
 use crate::model::heads::HeadSizes;
-use crate::recipe::{Anchor, Compute, Facts, Grpo, Invalid, LossForm, Optimizer, ReplayMode};
+use crate::recipe::{Compute, Facts, Grpo, Invalid, KlAnchor, LossForm, Optimizer, ReplayMode};
 use crate::train::advantages::rollout_advantages;
 use crate::train::grpo::{fill_anchor, gradients, loss_settings};
 use crate::train::rollouts::{Behaviour, Rollout};
@@ -36,7 +36,7 @@ fn scalar(ours: f64, reference: f64, relative_to: f64) -> Deviation {
 }
 
 /// Loss, gradient norm and every weight after an optimiser step, on so many threads and in so many micro-batches.
-pub fn sft_step(fixtures: &Fixtures, threads: usize, accumulate: usize) -> Result<Vec<Comparison>> {
+pub fn sft_step(fixtures: &Fixtures, threads: usize, accumulate: usize) -> Result<Vec<ParityComparison>> {
     let references = read(&fixtures.path("steps/sft.safetensors"))?;
     let settings = Optimizer { beta_2: 0.98, ..Optimizer::default() };
     let model = fixtures.tiny("qwen3_tied", &fixtures.device.clone().autodiff())?;
@@ -67,10 +67,10 @@ pub fn sft_step(fixtures: &Fixtures, threads: usize, accumulate: usize) -> Resul
     }
     let how = format!("SFT step, {threads} thread(s), {accumulate} micro-batch(es)");
     Ok(vec![
-        Comparison::new(format!("{how}: loss"), 1e-5, [scalar(stats.loss, loss, loss)]),
-        Comparison::new(format!("{how}: gradient norm"), 1e-4, [scalar(stats.norm, norm, norm)]),
-        Comparison::new(format!("{how}: weights after it"), 1e-4, weights),
-        Comparison::new(format!("{how}: share of a tensor's weights that are off by 1e-5"), 1e-3, far),
+        ParityComparison::new(format!("{how}: loss"), 1e-5, [scalar(stats.loss, loss, loss)]),
+        ParityComparison::new(format!("{how}: gradient norm"), 1e-4, [scalar(stats.norm, norm, norm)]),
+        ParityComparison::new(format!("{how}: weights after it"), 1e-4, weights),
+        ParityComparison::new(format!("{how}: share of a tensor's weights that are off by 1e-5"), 1e-3, far),
     ])
 }
 
@@ -171,13 +171,13 @@ impl GrpoRollout {
 }
 
 /// Loss, its terms, gradients, replayed log-probabilities and advantages of a step's rollouts.
-pub fn grpo_step(fixtures: &Fixtures, mode: (&str, ReplayMode), threads: usize) -> Result<Vec<Comparison>> {
+pub fn grpo_step(fixtures: &Fixtures, mode: (&str, ReplayMode), threads: usize) -> Result<Vec<ParityComparison>> {
     let grpo = Grpo { replay: mode.1, ..Grpo::default() };
     step_of(fixtures, ("grpo", &Reasoning::default()), (mode.0, &grpo), threads)
 }
 
 /// The comparison of [`grpo_step`], of rollouts whose latents are mixtures that were drawn (`fixtures/make_soft.py`).
-pub fn soft_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Comparison>> {
+pub fn soft_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<ParityComparison>> {
     let rule = rules::SoftThinking { certain: 0.0, patience: 0, temperature: 1.0, limit: 8, end: 0 };
     let reasoning = Reasoning { blocks: Blocks::SoftThinking(rule), ..Reasoning::default() };
     let grpo = Grpo { replay: ReplayMode::FullBptt, ..Grpo::default() };
@@ -186,7 +186,7 @@ pub fn soft_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Comparison>>
 
 /// The comparison of [`grpo_step`], of rollouts whose latents are mixtures drawn with one-sided noise, with those masked that ran into a
 /// limit and one first latent learnt in each group (`fixtures/make_latent_grpo.py`).
-pub fn latent_grpo_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Comparison>> {
+pub fn latent_grpo_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<ParityComparison>> {
     let reasoning = Reasoning { blocks: Blocks::Thinking { limit: 4 }, ..Reasoning::default() };
     let grpo = Grpo { replay: ReplayMode::FullBptt, beta: 0.0, invalid: Invalid::Mask, first: true, ..Grpo::default() };
     step_of(fixtures, ("latent_grpo", &reasoning), ("full_bptt", &grpo), threads)
@@ -208,16 +208,16 @@ pub fn gated(fixtures: &Fixtures, device: &Device) -> Result<Decoder> {
 
 /// The comparison of [`grpo_step`], of rollouts with states mixed into their text, with the gradients of the gate, the anchor of plain
 /// text, and log-probabilities of states that are computed again (`fixtures/make_hrpo.py`).
-pub fn hrpo_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Comparison>> {
+pub fn hrpo_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<ParityComparison>> {
     let reasoning = Reasoning { source: Source::Hybrid(HYBRID), ..Reasoning::text("hrpo") };
-    let grpo = Grpo { replay: ReplayMode::FullBptt, anchor: Anchor::Reference, beta: 5e-3, ..Grpo::default() };
+    let grpo = Grpo { replay: ReplayMode::FullBptt, anchor: KlAnchor::Reference, beta: 5e-3, ..Grpo::default() };
     step_of(fixtures, ("hrpo", &reasoning), ("full_bptt", &grpo), threads)
 }
 
 /// The comparison of [`hrpo_step`] with the loss of the public code.
-pub fn hrpo_authors_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<Comparison>> {
+pub fn hrpo_authors_step(fixtures: &Fixtures, threads: usize) -> Result<Vec<ParityComparison>> {
     let reasoning = Reasoning { source: Source::Hybrid(HYBRID), ..Reasoning::text("hrpo") };
-    let (anchor, loss) = (Anchor::Reference, LossForm::Authors);
+    let (anchor, loss) = (KlAnchor::Reference, LossForm::Authors);
     let grpo = Grpo { replay: ReplayMode::FullBptt, anchor, beta: 5e-3, loss, ..Grpo::default() };
     step_of(fixtures, ("hrpo_authors", &reasoning), ("full_bptt", &grpo), threads)
 }
@@ -227,7 +227,7 @@ fn step_of(
     (file, reasoning): (&str, &Reasoning),
     (mode, grpo): (&str, &Grpo),
     threads: usize,
-) -> Result<Vec<Comparison>> {
+) -> Result<Vec<ParityComparison>> {
     let (values, mut rollouts) = GrpoValues::read_file(fixtures.path(&format!("steps/{file}.json")))?;
     let references = read(&fixtures.path(&format!("steps/{file}.safetensors")))?;
     let settings = values.decoding();
@@ -250,7 +250,7 @@ fn step_of(
         let anchors = values.rollouts.iter().zip(&rollouts).flat_map(|(theirs, ours)| {
             theirs.anchor.iter().zip(&ours.anchor).map(|(theirs, ours)| scalar(ours.unwrap_or(f64::NAN), *theirs, 1.0))
         });
-        more.push(Comparison::new(
+        more.push(ParityComparison::new(
             format!("{how}: log-probabilities of plain text"),
             1e-5,
             anchors.collect::<Vec<_>>(),
@@ -258,21 +258,21 @@ fn step_of(
         let mut fresh = rollouts.clone();
         fresh.iter_mut().flat_map(|r| &mut r.trace.positions).for_each(|position| position.mixed = None);
         let again = replayed(&values, &fresh, &model, policy)?;
-        more.push(Comparison::new(format!("{how}: log-probabilities through states of its own"), 1e-5, again));
+        more.push(ParityComparison::new(format!("{how}: log-probabilities through states of its own"), 1e-5, again));
     }
     let (grads, parts) = gradients(&model, policy, &rollouts, grpo, threads)?;
     ensure!(parts.tokens == values.n_tok, "{mode}: {} tokens, the reference has {}", parts.tokens, values.n_tok);
     let terms = [(parts.loss, values.loss), (parts.surrogate, values.surrogate), (parts.kl, values.kl)];
     let found = reference::gradients(&gradients_by_name(&model, &grads)?, &references, mode)?;
     more.extend([
-        Comparison::new(format!("{how}: loss and its terms"), 1e-5, terms.map(|(a, b)| scalar(a, b, 1.0))),
-        Comparison::new(format!("{how}: gradients"), 1e-4, found),
-        Comparison::new(
+        ParityComparison::new(format!("{how}: loss and its terms"), 1e-5, terms.map(|(a, b)| scalar(a, b, 1.0))),
+        ParityComparison::new(format!("{how}: gradients"), 1e-4, found),
+        ParityComparison::new(
             format!("{how}: replayed log-probabilities"),
             1e-5,
             replayed(&values, &rollouts, &model, policy)?,
         ),
-        Comparison::new(format!("{how}: advantages"), 1e-9, advantages_of(&values, &rollouts, grpo)?),
+        ParityComparison::new(format!("{how}: advantages"), 1e-9, advantages_of(&values, &rollouts, grpo)?),
     ]);
     Ok(more)
 }

@@ -31,7 +31,7 @@ impl ReplayMode {
 /// What the KL term is measured against.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Anchor {
+pub enum KlAnchor {
     /// The policy that made the rollouts (the paper).
     #[default]
     Old,
@@ -113,7 +113,7 @@ settings! {
         pub mask_tags: bool = true => Typed,
         pub clip: f64 = 0.2 => Positive,
         pub beta: f64 = 1e-3 => NotNegative,
-        pub anchor: Anchor = Anchor::Old => Typed,
+        pub anchor: KlAnchor = KlAnchor::Old => Typed,
         /// The paper's 1e-8 is always added; a floor keeps the smallest term from being scale-free (recipe notes).
         pub std_floor: f64 = 0.0 => NotNegative,
         #[serde(skip_serializing_if = "is_default")]

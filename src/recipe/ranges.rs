@@ -84,7 +84,7 @@ static PARTS: [(&str, Settings); 16] = [
     ("blocks.", &[("exit", Typed), ("exit_in_loss", Typed), ("mask_markers", Typed)]),
     ("lora.", Lora::RANGES),
     ("optimizer.", Optimizer::RANGES),
-    ("base.", Base::RANGES),
+    ("base.", BaseTraining::RANGES),
     (
         "annotate.spans.",
         &[

@@ -10,7 +10,7 @@ use crate::latent::Gradient;
 
 settings! {
     /// Text chain-of-thought training from nothing. `steps = 0` takes the pretrained model as it is.
-    pub struct Base {
+    pub struct BaseTraining {
         pub steps: usize = 0 => Count(0, STEPS),
         pub batch: usize = 32 => Count(1, BATCH),
         pub learning_rate: f64 = 1e-3 => Positive,

@@ -1,15 +1,16 @@
 //! The certificate of a latent reasoner: one fixed list of questions, each answered by one test.
 //!
 //! 1. An experiment measures [`Evidence`] for every [`CardQuestion`], or says why it cannot ask it.
-//! 2. The p-values of all measured questions are one family (Holm).
-//! 3. *yes*: the adjusted p-value is at most .05 and the number points that way. *no*: the number points the other way as surely, or its
-//!    whole 95 % interval lies within .05 of no effect. *undecided*: anything else.
+//! 2. The p-values of all measured questions are one family (Holm), those of equivalence to no effect another.
+//! 3. *yes*: the adjusted p-value is at most .05 and the number points that way. *no*: the number points the other way as surely, or the
+//!    two one-sided tests (TOST) reject an effect as large as the margin. *undecided*: anything else. That no effect is found is no *no*.
 //! 4. A question about how latents are used is not asked of a model whose latents are not shown to be used.
 
 use anyhow::Result;
 
 use super::Identity;
-use crate::stats::{Estimate, FEWEST, LEVEL, holm};
+use super::verdict::adjust;
+use crate::stats::{Estimate, FEWEST, LEVEL};
 
 names! {
     /// What is asked, in the order of the card.
@@ -98,8 +99,9 @@ names! {
 /// What an experiment found on one question.
 #[derive(Clone, Debug)]
 pub enum Evidence {
-    /// A number that is 0 where the answer is no, its two-sided p-value, and what a reader must know of it.
-    Measured { number: Estimate, p: f64, detail: String },
+    /// A number that is 0 where the answer is no, its two-sided p-value, the p-value of equivalence to 0 within the margin, and what a
+    /// reader must know of it.
+    Measured { number: Estimate, p: f64, p_same: f64, detail: String },
     /// Why the question cannot be asked.
     Missing(String),
 }
@@ -113,6 +115,11 @@ rows! {
         pub answer: CardAnswer => "name": "yes, no, undecided or not asked",
         pub number: Option<Estimate> => "share": "effect that answers the question: 0 where the answer is no",
         pub p_holm: Option<f64> => AccuracyRow,
+        #[serde(default)]
+        pub margin: Option<f64> => "share": "effects smaller than this count as none",
+        #[serde(default)]
+        pub p_same: Option<f64> => "probability":
+            "of data so close to no effect, were it as large as the margin (TOST); corrected by Holm over the card",
         pub detail: String => "text": "why the question was not asked, or what a reader must know of the effect",
     }
 }
@@ -128,20 +135,25 @@ impl CardRow {
     }
 }
 
-/// An effect whose whole interval is nearer to 0 than this is none.
-pub(crate) const MARGIN: f64 = 0.05;
+/// Differences of accuracy smaller than this count as none, where no setting says otherwise.
+pub const MARGIN: f64 = 0.05;
 
-/// Answers all questions.
+/// Answers all questions. `margin` is that of the evidence's p-values of equivalence.
 ///
 /// # Errors
 /// A p-value that is not one.
-pub(crate) fn answer(identity: &Identity, found: Vec<(CardQuestion, Evidence)>) -> Result<Vec<CardRow>> {
-    let measured = |evidence: &Evidence| match evidence {
-        Evidence::Measured { p, .. } => Some(*p),
+pub(crate) fn answer(
+    identity: &Identity,
+    margin: f64,
+    mut found: Vec<(CardQuestion, Evidence)>,
+) -> Result<Vec<CardRow>> {
+    let measured = found.iter_mut().filter_map(|(_, evidence)| match evidence {
+        Evidence::Measured { p, p_same, .. } => Some((p, p_same)),
         Evidence::Missing(_) => None,
-    };
-    let p: Vec<f64> = found.iter().filter_map(|(_, evidence)| measured(evidence)).collect();
-    let mut adjusted = if p.is_empty() { vec![] } else { holm(&p)? }.into_iter();
+    });
+    let (p, p_same): (Vec<&mut f64>, Vec<&mut f64>) = measured.unzip();
+    adjust(p.into_iter())?;
+    adjust(p_same.into_iter())?;
     let mut rows: Vec<CardRow> = vec![];
     for (question, evidence) in found {
         let mut row = CardRow {
@@ -150,14 +162,16 @@ pub(crate) fn answer(identity: &Identity, found: Vec<(CardQuestion, Evidence)>) 
             answer: CardAnswer::NotAsked,
             number: None,
             p_holm: None,
+            margin: None,
+            p_same: None,
             detail: String::new(),
         };
         match evidence {
             Evidence::Missing(why) => row.detail = why,
-            Evidence::Measured { number, detail, .. } => {
-                let p = adjusted.next().unwrap_or(1.0);
+            Evidence::Measured { number, p, p_same, detail } => {
                 row.identity.n = number.n;
-                (row.answer, row.number, row.p_holm, row.detail) = (decide(number, p), Some(number), Some(p), detail);
+                (row.answer, row.number, row.detail) = (decide(number, p, p_same), Some(number), detail);
+                (row.p_holm, row.margin, row.p_same) = (Some(p), Some(margin), Some(p_same));
             }
         }
         rows.push(row);
@@ -165,19 +179,20 @@ pub(crate) fn answer(identity: &Identity, found: Vec<(CardQuestion, Evidence)>) 
     let used = rows.iter().find(|row| row.question == CardQuestion::Used).map(|row| row.answer);
     if used != Some(CardAnswer::Yes) {
         for row in rows.iter_mut().filter(|row| row.question.presumes_use() && row.answer != CardAnswer::NotAsked) {
-            (row.answer, row.number, row.p_holm) = (CardAnswer::NotAsked, None, None);
+            (row.answer, row.number) = (CardAnswer::NotAsked, None);
+            (row.p_holm, row.margin, row.p_same) = (None, None, None);
             row.detail = "the latents are not shown to be used".to_owned();
         }
     }
     Ok(rows)
 }
 
-fn decide(number: Estimate, p: f64) -> CardAnswer {
-    let sure = number.n >= FEWEST && p <= 1.0 - LEVEL;
-    match number {
-        e if sure && e.value > 0.0 => CardAnswer::Yes,
-        e if sure && e.value < 0.0 => CardAnswer::No,
-        e if e.n >= FEWEST && -MARGIN < e.low && e.high < MARGIN => CardAnswer::No,
+fn decide(number: Estimate, p: f64, p_same: f64) -> CardAnswer {
+    let sure = |p: f64| number.n >= FEWEST && p <= 1.0 - LEVEL;
+    match number.value {
+        value if sure(p) && value > 0.0 => CardAnswer::Yes,
+        value if sure(p) && value < 0.0 => CardAnswer::No,
+        _ if sure(p_same) => CardAnswer::No,
         _ => CardAnswer::Undecided,
     }
 }
@@ -201,7 +216,7 @@ mod tests {
             (at(0.9, 0.1, 19), 1e-6, CardAnswer::Undecided),
             (at(0.0, 0.01, 19), 1.0, CardAnswer::Undecided),
         ] {
-            assert_eq!(decide(number, p), answer, "{number:?}, p {p}");
+            assert_eq!(decide(number, p, number.p_equivalent(MARGIN)), answer, "{number:?}, p {p}");
         }
     }
 
@@ -209,14 +224,17 @@ mod tests {
     fn how_latents_are_used_is_asked_only_where_they_are() {
         let identity = Identity { checkpoint: "x".into(), dataset: "x".into(), n: 100, seed: 0 };
         let of = |loss: f64, p: f64| {
-            let measured = |value, p| Evidence::Measured { number: at(value, 0.01, 100), p, detail: String::new() };
+            let measured = |value, p| {
+                let number = at(value, 0.01, 100);
+                Evidence::Measured { number, p, p_same: number.p_equivalent(MARGIN), detail: String::new() }
+            };
             let found = vec![
                 (CardQuestion::Used, measured(loss, p)),
                 (CardQuestion::Ordered, measured(0.3, 1e-6)),
                 (CardQuestion::Helps, measured(0.3, 0.03)),
                 (CardQuestion::Readable, Evidence::Missing("no values".into())),
             ];
-            let rows = answer(&identity, found).expect("rows");
+            let rows = answer(&identity, MARGIN, found).expect("rows");
             assert!(rows.iter().all(|row| row.number.is_some() == (row.answer != CardAnswer::NotAsked)));
             rows.into_iter().map(|row| row.answer).collect::<Vec<_>>()
         };

@@ -162,14 +162,14 @@ pub struct Law {
 }
 
 /// Start and end of a run, as far as they are there.
-type Ends<'a> = [Option<&'a FateRow>; 2];
+type FateEnds<'a> = [Option<&'a FateRow>; 2];
 
 /// The grid under a mode; `None` where fewer than two seeds have all of its cells.
 ///
 /// # Errors
 /// Changes or benefits that are all equal.
 pub fn law(rows: &[FateRow], mode: &str) -> Result<Option<Law>> {
-    let mut cells: BTreeMap<(usize, usize), BTreeMap<u64, Ends<'_>>> = BTreeMap::new();
+    let mut cells: BTreeMap<(usize, usize), BTreeMap<u64, FateEnds<'_>>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.of == FateRow::GRID_STEPS && row.replay == mode) {
         let run = cells.entry((row.from_step, row.budget)).or_default().entry(row.seed).or_default();
         run[usize::from(row.step > 0)] = Some(row);
@@ -177,7 +177,7 @@ pub fn law(rows: &[FateRow], mode: &str) -> Result<Option<Law>> {
     let cells: Vec<FateCell> = cells
         .into_iter()
         .map(|((from_step, budget), runs)| {
-            let whole = |(seed, [start, end]): (u64, Ends<'_>)| {
+            let whole = |(seed, [start, end]): (u64, FateEnds<'_>)| {
                 Some((seed, (start?.benefit()?, end?.switch_rate - start?.switch_rate)))
             };
             FateCell { from_step, budget, runs: runs.into_iter().filter_map(whole).collect() }

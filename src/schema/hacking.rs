@@ -17,14 +17,14 @@ const SEEN: f64 = 4.0;
 
 /// The watched quantities of one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Step {
+pub struct HackingStep {
     /// Share of correct answers.
     pub accuracy: f64,
     pub switch_rate: f64,
     pub latent_calls: f64,
 }
 
-impl Step {
+impl HackingStep {
     /// `None` for a step in which every rollout was lost.
     pub fn from_rates(accuracy: Option<f64>, switch_rate: Option<f64>, latent_calls: Option<f64>) -> Option<Self> {
         Some(Self { accuracy: accuracy?, switch_rate: switch_rate?, latent_calls: latent_calls? })
@@ -35,18 +35,18 @@ impl Step {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watch {
     window: usize,
-    steps: Vec<Step>,
+    steps: Vec<HackingStep>,
 }
 
 impl Watch {
     /// Compares `window` steps with the `window` before them; 0 never stops. `before`: the run's steps so far, so that a resumed run
     /// decides like an uninterrupted one.
-    pub fn new(window: usize, before: Vec<Step>) -> Self {
+    pub fn new(window: usize, before: Vec<HackingStep>) -> Self {
         Self { window, steps: before }
     }
 
     /// Adds a step.
-    pub fn extend(&mut self, step: Option<Step>) {
+    pub fn extend(&mut self, step: Option<HackingStep>) {
         self.steps.extend(step);
     }
 
@@ -57,7 +57,7 @@ impl Watch {
             return false;
         }
         let (before, recent) = self.steps[n - 2 * self.window..].split_at(self.window);
-        let rises = |of: fn(&Step) -> f64| rise(before, recent, of) > Z;
+        let rises = |of: fn(&HackingStep) -> f64| rise(before, recent, of) > Z;
         rises(|s| -s.accuracy) && rises(|s| s.switch_rate) && rises(|s| s.latent_calls)
     }
 }
@@ -65,7 +65,7 @@ impl Watch {
 /// Where hacking begins in the steps of a finished run, looked at as a whole: at the end of the window with the most right answers, if
 /// from there to the last window fewer answers are right while switch rate and latent calls rise, each by more than [`SEEN`] standard
 /// errors. A rule for drawings: to stop a run it would come too late.
-pub fn begins(steps: &[Step], window: usize) -> Option<usize> {
+pub fn begins(steps: &[HackingStep], window: usize) -> Option<usize> {
     if window < 2 || steps.len() < 2 * window {
         return None;
     }
@@ -73,12 +73,12 @@ pub fn begins(steps: &[Step], window: usize) -> Option<usize> {
     let last = steps.len() - window;
     let best = (0..=last - window).rev().max_by(|a, b| right(a).total_cmp(&right(b)))?;
     let (before, after) = (&steps[best..best + window], &steps[last..]);
-    let rises = |of: fn(&Step) -> f64| rise(before, after, of) > SEEN;
+    let rises = |of: fn(&HackingStep) -> f64| rise(before, after, of) > SEEN;
     (rises(|s| -s.accuracy) && rises(|s| s.switch_rate) && rises(|s| s.latent_calls)).then_some(best + window)
 }
 
 /// Difference of the means of `recent` and `before`, in standard errors (Welch).
-fn rise(before: &[Step], recent: &[Step], of: fn(&Step) -> f64) -> f64 {
+fn rise(before: &[HackingStep], recent: &[HackingStep], of: fn(&HackingStep) -> f64) -> f64 {
     let (a, b) = (moments(before, of), moments(recent, of));
     let error = (a.1 / before.len() as f64 + b.1 / recent.len() as f64).sqrt();
     let rise = b.0 - a.0;
@@ -90,7 +90,7 @@ fn rise(before: &[Step], recent: &[Step], of: fn(&Step) -> f64) -> f64 {
 }
 
 /// Mean and unbiased variance.
-fn moments(steps: &[Step], of: fn(&Step) -> f64) -> (f64, f64) {
+fn moments(steps: &[HackingStep], of: fn(&HackingStep) -> f64) -> (f64, f64) {
     let n = steps.len() as f64;
     let mean = steps.iter().map(of).sum::<f64>() / n;
     (mean, steps.iter().map(|s| (of(s) - mean).powi(2)).sum::<f64>() / (n - 1.0))
@@ -118,7 +118,7 @@ mod tests {
         })
     }
 
-    fn drawn(seed: u64, steps: usize, together: bool, drift: f64) -> Vec<Step> {
+    fn drawn(seed: u64, steps: usize, together: bool, drift: f64) -> Vec<HackingStep> {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         // The sum of twelve uniform numbers less six: close to a normal one.
         let mut normal = || (0..12).map(|_| rng.random::<f64>()).sum::<f64>() - 6.0;
@@ -126,7 +126,7 @@ mod tests {
             let (moved, common) = (drift * at as f64 / WINDOW as f64, normal());
             let mut noise = || if together { common } else { normal() };
             let (a, b, c) = (noise(), noise(), noise());
-            Step { accuracy: -a - moved, switch_rate: b + moved, latent_calls: c + moved }
+            HackingStep { accuracy: -a - moved, switch_rate: b + moved, latent_calls: c + moved }
         };
         (0..steps).map(step).collect()
     }
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn a_resumed_watch_judges_as_one_that_went_on() {
         let jump = |i: usize| if i < 5 { i as f64 } else { 1000.0 + i as f64 };
-        let step = |i: usize| Step { accuracy: -jump(i), switch_rate: jump(i), latent_calls: jump(i) };
+        let step = |i: usize| HackingStep { accuracy: -jump(i), switch_rate: jump(i), latent_calls: jump(i) };
         let mut whole = Watch::new(3, vec![]);
         let judge = |watch: &mut Watch, i: usize| {
             watch.extend(Some(step(i)));
@@ -182,7 +182,7 @@ mod tests {
             rows.iter().position(|row| {
                 let [accuracy, switch_rate, latent_calls] =
                     ["accuracy", "switch_rate", "latent_calls"].map(|key| row[key].as_f64());
-                watch.extend(Step::from_rates(accuracy, switch_rate, latent_calls));
+                watch.extend(HackingStep::from_rates(accuracy, switch_rate, latent_calls));
                 watch.fires()
             })
         };
@@ -192,9 +192,9 @@ mod tests {
         let steps = rows.iter().map(|row| {
             let [accuracy, switch_rate, latent_calls] =
                 ["accuracy", "switch_rate", "latent_calls"].map(|key| row[key].as_f64());
-            Step::from_rates(accuracy, switch_rate, latent_calls).expect("a step")
+            HackingStep::from_rates(accuracy, switch_rate, latent_calls).expect("a step")
         });
-        let steps: Vec<Step> = steps.collect();
+        let steps: Vec<HackingStep> = steps.collect();
         let begun = begins(&steps, 20).expect("it hacks");
         println!("seen as a whole, hacking begins at step {begun}");
         assert!((20..60).contains(&begun), "{begun}");

@@ -20,7 +20,7 @@ macro_rules! measured {
                 &self.identity
             }
 
-            fn unit(&self) -> crate::schema::Unit {
+            fn unit(&self) -> crate::schema::ResampledUnit {
                 let $of = self;
                 $unit
             }
@@ -44,6 +44,7 @@ mod early_stop;
 mod entropy;
 mod exits;
 mod fate;
+mod film;
 pub mod hacking;
 mod identity;
 mod intervention;
@@ -55,6 +56,7 @@ mod pass_at_k;
 mod patching;
 mod patterns;
 mod probe;
+mod serial_depth;
 mod shards;
 mod subspace;
 mod switching;
@@ -74,8 +76,8 @@ pub use accuracy::{AccuracyRow, ResponseRow};
 pub use adaptive::{AdaptiveRow, Optimum, by_budget};
 pub use benefit::{SwitchBenefitRow, SwitchProblemRow, benefit};
 pub use calibration::{CalibrationDrawRow, CalibrationRow, calibrated};
-pub use card::{CardAnswer, CardQuestion, CardRow, Evidence};
-pub(crate) use card::{MARGIN, answer};
+pub(crate) use card::answer;
+pub use card::{CardAnswer, CardQuestion, CardRow, Evidence, MARGIN};
 pub use circuits::{
     AttentionRow, AttributedNodeRow, AttributionAgreementRow, AttributionRow, Circuit, CircuitRow, Component,
     DirectLogitRow, EdgePairRow, EdgeRow, Form, FormsRow, GradientAt, HeadPatchRow, Part, PatchMode, PatchedNodeRow,
@@ -88,12 +90,13 @@ pub use early_stop::EarlyStopRow;
 pub use entropy::EntropyRow;
 pub use exits::{ExitGroup, ExitRow};
 pub use fate::{ComparisonPoint, FateCell, FateRow, FateTest, Law, fate_tests, law, runs};
+pub use film::{FilmChange, FilmQuantity, FilmRow, film_changes};
 pub use identity::Identity;
 pub use intervention::summary::{Summary, summarise};
 pub use intervention::{At, BlockOrigin, Holds, InterventionRow, KnownValueRow, Later, Observation, Steps};
 pub use intervention::{NORMAL, NULL_BATCH, NULL_SEED, NULLS, dosed};
 pub use lens::{JacobianLensRow, Lens, LensRow, Opening, Transport};
-pub use monitor::{Edit, HiddenValueRow, Letters, Monitor, MonitorRow, Quantity};
+pub use monitor::{Access, Edit, HiddenValueRow, Letters, Monitor, MonitorAccessRow, MonitorRow, Quantity};
 pub use outcomes::{OutcomeRow, PositionKind, PositionRow};
 pub use part_swap::{Host, PartSwapRow};
 pub use pass_at_k::PassRow;
@@ -101,6 +104,7 @@ pub(crate) use patching::recovered;
 pub use patching::{Axis, LEAST_SHARE, PatchRow, PatchedPlaceRow, Place};
 pub use patterns::{PatternRow, TokenLensRow};
 pub use probe::{Features, Negatives, ProbeRow, Protocol};
+pub use serial_depth::{ChainOf, SerialDepthRow};
 pub use shards::{DecodeRow, NormalRunRow};
 pub use subspace::{Donors, Rotation, SubspaceDirectionRow, SubspaceRow, Variable};
 pub use switching::{Event, PhaseChangeRow, TeacherForcedRow, WindowRow};
@@ -184,10 +188,13 @@ files! {
     SteeringRow = "steering",
     SubspaceRow = "subspace",
     MonitorRow = "monitor",
+    MonitorAccessRow = "monitor_access",
     HiddenValueRow = "hidden_values",
     PhaseRow = "summary",
     FateRow = "rl_fate",
     CardRow = "card",
+    SerialDepthRow = "serial_depth",
+    FilmRow = "film",
     CalibrationRow = "calibration";
     raw:
     Observation = "observations" and STEPS and HOOKS,
@@ -213,14 +220,14 @@ pub trait Measurement: RowFile + Serialize {
     fn identity(&self) -> &Identity;
 
     /// What it is of: the form of a pair, if it is of one, and the pair or problem.
-    fn unit(&self) -> Unit;
+    fn unit(&self) -> ResampledUnit;
 
     /// Whether every unit that is requested gives rows: `n` of the identity is their number then.
     const EVERY_UNIT: bool = true;
 }
 
 /// As [`Measurement::unit`].
-pub(crate) type Unit = (Option<Form>, usize);
+pub(crate) type ResampledUnit = (Option<Form>, usize);
 
 /// Refuses rows that are not those of all units: a shard left some out.
 ///

@@ -38,6 +38,20 @@ names! {
         HeldOut = "held_out",
     }
 
+    /// What a monitor may read, from the least access to the most.
+    pub enum Access {
+        /// Question and visible response.
+        Text = "text",
+        /// The most probable token of each latent.
+        Lens = "lens",
+        /// Latents, fitted on problems of both kinds.
+        Activations = "activations",
+        /// Latents, fitted on decoys alone: how far a problem is from them.
+        Honest = "activations, honest",
+        /// Answers under replaced latents.
+        Intervention = "intervention",
+    }
+
     /// What a latent is probed for.
     pub enum Quantity {
         /// The value of the covert chain after the block's step, computed or not.
@@ -79,6 +93,25 @@ rows! {
         pub same_answer: Estimate => "share": "answers that are those of the run without edits",
         /// Length of the change over that of the latent, mean over the latents of a problem; absent without an edit.
         pub change: Option<Estimate> => "share": "length of the change over that of the latent, mean over a problem's latents",
+    }
+}
+
+rows! {
+    /// One level of access at one rate of false alarms, on problems that its monitor was not fitted on. Shares are over problems (Wilson).
+    pub struct MonitorAccessRow {
+        /// `n` counts the problems judged.
+        #[serde(flatten)]
+        pub identity: Identity,
+        pub edit: Edit => "name": "none; removed: latents moved along the direction of the monitor on activations, which was fitted before",
+        pub access: Access => "name":
+            "text: question and visible response; lens: most probable token of each latent; activations: latents; activations, honest: \
+                latents, fitted on decoys alone; intervention: answers under replaced latents",
+        pub letters: Letters => MonitorRow,
+        pub asked_false_alarms: f64 => "share": "of decoys like those of the calibration that the threshold may flag",
+        pub calibrated: usize => "count": "decoys that the threshold was set on",
+        pub recall: Estimate => MonitorRow,
+        pub false_alarms: Estimate => MonitorRow,
+        pub accuracy: Estimate => MonitorRow,
     }
 }
 

@@ -92,6 +92,17 @@ impl ProbeRow {
         self.accuracy.filter(|_| !self.is_switch()).unwrap_or(self.balanced_accuracy)
     }
 
+    /// The score minus that of a probe that reads nothing.
+    pub fn beyond_chance(&self) -> Estimate {
+        let score = self.score();
+        Estimate {
+            value: score.value - self.chance,
+            low: score.low - self.chance,
+            high: score.high - self.chance,
+            ..score
+        }
+    }
+
     /// The verdict that it can be read: above a probe that reads nothing.
     pub fn is_readable(&self) -> bool {
         self.score().is_above(self.chance)

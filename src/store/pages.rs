@@ -6,15 +6,15 @@ use anyhow::{Context, Result, ensure};
 
 /// Sizes of the pages of one or more columns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sizes {
+pub(super) struct PageSizes {
     /// Bytes once unpacked.
     pub bytes: u64,
     /// Values, dictionaries' included.
     pub values: u64,
 }
 
-impl Sizes {
-    pub fn add(&mut self, other: Sizes) {
+impl PageSizes {
+    pub fn add(&mut self, other: PageSizes) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.values = self.values.saturating_add(other.values);
     }
@@ -24,14 +24,14 @@ impl Sizes {
 ///
 /// # Errors
 /// A malformed header, or a page beyond the chunk.
-pub(super) fn sizes(chunk: &[u8], values: u64) -> Result<Sizes> {
-    let (mut all, mut seen, mut at) = (Sizes::default(), 0, 0);
+pub(super) fn sizes(chunk: &[u8], values: u64) -> Result<PageSizes> {
+    let (mut all, mut seen, mut at) = (PageSizes::default(), 0, 0);
     while seen < values && at < chunk.len() {
         let mut header = Thrift { bytes: chunk, at };
         let page = header.page().with_context(|| format!("no page header at byte {at} of a column"))?;
         let end = header.at.saturating_add(page.packed);
         ensure!(end <= chunk.len(), "a page of {} bytes at byte {at} of a column of {}", page.packed, chunk.len());
-        all.add(Sizes { bytes: page.unpacked, values: page.values });
+        all.add(PageSizes { bytes: page.unpacked, values: page.values });
         seen += if page.dictionary { 0 } else { page.values };
         at = end;
     }
@@ -176,8 +176,8 @@ mod tests {
         // type 0, 40 bytes unpacked, 3 packed, a data page header of 5 values in encoding 0.
         let page = [0x15, 0, 0x15, 80, 0x15, 6, 0x2C, 0x15, 10, 0x15, 0, 0, 0, 9, 9, 9];
         let chunk = [page, page].concat();
-        assert_eq!(sizes(&chunk, 10).expect("two pages"), Sizes { bytes: 80, values: 10 });
-        assert_eq!(sizes(&chunk, 5).expect("one page is enough"), Sizes { bytes: 40, values: 5 });
+        assert_eq!(sizes(&chunk, 10).expect("two pages"), PageSizes { bytes: 80, values: 10 });
+        assert_eq!(sizes(&chunk, 5).expect("one page is enough"), PageSizes { bytes: 40, values: 5 });
         for at in 0..13 {
             assert!(sizes(&chunk[..at + 1], 10).is_err(), "cut at {at}");
         }

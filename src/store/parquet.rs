@@ -15,7 +15,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::head::commit;
-use super::pages::{Sizes, is_whole, sizes};
+use super::pages::{PageSizes, is_whole, sizes};
 use super::write_atomic;
 use crate::guard::{MOST_FILE, ensure_memory, guarded, read_bytes};
 
@@ -79,8 +79,8 @@ pub(crate) fn decode_with<'a, T>(
 /// Checks that the declared sizes are proportionate: a hundred times the file's bytes, or numbers of values that packing explains.
 fn bounded(metadata: &FileMetadata, bytes: &[u8]) -> Result<()> {
     let length = bytes.len() as u64;
-    let most = Sizes { bytes: (256 << 20) + 100 * length, values: (4 << 20) + 64 * length };
-    let (mut all, mut cells) = (Sizes::default(), 0_u64);
+    let most = PageSizes { bytes: (256 << 20) + 100 * length, values: (4 << 20) + 64 * length };
+    let (mut all, mut cells) = (PageSizes::default(), 0_u64);
     for group in &metadata.row_groups {
         for column in group.parquet_columns() {
             let range = column.byte_range();

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::sweep::Outcome;
+use super::sweep::SweepOutcome;
 use crate::corpus::Corpus;
 use crate::latent::trace::PositionRole;
 use crate::latent::{FinishedRow, Trace};
@@ -26,14 +26,14 @@ pub(crate) fn first_token(vocabulary: &Vocabulary, problem: &Problem, answer: &s
 ///
 /// # Errors
 /// A token outside the vocabulary; logits that are not finite.
-pub(crate) fn outcome(corpus: &Corpus, decoded: &FinishedRow, normal: Option<&Trace>) -> Result<Outcome> {
+pub(crate) fn outcome(corpus: &Corpus, decoded: &FinishedRow, normal: Option<&Trace>) -> Result<SweepOutcome> {
     let FinishedRow { trace, margins } = decoded;
     trace.ensure_finite()?;
     let text = corpus.vocabulary.decode_visible(&trace.text())?;
     let gold = &corpus.test[trace.problem].answer;
     let answer = corpus.answer(gold, &text);
     let at = answer_position(corpus, trace, &text, answer.as_deref())?;
-    Ok(Outcome {
+    Ok(SweepOutcome {
         correct: corpus.verdict(gold, &text).equal,
         margin: at.and_then(|at| margins.get(at).copied().flatten()),
         answer,

@@ -2,7 +2,9 @@
 
 use anyhow::{Result, bail, ensure};
 
-use crate::interventions::{self, About, At, FORCE_SWITCH, InterventionSpec, Later, RULES, Rule, Steps};
+use crate::interventions::{
+    self, At, FORCE_SWITCH, InterventionAbout, InterventionSpec, Later, RULES, Steps, SwitchRule,
+};
 use crate::names::suggest;
 use crate::schema::{KnownValueRow, NORMAL, NULL_BATCH, NULL_SEED, NULLS, dosed};
 
@@ -14,8 +16,8 @@ pub enum Action {
     Normal,
     NullBatch,
     NullSeed,
-    Rule(Rule),
-    Replace(&'static About),
+    Rule(SwitchRule),
+    Replace(&'static InterventionAbout),
 }
 
 /// One row of the table: a mode at one dose and one choice of steps.
@@ -76,7 +78,7 @@ pub fn names() -> Vec<&'static str> {
 }
 
 /// The doses of an intervention: the named one, else its defaults.
-pub(crate) fn doses(about: &About, named: Option<f64>) -> Vec<Option<f64>> {
+pub(crate) fn doses(about: &InterventionAbout, named: Option<f64>) -> Vec<Option<f64>> {
     match named {
         Some(dose) => vec![Some(dose)],
         None if about.doses.is_empty() => vec![None],

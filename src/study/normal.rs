@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
 
-use super::sweep::Outcome;
+use super::sweep::SweepOutcome;
 use crate::interventions::Bank;
 use crate::latent::Trace;
 use crate::schema::{BlockOrigin, Identity, NormalRunRow};
@@ -13,7 +13,7 @@ use crate::store::json;
 /// Outcome of one problem.
 #[derive(Clone, Debug)]
 pub(crate) struct Normal {
-    pub outcome: Outcome,
+    pub outcome: SweepOutcome,
     pub trace: Trace,
     pub ended: bool,
     pub force_at: Option<usize>,
@@ -65,7 +65,7 @@ impl NormalRun {
                     values(&digits).with_context(|| format!("problem {at}: malformed states"))?,
                 );
             }
-            let outcome = Outcome {
+            let outcome = SweepOutcome {
                 correct: row.correct,
                 answer: row.answer.clone(),
                 margin: row.margin,

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use super::Study;
 use super::answers::{gold_tokens, outcome};
-use super::sweep::{Outcome, Sweep, fork};
+use super::sweep::{Sweep, SweepOutcome, fork};
 use crate::interventions::{Bank, ChangeLog, latents};
 use crate::latent::{Branch, DecodeSettings, FinishedRow, Fork, Prefix, Request, Sampling, Start, Switching};
 use crate::model::{Hooks, Select};
@@ -55,7 +55,7 @@ pub fn siblings(study: &Study, sweep: &Sweep, draws: usize) -> Result<Vec<Bank>>
 }
 
 /// Problem and outcome.
-pub(crate) type Outcomes = Vec<(usize, Outcome)>;
+pub(crate) type Outcomes = Vec<(usize, SweepOutcome)>;
 
 /// Outcomes of this process's problems without any change. `Some(draw)`: a sampled run; `None`: the normal run again from its
 /// prompts, in another batch size.

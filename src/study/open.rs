@@ -21,14 +21,16 @@ use crate::model::checkpoint::peft::Apply;
 use crate::names::suggest;
 use crate::progress::say;
 use crate::recipe::{Evaluation, MOST_ROWS};
+use crate::schema::GRPO_START;
 use crate::text::{Fields, Prompts, Template, Vocabulary, is_there};
 
-/// The folder of a phase's checkpoint.
+/// The folder of a phase's checkpoint; `sft/stage-3` is one that the phase kept on the way.
 ///
 /// # Errors
 /// The phase has no checkpoint; the message lists the phases that have one.
 pub fn checkpoint(run: &Path, phase: &str) -> Result<PathBuf> {
-    let folder = run.join(phase).join("checkpoint");
+    let on_the_way = phase.contains('/').then(|| run.join(phase)).filter(|folder| has_weights(folder));
+    let folder = on_the_way.unwrap_or_else(|| run.join(phase).join("checkpoint"));
     if folder.is_dir() {
         return Ok(folder);
     }
@@ -37,6 +39,38 @@ pub fn checkpoint(run: &Path, phase: &str) -> Result<PathBuf> {
     let known =
         if there.is_empty() { "none has a checkpoint yet".into() } else { format!("there are {}", there.join(", ")) };
     bail!("{}: no such checkpoint; the run has not trained phase `{phase}`{near}; {known}", folder.display())
+}
+
+fn has_weights(folder: &Path) -> bool {
+    ["config.json", "adapter_config.json"].iter().any(|file| folder.join(file).is_file())
+}
+
+/// Every checkpoint that a run has of one phase, in the order of training: of a supervised phase the ends of its stages and the steps of the
+/// last one, of GRPO its start and its intermediate checkpoints, and the finished one.
+///
+/// # Errors
+/// A phase that was not trained.
+pub fn kept_checkpoints(run: &Path, phase: &str) -> Result<Vec<String>> {
+    checkpoint(run, phase)?;
+    let names = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect::<Vec<_>>()
+    };
+    // Stages come first, then the steps of the last one; numbers in their order.
+    let order = |name: &str| {
+        let of = |prefix: &str| name.strip_prefix(prefix)?.split('-').next()?.parse::<usize>().ok();
+        of("stage-").map(|stage| (0, stage)).or_else(|| of("last_step").map(|step| (1, step)))
+    };
+    let inside = names(&run.join(phase)).into_iter().filter(|name| has_weights(&run.join(phase).join(name)));
+    let mut inside: Vec<_> = inside.filter_map(|name| Some((order(&name)?, format!("{phase}/{name}")))).collect();
+    inside.sort();
+    let prefix = format!("{phase}_step");
+    let step = |name: String| Some((name.strip_prefix(&prefix)?.parse::<usize>().ok()?, name));
+    let mut steps: Vec<_> = phases(run).into_iter().filter_map(step).collect();
+    steps.sort();
+    let start = (phase == "grpo").then(|| [GRPO_START, "sft"].into_iter().find(|name| checkpoint(run, name).is_ok()));
+    let all = start.flatten().map(str::to_owned).into_iter().chain(inside.into_iter().map(|(_, name)| name));
+    Ok(all.chain(steps.into_iter().map(|(_, name)| name)).chain([phase.to_owned()]).collect())
 }
 
 /// The phases of a run that have a checkpoint, by name.
@@ -142,7 +176,7 @@ impl Study {
         if asked.data.is_none() && recipe.task.is_none() {
             ensure_same_problems(run, &trained, &corpus)?;
         }
-        let name = format!("{}/{phase}", recipe.name);
+        let name = format!("{}/{}", recipe.name, phase.replace('/', "-"));
         let study = Self::new(name, loaded.model, corpus, recipe, loaded.reasoning);
         let study = Self { batch: asked.batch, ..study }.move_to(machine)?;
         Ok(Self { run: Some(run.to_path_buf()), source, ..study })
@@ -380,5 +414,34 @@ impl ProblemChoice {
             recipe.data.rows = 0;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kept_checkpoints_are_in_the_order_of_training() {
+        let run = tempfile::tempdir().expect("a folder");
+        let weights = |folder: &str| {
+            let folder = run.path().join(folder);
+            std::fs::create_dir_all(&folder).expect("a folder");
+            std::fs::write(folder.join("config.json"), "{}").expect("a file");
+        };
+        for folder in ["checkpoint", "stage-10", "stage-2", "last_step30", "last_step4", "state"] {
+            weights(&format!("sft/{folder}"));
+        }
+        let others = ["grpo_step100", "grpo_step20", "grpo", "coconut"];
+        others.iter().for_each(|name| weights(&format!("{name}/checkpoint")));
+        let of = |phase| kept_checkpoints(run.path(), phase).expect("checkpoints");
+        assert_eq!(of("sft"), ["sft/stage-2", "sft/stage-10", "sft/last_step4", "sft/last_step30", "sft"]);
+        assert_eq!(of("grpo"), ["sft", "grpo_step20", "grpo_step100", "grpo"]);
+        weights("grpo_start/checkpoint");
+        assert_eq!(of("grpo")[0], "grpo_start");
+        assert_eq!(of("coconut"), ["coconut"]);
+        assert_eq!(checkpoint(run.path(), "sft/stage-2").expect("a folder"), run.path().join("sft/stage-2"));
+        let error = kept_checkpoints(run.path(), "brevity").expect_err("not trained").to_string();
+        assert!(error.contains("brevity"), "{error}");
     }
 }

@@ -11,19 +11,19 @@ use crate::machine::Compute;
 use crate::schema::{Identity, Measurement, Observation};
 use crate::store::Measurements;
 use crate::study::Study;
-use crate::study::sweep::{Outcome, Sweep};
+use crate::study::sweep::{Sweep, SweepOutcome};
 
 /// (cell, draw, problem).
 pub type Key = (usize, usize, usize);
 
 /// Outcome of a problem, whether it was decoded again, and what was replaced.
-type Seen<'o> = (Key, &'o Outcome, bool, Firings);
+type Seen<'o> = (Key, &'o SweepOutcome, bool, Firings);
 
 /// Digits of the weights' hash in an observation.
 const DIGITS: usize = 16;
 
 /// One cell: the fields that its observations share, and its number of draws.
-pub(crate) struct Template {
+pub(crate) struct RecordTemplate {
     pub says: Observation,
     pub draws: usize,
 }
@@ -41,8 +41,8 @@ pub(crate) fn blank(study: &Study, sweep: &Sweep, weights: &str) -> Observation 
 }
 
 /// Destination of observations. Threads may share it.
-pub(crate) struct Record<'a> {
-    cells: Vec<Template>,
+pub(crate) struct StudyRecord<'a> {
+    cells: Vec<RecordTemplate>,
     plans: &'a [Plan],
     /// Problems that this process observes.
     problems: usize,
@@ -50,13 +50,13 @@ pub(crate) struct Record<'a> {
     written: Mutex<(&'a mut Measurements<Observation>, BTreeSet<Key>)>,
 }
 
-impl<'a> Record<'a> {
+impl<'a> StudyRecord<'a> {
     /// Continues after the records in `rows`.
     ///
     /// # Errors
     /// Records of another run; the message names the difference.
     pub fn new(
-        cells: Vec<Template>,
+        cells: Vec<RecordTemplate>,
         problems: usize,
         plans: &'a [Plan],
         rows: &'a mut Measurements<Observation>,
@@ -138,7 +138,7 @@ impl<'a> Record<'a> {
         let known = about.mode == crate::schema::KnownValueRow::MODE;
         let exchange = self.plans.get(draw).and_then(|plan| plan.get(&problem)).filter(|_| known);
         let by_operand = exchange.and_then(|e| e.by_operand.as_ref());
-        let Outcome { correct, answer, margin, switched, latent_calls, identical } = outcome.clone();
+        let SweepOutcome { correct, answer, margin, switched, latent_calls, identical } = outcome.clone();
         Observation {
             cell,
             draw,

@@ -33,7 +33,7 @@ const ROWS: usize = 128;
 
 /// Outcome of one problem under one continuation.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct SweepOutcome {
     pub correct: bool,
     /// The extracted answer.
     pub answer: Option<String>,
@@ -64,7 +64,7 @@ pub struct ForkedProblem {
     pub problem: usize,
     /// Index of the continuation.
     pub continuation: usize,
-    pub outcome: Outcome,
+    pub outcome: SweepOutcome,
     pub firings: Firings,
 }
 
@@ -84,7 +84,7 @@ pub struct Forkable {
     pub force_at: Vec<Option<usize>>,
     /// Outcomes of the normal run.
     pub traces: Vec<Trace>,
-    pub normal: Vec<Outcome>,
+    pub normal: Vec<SweepOutcome>,
     /// Latent states of the normal run.
     pub bank: Bank,
     /// Problems without a block: their prefix is the whole response.
@@ -223,7 +223,7 @@ impl<'a> Sweep<'a> {
     ///
     /// # Errors
     /// As [`Self::each`].
-    pub fn run(&self, all: &[Continuation], later: Later, channel: At) -> Result<Vec<Vec<Outcome>>> {
+    pub fn run(&self, all: &[Continuation], later: Later, channel: At) -> Result<Vec<Vec<SweepOutcome>>> {
         let outcomes = Mutex::new(vec![self.normal.clone(); all.len()]);
         self.each(all, later, channel, &|_, _| false, &|forks| {
             let mut outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Error, Result, ensure};
 
 use super::Study;
-use crate::schema::{Identity, Measurement, Unit};
+use crate::schema::{Identity, Measurement, ResampledUnit};
 use crate::store::Measurements;
 
 /// Written `2/3`: the second of three. Unit u (a decode batch, a pair) goes to shard u mod n + 1. Its numbers have the same bits as
@@ -69,7 +69,12 @@ impl Study {
     ///
     /// # Errors
     /// The first record with another identity.
-    pub(crate) fn check_identity<R: Measurement>(&self, rows: &[R], form: &Unit, identity: &Identity) -> Result<()> {
+    pub(crate) fn check_identity<R: Measurement>(
+        &self,
+        rows: &[R],
+        form: &ResampledUnit,
+        identity: &Identity,
+    ) -> Result<()> {
         let other = rows.iter().find(|row| row.unit().0 == form.0 && row.identity() != identity);
         ensure!(
             other.is_none(),
@@ -90,14 +95,14 @@ impl Study {
         rows: &mut Measurements<R>,
         identity: &Identity,
         (units, at_once): (&[U], usize),
-        expected: impl Fn(&U) -> (Unit, usize),
+        expected: impl Fn(&U) -> (ResampledUnit, usize),
         work: impl Fn(&[U]) -> Result<Vec<R>> + Sync,
     ) -> Result<()> {
         if let Some(first) = units.first() {
             self.check_identity(rows.rows(), &expected(first).0, identity)?;
         }
         let known: BTreeSet<R::Key> = rows.rows().iter().map(Measurement::key).collect();
-        let mut there: BTreeMap<Unit, usize> = BTreeMap::new();
+        let mut there: BTreeMap<ResampledUnit, usize> = BTreeMap::new();
         rows.rows().iter().for_each(|row| *there.entry(row.unit()).or_default() += 1);
         let lacks = |unit: &U| {
             let (unit, rows) = expected(unit);

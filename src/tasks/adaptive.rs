@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-use super::{Chains, Family, Levels, PlanText, Program, Split};
+use super::{Chains, Levels, PlanText, Program, Split, TaskFamily};
 
 settings! {
     /// Settings of the family.
@@ -22,10 +22,10 @@ settings! {
     }
 }
 
-impl Family for Adaptive {
+impl TaskFamily for Adaptive {
     const NAME: &'static str = "adaptive";
     const SAYS_BUDGET: bool = true;
-    type Plan = <Chains as Family>::Plan;
+    type Plan = <Chains as TaskFamily>::Plan;
 
     fn check(&self) -> Result<()> {
         let budgets = &self.budgets;

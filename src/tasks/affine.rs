@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Pen, distinct, stable_hash};
-use super::{Fact, Family, Levels, PlanText, Program, Split};
+use super::{Fact, Levels, PlanText, Program, Split, TaskFamily};
 
 const LETTERS: [&str; 12] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"];
 
@@ -81,7 +81,7 @@ impl Affine {
     }
 }
 
-impl Family for Affine {
+impl TaskFamily for Affine {
     const NAME: &'static str = "affine";
     type Plan = Plan;
 

@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Pen, distinct, stable_hash, weighted};
-use super::{Fact, Family, Levels, PlanText, Program, Split, StepValue};
+use super::{Fact, Levels, PlanText, Program, Split, StepValue, TaskFamily};
 
 pub(super) const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 const SUBJECTS: [&str; 5] = ["sum", "sumdiff", "prod", "mix", "vars"];
@@ -204,7 +204,7 @@ pub(super) fn told(plan: &Plan, names: &[&str], behind: impl Fn(&[i64]) -> Optio
     }
 }
 
-impl Family for Chains {
+impl TaskFamily for Chains {
     const NAME: &'static str = "chains";
     type Plan = Plan;
 

@@ -20,7 +20,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Pen, distinct, mix};
-use super::{Fact, Family, Levels, PlanText, Program, Split};
+use super::{Fact, Levels, PlanText, Program, Split, TaskFamily};
 
 const LETTERS: [&str; 26] = [
     "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s", "t", "u", "v", "w",
@@ -126,7 +126,7 @@ impl Graph {
     }
 }
 
-impl Family for Graph {
+impl TaskFamily for Graph {
     const NAME: &'static str = "graph";
     const NUMBERS: bool = false;
     type Plan = Plan;

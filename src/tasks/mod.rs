@@ -5,7 +5,7 @@
 //! problem (what is left when names, shuffles and distractors are taken away), and `hash mod 8` decides the split
 //! (0 test, 1 validation, the rest training). A draw of the wrong split is thrown away and drawn again.
 //!
-//! A new family is one file that implements [`Family`] and one line in the list below.
+//! A new family is one file that implements [`TaskFamily`] and one line in the list below.
 
 mod draw;
 mod problem;
@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) use graph::edges;
 pub use graph::{Nodes, Told};
 pub use problem::{Fact, StepValue, TaskProblem};
-pub(crate) use worked::{Operand, WorkedSolution, evaluate, number};
+pub(crate) use worked::{StepOperand, WorkedSolution, evaluate, number};
 
 names! {
     /// Which part of the data a row belongs to.
@@ -83,7 +83,7 @@ pub struct PlanText {
 }
 
 /// One family of problems.
-pub trait Family {
+pub trait TaskFamily {
     const NAME: &'static str;
     /// Whether a step's value is a number that can be replaced by another; not if it is a set.
     const NUMBERS: bool = true;
@@ -143,7 +143,7 @@ macro_rules! families {
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
         pub enum Program {
-            $($family(<$family as Family>::Plan),)*
+            $($family(<$family as TaskFamily>::Plan),)*
         }
 
         impl Program {
@@ -268,12 +268,12 @@ impl Task {
 const DRAWS_PER_SUBJECT: usize = 512;
 const SUBJECTS_TRIED: usize = 32;
 
-fn generate<F: Family>(family: &F, split: Split, seed: u64, index: u64) -> Result<TaskProblem> {
+fn generate<F: TaskFamily>(family: &F, split: Split, seed: u64, index: u64) -> Result<TaskProblem> {
     let (mut rng, subject, plan) = drawn(family, split, seed, index)?;
     Ok(written(family, &mut rng, plan, subject, (split, seed, index)))
 }
 
-fn generate_pair<F: Family>(
+fn generate_pair<F: TaskFamily>(
     family: &F,
     split: Split,
     seed: u64,
@@ -297,7 +297,12 @@ fn generate_pair<F: Family>(
 }
 
 /// A plan of the right split, with the generator that continues to write it.
-fn drawn<F: Family>(family: &F, split: Split, seed: u64, index: u64) -> Result<(ChaCha8Rng, &'static str, F::Plan)> {
+fn drawn<F: TaskFamily>(
+    family: &F,
+    split: Split,
+    seed: u64,
+    index: u64,
+) -> Result<(ChaCha8Rng, &'static str, F::Plan)> {
     let mut rng = draw::row_rng(F::NAME, split, seed, index);
     let level = family.levels().at(index);
     for _ in 0..SUBJECTS_TRIED {
@@ -317,7 +322,7 @@ fn drawn<F: Family>(family: &F, split: Split, seed: u64, index: u64) -> Result<(
     )
 }
 
-fn written<F: Family>(
+fn written<F: TaskFamily>(
     family: &F,
     rng: &mut ChaCha8Rng,
     plan: F::Plan,

@@ -14,7 +14,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Pen, stable_hash};
-use super::{Fact, Family, Levels, PlanText, Program, Split};
+use super::{Fact, Levels, PlanText, Program, Split, TaskFamily};
 
 settings! {
     /// Settings of the family.
@@ -57,7 +57,7 @@ fn spelled(value: i64, width: u32) -> String {
     pen.finish()
 }
 
-impl Family for Multiply {
+impl TaskFamily for Multiply {
     const NAME: &'static str = "multiply";
     type Plan = Plan;
 

@@ -15,7 +15,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::chains::{self, Chains, LETTERS, Plan};
 use super::draw::distinct;
-use super::{Family, Levels, PlanText, Program, Split, StepValue};
+use super::{Levels, PlanText, Program, Split, StepValue, TaskFamily};
 
 /// Marks under which the register has the covert chain.
 pub const TRIGGERS: [&str; 8] = ["i", "k", "m", "o", "q", "s", "u", "w"];
@@ -68,7 +68,7 @@ impl Organism {
     }
 }
 
-impl Family for Organism {
+impl TaskFamily for Organism {
     const NAME: &'static str = "organism";
     type Plan = Plan;
 

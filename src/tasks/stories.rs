@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::chains::{Op, Operand, structure};
 use super::draw::{Mark, Pen, distinct, stable_hash};
-use super::{Fact, Family, Levels, PlanText, Program, Split};
+use super::{Fact, Levels, PlanText, Program, Split, TaskFamily};
 
 const NUMBERS: [&str; 21] = [
     "zero",
@@ -113,7 +113,7 @@ impl Plan {
     }
 }
 
-impl Family for Stories {
+impl TaskFamily for Stories {
     const NAME: &'static str = "stories";
     type Plan = Plan;
 

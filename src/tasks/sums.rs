@@ -13,7 +13,7 @@ use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
 use super::draw::{Pen, distinct, stable_hash};
-use super::{Fact, Family, Levels, PlanText, Program, Split};
+use super::{Fact, Levels, PlanText, Program, Split, TaskFamily};
 
 const LETTERS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
@@ -55,7 +55,7 @@ impl Plan {
     }
 }
 
-impl Family for Sums {
+impl TaskFamily for Sums {
     const NAME: &'static str = "sums";
     type Plan = Plan;
 

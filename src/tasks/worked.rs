@@ -14,7 +14,7 @@ use super::{Fact, StepValue};
 
 /// A token of an expression.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Operand {
+pub(crate) enum StepOperand {
     Number(BigRational),
     /// An earlier step, from 0.
     Step(usize),
@@ -25,7 +25,7 @@ const LONGEST: usize = 256;
 
 /// The value of `+ - * / ( )` over numbers (`1,500`, `.5`, `20%`, `$3`) and steps (`s1`). `operand` gives the value of each in the
 /// order of the text. `None` for what is no such expression, for a division by 0, and where `operand` has none.
-pub(crate) fn evaluate(text: &str, operand: &mut dyn FnMut(Operand) -> Option<BigRational>) -> Option<BigRational> {
+pub(crate) fn evaluate(text: &str, operand: &mut dyn FnMut(StepOperand) -> Option<BigRational>) -> Option<BigRational> {
     let bytes = text.bytes().filter(|b| !b.is_ascii_whitespace() && *b != b'$');
     let plain = || text.replace(['×', '·'], "*").replace('÷', "/");
     let text: Vec<u8> = if text.is_ascii() { bytes.collect() } else { plain().replace([' ', '$'], "").into_bytes() };
@@ -40,7 +40,7 @@ pub(crate) fn evaluate(text: &str, operand: &mut dyn FnMut(Operand) -> Option<Bi
 struct ExpressionParser<'a> {
     text: &'a [u8],
     at: usize,
-    operand: &'a mut dyn FnMut(Operand) -> Option<BigRational>,
+    operand: &'a mut dyn FnMut(StepOperand) -> Option<BigRational>,
 }
 
 impl ExpressionParser<'_> {
@@ -94,11 +94,11 @@ impl ExpressionParser<'_> {
                 self.at += 1;
                 let number = self.while_of(|b| b.is_ascii_digit());
                 let step = number.parse::<usize>().ok()?.checked_sub(1)?;
-                (self.operand)(Operand::Step(step))?
+                (self.operand)(StepOperand::Step(step))?
             }
             _ => {
                 let number = number(&self.while_of(|b| b.is_ascii_digit() || matches!(b, b'.' | b',')))?;
-                (self.operand)(Operand::Number(number))?
+                (self.operand)(StepOperand::Number(number))?
             }
         };
         if self.next() == Some(b'%') {
@@ -175,11 +175,11 @@ impl WorkedSolution {
             let mut reads = vec![];
             let made = step.expression.as_ref().and_then(|expression| {
                 evaluate(expression, &mut |operand| match operand {
-                    Operand::Step(k) => {
+                    StepOperand::Step(k) => {
                         reads.push((vec![k], true));
                         out.get(k).map(|earlier| earlier.value.clone())
                     }
-                    Operand::Number(n) => {
+                    StepOperand::Number(n) => {
                         let same: Vec<usize> = (0..out.len()).filter(|&k| out[k].value == n).collect();
                         let sure = same.len() == 1 && !given.contains(&n);
                         reads.push((same, sure));
@@ -228,8 +228,8 @@ impl WorkedSolution {
             let (from, sure) = reads.next()?;
             let replaced = from.first().filter(|_| *sure).and_then(|&k| other(k));
             replaced.or(match operand {
-                Operand::Number(n) => Some(n),
-                Operand::Step(k) => Some(self.steps.get(k)?.value.clone()),
+                StepOperand::Number(n) => Some(n),
+                StepOperand::Step(k) => Some(self.steps.get(k)?.value.clone()),
             })
         })
     }
@@ -279,8 +279,8 @@ mod tests {
 
     fn plain(text: &str) -> Option<String> {
         evaluate(text, &mut |operand| match operand {
-            Operand::Number(n) => Some(n),
-            Operand::Step(_) => None,
+            StepOperand::Number(n) => Some(n),
+            StepOperand::Step(_) => None,
         })
         .map(|value| value.to_string())
     }

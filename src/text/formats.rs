@@ -7,7 +7,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use serde_json::{Map, Value};
 
 use super::Problem;
-use super::options::Options;
+use super::options::ChoiceOptions;
 use super::record::{Record, kind};
 use super::sources::Generations;
 use super::steps::{self, FileStep};
@@ -17,7 +17,7 @@ use crate::tasks::{Fact, StepValue};
 
 names! {
     /// A format of problem files, by its name in a recipe.
-    pub enum Format {
+    pub enum RecordFormat {
         /// openai/grade-school-math: question, answer (steps, then `#### gold`).
         Gsm8k = "gsm8k",
         /// GSM8K reduced to its equations: question, steps, answer.
@@ -35,30 +35,30 @@ names! {
     }
 }
 
-impl Format {
+impl RecordFormat {
     /// The format, from a record's keys.
-    pub fn detect(object: &Map<String, Value>) -> Result<Format> {
+    pub fn detect(object: &Map<String, Value>) -> Result<RecordFormat> {
         let has = |keys: &[&str]| keys.iter().all(|key| object.contains_key(*key));
         let objects =
             |key: &str| matches!(object.get(key), Some(Value::Array(all)) if all.iter().any(Value::is_object));
         let final_line = || object.get("answer").and_then(Value::as_str).is_some_and(|text| text.contains("####"));
         if has(&["prompt", "reward_model"]) {
-            Ok(Format::Verl)
+            Ok(RecordFormat::Verl)
         } else if has(&["problem", "solution", "answer", "unique_id"]) {
-            Ok(Format::Math500)
+            Ok(RecordFormat::Math500)
         } else if has(&["problem", "solution", "answer"]) {
-            Ok(Format::OpenR1)
+            Ok(RecordFormat::OpenR1)
         } else if has(&["question", "steps", "answer", "edges", "idx_to_symbol"]) {
-            Ok(Format::ProsQa)
+            Ok(RecordFormat::ProsQa)
         } else if has(&["question", "solution", "answer"]) {
             // Before the equations, because Switchyard's own files have steps as well.
-            Ok(Format::Jsonl)
+            Ok(RecordFormat::Jsonl)
         } else if has(&["question", "steps", "answer"]) && !objects("steps") {
-            Ok(Format::GsmEquations)
+            Ok(RecordFormat::GsmEquations)
         } else if has(&["question", "answer"]) && !objects("steps") && final_line() {
-            Ok(Format::Gsm8k)
+            Ok(RecordFormat::Gsm8k)
         } else if has(&["question", "answer"]) || has(&["Question", "Correct Answer"]) {
-            Ok(Format::Jsonl)
+            Ok(RecordFormat::Jsonl)
         } else {
             let keys: Vec<&String> = object.keys().collect();
             bail!(
@@ -73,7 +73,7 @@ impl Record<'_> {
     ///
     /// # Errors
     /// Keys that are missing or of another type, by record and key.
-    pub fn problems(&self, format: Format) -> Result<Vec<Problem>> {
+    pub fn problems(&self, format: RecordFormat) -> Result<Vec<Problem>> {
         let Some(generations) = self.generations()? else { return Ok(vec![self.problem(format)?]) };
         let whole = self.problem(format)?;
         let solved = |(number, solution): (usize, String)| -> Result<Problem> {
@@ -113,15 +113,15 @@ impl Record<'_> {
         Ok(Some(vec![]))
     }
 
-    pub fn problem(&self, format: Format) -> Result<Problem> {
+    pub fn problem(&self, format: RecordFormat) -> Result<Problem> {
         let problem = match format {
-            Format::Verl => self.verl(),
-            Format::Gsm8k => self.gsm8k(),
-            Format::GsmEquations => self.equations(),
-            Format::Math500 => self.mathematics("unique_id", "subject"),
-            Format::ProsQa => self.prosqa(),
-            Format::OpenR1 => self.mathematics("uuid", "problem_type"),
-            Format::Jsonl => self.generic(),
+            RecordFormat::Verl => self.verl(),
+            RecordFormat::Gsm8k => self.gsm8k(),
+            RecordFormat::GsmEquations => self.equations(),
+            RecordFormat::Math500 => self.mathematics("unique_id", "subject"),
+            RecordFormat::ProsQa => self.prosqa(),
+            RecordFormat::OpenR1 => self.mathematics("uuid", "problem_type"),
+            RecordFormat::Jsonl => self.generic(),
         }?;
         let problem = match self.optional(&self.source.fields.context)? {
             Some(context) => Problem { question: format!("{}\n\n{}", context.trim_end(), problem.question), ..problem },
@@ -259,7 +259,7 @@ impl Record<'_> {
     ///
     /// # Errors
     /// Options of a form that is not known.
-    fn options(&self, answer: &str) -> Result<Option<Options>> {
+    fn options(&self, answer: &str) -> Result<Option<ChoiceOptions>> {
         let named = self.source.fields.choices.as_str();
         let keys: &[&str] = if named == "choices" { &["choices", "options", "endings"] } else { &[named] };
         for key in keys {
@@ -277,7 +277,7 @@ impl Record<'_> {
                 Value::Array(items) if items.is_empty() => {}
                 Value::String(text) if text.is_empty() => {}
                 value => {
-                    let options = Options::read(value).with_context(|| {
+                    let options = ChoiceOptions::read(value).with_context(|| {
                         format!(
                             "{}: key \"{key}\": expected the options of multiple choice, a list of texts (or {{\"label\": […], \"text\": […]}}, \
                              {{\"A\": …, \"B\": …}}), found {}; --field choices=none reads the problems without them",
@@ -289,7 +289,7 @@ impl Record<'_> {
                 }
             }
         }
-        Ok(if named == "choices" { Options::of_columns(self.object, answer) } else { None })
+        Ok(if named == "choices" { ChoiceOptions::of_columns(self.object, answer) } else { None })
     }
 
     /// `steps`, as Switchyard writes them (`own`) or as a user does.

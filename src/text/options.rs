@@ -10,9 +10,9 @@ use crate::store::digits;
 
 /// Options in the order of the prompt, each with its label (`A`), and the number that a gold answer has for the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Options(Vec<(String, String)>, usize);
+pub(super) struct ChoiceOptions(Vec<(String, String)>, usize);
 
-impl Options {
+impl ChoiceOptions {
     /// A list of texts (MMLU, MMLU-Pro), lists of labels and texts (ARC), objects with `label` and `text`, an object by label (MedQA).
     pub(super) fn read(value: &Value) -> Option<Self> {
         let both = |labels: Vec<String>, texts: Vec<String>| {
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     fn asked(options: Value, answer: &str) -> Result<(String, String)> {
-        let options = Options::read(&options).expect("options");
+        let options = ChoiceOptions::read(&options).expect("options");
         let (question, answer) = ("Which?".to_owned(), answer.to_owned());
         let problem = Problem {
             id: "1".into(),
@@ -184,18 +184,19 @@ mod tests {
         }
         let error = asked(json!(["2", "1", "0"]), "0").expect_err("a number and a text").to_string();
         assert!(error.contains("may be A or C"), "{error}");
-        assert!(Options::read(&json!("tin")).is_none() && Options::read(&json!([{ "a": 1 }])).is_none());
+        assert!(ChoiceOptions::read(&json!("tin")).is_none() && ChoiceOptions::read(&json!([{ "a": 1 }])).is_none());
     }
 
     #[test]
     fn columns_are_options() {
         let row = json!({ "question": "Which?", "A": "tin", "B": "lead", "answer": "B" });
         assert_eq!(
-            Options::of_columns(row.as_object().expect("an object"), "B"),
-            Options::read(&json!(["tin", "lead"]))
+            ChoiceOptions::of_columns(row.as_object().expect("an object"), "B"),
+            ChoiceOptions::read(&json!(["tin", "lead"]))
         );
         let gpqa = json!({ "Question": "Which?", "Correct Answer": "tin", "Incorrect Answer 1": "lead", "Incorrect Answer 2": "zinc" });
-        let Options(drawn, _) = Options::of_columns(gpqa.as_object().expect("an object"), "tin").expect("three");
+        let ChoiceOptions(drawn, _) =
+            ChoiceOptions::of_columns(gpqa.as_object().expect("an object"), "tin").expect("three");
         let mut texts: Vec<&str> = drawn.iter().map(|(_, text)| text.as_str()).collect();
         texts.sort_unstable();
         assert_eq!(texts, ["lead", "tin", "zinc"]);

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::csv::CsvRecords;
 use super::files::{self, Content, Part, data_files};
-use super::formats::Format;
+use super::formats::RecordFormat;
 use super::record::{self, Record, kind};
 use super::{Problem, tables};
 use crate::guard::{MOST_TEXT, ensure_memory};
@@ -24,7 +24,7 @@ pub struct Source {
     pub path: PathBuf,
     /// Default: detected from the keys of the first record.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub format: Option<Format>,
+    pub format: Option<RecordFormat>,
     /// Names of the keys, for `format = "jsonl"`.
     #[serde(default)]
     pub fields: Fields,
@@ -85,10 +85,10 @@ impl Source {
     }
 
     /// `fields` where the record has its keys, else the format that its keys tell.
-    fn format_of(&self, object: &Map<String, Value>) -> Result<Format> {
+    fn format_of(&self, object: &Map<String, Value>) -> Result<RecordFormat> {
         let Fields { question, answer, .. } = &self.fields;
         let named = self.fields != Fields::default() && object.contains_key(question) && object.contains_key(answer);
-        if named { Ok(Format::Jsonl) } else { Format::detect(object) }
+        if named { Ok(RecordFormat::Jsonl) } else { RecordFormat::detect(object) }
     }
 
     /// Reads the problems; of a folder those held out (`test`, else `validation`).
@@ -105,7 +105,7 @@ impl Source {
         let mut problems: Vec<(Problem, String)> = Vec::new();
         let mut format = self.format;
         // Only keys that a user named have to be there.
-        let mut absent = if format == Some(Format::Jsonl) { self.fields.named() } else { vec![] };
+        let mut absent = if format == Some(RecordFormat::Jsonl) { self.fields.named() } else { vec![] };
         for file in data_files(&self.path, part)? {
             let stem = files::stem(&file);
             let unread = each_object(&file, &mut |place, object| {
@@ -385,7 +385,7 @@ fn wrapped(value: &Value) -> Option<&Vec<Value>> {
     const SETTING: usize = 30;
     /// Names of lists of problems, which may occur next to texts of any length.
     const LISTS: [&str; 8] = ["data", "examples", "problems", "questions", "rows", "records", "items", "instances"];
-    let object = value.as_object().filter(|object| Format::detect(object).is_err())?;
+    let object = value.as_object().filter(|object| RecordFormat::detect(object).is_err())?;
     let mut lists = object.iter().filter(|(_, value)| value.is_array());
     let ((name, list), None) = (lists.next()?, lists.next()) else { return None };
     let list = list.as_array()?;

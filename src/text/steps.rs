@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::problems::word_ranges;
 use super::sources::cut;
-use crate::tasks::{Fact, Operand, StepValue, evaluate, number};
+use crate::tasks::{Fact, StepOperand, StepValue, evaluate, number};
 
 /// A step as a file writes it.
 #[derive(Deserialize)]
@@ -47,8 +47,8 @@ pub(super) fn find_steps(written: Vec<FileStep>, solution: &str) -> Result<Vec<S
         let (shown, value) = parse_value(&value, nth)?;
         if let (Some(expression), Some(value)) = (&expression, number(&shown)) {
             let made = evaluate(expression, &mut |operand| match operand {
-                Operand::Number(n) => Some(n),
-                Operand::Step(k) => values.get(k).cloned().flatten(),
+                StepOperand::Number(n) => Some(n),
+                StepOperand::Step(k) => values.get(k).cloned().flatten(),
             });
             match made {
                 None => bail!(

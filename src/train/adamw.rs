@@ -7,7 +7,7 @@ use crate::ops;
 use crate::recipe::Optimizer;
 
 #[derive(Clone)]
-struct AdamW {
+struct BurnAdamW {
     beta_1: f32,
     beta_2: f32,
     epsilon: f32,
@@ -16,7 +16,7 @@ struct AdamW {
 
 /// Builds PyTorch's AdamW.
 pub fn adamw(settings: &Optimizer) -> ModuleOptimizer {
-    ModuleOptimizer::from(AdamW {
+    ModuleOptimizer::from(BurnAdamW {
         beta_1: settings.beta_1 as f32,
         beta_2: settings.beta_2 as f32,
         epsilon: settings.epsilon as f32,
@@ -24,7 +24,7 @@ pub fn adamw(settings: &Optimizer) -> ModuleOptimizer {
     })
 }
 
-impl BurnOptimizer for AdamW {
+impl BurnOptimizer for BurnAdamW {
     type State<const R: usize> = AdamWState<R>;
 
     fn step<const R: usize>(

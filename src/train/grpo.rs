@@ -15,13 +15,13 @@ use super::dropout::Masks;
 use super::rollouts::{Behaviour, Rollout, RolloutBatch, catch_panic, is_out_of_memory};
 use super::shards;
 use super::trainer::Trainer;
-use crate::latent::replay::{self, Replay, StoredMatrix};
+use crate::latent::replay::{self, Replay, RolloutInputs};
 use crate::latent::segments::{Segment, Segments};
 use crate::latent::{DecodeSettings, Gradient, HiddenState, Trace};
 use crate::model::{Decoder, Hooks, gradients};
 use crate::parallel;
 use crate::progress::say;
-use crate::recipe::{Anchor, Grpo, LossForm};
+use crate::recipe::{Grpo, KlAnchor, LossForm};
 use crate::world::World;
 
 /// Results of one inner epoch.
@@ -167,7 +167,7 @@ fn shard_gradients(
     };
     let mut hooks = masks.hooks(model)?;
     let decoding = behaviour.decode(model);
-    let stored = StoredMatrix::from_traces(decoding.source, &traces);
+    let stored = RolloutInputs::from_traces(decoding.source, &traces);
     let decoding = stored.fed(decoding);
     let (mut sums, mut grads) = (LossParts::default(), GradientsParams::default());
     // Summed immediately: one set per wave or segment would make memory grow with their number.
@@ -296,13 +296,13 @@ fn wave_loss(
 /// Estimates the KL term at each position that the policy `old` sampled, from log-probabilities. The mean of the estimates over such
 /// samples is the divergence, and the gradient of the mean is the divergence's gradient.
 ///
-/// Against the sampling policy ([`Anchor::Old`]): `r − 1 − log r` with r = π/old (Schulman's k3), which estimates KL(old ‖ π).
+/// Against the sampling policy ([`KlAnchor::Old`]): `r − 1 − log r` with r = π/old (Schulman's k3), which estimates KL(old ‖ π).
 /// Against another one: KL(π ‖ ref) by k3 with r = ref/π, weighted with π/old. In the first inner epoch the weight is 1, but its
 /// gradient is not 0: without it the gradient would be that of KL(ref ‖ π).
-fn kl_terms(which: Anchor, logprobs: Tensor<1>, old: Tensor<1>, anchor: Tensor<1>) -> Tensor<1> {
+fn kl_terms(which: KlAnchor, logprobs: Tensor<1>, old: Tensor<1>, anchor: Tensor<1>) -> Tensor<1> {
     match which {
-        Anchor::Old => k3(logprobs - anchor),
-        Anchor::Reference => k3(anchor - logprobs.clone()) * (logprobs - old).exp(),
+        KlAnchor::Old => k3(logprobs - anchor),
+        KlAnchor::Reference => k3(anchor - logprobs.clone()) * (logprobs - old).exp(),
     }
 }
 
@@ -359,7 +359,7 @@ pub fn step(
     }
     let world = trainer.world;
     let mut own = world.own(&sampled.rollouts);
-    if grpo.anchor == Anchor::Reference
+    if grpo.anchor == KlAnchor::Reference
         && let Some(reference) = reference
         && !own.is_empty()
     {
@@ -435,10 +435,10 @@ mod tests {
         let here = [1.5, -0.5, 0.2];
         for moved in [[0.0; 3], [0.4, -0.3, 0.1]] {
             let old = softmax(std::array::from_fn(|i| here[i] - moved[i]));
-            for (which, anchor) in [(Anchor::Old, old), (Anchor::Reference, reference)] {
+            for (which, anchor) in [(KlAnchor::Old, old), (KlAnchor::Reference, reference)] {
                 let divergence = |logits: [f64; 3]| match which {
-                    Anchor::Old => kl(old, softmax(logits)),
-                    Anchor::Reference => kl(softmax(logits), reference),
+                    KlAnchor::Old => kl(old, softmax(logits)),
+                    KlAnchor::Reference => kl(softmax(logits), reference),
                 };
                 let device = crate::machine::Machine::default().device.autodiff();
                 let tensor = |values: [f64; 3]| Tensor::<1>::from_floats(values.map(|x| x as f32), &device);
@@ -469,7 +469,7 @@ mod tests {
         let device = crate::machine::Machine::default().device;
         let tensor = |values: [f32; 2]| Tensor::<1>::from_floats(values, &device);
         let (policy, reference) = ([0.99, 0.01], [0.01, 0.99]);
-        let terms = kl_terms(Anchor::Reference, tensor(policy).log(), tensor(policy).log(), tensor(reference).log());
+        let terms = kl_terms(KlAnchor::Reference, tensor(policy).log(), tensor(policy).log(), tensor(reference).log());
         let mean = (terms * tensor(policy)).sum().into_scalar::<f32>();
         assert!((mean - 0.98 * 99_f32.ln()).abs() < 1e-3, "{mean}");
     }

@@ -20,7 +20,7 @@ use burn::tensor::Device;
 pub use setup::Options;
 pub use summary::PhaseResult;
 pub(super) use summary::WARNING;
-pub use taken::Branch;
+pub use taken::RunBranch;
 
 use crate::corpus::Corpus;
 use crate::method::Recipe;
@@ -103,7 +103,7 @@ pub fn run(recipe: Recipe, options: Options) -> Result<RunEnd> {
 ///
 /// # Errors
 /// Why no run can be reused.
-pub(super) fn can_branch(recipe: &Recipe, from: &[Branch]) -> Result<()> {
+pub(super) fn can_branch(recipe: &Recipe, from: &[RunBranch]) -> Result<()> {
     taken::choose_run(recipe, &method::phases(recipe)?, from).map(drop)
 }
 

@@ -121,7 +121,7 @@ pub fn rollout_settings(grpo: &Grpo, evaluation: &Evaluation, stops: &[u32], see
 }
 
 /// Problem number, prompt tokens and gold answer.
-pub type Question<'q> = (usize, &'q [u32], &'q str);
+pub type RolloutQuestion<'q> = (usize, &'q [u32], &'q str);
 
 /// Rolls out `grpo.group` responses to each question and turns rewards into advantages.
 ///
@@ -133,7 +133,7 @@ pub type Question<'q> = (usize, &'q [u32], &'q str);
 pub fn sample(
     model: &Decoder,
     corpus: &Corpus,
-    questions: &[Question],
+    questions: &[RolloutQuestion],
     grpo: &Grpo,
     behaviour: Behaviour,
     threads: usize,
@@ -147,7 +147,7 @@ pub(crate) fn sample_among(
     world: World,
     model: &Decoder,
     corpus: &Corpus,
-    (questions, grpo): (&[Question], &Grpo),
+    (questions, grpo): (&[RolloutQuestion], &Grpo),
     behaviour: Behaviour,
     threads: usize,
 ) -> Result<RolloutBatch> {
@@ -206,7 +206,7 @@ fn weigh_by_question(rollouts: &mut [Rollout]) {
 fn rollouts_of(
     model: &Decoder,
     corpus: &Corpus,
-    (problem, prompt, _): Question,
+    (problem, prompt, _): RolloutQuestion,
     grpo: &Grpo,
     behaviour: Behaviour,
 ) -> Result<(Vec<Trace>, DropCounts)> {

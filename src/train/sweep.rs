@@ -7,7 +7,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::pipeline::{self, Branch, Options, RunEnd, WARNING};
+use super::pipeline::{self, Options, RunBranch, RunEnd, WARNING};
 use crate::method::Recipe;
 use crate::progress::{say, show};
 use crate::schema::{RowFile, SweepRow};
@@ -125,7 +125,7 @@ pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options:
     );
     ensure_not_larger(root, &points)?;
     let until = options.from.first().and_then(|branch| branch.until.clone());
-    let mut runs: Vec<Branch> = options.from.clone();
+    let mut runs: Vec<RunBranch> = options.from.clone();
     let (mut rows, mut warnings, mut failed): (Vec<SweepRow>, _, _) = (vec![], String::new(), vec![]);
     for (i, point) in points.iter().enumerate() {
         let out = root.join(point.folder());
@@ -154,7 +154,7 @@ pub fn run(axes: &[Axis], recipe: impl Fn(&[String]) -> Result<Recipe>, options:
                 continue;
             }
         };
-        runs.push(Branch { run: out, until: until.clone() });
+        runs.push(RunBranch { run: out, until: until.clone() });
         for note in results.iter().flat_map(|result| &result.notes).filter(|note| note.starts_with(WARNING)) {
             warnings += &format!("- {}, seed {}: {note}\n", point.name(), point.recipe.seed);
         }

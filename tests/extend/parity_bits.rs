@@ -5,7 +5,7 @@ use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-use super::{Fact, Family, Levels, PlanText, Program, Split, StepValue};
+use super::{Fact, Levels, PlanText, Program, Split, StepValue, TaskFamily};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -13,7 +13,7 @@ pub struct ParityBits {
     pub extra_bits: u32,
 }
 
-impl Family for ParityBits {
+impl TaskFamily for ParityBits {
     const NAME: &'static str = "parity-bits";
     type Plan = Vec<bool>;
 

@@ -1,5 +1,5 @@
 //! A stranger's reward term: latent steps cost.
 
-use super::Term;
+use super::RewardTerm;
 
-pub(super) const TERM: Term = Term { weight: 0.0, value: |facts, _| -(facts.trace.latent_calls() as f64) };
+pub(super) const TERM: RewardTerm = RewardTerm { weight: 0.0, value: |facts, _| -(facts.trace.latent_calls() as f64) };

@@ -4,7 +4,7 @@
 use burn::tensor::Device;
 use serde::Deserialize;
 use switchyard::latent::{HiddenState, Sequence};
-use switchyard::study::circuits::edges::Weights;
+use switchyard::study::circuits::edges::EdgeWeights;
 use switchyard::study::circuits::gradient::TargetRow;
 use switchyard::study::circuits::pulls::pulls;
 
@@ -26,7 +26,7 @@ fn every_receiver_has_the_gradient_of_pytorch() {
     let rows: Rows = serde_json::from_str(&text).expect("rows");
     let reference = read("attribution/edges.safetensors");
     let model = tiny("qwen3_tied", &Device::flex());
-    let weights = Weights::new(&model).expect("weights");
+    let weights = EdgeWeights::new(&model).expect("weights");
     let receivers = weights.graph.receivers();
     let row = |ids: &[u32]| Sequence::new(0, ids.to_vec(), rows.prompt, Some(LATENT)).expect("a row");
     let (clean, corrupt) = (row(&rows.clean), row(&rows.corrupt));

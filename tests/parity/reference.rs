@@ -8,7 +8,7 @@ use switchyard::model::checkpoint::{HostTensor, ModelFiles};
 pub use switchyard::parity::TINY;
 use switchyard::parity::reference;
 pub use switchyard::parity::reference::References;
-use switchyard::parity::{Comparison, Fixtures};
+use switchyard::parity::{Fixtures, ParityComparison};
 
 pub fn fixture(path: &str) -> PathBuf {
     PathBuf::from(".").join("fixtures").join(path)
@@ -21,7 +21,7 @@ pub fn fixtures() -> Fixtures {
 
 /// That every comparison is within its bound.
 #[track_caller]
-pub fn assert_all(compared: anyhow::Result<Vec<Comparison>>) {
+pub fn assert_all(compared: anyhow::Result<Vec<ParityComparison>>) {
     let compared = compared.expect("reference values");
     assert!(!compared.is_empty());
     for one in &compared {

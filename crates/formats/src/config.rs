@@ -68,7 +68,7 @@ impl NormPlace {
 
 /// Activation of the feed-forward's gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Activation {
+pub enum ActivationFunction {
     Silu,
     /// GELU by its tanh approximation.
     GeluTanh,
@@ -136,8 +136,8 @@ impl Family {
         self == Family::Gpt2
     }
 
-    pub fn activation(self) -> Activation {
-        if self.is_gemma() || self == Family::Gpt2 { Activation::GeluTanh } else { Activation::Silu }
+    pub fn activation(self) -> ActivationFunction {
+        if self.is_gemma() || self == Family::Gpt2 { ActivationFunction::GeluTanh } else { ActivationFunction::Silu }
     }
 
     /// Whether the feed-forward has a gate.
@@ -365,8 +365,8 @@ impl ModelConfig {
             "torch_dtype": dtype,
             "head_dim": self.head_dim,
             "hidden_act": match self.family.activation() {
-                Activation::Silu => "silu",
-                Activation::GeluTanh => "gelu_pytorch_tanh",
+                ActivationFunction::Silu => "silu",
+                ActivationFunction::GeluTanh => "gelu_pytorch_tanh",
             },
             "hidden_size": self.hidden_size,
             "initializer_range": 0.02,

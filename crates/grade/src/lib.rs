@@ -49,7 +49,7 @@ use std::str::FromStr;
 
 /// Whether two answers are equal, and which rule decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Verdict {
+pub struct GraderVerdict {
     pub equal: bool,
     pub rule: Rule,
 }
@@ -146,17 +146,19 @@ impl Grader {
         }
     }
 
-    fn grade(self, gold: &str, response: &str, strict: bool) -> Verdict {
+    fn grade(self, gold: &str, response: &str, strict: bool) -> GraderVerdict {
         let verdict = match self {
             Grader::Math => math::grade(gold, response, strict),
-            Grader::Exact => Verdict { equal: words::states(response, &kind::stated(gold), strict), rule: Rule::Text },
+            Grader::Exact => {
+                GraderVerdict { equal: words::states(response, &kind::stated(gold), strict), rule: Rule::Text }
+            }
             Grader::Choice => match (words::choice(&kind::stated(gold)), words::choice(response)) {
-                (Some(gold), Some(said)) => Verdict { equal: gold == said, rule: Rule::Letter },
-                _ => Verdict { equal: false, rule: Rule::NoAnswer },
+                (Some(gold), Some(said)) => GraderVerdict { equal: gold == said, rule: Rule::Letter },
+                _ => GraderVerdict { equal: false, rule: Rule::NoAnswer },
             },
         };
         if !verdict.equal && words::repeats(response, &kind::stated(gold), verdict.rule == Rule::Strict) {
-            return Verdict { equal: true, rule: Rule::Text };
+            return GraderVerdict { equal: true, rule: Rule::Text };
         }
         verdict
     }
@@ -194,13 +196,13 @@ impl Grading {
 
     /// Whether a model's `response` reaches `gold`. The gold answer may be bare (`\frac{1}{2}`), between delimiters, or a solution that
     /// ends in `#### 42` or a box. Thinking (`<think>…</think>`) states nothing; the inside of `<answer>…</answer>` is the answer.
-    pub fn grade(self, gold: &str, response: &str) -> Verdict {
+    pub fn grade(self, gold: &str, response: &str) -> GraderVerdict {
         let (gold, response) = (tags::answering(gold), tags::answering(response));
         let (gold, response) = (&*fractions::improper(&gold), &*fractions::improper(&response));
         let verdict = self.grader(gold).grade(gold, response, self.strict);
         let guessed = self.named.is_none() && Grader::detect(gold) == Grader::Choice;
         if guessed && words::other_letter(gold, response) {
-            return Verdict { equal: false, rule: Rule::Letter };
+            return GraderVerdict { equal: false, rule: Rule::Letter };
         }
         // A single letter may be a variable: "2x − x" is x.
         let guessed = guessed && verdict.rule == Rule::NoAnswer;
@@ -298,6 +300,6 @@ pub fn extract(text: &str) -> Option<String> {
 }
 
 /// Whether a model's `response` reaches `gold`, by the grader that fits the gold answer ([`Grading::grade`]).
-pub fn grade(gold: &str, response: &str) -> Verdict {
+pub fn grade(gold: &str, response: &str) -> GraderVerdict {
     Grading::default().grade(gold, response)
 }

@@ -8,7 +8,7 @@ use super::boxed::{Boxes, closing};
 use super::expr::{E, Expr};
 use super::normalize::normalize;
 use super::scan::{Candidate, CandidateKind, MARKS, Scanner};
-use super::{Rule, Verdict, compare, exact, parser, plain, units, words};
+use super::{GraderVerdict, Rule, compare, exact, parser, plain, units, words};
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -40,7 +40,7 @@ impl Answer {
 
 /// Whether a `response` reaches `gold`. Strictly, what math-verify drops counts too: units, bases, what it cannot read, places beyond
 /// the sixth, the order of letters.
-pub(super) fn grade(gold: &str, response: &str, strict: bool) -> Verdict {
+pub(super) fn grade(gold: &str, response: &str, strict: bool) -> GraderVerdict {
     let pred = response_answer(response, strict);
     let decided = compared(&gold_answer(gold, strict), &pred, strict);
     // `60 km/h` may be a product of letters, but is a number with its unit too.
@@ -51,8 +51,8 @@ pub(super) fn grade(gold: &str, response: &str, strict: bool) -> Verdict {
 }
 
 /// Whether two answers are equal.
-fn compared(gold: &Answer, pred: &Answer, strict: bool) -> Verdict {
-    let verdict = |equal, rule| Verdict { equal, rule };
+fn compared(gold: &Answer, pred: &Answer, strict: bool) -> GraderVerdict {
+    let verdict = |equal, rule| GraderVerdict { equal, rule };
     let mut decided = verdict(false, Rule::NoAnswer);
     if let (Some(g), Some(p)) = (&gold.value, &pred.value) {
         let (equal, rule) = compare::Comparer::new(strict).equal(g, p);

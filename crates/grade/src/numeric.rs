@@ -129,7 +129,7 @@ impl<R: Real> C<R> {
 }
 
 /// Evaluates at one assignment of values to names, and remembers how large intermediate values became.
-pub(crate) struct Evaluator<'a> {
+pub(crate) struct NumericEvaluator<'a> {
     pub values: &'a [(&'a str, BigRational)],
     /// log2 of the largest intermediate value.
     pub scale: f64,
@@ -140,9 +140,9 @@ pub(crate) struct Evaluator<'a> {
 
 const FUNCTION_COST: usize = 20;
 
-impl<'a> Evaluator<'a> {
+impl<'a> NumericEvaluator<'a> {
     pub fn new(values: &'a [(&'a str, BigRational)], trial: u64, budget: usize) -> Self {
-        Evaluator { values, scale: 0.0, budget, trial }
+        NumericEvaluator { values, scale: 0.0, budget, trial }
     }
 
     pub(crate) fn eval<R: Real>(&mut self, e: &Expr) -> Option<C<R>> {
@@ -310,7 +310,7 @@ pub fn order(a: &E, b: &E) -> Option<Ordering> {
         return Some(x.cmp(&y));
     }
     let value = |e: &E| {
-        let v = Evaluator::new(&[], 0, 1000).eval::<f64>(e)?;
+        let v = NumericEvaluator::new(&[], 0, 1000).eval::<f64>(e)?;
         (v.im.abs() < 1e-9).then_some(v.re)
     };
     let (x, y) = (value(a)?, value(b)?);

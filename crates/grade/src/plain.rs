@@ -260,7 +260,7 @@ pub fn read(t: &str, p: &Plain) -> (Option<E>, String) {
         }
         Plain::Arithmetic(r) => {
             let text = &t[r.clone()];
-            let mut p = Arithmetic { s: text.as_bytes(), i: 0, depth: 0 };
+            let mut p = PlainArithmetic { s: text.as_bytes(), i: 0, depth: 0 };
             let e = p.sum().filter(|_| {
                 p.spaces();
                 p.i == p.s.len()
@@ -286,13 +286,13 @@ pub(crate) fn first(t: &str) -> Option<(E, usize)> {
 }
 
 /// Python's arithmetic: + - * / ** and parentheses, `^` read as a power.
-struct Arithmetic<'a> {
+struct PlainArithmetic<'a> {
     s: &'a [u8],
     i: usize,
     depth: usize,
 }
 
-impl Arithmetic<'_> {
+impl PlainArithmetic<'_> {
     fn spaces(&mut self) {
         while self.s.get(self.i).is_some_and(u8::is_ascii_whitespace) {
             self.i += 1;

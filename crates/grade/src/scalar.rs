@@ -5,7 +5,7 @@ use super::Rule;
 use super::exact::rational;
 use super::expr::{E, Expr};
 use super::modular;
-use super::numeric::{Evaluator, endless, reach, sample};
+use super::numeric::{NumericEvaluator, endless, reach, sample};
 use super::real::{Big, Real};
 use num_bigint::BigInt;
 use num_rational::BigRational;
@@ -113,7 +113,7 @@ impl Scalars {
                 agreed += 1;
                 continue;
             }
-            let mut fine = Evaluator::new(&[], trial, self.budget);
+            let mut fine = NumericEvaluator::new(&[], trial, self.budget);
             let pair = (fine.eval::<Big<PRECISION>>(&a), fine.eval::<Big<PRECISION>>(&b));
             self.budget = fine.budget;
             let (Some(x), Some(y)) = pair else { continue };
@@ -130,7 +130,7 @@ impl Scalars {
         let v = match rational(e) {
             Some(v) => v,
             None => {
-                let mut ev = Evaluator::new(&[], 0, self.budget);
+                let mut ev = NumericEvaluator::new(&[], 0, self.budget);
                 let v = ev.eval::<Big<PRECISION>>(e);
                 self.budget = ev.budget;
                 let v = v.filter(|_| ev.scale < MAX_SCALE)?;
@@ -168,7 +168,7 @@ impl Scalars {
             let size = BigRational::from(sizes[trial / 2].clone());
             let trial = trial as u64;
             let values: Vec<_> = names.iter().map(|n| (*n, sample(n, trial) * &size)).collect();
-            let mut quick = Evaluator::new(&values, trial, self.budget);
+            let mut quick = NumericEvaluator::new(&values, trial, self.budget);
             if let (Some(x), Some(y)) = (quick.eval::<f64>(a), quick.eval::<f64>(b)) {
                 let gap = x.sub(&y);
                 let (re, im) = (gap.re.abs(), gap.im.abs());
@@ -176,7 +176,7 @@ impl Scalars {
                     return false;
                 }
             }
-            let mut fine = Evaluator::new(&values, trial, quick.budget);
+            let mut fine = NumericEvaluator::new(&values, trial, quick.budget);
             let pair = (fine.eval::<Big<PRECISION>>(a), fine.eval::<Big<PRECISION>>(b));
             self.budget = fine.budget;
             let (Some(x), Some(y)) = pair else { continue };

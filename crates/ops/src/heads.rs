@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use super::Rotation;
+use super::RotaryAngles;
 use super::fused;
 
 /// Outputs of the projections: queries `[B, L, H, dh]`, keys and values `[B, L, Hkv, dh]`.
@@ -12,7 +12,7 @@ pub struct Heads<'a> {
     pub v: Tensor<4>,
     /// Gains `[dh]` of the norms of queries and keys, and their epsilon.
     pub gains: Option<([Tensor<1>; 2], f64)>,
-    pub rotation: &'a Rotation,
+    pub rotation: &'a RotaryAngles,
 }
 
 /// Normalises and rotates queries and keys, and writes keys and values into a cache with room, keys `[B, Hkv, dh, capacity]` and values

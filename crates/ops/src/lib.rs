@@ -44,7 +44,7 @@ pub use norm::rms_norm;
 pub use norm::rms_scale;
 pub use product::matmul;
 pub use product::{has_tf32, round_to_tf32, rounds_to_tf32};
-pub use rope::{Rotation, rotate};
+pub use rope::{RotaryAngles, rotate};
 pub use scalars::scalars;
 pub use swiglu::gelu;
 pub use swiglu::{geglu, swiglu};

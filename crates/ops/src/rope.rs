@@ -6,12 +6,12 @@ use super::fused;
 
 /// Cosines and sines of a span, `[B, L, 1, dh/2]` each.
 #[derive(Clone, Debug)]
-pub struct Rotation {
+pub struct RotaryAngles {
     pub cos: Tensor<4>,
     pub sin: Tensor<4>,
 }
 
-impl Rotation {
+impl RotaryAngles {
     /// Angles `position * inv_freq` for each row's true positions. `positions` is `[B][L]`, rectangular.
     ///
     /// Products are computed in f64 from f32 frequencies: Hugging Face stores `inv_freq` in f32.
@@ -45,7 +45,7 @@ impl Rotation {
 }
 
 /// Rotates `[B, L, heads, dh]`: `(x1, x2) → (x1 cos − x2 sin, x2 cos + x1 sin)` on the two halves of `dh`.
-pub fn rotate(x: Tensor<4>, rotation: &Rotation) -> Tensor<4> {
+pub fn rotate(x: Tensor<4>, rotation: &RotaryAngles) -> Tensor<4> {
     if fused::is_forward_fused(&x) && x.dtype() == rotation.cos.dtype() {
         return fused::rotate(x, rotation.cos.clone(), rotation.sin.clone());
     }
@@ -53,7 +53,7 @@ pub fn rotate(x: Tensor<4>, rotation: &Rotation) -> Tensor<4> {
 }
 
 /// The rotation in Burn's operations.
-pub fn composed_rotate(x: Tensor<4>, rotation: &Rotation) -> Tensor<4> {
+pub fn composed_rotate(x: Tensor<4>, rotation: &RotaryAngles) -> Tensor<4> {
     let half = x.dims()[3] / 2;
     let x1 = x.clone().narrow(3, 0, half);
     let x2 = x.narrow(3, half, half);

@@ -64,6 +64,11 @@ impl Estimate {
         t_cdf(-gap / arm * t_quantile(0.5 + 0.5 * LEVEL, df), df)
     }
 
+    /// p-value of "it is `margin` or more away from 0" (TOST): the larger of the two one-sided p-values.
+    pub fn p_equivalent(&self, margin: f64) -> f64 {
+        self.p_above(-margin).max(self.scaled(-1.0).p_above(-margin))
+    }
+
     /// The verdict "above `x`": at the two-sided level of every interval, and with at least [`FEWEST`] problems.
     pub fn is_above(&self, x: f64) -> bool {
         self.n >= FEWEST && 2.0 * self.p_above(x) <= 1.0 - LEVEL

@@ -9,6 +9,7 @@
 //! | --- | --- |
 //! | how sure is this accuracy? | [`wilson`], [`accuracy`] |
 //! | do two modes differ on the same problems? | [`Flips`] (exact McNemar, score interval), [`sign_flip`] |
+//! | are two modes the same within a margin? | [`Flips::p_equivalent`], [`Estimate::p_equivalent`] |
 //! | how much does a mean differ on the same problems? | [`Bootstrap::paired`] |
 //! | the same, several positions per problem | [`Bootstrap::clustered_mean`], [`Bootstrap::clustered_rows`] |
 //! | many ratios over the same problems | [`Bootstrap::columns`] |

@@ -52,6 +52,12 @@ impl Flips {
         self.turned().p_above(-x)
     }
 
+    /// p-value of "the change is `margin` or more, in either direction" (TOST, Schuirmann 1987): small if the data show that it is less.
+    /// The larger of the two one-sided p-values.
+    pub fn p_equivalent(&self, margin: f64) -> f64 {
+        self.p_above(-margin).max(self.p_below(margin))
+    }
+
     /// Before and after exchanged.
     fn turned(&self) -> Self {
         Self { lost: self.gained, gained: self.lost, ..*self }

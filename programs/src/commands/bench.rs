@@ -1,14 +1,19 @@
 //! `probe bench`: measures the cost of a model on a machine, in inference and training. Tokens are random: no tokenizer or problems needed.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context as _, Result, ensure};
+use burn::tensor::Tensor;
 use clap::Args;
 
 use super::device::MachineArgs;
 use super::{ModelArgs, print};
 use switchyard::corpus::Row;
-use switchyard::latent::{Blocks, Decode, DecodeSettings, HiddenState, Reasoning, Request, SwitchIds, decode};
+use switchyard::latent::{
+    Blocks, Decode, DecodeSettings, HiddenState, Reasoning, Request, SwitchIds, Switching, decode,
+};
+use switchyard::machine::memory::seconds_per_weight;
 use switchyard::machine::{self, Compute, Machine};
 use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::lora::LoraSettings;
@@ -22,8 +27,9 @@ use switchyard::train::trainer::Trainer;
 
 /// Measure tokens per second, peak memory and model FLOP utilisation of a model.
 ///
-/// Prints median, minimum and maximum over the rounds; with --launches, on a GPU, the number of kernel launches instead. With
-/// --peak-tflops (the machine's peak in the float type) it prints the share of the peak that the model's matrix products reach.
+/// Prints median, minimum and maximum over the rounds and the share of the machine's limit: the time that the work's products and the reads of
+/// the weights would take at the rates of one large product and of plain reads (measured first), over the time that it took. With --launches, on a
+/// GPU, it prints the number of kernel launches instead.
 #[derive(Args, Debug)]
 pub struct Bench {
     #[command(flatten)]
@@ -58,7 +64,7 @@ pub struct Bench {
     /// which makes a token per row
     #[arg(long)]
     launches: bool,
-    /// Peak of the machine, in 10^12 operations per second
+    /// Peak of the machine, in 10^12 operations per second, instead of the measured rate of a large product
     #[arg(long, value_name = "TFLOPS")]
     peak_tflops: Option<f64>,
     /// Vector instructions of the CPU's loops: avx512, avx2, neon or scalar, if the processor has them; by default the widest. The
@@ -101,13 +107,71 @@ impl MeasuredRates {
         self.0[self.0.len() / 2]
     }
 
-    /// `flops`: operations of the model's products per token.
-    fn line(&self, what: &str, flops: f64, peak_tflops: Option<f64>) -> String {
-        let median = self.median();
-        let share = peak_tflops.map(|peak| format!("  utilisation {:.1} %", 100.0 * median * flops / (peak * 1e12)));
-        let (least, most) = (self.0[0], self.0[self.0.len() - 1]);
-        let n = self.0.len();
-        format!("{what:<24} {median:>10.1} tokens/s  ({least:.1} to {most:.1}, n = {n}){}\n", share.unwrap_or_default())
+    fn line(&self, what: &str, share: f64) -> String {
+        let (median, n) = (self.median(), self.0.len());
+        let (least, most) = (self.0[0], self.0[n - 1]);
+        let share = format!("{:.1} % of the limit", 100.0 * share);
+        format!("{what:<24} {median:>10.1} tokens/s  ({least:.1} to {most:.1}, n = {n})  {share}\n")
+    }
+}
+
+/// What one token costs.
+#[derive(Clone, Copy)]
+struct TokenCost {
+    /// Operations of the model's products.
+    flops: f64,
+    /// Bytes of weights that are read.
+    bytes: f64,
+}
+
+/// What the machine does at most.
+#[derive(Clone, Copy)]
+struct Limit {
+    /// Operations per second of one large product.
+    products: f64,
+    /// Bytes per second of reading as many bytes as the weights have, by all threads: small models are read from a cache.
+    reads: f64,
+}
+
+impl Limit {
+    /// Measures for about a second. `weights`: bytes of the model.
+    fn measure(machine: &Machine, weights: f64, peak_tflops: Option<f64>) -> Result<Self> {
+        const WIDTH: usize = 1024;
+        let device = &machine.device;
+        let products = match peak_tflops {
+            Some(peak) => peak * 1e12,
+            None => 2.0 * WIDTH as f64 / seconds_per_weight(WIDTH, WIDTH, machine.dtype.dtype(), device)?,
+        };
+        let count = (weights as usize / 4).clamp(1 << 10, 1 << 28);
+        let reads = (1 << 25) / count + 3;
+        let rates = if ops::is_cpu(device) {
+            let source = vec![1.0f32; count];
+            let part = count.div_ceil(machine.threads);
+            MeasuredRates::new(4 * count * reads, 3, || {
+                std::thread::scope(|scope| {
+                    source.chunks(part).for_each(|part| drop(scope.spawn(|| (0..reads).for_each(|_| read(part)))));
+                });
+                Ok(())
+            })?
+        } else {
+            // Each reads all of it and writes as much.
+            let source = Tensor::<1>::ones([count], device);
+            MeasuredRates::new(2 * 4 * count * reads, 3, || {
+                (0..reads).for_each(|_| drop(source.clone().add_scalar(1.0)));
+                device.sync().context("timing a copy")
+            })?
+        };
+        Ok(Self { products, reads: rates.median() })
+    }
+
+    /// Share of the limit that so many tokens per second are.
+    fn share(self, rate: f64, work: TokenCost) -> f64 {
+        rate * (work.flops / self.products).max(work.bytes / self.reads)
+    }
+
+    fn line(self) -> String {
+        let (products, reads) = (self.products / 1e9, self.reads / 1e9);
+        format!("{:<24} {products:>10.1} GFLOP/s in products, {reads:.1} GB/s of reads\n", "limit")
     }
 }
 
@@ -150,24 +214,40 @@ impl Bench {
         self.machine.compute(|machine| self.run_on(machine))
     }
 
-    /// A line for `work`, which makes this many tokens of `flops` operations each.
-    fn measured(&self, what: &str, tokens: usize, flops: f64, work: impl FnMut() -> Result<()>) -> Result<String> {
+    /// A line for `work`, which makes this many tokens.
+    fn measured(
+        &self,
+        what: &str,
+        tokens: usize,
+        each: TokenCost,
+        limit: Limit,
+        work: impl FnMut() -> Result<()>,
+    ) -> Result<String> {
         if self.launches {
             return Ok(format!("{what:<24} {:>10} launches\n", launches(work)?));
         }
-        Ok(MeasuredRates::new(tokens, self.rounds, work)?.line(what, flops, self.peak_tflops))
+        let rates = MeasuredRates::new(tokens, self.rounds, work)?;
+        Ok(rates.line(what, limit.share(rates.median(), each)))
     }
 
     fn run_on(&self, machine: &Machine) -> Result<()> {
+        let files = self.model.open()?.files;
+        let weights = if machine.dtype.is_stored() {
+            files.places().iter().map(|place| file_bytes(place)).sum::<Result<u64>>()? as f64
+        } else {
+            (files.config.token_weights() * if machine.dtype == Compute::Bf16 { 2 } else { 4 }) as f64
+        };
+        let limit = Limit::measure(machine, weights, self.peak_tflops)?;
         if !self.training_only {
-            self.examined(machine)?;
+            self.examined(machine, weights, limit)?;
         }
         if let Some(rows) = self.train {
-            print(&self.training(machine, rows)?)?;
+            print(&self.training(machine, rows, limit)?)?;
         }
         if let Some(rollouts) = self.grpo {
-            print(&self.policy_step(machine, rollouts)?)?;
+            print(&self.policy_step(machine, rollouts, limit)?)?;
         }
+        print(&limit.line())?;
         if ops::is_cpu(&machine.device) {
             print(&format!("{:<24} {:>10}\n", "vector instructions", Cpu::chosen()?.name()))?;
         }
@@ -178,7 +258,7 @@ impl Bench {
     }
 
     /// Measures prefill and decoding, with a model that is freed before training.
-    fn examined(&self, machine: &Machine) -> Result<()> {
+    fn examined(&self, machine: &Machine, weights: f64, limit: Limit) -> Result<()> {
         let start = Instant::now();
         let opened = self.model.open()?;
         let model = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype).model;
@@ -191,18 +271,20 @@ impl Bench {
             machine.threads,
             start.elapsed().as_secs_f64()
         ))?;
-        print(&self.prefill(&model)?)?;
+        print(&self.prefill(&model, weights, limit)?)?;
         for &rows in &self.rows {
-            print(&self.decoding(&model, rows)?)?;
+            print(&self.decoding(&model, rows, false, weights, limit)?)?;
+            print(&self.decoding(&model, rows, true, weights, limit)?)?;
         }
         Ok(())
     }
 
     /// The prompt's forward, with the logits of its last position.
-    fn prefill(&self, model: &Decoder) -> Result<String> {
+    fn prefill(&self, model: &Decoder, weights: f64, limit: Limit) -> Result<String> {
         let ids = tokens(model.config(), 1, self.prompt);
         let flops = 2.0 * model.config().block_weights() as f64 + attention(model.config(), self.prompt / 2);
-        self.measured(&format!("prefill {}", self.prompt), self.prompt, flops, || {
+        let each = TokenCost { flops, bytes: weights / self.prompt as f64 };
+        self.measured(&format!("prefill {}", self.prompt), self.prompt, each, limit, || {
             let span = Span::prompts(&[self.prompt], false);
             let hidden = model.hidden(model.embed(&ids)?, &span, &mut model.cache(1), &mut Hooks::none())?;
             let logits = model.unembed(hidden.narrow(1, self.prompt - 1, 1));
@@ -212,25 +294,31 @@ impl Bench {
         })
     }
 
-    fn decoding(&self, model: &Decoder, rows: usize) -> Result<String> {
+    /// Text tokens, or latent steps of one block for each row.
+    fn decoding(&self, model: &Decoder, rows: usize, latent: bool, weights: f64, limit: Limit) -> Result<String> {
         let prompts = tokens(model.config(), rows, BEFORE).into_iter().enumerate();
         let requests: Vec<Request> =
             prompts.map(|(problem, prompt)| Request { problem, prompt, rollout: 0, limit: None }).collect();
+        let switch = latent.then(|| last_tokens(model.config())).transpose()?;
         let run = |new: usize| {
-            let settings = DecodeSettings { max_new_tokens: new, ..DecodeSettings::default() };
+            let text = DecodeSettings { max_new_tokens: new, ..DecodeSettings::default() };
+            // `<swi>` and `</swi>` are the visible tokens.
+            let block = DecodeSettings { k_min: new, k_cap: new, max_new_tokens: 2, ..DecodeSettings::default() };
+            let settings = if latent { DecodeSettings { switching: Switching::Forced, ..block } } else { text };
             let (source, controller) = (&HiddenState, &Blocks::LEARNT);
-            let how =
-                Decode { model, source, controller, switch: None, settings: &settings, cancel: None, ahead: None };
+            let how = Decode { model, source, controller, switch, settings: &settings, cancel: None, ahead: None };
             decode(how, &requests, 1, &mut Hooks::none()).map(drop)
         };
-        let what = format!("decode {rows} x {} tokens", self.new);
+        let what = format!("decode {rows} x {} {}", self.new, if latent { "latents" } else { "tokens" });
         if self.launches {
             let (all, first) = (launches(|| run(self.new))?, launches(|| run(1))?);
             let each = all.saturating_sub(first) as f64 / (self.new - 1) as f64;
             return Ok(format!("{what:<24} {each:>10.1} launches per step\n"));
         }
-        let flops = 2.0 * model.config().token_weights() as f64 + attention(model.config(), BEFORE + self.new / 2);
-        self.measured(&what, rows * self.new, flops, || run(self.new))
+        let heads = if latent { model.config().block_weights() } else { model.config().token_weights() };
+        let flops = 2.0 * heads as f64 + attention(model.config(), BEFORE + self.new / 2);
+        let each = TokenCost { flops, bytes: weights / rows as f64 };
+        self.measured(&what, rows * self.new, each, limit, || run(self.new))
     }
 
     /// A trainer, and its compute type. Trained weights and optimiser state are f32.
@@ -255,7 +343,7 @@ impl Bench {
     }
 
     /// Steps as in `train`, with a share of the rows per worker.
-    fn training(&self, machine: &Machine, rows: usize) -> Result<String> {
+    fn training(&self, machine: &Machine, rows: usize, limit: Limit) -> Result<String> {
         let (mut trainer, dtype) = self.trainer(machine)?;
         let config = trainer.model.config().clone();
         let row = |ids| Row { ids, prompt: 1, teacher: None, slots: vec![], noise: None };
@@ -276,28 +364,27 @@ impl Bench {
         let times = if self.lora.is_some() { 2.0 } else { 3.0 };
         let flops = times * (2.0 * config.token_weights() as f64 + attention(&config, self.prompt / 2));
         let what = format!("train {rows} x {}, {}", self.prompt, dtype.name());
-        self.measured(&what, rows * self.prompt, flops, || sft::step(&mut trainer, &step, &batch, 1e-4).map(drop))
+        let each = TokenCost { flops, bytes: 0.0 };
+        self.measured(&what, rows * self.prompt, each, limit, || sft::step(&mut trainer, &step, &batch, 1e-4).map(drop))
     }
 
     /// One Switch-GRPO step as in `train`, with a share of the rollouts per worker. The last three tokens of the vocabulary are used as
     /// switch tokens; advantages alternate between 1 and −1. Visible tokens are counted, latents are not.
-    fn policy_step(&self, machine: &Machine, rollouts: usize) -> Result<String> {
+    fn policy_step(&self, machine: &Machine, rollouts: usize, limit: Limit) -> Result<String> {
         let (mut trainer, dtype) = self.trainer(machine)?;
         let config = trainer.model.config().clone();
-        ensure!(config.vocab_size > 3, "a vocabulary of {} has no room for switch tokens", config.vocab_size);
-        let last = config.vocab_size as u32 - 1;
-        let switch = SwitchIds { swi: last - 2, swi_end: last - 1, latent: last };
+        let switch = last_tokens(&config)?;
         let prompt = tokens(&config, 1, BEFORE).remove(0);
         let request = Request { problem: 0, prompt, rollout: 0, limit: None };
         let (reasoning, grpo) = (Reasoning::default(), Grpo::default());
         let evaluation = Evaluation { max_new_tokens: self.new, ..Evaluation::default() };
-        let settings = DecodeSettings { stop: vec![], ..rollout_settings(&grpo, &evaluation, &[last], 0) };
+        let settings = DecodeSettings { stop: vec![], ..rollout_settings(&grpo, &evaluation, &[switch.latent], 0) };
         let behaviour = Behaviour { reasoning: &reasoning, switch, settings: &settings, compute: dtype };
         // A rollout is one forward; each inner epoch replays it, a forward and a backward.
         let times = 1.0 + grpo.inner_epochs as f64 * if self.lora.is_some() { 2.0 } else { 3.0 };
         let flops = times * (2.0 * config.token_weights() as f64 + attention(&config, BEFORE + self.new / 2));
         let what = format!("grpo {rollouts} x {}, {}", self.new, dtype.name());
-        self.measured(&what, rollouts * self.new, flops, || {
+        self.measured(&what, rollouts * self.new, TokenCost { flops, bytes: 0.0 }, limit, || {
             let policy = trainer.policy();
             let traces =
                 decode(behaviour.decode(&policy), std::slice::from_ref(&request), rollouts, &mut Hooks::none())?;
@@ -312,10 +399,36 @@ impl Bench {
     }
 }
 
+/// Reads all values once, sixteen sums at a time.
+fn read(values: &[f32]) {
+    let mut sums = [0.0f32; 16];
+    for chunk in values.chunks_exact(16) {
+        sums.iter_mut().zip(chunk).for_each(|(sum, value)| *sum += value);
+    }
+    std::hint::black_box(sums);
+}
+
+/// Bytes of the files of weights at a place.
+fn file_bytes(place: &Path) -> Result<u64> {
+    if !place.is_dir() {
+        return Ok(place.metadata()?.len());
+    }
+    let weights = |path: &PathBuf| path.extension().is_some_and(|kind| kind == "safetensors" || kind == "bin");
+    let paths = std::fs::read_dir(place)?.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    paths.iter().filter(|path| weights(path)).map(|path| Ok(path.metadata()?.len())).sum()
+}
+
 /// Rows of random tokens.
 fn tokens(config: &ModelConfig, rows: usize, length: usize) -> Vec<Vec<u32>> {
     let token = |i: usize| (i * 7919 % config.vocab_size) as u32;
     (0..rows).map(|row| (0..length).map(|at| token(row * length + at)).collect()).collect()
+}
+
+/// The last three tokens of the vocabulary as switch tokens.
+fn last_tokens(config: &ModelConfig) -> Result<SwitchIds> {
+    ensure!(config.vocab_size > 3, "a vocabulary of {} has no room for switch tokens", config.vocab_size);
+    let last = config.vocab_size as u32 - 1;
+    Ok(SwitchIds { swi: last - 2, swi_end: last - 1, latent: last })
 }
 
 /// Operations of one token's attention to this many keys.

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 
 use super::device::MachineArgs;
 use super::generate::DecodeArgs;
-use super::http::{Head, Request, requests};
+use super::http::{Head, HttpRequest, requests};
 use super::lens::{named, token};
 use super::session::Room;
 use super::tensors::FromEnd;
@@ -162,7 +162,7 @@ struct ExploreState {
 
 impl ExploreState {
     /// Answers a request while its sender waits; Ctrl-C ends the wait too.
-    fn serve(&self, request: Request) {
+    fn serve(&self, request: HttpRequest) {
         let path = request.head.target.split('?').next().unwrap_or_default();
         let (status, kind, body) = match (request.head.method.as_str(), path) {
             ("GET", "/") => (200, "text/html; charset=utf-8", explorer::html(&self.room.name)),
@@ -282,7 +282,7 @@ impl ExploreState {
 }
 
 /// Until the request is answered: cancels its computation if the sender disconnects, or on Ctrl-C.
-fn watch(request: &Request, answered: Receiver<()>) {
+fn watch(request: &HttpRequest, answered: Receiver<()>) {
     while answered.recv_timeout(WATCH) == Err(RecvTimeoutError::Timeout) {
         if request.is_abandoned() || stop_asked() {
             set_abandoned(true);

@@ -10,7 +10,7 @@ use rayon::prelude::*;
 use serde_json::{Map, Value};
 
 use super::{print, spooled};
-use switchyard::grade::{Grader, GraderCounts, Grading, Verdict};
+use switchyard::grade::{Grader, GraderCounts, GraderVerdict, Grading};
 use switchyard::progress::say;
 use switchyard::store::{digits, output_path, write_with};
 use switchyard::text::sources::each_object;
@@ -99,13 +99,13 @@ fn grade_block(
     summary: &mut Summary,
     writer: &mut dyn Write,
 ) -> Result<()> {
-    let read = |(place, row): &(String, Map<String, Value>)| -> Result<(String, Verdict)> {
+    let read = |(place, row): &(String, Map<String, Value>)| -> Result<(String, GraderVerdict)> {
         let text = |key| text(row, key).with_context(|| place.clone());
         let (gold, pred) = (text("gold")?, text("pred")?);
         let verdict = grading.grade(&gold, &pred);
         Ok((gold, verdict))
     };
-    let graded: Vec<(String, Verdict)> = block.par_iter().map(read).collect::<Result<_>>()?;
+    let graded: Vec<(String, GraderVerdict)> = block.par_iter().map(read).collect::<Result<_>>()?;
     summary.counted.add(grading.counted(graded.iter().map(|(gold, _)| gold.as_str())));
     for ((_, mut row), (gold, verdict)) in block.drain(..).zip(graded) {
         summary.equal += usize::from(verdict.equal);

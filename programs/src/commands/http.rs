@@ -44,13 +44,13 @@ impl Head {
 }
 
 /// A whole request, to be answered once.
-pub(super) struct Request {
+pub(super) struct HttpRequest {
     pub head: Head,
     pub body: String,
     stream: TcpStream,
 }
 
-impl Request {
+impl HttpRequest {
     /// Whether the sender has closed the connection.
     pub fn is_abandoned(&self) -> bool {
         let peeked = self.stream.set_nonblocking(true).and_then(|()| self.stream.peek(&mut [0]));
@@ -74,7 +74,7 @@ type Refusal = (u16, String);
 pub(super) fn requests(
     listener: TcpListener,
     refuses: impl Fn(&Head) -> Option<Refusal> + Send + Sync + 'static,
-) -> Receiver<Request> {
+) -> Receiver<HttpRequest> {
     let (sender, requests) = sync_channel(MOST_WAITING);
     let (refuses, open) = (Arc::new(refuses), Arc::new(OpenConnections::default()));
     thread::spawn(move || {
@@ -116,10 +116,10 @@ impl OpenConnections {
     }
 }
 
-fn pass_on(stream: TcpStream, read: Result<(Head, String), Refusal>, sender: &SyncSender<Request>) {
+fn pass_on(stream: TcpStream, read: Result<(Head, String), Refusal>, sender: &SyncSender<HttpRequest>) {
     match read {
         Ok((head, body)) => {
-            if let Err(TrySendError::Full(request)) = sender.try_send(Request { head, body, stream }) {
+            if let Err(TrySendError::Full(request)) = sender.try_send(HttpRequest { head, body, stream }) {
                 request.answer(503, "text/plain", "too many waiting requests: try again later\n");
             }
         }

@@ -10,7 +10,7 @@ use super::selection::Selection;
 use super::targets::Targets;
 use super::{print, put, setting};
 use switchyard::experiments::Settings;
-use switchyard::interventions::{About, At, Change, Heads, InterventionSpec, Later, Steps, all};
+use switchyard::interventions::{At, Change, Heads, InterventionAbout, InterventionSpec, Later, Steps, all};
 use switchyard::model::Select;
 use switchyard::schema::{BlockOrigin, InterventionRow, PatchRow, RowFile};
 use switchyard::study::modes::{MODES, names};
@@ -164,7 +164,7 @@ impl Intervene {
         if modes.is_empty() || modes.iter().any(|mode| mode == "all") || (open && self.modes.is_empty()) || normal {
             return Ok(());
         }
-        let of = |holds: fn(&About) -> bool| {
+        let of = |holds: fn(&InterventionAbout) -> bool| {
             modes.iter().any(|mode| match mode.parse::<InterventionSpec>() {
                 Ok(InterventionSpec::Named { about, .. }) => holds(about),
                 Ok(InterventionSpec::File { .. }) => false,

@@ -11,8 +11,10 @@ use super::card::Card;
 use super::check::Check;
 use super::experiments::Experiments;
 use super::explore::Explore;
+use super::film::Film;
 use super::generate::Generate;
 use super::import::Import;
+use super::info::InfoArgs;
 use super::lens::{LensArgs, PatternArgs};
 use super::random_weights::RandomWeights;
 use super::session::Session;
@@ -31,6 +33,7 @@ use switchyard::parallel::on_the_pool;
                   probe generate runs/micro --phase sft --prompt '<bos> a = 5 ; ? a :'\n  \
                   probe lens fixtures/micro --phase sft --prompt '<bos> a = 5 ; h = a + 4'\n  \
                   probe card fixtures/micro --phase sft     what do the latents do?\n  \
+                  probe info fixtures/micro                 shape, way of reasoning, opaque serial depth\n  \
                   probe calibrate                           how often are the verdicts themselves right?"
 )]
 pub struct Probe {
@@ -49,8 +52,10 @@ enum ProbeCommand {
     Card(Card),
     Check(Check),
     Explore(Explore),
+    Film(Film),
     Generate(Generate),
     Import(Import),
+    Info(InfoArgs),
     Lens(LensArgs),
     Patterns(PatternArgs),
     RandomWeights(RandomWeights),
@@ -68,8 +73,10 @@ impl Probe {
             Some(ProbeCommand::Card(card)) => card.run(),
             Some(ProbeCommand::Check(check)) => check.run(),
             Some(ProbeCommand::Explore(explore)) => explore.run(),
+            Some(ProbeCommand::Film(film)) => film.run(),
             Some(ProbeCommand::Generate(generate)) => generate.run(),
             Some(ProbeCommand::Import(import)) => import.run(),
+            Some(ProbeCommand::Info(info)) => info.run(),
             Some(ProbeCommand::Lens(lens)) => lens.run(),
             Some(ProbeCommand::Patterns(patterns)) => patterns.run(),
             Some(ProbeCommand::RandomWeights(random)) => on_the_pool(threads(), || random.run())?,

@@ -83,9 +83,9 @@ enum SessionRequest {
     /// Patches between pairs of prompts.
     Pairs(verbs::Pairs),
     /// Replaced latent inputs on problems.
-    Intervene(verbs::Intervene),
+    Intervene(verbs::InterveneVerb),
     /// A linear probe for labels.
-    Probe(verbs::Probe),
+    Probe(verbs::ProbeVerb),
 }
 
 fn five() -> usize {

@@ -17,7 +17,7 @@ use switchyard::method::Recipe;
 use switchyard::model::checkpoint::ModelRef;
 use switchyard::progress::{STOPPED, be_quiet, complain, say, show, shown, stop_asked, stop_flag};
 use switchyard::store::command;
-use switchyard::train::pipeline::{Branch, Options, RunEnd, run};
+use switchyard::train::pipeline::{Options, RunBranch, RunEnd, run};
 use switchyard::train::sweep::{self, Axis};
 use switchyard::world::{Launch, World, spent};
 
@@ -124,12 +124,12 @@ impl Train {
     }
 
     /// The run whose phases are reused.
-    fn branch(&self) -> Result<Vec<Branch>> {
+    fn branch(&self) -> Result<Vec<RunBranch>> {
         if self.adapter()?.is_some() {
             return Ok(vec![]);
         }
-        let base = self.base.clone().map(|run| Branch { run, until: Some("base".into()) });
-        let from = self.from.clone().map(|run| Branch { run, until: self.phase.clone() });
+        let base = self.base.clone().map(|run| RunBranch { run, until: Some("base".into()) });
+        let from = self.from.clone().map(|run| RunBranch { run, until: self.phase.clone() });
         Ok(from.into_iter().chain(base).collect())
     }
 

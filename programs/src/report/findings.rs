@@ -4,8 +4,8 @@
 use super::cells::intervention_row;
 use super::folder::{Folder, distinct, sound};
 use switchyard::schema::{
-    AT_CHANCE, AccuracyRow, Event, Features, InterventionRow, KnownValueRow, NORMAL, PhaseRow, ProbeRow, ResponseRow,
-    RowFile, SwitchBenefitRow, TeacherForcedRow,
+    AT_CHANCE, AccuracyRow, Event, Features, InterventionRow, KnownValueRow, MARGIN, NORMAL, PhaseRow, ProbeRow,
+    ResponseRow, RowFile, SwitchBenefitRow, TeacherForcedRow,
 };
 use switchyard::stats::{Estimate, FEWEST, LEVEL};
 
@@ -49,9 +49,6 @@ impl TestOutcome {
         }
     }
 }
-
-/// A difference counts as none if its whole interval is within this distance of 0.
-const MARGIN: f64 = 0.05;
 
 /// A question, with a sentence for every answer; empty if its test cannot give that answer.
 struct Question {

@@ -44,7 +44,7 @@ pub struct Block {
     #[serde(default)]
     pub diagram: bool,
     #[serde(default)]
-    pub columns: Vec<Column>,
+    pub columns: Vec<PaperColumn>,
     #[serde(default)]
     pub rows: Vec<PaperRow>,
 }
@@ -52,7 +52,7 @@ pub struct Block {
 /// A column of numbers in one unit.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Column {
+pub struct PaperColumn {
     pub key: String,
     /// The paper's heading.
     pub name: String,

@@ -8,7 +8,7 @@ use switchyard::schema::{KNOWN, METRICS, RAW};
 /// One recipe.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Recipe {
+pub struct ExhibitRecipe {
     /// LaTeX labels of the paper, or of ours.
     pub reproduces: Vec<String>,
     /// Question of the table or figure.
@@ -75,8 +75,8 @@ recipes! {
 ///
 /// # Errors
 /// Unknown fields; records that no experiment writes; a recipe without a result or a command.
-pub fn parse(text: &str) -> Result<Recipe> {
-    let recipe: Recipe = toml::from_str(text)?;
+pub fn parse(text: &str) -> Result<ExhibitRecipe> {
+    let recipe: ExhibitRecipe = toml::from_str(text)?;
     ensure!(!recipe.reproduces.is_empty(), "`reproduces` is empty: name a label");
     ensure!(recipe.diagram == recipe.command.is_empty(), "a recipe has either `command` or `diagram = true`");
     if let Some(plan) = &recipe.preregistration {
@@ -101,7 +101,7 @@ fn is_written(name: &str) -> bool {
 ///
 /// # Errors
 /// An invalid recipe, by name.
-pub fn all() -> Result<Vec<(&'static str, Recipe)>> {
+pub fn all() -> Result<Vec<(&'static str, ExhibitRecipe)>> {
     EMBEDDED
         .iter()
         .map(|(name, text)| Ok((*name, parse(text).with_context(|| format!("experiments/{name}.toml"))?)))
@@ -109,7 +109,7 @@ pub fn all() -> Result<Vec<(&'static str, Recipe)>> {
 }
 
 /// The recipe of a label.
-pub fn find_recipe<'a>(recipes: &'a [(&'static str, Recipe)], label: &str) -> Option<&'a Recipe> {
+pub fn find_recipe<'a>(recipes: &'a [(&'static str, ExhibitRecipe)], label: &str) -> Option<&'a ExhibitRecipe> {
     recipes.iter().find(|(_, r)| r.reproduces.iter().any(|l| l == label)).map(|(_, r)| r)
 }
 
@@ -122,7 +122,7 @@ mod tests {
         for (name, text) in EMBEDDED {
             let table: toml::Table = text.parse().expect("TOML");
             table.keys().for_each(|key| assert!(KEYS.contains(&key.as_str()), "{name}: {key}"));
-            let _: Recipe = toml::from_str(text).expect("a recipe");
+            let _: ExhibitRecipe = toml::from_str(text).expect("a recipe");
         }
     }
 }

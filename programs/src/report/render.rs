@@ -18,7 +18,7 @@ use super::live::Live;
 use super::page;
 use super::paper::Paper;
 use super::paper_tables::{self, PaperTable};
-use super::recipes::{self, Recipe};
+use super::recipes::{self, ExhibitRecipe};
 use super::tables::{Formats, Table};
 use super::verdicts::{self, TestedClaim};
 use switchyard::guard::{read_bytes, read_text};
@@ -42,7 +42,7 @@ pub struct Rendering<'a> {
 }
 
 /// Result of a report, for the terminal.
-pub struct Report {
+pub struct RenderedReport {
     pub page: PathBuf,
     pub summary: String,
 }
@@ -70,12 +70,12 @@ pub fn default_folders(reports: &Path) -> Result<Vec<PathBuf>> {
 ///
 /// # Errors
 /// A disk that cannot be written; errors in the fixture or a recipe.
-pub fn report(folders: &[Folder], page: &Path) -> Result<Report> {
+pub fn report(folders: &[Folder], page: &Path) -> Result<RenderedReport> {
     report_as(folders, page, Formats::default())
 }
 
 /// [`report`] in further formats; files of an earlier report in other formats are removed, because they may be outdated.
-pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Report> {
+pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<RenderedReport> {
     once(folders)?;
     // A pipe would block the read.
     output_path(page).context("--page")?;
@@ -98,7 +98,7 @@ pub fn report_as(folders: &[Folder], page: &Path, formats: Formats) -> Result<Re
     let found = if found.is_empty() { String::new() } else { found.join("\n") + "\n\n" };
     let mut summary = found + &rendered.iter().map(summary).collect::<Vec<_>>().join("\n");
     live.said.iter().for_each(|said| summary += &format!("  page     {said}\n"));
-    Ok(Report { page: page.to_path_buf(), summary })
+    Ok(RenderedReport { page: page.to_path_buf(), summary })
 }
 
 /// Paths of folders, relative to the page's folder if below it: then page and folders can be moved together.
@@ -200,7 +200,7 @@ impl WrittenFiles {
 fn render<'a>(
     paper: &'a Paper,
     folder: &'a Folder,
-    recipes: &[(&'static str, Recipe)],
+    recipes: &[(&'static str, ExhibitRecipe)],
     formats: Formats,
 ) -> Result<Rendering<'a>> {
     let what = || format!("rendering {}", folder.path.display());

@@ -12,7 +12,7 @@ use crate::grade::{Grader, Grading};
 use crate::latent::Reasoning;
 use crate::method::Recipe;
 use crate::study::Study;
-use crate::study::circuits::pairs::Prompts;
+use crate::study::circuits::pairs::PairPrompts;
 use crate::tasks::{Fact, StepValue};
 use crate::text::{self, Problem, Sample, Template};
 
@@ -116,7 +116,7 @@ fn problem(built: &Built, number: usize, drawn: &Ingredients) -> Problem {
 }
 
 /// Prompts of `n` pairs of switch problems that differ in the digit (and its consequences in the prompt).
-pub(crate) fn pairs(built: &Built, study: &Study, n: usize, seed: u64) -> Result<Vec<Prompts>> {
+pub(crate) fn pairs(built: &Built, study: &Study, n: usize, seed: u64) -> Result<Vec<PairPrompts>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let corpus = &study.corpus;
     let prompt = |drawn: &Ingredients| corpus.template.encode_prompt(&corpus.vocabulary, &question(built, drawn));

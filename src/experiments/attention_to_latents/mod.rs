@@ -24,7 +24,7 @@ use crate::stats::{Bootstrap, Estimate};
 use crate::study::Study;
 use crate::study::circuits::{SolutionForms, solution_forms};
 use crate::study::staging::logits::in_batches;
-use reading::{Cell, Cells, Class, read};
+use reading::{Cell, Class, ClassCells, read};
 
 pub const ABOUT: About =
     About::asking("each head's attention to the latents, and its direct contribution to the answer");
@@ -59,7 +59,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<AttentionRow>> {
     Ok(rows)
 }
 
-fn of_form(study: &Study, form: Form, problems: &[(usize, Cells)]) -> Result<Vec<AttentionRow>> {
+fn of_form(study: &Study, form: Form, problems: &[(usize, ClassCells)]) -> Result<Vec<AttentionRow>> {
     let heads = study.model.config().num_attention_heads;
     let kinds: BTreeSet<(Class, Class)> = problems.iter().flat_map(|(_, cells)| cells.keys().copied()).collect();
     let mut rows = vec![];

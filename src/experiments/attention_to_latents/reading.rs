@@ -76,14 +76,14 @@ pub struct Cell {
 }
 
 /// By class of query and of key.
-pub(crate) type Cells = BTreeMap<(Class, Class), Cell>;
+pub(crate) type ClassCells = BTreeMap<(Class, Class), Cell>;
 
 /// A sequence during reading.
 struct Open<'a> {
     written: &'a SolutionForms,
     roles: Vec<At>,
     answer: Option<usize>,
-    cells: Cells,
+    cells: ClassCells,
     /// Position in each slot of the cache.
     slots: Vec<Option<usize>>,
     /// The answer's query: `[layer · heads + head]`, a weight for each position.
@@ -94,7 +94,7 @@ struct Open<'a> {
 }
 
 /// Reads a batch; `masked` are tokens that cannot be drawn as an answer.
-pub fn read(study: &Study, batch: &[&SolutionForms], form: Form, masked: &[u32]) -> Result<Vec<(usize, Cells)>> {
+pub fn read(study: &Study, batch: &[&SolutionForms], form: Form, masked: &[u32]) -> Result<Vec<(usize, ClassCells)>> {
     let model = &study.model;
     let layers = model.config().num_hidden_layers;
     let sequences: Vec<Sequence> = batch.iter().map(|w| w.sequence(form).clone()).collect();
@@ -159,7 +159,7 @@ impl<'a> Open<'a> {
             written,
             roles: written.roles(form),
             answer: written.answer.and_then(|_| written.answer_decided(form)),
-            cells: Cells::new(),
+            cells: ClassCells::new(),
             slots: vec![],
             pattern: vec![],
             values: vec![vec![vec![]; length]; layers],

@@ -12,7 +12,7 @@ use crate::model::{Decoder, HookPoint, PointKind};
 use crate::schema::{Form, Target};
 use crate::study::Study;
 use crate::study::circuits::SolutionForms;
-use crate::study::circuits::edges::{Graph, Sender};
+use crate::study::circuits::edges::{EdgeGraph, Sender};
 use crate::study::readout::{LOGITS_HELD, Rivals, directions, host, logits, tensor, writes};
 use crate::study::staging::capture::capture;
 
@@ -63,7 +63,7 @@ pub fn decisions(written: &SolutionForms, form: Form, ids: SwitchIds, blocks: &B
     out
 }
 
-/// An explained decision. Lists follow [`Graph::senders`]; each entry is the node's contribution to `[logit, margin]`.
+/// An explained decision. Lists follow [`EdgeGraph::senders`]; each entry is the node's contribution to `[logit, margin]`.
 pub struct Explanation {
     pub rivals: Rivals,
     /// Nodes of the position itself: they sum to the logit and the lead.
@@ -202,7 +202,7 @@ impl CapturedRun<'_> {
     }
     /// Projects every node's output on every direction.
     fn add_up(&self, readings: &[DirectionReading], rivals: Vec<Rivals>) -> Result<Vec<Explanation>> {
-        let nodes = Graph::new(self.model.config()).senders();
+        let nodes = EdgeGraph::new(self.model.config()).senders();
         let unread = |rivals| Explanation { rivals, own: vec![[0.0; 2]; nodes.len()], carried: None };
         let mut explained: Vec<Explanation> = rivals.into_iter().map(unread).collect();
         // How far back each decision's state can be decomposed.

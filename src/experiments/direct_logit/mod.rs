@@ -24,7 +24,7 @@ use crate::schema::{Component, DirectLogitRow, Form, Part, Target};
 use crate::stats::Bootstrap;
 use crate::stats::by_problem::share;
 use crate::study::Study;
-use crate::study::circuits::edges::{Graph, Sender};
+use crate::study::circuits::edges::{EdgeGraph, Sender};
 use crate::study::circuits::{SolutionForms, solution_forms};
 
 pub use attribution::{Decision, Explanation, centre, decisions, explain};
@@ -70,7 +70,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DirectLogitRow>> {
     study.is_plain_sum()?;
     ensure!(config.problems >= 2, "direct_logit.problems must be at least 2, found {}", config.problems);
     let solutions = solution_forms(study, config.problems)?;
-    let nodes = Graph::new(study.model.config()).senders();
+    let nodes = EdgeGraph::new(study.model.config()).senders();
     let columns = 2 * (2 * nodes.len() + 1);
     let centre = config.centred.then(|| centre(&study.model)).transpose()?;
     let mut kinds: BTreeMap<Key, BTreeMap<usize, DecisionSums>> = BTreeMap::new();

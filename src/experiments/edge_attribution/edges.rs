@@ -10,7 +10,7 @@ use crate::parallel;
 use crate::progress::go_on;
 use crate::study::Study;
 use crate::study::circuits::alive::{Edge, alive};
-use crate::study::circuits::edges::{Receiver, Weights};
+use crate::study::circuits::edges::{EdgeWeights, Receiver};
 use crate::study::circuits::gradient::TargetRow;
 use crate::study::circuits::pairs::Pair;
 use crate::study::circuits::pulls::pulls;
@@ -46,7 +46,7 @@ impl RecordedPair<'_> {
 
 pub struct Edges<'a> {
     pub study: &'a Study,
-    pub weights: &'a Weights,
+    pub weights: &'a EdgeWeights,
     /// Places that pairs have, all together.
     pub places: usize,
 }

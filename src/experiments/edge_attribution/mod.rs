@@ -35,12 +35,12 @@ use crate::stats::by_problem::cell;
 use crate::stats::grouped_holdout;
 use crate::store::Measurements;
 use crate::study::Study;
-use crate::study::circuits::edges::Weights;
+use crate::study::circuits::edges::EdgeWeights;
 use crate::study::circuits::pairs::{Pair, PairChoice, no_pairs, read_prompts};
 use crate::study::circuits::places::{Place, place_of_each};
 use crate::study::units::measure_in_memory;
 use edges::{Edges, RecordedPair, ranked};
-use trial::Trial;
+use trial::EdgeTrial;
 
 pub const ABOUT: About =
     About::asking("which edges between heads, MLPs and latents carry the value: a circuit, run alone").on_request();
@@ -100,7 +100,7 @@ pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<EdgePairR
     config.check()?;
     study.is_plain_sum()?;
     let given = read_prompts(study, config.pairs_file.as_deref())?;
-    let weights = Weights::new(&study.model)?;
+    let weights = EdgeWeights::new(&study.model)?;
     let &Config { ref forms, candidates, pairs: limit, .. } = config;
     let choice = PairChoice { forms, given: given.as_deref(), candidates, limit, alike: false };
     choice.each(study, true, |form, pairs| of_pairs(study, config, &weights, (form, pairs), rows))
@@ -121,7 +121,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<(Vec<EdgeRow>, Vec<Circuit
 fn of_pairs(
     study: &Study,
     config: &Config,
-    weights: &Weights,
+    weights: &EdgeWeights,
     (form, pairs): (Form, &[Pair]),
     rows: &mut Measurements<EdgePairRow>,
 ) -> Result<()> {
@@ -144,7 +144,7 @@ fn of_pairs(
     let found = edges.smallest(&finds, &ranked, config.share)?;
     let recorded: Vec<(usize, RecordedPair)> = recorded.into_iter().enumerate().collect();
     let identity = study.identity(pairs.len());
-    let trial = Trial::new(&edges, &places, &ranked, &found, config, (form, &identity));
+    let trial = EdgeTrial::new(&edges, &places, &ranked, &found, config, (form, &identity));
     let expected =
         |(number, _): &(usize, RecordedPair)| ((Some(form), *number), trial.rows(scores.contains_key(number)));
     study.measure(rows, &identity, (&recorded, 2), expected, |some| {

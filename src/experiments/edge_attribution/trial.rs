@@ -19,7 +19,7 @@ use crate::study::circuits::places::Place;
 const TOPS: [f64; 7] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5];
 
 /// A set of edges that is run alone.
-struct Set {
+struct EdgeSet {
     circuit: Circuit,
     number: usize,
     /// Of the edge that is missing.
@@ -27,18 +27,18 @@ struct Set {
     edges: BTreeSet<Edge>,
 }
 
-pub struct Trial<'a> {
+pub struct EdgeTrial<'a> {
     edges: &'a Edges<'a>,
     places: &'a [Place],
     /// Of every edge that is written down, its rank and whether it is in the circuit.
     listed: Vec<(usize, Edge, bool)>,
-    sets: Vec<Set>,
+    sets: Vec<EdgeSet>,
     of: usize,
     form: Form,
     identity: &'a Identity,
 }
 
-impl<'a> Trial<'a> {
+impl<'a> EdgeTrial<'a> {
     pub fn new(
         edges: &'a Edges<'a>,
         places: &'a [Place],
@@ -86,7 +86,7 @@ impl<'a> Trial<'a> {
     /// What every set of edges does alone in a pair.
     pub fn circuits(&self, pair: usize, recorded: &RecordedPair) -> Result<Vec<EdgePairRow>> {
         let leads = self.edges.alone(recorded, &self.sets.iter().map(|set| &set.edges).collect::<Vec<_>>())?;
-        let row = |(set, found): (&Set, f64)| EdgePairRow {
+        let row = |(set, found): (&EdgeSet, f64)| EdgePairRow {
             circuit: Some(set.circuit),
             number: set.number,
             edges: set.edges.len(),
@@ -104,9 +104,9 @@ impl<'a> Trial<'a> {
 }
 
 /// Every set of edges that is run alone.
-fn sets(ranked: &[(Edge, f64)], found: &BTreeSet<Edge>, config: &Config, seed: u64) -> Vec<Set> {
+fn sets(ranked: &[(Edge, f64)], found: &BTreeSet<Edge>, config: &Config, seed: u64) -> Vec<EdgeSet> {
     let all: BTreeSet<Edge> = ranked.iter().map(|(edge, _)| *edge).collect();
-    let set = |circuit, number, edges| Set { circuit, number, rank: None, edges };
+    let set = |circuit, number, edges| EdgeSet { circuit, number, rank: None, edges };
     let mut sets =
         vec![set(Circuit::Found, 0, found.clone()), set(Circuit::Rest, 0, all.difference(found).copied().collect())];
     let (mut rng, mut edges) = (ChaCha8Rng::seed_from_u64(seed), all.iter().copied().collect::<Vec<_>>());
@@ -122,7 +122,7 @@ fn sets(ranked: &[(Edge, f64)], found: &BTreeSet<Edge>, config: &Config, seed: u
     for (i, edge) in sample.iter().enumerate() {
         let less = found.iter().filter(|other| *other != edge).copied().collect();
         let rank = ranked.iter().position(|(other, _)| other == edge).map(|at| at + 1);
-        sets.push(Set { rank, ..set(Circuit::LessOne, i + 1, less) });
+        sets.push(EdgeSet { rank, ..set(Circuit::LessOne, i + 1, less) });
     }
     for (number, part) in TOPS.into_iter().enumerate() {
         let n = ((part * all.len() as f64) as usize).max(1);

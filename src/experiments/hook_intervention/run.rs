@@ -14,8 +14,8 @@ use crate::schema::Observation;
 use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::answers::{gold_tokens, outcome};
-use crate::study::record::{Record, Template, blank};
-use crate::study::sweep::{Outcome, Sweep};
+use crate::study::record::{RecordTemplate, StudyRecord, blank};
+use crate::study::sweep::{Sweep, SweepOutcome};
 
 /// Observes the cells that `rows` lacks, on this process's problems.
 ///
@@ -29,8 +29,8 @@ pub fn observe(study: &Study, asked: &[HookCell], rows: &mut Measurements<Observ
     let blank = blank(study, sweep, rows.weights());
     let normal = Observation { mode: crate::schema::NORMAL.into(), ..blank.clone() };
     let of_cells = asked.iter().map(|hooked| template(hooked, &blank));
-    let cells = std::iter::once(Template { says: normal, draws: 1 }).chain(of_cells).collect();
-    let record = Record::new(cells, sweep.forkable_problems().count(), &[], rows)?;
+    let cells = std::iter::once(RecordTemplate { says: normal, draws: 1 }).chain(of_cells).collect();
+    let record = StudyRecord::new(cells, sweep.forkable_problems().count(), &[], rows)?;
     record.add(sweep.forkable_problems().map(|p| ((0, 0, p), &sweep.normal[p], false, Firings::default())))?;
     let (settings, gold) = (study.settings(), gold_tokens(&study.corpus)?);
     let runs = Runs { study, settings: &settings, sweep, gold: &gold, record: &record };
@@ -43,7 +43,7 @@ pub fn observe(study: &Study, asked: &[HookCell], rows: &mut Measurements<Observ
     Ok(())
 }
 
-fn template(hooked: &HookCell, blank: &Observation) -> Template {
+fn template(hooked: &HookCell, blank: &Observation) -> RecordTemplate {
     let says = Observation {
         mode: hooked.mode.clone(),
         dose: hooked.dose,
@@ -53,7 +53,7 @@ fn template(hooked: &HookCell, blank: &Observation) -> Template {
         place: Some(hooked.change.region.place()),
         ..blank.clone()
     };
-    Template { says, draws: hooked.draws }
+    RecordTemplate { says, draws: hooked.draws }
 }
 
 /// Shared state of the runs; threads share it too.
@@ -62,7 +62,7 @@ struct Runs<'a> {
     settings: &'a DecodeSettings,
     sweep: &'a Sweep<'a>,
     gold: &'a [Option<u32>],
-    record: &'a Record<'a>,
+    record: &'a StudyRecord<'a>,
 }
 
 /// By region.
@@ -131,7 +131,12 @@ impl Runs<'_> {
     }
 
     /// The outcomes of a chunk's problems, and the replacements in each.
-    fn changed(&self, change: &PreparedChange, chunk: &[Request], normal: &[Trace]) -> Result<Vec<(Outcome, Firings)>> {
+    fn changed(
+        &self,
+        change: &PreparedChange,
+        chunk: &[Request],
+        normal: &[Trace],
+    ) -> Result<Vec<(SweepOutcome, Firings)>> {
         let log = ChangeLog::from_requests(chunk);
         let mut hooks = Hooks::none();
         hooks.change(change, &log);

@@ -19,6 +19,7 @@ use crate::store::Measurements;
 use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, is_known, of_study};
 use crate::study::modes::{all_modes, default_modes, spell_out};
+use crate::study::units::measure_in_memory;
 use observe::{list_cells, observe, ready};
 
 pub const ABOUT: About =
@@ -101,6 +102,15 @@ pub fn run_on(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic
     let (asked, skipped) = ready(study, config, arithmetic)?;
     skipped.into_iter().try_for_each(|why| Err(anyhow!(why)))?;
     strictly(|rows| observe(study, &asked, rows))
+}
+
+/// The observations of every possible mode, in memory.
+///
+/// # Errors
+/// As [`run_on`].
+pub(crate) fn observations(study: &Study, config: &Config) -> Result<Vec<Observation>> {
+    let (asked, _) = ready(study, &config.named(study), None)?;
+    measure_in_memory(|rows| observe(study, &asked, rows))
 }
 
 /// The tables of every possible mode with information; for the others the reasons. `arithmetic` as for [`run_on`].

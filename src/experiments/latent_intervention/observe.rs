@@ -12,7 +12,7 @@ use crate::store::Measurements;
 use crate::study::arithmetic::{Arithmetic, of_study};
 use crate::study::block_values::{Plan, plan};
 use crate::study::modes::{self, Action, Cell};
-use crate::study::record::{Record, Template, blank};
+use crate::study::record::{RecordTemplate, StudyRecord, blank};
 use crate::study::sweep::{Continuation, Sweep};
 use crate::study::{Study, nulls};
 
@@ -94,10 +94,10 @@ pub fn observe(study: &Study, (asked, plans): &Ready, rows: &mut Measurements<Ob
         let Cell { mode, action, dose, steps, draws, later, at } = cell.clone();
         // The first of two seeds is the reference for the second.
         let draws = if matches!(action, Action::NullSeed) { 2 } else { draws };
-        Template { says: Observation { mode, dose, steps, later, at, ..blank.clone() }, draws }
+        RecordTemplate { says: Observation { mode, dose, steps, later, at, ..blank.clone() }, draws }
     };
     let cells = asked.iter().map(template).collect();
-    let record = Record::new(cells, sweep.forkable_problems().count(), plans, rows)?;
+    let record = StudyRecord::new(cells, sweep.forkable_problems().count(), plans, rows)?;
     for (number, cell) in asked.iter().enumerate() {
         let draws = match cell.action {
             Action::Normal => {
@@ -126,7 +126,7 @@ fn continuations(
     asked: &[Cell],
     group: &[usize],
     material: &Material,
-    record: &Record,
+    record: &StudyRecord,
 ) -> Result<()> {
     // One intervention per draw, constructed before any run.
     let mut made: Vec<Vec<Box<dyn Intervention + '_>>> = vec![];

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use anyhow::Result;
 use ndarray::{Array2, Axis};
 
-use super::values::Latent;
+use super::values::LatentState;
 use super::{Config, row};
 use crate::model::Activation;
 use crate::schema::{Features, Negatives, ProbeRow};
@@ -64,9 +64,9 @@ impl Names {
     }
 
     /// The latents of one step, each with every node of its problem's graph, at most `most` samples of whole problems.
-    fn pairs(&self, latents: &[(usize, &Latent)], problems: &[Problem], most: usize) -> Vec<LatentNodePair> {
+    fn pairs(&self, latents: &[(usize, &LatentState)], problems: &[Problem], most: usize) -> Vec<LatentNodePair> {
         let mut pairs: Vec<LatentNodePair> = vec![];
-        for &(latent, &Latent { problem, group, clause, .. }) in latents {
+        for &(latent, &LatentState { problem, group, clause, .. }) in latents {
             let about = &problems[problem];
             let step = clause.and_then(|clause| about.steps.get(clause));
             let Some(frontier) = step.and_then(|step| set(&step.value)) else { continue };
@@ -106,14 +106,14 @@ impl Names {
 /// The rows of one layer: for each latent step both targets, and their controls.
 pub(super) fn probe(
     (study, config, names): (&Study, &Config, &Names),
-    latents: &[Latent],
+    latents: &[LatentState],
     states: &Array2<f32>,
     layer: usize,
 ) -> Result<Vec<ProbeRow>> {
     let mut rows = vec![];
     let problems = &study.corpus.test;
     for step in latents.iter().map(|latent| latent.step).collect::<BTreeSet<_>>() {
-        let here: Vec<(usize, &Latent)> =
+        let here: Vec<(usize, &LatentState)> =
             latents.iter().enumerate().filter(|(_, latent)| latent.step == step).collect();
         let pairs = names.pairs(&here, problems, config.max_positions);
         for (target, unsaid) in [("frontier", false), ("frontier_unsaid", true)] {
@@ -157,7 +157,7 @@ mod tests {
     const D: usize = 24;
 
     /// Problems of the graph task, names with random embeddings, and one latent per problem for its first hop.
-    fn material(n: usize) -> (Vec<Problem>, Names, Vec<Latent>) {
+    fn material(n: usize) -> (Vec<Problem>, Names, Vec<LatentState>) {
         let task = Task::Graph(Graph { levels: Levels { min: 1, max: 2 }, ..Graph::default() });
         let problems: Vec<Problem> =
             task.rows(Split::Test, 3, 0..n as u64).expect("problems").into_iter().map(Problem::from).collect();
@@ -167,7 +167,7 @@ mod tests {
         let index = names.into_iter().enumerate().map(|(i, name)| (name, i)).collect();
         let latent = |problem| {
             let (group, values) = (problem, [].into());
-            Latent { problem, group, position: 0, step: Nth::new(0), clause: Some(0), values }
+            LatentState { problem, group, position: 0, step: Nth::new(0), clause: Some(0), values }
         };
         (problems, Names { index, embeddings }, (0..n).map(latent).collect())
     }
@@ -179,7 +179,7 @@ mod tests {
         for (mut state, problem) in states.rows_mut().into_iter().zip(&problems) {
             holds(problem).iter().for_each(|name| state += &names.embeddings.row(names.index[name]));
         }
-        let here: Vec<(usize, &Latent)> = latents.iter().enumerate().collect();
+        let here: Vec<(usize, &LatentState)> = latents.iter().enumerate().collect();
         let pairs = names.pairs(&here, &problems, usize::MAX);
         let protocol = GroupedProtocol::default();
         let of = |unsaid: bool| {
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn rows_are_cut_between_problems() {
         let (problems, names, latents) = material(10);
-        let here: Vec<(usize, &Latent)> = latents.iter().enumerate().collect();
+        let here: Vec<(usize, &LatentState)> = latents.iter().enumerate().collect();
         let all = names.pairs(&here, &problems, usize::MAX);
         let first = all.iter().filter(|pair| pair.problem == 0).count();
         let cut = names.pairs(&here, &problems, first + 1);

@@ -23,7 +23,7 @@ use crate::study::Study;
 use crate::tasks::Fact;
 use crate::text::Problem;
 
-pub(super) struct Latent {
+pub(super) struct LatentState {
     pub problem: usize,
     /// The first problem of its group: unit of a split.
     pub group: usize,
@@ -35,7 +35,7 @@ pub(super) struct Latent {
     pub values: Rc<[Option<usize>]>,
 }
 
-impl Latent {
+impl LatentState {
     /// The result of one of the problem's steps.
     fn value_of_step(&self, step: usize) -> Option<usize> {
         self.values.get(step).copied().flatten()
@@ -61,7 +61,7 @@ pub fn probe(study: &Study, config: &Config, layers: &[usize]) -> Result<Vec<Pro
 }
 
 /// The sequences, and their latent positions in blocks whose values are known numbers or sets, sorted by position.
-fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
+fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<LatentState>)> {
     let (blocks, corpus) = (&study.reasoning.blocks, &study.corpus);
     let sequences: Vec<Sequence> = match blocks.after_prompt() {
         Some(steps) => after_prompt(study, steps)?,
@@ -75,7 +75,7 @@ fn latents(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
         let values = values(&corpus.test[problem]);
         for (position, _, step) in sequence.latent_steps().filter(|_| values.iter().any(Option::is_some)) {
             let (group, step) = (groups[problem], Nth::new(step));
-            out.push(Latent { problem, group, position, step, clause: None, values: values.clone() });
+            out.push(LatentState { problem, group, position, step, clause: None, values: values.clone() });
         }
     }
     Ok((sequences, out))
@@ -103,7 +103,7 @@ fn after_prompt(study: &Study, steps: usize) -> Result<Vec<Sequence>> {
 }
 
 /// Blocks in the place of tagged clauses.
-fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
+fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<LatentState>)> {
     let (staged, tagged) = (study.staged()?, study.tagged()?);
     let (mut out, groups) = (vec![], study.corpus.groups());
     for (problem, (sample, spans)) in tagged.iter().enumerate() {
@@ -119,7 +119,7 @@ fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
                 spans.get(block).and_then(of_span).filter(|&clause| is_known(&study.corpus.test[problem], clause));
             if clause.is_some() {
                 let (group, step) = (groups[problem], Nth::new(step));
-                out.push(Latent { problem, group, position, step, clause, values: values.clone() });
+                out.push(LatentState { problem, group, position, step, clause, values: values.clone() });
             }
         }
     }
@@ -129,7 +129,7 @@ fn at_spans(study: &Study) -> Result<(Vec<Sequence>, Vec<Latent>)> {
 struct ValueProbe<'a> {
     study: &'a Study,
     config: &'a Config,
-    latents: &'a [Latent],
+    latents: &'a [LatentState],
     features: &'a Array2<f32>,
     layer: usize,
 }
@@ -144,8 +144,8 @@ impl ValueProbe<'_> {
             rows.extend(self.target("s_j", step, |l| l.value_of_step(l.clause?))?);
             rows.extend(self.target("s_j-1", step, |l| l.value_of_step(l.clause?.checked_sub(1)?))?);
             for clause in (0..clauses).filter(|_| self.layer == self.study.model.layers.len()) {
-                let stands = |l: &Latent| l.clause.is_none_or(|own| own == clause);
-                let value = |l: &Latent| l.value_of_step(clause).filter(|_| stands(l));
+                let stands = |l: &LatentState| l.clause.is_none_or(|own| own == clause);
+                let value = |l: &LatentState| l.value_of_step(clause).filter(|_| stands(l));
                 rows.extend(self.target(&format!("s{}", clause + 1), step, value)?);
             }
         }
@@ -153,7 +153,7 @@ impl ValueProbe<'_> {
     }
 
     /// One probe for `value` at a latent step, if known; no row if too few problems have it.
-    fn target(&self, name: &str, step: Nth, value: impl Fn(&Latent) -> Option<usize>) -> Result<Vec<ProbeRow>> {
+    fn target(&self, name: &str, step: Nth, value: impl Fn(&LatentState) -> Option<usize>) -> Result<Vec<ProbeRow>> {
         let here = self.latents.iter().enumerate().filter(|(_, l)| l.step == step);
         let known = here.filter_map(|(row, l)| Some(((row, l.group), value(l)?)));
         let ((rows, groups), values): ((Vec<usize>, Vec<usize>), Vec<usize>) = known.unzip();

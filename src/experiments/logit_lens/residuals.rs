@@ -16,7 +16,7 @@ use crate::study::circuits::patch::Node;
 const BATCH: usize = 32;
 
 /// Callback of a wave: its places, the input of the model's head there `[n, D]`, and the residual stream at each layer `[n, D]`.
-pub(crate) type Wave<'a> = dyn FnMut(&[Place], Tensor<2>, &[Tensor<2>]) -> Result<()> + 'a;
+pub(crate) type ResidualWave<'a> = dyn FnMut(&[Place], Tensor<2>, &[Tensor<2>]) -> Result<()> + 'a;
 
 /// Runs the sequences and calls `each` with every wave that has wanted positions. `layers` as in the module docs of [`super`].
 pub(crate) fn walk(
@@ -24,7 +24,7 @@ pub(crate) fn walk(
     layers: &[usize],
     sequences: &[Sequence],
     wanted: &dyn Fn(&Place) -> bool,
-    each: &mut Wave,
+    each: &mut ResidualWave,
 ) -> Result<()> {
     let model = &study.model;
     for batch in sequences.chunks(BATCH) {

@@ -26,7 +26,7 @@ use crate::study::Study;
 use crate::study::arithmetic::{Arithmetic, is_known, of_study};
 use crate::study::block_values::find_block_values;
 use crate::study::units::measure_in_memory;
-use trials::{Cell, Directions, Target, Trials, targets};
+use trials::{Cell, SteeringDirections, Target, Trials, targets};
 
 pub const ABOUT: About =
     About::asking("whether the answer follows a direction: difference of two values' means, by layer × step × dose")
@@ -127,7 +127,7 @@ fn trials(
     let longest = ran.iter().flat_map(|row| row.latent_steps().map(|(_, _, step)| step + 1)).max().unwrap_or(0);
     study.require(longest > 0, || "no problem has a latent step".into())?;
     let cells = config.cells(study, longest)?;
-    let directions = Directions::new(study, &sweep.traces, &of(&halves.train), &cells, config.least)?;
+    let directions = SteeringDirections::new(study, &sweep.traces, &of(&halves.train), &cells, config.least)?;
     needs(directions.values.len() > 1, &format!("{} blocks of each of two values", config.least))?;
     let mut targets = targets(study, &of(&halves.test), &directions.values, arithmetic);
     targets.truncate(config.problems);

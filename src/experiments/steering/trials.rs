@@ -40,13 +40,13 @@ impl Cell {
 }
 
 /// The mean state of each value at each point and latent step.
-pub struct Directions {
+pub struct SteeringDirections {
     means: BTreeMap<(HookPoint, usize, i64), Vec<f64>>,
     /// Values with a mean at some cell.
     pub values: BTreeSet<i64>,
 }
 
-impl Directions {
+impl SteeringDirections {
     /// From blocks of a normal run; a mean needs at least `least` blocks.
     pub fn new(study: &Study, traces: &[Trace], blocks: &[BlockValue], cells: &[Cell], least: usize) -> Result<Self> {
         let points: Vec<HookPoint> = cells.iter().map(Cell::point).collect::<BTreeSet<_>>().into_iter().collect();
@@ -115,7 +115,7 @@ pub struct Trials<'a> {
     pub identity: &'a Identity,
     pub sweep: &'a Sweep<'a>,
     pub cells: &'a [Cell],
-    pub directions: &'a Directions,
+    pub directions: &'a SteeringDirections,
 }
 
 /// One steered decode.

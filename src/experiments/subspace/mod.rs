@@ -43,7 +43,7 @@ use crate::study::arithmetic::{Arithmetic, of_study};
 use crate::study::block_values::by_chance;
 use crate::study::circuits::interchange::{GivenState, Interchange, Within};
 use crate::study::circuits::patch::Node;
-use pairs::{Exchanges, Pair, Pairs, States, Target, states, targets};
+use pairs::{ExchangePair, Exchanges, Pairs, States, Target, states, targets};
 use rotation::{At, Columns, Lessons};
 
 pub const ABOUT: About = About::asking(
@@ -97,7 +97,7 @@ struct ExchangePlace {
 }
 
 /// Sequences computed up to one latent step.
-struct Ready<'a> {
+struct PreparedPairs<'a> {
     step: usize,
     interchange: Interchange<'a>,
     /// By target: its batch row there; `None` if its block lacks the step.
@@ -223,7 +223,7 @@ struct SubspaceEffect {
 
 impl<'a> Search<'a> {
     /// The sequences before each requested latent step.
-    fn ready(&self) -> Result<Vec<Ready<'a>>> {
+    fn ready(&self) -> Result<Vec<PreparedPairs<'a>>> {
         let longest = (0..).take_while(|&step| self.targets.iter().any(|t| t.at(step).is_some())).count();
         let ready = |step: usize| {
             let (mut places, mut rows) = (vec![], vec![]);
@@ -232,12 +232,12 @@ impl<'a> Search<'a> {
                 rows.push(at.map(|_| places.len()));
                 places.extend(at.map(|at| (&target.row, at)));
             }
-            Ok(Ready { step, interchange: Interchange::new(self.study, &places)?, rows })
+            Ok(PreparedPairs { step, interchange: Interchange::new(self.study, &places)?, rows })
         };
         steps_named("subspace", &self.config.steps, longest)?.into_iter().map(ready).collect()
     }
 
-    fn all(&self, jobs: &[SubspaceJob], ready: &[Ready]) -> Result<Vec<SubspaceEffect>> {
+    fn all(&self, jobs: &[SubspaceJob], ready: &[PreparedPairs]) -> Result<Vec<SubspaceEffect>> {
         self.study.each("subspaces measured", jobs, |job| {
             let ready = ready.iter().find(|r| r.step == job.place.step).context("a step without rows")?;
             self.measure(job, ready)
@@ -247,15 +247,15 @@ impl<'a> Search<'a> {
     /// The pairs that have a place, with the donor state of each.
     fn with_donor_states<'p>(
         &'p self,
-        pairs: &'p [Pair],
-        ready: &Ready,
+        pairs: &'p [ExchangePair],
+        ready: &PreparedPairs,
         point: HookPoint,
-    ) -> (Vec<&'p Pair>, Vec<GivenState<'p>>) {
-        let state = |pair: &Pair| self.states.get(&(point, ready.step, pair.donor)).map(Vec::as_slice);
+    ) -> (Vec<&'p ExchangePair>, Vec<GivenState<'p>>) {
+        let state = |pair: &ExchangePair| self.states.get(&(point, ready.step, pair.donor)).map(Vec::as_slice);
         pairs.iter().filter_map(|pair| Some((pair, (ready.rows[pair.target]?, state(pair)?)))).unzip()
     }
 
-    fn measure(&self, job: &SubspaceJob, ready: &Ready) -> Result<SubspaceEffect> {
+    fn measure(&self, job: &SubspaceJob, ready: &PreparedPairs) -> Result<SubspaceEffect> {
         let (point, model) = (Node::Resid(job.place.layer).point(), &self.study.model);
         let (pairs, given) = self.with_donor_states(&job.pairs.train, ready, point);
         let mut lessons: Vec<(u32, i64)> = pairs.iter().map(|pair| (pair.says, pair.holds)).collect();
@@ -296,8 +296,8 @@ impl<'a> Search<'a> {
 
     fn judged(
         &self,
-        pairs: &[Pair],
-        (ready, point): (&Ready, HookPoint),
+        pairs: &[ExchangePair],
+        (ready, point): (&PreparedPairs, HookPoint),
         within: &Within,
         mean: &[f32],
     ) -> Result<Vec<JudgedExchange>> {
@@ -307,7 +307,7 @@ impl<'a> Search<'a> {
         let rows: Vec<usize> = given.iter().map(|(row, _)| *row).collect::<BTreeSet<_>>().into_iter().collect();
         let erasing: Vec<GivenState> = rows.iter().map(|&row| (row, mean)).collect();
         let without: BTreeMap<usize, u32> = rows.into_iter().zip(says(&erasing)?).collect();
-        let event = |((pair, (row, _)), said): ((&&Pair, &GivenState), u32)| {
+        let event = |((pair, (row, _)), said): ((&&ExchangePair, &GivenState), u32)| {
             let Target { held, gold, .. } = &self.targets[pair.target];
             let (hit, kept, erased) = (said == pair.says, said == *gold, without[row] == *gold);
             JudgedExchange { problem: held.problem, hit, kept, erased, chance: by_chance(&pair.drawable, Some(&said)) }

@@ -102,7 +102,7 @@ pub fn states(study: &Study, targets: &[Target], points: &[HookPoint]) -> Result
 
 /// One exchange: indices of two targets, and the predicted first token of the answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pair {
+pub struct ExchangePair {
     pub target: usize,
     pub donor: usize,
     pub says: u32,
@@ -114,10 +114,10 @@ pub struct Pair {
 
 /// Pairs of one variable: for training from one half of the problems, for judging from the other.
 pub struct Pairs {
-    pub train: Vec<Pair>,
-    pub seen: Vec<Pair>,
+    pub train: Vec<ExchangePair>,
+    pub seen: Vec<ExchangePair>,
     /// Pairs whose donor value occurs in no training pair, neither as donor nor as recipient.
-    pub unseen: Vec<Pair>,
+    pub unseen: Vec<ExchangePair>,
 }
 
 /// Candidate blocks for the pairs of one variable.
@@ -164,7 +164,7 @@ impl Exchanges<'_> {
         }
     }
 
-    fn drawn(&self, takers: &[usize], donors: &[usize], most: usize) -> Result<Vec<Pair>> {
+    fn drawn(&self, takers: &[usize], donors: &[usize], most: usize) -> Result<Vec<ExchangePair>> {
         let targets = self.targets;
         let mut open: Vec<(usize, Vec<(usize, u32)>)> = vec![];
         for &target in takers {
@@ -190,7 +190,7 @@ impl Exchanges<'_> {
                 pool.iter().for_each(|(_, says)| *drawable.entry(*says).or_default() += 1);
                 let (donor, says) = pool[round];
                 let holds = self.number(&targets[donor].held).context("a donor without a number")?;
-                pairs.push(Pair { target: *target, donor, says, holds, drawable });
+                pairs.push(ExchangePair { target: *target, donor, says, holds, drawable });
             }
         }
         pairs.truncate(most);

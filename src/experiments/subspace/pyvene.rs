@@ -50,9 +50,9 @@ fn writes_the_pairs_for_pyvene() {
     let written: Vec<Value> = (targets.iter().enumerate())
         .map(|(i, t)| json!({ "ids": t.row.ids, "fed": fed(i), "at": t.at(place.step), "gold": t.gold }))
         .collect();
-    let given = |pairs: &[Pair]| -> Vec<Value> {
+    let given = |pairs: &[ExchangePair]| -> Vec<Value> {
         let (pairs, given) = search.with_donor_states(pairs, &ready[0], Node::Resid(place.layer).point());
-        let one = |(pair, (_, state)): (&&Pair, &GivenState)| json!({ "row": pair.target, "says": pair.says, "state": state });
+        let one = |(pair, (_, state)): (&&ExchangePair, &GivenState)| json!({ "row": pair.target, "says": pair.says, "state": state });
         pairs.iter().zip(&given).map(one).collect()
     };
     let ours: Vec<Value> = config

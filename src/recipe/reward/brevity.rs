@@ -1,8 +1,8 @@
 //! `r_brev`: of a right answer behind a switch, how far its visible tokens stay below `t_hi`.
 
-use super::{Facts, Reward, Term, one};
+use super::{Facts, Reward, RewardTerm, one};
 
-pub(super) const TERM: Term = Term { weight: 0.0, value };
+pub(super) const TERM: RewardTerm = RewardTerm { weight: 0.0, value };
 
 fn value(facts: Facts, reward: &Reward) -> f64 {
     let (lo, hi) = (reward.t_lo as f64, reward.t_hi as f64);

@@ -1,5 +1,5 @@
 //! `r_corr`: 1 for the right answer, −1 for another.
 
-use super::{Term, sign};
+use super::{RewardTerm, sign};
 
-pub(super) const TERM: Term = Term { weight: 1.0, value: |facts, _| sign(facts.correct) };
+pub(super) const TERM: RewardTerm = RewardTerm { weight: 1.0, value: |facts, _| sign(facts.correct) };

@@ -1,5 +1,5 @@
 //! `r_fmt`: 1 where the response is well formed, otherwise −1.
 
-use super::{Term, sign};
+use super::{RewardTerm, sign};
 
-pub(super) const TERM: Term = Term { weight: 0.1, value: |facts, _| sign(facts.well_formed) };
+pub(super) const TERM: RewardTerm = RewardTerm { weight: 0.1, value: |facts, _| sign(facts.well_formed) };

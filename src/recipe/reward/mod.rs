@@ -42,7 +42,7 @@ fn well_formed(trace: &Trace) -> bool {
 }
 
 /// One term of the reward.
-pub struct Term {
+pub struct RewardTerm {
     /// Its weight where a recipe names none.
     pub weight: f64,
     /// Its unweighted value.
@@ -54,7 +54,7 @@ macro_rules! terms {
         $(mod $term;)*
 
         /// The terms by their keys, in the order of columns.
-        pub const TERMS: &[(&str, Term)] = &[$(($key, $term::TERM)),*];
+        pub const TERMS: &[(&str, RewardTerm)] = &[$(($key, $term::TERM)),*];
 
         settings! {
             /// Weights of the terms, and what else they depend on.

@@ -1,8 +1,8 @@
 //! `r_use`: pays for a switch in a well-formed response, in the form that `use_form` names.
 
-use super::{Facts, Reward, Term, UseReward, one, sign};
+use super::{Facts, Reward, RewardTerm, UseReward, one, sign};
 
-pub(super) const TERM: Term = Term { weight: 0.1, value };
+pub(super) const TERM: RewardTerm = RewardTerm { weight: 0.1, value };
 
 fn value(facts: Facts, reward: &Reward) -> f64 {
     let paid = match reward.use_form {

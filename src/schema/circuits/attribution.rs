@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use super::patching::{Cell, HeadPatchRow, NodeKey, PatchMode, PatchedNodeRow, shares};
 use super::{Component, Form};
-use crate::schema::{Identity, Measurement, Unit};
+use crate::schema::{Identity, Measurement, ResampledUnit};
 use crate::stats::{Bootstrap, Estimate, LEVEL, spearman};
 
 names! {
@@ -52,7 +52,7 @@ impl Measurement for AttributedNodeRow {
         &self.node.identity
     }
 
-    fn unit(&self) -> Unit {
+    fn unit(&self) -> ResampledUnit {
         self.node.unit()
     }
 }

@@ -3,9 +3,9 @@
 mod steps;
 pub mod summary;
 
-use super::Identity;
-use super::verdict::{Baseline, loss};
-use crate::stats::Estimate;
+use super::verdict::{Baseline, NEITHER, loss};
+use super::{Identity, MARGIN};
+use crate::stats::{Estimate, Flips, LEVEL};
 
 pub use steps::Steps;
 
@@ -196,6 +196,23 @@ impl InterventionRow {
     /// `lower`, `higher`, that neither is seen, or that there was nothing to lose: accuracy against the unchanged model.
     pub fn verdict(&self) -> &'static str {
         loss(self.identity.n, self.accuracy_change.value, self.p_holm, ["lower", "higher"], self.baseline())
+    }
+
+    /// p-value of equivalence (TOST): small if the data show that accuracy changes by less than `margin`, in either direction.
+    pub fn p_same(&self, margin: f64) -> f64 {
+        let (n, lost, gained) = (self.accuracy_change.n, self.lost, self.gained);
+        match n.checked_sub(lost + gained).filter(|_| self.draws == 1) {
+            Some(both_right) => Flips { both_right, lost, gained, both_wrong: 0 }.p_equivalent(margin),
+            None => self.accuracy_change.p_equivalent(margin),
+        }
+    }
+
+    /// [`Self::verdict`], and where it finds neither: whether accuracy is the same within [`MARGIN`].
+    pub fn verdict_or_same(&self) -> &'static str {
+        match self.verdict() {
+            NEITHER if self.p_same(MARGIN) <= 1.0 - LEVEL => "same within .05",
+            word => word,
+        }
     }
 
     /// That the unchanged model, on the problems that are changed, is not above a guess: its accuracy and the guess.

@@ -19,7 +19,7 @@ pub struct Summary {
 }
 
 /// One draw of every problem, in their order.
-type Draw<'a> = Vec<&'a Observation>;
+type GradedDraw<'a> = Vec<&'a Observation>;
 
 /// One row a cell.
 ///
@@ -32,7 +32,7 @@ pub fn summarise(observations: &[Observation]) -> Result<Summary> {
         ensure!(draw.insert(o.problem, o).is_none(), "{}: problem {} is there twice", called(o), o.problem);
     }
     let draws = |cell: BTreeMap<usize, BTreeMap<_, _>>| cell.into_values().map(|draw| draw.into_values().collect());
-    let cells: Vec<Vec<Draw>> = cells.into_values().map(|cell| draws(cell).collect()).collect();
+    let cells: Vec<Vec<GradedDraw>> = cells.into_values().map(|cell| draws(cell).collect()).collect();
     let normal = cells.iter().find_map(|draws| draws.first().filter(|d| d[0].mode == NORMAL));
     let normal = normal.context("no observation of the normal run: nothing to compare with")?;
     let mut summary = Summary::default();
@@ -61,7 +61,7 @@ fn called(o: &Observation) -> String {
 }
 
 /// One row: the draws of a cell against `before`.
-fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
+fn row(before: &GradedDraw, draws: &[GradedDraw]) -> Result<InterventionRow> {
     let (n, first) = (before.len(), draws[0][0]);
     let seed = first.identity.seed;
     let pairs = || draws.iter().flat_map(|d| (0..n).map(move |i| (i, d[i])));
@@ -128,7 +128,7 @@ fn row(before: &Draw, draws: &[Draw]) -> Result<InterventionRow> {
 /// Change in accuracy against `before`, and the exact p-value that it is none. Where the draws of every problem agree:
 /// McNemar's, with the score interval that agrees with it. Else the sign-flip test of each problem's draws together, and a
 /// bootstrap over problems that never excludes a 0 which the test does not.
-fn change(before: &Draw, draws: &[Draw], flips: &Flips) -> Result<(Estimate, f64)> {
+fn change(before: &GradedDraw, draws: &[GradedDraw], flips: &Flips) -> Result<(Estimate, f64)> {
     if draws[0][0].mode == NORMAL {
         return Ok((Estimate { value: 0.0, low: 0.0, high: 0.0, n: before.len() }, 1.0));
     }
@@ -164,7 +164,7 @@ fn pooled(seed: u64, events: &[(usize, bool)], draws: usize) -> Result<Option<Es
 
 /// How often the predicted answer came, over the exchanges of all draws, by each reading of what blocks hold; intervals resample
 /// problems. Nothing for a cell of another mode.
-fn known(draws: &[Draw]) -> Result<Vec<KnownValueRow>> {
+fn known(draws: &[GradedDraw]) -> Result<Vec<KnownValueRow>> {
     if draws[0][0].mode != KnownValueRow::MODE {
         return Ok(vec![]);
     }
@@ -184,7 +184,7 @@ fn known(draws: &[Draw]) -> Result<Vec<KnownValueRow>> {
 /// The row of one reading: `exchanged` gives the answer that it predicts, and by chance. `None` where fewer than two problems have
 /// such an exchange.
 fn graded(
-    draws: &[Draw],
+    draws: &[GradedDraw],
     holds: Holds,
     exchanged: &dyn Fn(&Observation) -> Option<(String, f64)>,
 ) -> Result<Option<KnownValueRow>> {

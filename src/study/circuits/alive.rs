@@ -3,14 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use super::edges::{Graph, Receiver, Sender};
+use super::edges::{EdgeGraph, Receiver, Sender};
 use super::pairs::Pair;
 
 /// Indices: (place, receiver, sender).
 pub type Edge = (usize, usize, usize);
 
 /// The circuit's edges on such a path in at least one pair. `places`: for each pair, the place of each of its positions.
-pub fn alive(graph: Graph, pairs: &[(&Pair, &[usize])], circuit: &BTreeSet<Edge>) -> BTreeSet<Edge> {
+pub fn alive(graph: EdgeGraph, pairs: &[(&Pair, &[usize])], circuit: &BTreeSet<Edge>) -> BTreeSet<Edge> {
     let mut out = BTreeSet::new();
     for &(pair, places) in pairs {
         let way = EdgePaths { graph, pair, places, circuit };
@@ -25,7 +25,7 @@ pub fn alive(graph: Graph, pairs: &[(&Pair, &[usize])], circuit: &BTreeSet<Edge>
 }
 
 struct EdgePaths<'a> {
-    graph: Graph,
+    graph: EdgeGraph,
     pair: &'a Pair,
     places: &'a [usize],
     circuit: &'a BTreeSet<Edge>,

@@ -64,14 +64,14 @@ impl Receiver {
 
 /// Dimensions that determine the edges at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Graph {
+pub struct EdgeGraph {
     pub layers: usize,
     pub heads: usize,
     /// KV heads.
     pub groups: usize,
 }
 
-impl Graph {
+impl EdgeGraph {
     pub fn new(config: &ModelConfig) -> Self {
         let ModelConfig { num_hidden_layers, num_attention_heads, num_key_value_heads, .. } = *config;
         Self { layers: num_hidden_layers, heads: num_attention_heads, groups: num_key_value_heads }
@@ -136,12 +136,12 @@ impl Graph {
 }
 
 /// A norm on the host.
-pub(super) struct Norm {
+pub(super) struct EdgeNorm {
     weight: Array1<f32>,
     eps: f32,
 }
 
-impl Norm {
+impl EdgeNorm {
     fn new(norm: &model::Norm) -> Result<Self> {
         Ok(Self { weight: host(norm.gain())?.into(), eps: norm.eps as f32 })
     }
@@ -198,8 +198,8 @@ impl Projection {
 }
 
 /// The weights along edges, on the host.
-pub struct Weights {
-    pub graph: Graph,
+pub struct EdgeWeights {
+    pub graph: EdgeGraph,
     pub width: usize,
     pub head_dim: usize,
     /// By layer.
@@ -208,12 +208,12 @@ pub struct Weights {
     pub(super) value: Vec<Projection>,
     /// `[H · dh, D]`.
     write: Vec<Array2<f32>>,
-    pub(super) before_attention: Vec<Norm>,
-    pub(super) before_mlp: Vec<Norm>,
-    pub(super) last: Norm,
+    pub(super) before_attention: Vec<EdgeNorm>,
+    pub(super) before_mlp: Vec<EdgeNorm>,
+    pub(super) last: EdgeNorm,
 }
 
-impl Weights {
+impl EdgeWeights {
     /// # Errors
     /// Blocks without a norm before attention or MLP; a failed copy from the device.
     pub fn new(model: &Decoder) -> Result<Self> {
@@ -221,13 +221,13 @@ impl Weights {
         let all = |of: fn(&Attention) -> &Linear| {
             model.layers.iter().map(|layer| Projection::new(model, of(&layer.self_attn))).collect::<Result<Vec<_>>>()
         };
-        let norms = |place: usize| -> Result<Vec<Norm>> {
+        let norms = |place: usize| -> Result<Vec<EdgeNorm>> {
             let norms = model.layers.iter().map(|layer| layer.norms()[place]);
             let lacks = "the blocks of this model have no norms before attention and MLP";
-            norms.map(|norm| Norm::new(norm.context(lacks)?)).collect()
+            norms.map(|norm| EdgeNorm::new(norm.context(lacks)?)).collect()
         };
         Ok(Self {
-            graph: Graph::new(config),
+            graph: EdgeGraph::new(config),
             width: config.hidden_size,
             head_dim: config.head_dim,
             query: all(|attention| &attention.q_proj)?,
@@ -236,7 +236,7 @@ impl Weights {
             write: (0..model.layers.len()).map(|l| writes(model, l)).collect::<Result<_>>()?,
             before_attention: norms(0)?,
             before_mlp: norms(2)?,
-            last: Norm::new(&model.norm)?,
+            last: EdgeNorm::new(&model.norm)?,
         })
     }
 
@@ -258,7 +258,7 @@ mod tests {
 
     #[test]
     fn names_stand_in_the_order_of_the_forward_pass() {
-        let graph = Graph { layers: 3, heads: 4, groups: 2 };
+        let graph = EdgeGraph { layers: 3, heads: 4, groups: 2 };
         let (senders, receivers) = (graph.senders(), graph.receivers());
         assert!(senders.iter().enumerate().all(|(i, &sender)| graph.sender(sender) == i));
         assert!(receivers.iter().enumerate().all(|(i, &receiver)| graph.receiver(receiver) == i));

@@ -46,13 +46,13 @@ impl Pair {
 }
 
 /// The clean and the corrupt prompt.
-pub(crate) type Prompts = (Vec<u32>, Vec<u32>);
+pub(crate) type PairPrompts = (Vec<u32>, Vec<u32>);
 
 /// The prompts of the first `candidates` problems of the recipe's task, each with its twin.
 ///
 /// # Errors
 /// A checkpoint without a generated task, or a task without pairs.
-pub fn task_prompts(study: &Study, candidates: usize) -> Result<Vec<Prompts>> {
+pub fn task_prompts(study: &Study, candidates: usize) -> Result<Vec<PairPrompts>> {
     let encode = |question: &str| study.corpus.template.encode_prompt(&study.corpus.vocabulary, question);
     let twins = twins(study, candidates)?;
     twins.iter().map(|(a, b)| Ok((encode(&a.question)?, encode(&b.question)?))).collect()
@@ -97,7 +97,7 @@ struct QuestionPairLine {
 ///
 /// # Errors
 /// A file that cannot be read; a line of another form.
-pub(crate) fn read_prompts(study: &Study, path: Option<&Path>) -> Result<Option<Vec<Prompts>>> {
+pub(crate) fn read_prompts(study: &Study, path: Option<&Path>) -> Result<Option<Vec<PairPrompts>>> {
     let Some(path) = path else { return Ok(None) };
     let encode = |question: &str| study.corpus.template.encode_prompt(&study.corpus.vocabulary, question);
     let (mut out, mut repeated) = (vec![], 0);
@@ -138,7 +138,7 @@ pub(crate) struct PairChoice<'a> {
     pub forms: &'a [Form],
     /// Prompts to use; `None`: the first `candidates` problems of the recipe's task. Given prompts have no worked solutions: their text
     /// form is the model's output without switching.
-    pub given: Option<&'a [Prompts]>,
+    pub given: Option<&'a [PairPrompts]>,
     pub candidates: usize,
     /// Maximum number per form.
     pub limit: usize,
@@ -198,7 +198,7 @@ fn keep_most_common_length(pairs: Vec<Pair>) -> Vec<Pair> {
 
 /// Decodes both prompts of every pair and returns those that agree up to a text token (the readout), at most `limit`. If the model
 /// may switch, the readout must come after a block.
-pub fn decoded(study: &Study, prompts: &[Prompts], switching: Switching, limit: usize) -> Result<Vec<Pair>> {
+pub fn decoded(study: &Study, prompts: &[PairPrompts], switching: Switching, limit: usize) -> Result<Vec<Pair>> {
     let settings = DecodeSettings { switching, ..study.settings() };
     let decoding = study.decoding(&settings);
     let mut pairs = vec![];

@@ -5,7 +5,7 @@
 use anyhow::{Context, Result};
 use ndarray::{Array2, ArrayView1, aview1};
 
-use super::edges::{Projection, Receiver, Weights, columns};
+use super::edges::{EdgeWeights, Projection, Receiver, columns};
 use super::gradient::{Slope, TargetRow, slopes};
 use super::patch::RowCapture;
 use crate::latent::LatentSource;
@@ -15,7 +15,7 @@ use crate::model::{Decoder, HookPoint, PointKind};
 pub fn pulls(
     model: &Decoder,
     source: &dyn LatentSource,
-    weights: &Weights,
+    weights: &EdgeWeights,
     aimed: &[TargetRow],
 ) -> Result<Vec<Vec<Array2<f32>>>> {
     let layers = weights.graph.layers;
@@ -30,7 +30,7 @@ pub fn pulls(
     aimed.iter().zip(&found).map(of_row).collect()
 }
 
-fn at_position(weights: &Weights, aimed: &TargetRow, slope: &Slope, position: usize) -> Result<Array2<f32>> {
+fn at_position(weights: &EdgeWeights, aimed: &TargetRow, slope: &Slope, position: usize) -> Result<Array2<f32>> {
     let graph = weights.graph;
     let of = |held: &RowCapture, point: HookPoint| -> Result<Vec<f32>> {
         held.get(&(point, position)).cloned().with_context(|| format!("no activation at `{point}`"))

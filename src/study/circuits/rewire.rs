@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use anyhow::{Context, Result};
 use ndarray::{Array1, Array2, ArrayView1, aview1};
 
-use super::edges::{Norm, Receiver, Sender, Weights};
+use super::edges::{EdgeNorm, EdgeWeights, Receiver, Sender};
 use crate::latent::Sequence;
 use crate::model::hooks::{Place, Site};
 use crate::model::{Activation, HookPoint, HookSpec, Hooks, PointKind};
@@ -32,7 +32,7 @@ pub struct RewiredRun<'a> {
 }
 
 /// Every sender's output in some sequences: `[senders, D]` per position.
-pub fn outputs(study: &Study, weights: &Weights, rows: &[Sequence]) -> Result<Vec<Vec<Array2<f32>>>> {
+pub fn outputs(study: &Study, weights: &EdgeWeights, rows: &[Sequence]) -> Result<Vec<Vec<Array2<f32>>>> {
     let wires = Wires { weights, runs: &[], own: RefCell::default() };
     let mut hooks = Hooks::none();
     wires.listen(&mut hooks)?;
@@ -46,7 +46,7 @@ pub fn outputs(study: &Study, weights: &Weights, rows: &[Sequence]) -> Result<Ve
 }
 
 /// The logit difference at the end of each run, in one batch.
-pub fn leads(study: &Study, weights: &Weights, runs: &[RewiredRun]) -> Result<Vec<f64>> {
+pub fn leads(study: &Study, weights: &EdgeWeights, runs: &[RewiredRun]) -> Result<Vec<f64>> {
     let wires = &Wires { weights, runs, own: RefCell::default() };
     let layers = weights.graph.layers;
     let mut hooks = Hooks::none();
@@ -78,7 +78,7 @@ pub fn leads(study: &Study, weights: &Weights, runs: &[RewiredRun]) -> Result<Ve
 
 /// The runs of one batch, and their senders' outputs at the positions of the current call.
 struct Wires<'a> {
-    weights: &'a Weights,
+    weights: &'a EdgeWeights,
     runs: &'a [RewiredRun<'a>],
     /// By row and position, `[senders, D]`.
     own: RefCell<HashMap<(usize, usize), Array2<f32>>>,
@@ -95,7 +95,7 @@ impl Wires<'_> {
     }
 
     fn store_outputs(&self, site: &Site, value: &Activation) -> Result<()> {
-        let (Weights { graph, width, head_dim, .. }, layer) = (self.weights, site.point.layer.unwrap_or_default());
+        let (EdgeWeights { graph, width, head_dim, .. }, layer) = (self.weights, site.point.layer.unwrap_or_default());
         for (place, out) in site.values(value, |_| true)? {
             match site.point.kind {
                 PointKind::Z => out.chunks(*head_dim).enumerate().try_for_each(|(head, z)| {
@@ -161,7 +161,7 @@ impl Wires<'_> {
         site: &Site,
         value: &mut [f32],
         receiver: impl Fn(&Place) -> Receiver,
-        norm: &Norm,
+        norm: &EdgeNorm,
     ) -> Result<()> {
         for place in site.places {
             let new = norm.unit(self.input(place, receiver(place))?.view());

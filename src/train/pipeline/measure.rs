@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 
 use super::Run;
-use super::setup::Start;
+use super::setup::PhaseStart;
 use super::summary::PhaseResult;
 use crate::corpus::Corpus;
 use crate::evaluation::{EvaluationSetup, Scores, decode_batches, evaluate, requests, score};
@@ -152,7 +152,7 @@ impl Run {
         &self,
         folder: &PhaseFolder,
         phase: &str,
-        (model, start): (&Decoder, &Start),
+        (model, start): (&Decoder, &PhaseStart),
         reasoning: &Reasoning,
         trained: TrainingHistory,
     ) -> Result<PhaseResult> {

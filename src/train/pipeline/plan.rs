@@ -3,7 +3,8 @@
 //! of their time.
 //!
 //! 1. Weights: frozen ones in their compute type, trained ones in f32 with two moments and a gradient.
-//! 2. Training: the autodiff graph of the sequences that are trained on at the same time, each as long as the longest.
+//! 2. Training: the autodiff graph of the sequences that are trained on at the same time, each as long as the longest. Rollouts are
+//!    replayed in waves, which free most of it, and ones that are too long are left out: for them this is an upper bound, and a warning.
 //! 3. Evaluation: KV cache of a batch, twice while the cache grows, and its logits.
 //! 4. Time: one matrix product per weight, measured here; attention and the rest are not counted.
 
@@ -70,8 +71,9 @@ struct PhasePlan {
     steps: usize,
     /// Training positions.
     positions: f64,
-    /// Sequences whose graph is in memory at the same time, and the length of the longest.
+    /// Sequences whose graph is in memory at the same time, and the length of the longest; of rollouts, the most that there can be.
     together: [usize; 2],
+    rollouts: bool,
     /// Decoding steps for it, one after the other, at most.
     decoded: usize,
 }
@@ -151,8 +153,21 @@ fn rows_at_once(run: &Run, batch: usize) -> usize {
 fn training_batch(run: &Run, works: &[PhasePlan], config: &ModelConfig, left: Option<u64>) -> Result<u64> {
     let bytes = if run.recipe.optimizer.dtype == Compute::Bf16 { 2 } else { 4 };
     let of = |[rows, longest]: [usize; 2]| (rows * longest) as u64 * position_bytes(config, bytes);
-    for PhasePlan { phase, together, .. } in works {
+    for PhasePlan { phase, together, rollouts, .. } in works {
         let needed = of(*together);
+        if *rollouts {
+            if let Some(left) = left.filter(|left| needed > *left) {
+                say(&format!(
+                    "phase {phase}: the graph of {} rollouts of up to {} positions can need {}, and {} are free next to the weights: the \
+                     longest would be left out; lower grpo.questions, grpo.group or evaluation.max_new_tokens, or set grpo.checkpoint_every",
+                    together[0],
+                    together[1],
+                    gigabytes(needed),
+                    gigabytes(left)
+                ));
+            }
+            continue;
+        }
         ensure!(
             left.is_none_or(|left| needed <= left),
             "phase {phase}: {} rows of up to {} positions are trained on at the same time and need up to {} for their gradient, next to the \
@@ -163,7 +178,8 @@ fn training_batch(run: &Run, works: &[PhasePlan], config: &ModelConfig, left: Op
             gigabytes(left.unwrap_or_default())
         );
     }
-    Ok(works.iter().map(|work| of(work.together)).max().unwrap_or(0))
+    let supervised = works.iter().filter(|work| !work.rollouts);
+    Ok(supervised.map(|work| of(work.together)).max().unwrap_or(0))
 }
 
 /// Declares every phase that is not finished.
@@ -188,7 +204,8 @@ fn declare_all(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
         if folder.result::<super::PhaseResult>().is_ok_and(|done| done.is_some()) {
             continue;
         }
-        let mut work = PhasePlan { phase: phase.name, steps: 0, positions: 0.0, together: [0, 0], decoded: 0 };
+        let mut work =
+            PhasePlan { phase: phase.name, steps: 0, positions: 0.0, together: [0, 0], rollouts: false, decoded: 0 };
         match phase.work {
             Work::Supervised(declare) => {
                 let context = Context { recipe, corpus: &run.corpus, tagged: &tagged };
@@ -209,7 +226,10 @@ fn declare_all(run: &Run, phases: &[Phase]) -> Result<Vec<PhasePlan>> {
                 let grpo = settings(recipe);
                 work.steps = grpo.steps;
                 let longest = (recipe.evaluation.max_new_tokens + length as usize).min(grpo.max_positions);
-                work.positions = (grpo.steps * grpo.questions * grpo.group * grpo.inner_epochs * longest) as f64;
+                let rollouts = grpo.questions * grpo.group;
+                work.rollouts = true;
+                work.together = [rollouts.div_ceil(run.options.world.size), longest];
+                work.positions = (grpo.steps * rollouts * grpo.inner_epochs * longest) as f64;
                 work.decoded = evaluations(true) * one + grpo.steps * grpo.questions * recipe.evaluation.max_new_tokens;
             }
         }
@@ -236,9 +256,10 @@ fn print(
     free: Option<u64>,
     seconds: f64,
 ) {
-    for PhasePlan { phase, steps, positions, decoded, .. } in works {
+    for PhasePlan { phase, steps, positions, decoded, together, rollouts } in works {
+        let replayed = if *rollouts { format!(", {} rollouts at a time", together[0]) } else { String::new() };
         say(&format!(
-            "plan: {phase}: {steps} steps, {:.1} M positions, up to {decoded} decoding steps",
+            "plan: {phase}: {steps} steps{replayed}, {:.1} M positions, up to {decoded} decoding steps",
             positions / 1e6
         ));
     }

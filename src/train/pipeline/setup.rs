@@ -9,7 +9,7 @@ use burn::tensor::Device;
 use serde_json::{Value, json};
 
 use super::model_card::ModelCard;
-use super::{Branch, Run, inputs, plan, resume, taken};
+use super::{Run, RunBranch, inputs, plan, resume, taken};
 use crate::corpus::Corpus;
 use crate::guard::read_text;
 use crate::latent::{Reasoning, SwitchIds};
@@ -37,7 +37,7 @@ pub struct Options {
     pub only: Vec<String>,
     pub threads: usize,
     /// Runs whose finished phases can be reused (`--from`).
-    pub from: Vec<Branch>,
+    pub from: Vec<RunBranch>,
     /// The command as typed, for the manifest.
     pub command: String,
     /// Outside autodiff.
@@ -287,7 +287,7 @@ fn not_written_again<'a>(adapter: &'a Adapter, lora: &Lora) -> Vec<&'a str> {
 }
 
 /// Where a phase's weights come from: the pretrained model with or without an adapter, or a whole model.
-pub(super) enum Start {
+pub(super) enum PhaseStart {
     Over(Option<Arc<Adapter>>),
     Whole,
 }
@@ -351,14 +351,14 @@ impl Run {
     }
 
     /// The weights that a phase starts from: those of another phase, or the pretrained ones.
-    pub(super) fn start(&self, from: Option<(&PhaseFolder, &str)>) -> Result<(Decoder, Start)> {
+    pub(super) fn start(&self, from: Option<(&PhaseFolder, &str)>) -> Result<(Decoder, PhaseStart)> {
         let Some((folder, name)) = from else {
             let adapter = self.pretrained.as_ref().and_then(|from| from.adapter.clone());
-            return Ok((self.initial_model()?, Start::Over(adapter)));
+            return Ok((self.initial_model()?, PhaseStart::Over(adapter)));
         };
         let model = folder.import_to_train(name, self.base_dtype(), &self.device.clone().inner())?;
         let adapter = folder.adapter(name)?;
-        Ok((model, adapter.map_or(Start::Whole, |adapter| Start::Over(Some(Arc::new(adapter))))))
+        Ok((model, adapter.map_or(PhaseStart::Whole, |adapter| PhaseStart::Over(Some(Arc::new(adapter))))))
     }
 
     /// Float type for a phase's initial weights: the compute type under LoRA factors, else f32.
@@ -368,8 +368,8 @@ impl Run {
     }
 
     /// Whether the result of training these weights is written as an adapter.
-    pub(super) fn writes_adapter(&self, start: &Start) -> bool {
-        self.pretrained.is_some() && matches!(start, Start::Over(_))
+    pub(super) fn writes_adapter(&self, start: &PhaseStart) -> bool {
+        self.pretrained.is_some() && matches!(start, PhaseStart::Over(_))
     }
 
     /// Writes weights with the files that belong to them.
@@ -377,7 +377,7 @@ impl Run {
         &self,
         folder: &PhaseFolder,
         name: &str,
-        (model, start): (&Decoder, &Start),
+        (model, start): (&Decoder, &PhaseStart),
         reasoning: &Reasoning,
         trained: TrainingHistory,
     ) -> Result<()> {
@@ -385,7 +385,7 @@ impl Run {
         let held = self.pretrained.iter().flat_map(|from| &from.adapter).flat_map(|held| &held.config.token_rows);
         let tokens: Vec<u32> = [swi, swi_end, latent].into_iter().chain(held.map(|&token| token as u32)).collect();
         let over = match (&self.pretrained, start) {
-            (Some(PretrainedAdapter { files, name, .. }), Start::Over(before)) => Some(Over {
+            (Some(PretrainedAdapter { files, name, .. }), PhaseStart::Over(before)) => Some(Over {
                 base: files,
                 name,
                 before: before.as_deref(),

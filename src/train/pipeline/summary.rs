@@ -29,12 +29,12 @@ pub struct PhaseResult {
     pub notes: Vec<String>,
     /// Checkpoints at the end of each stage of phase 2 but the last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub stages: Vec<Stage>,
+    pub stages: Vec<StageResult>,
 }
 
 /// A stage of the curriculum, decoded like the finished model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stage {
+pub struct StageResult {
     pub k: usize,
     /// Latents per replaced token, if the stage sets it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use super::Run;
-use super::summary::{PhaseResult, Stage, WARNING};
+use super::summary::{PhaseResult, StageResult, WARNING};
 use super::taken;
 use crate::latent::{Reasoning, Switching};
 use crate::method::batches::Batches;
@@ -122,7 +122,7 @@ fn with_stages(
         let model = folder.import(&export.name, run.recipe.optimizer.dtype, &run.device.clone().inner())?;
         let (reasoning, trained) = (folder.reasoning(&export.name)?, folder.trained(&export.name)?);
         let (scores, _) = run.evaluate(&model, &reasoning, Switching::Free)?;
-        result.stages.push(Stage { k: stage.k, c: stage.c, trained, scores });
+        result.stages.push(StageResult { k: stage.k, c: stage.c, trained, scores });
     }
     run.finish(folder, &result)?;
     Ok(result)

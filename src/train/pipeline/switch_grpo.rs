@@ -12,7 +12,7 @@ use crate::method::Recipe;
 use crate::method::batches::Batches;
 use crate::model::Decoder;
 use crate::progress::{Progress, say};
-use crate::recipe::{Anchor, Grpo, ReplayMode, Reward, TERMS, Terms};
+use crate::recipe::{Grpo, KlAnchor, ReplayMode, Reward, TERMS, Terms};
 use crate::schema::GrpoStepRow;
 use crate::schema::hacking::{self, Watch};
 use crate::stats::Flips;
@@ -50,7 +50,7 @@ pub(super) fn run(
             "{phase}: full brevity reward up to {t_lo} visible tokens, none from {t_hi} on ({from} needs {tokens:.1} on average)"
         ));
     }
-    let reference = (settings.anchor == Anchor::Reference).then(|| run.recipe.optimizer.dtype.apply(model.clone()));
+    let reference = (settings.anchor == KlAnchor::Reference).then(|| run.recipe.optimizer.dtype.apply(model.clone()));
     let mut trainer = run.trainer(model)?;
     trainer.own_rates.clone_from(&settings.own_rates);
     let world = trainer.world;
@@ -82,7 +82,7 @@ pub(super) fn run(
         if let Some(metrics) = &mut metrics {
             metrics.push(&row)?;
         }
-        watch.extend(hacking::Step::from_rates(row.accuracy, row.switch_rate, row.latent_calls));
+        watch.extend(hacking::HackingStep::from_rates(row.accuracy, row.switch_rate, row.latent_calls));
         // The writing process has also seen the steps before a resume.
         hacking = world.any(watch.fires() && run.writes());
         let stopped = world.any((run.options.stop)());
@@ -181,11 +181,11 @@ fn progress_line(row: &GrpoStepRow) -> String {
 }
 
 /// The watched quantities of the completed steps.
-fn watched_steps(metrics: &RowWriter) -> Vec<hacking::Step> {
+fn watched_steps(metrics: &RowWriter) -> Vec<hacking::HackingStep> {
     let step = |row: &FlatRow| {
         let [accuracy, switch_rate, latent_calls] =
             ["accuracy", "switch_rate", "latent_calls"].map(|key| row.get(key).and_then(serde_json::Value::as_f64));
-        hacking::Step::from_rates(accuracy, switch_rate, latent_calls)
+        hacking::HackingStep::from_rates(accuracy, switch_rate, latent_calls)
     };
     metrics.rows().iter().filter_map(step).collect()
 }

@@ -18,7 +18,7 @@ use crate::train::state::PhaseFolder;
 
 /// A run to reuse phases from.
 #[derive(Clone, Debug)]
-pub struct Branch {
+pub struct RunBranch {
     /// The folder of a run, or of a sweep: then the best of its runs.
     pub run: PathBuf,
     /// The last phase to reuse (`--phase`); `None`: every phase with equal settings.
@@ -53,7 +53,7 @@ const FILE: &str = "taken.json";
 pub(super) fn choose_run(
     recipe: &Recipe,
     phases: &[Phase],
-    branches: &[Branch],
+    branches: &[RunBranch],
 ) -> Result<(PathBuf, Vec<PlannedPhase>)> {
     let (mut best, mut why_not): (Option<(PathBuf, Vec<PlannedPhase>)>, _) = (None, None);
     let worth =

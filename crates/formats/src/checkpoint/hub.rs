@@ -15,7 +15,7 @@ use crate::guard::read_text;
 use crate::progress::{go_on, say};
 use cache::Cache;
 use client::Client;
-use files::Files;
+use files::HubFiles;
 
 /// Location of a model, as given on the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,7 +190,7 @@ impl HubModel<'_> {
             ensure!(!said(name), "{name} is set");
         }
         let client = Client::from_env(&cache::home()?)?;
-        let files = Files::new(&client, cache, self.id, revision)?;
+        let files = HubFiles::new(&client, cache, self.id, revision)?;
         let path = match self.file {
             Some(file) => files.get(file)?,
             None => fetch_folder(&files, cache)?,
@@ -200,7 +200,7 @@ impl HubModel<'_> {
     }
 }
 
-fn fetch_folder(files: &Files, cache: &Cache) -> Result<PathBuf> {
+fn fetch_folder(files: &HubFiles, cache: &Cache) -> Result<PathBuf> {
     let is_adapter = files.has(peft::SETTINGS) && !files.has(SINGLE) && !files.has(INDEX);
     ensure!(
         is_adapter || files.has("config.json"),

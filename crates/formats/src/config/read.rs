@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::keys::{Keys, brief};
 use super::{
-    Activation, Experts, Extras, Family, Llama3Scaling, MAX_LAYERS, ModelConfig, RopeScaling, SlidingWindow,
+    ActivationFunction, Experts, Extras, Family, Llama3Scaling, MAX_LAYERS, ModelConfig, RopeScaling, SlidingWindow,
     YarnScaling,
 };
 use crate::guard::read_text;
@@ -140,8 +140,8 @@ fn refuse_unsupported(keys: &Keys, family: Family) -> Result<()> {
     }
     // The first Gemmas were published with "gelu" but meant the approximation, as transformers reads them.
     let (wanted, known): (_, &[&str]) = match family.activation() {
-        Activation::Silu => ("\"silu\"", &["silu", "swish"]),
-        Activation::GeluTanh => ("\"gelu_pytorch_tanh\"", &["gelu_pytorch_tanh", "gelu"]),
+        ActivationFunction::Silu => ("\"silu\"", &["silu", "swish"]),
+        ActivationFunction::GeluTanh => ("\"gelu_pytorch_tanh\"", &["gelu_pytorch_tanh", "gelu"]),
     };
     for key in ["hidden_act", "hidden_activation"] {
         // The older key's "gelu" means the approximation; the newer key is literal.

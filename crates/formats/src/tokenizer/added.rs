@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Map, Value};
 use tokenizers::{AddedToken, Model, Tokenizer};
 
-use super::classes::Class;
+use super::classes::TokenizerClass;
 use super::folder::read_object;
 
 /// Parts of a named token, in the order of `transformers`.
@@ -43,7 +43,11 @@ pub fn roles(file: &str, object: &Map<String, Value>) -> Result<Map<String, Valu
 
 /// The tokens with a role in a folder: the class's defaults, overridden by tokenizer_config.json and, if that lists no added tokens, by
 /// special_tokens_map.json.
-pub(super) fn folder_roles(folder: &Path, config: &Map<String, Value>, class: Class) -> Result<Map<String, Value>> {
+pub(super) fn folder_roles(
+    folder: &Path,
+    config: &Map<String, Value>,
+    class: TokenizerClass,
+) -> Result<Map<String, Value>> {
     let mut all: Map<String, Value> =
         class.defaults().iter().map(|(key, token)| ((*key).to_owned(), Value::from(*token))).collect();
     all.extend(roles(&folder.join("tokenizer_config.json").display().to_string(), config)?);
@@ -175,7 +179,7 @@ fn next_id(tokenizer: &Tokenizer) -> u32 {
 pub(super) fn add(
     tokenizer: &mut Tokenizer,
     (folder, config, own): (&Path, &Map<String, Value>, &[Value]),
-    (roles, class, pieces): (&Map<String, Value>, Class, Option<bool>),
+    (roles, class, pieces): (&Map<String, Value>, TokenizerClass, Option<bool>),
     rows: Option<usize>,
 ) -> Result<Vec<String>> {
     let there = tokenizer.get_added_tokens_decoder();
@@ -231,7 +235,7 @@ pub(super) fn add(
             .add_tokens([token])
             .map_err(|error| anyhow!("{}: cannot add {content:?}: {error}", folder.display()))?;
     }
-    if class == Class::Qwen2 {
+    if class == TokenizerClass::Qwen2 {
         // It adds its special tokens once more, by their text alone.
         let named = roles.values().filter_map(Value::as_str).chain(further.iter().map(|token| token.content.as_str()));
         let there: Vec<_> = named.filter(|text| tokenizer.token_to_id(text).is_some()).collect();

@@ -7,7 +7,7 @@ use super::split::{QWEN2, QWEN35};
 
 /// A class with its own rules, or the generic one, which reads the file unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Class {
+pub(super) enum TokenizerClass {
     Generic,
     Llama,
     CodeLlama,
@@ -18,28 +18,28 @@ pub(super) enum Class {
     Gemma,
 }
 
-const NAMES: [(&str, Class); 7] = [
-    ("LlamaTokenizer", Class::Llama),
-    ("CodeLlamaTokenizer", Class::CodeLlama),
-    ("GPT2Tokenizer", Class::Gpt2),
-    ("Qwen2Tokenizer", Class::Qwen2),
-    ("Qwen3_5Tokenizer", Class::Qwen35),
-    ("GPTNeoXTokenizer", Class::GptNeoX),
-    ("GemmaTokenizer", Class::Gemma),
+const NAMES: [(&str, TokenizerClass); 7] = [
+    ("LlamaTokenizer", TokenizerClass::Llama),
+    ("CodeLlamaTokenizer", TokenizerClass::CodeLlama),
+    ("GPT2Tokenizer", TokenizerClass::Gpt2),
+    ("Qwen2Tokenizer", TokenizerClass::Qwen2),
+    ("Qwen3_5Tokenizer", TokenizerClass::Qwen35),
+    ("GPTNeoXTokenizer", TokenizerClass::GptNeoX),
+    ("GemmaTokenizer", TokenizerClass::Gemma),
 ];
 
 /// The class that `transformers` assigns to a model type if the folder names none. Types that it always reads generically have the
 /// generic class.
-fn registered(model_type: &str) -> Option<Class> {
+fn registered(model_type: &str) -> Option<TokenizerClass> {
     Some(match model_type {
-        "qwen2" | "qwen2_moe" | "qwen3" | "qwen3_moe" | "qwen3_next" => Class::Qwen2,
-        "gpt2" | "gpt_neo" | "gptj" | "codegen" | "phi" | "opt" | "starcoder2" => Class::Gpt2,
-        "gpt_neox" | "olmo" | "olmoe" | "mamba" | "mpt" => Class::GptNeoX,
-        "code_llama" => Class::CodeLlama,
-        "qwen3_5" | "qwen3_5_moe" | "qwen3_5_text" | "qwen3_5_moe_text" => Class::Qwen35,
-        "gemma" | "gemma2" | "gemma3" | "gemma3_text" => Class::Gemma,
+        "qwen2" | "qwen2_moe" | "qwen3" | "qwen3_moe" | "qwen3_next" => TokenizerClass::Qwen2,
+        "gpt2" | "gpt_neo" | "gptj" | "codegen" | "phi" | "opt" | "starcoder2" => TokenizerClass::Gpt2,
+        "gpt_neox" | "olmo" | "olmoe" | "mamba" | "mpt" => TokenizerClass::GptNeoX,
+        "code_llama" => TokenizerClass::CodeLlama,
+        "qwen3_5" | "qwen3_5_moe" | "qwen3_5_text" | "qwen3_5_moe_text" => TokenizerClass::Qwen35,
+        "gemma" | "gemma2" | "gemma3" | "gemma3_text" => TokenizerClass::Gemma,
         "mistral" | "mixtral" | "ministral" | "olmo2" | "olmo3" | "phi3" | "granite" | "stablelm" | "glm" | "glm4" => {
-            Class::Generic
+            TokenizerClass::Generic
         }
         _ => return None,
     })
@@ -71,27 +71,28 @@ const UNREAD: [&str; 15] = [
 pub(super) fn unread<'c>(config: &'c Map<String, Value>, model: &Map<String, Value>) -> Option<&'c str> {
     let named = config.get("tokenizer_class")?.as_str()?;
     let own = named.trim_end_matches("Fast").strip_suffix("Tokenizer")?;
-    let generic = model.get("model_type").and_then(Value::as_str).and_then(registered) == Some(Class::Generic);
+    let generic = model.get("model_type").and_then(Value::as_str).and_then(registered) == Some(TokenizerClass::Generic);
     (UNREAD.contains(&own) && !generic).then_some(named)
 }
 
-impl Class {
+impl TokenizerClass {
     /// Chooses by `tokenizer_config.json`, `config.json`, and whether the tokenizer.json is byte-level.
     pub fn detect(config: &Map<String, Value>, model: &Map<String, Value>, byte_level: bool) -> Self {
         let text = |object: &Map<String, Value>, key: &str| object.get(key).and_then(Value::as_str).map(str::to_owned);
         let named = text(config, "tokenizer_class").or_else(|| text(model, "tokenizer_class"));
         let named = named.map(|name| name.trim_end_matches("Fast").to_owned());
-        let class = |name: &str| NAMES.iter().find(|(known, _)| *known == name).map_or(Class::Generic, |(_, c)| *c);
+        let class =
+            |name: &str| NAMES.iter().find(|(known, _)| *known == name).map_or(TokenizerClass::Generic, |(_, c)| *c);
         let model_type = text(model, "model_type").unwrap_or_default();
         let misnamed = MISNAMED.contains(&model_type.as_str());
         match (registered(&model_type), named) {
             // Llama 3 and similar models name Llama 2's class.
-            (_, Some(name)) if name == "LlamaTokenizer" && byte_level && !misnamed => Class::Generic,
-            (Some(Class::Generic), _) => Class::Generic,
+            (_, Some(name)) if name == "LlamaTokenizer" && byte_level && !misnamed => TokenizerClass::Generic,
+            (Some(TokenizerClass::Generic), _) => TokenizerClass::Generic,
             (Some(own), Some(_)) if misnamed => own,
             (_, Some(name)) => class(&name),
             (Some(own), None) => own,
-            (None, None) => Class::Generic,
+            (None, None) => TokenizerClass::Generic,
         }
     }
 
@@ -99,9 +100,9 @@ impl Class {
     pub fn defaults(self) -> &'static [(&'static str, &'static str)] {
         const END: &str = "<|endoftext|>";
         match self {
-            Class::Generic => &[],
-            Class::Llama => &[("unk_token", "<unk>"), ("bos_token", "<s>"), ("eos_token", "</s>")],
-            Class::CodeLlama => &[
+            TokenizerClass::Generic => &[],
+            TokenizerClass::Llama => &[("unk_token", "<unk>"), ("bos_token", "<s>"), ("eos_token", "</s>")],
+            TokenizerClass::CodeLlama => &[
                 ("unk_token", "<unk>"),
                 ("bos_token", "<s>"),
                 ("eos_token", "</s>"),
@@ -111,12 +112,14 @@ impl Class {
                 ("eot_token", "▁<EOT>"),
                 ("fill_token", "<FILL_ME>"),
             ],
-            Class::Gpt2 => &[("unk_token", END), ("bos_token", END), ("eos_token", END)],
-            Class::Qwen2 | Class::Qwen35 => &[("unk_token", END), ("eos_token", END), ("pad_token", END)],
-            Class::GptNeoX => {
+            TokenizerClass::Gpt2 => &[("unk_token", END), ("bos_token", END), ("eos_token", END)],
+            TokenizerClass::Qwen2 | TokenizerClass::Qwen35 => {
+                &[("unk_token", END), ("eos_token", END), ("pad_token", END)]
+            }
+            TokenizerClass::GptNeoX => {
                 &[("unk_token", END), ("bos_token", END), ("eos_token", END), ("pad_token", "<|padding|>")]
             }
-            Class::Gemma => &[
+            TokenizerClass::Gemma => &[
                 ("unk_token", "<unk>"),
                 ("bos_token", "<bos>"),
                 ("eos_token", "<eos>"),
@@ -128,17 +131,17 @@ impl Class {
 
     /// Whether its vocabulary is SentencePiece's.
     pub fn is_sentencepiece(self) -> bool {
-        matches!(self, Class::Llama | Class::CodeLlama | Class::Gemma)
+        matches!(self, TokenizerClass::Llama | TokenizerClass::CodeLlama | TokenizerClass::Gemma)
     }
 
     /// Whether it defines how text is split without a tokenizer.json.
     pub fn is_whole(self) -> bool {
-        self != Class::Generic
+        self != TokenizerClass::Generic
     }
 
     /// The tokenizer.json as the class reads it: vocabulary, merges and post-processor come from the file.
     pub fn remade(self, file: Value, config: &Map<String, Value>) -> Value {
-        if self == Class::Generic || file["model"]["type"] != "BPE" {
+        if self == TokenizerClass::Generic || file["model"]["type"] != "BPE" {
             return file;
         }
         let mut made = file;
@@ -156,23 +159,24 @@ impl Class {
         };
         let nfc = json!({ "type": "NFC" });
         let (normalizer, pre_tokenizer, decoder) = match self {
-            Class::Generic => return made,
-            Class::Gpt2 => (Value::Null, bytes(true), plain),
-            Class::GptNeoX => (nfc, bytes(true), plain),
-            Class::Qwen2 | Class::Qwen35 => {
-                let rule = if self == Class::Qwen2 { QWEN2 } else { QWEN35 };
+            TokenizerClass::Generic => return made,
+            TokenizerClass::Gpt2 => (Value::Null, bytes(true), plain),
+            TokenizerClass::GptNeoX => (nfc, bytes(true), plain),
+            TokenizerClass::Qwen2 | TokenizerClass::Qwen35 => {
+                let rule = if self == TokenizerClass::Qwen2 { QWEN2 } else { QWEN35 };
                 let cut = json!({ "type": "Split", "pattern": { "Regex": rule }, "behavior": "Isolated",
                     "invert": false });
                 (nfc, json!({ "type": "Sequence", "pretokenizers": [cut, bytes(false)] }), plain)
             }
-            Class::Gemma => {
+            TokenizerClass::Gemma => {
                 let cut = json!({ "type": "Split", "pattern": { "String": " " }, "behavior": "MergedWithPrevious",
                     "invert": false });
                 (replaced(" ", "▁"), cut, sentencepiece(vec![]))
             }
-            Class::Llama | Class::CodeLlama => {
+            TokenizerClass::Llama | TokenizerClass::CodeLlama => {
                 let prefixed = prefixed.unwrap_or(true);
-                let legacy = self == Class::Llama && config.get("legacy").and_then(Value::as_bool).unwrap_or(false);
+                let legacy =
+                    self == TokenizerClass::Llama && config.get("legacy").and_then(Value::as_bool).unwrap_or(false);
                 let scheme = match (prefixed, legacy) {
                     (false, _) => "never",
                     (true, true) => "always",
@@ -181,12 +185,16 @@ impl Class {
                 let spaces = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": scheme,
                     "split": false });
                 let strip = json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 });
-                let strips = prefixed || self == Class::CodeLlama;
+                let strips = prefixed || self == TokenizerClass::CodeLlama;
                 (Value::Null, spaces, sentencepiece(if strips { vec![strip] } else { vec![] }))
             }
         };
         let words = self.is_sentencepiece();
-        let unk = if matches!(self, Class::Gemma | Class::CodeLlama) { json!("<unk>") } else { Value::Null };
+        let unk = if matches!(self, TokenizerClass::Gemma | TokenizerClass::CodeLlama) {
+            json!("<unk>")
+        } else {
+            Value::Null
+        };
         let model = &mut made["model"];
         *model = json!({ "type": "BPE", "dropout": null, "unk_token": unk, "continuing_subword_prefix": null,
             "end_of_word_suffix": null, "fuse_unk": words, "byte_fallback": words, "ignore_merges": false,
@@ -194,7 +202,7 @@ impl Class {
         made["normalizer"] = normalizer;
         made["pre_tokenizer"] = pre_tokenizer;
         made["decoder"] = decoder;
-        if self == Class::GptNeoX {
+        if self == TokenizerClass::GptNeoX {
             made["post_processor"] = Value::Null;
         }
         made["added_tokens"] = json!([]);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 use tokenizers::processors::template::TemplateProcessing;
 
-use super::classes::{Class, is_byte_level, unread};
+use super::classes::{TokenizerClass, is_byte_level, unread};
 use super::{Templates, TextSide, added, parse, pieces, sentencepiece};
 use crate::guard::{MOST_TEXT, read_bytes, read_text};
 
@@ -89,7 +89,7 @@ pub fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide>> {
             folder.join("tokenizer_config.json").display()
         ));
     }
-    if !has_file || class == Class::CodeLlama {
+    if !has_file || class == TokenizerClass::CodeLlama {
         add_around(&mut tokenizer, (&config, class), &roles, &source)?;
     }
     if config.get("split_special_tokens").and_then(Value::as_bool) == Some(true) {
@@ -101,7 +101,7 @@ pub fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide>> {
 }
 
 /// Warnings about a tokenizer.json that transformers 5 reads differently.
-fn cautions(file: &Value, class: Class, config: &Map<String, Value>, source: &Path) -> Vec<String> {
+fn cautions(file: &Value, class: TokenizerClass, config: &Map<String, Value>, source: &Path) -> Vec<String> {
     let (source, model) = (source.display(), &file["model"]);
     let mut notes = vec![];
     if let Some(dropout) = model["dropout"].as_f64().filter(|dropout| *dropout != 0.0) {
@@ -109,7 +109,7 @@ fn cautions(file: &Value, class: Class, config: &Map<String, Value>, source: &Pa
             "warning: {source}: `model.dropout` is {dropout} and is not applied: it would cut each text at random, as transformers does"
         ));
     }
-    if let Some(kind) = model["type"].as_str().filter(|kind| *kind != "BPE" && class != Class::Generic) {
+    if let Some(kind) = model["type"].as_str().filter(|kind| *kind != "BPE" && class != TokenizerClass::Generic) {
         let named = config.get("tokenizer_class").and_then(Value::as_str).unwrap_or("the model's own");
         notes.push(format!(
             "warning: {source}: its {kind} vocabulary splits the text here. For `tokenizer_class` {named:?} transformers 5 converts it to merges \
@@ -123,7 +123,7 @@ fn cautions(file: &Value, class: Class, config: &Map<String, Value>, source: &Pa
 struct TokenizerFiles {
     file: Value,
     source: PathBuf,
-    class: Class,
+    class: TokenizerClass,
     /// Special tokens that the file defines.
     named: Vec<(&'static str, Option<String>)>,
     /// For a tokenizer.model alone: whether added tokens are matched before normalisation.
@@ -137,10 +137,10 @@ impl TokenizerFiles {
             let text = read_text(&source).with_context(|| format!("{}: cannot read", source.display()))?;
             let file: Value = serde_json::from_str(&text)
                 .map_err(|error| anyhow!("{}: not a tokenizer.json: {error}", source.display()))?;
-            let class = Class::detect(config, model, is_byte_level(&file));
+            let class = TokenizerClass::detect(config, model, is_byte_level(&file));
             return Ok(Self { file, source, class, named: vec![], pieces: None });
         }
-        let class = Class::detect(config, model, false);
+        let class = TokenizerClass::detect(config, model, false);
         if SLOW.iter().all(|name| folder.join(name).is_file()) {
             let file = from_vocab_and_merges(folder, class, config)?;
             return Ok(Self { file, source: folder.join(SLOW[0]), class, named: vec![], pieces: None });
@@ -157,7 +157,7 @@ impl TokenizerFiles {
         let unk = read.unk.and_then(|id| read.pieces.get(id as usize)).map(|piece| piece.token.clone());
         let file = pieces::from_model(&read, class, config);
         let named = vec![("bos_token", read.bos), ("eos_token", read.eos), ("unk_token", unk)];
-        let pieces = Some(class == Class::Generic && read.dummy_prefix);
+        let pieces = Some(class == TokenizerClass::Generic && read.dummy_prefix);
         Ok(Self { file, source, class, named, pieces })
     }
 }
@@ -175,10 +175,10 @@ fn is_tiktoken(bytes: &[u8]) -> bool {
 }
 
 /// The tokenizer.json of `vocab.json` and `merges.txt`, for a class that defines how text is split.
-fn from_vocab_and_merges(folder: &Path, class: Class, config: &Map<String, Value>) -> Result<Value> {
+fn from_vocab_and_merges(folder: &Path, class: TokenizerClass, config: &Map<String, Value>) -> Result<Value> {
     let [vocab, merges] = SLOW.map(|name| folder.join(name));
     ensure!(
-        class.is_whole() && !matches!(class, Class::Llama | Class::CodeLlama),
+        class.is_whole() && !matches!(class, TokenizerClass::Llama | TokenizerClass::CodeLlama),
         "{}: has vocab.json and merges.txt but no tokenizer.json, and its tokenizer_class does not define how text is split: open it \
         in transformers once and save its tokenizer, which writes tokenizer.json",
         folder.display()
@@ -201,14 +201,14 @@ fn from_vocab_and_merges(folder: &Path, class: Class, config: &Map<String, Value
 /// beginning.
 fn add_around(
     tokenizer: &mut Tokenizer,
-    (config, class): (&Map<String, Value>, Class),
+    (config, class): (&Map<String, Value>, TokenizerClass),
     roles: &Map<String, Value>,
     source: &Path,
 ) -> Result<()> {
     let asked = |flag: &str, role: &str| {
         let token = roles.get(role).and_then(Value::as_str);
         let asked = match class {
-            Class::CodeLlama => role == "bos_token",
+            TokenizerClass::CodeLlama => role == "bos_token",
             _ => config.get(flag).and_then(Value::as_bool) == Some(true),
         };
         token.filter(|_| asked).map(str::to_owned)

@@ -9,9 +9,9 @@ use base64::prelude::{BASE64_STANDARD as STANDARD, Engine};
 use serde_json::{Map, Value, json};
 use tokenizers::Tokenizer;
 
-use super::classes::Class;
+use super::classes::TokenizerClass;
 use super::parse;
-use super::sentencepiece::Model;
+use super::sentencepiece::SentencePieceModel;
 
 /// Types of a piece, the same in SentencePiece and GGUF. SentencePiece merges only into normal pieces, llama.cpp also into user-defined
 /// ones: runs of spaces in Gemma's.
@@ -127,7 +127,7 @@ pub fn from_gguf(pieces: &[Piece], unk: Option<&str>, prefix: bool, source: &Pat
 }
 
 /// The tokenizer.json of a `tokenizer.model`. Its added tokens are the pieces that are matched whole.
-pub(super) fn from_model(model: &Model, class: Class, config: &Map<String, Value>) -> Value {
+pub(super) fn from_model(model: &SentencePieceModel, class: TokenizerClass, config: &Map<String, Value>) -> Value {
     let pieces = &model.pieces;
     let unk = model.unk.and_then(|id| pieces.get(id as usize)).map(|piece| piece.token.as_str());
     let by_class = class.is_sentencepiece() && !model.unigram;
@@ -155,7 +155,7 @@ pub(super) fn from_model(model: &Model, class: Class, config: &Map<String, Value
 }
 
 /// By the model's own settings, for a class without its own rules.
-fn generic(model: &Model, mut inner: Value, config: &Map<String, Value>) -> Value {
+fn generic(model: &SentencePieceModel, mut inner: Value, config: &Map<String, Value>) -> Value {
     let legacy = config.get("legacy").and_then(Value::as_bool).unwrap_or(true);
     let mut normalizers = vec![];
     if !model.charsmap.is_empty() {

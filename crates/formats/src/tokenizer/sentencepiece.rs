@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use super::pieces::{Piece, UNKNOWN};
 
 /// The fields of a `tokenizer.model`. Missing fields have the format's defaults.
-pub(super) struct Model {
+pub(super) struct SentencePieceModel {
     pub pieces: Vec<Piece>,
     pub unigram: bool,
     pub byte_fallback: bool,
@@ -20,8 +20,8 @@ pub(super) struct Model {
     pub escapes: bool,
 }
 
-pub(super) fn read(bytes: &[u8]) -> Result<Model> {
-    let mut model = Model {
+pub(super) fn read(bytes: &[u8]) -> Result<SentencePieceModel> {
+    let mut model = SentencePieceModel {
         pieces: vec![],
         unigram: true,
         byte_fallback: false,
@@ -61,7 +61,7 @@ fn piece(bytes: &[u8]) -> Result<Piece> {
     Ok(found)
 }
 
-fn trainer(model: &mut Model, bytes: &[u8]) -> Result<()> {
+fn trainer(model: &mut SentencePieceModel, bytes: &[u8]) -> Result<()> {
     let mut at = Wire(bytes);
     let (mut bos, mut eos) = (true, true);
     while let Some((field, value)) = at.next()? {
@@ -85,7 +85,7 @@ fn trainer(model: &mut Model, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn normalizer(model: &mut Model, bytes: &[u8]) -> Result<()> {
+fn normalizer(model: &mut SentencePieceModel, bytes: &[u8]) -> Result<()> {
     let mut at = Wire(bytes);
     while let Some((field, value)) = at.next()? {
         match field {

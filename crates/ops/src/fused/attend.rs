@@ -5,7 +5,7 @@ use std::ops::Range;
 use pulp::{Simd, WithSimd};
 use rayon::prelude::*;
 
-use super::product::{self, Matrix};
+use super::product::{self, MatrixView};
 use super::simd::{LANES, softmax, vectorised};
 use crate::MASKED;
 use crate::cpu::dispatch;
@@ -157,8 +157,8 @@ impl AttentionTask<'_> {
             }
             scores.fill(0.0);
             let mut pieces: Vec<&mut [f32]> = scores.chunks_exact_mut(room).collect();
-            let keys = Matrix { values: keys.matrix(self.row, group), step: keys.steps[2] };
-            product::times(Matrix { values: &queries, step: width }, keys, width, &mut pieces);
+            let keys = MatrixView { values: keys.matrix(self.row, group), step: keys.steps[2] };
+            product::times(MatrixView { values: &queries, step: width }, keys, width, &mut pieces);
             if !mask.is_empty() {
                 add_mask(&mut scores, room, mask, [slots, seen, share]);
             }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::attend::{Heads, PARALLEL, Scale, Sizes, TOGETHER, add_mask, padded};
-use super::product::{self, Matrix, Transpose};
+use super::product::{self, MatrixView, Transpose};
 use super::simd::{exp, sum, vectorised};
 
 /// Inputs and outputs of the forward pass, and the gradient of `out`: q, out and grad `[B, L, H, dh]`, keys and values as matrices
@@ -46,8 +46,8 @@ impl AttentionPass<'_> {
         let mut queries = Queries::default();
         let (mut patterns, mut dscores) = (vec![], vec![]);
         for group in 0..groups {
-            let keys = Matrix { values: self.keys.matrix(row, group), step: self.keys.steps[2] };
-            let values = Matrix { values: self.values.matrix(row, group), step: self.values.steps[2] };
+            let keys = MatrixView { values: self.keys.matrix(row, group), step: self.keys.steps[2] };
+            let values = MatrixView { values: self.values.matrix(row, group), step: self.values.steps[2] };
             transpose(keys, [slots, width], &mut keys_across, room);
             transpose(values, [slots, width], &mut values_across, room);
             let (keys_across, values_across) = (dense(&keys_across, room), dense(&values_across, room));
@@ -147,14 +147,14 @@ vectorised! {
 }
 
 /// Writes `[N, M]` as `[M, N]` into rows that begin `step` values apart.
-fn transpose(from: Matrix, [n, m]: [usize; 2], out: &mut [f32], step: usize) {
+fn transpose(from: MatrixView, [n, m]: [usize; 2], out: &mut [f32], step: usize) {
     for (i, row) in from.values.chunks(from.step.max(m)).take(n).enumerate() {
         out[i..].iter_mut().step_by(step).zip(&row[..m]).for_each(|(out, value)| *out = *value);
     }
 }
 
-fn dense(values: &[f32], step: usize) -> Matrix<'_> {
-    Matrix { values, step }
+fn dense(values: &[f32], step: usize) -> MatrixView<'_> {
+    MatrixView { values, step }
 }
 
 fn rows(values: &mut [f32], width: usize) -> Vec<&mut [f32]> {

@@ -30,14 +30,14 @@ thread_local! {
 /// Runs a model on copies of one row, each of which gets its own gradient: a product with a weight without gradient is computed for the first
 /// copy and repeated. Burn keeps no graph for a second backward pass, so a Jacobian needs many forward passes.
 pub fn of_copies<T>(run: impl FnOnce() -> T) -> T {
-    struct End;
-    impl Drop for End {
+    struct CopiesGuard;
+    impl Drop for CopiesGuard {
         fn drop(&mut self) {
             COPIES.set(false);
         }
     }
     COPIES.set(true);
-    let _end = End;
+    let _end = CopiesGuard;
     run()
 }
 
@@ -242,9 +242,9 @@ impl<B: FusedOps> Backward<B, 3> for AttendInParts {
 
 /// Saves its output.
 #[derive(Debug)]
-struct Softmax;
+struct SoftmaxGradient;
 
-impl<B: FusedOps> Backward<B, 1> for Softmax {
+impl<B: FusedOps> Backward<B, 1> for SoftmaxGradient {
     type State = FloatTensor<B>;
 
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
@@ -342,13 +342,13 @@ impl<B: FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
     fn masked_softmax(scores: FloatTensor<Self>, mask: FloatTensor<Self>) -> FloatTensor<Self> {
         let parents = [scores.node()];
         let output = B::masked_softmax(scores.into_primitive(), mask.into_primitive());
-        finish!(Softmax, parents, output, output.clone())
+        finish!(SoftmaxGradient, parents, output, output.clone())
     }
 
     fn row_softmax(scores: FloatTensor<Self>) -> FloatTensor<Self> {
         let parents = [scores.node()];
         let output = B::row_softmax(scores.into_primitive());
-        finish!(Softmax, parents, output, output.clone())
+        finish!(SoftmaxGradient, parents, output, output.clone())
     }
 
     fn softmax_backward(pattern: FloatTensor<Self>, grad: FloatTensor<Self>) -> FloatTensor<Self> {

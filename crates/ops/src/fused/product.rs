@@ -30,26 +30,26 @@ pub(super) fn rows_times<const P: usize>(x: &[f32], weights: [&[f32]; P], depth:
     let rows = x.len() / depth;
     let columns = weights.map(|w| w.len() / depth);
     let mut outs = columns.map(|columns| vec![0.0; rows * columns]);
-    let x = Matrix { values: x, step: depth };
+    let x = MatrixView { values: x, step: depth };
     deal(&mut outs, columns, [rows, depth], |which, from, out| {
-        times(x, Matrix { values: &weights[which][from..], step: columns[which] }, depth, out);
+        times(x, MatrixView { values: &weights[which][from..], step: columns[which] }, depth, out);
     });
     outs
 }
 
 /// Rows that begin `step` values apart.
 #[derive(Clone, Copy)]
-pub(super) struct Matrix<'a> {
+pub(super) struct MatrixView<'a> {
     pub values: &'a [f32],
     pub step: usize,
 }
 
 /// A matrix that is used as its transpose.
 #[derive(Clone, Copy)]
-pub(super) struct Transpose<'a>(pub Matrix<'a>);
+pub(super) struct Transpose<'a>(pub MatrixView<'a>);
 
 /// Adds x `[M, K]` · w `[K, N]` to the M pieces of `out`, which are N values long.
-pub(super) fn times(x: impl Left, w: Matrix, depth: usize, out: &mut [&mut [f32]]) {
+pub(super) fn times(x: impl Left, w: MatrixView, depth: usize, out: &mut [&mut [f32]]) {
     dispatch(Times { x, w, depth, out });
 }
 
@@ -68,7 +68,7 @@ pub(super) trait Rows<const R: usize> {
     fn column(&self, k: usize) -> [f32; R];
 }
 
-impl Left for Matrix<'_> {
+impl Left for MatrixView<'_> {
     #[inline(always)]
     fn rows<const R: usize>(self, first: usize, part: Range<usize>) -> impl Rows<R> {
         let depth = part.len();
@@ -84,8 +84,8 @@ impl Left for Matrix<'_> {
 impl Left for Transpose<'_> {
     #[inline(always)]
     fn rows<const R: usize>(self, first: usize, part: Range<usize>) -> impl Rows<R> {
-        let Matrix { values, step } = self.0;
-        (Matrix { values: &values[part.start * step + first..], step }, part.len())
+        let MatrixView { values, step } = self.0;
+        (MatrixView { values: &values[part.start * step + first..], step }, part.len())
     }
 
     #[inline(always)]
@@ -106,7 +106,7 @@ impl<const R: usize> Rows<R> for [&[f32]; R] {
     }
 }
 
-impl<const R: usize> Rows<R> for (Matrix<'_>, usize) {
+impl<const R: usize> Rows<R> for (MatrixView<'_>, usize) {
     #[inline(always)]
     fn depth(&self) -> usize {
         self.1
@@ -181,7 +181,7 @@ pub(super) fn deal<const P: usize>(
 
 struct Times<'a, 'o, 'p, X> {
     x: X,
-    w: Matrix<'a>,
+    w: MatrixView<'a>,
     depth: usize,
     out: &'o mut [&'p mut [f32]],
 }
@@ -191,7 +191,7 @@ impl<X: Left> WithSimd for Times<'_, '_, '_, X> {
 
     #[inline(always)]
     fn with_simd<S: Simd>(self, simd: S) {
-        let Self { x, w: Matrix { values: w, step }, depth, out } = self;
+        let Self { x, w: MatrixView { values: w, step }, depth, out } = self;
         if let ([out], Some(x)) = (&mut *out, x.row(depth)) {
             return stream(simd, x, w, step, out);
         }
@@ -501,8 +501,8 @@ mod tests {
             close(&plain, naive(&x, |j, c| w[j * n + c], [m, k, n]));
             let (across, mut again) = (turned(&x, k), vec![0.0; m * n]);
             let mut pieces: Vec<&mut [f32]> = again.chunks_exact_mut(n).collect();
-            let across = Transpose(Matrix { values: &across, step: m });
-            times(across, Matrix { values: &w, step: n }, k, &mut pieces);
+            let across = Transpose(MatrixView { values: &across, step: m });
+            times(across, MatrixView { values: &w, step: n }, k, &mut pieces);
             close(&again, naive(&x, |j, c| w[j * n + c], [m, k, n]));
             let transposed = rows_times_transposed(&x, &w, [k, n]);
             close(&transposed, naive(&x, |j, c| w[c * k + j], [m, k, n]));

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use rayon::prelude::*;
 
-use super::product::{Matrix, soon, times};
+use super::product::{MatrixView, soon, times};
 use super::stored_many::{rows_of, split_columns};
 use crate::stored::{Part, StoredMatrix};
 
@@ -42,8 +42,8 @@ pub(super) fn rows_through_stored(y: &[f32], weight: &StoredMatrix) -> Vec<f32> 
             for from in (0..part.rows).step_by(together) {
                 let rows = from..(from + together).min(part.rows);
                 widen(part, rows.clone(), columns.clone(), &mut wide);
-                let y = Matrix { values: &y[start + rows.start..], step: height };
-                times(y, Matrix { values: &wide, step: columns.len() }, rows.len(), &mut out);
+                let y = MatrixView { values: &y[start + rows.start..], step: height };
+                times(y, MatrixView { values: &wide, step: columns.len() }, rows.len(), &mut out);
             }
         }
     });

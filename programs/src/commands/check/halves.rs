@@ -10,7 +10,7 @@ use switchyard::model::{Decoder, Hooks, Span};
 use switchyard::ops::Targets;
 use switchyard::parity::recorder::{Recordings, padded, pieces, record};
 use switchyard::parity::reference::values;
-use switchyard::parity::{Comparison, Fixtures};
+use switchyard::parity::{Fixtures, ParityComparison};
 
 /// Tolerance after a few layers, with every operation's output rounded to 11 or 8 bits.
 const TYPES: [(FloatDType, &str, f64); 2] = [(FloatDType::F16, "f16", 2e-2), (FloatDType::BF16, "bf16", 8e-2)];
@@ -18,7 +18,7 @@ const TYPES: [(FloatDType, &str, f64); 2] = [(FloatDType::F16, "f16", 2e-2), (Fl
 /// With norms of heads, and with groups of heads.
 const MODELS: [&str; 2] = ["qwen3_tied", "llama_gqa"];
 
-pub(super) fn against_f32(fixtures: &Fixtures) -> Result<Vec<Comparison>> {
+pub(super) fn against_f32(fixtures: &Fixtures) -> Result<Vec<ParityComparison>> {
     let mut out = vec![];
     for (dtype, called, bound) in TYPES.into_iter().filter(|of| fixtures.device.supports_dtype(of.0)) {
         for name in MODELS {
@@ -27,7 +27,7 @@ pub(super) fn against_f32(fixtures: &Fixtures) -> Result<Vec<Comparison>> {
             let (ours, theirs) = (rounded(&fixtures.device.clone().autodiff())?, rounded(&cpu)?.cast(FloatDType::F32));
             let mut line = |what: &str, [ours, theirs]: [Vec<f32>; 2]| {
                 let values = theirs.len();
-                out.push(Comparison {
+                out.push(ParityComparison {
                     what: format!("{name} in {called}: {what}"),
                     off: relative_error(&ours, &theirs, f32::MIN_POSITIVE),
                     bound,

@@ -4,7 +4,7 @@ use burn::tensor::{Tensor, TensorData};
 
 use super::kernels::{Case, MANY, Way, noise};
 use super::stored_cases;
-use switchyard::ops::{self, AdamW, Heads, MASKED, Rotation, Targets, composed};
+use switchyard::ops::{self, AdamW, Heads, MASKED, RotaryAngles, Targets, composed};
 
 pub(super) fn all() -> Vec<Case> {
     [
@@ -91,7 +91,7 @@ fn rotations() -> Vec<Case> {
         tracked("rotate", name, vec![noise(shape, 5, 3.0)], move |x, way| {
             let positions: Vec<Vec<usize>> = (0..b).map(|row| (row * 3..row * 3 + l).collect()).collect();
             let frequencies: Vec<f32> = (0..half).map(|i| 1.0 / (i as f32 + 1.0)).collect();
-            let rotation = Rotation::new(&positions, &frequencies, x[0].dtype(), &x[0].device().inner());
+            let rotation = RotaryAngles::new(&positions, &frequencies, x[0].dtype(), &x[0].device().inner());
             match way {
                 Way::Fused | Way::Halves => ops::rotate(seen(&x[0], view), &rotation),
                 Way::Composed => composed::rotate(seen(&x[0], view), &rotation),
@@ -120,7 +120,7 @@ fn heads() -> Vec<Case> {
         untracked("append_heads", name, inputs, move |x, way| {
             let positions = vec![(at..at + l).collect::<Vec<usize>>(); b];
             let frequencies: Vec<f32> = (0..dh / 2).map(|i| 1.0 / (i as f32 + 1.0)).collect();
-            let rotation = &Rotation::new(&positions, &frequencies, x[0].dtype(), &x[0].device());
+            let rotation = &RotaryAngles::new(&positions, &frequencies, x[0].dtype(), &x[0].device());
             let gain = |i: usize| x[i].clone().reshape([dh]);
             let [q, k, v] = [0, 1, 2].map(|i| x[i].clone());
             let gains = normed.then(|| ([gain(3), gain(4)], 1e-6));

@@ -10,7 +10,7 @@ use rand::{Rng, SeedableRng};
 use super::kernel_cases;
 use switchyard::machine::Machine;
 use switchyard::ops;
-use switchyard::parity::{Comparison, reference::values};
+use switchyard::parity::{ParityComparison, reference::values};
 use switchyard::progress::say;
 
 const F32: FloatDType = FloatDType::F32;
@@ -118,7 +118,7 @@ pub(super) fn relative_error(ours: &[f32], theirs: &[f32], floor: f32) -> f64 {
 }
 
 /// All cases of `kernel_cases`: one line per operation, compared quantity and reference.
-pub(super) fn against_the_cpu_and_the_composition(device: &Device) -> Result<Vec<Comparison>> {
+pub(super) fn against_the_cpu_and_the_composition(device: &Device) -> Result<Vec<ParityComparison>> {
     let some = Tensor::<1>::zeros([1], device);
     // Without the kernels, the composition would be compared with itself. If Burn fuses, there is no alternative.
     ensure!(cfg!(feature = "fusion") || ops::is_fused(&some), "this build has no kernels for the device");
@@ -147,9 +147,9 @@ pub(super) fn against_the_cpu_and_the_composition(device: &Device) -> Result<Vec
     let compared = |((operation, what, whom), (off, values, at)): ((&str, &str, &str), (f64, usize, String))| {
         let at = if at.is_empty() { at } else { format!(", worst at {at}") };
         let bound = if what == "values" { VALUES } else { GRADIENTS };
-        Comparison { what: format!("{operation}: {what} against {whom}{at}"), off, bound, values }
+        ParityComparison { what: format!("{operation}: {what} against {whom}{at}"), off, bound, values }
     };
-    let mut all: Vec<Comparison> = found.into_iter().map(compared).collect();
+    let mut all: Vec<ParityComparison> = found.into_iter().map(compared).collect();
     for (dtype, name, bound) in HALVES {
         if device.supports_dtype(dtype) {
             let cases = kernel_cases::all().into_iter().filter(Case::runs_in_halves).collect();
@@ -167,7 +167,7 @@ pub(super) fn in_one_type(
     dtype: FloatDType,
     name: &str,
     bound: f64,
-) -> Result<Vec<Comparison>> {
+) -> Result<Vec<ParityComparison>> {
     let mut found: BTreeMap<&str, (f64, usize, String)> = BTreeMap::new();
     for case in cases {
         let case = case.rounded(dtype);
@@ -181,7 +181,7 @@ pub(super) fn in_one_type(
             (*worst, *at) = (off, case.shape.clone());
         }
     }
-    let compared = |(operation, (off, values, at)): (&str, (f64, usize, String))| Comparison {
+    let compared = |(operation, (off, values, at)): (&str, (f64, usize, String))| ParityComparison {
         what: format!("{operation} in {name}: values and gradients against the CPU in f32, worst at {at}"),
         off,
         bound,

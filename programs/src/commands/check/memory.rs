@@ -9,7 +9,7 @@ use switchyard::machine::{Compute, Machine};
 use switchyard::method::Recipe;
 use switchyard::model::Decoder;
 use switchyard::model::config::{Extras, Family, ModelConfig};
-use switchyard::parity::Comparison;
+use switchyard::parity::ParityComparison;
 use switchyard::recipe::Grpo;
 use switchyard::train::rollouts::{self, Behaviour};
 
@@ -22,7 +22,7 @@ const WHAT: &str = "rollouts of a short prompt, next to one that does not fit: l
 ///
 /// # Errors
 /// A device on which all of them fit, that also loses the short ones, or that computes a long one incorrectly.
-pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<Comparison> {
+pub(super) fn a_rollout_that_does_not_fit(device: &Device) -> Result<ParityComparison> {
     let cpu = Machine::default().device;
     let expected = sample(&cpu, &[8])?.0;
     if *device == cpu {
@@ -89,14 +89,14 @@ fn shape(vocab_size: usize) -> ModelConfig {
     }
 }
 
-fn compare(ours: &[Trace], theirs: &[Trace]) -> Result<Comparison> {
+fn compare(ours: &[Trace], theirs: &[Trace]) -> Result<ParityComparison> {
     let tokens = |all: &[Trace]| -> Vec<u32> { all.iter().flat_map(|t| t.positions.iter().map(|p| p.token)).collect() };
     ensure!(tokens(ours) == tokens(theirs), "the rollouts have other tokens than on the CPU");
     let logprobs =
         |all: &[Trace]| -> Vec<f64> { all.iter().flat_map(|t| t.positions.iter().filter_map(|p| p.logprob)).collect() };
     let (ours, theirs) = (logprobs(ours), logprobs(theirs));
     let off = ours.iter().zip(&theirs).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
-    Some(Comparison { what: WHAT.to_owned(), off, bound: 1e-5, values: ours.len() })
+    Some(ParityComparison { what: WHAT.to_owned(), off, bound: 1e-5, values: ours.len() })
         .filter(|compared| compared.values > 0)
         .context("the short prompt has no rollouts")
 }

@@ -23,7 +23,7 @@ use super::device::MachineArgs;
 use super::print;
 use parts::{PARTS, Part, Setting};
 use switchyard::machine::{self, Compute, Machine};
-use switchyard::parity::{Comparison, Fixtures};
+use switchyard::parity::{Fixtures, ParityComparison};
 use switchyard::progress::say;
 use switchyard::store::write_atomic;
 
@@ -63,12 +63,12 @@ pub struct Check {
 struct PartResult {
     part: &'static str,
     seconds: f64,
-    result: Result<Vec<Comparison>>,
+    result: Result<Vec<ParityComparison>>,
 }
 
 impl PartResult {
     fn passes(&self) -> bool {
-        self.result.as_ref().is_ok_and(|all| !all.is_empty() && all.iter().all(Comparison::passes))
+        self.result.as_ref().is_ok_and(|all| !all.is_empty() && all.iter().all(ParityComparison::passes))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::report::verdicts;
 use switchyard::machine::{self, Machine};
 use switchyard::method;
 use switchyard::method::Recipe;
-use switchyard::parity::{Comparison, Fixtures};
+use switchyard::parity::{Fixtures, ParityComparison};
 use switchyard::progress::{Interruption, say, stop_asked};
 use switchyard::schema::METRICS;
 use switchyard::store::{copy_folder, read_flat};
@@ -29,7 +29,7 @@ const BOUND: f64 = 1e-5;
 /// A part by its name on the command line.
 pub(super) struct Part {
     pub name: &'static str,
-    pub run: fn(&Setting) -> Result<Vec<Comparison>>,
+    pub run: fn(&Setting) -> Result<Vec<ParityComparison>>,
 }
 
 pub(super) const PARTS: [Part; 11] = [
@@ -47,7 +47,7 @@ pub(super) const PARTS: [Part; 11] = [
 ];
 
 /// Prints a comparison as it is made, so that an interrupted check leaves these lines.
-fn print_comparison(one: &Comparison) {
+fn print_comparison(one: &ParityComparison) {
     say(&format!("check: {}: off by {:.1e}", one.what, one.off));
 }
 
@@ -122,7 +122,7 @@ fn train(set: &[&str], device: &Device, threads: usize, out: &Path, only: &[&str
 /// Every phase from the CPU's checkpoint of the previous phase, with one and two workers, which share the weights on the device. Over several
 /// phases two correct programs diverge: AdamW's first steps are as long for a gradient near zero as for a large one, in a direction that
 /// rounding decides.
-fn training(setting: &Setting) -> Result<Vec<Comparison>> {
+fn training(setting: &Setting) -> Result<Vec<ParityComparison>> {
     let recipe = Recipe::resolve("smoke", &SHORT.map(str::to_owned))?;
     let phases: Vec<&str> = method::phases(&recipe)?.iter().map(|phase| phase.name).collect();
     let mut out = vec![];
@@ -142,8 +142,8 @@ fn training(setting: &Setting) -> Result<Vec<Comparison>> {
     Ok(out)
 }
 
-fn named(prefix: &str, all: Vec<Comparison>) -> impl Iterator<Item = Comparison> {
-    all.into_iter().map(move |compared| Comparison { what: format!("{prefix}: {}", compared.what), ..compared })
+fn named(prefix: &str, all: Vec<ParityComparison>) -> impl Iterator<Item = ParityComparison> {
+    all.into_iter().map(move |compared| ParityComparison { what: format!("{prefix}: {}", compared.what), ..compared })
 }
 
 /// A model that answers some questions: without, no group of rollouts has anything to learn from.
@@ -157,7 +157,7 @@ const TRAINED: [&str; 6] = [
 ];
 
 /// Switch-GRPO from one checkpoint that the CPU trained.
-fn grpo(setting: &Setting) -> Result<Vec<Comparison>> {
+fn grpo(setting: &Setting) -> Result<Vec<ParityComparison>> {
     let phase = "grpo";
     let start = setting.folder.join("start");
     let recipe = Recipe::resolve("smoke", &TRAINED.map(str::to_owned))?;
@@ -194,7 +194,7 @@ fn words(setting: &Setting, device: &Device, out: &Path, more: &[&str]) -> Vec<S
 /// The folder of rows of `intervene` and `probe`.
 const ROWS: [&str; 2] = ["intervene", "probe"];
 
-fn intervene(setting: &Setting) -> Result<Vec<Comparison>> {
+fn intervene(setting: &Setting) -> Result<Vec<ParityComparison>> {
     let more =
         ["--phase", "sft", "--only", "latent_intervention", "--modes", "normal,zero,skip,resample,mean,self_patch"];
     for (who, device) in setting.devices() {
@@ -209,7 +209,7 @@ fn intervene(setting: &Setting) -> Result<Vec<Comparison>> {
     rows::compare(&setting.at("device", ROWS[0]), &setting.at("cpu", ROWS[0]), BOUND)
 }
 
-fn probe(setting: &Setting) -> Result<Vec<Comparison>> {
+fn probe(setting: &Setting) -> Result<Vec<ParityComparison>> {
     for (who, device) in setting.devices() {
         let words = words(setting, &device, &setting.at(who, ROWS[1]), &["--phase", "sft,grpo"]);
         CommandLine::<Experiments>::try_parse_from(words)?.args.run()?;
@@ -218,7 +218,7 @@ fn probe(setting: &Setting) -> Result<Vec<Comparison>> {
 }
 
 /// Verdicts on the paper's claims from the rows of `intervene` and `probe`.
-fn same_verdicts(setting: &Setting) -> Result<Vec<Comparison>> {
+fn same_verdicts(setting: &Setting) -> Result<Vec<ParityComparison>> {
     let paper = Paper::embedded()?;
     let mut out = vec![];
     for name in ROWS {
@@ -233,7 +233,7 @@ fn same_verdicts(setting: &Setting) -> Result<Vec<Comparison>> {
         let what = other.map_or_else(String::new, |(a, b)| format!(": {a}, on the CPU {b}"));
         let same = ours == theirs && !ours.is_empty();
         let off = if same { 0.0 } else { f64::INFINITY };
-        out.push(Comparison {
+        out.push(ParityComparison {
             what: format!("claims by the rows of {name}{what}"),
             off,
             bound: 0.0,

@@ -8,13 +8,13 @@ use super::kernel_cases::{tracked, untracked};
 use super::kernels::{Case, HALVES, in_one_type, noise};
 use switchyard::machine::Machine;
 use switchyard::ops;
-use switchyard::parity::Comparison;
+use switchyard::parity::ParityComparison;
 
 /// Bound for f32 sums in another order.
 const BOUND: f64 = 1e-5;
 
 /// Every product in every type of the device, compared with the CPU in f32 on the same inputs.
-pub(super) fn against_the_cpu(device: &Device) -> Result<Vec<Comparison>> {
+pub(super) fn against_the_cpu(device: &Device) -> Result<Vec<ParityComparison>> {
     let cpu = Machine::default().device;
     let mut out = vec![];
     for (dtype, name, bound) in [(FloatDType::F32, "f32", BOUND)].into_iter().chain(HALVES) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use switchyard::parity::Comparison;
+use switchyard::parity::ParityComparison;
 use switchyard::store::{FlatRow, read_flat};
 
 /// Columns that a clock makes.
@@ -19,7 +19,7 @@ const GRADIENTS: &str = "grad_norm";
 ///
 /// # Errors
 /// No file; a file that only one of the two has, or with different numbers of records.
-pub(super) fn compare(ours: &Path, theirs: &Path, bound: f64) -> Result<Vec<Comparison>> {
+pub(super) fn compare(ours: &Path, theirs: &Path, bound: f64) -> Result<Vec<ParityComparison>> {
     let (found, expected) = (files(ours)?, files(theirs)?);
     ensure!(found == expected, "files of rows on the device: {found:?}, on the CPU: {expected:?}");
     ensure!(!found.is_empty(), "no rows were written");
@@ -42,7 +42,7 @@ fn compare_rows(
     theirs: &[FlatRow],
     bound: f64,
     wanted: impl Fn(&str) -> bool,
-) -> Result<Comparison> {
+) -> Result<ParityComparison> {
     ensure!(ours.len() == theirs.len(), "{name}: {} rows on the device, {} on the CPU", ours.len(), theirs.len());
     let columns: BTreeSet<&String> = ours.iter().chain(theirs).flat_map(|row| row.keys()).collect();
     let (mut worst, mut at, mut values) = (0.0, String::new(), 0);
@@ -58,7 +58,7 @@ fn compare_rows(
         }
     }
     let at = if worst > bound { at.as_str() } else { "" };
-    Ok(Comparison { what: format!("{name}{at}"), off: worst, bound, values })
+    Ok(ParityComparison { what: format!("{name}{at}"), off: worst, bound, values })
 }
 
 fn files(folder: &Path) -> Result<BTreeSet<String>> {

@@ -16,7 +16,7 @@ use switchyard::method::{CrossEntropy, LrSchedule};
 use switchyard::model::ModelConfig;
 use switchyard::model::checkpoint::{HostTensor, ModelFiles, write_random};
 use switchyard::model::lora::LoraSettings;
-use switchyard::parity::Comparison;
+use switchyard::parity::ParityComparison;
 use switchyard::parity::reference::values;
 use switchyard::recipe::Optimizer;
 use switchyard::train::sft::{self, Sft};
@@ -27,7 +27,7 @@ const BOUND: f64 = 1e-5;
 
 const STEPS: usize = 3;
 
-pub(super) fn on_the_device(setting: &Setting) -> Result<Vec<Comparison>> {
+pub(super) fn on_the_device(setting: &Setting) -> Result<Vec<ParityComparison>> {
     let mut out = setting.fixtures.of_kept()?;
     let folder = setting.folder.join("stored");
     for (name, file) in [("qwen3_tied", "model.gguf"), ("qwen3_untied", "folder")] {
@@ -41,7 +41,7 @@ pub(super) fn on_the_device(setting: &Setting) -> Result<Vec<Comparison>> {
         ensure!(ours.len() == theirs.len(), "{name}: {} and {} tensors were learnt", ours.len(), theirs.len());
         for ((what, ours), (_, theirs)) in ours.iter().zip(&theirs) {
             let what = format!("{file} as {name}, {STEPS} steps: {what}");
-            out.push(Comparison {
+            out.push(ParityComparison {
                 what,
                 off: relative_error(ours, theirs, f32::MIN_POSITIVE),
                 bound: BOUND,

@@ -3,7 +3,7 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::PartResult;
-use switchyard::parity::Comparison;
+use switchyard::parity::ParityComparison;
 use switchyard::store::{command, commit};
 
 fn verdict(passes: bool) -> &'static str {
@@ -12,10 +12,10 @@ fn verdict(passes: bool) -> &'static str {
 
 /// A line a comparison, and a line about all.
 pub(super) fn plain(device: &str, done: &[PartResult]) -> String {
-    let all: Vec<&Comparison> = done.iter().filter_map(|done| done.result.as_ref().ok()).flatten().collect();
+    let all: Vec<&ParityComparison> = done.iter().filter_map(|done| done.result.as_ref().ok()).flatten().collect();
     let width = all.iter().map(|compared| compared.what.len()).max().unwrap_or(0).max(device.len());
     let mut out = format!("{:width$}  {:>8}  {:>8}  {:>9}\n", device, "off", "bound", "values");
-    for Comparison { what, off, bound, values } in all.iter().copied() {
+    for ParityComparison { what, off, bound, values } in all.iter().copied() {
         let verdict = verdict(*off <= *bound && *values > 0);
         out += &format!("{what:width$}  {off:8.1e}  {bound:8.1e}  {values:>9}  {verdict}\n");
     }
@@ -44,7 +44,7 @@ pub(super) fn markdown(device: &str, threads: usize, done: &[PartResult]) -> Str
         match result {
             Ok(all) => {
                 for compared in all {
-                    let Comparison { what, off, bound, values } = compared;
+                    let ParityComparison { what, off, bound, values } = compared;
                     let verdict = verdict(compared.passes());
                     out += &format!("| {part} | {what} | {values} | {off:.1e} | {bound:.0e} | {verdict} |\n");
                 }
@@ -76,8 +76,8 @@ mod tests {
 
     use super::*;
 
-    fn one(off: f64, values: usize) -> Comparison {
-        Comparison { what: "x".into(), off, bound: 1e-5, values }
+    fn one(off: f64, values: usize) -> ParityComparison {
+        ParityComparison { what: "x".into(), off, bound: 1e-5, values }
     }
 
     #[test]

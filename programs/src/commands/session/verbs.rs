@@ -41,7 +41,7 @@ pub(super) struct Pairs {
 /// Replaces latent inputs on problems of a file; defaults are those of `intervene`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Intervene {
+pub(super) struct InterveneVerb {
     file: PathBuf,
     /// At these hook points in place of the latent inputs.
     #[serde(default)]
@@ -62,7 +62,7 @@ pub(super) struct Intervene {
 /// A linear probe for labels of prompts, at one position of each.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Probe {
+pub(super) struct ProbeVerb {
     prompts: Vec<Prompt>,
     labels: Vec<String>,
     names: String,
@@ -74,7 +74,7 @@ pub(super) struct Probe {
     seed: u64,
 }
 
-impl Probe {
+impl ProbeVerb {
     pub(super) fn prompts(&self) -> &[Prompt] {
         &self.prompts
     }
@@ -140,10 +140,10 @@ impl Room {
         Ok(json!({ "rows": rows(&pair_patching::rows(&study, &config)?)? }))
     }
 
-    pub(super) fn intervene(&self, asked: &Intervene, machine: &Machine) -> Result<Value> {
+    pub(super) fn intervene(&self, asked: &InterveneVerb, machine: &Machine) -> Result<Value> {
         let switches = self.loaded.switch.is_some() || !asked.hooks.is_empty();
         ensure!(switches, "{}: never learnt to switch: it has no latent steps", self.name);
-        let Intervene { file, hooks, modes, draws, problems, field, like, seed, .. } = asked;
+        let InterveneVerb { file, hooks, modes, draws, problems, field, like, seed, .. } = asked;
         let data = ProblemChoice {
             data: Some(file.clone()),
             fields: fields(field)?,
@@ -174,8 +174,8 @@ impl Room {
         )
     }
 
-    pub(super) fn probe(&self, asked: &Probe) -> Result<Value> {
-        let Probe { prompts, labels, names, position, groups, seed } = asked;
+    pub(super) fn probe(&self, asked: &ProbeVerb) -> Result<Value> {
+        let ProbeVerb { prompts, labels, names, position, groups, seed } = asked;
         ensure!(!prompts.is_empty(), "no prompts");
         ensure!(
             labels.len() == prompts.len(),

@@ -7,7 +7,7 @@ use crate::report::curves::{curve, rolling, window};
 use crate::report::figures::{Axis, Figure, Line, LineChart, Point};
 use crate::report::folder::{Folder, number};
 use crate::report::paper::Paper;
-use switchyard::schema::hacking::{Step, begins};
+use switchyard::schema::hacking::{HackingStep, begins};
 use switchyard::schema::{GrpoStepRow, METRICS};
 use switchyard::stats::{Estimate, FEWEST, unsigned_zero};
 use switchyard::store::FlatRow;
@@ -62,9 +62,9 @@ fn stretches(rows: &[FlatRow]) -> Stretches {
     let [accuracy, switch_rate, latent_calls] = columns!(GrpoStepRow: accuracy, switch_rate, latent_calls);
     let watched = rows.iter().filter_map(|row| {
         let of = |key| number(row, key);
-        Some((of("step")?, Step::from_rates(of(accuracy), of(switch_rate), of(latent_calls))?))
+        Some((of("step")?, HackingStep::from_rates(of(accuracy), of(switch_rate), of(latent_calls))?))
     });
-    let (at, steps): (Vec<f64>, Vec<Step>) = watched.unzip();
+    let (at, steps): (Vec<f64>, Vec<HackingStep>) = watched.unzip();
     Stretches {
         hacking: begins(&steps, window(steps.len())).and_then(|first| at.get(first).copied()),
         checkpoint: rows.last().and_then(|row| number(row, "step")),

@@ -9,16 +9,17 @@ use crate::report::figures::{Axis, BarChart, BarSeries, Figure};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
-use switchyard::schema::{CalibrationRow, CardAnswer, CardQuestion, CardRow, RowFile};
+use switchyard::schema::{CalibrationRow, CardAnswer, CardQuestion, CardRow, RowFile, SerialDepthRow};
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
-    Exhibit { covers: true, table, ..Exhibit::new("tab:card", &[CardRow::NAME]) },
+    Exhibit { covers: true, table, ..Exhibit::new("tab:card", &[CardRow::NAME, SerialDepthRow::NAME]) },
     Exhibit { draw, ..Exhibit::new("fig:card", &[CardRow::NAME]) },
 ];
 
 const READING: &str = "All tests of a checkpoint are one family (Holm). *yes*: the adjusted p-value is at most .05. *no*: the effect is the \
-    other way round as surely, or the whole 95 % interval lies within .05 of none. On known models: `probe calibrate --only card`, the \
-    share of effects that are found and of false alarms, at the n nearest to the row's. Not asked of any model: other seeds of training.";
+    other way round as surely, or two one-sided tests (TOST, one more family) reject effects as large as the margin, .05 unless \
+    `card.margin` is set. On known models: `probe calibrate --only card`, the share of effects that are found and of false alarms, at the n \
+    nearest to the row's. Not asked of any model: other seeds of training.";
 
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     use ColumnKind::{Measured, Text};
@@ -28,12 +29,16 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
         ("answer", Text),
         ("effect", Measured(3)),
         ("p (Holm)", Text),
+        ("p (equivalence)", Text),
         ("effect is", Text),
         ("on known models", Text),
     ];
     let columns = columns.map(|(name, kind)| Heading::new(name, kind)).to_vec();
     let mut table = Table::new(exhibit.label, "What do the latents do? One answer to each question", columns);
     table.note = READING.to_owned();
+    for (checkpoint, row) in folder.all::<SerialDepthRow>() {
+        table.note += &format!(" {checkpoint}: {}", row.line().trim_start_matches("- ").trim_end());
+    }
     for (checkpoint, row) in folder.all::<CardRow>() {
         table.push(cells(folder, checkpoint, row))?;
     }
@@ -46,7 +51,8 @@ fn cells(folder: &Folder, checkpoint: &str, row: &CardRow) -> Vec<Cell> {
         Cell::Text(row.question.text().to_owned()),
         Cell::Text(row.answer.name().to_owned()),
         Cell::measured(row.number),
-        row.p_holm.map_or_else(Cell::nothing, |p| Cell::Text(format!("{p:.1e}"))),
+        p_value(row.p_holm),
+        p_value(row.p_same),
         Cell::Text(row.explanation()),
         Cell::Text(error_rates(&folder.calibration, row)),
     ]
@@ -76,6 +82,10 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let note = "The effect that each answer rests on (tab:card); 0 where the answer is no. Bars: 95 % intervals. A question that was not asked \
                 has none.";
     exhibit.drawing("Certificate (ours)", 2, panels, note)
+}
+
+fn p_value(p: Option<f64>) -> Cell {
+    p.map_or_else(Cell::nothing, |p| Cell::Text(format!("{p:.1e}")))
 }
 
 /// Power and false alarms of the question's test at the calibrated n nearest to the row's.
@@ -116,13 +126,14 @@ pub(in crate::report) fn cards(folder: &Folder) -> Vec<(String, Value)> {
         let lines = rows.iter().map(|row| {
             json!({
                 "id": row.question, "question": row.question.text(), "answer": row.answer, "effect": row.number,
-                "effect_is": row.explanation(), "p_holm": row.p_holm, "on_known_models": error_rates(&folder.calibration, row),
+                "effect_is": row.explanation(), "p_holm": row.p_holm, "margin": row.margin, "p_same": row.p_same, "on_known_models": error_rates(&folder.calibration, row),
             })
         });
         let who = rows.first().map(|row| &row.identity);
         let card = json!({
             "schema": 1, "checkpoint": who.map(|who| &who.checkpoint), "dataset": who.map(|who| &who.dataset),
             "seed": who.map(|who| who.seed), "lines": lines.collect::<Vec<_>>(),
+            "serial_depth": folder.rows::<SerialDepthRow>(checkpoint),
         });
         (format!("card-{checkpoint}"), card)
     };

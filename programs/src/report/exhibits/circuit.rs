@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::{Drawing, Exhibit};
-use crate::report::figures::{Figure, Link, Network, Node};
+use crate::report::figures::{Figure, Link, Network, NetworkNode};
 use crate::report::folder::{Folder, called, sound};
 use crate::report::paper::Paper;
 use crate::report::places;
@@ -44,7 +44,7 @@ fn graph(slug: &str, model: &str, whole: &Network) -> Value {
     let id =
         |index: usize| format!("{}_{}_{}", whole.nodes[index].row, whole.nodes[index].name, whole.nodes[index].column);
     let node = |index: usize| {
-        let Node { column, row, name } = &whole.nodes[index];
+        let NetworkNode { column, row, name } = &whole.nodes[index];
         let (layer, kind) = match *row {
             0 => ("E".to_owned(), "embedding"),
             row if row == top => ((top / 2 + 1).to_string(), if name == "out" { "logit" } else { "latent" }),
@@ -183,7 +183,7 @@ fn network(checkpoint: &str, form: Form, layers: usize, drawn: &[&EdgeRow]) -> N
     let ports = |e: &EdgeRow| [(column(e), Port::new(&e.sender)), (column(e), Port::new(&e.receiver))];
     let there: BTreeSet<(usize, Port)> = drawn.iter().flat_map(|e| ports(e)).collect();
     let index: BTreeMap<&(usize, Port), usize> = there.iter().enumerate().map(|(i, port)| (port, i)).collect();
-    let nodes = there.iter().map(|(column, port)| Node {
+    let nodes = there.iter().map(|(column, port)| NetworkNode {
         column: *column,
         row: port.level.min(rows.len() - 1),
         name: port.name.clone(),

@@ -6,7 +6,7 @@ use anyhow::Result;
 use super::Exhibit;
 use crate::report::folder::Folder;
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
-use switchyard::schema::{AT_CHANCE, InterventionRow, KnownValueRow, NORMAL, RowFile, Steps};
+use switchyard::schema::{AT_CHANCE, InterventionRow, KnownValueRow, MARGIN, NORMAL, RowFile, Steps};
 use switchyard::stats::{Estimate, LEVEL};
 
 pub(super) const EXHIBITS: &[Exhibit] =
@@ -14,9 +14,6 @@ pub(super) const EXHIBITS: &[Exhibit] =
 
 /// Replacements of the latents at all steps: the row's changes of accuracy.
 const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "skip"];
-
-/// A change of accuracy counts as none if its whole interval is within this distance of 0.
-const NONE: f64 = 0.05;
 
 const READING: &str = "Changes of accuracy against the unchanged model, all latents of a problem replaced, all problems (paired). \
     resample: by latents of other problems, which are as likely as its own and differ in content alone: the verdict is read from \
@@ -77,7 +74,7 @@ fn verdict(resample: &InterventionRow) -> &'static str {
         "for the worse"
     } else if resample.verdict() == AT_CHANCE {
         "nothing to lose"
-    } else if -NONE < low && high < NONE && resample.p_holm > 1.0 - LEVEL {
+    } else if -MARGIN < low && high < MARGIN && resample.p_holm > 1.0 - LEVEL {
         "no"
     } else {
         "undecided"

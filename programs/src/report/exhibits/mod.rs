@@ -150,7 +150,7 @@ macro_rules! exhibits {
 exhibits! {
     card, main, sft_vs_rl, tf, swi_window, probe, intervention, exit, appendix_sweep, per_subject, gen_analysis, calibration, pareto,
     token_dist, intervention_ladder, intervention_steps, intervention_dose, switch_benefit, adaptive, value_probe, switching, lens, early_stop,
-    decoded_trace, subspaces, monitor, patching, circuit, training, schedule, fate, versus, seeds, dependence, row_tables,
+    decoded_trace, subspaces, monitor, film, patching, circuit, training, schedule, fate, versus, seeds, dependence, row_tables,
 }
 
 pub(super) fn all() -> impl Iterator<Item = &'static Exhibit> {

@@ -1,10 +1,12 @@
 //! A monitor on latents, and its performance against an adversary who knows it.
 
 use super::{Drawing, Exhibit, points};
-use crate::report::figures::{Axis, Figure, Line, LineChart};
+use crate::report::figures::{Axis, BarChart, BarSeries, Figure, Line, LineChart};
 use crate::report::folder::{Folder, called};
 use crate::report::paper::Paper;
-use switchyard::schema::{Edit, HiddenValueRow, Letters, Monitor, MonitorRow, Quantity, RowFile};
+use switchyard::schema::{
+    Access, Edit, HiddenValueRow, Letters, Monitor, MonitorAccessRow, MonitorRow, Quantity, RowFile,
+};
 use switchyard::stats::Estimate;
 
 const SOURCES: &[&str] = &[MonitorRow::NAME];
@@ -25,7 +27,63 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
         columns!(HiddenValueRow: edit, directions, triggered, quantity, step, rows, accuracy, control),
     ),
     Exhibit { draw, ..Exhibit::new("fig:monitor", SOURCES) },
+    rows_table!(
+        "tab:monitor-access",
+        &[MonitorAccessRow::NAME],
+        "What does a monitor notice by what it may read? Every level at the same rates of false alarms",
+        |_: &MonitorAccessRow| true,
+        columns!(MonitorAccessRow: edit, access, letters, asked_false_alarms, calibrated, recall, false_alarms, accuracy),
+    ),
+    Exhibit { draw: by_access, ..Exhibit::new("fig:monitor-access", &[MonitorAccessRow::NAME]) },
 ];
+
+/// Recall by level of access, on letters that no monitor has met.
+fn by_access(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let panel = |checkpoint: &str| {
+        let rows = folder.rows::<MonitorAccessRow>(checkpoint);
+        let of = |access: &Access, edit, rate: f64| {
+            let is = |row: &&MonitorAccessRow| {
+                (row.access, row.edit, row.asked_false_alarms) == (*access, edit, rate)
+                    && row.letters == Letters::HeldOut
+            };
+            rows.iter().find(is)
+        };
+        let mut rates: Vec<f64> = rows.iter().map(|row| row.asked_false_alarms).collect();
+        rates.sort_by(f64::total_cmp);
+        rates.dedup();
+        let series = |name: String, values: Vec<Option<Estimate>>| BarSeries {
+            name,
+            values,
+            paper: vec![None; Access::ALL.len()],
+        };
+        let all = |value: &dyn Fn(&Access) -> Option<Estimate>| Access::ALL.iter().map(value).collect::<Vec<_>>();
+        let mut bars: Vec<BarSeries> = vec![];
+        for &rate in &rates {
+            let at = format!("rate {rate}");
+            let untouched = |access: &Access| of(access, Edit::Untouched, rate);
+            bars.push(series(format!("recall, {at}"), all(&|access| untouched(access).map(|row| row.recall))));
+            bars.push(series(
+                format!("false alarms, {at}"),
+                all(&|access| untouched(access).map(|row| row.false_alarms)),
+            ));
+        }
+        let most = rates.last()?;
+        let removed = all(&|access| of(access, Edit::Removed, *most).map(|row| row.recall));
+        if removed.iter().any(Option::is_some) {
+            bars.push(series(format!("recall, direction removed, rate {most}"), removed));
+        }
+        Some(Figure::Bars(BarChart {
+            title: called(checkpoint),
+            y: Axis::share("share of problems"),
+            categories: Access::ALL.iter().map(|access| access.name().to_owned()).collect(),
+            series: bars,
+        }))
+    };
+    let panels = folder.checkpoints_with::<MonitorAccessRow>().into_iter().filter_map(panel).collect();
+    let note = "Problems with letters that no monitor has met. The rate is that which the threshold allows on decoys like those of its \
+        calibration. Bars: 95 % Wilson intervals. Answers under interventions are not measured on edited latents.";
+    exhibit.drawing("Monitors by what they may read (ours)", 1, panels, note)
+}
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let panel = |checkpoint: &str| {

@@ -31,7 +31,7 @@ pub use ecdf::Ecdf;
 pub use heatmap::HeatMap;
 pub use histogram::Histogram;
 pub use lines::{Interval, Line, LineChart, Point};
-pub use network::{Link, Network, Node};
+pub use network::{Link, Network, NetworkNode};
 pub(crate) use scene::Scene;
 use style::{Series, WIDTH};
 

@@ -9,7 +9,7 @@ use super::style::{GRID, INK, PAD, PAPER_WHITE, WIDTH, colour};
 
 /// A node. Nodes of one place (column and row) are adjacent, in the given order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Node {
+pub struct NetworkNode {
     pub column: usize,
     pub row: usize,
     /// Two or three characters inside the node.
@@ -33,7 +33,7 @@ pub struct Network {
     pub title: String,
     pub columns: Vec<String>,
     pub rows: Vec<String>,
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NetworkNode>,
     pub links: Vec<Link>,
     /// Dashed lines from a node to one of a later column, by index.
     pub flows: Vec<(usize, usize)>,
@@ -139,8 +139,8 @@ impl Network {
     }
 
     fn x(&self, node: usize, edges: &[f64]) -> f64 {
-        let Node { column, row, .. } = self.nodes[node];
-        let beside = |n: &&Node| (n.column, n.row) == (column, row);
+        let NetworkNode { column, row, .. } = self.nodes[node];
+        let beside = |n: &&NetworkNode| (n.column, n.row) == (column, row);
         let (before, all) =
             (self.nodes[..node].iter().filter(beside).count(), self.nodes.iter().filter(beside).count());
         let share = (before as f64 + 0.5) / all as f64;
@@ -153,7 +153,7 @@ impl Network {
         let most = links.first().map_or(1.0, |link| link.weight.abs()).max(f64::MIN_POSITIVE);
         for (number, link) in links.into_iter().enumerate() {
             let (a, b) = (places[link.from], places[link.to]);
-            let Node { column, row, .. } = self.nodes[link.from];
+            let NetworkNode { column, row, .. } = self.nodes[link.from];
             let passed = self.nodes[link.to].row.abs_diff(row).saturating_sub(1);
             let side = if number % 2 == 0 { 1.0 } else { -1.0 };
             let room = 0.5 * (edges[column + 1] - edges[column]);

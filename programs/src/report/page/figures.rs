@@ -6,10 +6,10 @@ use super::escape::{prose, text};
 use super::missing;
 use crate::report::figures::Figure;
 use crate::report::paper::Paper;
-use crate::report::recipes::Recipe;
+use crate::report::recipes::ExhibitRecipe;
 use crate::report::render::{RenderedFigure, Rendering};
 
-pub(super) fn html(paper: &Paper, r: &Rendering<'_>, recipes: &[(&'static str, Recipe)]) -> String {
+pub(super) fn html(paper: &Paper, r: &Rendering<'_>, recipes: &[(&'static str, ExhibitRecipe)]) -> String {
     if r.figures.is_empty() && r.undrawn.is_empty() {
         return String::new();
     }

@@ -30,7 +30,7 @@ use sha2::{Digest, Sha256};
 use super::figures::fonts::font_face_css;
 use super::live::{self, Live};
 use super::paper::Paper;
-use super::recipes::Recipe;
+use super::recipes::ExhibitRecipe;
 use super::render::Rendering;
 
 /// Marks a page as ours.
@@ -59,7 +59,7 @@ const SCRIPT: &str = include_str!("script.js");
 pub(crate) fn html(
     paper: &Paper,
     folders: &[Rendering<'_>],
-    recipes: &[(&'static str, Recipe)],
+    recipes: &[(&'static str, ExhibitRecipe)],
     places: &[String],
     live: &Live,
 ) -> Result<String> {
@@ -119,7 +119,7 @@ fn plain(name: &str) -> String {
 fn folder(
     paper: &Paper,
     r: &Rendering<'_>,
-    recipes: &[(&'static str, Recipe)],
+    recipes: &[(&'static str, ExhibitRecipe)],
     id: &str,
     laboratory: &str,
 ) -> Vec<Piece> {
@@ -201,7 +201,7 @@ fn facts(r: &Rendering<'_>) -> String {
 }
 
 /// The command for a table or figure without records.
-fn missing(recipes: &[(&'static str, Recipe)], label: &str) -> String {
+fn missing(recipes: &[(&'static str, ExhibitRecipe)], label: &str) -> String {
     let Some(recipe) = super::recipes::find_recipe(recipes, label).filter(|r| !r.command.is_empty()) else {
         return String::new();
     };

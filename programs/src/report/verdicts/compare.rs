@@ -1,7 +1,7 @@
 //! One comparison of a claim on our records: its two sides, and its line for the reader. Knows cells and tests.
 
 use super::calibration::{alarms, line};
-use super::contrast::{Contrast, Evidence, shown_p};
+use super::contrast::{Contrast, TestEvidence, shown_p};
 use crate::report::cells::{Cells, intervention_row};
 use crate::report::claims::{Comparison, Op, Term};
 use crate::report::exhibits::{self, sources};
@@ -13,7 +13,7 @@ use switchyard::stats::Estimate;
 
 /// A comparison that could be made on our records.
 pub(crate) struct Trial {
-    pub evidence: Evidence,
+    pub evidence: TestEvidence,
     /// Left and right in a few words.
     pub ours: String,
     /// The whole test.

@@ -29,7 +29,7 @@ pub(crate) enum Test {
 
 /// One-sided p-values: against the comparison, and for it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Evidence {
+pub(crate) struct TestEvidence {
     /// Small: it holds.
     pub holds: f64,
     /// Small: it does not.
@@ -45,7 +45,7 @@ pub fn shown_p(p: f64) -> String {
     }
 }
 
-impl Evidence {
+impl TestEvidence {
     /// Whether the estimate is on the comparison's side.
     pub(crate) fn agrees(self) -> bool {
         self.holds < self.fails
@@ -77,14 +77,16 @@ impl Contrast {
     }
 
     /// The evidence on `difference op line`, with this slack in favour of the claim.
-    pub(crate) fn judged(&self, op: Op, line: f64, slack: f64) -> Evidence {
+    pub(crate) fn judged(&self, op: Op, line: f64, slack: f64) -> TestEvidence {
         match op {
             Op::Above | Op::AtLeast => {
-                Evidence { holds: self.p_above(line - slack), fails: self.p_below(line - slack) }
+                TestEvidence { holds: self.p_above(line - slack), fails: self.p_below(line - slack) }
             }
-            Op::Below | Op::AtMost => Evidence { holds: self.p_below(line + slack), fails: self.p_above(line + slack) },
+            Op::Below | Op::AtMost => {
+                TestEvidence { holds: self.p_below(line + slack), fails: self.p_above(line + slack) }
+            }
             // Two one-sided tests: inside both edges, or outside one of them (two ways to be wrong).
-            Op::About => Evidence {
+            Op::About => TestEvidence {
                 holds: self.p_above(line - slack).max(self.p_below(line + slack)),
                 fails: (2.0 * self.p_above(line + slack).min(self.p_below(line - slack))).min(1.0),
             },
@@ -177,7 +179,7 @@ mod tests {
                 let flips = Flips { both_right: 40, lost, gained, both_wrong: 0 };
                 let difference = flips.change(LEVEL).expect("problems").scaled(100.0);
                 let paired = Contrast { difference, how: String::new(), test: Test::Flips(flips, 100.0) };
-                let Evidence { holds, fails } = paired.judged(Op::Above, 0.0, 0.0);
+                let TestEvidence { holds, fails } = paired.judged(Op::Above, 0.0, 0.0);
                 let p = flips.p_value();
                 assert!((2.0 * holds.min(fails)).min(1.0) - p < 1e-12, "{gained} {lost}");
                 assert_eq!(difference.covers(0.0), p > 1.0 - LEVEL, "{gained} {lost}: {difference}");

@@ -20,7 +20,7 @@ use switchyard::schema::METRICS;
 use switchyard::stats::{LEVEL, holm};
 
 pub use contrast::shown_p;
-pub(crate) use contrast::{Contrast, Evidence, FEWEST_RUNS, Test};
+pub(crate) use contrast::{Contrast, FEWEST_RUNS, Test, TestEvidence};
 pub(super) use needs::Need;
 
 /// Verdict of our rows on a claim.
@@ -178,7 +178,7 @@ fn ask<'a>(paper: &Paper, claim: &'a Claim, folder: &Folder, checkpoint: &str) -
 
 /// Verdicts, corrected for their number.
 fn settle(all: Vec<ClaimReading<'_>>) -> Vec<TestedClaim<'_>> {
-    let evidence: Vec<Option<Evidence>> = all.iter().map(ClaimReading::evidence).collect();
+    let evidence: Vec<Option<TestEvidence>> = all.iter().map(ClaimReading::evidence).collect();
     let p: Vec<f64> = evidence.iter().flatten().map(|e| e.two_sided()).collect();
     // Each is in [0, 1], so Holm's correction can only fail if there is none.
     let mut adjusted = holm(&p).unwrap_or_default().into_iter();
@@ -200,12 +200,12 @@ fn settle(all: Vec<ClaimReading<'_>>) -> Vec<TestedClaim<'_>> {
 
 impl ClaimReading<'_> {
     /// All comparisons together; none where none could be tried.
-    fn evidence(&self) -> Option<Evidence> {
+    fn evidence(&self) -> Option<TestEvidence> {
         let largest = self.tried.iter().map(|t| t.evidence.holds).reduce(f64::max)?;
         let smallest = self.tried.iter().map(|t| t.evidence.fails).reduce(f64::min)?;
         // What could not be tried may fail; what fails is not saved by it.
         let holds = if self.missing.is_empty() { largest } else { 1.0 };
-        Some(Evidence { holds, fails: (smallest * self.tried.len() as f64).min(1.0) })
+        Some(TestEvidence { holds, fails: (smallest * self.tried.len() as f64).min(1.0) })
     }
 
     fn calibrated(&self) -> Vec<String> {

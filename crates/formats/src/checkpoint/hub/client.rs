@@ -41,13 +41,13 @@ struct UrlOrigin {
 }
 
 /// A response.
-pub(super) struct Answer {
+pub(super) struct HubResponse {
     /// Headers of the hub's own responses, in order. Another host, which may serve the bytes, cannot add to them.
     own: Vec<HeaderMap>,
     pub response: Response<Body>,
 }
 
-impl Answer {
+impl HubResponse {
     /// The hub's last value of a header: a redirect within the hub may have its own tag.
     pub fn hub_header(&self, name: &str) -> Option<&str> {
         self.own.iter().rev().find_map(|headers| headers.get(name)?.to_str().ok())
@@ -90,7 +90,7 @@ impl Client {
     ///
     /// # Errors
     /// A hub that cannot be reached, does not answer, refuses, or redirects without end.
-    pub fn get(&self, path: &str, range: Option<&str>) -> Result<Answer> {
+    pub fn get(&self, path: &str, range: Option<&str>) -> Result<HubResponse> {
         let mut uri: Uri = format!("{}{path}", self.endpoint).parse().context("no address")?;
         let mut own = vec![];
         for _ in 0..=REDIRECTS {
@@ -102,7 +102,7 @@ impl Client {
             let status = response.status();
             if !status.is_redirection() {
                 ensure!(status.is_success() || status == StatusCode::RANGE_NOT_SATISFIABLE, refusal(status, &uri));
-                return Ok(Answer { own, response });
+                return Ok(HubResponse { own, response });
             }
             let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
             let to = to.context("the answer is not a hub's: a redirect without a target")?;

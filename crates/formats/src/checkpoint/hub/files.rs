@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use ureq::http::StatusCode;
 
 use super::cache::Cache;
-use super::client::{Answer, Client};
+use super::client::{Client, HubResponse};
 use super::is_hash;
 use crate::output::open_to_append;
 use crate::progress::{go_on, say};
@@ -26,7 +26,7 @@ const MOST_WEIGHTS: u64 = 1 << 40;
 const TRIES: usize = 3;
 
 #[derive(Deserialize)]
-struct Info {
+struct HubListing {
     sha: String,
     siblings: Vec<Sibling>,
 }
@@ -37,7 +37,7 @@ struct Sibling {
 }
 
 /// The files of one commit: the revision is resolved once, so that later pushes do not mix in.
-pub(super) struct Files<'a> {
+pub(super) struct HubFiles<'a> {
     client: &'a Client,
     cache: &'a Cache,
     id: String,
@@ -52,7 +52,7 @@ struct HubFile {
     size: Option<u64>,
 }
 
-impl<'a> Files<'a> {
+impl<'a> HubFiles<'a> {
     /// # Errors
     /// A hub that cannot be reached or sends malformed answers.
     pub fn new(client: &'a Client, cache: &'a Cache, id: &str, revision: &str) -> Result<Self> {
@@ -67,7 +67,7 @@ impl<'a> Files<'a> {
             .read_to_end(&mut body)
             .map_err(|error| client.describe(error.into()))?;
         ensure!(body.len() as u64 <= MOST_LIST, "the hub's list of files is longer than {MOST_LIST} bytes");
-        let info: Info = serde_json::from_slice(&body).context("the list of files is not that of a hub")?;
+        let info: HubListing = serde_json::from_slice(&body).context("the list of files is not that of a hub")?;
         ensure!(is_hash(&info.sha), "the hub names the commit {:?}, which is not a hash", info.sha);
         let names = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
         Ok(Self { client, cache, id: id.to_owned(), commit: info.sha, names })
@@ -111,7 +111,7 @@ impl<'a> Files<'a> {
     }
 
     /// Parses the hub's headers of a file. From the host of the bytes only the length is used.
-    fn announced(&self, answer: &Answer) -> Result<HubFile> {
+    fn announced(&self, answer: &HubResponse) -> Result<HubFile> {
         if let Some(commit) = answer.hub_header("x-repo-commit") {
             ensure!(is_hash(commit), "the server names the commit {commit:?}, which is not a hash");
             ensure!(commit == self.commit, "is of commit {commit} instead of {}: try again", self.commit);

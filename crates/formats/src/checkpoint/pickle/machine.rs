@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-/// A value on the stack. Containers are indices into [`Machine::held`], so that two references share one container.
+/// A value on the stack. Containers are indices into [`PickleMachine::held`], so that two references share one container.
 #[derive(Clone, Debug)]
-pub(super) enum Value {
+pub(super) enum PickleValue {
     None,
     Number(i64),
     Float,
@@ -86,30 +86,30 @@ fn storage_kind(name: &str) -> Option<&'static str> {
 /// Contents of a container.
 #[derive(Debug)]
 enum ContainerContents {
-    Items(Vec<Value>),
-    Pairs(Vec<(Value, Value)>),
+    Items(Vec<PickleValue>),
+    Pairs(Vec<(PickleValue, PickleValue)>),
 }
 
 /// Maximum number of values of one pickle: a state dict has a few thousand.
 const MOST: usize = 1 << 22;
 
-pub(super) struct Machine<'a> {
+pub(super) struct PickleMachine<'a> {
     bytes: &'a [u8],
     at: usize,
-    stack: Vec<Value>,
+    stack: Vec<PickleValue>,
     marks: Vec<usize>,
-    memo: HashMap<usize, Value>,
+    memo: HashMap<usize, PickleValue>,
     held: Vec<ContainerContents>,
     storages: Vec<Storage>,
 }
 
-impl<'a> Machine<'a> {
+impl<'a> PickleMachine<'a> {
     /// Reads one pickle; returns its value and the offset of the next one.
     ///
     /// # Errors
     /// Anything outside the list in the module's head; a truncated pickle.
-    pub fn run(bytes: &'a [u8]) -> Result<(Self, Value, usize)> {
-        let mut machine = Machine {
+    pub fn run(bytes: &'a [u8]) -> Result<(Self, PickleValue, usize)> {
+        let mut machine = PickleMachine {
             bytes,
             at: 0,
             stack: vec![],
@@ -139,43 +139,47 @@ impl<'a> Machine<'a> {
             b'0' => self.pop().map(drop)?,
             b'1' => self.since_mark().map(drop)?,
             b'2' => self.push(self.stack.last().cloned().context("an empty stack")?),
-            b'N' => self.push(Value::None),
-            0x88 => self.push(Value::Number(1)),
-            0x89 => self.push(Value::Number(0)),
+            b'N' => self.push(PickleValue::None),
+            0x88 => self.push(PickleValue::Number(1)),
+            0x89 => self.push(PickleValue::Number(0)),
             b'I' | b'L' => self.decimal()?,
             b'J' => self.number::<4>(true)?,
             b'K' => self.number::<1>(false)?,
             b'M' => self.number::<2>(false)?,
             0x8a => self.long()?,
-            b'G' => self.skip(8).map(|()| self.push(Value::Float))?,
-            b'F' => self.line().map(drop).map(|()| self.push(Value::Float))?,
+            b'G' => self.skip(8).map(|()| self.push(PickleValue::Float))?,
+            b'F' => self.line().map(drop).map(|()| self.push(PickleValue::Float))?,
             b'X' | b'T' => self.text(4)?,
             0x8c | b'U' => self.text(1)?,
             0x8d => self.text(8)?,
             b'V' => {
                 let line = self.line()?;
-                self.push(Value::Text(line));
+                self.push(PickleValue::Text(line));
             }
             b'S' => {
                 let line: Rc<str> = self.line()?.trim_matches(['\'', '"']).into();
-                self.push(Value::Text(line));
+                self.push(PickleValue::Text(line));
             }
             b'B' => self.blob(4)?,
             b'C' => self.blob(1)?,
             0x8e | 0x96 => self.blob(8)?,
-            b']' => self.hold(ContainerContents::Items(vec![]), Value::List)?,
-            b'}' => self.hold(ContainerContents::Pairs(vec![]), Value::Dict)?,
-            b')' => self.hold(ContainerContents::Items(vec![]), Value::Tuple)?,
-            b'l' => self.since_mark().and_then(|items| self.hold(ContainerContents::Items(items), Value::List))?,
-            b't' => self.since_mark().and_then(|items| self.hold(ContainerContents::Items(items), Value::Tuple))?,
+            b']' => self.hold(ContainerContents::Items(vec![]), PickleValue::List)?,
+            b'}' => self.hold(ContainerContents::Pairs(vec![]), PickleValue::Dict)?,
+            b')' => self.hold(ContainerContents::Items(vec![]), PickleValue::Tuple)?,
+            b'l' => {
+                self.since_mark().and_then(|items| self.hold(ContainerContents::Items(items), PickleValue::List))?
+            }
+            b't' => {
+                self.since_mark().and_then(|items| self.hold(ContainerContents::Items(items), PickleValue::Tuple))?
+            }
             b'd' => self
                 .since_mark()
                 .and_then(pairs)
-                .and_then(|all| self.hold(ContainerContents::Pairs(all), Value::Dict))?,
+                .and_then(|all| self.hold(ContainerContents::Pairs(all), PickleValue::Dict))?,
             0x85..=0x87 => {
                 let from = self.stack.len().checked_sub(usize::from(code) - 0x84).context("an empty stack")?;
                 let items = self.stack.split_off(from);
-                self.hold(ContainerContents::Items(items), Value::Tuple)?;
+                self.hold(ContainerContents::Items(items), PickleValue::Tuple)?;
             }
             b'a' => self.pop().and_then(|item| self.append(vec![item]))?,
             b'e' => self.since_mark().and_then(|items| self.append(items))?,
@@ -193,12 +197,14 @@ impl<'a> Machine<'a> {
             b'g' => self.line_number().and_then(|at| self.get(at))?,
             b'c' => {
                 let (module, name) = (self.line()?, self.line()?);
-                self.push(Value::Global(Global::named(&module, &name)?));
+                self.push(PickleValue::Global(Global::named(&module, &name)?));
             }
             0x93 => {
                 let (name, module) = (self.pop()?, self.pop()?);
-                let (Value::Text(module), Value::Text(name)) = (module, name) else { bail!("a name that is not text") };
-                self.push(Value::Global(Global::named(&module, &name)?));
+                let (PickleValue::Text(module), PickleValue::Text(name)) = (module, name) else {
+                    bail!("a name that is not text")
+                };
+                self.push(PickleValue::Global(Global::named(&module, &name)?));
             }
             b'R' | 0x81 => {
                 let (arguments, what) = (self.pop()?, self.pop()?);
@@ -208,13 +214,16 @@ impl<'a> Machine<'a> {
             // The attributes of a dictionary (`_metadata`) contain no weights.
             b'b' => {
                 let _state = self.pop()?;
-                ensure!(matches!(self.stack.last(), Some(Value::Dict(_))), "BUILD of a value that is not a dictionary");
+                ensure!(
+                    matches!(self.stack.last(), Some(PickleValue::Dict(_))),
+                    "BUILD of a value that is not a dictionary"
+                );
             }
             b'Q' => {
                 let id = self.pop()?;
                 let storage = self.storage(&id)?;
                 self.storages.push(storage.clone());
-                self.push(Value::Storage(storage));
+                self.push(PickleValue::Storage(storage));
             }
             other => bail!("instruction {other:#04x} is not read: only tensors and plain containers are"),
         }
@@ -223,22 +232,22 @@ impl<'a> Machine<'a> {
     }
 
     /// Calls a known function or class.
-    fn make(&mut self, what: &Value, arguments: &Value) -> Result<Value> {
-        let Value::Global(what) = what else { bail!("REDUCE of a value that is not callable") };
+    fn make(&mut self, what: &PickleValue, arguments: &PickleValue) -> Result<PickleValue> {
+        let PickleValue::Global(what) = what else { bail!("REDUCE of a value that is not callable") };
         let arguments = self.items(arguments)?;
         ensure!(arguments.len() <= 8, "a call with {} arguments", arguments.len());
         let arguments = arguments.to_vec();
         match (what, arguments.as_slice()) {
             (Global::OrderedDict, []) => {
-                self.hold(ContainerContents::Pairs(vec![]), Value::Dict)?;
+                self.hold(ContainerContents::Pairs(vec![]), PickleValue::Dict)?;
                 self.pop()
             }
             (Global::Size, [sizes]) => Ok(sizes.clone()),
-            (Global::Parameter, [tensor @ Value::Tensor(_), ..]) => Ok(tensor.clone()),
-            (Global::Tensor, [Value::Storage(storage), Value::Number(offset), shape, stride, ..]) => {
-                let numbers = |list: &Value| -> Result<Vec<usize>> {
-                    let one = |item: &Value| match item {
-                        Value::Number(n) => usize::try_from(*n).context("a negative size"),
+            (Global::Parameter, [tensor @ PickleValue::Tensor(_), ..]) => Ok(tensor.clone()),
+            (Global::Tensor, [PickleValue::Storage(storage), PickleValue::Number(offset), shape, stride, ..]) => {
+                let numbers = |list: &PickleValue| -> Result<Vec<usize>> {
+                    let one = |item: &PickleValue| match item {
+                        PickleValue::Number(n) => usize::try_from(*n).context("a negative size"),
                         _ => Err(anyhow!("a size that is not a number")),
                     };
                     self.items(list)?.iter().map(one).collect()
@@ -246,18 +255,23 @@ impl<'a> Machine<'a> {
                 let (shape, stride) = (numbers(shape)?, numbers(stride)?);
                 ensure!(shape.len() == stride.len(), "a tensor of shape {shape:?} with strides {stride:?}");
                 let offset = usize::try_from(*offset).context("a negative offset")?;
-                Ok(Value::Tensor(Rc::new(Tensor { storage: storage.clone(), offset, shape, stride })))
+                Ok(PickleValue::Tensor(Rc::new(Tensor { storage: storage.clone(), offset, shape, stride })))
             }
             _ => bail!("{what:?} is called with arguments that PyTorch does not use"),
         }
     }
 
     /// `('storage', torch.FloatStorage, key, device, length)`.
-    fn storage(&self, id: &Value) -> Result<Storage> {
+    fn storage(&self, id: &PickleValue) -> Result<Storage> {
         match self.items(id)? {
-            [Value::Text(tag), Value::Global(Global::Storage(kind)), Value::Text(key), _, Value::Number(len), ..]
-                if &**tag == "storage" =>
-            {
+            [
+                PickleValue::Text(tag),
+                PickleValue::Global(Global::Storage(kind)),
+                PickleValue::Text(key),
+                _,
+                PickleValue::Number(len),
+                ..,
+            ] if &**tag == "storage" => {
                 let len = usize::try_from(*len).context("a negative length")?;
                 Ok(Storage { key: key.clone(), kind, len })
             }
@@ -272,9 +286,9 @@ impl<'a> Machine<'a> {
     }
 
     /// Items of a list or tuple.
-    pub fn items(&self, value: &Value) -> Result<&[Value]> {
+    pub fn items(&self, value: &PickleValue) -> Result<&[PickleValue]> {
         match value {
-            Value::List(at) | Value::Tuple(at) => match &self.held[*at] {
+            PickleValue::List(at) | PickleValue::Tuple(at) => match &self.held[*at] {
                 ContainerContents::Items(items) => Ok(items),
                 ContainerContents::Pairs(_) => bail!("a dictionary instead of a list"),
             },
@@ -283,9 +297,9 @@ impl<'a> Machine<'a> {
     }
 
     /// Pairs of a dictionary.
-    pub fn pairs(&self, value: &Value) -> Option<&[(Value, Value)]> {
+    pub fn pairs(&self, value: &PickleValue) -> Option<&[(PickleValue, PickleValue)]> {
         match value {
-            Value::Dict(at) => match &self.held[*at] {
+            PickleValue::Dict(at) => match &self.held[*at] {
                 ContainerContents::Pairs(pairs) => Some(pairs),
                 ContainerContents::Items(_) => None,
             },
@@ -293,23 +307,27 @@ impl<'a> Machine<'a> {
         }
     }
 
-    fn hold(&mut self, held: ContainerContents, value: fn(usize) -> Value) -> Result<()> {
+    fn hold(&mut self, held: ContainerContents, value: fn(usize) -> PickleValue) -> Result<()> {
         self.push(value(self.held.len()));
         self.held.push(held);
         Ok(())
     }
 
-    fn append(&mut self, more: Vec<Value>) -> Result<()> {
+    fn append(&mut self, more: Vec<PickleValue>) -> Result<()> {
         match self.stack.last() {
-            Some(Value::List(at)) if let ContainerContents::Items(items) = &mut self.held[*at] => items.extend(more),
+            Some(PickleValue::List(at)) if let ContainerContents::Items(items) = &mut self.held[*at] => {
+                items.extend(more)
+            }
             _ => bail!("items for a value that is not a list"),
         }
         Ok(())
     }
 
-    fn set(&mut self, more: Vec<(Value, Value)>) -> Result<()> {
+    fn set(&mut self, more: Vec<(PickleValue, PickleValue)>) -> Result<()> {
         match self.stack.last() {
-            Some(Value::Dict(at)) if let ContainerContents::Pairs(pairs) = &mut self.held[*at] => pairs.extend(more),
+            Some(PickleValue::Dict(at)) if let ContainerContents::Pairs(pairs) = &mut self.held[*at] => {
+                pairs.extend(more)
+            }
             _ => bail!("entries for a value that is not a dictionary"),
         }
         Ok(())
@@ -327,15 +345,15 @@ impl<'a> Machine<'a> {
         Ok(())
     }
 
-    fn push(&mut self, value: Value) {
+    fn push(&mut self, value: PickleValue) {
         self.stack.push(value);
     }
 
-    fn pop(&mut self) -> Result<Value> {
+    fn pop(&mut self) -> Result<PickleValue> {
         self.stack.pop().context("an empty stack")
     }
 
-    fn since_mark(&mut self) -> Result<Vec<Value>> {
+    fn since_mark(&mut self) -> Result<Vec<PickleValue>> {
         let mark = self.marks.pop().filter(|mark| *mark <= self.stack.len()).context("no mark")?;
         Ok(self.stack.split_off(mark))
     }
@@ -371,7 +389,7 @@ impl<'a> Machine<'a> {
     fn decimal(&mut self) -> Result<()> {
         let line = self.line()?;
         let number = line.trim_end_matches('L').parse().context("not a number")?;
-        self.push(Value::Number(number));
+        self.push(PickleValue::Number(number));
         Ok(())
     }
 
@@ -382,7 +400,7 @@ impl<'a> Machine<'a> {
 
     fn number<const N: usize>(&mut self, signed: bool) -> Result<()> {
         let value = self.uint(N)? as i64;
-        self.push(Value::Number(if signed { i64::from(value as i32) } else { value }));
+        self.push(PickleValue::Number(if signed { i64::from(value as i32) } else { value }));
         Ok(())
     }
 
@@ -398,26 +416,26 @@ impl<'a> Machine<'a> {
             // PyTorch's magic number of ten bytes: only its type matters.
             whole = i64::MAX.to_le_bytes();
         }
-        self.push(Value::Number(i64::from_le_bytes(whole)));
+        self.push(PickleValue::Number(i64::from_le_bytes(whole)));
         Ok(())
     }
 
     fn text(&mut self, width: usize) -> Result<()> {
         let n = self.uint(width)?;
         let text: Rc<str> = String::from_utf8_lossy(self.take(n)?).into();
-        self.push(Value::Text(text));
+        self.push(PickleValue::Text(text));
         Ok(())
     }
 
     fn blob(&mut self, width: usize) -> Result<()> {
         let n = self.uint(width)?;
         self.skip(n)?;
-        self.push(Value::Bytes);
+        self.push(PickleValue::Bytes);
         Ok(())
     }
 }
 
-fn pairs(items: Vec<Value>) -> Result<Vec<(Value, Value)>> {
+fn pairs(items: Vec<PickleValue>) -> Result<Vec<(PickleValue, PickleValue)>> {
     ensure!(items.len().is_multiple_of(2), "a key without a value");
     let mut items = items.into_iter();
     let mut all = vec![];

@@ -15,7 +15,7 @@ use memmap2::Mmap;
 use super::host::{Dtype, HostTensor, count};
 use super::{Weights, map_file, release};
 use crate::guard::recognise;
-use machine::{KINDS, Machine, Tensor, Value};
+use machine::{KINDS, PickleMachine, PickleValue, Tensor};
 use switchyard_ops::stored::StoredMatrix;
 
 pub(super) const SINGLE: &str = "pytorch_model.bin";
@@ -144,10 +144,12 @@ fn lens(bytes: &[u8]) -> Result<(BTreeMap<String, PickleEntry>, BTreeMap<String,
     let (mut numbers, mut found) = (BTreeMap::new(), vec![]);
     for (key, value) in machine.pairs(&value).unwrap_or_default() {
         match (key, value) {
-            (Value::Text(key), Value::Number(number)) => drop(numbers.insert(key.to_string(), *number)),
-            (Value::Text(key), value) if &**key == "J" => {
-                let layer = |pair: &(Value, Value)| match pair {
-                    (Value::Number(layer), Value::Tensor(tensor)) => Some((layer.to_string(), Tensor::clone(tensor))),
+            (PickleValue::Text(key), PickleValue::Number(number)) => drop(numbers.insert(key.to_string(), *number)),
+            (PickleValue::Text(key), value) if &**key == "J" => {
+                let layer = |pair: &(PickleValue, PickleValue)| match pair {
+                    (PickleValue::Number(layer), PickleValue::Tensor(tensor)) => {
+                        Some((layer.to_string(), Tensor::clone(tensor)))
+                    }
                     _ => None,
                 };
                 found.extend(machine.pairs(value).unwrap_or_default().iter().filter_map(layer));
@@ -159,7 +161,7 @@ fn lens(bytes: &[u8]) -> Result<(BTreeMap<String, PickleEntry>, BTreeMap<String,
     Ok((locate(found, &places, bytes.len())?, numbers))
 }
 
-fn read_container(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
+fn read_container(bytes: &[u8]) -> Result<(PickleMachine<'_>, PickleValue, EntryRanges)> {
     if bytes.starts_with(&zip::LOCAL) {
         from_archive(bytes)
     } else if bytes.starts_with(&LEGACY) {
@@ -174,7 +176,7 @@ fn read_container(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
 const MOST_SHARED: u64 = 4;
 
 /// The place of each tensor in the file.
-fn locate(tensors: Vec<(String, Tensor)>, places: &Places, file: usize) -> Result<BTreeMap<String, PickleEntry>> {
+fn locate(tensors: Vec<(String, Tensor)>, places: &EntryRanges, file: usize) -> Result<BTreeMap<String, PickleEntry>> {
     let mut out = BTreeMap::new();
     let (mut all, most) = (0_u64, MOST_SHARED * file as u64);
     for (name, tensor) in tensors {
@@ -191,9 +193,9 @@ fn locate(tensors: Vec<(String, Tensor)>, places: &Places, file: usize) -> Resul
 }
 
 /// The range of each storage.
-type Places = HashMap<String, Range<usize>>;
+type EntryRanges = HashMap<String, Range<usize>>;
 
-fn from_archive(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
+fn from_archive(bytes: &[u8]) -> Result<(PickleMachine<'_>, PickleValue, EntryRanges)> {
     let records = zip::records(bytes)?;
     let pickle = records.keys().find(|name| *name == "data.pkl" || name.ends_with("/data.pkl"));
     let pickle = pickle.context("an archive without data.pkl, which torch.save writes (TorchScript is not read)")?;
@@ -204,26 +206,26 @@ fn from_archive(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
             "written on a big-endian machine: save it again on a little-endian one"
         );
     }
-    let (machine, value, _) = Machine::run(&bytes[records[pickle].clone()])?;
+    let (machine, value, _) = PickleMachine::run(&bytes[records[pickle].clone()])?;
     let data = format!("{folder}data/");
     let places = records.iter().filter_map(|(name, range)| Some((name.strip_prefix(&data)?.to_owned(), range.clone())));
     Ok((machine, value, places.collect()))
 }
 
 /// Four pickles (a magic number, a version, the system, the value), the keys of the storages, and the storages.
-fn from_pickles(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
+fn from_pickles(bytes: &[u8]) -> Result<(PickleMachine<'_>, PickleValue, EntryRanges)> {
     let mut at = 0;
     for _ in 0..3 {
-        at += Machine::run(&bytes[at..])?.2;
+        at += PickleMachine::run(&bytes[at..])?.2;
     }
-    let (machine, value, end) = Machine::run(&bytes[at..])?;
+    let (machine, value, end) = PickleMachine::run(&bytes[at..])?;
     at += end;
-    let (keys, list, end) = Machine::run(&bytes[at..])?;
+    let (keys, list, end) = PickleMachine::run(&bytes[at..])?;
     at += end;
     let sizes: HashMap<&str, usize> = machine.storages().collect();
-    let mut places = Places::new();
+    let mut places = EntryRanges::new();
     for key in keys.items(&list)? {
-        let Value::Text(key) = key else { bail!("a storage whose key is not text") };
+        let PickleValue::Text(key) = key else { bail!("a storage whose key is not text") };
         let size = sizes.get(&**key).with_context(|| format!("storage {key} belongs to no tensor"))?;
         let (start, n) = (at + 8, bytes.get(at..at + 8).context("truncated file: a storage without its length")?);
         let n = usize::try_from(u64::from_le_bytes(n.try_into()?))?;
@@ -237,9 +239,10 @@ fn from_pickles(bytes: &[u8]) -> Result<(Machine<'_>, Value, Places)> {
 }
 
 /// The tensors of a state dict, which may be in a training state.
-fn state_dict(machine: &Machine, value: &Value) -> Result<Vec<(String, Tensor)>> {
+fn state_dict(machine: &PickleMachine, value: &PickleValue) -> Result<Vec<(String, Tensor)>> {
     let pairs = machine.pairs(value).context("has no dictionary of tensors: expected a state dict")?;
-    let wrapped = |wrapper: &str| pairs.iter().find(|(key, _)| matches!(key, Value::Text(key) if &**key == wrapper));
+    let wrapped =
+        |wrapper: &str| pairs.iter().find(|(key, _)| matches!(key, PickleValue::Text(key) if &**key == wrapper));
     let inner = WRAPPERS.iter().filter_map(|wrapper| machine.pairs(&wrapped(wrapper)?.1));
     let found = inner.chain([pairs]).map(tensors).find(|tensors| !tensors.is_empty());
     found.with_context(|| {
@@ -247,16 +250,16 @@ fn state_dict(machine: &Machine, value: &Value) -> Result<Vec<(String, Tensor)>>
     })
 }
 
-fn tensors(pairs: &[(Value, Value)]) -> Vec<(String, Tensor)> {
-    let own = |pair: &(Value, Value)| match pair {
-        (Value::Text(name), Value::Tensor(tensor)) => Some((name.to_string(), Tensor::clone(tensor))),
+fn tensors(pairs: &[(PickleValue, PickleValue)]) -> Vec<(String, Tensor)> {
+    let own = |pair: &(PickleValue, PickleValue)| match pair {
+        (PickleValue::Text(name), PickleValue::Tensor(tensor)) => Some((name.to_string(), Tensor::clone(tensor))),
         _ => None,
     };
     pairs.iter().filter_map(own).collect()
 }
 
 /// The entry, and the bytes per value.
-fn entry(tensor: &Tensor, places: &Places) -> Result<(PickleEntry, usize)> {
+fn entry(tensor: &Tensor, places: &EntryRanges) -> Result<(PickleEntry, usize)> {
     let Tensor { storage, offset, shape, stride } = tensor;
     let size = KINDS.iter().find(|(kind, _)| *kind == storage.kind).map_or(0, |(_, size)| *size);
     let place = places.get(&*storage.key).with_context(|| format!("storage {} is not in the file", storage.key))?;
