@@ -13,7 +13,7 @@
 use anyhow::{Context, Result};
 
 use super::source::Source;
-use crate::model::config::{Activation, ModelConfig};
+use crate::model::config::{ActivationFunction, ModelConfig};
 use crate::model::heads::{self, HeadSizes};
 
 /// Depths of the parts of a chain, in operations, of a model at one length of its context.
@@ -113,8 +113,8 @@ fn attention(config: &ModelConfig, layer: usize, positions: usize) -> usize {
 fn feed_forward(config: &ModelConfig, layer: usize) -> usize {
     let (d, bias) = (config.hidden_size, usize::from(config.family.other_biases()));
     let activation = match config.family.activation() {
-        Activation::Silu => 2,
-        Activation::GeluTanh => 7,
+        ActivationFunction::Silu => 2,
+        ActivationFunction::GeluTanh => 7,
     };
     let dense = |width| product(d) + bias + activation + usize::from(config.family.is_gated()) + product(width) + bias;
     let Some(experts) = config.experts(layer) else { return dense(config.intermediate_size) };
