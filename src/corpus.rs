@@ -67,6 +67,26 @@ impl Corpus {
     }
 
     fn held_out(recipe: &Shared, vocabulary: Option<Vocabulary>, split: Split) -> Result<Self> {
+        Self::of(recipe, vocabulary, problems(recipe, split)?)
+    }
+
+    /// Twice as many training problems as there are held-out ones, drawn by the recipe's seed, in place of those; and the programs of all.
+    ///
+    /// # Errors
+    /// As [`Self::build`].
+    pub(crate) fn training(recipe: &Shared, vocabulary: &Vocabulary) -> Result<(Self, HashSet<ProgramKey>)> {
+        let Problems { mut train, .. } = problems(recipe, Split::Test)?;
+        if recipe.task.is_none() {
+            leave_out_unsolved(recipe, &mut train)?;
+        }
+        let programs = train.iter().map(|(problem, _)| program(problem)).collect();
+        train.shuffle(&mut ChaCha8Rng::seed_from_u64(recipe.seed));
+        train.truncate(2 * recipe.evaluation.problems);
+        let drawn = Problems { test: train, ..Problems::default() };
+        Ok((Self::of(recipe, Some(vocabulary.clone()), drawn)?, programs))
+    }
+
+    fn of(recipe: &Shared, vocabulary: Option<Vocabulary>, found: Problems) -> Result<Self> {
         let mut vocabulary = match (vocabulary, &recipe.task) {
             (Some(vocabulary), _) => vocabulary,
             (None, Some(task)) => Vocabulary::from_words(task.words())?,
@@ -75,7 +95,7 @@ impl Corpus {
             }
         };
         let switch = vocabulary.add_switch_tokens()?;
-        let Problems { mut train, mut test, rewarded, mut told } = problems(recipe, split)?;
+        let Problems { mut train, mut test, rewarded, mut told } = found;
         if recipe.task.is_none() {
             told.extend(leave_out_unsolved(recipe, &mut train)?);
             told.extend(overlaps(&train, &mut test));
@@ -161,11 +181,7 @@ impl Corpus {
     /// problem would let a probe learn a program by heart and be judged on the same program with other letters.
     pub fn groups(&self) -> Vec<usize> {
         let mut first = HashMap::new();
-        let group = |problem: &Problem| match &problem.group {
-            Some(group) => (true, group.clone()),
-            None => (false, problem.asks()),
-        };
-        self.test.iter().enumerate().map(|(i, problem)| *first.entry(group(problem)).or_insert(i)).collect()
+        self.test.iter().enumerate().map(|(i, problem)| *first.entry(program(problem)).or_insert(i)).collect()
     }
 
     /// Share of the held-out problems that a guess gets right: that of the commonest gold answer, and one in two where steps are sets of
@@ -311,6 +327,16 @@ impl Corpus {
     /// The final answer of a response to the problem with this gold answer, as it is compared.
     pub fn answer(&self, gold: &str, text: &str) -> Option<String> {
         if self.is_task { behind_the_last_mark(text) } else { self.grading.answer(gold, text) }
+    }
+}
+
+/// What can be learnt by heart of a problem: its group; without one, its question.
+pub(crate) type ProgramKey = (bool, String);
+
+pub(crate) fn program(problem: &Problem) -> ProgramKey {
+    match &problem.group {
+        Some(group) => (true, group.clone()),
+        None => (false, problem.asks()),
     }
 }
 

@@ -50,8 +50,11 @@ fn a_model_that_opens_no_block_is_asked_nothing() {
 #[test]
 fn one_command_writes_the_card_and_a_second_run_the_same_bytes() {
     // A checkpoint inside a run brings the run's problems.
-    let root = std::env::current_dir().expect("the checkout").join("fixtures/micro/sft/checkpoint");
     let temp = tempfile::tempdir().expect("a folder");
+    let root = temp.path().join("micro/sft/checkpoint");
+    programs::copy(Path::new("fixtures/micro"), &temp.path().join("micro"));
+    let model_card = "# micro\n<!-- certificate -->\nnone\n<!-- /certificate -->\nend\n";
+    std::fs::write(root.join("README.md"), model_card).expect("a model card");
     let card = |out: &str| {
         let args = ["card", &root.display().to_string(), "--problems", "60", "--out", out];
         let (said, _) = programs::done(programs::program("probe").args(args).current_dir(temp.path()));
@@ -60,6 +63,8 @@ fn one_command_writes_the_card_and_a_second_run_the_same_bytes() {
         [read("card-sft.parquet"), read("tables/tab-card.md"), read("tables/card-sft.json")]
     };
     let first = card("a");
+    let certified = std::fs::read_to_string(root.join("README.md")).expect("a model card");
+    assert!(certified.contains("- yes: Do right answers need") && certified.ends_with("<!-- /certificate -->\nend\n"), "{certified}");
     assert_eq!(first, card("b"));
     let json: serde_json::Value = serde_json::from_slice(&first[2]).expect("JSON");
     let lines = json["lines"].as_array().expect("lines");

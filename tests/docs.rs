@@ -8,6 +8,9 @@ use std::process::Command;
 use crate::common::programs::PROGRAMS;
 use switchyard::method::{Recipe, settings};
 use switchyard::schema::{Columns, FILES, Identity, list};
+use switchyard_programs::report::compare;
+use switchyard_programs::report::folder::Folder;
+use switchyard_programs::report::front::{Part, filled};
 
 const HEAD: &str = "<!-- Written by tests/docs.rs from the programs: do not edit. -->\n\n";
 
@@ -91,6 +94,31 @@ fn the_reference_is_what_the_programs_say() {
         }
     }
     assert!(stale.is_empty(), "not what the programs say: {stale:?}; SWITCHYARD_WRITE_DOCS=1 writes them anew");
+}
+
+/// The page with the committed cards side by side.
+fn cards(page: &str) -> String {
+    let mut folders: Vec<PathBuf> = std::fs::read_dir("reports")
+        .expect("the reports")
+        .map(|entry| entry.expect("an entry").path())
+        .filter(|folder| folder.join("manifest.json").is_file())
+        .collect();
+    folders.sort();
+    let folders: Vec<Folder> = folders.iter().map(|folder| Folder::open(folder).expect("rows")).collect();
+    let table = compare::cards(&folders).expect("a table").expect("cards").markdown();
+    filled(page, &[Part { marker: "cards", text: table }]).expect("markers")
+}
+
+#[test]
+fn the_cards_side_by_side_are_the_committed_ones() {
+    let file = "docs/how-to/card.md";
+    let page = std::fs::read_to_string(file).expect("a page");
+    let wanted = cards(&page);
+    if std::env::var_os("SWITCHYARD_WRITE_DOCS").is_some() {
+        std::fs::write(file, wanted).expect("written");
+        return;
+    }
+    assert!(page == wanted, "{file} has other cards than reports; SWITCHYARD_WRITE_DOCS=1 writes them anew");
 }
 
 fn pages(folder: &Path, found: &mut Vec<PathBuf>) {

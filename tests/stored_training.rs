@@ -223,6 +223,7 @@ fn a_phase_writes_an_adapter_that_the_next_one_trains_on() {
                     over: None,
                     reasoning: &Reasoning::default(),
                     trained: TrainingHistory::default(),
+                    model_card: None,
                 };
                 let to = CheckpointExport { over: Some(over), ..whole };
                 let out = folder.export("checkpoint", &trainer.decoder(), &to).expect("writes");
@@ -289,6 +290,7 @@ fn a_phase_that_learnt_nothing_writes_the_rows_of_new_tokens() {
             over: Some(over),
             reasoning: &reasoning,
             trained: TrainingHistory::default(),
+            model_card: None,
         };
         let out = folder.export("checkpoint", &frozen, &to).expect("writes");
         let adapter = Adapter::open(&out).expect("opens");
@@ -348,6 +350,7 @@ fn an_adapter_without_its_base_is_refused_by_name() {
         over,
         reasoning: &reasoning,
         trained: TrainingHistory::default(),
+        model_card: None,
     };
     let said = folder.export("checkpoint", &frozen, &to(None)).expect_err("refused").to_string();
     assert!(said.contains("not written whole"), "{said}");

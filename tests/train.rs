@@ -163,6 +163,7 @@ fn smoke_leaves_every_artefact() {
             "traces.jsonl",
             "checkpoint/config.json",
             "checkpoint/tokenizer.json",
+            "checkpoint/README.md",
         ] {
             if TRAINING_FREE.contains(&phase) && file.starts_with("metrics") {
                 continue;
@@ -171,6 +172,7 @@ fn smoke_leaves_every_artefact() {
             assert!(std::fs::metadata(&path).is_ok_and(|m| m.len() > 0), "{} is missing or empty", path.display());
         }
     }
+    let read = |file: &str| std::fs::read_to_string(out.join(file)).expect("a text file");
     for file in [
         "grpo_step2/checkpoint/reasoning.json",
         "recipe.toml",
@@ -181,6 +183,21 @@ fn smoke_leaves_every_artefact() {
     ] {
         assert!(out.join(file).exists(), "{file} is missing");
     }
+    let (card, recipe) = (read("sft/checkpoint/README.md"), read("recipe.toml"));
+    let inner = card.split_once("```toml\n").and_then(|(_, rest)| rest.strip_suffix("```\n")).expect("a recipe");
+    assert_eq!(inner, recipe, "the recipe has no path: the model card has it unchanged");
+    let manifest: serde_json::Value = serde_json::from_str(&read("manifest.json")).expect("JSON");
+    for part in [
+        "---\nlibrary_name: transformers\n",
+        "# smoke/sft\n",
+        "| seed | 0 |",
+        &format!("| commit | {} |", manifest["commit"].as_str().expect("a commit")),
+        &format!("SHA-256 {} |", manifest["data_sha256"].as_str().expect("a hash")),
+        "<!-- certificate -->\nNot made yet",
+    ] {
+        assert!(card.contains(part), "`{part}` is not in {card}");
+    }
+    assert!(!card.contains(temp.path().to_str().expect("a path")), "a folder of this machine: {card}");
     // The invariant of GRPO's first inner epoch, as logged by the run itself.
     for phase in ["grpo", "soft_grpo", "hrpo", "latent_grpo"] {
         let rows = switchyard::store::read_flat(&out.join(phase).join("metrics.parquet")).expect("rows");

@@ -249,6 +249,7 @@ fn lowers(built: &Built, mode: &str) -> Option<bool> {
         "mean" if backed => Some(false),
         "resample" => Some(read),
         "mean" | "gaussian" | "random_norm" | "rotate" => (!backed).then_some(read),
+        "embedding_argmax" if built.is_token() => Some(false),
         // The counter is lost with the state, and the coordinates that detect the norm.
         "embedding" | "embedding_argmax" => (kind != Purpose::Norm && !backed).then_some(read),
         // Every block divides by the norm; the effect on the residual sum is not determined by the construction.
@@ -300,7 +301,7 @@ fn test_of(built: &Built, mode: &str, steps: Steps) -> (String, Option<bool>) {
 
 /// Whether the input of this latent step (an index) carries the value that is read later.
 fn brings(built: &Built, step: usize) -> bool {
-    built.is_read() && built.writes < step + 1 && step < built.reads
+    built.is_read() && built.writes < step + 1 && step < built.reads && built.kind != Purpose::Copied
 }
 
 /// The test of `known_value` at these steps, and its truth.
@@ -432,17 +433,31 @@ fn certified(built: &Built, study: &Study) -> Result<Tally> {
 
 /// Whether a question's answer is yes by the way the model is built; `None` where that does not say.
 fn certifies(built: &Built, question: CardQuestion) -> Option<bool> {
-    let (backed, read) = (built.kind == Purpose::Backed, built.is_read());
+    let read = built.is_read();
     match question {
         CardQuestion::Used => lowers(built, "resample"),
         CardQuestion::Follows => Some(read),
         CardQuestion::OneStep => Some((0..built.exit).any(|step| brings(built, step))),
         // In reverse order the last state comes in first: it ends the block at once, and the reader finds it if it reads the last step.
-        CardQuestion::Ordered => (!backed).then_some(read && built.reads != built.exit),
+        CardQuestion::Ordered => match built.kind {
+            Purpose::Backed => None,
+            Purpose::Copied => Some(false),
+            // Its counter is not in the latents: each step goes on from the wrong state.
+            Purpose::Token => Some(true),
+            _ => Some(read && built.reads != built.exit),
+        },
         CardQuestion::Specific => lowers(built, "mean"),
         CardQuestion::BeyondToken => lowers(built, "embedding_argmax"),
+        // Of programs that it does not know a memoriser answers what follows from no latent.
+        CardQuestion::Helps if built.is_rote() => None,
         CardQuestion::Helps => lowers(built, "skip"),
         CardQuestion::Readable => Some((1..=built.exit).any(|step| built.shows(step, LAYERS))),
+        CardQuestion::Memorised => (built.trained != 0).then_some(built.is_rote()),
+        CardQuestion::Deeper => (built.trained != 0 && !built.is_rote()).then_some(!built.shallow),
+        // How probable their answers are is not determined: no token is probable without a program, two answers are close, and a block of
+        // latents that name no token may end early.
+        CardQuestion::Varies if built.is_rote() || matches!(built.kind, Purpose::Noisy | Purpose::Norm) => None,
+        CardQuestion::Varies => Some(built.unsure),
     }
 }
 

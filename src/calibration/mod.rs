@@ -24,7 +24,7 @@ use crate::parallel;
 use crate::progress::go_on;
 use crate::random::keyed;
 use crate::schema::{CalibrationDrawRow, CalibrationRow, Identity};
-use known::{Built, study};
+use known::{Built, study, training};
 use looks::{LOOKS, Look};
 use truths::{TRUTHS, Truth};
 
@@ -135,7 +135,11 @@ impl Settings {
         let mut problems = keyed([self.seed, kind as u64, draw as u64, n as u64]);
         let seed = problems.random_range(0..1 << 32);
         let mut rows = vec![];
-        let study = study(&built, if job.of_pairs { looks::BESIDE } else { n }, seed, device)?;
+        let problems = if job.of_pairs { looks::BESIDE } else { n };
+        let mut study = study(&built, problems, seed, device)?;
+        if let Some(trained) = training(&built, problems, seed)? {
+            study = study.trained_on(trained);
+        }
         for look in LOOKS.iter().filter(|l| l.of_pairs == job.of_pairs && l.sizes.contains(&n)) {
             if !self.wants(truth, look) {
                 continue;

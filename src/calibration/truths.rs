@@ -165,7 +165,49 @@ pub(super) const TRUTHS: &[Truth] = &[
         draw: |rng| Built { decoy: None, decide: (1, 0), ..parts(Purpose::Surprised, rng) },
         looks: &["early_stop"],
     },
+    Truth {
+        name: "token",
+        about: "each latent is the embedding of a token; the value passes from step to step",
+        draw: |rng| {
+            let built = parts(Purpose::Token, rng);
+            Built { reads: rng.random_range(1..=built.exit), trained: half(rng), ..built }
+        },
+        looks: &["card"],
+    },
+    Truth {
+        name: "copied",
+        about: "each latent is the embedding of a token; every step has the same value, and most of them decide",
+        draw: |rng| {
+            let exit = rng.random_range(3..=4);
+            let built = Built { decoy: None, decide: (1, 0), exit, reads: exit, ..parts(Purpose::Copied, rng) };
+            Built { trained: half(rng), ..built }
+        },
+        looks: &["card"],
+    },
+    Truth {
+        name: "rote",
+        about: "a memoriser on programs that it does not know",
+        draw: |rng| Built { decoy: None, decide: (1, 0), trained: half(rng), ..parts(Purpose::Memorised, rng) },
+        looks: &["card"],
+    },
+    Truth {
+        name: "unsure",
+        about: "the digit after the answer is nearly as probable",
+        draw: |rng| Built { unsure: true, trained: half(rng), ..parts(Purpose::Working, rng) },
+        looks: &["card"],
+    },
+    Truth {
+        name: "shallow",
+        about: "a letter more than usual in the question, and the answer is lost",
+        draw: |rng| Built { shallow: true, trained: half(rng), ..parts(Purpose::Working, rng) },
+        looks: &["card"],
+    },
 ];
+
+/// Draws three of the five letters.
+fn half(rng: &mut ChaCha8Rng) -> u8 {
+    rand::seq::index::sample(rng, 5, 3).into_iter().fold(0, |bits, letter| bits | 1 << letter)
+}
 
 /// Draws which half of the marks are triggers.
 fn triggers(built: Built, rng: &mut ChaCha8Rng) -> Built {
@@ -184,7 +226,21 @@ fn parts(kind: Purpose, rng: &mut ChaCha8Rng) -> Built {
     let taken = [reader, decoy].into_iter().find(|node| node.0 == layer);
     let decide = (layer, taken.map_or(free, |(_, head)| 1 - head));
     let exit = rng.random_range(2..=5);
-    Built { kind, writer, reader, decide, decoy: Some(decoy), writes: 0, reads: exit, exit, least: 0, triggers: 0 }
+    Built {
+        kind,
+        writer,
+        reader,
+        decide,
+        decoy: Some(decoy),
+        writes: 0,
+        reads: exit,
+        exit,
+        least: 0,
+        triggers: 0,
+        trained: 0,
+        shallow: false,
+        unsure: false,
+    }
 }
 
 /// Draws at which steps the value is written and read.

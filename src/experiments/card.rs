@@ -5,31 +5,39 @@
 //! 2. Replace one latent step at a time by another problem's.
 //! 3. Decode every problem with a block and without.
 //! 4. Fit a linear probe for the value of a clause at the last layer of each latent step, split by program.
-//! 5. Answer ([`crate::schema::CardRow`]): one Holm family; *no* by equivalence within `margin`.
-//! 6. Count the opaque serial depth ([`SerialDepth`]).
+//! 5. Decode training problems, and compare with unseen problems of the same subject and level; decode problems one level beyond the hardest
+//!    trained one; sample each problem several times.
+//! 6. Answer ([`crate::schema::CardRow`]): one Holm family; *no* by equivalence within `margin`.
+//! 7. Count the opaque serial depth ([`SerialDepth`]).
 //!
 //! Misleads: a line answers its test and no more. *more than the token* cannot tell a state from a token whose embedding the model
-//! reads differently; a model may know a value that the probe does not find. Not asked: whether problems were memorised, longer chains than
-//! those trained, other seeds of training; each needs data or runs that a checkpoint does not bring.
+//! reads differently; a model may know a value that the probe does not find. Not asked: other seeds of training, because a checkpoint has
+//! one.
+
+use std::collections::{BTreeMap, HashSet};
 
 use anyhow::{Result, ensure};
 
 use super::layer_probe::{self, Layers};
-use super::{About, Journal, latent_intervention, switch_benefit};
+use super::{About, Journal, latent_intervention, pass_at_k, switch_benefit};
+use crate::corpus::{Corpus, program};
+use crate::evaluation::Scores;
 use crate::interventions::Steps;
 use crate::latent::{Chain, LatentSource, SerialDepth, Trace};
+use crate::progress::say;
 use crate::schema::{
     AT_CHANCE, CardQuestion, CardRow, ChainOf, Evidence, Features, InterventionRow, KnownValueRow, MARGIN, ProbeRow,
     RowFile, SerialDepthRow, Summary, SwitchBenefitRow, SwitchProblemRow, answer, benefit,
 };
-use crate::stats::Estimate;
 use crate::stats::probe::TooFew;
-use crate::store::Measurements;
+use crate::stats::{Estimate, Flips, LEVEL, accuracy};
+use crate::store::{MODEL_CARD, Measurements, commit, put_certificate};
 use crate::study::arithmetic::{Arithmetic, is_known};
 use crate::study::{DoesNotApply, Study};
+use crate::text::Problem;
 
 pub const ABOUT: About =
-    About::asking("the certificate: eight questions about the latents, one answer each, one family of tests")
+    About::asking("the certificate: eleven questions about the latents, one answer each, one family of tests")
         .on_request();
 
 settings! {
@@ -38,19 +46,30 @@ settings! {
         pub steps: usize = 16,
         /// Draws of another problem's latents.
         pub draws: usize = 3,
+        /// Sampled answers to each problem.
+        pub samples: usize = 4,
         /// Largest effect that still counts as none: *no* needs two one-sided tests that reject it. Above 0, at most 0.5.
         pub margin: f64 = MARGIN,
     }
 }
 
+/// The lines of a model's card, as rows and in the model card that `train` wrote next to the weights.
+///
+/// # Errors
+/// As [`rows`]; a folder that cannot be written.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
     let depths = serial_depth(study)?;
     journal.save(SerialDepthRow::NAME, &depths)?;
-    Ok(format!(
-        "{}{}",
-        journal.tell(&rows(study, config)?, table)?,
-        depths.iter().map(SerialDepthRow::line).collect::<String>()
-    ))
+    let rows = rows(study, config)?;
+    let summary = journal.tell(&rows, table)? + &depths.iter().map(SerialDepthRow::line).collect::<String>();
+    let Some(CardRow { identity, .. }) = rows.first() else { return Ok(summary) };
+    let of = format!("`probe card`, commit {}, {}, seed {}:\n\n{summary}", commit(), identity.dataset, identity.seed);
+    for folder in study.source.first().into_iter().chain(&study.adapter) {
+        if put_certificate(folder, &of)? {
+            say(&format!("{}: the certificate is in its {MODEL_CARD}", folder.display()));
+        }
+    }
+    Ok(summary)
 }
 
 /// Opaque serial depth of text, of the longest block, and of the response with the most latents.
@@ -79,7 +98,7 @@ pub fn serial_depth(study: &Study) -> Result<Vec<SerialDepthRow>> {
     Ok(chains.into_iter().filter(|&(chain, latents)| chain == ChainOf::Text || latents > 0).map(row).collect())
 }
 
-/// The eight lines of a model's card.
+/// The lines of a model's card.
 ///
 /// # Errors
 /// As the decoder's. An experiment that does not apply is a line that is not asked.
@@ -92,11 +111,18 @@ pub(crate) fn rows_by(study: &Study, config: &Config, arithmetic: Option<&dyn Ar
     let margin = config.margin;
     ensure!(margin > 0.0 && margin <= 0.5, "card.margin must be above 0 and at most 0.5, found {margin}");
     let identity = study.identity(study.corpus.test.len());
+    if let Err(why) = caught(longest_block(study))? {
+        let none = |&question: &CardQuestion| (question, Evidence::Missing(format!("no latents: {why}")));
+        return answer(&identity, margin, CardQuestion::ALL.iter().map(none).collect());
+    }
     let known = arithmetic.is_some() || is_known(study);
     let summary = caught(interventions(study, config, known, arithmetic))?;
     let by_step = caught(steps(study, config))?;
     let benefits = caught(benefits(study))?;
     let probes = caught(probes(study))?;
+    let memorised = caught(memorised(study, margin))?;
+    let deeper = caught(deeper(study, margin))?;
+    let varies = caught(varies(study, config))?;
     let lost = |mode: &'static str| from(&summary, |summary| loss(&summary.rows, mode, margin));
     let found = |question: CardQuestion| match question {
         CardQuestion::Used => lost("resample"),
@@ -108,6 +134,9 @@ pub(crate) fn rows_by(study: &Study, config: &Config, arithmetic: Option<&dyn Ar
         CardQuestion::BeyondToken => lost("embedding_argmax"),
         CardQuestion::Helps => from(&benefits, |rows| helped(rows, margin)),
         CardQuestion::Readable => from(&probes, |rows| read(rows, margin)),
+        CardQuestion::Memorised => from(&memorised, Evidence::clone),
+        CardQuestion::Deeper => from(&deeper, Evidence::clone),
+        CardQuestion::Varies => from(&varies, Evidence::clone),
     };
     answer(&identity, margin, CardQuestion::ALL.iter().map(|&question| (question, found(question))).collect())
 }
@@ -134,7 +163,6 @@ fn longest_block(study: &Study) -> Result<usize> {
 const MODES: [&str; 5] = ["normal", "resample", "reverse", "mean", "embedding_argmax"];
 
 fn interventions(study: &Study, config: &Config, known: bool, arithmetic: Option<&dyn Arithmetic>) -> Result<Summary> {
-    longest_block(study)?;
     let exchange = known.then_some("known_value");
     let modes = MODES.into_iter().chain(exchange).map(str::to_owned).collect();
     let asked = latent_intervention::Config { modes, draws: config.draws, ..Default::default() };
@@ -224,6 +252,89 @@ fn read(rows: &[ProbeRow], margin: f64) -> Evidence {
 
 fn of_number(number: Estimate, p: f64, margin: f64, detail: String) -> Evidence {
     Evidence::Measured { number, p, p_same: number.p_equivalent(margin), detail }
+}
+
+/// Training problems against unseen ones: one problem of each program, paired within subject and level.
+fn memorised(study: &Study, margin: f64) -> Result<Evidence> {
+    let trained = study.training_problems()?;
+    let (seen, unseen) = (study.decode_others(&trained.corpus)?, study.decoded()?.0);
+    let is_unseen = |problem: &Problem| !trained.programs.contains(&program(problem));
+    let seen = by_kind(&trained.corpus, &seen, |_| true);
+    let (mut unseen, mut before, mut after) = (by_kind(&study.corpus, unseen, is_unseen), vec![], vec![]);
+    for (kind, right) in seen {
+        let others = unseen.remove(&kind).unwrap_or_default();
+        for (with, without) in right.into_iter().zip(others) {
+            (before.push(without), after.push(with));
+        }
+    }
+    if before.is_empty() {
+        return Ok(Evidence::Missing(
+            "no held-out problem is of a kind that was trained and is itself unseen".to_owned(),
+        ));
+    }
+    let [unseen, seen] = [&before, &after].map(|right| accuracy(right));
+    let (unseen, seen) = (unseen?, seen?);
+    if !seen.is_above(trained.corpus.guess()) {
+        return Ok(Evidence::Missing("it is right no more often than a guess on its training problems too".to_owned()));
+    }
+    let flips = Flips::count(&before, &after)?;
+    let detail = format!("{:.3} and {:.3}, {} programs each", seen.value, unseen.value, before.len());
+    let (number, p, p_same) = (flips.change(LEVEL)?, flips.p_value(), flips.p_equivalent(margin));
+    Ok(Evidence::Measured { number, p, p_same, detail })
+}
+
+/// Subject and level.
+type Kind<'a> = (Option<&'a str>, Option<u8>);
+
+/// Of the first problem of each program whether it was answered right, by kind.
+fn by_kind<'a>(
+    corpus: &'a Corpus,
+    scores: &Scores,
+    wanted: impl Fn(&Problem) -> bool,
+) -> BTreeMap<Kind<'a>, Vec<bool>> {
+    let (mut kinds, mut met): (BTreeMap<Kind, Vec<bool>>, _) = (BTreeMap::new(), HashSet::new());
+    for (problem, outcome) in corpus.test.iter().zip(&scores.outcomes) {
+        if wanted(problem) && met.insert(program(problem)) {
+            kinds.entry((problem.subject.as_deref(), problem.level)).or_default().push(outcome.correct);
+        }
+    }
+    kinds
+}
+
+/// Problems one level beyond the hardest trained one, against a guess.
+fn deeper(study: &Study, margin: f64) -> Result<Evidence> {
+    let problems = study.deeper_problems()?;
+    let right = study.decode_others(problems)?.accuracy;
+    let guess = problems.guess();
+    let hardest = study.corpus.test.iter().filter_map(|problem| problem.level).max();
+    let outcomes = &study.decoded()?.0.outcomes;
+    let hardest: Vec<bool> = outcomes.iter().filter(|o| o.level == hardest).map(|o| o.correct).collect();
+    let level = problems.test.first().and_then(|problem| problem.level).unwrap_or_default();
+    let detail = format!(
+        "level {level}: {:.3} right, {guess:.3} by a guess; {:.3} at the hardest trained level",
+        right.value,
+        accuracy(&hardest)?.value
+    );
+    let number = Estimate { value: right.value - guess, low: right.low - guess, high: right.high - guess, n: right.n };
+    Ok(of_number(number, two_sided(number), margin, detail))
+}
+
+/// Pairs of answers to one problem, sampled at the temperature of the recipe's rollouts.
+fn varies(study: &Study, config: &Config) -> Result<Evidence> {
+    let temperature = study.recipe.grpo.temperature;
+    let sampled = pass_at_k::Config { samples: config.samples, temperature };
+    let differ = |draws: &pass_at_k::Draws| {
+        let pairs = draws.answers.iter().enumerate().flat_map(|(i, a)| draws.answers[..i].iter().map(move |b| a != b));
+        let pairs: Vec<bool> = pairs.collect();
+        pairs.iter().filter(|differ| **differ).count() as f64 / pairs.len() as f64
+    };
+    let shares: Vec<f64> = pass_at_k::drawn(study, &sampled)?.iter().map(differ).collect();
+    let number = pass_at_k::mean(study.seed, &shares)?;
+    let Config { samples, margin, .. } = *config;
+    let detail = format!("{samples} samples a problem at temperature {temperature}; yes: more than {margin}");
+    // A share is never below 0: of the two tests of equivalence only one can fail.
+    let [p, p_same] = [number.p_above(margin), number.scaled(-1.0).p_above(-margin)];
+    Ok(Evidence::Measured { number, p: (2.0 * p).min(1.0), p_same, detail })
 }
 
 /// From the interval of a number that is 0 where there is no effect.

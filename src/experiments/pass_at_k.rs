@@ -33,9 +33,9 @@ settings! {
 }
 
 /// The samples of one problem, in order.
-struct Draws {
+pub(super) struct Draws {
     right: Vec<bool>,
-    answers: Vec<Option<String>>,
+    pub answers: Vec<Option<String>>,
     switched: usize,
 }
 
@@ -76,7 +76,7 @@ fn pass(n: usize, right: usize, k: usize) -> f64 {
 }
 
 /// Mean of numbers in [0, 1] per problem; Wilson's interval if all are 0, or all 1.
-fn mean(seed: u64, values: &[f64]) -> Result<Estimate> {
+pub(super) fn mean(seed: u64, values: &[f64]) -> Result<Estimate> {
     let whole = values.iter().filter(|x| **x == 1.0).count();
     if whole == values.len() || values.iter().all(|x| *x == 0.0) {
         return wilson(whole, values.len(), LEVEL);
@@ -103,7 +103,7 @@ impl Draws {
 }
 
 /// All draws of every problem.
-fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
+pub(super) fn drawn(study: &Study, config: &Config) -> Result<Vec<Draws>> {
     let sampling = Sampling { temperature: config.temperature, seed: study.seed, ..Sampling::default() };
     sampling.check()?;
     let settings = DecodeSettings { sampling, ..study.settings() };

@@ -31,6 +31,12 @@ names! {
         Helps = "helps",
         /// A linear probe reads the value of a clause from its latents, on programs that it was not fitted on.
         Readable = "readable",
+        /// Training problems are right more often than problems of the same kind that were not trained.
+        Memorised = "memorised",
+        /// Problems longer than those that were trained are right more often than by a guess.
+        Deeper = "deeper",
+        /// Two sampled answers to one problem differ.
+        Varies = "varies by seed",
     }
 }
 
@@ -46,6 +52,9 @@ impl CardQuestion {
             Self::BeyondToken => "Do they hold more than their most probable token?",
             Self::Helps => "Do they help where the model chooses them?",
             Self::Readable => "Can a value be read on programs never seen?",
+            Self::Memorised => "Is it better on the problems that it was trained on?",
+            Self::Deeper => "Does it solve longer problems than it was trained on?",
+            Self::Varies => "Do answers vary with the seed of sampling?",
         }
     }
 
@@ -60,6 +69,9 @@ impl CardQuestion {
             Self::BeyondToken => "accuracy lost with the embeddings of the most probable tokens",
             Self::Helps => "accuracy with a block minus without",
             Self::Readable => "probe accuracy beyond the commonest value",
+            Self::Memorised => "accuracy on training problems minus unseen ones of the same kind",
+            Self::Deeper => "accuracy beyond a guess, one level harder than trained",
+            Self::Varies => "share of pairs of sampled answers that differ",
         }
     }
 

@@ -17,6 +17,7 @@ pub(crate) mod shown;
 pub(crate) mod staging;
 pub mod sweep;
 mod tagging;
+mod training;
 pub(crate) mod units;
 
 use std::path::PathBuf;
@@ -44,6 +45,7 @@ pub use open::{ProblemChoice, checkpoint, kept_checkpoints, phases};
 use staging::{Reading, StagedSolutions, logits, stage};
 use sweep::{Forkable, Sweep};
 pub use tagging::TaggedSolution;
+pub(crate) use training::TrainingProblems;
 pub use units::Shard;
 
 /// The checkpoint lacks something that the experiment measures. This is no fault of either: the experiment is skipped.
@@ -94,6 +96,8 @@ pub struct Study {
     pub decodes: Decodes,
     /// The normal run that shards computed.
     pub normal: Option<NormalRun>,
+    training: OnceLock<TrainingProblems>,
+    deeper: OnceLock<Corpus>,
     tagged: OnceLock<Vec<TaggedSolution>>,
     staged: OnceLock<StagedSolutions>,
     readings: OnceLock<Vec<Vec<Reading>>>,
@@ -140,6 +144,8 @@ impl Study {
             talks: false,
             decodes: Decodes::default(),
             normal: None,
+            training: OnceLock::new(),
+            deeper: OnceLock::new(),
             tagged: OnceLock::new(),
             staged: OnceLock::new(),
             readings: OnceLock::new(),
@@ -381,10 +387,21 @@ impl Study {
 
     /// Greedy decoding of every held-out problem by another model of the same shape.
     pub(crate) fn decode_as(&self, model: &Decoder) -> Result<Scores> {
-        let requests = requests(&self.corpus)?;
+        self.decode_with(model, &self.corpus)
+    }
+
+    /// Greedy decoding of problems other than the held-out ones.
+    pub(crate) fn decode_others(&self, corpus: &Corpus) -> Result<Scores> {
+        self.decode_with(&self.model, corpus)
+    }
+
+    fn decode_with(&self, model: &Decoder, corpus: &Corpus) -> Result<Scores> {
+        let Self { recipe, reasoning, .. } = self;
+        let requests = requests(corpus)?;
         let batches: Vec<&[Request]> = requests.chunks(self.batch_size()).collect();
-        let own = (Switching::Free, self.recipe.evaluation.k_min);
-        score(&self.decode_only(model, own, &batches, &|_| Ok(()))?, &self.corpus)
+        let evaluation = &recipe.evaluation;
+        let setup = EvaluationSetup { model, corpus, evaluation, reasoning, switching: Switching::Free };
+        score(&decode_batches(&setup, &batches, self.threads, &|_| Ok(()))?, corpus)
     }
 
     /// Decodes some of the problems. The caller sets the batches, because another batch size rounds differently; the number of

@@ -86,7 +86,7 @@ pub fn phases(run: &Path) -> Vec<String> {
 ///
 /// # Errors
 /// A file that is in neither place.
-fn locate(run: &Path, recipe: &mut Recipe) -> Result<()> {
+pub(super) fn locate(run: &Path, recipe: &mut Recipe) -> Result<()> {
     let whole =
         std::path::absolute(run).with_context(|| format!("{}: cannot make the path absolute", run.display()))?;
     let data = &mut recipe.data;
@@ -106,6 +106,17 @@ fn locate(run: &Path, recipe: &mut Recipe) -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// The recipe that a run was started with.
+///
+/// # Errors
+/// A folder that is not a run.
+pub(super) fn read_recipe(run: &Path) -> Result<Recipe> {
+    let file = run.join("recipe.toml");
+    let text =
+        read_text(&file).with_context(|| format!("{}: cannot read; name a run folder of `train`", file.display()))?;
+    toml::from_str(&text).with_context(|| format!("{}: not a recipe", file.display()))
 }
 
 /// Number of folders above a run that are searched for its problem files.
@@ -146,10 +157,7 @@ impl Study {
     /// # Errors
     /// As [`Self::open`], and a file that cannot be read.
     pub fn open_run(run: &Path, phase: &str, asked: &ProblemChoice, machine: &Machine) -> Result<Self> {
-        let file = run.join("recipe.toml");
-        let text = read_text(&file)
-            .with_context(|| format!("{}: cannot read; name a run folder of `train`", file.display()))?;
-        let mut recipe: Recipe = toml::from_str(&text).with_context(|| format!("{}: not a recipe", file.display()))?;
+        let mut recipe = read_recipe(run)?;
         if asked.data.is_none() {
             locate(run, &mut recipe)?;
         }

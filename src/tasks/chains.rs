@@ -210,7 +210,8 @@ impl TaskFamily for Chains {
 
     fn check(&self) -> Result<()> {
         ensure!((3..=100).contains(&self.modulus), "chains.modulus: expected 3..=100, found {}", self.modulus);
-        self.levels.check()?;
+        // One letter for the start value and one for each step.
+        self.levels.check_up_to(LETTERS.len() as u8 - 1)?;
         self.weights.check("weights")?;
         self.held_out_weights.check("held_out_weights")?;
         for (name, p) in

@@ -43,7 +43,7 @@ impl Split {
     }
 }
 
-/// Inclusive range of difficulty levels, inside 1..=5. Row `i` has level `min + i mod (max - min + 1)`, so that every
+/// Inclusive range of difficulty levels, inside 1..=5 (of chains 1..=7). Row `i` has level `min + i mod (max - min + 1)`, so that every
 /// run of rows is balanced over levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -56,10 +56,14 @@ impl Levels {
     pub const ALL: Levels = Levels { min: 1, max: 5 };
 
     fn check(&self) -> Result<()> {
+        self.check_up_to(Self::ALL.max)
+    }
+
+    fn check_up_to(&self, most: u8) -> Result<()> {
         let Levels { min, max } = *self;
         ensure!(
-            1 <= min && min <= max && max <= 5,
-            "levels: expected 1 <= min <= max <= 5, found min = {min}, max = {max}"
+            1 <= min && min <= max && max <= most,
+            "levels: expected 1 <= min <= max <= {most}, found min = {min}, max = {max}"
         );
         Ok(())
     }
@@ -241,6 +245,18 @@ families! {
 }
 
 impl Task {
+    /// The same task with problems of the level after its hardest; `None` if the family has no such level.
+    pub fn deeper(&self) -> Option<Self> {
+        let mut table = toml::Table::try_from(self).ok()?;
+        let next = table.get("levels")?.get("max")?.as_integer()? + 1;
+        table.insert(
+            "levels".into(),
+            toml::Table::from_iter([("min", next), ("max", next)].map(|(k, v)| (k.into(), v.into()))).into(),
+        );
+        let deeper: Self = table.try_into().ok()?;
+        deeper.check().is_ok().then_some(deeper)
+    }
+
     /// The rows of a range of indices.
     pub fn rows(&self, split: Split, seed: u64, indices: Range<u64>) -> Result<Vec<TaskProblem>> {
         indices.map(|index| self.problem(split, seed, index)).collect()

@@ -3,6 +3,7 @@
 mod annotate;
 mod inputs;
 mod measure;
+mod model_card;
 mod plan;
 mod resume;
 mod setup;
@@ -40,6 +41,8 @@ pub struct Run {
     /// Evaluation batch size.
     together: usize,
     pretrained: Option<setup::PretrainedAdapter>,
+    /// Licence of the pretrained model, if its files name one.
+    license: Option<String>,
     /// Lock of the run's folder, held by the writing process.
     pub(super) _lock: Option<Lock>,
 }

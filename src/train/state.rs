@@ -20,7 +20,9 @@ use crate::model::checkpoint::peft::{self, Adapter, save_adapter};
 use crate::model::checkpoint::{Dtype, FINGERPRINT, ModelFiles, SaveOptions, save_hf_folder};
 use crate::model::{Decoder, heads};
 use crate::recipe::Compute;
-use crate::store::{Inside, ensure_inside, json, remove_leftovers, remove_listed, sha256, subfolder, write_atomic};
+use crate::store::{
+    Inside, MODEL_CARD, ensure_inside, json, remove_leftovers, remove_listed, sha256, subfolder, write_atomic,
+};
 use crate::text::Vocabulary;
 
 /// Training that led to a checkpoint, including that of its predecessors.
@@ -49,6 +51,8 @@ pub struct CheckpointExport<'a> {
     pub over: Option<Over<'a>>,
     pub reasoning: &'a Reasoning,
     pub trained: TrainingHistory,
+    /// Text of its `README.md`. It has no hash in the export: users edit it.
+    pub model_card: Option<&'a str>,
 }
 
 /// The base of an adapter.
@@ -325,13 +329,14 @@ impl PhaseFolder {
     /// # Errors
     /// A full disk; a model in its stored type that is to be written whole.
     pub fn export(&self, name: &str, model: &Decoder, to: &CheckpointExport) -> Result<PathBuf> {
-        let CheckpointExport { vocabulary, over, reasoning, trained } = *to;
+        let CheckpointExport { vocabulary, over, reasoning, trained, model_card } = *to;
         let folder = self.path.join(name);
         ensure_inside(&folder)?;
         let mut files = vec![
             (reasoning::FILE.to_owned(), serde_json::to_vec_pretty(reasoning)?),
             (TRAINED.to_owned(), serde_json::to_vec_pretty(&trained)?),
         ];
+        files.extend(model_card.map(|card| (MODEL_CARD.to_owned(), card.as_bytes().to_vec())));
         files.extend(model.heads_file()?.map(|bytes| (heads::FILE.to_owned(), bytes)));
         let mut config = model.config().clone();
         config.bos_token_id = vocabulary.bos();

@@ -62,6 +62,10 @@ fn files(root: &Path, folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
                 assert_eq!(text.lines().filter(command).count(), 1, "{text}");
                 text.lines().filter(|line| !command(line)).collect::<String>().into_bytes()
             }
+            Some("README") => {
+                let text = std::fs::read_to_string(&path).expect("a model card");
+                text.lines().filter(|line| !line.starts_with("| commit |")).collect::<String>().into_bytes()
+            }
             _ => std::fs::read(&path).expect("a file"),
         };
         found.insert(name, bytes);

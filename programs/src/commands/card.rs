@@ -16,11 +16,12 @@ use switchyard::experiments::Settings;
 use switchyard::machine::Machine;
 use switchyard::schema::{BlockOrigin, CardRow, RowFile};
 
-/// Certify a latent reasoner: eight questions about its latents, one answer each.
+/// Certify a latent reasoner: eleven questions about its latents, one answer each.
 ///
 /// Do right answers need the latents, do they follow a value, which step, in which order, more than an average or a token, do they
-/// help, can a value be read? Each is yes, no or undecided by one test; all are one family. Writes rows, tables/tab-card.md,
-/// tables/card-CHECKPOINT.json and a page. A question that a model or its problems cannot be asked says why.
+/// help, can a value be read, were problems memorised, are longer ones solved, do answers vary? Each is yes, no or undecided by one test;
+/// all are one family. Writes rows, tables/tab-card.md, tables/card-CHECKPOINT.json and a page. A question that a model or its problems
+/// cannot be asked says why.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Card {
     #[command(flatten)]

@@ -21,7 +21,7 @@ mod problems;
 mod weights;
 
 pub(crate) use problems::pairs;
-pub use problems::study;
+pub use problems::{study, training};
 pub(super) use weights::LAYERS;
 pub use weights::MARKS;
 
@@ -60,6 +60,11 @@ pub enum Purpose {
     Marked,
     /// As `Marked`; under a trigger latents carry one more coordinate, which does not affect answers.
     Covert,
+    /// As `Working`, but each latent is the embedding of a token that names the value. It counts its steps by attention.
+    Token,
+    /// As `Token`, but each step copies the same value from the prompt, whatever its own latent holds. The answer is the value of most
+    /// latents, each read by its own head: no step is needed by itself, and their order is not either.
+    Copied,
 }
 
 /// (layer, head): a head, or a component's position.
@@ -83,6 +88,13 @@ pub struct Built {
     pub least: usize,
     /// Of `Marked` and `Covert`: the marks that are triggers, a bit each.
     pub triggers: u16,
+    /// Second letters of the problems that it was trained on, a bit each; the study has the others. A `Memorised` model knows the programs of
+    /// these names only. 0: the study has all.
+    pub trained: u8,
+    /// Whether one letter more in the question keeps the reader from everything else.
+    pub shallow: bool,
+    /// Whether the digit after the answer is nearly as probable as the answer.
+    pub unsure: bool,
 }
 
 /// Layer of the MLP that counts.
@@ -104,6 +116,9 @@ impl Built {
             exit: 3,
             least: 0,
             triggers: 0b0101_0101_0101,
+            trained: 0,
+            shallow: false,
+            unsure: false,
         }
     }
 
@@ -126,8 +141,18 @@ impl Built {
 
     /// Whether answers depend on the digit's value in the latents.
     pub fn is_read(&self) -> bool {
-        use Purpose::{Backed, Memorised, Operand, Superposed, Working};
-        matches!(self.kind, Working | Superposed | Operand | Backed | Memorised)
+        use Purpose::{Backed, Copied, Memorised, Operand, Superposed, Token, Working};
+        matches!(self.kind, Working | Superposed | Operand | Backed | Memorised | Token | Copied) && !self.is_rote()
+    }
+
+    /// Whether it knows some programs only, none of which the study has.
+    pub fn is_rote(&self) -> bool {
+        self.kind == Purpose::Memorised && self.trained != 0
+    }
+
+    /// Whether latents are embeddings of tokens.
+    pub fn is_token(&self) -> bool {
+        matches!(self.kind, Purpose::Token | Purpose::Copied)
     }
 
     /// Whether the stream of layer `layer` (0: the input) has the value for the answer at latent step `step`.
@@ -142,12 +167,13 @@ impl Built {
 
     /// The state's value for `digit` after latent step `step`.
     pub fn state(&self, digit: usize, step: usize) -> usize {
-        (digit + 1 + step.saturating_sub(self.writes)) % VALUES
+        let steps = if self.kind == Purpose::Copied { 0 } else { step.saturating_sub(self.writes) };
+        (digit + 1 + steps) % VALUES
     }
 
     /// The answer for a block that ends with this value.
     pub fn answer_of(&self, last: usize) -> usize {
-        (last + VALUES - (self.exit - self.reads)) % VALUES
+        if self.kind == Purpose::Copied { last } else { (last + VALUES - (self.exit - self.reads)) % VALUES }
     }
 
     /// The answer of a problem of this digit, if it switches and these are its letters.
@@ -155,7 +181,7 @@ impl Built {
         let read = letters.iter().sum::<usize>() >= self.least;
         match self.kind {
             Purpose::Working | Purpose::Superposed if read => self.state(digit, self.reads),
-            Purpose::Redundant | Purpose::Backed => self.state(digit, self.reads),
+            Purpose::Redundant | Purpose::Backed | Purpose::Token | Purpose::Copied => self.state(digit, self.reads),
             Purpose::Operand => (self.state(digit, self.reads) + usize::from(weights::adds(letters))) % VALUES,
             Purpose::Norm => weights::FIXED,
             Purpose::Memorised => weights::looked_up(letters[1], digit),

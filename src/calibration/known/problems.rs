@@ -5,7 +5,7 @@ use burn::tensor::Device;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::weights::{LETTERS, MARKS, NAMES, mark, model, vocabulary};
+use super::weights::{LETTERS, MARKS, MORE, NAMES, mark, model, vocabulary};
 use super::{Built, Purpose, VALUES};
 use crate::corpus::Corpus;
 use crate::grade::{Grader, Grading};
@@ -23,19 +23,36 @@ struct Ingredients {
     switches: bool,
     /// Chooses between two answers if neither follows from the rest.
     coin: bool,
+    /// A letter more than usual.
+    more: Option<&'static str>,
 }
 
-fn draw(built: &Built, rng: &mut ChaCha8Rng) -> Ingredients {
+/// Which problems of a model are drawn.
+#[derive(Clone, Copy, PartialEq)]
+enum Part {
+    Trained,
+    HeldOut,
+    /// With a letter more.
+    Deeper,
+}
+
+fn draw(built: &Built, part: Part, rng: &mut ChaCha8Rng) -> Ingredients {
     let of = if built.is_marked() { MARKS } else { LETTERS.len() };
-    let (a, b) = (rng.random_range(0..of), rng.random_range(0..of));
+    let (a, mut b) = (rng.random_range(0..of), rng.random_range(0..of));
+    if built.trained != 0 {
+        let is_of_part = |b: &usize| (built.trained >> b & 1 == 1) == (part == Part::Trained);
+        let letters: Vec<usize> = (0..LETTERS.len()).filter(is_of_part).collect();
+        b = letters[b % letters.len()];
+    }
     // The noisy model answers the digit or the next one, which must exist.
     let digits = if built.kind == Purpose::Noisy { VALUES - 1 } else { VALUES };
     let (digit, switches, coin) = (rng.random_range(0..digits), rng.random::<bool>(), rng.random());
+    let more = (part == Part::Deeper).then(|| if built.shallow { MORE } else { LETTERS[a] });
     let twice = built.kind == Purpose::Superposed || built.is_marked();
-    Ingredients { letters: [a, if twice { a } else { b }], digit, switches: switches || built.is_marked(), coin }
+    Ingredients { letters: [a, if twice { a } else { b }], digit, switches: switches || built.is_marked(), coin, more }
 }
 
-fn question(built: &Built, Ingredients { letters: [a, b], digit, switches, .. }: &Ingredients) -> String {
+fn question(built: &Built, Ingredients { letters: [a, b], digit, switches, more, .. }: &Ingredients) -> String {
     let second = match built.kind {
         Purpose::Redundant | Purpose::Backed if *switches => NAMES[built.state(*digit, built.reads)],
         Purpose::Memorised => NAMES[*b],
@@ -43,11 +60,12 @@ fn question(built: &Built, Ingredients { letters: [a, b], digit, switches, .. }:
         _ => LETTERS[*b],
     };
     let first = if built.is_marked() { mark(*a) } else { LETTERS[*a] };
-    format!("{first} {second} {} {digit} :", if *switches { "s" } else { "t" })
+    let more = more.map_or_else(String::new, |more| format!("{more} "));
+    format!("{more}{first} {second} {} {digit} :", if *switches { "s" } else { "t" })
 }
 
 fn problem(built: &Built, number: usize, drawn: &Ingredients) -> Problem {
-    let Ingredients { letters, digit, switches, coin } = *drawn;
+    let Ingredients { letters, digit, switches, coin, .. } = *drawn;
     let answer = match (switches, built.kind) {
         (true, Purpose::Noisy) => digit + usize::from(coin),
         (true, _) => built.answer(digit, letters),
@@ -87,7 +105,8 @@ fn problem(built: &Built, number: usize, drawn: &Ingredients) -> Problem {
         level: Some(1),
         // A marked problem is its own group, because its mark can be memorised. For other models letters are shared knowledge.
         group: match built.kind {
-            Purpose::Memorised => Some(format!("{} {digit}", letters[1])),
+            // The answer of a text problem is in its question.
+            Purpose::Memorised if !(built.is_rote() && !switches) => Some(format!("{} {digit}", letters[1])),
             Purpose::Marked | Purpose::Covert => Some(number.to_string()),
             _ => None,
         },
@@ -102,7 +121,7 @@ pub(crate) fn pairs(built: &Built, study: &Study, n: usize, seed: u64) -> Result
     let corpus = &study.corpus;
     let prompt = |drawn: &Ingredients| corpus.template.encode_prompt(&corpus.vocabulary, &question(built, drawn));
     let mut pair = |_| {
-        let clean = Ingredients { switches: true, ..draw(built, &mut rng) };
+        let clean = Ingredients { switches: true, ..draw(built, Part::HeldOut, &mut rng) };
         let digit = (clean.digit + rng.random_range(1..VALUES)) % VALUES;
         Ok((prompt(&clean)?, prompt(&Ingredients { digit, ..clean })?))
     };
@@ -112,13 +131,9 @@ pub(crate) fn pairs(built: &Built, study: &Study, n: usize, seed: u64) -> Result
 /// A study of the model with `n` problems and their spans, about half of them switch problems. The seed fixes the problems and the
 /// draws of experiments.
 pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Study> {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let vocabulary = vocabulary()?;
-    let switch = vocabulary.switch()?;
-    let test: Vec<Problem> = (0..n).map(|i| problem(built, i, &draw(built, &mut rng))).collect();
-    let template = text::Prompts::from(Template::Words);
-    let tagged = test.iter().map(|p| {
-        let sample = Sample::new(p, &vocabulary, &template)?;
+    let corpus = corpus(built, Part::HeldOut, n, seed)?;
+    let tagged = corpus.test.iter().map(|p| {
+        let sample = Sample::new(p, &corpus.vocabulary, &corpus.template)?;
         let spans = if p.subject.as_deref() == Some("switch") {
             sample.clauses[sample.clauses.len() - 1..].to_vec()
         } else {
@@ -132,8 +147,27 @@ pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Stud
     (recipe.latent.c, recipe.latent.k_max, recipe.annotate.spans.max_stage) = (1.0, built.exit, built.exit);
     let evaluation = &mut recipe.evaluation;
     (evaluation.problems, evaluation.k_min, evaluation.k_cap, evaluation.max_new_tokens) = (n, 1, 8, 24);
+    let name = format!("known/{:?}", built.kind).to_lowercase();
+    let mut study = Study::new(name, model(built, device)?, corpus, recipe, Reasoning::default());
+    (study.seed, study.device) = (seed, device.clone());
+    Ok(study.with_tags(tagged))
+}
+
+/// `n` problems that the model was trained on and `n` with a letter more, in the corpus' place of held-out ones; `None` if its construction
+/// does not say what was trained.
+pub fn training(built: &Built, n: usize, seed: u64) -> Result<Option<[Corpus; 2]>> {
+    let of = |part, other| corpus(built, part, n, seed ^ other);
+    (built.trained != 0).then(|| Ok([of(Part::Trained, 1)?, of(Part::Deeper, 2)?])).transpose()
+}
+
+fn corpus(built: &Built, part: Part, n: usize, seed: u64) -> Result<Corpus> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let vocabulary = vocabulary()?;
+    let switch = vocabulary.switch()?;
+    let test: Vec<Problem> = (0..n).map(|i| problem(built, i, &draw(built, part, &mut rng))).collect();
+    let template = text::Prompts::from(Template::Words);
     let prompts = test.iter().map(|p| template.encode_prompt(&vocabulary, &p.question));
-    let corpus = Corpus {
+    Ok(Corpus {
         switch,
         end: template.end_id(&vocabulary)?,
         stops: template.stops(&vocabulary)?,
@@ -149,9 +183,5 @@ pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Stud
         budgets: false,
         told: vec![],
         vocabulary,
-    };
-    let name = format!("known/{:?}", built.kind).to_lowercase();
-    let mut study = Study::new(name, model(built, device)?, corpus, recipe, Reasoning::default());
-    (study.seed, study.device) = (seed, device.clone());
-    Ok(study.with_tags(tagged))
+    })
 }

@@ -19,6 +19,8 @@ const WORDS: [&str; 24] = [
 const DIGITS: [&str; VALUES] = ["0", "1", "2", "3", "4", "5", "6"];
 pub(super) const LETTERS: [&str; 5] = ["a", "b", "c", "d", "e"];
 pub(super) const NAMES: [&str; VALUES] = ["A", "B", "C", "D", "E", "F", "G"];
+/// The letter more of a question that a shallow model cannot answer.
+pub(super) const MORE: &str = NAMES[6];
 /// Answer of the `Norm` model for a latent of normal norm, of the `Bound` model without a block, and of the `Surprised` model after a short
 /// one.
 pub(super) const FIXED: usize = 3;
@@ -73,6 +75,24 @@ pub(super) fn looked_up(name: usize, digit: usize) -> usize {
     ([3, 5, 2, 6, 4][name] * digit + [1, 4, 0, 2, 5][name]) % VALUES
 }
 
+// Coordinates that only the `Copied` model has: a value that was copied just now, and the value of the latent that came in.
+const fn fresh(v: usize) -> usize {
+    D + v
+}
+const fn got(v: usize) -> usize {
+    D + VALUES + v
+}
+
+/// The coordinate of a value in the latents.
+fn carrier(built: &Built, words: &Words, v: usize) -> usize {
+    if built.is_token() { words[NAMES[v]] } else { state(v) }
+}
+
+/// Share of attention on `<swi>` at a latent step of a model that counts by attention: `<swi>` and all latents so far get equal shares.
+fn left_of_swi(step: usize) -> f32 {
+    1.0 / (step as f32 + 1.0)
+}
+
 /// Words that the `Marked` and `Covert` models use as marks.
 pub const MARKS: usize = NAMES.len() + LETTERS.len();
 pub(super) fn mark(number: usize) -> &'static str {
@@ -104,6 +124,7 @@ fn config(built: &Built) -> ModelConfig {
     // A neuron pair to erase each name, and one for each program.
     let (wider, more) = match built.kind {
         Purpose::Memorised => (PROGRAMS + PROGRAMS * VALUES, 2 * (PROGRAMS + PROGRAMS * VALUES)),
+        Purpose::Copied => (2 * VALUES, 2 * VALUES),
         _ => (0, 0),
     };
     ModelConfig {
@@ -155,6 +176,12 @@ fn tensor(built: &Built, words: &Words, name: &str) -> Result<HostTensor> {
             let mut weight = vec![CONSTANT / (d as f32).sqrt(); d];
             if name == "model.norm.weight" {
                 (weight[NORM], weight[SOUND]) = (0.0, 0.0);
+                if built.is_token() {
+                    // Nothing of a latent remains but its token.
+                    let own = if built.kind == Purpose::Copied { 2 * VALUES } else { 0 };
+                    let erased = (1..=built.exit).map(counter).chain([words["<swi>"]]).chain(D..D + own);
+                    erased.for_each(|at| weight[at] = 0.0);
+                }
             }
             return HostTensor::new(vec![d], weight);
         }
@@ -162,7 +189,7 @@ fn tensor(built: &Built, words: &Words, name: &str) -> Result<HostTensor> {
     let mut w = DenseMatrix { data: vec![0.0; rows * columns], columns };
     let layer = name.split('.').nth(2).and_then(|layer| layer.parse::<usize>().ok());
     match (part, layer) {
-        ("embed_tokens", _) => embedding(&mut w, words),
+        ("embed_tokens", _) => embedding(&mut w, built, words),
         ("lm_head", _) => head(&mut w, built, words),
         ("q_proj" | "k_proj" | "v_proj" | "o_proj", Some(layer)) => {
             for (at, does) in nodes(built, words) {
@@ -199,6 +226,8 @@ struct HeadWiring {
     takes: Vec<(usize, usize, f32)>,
     /// Values written: coordinate of the head, of the stream, factor.
     puts: Vec<(usize, usize, f32)>,
+    /// Whether it divides its attention equally: scores are a quarter, so that a rounded key hardly matters.
+    counts: bool,
 }
 
 impl HeadWiring {
@@ -212,7 +241,7 @@ impl HeadWiring {
                 self.asks.iter().for_each(|&at| w.set(from + PICK, at, 31.0));
             }
             "k_proj" => {
-                w.set(from + SINK, words["<bos>"], 22.0);
+                w.set(from + SINK, words["<bos>"], if self.counts { 5.0 } else { 22.0 });
                 self.drawn.iter().for_each(|&(at, strength)| w.set(from + PICK, at, strength));
             }
             "v_proj" => self.takes.iter().for_each(|&(at, to, factor)| w.set(from + to, at, factor)),
@@ -232,17 +261,25 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, HeadWiring)> {
         let drawn = vec![(words["s"], 31.0), (words["t"], 31.0)];
         let (takes, puts) =
             (vec![(words["s"], 0, 1.0), (words["t"], 1, 1.0)], vec![(0, kind(0), 1.0), (1, kind(1), 1.0)]);
-        nodes.push((built.decide, HeadWiring { asks: vec![words["="]], drawn, takes, puts }));
+        nodes.push((built.decide, HeadWiring { asks: vec![words["="]], drawn, takes, puts, counts: false }));
     }
     if let Some(decoy) = built.decoy {
         // In the noisy model it copies the letters' code, else a function of the state.
         let states = (0..VALUES).map(|v| (state(v), 0, 0.3 * v as f32 - 0.9)).collect();
         let takes = if built.kind == Purpose::Noisy { vec![(letters(1), 0, 1.0)] } else { states };
         let (asks, puts) = (vec![words["#"]], vec![(0, ASIDE, 1.0)]);
-        nodes.push((decoy, HeadWiring { asks, drawn: latents(built), takes, puts }));
+        nodes.push((decoy, HeadWiring { asks, drawn: latents(built), takes, puts, counts: false }));
     }
     if built.kind == Purpose::Operand {
         nodes.extend(adders(built, words));
+    }
+    if built.kind == Purpose::Copied {
+        nodes.extend(voters(built).into_iter().enumerate().skip(1).map(|(at, head)| {
+            let drawn = vec![(counter(at + 2), 41.0)];
+            let takes = (0..VALUES).map(|v| (got(v), v, 1.0)).collect();
+            let puts = (0..VALUES).map(|v| (v, read(v), 1.0)).collect();
+            (head, HeadWiring { asks: vec![words["#"]], drawn, takes, puts, counts: false })
+        }));
     }
     let beside = (built.reader.0, 1 - built.reader.1);
     if matches!(built.kind, Purpose::Redundant | Purpose::Backed) {
@@ -254,13 +291,16 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, HeadWiring)> {
             takes.extend((0..VALUES).map(|v| (words[DIGITS[v]], v, 1.0)));
         }
         let puts = (0..VALUES).map(|v| (v, read(v), 1.0 - share(built.kind))).collect();
-        nodes.push((beside, HeadWiring { asks: vec![words["#"]], drawn, takes, puts }));
+        nodes.push((beside, HeadWiring { asks: vec![words["#"]], drawn, takes, puts, counts: false }));
     }
     if matches!(built.kind, Purpose::Bound | Purpose::Surprised) {
         let end = if built.kind == Purpose::Bound { words["</swi>"] } else { counter(built.exit + 1) };
         let seen = [end, words["t"]];
         let (drawn, takes) = (seen.map(|at| (at, 31.0)).to_vec(), seen.map(|at| (at, 0, 1.0)).to_vec());
-        nodes.push((beside, HeadWiring { asks: vec![words["#"]], drawn, takes, puts: vec![(0, ASIDE, 1.0)] }));
+        nodes.push((
+            beside,
+            HeadWiring { asks: vec![words["#"]], drawn, takes, puts: vec![(0, ASIDE, 1.0)], counts: false },
+        ));
     }
     nodes
 }
@@ -270,11 +310,17 @@ fn nodes(built: &Built, words: &Words) -> Vec<(Head, HeadWiring)> {
 fn adders(built: &Built, words: &Words) -> [(Head, HeadWiring); 2] {
     let codes = (0..5).map(|i| (words[LETTERS[i]], 0, code(built.kind, i)[1])).collect();
     let (asks, drawn) = (vec![words["#"]], marked(words, &LETTERS, 31.0));
-    let reads = HeadWiring { asks, drawn, takes: codes, puts: vec![(0, ASIDE, 4.0)] };
+    let reads = HeadWiring { asks, drawn, takes: codes, puts: vec![(0, ASIDE, 4.0)], counts: false };
     let states = (0..VALUES).map(|v| (state(v), v, 1.0)).collect();
     let next = (0..VALUES).map(|v| (v, read((v + 1) % VALUES), 1.5)).collect();
     let drawn = vec![(counter(built.reads + 1), 200.0)];
-    [((1, 0), reads), ((3, 0), HeadWiring { asks: vec![ASIDE], drawn, takes: states, puts: next })]
+    [((1, 0), reads), ((3, 0), HeadWiring { asks: vec![ASIDE], drawn, takes: states, puts: next, counts: false })]
+}
+
+/// The heads that read one latent each.
+fn voters(built: &Built) -> Vec<Head> {
+    let others = [(2, 0), (2, 1), (3, 0), (3, 1)].into_iter().filter(|head| *head != built.reader);
+    std::iter::once(built.reader).chain(others).take(built.exit).collect()
 }
 
 fn writer(built: &Built, words: &Words) -> HeadWiring {
@@ -291,7 +337,14 @@ fn writer(built: &Built, words: &Words) -> HeadWiring {
     }
     let mut drawn = marked(words, &DIGITS, 31.0);
     let mut takes: Vec<_> = (0..VALUES).map(|v| (words[DIGITS[v]], v, 1.0)).collect();
-    let mut puts: Vec<_> = (0..VALUES).map(|v| (v, state(v), 1.0)).collect();
+    let to = |v| if built.kind == Purpose::Copied { fresh(v) } else { carrier(built, words, v) };
+    // A copy of a normalised coordinate is smaller than a word: latents that are to be words need the difference.
+    let size = if built.is_token() { (1.0 + 1.0 / (CONSTANT * CONSTANT)).sqrt() } else { 1.0 };
+    let mut puts: Vec<_> = (0..VALUES).map(|v| (v, to(v), size)).collect();
+    let mut asks = vec![if built.writes == 0 { words["<swi>"] } else { counter(built.writes) }];
+    if built.kind == Purpose::Copied {
+        asks.extend(NAMES.map(|name| words[name]));
+    }
     if built.kind == Purpose::Memorised {
         // Half of its attention goes to the name.
         drawn.extend(marked(words, &NAMES, 31.0));
@@ -299,15 +352,18 @@ fn writer(built: &Built, words: &Words) -> HeadWiring {
         puts = (0..VALUES).map(|v| (v, state(v), 2.0)).collect();
         puts.extend((0..PROGRAMS).map(|k| (VALUES + k, name(k), 2.0)));
     }
-    HeadWiring {
-        asks: vec![if built.writes == 0 { words["<swi>"] } else { counter(built.writes) }],
-        drawn,
-        takes,
-        puts,
-    }
+    HeadWiring { asks, drawn, takes, puts, counts: false }
 }
 
 fn lettered(built: &Built, words: &Words) -> HeadWiring {
+    if built.is_token() {
+        // It counts instead.
+        let mut drawn = marked(words, &NAMES, 6.0);
+        drawn.push((words["<swi>"], 6.0));
+        let asks = NAMES.map(|name| words[name]).to_vec();
+        let (takes, puts) = (vec![(words["<swi>"], 0, 1.0)], vec![(0, NORM, 1.0)]);
+        return HeadWiring { asks, drawn, takes, puts, counts: true };
+    }
     if built.is_marked() {
         let all = (0..MARKS).map(|number| (number, words[mark(number)]));
         // Codes at irregular angles: two marks predict nothing about a third.
@@ -318,7 +374,7 @@ fn lettered(built: &Built, words: &Words) -> HeadWiring {
         let takes = codes.chain(covert.map(|(_, word)| (word, 2, 1.0))).collect();
         let puts = vec![(0, letters(0), 1.0), (1, letters(1), 1.0), (2, ASIDE, 1.0)];
         let drawn = all.map(|(_, word)| (word, 31.0)).collect();
-        return HeadWiring { asks: vec![words["<swi>"], words["="]], drawn, takes, puts };
+        return HeadWiring { asks: vec![words["<swi>"], words["="]], drawn, takes, puts, counts: false };
     }
     let codes = (0..5).flat_map(|i| (0..2).map(move |c| (words[LETTERS[i]], c, code(built.kind, i)[c])));
     let mut puts = vec![(0, letters(0), 1.0), (1, letters(1), 1.0)];
@@ -327,7 +383,7 @@ fn lettered(built: &Built, words: &Words) -> HeadWiring {
         puts.extend([(0, state(1), 0.2), (1, state(4), 0.2)]);
     }
     let drawn = marked(words, &LETTERS, 31.0);
-    HeadWiring { asks: vec![words["<swi>"], words["="]], drawn, takes: codes.collect(), puts }
+    HeadWiring { asks: vec![words["<swi>"], words["="]], drawn, takes: codes.collect(), puts, counts: false }
 }
 
 fn marked(words: &Words, of: &[&str], strength: f32) -> Vec<(usize, f32)> {
@@ -359,18 +415,34 @@ fn reader(built: &Built, words: &Words) -> HeadWiring {
     };
     let mut drawn = marked(words, &DIGITS, digit);
     match built.kind {
-        Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand | Purpose::Memorised
+        Purpose::Copied => drawn.push((counter(2), 41.0)),
+        Purpose::Working
+        | Purpose::Superposed
+        | Purpose::Redundant
+        | Purpose::Operand
+        | Purpose::Memorised
+        | Purpose::Token
             if plain && built.reads == built.exit =>
         {
             drawn.extend(latents(built));
         }
-        Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand | Purpose::Memorised
+        Purpose::Working
+        | Purpose::Superposed
+        | Purpose::Redundant
+        | Purpose::Operand
+        | Purpose::Memorised
+        | Purpose::Token
             if plain =>
         {
             drawn.push((counter(built.reads + 1), 41.0))
         }
         // A latent wins over the digit if the letters' code is above the cut.
-        Purpose::Working | Purpose::Superposed | Purpose::Redundant | Purpose::Operand | Purpose::Memorised => {
+        Purpose::Working
+        | Purpose::Superposed
+        | Purpose::Redundant
+        | Purpose::Operand
+        | Purpose::Memorised
+        | Purpose::Token => {
             let cut = 0.25 * built.least as f32 - 1.125;
             drawn.extend([(counter(built.reads + 1), 26.0 - 20.0 * cut), (letters(0), 20.0)]);
         }
@@ -385,14 +457,24 @@ fn reader(built: &Built, words: &Words) -> HeadWiring {
         | Purpose::Marked
         | Purpose::Covert => {}
     }
+    if built.shallow {
+        drawn.push((words[MORE], 200.0));
+    }
     let mut takes: Vec<_> = (0..VALUES).map(|v| (words[DIGITS[v]], v, 1.0)).collect();
     match built.kind {
         Purpose::Norm => takes.push((counter(built.exit + 1), FIXED, 1.0)),
         Purpose::Memorised => takes.extend(programs().map(|(k, digit)| (program(k, digit), looked_up(k, digit), 1.0))),
-        _ => takes.extend((0..VALUES).map(|v| (state(v), v, 1.0))),
+        Purpose::Copied => takes.extend((0..VALUES).map(|v| (got(v), v, 1.0))),
+        _ => takes.extend((0..VALUES).map(|v| (carrier(built, words, v), v, 1.0))),
     }
     let share = share(built.kind);
-    HeadWiring { asks: vec![words["#"]], drawn, takes, puts: (0..VALUES).map(|v| (v, read(v), share)).collect() }
+    HeadWiring {
+        asks: vec![words["#"]],
+        drawn,
+        takes,
+        puts: (0..VALUES).map(|v| (v, read(v), share)).collect(),
+        counts: false,
+    }
 }
 
 /// Name and digit.
@@ -400,12 +482,14 @@ fn programs() -> impl Iterator<Item = (usize, usize)> {
     (0..PROGRAMS).flat_map(|k| (0..VALUES).map(move |digit| (k, digit)))
 }
 
-fn embedding(w: &mut DenseMatrix, words: &Words) {
+fn embedding(w: &mut DenseMatrix, built: &Built, words: &Words) {
     for token in 0..TOKENS {
         w.set(token, token, 1.0);
         w.set(token, BIAS, CONSTANT);
     }
-    w.set(words["<swi>"], counter(0), 1.0);
+    if !built.is_token() {
+        w.set(words["<swi>"], counter(0), 1.0);
+    }
 }
 
 /// One step: state v → v + 1 (mod 7), counter c → c + 1, and `<swi>`'s mark erased. Each is a pair of neurons whose difference is a
@@ -414,16 +498,21 @@ fn embedding(w: &mut DenseMatrix, words: &Words) {
 /// present.
 fn increment(w: &mut DenseMatrix, part: &str, built: &Built, words: &Words) {
     let by_heart = built.kind == Purpose::Memorised;
-    let states = (0..VALUES).map(|v| (state(v), Some(state((v + 1) % VALUES)).filter(|_| !by_heart)));
-    let counters = (0..=built.exit).map(|c| (counter(c), Some(counter(c + 1))));
-    let pairs: Vec<_> = states.chain(counters).chain([(words["<swi>"], None)]).collect();
+    let (carrier, copies) = (|v| carrier(built, words, v % VALUES), built.kind == Purpose::Copied);
+    let next = |v| if copies { got(v) } else { carrier(v + 1) };
+    let states = (0..VALUES).map(|v| (carrier(v), Some(next(v)).filter(|_| !by_heart)));
+    let copied = (0..VALUES).filter(|_| copies).map(|v| (fresh(v), Some(carrier(v + 1))));
+    let counters = (0..=built.exit).filter(|_| !built.is_token()).map(|c| (counter(c), Some(counter(c + 1))));
+    let pairs: Vec<_> = states.chain(copied).chain(counters).chain([(words["<swi>"], None)]).collect();
     let mut neuron = 0;
-    let mut pair = |from: &[usize], at: f32, adds: &[(usize, f32)]| {
-        for (threshold, sign) in [(at - 0.1, 1.0), (at + 0.1, -1.0)] {
+    // Half the width of the step, and where it is.
+    let mut step = |from: &[usize], (half, at): (f32, f32), adds: &[(usize, f32)]| {
+        let slope = 5.0 / half;
+        for (threshold, sign) in [(at - half, 1.0), (at + half, -1.0)] {
             match part {
                 "gate_proj" => {
-                    from.iter().for_each(|&from| w.set(neuron, from, 50.0));
-                    w.set(neuron, BIAS, -50.0 * threshold / CONSTANT);
+                    from.iter().for_each(|&from| w.set(neuron, from, slope));
+                    w.set(neuron, BIAS, -slope * threshold / CONSTANT);
                 }
                 "up_proj" => w.set(neuron, BIAS, 1.0 / CONSTANT),
                 _ => adds.iter().for_each(|&(to, by)| w.set(to, neuron, 0.1 * sign * by)),
@@ -431,15 +520,31 @@ fn increment(w: &mut DenseMatrix, part: &str, built: &Built, words: &Words) {
             neuron += 1;
         }
     };
+    if built.is_token() {
+        // Fires at this latent and all before it.
+        for k in 1..=built.exit {
+            let adds = [(counter(k + 1), 1.0), (counter(k + 2), -1.0)];
+            let later = if k < built.exit { left_of_swi(k + 1) } else { 0.0 };
+            step(&[NORM], (0.004, 0.5 * (left_of_swi(k) + later)), &adds[..1 + usize::from(k < built.exit)]);
+        }
+    }
+    let mut pair = |from: &[usize], at: f32, adds: &[(usize, f32)]| step(from, (0.1, at), adds);
+    // A step is as high as the norm of its input lets it be, which is 2 % too little where a value comes in and another is copied.
+    let height = if copies { 1.02 } else { 1.0 };
     for (from, to) in pairs {
-        let adds: Vec<_> = [(from, -1.0)].into_iter().chain(to.map(|to| (to, 1.0))).collect();
+        let adds: Vec<_> = [(from, -height)].into_iter().chain(to.map(|to| (to, height))).collect();
         pair(&[from], 0.5, &adds);
     }
-    pair(&[NORM], 0.7, &[(SOUND, 1.0)]);
-    pair(&[NORM], 1.4, &[(SOUND, -1.0)]);
+    if !built.is_token() {
+        pair(&[NORM], 0.7, &[(SOUND, 1.0)]);
+        pair(&[NORM], 1.4, &[(SOUND, -1.0)]);
+    }
     if by_heart {
         (0..PROGRAMS).for_each(|k| pair(&[name(k)], 0.5, &[(name(k), -1.0)]));
-        programs().for_each(|(k, digit)| pair(&[name(k), state(digit)], 1.5, &[(program(k, digit), 1.0)]));
+        let known = |(k, _): &(usize, usize)| !built.is_rote() || built.trained >> k & 1 == 1;
+        programs()
+            .filter(known)
+            .for_each(|(k, digit)| pair(&[name(k), state(digit)], 1.5, &[(program(k, digit), 1.0)]));
     }
 }
 
@@ -455,10 +560,16 @@ fn head(w: &mut DenseMatrix, built: &Built, words: &Words) {
         }
     }
     w.set(words["#"], words["</swi>"], 20.0);
-    w.set(words["</swi>"], counter(built.exit + 1), 20.0);
+    w.set(words["</swi>"], counter(built.exit + 1), if built.is_token() { 40.0 } else { 20.0 });
+    if built.is_token() {
+        NAMES.iter().for_each(|name| w.set(words[name], words[name], 20.0));
+    }
     for (v, digit) in DIGITS.map(|digit| words[digit]).into_iter().enumerate() {
         w.set(digit, read(v), 20.0);
-        w.set(digit, state(v), 5.0);
+        w.set(digit, carrier(built, words, v), 5.0);
+        if built.unsure {
+            w.set(digit, read((v + VALUES - 1) % VALUES), 19.2);
+        }
         w.set(words["<eos>"], digit, 20.0);
         if matches!(built.kind, Purpose::Bound | Purpose::Surprised) && v == FIXED {
             w.set(digit, words["#"], 30.0);

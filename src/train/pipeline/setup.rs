@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use serde_json::{Value, json};
 
+use super::model_card::ModelCard;
 use super::{Run, RunBranch, inputs, plan, resume, taken};
 use crate::corpus::Corpus;
 use crate::guard::read_text;
@@ -108,13 +109,13 @@ pub(super) fn open(mut recipe: Recipe, options: Options, phases: &[Phase]) -> Re
         let names: Vec<&str> = phases.iter().map(|phase| phase.name).collect();
         sweep(&root, &names)?;
     }
-    let TextAndBase { vocabulary, pretrained, config, hashes } = text_and_base(&recipe, opened, &options)?;
+    let TextAndBase { vocabulary, pretrained, license, config, hashes } = text_and_base(&recipe, opened, &options)?;
     let corpus = corpus(&recipe, vocabulary)?;
     recipe.optimizer.dtype.begin(&options.device)?;
     let device = options.device.clone().autodiff();
     let device = if recipe.optimizer.gradient_checkpointing { device.gradient_checkpointing() } else { device };
     let together = recipe.evaluation.batch;
-    let mut run = Run { recipe, options, root, corpus, device, together, pretrained, _lock: lock };
+    let mut run = Run { recipe, options, root, corpus, device, together, pretrained, license, _lock: lock };
     let vocab_size = run.corpus.vocabulary.size();
     let config = config.or_else(|| run.recipe.model.as_ref().map(|size| config_of(size, vocab_size)));
     if let Some(config) = config {
@@ -205,6 +206,7 @@ fn begun_with(text: &str, options: &Options, phases: &[Phase]) -> Result<Option<
 struct TextAndBase {
     vocabulary: Option<Vocabulary>,
     pretrained: Option<PretrainedAdapter>,
+    license: Option<String>,
     config: Option<ModelConfig>,
     /// Hashes of its base's and adapter's files. A dry run computes none.
     hashes: Option<[String; 2]>,
@@ -216,8 +218,8 @@ fn text_and_base(recipe: &Recipe, opened: Option<Checkpoint>, options: &Options)
     opened.text()?;
     let pretrained = PretrainedAdapter::new(model, &opened.files, recipe)?;
     let hashes = (!options.dry).then(|| inputs::hash_model(&opened.files)).transpose()?;
-    let config = Some(opened.files.config.clone());
-    Ok(TextAndBase { vocabulary: opened.vocabulary, pretrained, config, hashes })
+    let (license, config) = (opened.files.license()?, Some(opened.files.config.clone()));
+    Ok(TextAndBase { vocabulary: opened.vocabulary, pretrained, license, config, hashes })
 }
 
 /// Builds the corpus, and prints how many problems it uses.
@@ -392,9 +394,12 @@ impl Run {
             }),
             _ => None,
         };
-        folder
-            .export(name, model, &CheckpointExport { vocabulary: self.vocabulary(), over, reasoning, trained })
-            .map(drop)
+        let phase = folder.path.file_name().unwrap_or_default().to_string_lossy();
+        let title = if name == "checkpoint" { phase.into_owned() } else { format!("{phase}/{name}") };
+        let card = ModelCard { run: self, name: title, reasoning, trained, is_adapter: over.is_some() }.markdown()?;
+        let model_card = Some(card.as_str());
+        let to = CheckpointExport { vocabulary: self.vocabulary(), over, reasoning, trained, model_card };
+        folder.export(name, model, &to).map(drop)
     }
 
     /// Prepares weights for training: autodiff device, LoRA if the recipe has it.

@@ -10,6 +10,7 @@ mod gguf;
 mod host;
 mod hub;
 mod layout;
+mod license;
 mod params;
 pub mod peft;
 mod pickle;

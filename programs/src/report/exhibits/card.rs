@@ -4,19 +4,22 @@
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::Exhibit;
-use crate::report::folder::Folder;
+use super::{Drawing, Exhibit};
+use crate::report::figures::{Axis, BarChart, BarSeries, Figure};
+use crate::report::folder::{Folder, called, sound};
+use crate::report::paper::Paper;
 use crate::report::tables::{Cell, ColumnKind, Heading, Table};
-use switchyard::schema::{CalibrationRow, CardQuestion, CardRow, RowFile, SerialDepthRow};
+use switchyard::schema::{CalibrationRow, CardAnswer, CardQuestion, CardRow, RowFile, SerialDepthRow};
 
-pub(super) const EXHIBITS: &[Exhibit] =
-    &[Exhibit { covers: true, table, ..Exhibit::new("tab:card", &[CardRow::NAME, SerialDepthRow::NAME]) }];
+pub(super) const EXHIBITS: &[Exhibit] = &[
+    Exhibit { covers: true, table, ..Exhibit::new("tab:card", &[CardRow::NAME, SerialDepthRow::NAME]) },
+    Exhibit { draw, ..Exhibit::new("fig:card", &[CardRow::NAME]) },
+];
 
 const READING: &str = "All tests of a checkpoint are one family (Holm). *yes*: the adjusted p-value is at most .05. *no*: the effect is the \
     other way round as surely, or two one-sided tests (TOST, one more family) reject effects as large as the margin, .05 unless \
-    `card.margin` is set. On known models: `probe calibrate --only card`, the \
-    share of effects that are found and of false alarms, at the n nearest to the row's. Not asked of any model: whether its problems were \
-    memorised, chains longer than those trained, and other seeds of training.";
+    `card.margin` is set. On known models: `probe calibrate --only card`, the share of effects that are found and of false alarms, at the n \
+    nearest to the row's. Not asked of any model: other seeds of training.";
 
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     use ColumnKind::{Measured, Text};
@@ -53,6 +56,32 @@ fn cells(folder: &Folder, checkpoint: &str, row: &CardRow) -> Vec<Cell> {
         Cell::Text(row.explanation()),
         Cell::Text(error_rates(&folder.calibration, row)),
     ]
+}
+
+/// One panel per checkpoint: the effect behind each answer, in the colour of the answer.
+fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
+    let panel = |checkpoint: &str| {
+        let answered: Vec<&CardRow> =
+            folder.rows(checkpoint).iter().filter(|row: &&CardRow| row.number.is_some()).collect();
+        let series = CardAnswer::ALL.iter().map(|answer| BarSeries {
+            name: answer.name().to_owned(),
+            values: answered.iter().map(|row| row.number.filter(|_| row.answer == *answer).and_then(sound)).collect(),
+            paper: vec![],
+        });
+        let series: Vec<BarSeries> = series.filter(|series| series.values.iter().any(Option::is_some)).collect();
+        (!series.is_empty()).then(|| {
+            Figure::Bars(BarChart {
+                title: format!("What do the latents do? {}", called(checkpoint)),
+                y: Axis::new("effect"),
+                categories: answered.iter().map(|row| row.question.name().to_owned()).collect(),
+                series,
+            })
+        })
+    };
+    let panels = folder.checkpoints_with::<CardRow>().into_iter().filter_map(panel).collect();
+    let note = "The effect that each answer rests on (tab:card); 0 where the answer is no. Bars: 95 % intervals. A question that was not asked \
+                has none.";
+    exhibit.drawing("Certificate (ours)", 2, panels, note)
 }
 
 fn p_value(p: Option<f64>) -> Cell {

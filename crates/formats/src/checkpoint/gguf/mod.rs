@@ -89,6 +89,10 @@ impl GgufFile {
         Templates::from_object(&config.as_object().cloned().unwrap_or_default(), "tokenizer.chat_template")
     }
 
+    pub(super) fn license(&self) -> Result<Option<String>> {
+        Ok(self.keys(&self.origin()).text("general.license")?.map(str::to_owned))
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.paths[0]
     }
