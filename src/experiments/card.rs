@@ -264,7 +264,8 @@ fn memorised(study: &Study, margin: f64) -> Result<Evidence> {
     for (kind, right) in seen {
         let others = unseen.remove(&kind).unwrap_or_default();
         for (with, without) in right.into_iter().zip(others) {
-            (before.push(without), after.push(with));
+            before.push(without);
+            after.push(with);
         }
     }
     if before.is_empty() {

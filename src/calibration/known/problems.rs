@@ -106,7 +106,7 @@ fn problem(built: &Built, number: usize, drawn: &Ingredients) -> Problem {
         // A marked problem is its own group, because its mark can be memorised. For other models letters are shared knowledge.
         group: match built.kind {
             // The answer of a text problem is in its question.
-            Purpose::Memorised if !(built.is_rote() && !switches) => Some(format!("{} {digit}", letters[1])),
+            Purpose::Memorised if !built.is_rote() || switches => Some(format!("{} {digit}", letters[1])),
             Purpose::Marked | Purpose::Covert => Some(number.to_string()),
             _ => None,
         },
