@@ -75,7 +75,8 @@ impl Corpus {
     /// # Errors
     /// As [`Self::build`].
     pub(crate) fn training(recipe: &Shared, vocabulary: &Vocabulary) -> Result<(Self, HashSet<ProgramKey>)> {
-        let Problems { mut train, .. } = problems(recipe, Split::Test)?;
+        let Problems { mut train, rewarded, .. } = problems(recipe, Split::Test)?;
+        train.extend(rewarded);
         if recipe.task.is_none() {
             leave_out_unsolved(recipe, &mut train)?;
         }
@@ -83,7 +84,9 @@ impl Corpus {
         train.shuffle(&mut ChaCha8Rng::seed_from_u64(recipe.seed));
         train.truncate(2 * recipe.evaluation.problems);
         let drawn = Problems { test: train, ..Problems::default() };
-        Ok((Self::of(recipe, Some(vocabulary.clone()), drawn)?, programs))
+        let mut twice = recipe.clone();
+        twice.evaluation.problems *= 2;
+        Ok((Self::of(&twice, Some(vocabulary.clone()), drawn)?, programs))
     }
 
     fn of(recipe: &Shared, vocabulary: Option<Vocabulary>, found: Problems) -> Result<Self> {

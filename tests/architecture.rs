@@ -47,7 +47,7 @@ const ALLOWED: [(&str, &str); 29] = [
     ("report", "guard method nth schema stats store tasks text"),
     (
         "commands",
-        "calibration corpus experiments grade guard interventions latent loading machine method model names ops parallel parity progress recipe report schema stats store study text train world",
+        "calibration corpus experiments grade guard interventions latent loading machine method model names ops parallel parity progress recipe report schema stats store study tasks text train world",
     ),
     ("bin", "commands"),
 ];

@@ -465,9 +465,19 @@ fn math_is_read_as_it_was_published() {
     let read = read_problems(&root).unwrap();
     assert_eq!((read[0].subject.as_deref(), read[0].level), (Some("Algebra"), Some(5)));
     assert_eq!(golds(&root.join("train/algebra/1.json"), None), [r"\frac{1}{2}"]);
-    write("test/geometry/3", "No box here.");
-    let error = format!("{:#}", read_problems(&root).unwrap_err());
-    assert!(error.contains("3.json") && error.contains(r"no \boxed{…}"), "{error}");
+    // Without a box that ends, or one that MATH's evaluation reads.
+    for cut in [
+        "No box here.",
+        r"It is $\boxed{",
+        r"It is $\boxed{é",
+        r"It is $\boxed{5",
+        r"$\boxed\frac{1}{2}$",
+        r"$\boxed5$, as {x}",
+    ] {
+        write("test/geometry/3", cut);
+        let error = format!("{:#}", read_problems(&root).unwrap_err());
+        assert!(error.contains("3.json") && error.contains(r"no \boxed{…}"), "{cut}: {error}");
+    }
 }
 
 #[test]

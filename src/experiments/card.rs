@@ -30,7 +30,7 @@ use crate::schema::{
     RowFile, SerialDepthRow, Summary, SwitchBenefitRow, SwitchProblemRow, answer, benefit,
 };
 use crate::stats::probe::TooFew;
-use crate::stats::{Estimate, Flips, LEVEL, accuracy};
+use crate::stats::{Estimate, FEWEST, Flips, LEVEL, accuracy};
 use crate::store::{MODEL_CARD, Measurements, commit, put_certificate};
 use crate::study::arithmetic::{Arithmetic, is_known};
 use crate::study::{DoesNotApply, Study};
@@ -56,8 +56,11 @@ settings! {
 /// The lines of a model's card, as rows and in the model card that `train` wrote next to the weights.
 ///
 /// # Errors
-/// As [`rows`]; a folder that cannot be written.
+/// As [`rows`]; settings out of range.
 pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<String> {
+    let Config { samples, margin, .. } = *config;
+    ensure!(samples > 1, "card.samples must be at least 2, found {samples}: one answer differs from none");
+    ensure!(margin > 0.0 && margin <= 0.5, "card.margin must be above 0 and at most 0.5, found {margin}");
     let depths = serial_depth(study)?;
     journal.save(SerialDepthRow::NAME, &depths)?;
     let rows = rows(study, config)?;
@@ -65,8 +68,10 @@ pub fn run(study: &Study, config: &Config, journal: &mut Journal) -> Result<Stri
     let Some(CardRow { identity, .. }) = rows.first() else { return Ok(summary) };
     let of = format!("`probe card`, commit {}, {}, seed {}:\n\n{summary}", commit(), identity.dataset, identity.seed);
     for folder in study.source.first().into_iter().chain(&study.adapter) {
-        if put_certificate(folder, &of)? {
-            say(&format!("{}: the certificate is in its {MODEL_CARD}", folder.display()));
+        match put_certificate(folder, &of) {
+            Ok(true) => say(&format!("{}: the certificate is in its {MODEL_CARD}", folder.display())),
+            Ok(false) => {}
+            Err(why) => say(&format!("the certificate is in the rows, not in the model card: {why:#}")),
         }
     }
     Ok(summary)
@@ -109,7 +114,6 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<CardRow>> {
 /// [`rows`] with the arithmetic of an organism; `None` takes that of the problems.
 pub(crate) fn rows_by(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<CardRow>> {
     let margin = config.margin;
-    ensure!(margin > 0.0 && margin <= 0.5, "card.margin must be above 0 and at most 0.5, found {margin}");
     let identity = study.identity(study.corpus.test.len());
     if let Err(why) = caught(longest_block(study))? {
         let none = |&question: &CardQuestion| (question, Evidence::Missing(format!("no latents: {why}")));
@@ -213,7 +217,12 @@ fn largest_loss(rows: &[InterventionRow], margin: f64) -> Evidence {
     let alone = single.iter().filter(|row| row.lowers()).map(|row| row.steps.to_string()).collect::<Vec<_>>();
     let alone = if alone.is_empty() { "none".to_owned() } else { alone.join(", ") };
     let detail = format!("step {} of {}; steps that lose alone: {alone}", worst.steps, single.len());
-    lost(worst, (worst.p_value * single.len() as f64).min(1.0), margin, detail)
+    // *No* says it of every step: the least certain one decides.
+    let p_same = single.iter().map(|row| row.p_same(margin)).fold(0.0, f64::max);
+    match lost(worst, (worst.p_value * single.len() as f64).min(1.0), margin, detail) {
+        Evidence::Measured { number, p, detail, .. } => Evidence::Measured { number, p, p_same, detail },
+        missing => missing,
+    }
 }
 
 fn followed(known: &[KnownValueRow], margin: f64) -> Evidence {
@@ -247,7 +256,8 @@ fn read(rows: &[ProbeRow], margin: f64) -> Evidence {
     };
     let beyond = best.beyond_chance();
     let detail = format!("step {step}, the best of {}; the commonest value has {:.3}", own.len(), best.chance);
-    of_number(beyond, (two_sided(beyond) * own.len() as f64).min(1.0), margin, detail)
+    let p_same = own.iter().map(|(_, row)| row.beyond_chance().p_equivalent(margin)).fold(0.0, f64::max);
+    Evidence::Measured { number: beyond, p: (two_sided(beyond) * own.len() as f64).min(1.0), p_same, detail }
 }
 
 fn of_number(number: Estimate, p: f64, margin: f64, detail: String) -> Evidence {
@@ -275,6 +285,10 @@ fn memorised(study: &Study, margin: f64) -> Result<Evidence> {
     }
     let [unseen, seen] = [&before, &after].map(|right| accuracy(right));
     let (unseen, seen) = (unseen?, seen?);
+    if before.len() < FEWEST {
+        let few = format!("{} programs of each kind, and a test needs {FEWEST}", before.len());
+        return Ok(Evidence::Missing(few));
+    }
     if !seen.is_above(trained.corpus.guess()) {
         return Ok(Evidence::Missing("it is right no more often than a guess on its training problems too".to_owned()));
     }
@@ -317,7 +331,9 @@ fn deeper(study: &Study, margin: f64) -> Result<Evidence> {
         accuracy(&hardest)?.value
     );
     let number = Estimate { value: right.value - guess, low: right.low - guess, high: right.high - guess, n: right.n };
-    Ok(of_number(number, two_sided(number), margin, detail))
+    // A share is never below 0: of the two tests of equivalence only one can fail.
+    let p_same = number.scaled(-1.0).p_above(-margin);
+    Ok(Evidence::Measured { number, p: two_sided(number), p_same, detail })
 }
 
 /// Pairs of answers to one problem, sampled at the temperature of the recipe's rollouts.

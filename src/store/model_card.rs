@@ -24,7 +24,8 @@ pub(crate) fn certificate(markdown: &str) -> String {
 /// A card that cannot be read or written.
 pub(crate) fn put_certificate(folder: &Path, markdown: &str) -> Result<bool> {
     let path = folder.join(MODEL_CARD);
-    if !path.is_file() {
+    // A link, as in the hub's cache, is another file's name.
+    if !path.symlink_metadata().is_ok_and(|metadata| metadata.is_file()) {
         return Ok(false);
     }
     let text = read_text(&path).with_context(|| format!("{}: cannot read", path.display()))?;

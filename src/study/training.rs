@@ -39,7 +39,7 @@ impl Study {
             let because = |why: String| DoesNotApply::because(why);
             let task = deeper.task.as_ref().ok_or_else(|| because("problems of a file have no known depth".into()))?;
             let next = task.deeper().ok_or_else(|| because(format!("`{}` has no harder level", task.name())))?;
-            (deeper.task, deeper.data.rows) = (Some(next), 1);
+            (deeper.task, deeper.data.rows) = (Some(next), 0);
             let corpus = Corpus::build(&deeper, Some(self.corpus.vocabulary.clone()))?;
             let length = |problem| Ok(Sample::new(problem, &corpus.vocabulary, &corpus.template)?.response.len());
             let lengths: Vec<usize> = corpus.test.iter().map(length).collect::<Result<_>>()?;

@@ -30,7 +30,7 @@ const DEPTH: usize = 2;
 
 /// The files that a path means: itself, or of a folder those of this part (`train-00000-of-00002.parquet`, `test.jsonl`), in the order
 /// of their names. A folder with a single file has no parts. Files called by numbers (`train/algebra/17.json`) have a record each and are
-/// read across folders. `FOLDER/test_sft` means the files of that set where it is no file itself.
+/// read across folders if the first is one JSON object. `FOLDER/test_sft` means the files of that set where it is no file itself.
 ///
 /// # Errors
 /// A path that is not there; a folder without such files, or with those of several data sets.
@@ -57,7 +57,9 @@ pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
     };
     if let Some(mut files) = found.clone().or_else(|| Some(all.clone())).filter(|files| records(files)) {
         files.sort_by_cached_key(|file| (file.parent().map(Path::to_path_buf), stem(file).parse::<u64>().ok()));
-        return Ok(files);
+        if is_one_object(&files[0]) {
+            return Ok(files);
+        }
     }
     let names = || all.iter().take(8).map(|file| file.display().to_string()).collect::<Vec<_>>().join(", ");
     let found = found.with_context(|| {
@@ -78,6 +80,13 @@ pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
     }
     ensure_one_set(&found)?;
     Ok(found)
+}
+
+/// Whether a file is a single JSON object, of a megabyte at most.
+fn is_one_object(file: &Path) -> bool {
+    const MOST: u64 = 1 << 20;
+    let text = crate::guard::read_bytes(file, MOST).unwrap_or_default();
+    serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&text).is_ok()
 }
 
 /// Names of the data sets that files belong to. Files that are numbered from 0 or 1 on are one set: `train-0`, `train-1`.

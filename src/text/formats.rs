@@ -76,11 +76,13 @@ impl RecordFormat {
 
 /// The content of the last `\boxed{…}` or `\fbox{…}`, or what follows `\boxed ` up to the end of its formula, as MATH's evaluation reads it.
 fn boxed(solution: &str) -> Option<&str> {
-    let start = solution.rfind("\\boxed").max(solution.rfind("\\fbox"))?;
-    let rest = &solution[start..];
-    let content = match rest.find(['{', ' '])? {
-        open if rest[open..].starts_with('{') => &rest[open + 1..closing_brace(rest, 0).saturating_sub(1)],
-        gap => rest[gap..].split('$').next()?,
+    let (start, mark) =
+        ["\\boxed", "\\fbox"].into_iter().filter_map(|mark| Some((solution.rfind(mark)?, mark))).max()?;
+    let rest = &solution[start + mark.len()..];
+    let content = if rest.starts_with('{') {
+        rest.get(1..closing_brace(rest, 0))?.strip_suffix('}')?
+    } else {
+        rest.strip_prefix(' ')?.split('$').next()?
     };
     Some(content.trim())
 }

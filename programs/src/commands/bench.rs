@@ -317,7 +317,8 @@ impl Bench {
         }
         let heads = if latent { model.config().block_weights() } else { model.config().token_weights() };
         let flops = 2.0 * heads as f64 + attention(model.config(), BEFORE + self.new / 2);
-        let each = TokenCost { flops, bytes: weights / rows as f64 };
+        let read = weights * heads as f64 / model.config().token_weights() as f64;
+        let each = TokenCost { flops, bytes: read / rows as f64 };
         self.measured(&what, rows * self.new, each, limit, || run(self.new))
     }
 

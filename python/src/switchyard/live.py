@@ -230,7 +230,11 @@ class Model:
         if before == after:
             raise ValueError(f"the metric is {before} for both prompts: there is no difference to restore")
         points = [name for name in runs[0] if name != "logits"]
-        positions = range(first) if positions is None else [position % first for position in positions]
+        positions = range(first) if positions is None else list(positions)
+        for position in positions:
+            if not -first <= position < first:
+                raise IndexError(f"position {position} of a prompt of {first} tokens")
+        positions = [position % first for position in positions]
         values = np.full((len(points), len(positions)), np.nan)
         for row, point in enumerate(points):
             for column, position in enumerate(positions):

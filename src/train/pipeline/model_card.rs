@@ -49,7 +49,8 @@ impl ModelCard<'_> {
         // The hub accepts its own ids only.
         let base = self.run.recipe.pretrained.as_ref().filter(|name| !Path::new(name).exists());
         if let (Some(_), Some(base)) = (base, &recipe.pretrained) {
-            lines.push(format!("base_model: {}", Value::from(base.as_str())));
+            let id: Vec<&str> = base.split('@').next().unwrap_or_default().split('/').take(2).collect();
+            lines.push(format!("base_model: {}", Value::from(id.join("/"))));
         }
         lines.extend(self.run.license.as_ref().map(|license| format!("license: {}", Value::from(license.as_str()))));
         lines.into_iter().map(|line| line + "\n").collect()
@@ -65,7 +66,7 @@ impl ModelCard<'_> {
         let base = match (&recipe.pretrained, &self.run.license) {
             (None, _) => "none: trained from random weights".to_owned(),
             (Some(base), Some(license)) => format!("{base}, licence {license}"),
-            (Some(base), None) => format!("{base}; its files name no licence"),
+            (Some(base), None) => format!("{base}, licence unknown"),
         };
         let kind = if recipe.task.is_some() { "generated task" } else { "file" };
         let rows = [
@@ -73,7 +74,7 @@ impl ModelCard<'_> {
                 "data",
                 format!(
                     "{} ({kind}): {} training problems, SHA-256 {}",
-                    recipe.dataset(),
+                    self.run.recipe.dataset(),
                     of("train_rows"),
                     of("data_sha256")
                 ),

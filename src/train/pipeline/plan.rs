@@ -156,10 +156,11 @@ fn training_batch(run: &Run, works: &[PhasePlan], config: &ModelConfig, left: Op
     for PhasePlan { phase, together, rollouts, .. } in works {
         let needed = of(*together);
         if *rollouts {
-            if let Some(left) = left.filter(|left| needed > *left) {
+            let whole = run.recipe.grpo.checkpoint_every == 0;
+            if let Some(left) = left.filter(|left| whole && needed > *left) {
                 say(&format!(
                     "phase {phase}: the graph of {} rollouts of up to {} positions can need {}, and {} are free next to the weights: the \
-                     longest would be left out; lower grpo.questions, grpo.group or evaluation.max_new_tokens, or set grpo.checkpoint_every",
+                     longest may be left out; lower grpo.questions, grpo.group, grpo.max_positions or evaluation.max_new_tokens, or set grpo.checkpoint_every",
                     together[0],
                     together[1],
                     gigabytes(needed),

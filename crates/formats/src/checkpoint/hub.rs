@@ -103,7 +103,9 @@ pub fn locate_adapter(named: &Path) -> Result<PathBuf> {
 }
 
 /// Fetched when the repository has them.
-const OPTIONAL: [&str; 12] = [
+const OPTIONAL: [&str; 13] = [
+    // Its front matter names the licence.
+    "README.md",
     "reasoning.json",
     "heads.safetensors",
     "generation_config.json",

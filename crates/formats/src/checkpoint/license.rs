@@ -1,9 +1,8 @@
 //! The licence that a model's files name: `general.license` of a GGUF, `license` in the front matter of a folder's `README.md`.
 
-use std::io::ErrorKind;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::ModelFiles;
 use super::text::Source;
@@ -13,12 +12,12 @@ impl ModelFiles {
     /// Of a PEFT folder the base's, where its own card names none.
     ///
     /// # Errors
-    /// A card that cannot be read.
+    /// A GGUF that cannot be read.
     pub fn license(&self) -> Result<Option<String>> {
         for source in &self.text {
             let found = match source {
                 Source::Gguf(file) => file.license()?,
-                Source::Folder(dir) => of_card(&dir.join("README.md"))?,
+                Source::Folder(dir) => of_card(&dir.join("README.md")),
             };
             if found.is_some() {
                 return Ok(found);
@@ -28,12 +27,9 @@ impl ModelFiles {
     }
 }
 
-fn of_card(path: &Path) -> Result<Option<String>> {
-    match read_text(path) {
-        Ok(text) => Ok(front_matter(&text, "license")),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).with_context(|| format!("{}: cannot read", path.display())),
-    }
+/// A card that is no text names none.
+fn of_card(path: &Path) -> Option<String> {
+    read_text(path).ok().and_then(|text| front_matter(&text, "license"))
 }
 
 /// A plain value of the YAML between the first two lines `---`.
