@@ -130,9 +130,8 @@ fn change(step: Nth, quantity: FilmQuantity, series: &[(Nth, Estimate)]) -> Opti
         (cut, before, after, z)
     });
     let (cut, before, after, z) = cuts.max_by(|a, b| a.3.total_cmp(&b.3))?;
-    let times = (series.len() - 1) as f64;
-    let p_holm = (2.0 * normal_cdf(-z) * times).min(1.0);
-    let p_nothing = (if before.value < after.value { before } else { after }.p_equivalent(MARGIN) * times).min(1.0);
+    let p_holm = (2.0 * normal_cdf(-z) * (series.len() - 1) as f64).min(1.0);
+    let p_nothing = if before.value < after.value { before } else { after }.p_equivalent(MARGIN);
     Some(FilmChange {
         step,
         quantity,
