@@ -1,8 +1,9 @@
 //! A stranger's intervention: every latent input with its sign turned.
 
-use super::{About, Acts, Intervention, LatentPlace};
+use super::{Acts, Intervention, InterventionAbout, LatentPlace};
 
-pub(super) const ABOUT: &[About] = &[About::new("negate", Acts::Alone, |_, _| Box::new(Negate))];
+pub(super) const ABOUT: &[InterventionAbout] =
+    &[InterventionAbout::new("negate", Acts::Alone, |_, _| Box::new(Negate))];
 
 #[derive(Clone, Copy, Debug)]
 struct Negate;
