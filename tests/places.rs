@@ -87,7 +87,7 @@ fn what_is_typed_first_stays_in_an_ignored_folder() {
 
 /// What was found stands first: a sentence, its number with interval and n, of what this command made and of nothing older.
 #[test]
-fn a_first_look_begins_with_its_findings() {
+fn a_first_look_ends_with_its_findings() {
     let home = Home::new();
     let small = ["--phase", "sft", "--problems", "60"];
     let files = |home: &Home| {
@@ -99,15 +99,21 @@ fn a_first_look_begins_with_its_findings() {
     };
     let first = home.done("probe", &small);
     assert_eq!(files(&home), ["accuracy-sft.parquet", "teacher_forced-sft.parquet", "traces-sft.parquet"]);
-    let lines: Vec<&str> = first.lines().take(3).collect();
+    let findings = |said: &str| -> Vec<String> {
+        let (_, last) = said.split_once("sft: ").expect("findings");
+        let lines = format!("sft: {last}");
+        lines.lines().take_while(|line| line.starts_with("sft: ")).map(str::to_owned).collect()
+    };
+    let lines = findings(&first);
+    assert!(lines.len() >= 3, "{first}");
     for (line, of) in lines.iter().zip(["probability of <swi>", "of the responses", "answered right"]) {
         assert!(line.starts_with("sft: ") && line.contains(of) && line.contains("] n="), "{line}");
         assert!(line.ends_with('.') && !line.contains(".."), "{line}");
     }
     assert!(first.contains("--all runs every experiment"), "{first}");
     let causal = home.done("intervene", &[&small[..], &["--only", "switch_benefit"]].concat());
-    let findings: Vec<&str> = causal.lines().take_while(|line| line.starts_with("sft: ")).collect();
-    assert!(findings.len() == 1 && findings[0].contains("one"), "{causal}");
+    let found = findings(&causal);
+    assert!(found.len() == 1 && found[0].contains("one"), "{causal}");
     home.refused("probe", &["--all", "--only", "accuracy"], &["--all", "--only"]);
     home.refused("intervene", &["--all", "--hook", "blocks.1.attn.hook_z"], &["--hook", "--all"]);
 }
