@@ -32,7 +32,7 @@ pub struct Phase {
 pub enum TableRow {
     /// A row that the paper has, by its key.
     Paper(&'static str),
-    /// A row below those of the paper, with its caption.
+    /// A row below those of the paper, with its caption. What it has last in parentheses is the name in figures.
     Ours(&'static str),
     None,
 }

@@ -28,7 +28,7 @@ pub(super) const METHODS: &[Method] = &[Method {
         name: "dots",
         from: None,
         reads: &["dots", "base"],
-        row: TableRow::Ours("dots (theirs)"),
+        row: TableRow::Ours("a fixed number of latents (dots)"),
         panel: Panel::Latent,
         work: Work::Supervised(dots),
     }],

@@ -79,6 +79,6 @@ fn a_stranger_trains_measures_and_intervenes() {
     report(&[Folder::open(&out).expect("a run")], &page).expect("a page");
     let [table, figure] = ["tables/tab-main.md", "figures/fig-pareto.svg"]
         .map(|file| std::fs::read_to_string(out.join(file)).unwrap_or_else(|why| panic!("{file}: {why}")));
-    assert!(table.contains("dots (theirs)"), "no row in tab:main: {table}");
+    assert!(table.contains("a fixed number of latents (dots)"), "no row in tab:main: {table}");
     assert!(figure.lines().any(|line| line == "dots"), "no mark in fig:pareto: {figure}");
 }
