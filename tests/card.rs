@@ -64,7 +64,10 @@ fn one_command_writes_the_card_and_a_second_run_the_same_bytes() {
     };
     let first = card("a");
     let certified = std::fs::read_to_string(root.join("README.md")).expect("a model card");
-    assert!(certified.contains("- yes: Do right answers need") && certified.ends_with("<!-- /certificate -->\nend\n"), "{certified}");
+    assert!(
+        certified.contains("- yes: Do right answers need") && certified.ends_with("<!-- /certificate -->\nend\n"),
+        "{certified}"
+    );
     assert_eq!(first, card("b"));
     let json: serde_json::Value = serde_json::from_slice(&first[2]).expect("JSON");
     let lines = json["lines"].as_array().expect("lines");
