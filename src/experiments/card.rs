@@ -146,7 +146,7 @@ pub(crate) fn rows_by(study: &Study, config: &Config, arithmetic: Option<&dyn Ar
 }
 
 /// A result of one experiment, or why it does not apply to this model and data. Any other error, and a stop by the user, stays one.
-fn caught<T>(result: Result<T>) -> Result<Result<T, String>> {
+pub(super) fn caught<T>(result: Result<T>) -> Result<Result<T, String>> {
     match result {
         Err(why) if why.is::<DoesNotApply>() || why.is::<TooFew>() => Ok(Err(format!("{why:#}"))),
         other => other.map(Ok),

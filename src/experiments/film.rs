@@ -9,6 +9,7 @@
 
 use anyhow::{Result, ensure};
 
+use super::card::caught;
 use super::layer_probe::{self, Layers};
 use super::markdown::table_of;
 use super::{About, latent_intervention};
@@ -16,10 +17,9 @@ use crate::interventions::Steps;
 use crate::nth::Nth;
 use crate::schema::{Features, FilmRow, Holds, InterventionRow, KnownValueRow, NORMAL, ProbeRow, Summary};
 use crate::stats::by_problem::cell;
-use crate::stats::probe::TooFew;
 use crate::stats::{Flips, LEVEL, wilson};
+use crate::study::Study;
 use crate::study::arithmetic::is_known;
-use crate::study::{DoesNotApply, Study};
 
 pub const ABOUT: About =
     About::asking("effect and readout of each latent step at one checkpoint of a run; `probe film` takes all of them")
@@ -50,8 +50,8 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<FilmRow>> {
         draws: 1,
         ..Default::default()
     };
-    let Summary { rows, known } = unless_inapplicable(latent_intervention::summary(study, &asked, None))?.0;
-    let probes = unless_inapplicable(probes(study))?;
+    let Summary { rows, known } = caught(latent_intervention::summary(study, &asked, None))?.unwrap_or_default().0;
+    let probes = caught(probes(study))?.unwrap_or_default();
     let right = study.sweep()?.normal.iter().filter(|outcome| outcome.correct).count();
     let n = study.corpus.test.len();
     let accuracy = wilson(right, n, LEVEL)?;
@@ -77,14 +77,6 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<FilmRow>> {
 fn probes(study: &Study) -> Result<Vec<ProbeRow>> {
     let layers = Layers::Listed(vec![study.model.config().num_hidden_layers]);
     layer_probe::values_alone(study, &layer_probe::Config { layers, ..Default::default() })
-}
-
-/// Nothing, where an experiment does not apply to this model and data.
-fn unless_inapplicable<T: Default>(result: Result<T>) -> Result<T> {
-    match result {
-        Err(why) if why.is::<DoesNotApply>() || why.is::<TooFew>() => Ok(T::default()),
-        other => other,
-    }
 }
 
 /// Markdown: one line a step.

@@ -422,19 +422,13 @@ fn reader(built: &Built, words: &Words) -> HeadWiring {
         | Purpose::Operand
         | Purpose::Memorised
         | Purpose::Token
-            if plain && built.reads == built.exit =>
-        {
-            drawn.extend(latents(built));
-        }
-        Purpose::Working
-        | Purpose::Superposed
-        | Purpose::Redundant
-        | Purpose::Operand
-        | Purpose::Memorised
-        | Purpose::Token
             if plain =>
         {
-            drawn.push((counter(built.reads + 1), 41.0))
+            if built.reads == built.exit {
+                drawn.extend(latents(built));
+            } else {
+                drawn.push((counter(built.reads + 1), 41.0));
+            }
         }
         // A latent wins over the digit if the letters' code is above the cut.
         Purpose::Working
