@@ -20,13 +20,13 @@ const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "embedding_
 
 /// Explanation of the columns, printed below them.
 const READING: &str = "zero … embedding_argmax: accuracy on the problems where the unchanged model switched and was right (1 \
-    without an intervention), all latents replaced. known value: how much more often than by chance the answer is the one that \
-    arithmetic predicts from a donor's value; known operand: the one that follows from a donor's first operand, where that is \
-    another answer. One latent carries: the same with the donor's latent at one step alone, the step and reading that are followed \
-    most; none where no interval lies above chance. Decisive step: the latent step at which resampling alone costs most, of \
-    how many, and the accuracy left; others may cost nearly as much (tab:intervention-steps). K_min: the change of accuracy under the K_min that costs most, of those that were run. Value probe: the \
-    best of all layers and steps for the result of the block's own clause, and where; the best of many is read a little too \
-    high. Latents a token: latents over the tokens that they stand in for (those missing from the text against the same \
+    without an intervention), all latents replaced. known value: answers that arithmetic predicts from a donor's \
+    value, beyond chance; known operand: answers predicted from a donor's first operand, where that answer differs. \
+    One latent carries: the same with the donor's latent at one step alone, for the step and reading followed most; \
+    none if no interval is above chance. Decisive step: the latent step whose resampling costs most, of how many, \
+    and the accuracy left; others may cost nearly as much (tab:intervention-steps). K_min: the change of accuracy \
+    under the tested K_min that costs most. Value probe: the best layer and step for the result of the block's own \
+    clause; the best of many is biased upwards. Latents a token: latents over the tokens that they stand in for (those missing from the text against the same \
     problems with <swi> masked, the two markers not counted), a ratio of means. Claims: reproduced / not reproduced / \
     undecided.";
 

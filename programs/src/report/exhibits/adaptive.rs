@@ -15,7 +15,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(
         "tab:adaptive",
         SOURCES,
-        "Are blocks opened where they pay? By the budget of visible tokens in the question, and by steps",
+        "Does the model switch where a block helps? By the question's token budget, and by steps",
         |_: &AdaptiveRow| true,
         columns!(AdaptiveRow: budget, level, switch_rate, optimum, optimal_rate, as_optimal, accuracy, best_accuracy, with_block, without_block, benefit),
     ),
@@ -47,8 +47,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         ]
     };
     let panels = folder.checkpoints_with::<AdaptiveRow>().into_iter().flat_map(both).flatten().collect();
-    let note =
-        "One line a budget. Bars: 95 % intervals. The optimal policy switches where a block's worth lies above 0.";
+    let note = "One line per budget. Bars: 95 % intervals. The optimal policy switches where the benefit is above 0.";
     exhibit.drawing("Adaptive switching (ours)", 2, panels, note)
 }
 

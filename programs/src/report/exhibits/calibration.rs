@@ -104,8 +104,8 @@ fn overlay(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     });
     let cut = if hacking.is_some() { " The figure ends where hacking begins (fig:calibration-full)." } else { "" };
     let note = format!(
-        "Rolling means of {0} steps. The legend has the means of the first and of the last {0} steps; each line runs between its own smallest \
-         and largest value, so that heights of two lines do not compare. Dashed upright: the checkpoint that is measured.{cut}",
+        "Rolling means of {0} steps; in the legend, means of the first and last {0} steps. Each line is scaled to \
+         its own minimum and maximum: heights of two lines are not comparable. Dashed: the measured checkpoint.{cut}",
         window(rows.len())
     );
     exhibit.drawing("Switch-GRPO trajectory", 1, figure.into_iter().collect(), &note)
@@ -124,14 +124,14 @@ fn full(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let panels = COLUMNS.iter().zip(SHOWN).filter_map(panel).collect();
     let hacks = match hacking {
         Some(first) => format!(
-            "Shaded from step {first}: hacking, as from the window with the most right answers to the last fewer are \
-                                right while switch rate and latent steps rise."
+            "Shaded from step {first}: hacking. From the window with the most right answers on, accuracy falls while \
+                                switch rate and latent steps rise."
         ),
-        None => "No hacking is seen: right answers do not fall while switch rate and latent steps rise.".to_owned(),
+        None => "No hacking is seen: accuracy does not fall while switch rate and latent steps rise.".to_owned(),
     };
     let note = format!(
-        "Marks: batches. Band: rolling mean of {} steps ± 1.96 standard errors. Dashed upright: the checkpoint that is measured. Latent invocations are blocks, \
-         in older rows latent steps. {hacks}",
+        "Marks: batches. Band: rolling mean of {} steps ± 1.96 standard errors. Dashed: the measured checkpoint. \
+         Latent invocations: blocks (in older rows, latent steps). {hacks}",
         window(rows.len())
     );
     exhibit.drawing("Switch-GRPO trajectory in full", 2, panels, &note)

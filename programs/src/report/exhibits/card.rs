@@ -16,10 +16,10 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     Exhibit { draw, ..Exhibit::new("fig:card", &[CardRow::NAME]) },
 ];
 
-const READING: &str = "All tests of a checkpoint are one family (Holm). *yes*: the adjusted p-value is at most .05. *no*: the effect is the \
-    other way round as surely, or two one-sided tests (TOST, one more family) reject effects as large as the margin, .05 unless \
-    `card.margin` is set. On known models: `probe calibrate --only card`, the share of effects that are found and of false alarms, at the n \
-    nearest to the row's. Not asked of any model: other seeds of training.";
+const READING: &str = "All tests of a checkpoint are one family (Holm). *yes*: the adjusted p-value is at most .05. *no*: \
+    the opposite effect is as significant, or two one-sided tests (TOST, a second family) reject effects as large as \
+    the margin, .05 unless `card.margin` is set. On known models: power and false alarms of `probe calibrate --only \
+    card` at the n nearest to the row's. Training seeds are not compared.";
 
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     use ColumnKind::{Measured, Text};
@@ -79,8 +79,8 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         })
     };
     let panels = folder.checkpoints_with::<CardRow>().into_iter().filter_map(panel).collect();
-    let note = "The effect that each answer rests on (tab:card); 0 where the answer is no. Bars: 95 % intervals. A question that was not asked \
-                has none.";
+    let note = "The effect behind each answer (tab:card); 0 where the answer is no. Bars: 95 % intervals. Questions \
+                not asked are left out.";
     exhibit.drawing("Certificate (ours)", 2, panels, note)
 }
 

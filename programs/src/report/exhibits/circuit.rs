@@ -18,10 +18,10 @@ pub(super) const EXHIBITS: &[Exhibit] =
 /// Maximum number of edges drawn of one circuit.
 const DRAWN: usize = 40;
 
-const NOTE: &str = "Layers upwards, places from left to right (blocks counted back from the answer; `source`: where the two prompts differ; \
-    `prompt`, `text` and `earlier`, latents of earlier blocks: all other positions). Within a place an edge leads from what writes to the stream to what \
-    reads it; its width is its score, integrated gradient × (clean − corrupt). `H`: a head with its query; `k`, `v`: keys and values (numbered as the heads \
-    of keys), through which later places read; `M`: an MLP; dotted: a latent’s output as the next step’s input. The whole circuit is next to the figure as JSON \
+const NOTE: &str = "Layers go up, places left to right (blocks counted back from the answer; `source`: where the two prompts differ; \
+    `prompt`, `text` and `earlier`, latents of earlier blocks: all other positions). Within a place an edge leads \
+    from a writer of the stream to a reader; its width is its score, integrated gradient × (clean − corrupt). `H`: a \
+    head with its query; `k`, `v`: keys and values (numbered by key head), which later places read; `M`: an MLP; dotted: a latent’s output as the next step’s input. The whole circuit is next to the figure as JSON \
     for Neuronpedia’s graph viewer.";
 
 /// Every circuit of a folder as a graph: its file name, and Neuronpedia's JSON.
@@ -67,7 +67,7 @@ fn graph(slug: &str, model: &str, whole: &Network) -> Value {
             "info": {
                 "generator": { "name": "switchyard", "version": env!("CARGO_PKG_VERSION") },
                 "description": "Weights are integrated gradient times (clean - corrupt), as a share of the whole difference, mean over pairs \
-                    of prompts. The link from a latent to the next step's input carries the sum of what enters the latent.",
+                    of prompts. The link from a latent to the next step's input carries the sum of the latent's inputs.",
             },
         },
         "qParams": { "pinnedIds": [], "supernodes": [], "linkType": "both", "clickedId": "", "sg_pos": "" },

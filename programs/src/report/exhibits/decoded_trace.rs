@@ -13,7 +13,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(
         "tab:decoded-trace",
         SOURCES,
-        "Are latents, read as the steps of their blocks, a valid solution? Right answers; two readers, two nulls",
+        "Do the steps read from latents form a valid solution? Right answers; two readers, two nulls",
         |_: &DecodedTraceRow| true,
         columns!(DecodedTraceRow: reader, layer, step, reads, valid, follows, shuffled, valid_of_several, permuted, p_holm),
     ),
@@ -43,6 +43,6 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         })
     };
     let panels = folder.checkpoints_with::<DecodedTraceRow>().into_iter().filter_map(panel).collect();
-    let note = "Problems that were answered right. Bars: 95 % Wilson intervals.";
+    let note = "Problems answered right. Bars: 95 % Wilson intervals.";
     exhibit.drawing("Solutions read from latents (ours)", 2, panels, note)
 }

@@ -15,12 +15,13 @@ pub(super) const EXHIBITS: &[Exhibit] =
 /// Replacements of the latents at all steps: the row's changes of accuracy.
 const MODES: [&str; 5] = ["zero", "random_norm", "resample", "mean", "skip"];
 
-const READING: &str = "Changes of accuracy against the unchanged model, all latents of a problem replaced, all problems (paired). \
-    resample: by latents of other problems, which are as likely as its own and differ in content alone: the verdict is read from \
-    it. `yes`: fewer right answers (exact test, Holm-corrected over the interventions of its run). `no`: the whole interval is \
-    within 0.05 of no change. `for the worse`: more right answers with other latents than with its own. `nothing to lose`: the unchanged model is not above a guess on the problems that are changed. `undecided`: none of these. `changed` is \
-    the share of answers that become others under resample, right or wrong. Skip: no latents at all. Known value: how much more \
-    often than by chance the answer is the one that arithmetic predicts from a donor's value.";
+const READING: &str = "Change of accuracy when all latents of a problem are replaced (paired, all problems). \
+    resample: latents of other problems, as likely as its own and different in content only; it decides the verdict. \
+    `yes`: fewer right answers (exact test, Holm-corrected over the run's interventions). `no`: the whole interval \
+    is within 0.05 of no change. `for the worse`: more right answers with other latents. `nothing to lose`: on the \
+    changed problems the unchanged model is no better than a guess. `undecided`: none of these. `changed`: answers \
+    that differ under resample, right or wrong. Skip: no latents. Known value: answers that arithmetic predicts from \
+    a donor's value, beyond chance.";
 
 /// The table, if the folder has interventions of at least two checkpoints.
 fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {

@@ -51,6 +51,6 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         })
     };
     let panels: Vec<Figure> = folder.checkpoints_with::<ExitRow>().into_iter().filter_map(panel).collect();
-    let note = "Bars: 95 % cluster bootstrap over problems; where none is seen it is narrower than the mark.";
+    let note = "Bars: 95 % cluster bootstrap over problems; some are narrower than the mark.";
     exhibit.drawing("Exit probability (ours; the paper's tab:exit)", panels.len().clamp(1, 2), panels, note)
 }

@@ -24,13 +24,13 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 
 const RUNS: &str = "From stage 5 of phase 2 after 50 steps (step 0). `segmented` freezes the latents in the gradient, as the \
     paper's code does; `full_bptt` lets the gradient through the recurrence. Budget: visible tokens. Right with a block, and \
-    without: a block forced, and `<swi>` forbidden. kl: nats a token against the start. Mean over seeds with Student's 95 % \
+    without: a block forced, and `<swi>` forbidden. kl: nats per token to the start. Mean over seeds with Student's 95 % \
     interval; n: seeds.";
 
-const TESTS: &str = "Written before the runs (`experiments/rl-fate.toml`). Student's t over seeds, two-sided; Holm over the \
-    hypotheses of a comparison. Sign flips: exact, and never below .0625 with five seeds. Equal distance: of the two runs of a \
-    seed the one that went farther is taken at the kept step whose kl is nearest to the other's. H5: bootstrap over seeds; \
-    confirmed for a mode where the interval lies above 0. H6: a t-test of its own, once all five seeds are there.";
+const TESTS: &str = "Preregistered (`experiments/rl-fate.toml`). Student's t over seeds, two-sided; Holm over the \
+    hypotheses of a comparison. Sign flips: exact, and never below .0625 with five seeds. Equal distance: of a \
+    seed's two runs, the one that moved farther is measured at the saved step with kl nearest to the other's. H5: bootstrap over seeds; \
+    confirmed for a mode if the interval is above 0. H6: a separate t-test, once all five seeds exist.";
 
 const LAW: &str = "A mark is a run. Left of 0 a block hurts at the start, right of 0 it helps. Above 0 the model switches more after \
     reinforcement learning.";

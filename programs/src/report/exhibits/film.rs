@@ -48,9 +48,10 @@ fn table(exhibit: &Exhibit, folder: &Folder) -> Result<Option<Table>> {
     let mut table = Table::new(exhibit.label, "Where does a latent step change over training?", columns);
     table.note = format!(
         "effect: accuracy lost when the step's latent is another problem's. follows: answers that follow an exchanged value, beyond chance. \
-         readout: probe accuracy beyond the commonest value. The largest of all changes between two checkpoints, by weighted means before and \
-         after; p is corrected for the choice and, by Holm, for all rows. dies, born: the mean after, or before, is nothing within .05 (TOST). Effects are over all problems: where \
-         fewer blocks are opened, every step has less. Checkpoints: {}.",
+         readout: probe accuracy beyond the commonest value. Each row: the largest change between two checkpoints, \
+         by weighted means before and after; p is corrected for this choice and, by Holm, for all rows. dies, born: \
+         the mean after, or before, is 0 within .05 (TOST). Effects are over all problems: with fewer blocks, every \
+         step has less. Checkpoints: {}.",
         legend(folder)
     );
     let names = frames(folder);

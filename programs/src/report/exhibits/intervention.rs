@@ -134,7 +134,7 @@ fn followed(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         }))
     };
     let panels = folder.checkpoints_with::<KnownValueRow>().into_iter().filter_map(panel).collect();
-    let note = "The share of answers that become what arithmetic predicts from the value put in, that would by chance, and that stay. Bars: 95 % \
+    let note = "Share of answers that become the one predicted from the new value, that would by chance, and that stay. Bars: 95 % \
                 intervals.";
     exhibit.drawing("A known value put in (ours)", 2, panels, note)
 }

@@ -112,7 +112,8 @@ fn draw_jacobian(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> 
                 HeatMap { title, x, unit: "share".into(), range, ..HeatMap::default() },
             ));
         }
-        let note = "Last block before the answer, on problems that the Jacobian was not made of. Null: another problem's state.";
+        let note =
+            "Last block before the answer, on problems not used for the Jacobian. Null: another problem's state.";
         out.extend(exhibit.drawing_of(checkpoint, "Jacobian lens (ours)", 3, panels, note));
     }
     out

@@ -15,7 +15,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(
         "tab:monitor",
         SOURCES,
-        "Does a monitor on latents notice what the answer does not show, and what does an adversary who knows it leave?",
+        "Does a monitor on latents notice a covert value, and does it survive an adversary who knows it?",
         |_: &MonitorRow| true,
         columns!(MonitorRow: edit, directions, dose, monitor, letters, recall, false_alarms, auroc, letters_apart, letters_p, least_recall, fitted, accuracy, same_answer, change),
     ),
@@ -30,7 +30,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(
         "tab:monitor-access",
         &[MonitorAccessRow::NAME],
-        "What does a monitor notice by what it may read? Every level at the same rates of false alarms",
+        "What does a monitor notice at each level of access? Same rates of false alarms",
         |_: &MonitorAccessRow| true,
         columns!(MonitorAccessRow: edit, access, letters, asked_false_alarms, calibrated, recall, false_alarms, accuracy),
     ),
@@ -80,9 +80,9 @@ fn by_access(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         }))
     };
     let panels = folder.checkpoints_with::<MonitorAccessRow>().into_iter().filter_map(panel).collect();
-    let note = "Problems with letters that no monitor has met. The rate is that which the threshold allows on decoys like those of its \
-        calibration. Bars: 95 % Wilson intervals. Answers under interventions are not measured on edited latents.";
-    exhibit.drawing("Monitors by what they may read (ours)", 1, panels, note)
+    let note = "Problems with letters that no monitor was fitted on. Rate: false alarms that the threshold allows on \
+        calibration decoys. Bars: 95 % Wilson intervals. Answers under interventions are not measured on edited latents.";
+    exhibit.drawing("Monitors by level of access (ours)", 1, panels, note)
 }
 
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
@@ -113,6 +113,6 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         })
     };
     let panels = folder.checkpoints_with::<MonitorRow>().into_iter().filter_map(panel).collect();
-    let note = "Problems with letters that the monitor has not met. Bars: 95 % intervals over problems.";
+    let note = "Letters that the monitor was not fitted on. Bars: 95 % intervals over problems.";
     exhibit.drawing("A monitor on latents and an adversary who knows it (ours)", 2, panels, note)
 }

@@ -57,7 +57,7 @@ fn repeats(folder: &Folder, row: &str) -> bool {
 fn note(folder: &Folder, _: usize) -> String {
     deepest(folder).map_or_else(String::new, |layers| {
         format!(
-            "The paper's offsets count from the last of 36 layers. Ours is the layer of {layers} with the same share of layers passed, each in the row that is nearest to it. Protocol of both: C = 1, one 80:20 split."
+            "The paper's offsets count from the last of 36 layers. Each of our {layers} layers is in the row that is nearest in relative depth. Protocol of both: C = 1, one 80:20 split."
         )
     })
 }
@@ -108,7 +108,7 @@ fn grouped(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
         chart(title, named.into_iter().map(line).collect())
     };
     let panels = folder.checkpoints_with::<ProbeRow>().into_iter().filter_map(panel).collect();
-    let note = "No problem is both trained and tested on. Bars: 95 % intervals. Dotted: chance.";
+    let note = "Training and test are disjoint. Bars: 95 % intervals. Dotted: chance.";
     exhibit.drawing("Layer probes with controls (ours)", 1, panels, note)
 }
 

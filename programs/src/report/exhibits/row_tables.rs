@@ -30,14 +30,14 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(
         "tab:pass-at-k",
         &[PassRow::NAME],
-        "In how many tries is a problem solved? Sampled answers",
+        "How many problems are solved by one of k samples?",
         |_: &PassRow| true,
         columns!(PassRow: k, samples, pass_at_k, majority, distinct, switch_rate),
     ),
     rows_table!(
         "tab:part-swap",
         &[PartSwapRow::NAME],
-        "Which part of the weights carries what a later phase changed? Each put into the other phase",
+        "Which weights carry the change of a later phase? Each part swapped into the other phase",
         |_: &PartSwapRow| true,
         columns!(PartSwapRow: part, host, weight_change, accuracy, guess, accuracy_change, switch_rate, switch_change, p_holm),
     ),
@@ -58,8 +58,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(
         "tab:calibration",
         &[CalibrationRow::NAME],
-        "Tests on hand-built models, at the n that the experiment has by default: how often the verdict is right, how often \
-         what is there is found (power), and what is not (false alarms)",
+        "Tests on hand-built models, at the experiment's default n: right verdicts, power and false alarms",
         |row: &CalibrationRow| row.kind == CalibrationRow::ALL && row.default_n,
         columns!(CalibrationRow: test, problems, right, power, false_alarms, n_for_80, blind),
     ),
@@ -73,7 +72,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(
         "tab:calibration-truths",
         &[CalibrationRow::NAME],
-        "The same tests by kind of truth (`probe calibrate --list`), at the default n",
+        "The same tests by kind of model (`probe calibrate --list`), at the default n",
         |row: &CalibrationRow| row.kind != CalibrationRow::ALL && row.default_n,
         columns!(CalibrationRow: kind, test, problems, right, power, false_alarms),
     ),

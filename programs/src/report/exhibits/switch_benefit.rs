@@ -9,7 +9,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     rows_table!(
         "tab:switch-benefit",
         SOURCES,
-        "Every problem with a block and without: what switching is worth, free of the model's own choice",
+        "Every problem with a block and without: benefit of switching, independent of the model's choice",
         |_: &SwitchBenefitRow| true,
         columns!(SwitchBenefitRow: group, with_block, without_block, guess, benefit, better, worse, p_value, p_holm),
     ),

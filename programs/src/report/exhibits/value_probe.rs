@@ -23,7 +23,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let panels =
         folder.checkpoints_with::<ProbeRow>().into_iter().filter_map(|checkpoint| panel(folder, checkpoint)).collect();
-    let note = "Split by group. Bars: 95 % intervals. Chance: how often the commonest value would be right.";
+    let note = "Split by group. Bars: 95 % intervals. Chance: accuracy of the commonest value.";
     exhibit.drawing("Probes for intermediate values (ours)", 1, panels, note)
 }
 

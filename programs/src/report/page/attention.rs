@@ -7,9 +7,9 @@ use super::escape::text;
 use crate::report::folder::{Folder, called, distinct};
 use switchyard::schema::{AttentionRow, Form};
 
-const INTRODUCTION: &str = "<p class=\"note\">Mean share of a head’s attention that goes to each class of positions; the stronger \
-    the colour, the more. “answer” is the position that decides the answer; what lies in blocks before the last one is summed up as “earlier \
-    blocks”. Blocks and latent steps count from 1. Hover or focus a cell for the interval.</p>\n";
+const INTRODUCTION: &str = "<p class=\"note\">Mean share of a head’s attention that goes to each class of positions; the \
+    stronger the colour, the more. “answer” is the position that decides the answer; “earlier blocks” sums the \
+    blocks before the last one. Blocks and latent steps count from 1. Hover or focus a cell for the interval.</p>\n";
 
 pub(super) fn html(folder: &Folder, id: &str) -> String {
     let mut out = String::new();

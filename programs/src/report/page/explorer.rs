@@ -11,9 +11,10 @@ use crate::report::folder::{Folder, called};
 use switchyard::nth::Nth;
 use switchyard::schema::{PatternRow, PositionKind, TokenLensRow, stream_name};
 
-const INTRODUCTION: &str = "<p class=\"note\">A problem with its answer, token by token (latent steps pink). First what each layer would say next at \
-    each position, through the model’s own output head; the last is the model’s own prediction; the stronger the colour, the surer. Then where each \
-    head looks: a row is a position that looks, a column one that is looked at; the stronger the colour, the more. Choose a head to see it large; hover over it, or move with the \
+const INTRODUCTION: &str = "<p class=\"note\">A problem with its answer, token by token (latent steps pink). First \
+    each layer’s next token at each position, through the model’s output head; the last layer is the model’s \
+    prediction; the stronger the colour, the surer. Then each head’s attention pattern: rows are queries, columns \
+    keys; the stronger the colour, the more. Choose a head to enlarge it; hover over it, or move with the \
     arrow keys, for the share of its attention.</p>\n";
 
 /// Cells of attention that a page draws, at most: longer responses are named, not drawn.

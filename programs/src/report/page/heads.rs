@@ -11,12 +11,12 @@ use crate::report::render_table::number;
 use switchyard::schema::{AttributionRow, Component, Form, HeadPatchRow, PatchMode, RowFile};
 use switchyard::stats::Estimate;
 
-const INTRODUCTION: &str = "<p class=\"note\">Two problems that differ in a value are run. In each cell the output of one head (columns H0, \
-    H1, …) or MLP (M) of one layer (rows) at one place is taken from the run of the one (clean) into the run of the other (corrupt): the number is the \
-    share of the difference between the two that this brings back (<i>denoise</i>). Blue: towards the clean answer; orange: away from it; bold: more \
-    than nothing (sign test, Holm over all cells of the form, p ≤ 0.05); a point: less than 0.005. Hover or focus a cell for the interval, for the patch \
-    the other way round (<i>noise</i>), for the mean in its place, and for what the gradient predicts (<i>attribution</i>), so that each prediction \
-    is next to its patch. In italics: predicted only.</p>\n";
+const INTRODUCTION: &str = "<p class=\"note\">Pairs of problems differ in one value. In each cell the output of one \
+    head (columns H0, H1, …) or MLP (M) of one layer (rows) at one place is patched from the clean run into the \
+    corrupt run: the number is the share of their difference that this restores (<i>denoise</i>). Blue: towards the clean answer; orange: away from it; bold: more \
+    than nothing (sign test, Holm over all cells of the form, p ≤ 0.05); a point: less than 0.005. Hover or focus a cell for the interval, for \
+    the opposite patch (<i>noise</i>), for the mean ablation, and for the gradient’s prediction \
+    (<i>attribution</i>). In italics: predicted only.</p>\n";
 
 /// Effects from here on have the full colour.
 const FULL: f64 = 0.5;

@@ -9,9 +9,10 @@ use crate::report::exhibits::lens_rows;
 use crate::report::folder::{Folder, called, sound};
 use switchyard::schema::{Lens, LensRow, stream_name};
 
-const INTRODUCTION: &str = "<p class=\"note\">What each layer would say next at each latent step: the most probable token of the \
-    mean distribution and its probability. Values differ from problem to problem, so that a mean of sure distributions looks unsure: \
-    “own” is the share of blocks whose own most probable token begins the value of the block’s own step. The stronger the colour, the lower the entropy. The topmost row is what the model itself predicts. \
+const INTRODUCTION: &str = "<p class=\"note\">Each layer’s next token at each latent step: the most probable token \
+    of the mean distribution and its probability. Values differ between problems, so a mean of sure distributions \
+    looks unsure: \
+    “own” is the share of blocks whose own most probable token begins the value of the block’s own step. The stronger the colour, the lower the entropy. The top row is the model’s own prediction. \
     Hover or focus a cell for the top five.</p>\n";
 
 pub(super) fn html(folder: &Folder, id: &str) -> String {

@@ -104,7 +104,7 @@ pub(super) fn policy(script: &str, more: &str) -> String {
 const AROUND: usize = 10_000;
 
 const INTRODUCTION: &str = "<p class=\"lead\">These language models may stop writing, think for some steps in hidden states between \
-    <code>&lt;swi&gt;</code> and <code>&lt;/swi&gt;</code>, and go on; this page shows what was measured of that thinking.</p>\n\
+    <code>&lt;swi&gt;</code> and <code>&lt;/swi&gt;</code>, and continue; this page measures that thinking.</p>\n\
     <p class=\"note\">Each number has its 95 % interval and its <i>n</i>, the number of problems.</p>";
 
 /// An id for anchors, unique for folders of the same name.
@@ -188,8 +188,8 @@ fn mixed(r: &Rendering<'_>) -> String {
 /// Which models on which problems.
 fn facts(r: &Rendering<'_>) -> String {
     if r.folder.is_calibration() {
-        return "<p class=\"facts\">How often the verdicts of this workbench are right: models whose truth is known, through \
-                every experiment.</p>\n"
+        return "<p class=\"facts\">How often the verdicts are right: every experiment on models whose mechanism is \
+                known.</p>\n"
             .into();
     }
     let models: Vec<String> = r.folder.models().iter().map(|name| format!("<code>{}</code>", text(name))).collect();

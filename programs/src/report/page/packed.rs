@@ -48,8 +48,8 @@ pub(super) fn joined(mut pieces: Vec<Piece>, other: usize) -> Result<String> {
 
 fn packed(html: &str, files: &str) -> Result<String> {
     Ok(format!(
-        "<div class=\"packed\"><script type=\"application/octet-stream\">{}</script><p class=\"note\">This part is packed, so that the \
-         page stays light; a browser with JavaScript unpacks it. {files}</p></div>\n",
+        "<div class=\"packed\"><script type=\"application/octet-stream\">{}</script><p class=\"note\">This part is \
+         compressed to keep the page small; it needs JavaScript. {files}</p></div>\n",
         zipped(html.as_bytes())?
     ))
 }

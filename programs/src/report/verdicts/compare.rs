@@ -150,8 +150,8 @@ fn nothing_to_lose(cells: Cells<'_>, term: &Term) -> Option<String> {
     term.label().filter(|label| OF_INTERVENTIONS.contains(label))?;
     let (before, guess) = intervention_row(cells.folder, whose(cells, term)?, NORMAL)?.at_chance()?;
     Some(format!(
-        "the unchanged model is right in {} n={} of the problems where it thinks, a guess in {guess:.3}: right answers are right by luck, \
-         and there is nothing to lose",
+        "the unchanged model is right in {} n={} of the problems where it thinks, a guess in {guess:.3}: no better \
+         than luck, so there is nothing to lose",
         interval(before),
         before.n
     ))

@@ -77,8 +77,8 @@ impl TestedClaim<'_> {
 /// Explanation of verdicts, printed below them.
 pub(crate) const READING: &str = "Each comparison has its own two-sided p-value. A claim with several is reproduced if all of \
     them hold, not reproduced if one fails (corrected for their number); the claim's p is Holm-adjusted over all verdicts of \
-    this table. Undecided: p > .05. In part: what is not tested is below. A verdict needs 20 problems, or three runs. Claims about RL \
-    compare the checkpoint that Switch-GRPO started from with the one that it ended in.";
+    this table. Undecided: p > .05. In part: what is not tested is below. A verdict needs 20 problems, or three runs. Claims \
+    about RL compare the checkpoint that Switch-GRPO started from with its last one.";
 
 /// A claim on one checkpoint, before the correction.
 struct ClaimReading<'a> {
