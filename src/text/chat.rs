@@ -16,7 +16,7 @@ const DATE: &str = "strftime_now";
 #[derive(Clone, Debug)]
 pub struct Chat {
     jinja: String,
-    /// The file that it is in.
+    /// The template's file.
     origin: String,
     /// `bos_token` etc. from the model's files.
     tokens: Map<String, Value>,
@@ -29,7 +29,7 @@ pub struct Chat {
 /// The name of `transformers`' template for tools.
 const WITH_TOOLS: &str = "tool_use";
 
-/// Arguments that contain the message itself: a caller's value would be another prompt.
+/// Reserved arguments: another value would replace the prompt.
 const NOT_ASKED: [&str; 2] = ["messages", "continue_final_message"];
 
 impl Chat {
@@ -80,7 +80,7 @@ impl Chat {
         })
     }
 
-    /// Ids of [`Self::prompt`]. The template writes the beginning of the text itself: none is added.
+    /// Ids of [`Self::prompt`]. No BOS is added: the template writes it.
     pub fn encode(&self, vocabulary: &Vocabulary, message: &str) -> Result<Vec<u32>> {
         vocabulary.encode(&self.prompt(message)?)
     }
@@ -116,7 +116,7 @@ impl Chat {
             parts["arguments"] = json!(self.arguments);
         }
         if self.is_dated() {
-            // A sample prompt: on another day it may differ.
+            // A sample prompt, because it may differ on another day.
             parts["prompt"] = json!(self.prompt("1")?);
         }
         Ok(parts)

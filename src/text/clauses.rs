@@ -1,12 +1,10 @@
-//! Where clauses begin: those that the task names, or sentences if the text names none or is prose; and the steps of a chain of thought,
-//! which begin there.
+//! Clause starts (clauses of the task, else sentences), and the steps of a chain of thought, which begin at them.
 
 use std::ops::Range;
 
 use super::Sample;
 
-/// Tokens of the response that begin a clause. Calculations in prose count as clauses only if spans are made of them (`snapped`): else
-/// clauses are sentences.
+/// Response tokens that begin a clause. Calculations in prose are clauses only if spans snap to clauses (`snapped`).
 pub(crate) fn clause_starts(sample: &Sample, snapped: bool) -> Vec<usize> {
     if !sample.names_clauses(snapped) {
         return (0..sample.response.len()).filter(|&token| begins_sentence(sample, token)).collect();
@@ -14,8 +12,7 @@ pub(crate) fn clause_starts(sample: &Sample, snapped: bool) -> Vec<usize> {
     sample.clauses.iter().map(|clause| clause.start).collect()
 }
 
-/// The steps of the chain of thought in order: each up to the start of the next clause, the last up to the final answer. `None` if no final
-/// answer is marked.
+/// The steps of the chain of thought, from clause start to clause start, the last up to the final answer. `None` without a marked answer.
 pub fn steps(sample: &Sample) -> Option<Vec<Range<usize>>> {
     let end = sample.answer.as_ref()?.start;
     let inner = clause_starts(sample, false).into_iter().filter(|&start| start > 0 && start < end);
@@ -23,7 +20,7 @@ pub fn steps(sample: &Sample) -> Option<Vec<Range<usize>>> {
     Some(edges.windows(2).map(|edge| edge[0]..edge[1]).filter(|step| !step.is_empty()).collect())
 }
 
-/// After `.`, `!`, `?`, `;`, `:` with white space after it, or after a line break.
+/// Whether the token comes after `.`, `!`, `?`, `;` or `:` and white space, or after a line break.
 fn begins_sentence(sample: &Sample, token: usize) -> bool {
     let (start, end) = sample.offsets[token];
     let text = &sample.solution;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::files;
 use super::sources::MOST_RECORD;
 
-/// Columns of a table, at most: each record has all their names.
+/// Maximum number of columns: each record repeats all names.
 const MOST_COLUMNS: usize = 4096;
 
 /// The records of a table whose first line names the columns.
@@ -18,7 +18,7 @@ pub(super) struct CsvRecords<'r> {
     reader: Box<dyn BufRead + 'r>,
     separator: u8,
     names: Vec<String>,
-    /// After a carriage return that ended a record: a line feed belongs to it.
+    /// The last record ended with a carriage return; a line feed that follows belongs to it.
     after_return: bool,
 }
 
@@ -30,7 +30,7 @@ enum QuoteMode {
     Start,
     Plain,
     Quoted,
-    /// After a quote inside a quoted cell: its end, or the first of two.
+    /// After a quote inside a quoted cell: the cell's end, or the first of a doubled quote.
     Closed,
 }
 
@@ -59,7 +59,7 @@ impl<'r> CsvRecords<'r> {
         Ok(records)
     }
 
-    /// The next record; every cell is a text, an empty one is missing. `None` at the end.
+    /// The next record; cells are texts, empty cells null. `None` at the end.
     ///
     /// # Errors
     /// More cells than the first line has; an unclosed quote; a record that is too long.
@@ -74,7 +74,7 @@ impl<'r> CsvRecords<'r> {
         Ok(Some(self.names.iter().cloned().zip(cells).collect()))
     }
 
-    /// The cells of the next line that is not empty.
+    /// The cells of the next non-empty line.
     fn cells(&mut self) -> Result<Option<Vec<Cell>>> {
         let (mut cells, mut cell, mut mode, mut quoted, mut length): (Vec<Cell>, Vec<u8>, _, _, usize) =
             (vec![], vec![], QuoteMode::Start, false, 0);
@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Vec<String>> {
-        // Buffers of every length: a record is cut anywhere.
+        // Buffers of every length split records at every position.
         let whole = |capacity: usize| -> Result<Vec<String>> {
             let reader = std::io::BufReader::with_capacity(capacity, text.as_bytes());
             let mut records = CsvRecords::open(Box::new(reader))?;

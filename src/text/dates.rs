@@ -1,4 +1,4 @@
-//! The date in formats of Python's `strftime`, for chat templates that state the date. In UTC.
+//! The UTC date in formats of Python's `strftime`, for chat templates.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -29,7 +29,7 @@ pub(super) fn now(format: &str) -> Result<String> {
     written(format, since.as_secs())
 }
 
-/// Seconds since 1970 in a format of Python's.
+/// Formats seconds since 1970.
 fn written(format: &str, seconds: u64) -> Result<String> {
     let (days, clock) = (seconds / 86_400, seconds % 86_400);
     let (hour, minute, second) = (clock / 3600, clock / 60 % 60, clock % 60);
@@ -78,7 +78,7 @@ fn written(format: &str, seconds: u64) -> Result<String> {
     Ok(text)
 }
 
-/// Year, month, day, and day of the year of days since 1970, in the Gregorian calendar.
+/// Year, month, day and day of the year, from days since 1970 (Gregorian calendar).
 fn civil(mut days: u64) -> (u64, u64, u64, u64) {
     let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
     let mut year = 1970;

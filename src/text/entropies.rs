@@ -1,13 +1,13 @@
 //! Entropies on disk: parts while scoring, one Parquet file at the end. One record per response position.
 //!
-//! A part is written under a temporary name and renamed, so that a folder has only complete parts; a crash loses only what was not yet in a
-//! part. `source.json` records model and data.
+//! A part is written under a temporary name and renamed, so a folder has only complete parts; a crash loses unsaved scores only.
+//! `source.json` records model and data.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
-// Named one by one: the prelude has its own `with_context`.
+// No glob import: the prelude has its own `with_context`.
 use polars::prelude::{Column, DataFrame};
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens or begins a folder.
+    /// Opens or creates a folder.
     pub fn open(folder: &Path, source: &str) -> Result<Self> {
         std::fs::create_dir_all(folder).with_context(|| format!("{}: cannot create", folder.display()))?;
         let parts = subfolder(folder, "entropies")?;
@@ -94,7 +94,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a sample has been scored. An error if a sample of the same name was, with other ids.
+    /// Whether a sample has been scored. An error if its stored token ids differ.
     pub fn has(&self, sample: &Sample) -> Result<bool> {
         let Some(scores) = self.scores.get(&sample.id) else {
             return Ok(false);
@@ -122,7 +122,7 @@ impl Store {
             sample.response.len(),
             entropies.len()
         );
-        // A softmax' entropy may come out a rounding error below zero.
+        // Rounding can make the entropy of a softmax slightly negative.
         if let Some(position) = entropies.iter().position(|entropy| !entropy.is_finite() || *entropy < -1e-3) {
             bail!("sample {}: entropy {} at response token {position}", sample.id, entropies[position]);
         }

@@ -1,12 +1,11 @@
-//! Files of problems and folders of them: which files are meant, what they are by their first bytes, and what cannot be read and
-//! why. Knows bytes and names, not what a record means.
+//! Resolves a path to problem files, and detects the kind of each from its first bytes. Knows bytes and names, not records.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-/// Which part of a folder of data is read.
+/// Part of a data folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Train,
@@ -14,7 +13,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// What file names call it, the first first.
+    /// Its names in file names, in order of preference.
     fn names(self) -> &'static [&'static str] {
         match self {
             Part::Train => &["train", "training"],
@@ -23,17 +22,17 @@ impl Part {
     }
 }
 
-/// Endings of files of problems, `.gz` after them too.
+/// Endings of problem files; `.gz` may follow.
 const ENDINGS: [&str; 6] = [".jsonl", ".json", ".ndjson", ".parquet", ".csv", ".tsv"];
 /// Subfolders in which data sets store their files.
 const DEPTH: usize = 2;
 
-/// The files that a path means: itself, or of a folder those of this part (`train-00000-of-00002.parquet`, `test.jsonl`), in the order
-/// of their names. A folder with a single file has no parts. Files called by numbers (`train/algebra/17.json`) have a record each and are
-/// read across folders if the first is one JSON object. `FOLDER/test_sft` means the files of that set where it is no file itself.
+/// Files of a path, sorted by name: the file itself, or a folder's files of this part (`train-00000-of-00002.parquet`, `test.jsonl`).
+/// A folder with a single file has no parts. Files with numeric names (`train/algebra/17.json`) are read across folders, one record each, if
+/// the first is one JSON object. `FOLDER/test_sft` is the set of that name if no such file exists.
 ///
 /// # Errors
-/// A path that is not there; a folder without such files, or with those of several data sets.
+/// A path that does not exist; a folder without such files, or with files of several data sets.
 pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
     let shown = path.display();
     if !path.is_dir() {
@@ -82,14 +81,14 @@ pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Whether a file is a single JSON object, of a megabyte at most.
+/// Whether a file is a single JSON object of at most a megabyte.
 fn is_one_object(file: &Path) -> bool {
     const MOST: u64 = 1 << 20;
     let text = crate::guard::read_bytes(file, MOST).unwrap_or_default();
     serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&text).is_ok()
 }
 
-/// Names of the data sets that files belong to. Files that are numbered from 0 or 1 on are one set: `train-0`, `train-1`.
+/// Names of the data sets of files. Files numbered from 0 or 1 on are one set: `train-0`, `train-1`.
 fn sets(files: &[PathBuf]) -> Vec<String> {
     let mut sets: Vec<String> = files.iter().map(|file| set(&stem(file)).0.to_owned()).collect();
     sets.sort();
@@ -119,7 +118,7 @@ fn sets(files: &[PathBuf]) -> Vec<String> {
     stems
 }
 
-/// The set of a file's name and its number in it: `test_sft-00000-of-00002` is of `test_sft`.
+/// A file name's set, and its number in it: `test_sft-00000-of-00002` belongs to `test_sft`.
 fn set(stem: &str) -> (&str, Option<usize>) {
     let body = match stem.rsplit_once("-of-") {
         Some((body, _)) if numbered(stem).is_some() => body,
@@ -132,7 +131,7 @@ fn set(stem: &str) -> (&str, Option<usize>) {
     }
 }
 
-/// The files of the set that a path names in its folder.
+/// Files of the set with the path's name, in the path's folder.
 fn named_set(path: &Path) -> Vec<PathBuf> {
     let (Some(folder), Some(name)) = (path.parent().filter(|folder| folder.is_dir()), path.file_name()) else {
         return vec![];
@@ -153,7 +152,7 @@ fn has_arrow(folder: &Path, depth: usize) -> bool {
     })
 }
 
-/// Whether files are one data set: of one form, and where they are numbered (`-00000-of-00002`) all of them.
+/// Requires one data set: one form, and if numbered (`-00000-of-00002`), no gaps.
 fn ensure_one_set(files: &[PathBuf]) -> Result<()> {
     let form = |file: &Path| {
         file.to_string_lossy().to_lowercase().trim_end_matches(".gz").rsplit('.').next().map(str::to_owned)
@@ -181,19 +180,19 @@ fn numbered(stem: &str) -> Option<(usize, usize)> {
     Some((number.parse().ok()?, of.split('-').next()?.parse().ok()?))
 }
 
-/// Whether a folder has files of this part, apart from others.
+/// Whether a folder has several files, some of this part.
 pub(crate) fn has_part(path: &Path, part: Part) -> bool {
     let all = if path.is_dir() { listed(path, DEPTH).unwrap_or_default() } else { vec![] };
     all.len() > 1 && part.names().iter().any(|name| all.iter().any(|file| is_part(path, file, name)))
 }
 
-/// Whether a path is a file, a folder or a set of a folder's files ([`data_files`]).
+/// Whether a path is a file, a folder or a set of files ([`data_files`]).
 pub(crate) fn is_there(path: &Path) -> bool {
     path.exists() || !named_set(path).is_empty()
 }
 
-/// Whether a file's name is that of a part: `train`, `train-00000-of-00002`, `gsm8k_train`; or, where it is that of none, a folder's
-/// below `root`: `train/0.jsonl`.
+/// Whether a file belongs to a part by its name (`train`, `train-00000-of-00002`, `gsm8k_train`) or, if its name has no part, by a folder
+/// below `root` (`train/0.jsonl`).
 fn is_part(root: &Path, file: &Path, name: &str) -> bool {
     let says =
         |text: &str, name: &str| text.to_lowercase().split(|c: char| !c.is_ascii_alphabetic()).any(|w| w == name);
@@ -210,7 +209,7 @@ fn listed(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
     for entry in std::fs::read_dir(folder).with_context(|| format!("{}: cannot list", folder.display()))? {
         let path = entry.with_context(|| format!("{}: cannot list", folder.display()))?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-        // What the hub's library writes next to the data.
+        // Files that the hub's library writes next to the data.
         if name.starts_with('.')
             || ["dataset_info", "dataset_dict", "dataset_infos", "state"].contains(&stem(&path).as_str())
         {
@@ -235,13 +234,13 @@ pub(super) fn stem(file: &Path) -> String {
 
 /// Kind of a file.
 pub(super) enum Content {
-    /// JSON, a line each or one list.
+    /// JSON lines, or one JSON list.
     Json(Box<dyn BufRead>),
     Csv(Box<dyn BufRead>),
     Parquet(Vec<u8>),
 }
 
-/// First bytes of unsupported files, what they are, and what to do.
+/// First bytes of unsupported files, with the kind and what to do.
 const OTHERS: [(&[u8], &str); 13] = [
     (b"PK\x03\x04", "a zip archive: unpack it"),
     (b"\xfd7zXZ", "xz-compressed: unpack it (xz -d)"),
@@ -258,10 +257,10 @@ const OTHERS: [(&[u8], &str); 13] = [
     (b"<", "a web page or XML, not a file of problems: look at how it was downloaded"),
 ];
 
-/// Opens a file. Its kind is read from its first bytes, and for texts that are not JSON from its name.
+/// Opens a file. Its kind is detected from its first bytes, for CSV also from its name.
 ///
 /// # Errors
-/// A file that cannot be read, and what is not a file of problems, by what it is.
+/// A file that cannot be read; a file of an unsupported kind, by its kind.
 pub(super) fn open(file: &Path) -> Result<Content> {
     let shown = file.display();
     let context = || format!("{shown}: cannot read");
@@ -300,13 +299,13 @@ pub(super) fn open(file: &Path) -> Result<Content> {
     Ok(Content::Json(reader))
 }
 
-/// Bytes of a Parquet file, which is read whole.
+/// Maximum bytes of a Parquet file, which is read whole.
 const MOST_PARQUET: u64 = 512 << 20;
 
-/// Bytes of a packed file's text at most: so many, and so many times its own. Text packs to a tenth.
+/// Maximum bytes after unpacking: a constant plus a multiple of the packed size. Text packs to a tenth.
 const MOST_UNPACKED: (u64, u64) = (64 << 20, 50);
 
-/// A reader that ends with an error after as many bytes as are left.
+/// A reader that fails after `left` bytes.
 struct BoundedReader<R> {
     reader: R,
     left: u64,

@@ -1,4 +1,4 @@
-//! What one record of each problem format means. Knows JSON objects, not files.
+//! Converts one record of each problem format to problems. Knows JSON objects, not files.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -88,7 +88,7 @@ fn boxed(solution: &str) -> Option<&str> {
 }
 
 impl Record<'_> {
-    /// The problems that a record makes: one, or one for each generation that is read as its solution.
+    /// The problems of a record: one, or one per generation that is read as its solution.
     ///
     /// # Errors
     /// Keys that are missing or of another type, by record and key.
@@ -266,7 +266,7 @@ impl Record<'_> {
             }
         };
         let answer = self.text(&key(&fields.answer, "Correct Answer"))?;
-        // A solution of GSM8K's form where the answer is looked for.
+        // GSM8K's form: the answer key has the solution and the gold after `####`.
         let (solution, answer) = match answer.rsplit_once("####") {
             Some((_, gold)) if solution.is_empty() && !gold.trim().is_empty() => {
                 (answer.clone(), gold.trim().to_owned())
@@ -286,15 +286,15 @@ impl Record<'_> {
         Ok(problem)
     }
 
-    /// The options of multiple choice, where the record has them.
+    /// The options of multiple choice, if the record has any.
     ///
     /// # Errors
-    /// Options of a form that is not known.
+    /// An unknown form of options.
     fn options(&self, answer: &str) -> Result<Option<ChoiceOptions>> {
         let named = self.source.fields.choices.as_str();
         let keys: &[&str] = if named == "choices" { &["choices", "options", "endings"] } else { &[named] };
         for key in keys {
-            // A column of a CSV has a list as its JSON.
+            // In CSV, a list is JSON text.
             let listed = |text: &str| serde_json::from_str(text).ok().filter(Value::is_array);
             let value = match self.value(key) {
                 Some(Value::String(text)) => {
@@ -331,7 +331,7 @@ impl Record<'_> {
             return steps::find_steps(written, solution).with_context(|| format!("{}: key \"steps\"", self.place));
         }
         let steps: Vec<StepValue> = self.typed("steps", "a list of steps as Switchyard writes them")?;
-        // The word ranges must lie inside the solution they come with.
+        // The word ranges must lie inside the solution.
         let words = solution.split_whitespace().count();
         let outside = steps.iter().find(|step| step.words.end > words || step.words.is_empty());
         if let Some(step) = outside {
@@ -360,7 +360,7 @@ impl Record<'_> {
 }
 
 impl Record<'_> {
-    /// A solution without its tags, and the bytes of it that stood between them; an empty pair of tags is no span.
+    /// A solution without its tags, and the byte ranges between them. An empty pair of tags is not a span.
     ///
     /// # Errors
     /// Tags that do not alternate.
@@ -389,7 +389,7 @@ impl Record<'_> {
     }
 }
 
-/// Steps a line each, then the answer as GSM8K marks it.
+/// One step per line, then the answer as GSM8K marks it.
 fn joined(steps: &[String], answer: &str) -> String {
     let lines = steps.iter().map(|step| format!("{step}\n"));
     lines.chain([format!("#### {answer}")]).collect()

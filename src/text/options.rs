@@ -1,4 +1,4 @@
-//! Options of multiple choice: their forms in files of problems, their form in a prompt, and which of them is the gold answer.
+//! Options of multiple choice: their forms in problem files and in a prompt, and the gold option.
 
 use anyhow::{Result, bail};
 use serde_json::{Map, Value};
@@ -8,7 +8,7 @@ use super::Problem;
 use super::sources::cut;
 use crate::store::digits;
 
-/// Options in the order of the prompt, each with its label (`A`), and the number that a gold answer has for the first.
+/// Options in prompt order, each with its label (`A`), and the gold number of the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ChoiceOptions(Vec<(String, String)>, usize);
 
@@ -44,8 +44,8 @@ impl ChoiceOptions {
         (options.len() > 1).then_some(Self(options, 0))
     }
 
-    /// Columns: `A`, `B`, … (MMLU), `option1`, … (WinoGrande), `opa`, … (MedMCQA), `sol1`, … (PIQA), `ending0`, … (SWAG). Of a right answer
-    /// and wrong ones (`Incorrect Answer 1`, … of GPQA, `distractor1`, … of SciQ) the question draws the order.
+    /// Columns: `A`, `B`, … (MMLU), `option1`, … (WinoGrande), `opa`, … (MedMCQA), `sol1`, … (PIQA), `ending0`, … (SWAG). A right answer and
+    /// wrong ones (`Incorrect Answer 1`, … of GPQA, `distractor1`, … of SciQ) are ordered by a hash with the question.
     pub(super) fn of_columns(object: &Map<String, Value>, answer: &str) -> Option<Self> {
         let column = |name: String| object.get(&name).and_then(text).map(|text| text.trim().to_owned());
         let columns = |names: &mut dyn Iterator<Item = String>| -> Option<Vec<String>> {
@@ -76,11 +76,11 @@ impl ChoiceOptions {
         Some(Self(lettered(texts), 0))
     }
 
-    /// The problem with its options after the question, and the label of its gold answer: the file has the label, the option itself, or
+    /// The problem with its options after the question, and the label of its gold answer. In the file the answer is a label, an option or
     /// its number.
     ///
     /// # Errors
-    /// An answer that is not one of the options, or is several.
+    /// An answer that matches no option, or several.
     pub(super) fn ask(&self, mut problem: Problem, place: &str) -> Result<Problem> {
         let gold = problem.answer.trim();
         let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -117,7 +117,7 @@ impl ChoiceOptions {
     }
 }
 
-/// Texts with letters from `A`; those that they bring themselves (`A) 21`) are not written twice.
+/// Texts labelled from `A`; labels in the texts (`A) 21`) are removed.
 fn lettered(texts: Vec<String>) -> Vec<(String, String)> {
     let letters = || (b'A'..=b'Z').map(char::from);
     let brought = |(letter, text): (char, &String)| {

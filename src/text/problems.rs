@@ -67,16 +67,16 @@ impl Problem {
         }
     }
 
-    /// The byte of the solution at which the gold answer begins: in its final answer, else its last occurrence. `None` if it does not occur in
-    /// this form.
+    /// Byte of the solution at which the gold answer begins: in its final answer, else its last occurrence. `None` if it does not occur
+    /// literally.
     pub(crate) fn answer_at(&self) -> Option<usize> {
-        // From after: `\boxed{x}` has an x in its name.
+        // Search from the end: `\boxed{x}` has an x in its name.
         let stated =
             self.answer_range().and_then(|range| Some(range.start + self.solution[range].rfind(&self.answer)?));
         stated.or_else(|| self.solution.rfind(&self.answer)).filter(|_| !self.answer.is_empty())
     }
 
-    /// Bytes of the solution after a range of its words.
+    /// Bytes of the solution that a range of its words covers.
     pub fn word_bytes(&self, words: Range<usize>) -> Option<Range<usize>> {
         let start = word_ranges(&self.solution).nth(words.start)?.start;
         let end = word_ranges(&self.solution).nth(words.end.checked_sub(1)?)?.end;

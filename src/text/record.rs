@@ -8,18 +8,18 @@ use super::sources::{Source, cut};
 use super::special;
 use crate::store::digits;
 
-/// One record and what messages about it need.
+/// One record with its context for error messages.
 pub(crate) struct Record<'a> {
     pub object: &'a Map<String, Value>,
     /// `file:line`, or the record's number in a list.
     pub place: &'a str,
-    /// The id of a record that has none.
+    /// The id of a record without one.
     pub fallback_id: String,
     pub source: &'a Source,
 }
 
 impl Record<'_> {
-    /// A text that must be there. Numbers and booleans count as text: files write golds as either.
+    /// A required text. Numbers and booleans count as text, because files store golds as either.
     pub fn text(&self, key: &str) -> Result<String> {
         self.optional(key)?.ok_or_else(|| {
             let keys: Vec<&String> = self.object.keys().collect();
@@ -73,7 +73,7 @@ impl Record<'_> {
             .with_context(|| format!("{}: key \"{key}\": expected {expected}, found {}", self.place, kind(value)))
     }
 
-    /// A level as a number, or as `Level 3`.
+    /// A level, as a number or `Level 3`.
     pub fn level(&self, key: &str) -> Result<Option<u8>> {
         let Some(text) = self.optional(key)? else {
             return Ok(None);

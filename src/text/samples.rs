@@ -1,5 +1,5 @@
-//! `Sample`: a problem as ids, with its clauses and final answer found among them; and how spans are written back into
-//! ids and text.
+//! `Sample`: a problem as token ids, with ranges of its clauses and final answer; writes spans back into ids and
+//! text.
 
 use std::ops::Range;
 
@@ -13,16 +13,16 @@ use super::{Problem, Prompts, Vocabulary};
 pub struct Sample {
     pub id: String,
     pub prompt: Vec<u32>,
-    /// Ids of the solution. The token that closes a response is not among them.
+    /// Ids of the solution, without the token that closes a response.
     pub response: Vec<u32>,
     pub solution: String,
-    /// Bytes of the solution after each id.
+    /// Byte range in the solution of each id.
     pub offsets: Vec<(usize, usize)>,
     pub clauses: Vec<Range<usize>>,
     /// Whether its clauses are calculations inside sentences, as in a file's solution.
     pub prose: bool,
     pub answer: Option<Range<usize>>,
-    /// Tagged spans of the problem's source; `None` if it tags no problem.
+    /// Tagged spans of the data; `None` if the data has no tags.
     pub spans: Option<Vec<Range<usize>>>,
 }
 
@@ -39,7 +39,7 @@ impl Sample {
             let Some(mut clause) = tokens_of(&encoded.offsets, &bytes) else {
                 continue;
             };
-            // One token may straddle two clauses; it belongs to the first.
+            // A token across two clauses belongs to the first.
             clause.start = clause.start.max(clauses.last().map_or(0, |before| before.end));
             if !clause.is_empty() {
                 clauses.push(clause);
@@ -75,8 +75,8 @@ impl Sample {
         self.solution.get(start..end).unwrap_or_default()
     }
 
-    /// The solution with `<swi>` and `</swi>` put around the spans. Without the tags it is the solution again, byte for
-    /// byte: they have no spaces.
+    /// The solution with `<swi>` and `</swi>` around the spans. No spaces are added, so removing the tags restores the
+    /// solution.
     pub fn tagged_solution(&self, spans: &[Range<usize>]) -> String {
         let mut text = String::with_capacity(self.solution.len() + spans.len() * (SWI.len() + SWI_END.len()));
         let mut written = 0;
@@ -93,7 +93,7 @@ impl Sample {
     }
 }
 
-/// Encodes a text as if there were tags around these byte ranges: no token crosses their ends. Also returns the tokens of each range.
+/// Encodes a text so that no token crosses an end of these byte ranges. Also returns the tokens of each range.
 fn encode_around(
     vocabulary: &Vocabulary,
     text: &str,
@@ -118,7 +118,7 @@ fn encode_around(
     Ok((all, spans))
 }
 
-/// The tokens that share a byte with a range of bytes.
+/// Tokens that overlap a byte range.
 fn tokens_of(offsets: &[(usize, usize)], bytes: &Range<usize>) -> Option<Range<usize>> {
     let touches = |(start, end): &(usize, usize)| *start < bytes.end && *end > bytes.start;
     let first = offsets.iter().position(touches)?;

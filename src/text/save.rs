@@ -12,7 +12,7 @@ use crate::store::{subfolder, write_atomic};
 use crate::tokenizer::{KEPT, Templates};
 
 impl Vocabulary {
-    /// Names and contents of the files: tokenizer, chat templates, and other files of the source that stay valid.
+    /// Names and contents of the files: tokenizer, chat templates, and files of the source that are still valid.
     pub fn files(&self) -> Result<Vec<(String, Vec<u8>)>> {
         let tokenizer = self
             .tokenizer

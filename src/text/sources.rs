@@ -1,5 +1,5 @@
-//! Files of problems: reads their records (JSON lines, a JSON list, CSV, Parquet; plain or gzip) and detects their format. What a record of
-//! each format means is in `formats`; which files a folder means, in `files`. Every error names file, record and key.
+//! Reads the records of problem files (JSON lines, a JSON list, CSV, Parquet; plain or gzip) and detects their format. `formats` converts a
+//! record to problems; `files` resolves a folder. Every error names file, record and key.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Read};
@@ -91,20 +91,20 @@ impl Source {
         if named { Ok(RecordFormat::Jsonl) } else { RecordFormat::detect(object) }
     }
 
-    /// Reads the problems; of a folder those held out (`test`, else `validation`).
+    /// Reads the problems; in a folder, the held-out ones (`test`, else `validation`).
     ///
     /// # Errors
-    /// What cannot be read, by file, record and key; one id of two questions.
+    /// Unreadable input, by file, record and key; two questions with one id.
     pub fn read(&self) -> Result<Vec<Problem>> {
         Ok(self.placed(Part::Test, &mut LeftOut::default())?.into_iter().map(|(problem, _)| problem).collect())
     }
 
-    /// The problems, each with the place it is at (`file:line`), for errors that come later.
+    /// The problems, each with its place (`file:line`) for later errors.
     pub(crate) fn placed(&self, part: Part, left_out: &mut LeftOut) -> Result<Vec<(Problem, String)>> {
         let limit = self.limit.unwrap_or(usize::MAX);
         let mut problems: Vec<(Problem, String)> = Vec::new();
         let mut format = self.format;
-        // Only keys that a user named have to be there.
+        // Only keys named by the user are required.
         let mut absent = if format == Some(RecordFormat::Jsonl) { self.fields.named() } else { vec![] };
         for file in data_files(&self.path, part)? {
             let stem = files::stem(&file);
@@ -145,7 +145,7 @@ impl Source {
         }
         ensure!(!problems.is_empty(), "{}: has no problem", self.path.display());
         distinct_ids(&mut problems)?;
-        // Where some solutions have tags, one without any has no span.
+        // If some solutions have tags, a solution without tags has no spans.
         if problems.iter().any(|(problem, _)| problem.spans.is_some()) {
             problems.iter_mut().for_each(|(problem, _)| {
                 problem.spans.get_or_insert_default();
@@ -155,17 +155,17 @@ impl Source {
     }
 }
 
-/// What of the records is in no problem.
+/// Parts of the records that no problem has.
 #[derive(Default)]
 pub(crate) struct LeftOut {
-    /// Records of which no generation is marked right.
+    /// Number of records without a generation marked right.
     pub unmarked: usize,
     /// Keys of the first record that look like parts of its question.
     pub parts: Vec<String>,
 }
 
 impl Fields {
-    /// The names of the keys, by what they are of a problem.
+    /// Key names by their role in a problem.
     fn keys(&self) -> [(&'static str, &str); 9] {
         let Self { id, question, solution, answer, subject, level, choices, context, group } = self;
         [
@@ -182,7 +182,7 @@ impl Fields {
         .map(|(name, key)| (name, key.as_str()))
     }
 
-    /// Optional keys that a user named; `none` names none, and an id that no record has numbers them.
+    /// Optional keys named by the user. `none` is no key; `id` is excluded, because records without ids are numbered.
     fn named(&self) -> Vec<(&'static str, &str)> {
         let default = Self::default();
         let named = self.keys().into_iter().zip(default.keys()).filter(|((name, key), (_, default))| {
@@ -191,7 +191,7 @@ impl Fields {
         named.map(|(named, _)| named).collect()
     }
 
-    /// Keys of a record that are parts of its question by their names, and are not read.
+    /// Unread keys of a record whose names suggest a part of the question.
     fn unread_parts(&self, object: &Map<String, Value>) -> Vec<String> {
         const PARTS: [&str; 14] = [
             "context",
@@ -225,10 +225,10 @@ impl Fields {
     }
 }
 
-/// Rows, spans and states are looked up by a problem's id: a copy of a problem gets a new one (`id#2`).
+/// Makes ids unique, because rows, spans and states are looked up by id: a copy of a problem becomes `id#2`.
 ///
 /// # Errors
-/// One id of two questions.
+/// Two questions with one id.
 fn distinct_ids(problems: &mut [(Problem, String)]) -> Result<()> {
     let mut seen: HashMap<String, (String, String, usize)> = HashMap::new();
     for (problem, place) in problems {
@@ -249,7 +249,7 @@ fn distinct_ids(problems: &mut [(Problem, String)]) -> Result<()> {
     Ok(())
 }
 
-/// A value shortened for messages: data may contain megabytes in one.
+/// Shortens a value for messages: a value may have megabytes.
 pub fn cut(text: &str) -> String {
     const SHOWN: usize = 60;
     let shown: String = text.chars().take(SHOWN).collect();
@@ -257,13 +257,13 @@ pub fn cut(text: &str) -> String {
     format!("{shown}{more}")
 }
 
-/// Reads every problem of a file, with its format from its keys.
+/// Reads every problem of a file; detects the format from its keys.
 pub fn read_problems(path: impl Into<PathBuf>) -> Result<Vec<Problem>> {
     Source::new(path).read()
 }
 
-/// Calls `take` with each object and the place it is at, until it returns false. Returns the columns of Parquet, with their
-/// types, that are in no object: their types are not read.
+/// Calls `take` with each object and its place, until it returns false. Returns the Parquet columns, with their types, that
+/// are skipped because their types are not supported.
 pub fn each_object(
     file: &Path,
     take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>,
@@ -283,7 +283,7 @@ pub fn each_object(
     }
 }
 
-/// Takes the records of files that have no lines.
+/// Calls `take` with each record of a file without lines.
 fn each(
     file: &Path,
     rows: Vec<Map<String, Value>>,
@@ -353,7 +353,7 @@ fn each_json(
             return Ok(());
         }
     }
-    // There are no lines to name: records are named.
+    // A file without lines: places are record numbers.
     reader.take(MOST_LIST).read_to_string(&mut line).map_err(files::unread).with_context(|| shown.to_string())?;
     ensure!(
         (line.len() as u64) < MOST_LIST,
@@ -379,11 +379,11 @@ fn each_json(
     Ok(())
 }
 
-/// The problems of an object that has them under one key, next to settings: `{"version": 1, "data": [...]}`. `None` for an object
-/// that is itself a problem; a list of messages is a prompt.
+/// The problems of an object that stores them under one key next to settings: `{"version": 1, "data": [...]}`. `None` for an object
+/// that is a problem itself, and for a list of messages (a prompt).
 fn wrapped(value: &Value) -> Option<&Vec<Value>> {
     const SETTING: usize = 30;
-    /// Names of lists of problems, which may occur next to texts of any length.
+    /// Names of problem lists; texts next to these may have any length.
     const LISTS: [&str; 8] = ["data", "examples", "problems", "questions", "rows", "records", "items", "instances"];
     let object = value.as_object().filter(|object| RecordFormat::detect(object).is_err())?;
     let mut lists = object.iter().filter(|(_, value)| value.is_array());
@@ -400,7 +400,7 @@ fn wrapped(value: &Value) -> Option<&Vec<Value>> {
         .then_some(list)
 }
 
-/// Whether only spaces follow.
+/// Whether only white space follows.
 fn is_at_end(reader: &mut dyn BufRead) -> Result<bool> {
     loop {
         let held = reader.fill_buf().map_err(files::unread)?;
@@ -415,13 +415,13 @@ fn is_at_end(reader: &mut dyn BufRead) -> Result<bool> {
     }
 }
 
-/// Readers differ in which of two values of a key they use.
+/// Refuses duplicate keys: readers differ in which value they use.
 fn ensure_distinct(text: &str, place: &str) -> Result<()> {
     let Some(key) = json::twice(text) else { return Ok(()) };
     bail!("{place}: key \"{key}\" is twice in one object: remove one of them")
 }
 
-/// The lines of a file that are not blank, each with its place (`file:line`).
+/// The non-blank lines of a file, each with its place (`file:line`).
 pub fn lines(file: &Path) -> Result<Vec<(String, String)>> {
     let shown = file.display();
     let mut text = String::new();
@@ -438,15 +438,15 @@ pub fn lines(file: &Path) -> Result<Vec<(String, String)>> {
     Ok(lines.map(|(number, line)| (format!("{shown}:{}", number + 1), line.to_owned())).collect())
 }
 
-/// Bytes of a JSON list, which is read whole, at most.
+/// Maximum bytes of a JSON list, which is read whole.
 const MOST_LIST: u64 = 512 << 20;
 
-/// Bytes of one record of JSON lines or CSV, at most.
+/// Maximum bytes of one record of JSON lines or CSV.
 pub(super) const MOST_RECORD: u64 = 16 << 20;
 
 fn read_line(reader: &mut dyn BufRead, line: &mut String, first: bool) -> Result<usize> {
     let came = reader.take(MOST_RECORD + 1).read_line(line).map_err(files::unread)?;
-    // A list may be in one line, also as `{"data": [...]}`: it is as long as its file.
+    // A list in one line, also as `{"data": [...]}`, is as long as the file.
     let begin: String = line.trim_start_matches('\u{feff}').chars().filter(|c| !c.is_whitespace()).take(80).collect();
     let list = begin.starts_with('[') || begin.starts_with("{\"") && begin.contains("\":[{");
     ensure!(
@@ -456,7 +456,7 @@ fn read_line(reader: &mut dyn BufRead, line: &mut String, first: bool) -> Result
     Ok(came)
 }
 
-/// The message of serde_json, with its own terms explained.
+/// Explains serde_json's message on unpaired surrogates.
 fn clearer(error: anyhow::Error) -> anyhow::Error {
     let said = error.to_string();
     let half = said.contains("surrogate") || said.contains("hex escape");

@@ -1,5 +1,5 @@
-//! Phase 1's span rule (`method.md` §3): from the entropies of one response to the spans that become latent blocks. Entropy `i`, in nats, is
-//! that of the distribution from which response token `i` is drawn.
+//! Phase 1's span rule (`method.md` §3): from the entropies of one response to the spans that become latent blocks. Entropy `i`, in nats,
+//! is that of the distribution that predicts response token `i`.
 //!
 //! 1. Candidates by the token rule: positions above the corpus' top-share quantile; runs with gaps of at most `merge_gap` are joined; runs
 //!    shorter than `min_length` are dropped; of a longer run, the window of `max_length` with the greatest entropy. By the clause rule
@@ -51,7 +51,7 @@ pub struct SpanChoice {
 }
 
 impl SpanSettings {
-    /// Refuses settings that contradict each other, naming them.
+    /// Refuses contradictory settings by name.
     pub fn check(&self) -> Result<()> {
         let SpanSettings { top_share, clause_quantile, min_length, max_length, max_stage, .. } = *self;
         ensure!(top_share > 0.0 && top_share < 1.0, "spans.top_share: expected inside 0..1, found {top_share}");
@@ -81,8 +81,8 @@ impl SpanSettings {
         latents_for(self.max_stage.min(span.len()), self.latents_per_token)
     }
 
-    /// The threshold entropy for positions, or for clauses, over the whole corpus. Positions of the answer count towards the quantile (they are
-    /// response positions), its clauses do not.
+    /// The threshold entropy for positions, or for clauses, over the whole corpus. The answer's positions count towards the quantile, its
+    /// clauses do not.
     pub fn threshold<'a>(&self, corpus: impl Iterator<Item = ScoredResponse<'a>>) -> Result<f32> {
         let mut scores = Vec::new();
         for scored in corpus {
@@ -101,7 +101,7 @@ impl SpanSettings {
         let share = if self.snap_to_clause { 1.0 - self.clause_quantile } else { self.top_share };
         let above = (share * scores.len() as f64) as usize;
         if above >= scores.len() {
-            // Every score counts. Below any entropy, and a number that JSON can write.
+            // Below any entropy, and finite for JSON: every score counts.
             return Ok(-1.0);
         }
         // At most `above` scores are strictly above this one in descending order.

@@ -21,7 +21,7 @@ pub(crate) struct SpecialIds {
 }
 
 impl SpecialIds {
-    /// From the tokens with a role (`roles`), and the JSON files of a folder, if there is one.
+    /// From the tokens with a role (`roles`), and the folder's JSON files, if any.
     pub fn new(tokenizer: &Tokenizer, roles: &Map<String, Value>, folder: Option<&Path>) -> Result<Self> {
         let named = |role: &str| roles.get(role).and_then(Value::as_str).and_then(|token| tokenizer.token_to_id(token));
         let mut ids = SpecialIds {
@@ -38,7 +38,7 @@ impl SpecialIds {
             ids.bos = ids.bos.or(one("bos")?);
             ids.pad = ids.pad.or(one("pad")?);
             ids.unk = ids.unk.or(one("unk")?);
-            // A generation ends there although no text contains it.
+            // Ends a generation, though no text contains it.
             for id in numbers(&file, &object, "eos")? {
                 if !ids.eos.contains(&id) {
                     ids.eos.push(id);

@@ -1,5 +1,5 @@
-//! Known values in a file's solutions: `steps` next to question and answer, or GSM8K's marks `<<16-3-4=9>>`. Finds where the solution
-//! states each, and checks it. Knows texts, not files.
+//! Known values in a file's solutions: `steps` next to question and answer, or GSM8K's marks `<<16-3-4=9>>`. Finds each in the solution and
+//! checks it. Knows texts, not files.
 
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ use crate::tasks::{Fact, StepOperand, StepValue, evaluate, number};
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct FileStep {
-    /// The calculation, over numbers and earlier steps (`s1`). Without one a value is known, but no answer follows from it.
+    /// The calculation, over numbers and earlier steps (`s1`). Without it the value is known, but no answer is predicted from it.
     #[serde(default)]
     expression: Option<String>,
     value: Value,
@@ -93,7 +93,7 @@ fn parse_value(value: &Value, nth: usize) -> Result<(String, Fact)> {
     })
 }
 
-/// Bytes of the solution after a span.
+/// Byte range of a span in the solution, from `from` on.
 fn spanned(span: &StepSpan, solution: &str, from: usize, nth: usize) -> Result<Range<usize>> {
     match span {
         StepSpan::Text(text) => {
@@ -125,7 +125,7 @@ fn spanned(span: &StepSpan, solution: &str, from: usize, nth: usize) -> Result<R
     }
 }
 
-/// Without a span: from where the expression is written, up to spaces, to its value after it; else the value alone.
+/// Without a span: from the expression, ignoring spaces, to the value after it; else the value alone.
 fn guessed(expression: Option<&str>, value: &str, solution: &str, from: usize, nth: usize) -> Result<Range<usize>> {
     let written = expression.and_then(|expression| loosely(&solution[from..], expression));
     let (start, behind) = written.map_or((None, from), |at| (Some(from + at.start), from + at.end));
@@ -145,7 +145,7 @@ fn loosely(text: &str, wanted: &str) -> Option<Range<usize>> {
     Some(letters[at].0..last + c.len_utf8())
 }
 
-/// Ranges of numbers, without the stop of a sentence.
+/// Ranges of numbers, without a sentence's full stop.
 fn numbers(text: &str) -> impl Iterator<Item = Range<usize>> + '_ {
     let is = |c: char| c.is_ascii_digit() || matches!(c, '.' | ',');
     text.split(move |c: char| !is(c)).filter_map(|part| {
@@ -173,8 +173,8 @@ fn step(text: &str, value: Fact, place: Range<usize>, said: Range<usize>, expres
     StepValue { value, clause, words: words(&place), value_words: words(&said), expression: Some(expression) }
 }
 
-/// GSM8K's solution as training text, with (`keep`) or without its marks, and the steps of the marks. A mark whose value does not follow it
-/// is a step without a known value.
+/// GSM8K's solution as training text, with (`keep`) or without its marks, and the steps of the marks. If the text after a mark is not the
+/// mark's value, the step has no known value.
 pub(super) fn marked(text: &str, keep: bool) -> (String, Vec<StepValue>) {
     let mut shown = String::with_capacity(text.len());
     // For each mark: its content and its position.
@@ -200,7 +200,7 @@ pub(super) fn marked(text: &str, keep: bool) -> (String, Vec<StepValue>) {
             .filter(|found| number(value).is_some_and(|value| number(&shown[found.clone()]) == Some(value)));
         let place = match &said {
             Some(said) => shown.get(from..at).and_then(written_before).map_or(at, |start| from + start)..said.end,
-            // The next word, so that every step has one.
+            // Fallback: the next word.
             None => word_ranges(&shown).find(|word| word.end > at).unwrap_or(at..shown.len()),
         };
         from = place.end;

@@ -1,4 +1,4 @@
-//! Parquet of other programs as records. Knows tables and JSON values, not what their columns mean.
+//! Parquet of other programs as records. Knows tables and JSON values, not the meaning of columns.
 
 use anyhow::{Context, Result, ensure};
 use polars::prelude::{AnyValue, DataFrame, SerReader};
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::store::digits;
 use crate::store::parquet::decode_with;
 
-/// Parts of the names of types that this build cannot read.
+/// Substrings of the names of unsupported types.
 const UNREAD: [&str; 13] = [
     "Map",
     "Int128",
@@ -24,7 +24,7 @@ const UNREAD: [&str; 13] = [
     "Extension",
 ];
 
-/// The records of a Parquet file. Columns of types that are not read (dates, pictures) are left out, and named in `left_out`.
+/// The records of a Parquet file. Columns of unsupported types (dates, pictures) are skipped and added to `left_out`.
 pub(super) fn parquet(mut bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<Vec<Map<String, Value>>> {
     let categories = decode_with(&bytes, |mut reader| Ok(format!("{:?}", reader.schema()?).contains("Dictionary")));
     if categories.unwrap_or(false) {
@@ -48,8 +48,8 @@ pub(super) fn parquet(mut bytes: Vec<u8>, left_out: &mut Vec<String>) -> Result<
     read.context("not a Parquet file that can be read")
 }
 
-/// Renames the footer's key that lists the columns which were categories in the writer's memory. Without it they are the texts and
-/// numbers that the file stores.
+/// Renames the footer's key for columns that were categories in the writer's memory. Without it they are read as the stored texts and
+/// numbers.
 fn forget_categories(bytes: &mut [u8]) {
     const KEY: &[u8] = b"ARROW:schema";
     if let Some(at) = bytes.windows(KEY.len()).rposition(|part| part == KEY) {
@@ -68,7 +68,7 @@ fn records(frame: &DataFrame) -> Result<Vec<Map<String, Value>>> {
     Ok(rows)
 }
 
-/// A cell as JSON; numbers as [`digits::read`] has them. A number that is none (NaN) is missing.
+/// A cell as JSON; numbers as in [`digits::read`], NaN as null.
 fn value(cell: &AnyValue) -> Value {
     match cell {
         AnyValue::Boolean(is) => Value::Bool(*is),
@@ -88,7 +88,7 @@ fn value(cell: &AnyValue) -> Value {
             let names = fields.iter().map(|field| field.name().to_string());
             Value::Object(names.zip(cell._iter_struct_av().map(|cell| value(&cell))).collect())
         }
-        // So polars has the cell of a table of one row.
+        // Polars returns this for a table of one row.
         AnyValue::StructOwned(owned) => {
             let (cells, fields) = owned.as_ref();
             Value::Object(fields.iter().map(|field| field.name().to_string()).zip(cells.iter().map(value)).collect())

@@ -25,7 +25,7 @@ pub enum Template {
     Plain,
     /// `<bos>` and the question: generated tasks.
     Words,
-    /// The question and the boxed instruction, a line each.
+    /// The question and the boxed instruction, on separate lines.
     Boxed,
     /// Qwen3's chat form; the model opens `<think>` itself.
     Qwen3,
@@ -77,13 +77,13 @@ impl Template {
         !matches!(self, Template::Plain | Template::Words | Template::Boxed)
     }
 
-    /// Whether the model's files define it.
+    /// Whether the template comes from the model's files.
     fn is_own(self) -> bool {
         use Template::*;
         matches!(self, Chat | ChatBoxed | ChatNoThinking | ChatNoThinkingBoxed)
     }
 
-    /// The same form by the model's own template; a form without chat is unchanged.
+    /// The corresponding form with the model's own template; a form without chat is unchanged.
     #[must_use]
     pub(crate) fn with_model_template(self) -> Self {
         match (self.is_chat(), self.is_without_thinking(), self.is_boxed()) {
@@ -99,7 +99,7 @@ impl Template {
         if self.is_boxed() { format!("{question}\n{BOXED_INSTRUCTION}") } else { question.to_owned() }
     }
 
-    /// The text before the response, for a form that is defined here.
+    /// The text before the response, for a built-in form.
     pub fn prompt(self, question: &str) -> String {
         use Template::*;
         let asked = self.instruct(question.trim());
@@ -139,7 +139,7 @@ pub struct Prompts {
 }
 
 impl From<Template> for Prompts {
-    /// A form that is defined here.
+    /// A built-in form.
     fn from(form: Template) -> Self {
         Self { form, chat: None }
     }
@@ -205,7 +205,7 @@ impl Prompts {
         Ok(parts)
     }
 
-    /// For people: the template of the prompts, and why it is not the model's own.
+    /// Description for users: the template, and why it is not the model's own.
     pub(crate) fn describe(&self, vocabulary: &Vocabulary) -> String {
         let form = json!(self.form);
         match &self.chat {

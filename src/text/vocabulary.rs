@@ -1,6 +1,6 @@
 //! `Vocabulary`: a `tokenizers::Tokenizer` with the ids that the decoder must know by name.
 //!
-//! `crate::tokenizer` reads it from files, `save` writes it. Knows nothing of embeddings beyond their number of rows
+//! `crate::tokenizer` reads it from files, `save` writes it. Of embeddings it knows the number of rows only
 //! ([`Vocabulary::check_fits`]).
 
 use std::path::{Path, PathBuf};
@@ -58,7 +58,7 @@ impl Vocabulary {
     /// Neighbouring files without ids; some of the switch tokens without the others.
     pub fn new(side: TextSide) -> Result<Self> {
         let TextSide { mut tokenizer, config, roles, templates, source, .. } = side;
-        // Files saved by a training script may carry these; they would cut or fill every text silently.
+        // Tokenizers saved by training scripts may have these; they would truncate or pad every text.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| anyhow!("{}: {error}", source.display()))?;
         let folder = source.parent().filter(|_| source.extension().is_some_and(|e| e != "gguf"));
@@ -126,8 +126,8 @@ impl Vocabulary {
         self.tokenizer.get_vocab_size(true)
     }
 
-    /// Requires embedding rows for all words and for the switch tokens. More rows are common (padding); other added tokens occur only in texts
-    /// that contain them.
+    /// Requires embedding rows for all words and the switch tokens. More rows are common (padding); other added tokens may lack a row, as they
+    /// occur only in texts that contain them.
     pub fn check_fits(&self, rows: usize) -> Result<()> {
         let words = self.tokenizer.get_vocab(false).into_values();
         let switch = self.switch.into_iter().flat_map(|ids| [ids.swi, ids.swi_end, ids.latent]);
@@ -166,7 +166,7 @@ impl Vocabulary {
         self.templates.is_some()
     }
 
-    /// Adds these templates if it has none.
+    /// Uses these chat templates if it has none.
     #[must_use]
     pub(crate) fn or_templates(mut self, templates: Option<Templates>) -> Self {
         self.templates = self.templates.or(templates);
@@ -184,14 +184,14 @@ impl Vocabulary {
         self
     }
 
-    /// Whether a token is matched whole and means more than its text.
+    /// Whether a token is a special token.
     pub(crate) fn is_special(&self, id: u32) -> bool {
         self.tokenizer.get_added_tokens_decoder().get(&id).is_some_and(|token| token.special)
     }
 
     /// Ids of a text and the byte range of each.
     pub(crate) fn encode_with_offsets(&self, text: &str) -> Result<EncodedText> {
-        // The crate panics at some parts that do not fit each other.
+        // The crate panics on some inconsistent tokenizers.
         let encoding = guarded(|| self.tokenizer.encode(text, false).map_err(Error::from_boxed))
             .and_then(|encoding| encoding)
             .map_err(|error| anyhow!("{}: cannot encode {text:?}: {error}", self.source.display()))?;
@@ -210,7 +210,7 @@ impl Vocabulary {
         Ok(tokens)
     }
 
-    /// Words of a text that the vocabulary lacks, without duplicates: encoding maps them to the unknown token.
+    /// Distinct words of a text that encoding maps to the unknown token.
     pub fn unknown(&self, text: &str) -> Result<Vec<String>> {
         let Some(unk) = self.unk() else { return Ok(vec![]) };
         let written = self.token(unk);

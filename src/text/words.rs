@@ -17,7 +17,7 @@ pub(crate) const EOS: &str = "<eos>";
 pub(crate) const UNK: &str = "<unk>";
 
 impl Vocabulary {
-    /// The vocabulary of some words. A duplicate counts once, so that families can be joined.
+    /// The vocabulary of these words; duplicates count once, so that task families can be joined.
     pub fn from_words<S: AsRef<str>>(words: impl IntoIterator<Item = S>) -> Result<Self> {
         let special = [PAD, BOS, EOS, UNK];
         let mut ids: Map<String, Value> = Map::new();
