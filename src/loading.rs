@@ -144,7 +144,7 @@ impl Checkpoint {
         match (&self.vocabulary, &self.fault) {
             (Some(vocabulary), _) => Ok(vocabulary),
             (None, Some(fault)) => Err(anyhow!("{path}: its text side cannot be read: {fault:#}")),
-            (None, None) => Err(anyhow!("{path}: the model brings no tokenizer; give token ids with --ids")),
+            (None, None) => Err(anyhow!("{path}: the model has no tokenizer; give token ids with --ids")),
         }
     }
 
@@ -279,7 +279,7 @@ impl Loaded {
             return Ok(self);
         }
         let vocabulary = self.vocabulary.as_mut();
-        let vocabulary = vocabulary.ok_or_else(|| anyhow!("the model brings no tokenizer to add switch tokens to"))?;
+        let vocabulary = vocabulary.ok_or_else(|| anyhow!("the model has no tokenizer to add switch tokens to"))?;
         let (old, source) = (vocabulary.size(), how.source(vocabulary)?);
         let rows = self.model.config().vocab_size;
         ensure!(

@@ -93,7 +93,7 @@ impl<'a> Ahead<'a> {
             state = next;
             read.push(values);
         }
-        let read = Tensor::cat(read, 0).try_into_vec_as::<f32>().context("reading what was decided on the device")?;
+        let read = Tensor::cat(read, 0).try_into_vec_as::<f32>().context("reading the device's decisions")?;
         for (at, values) in read.chunks(WIDTH).enumerate() {
             let row = &mut *rows[at % b];
             if row.is_live() {

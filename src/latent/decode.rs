@@ -290,7 +290,7 @@ fn step_by_step<'m>(
             branch.advance(&mut stream, &pieces)?;
         }
     }
-    done.into_iter().map(|row| row.context("a row was lost")).collect()
+    done.into_iter().map(|row| row.context("a response is missing")).collect()
 }
 
 fn is_cancelled(decoding: &Decode) -> bool {

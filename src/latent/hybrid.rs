@@ -130,7 +130,7 @@ impl Mixing for MixMemory {
 
     fn saw(&self, states: &Tensor<3>, a: &Tensor<3>, at: &Span, mixed: &[Vec<bool>]) -> Result<()> {
         let [_, l, d] = states.dims();
-        let host = |x: Tensor<3>| x.try_into_vec_as::<f32>().context("reading what is mixed into text");
+        let host = |x: Tensor<3>| x.try_into_vec_as::<f32>().context("reading the mixed states");
         let (states, shares) = (host(states.clone())?, host(a.clone().mean_dim(2))?);
         let mut kept = self.mixed.lock().unwrap_or_else(PoisonError::into_inner);
         for (row, mixed) in mixed.iter().enumerate() {

@@ -36,7 +36,7 @@ impl Loaded {
     }
 
     fn text_side(&self) -> Result<&Vocabulary> {
-        self.vocabulary.as_ref().context("the model brings no tokenizer: work with token ids")
+        self.vocabulary.as_ref().context("the model has no tokenizer: use token ids")
     }
 
     /// Greedy, with the latent steps that the checkpoint was trained with, until it ends its text.

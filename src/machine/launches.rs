@@ -36,7 +36,7 @@ pub(super) fn begin() -> Result<()> {
         CubeClRuntimeConfig::try_set(config),
         "launches are counted from the start of a program, before a device is used"
     );
-    log::set_logger(&Counter).map_err(|e| anyhow!("the program's log is taken: {e}"))?;
+    log::set_logger(&Counter).map_err(|e| anyhow!("another logger is installed: {e}"))?;
     log::set_max_level(log::LevelFilter::Info);
     Ok(())
 }

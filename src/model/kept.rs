@@ -53,7 +53,7 @@ impl Decoder {
         })?;
         ensure!(
             found,
-            "{}: no matrix is stored in bf16, so that --dtype stored-bf16 would lose digits for nothing; use stored",
+            "{}: no matrix is stored in bf16: --dtype stored-bf16 would only lose precision; use stored",
             checkpoint.path.display()
         );
         Ok(decoder)

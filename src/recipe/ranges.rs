@@ -179,7 +179,7 @@ pub(crate) fn range_of(ranges: &[(String, Range)], key: &str) -> Option<Range> {
 pub(crate) fn check(recipe: toml::Table, methods: &[Part]) -> Result<()> {
     let ranges = ranges(methods);
     leaves(["", ""], &Value::Table(recipe), &mut |[key, general], value| {
-        let range = range_of(&ranges, general).with_context(|| format!("{key}: no range is known of this setting"))?;
+        let range = range_of(&ranges, general).with_context(|| format!("{key}: this setting has no declared range"))?;
         ensure!(range.admits(value), "{key} must be {}, found {value}", range.said());
         Ok(())
     })

@@ -94,17 +94,17 @@ impl Source {
     /// Reads the problems; of a folder those held out (`test`, else `validation`).
     ///
     /// # Errors
-    /// What cannot be read, by file, record and key; one id of two questions.
+    /// Content that cannot be read, by file, record and key; one id for two questions.
     pub fn read(&self) -> Result<Vec<Problem>> {
         Ok(self.placed(Part::Test, &mut LeftOut::default())?.into_iter().map(|(problem, _)| problem).collect())
     }
 
-    /// The problems, each with the place it is at (`file:line`), for errors that come later.
+    /// Reads the problems of a part, each with its place (`file:line`) for later messages.
     pub(crate) fn placed(&self, part: Part, left_out: &mut LeftOut) -> Result<Vec<(Problem, String)>> {
         let limit = self.limit.unwrap_or(usize::MAX);
         let mut problems: Vec<(Problem, String)> = Vec::new();
         let mut format = self.format;
-        // Only keys that a user named have to be there.
+        // Only keys that a user named are required.
         let mut absent = if format == Some(RecordFormat::Jsonl) { self.fields.named() } else { vec![] };
         for file in data_files(&self.path, part)? {
             let stem = files::stem(&file);
@@ -130,8 +130,8 @@ impl Source {
             let lost = |(_, key): &&(&str, &str)| unread.iter().any(|column| column.split(" (").next() == Some(key));
             if let Some((name, key)) = self.fields.keys().iter().find(lost) {
                 bail!(
-                    "{}: column `{key}` is of a type that is not read ({}): write it as text or numbers, or read the problems without \
-                     it (--field {name}=none)",
+                    "{}: column `{key}` has an unsupported type ({}): write it as text or numbers, or read the problems without it \
+                     (--field {name}=none)",
                     file.display(),
                     unread.join(", ")
                 );
@@ -145,7 +145,7 @@ impl Source {
         }
         ensure!(!problems.is_empty(), "{}: has no problem", self.path.display());
         distinct_ids(&mut problems)?;
-        // Where some solutions have tags, one without any has no span.
+        // If some solutions have tags, the others have no spans.
         if problems.iter().any(|(problem, _)| problem.spans.is_some()) {
             problems.iter_mut().for_each(|(problem, _)| {
                 problem.spans.get_or_insert_default();
@@ -155,17 +155,17 @@ impl Source {
     }
 }
 
-/// What of the records is in no problem.
+/// Records and keys that were ignored.
 #[derive(Default)]
 pub(crate) struct LeftOut {
-    /// Records of which no generation is marked right.
+    /// Number of records without a generation that is marked right.
     pub unmarked: usize,
     /// Keys of the first record that look like parts of its question.
     pub parts: Vec<String>,
 }
 
 impl Fields {
-    /// The names of the keys, by what they are of a problem.
+    /// The field of a problem and the record's key for it.
     fn keys(&self) -> [(&'static str, &str); 9] {
         let Self { id, question, solution, answer, subject, level, choices, context, group } = self;
         [
@@ -182,7 +182,7 @@ impl Fields {
         .map(|(name, key)| (name, key.as_str()))
     }
 
-    /// Optional keys that a user named; `none` names none, and an id that no record has numbers them.
+    /// Optional keys that a user named. `none` stands for no key, and a missing id is replaced by a number.
     fn named(&self) -> Vec<(&'static str, &str)> {
         let default = Self::default();
         let named = self.keys().into_iter().zip(default.keys()).filter(|((name, key), (_, default))| {
@@ -191,7 +191,7 @@ impl Fields {
         named.map(|(named, _)| named).collect()
     }
 
-    /// Keys of a record that are parts of its question by their names, and are not read.
+    /// Keys of a record that are not read although their names suggest parts of the question.
     fn unread_parts(&self, object: &Map<String, Value>) -> Vec<String> {
         const PARTS: [&str; 14] = [
             "context",
@@ -225,10 +225,10 @@ impl Fields {
     }
 }
 
-/// Rows, spans and states are looked up by a problem's id: a copy of a problem gets a new one (`id#2`).
+/// Gives each copy of a problem a new id (`id#2`), because rows, spans and states are looked up by id.
 ///
 /// # Errors
-/// One id of two questions.
+/// One id for two questions.
 fn distinct_ids(problems: &mut [(Problem, String)]) -> Result<()> {
     let mut seen: HashMap<String, (String, String, usize)> = HashMap::new();
     for (problem, place) in problems {
@@ -249,7 +249,7 @@ fn distinct_ids(problems: &mut [(Problem, String)]) -> Result<()> {
     Ok(())
 }
 
-/// A value shortened for messages: data may contain megabytes in one.
+/// A value shortened for messages: it may have megabytes.
 pub fn cut(text: &str) -> String {
     const SHOWN: usize = 60;
     let shown: String = text.chars().take(SHOWN).collect();
@@ -262,8 +262,8 @@ pub fn read_problems(path: impl Into<PathBuf>) -> Result<Vec<Problem>> {
     Source::new(path).read()
 }
 
-/// Calls `take` with each object and the place it is at, until it returns false. Returns the columns of Parquet, with their
-/// types, that are in no object: their types are not read.
+/// Calls `take` with the place of each object and the object, until it returns false. Returns the columns of Parquet with unsupported
+/// types, which are in no object.
 pub fn each_object(
     file: &Path,
     take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>,
@@ -277,13 +277,13 @@ pub fn each_object(
     };
     match each(file, rows, take) {
         Err(error) if !left_out.is_empty() => {
-            Err(anyhow!("{error:#} (columns of types that are not read: {})", left_out.join(", ")))
+            Err(anyhow!("{error:#} (columns of unsupported types: {})", left_out.join(", ")))
         }
         done => done.map(|()| left_out),
     }
 }
 
-/// Takes the records of files that have no lines.
+/// Calls `take` with the records of a file without lines.
 fn each(
     file: &Path,
     rows: Vec<Map<String, Value>>,
@@ -353,7 +353,7 @@ fn each_json(
             return Ok(());
         }
     }
-    // There are no lines to name: records are named.
+    // Without lines, places are record numbers.
     reader.take(MOST_LIST).read_to_string(&mut line).map_err(files::unread).with_context(|| shown.to_string())?;
     ensure!(
         (line.len() as u64) < MOST_LIST,
@@ -400,7 +400,7 @@ fn wrapped(value: &Value) -> Option<&Vec<Value>> {
         .then_some(list)
 }
 
-/// Whether only spaces follow.
+/// Whether only white space follows.
 fn is_at_end(reader: &mut dyn BufRead) -> Result<bool> {
     loop {
         let held = reader.fill_buf().map_err(files::unread)?;
@@ -415,10 +415,10 @@ fn is_at_end(reader: &mut dyn BufRead) -> Result<bool> {
     }
 }
 
-/// Readers differ in which of two values of a key they use.
+/// Refuses an object with a repeated key: JSON readers differ in which value they use.
 fn ensure_distinct(text: &str, place: &str) -> Result<()> {
     let Some(key) = json::twice(text) else { return Ok(()) };
-    bail!("{place}: key \"{key}\" is twice in one object: remove one of them")
+    bail!("{place}: key \"{key}\" occurs twice in one object: remove one of them")
 }
 
 /// The lines of a file that are not blank, each with its place (`file:line`).
@@ -438,15 +438,15 @@ pub fn lines(file: &Path) -> Result<Vec<(String, String)>> {
     Ok(lines.map(|(number, line)| (format!("{shown}:{}", number + 1), line.to_owned())).collect())
 }
 
-/// Bytes of a JSON list, which is read whole, at most.
+/// Maximum bytes of a JSON list, which is read whole.
 const MOST_LIST: u64 = 512 << 20;
 
-/// Bytes of one record of JSON lines or CSV, at most.
+/// Maximum bytes of one record of JSON lines or CSV.
 pub(super) const MOST_RECORD: u64 = 16 << 20;
 
 fn read_line(reader: &mut dyn BufRead, line: &mut String, first: bool) -> Result<usize> {
     let came = reader.take(MOST_RECORD + 1).read_line(line).map_err(files::unread)?;
-    // A list may be in one line, also as `{"data": [...]}`: it is as long as its file.
+    // A list, also `{"data": [...]}`, may be one line of the whole file.
     let begin: String = line.trim_start_matches('\u{feff}').chars().filter(|c| !c.is_whitespace()).take(80).collect();
     let list = begin.starts_with('[') || begin.starts_with("{\"") && begin.contains("\":[{");
     ensure!(
@@ -462,8 +462,7 @@ fn clearer(error: anyhow::Error) -> anyhow::Error {
     let half = said.contains("surrogate") || said.contains("hex escape");
     if half {
         return anyhow!(
-            "half of a character, a surrogate such as \\ud83d without its other half: take it out, or write the file anew from text \
-             that is whole ({said})"
+            "half of a character, an unpaired surrogate such as \\ud83d: remove it, or write the file again from valid text ({said})"
         );
     }
     error

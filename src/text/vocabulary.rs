@@ -191,7 +191,7 @@ impl Vocabulary {
 
     /// Ids of a text and the byte range of each.
     pub(crate) fn encode_with_offsets(&self, text: &str) -> Result<EncodedText> {
-        // The crate panics at some parts that do not fit each other.
+        // The crate panics if some parts of a tokenizer do not match.
         let encoding = guarded(|| self.tokenizer.encode(text, false).map_err(Error::from_boxed))
             .and_then(|encoding| encoding)
             .map_err(|error| anyhow!("{}: cannot encode {text:?}: {error}", self.source.display()))?;

@@ -171,7 +171,7 @@ fn woven<T>(parts: Vec<Vec<T>>) -> Result<Vec<T>> {
     for i in 0..total {
         match parts[i % n].next() {
             Some(item) => all.push(item),
-            None => bail!("process {} handed over too few of {total} results", i % n),
+            None => bail!("process {} returned too few of {total} results", i % n),
         }
     }
     Ok(all)

@@ -370,7 +370,7 @@ fn typed_or_flat(mut flat: Vec<FlatRow>, known: Option<&KnownRows>) -> Result<(F
             }
             flat = kept;
             let again = "make them again with the command in manifest.json";
-            ensure!(!flat.is_empty() || all == 0, "other rows than today's: {why:#}; {again}");
+            ensure!(!flat.is_empty() || all == 0, "records of another version: {why:#}; {again}");
             read(&flat)?
         }
     };

@@ -21,7 +21,7 @@ pub struct PaperTable {
 pub fn tables(paper: &Paper, folder: &Folder) -> Result<Vec<PaperTable>> {
     let mut tables = vec![];
     for block in &paper.tables {
-        let exhibit = exhibits::find(&block.label).with_context(|| format!("no exhibit is of '{}'", block.label))?;
+        let exhibit = exhibits::find(&block.label).with_context(|| format!("no exhibit for '{}'", block.label))?;
         if (exhibit.beside.stands)(folder) {
             tables.push(table(block, exhibit, folder)?);
         }

@@ -29,7 +29,7 @@ pub fn summarise(observations: &[Observation]) -> Result<Summary> {
     let mut cells: BTreeMap<usize, BTreeMap<usize, BTreeMap<usize, &Observation>>> = BTreeMap::new();
     for o in observations {
         let draw = cells.entry(o.cell).or_default().entry(o.draw).or_default();
-        ensure!(draw.insert(o.problem, o).is_none(), "{}: problem {} is there twice", called(o), o.problem);
+        ensure!(draw.insert(o.problem, o).is_none(), "{}: problem {} occurs twice", called(o), o.problem);
     }
     let draws = |cell: BTreeMap<usize, BTreeMap<_, _>>| cell.into_values().map(|draw| draw.into_values().collect());
     let cells: Vec<Vec<GradedDraw>> = cells.into_values().map(|cell| draws(cell).collect()).collect();
