@@ -17,7 +17,7 @@ use switchyard::text::Template;
 /// A run of `train` with the checkpoints that can be run.
 pub(super) struct Run {
     pub name: String,
-    /// As a command names it.
+    /// Its path in commands.
     pub path: String,
     pub tokenizer: Value,
     /// Text before a question.
@@ -37,10 +37,10 @@ pub(super) struct Model {
     pub stop: Vec<Value>,
 }
 
-/// Problems that a reader chooses from at most.
+/// Maximum number of problems to choose from.
 const MOST_PROBLEMS: u64 = 500;
 
-/// Weights that a page runs at most.
+/// Maximum number of weights that a page runs.
 const MOST: usize = 5_000_000;
 
 const FAMILIES: [&str; 5] = ["qwen3", "qwen2", "llama", "gemma", "mistral"];
