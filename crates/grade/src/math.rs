@@ -21,7 +21,7 @@ const MAX_FORMULA: usize = 4_000;
 /// Candidates tried before a text counts as having no answer.
 const MAX_CANDIDATES: usize = 40;
 
-/// What a text answers: the value, where it could be read, and the text of the first candidate.
+/// The answer of a text: its value, if it could be parsed, and the text of the first candidate.
 #[derive(Default)]
 pub(super) struct Answer {
     pub value: Option<E>,
@@ -220,7 +220,7 @@ fn pieces(text: &str, marks: &[&str]) -> Vec<Range<usize>> {
         let found = marks.iter().filter_map(|mark| last_of(&text[..limit], mark)).max();
         let Some(at) = found else { break };
         let start = text.ceil_char_boundary(at.saturating_sub(PIECE / 2));
-        // Its own line is where formulas begin.
+        // A formula begins in the line of its mark.
         let start = text[start..at].find('\n').map_or(start, |line| start + line + 1);
         out.push(start..text.floor_char_boundary((at + PIECE / 2).min(text.len())));
         limit = start;

@@ -80,7 +80,7 @@ impl<'a> HubFiles<'a> {
     /// The file in the cache, downloaded if necessary. `name` contains no folder.
     ///
     /// # Errors
-    /// A download that failed or came damaged, by file; the next try continues where it stopped.
+    /// A failed or damaged download, with the file's name; the next try continues it.
     pub fn get(&self, name: &str) -> Result<PathBuf> {
         let path = self.cache.snapshot(&self.commit).join(name);
         if path.exists() {
