@@ -33,7 +33,7 @@ pub struct Checkpoint {
     fault: Option<Error>,
     /// Ids that end a generation: the model's own and the tokenizer's.
     pub stop: Vec<u32>,
-    /// How it reasons, from the folder of the adapter or of the weights, or from the layout of the paper's release.
+    /// Its reasoning, from the folder of the adapter or of the weights, or from the layout of the paper's release.
     pub reasoning: Option<Reasoning>,
     /// Whether `reasoning` was inferred from the layout.
     pub is_released: bool,

@@ -95,7 +95,7 @@ const MORE: [&str; 9] = [
 /// Modes at one latent step at a time; the first for every kind, all for kinds where text replaces latents.
 const BY_STEP: [&str; 3] = ["resample", "zero", "known_value"];
 
-/// What a test cannot detect, as its documentation says; its verdicts are still compared with that truth.
+/// The documented blind spots of a test; its verdicts are still compared with that truth.
 pub(super) fn blind(test: &str) -> &'static str {
     match test {
         "latent_intervention/random_norm" | "latent_intervention/rotate:90" | "latent_intervention/gaussian" => {

@@ -451,7 +451,7 @@ mod tests {
         let graphs = problems(&Task::Graph(Graph::default()));
         let paths = |problem: usize, values: &[&str]| along_path(&graphs[problem].0, values);
         changed(&paths, &graphs, |_| "no node".to_owned());
-        // A path that leads elsewhere is one as far as it goes.
+        // A path to another node counts up to its end.
         let (problem, words) = &graphs[0];
         let values: Vec<&str> = words[..words.len() - 1].iter().map(String::as_str).collect();
         let follows = paths(0, &values);

@@ -160,7 +160,7 @@ impl<'a> Ahead<'a> {
         let logprob = tempered.log_prob(drawn.clone());
         let drawn = drawn.float().cast(DType::F32);
         let values = vec![sum, drawn, logprob, marker_logprob, p_marker, plain.entropy(), fed];
-        // Of a latent the token is not looked up; the first row of the table stands for it.
+        // A latent has no token to look up: the first row of the table is a placeholder.
         let token = token.mask_fill(is_latent.clone(), 0).reshape([b]);
         stream.feed(model.embed_on_device(token)?, is_latent)?;
         Ok((Tensor::cat(values, 1), next))

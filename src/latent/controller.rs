@@ -47,7 +47,7 @@ impl InBlock<'_> {
     }
 }
 
-/// How a block continues.
+/// Continuation of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockEnd {
     /// Another latent.

@@ -307,7 +307,7 @@ impl DecodingRow {
             return self.latent(ids, decoding, block, 0);
         }
         let marked = decoding.controller.marked();
-        // Where no marker closes the block, text may come next, and what text never draws is masked.
+        // If no marker closes the block, text may come next: tokens that text never draws are masked.
         let masked = if marked { vec![] } else { text_masked(decoding, false) };
         let marker = Some(ids.swi_end);
         let (key, rule) = (self.key(), decoding.controller.learnt());

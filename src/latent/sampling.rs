@@ -29,7 +29,7 @@ impl Sampling {
         Ok(())
     }
 
-    /// What log-probabilities are divided by: the temperature, or 1 when greedy.
+    /// Divisor of logits for log-probabilities: the temperature, or 1 when greedy.
     pub fn scale(&self) -> f64 {
         if self.temperature == 0.0 { 1.0 } else { self.temperature }
     }

@@ -96,7 +96,7 @@ impl<'m> Waves<'m> {
     }
 }
 
-/// From `from` up to the next latent position after it.
+/// The piece from `from` up to the next latent position.
 fn piece_from(sequence: &Sequence, from: usize) -> Piece {
     let len = sequence.ids.len();
     let until = (from + 1..len).find(|&p| sequence.is_latent(p)).unwrap_or(len).max(from);

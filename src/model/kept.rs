@@ -84,7 +84,7 @@ impl Decoder {
     }
 
     /// Truncates embedding and head to the first `keep` token rows, and appends the rows that `more` makes from the row `seed`. Other rows do
-    /// not change, so that stored ones stay as they are.
+    /// not change, so that stored ones keep their format.
     ///
     /// # Errors
     /// A seed without a row; failures of `more`.

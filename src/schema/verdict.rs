@@ -55,7 +55,7 @@ impl Baseline {
         guess.map(|guess| Self { before, guess })
     }
 
-    /// From the accuracy after the change and the change, both over the same problems.
+    /// The accuracy before a change, from the accuracy after it and the change, both over the same problems.
     pub fn undo(after: Estimate, change: Estimate, guess: Option<f64>) -> Option<Self> {
         let right = ((after.value - change.value) * after.n as f64).round().max(0.0) as usize;
         wilson(right.min(after.n), after.n, LEVEL).ok().and_then(|before| Self::new(before, guess))

@@ -348,7 +348,7 @@ impl Study {
 /// Minimum batch size of a large model: a forward of a few sequences is hardly slower than of one.
 const FEWEST: usize = 8;
 
-/// Which problems are used. Experiments read held-out problems only.
+/// Choice of problems. Experiments read held-out problems only.
 #[derive(Clone, Debug, Default)]
 pub struct ProblemChoice {
     /// A file of problems instead of the recipe's.

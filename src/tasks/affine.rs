@@ -86,7 +86,7 @@ impl TaskFamily for Affine {
     type Plan = Plan;
 
     fn check(&self) -> Result<()> {
-        // From 5 on, there is for every map another that does not commute with it.
+        // With a modulus of at least 5, every map has another that does not commute with it.
         ensure!((5..=100).contains(&self.modulus), "affine.modulus: expected 5..=100, found {}", self.modulus);
         let p = self.branch_probability;
         ensure!((0.0..=1.0).contains(&p), "affine.branch_probability: expected 0..=1, found {p}");

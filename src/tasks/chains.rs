@@ -146,7 +146,7 @@ pub(super) fn structure(start: u32, steps: &[(Op, Operand)]) -> u64 {
     stable_hash(std::iter::once(start as u8).chain(steps))
 }
 
-/// Writes a chain. `behind` gets the values up to a step's own and returns a further number for that step's clause, if any.
+/// Writes a chain. `behind` receives the values up to and including a step's and returns another number for its clause, if any.
 pub(super) fn write_chain(plan: &Plan, names: &[&str], behind: impl Fn(&[i64]) -> Option<i64>) -> PlanText {
     let values = plan.values(None);
     let (mut question, mut solution) = (Pen::default(), Pen::default());

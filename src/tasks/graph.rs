@@ -168,7 +168,7 @@ impl TaskFamily for Graph {
         let Nodes { min, max } = self.nodes.unwrap_or(nodes);
         let count: u32 = rng.random_range(min..=max);
         let hops = hops as usize;
-        // stands[half][depth]: node d of each half, d = 0..=hops, ensures that depth d exists; the others are anywhere below a root.
+        // stands[half][depth]: node d of each half, d = 0..=hops, ensures that depth d exists; other nodes are at any depth below a root.
         let mut place = [(0, 0); 16];
         let mut stands = [[0 as NodeSet; 6]; 2];
         for (node, place) in place.iter_mut().enumerate().take(count as usize) {

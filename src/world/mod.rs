@@ -22,7 +22,7 @@ use crate::store::json;
 /// A process among those that train together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World {
-    /// From 0; process 0 writes the files.
+    /// Rank of this process, from 0; process 0 writes the files.
     pub rank: usize,
     pub size: usize,
 }

@@ -102,8 +102,8 @@ fn bases(text: &str) -> Vec<String> {
     text.match_indices('_').map(|(at, _)| at).filter(|at| digit(*at)).map(base).collect()
 }
 
-/// What a gold answer is worth. It may be a bare formula (`\frac{1}{2}`, of several lines too), mathematics between delimiters, or a
-/// whole solution that ends in `#### 42` or a box.
+/// Parses a gold answer: a bare formula (`\frac{1}{2}`, also of several lines), mathematics between delimiters, or a whole solution
+/// that ends in `#### 42` or a box.
 pub(super) fn gold_answer(gold: &str, strict: bool) -> Answer {
     let gold = gold.trim();
     if let Some(a) = hashed(gold, strict) {
@@ -247,7 +247,7 @@ fn beside_candidate(text: &str, c: &Candidate) -> Beside {
     let (Some(first), Some(last)) = (formulas.first(), formulas.last()) else { return Beside::default() };
     let content = &text[last.content.clone()];
     match last_box(content) {
-        // What leads to several boxes is one answer with them.
+        // The formula before several boxes belongs to the same answer.
         Some((at, end)) => {
             let alone = !content[..at].contains("\\boxed") && formulas.len() == 1;
             let before = if alone { &text[..last.content.start + at] } else { "" };
@@ -257,7 +257,7 @@ fn beside_candidate(text: &str, c: &Candidate) -> Beside {
     }
 }
 
-/// Where the last box of a formula begins and ends.
+/// Start and end of the last box of a formula.
 fn last_box(content: &str) -> Option<(usize, usize)> {
     let at = content.rfind("\\boxed{").or_else(|| content.rfind("\\fbox{"))?;
     let open = at + content[at..].find('{')?;

@@ -82,7 +82,7 @@ impl Term {
     }
 }
 
-/// How left and right must compare.
+/// Relation between left and right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Op {
     #[serde(rename = ">")]

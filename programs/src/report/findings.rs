@@ -26,7 +26,7 @@ enum TestOutcome {
 }
 
 impl TestOutcome {
-    /// From a difference and its interval.
+    /// The outcome for a difference with its interval.
     fn of_difference(difference: Estimate) -> Self {
         match difference {
             d if d.n < FEWEST => Self::TooFew,
@@ -37,7 +37,7 @@ impl TestOutcome {
         }
     }
 
-    /// From a change of accuracy and its row's verdict, with the words for yes and for the opposite.
+    /// The outcome for a change of accuracy and its row's verdict, given the words for yes and for the opposite.
     fn of_verdict(verdict: &str, change: Estimate, [yes, opposite]: [&str; 2]) -> Self {
         match verdict {
             word if word == yes => Self::Yes,
@@ -276,7 +276,7 @@ fn lucky(row: &InterventionRow) -> String {
     })
 }
 
-/// Where the model opens a block.
+/// Finding: where the model opens a block.
 fn place(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = |event: Event| folder.rows::<TeacherForcedRow>(checkpoint).iter().find(|row| row.event == event);
     let at = row(Event::SwiStart)?;
@@ -388,7 +388,7 @@ const VALUE_PROBE: Question = Question {
     nothing_to_lose: "",
 };
 
-/// How often the model switches.
+/// Finding: how often the model switches.
 fn responses(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = folder.rows::<ResponseRow>(checkpoint).iter().find(|row| row.group == "all")?;
     let number = sound(row.switch_rate)?;

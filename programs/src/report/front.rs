@@ -112,7 +112,7 @@ fn latents(known: &KnownValueRow) -> String {
     )
 }
 
-/// Where `<swi>` is likely.
+/// States where `<swi>` is likely.
 fn place(at: &TeacherForcedRow, clauses: &TeacherForcedRow, random: &TeacherForcedRow) -> String {
     let placed = [clauses, random].into_iter().all(|other| at.is_sharper(other));
     let said = if placed {

@@ -102,7 +102,7 @@ fn rows_in_f64<F: Copy + Into<f64>>(features: ArrayView2<'_, F>, rows: &[usize])
     Array2::from_shape_fn((rows.len(), features.ncols()), |(i, j)| features[[rows[i], j]].into())
 }
 
-/// Of `rows`, all of the rarer class and as many of the other, drawn by `seed`; sorted.
+/// Keeps all `rows` of the rarer class and as many of the other, drawn by `seed`; sorted.
 fn balance(rows: &[usize], labels: &[bool], seed: u64) -> Vec<usize> {
     let (mut yes, mut no): (Vec<usize>, Vec<usize>) = rows.iter().copied().partition(|&r| labels[r]);
     let keep = yes.len().min(no.len());

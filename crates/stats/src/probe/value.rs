@@ -50,7 +50,7 @@ impl Default for ValueProtocol {
     }
 }
 
-/// How well the values can be read.
+/// Accuracy and information of a probe for values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ValueScore {
     /// Share of rows whose value is predicted, by probes that never saw their problem; `n` counts problems.

@@ -173,7 +173,7 @@ fn side(paper: &Paper, cells: Cells<'_>, term: &Term) -> Result<ComparisonSide, 
     Ok(ComparisonSide { name: format!("{row} {column}"), value: found.scaled(unit.per_share()) })
 }
 
-/// Why there is no number of ours.
+/// Reason why our number is missing.
 fn lacking(folder: &Folder, label: &str, row: &str) -> String {
     let there = |e: &&&str| !folder.checkpoints(e).is_empty();
     if let Some(experiment) = sources(label).iter().find(there) {

@@ -203,7 +203,7 @@ impl ClaimReading<'_> {
     fn evidence(&self) -> Option<TestEvidence> {
         let largest = self.tried.iter().map(|t| t.evidence.holds).reduce(f64::max)?;
         let smallest = self.tried.iter().map(|t| t.evidence.fails).reduce(f64::min)?;
-        // What could not be tried may fail; what fails is not saved by it.
+        // With a missing part the claim cannot hold, but it can fail.
         let holds = if self.missing.is_empty() { largest } else { 1.0 };
         Some(TestEvidence { holds, fails: (smallest * self.tried.len() as f64).min(1.0) })
     }

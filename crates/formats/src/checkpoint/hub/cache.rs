@@ -34,7 +34,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// Of the model `id`, plain words parted by a slash.
+    /// The cache of the model `id`, which is plain words separated by a slash.
     pub fn new(root: &Path, id: &str) -> Self {
         let name = format!("models--{}", id.replace('/', "--"));
         Self { locks: root.join(".locks").join(&name), folder: root.join(name) }
@@ -65,7 +65,7 @@ impl Cache {
         write(&self.folder.join(".no_exist").join(commit).join(name), b"")
     }
 
-    /// From now on `revision` is `commit` here.
+    /// Records that `revision` is `commit`.
     pub fn set_commit(&self, revision: &str, commit: &str) -> Result<()> {
         if revision == commit { Ok(()) } else { write(&self.folder.join("refs").join(revision), commit.as_bytes()) }
     }
