@@ -1,6 +1,6 @@
-//! What the decoder costs: forward, training step, cached decoding, hooks, latents.
+//! Times of the decoder: forward, training step, cached decoding, hooks, latents.
 //!
-//! `cargo bench --bench decoder`. Beside criterion's report, one JSON line per figure goes to standard output for
+//! `cargo bench --bench decoder`. Besides criterion's report, one JSON line per measurement goes to standard output for
 //! `benches/peer.py`, which times the same models in PyTorch.
 
 use std::cell::{LazyCell, RefCell};
@@ -102,7 +102,7 @@ fn finish<const R: usize>(x: Tensor<R>) {
     black_box(x.narrow(0, 0, 1).sum().into_scalar::<f32>());
 }
 
-/// One bench with its JSON line: the median of what criterion ran. False where its filter left the bench out.
+/// Runs one bench and prints its JSON line, the median of criterion's samples. False if its filter excludes the bench.
 fn time(c: &mut Criterion, group: &str, size: &Size, what: &str, tokens: u64, mut f: impl FnMut()) -> bool {
     let mut runs: Vec<Duration> = vec![];
     let mut g = c.benchmark_group(group);
@@ -161,9 +161,9 @@ fn forward_and_step(c: &mut Criterion) {
     }
 }
 
-/// A step as `train` does it: a share of the rows to each worker, gradients summed, global clip.
+/// A step of `train`: each worker computes a share of the rows, gradients are summed and clipped by their global norm.
 fn as_train_does(c: &mut Criterion, size: &Size, what: &str, threads: usize, prepare: impl Fn(Decoder) -> Decoder) {
-    // Made at the first call: a filter may leave this bench out.
+    // Made at the first call: a filter may exclude this bench.
     let trainer = || Trainer::new(prepare(size.model(&Device::flex().autodiff())), &Optimizer::default());
     let mut trainer = LazyCell::new(trainer);
     let rows: Vec<Row> =
@@ -194,7 +194,7 @@ fn lora_step(c: &mut Criterion) {
     as_train_does(c, &size, "lora_two_workers", 2, attach);
 }
 
-/// Every point of the decoder, without the opt-in `hook_result`.
+/// Every hook point of the decoder except the opt-in `hook_result`.
 fn everything(layers: usize) -> Vec<HookSpec> {
     let latent = [PointKind::LatentSource, PointKind::LatentInjected, PointKind::BoundaryLogits, PointKind::Result];
     let points = HookPoint::all(layers).into_iter().filter(|p| !latent.contains(&p.kind));
@@ -231,7 +231,7 @@ fn hooks(c: &mut Criterion) {
         if !all {
             continue;
         }
-        // Differences of a few per cent drown in the noise of a shared machine unless the three take turns. The bare
+        // Differences of a few percent are lost in the noise of a shared machine unless the three take turns. The bare
         // call, twice, shows what the comparison can resolve.
         let mut calls: Vec<Call> =
             vec![("no_hooks_set", Box::new(|| finish(model.logits(&ids, &mut Hooks::none()).expect("a forward"))))];
@@ -242,7 +242,7 @@ fn hooks(c: &mut Criterion) {
     }
 }
 
-/// What is timed, and its name.
+/// A timed call and its name.
 type Call<'a> = (&'a str, Box<dyn FnMut() + 'a>);
 
 /// Runs the calls in turn and prints each one's time over the first one's: median of the per-round ratios, quartiles.
@@ -322,11 +322,11 @@ fn decoding(c: &mut Criterion) {
         if !time(c, "latent_decode", &size, "one_by_one_16", tokens, one_by_one) {
             continue;
         }
-        // Several batches a call: where the system puts a worker that it wakes takes milliseconds to even out.
+        // Several batches per call: the placement of a woken worker takes milliseconds to even out.
         let (model, batches): (&Decoder, usize) = (&model, if size.name == "micro" { 8 } else { 1 });
         let together = || (0..batches).for_each(|_| run(model, switch, &latent, &requests));
         let one_by_one = || (0..batches).for_each(|_| one_by_one());
-        // As evaluation and rollouts do it: half of the rows to each of two workers.
+        // As in evaluation and rollouts, each of two workers decodes half of the rows.
         let two_workers = || {
             let parts = parallel::cut(&requests, 2);
             let work = |part: &[Request]| {
@@ -344,7 +344,7 @@ fn decoding(c: &mut Criterion) {
     }
 }
 
-/// Decoding with weights kept as stored against the same shape in floats, in turn: the machine's noise hits all alike.
+/// Decoding with weights as stored and with the same shape in floats, in turn, so that noise affects both alike.
 fn stored(c: &mut Criterion) {
     let size = smollm2();
     let root = tempfile::tempdir().expect("a folder");
@@ -381,7 +381,7 @@ fn stored(c: &mut Criterion) {
 
 criterion_group!(benches, forward_and_step, lora_step, hooks, decoding, stored);
 
-/// As the binaries do it, on a thread of the pool.
+/// Runs on a thread of the pool, as the binaries do.
 fn main() {
     switchyard::ops::Cpu::chosen().expect("vector instructions");
     parallel::on_the_pool(switchyard::machine::threads(), || {

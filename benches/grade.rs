@@ -1,4 +1,4 @@
-//! Speed of the grader: pairs a second on one core, over the fixture's pairs (and the development pairs, if present).
+//! Speed of the grader: pairs per second on one core, over the fixture's pairs (and the development pairs, if present).
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use serde_json::Value;

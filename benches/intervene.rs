@@ -1,6 +1,6 @@
 //! A sweep of 7 modes × 4 steps × 5 draws, forked from shared prefixes, against each of the 140 decoded from its prompts.
 //!
-//! `cargo bench --bench intervene [-- PROBLEMS [ROWS]]`. All seven modes are random, so that no draw is spared. Baselines:
+//! `cargo bench --bench intervene [-- PROBLEMS [ROWS]]`. All seven modes are random, so that no draw is skipped. Baselines:
 //! one mode, step and draw at a time, its problems in batches of the recipe's evaluation; and one problem at a time too (on
 //! some of the runs, scaled up). Everything decodes the same rows with the same hooks and threads.
 
@@ -85,7 +85,7 @@ fn inputs<'m>(made: &'m Made) -> Option<(&'m dyn Intervention, Steps)> {
     Some((made.with.as_ref(), made.steps))
 }
 
-/// Seconds, and right answers.
+/// Seconds and number of right answers.
 fn from_prompts(study: &Study, sweep: &Sweep, made: &[Made], batch: usize) -> anyhow::Result<(f64, usize)> {
     let (started, mut right) = (Instant::now(), 0);
     let settings = study.settings();

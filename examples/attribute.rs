@@ -1,5 +1,5 @@
-//! Attribute: which heads carry what tells two prompts apart, by one backward pass through the recurrence (gradient in the corrupt
-//! run × difference to the clean run). The largest are checked by patching. `cargo run --example attribute`
+//! Attribution patching: which heads carry the difference between two prompts, by one backward pass through the recurrence (gradient
+//! in the corrupt run × difference from the clean run). The largest are checked by patching. `cargo run --example attribute`
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub fn found() -> Result<String> {
     let study = Study::open(Path::new("fixtures/micro"), "sft", Some(1), 0)?;
     let config = study.model.config();
     let prompt = |start: usize| study.corpus.vocabulary.encode(&format!("<bos> a = {start} ; h = a + 4 ; ? h :"));
-    // Both are decoded, and cut where their responses part.
+    // Both are decoded, and cut where their responses diverge.
     let pair = decoded(&study, &[(prompt(5)?, prompt(2)?)], Switching::Free, 1)?.pop();
     let pair = pair.context("the responses do not part after a block")?;
     let heads: Vec<Node> = Node::all_nodes(config).into_iter().filter(|node| matches!(node, Node::Head(..))).collect();

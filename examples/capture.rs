@@ -1,4 +1,4 @@
-//! Capture: what heads and latent steps hold while a model reasons. `cargo run --example capture`
+//! Capture: record attention heads and latent steps of a decoded response. `cargo run --example capture`
 
 use anyhow::Result;
 use switchyard::loading::Loaded;
@@ -6,7 +6,7 @@ use switchyard::model::Hooks;
 
 const PROMPT: &str = "<bos> a = 5 ; h = a + 4 ; c = h - a ; ? c :";
 
-/// A line for every position: what it is, the norm of the stream after layer 2, and where head 0 of layer 3 looks most.
+/// One line per position: its step, the norm of the stream after layer 2, and the key that head 0 of layer 3 attends to most.
 pub fn found() -> Result<String> {
     let loaded = Loaded::open("fixtures/micro/sft/checkpoint")?;
     let trace = loaded.generate(PROMPT, &mut Hooks::none())?;
@@ -18,7 +18,7 @@ pub fn found() -> Result<String> {
     for (position, step) in row.steps.iter().enumerate() {
         let state = cache["blocks.2.hook_resid_post"].at(0, position)?;
         let norm = state.iter().map(|x| x * x).sum::<f32>().sqrt();
-        // A row of keys for each head, side by side: those of head 0 come first.
+        // One row of keys per head, side by side; head 0 comes first.
         let pattern = cache["blocks.3.attn.hook_pattern"].at(0, position)?;
         let key = (0..row.ids.len()).max_by(|a, b| pattern[*a].total_cmp(&pattern[*b])).unwrap_or_default();
         let (step, mass) = (step.to_string(), pattern[key]);

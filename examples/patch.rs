@@ -1,4 +1,4 @@
-//! Patch: the latent state of one problem goes where another problem thinks, and the model decodes on. `cargo run --example patch`
+//! Patch: replace a latent of one problem by another problem's, and decode on. `cargo run --example patch`
 
 use anyhow::Result;
 use switchyard::loading::Loaded;
@@ -7,7 +7,7 @@ use switchyard::model::Hooks;
 const ASKED: &str = "<bos> a = 5 ; h = a + 4 ; ? h :";
 const DONOR: &str = "<bos> a = 2 ; h = a + 4 ; ? h :";
 
-/// What each latent step does to the answer when it is the donor's.
+/// Answers when one latent step is replaced by the donor's.
 pub fn found() -> Result<String> {
     let loaded = Loaded::open("fixtures/micro/sft/checkpoint")?;
     let donor = loaded.generate(DONOR, &mut Hooks::none())?;

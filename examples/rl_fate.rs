@@ -1,6 +1,6 @@
 //! The rows of `experiments/rl-fate.toml`: `cargo run --example rl_fate -- runs/rl-fate OUT` reads the runs of the primary block and of
-//! the grid, and writes a row a checkpoint to OUT; rows of what has no runs (a block, a seed of the grid) stay as OUT has them.
-//! `report` draws tables, tests and figure where they stand in a folder of rows.
+//! the grid, and writes one row per checkpoint to OUT; rows of blocks or seeds without runs are kept. `report` draws tables, tests and
+//! figure from a folder with these rows.
 
 use std::path::{Path, PathBuf};
 
@@ -11,11 +11,11 @@ use switchyard::store::{RowWriter, read, read_flat};
 const SEEDS: [u64; FateRow::SEEDS] = [2, 3, 4, 5, 6];
 /// Steps of the primary block at which weights are kept.
 const KEPT: [usize; 4] = [40, 80, 120, FateRow::STEPS];
-/// Of the grid.
+/// Start steps of the grid.
 const STARTS: [usize; 4] = [25, 50, 100, 300];
 const BUDGETS: [usize; 3] = [80, 30, 24];
 
-/// A run, by what it was trained under.
+/// Training settings of a run.
 #[derive(Clone, Copy)]
 struct Cell {
     replay: &'static str,
@@ -33,7 +33,7 @@ impl Cell {
 struct Run {
     of: Cell,
     folder: PathBuf,
-    /// By step.
+    /// KL per step.
     kl: Vec<f64>,
 }
 
@@ -66,7 +66,7 @@ impl Run {
         self.kl[step.saturating_sub(5)..step].iter().sum::<f64>() / 5.0
     }
 
-    /// The kept step that is as far from the start as `distance`, as nearly as there is one.
+    /// The kept step whose KL from the start is nearest to `distance`.
     fn at(&self, distance: f64) -> usize {
         let off = |step: usize| (self.kl(step) - distance).abs();
         KEPT.into_iter().min_by(|a, b| off(*a).total_cmp(&off(*b))).unwrap_or(FateRow::STEPS)
@@ -78,7 +78,7 @@ impl Run {
             step if step == self.last() => "grpo".to_owned(),
             step => format!("grpo_step{step}"),
         };
-        // The start of a cell of the grid is the same under both modes, and was measured once.
+        // The start of a cell of the grid is the same under both modes and was measured once.
         let measured = match (step, self.last()) {
             (0, FateRow::GRID_STEPS) => Self::of_grid_folder(&self.folder, self.of.replay),
             _ => self.folder.clone(),
@@ -124,7 +124,7 @@ impl Run {
     }
 }
 
-/// The rows of the primary block. Of the two modes the one that went farther is also read where it was as far as the other.
+/// The rows of the primary block. The mode that moved farther also has a row at the step where it was as far as the other.
 fn primary(root: &Path) -> Result<Vec<FateRow>> {
     let mut rows = vec![];
     for (budget, seed) in FateRow::BUDGETS.into_iter().flat_map(|budget| SEEDS.map(|seed| (budget, seed))) {
@@ -144,7 +144,7 @@ fn primary(root: &Path) -> Result<Vec<FateRow>> {
     Ok(rows)
 }
 
-/// The rows of the grid, of the seeds that have all cells under both modes; of others those of before.
+/// The rows of the grid for seeds that have all cells under both modes; for others the rows of `before`.
 fn grid(root: &Path, before: &[FateRow]) -> Result<Vec<FateRow>> {
     let mut rows = vec![];
     for seed in SEEDS {

@@ -1,11 +1,10 @@
-//! Steer: a direction is added to the stream at one layer and latent step, dose by dose. `cargo run --example steer`
+//! Steer: add a direction to the stream at one layer and latent step, at several doses. `cargo run --example steer`
 
 use anyhow::Result;
 use switchyard::loading::Loaded;
 use switchyard::model::Hooks;
 
-/// What the model says when the difference between two start values is added at the first latent step: a line for each layer and
-/// dose.
+/// Responses when the difference between two start values is added at the first latent step: one line per layer and dose.
 pub fn found() -> Result<String> {
     let loaded = Loaded::open("fixtures/micro/sft/checkpoint")?;
     let prompt = |start: usize| format!("<bos> a = {start} ; h = a + 4 ; ? h :");

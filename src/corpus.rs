@@ -1,4 +1,4 @@
-//! The problems of a run as token rows: training and held-out, from a generated task or a file.
+//! The training and held-out problems of a run as token sequences, from a generated task or a file.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -19,58 +19,58 @@ use crate::text::formats::RecordFormat;
 use crate::text::sources::{Fields, Generations, LeftOut};
 use crate::text::{Part, Problem, Prompts, Sample, Source, Vocabulary, cut, has_part, is_there, said_budget};
 
-/// Everything about text that training needs.
+/// Vocabulary, prompts and problems of a run.
 pub struct Corpus {
     pub vocabulary: Vocabulary,
     pub switch: SwitchIds,
     pub template: Prompts,
     /// The token that closes a response.
     pub end: u32,
-    /// Tokens that end a generation, that one first.
+    /// Tokens that end a generation; `end` is the first.
     pub stops: Vec<u32>,
     pub train: Vec<Sample>,
     /// Gold answers of `train`.
     pub train_answers: Vec<String>,
-    /// Prompts and gold answers that rollouts are drawn for; where empty, those of `train`.
+    /// Prompts and gold answers for rollouts; if empty, those of `train`.
     pub rewarded: Vec<(Vec<u32>, String)>,
     pub test: Vec<Problem>,
     pub test_prompts: Vec<Vec<u32>>,
-    /// Training problems that were too long to use.
+    /// Number of training problems that were too long.
     pub dropped: usize,
-    /// How answers are graded.
     pub grading: Grading,
     /// Whether the problems are generated: responses then end in `# answer`.
     pub is_task: bool,
     /// Whether each question begins with the budget of its answer.
     pub budgets: bool,
-    /// What a user should know of the problems: repeated questions, training problems among the held-out ones.
+    /// Notes and warnings for the user: repeated questions, training problems among the held-out ones.
     pub told: Vec<String>,
 }
 
 impl Corpus {
-    /// Reads or generates the problems. `vocabulary` is the pretrained model's; a task makes its own.
+    /// Reads or generates the problems. `vocabulary` is the pretrained model's; without one, the task's words are used.
     ///
     /// # Errors
     /// A file that cannot be read, no usable sample, a template whose tokens the vocabulary lacks.
     pub fn build(recipe: &Shared, vocabulary: Option<Vocabulary>) -> Result<Self> {
-        Self::held_out(recipe, vocabulary, Split::Test)
+        Self::build_split(recipe, vocabulary, Split::Test)
     }
 
-    /// The validation problems of a generated task in place of the held-out ones: for choices that must not see these.
+    /// A corpus with a generated task's validation problems instead of the held-out ones, for model selection.
     ///
     /// # Errors
-    /// As [`Self::build`]; the problems of a file have no such part.
+    /// As [`Self::build`]; problems of a file, which have no validation split.
     pub(crate) fn validation(recipe: &Shared, vocabulary: &Vocabulary) -> Result<Self> {
         let mut few = recipe.clone();
         few.data.rows = 1;
-        Self::held_out(&few, Some(vocabulary.clone()), Split::Validation)
+        Self::build_split(&few, Some(vocabulary.clone()), Split::Validation)
     }
 
-    fn held_out(recipe: &Shared, vocabulary: Option<Vocabulary>, split: Split) -> Result<Self> {
-        Self::of(recipe, vocabulary, problems(recipe, split)?)
+    fn build_split(recipe: &Shared, vocabulary: Option<Vocabulary>, split: Split) -> Result<Self> {
+        Self::from_problems(recipe, vocabulary, problems(recipe, split)?)
     }
 
-    /// Twice as many training problems as there are held-out ones, drawn by the recipe's seed, in place of those; and the programs of all.
+    /// A corpus with a random sample of training problems instead of the held-out ones, twice as many (seed of the recipe); and the
+    /// programs of all training problems.
     ///
     /// # Errors
     /// As [`Self::build`].
@@ -86,32 +86,32 @@ impl Corpus {
         let drawn = Problems { test: train, ..Problems::default() };
         let mut twice = recipe.clone();
         twice.evaluation.problems *= 2;
-        Ok((Self::of(&twice, Some(vocabulary.clone()), drawn)?, programs))
+        Ok((Self::from_problems(&twice, Some(vocabulary.clone()), drawn)?, programs))
     }
 
-    fn of(recipe: &Shared, vocabulary: Option<Vocabulary>, found: Problems) -> Result<Self> {
+    fn from_problems(recipe: &Shared, vocabulary: Option<Vocabulary>, found: Problems) -> Result<Self> {
         let mut vocabulary = match (vocabulary, &recipe.task) {
             (Some(vocabulary), _) => vocabulary,
             (None, Some(task)) => Vocabulary::from_words(task.words())?,
             (None, None) => {
-                anyhow::bail!("the model brings no tokenizer and the recipe no `task`: nothing to encode text with")
+                anyhow::bail!("the model has no tokenizer and the recipe no `task`: text cannot be encoded")
             }
         };
         let switch = vocabulary.add_switch_tokens()?;
         let Problems { mut train, mut test, rewarded, mut told } = found;
         if recipe.task.is_none() {
             told.extend(leave_out_unsolved(recipe, &mut train)?);
-            told.extend(overlaps(&train, &mut test));
+            told.extend(remove_repeats(&train, &mut test));
             test.truncate(recipe.evaluation.problems);
-            told.extend(known_steps(&train, &test));
-            told.extend(wrong_marks(test.iter().chain(&train)));
+            told.extend(count_known_steps(&train, &test));
+            told.extend(find_wrong_marks(test.iter().chain(&train)));
         } else {
-            told.extend(drawn_twice(&test));
+            told.extend(count_repeated_draws(&test));
         }
         let budgets = recipe.task.as_ref().map_or(recipe.data.budgets, Task::says_budget);
         if budgets {
-            train.iter().chain(&test).try_for_each(says_budget)?;
-            told.extend(cut_budgets(&test, recipe.evaluation.max_new_tokens));
+            train.iter().chain(&test).try_for_each(ensure_budget)?;
+            told.extend(count_cut_budgets(&test, recipe.evaluation.max_new_tokens));
         }
         let template = Prompts::new(recipe.data.template, &vocabulary)?;
         let stops = template.stops(&vocabulary)?;
@@ -167,7 +167,7 @@ impl Corpus {
         })
     }
 
-    /// Prompt and gold answer of the question with this number, of those that rollouts are drawn for.
+    /// Prompt and gold answer of a question for rollouts, by its index.
     pub(crate) fn rewarded(&self, number: usize) -> (&[u32], &str) {
         match self.rewarded.get(number) {
             Some((prompt, answer)) => (prompt, answer),
@@ -175,19 +175,19 @@ impl Corpus {
         }
     }
 
-    /// How many questions rollouts are drawn for.
+    /// Number of questions for rollouts.
     pub(crate) fn rewarded_questions(&self) -> usize {
         if self.rewarded.is_empty() { self.train.len() } else { self.rewarded.len() }
     }
 
-    /// Of each held-out problem the first of its group ([`Problem::group`]; without one, problems with the same question). A split by
-    /// problem would let a probe learn a program by heart and be judged on the same program with other letters.
+    /// For each held-out problem, the index of the first one of its group ([`Problem::group`], else the question). A split by problem would
+    /// let a probe memorise a program and be tested on the same program with other letters.
     pub fn groups(&self) -> Vec<usize> {
         let mut first = HashMap::new();
         self.test.iter().enumerate().map(|(i, problem)| *first.entry(program(problem)).or_insert(i)).collect()
     }
 
-    /// Share of the held-out problems that a guess gets right: that of the commonest gold answer, and one in two where steps are sets of
+    /// Accuracy of guessing on the held-out problems: the share of the most common gold answer, and at least one half if steps are sets of
     /// nodes, because such a question names two candidates.
     pub fn guess(&self) -> f64 {
         let mut counts: HashMap<String, usize> = HashMap::new();
@@ -198,7 +198,7 @@ impl Corpus {
         if two { commonest.max(0.5) } else { commonest }
     }
 
-    /// The first response to a prompt, which may be as long as the prompt says where prompts say that.
+    /// Requests the first response to a prompt. If prompts state budgets, the prompt's budget limits its length.
     ///
     /// # Errors
     /// A token that the vocabulary lacks; a prompt without its budget.
@@ -206,15 +206,12 @@ impl Corpus {
         let text = if self.budgets { Some(self.vocabulary.decode_visible(prompt)?) } else { None };
         let said = |text: String| {
             said_budget(&text)
-                .with_context(|| format!("problem {problem}: its prompt says no `budget N ;`: {}", cut(&text)))
+                .with_context(|| format!("problem {problem}: its prompt has no `budget N ;`: {}", cut(&text)))
         };
         Ok(Request { problem, prompt: prompt.to_vec(), rollout: 0, limit: text.map(said).transpose()? })
     }
 
     /// Hashes of the training and the test problems: ids, texts, tokens and gold answers, in order.
-    ///
-    /// # Errors
-    /// What cannot be written as JSON.
     pub(crate) fn hashes(&self) -> Result<[String; 2]> {
         let (mut train, mut test) = (Sha256::new(), Sha256::new());
         for (sample, answer) in self.train.iter().zip(&self.train_answers) {
@@ -235,24 +232,24 @@ impl Corpus {
         Ok([format!("{:x}", train.finalize()), format!("{:x}", test.finalize())])
     }
 
-    /// The grader of the held-out problems, as manifests have it: `math`, or `choice, math` where each gold answer has its own.
+    /// The grader of the held-out problems, for manifests: `math`, or `choice, math` if each gold answer selects its own.
     pub(crate) fn grader(&self) -> String {
         let counted = self.grading.counted(self.test.iter().map(|problem| problem.answer.as_str()));
         counted.graders.keys().map(|grader| grader.name()).collect::<Vec<_>>().join(", ")
     }
 
-    /// Says how many of the held-out problems the run of this recipe was trained on, where its training problems can be read.
+    /// Adds a warning if held-out problems are among the training problems of this recipe's run, if those can be read.
     pub(crate) fn tell_trained(&mut self, recipe: &Shared) {
         let Ok(Problems { train, rewarded, .. }) = problems(recipe, Split::Test) else { return };
         let trained = train.iter().chain(&rewarded).cloned().collect::<Vec<_>>();
         let trained = trained.iter().map(|(problem, _)| problem.asks()).collect();
-        self.told.extend(known(&trained, self.test.iter()));
+        self.told.extend(count_trained(&trained, self.test.iter()));
     }
 
-    /// What to say of how the answers are graded, before any work.
+    /// Lines for the user about grading, before any work.
     ///
     /// # Errors
-    /// Gold answers of which more than half cannot be read by their grader.
+    /// More than half of the gold answers cannot be read by their grader.
     pub fn graded(&self) -> Result<Vec<String>> {
         if self.is_task {
             return Ok(vec![]);
@@ -271,25 +268,25 @@ impl Corpus {
                 said.push(format!("grader: {counted} ({how})"));
             }
             said.extend(counted.check(of)?);
-            said.extend(self.unsayable(of, golds)?.map(|(_, what)| format!("warning: {what}")));
+            said.extend(self.count_unsayable(of, golds)?.map(|(_, what)| format!("warning: {what}")));
         }
         Ok(said)
     }
 
-    /// Refuses training problems whose answers the model cannot give: there is nothing to learn from a reward of none.
+    /// Refuses training problems whose answers the model cannot produce: their reward is always 0.
     ///
     /// # Errors
-    /// More than half of them.
+    /// More than half of the gold answers have words without a token.
     pub(crate) fn ensure_sayable(&self) -> Result<()> {
         let golds: Vec<&str> = self.train_answers.iter().map(String::as_str).collect();
-        if let Some((count, what)) = self.unsayable("training problems", &golds)? {
+        if let Some((count, what)) = self.count_unsayable("training problems", &golds)? {
             ensure!(2 * count <= golds.len(), "{what}: no response would be right; look at the gold answers");
         }
         Ok(())
     }
 
-    /// How many gold answers hold words which are no tokens of the model, and what to say of them.
-    fn unsayable(&self, of: &str, golds: &[&str]) -> Result<Option<(usize, String)>> {
+    /// Number of gold answers with words that the vocabulary lacks, and a message; `None` if there are none.
+    fn count_unsayable(&self, of: &str, golds: &[&str]) -> Result<Option<(usize, String)>> {
         let (mut count, mut first) = (0, None);
         for gold in golds {
             let unknown = self.vocabulary.unknown(gold)?;
@@ -298,8 +295,7 @@ impl Corpus {
         }
         let what = |word: String| {
             format!(
-                "{of}: {count} of {} gold answers cannot be said by the model, which has no token for a word of theirs (the \
-                 first is `{}`)",
+                "{of}: {count} of {} gold answers have a word without a token of the model (the first is `{}`)",
                 golds.len(),
                 cut(&word)
             )
@@ -307,12 +303,12 @@ impl Corpus {
         Ok(first.map(|word| (count, what(word))))
     }
 
-    /// Whether a response's visible text reaches the gold answer, and by which rule.
+    /// Grades a response's visible text: whether it is equal to the gold answer, and by which rule.
     pub(crate) fn verdict(&self, gold: &str, text: &str) -> GraderVerdict {
         self.verdict_of(self.grading, gold, text)
     }
 
-    /// Whether a response earns its reward: graded strictly, where the reward's settings say so.
+    /// Whether a response is rewarded; `strict` is the reward's setting.
     pub(crate) fn pays(&self, gold: &str, text: &str, strict: bool) -> bool {
         self.verdict_of(Grading { strict, ..self.grading }, gold, text).equal
     }
@@ -321,19 +317,19 @@ impl Corpus {
         if !self.is_task {
             return grading.grade(gold, text);
         }
-        match behind_the_last_mark(text) {
+        match answer_after_mark(text) {
             Some(answer) => GraderVerdict { equal: answer == gold, rule: Rule::Text },
             None => GraderVerdict { equal: false, rule: Rule::NoAnswer },
         }
     }
 
-    /// The final answer of a response to the problem with this gold answer, as it is compared.
+    /// The final answer of a response, in the form in which it is compared with this gold answer.
     pub fn answer(&self, gold: &str, text: &str) -> Option<String> {
-        if self.is_task { behind_the_last_mark(text) } else { self.grading.answer(gold, text) }
+        if self.is_task { answer_after_mark(text) } else { self.grading.answer(gold, text) }
     }
 }
 
-/// What can be learnt by heart of a problem: its group; without one, its question.
+/// The part of a problem that can be memorised: its group (`true`) or, without one, its question.
 pub(crate) type ProgramKey = (bool, String);
 
 pub(crate) fn program(problem: &Problem) -> ProgramKey {
@@ -343,15 +339,15 @@ pub(crate) fn program(problem: &Problem) -> ProgramKey {
     }
 }
 
-/// The words after the last `#`, with which responses to generated problems end: one without it has not come to its answer.
-fn behind_the_last_mark(text: &str) -> Option<String> {
+/// The answer of a response to a generated problem: the words after the last `#`; `None` if the response ended before it.
+fn answer_after_mark(text: &str) -> Option<String> {
     let (_, answer) = text.rsplit_once('#')?;
     let answer = answer.split_whitespace().collect::<Vec<_>>().join(" ");
     (!answer.is_empty()).then_some(answer)
 }
 
-/// How many values a file's solutions say, and what becomes of the marks that say them.
-fn known_steps(train: &[ProblemAt], test: &[ProblemAt]) -> Option<String> {
+/// A note with the number of values that a file's solutions state.
+fn count_known_steps(train: &[ProblemAt], test: &[ProblemAt]) -> Option<String> {
     let of = |problems: &[ProblemAt]| {
         let known = |problem: &Problem| problem.steps.iter().filter(|step| step.value.number().is_some()).count();
         let counts: Vec<usize> = problems.iter().map(|(problem, _)| known(problem)).filter(|n| *n > 0).collect();
@@ -360,16 +356,16 @@ fn known_steps(train: &[ProblemAt], test: &[ProblemAt]) -> Option<String> {
     let ((trained, training), (asked, held)) = (of(train), of(test));
     (trained + asked > 0).then(|| {
         format!(
-            "known values: {asked} in {held} of {} held-out solutions, {trained} in {training} of {} training ones (of `steps` or of marks \
-             <<a*b=c>>, which are left out of the text of a sentence)",
+            "known values: {asked} in {held} of {} held-out solutions, {trained} in {training} of {} training ones (from `steps` or from marks \
+             <<a*b=c>>, which are removed from sentences)",
             test.len(),
             train.len()
         )
     })
 }
 
-/// How many calculations of a file's solutions make another value than they say.
-fn wrong_marks<'p>(problems: impl Iterator<Item = &'p ProblemAt>) -> Option<String> {
+/// A warning with the number of calculations in a file's solutions whose result differs from the stated value.
+fn find_wrong_marks<'p>(problems: impl Iterator<Item = &'p ProblemAt>) -> Option<String> {
     let other = |step: &StepValue| {
         let made = evaluate(step.expression.as_deref()?, &mut |operand| match operand {
             StepOperand::Number(n) => Some(n),
@@ -384,12 +380,12 @@ fn wrong_marks<'p>(problems: impl Iterator<Item = &'p ProblemAt>) -> Option<Stri
             Some(positive) => -number(positive)?,
             None => number(&said)?,
         };
-        // A value may be rounded to its last digit.
+        // A stated value may be rounded to its last digit.
         let digits = said.split_once('.').map_or(0, |(_, behind)| behind.len());
         let last = number(&if digits == 0 { "1".into() } else { format!(".{}1", "0".repeat(digits - 1)) })?;
         let off = if made > value { &made - value } else { value - &made };
         let expression = step.expression.as_deref().unwrap_or_default();
-        (off >= last).then(|| format!("{} makes {made}, not {said}", cut(expression)))
+        (off >= last).then(|| format!("{} is {made}, not {said}", cut(expression)))
     };
     let wrong = problems.flat_map(|(problem, place)| {
         problem.steps.iter().filter_map(other).map(move |what| format!("{place}: {what}"))
@@ -397,15 +393,15 @@ fn wrong_marks<'p>(problems: impl Iterator<Item = &'p ProblemAt>) -> Option<Stri
     let wrong: Vec<String> = wrong.collect();
     let first = wrong.first()?;
     Some(format!(
-        "warning: {} marks <<a*b=c>> say another value than they make (the first is {first}). The text is learnt as it stands, and no \
-         answer is predicted through them",
+        "warning: {} marks <<a*b=c>> state another value than their expression has (the first is {first}). The text is trained on unchanged, \
+         and no answer is predicted through them",
         wrong.len()
     ))
 }
 
-/// How many generated problems were drawn before, with these letters or others. They stay: what an experiment knows of a generated
-/// problem goes by its number.
-fn drawn_twice(test: &[ProblemAt]) -> Option<String> {
+/// A note with the number of generated problems that repeat an earlier one, with the same letters or others. They are not removed:
+/// experiments generate problems again by index.
+fn count_repeated_draws(test: &[ProblemAt]) -> Option<String> {
     let distinct = test.iter().map(|(problem, _)| problem.asks()).collect::<HashSet<_>>().len();
     let groups = test.iter().map(|(problem, _)| &problem.group).collect::<HashSet<_>>().len();
     let (all, twice) = (test.len(), test.len() - distinct);
@@ -417,9 +413,9 @@ fn drawn_twice(test: &[ProblemAt]) -> Option<String> {
     })
 }
 
-/// Leaves of held-out problems that ask the same question the first: the question is what is sampled, and its copies would count as
-/// more evidence and stand on both sides of a split. Says how many, and how many questions are training problems.
-fn overlaps(train: &[ProblemAt], test: &mut Vec<ProblemAt>) -> Vec<String> {
+/// Removes held-out problems whose question repeats an earlier one: copies would count as independent samples, and could be on both sides
+/// of a split. Returns warnings about them, about repeated training problems, and about training problems among the held-out ones.
+fn remove_repeats(train: &[ProblemAt], test: &mut Vec<ProblemAt>) -> Vec<String> {
     let mut told = vec![];
     let trained: HashSet<String> = train.iter().map(|(problem, _)| problem.asks()).collect();
     let (all, mut seen) = (test.len(), HashMap::new());
@@ -451,45 +447,45 @@ fn overlaps(train: &[ProblemAt], test: &mut Vec<ProblemAt>) -> Vec<String> {
             train.len()
         ));
     }
-    told.extend(known(&trained, test.iter().map(|(problem, _)| problem)));
+    told.extend(count_trained(&trained, test.iter().map(|(problem, _)| problem)));
     told
 }
 
-/// How many held-out problems ask what training problems ask.
-fn known<'p>(trained: &HashSet<String>, test: impl ExactSizeIterator<Item = &'p Problem>) -> Option<String> {
+/// A warning with the number of held-out problems whose question is a training problem's.
+fn count_trained<'p>(trained: &HashSet<String>, test: impl ExactSizeIterator<Item = &'p Problem>) -> Option<String> {
     let all = test.len();
     let known = test.filter(|problem| trained.contains(&problem.asks())).count();
     (known > 0).then(|| {
         format!(
-            "warning: {known} of {all} held-out problems are training problems too (the same question): accuracy on them is no measure of \
-             problems that the model has not seen"
+            "warning: {known} of {all} held-out problems are training problems too (the same question): accuracy on them does not measure \
+             unseen problems"
         )
     })
 }
 
 /// Refuses a question that does not begin with the budget of its answer.
-fn says_budget((problem, place): &ProblemAt) -> Result<()> {
+fn ensure_budget((problem, place): &ProblemAt) -> Result<()> {
     let question = problem.question.trim_start();
     ensure!(
         question.starts_with("budget ") && said_budget(question).is_some(),
-        "{place}: the question must begin with `budget N ;`, N visible tokens of its answer and at least 1, found `{}`",
+        "{place}: the question must begin with `budget N ;`, at least 1 visible token for its answer, found `{}`",
         cut(question)
     );
     Ok(())
 }
 
-/// That responses end before the budget that their question says.
-fn cut_budgets(test: &[ProblemAt], most: usize) -> Option<String> {
+/// A warning with the number of questions whose budget exceeds the limit of every response.
+fn count_cut_budgets(test: &[ProblemAt], most: usize) -> Option<String> {
     let above = test.iter().filter(|(problem, _)| said_budget(&problem.question) > Some(most)).count();
     (above > 0).then(|| {
         format!(
-            "warning: {above} of {} held-out questions say a budget above evaluation.max_new_tokens = {most}, which ends their responses",
+            "warning: {above} of {} held-out questions state a budget above evaluation.max_new_tokens = {most}, which ends their responses",
             test.len()
         )
     })
 }
 
-/// A problem and the place it stands at, for messages.
+/// A problem and its place (`file:line`), for messages.
 type ProblemAt = (Problem, String);
 
 /// The problems of a recipe.
@@ -497,19 +493,19 @@ type ProblemAt = (Problem, String);
 struct Problems {
     train: Vec<ProblemAt>,
     test: Vec<ProblemAt>,
-    /// Of `data.grpo_path`.
+    /// Problems of `data.grpo_path`.
     rewarded: Vec<ProblemAt>,
     told: Vec<String>,
 }
 
-/// Where benchmarks are downloaded from that recipes name by these files.
+/// Download addresses of benchmarks, by a part of the file name in recipes.
 const DOWNLOADS: [(&str, &str); 2] = [
     ("math500", "https://huggingface.co/datasets/HuggingFaceH4/MATH-500/resolve/main/test.jsonl"),
     ("gsm8k", "https://raw.githubusercontent.com/openai/grade-school-math/master/grade_school_math/data/test.jsonl"),
 ];
 
 /// # Errors
-/// A held-out file that is not there, with how to get it where it is a known benchmark.
+/// A missing held-out file; the message has the download command of a known benchmark.
 fn ensure_there(path: &Path) -> Result<()> {
     let shown = path.display().to_string();
     let known = DOWNLOADS.iter().find(|(name, _)| shown.contains(name));
@@ -522,25 +518,25 @@ fn ensure_there(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Leaves out training problems without a solution: supervised phases learn nothing from them.
+/// Removes training problems without a solution, and returns a note: supervised phases cannot learn from them.
 ///
 /// # Errors
-/// Where none has one.
+/// No training problem has a solution.
 fn leave_out_unsolved(recipe: &Shared, train: &mut Vec<ProblemAt>) -> Result<Option<String>> {
     let found = train.len();
     train.retain(|(problem, _)| !problem.solution.trim().is_empty());
     let path = recipe.data.path.as_ref().map_or_else(String::new, |path| path.display().to_string());
     ensure!(
         found == 0 || !train.is_empty(),
-        "{path}: none of {found} training problems has a solution to learn from; questions for rewards alone are named by \
-         data.grpo_path (--set data.grpo_path={path})"
+        "{path}: none of {found} training problems has a solution to learn from; to use the questions for rewards alone: --set \
+         data.grpo_path={path}"
     );
     let without = found - train.len();
     Ok((without > 0)
         .then(|| format!("{path}: {without} of {found} training problems have no solution and are left out")))
 }
 
-/// Leaves out training solutions that state no final answer, where others do: half of the methods learn the answer from it.
+/// Removes training solutions without a marked final answer if others have one, and returns a note: several methods need it.
 fn leave_out_unanswered(samples: &mut Vec<Sample>, answers: &mut Vec<String>) -> Option<String> {
     let found = samples.len();
     let stated: Vec<bool> = samples.iter().map(|sample| sample.answer.is_some()).collect();
@@ -558,7 +554,7 @@ fn leave_out_unanswered(samples: &mut Vec<Sample>, answers: &mut Vec<String>) ->
     ))
 }
 
-/// Training problems and those that are held out: of a generated task those of `split`.
+/// Reads or generates training and held-out problems; `split` selects the held-out ones of a generated task.
 fn problems(recipe: &Shared, split: Split) -> Result<Problems> {
     let wanted = recipe.evaluation.problems;
     if let Some(task) = &recipe.task {
@@ -569,7 +565,7 @@ fn problems(recipe: &Shared, split: Split) -> Result<Problems> {
         let (train, test) = (rows(Split::Train, recipe.data.rows)?, rows(split, wanted)?);
         return Ok(Problems { train, test, ..Problems::default() });
     }
-    ensure!(split == Split::Test, "problems of a file have no validation part");
+    ensure!(split == Split::Test, "problems of a file have no validation split");
     let Data { fields, test_fields, generations, .. } = &recipe.data;
     let mut told = vec![];
     let mut read = |path: &PathBuf, part, named: Option<&Fields>, likely: Option<&Fields>| -> Result<Vec<ProblemAt>> {
@@ -634,24 +630,24 @@ fn problems(recipe: &Shared, split: Split) -> Result<Problems> {
     Ok(Problems { train, test, rewarded, told })
 }
 
-/// A training row: prompt and closed response.
+/// A training sequence: prompt, response and end token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub ids: Vec<u32>,
     pub prompt: usize,
-    /// The same sample with its chain of thought, where a method learns from both. Ends as this one does.
+    /// The same sample with its chain of thought, for methods that learn from both. Both have the same end.
     pub teacher: Option<Box<Row>>,
-    /// What each latent, or each of as many equal groups of them, stands for, in order, where a method learns that; else empty.
+    /// The targets of each latent, or of each group of latents (of equal size), in order; empty for methods without such a loss.
     pub slots: Vec<Slot>,
-    /// Names the noise on what its latents are fed, where a method that knows their inputs adds some.
+    /// Seed of the noise on latent inputs, for methods that add it.
     pub noise: Option<u64>,
 }
 
-/// Tokens that one latent, or one group of them, stands for.
+/// Tokens that one latent, or one group of latents, replaces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slot {
     pub tokens: Vec<u32>,
-    /// That of them which the language model's head learns, where it learns one.
+    /// The one of them that is the target of the language model's head, for methods with such a loss.
     pub label: u32,
 }
 
@@ -661,30 +657,29 @@ impl Row {
         Self { ids, prompt: prompt.len(), teacher: None, slots: vec![], noise: None }
     }
 
-    /// The visible chain of thought as it is.
+    /// The prompt with the visible chain of thought.
     pub fn text(sample: &Sample, end: u32) -> Self {
         Self::new(&sample.prompt, &sample.response, end)
     }
 
-    /// The response from its token `from` on: what stands before is gone.
+    /// The prompt with the response from its token `from` on; earlier tokens are removed.
     pub fn rest(sample: &Sample, from: usize, end: u32) -> Self {
         Self::new(&sample.prompt, &sample.response[from..], end)
     }
 
-    /// The row with these tokens between prompt and response. They are not learnt.
+    /// Inserts tokens between prompt and response. They are not in the loss.
     #[must_use]
     pub fn after(self, block: &[u32]) -> Self {
         let (prompt, response) = self.ids.split_at(self.prompt);
         Self { ids: [prompt, block, response].concat(), prompt: self.prompt + block.len(), ..self }
     }
 
-    /// The row with this teacher.
     #[must_use]
     pub fn taught_by(self, teacher: Row) -> Self {
         Self { teacher: Some(Box::new(teacher)), ..self }
     }
 
-    /// Positions that are fed for it, the teacher's too.
+    /// Number of positions fed, including the teacher's.
     pub fn positions(&self) -> usize {
         self.ids.len() + self.teacher.as_ref().map_or(0, |teacher| teacher.positions())
     }

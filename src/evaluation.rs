@@ -1,4 +1,4 @@
-//! Held-out accuracy by the one decoder, with everything the tables need of each problem.
+//! Held-out accuracy, with the outcome of each problem for the tables.
 
 use anyhow::Result;
 use burn::tensor::{Int, Tensor, TensorData};
@@ -31,7 +31,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Passes of the model, one after the other: the prompt's chooses the first position, each position but the last the next.
+    /// Sequential forward passes: one for the prompt, which decides the first position, and one for each position but the last.
     pub fn forward_passes(&self) -> usize {
         self.visible_tokens + self.latent_calls
     }
@@ -41,7 +41,7 @@ impl Outcome {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     pub accuracy: Estimate,
-    /// Accuracy on the problems with at least one block; absent where none switched.
+    /// Accuracy on the problems with at least one block; absent without such problems.
     pub latent_accuracy: Option<Estimate>,
     pub switch_rate: Estimate,
     pub visible_tokens: f64,
@@ -75,7 +75,7 @@ pub fn requests(corpus: &Corpus) -> Result<Vec<Request>> {
 /// Decodes every held-out problem and grades it. `model` is outside autodiff.
 ///
 /// # Errors
-/// As [`decode`]; [`Interruption`] where the user cut it short: rows that did not come to their end say nothing.
+/// As [`decode`]; [`Interruption`] if the user stopped it, because unfinished rows have no outcome.
 pub fn evaluate(
     model: &Decoder,
     corpus: &Corpus,
@@ -100,7 +100,7 @@ pub(crate) struct EvaluationSetup<'a> {
     pub switching: Switching,
 }
 
-/// Decodes batches of problems, dealt to threads; traces in the order of the batches. `done` hears of each batch, from several
+/// Decodes batches of problems on several threads; traces in the order of the batches. `done` is called after each batch, from several
 /// threads.
 pub(crate) fn decode_batches(
     setup: &EvaluationSetup,
@@ -133,7 +133,7 @@ pub(crate) fn decode_batches(
     Ok(traces.concat())
 }
 
-/// Grades traces against the held-out problems that they name.
+/// Grades traces against their held-out problems.
 pub fn score(traces: &[Trace], corpus: &Corpus) -> Result<Scores> {
     let mut outcomes = vec![];
     for trace in traces {
@@ -173,7 +173,7 @@ pub(crate) struct LongestRows {
     pub positions: usize,
     /// Bytes of a key or value.
     pub bytes: usize,
-    /// Batches that decode at the same time.
+    /// Number of batches that decode at the same time.
     pub workers: usize,
 }
 
@@ -185,16 +185,16 @@ impl LongestRows {
     }
 }
 
-/// Rows of each worker that fit into so many bytes.
+/// Number of rows per worker that fit into `free` bytes.
 pub(crate) fn rows_that_fit(config: &ModelConfig, rows: &LongestRows, free: u64) -> usize {
     (free / (rows.workers.max(1) as u64 * rows.row(config)).max(1)) as usize
 }
 
-/// Logits held at once while entropies are read: 16 MB of them.
+/// Maximum logits in memory for entropies: 16 MB.
 const LOGITS_HELD: usize = 1 << 22;
 
-/// Next-token entropies (nats) at the response positions of a batch: what phase 1's annotation reads. The head sees
-/// response positions only, a few at a time: a vocabulary of 150,000 would otherwise hold gigabytes of logits.
+/// Next-token entropies (nats) at the response positions of a batch, for phase 1's annotation. Logits are computed for a few positions at a
+/// time: with a vocabulary of 150,000 they would need gigabytes.
 pub(crate) fn response_entropies(model: &Decoder, batch: &[&Sample]) -> Result<Vec<Vec<f32>>> {
     let width = batch.iter().map(|s| s.length()).max().unwrap_or(0);
     let pad = |s: &Sample| -> Vec<u32> {
@@ -208,7 +208,7 @@ pub(crate) fn response_entropies(model: &Decoder, batch: &[&Sample]) -> Result<V
     let hidden = model.hidden(model.embed(&ids)?, &span, &mut cache, &mut Hooks::none())?;
     let d = model.config().hidden_size;
     let flat = hidden.reshape([batch.len() * width, d]);
-    // The distribution that response token i is drawn from stands one position before it.
+    // Response token i is drawn from the distribution at the position before it.
     let places: Vec<i64> = batch
         .iter()
         .enumerate()

@@ -1,4 +1,4 @@
-//! Switchyard: train language models that switch between text and latent reasoning, and take them apart.
+//! Switchyard: train language models that switch between text and latent reasoning, and analyse their mechanisms.
 //!
 //! # Map
 //! | folder | contents |
@@ -14,9 +14,9 @@
 //! | `programs/`, `crates/` | command lines and report pages; [`grade`], `ops`, [`stats`], `allocator` |
 //!
 //! `calibration` runs every experiment on models whose mechanism is known; `parity` recomputes the reference values of `fixtures/`.
-//! The small rest: `corpus`, `evaluation`, `guard`, `machine`, `names`, `nth`, `parallel`, `progress`, `random`, `world`. Modules
-//! that are hidden in this documentation serve the programs and may change without notice. `tests/architecture.rs` lists which
-//! module may import which.
+//! Small modules: `corpus`, `evaluation`, `guard`, `machine`, `names`, `nth`, `parallel`, `progress`, `random`, `world`. Modules that are
+//! hidden in this documentation are for the programs and may change without notice. `tests/architecture.rs` lists the allowed
+//! imports between modules.
 //!
 //! # From Rust
 //! ```no_run
@@ -45,13 +45,13 @@
 //! `<swi> … </swi>`; a *step* is one latent position inside a block. Blocks and latent steps count from 1, as in the paper, in
 //! flags, hooks, rows, tables and figures; problems, layers, heads, positions and text tokens count from 0, as in TransformerLens.
 
-// Two places are allowed it, each with its reason beside it: the memory map of a checkpoint, and an option of the allocator.
+// Allowed, with a reason, in two places: the memory map of a checkpoint, and an option of the allocator.
 #![deny(unsafe_code)]
 
 #[macro_use(names)]
 extern crate switchyard_formats;
 
-/// A struct of settings with the default of each beside it, as recipes and requests write them; in recipes each with its range too:
+/// Declares a struct of settings, each with its default and, in recipes, its range:
 /// `pub steps: usize = 0 => Count(0, STEPS)`.
 #[doc(hidden)]
 #[macro_export]

@@ -1,5 +1,5 @@
-//! From what a user names (`--model`, `--adapter`) to a decoder with its text side. Knows checkpoints, the decoder and
-//! vocabularies; knows nothing of command lines or of what the model is used for.
+//! Opens a checkpoint (`--model`, `--adapter`) as a decoder with its text side. Knows checkpoints, the decoder and vocabularies, not command
+//! lines or the use of the model.
 
 mod by_hand;
 mod lens;
@@ -22,24 +22,24 @@ use crate::progress::say;
 use crate::text::Vocabulary;
 use crate::text::vocabulary::SWI;
 
-/// A model whose settings and text side have been read and checked, and whose weights have not been touched.
+/// A model whose settings and text side have been read and checked, but not its weights.
 ///
-/// What a command asks for (hooks, ids, settings) is checked against it before anything slow happens.
+/// Requests (hooks, ids, settings) are checked against it before anything slow happens.
 pub struct Checkpoint {
     pub files: ModelFiles,
-    /// `None` where the checkpoint brings no tokenizer that can be read: such a model runs on ids.
+    /// `None` if the checkpoint has no readable tokenizer: such a model runs on token ids.
     pub vocabulary: Option<Vocabulary>,
-    /// Why its text side cannot be read. It never keeps the weights from being read.
+    /// Why its text side cannot be read. The weights can be read anyway.
     fault: Option<Error>,
     /// Ids that end a generation: the model's own and the tokenizer's.
     pub stop: Vec<u32>,
-    /// How it reasons, where the folder of the adapter or of the weights says so, or where its layout is that of the paper's release.
+    /// Its reasoning, from the folder of the adapter or of the weights, or from the layout of the paper's release.
     pub reasoning: Option<Reasoning>,
-    /// Whether that follows from its layout alone.
+    /// Whether `reasoning` was inferred from the layout.
     pub is_released: bool,
     /// Folder of the adapter over the model.
     pub adapter: Option<PathBuf>,
-    /// Kept apart from the weights ([`Apply::ReplacedOnly`]).
+    /// An adapter whose factors stay unmerged ([`Apply::ReplacedOnly`]).
     attached: Option<Arc<Adapter>>,
     allows_non_finite: bool,
 }
@@ -52,7 +52,7 @@ pub struct Loaded {
     /// `None`: a model that cannot switch.
     pub switch: Option<SwitchIds>,
     pub stop: Vec<u32>,
-    /// SWITCH's own where the checkpoint does not say.
+    /// By default SWITCH's.
     pub reasoning: Reasoning,
 }
 
@@ -60,7 +60,7 @@ impl Checkpoint {
     /// Opens a folder, a `.gguf` or a hub id, with a PEFT folder over it if there is one.
     ///
     /// # Errors
-    /// What cannot be read or does not fit together, naming the file.
+    /// A file that cannot be read, or files that do not match.
     pub fn open(model: &str, adapter: Option<&Path>, apply: Apply) -> Result<Self> {
         let files = ModelFiles::open(model)?;
         let Some(named) = adapter else { return Self::of(files, None, None) };
@@ -70,7 +70,7 @@ impl Checkpoint {
         Self::of(files.with_adapter(adapter.clone(), apply)?, Some((dir, adapter)), attached)
     }
 
-    /// Opens an adapter over a base as training does: what is learnt over it is written as one adapter over that base.
+    /// Opens an adapter over a base for training: the result is written as one adapter over that base.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -130,7 +130,7 @@ impl Checkpoint {
         &self.files.config
     }
 
-    /// Ids of the switch tokens, where the vocabulary has them.
+    /// Ids of the switch tokens, if the vocabulary has them.
     pub fn switch(&self) -> Option<SwitchIds> {
         self.vocabulary.as_ref()?.switch().ok()
     }
@@ -138,20 +138,20 @@ impl Checkpoint {
     /// The vocabulary of a model that must have one.
     ///
     /// # Errors
-    /// A checkpoint without tokenizer, or with one that cannot be read: then why.
+    /// A checkpoint without a tokenizer, or with one that cannot be read.
     pub fn text(&self) -> Result<&Vocabulary> {
         let path = self.files.path.display();
         match (&self.vocabulary, &self.fault) {
             (Some(vocabulary), _) => Ok(vocabulary),
             (None, Some(fault)) => Err(anyhow!("{path}: its text side cannot be read: {fault:#}")),
-            (None, None) => Err(anyhow!("{path}: the model brings no tokenizer; give token ids with --ids")),
+            (None, None) => Err(anyhow!("{path}: the model has no tokenizer; give token ids with --ids")),
         }
     }
 
-    /// Refuses ids that the model has no embedding for, no ids at all, and more than its context.
+    /// Checks that there are ids, that each has an embedding, and that they fit the context.
     ///
     /// # Errors
-    /// The first such id.
+    /// The first id without an embedding; no ids; too many.
     pub fn check_ids(&self, ids: &[u32]) -> Result<()> {
         ensure!(!ids.is_empty(), "the prompt is empty: give at least one token");
         let rows = self.config().vocab_size;
@@ -161,7 +161,7 @@ impl Checkpoint {
         self.config().ensure_context(ids.len(), || "the prompt".into())
     }
 
-    /// Weights that are not finite are loaded too: for whoever looks for them.
+    /// Accepts weights that are not finite, for programs that search for them.
     #[must_use]
     pub fn allowing_non_finite(self) -> Self {
         Self { allows_non_finite: true, ..self }
@@ -170,7 +170,7 @@ impl Checkpoint {
     /// Reads the weights.
     ///
     /// # Errors
-    /// A tensor that cannot be read, or holds a value that is not finite.
+    /// A tensor that cannot be read, or with a value that is not finite.
     pub fn load(self, device: &Device) -> Result<Loaded> {
         self.load_as(Compute::F32, device)
     }
@@ -179,7 +179,7 @@ impl Checkpoint {
     /// added ([`Loaded::computing_in`]).
     ///
     /// # Errors
-    /// A tensor that cannot be read or that the device has no place for.
+    /// A tensor that cannot be read or does not fit into the device's memory.
     pub fn load_as(self, dtype: Compute, device: &Device) -> Result<Loaded> {
         let model = match dtype {
             Compute::Stored => dtype.load(&self.files, device)?,
@@ -188,7 +188,7 @@ impl Checkpoint {
         self.loaded(model)
     }
 
-    /// Reads the weights of a model that is to be trained ([`Decoder::load_kept_to_train`]).
+    /// Reads the weights of a model for training ([`Decoder::load_kept_to_train`]).
     ///
     /// # Errors
     /// As [`Self::load_as`].
@@ -210,8 +210,8 @@ impl Checkpoint {
     }
 }
 
-/// The vocabulary, with the chat templates of the base where an adapter brings none. Ids that end a generation are put into
-/// `stop`: the model's own and the tokenizer's.
+/// The vocabulary, with the base's chat templates if an adapter has none. Adds the ids that end a generation to `stop`: the model's own and
+/// the tokenizer's.
 fn text_side(files: &ModelFiles, stop: &mut Vec<u32>) -> Result<Option<Vocabulary>> {
     *stop = files.stop_ids()?;
     let ignored = files.not_applied()?;
@@ -232,17 +232,17 @@ fn text_side(files: &ModelFiles, stop: &mut Vec<u32>) -> Result<Option<Vocabular
     Ok(vocabulary.map(|vocabulary| vocabulary.stopping_at(stop)))
 }
 
-/// How the rows of the three added tokens begin (method §1).
+/// Initial rows of the three added tokens (method §1).
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewRows {
-    /// Text of the content-neutral token that they are copied from; `None` takes the first of [`NEUTRAL`] that exists.
+    /// Text of the content-neutral token that they are copied from; `None`: the first of [`NEUTRAL`] that exists.
     pub seed_token: Option<String>,
-    /// Standard deviation of the noise that tells the three apart, relative to the row's root mean square.
+    /// Standard deviation of the noise that distinguishes the three, relative to the row's root mean square.
     pub jitter: f32,
     pub seed: u64,
 }
 
-/// A line break, a space, a stop (`Ċ` and `Ġ` are how byte-level vocabularies spell the first two).
+/// A line break, a space, a full stop, a semicolon (`Ċ` and `Ġ` are the first two in byte-level vocabularies).
 const NEUTRAL: [&str; 6] = ["\n", "Ċ", " ", "Ġ", ".", ";"];
 
 impl Default for NewRows {
@@ -269,17 +269,17 @@ impl Loaded {
         self
     }
 
-    /// Adds `<swi>`, `</swi>`, `<latent>` to vocabulary, embedding and head; a model that has them stays as it is.
-    /// Padded rows beyond the vocabulary are cut.
+    /// Adds `<swi>`, `</swi>`, `<latent>` to vocabulary, embedding and head, unless the model has them. Padding rows beyond the vocabulary
+    /// are removed.
     ///
     /// # Errors
-    /// A model without vocabulary, or a seed token without a row.
+    /// A model without a vocabulary; a seed token without a row.
     pub fn add_switch_tokens(mut self, how: &NewRows) -> Result<Self> {
         if self.switch.is_some() {
             return Ok(self);
         }
         let vocabulary = self.vocabulary.as_mut();
-        let vocabulary = vocabulary.ok_or_else(|| anyhow!("the model brings no tokenizer to add switch tokens to"))?;
+        let vocabulary = vocabulary.ok_or_else(|| anyhow!("the model has no tokenizer to add switch tokens to"))?;
         let (old, source) = (vocabulary.size(), how.source(vocabulary)?);
         let rows = self.model.config().vocab_size;
         ensure!(
@@ -289,7 +289,7 @@ impl Loaded {
         );
         self.switch = Some(vocabulary.add_switch_tokens()?);
         let rows = vocabulary.size();
-        // Head and embedding draw different noise.
+        // Head and embedding get different noise.
         let mut stream = how.seed;
         self.model = self.model.with_token_rows(old, source as usize, |row| {
             stream = stream.wrapping_add(1);

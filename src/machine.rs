@@ -1,5 +1,4 @@
-//! What a program computes on: a device, the float type of its model, worker threads. The one place that names devices;
-//! knows nothing of command lines.
+//! Device, float type of the model, and worker threads of a program. The only place that names devices; knows nothing of command lines.
 
 #[cfg(feature = "gpu")]
 mod launches;
@@ -19,7 +18,7 @@ use crate::model::checkpoint::ModelFiles;
 use crate::ops;
 use crate::world::Place;
 
-/// What the user chose, checked.
+/// The user's choice, checked.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Machine {
     /// Outside autodiff.
@@ -28,26 +27,26 @@ pub struct Machine {
     pub threads: usize,
 }
 
-/// The CPU in f32, one worker thread a core.
+/// The CPU in f32, one worker thread per core.
 impl Default for Machine {
     fn default() -> Self {
         Self { device: Device::flex(), dtype: Compute::F32, threads: threads() }
     }
 }
 
-/// Worker threads by default: one a core.
+/// Default number of worker threads: one per core.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// How long the allocator keeps what was freed, in milliseconds, and mimalloc's number of that option. A training step of a language
-/// model on a CPU takes seconds: what its next step needs again is there, where the allocator's own second has given it back.
+/// mimalloc's number of the option, and the time in milliseconds after which it returns freed memory to the system. A training step of a
+/// language model on a CPU takes seconds: with the default of one second the next step would have to request its memory again.
 const KEPT_FOR: (libmimalloc_sys::mi_option_t, std::ffi::c_long) = (15, 20_000);
 
-/// Lets the programs' allocator keep freed memory; `MIMALLOC_PURGE_DELAY` in the environment goes before. For the start of a program.
+/// Lets the programs' allocator keep freed memory, unless `MIMALLOC_PURGE_DELAY` is set. Call it at the start of a program.
 pub fn keep_freed_memory() {
     let (option, milliseconds) = KEPT_FOR;
-    // SAFETY: sets a number in the allocator's own table, before there are threads.
+    // SAFETY: sets a number in the allocator's table, before there are threads.
     #[allow(unsafe_code)]
     unsafe {
         libmimalloc_sys::mi_option_set_default(option, milliseconds);
@@ -72,7 +71,7 @@ names! {
 }
 
 impl Compute {
-    /// What a decoder computes in; f32 where all that it keeps as stored are floats.
+    /// The compute type of a decoder; f32 if it stores only floats.
     pub fn new(model: &Decoder) -> Self {
         match model.norm.weight.val().dtype() {
             DType::BF16 => Compute::Bf16,
@@ -83,7 +82,7 @@ impl Compute {
         }
     }
 
-    /// Type of the floats that are multiplied.
+    /// Type of multiplied floats.
     pub fn dtype(self) -> FloatDType {
         match self {
             Compute::F32 | Compute::Tf32 | Compute::Stored | Compute::StoredBf16 => FloatDType::F32,
@@ -91,7 +90,7 @@ impl Compute {
         }
     }
 
-    /// Whether matrices are kept as stored, frozen.
+    /// Whether matrices stay in their stored type, frozen.
     pub fn is_stored(self) -> bool {
         matches!(self, Compute::Stored | Compute::StoredBf16)
     }
@@ -100,14 +99,14 @@ impl Compute {
         let keeps = match self {
             Compute::F32 | Compute::Bf16 => true,
             Compute::Tf32 => ops::has_tf32(device),
-            // Kernels of ours, which do not go together with those that Burn fuses.
+            // Our kernels do not work with Burn's fusion.
             Compute::Stored => is_cpu(device) || !cfg!(feature = "fusion"),
             Compute::StoredBf16 => is_cpu(device),
         };
         keeps && device.supports_dtype(self.dtype())
     }
 
-    /// What models that are only examined are read as, where the user does not say.
+    /// Default type for models that are only examined.
     pub fn for_examining(device: &Device) -> Self {
         if is_cpu(device) { Compute::Stored } else { Compute::F32 }
     }
@@ -123,8 +122,7 @@ impl Compute {
         }
     }
 
-    /// Reads a model to be trained: tables of tokens in f32 where they are floats, everything kept apart from the factors of an adapter where
-    /// it is kept as stored.
+    /// Reads a model for training: float tables of tokens in f32; an adapter's factors stay unmerged over stored matrices.
     pub fn load_to_train(self, checkpoint: &ModelFiles, device: &Device) -> Result<Decoder> {
         match self {
             Compute::Stored => Decoder::load_kept_to_train(checkpoint, device),
@@ -133,7 +131,7 @@ impl Compute {
         }
     }
 
-    /// Before anything is computed: sets what this type asks of the whole process.
+    /// Applies the settings of this type to the whole process; call it before anything is computed.
     pub fn begin(self, device: &Device) -> Result<()> {
         ensure!(
             self.runs_on(device),
@@ -147,12 +145,12 @@ impl Compute {
         Ok(())
     }
 
-    /// A decoder that is to be trained in this type: weights that are not trained are held in it, the others in f32.
+    /// A decoder for training in this type: frozen weights are stored in it, trained ones in f32.
     pub fn hold_frozen(self, model: Decoder) -> Decoder {
         if self == Compute::Bf16 { model.cast_frozen(self.dtype()) } else { model }
     }
 
-    /// The decoder computing in this type; f32 is what it is in already, and how it is kept was settled when it was read.
+    /// Converts the decoder to this type; f32 and stored types need no conversion after loading.
     pub fn apply(self, model: Decoder) -> Decoder {
         if self == Compute::Bf16 { model.cast(self.dtype()) } else { model }
     }
@@ -162,16 +160,16 @@ fn is_cpu(device: &Device) -> bool {
     device.clone().inner() == Device::flex()
 }
 
-/// Kinds of GPU by their names on the command line, which are also those of the features, and whether this build has them.
+/// Kinds of GPU by name (on the command line, and of the cargo feature), and whether this build supports them.
 const GPUS: [(&str, bool); 2] = [("cuda", cfg!(feature = "cuda")), ("wgpu", cfg!(feature = "wgpu"))];
 
-/// The devices of this build that this computer has, by the names that [`by_name`] takes. Asked once: drivers take their time.
+/// This computer's devices that this build supports, by the names of [`by_name`]. Listed once, because drivers are slow.
 fn devices() -> &'static [(String, Device)] {
     static DEVICES: OnceLock<Vec<(String, Device)>> = OnceLock::new();
     DEVICES.get_or_init(|| {
         #[cfg(feature = "fusion")]
         one_stream();
-        // Without this every process compiles its kernels again.
+        // Without this, every process compiles its kernels again.
         #[cfg(feature = "cuda")]
         CubeClRuntimeConfig::try_set(settings());
         #[cfg_attr(not(feature = "gpu"), expect(unused_mut))]
@@ -189,8 +187,8 @@ fn numbered(kind: &str, devices: Vec<Device>) -> impl Iterator<Item = (String, D
     devices.into_iter().enumerate().map(move |(i, device)| (format!("{kind}:{i}"), device))
 }
 
-/// What a `cubecl.toml` says of CubeCL, and that compiled kernels are kept for the next process, where the build can: in
-/// `target/environment` below a `Cargo.toml`, elsewhere in the user's cache.
+/// CubeCL's settings from `cubecl.toml`, plus a cache of compiled kernels for later processes, if the build supports it: in
+/// `target/environment` below a `Cargo.toml`, else in the user's cache.
 #[cfg(feature = "gpu")]
 fn settings() -> CubeClRuntimeConfig {
     #[cfg_attr(not(feature = "cuda"), expect(unused_mut))]
@@ -202,17 +200,17 @@ fn settings() -> CubeClRuntimeConfig {
     settings
 }
 
-/// All workers on one stream of the device. With a stream a thread, fused kernels and weights that workers share do not go
-/// together: two workers trained wrong from the fourth step on, without an error (`.ci/device` compares them).
+/// Uses one stream of the device for all workers. With one stream per thread, fused kernels fail on weights that workers share: two workers
+/// trained wrong from the fourth step on, without an error (`.ci/device` compares them).
 #[cfg(feature = "fusion")]
 fn one_stream() {
     cubecl_environment::stream::set_policy(cubecl_environment::stream::StreamPolicy::Single);
 }
 
-/// `cpu`, `cuda` or `wgpu` (the first; of several processes on a computer each takes the next), `cuda:N` or `wgpu:N`.
+/// Parses `cpu`, `cuda:N`, `wgpu:N`, `cuda` or `wgpu` (the first; with several processes on a computer, each uses the next).
 ///
 /// # Errors
-/// A device that the build or the computer does not have, naming those that there are.
+/// A device that the build or the computer lacks; the message lists the available ones.
 pub fn by_name(asked: &str) -> Result<Device> {
     let of_kind = |kind: &str| devices().iter().filter(|(name, _)| name.split(':').next() == Some(kind)).count();
     let kind = GPUS.iter().any(|(kind, _)| *kind == asked);
@@ -234,28 +232,28 @@ pub fn by_name(asked: &str) -> Result<Device> {
     }
 }
 
-/// Which of `n` GPUs is this process's, where a launcher started several on this computer: one each, from the first again where
-/// there are fewer. A scheduler that shows each process its own GPU only has made it the first already.
+/// Index of this process's GPU among `n`, if a launcher started several processes on this computer: its local rank, modulo n. If a scheduler
+/// shows each process only its own GPU, that is 0.
 fn of_local(n: usize) -> usize {
     Place::of_process().map_or(0, |place| place.local % n.max(1))
 }
 
-/// The name that [`by_name`] takes. Autodiff makes no difference.
+/// The device's name for [`by_name`], with or without autodiff.
 pub fn name(device: &Device) -> String {
     let known = devices().iter().find(|(_, known)| known == device);
     known.map_or_else(|| format!("{device:?}"), |(name, _)| name.clone())
 }
 
-/// Counts kernels from now on that are launched on a GPU; before any device is named.
+/// Starts counting the kernels launched on a GPU; call it before any device is used.
 ///
 /// # Errors
-/// A build without GPUs, and a device that is in use already.
+/// A build without GPUs; a device that is already in use.
 #[cfg(feature = "gpu")]
 pub fn count_launches() -> Result<()> {
     launches::begin()
 }
 
-/// How many were launched until now.
+/// Number of kernels launched so far.
 #[cfg(feature = "gpu")]
 pub fn launched() -> u64 {
     launches::so_far()
@@ -271,12 +269,12 @@ pub fn launched() -> u64 {
     0
 }
 
-/// As manifests record it: `cpu`, or a GPU's name and what it is: `wgpu:0, llvmpipe (LLVM 15.0.6, 256 bits), Vulkan`.
+/// Description for manifests: `cpu`, or a GPU's name and model: `wgpu:0, llvmpipe (LLVM 15.0.6, 256 bits), Vulkan`.
 pub fn described(device: &Device) -> String {
     adapter(device).map_or_else(|| name(device), |adapter| format!("{}, {adapter}", name(device)))
 }
 
-/// What a GPU calls itself, and of wgpu the interface that it is reached by. Opens the device.
+/// A GPU's name for itself and, for wgpu, its graphics API. Opens the device.
 #[cfg(feature = "gpu")]
 fn adapter(device: &Device) -> Option<String> {
     let called = device.identity()?.name;
@@ -292,7 +290,7 @@ fn adapter(_device: &Device) -> Option<String> {
     None
 }
 
-/// A line for every device: its name, the float types that it computes in, and what a GPU calls itself.
+/// One line per device: its name, its float types and, for a GPU, its model.
 pub fn list() -> String {
     let mut out = String::new();
     for (name, device) in devices() {

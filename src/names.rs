@@ -1,9 +1,9 @@
-//! Names that a user mistyped: which of the known ones was meant. Knows letters, not what is named.
+//! Suggests a known name for a mistyped one.
 
-/// `` (did you mean `zero`?)`` where a known name is near enough to be meant, else nothing.
+/// `` (did you mean `zero`?)`` if a known name is close enough, else empty.
 pub fn suggest<'a>(written: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = known.into_iter().map(|name| (distance(name, written), name)).min();
-    // A third of the letters may be wrong; or its beginning may have been written.
+    // Up to a third of the letters may be wrong, or the name may be a prefix.
     let begun = |name: &str| written.len() > 2 && name.starts_with(written);
     let close = |name: &str, off: usize| 3 * off <= name.len().max(written.len()) || begun(name);
     let near = near.filter(|(off, name)| close(name, *off));

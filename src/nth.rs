@@ -1,5 +1,5 @@
-//! How latent steps and blocks are counted where people see them: the first is 1, as in the paper. Indices in the code count
-//! from 0, and this is the only place where one becomes the other.
+//! Numbers of latent steps and blocks for users, from 1 as in the paper. Indices in the code count from 0; this is the only place that
+//! converts between them.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,23 +7,23 @@ use std::str::FromStr;
 use anyhow::{Context, Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// A latent step of a block, or a block of a row: what flags, hooks, rows, tables and figures say. Never 0.
+/// Number of a latent step or a block in flags, hooks, rows, tables and figures. Never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "usize", try_from = "usize")]
 pub struct Nth(usize);
 
 impl Nth {
-    /// Of an index from 0.
+    /// The number of an index from 0.
     pub fn new(index: usize) -> Self {
         Self(index + 1)
     }
 
-    /// From 0.
+    /// The index, from 0.
     pub fn index(self) -> usize {
         self.0 - 1
     }
 
-    /// From 1, for an axis of a figure.
+    /// The number, from 1, for an axis of a figure.
     pub fn shown(self) -> usize {
         self.0
     }

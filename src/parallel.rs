@@ -1,4 +1,4 @@
-//! Work in contiguous parts on threads of its own, results in order. Knows nothing of what the work is.
+//! Runs contiguous parts of work on separate threads, with results in order.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -8,10 +8,10 @@ use std::sync::{Mutex, PoisonError};
 use anyhow::{Context, Result, anyhow, bail};
 use rayon::{ThreadPool, ThreadPoolBuilder, Yield};
 
-/// Runs a program's work on one of the `threads` that tensor operations share. From any other thread, each operation on
-/// several threads would first put its caller to sleep.
+/// Runs a program's work on one of the `threads` of the pool of tensor operations. From any other thread, each operation on several threads
+/// would first put its caller to sleep.
 pub fn on_the_pool<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> Result<R> {
-    // Stacks as large as a main thread's. A pool that stands already serves as it is: an error without a cause.
+    // Stacks as large as a main thread's. An error without a cause means that the pool exists already: it is used as it is.
     let built = ThreadPoolBuilder::new().num_threads(threads).stack_size(8 << 20).build_global();
     if let Some(cause) = built.as_ref().err().and_then(Error::source) {
         bail!("cannot start {threads} threads: {cause}; {ADVICE}");
@@ -21,8 +21,8 @@ pub fn on_the_pool<R: Send>(threads: usize, work: impl FnOnce() -> R + Send) -> 
 
 const ADVICE: &str = "--threads N starts fewer; `ulimit -u` and `ulimit -v` show what this user may have";
 
-/// Runs `work` while the pool's other threads wait awake for their parts of it. Waking one takes as long as a small product;
-/// steps that are made of hundreds of those spent a tenth of their time on it (benches/PROFILE.md).
+/// Runs `work` while the pool's other threads spin for their parts of it. Waking a thread takes as long as a small product; steps of hundreds
+/// of small products spent a tenth of their time on it (benches/PROFILE.md).
 pub(crate) fn threads_awake<R>(work: impl FnOnce() -> R) -> R {
     if CALLING.replace(true) {
         return work();
@@ -32,7 +32,7 @@ pub(crate) fn threads_awake<R>(work: impl FnOnce() -> R) -> R {
         let _ended = EndSignal(&done);
         for _ in 1..rayon::current_num_threads() {
             scope.spawn(|_| {
-                // While it waits for a part, a thread with work of its own may be handed this loop: it must not stay here.
+                // A thread that waits for a part may be given this loop: it must not stay here.
                 while !CALLING.get() && !done.load(Ordering::Relaxed) {
                     if rayon::yield_now() != Some(Yield::Executed) {
                         std::thread::yield_now();
@@ -49,7 +49,7 @@ thread_local! {
     static CALLING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Ends the waiting when the work is done, be it by a panic.
+/// Ends the spinning when the work is done, also by a panic.
 struct EndSignal<'a>(&'a AtomicBool);
 
 impl Drop for EndSignal<'_> {
@@ -59,21 +59,21 @@ impl Drop for EndSignal<'_> {
     }
 }
 
-/// Cuts `items` into at most `shards` contiguous parts of like size.
+/// Cuts `items` into at most `shards` contiguous parts of similar size.
 pub fn cut<T>(items: &[T], shards: usize) -> Vec<&[T]> {
     let size = items.len().div_ceil(shards.max(1)).max(1);
     items.chunks(size).collect()
 }
 
-/// What becomes of a panic in a worker.
+/// Error for a panic in a worker.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("a worker thread panicked")]
 pub(crate) struct PanicResult;
 
 /// Runs `work` on every part, one worker each; results in order.
 ///
-/// Tensor operations inside a part share the cores that are left for it: two parts on two cores get one thread each.
-/// With more threads than cores they would wait for each other at every matrix product.
+/// Tensor operations inside a part use its share of the cores: two parts on two cores get one thread each. With more threads than cores
+/// they would wait for each other at every matrix product.
 ///
 /// # Errors
 /// The first part that fails; a panic inside a worker becomes an error.
@@ -92,13 +92,13 @@ pub fn run<'t, T: Sync, R: Send>(parts: &[&'t [T]], work: impl Fn(&'t [T]) -> Re
         let within = &within;
         let start = |part| std::thread::Builder::new().spawn_scoped(scope, move || within(part));
         let workers: Vec<_> = parts.iter().copied().map(start).collect();
-        // Every worker is joined before the first error is looked at: a scope does not forgive a lost panic.
+        // Join every worker before the first error is examined: a scope panics on an unjoined panic.
         let joined: Vec<_> = workers.into_iter().map(|worker| Ok(worker.context(ADVICE)?.join())).collect();
         joined.into_iter().map(|done: Result<_>| done?.map_err(|_| anyhow!(PanicResult))?).collect()
     })
 }
 
-/// Runs `work` on every item, those of a part by one worker ([`cut`], [`run`]); results in order.
+/// Runs `work` on every item, one worker per part ([`cut`], [`run`]); results in order.
 ///
 /// # Errors
 /// As [`run`].
@@ -111,7 +111,7 @@ pub(crate) fn each<'t, T: Sync, R: Send>(
     Ok(done.into_iter().flatten().collect())
 }
 
-/// Pools that nobody uses now. A step's threads are the next step's too, with the memory that they hold.
+/// Idle pools. The next step reuses the threads of a step, with their memory.
 static IDLE: Mutex<Vec<ThreadPool>> = Mutex::new(vec![]);
 
 fn idle_pool(threads: usize) -> Result<ThreadPool> {

@@ -1,5 +1,5 @@
-//! Typed recipes: what `train` runs. A preset or a TOML file, over the one that it `extends`, then `--set key=value`; checked once,
-//! before any work.
+//! Typed recipes of `train`: a preset or a TOML file, merged over the one that it `extends`, then `--set key=value`. Checked once, before any
+//! work.
 
 mod check;
 mod evaluation;
@@ -101,14 +101,14 @@ pub struct Shared {
     pub latent: Latent,
     #[serde(default)]
     pub grpo: Grpo,
-    // Written after the settings of methods.
+    // Serialised after the settings of methods.
     #[serde(default, skip_serializing)]
     pub evaluation: Evaluation,
     #[serde(default, skip_serializing)]
     pub checkpoint: CheckpointEvery,
 }
 
-/// Settings that came later are left out of a recipe at their default, so that older runs keep the hash of their settings.
+/// Settings of later versions are not written at their default, so that the hash of older runs' settings does not change.
 pub(crate) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
@@ -226,7 +226,7 @@ impl Shared {
         Ok(())
     }
 
-    /// What its problems are called in rows: the task's name, or the file's.
+    /// Name of its data set in rows: the task's name, or the file's.
     pub fn dataset(&self) -> String {
         let file = self.data.test_path.as_ref().or(self.data.path.as_ref()).and_then(|path| path.file_stem());
         let file = file.map_or_else(|| "file".into(), |stem| stem.to_string_lossy().into_owned());
@@ -238,7 +238,7 @@ impl Shared {
     }
 }
 
-/// Reads a preset (or a TOML file, where `source` ends in `.toml`) under the overrides.
+/// Reads a preset (or a TOML file, if `source` ends in `.toml`), then applies the overrides.
 ///
 /// # Errors
 /// An unknown preset, an unknown or ill-typed key.
@@ -249,7 +249,7 @@ pub(crate) fn read<R: DeserializeOwned>(source: &str, overrides: &[String]) -> R
         toml::Value::Table(table.clone()).try_into::<R>().map_err(|error| anyhow!("{}", error.to_string().trim_end()))
     };
     let mut made = recipe(&table);
-    // The setting after which it was none any more: errors of types name no key.
+    // The override that made it invalid: type errors have no key.
     let mut at = None;
     for pair in overrides {
         set(&mut table, pair)?;
@@ -263,7 +263,7 @@ pub(crate) fn read<R: DeserializeOwned>(source: &str, overrides: &[String]) -> R
     })
 }
 
-/// A recipe as it is written, over the one that it `extends`. `under` are those that are being read.
+/// Reads a recipe's table, merged over the one that it `extends`. `under`: recipes that are being read, to detect a cycle.
 fn table(source: &str, under: &mut Vec<String>) -> Result<toml::Table> {
     under.push(source.to_owned());
     let text = if source.ends_with(".toml") {
@@ -288,7 +288,7 @@ fn table(source: &str, under: &mut Vec<String>) -> Result<toml::Table> {
     Ok(whole)
 }
 
-/// Lays settings over others, table by table.
+/// Merges settings over others, table by table.
 fn lay(over: toml::Table, under: &mut toml::Table) {
     for (key, value) in over {
         match (under.get_mut(&key), value) {

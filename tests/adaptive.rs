@@ -36,7 +36,7 @@ fn budgets_that_cannot_be_used_up_are_told() {
     let told = |most: usize| {
         let set = [TASK.to_owned(), format!("evaluation.max_new_tokens={most}")];
         let recipe = Recipe::resolve("smoke", &set).expect("a recipe");
-        Corpus::build(&recipe, None).expect("problems").told.join("\n").contains("say a budget above")
+        Corpus::build(&recipe, None).expect("problems").told.join("\n").contains("state a budget above")
     };
     assert_eq!([47, 48].map(told), [true, false]);
 }

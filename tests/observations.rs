@@ -117,7 +117,7 @@ fn missing_and_doubled_observations_are_named() {
     let error = says(without(&|o| o.mode == "zero" && o.problem == 3));
     assert!(error.contains("zero (all), draw 0: 39 problems, the normal run has 40"), "{error}");
     let error = says([all.clone(), all[all.len() - 1..].to_vec()].concat());
-    assert!(error.contains("is there twice"), "{error}");
+    assert!(error.contains("occurs twice"), "{error}");
     assert!(says(without(&|o| o.mode == "normal")).contains("normal run"));
 }
 

@@ -231,10 +231,10 @@ fn a_folder_is_a_data_set() {
     assert_eq!(golds(folder.path(), None), ["4"]);
     std::fs::create_dir(folder.path().join("other")).unwrap();
     written(&folder.path().join("other"), "test.jsonl", &row(5));
-    assert!(error().contains("name the folder or the file that is meant"), "{}", error());
+    assert!(error().contains("name the folder or the file to read"), "{}", error());
     std::fs::remove_file(folder.path().join("other/test.jsonl")).unwrap();
     written(folder.path(), "gsm_test.csv", "question,answer\nq,6\n");
-    assert!(error().contains("two forms of one part"), "{}", error());
+    assert!(error().contains("two formats of one part"), "{}", error());
     for name in ["gsm_test.csv", "gsm_test.jsonl"] {
         std::fs::remove_file(folder.path().join(name)).unwrap();
     }
@@ -493,7 +493,7 @@ fn what_is_no_file_of_problems_is_named() {
         (b"PAR1 and no more".to_vec(), "not a Parquet file that can be read"),
         (b"version https://git-lfs.github.com/spec/v1\n".to_vec(), "a Git LFS pointer"),
         (b"<!DOCTYPE html>".to_vec(), "a web page"),
-        (br#"{"question":"What is 3 \ud83d?","answer":"3"}"#.to_vec(), "half of a character, a surrogate"),
+        (br#"{"question":"What is 3 \ud83d?","answer":"3"}"#.to_vec(), "half of a character, an unpaired surrogate"),
         (br#"{"question":"q","answer":"3","level":"hard"}"#.to_vec(), "--field level=none"),
         (format!("{{\"question\":\"q\",\"answer\":\"3\",\"level\":\"{long}\"}}").into_bytes(), "expected a level"),
         (br#"{"question":"q","answer":{"gold": "3", "unit": "m"}}"#.to_vec(), "--field (answer.gold, answer.unit)"),

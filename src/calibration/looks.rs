@@ -34,12 +34,12 @@ pub(super) struct Look {
     pub run: fn(&Built, &Study, usize) -> Result<Tally>,
 }
 
-/// Problems besides pairs of prompts, which the experiment does not read.
+/// Problems of the study of an experiment that reads pairs of prompts only.
 pub(super) const BESIDE: usize = 20;
 
 /// The evaluation's default is 500 problems. A verdict needs 20.
 const PROBLEMS: &[usize] = &[20, 50, 100, 500];
-/// Probes refuse fewer problems of a kind than two a fold.
+/// Probes refuse fewer than two problems of a kind per fold.
 const PROBED: &[usize] = &[50, 100, 500];
 const PAIRS: &[usize] = &[12, 24, 48];
 
@@ -73,7 +73,7 @@ pub(super) const LOOKS: &[Look] = &[
     Look { name: "subspace", sizes: PROBED, of_pairs: false, run: |built, study, _| subspaces(built, study) },
     Look { name: "decoded_trace", sizes: PROBED, of_pairs: false, run: |built, study, _| decoded(built, study) },
     Look { name: "card", sizes: &[500], of_pairs: false, run: |built, study, _| certified(built, study) },
-    // Of fewer problems a monitor has too few to be fitted on.
+    // A monitor cannot be fitted on fewer problems.
     Look { name: "monitor", sizes: &[500], of_pairs: false, run: |built, study, _| monitored(built, study) },
     Look { name: "activation_patching", sizes: PAIRS, of_pairs: true, run: patched },
     Look { name: "head_patching", sizes: PAIRS, of_pairs: true, run: heads },
@@ -95,7 +95,7 @@ const MORE: [&str; 9] = [
 /// Modes at one latent step at a time; the first for every kind, all for kinds where text replaces latents.
 const BY_STEP: [&str; 3] = ["resample", "zero", "known_value"];
 
-/// What a test cannot detect, as its documentation says; its verdicts are still compared with that truth.
+/// The documented blind spots of a test; its verdicts are still compared with that truth.
 pub(super) fn blind(test: &str) -> &'static str {
     match test {
         "latent_intervention/random_norm" | "latent_intervention/rotate:90" | "latent_intervention/gaussian" => {
@@ -149,7 +149,7 @@ fn teacher_forced(study: &Study) -> Result<Tally> {
     Ok(Tally::from_iter([("teacher_forced/p_swi", truth, verdict)]))
 }
 
-/// `<swi>` at its position against its two neighbours, and these against it.
+/// Compares `<swi>` at its position with its two neighbours, and these with it.
 fn window(study: &Study) -> Result<Tally> {
     let rows = switch_window::rows(study, &switch_window::Config::default())?;
     let at = |offset| rows.iter().find(|r| r.offset == offset).context("no positions at an offset");
@@ -166,19 +166,19 @@ fn exits(built: &Built, study: &Study) -> Result<Tally> {
     Ok(rows.map(|row| ("exit_probability/step", row.step.shown() == built.exit, row.ends())).collect())
 }
 
-/// Without the tuned lens, which is trained for minutes.
+/// Omits the tuned lens, whose training takes minutes.
 fn lens(built: &Built, study: &Study) -> Result<Tally> {
     let config = logit_lens::Config { steps: 0, ..logit_lens::Config::default() };
     let rows = logit_lens::rows(study, &config)?.into_iter().filter(|r| r.lens == Lens::Logit);
     let one = |row: LensRow| {
-        // The counter is counted in the second block.
+        // The counter is incremented in the second block.
         let truth = row.step?.shown() == built.exit && row.layer >= 2;
         Some(("logit_lens/exit", truth, row.says_exit()))
     };
     Ok(rows.filter_map(one).collect())
 }
 
-/// At the last layer before the decision is readable and the first one at which it is.
+/// Tests the last layer before the decision is readable and the first one at which it is.
 fn probes(built: &Built, study: &Study) -> Result<Tally> {
     let config = layer_probe::Config {
         layers: layer_probe::Layers::Listed(vec![built.decide.0, built.decide.0 + 1]),
@@ -196,7 +196,7 @@ fn probed(built: &Built, row: &ProbeRow) -> Option<(&'static str, bool, bool)> {
     let (test, truth) = match row.value().and_then(|value| value.split_once('@')) {
         None => (switch, built.kind != Purpose::Blind && row.layer > built.decide.0),
         Some(("s_j", step)) => ("layer_probe/value", built.shows(step.parse().unwrap_or(0), row.layer)),
-        // Of the superposed model: the letter, which stays.
+        // The letter of the superposed model, which does not change.
         Some(("s_j-1", _)) => ("layer_probe/second value", true),
         Some(_) => return None,
     };
@@ -212,7 +212,7 @@ fn direct(built: &Built, study: &Study) -> Result<Tally> {
     Ok(heads.map(one).collect())
 }
 
-/// Which head copies the answer from which latent.
+/// Tests which head copies the answer from which latent.
 fn attention(built: &Built, study: &Study) -> Result<Tally> {
     let rows = attention_to_latents::rows(study, &attention_to_latents::Config::default())?.into_iter();
     let reads = built.is_read() || built.kind == Purpose::Redundant;
@@ -224,7 +224,7 @@ fn attention(built: &Built, study: &Study) -> Result<Tally> {
     Ok(brings.collect())
 }
 
-/// Compared with a model of equal decisions that reads nothing, and with one that decides at random.
+/// Compares the model with one of equal decisions that does not read latents, and with one that decides at random.
 fn compared(built: &Built, study: &Study, n: usize) -> Result<Tally> {
     let mut said = Tally::default();
     for (kind, truth) in [(Purpose::Inert, false), (Purpose::Blind, true)] {
@@ -410,7 +410,7 @@ fn subspaces(built: &Built, study: &Study) -> Result<Tally> {
             let truth = built.is_read() && carries(built, row.step.shown(), row.layer);
             Some(("subspace/whole state", truth, row.carries()))
         }
-        // Its columns are learnt on programs that it is not judged on.
+        // Its columns are learnt on other programs than those of the test.
         Rotation::Trained => {
             Some(("subspace/learnt", built.is_read() && built.kind != Purpose::Memorised, row.carries()))
         }
@@ -419,7 +419,7 @@ fn subspaces(built: &Built, study: &Study) -> Result<Tally> {
     Ok(seen.filter_map(one).collect())
 }
 
-/// Every line of the card that is asked; a yes is the verdict.
+/// Verdicts of the card: *yes* for every line that is asked.
 fn certified(built: &Built, study: &Study) -> Result<Tally> {
     let predict = |problem, step, value| predicted(built, study, problem, step, value);
     let rows = card::rows_by(study, &card::Config::default(), Some(&predict))?;
@@ -431,7 +431,7 @@ fn certified(built: &Built, study: &Study) -> Result<Tally> {
     Ok(asked.filter_map(one).collect())
 }
 
-/// Whether a question's answer is yes by the way the model is built; `None` where that does not say.
+/// Whether the answer of a question is yes by the model's construction; `None` if the construction does not determine it.
 fn certifies(built: &Built, question: CardQuestion) -> Option<bool> {
     let read = built.is_read();
     match question {
@@ -448,7 +448,7 @@ fn certifies(built: &Built, question: CardQuestion) -> Option<bool> {
         },
         CardQuestion::Specific => lowers(built, "mean"),
         CardQuestion::BeyondToken => lowers(built, "embedding_argmax"),
-        // Of programs that it does not know a memoriser answers what follows from no latent.
+        // For programs that it does not know, a memoriser's answer does not follow from its latents.
         CardQuestion::Helps if built.is_rote() => None,
         CardQuestion::Helps => lowers(built, "skip"),
         CardQuestion::Readable => Some((1..=built.exit).any(|step| built.shows(step, LAYERS))),

@@ -7,8 +7,8 @@
 //!
 //! Not calibrated: `accuracy`, `outcomes`, `traces`, `entropy`, `positions`, which give no verdict.
 //!
-//! Misleads: the models are small and clean, so that power here is an upper bound for a real model, where effects are partial and noise
-//! is everywhere. The kinds `share`, `noisy` and `blind` have partial effects and noise.
+//! Misleads: the models are small and clean, so that power here is an upper bound for a real model, whose effects are partial and
+//! noisy. The kinds `share`, `noisy` and `blind` have partial effects and noise.
 
 pub mod known;
 mod looks;
@@ -43,7 +43,7 @@ pub struct Settings {
 /// One model and its experiments at one n.
 #[derive(Clone, Copy)]
 pub struct Job {
-    /// Its place among the kinds of truth.
+    /// Index among the kinds of truth.
     kind: usize,
     pub draw: usize,
     pub n: usize,

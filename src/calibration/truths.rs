@@ -158,7 +158,7 @@ pub(super) const TRUTHS: &[Truth] = &[
         draw: |rng| triggers(parts(Purpose::Covert, rng), rng),
         looks: &["monitor"],
     },
-    // Models are drawn by their kind's number: a new kind goes to the end.
+    // The number of a kind is part of its models' seed: append new kinds at the end.
     Truth {
         name: "surprised",
         about: "no latent is read, and after a block that ends early the answer is lost: never trained to leave early",

@@ -1,4 +1,4 @@
-//! The certificate: what a model's latents do, one question and one answer a line ([`CardQuestion`]).
+//! The certificate: what a model's latents do, one question and answer per line ([`CardQuestion`]).
 //!
 //! 1. Decode the problems unchanged, and with the latents of each block replaced: by another problem's, in reverse order, by the mean of
 //!    each step, by the embedding of the most probable token; where arithmetic is known, by those of a block with another value.
@@ -10,9 +10,9 @@
 //! 6. Answer ([`crate::schema::CardRow`]): one Holm family; *no* by equivalence within `margin`.
 //! 7. Count the opaque serial depth ([`SerialDepth`]).
 //!
-//! Misleads: a line answers its test and no more. *more than the token* cannot tell a state from a token whose embedding the model
-//! reads differently; a model may know a value that the probe does not find. Not asked: other seeds of training, because a checkpoint has
-//! one.
+//! Misleads: an answer is the result of its test and no more. *more than the token* cannot distinguish a state from a token whose embedding
+//! the model reads differently; a model may encode a value that the probe does not find. Other seeds of training are not measured, because
+//! a checkpoint has one.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -106,12 +106,12 @@ pub fn serial_depth(study: &Study) -> Result<Vec<SerialDepthRow>> {
 /// The lines of a model's card.
 ///
 /// # Errors
-/// As the decoder's. An experiment that does not apply is a line that is not asked.
+/// Failures of the decoder. An experiment that does not apply gives a line *not asked*.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<CardRow>> {
     rows_by(study, config, None)
 }
 
-/// [`rows`] with the arithmetic of an organism; `None` takes that of the problems.
+/// [`rows`] with another arithmetic; `None`: that of the problems.
 pub(crate) fn rows_by(study: &Study, config: &Config, arithmetic: Option<&dyn Arithmetic>) -> Result<Vec<CardRow>> {
     let margin = config.margin;
     let identity = study.identity(study.corpus.test.len());
@@ -145,7 +145,8 @@ pub(crate) fn rows_by(study: &Study, config: &Config, arithmetic: Option<&dyn Ar
     answer(&identity, margin, CardQuestion::ALL.iter().map(|&question| (question, found(question))).collect())
 }
 
-/// A result of one experiment, or why it does not apply to this model and data. Any other error, and a stop by the user, stays one.
+/// The result of an experiment, or the reason why it does not apply to this model and data. Other errors, and a stop by the user, are
+/// returned as errors.
 pub(super) fn caught<T>(result: Result<T>) -> Result<Result<T, String>> {
     match result {
         Err(why) if why.is::<DoesNotApply>() || why.is::<TooFew>() => Ok(Err(format!("{why:#}"))),
@@ -173,7 +174,7 @@ fn interventions(study: &Study, config: &Config, known: bool, arithmetic: Option
     Ok(latent_intervention::summary(study, &asked, arithmetic)?.0)
 }
 
-/// One latent step at a time.
+/// Interventions at one latent step at a time.
 fn steps(study: &Study, config: &Config) -> Result<Vec<InterventionRow>> {
     let steps = (0..longest_block(study)?.min(config.steps)).map(Steps::Only).collect();
     let modes = vec!["normal".to_owned(), "resample".to_owned()];
@@ -187,7 +188,7 @@ fn benefits(study: &Study) -> Result<Vec<SwitchBenefitRow>> {
     benefit(&problems.sorted(|row: &SwitchProblemRow| row.problem)?)
 }
 
-/// Values at the last layer.
+/// Probes for values at the last layer.
 fn probes(study: &Study) -> Result<Vec<ProbeRow>> {
     let layers = Layers::Listed(vec![study.model.config().num_hidden_layers]);
     layer_probe::values_alone(study, &layer_probe::Config { layers, ..Default::default() })
@@ -301,7 +302,7 @@ fn memorised(study: &Study, margin: f64) -> Result<Evidence> {
 /// Subject and level.
 type Kind<'a> = (Option<&'a str>, Option<u8>);
 
-/// Of the first problem of each program whether it was answered right, by kind.
+/// Whether the first problem of each program was answered right, by kind.
 fn by_kind<'a>(
     corpus: &'a Corpus,
     scores: &Scores,
@@ -354,12 +355,12 @@ fn varies(study: &Study, config: &Config) -> Result<Evidence> {
     Ok(Evidence::Measured { number, p: (2.0 * p).min(1.0), p_same, detail })
 }
 
-/// From the interval of a number that is 0 where there is no effect.
+/// Two-sided p-value against 0, from an interval.
 fn two_sided(number: Estimate) -> f64 {
     (2.0 * number.p_above(0.0).min(number.scaled(-1.0).p_above(0.0))).min(1.0)
 }
 
-/// Markdown: one line a question.
+/// Markdown: one line per question.
 pub fn table(rows: &[CardRow]) -> String {
     let line = |row: &CardRow| {
         let effect =

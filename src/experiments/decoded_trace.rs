@@ -1,26 +1,26 @@
-//! Whether the steps that blocks stand for can be read from their latents as a solution: each block is read as the value of its
-//! step, and the whole chain, of values read and values in the text, is verified by forward chaining.
+//! Whether the steps that blocks replace can be decoded from their latents as a solution: the value of each block's step is read from its
+//! latents, and the chain of these values and those in the text is verified by forward chaining.
 //!
-//! 1. Of the problems that are answered right, those with blocks in the place of known steps take part.
-//! 2. Each block is read at one latent, two ways. The logit lens at `layer` names the most probable of the values that steps of these
-//!    problems have. A linear probe names the value of the block's step.
-//! 3. A step follows where the problem's operation makes it of the step before, as that was read; of graphs, where an edge leads to it
-//!    from there. A chain is valid where every step follows and the last gives the answer.
-//! 4. Valid chains are compared with two nulls: `shuffled` puts in the values that were read in another problem with blocks of the same
+//! 1. Select the problems that are answered right and have blocks in place of known steps.
+//! 2. Read each block at one latent, in two ways: the logit lens at `layer` (the most probable of all values that steps of these problems
+//!    have), and a linear probe for the value of the block's step.
+//! 3. A step follows if the problem's operation, applied to the previous step as read, gives it; in a graph, if an edge leads to it from
+//!    there. A chain is valid if every step follows and the last gives the answer.
+//! 4. Compare the share of valid chains with two nulls: `shuffled` uses the values read in another problem with blocks of the same
 //!    lengths, `permuted` moves a problem's own values to other steps.
 //!
-//! Control for memory. A model can store a code for each problem, or for each calculation, from which a probe that has met the code
-//! recalls the value; the value is then nowhere in the latents. So the probe is never fitted on what it could recall: not on the
-//! program of the problem under other names ([`Problem::group`]), and not on the calculation that the block stands for ([`StepValue::clause`](crate::tasks::StepValue::clause),
-//! `5 + 4 = 2`), which other programs contain too. It has to read a value from calculations that never led to it before. A value that only
-//! one calculation leads to is held out by program alone: there the code of the calculation is a code of the value, and no probe can
-//! separate the two. Coordinates that vary by rounding alone are not scaled up ([`Standardiser`](crate::stats::Standardiser)): in a table of
-//! values in which each occurs once in a row and a column, they show which entries are not left out, and so what the missing one must be.
+//! Control for memorisation. A model may store a code of each problem, or of each calculation, without the value; a probe fitted on that
+//! code would look the value up. So the training rows of a probe exclude the program of the problem under other names
+//! ([`Problem::group`]) and the calculation that the block replaces ([`StepValue::clause`](crate::tasks::StepValue::clause), `5 + 4 = 2`),
+//! which other programs contain too: it must read a value from calculations with other operands. A value that only one calculation has is
+//! held out by program alone: there the code of the calculation is a code of the value, and no probe can separate the two. Coordinates
+//! with rounding noise only are not scaled up ([`Standardiser`](crate::stats::Standardiser)): in a table of values with each value once per
+//! row and column, they would reveal the entries that are not left out, and so the missing one.
 //!
-//! Misleads: an arithmetic chain has one derivation, so there it is valid where every value read is the true one; in a graph other
-//! paths count too. Text between blocks says other steps, and is right. A second operand is taken from the problem; whether it was
-//! read right is its own step's matter. That a chain can be read does not show that the answer rests on it (`known_value` asks that). The control for
-//! memory costs training rows (of a chain with three blocks about half): that nothing is read shows less than it would without.
+//! Misleads: an arithmetic chain has one derivation, so that it is valid only if every value read is true; in a graph other paths count
+//! too. Steps in the text between blocks are right. A second operand is taken from the problem; its own step shows whether it was read
+//! right. A readable chain does not show that the answer depends on it (see `known_value`). The control for memorisation removes
+//! training rows (about half, for three blocks), so that a probe that reads nothing is weaker evidence.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -60,11 +60,11 @@ settings! {
     }
 }
 
-/// What follows from what in the problems, known by their index among the test problems: whether each of a problem's steps
-/// follows from those before it, and, last, whether the answer follows from the steps.
+/// Verifies a chain. Arguments: index of the test problem, value of each step. Returns whether each step follows from those before it
+/// and, last, whether the answer follows from the steps.
 pub type Derivation<'a> = dyn Fn(usize, &[&str]) -> Vec<bool> + Sync + 'a;
 
-/// Whether steps work on the result before them, and the last gives the answer.
+/// A [`Derivation`] by arithmetic: each step is applied to the result before it, and the last result is the answer.
 fn along_chain(arithmetic: &dyn Arithmetic, problem: usize, answer: &str, values: &[&str]) -> Vec<bool> {
     let numbers: Vec<Option<i64>> = values.iter().map(|value| value.parse().ok()).collect();
     let made = |step: usize| {
@@ -82,7 +82,7 @@ fn along_chain(arithmetic: &dyn Arithmetic, problem: usize, answer: &str, values
     follows
 }
 
-/// Whether steps go along the edges of the question's graph, and the last reaches the answer.
+/// A [`Derivation`] in a graph: each step follows an edge of the question, and the last reaches the answer.
 fn along_path(about: &Problem, values: &[&str]) -> Vec<bool> {
     let Some((root, edges)) = edges(&about.question) else { return vec![false; values.len() + 1] };
     let from = std::iter::once(&root).chain(values);
@@ -94,21 +94,21 @@ fn along_path(about: &Problem, values: &[&str]) -> Vec<bool> {
 struct ReadProblem {
     problem: usize,
     row: Sequence,
-    /// The value of each step, as the solution has it.
+    /// The value of each step in the solution.
     words: Vec<String>,
     blocks: Vec<ReadBlock>,
 }
 
 struct ReadBlock {
-    /// Its number in the response.
+    /// Index of the block in the response.
     block: usize,
-    /// The step of the solution that it stands for.
+    /// The step of the solution that it replaces.
     step: usize,
     latents: usize,
 }
 
 impl ReadProblem {
-    /// The values of all steps where blocks hold these.
+    /// The values of all steps, with `read` as the values of the blocks' steps.
     fn with<'a>(&'a self, read: &[&'a str]) -> Vec<&'a str> {
         let mut values: Vec<&str> = self.words.iter().map(String::as_str).collect();
         self.blocks.iter().zip(read).for_each(|(block, word)| values[block.step] = word);
@@ -120,10 +120,10 @@ impl ReadProblem {
     }
 }
 
-/// One row a reader and latent.
+/// One row per reader and latent.
 ///
 /// # Errors
-/// Blocks that stand for no step of a generated task that is known; a layer that does not exist.
+/// No block replaces a known step of a generated task; a layer that does not exist.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<DecodedTraceRow>> {
     let test = &study.corpus.test;
     match &study.recipe.task {
@@ -139,7 +139,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<DecodedTraceRow>> {
     }
 }
 
-/// [`rows`] with a derivation of the caller's: what follows from what.
+/// [`rows`] with the caller's derivation.
 pub fn rows_by(study: &Study, config: &Config, derivation: &Derivation) -> Result<Vec<DecodedTraceRow>> {
     study.chooses_blocks()?;
     let depth = study.model.config().num_hidden_layers;
@@ -167,7 +167,7 @@ pub fn rows_by(study: &Study, config: &Config, derivation: &Derivation) -> Resul
     Ok(rows)
 }
 
-/// The right answers whose blocks stand for steps, and how many more have blocks of which that is not known.
+/// The problems with right answers whose blocks replace known steps, and the number of those with other blocks.
 fn reads(study: &Study, derivation: &Derivation) -> Result<(Vec<ReadProblem>, usize)> {
     let (corpus, (scores, traces)) = (&study.corpus, study.decoded()?);
     let (mut all, mut left_out) = (vec![], 0);
@@ -182,7 +182,7 @@ fn reads(study: &Study, derivation: &Derivation) -> Result<(Vec<ReadProblem>, us
     Ok((all, left_out))
 }
 
-/// `None` where the text is not the solution without the clauses that blocks stand for, or a value is not one word.
+/// `None` if the text is not the solution without the clauses that blocks replace, or if a value is not one word.
 fn read(trace: &Trace, problem: &Problem, study: &Study) -> Result<Option<ReadProblem>> {
     let vocabulary = &study.corpus.vocabulary;
     let stands = blocks(trace, problem, vocabulary)?;
@@ -204,7 +204,7 @@ fn read(trace: &Trace, problem: &Problem, study: &Study) -> Result<Option<ReadPr
     Ok(words.filter(|_| follows).map(|words| ReadProblem { problem: trace.problem, words, blocks, row }))
 }
 
-/// Of some problems, what each of their blocks is read as.
+/// For each problem, the value read from each of its blocks.
 type Readings<'a> = Option<Vec<Vec<&'a str>>>;
 
 struct LatentStates<'a> {
@@ -214,7 +214,7 @@ struct LatentStates<'a> {
     /// Row of the state of each problem's block and latent step.
     at: BTreeMap<(usize, usize, usize), usize>,
     states: Array2<f32>,
-    /// The values that steps have, and of each the tokens that it is, where it is one.
+    /// The values that steps have, and the tokens of each that is a single token.
     words: Vec<&'a str>,
     tokens: Vec<Vec<u32>>,
 }
@@ -231,8 +231,8 @@ impl<'a> LatentStates<'a> {
         Ok(Self { study, all, recall, at, states: states.remove(0), words, tokens })
     }
 
-    /// What each block of some problems is read as at one of its latents; `None` where the reader cannot be used: values that are
-    /// no single token, or too few problems for a probe.
+    /// Reads each block of the problems `mine` at one of its latents; `None` if the reader cannot be used: values of several tokens, or too
+    /// few problems for a probe.
     fn read(&self, probe: &ValueProtocol, reader: Reader, mine: &[usize], latent: usize) -> Result<Readings<'a>> {
         let keys: Vec<(usize, usize)> =
             mine.iter().flat_map(|&i| (0..self.all[i].blocks.len()).map(move |b| (i, b))).collect();
@@ -277,12 +277,12 @@ impl<'a> LatentStates<'a> {
     }
 }
 
-/// What a probe could recall a block's value from: the calculation that the block stands for, and the program of its problem.
+/// Keys by which a probe could look up a block's value: the calculation that the block replaces, and the program of its problem.
 struct Recall<'a> {
     study: &'a Study,
-    /// Of each held-out problem.
+    /// The program of each held-out problem.
     programs: Vec<usize>,
-    /// Those whose value another calculation has too, numbered after the programs.
+    /// Calculations whose value another one has too, numbered after the programs.
     calculations: BTreeMap<&'a str, usize>,
 }
 
@@ -307,19 +307,19 @@ impl<'a> Recall<'a> {
         self.programs[read.problem]
     }
 
-    /// Its calculation; where no other leads to the same value, its program.
+    /// The block's calculation or, if no other has the same value, its program.
     fn of_block(&self, read: &ReadProblem, block: usize) -> usize {
         let clause = self.study.corpus.test[read.problem].steps[read.blocks[block].step].clause.as_str();
         self.calculations.get(clause).copied().unwrap_or_else(|| self.of_problem(read))
     }
 
-    /// Problems that a probe reads right or wrong together: those with the only block that they have in common, else those of a program.
+    /// Unit of resampling, because a probe reads its problems right or wrong together: for a single block its key, else the program.
     fn unit(&self, read: &ReadProblem) -> usize {
         if read.blocks.len() == 1 { self.of_block(read, 0) } else { self.of_problem(read) }
     }
 }
 
-/// The row of one reading, its p-value not adjusted yet.
+/// The row of one reader; its p-value is not adjusted yet.
 fn of_reader(
     recall: &Recall<'_>,
     derivation: &Derivation,
@@ -367,8 +367,8 @@ fn of_reader(
     })
 }
 
-/// `own` minus `others`, paired by problem, with the p-value that it is none: the exact sign-flip test of the groups' sums. A reader that
-/// has not met a group is right or wrong in all of its problems at once, so groups are the units. `None` below two groups.
+/// `own` minus `others`, paired by problem, with the p-value of no difference: the exact sign-flip test on sums over groups. Groups are the
+/// units, because a probe that was not fitted on a group is right or wrong on all its problems at once. `None` for fewer than two groups.
 fn against(seed: u64, own: &[bool], others: &[bool], groups: &[usize]) -> Result<Option<(Estimate, f64)>> {
     let mut sums: BTreeMap<usize, i64> = BTreeMap::new();
     for ((own, others), group) in own.iter().zip(others).zip(groups) {
@@ -387,7 +387,7 @@ fn of_any(holds: &[bool]) -> Result<Option<Estimate>> {
     Some(holds).filter(|holds| !holds.is_empty()).map(accuracy).transpose()
 }
 
-/// Of each problem another one whose blocks have the same lengths, every one once; none of a problem that is alone with its.
+/// Assigns to each problem another one whose blocks have the same lengths, each once; problems without a partner are left out.
 fn donors(lengths: &[Vec<usize>], seed: u64) -> Vec<(usize, usize)> {
     let mut alike: BTreeMap<&[usize], Vec<usize>> = BTreeMap::new();
     lengths.iter().enumerate().for_each(|(i, of)| alike.entry(of.as_slice()).or_default().push(i));
@@ -401,7 +401,7 @@ fn donors(lengths: &[Vec<usize>], seed: u64) -> Vec<(usize, usize)> {
     pairs
 }
 
-/// Markdown, one row a reader and latent.
+/// Markdown, one row per reader and latent.
 pub fn table(rows: &[DecodedTraceRow]) -> String {
     let columns = "reader | latent | valid [95 %] | steps that follow | another problem's values | several blocks: valid | \
                    moved to other steps | verdict";
@@ -451,7 +451,7 @@ mod tests {
         let graphs = problems(&Task::Graph(Graph::default()));
         let paths = |problem: usize, values: &[&str]| along_path(&graphs[problem].0, values);
         changed(&paths, &graphs, |_| "no node".to_owned());
-        // A path that leads elsewhere is one as far as it goes.
+        // A path to another node counts up to its end.
         let (problem, words) = &graphs[0];
         let values: Vec<&str> = words[..words.len() - 1].iter().map(String::as_str).collect();
         let follows = paths(0, &values);

@@ -1,18 +1,18 @@
-//! When a model has made up its mind: each block is closed after its first k latents, k = 0 to its whole length, and the model
-//! answers.
+//! After how many latents a model is committed to its answer: each block is closed after its first k latents, k = 0 to its whole length,
+//! and the model answers.
 //!
-//! Of the problems whose full run has a block. Blocks that the model opens and blocks that a rule puts after the prompt (Coconut,
-//! CODI, CoLaR, pause tokens) are cut alike; of several blocks each is cut. At 0 no latent runs: `<swi></swi>`, or nothing where
-//! no markers stand around blocks. `committed` is the share whose answer is the full run's from this k on, `reversed` the share
-//! that has it and loses it again. `others_answer` is the null: the answer of the next problem's full run.
+//! Only problems whose full run has a block are used. Blocks that the model opens and blocks that a rule opens after the prompt (Coconut,
+//! CODI, CoLaR, pause tokens) are closed in the same way, each of several. At k = 0 no latent runs: `<swi></swi>`, or nothing if
+//! blocks have no markers. `committed` is the share with the full run's answer from this k on, `reversed` the share that has it and
+//! loses it again. `others_answer` is the null: the answer of the next problem's full run.
 //!
-//! Control: `resampled`. A model that was never trained to leave early is surprised by an early `</swi>`, so a loss at k alone shows that
-//! later latents are needed *or* that the place is strange. The control takes the same latents away and leaves the length: blocks run to
-//! their own end, and what enters after the k-th latent is what entered another problem's block there. Later latents are needed where
-//! both lose; where the cut alone does, the end is what hurts.
+//! Control: `resampled`. An early `</swi>` is off the training distribution, so a loss at k alone shows that later latents are needed *or*
+//! that the early end does harm. The control removes the same latents but not the length: blocks run to their own end, and latent inputs
+//! after the k-th are those of another problem's block. Later latents are needed if both lose; if only the cut does, the early end is the
+//! cause.
 //!
-//! Misleads: text after the block can make up for what was cut, so that an answer that stays does not show that the latents had it. A
-//! control of one draw misses what another problem's latents share with the own ones (one value in seven, say).
+//! Misleads: text after the block can replace the latents that were cut, so that an unchanged answer does not show that the latents had it.
+//! With one draw, the control misses values that the other problem shares (one in seven, say).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,11 +48,11 @@ settings! {
     }
 }
 
-/// Early stops that are tried by default, at most.
+/// Maximum number of default values of k.
 const MOST: usize = 16;
 
 impl Config {
-    /// The numbers to try before the full run, in order.
+    /// The values of k before the full run, in order.
     fn before(&self, longest: usize) -> Result<Vec<usize>> {
         if let Some(k) = self.k.iter().find(|k| **k > longest) {
             anyhow::bail!("early_stop.k: no block has {k} latents; the longest has {longest}");
@@ -63,7 +63,7 @@ impl Config {
     }
 }
 
-/// The checkpoint's own rule, but that a block ends after so many latents.
+/// The checkpoint's own controller, except that a block ends after a given number of latents.
 struct Cutoff<'a> {
     own: &'a dyn Controller,
     latents: usize,
@@ -87,7 +87,7 @@ impl Controller for Cutoff<'_> {
     }
 }
 
-/// What one number of latents came to, in the order of the problems.
+/// Result for one k, in the order of the problems.
 struct StopResult {
     k: usize,
     right: Vec<bool>,
@@ -97,10 +97,10 @@ struct StopResult {
     latents: Vec<(usize, f64)>,
 }
 
-/// One row a number of latents, the full run last.
+/// One row per k, the full run last.
 ///
 /// # Errors
-/// More latents than any block has, no block in any problem, and as the decoder's.
+/// A k beyond the longest block; no block in any problem; failures of the decoder.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<EarlyStopRow>> {
     let (_, traces) = study.decoded()?;
     let full: Vec<Trace> = traces.iter().filter(|trace| trace.latent_calls() > 0).cloned().collect();
@@ -117,7 +117,7 @@ pub fn rows(study: &Study, config: &Config) -> Result<Vec<EarlyStopRow>> {
     of_stops(study, &stops, &controls)
 }
 
-/// For each k, right answers of the full run against those where another problem's latents enter after the k-th.
+/// The control for each k: right answers of the full run against those with another problem's latent inputs after the k-th.
 fn controls(study: &Study, before: &[usize], full: &[Trace]) -> Result<Vec<Flips>> {
     let sweep = study.sweep()?;
     let other = resampled(&sweep.bank, study.seed);
@@ -128,13 +128,13 @@ fn controls(study: &Study, before: &[usize], full: &[Trace]) -> Result<Vec<Flips
     outcomes.iter().map(|outcomes| Flips::count(&right(&sweep.normal), &right(outcomes))).collect()
 }
 
-/// Latents of a response's longest block.
+/// Number of latents of a response's longest block.
 fn longest(trace: &Trace) -> usize {
     let runs = trace.positions.chunk_by(|a, b| a.kind == b.kind);
     runs.filter(|run| run[0].kind == PositionRole::Latent).map(<[_]>::len).max().unwrap_or(0)
 }
 
-/// Decodes the problems with blocks of `k` latents at most.
+/// Decodes the problems with blocks of at most `k` latents.
 fn cut(study: &Study, asked: &[Request], k: usize) -> Result<Vec<Trace>> {
     let switching = if k == 0 { Switching::Empty } else { Switching::Free };
     let settings = DecodeSettings { switching, ..study.settings() };
@@ -154,7 +154,7 @@ fn stopped(study: &Study, k: usize, traces: Vec<Trace>) -> Result<StopResult> {
     Ok(StopResult { k, right, answers, beliefs, latents })
 }
 
-/// The gold answer's first token where each response gives its answer; responses that give none are left out.
+/// Log-probability of the gold answer's first token at each response's answer; responses without an answer are left out.
 fn beliefs(study: &Study, traces: &[Trace]) -> Result<Vec<(usize, f64)>> {
     let (corpus, gold) = (&study.corpus, gold_tokens(&study.corpus)?);
     let (mut rows, mut decided): (Vec<Sequence>, BTreeMap<usize, usize>) = (vec![], BTreeMap::new());
@@ -206,7 +206,7 @@ fn of_stops(study: &Study, stops: &[StopResult], controls: &[Flips]) -> Result<V
     Ok(rows)
 }
 
-/// Markdown, one row a number of latents.
+/// Markdown, one row per k.
 pub fn table(rows: &[EarlyStopRow]) -> String {
     let columns = "latents kept | accuracy [95 %] | answer of the full run | of another problem's | settled | reversed later | \
                    log p(gold) | difference | later ones of another problem | verdict";

@@ -1,9 +1,9 @@
-//! The film of a training run: at every kept checkpoint, what each latent step does and what can be read from it.
+//! The film of a training run: at every stored checkpoint, the effect of each latent step and what can be read from it.
 //!
 //! 1. Decode the problems unchanged. Replace one latent step at a time by another problem's; where arithmetic is known, by that of a block
 //!    with another value.
 //! 2. Fit a linear probe for the value of a clause at the last layer of each latent step, split by program.
-//! 3. A step that no block reaches has no effect. Where no block is opened at all, none has.
+//! 3. A step that no block reaches has no effect; without any block, no step has.
 //!
 //! `probe film` runs it on the checkpoints of one phase and tests for changes ([`crate::schema::film_changes`]).
 
@@ -34,10 +34,10 @@ settings! {
     }
 }
 
-/// One row a latent step.
+/// One row per latent step.
 ///
 /// # Errors
-/// A checkpoint that is not among the frames or never opens a block; as the decoder's.
+/// A checkpoint that is not among the frames or never opens a block; failures of the decoder.
 pub fn rows(study: &Study, config: &Config) -> Result<Vec<FilmRow>> {
     let place = config.frames.iter().position(|frame| frame.replace('/', "-") == study.short_name());
     ensure!(config.frames.is_empty() || place.is_some(), "film.frames: {} is not among them", study.short_name());
@@ -79,7 +79,7 @@ fn probes(study: &Study) -> Result<Vec<ProbeRow>> {
     layer_probe::values_alone(study, &layer_probe::Config { layers, ..Default::default() })
 }
 
-/// Markdown: one line a step.
+/// Markdown: one line per step.
 pub fn table(rows: &[FilmRow]) -> String {
     let columns = "step | effect of resample [95 %] | follows the value | readout";
     table_of(columns, rows, |row| {

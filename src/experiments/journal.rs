@@ -12,7 +12,7 @@ use crate::schema::{Columns, Measurement, RowFile, complete, described};
 use crate::store::{Entry, FlatRow, IDENTITY, Manifest, Measurements, RowWriter, flatten, typed};
 use crate::study::{DoesNotApply, Shard};
 
-/// Where one experiment on one checkpoint writes, and its entry in the manifest.
+/// Output files of one experiment on one checkpoint, and its entry in the manifest.
 pub struct Journal {
     pub folder: PathBuf,
     /// The part of the files' names after the experiment's.

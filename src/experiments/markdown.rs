@@ -1,6 +1,6 @@
 //! Markdown tables of experiments' results. Knows text only.
 
-/// A line for each row; `line` writes the cells as `columns` names them: `group | accuracy`, `wrong | 0.250`.
+/// A table with these `columns` (`group | accuracy`); `line` returns the cells of a row (`wrong | 0.250`).
 pub(crate) fn table_of<R>(columns: &str, rows: impl IntoIterator<Item = R>, line: impl Fn(R) -> String) -> String {
     let rule = "| --- ".repeat(columns.split(" | ").count());
     let lines: String = rows.into_iter().map(|row| format!("| {} |\n", line(row))).collect();

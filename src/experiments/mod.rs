@@ -162,7 +162,7 @@ fn steps_named(experiment: &str, named: &[Nth], longest: usize) -> Result<Vec<us
 /// The file of measurements and the file of the main table.
 pub(crate) type Files = (&'static str, &'static str);
 
-/// What an experiment runs on; returns a Markdown summary.
+/// Inputs of an experiment's function, which returns a Markdown summary.
 #[derive(Clone, Copy)]
 pub enum Run {
     /// One checkpoint.

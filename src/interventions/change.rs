@@ -170,7 +170,7 @@ pub struct ModelChange {
     pub heads: Heads,
     pub region: Select,
     pub intervention: InterventionSpec,
-    /// Of a file, by point; with the number of the point's heads.
+    /// Values of a file, with their hook point and its number of heads.
     pub(super) values: Vec<(HookPoint, usize, Values)>,
 }
 

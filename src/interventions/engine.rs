@@ -80,7 +80,7 @@ impl ChangeLog {
         Self { sequences, counts: Mutex::new(counts) }
     }
 
-    /// Of the requests of a decode, numbered in their order.
+    /// Counters for the requests of a decode, numbered in their order.
     pub fn from_requests(requests: &[Request]) -> Self {
         Self::new(requests.iter().map(|request| (request.problem, request.prompt.len())))
     }
@@ -92,7 +92,7 @@ impl ChangeLog {
         Some(LatentPlace { problem, block, step })
     }
 
-    /// Of each sequence.
+    /// Firings of each sequence.
     pub fn firings(&self) -> Vec<Firings> {
         self.counts().firings.clone()
     }
@@ -239,7 +239,7 @@ pub struct ChangeReport {
     pub fired: usize,
     /// Mean ‖new − old‖ per position.
     pub mean_change: f64,
-    /// Of several sequences, how often in each.
+    /// Firings per sequence, if there are several.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rows: Option<Vec<usize>>,
 }

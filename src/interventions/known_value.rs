@@ -8,7 +8,7 @@ pub(super) const ABOUT: &[InterventionAbout] =
     &[InterventionAbout::new("known_value", Acts::OnLatents, |m, d| Box::new(known_value(m.bank, &m.swaps[d.number])))
         .random()];
 
-/// Which block of a problem is exchanged, and its donor block.
+/// The exchanged block of a problem, and its donor block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Swap {
     pub block: usize,

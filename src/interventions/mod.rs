@@ -89,11 +89,11 @@ pub struct Material<'a> {
 }
 
 impl Material<'static> {
-    /// Of a run that has no other runs: enough for [`Acts::Alone`].
+    /// No material: enough for [`Acts::Alone`].
     pub const NONE: Self = Self { bank: &bank::NO_STATES, siblings: &[], swaps: &[], model: None, exit: &[] };
 }
 
-/// Which of several draws, at which dose.
+/// The number of a draw, and its dose.
 #[derive(Clone, Copy, Debug)]
 pub struct Draw {
     pub number: usize,
@@ -109,10 +109,10 @@ impl Draw {
     }
 }
 
-/// Which values an intervention needs, and so where it can act.
+/// Values that an intervention needs, which determine where it can act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acts {
-    /// From the value itself: at any hook point of any run.
+    /// The value itself: at any hook point of any run.
     Alone,
     /// A normal run of the same problems: at any hook point of an experiment.
     OnRun,

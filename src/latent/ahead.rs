@@ -1,10 +1,10 @@
-//! Decoding without the host. On a GPU every read waits until all work before it is done, so that a read for each token leaves
-//! the device idle between two of them. Here tokens are drawn, blocks left and rows fed on the device for several steps, and one
-//! read brings what was decided.
+//! Decodes several steps on the device without synchronising with the host. On a GPU every read is a synchronisation: one read per
+//! token leaves the device idle in between. Here the device draws tokens, closes blocks and feeds rows for several steps, and the host
+//! then reads all decisions at once.
 //!
-//! Positions, cache slots and the random value of each draw are known before: every row is fed one position a step, rows that
-//! have ended too (what they are fed is thrown away). What is not known, the token and whether a latent is there, stays on
-//! the device. The host then makes the same decisions from what it reads ([`Reading`]): traces are written in one place.
+//! Positions, cache slots and the random value of each draw are known in advance: every row is fed one position per step, also rows
+//! that have ended (their outputs are discarded). The token, and whether the position is a latent, are known only on the device. The
+//! host then repeats the decisions from what it reads ([`Reading`]), so that traces are written in one place.
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
@@ -18,28 +18,27 @@ use crate::model::Step;
 use crate::ops::MASKED;
 use crate::ops::wide::{self, GROUP, grouped};
 
-/// Steps between two reads, where the caller does not say: beyond some the wait is a small share, and rows that end meanwhile are
-/// fed for nothing.
+/// Default number of steps between two reads: with more, the wait is already a small share, and rows that have ended are fed in vain.
 const STEPS: usize = 16;
 
-/// Values that are read of each row and step.
+/// Number of values read per row and step.
 const WIDTH: usize = 7;
 
-/// What the device decides by; the same for all rows and steps.
+/// Inputs of the device's decisions, the same for all rows and steps.
 pub(super) struct Ahead<'a> {
     decoding: Decode<'a>,
     bounds: Bounds,
     steps: usize,
     draws_swi: bool,
-    /// `[1, P]`: what text mode never draws.
+    /// `[1, P]`: tokens that text mode never draws.
     masked: Tensor<2, Bool>,
 }
 
-/// State of a row that is in text.
+/// State of a row in text mode.
 const TEXT: f32 = -1.0;
 
 impl<'a> Ahead<'a> {
-    /// `None` where the host decides every step: on the CPU, and for methods, sources and samplings that need it.
+    /// `None` if the host decides every step: on the CPU, and for methods, sources and samplings that need it.
     pub fn new(decoding: Decode<'a>, rows: &[DecodingRow]) -> Result<Option<Self>> {
         let device = decoding.model.device();
         let steps = decoding.ahead.unwrap_or(if crate::ops::is_cpu(&device) { 0 } else { STEPS });
@@ -72,10 +71,10 @@ impl<'a> Ahead<'a> {
         rows.all(|row| row.is_plain() && row.draws_swi(&self.decoding) == self.draws_swi)
     }
 
-    /// Feeds every row of the stream some positions; writes what was decided into the rows, which end where the host ends them.
+    /// Feeds every row of the stream several positions, and writes the decisions into the rows. The host decides which rows end.
     ///
     /// # Errors
-    /// As the decoder's, and a host that decides another step than the device fed.
+    /// Failures of the decoder; a step at which host and device decide differently.
     pub fn run(&self, stream: &mut Stream, rows: &mut [&mut DecodingRow]) -> Result<()> {
         let (b, device) = (rows.len(), self.decoding.model.device());
         // No row exceeds its budget; latents do not count against it.
@@ -93,7 +92,7 @@ impl<'a> Ahead<'a> {
             state = next;
             read.push(values);
         }
-        let read = Tensor::cat(read, 0).try_into_vec_as::<f32>().context("reading what was decided on the device")?;
+        let read = Tensor::cat(read, 0).try_into_vec_as::<f32>().context("reading the device's decisions")?;
         for (at, values) in read.chunks(WIDTH).enumerate() {
             let row = &mut *rows[at % b];
             if row.is_live() {
@@ -104,12 +103,12 @@ impl<'a> Ahead<'a> {
         Ok(())
     }
 
-    /// One step of all rows: the state `[B, 1]` of each row ([`TEXT`], or the latents that its block has been fed) and its draw
-    /// `[B, 1]` → the [`WIDTH`] values that are read `[B, WIDTH]`, and the next state.
+    /// One step of all rows: the state `[B, 1]` of each row ([`TEXT`], or the number of latents fed in its block) and its uniform value
+    /// `[B, 1]` → the values for the host `[B, WIDTH]`, and the next state.
     fn step(&self, stream: &mut Stream, state: Tensor<2>, uniform: Tensor<2>) -> Result<(Tensor<2>, Tensor<2>)> {
         let Decode { model, settings, switch, .. } = self.decoding;
         let (b, device) = (state.dims()[0], state.device());
-        // Filled up to whole groups with values that have no probability.
+        // Padded to whole groups with values of probability 0.
         let logits = wide::padded(stream.plain_logits()?.cast(DType::F32), MASKED);
         let dims = logits.dims();
         let constant = |x: f32| Tensor::<2>::full([b, 1], x, (&device, DType::F32));
@@ -134,7 +133,7 @@ impl<'a> Ahead<'a> {
                 }
             }
         };
-        // Where nothing is finite, no comparison means anything; the row continues to the next read.
+        // Without finite logits comparisons are meaningless; the row continues until the next read.
         let drawn = drawn.clamp(0, model.config().vocab_size as i64 - 1);
         let (marker, exits) = match switch {
             Some(ids) => {
@@ -148,11 +147,11 @@ impl<'a> Ahead<'a> {
         let p_marker = of_marker(&plain).map_or_else(|| constant(0.0), Tensor::exp);
         let marker_logprob = of_marker(tempered).unwrap_or_else(|| constant(MASKED));
 
-        // What is fed: the token drawn in text, a latent in a block, `</swi>` where it is left.
+        // The input: the drawn token in text, a latent in a block, `</swi>` at its end.
         let end = i64::from(switch.map_or(0, |ids| ids.swi_end));
         let token = drawn.clone().mask_fill(exits.clone(), end);
         let is_latent = text.clone().bool_or(exits.clone()).bool_not();
-        // In a block one latent more; in text, and where a block is left, text; where one opens, no latent yet.
+        // The next state: one latent more in a block; text in text and after a block; 0 latents where a block opens.
         let mut next = (state + 1.0).mask_fill(text.clone().bool_or(exits), TEXT);
         if let Some(ids) = switch.filter(|_| self.draws_swi) {
             next = next.mask_fill(text.bool_and(drawn.clone().equal_elem(i64::from(ids.swi))), 0.0);
@@ -161,13 +160,13 @@ impl<'a> Ahead<'a> {
         let logprob = tempered.log_prob(drawn.clone());
         let drawn = drawn.float().cast(DType::F32);
         let values = vec![sum, drawn, logprob, marker_logprob, p_marker, plain.entropy(), fed];
-        // Of a latent the token is not looked up; the first row of the table stands for it.
+        // A latent has no token to look up: the first row of the table is a placeholder.
         let token = token.mask_fill(is_latent.clone(), 0).reshape([b]);
         stream.feed(model.embed_on_device(token)?, is_latent)?;
         Ok((Tensor::cat(values, 1), next))
     }
 
-    /// Whether a block is left after so many latents, `[B, 1]`.
+    /// Whether each block ends after this number of latents, `[B, 1]`.
     fn closes(&self, state: &Tensor<2>, drawn: Tensor<2, Bool>) -> Tensor<2, Bool> {
         let forced = state.clone().greater_equal_elem(self.bounds.closes_at as f32);
         match self.bounds.leaves_from {
@@ -180,7 +179,7 @@ impl<'a> Ahead<'a> {
 /// Placeholder for the token of a latent.
 const LATENT: f32 = -1.0;
 
-/// What the host sees of one row and step.
+/// Parses the values of one row and step.
 fn seen<'s>(values: &[f32]) -> PositionView<'s> {
     let [sum, drawn, logprob, marker_logprob, p_marker, entropy, _] = *values else { return PositionView::NotFinite };
     if !sum.is_finite() {
@@ -197,7 +196,7 @@ fn seen<'s>(values: &[f32]) -> PositionView<'s> {
     })
 }
 
-/// Whether the host's piece is what the device fed.
+/// Whether the host's piece equals the device's input.
 fn is_fed(piece: &Piece, values: &[f32]) -> bool {
     let host = match (piece.ids.as_slice(), piece.steps.as_slice()) {
         ([_], [Step::Latent { .. }]) => LATENT,
@@ -224,14 +223,14 @@ fn of_group(x: Tensor<3>, group: &Tensor<2, Int>) -> Tensor<2> {
     x.gather(1, group.clone().reshape([b, 1, 1]).expand([b, 1, GROUP])).squeeze_dim(1)
 }
 
-/// The first of the largest: `[B, P]` → `[B, 1]`.
+/// Index of the largest value, the first of equals: `[B, P]` → `[B, 1]`.
 fn argmax(x: Tensor<2>) -> Tensor<2, Int> {
     let x = grouped(x);
     let group = x.clone().max_dim(2).squeeze_dim::<2>(2).argmax(1);
     group.clone().mul_scalar(GROUP as i64) + of_group(x, &group).argmax(1)
 }
 
-/// A softmax over `[B, P]`, as far as several values share it.
+/// Shared terms of a softmax over `[B, P]`.
 struct Distribution {
     /// Logits minus the largest.
     x: Tensor<2>,
@@ -247,19 +246,19 @@ impl Distribution {
         Self { total: wide::sum(exp.clone()), x, exp }
     }
 
-    /// Of a token each, `[B, 1]` → `[B, 1]`.
+    /// Log-probability of one token per row, `[B, 1]` → `[B, 1]`.
     fn log_prob(&self, token: Tensor<2, Int>) -> Tensor<2> {
         self.x.clone().gather(1, token) - self.total.clone().log()
     }
 
-    /// `[B, 1]`, nats.
+    /// Entropy, `[B, 1]`, nats.
     fn entropy(&self) -> Tensor<2> {
         self.total.clone().log() - wide::sum(self.exp.clone() * self.x.clone()) / self.total.clone()
     }
 }
 
-/// The first token with which the sum of the weights `[B, P]` passes `uniform` `[B, 1]` of their total, `[B, 1]`: as
-/// [`super::sampling::draw`], in f32. A token of weight 0 is never drawn.
+/// The first token at which the cumulative weight `[B, P]` exceeds `uniform` `[B, 1]` of the total, `[B, 1]`: as [`super::sampling::draw`],
+/// in f32. A token of weight 0 is never drawn.
 fn draw(weights: Tensor<2>, uniform: Tensor<2>) -> Tensor<2, Int> {
     let weights = grouped(weights);
     let groups = weights.dims()[1];
@@ -268,19 +267,19 @@ fn draw(weights: Tensor<2>, uniform: Tensor<2>) -> Tensor<2, Int> {
     let total = up_to.clone().narrow(1, groups - 1, 1);
     let target = below(uniform * total.clone(), total);
     let group = passed(up_to.clone(), target.clone());
-    // What is left of the target within the group.
+    // The remaining target within the group.
     let rest = target - (up_to.gather(1, group.clone()) - sums.gather(1, group.clone()));
     let up_to = of_group(weights, &group).cumsum(1);
     let rest = below(rest.clamp_min(0.0), up_to.clone().narrow(1, GROUP - 1, 1));
     group.mul_scalar(GROUP as i64) + passed(up_to, rest)
 }
 
-/// A target below the end of the running sum in spite of rounding: some token passes it.
+/// Clamps a target below the end of the cumulative sum, so that some token exceeds it in spite of rounding.
 fn below(target: Tensor<2>, end: Tensor<2>) -> Tensor<2> {
     target.min_pair(end.mul_scalar(1.0 - f64::from(f32::EPSILON)))
 }
 
-/// How many places of a running sum `[B, N]` do not pass the target `[B, 1]`: the index of the first that does, `[B, 1]`.
+/// Index of the first entry of a cumulative sum `[B, N]` above the target `[B, 1]`: `[B, 1]`.
 fn passed(up_to: Tensor<2>, target: Tensor<2>) -> Tensor<2, Int> {
     let dims = up_to.dims();
     up_to.lower_equal(target.expand(dims)).int().sum_dim(1)

@@ -1,4 +1,4 @@
-//! Who opens, continues and closes a block. Knows what a row has done and what it would draw; nothing of tensors.
+//! Rules that open, continue and close blocks. Knows a row's history and its next draw; no tensors.
 
 use serde::{Deserialize, Serialize};
 
@@ -32,40 +32,40 @@ pub struct InBlock<'a> {
     pub entropies: &'a [f64],
     /// Entropy of the token in whose place the block opened.
     pub reference: f64,
-    /// What the row would draw at the last of them; of a rule that goes by mixtures, what weighs most in the next one.
+    /// The token that the row would draw at the last of them; for a rule on mixtures, the token of largest weight in the next one.
     pub drawn: u32,
-    /// Whether `</swi>` is what the row would draw there, or what weighs most in the next mixture of a rule that goes by mixtures.
+    /// Whether that token is `</swi>`.
     pub exit_drawn: bool,
     pub k_min: usize,
     pub k_cap: usize,
 }
 
 impl InBlock<'_> {
-    /// At the last latent.
+    /// Entropy at the last latent.
     pub fn entropy(&self) -> f64 {
         self.entropies.last().copied().unwrap_or(self.reference)
     }
 }
 
-/// How a block continues.
+/// Continuation of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockEnd {
     /// Another latent.
     Stay,
-    /// The model left it: `</swi>` was drawn.
+    /// The model ended it: `</swi>` was drawn.
     Drawn,
-    /// It is closed regardless of the model.
+    /// The rule closes it.
     Forced,
-    /// It is closed regardless of the model, and this token is written next.
+    /// The rule closes it, and this token is written next.
     Says(u32),
 }
 
-/// Blocks that are left by their length and the token drawn alone.
+/// Blocks whose end depends only on their length and the drawn token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Latents from which on a drawn `</swi>` leaves the block; `None`: it never does.
+    /// Number of latents from which on a drawn `</swi>` ends the block; `None`: never.
     pub leaves_from: Option<usize>,
-    /// Latents after which it is closed.
+    /// Number of latents after which the block is closed.
     pub closes_at: usize,
 }
 
@@ -73,10 +73,10 @@ names! {
     /// How a block that the model opened ends before its cap.
     #[derive(Default)]
     pub enum Exit {
-        /// When `</swi>` is drawn as text is: at the temperature of the decode (the paper's text).
+        /// If `</swi>` is drawn like text, at the temperature of the decode (the paper's text).
         #[default]
         Sampled = "sampled",
-        /// When `</swi>` is the most probable token, at any temperature (the released code).
+        /// If `</swi>` is the most probable token, at any temperature (the released code).
         Argmax = "argmax",
     }
 }
@@ -88,7 +88,7 @@ names! {
 pub struct LearntRule {
     #[serde(skip_serializing_if = "is_default")]
     pub exit: Exit,
-    /// Whether an exit by the model is an action: it has a log-probability, and the GRPO loss includes it.
+    /// Whether the model's exit is an action: it has a log-probability, and the GRPO loss includes it.
     #[serde(skip_serializing_if = "Clone::clone")]
     pub exit_in_loss: bool,
     /// Whether text never draws `<latent>` and, outside a block, `</swi>`.
@@ -113,7 +113,7 @@ impl Default for LearntRule {
 
 /// The rule of a method for its blocks.
 pub trait Controller: Send + Sync {
-    /// The rule for everything that this one does not decide, except how a block ends.
+    /// The underlying rule, which decides everything that this one does not, except the end of a block.
     fn own(&self) -> Option<&dyn Controller> {
         None
     }
@@ -141,8 +141,8 @@ pub trait Controller: Send + Sync {
         self.own().is_some_and(|own| own.opens(at))
     }
 
-    /// Whether a block is between `<swi>` and `</swi>`. Where not, its first latent follows the text directly, and the
-    /// logits of its last one choose the next token of text.
+    /// Whether blocks are enclosed in `<swi>` and `</swi>`. If not, the first latent follows the text directly, and the logits of the last
+    /// one choose the next token of text.
     fn marked(&self) -> bool {
         self.own().is_none_or(Controller::marked)
     }
@@ -152,32 +152,32 @@ pub trait Controller: Send + Sync {
         self.own().is_some_and(|own| own.ends_thinking(token))
     }
 
-    /// Whether thinking ends by the token that weighs most in the mixture to be fed, not by the one that would be drawn.
+    /// Whether thinking ends by the token of largest weight in the next mixture, not by the drawn token.
     fn by_mixture(&self) -> bool {
         self.own().is_some_and(Controller::by_mixture)
     }
 
-    /// The temperature of the entropies that the rule gets.
+    /// Temperature of the entropies passed to the rule.
     fn temperature(&self) -> f64 {
         self.own().map_or(1.0, Controller::temperature)
     }
 
-    /// Whether this token, drawn where a latent would be fed, is fed itself. The block continues after it.
+    /// Whether this token, if drawn inside a block, is fed instead of a latent. The block continues after it.
     fn feeds(&self, token: u32) -> bool {
         self.own().is_some_and(|own| own.feeds(token))
     }
 
-    /// The token that is written after the next one once the row has gone over from latents to text so often; `None`: as the
-    /// model says.
+    /// The token that the rule writes after the next one, once the row has changed from latents to text this often; `None`: the model
+    /// decides.
     fn imposes(&self, switches: usize) -> Option<u32> {
         self.own()?.imposes(switches)
     }
 
-    /// What happens after a latent step.
+    /// How the block continues after a latent step.
     fn closes(&self, at: &InBlock) -> BlockEnd;
 
-    /// When blocks close, as numbers, where it depends on nothing but the length of the block and the token drawn, and where no rule opens a
-    /// block after the first position: a device can follow it without the host.
+    /// Numbers that determine the end of blocks, if it depends only on length and drawn token and no rule opens a block after the first
+    /// position: then the device can decide without the host.
     fn bounds(&self, _k_min: usize, _k_cap: usize) -> Option<Bounds> {
         None
     }
@@ -192,24 +192,23 @@ fn mask_markers(mask: bool, ids: &SwitchIds, may_open: bool) -> Vec<u32> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "rule", deny_unknown_fields)]
 pub enum Blocks {
-    /// The model opens with `<swi>` and, from `K_min` steps on, leaves with `</swi>`; at `K_cap` it must (method §2).
+    /// The model opens blocks with `<swi>` and, from `K_min` steps on, ends them with `</swi>`; `K_cap` forces the end (method §2).
     Learnt(LearntRule),
     /// No blocks: `<swi>` is masked.
     Never,
-    /// There are none, and nothing is masked: markers are written as any token is, and no hidden state is fed. What plain generation makes of a
-    /// switchable model.
+    /// No blocks and no masks, as in plain generation: markers are ordinary tokens, and no hidden state is fed.
     Plain,
-    /// One of exactly `steps` latents directly after the prompt, and no other (Coconut).
+    /// One block of exactly `steps` latents directly after the prompt (Coconut).
     AfterPrompt { steps: usize },
-    /// One of exactly `steps` latents after the prompt, without `<swi>` and `</swi>` around it (pause tokens).
+    /// One block of exactly `steps` latents after the prompt, without `<swi>` and `</swi>` (pause tokens).
     Pause { steps: usize },
-    /// One directly after the prompt, and no other: the model leaves it with `</swi>`, at `limit` latents it must (CoLaR). Where latents
-    /// are mixtures, with the `</swi>` that weighs most in the next one (Latent-SFT).
+    /// One block directly after the prompt: the model ends it with `</swi>` or, if latents are mixtures, with the next mixture's largest
+    /// weight on `</swi>` (CoLaR, Latent-SFT). `limit` latents force the end.
     Thinking { limit: usize },
-    /// By the entropy of the next token, in both directions.
+    /// The entropy of the next token opens and closes blocks.
     #[serde(rename = "swireasoning")]
     SwiReasoning(SwiReasoning),
-    /// From the first position on, until thinking ends.
+    /// One block from the first position on, until thinking ends.
     SoftThinking(SoftThinking),
 }
 
@@ -220,10 +219,10 @@ impl Default for Blocks {
 }
 
 impl Blocks {
-    /// As the paper's text has it.
+    /// The rule of the paper's text.
     pub const LEARNT: Self = Blocks::Learnt(LearntRule::PAPER);
 
-    /// Latents of the one block after every prompt; `None` if blocks are elsewhere or absent.
+    /// Number of latents of the one block after every prompt; `None` if blocks are elsewhere or absent.
     pub fn after_prompt(&self) -> Option<usize> {
         match *self {
             Blocks::AfterPrompt { steps } | Blocks::Pause { steps } if steps > 0 => Some(steps),
@@ -236,7 +235,7 @@ impl Blocks {
         self.after_prompt().is_some() || matches!(self, Blocks::Thinking { .. })
     }
 
-    /// Most latent steps of a block, 0 without blocks; `None` if the rule decides.
+    /// Maximum latent steps of a block, 0 without blocks; `None` if the rule decides.
     pub fn longest(&self, k_cap: usize) -> Option<usize> {
         match *self {
             Blocks::Learnt(_) => Some(k_cap),

@@ -21,21 +21,21 @@ use super::trace::{End, Trace};
 use crate::model::{Decoder, Hooks, Step};
 use crate::parallel;
 
-/// Most latents of a block. Independent of the model's positions: toy models have few, and rotary embeddings extrapolate.
+/// Block length that any model may have: toy models have few positions, and rotary embeddings extrapolate.
 const SMALL_BLOCK: usize = 256;
 
 names! {
-    /// What an experiment imposes on the checkpoint's own [`Controller`].
+    /// An experiment's override of the checkpoint's own [`Controller`].
     #[derive(Default)]
     pub enum Switching {
         /// Nothing.
         #[default]
         Free = "free",
-        /// No block opens, `<swi>` is masked: the next best token is taken (the paper's *skip*).
+        /// `<swi>` is masked: the next best token is used instead (the paper's *skip*).
         Suppressed = "suppressed",
-        /// `<swi>` is emitted at the first response position, then nothing is imposed.
+        /// `<swi>` is emitted at the first response position; then the controller decides.
         Forced = "forced",
-        /// Every block is closed as it is opened: `<swi></swi>`, no latent step.
+        /// Every block is closed at once: `<swi></swi>`, no latent step.
         Empty = "empty",
     }
 }
@@ -78,13 +78,13 @@ impl DecodeSettings {
 pub struct Request {
     pub problem: usize,
     pub prompt: Vec<u32>,
-    /// Number of its first rollout: names the randomness.
+    /// Number of its first rollout: part of the random key.
     pub rollout: usize,
-    /// Most visible tokens of this response, at most those of the settings; `None`: those of the settings.
+    /// Maximum visible tokens of this response, up to the settings' limit; `None`: that limit.
     pub limit: Option<usize>,
 }
 
-/// What every row of a decode shares.
+/// Shared inputs of all rows of a decode.
 #[derive(Clone, Copy)]
 pub struct Decode<'a> {
     pub model: &'a Decoder,
@@ -93,18 +93,18 @@ pub struct Decode<'a> {
     /// `None`: a model without switch tokens, decoded as plain text.
     pub switch: Option<SwitchIds>,
     pub settings: &'a DecodeSettings,
-    /// Raised by the user's Ctrl-C: rows end as cancelled.
+    /// Set by the user's Ctrl-C: rows end as cancelled.
     pub cancel: Option<&'a AtomicBool>,
-    /// Steps that the device decides between two reads, where it can; 0: the host decides every step. `None`: 0 on the CPU, some on
-    /// a GPU. Results are the same but for rounding: the device computes log-probabilities in f32, the host in f64.
+    /// Number of steps that the device decides between two reads, if it can; 0: the host decides every step. `None`: 0 on the CPU, several
+    /// on a GPU. Results are equal up to rounding: the device computes log-probabilities in f32, the host in f64.
     pub ahead: Option<usize>,
 }
 
 /// Continues every prompt `rollouts` times; traces in the order of the requests, rollouts of one together.
 ///
 /// # Errors
-/// Settings out of range, an empty prompt, and whatever a hook returns. Trouble in one row (budget, non-finite
-/// logits) ends that row with its reason and nothing else.
+/// Settings out of range, an empty prompt, errors of hooks. An exhausted budget or non-finite logits end only their own row, with the
+/// reason in its trace.
 pub fn decode(decoding: Decode, requests: &[Request], rollouts: usize, hooks: &mut Hooks) -> Result<Vec<Trace>> {
     ensure!(rollouts > 0, "nothing to decode: {rollouts} rollouts");
     let problems = requests.iter().map(|r| r.problem).collect();
@@ -121,8 +121,8 @@ pub fn decode(decoding: Decode, requests: &[Request], rollouts: usize, hooks: &m
     Ok(done.into_iter().map(|row| row.decoded().trace).collect())
 }
 
-/// Continues every prompt once. Hooks see row `i` under the name `names[i]`, where [`decode`] shows the problem: rollouts
-/// of one problem differ.
+/// Continues every prompt once. Hooks see `names[i]` as the row, instead of the problem as in [`decode`], so that they can distinguish
+/// rollouts of one problem.
 pub(crate) fn decode_named(
     decoding: Decode,
     requests: &[Request],
@@ -137,13 +137,13 @@ pub(crate) fn decode_named(
 /// Per-row options of a decode.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RowWatch {
-    /// A token whose lead over the others is recorded ([`FinishedRow::margins`]).
+    /// A token whose margin over the others is recorded ([`FinishedRow::margins`]).
     pub token: Option<u32>,
     /// `<swi>` is emitted at this visible response position, regardless of the model.
     pub force_at: Option<usize>,
 }
 
-/// Decodes with something watched in each row.
+/// Decodes with options per row.
 pub(crate) fn decode_watched(
     decoding: Decode,
     requests: &[Request],
@@ -167,11 +167,10 @@ pub(crate) fn decode_watched(
         .collect())
 }
 
-/// Whether the model has a position for every part of a response, with one block: a model whose positions are rows of a table has
-/// no more of them.
+/// Checks that the longest possible response, with one block, fits a model's table of learned positions.
 ///
 /// # Errors
-/// The first prompt from which a response may leave the table.
+/// The first prompt whose response may exceed the table.
 pub(crate) fn ensure_positions(model: &Decoder, settings: &DecodeSettings, requests: &[Request]) -> Result<()> {
     let there = model.config().max_position_embeddings;
     if !model.config().family.learned_positions() {
@@ -230,7 +229,7 @@ pub(super) fn continue_rows(
     Ok(done.into_iter().map(|(row, _)| row).collect())
 }
 
-/// A row and, where it is held before its first block, the stream and the index in it where its cache is.
+/// A row and, if it is held before its first block, the stream with its cache, and the index in it.
 pub(super) type DrivenRow<'m> = (DecodingRow, Option<(Stream<'m>, usize)>);
 
 /// Decodes until every row has ended or is held ([`DecodingRow::hold`]).
@@ -265,7 +264,7 @@ fn step_by_step<'m>(
             }
             _ => chosen_by_host(&decoding, &stream, &mut active, branch.hooks)?,
         };
-        // Finished rows leave once they are a quarter of the batch: a copy of the cache is not free.
+        // Finished rows are removed once they are a quarter of the batch, because that copies the cache.
         let live: Vec<usize> = (0..active.len()).filter(|&i| active[i].1.is_live()).collect();
         let leave = live.len() < active.len() && (live.is_empty() || (active.len() - live.len()) * 4 >= active.len());
         if leave {
@@ -290,14 +289,14 @@ fn step_by_step<'m>(
             branch.advance(&mut stream, &pieces)?;
         }
     }
-    done.into_iter().map(|row| row.context("a row was lost")).collect()
+    done.into_iter().map(|row| row.context("a response is missing")).collect()
 }
 
 fn is_cancelled(decoding: &Decode) -> bool {
     decoding.cancel.is_some_and(|cancel| cancel.load(Ordering::Relaxed))
 }
 
-/// What each row is fed next, from logits that are read here.
+/// The next piece of each row, decided on the host.
 fn chosen_by_host(
     decoding: &Decode,
     stream: &Stream,

@@ -1,5 +1,5 @@
-//! Opaque serial depth (Brown-Cohen, Lindner and Shah 2026, arXiv:2603.09786): the longest chain of operations between two tokens of
-//! text, which nobody can read on the way. An upper bound from the shape of the model; whether the chain is used is not known here.
+//! Opaque serial depth (Brown-Cohen, Lindner and Shah 2026, arXiv:2603.09786): the longest chain of operations between two tokens of text,
+//! that is, without a readable intermediate result. An upper bound from the shape of the model; the chain need not be used.
 //!
 //! 1. Unit, as in the paper: an elementwise operation has depth 1, a sum, maximum or selection over n terms ⌈log₂ n⌉, a product of a
 //!    vector of n with a matrix 1 + ⌈log₂ n⌉. Lookups, reshapes and casts have depth 0. What has no common input runs in parallel.
@@ -36,7 +36,7 @@ pub struct Chain {
 }
 
 impl SerialDepth {
-    /// For attention over so many `positions`.
+    /// The depths for attention over `positions`.
     ///
     /// # Errors
     /// A source whose head is not in the model.
@@ -53,7 +53,7 @@ impl SerialDepth {
         })
     }
 
-    /// The chain through so many latents, from a token of text to the next.
+    /// The chain through `latents`, from a token of text to the next.
     pub fn chain(&self, latents: usize) -> Chain {
         let (latents, input) = self.input.map_or((0, 0), |input| (latents, input));
         Chain {
@@ -118,7 +118,7 @@ fn feed_forward(config: &ModelConfig, layer: usize) -> usize {
     };
     let dense = |width| product(d) + bias + activation + usize::from(config.family.is_gated()) + product(width) + bias;
     let Some(experts) = config.experts(layer) else { return dense(config.intermediate_size) };
-    // The experts do not wait for the router: a circuit computes all of them, and selects.
+    // Experts run in parallel with the router: a circuit computes all of them, and selects.
     let kept = sum(experts.per_token);
     let router = product(d) + softmax(experts.count) + sum(experts.count);
     let router = router + if experts.normalised { kept + 1 } else { 0 };

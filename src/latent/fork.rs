@@ -1,8 +1,8 @@
 //! One decode, many continuations: prompts and the text before the first block are computed once and forked.
 //!
-//! A [`Prefix`] holds rows at two points: after their prompts, and before the decision that would open their first
-//! block. [`Prefix::fork`] continues from either, each fork with its own switching rule and its own number, which is what
-//! hooks see as the row. Knows nothing of what the forks are for.
+//! A [`Prefix`] stores rows at two points: after their prompts, and before the decision that would open their first block.
+//! [`Prefix::fork`] continues from either, each fork with its own switching rule and its own number, which hooks see as the row. Does not
+//! know the purpose of forks.
 
 use anyhow::{Context, Result, ensure};
 
@@ -15,7 +15,7 @@ use crate::schema::At;
 /// The hooks of a decode and how far their replacements at latent positions reach.
 pub(crate) struct Branch<'b, 'h> {
     pub hooks: &'b mut Hooks<'h>,
-    /// For [`At::Embedding`] and [`At::Kv`]: the hooks of the half that sees the input as it was.
+    /// For [`At::Embedding`] and [`At::Kv`]: the hooks of the half with the original input.
     twin: Option<(At, &'b mut Hooks<'h>)>,
 }
 
@@ -29,7 +29,7 @@ impl<'b, 'h> Branch<'b, 'h> {
         self.twin.is_none() && self.hooks.is_empty()
     }
 
-    /// `other` are the hooks of the half where nothing is replaced.
+    /// `other`: the hooks of the half without replacements.
     pub(crate) fn reaching(channel: At, hooks: &'b mut Hooks<'h>, other: &'b mut Hooks<'h>) -> Self {
         Self { hooks, twin: (channel != At::Both).then_some((channel, other)) }
     }
@@ -38,7 +38,7 @@ impl<'b, 'h> Branch<'b, 'h> {
         let latent = pieces.iter().any(|p| matches!(p.steps.first(), Some(Step::Latent { .. })));
         match &mut self.twin {
             Some((channel, other)) if latent => {
-                // The same call twice over the same cache, then one half of each.
+                // Two calls over the same cache; output from one, keys and values from the other.
                 let mut normal = stream.clone();
                 normal.advance(pieces, other)?;
                 stream.advance(pieces, self.hooks)?;
@@ -55,29 +55,29 @@ impl<'b, 'h> Branch<'b, 'h> {
     }
 }
 
-/// Where a fork leaves the shared prefix.
+/// Point at which a fork leaves the shared prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
     /// After the prompt.
     Prompt,
-    /// Before the first `<swi>`; only rows that would emit one are there.
+    /// Before the first `<swi>`, for rows that would emit one.
     Switch,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fork {
-    /// Which request of the prefix.
+    /// Index of the prefix's request.
     pub request: usize,
-    /// What hooks see as the row.
+    /// The row for hooks.
     pub id: usize,
-    /// Names the randomness, as [`Request::rollout`].
+    /// Part of the random key, as [`Request::rollout`].
     pub rollout: usize,
     pub switching: Switching,
     /// `<swi>` is emitted at this visible response position, regardless of the model; `None`: as in the prefix.
     pub force_at: Option<usize>,
 }
 
-/// Rows decoded as far as every continuation shares them. It borrows no model: each call names the one that it was made with.
+/// Rows decoded up to the point that all continuations share. It borrows no model: each call must pass the same one.
 pub(crate) struct Prefix {
     prompts: ParkedStream,
     starts: Vec<DecodingRow>,
@@ -87,9 +87,8 @@ pub(crate) struct Prefix {
 }
 
 impl Prefix {
-    /// Feeds the prompts and decodes every row up to its first `<swi>` (not emitted) or its end. `watch` names a token for
-    /// each request whose lead over the others is recorded ([`FinishedRow::margins`]); `force_at` the visible position where it
-    /// opens a block regardless of the model.
+    /// Feeds the prompts and decodes every row up to its first `<swi>` (not emitted) or its end. Per request, `watch` is a token whose margin
+    /// over the others is recorded ([`FinishedRow::margins`]), `force_at` the visible position at which a block is forced open.
     ///
     /// # Errors
     /// As [`super::decode()`].
@@ -144,7 +143,7 @@ impl Prefix {
         Ok((prompts, requests.iter().zip(watch).map(start).collect()))
     }
 
-    /// The row's whole decode, where it opens no block.
+    /// The row's whole decode, if it opens no block.
     pub fn ended(&self, request: usize) -> Option<FinishedRow> {
         let (row, at) = self.rows.get(request)?;
         at.is_none().then(|| row.clone().decoded())
@@ -153,7 +152,7 @@ impl Prefix {
     /// Continues every fork in one batch, in their order.
     ///
     /// # Errors
-    /// No fork, a fork from a block that its row does not open, and as [`super::decode()`].
+    /// No fork; a fork from a block that its row does not open; as [`super::decode()`].
     pub fn fork(
         &self,
         decoding: Decode,

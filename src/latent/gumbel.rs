@@ -1,12 +1,11 @@
-//! Mixtures of the vocabulary that are drawn (SofT-GRPO, Zheng & Lee 2025, arXiv:2511.06411). Gumbel noise on log-probabilities makes
-//! a mixture a random choice with a density, so that a policy gradient can be taken through it:
+//! Sampled mixtures of the vocabulary (SofT-GRPO, Zheng & Lee 2025, arXiv:2511.06411). Gumbel noise on log-probabilities gives a mixture a
+//! density, so that it has a policy gradient:
 //!
 //! `g = log p + ε`, `ε ~ Gumbel(0, 1)`, the input is `Σ softmax(g / τ)_v E[v]`, and a token's log-density is `−z − exp(−z)` with
-//! `z = g − log p`. The tokens are the `top_k` most probable ones, of these the first that have probability `top_p` together, at the
-//! temperature of the rollouts.
+//! `z = g − log p`. The tokens are selected by `top_k` and `top_p`, at the temperature of the rollouts.
 //!
-//! [`Density`] defines `p` and how the tokens' densities are combined: the equation of the paper; its public code, whose
-//! scale is that of one token and not of `top_k`; or Latent-GRPO's one-sided noise (Deng et al. 2026, arXiv:2604.27998).
+//! [`Density`] defines `p` and the combination of the tokens' densities: the paper's equation; its public code, on the scale of one token
+//! instead of `top_k`; or Latent-GRPO's one-sided noise (Deng et al. 2026, arXiv:2604.27998).
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -27,24 +26,24 @@ use crate::ops::{self, wide::log_softmax};
 #[serde(rename_all = "snake_case")]
 pub enum Density {
     /// The public code: `p` is renormalised among the tokens of the mixture, with 1e-6 added; noise and `z` are clamped to
-    /// [−1.5, 3]; the mean over the tokens with `log p > −3`. (Where no token has that the log-density is 0; theirs is 0/0.)
+    /// [−1.5, 3]; the mean over the tokens with `log p > −3`. (Without such a token the log-density is 0; theirs is 0/0.)
     #[default]
     Mean,
-    /// The equation: `p` is the full softmax, noise is free, the sum over the tokens.
+    /// The equation: `p` is the full softmax, noise is not clamped, the sum over the tokens.
     Sum,
-    /// Latent-GRPO: `p` is the full softmax at temperature 1; noise is clamped as in `mean` and raised by 1.5, so that none is below 0 and
-    /// the density grows with every `log p` of the mixture; the mean over the tokens. They are the `top_k` that are largest with their noise,
-    /// of the `top_k` most probable and of those that have `top_p` together.
+    /// Latent-GRPO: `p` is the full softmax at temperature 1; noise is clamped as in `mean` and shifted by 1.5, so that it is never negative
+    /// and the density grows with every `log p` of the mixture; the mean over the tokens. The tokens are the `top_k` with the largest `g`
+    /// among the `top_k` most probable and the nucleus of `top_p`.
     OneSided,
 }
 
 impl Density {
-    /// Of the log-probabilities, where rollouts have this one.
+    /// Temperature of the log-probabilities, given the rollouts'.
     fn temperature(self, of_rollouts: f64) -> f64 {
         if self == Density::OneSided { 1.0 } else { of_rollouts }
     }
 
-    /// A Gumbel variable as it is added to log-probabilities.
+    /// The noise added to log-probabilities, from a Gumbel variable.
     fn noise(self, gumbel: f64) -> f64 {
         let clamped = gumbel.clamp(CLAMP[0], CLAMP[1]);
         match self {
@@ -57,20 +56,20 @@ impl Density {
 
 /// Added to the probabilities of a mixture's tokens.
 const LEAST: f64 = 1e-6;
-/// Where noise is clamped.
+/// Range to which noise is clamped.
 const CLAMP: [f64; 2] = [-1.5, 3.0];
-/// `z` of noise that was clamped is as large as the clamp up to rounding: it still has a gradient.
+/// Tolerance of the clamp: `z` of clamped noise equals it up to rounding, and must have a gradient.
 const ROUNDING: f64 = 1e-5;
 /// Log-probability above which a token's density counts.
 const COUNTS: f64 = -3.0;
 
-/// A mixture that was drawn.
+/// A sampled mixture.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mixture {
     pub tokens: Vec<u32>,
     /// `g`: log-probability and noise of each token.
     pub perturbed: Vec<f32>,
-    /// `softmax(g / τ)`: what each token's embedding is multiplied by.
+    /// `softmax(g / τ)`: weight of each token's embedding.
     pub weights: Vec<f32>,
     #[serde(default)]
     pub density: Density,
@@ -81,25 +80,25 @@ fn log_density(z: f64) -> f64 {
     -z - (-z).exp()
 }
 
-/// Keeps the noise of a place apart from the uniform value that draws a token there ("gumbel").
+/// Domain separation of the noise from the uniform value that draws a token at the same position ("gumbel").
 const NOISE: u64 = 0x6775_6d62_656c;
 
-/// How mixtures are drawn.
+/// Settings of sampled mixtures.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Noise {
     pub top_k: usize,
     pub top_p: f64,
-    /// Of the log-probabilities: that of the rollouts.
+    /// Temperature of the rollouts' log-probabilities.
     pub temperature: f64,
     /// τ.
     pub gumbel: f64,
     pub density: Density,
-    /// A token that noise does not overrule: where it is the most probable one, it weighs most.
+    /// A token that noise does not demote: if it is the most probable, it gets the largest weight.
     pub end: Option<u32>,
 }
 
 impl Noise {
-    /// The mixture at a place, and its log-density.
+    /// Draws the mixture at a position; returns it with its log-density.
     pub fn draw(&self, logits: &[f32], seed: u64, key: Key) -> (Mixture, f64) {
         let log_probs = sampling::log_softmax(logits, self.density.temperature(self.temperature), &[]);
         let mut order = self.order(&log_probs);
@@ -136,10 +135,10 @@ impl Noise {
         (Mixture { tokens, perturbed, weights, density: self.density }, density)
     }
 
-    /// The tokens of a mixture, or those that it is drawn from, the most probable first.
+    /// The candidate tokens of a mixture, the most probable first.
     fn order(&self, log_probs: &[f64]) -> Vec<usize> {
         let mut order: Vec<usize> = (0..log_probs.len()).collect();
-        // Of equal ones the first: the same tokens on every machine. The rest of the vocabulary is not sorted.
+        // Ties go to the first token, on every machine. The rest of the vocabulary is not sorted.
         let by_probability = |a: &usize, b: &usize| log_probs[*b].total_cmp(&log_probs[*a]).then(a.cmp(b));
         let drawn_from = self.density == Density::OneSided;
         if self.top_k < order.len() && !drawn_from {
@@ -159,13 +158,13 @@ impl Noise {
     }
 }
 
-/// Draws a mixture at every latent position of a decode, and remembers it.
+/// Draws a mixture at every latent position of a decode, and records it.
 pub(crate) struct GumbelMixture {
     pub noise: Noise,
     pub seed: u64,
     /// Problem and rollout of each row, by its name in the decode.
     pub rows: Vec<(usize, usize)>,
-    /// By row and position: what was drawn, and its log-density.
+    /// The mixture and its log-density, by row and position.
     drawn: Mutex<HashMap<(usize, usize), (Mixture, f64)>>,
 }
 
@@ -186,7 +185,7 @@ impl GumbelMixture {
         Ok(self.noise.draw(logits, self.seed, key))
     }
 
-    /// Writes what was drawn into the traces of the decode, the `i`-th being the row named `i`.
+    /// Writes the mixtures into the traces of the decode; trace `i` is the row named `i`.
     pub fn remember_in(&self, traces: &mut [Trace]) {
         let mut drawn = self.drawn.lock().unwrap_or_else(PoisonError::into_inner);
         for (row, trace) in traces.iter_mut().enumerate() {
@@ -248,10 +247,10 @@ impl LatentSource for GumbelMixture {
     }
 }
 
-/// The mixtures of traces, fed again: rows are named by their number.
+/// Feeds the mixtures of traces again; rows are named by their index.
 pub(crate) struct StoredMixtures<'t> {
     by_place: HashMap<(usize, usize), &'t Mixture>,
-    /// Positions of each row.
+    /// Number of positions of each row.
     lengths: Vec<usize>,
 }
 
@@ -290,7 +289,7 @@ impl LatentSource for StoredMixtures<'_> {
     }
 }
 
-/// `[B, 1, D]`; zeros where a row has no mixture. The weights are constants, the embeddings are not.
+/// The mixed embeddings `[B, 1, D]`; zeros for a row without a mixture. Weights are constants, embeddings carry gradients.
 fn mixed(mixtures: &[Option<&Mixture>], model: &Decoder) -> Result<Tensor<3>> {
     let (b, d) = (mixtures.len(), model.config().hidden_size);
     let k = mixtures.iter().flatten().map(|m| m.tokens.len()).max().unwrap_or(1);
@@ -310,8 +309,7 @@ fn mixed(mixtures: &[Option<&Mixture>], model: &Decoder) -> Result<Tensor<3>> {
     Ok(ops::matmul(Tensor::from_data(weights, (&rows.device(), rows.dtype())), rows))
 }
 
-/// Log-densities of mixtures that were drawn at this temperature under a model, in its graph: hidden states after the final norm
-/// `[n, D]` → `[n]`.
+/// Log-densities under a model, in its graph, of mixtures drawn at this temperature: hidden states after the final norm `[n, D]` → `[n]`.
 pub(super) fn log_densities(
     model: &Decoder,
     hidden: Tensor<2>,

@@ -1,12 +1,12 @@
-//! Text whose tokens are mixed with states (HRPO, Yue et al. 2025, arXiv:2505.18454). While the model thinks, what is fed at a token
-//! that it drew is `a ⊙ e + √(1 − a² + ε) ⊙ (i ⊙ h)`: e is the token's embedding, a and i are the model's
-//! [`Gate`](crate::model::heads::Gate) of e, and h is what the model expected there,
+//! Text whose tokens are mixed with states (HRPO, Yue et al. 2025, arXiv:2505.18454). While the model thinks, the input at a drawn token is
+//! `a ⊙ e + √(1 − a² + ε) ⊙ (i ⊙ h)`: e is the token's embedding, a and i are the model's [`Gate`](crate::model::heads::Gate) of e, and h is
+//! the expected embedding there,
 //!
 //! `h = Σ p_v E[v] / ‖p‖₂`, `p = softmax(logits / τ)` of the logits before the token.
 //!
-//! Such positions are text: they are drawn, read and graded as text. The token that ends thinking and all after it are fed as they
-//! are, and so is the prompt. Who mixes is the [`Stream`](super::Stream), so that every program that feeds a row does. Hooks see what
-//! is fed as `hook_embed`; no `latent.*` hook fires.
+//! Such positions are text: they are drawn, read and graded as text. The prompt, the token that ends thinking and all later tokens are not
+//! mixed. The [`Stream`](super::Stream) mixes, so that every program does. Hooks see the mixed input as `hook_embed`; no `latent.*` hook
+//! fires.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +21,7 @@ use crate::model::{Decoder, Span};
 
 /// Source of the states that are mixed into text.
 pub trait Mixing: Send + Sync {
-    /// From this token on nothing of a response is mixed.
+    /// The token from which on a response is not mixed.
     fn end(&self) -> u32;
 
     /// Whether the states are known before the run, so that a row can be fed in one call.
@@ -29,14 +29,14 @@ pub trait Mixing: Send + Sync {
         false
     }
 
-    /// States for these positions, `[B, L, D]`, of the model's states before them, `[B, 1, D]`. L is 1 where they are not known.
-    /// `mixed` says at which positions they are used, `[B][L]`.
+    /// States for these positions, `[B, L, D]`, from the model's last states `[B, 1, D]`. L is 1 unless they are known before the run.
+    /// `mixed`: the positions that use them, `[B][L]`.
     ///
     /// # Errors
     /// A position without a state.
     fn states(&self, last: Option<Tensor<3>>, at: &Span, mixed: &[Vec<bool>], model: &Decoder) -> Result<Tensor<3>>;
 
-    /// Is shown the states that were used and the gate's a, `[B, L, D]` both.
+    /// Receives the used states and the gate's a, `[B, L, D]` each.
     ///
     /// # Errors
     /// A device that cannot be read.
@@ -45,7 +45,7 @@ pub trait Mixing: Send + Sync {
     }
 }
 
-/// What was mixed into a token that was fed.
+/// The state that was mixed into a token.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MixedInput {
     /// h, `[D]`.
@@ -54,11 +54,11 @@ pub struct MixedInput {
     pub token_share: f32,
 }
 
-/// States of the model that is run, as it is run.
+/// Mixes in the states that the running model computes.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Hybrid {
-    /// τ: of the distribution whose mean embedding the state is.
+    /// τ, the temperature of p.
     pub temperature: f64,
     /// The token that ends thinking.
     pub end: u32,
@@ -96,7 +96,7 @@ impl LatentSource for Hybrid {
     }
 }
 
-/// [`Hybrid`] that remembers what it mixed, by the names of the rows.
+/// [`Hybrid`] that records the mixed states, by the names of the rows.
 pub(crate) struct MixMemory {
     hybrid: Hybrid,
     mixed: Mutex<HashMap<(usize, usize), MixedInput>>,
@@ -107,7 +107,7 @@ impl MixMemory {
         Self { hybrid, mixed: Mutex::default() }
     }
 
-    /// Writes what was mixed into the traces of the decode, the `i`-th being the row named `i`.
+    /// Writes the mixed states into the traces of the decode; trace `i` is the row named `i`.
     pub fn remember_in(&self, traces: &mut [Trace]) {
         let mut mixed = self.mixed.lock().unwrap_or_else(PoisonError::into_inner);
         for (row, trace) in traces.iter_mut().enumerate() {
@@ -130,7 +130,7 @@ impl Mixing for MixMemory {
 
     fn saw(&self, states: &Tensor<3>, a: &Tensor<3>, at: &Span, mixed: &[Vec<bool>]) -> Result<()> {
         let [_, l, d] = states.dims();
-        let host = |x: Tensor<3>| x.try_into_vec_as::<f32>().context("reading what is mixed into text");
+        let host = |x: Tensor<3>| x.try_into_vec_as::<f32>().context("reading the mixed states");
         let (states, shares) = (host(states.clone())?, host(a.clone().mean_dim(2))?);
         let mut kept = self.mixed.lock().unwrap_or_else(PoisonError::into_inner);
         for (row, mixed) in mixed.iter().enumerate() {
@@ -159,11 +159,11 @@ impl LatentSource for MixMemory {
     }
 }
 
-/// The states of traces, mixed in again as constants: rows are named by their number.
+/// Mixes in the states of traces again, as constants; rows are named by their index.
 pub(crate) struct StoredStates<'t> {
     end: u32,
     by_place: HashMap<(usize, usize), &'t [f32]>,
-    /// Positions of each row.
+    /// Number of positions of each row.
     lengths: Vec<usize>,
 }
 

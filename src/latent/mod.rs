@@ -1,7 +1,7 @@
 //! The hidden-state recurrence, written once: stream, unroll, decode, trace, replay.
 //!
 //! Input at position t is `E[x_t]`, or the hidden state `h_{t-1}` where `x_t` is `<latent>` (the paper's Eq. 1); [`hybrid`] mixes both.
-//! [`Stream`] is the only place where that happens; [`unroll()`] feeds it known rows, [`decode()`] what it samples.
+//! [`Stream`] is the only place where that happens; [`unroll()`] feeds it known sequences, [`decode()`] sampled ones.
 
 mod ahead;
 pub mod controller;

@@ -1,29 +1,30 @@
-//! What a row is decided by: read off the logits at its last position, here, or on the device that computed them ([`super::ahead`]).
+//! The quantities by which a row is decided, computed from the logits at its last position: on the host here, on the device in
+//! [`super::ahead`].
 
 use super::sampling::{self, Key, Sampling};
 
-/// A row's next-token distribution, as far as a decision needs it.
+/// Statistics of a row's next-token distribution that a decision needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Reading {
-    /// The token that is drawn.
+    /// The drawn token.
     pub drawn: u32,
     /// Its log-probability (nats) at the sampling's temperature.
     pub logprob: f64,
-    /// That of the marker: `<swi>` in text, `</swi>` in a block.
+    /// Log-probability of the marker: `<swi>` in text, `</swi>` in a block.
     pub marker_logprob: f64,
     /// Probability of the marker at temperature 1; 0 without one.
     pub p_marker: f64,
     /// Entropy (nats) at temperature 1.
     pub entropy: f64,
-    /// How far a watched token leads the best other one, in logits.
+    /// Margin of a watched token over the best other one, in logits.
     pub lead: Option<f64>,
 }
 
-/// How a distribution is read.
+/// Settings of a [`Reading`].
 #[derive(Clone, Copy)]
 pub(super) struct StepReader<'a> {
     pub sampling: &'a Sampling,
-    /// Take the most probable token at any temperature; log-probabilities are those of `sampling`.
+    /// Draw the most probable token at any temperature; log-probabilities are those of `sampling`.
     pub greedy: bool,
     /// Tokens that are not drawn.
     pub masked: &'a [u32],
@@ -34,12 +35,12 @@ pub(super) struct StepReader<'a> {
     pub taken: Option<u32>,
 }
 
-/// What a row sees at its last position.
+/// Model output at a row's last position.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PositionView<'a> {
     /// Logits `[V]`.
     Logits(&'a [f32]),
-    /// Read already, on the device.
+    /// A reading that the device computed.
     Read(Reading),
     /// The device found values that are not finite.
     NotFinite,
@@ -54,7 +55,7 @@ impl PositionView<'_> {
         }
     }
 
-    /// `[V]`; `None` where only a reading of them is left.
+    /// `[V]`; `None` if the device computed the reading.
     pub fn logits(&self) -> Option<&[f32]> {
         match self {
             PositionView::Logits(logits) => Some(logits),
@@ -62,7 +63,7 @@ impl PositionView<'_> {
         }
     }
 
-    /// `None` where the logits are not finite.
+    /// `None` if the logits are not finite.
     pub fn read(&self, how: &StepReader) -> Option<Reading> {
         match self {
             PositionView::Logits(logits) => Some(how.read(logits)),

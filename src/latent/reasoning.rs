@@ -1,5 +1,5 @@
-//! How a checkpoint reasons: what enters its latent positions, who opens and closes blocks, how long it was trained to stay.
-//! Written next to the weights, so that every program decodes a checkpoint as it was trained.
+//! How a checkpoint reasons: the input of latent positions, the rule that opens and closes blocks, and the trained block lengths. Stored
+//! next to the weights, so that every program decodes a checkpoint as it was trained.
 
 use std::path::Path;
 
@@ -18,16 +18,16 @@ pub struct Reasoning {
     pub method: String,
     pub source: Source,
     pub blocks: Blocks,
-    /// Latent steps before an exit may be drawn, as it was evaluated in training.
+    /// Latent steps before an exit may be drawn, as evaluated in training.
     pub k_min: usize,
-    /// Latent steps after which `</swi>` is forced, as it was evaluated in training.
+    /// Latent steps after which `</swi>` is forced, as evaluated in training.
     pub k_cap: usize,
-    /// Lengths of the blocks in its last stage of training, ascending; empty where it saw none or they are not known.
+    /// Block lengths in its last stage of training, ascending; empty if it had no blocks or they are unknown.
     #[serde(default)]
     pub trained_dwell: Vec<usize>,
 }
 
-/// Most latents of a block: each needs a step and its keys and values.
+/// Maximum latents of a block: each needs a forward and stores keys and values.
 pub(crate) const MOST_LATENTS: usize = 1 << 16;
 
 /// Its name in a checkpoint folder.
@@ -48,7 +48,7 @@ impl Default for Reasoning {
 }
 
 impl Reasoning {
-    /// The rule of the paper's released code (method §9): blocks end by argmax and are cut at 256 steps.
+    /// The rule of the paper's released code (method §9): blocks end by argmax, or after 256 steps.
     pub fn released() -> Self {
         Self { blocks: Blocks::Learnt(LearntRule::RELEASED), k_cap: 256, ..Self::default() }
     }
@@ -58,10 +58,10 @@ impl Reasoning {
         Self { method: method.into(), blocks: Blocks::Never, ..Self::default() }
     }
 
-    /// The file of a checkpoint folder, if it has one.
+    /// Reads the file of a checkpoint folder, if it has one.
     ///
     /// # Errors
-    /// A file that cannot be read or is not one, by path.
+    /// A file that cannot be read or parsed.
     pub fn read(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join(FILE);
         let text = match read_text(&path) {
@@ -105,9 +105,8 @@ impl Reasoning {
         Ok(())
     }
 
-    /// Warning if no trained block length lies in `k_min..=k_cap`: such a
-    /// checkpoint may fail for that alone. `None` if one does, if none is known, and if the block's rule decides
-    /// how long blocks are.
+    /// Warning if no trained block length lies in `k_min..=k_cap`: the checkpoint may fail for that reason alone. `None` if one does, if none
+    /// is known, or if the rule decides the length of blocks.
     pub fn untrained_dwell(&self, k_min: usize, k_cap: usize) -> Option<String> {
         let fits = |dwell: &usize| (k_min.max(1)..=k_cap).contains(dwell);
         if !matches!(self.blocks, Blocks::Learnt(_))
@@ -123,7 +122,7 @@ impl Reasoning {
         ))
     }
 
-    /// Most latents of a block, 0 without blocks.
+    /// Maximum latents of a block, 0 without blocks.
     pub fn longest_block(&self) -> usize {
         match &self.blocks {
             Blocks::SwiReasoning(rule) => rule.limit,

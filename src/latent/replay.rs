@@ -1,4 +1,4 @@
-//! A trace's log-probabilities again, from its known ids: what the GRPO ratio compares with the rollout's.
+//! Recomputes a trace's log-probabilities from its known ids, for the ratio of GRPO.
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Int, Tensor, TensorData};
@@ -15,17 +15,17 @@ use super::unroll::Waves;
 use crate::model::Hooks;
 use crate::ops::Targets;
 
-/// Which sampled positions of a batch of traces a wave decides: `(trace, response position)`.
+/// A sampled position that a wave decides: `(trace, response position)`.
 pub type Decision = (usize, usize);
 
 /// Log-probabilities of one wave's decisions.
 pub(crate) struct ReplayedWave {
     pub decisions: Vec<Decision>,
-    /// `[n]`, in the order of `decisions`; in the graph where the model is.
+    /// `[n]`, in the order of `decisions`, in the model's graph.
     pub logprobs: Tensor<1>,
-    /// Full-softmax log-probabilities of `</swi>` at the latents where the row could have left and stayed: `[m]`.
+    /// Full-softmax log-probabilities of `</swi>` at the latents where the row could have ended the block but did not: `[m]`.
     pub stayed: Option<Tensor<1>>,
-    /// The latents after `stayed`.
+    /// The latents of `stayed`.
     pub stays: Vec<Decision>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct Replay<'m> {
     traces: &'m [Trace],
 }
 
-/// What rollouts were fed in addition to tokens: constants of the replay.
+/// Inputs of rollouts other than tokens: constants of the replay.
 pub(crate) enum RolloutInputs<'t> {
     Nothing,
     Mixtures(StoredMixtures<'t>),
@@ -45,7 +45,7 @@ pub(crate) enum RolloutInputs<'t> {
 }
 
 impl<'t> RolloutInputs<'t> {
-    /// Of traces that this source drew.
+    /// The inputs stored in traces that this source drew.
     pub fn from_traces(source: &dyn LatentSource, traces: &'t [Trace]) -> Self {
         match source.mixing() {
             Some(mixing) => {
@@ -55,7 +55,7 @@ impl<'t> RolloutInputs<'t> {
         }
     }
 
-    /// The same decoder, fed the stored inputs, if any. Rows are then named by their number.
+    /// The same decoder with the stored inputs, if any. Rows are then named by their index.
     pub fn fed<'m>(&'m self, decoding: Decode<'m>) -> Decode<'m> {
         match self {
             RolloutInputs::Nothing => decoding,
@@ -65,7 +65,7 @@ impl<'t> RolloutInputs<'t> {
     }
 }
 
-/// The known rows of a batch of traces.
+/// The traces as known sequences.
 ///
 /// # Errors
 /// A trace with an empty prompt.
@@ -88,7 +88,7 @@ impl<'m> Replay<'m> {
         Self::over(decoding, traces, Waves::new(decoding.model, sequences, decoding.source, gradient)?)
     }
 
-    /// Of some of the waves of these traces.
+    /// A replay over some waves of these traces.
     pub(crate) fn over(decoding: Decode<'m>, traces: &'m [Trace], waves: Waves<'m>) -> Result<Self> {
         let switch = decoding.switch.context("a replay needs the ids of the switch tokens")?;
         Ok(Self { waves, decoding, switch, traces })
@@ -136,7 +136,7 @@ impl<'m> Replay<'m> {
                     response,
                     flat: row * width + column,
                     token: next.token,
-                    // An exit is drawn from the full softmax; after a block without markers, text is chosen as text.
+                    // An exit is drawn from the full softmax; after a block without markers, the next token is drawn as text.
                     full_softmax: in_block && next.kind != PositionRole::Text,
                 };
                 if next.is_sampled() {
@@ -172,7 +172,7 @@ impl<'m> Replay<'m> {
         wave.hidden.clone().reshape([b * w, d]).select(0, rows)
     }
 
-    /// How many latents of its block had been fed at this latent position (it included).
+    /// Number of latents of its block up to this latent position, inclusive.
     fn step_of(&self, trace: usize, response: usize) -> usize {
         let positions = &self.traces[trace].positions;
         (0..=response).rev().take_while(|&r| positions[r].kind == PositionRole::Latent).count()
@@ -193,7 +193,7 @@ impl<'m> Replay<'m> {
             banned,
             unrestricted: places.iter().map(|p| p.full_softmax).collect(),
         };
-        // Of the states, not of the logits: the head is linear.
+        // On the states, not on the logits: the head is linear.
         let states = self.states(wave, places).div_scalar(self.decoding.settings.sampling.scale());
         Ok(self.decoding.model.token_losses(states, targets)?.0.neg())
     }
@@ -210,7 +210,7 @@ struct ReplayPlace {
     full_softmax: bool,
 }
 
-/// Replayed log-probabilities of every sampled position, per trace (`None` where nothing was sampled).
+/// Replayed log-probabilities of every position, per trace (`None` if it was not sampled).
 ///
 /// # Errors
 /// As [`Replay::next_wave`].

@@ -17,8 +17,8 @@ enum DecodeMode {
         block: usize,
         step: usize,
     },
-    /// Inside a block without markers, after a token that was fed in place of a latent. The next latent counts as a new block,
-    /// as in any row of known tokens.
+    /// Inside a block without markers, after a token that was fed instead of a latent. The next latent counts as a new block, as in a known
+    /// sequence.
     Between,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct DecodingRow {
     /// Stop before the first `<swi>`.
     pub hold: bool,
     pub held: bool,
-    /// A token whose lead over every other is recorded at each text position.
+    /// A token whose margin over every other is recorded at each text position.
     pub watch: Option<u32>,
     margins: Vec<Option<f64>>,
     /// Response positions so far that are not latent.
@@ -41,22 +41,22 @@ pub(super) struct DecodingRow {
     blocks: usize,
     /// Tokens of text since the last block.
     since: usize,
-    /// Entropy where the present text, or block, began; `None` before the first decision.
+    /// Entropy at the beginning of the current text or block; `None` before the first decision.
     reference: Option<f64>,
-    /// Entropies of the present block.
+    /// Entropies of the current block.
     entropies: Vec<f64>,
-    /// How often it has gone over from latents to text.
+    /// Number of changes from latents to text.
     switches: usize,
     /// The token that the rule writes next, regardless of the model.
     imposed: Option<u32>,
     /// Whether thinking has ended.
     answering: bool,
-    /// What the last fed position was.
+    /// Kind of the last fed position.
     pub at: Step,
     pub end: Option<End>,
 }
 
-/// What text mode never draws.
+/// Tokens that text mode never draws.
 pub(super) fn text_masked(decoding: &Decode, draws_swi: bool) -> Vec<u32> {
     let mut masked = decoding.settings.masked.clone();
     for ids in decoding.switch.iter() {
@@ -71,7 +71,7 @@ pub(super) fn text_masked(decoding: &Decode, draws_swi: bool) -> Vec<u32> {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct FinishedRow {
     pub trace: Trace,
-    /// Per position: logit of the watched token minus that of the best other one, at text positions.
+    /// Logit of the watched token minus that of the best other one, per position; `None` outside text.
     pub margins: Vec<Option<f64>>,
 }
 
@@ -112,14 +112,14 @@ impl DecodingRow {
         self.end.is_none() && !self.held
     }
 
-    /// Whether all its further decisions can be made on the device: nothing is forced, watched or held, and its first
-    /// position, where rules open blocks, is after it.
+    /// Whether the device can make all its further decisions: nothing is forced, watched or held, and it is past its first position, where
+    /// rules open blocks.
     pub fn is_plain(&self) -> bool {
         let forced = self.force_at.is_some_and(|at| at >= self.visible) || self.switching == Switching::Empty;
         !forced && !self.hold && self.watch.is_none() && self.visible + self.blocks > 0
     }
 
-    /// Latents fed of the present block; `None` in text.
+    /// Latents fed in the current block; `None` in text.
     pub fn latents(&self) -> Option<usize> {
         match self.mode {
             DecodeMode::Text | DecodeMode::Between => None,
@@ -127,20 +127,20 @@ impl DecodingRow {
         }
     }
 
-    /// Visible positions that its response may still have: of its budget, and of the model's context.
+    /// Visible positions left in its budget and in the model's context.
     pub fn left(&self, decoding: &Decode) -> usize {
         let most = decoding.settings.max_new_tokens;
         let budget = self.limit.map_or(most, |own| own.min(most)).saturating_sub(self.visible);
         budget.min(self.context_left(decoding))
     }
 
-    /// Positions that the model's context still has.
+    /// Positions left in the model's context.
     fn context_left(&self, decoding: &Decode) -> usize {
         let there = decoding.model.config().max_position_embeddings;
         there.saturating_sub(self.trace.prompt.len() + self.trace.positions.len())
     }
 
-    /// The draws of its next positions, uniform in [0, 1).
+    /// Uniform values in [0, 1) for the draws at its next positions.
     pub fn uniforms(&self, decoding: &Decode, steps: usize) -> impl Iterator<Item = f64> {
         let (key, seed) = (self.key(), decoding.settings.sampling.seed);
         (0..steps as u64).map(move |ahead| Key { position: key.position + ahead, ..key }.uniform(seed))
@@ -160,7 +160,7 @@ impl DecodingRow {
         }
     }
 
-    /// Decides what this row feeds next, from what it sees at its last position. An empty piece means it has ended.
+    /// Decides the next piece from the output at the last position. An empty piece means that the row has ended.
     pub fn choose(&mut self, seen: &PositionView, decoding: &Decode) -> Piece {
         if !seen.is_finite() {
             return self.not_finite();
@@ -181,13 +181,13 @@ impl DecodingRow {
         self.switching != Switching::Suppressed && decoding.controller.model_opens()
     }
 
-    /// What weighs most in the mixture that would be fed here, where the rule goes by it.
+    /// The token of largest weight in the next mixture, if the rule uses it.
     fn top(&self, seen: &PositionView, decoding: &Decode) -> Option<u32> {
         let logits = seen.logits().filter(|_| decoding.controller.by_mixture())?;
         decoding.source.top(logits, self.key())
     }
 
-    /// The entropy for the rule, where the row's is `entropy`.
+    /// The entropy for the rule; `entropy` is the row's.
     fn judged(seen: &PositionView, decoding: &Decode, masked: &[u32], entropy: f64) -> f64 {
         match (decoding.controller.temperature(), seen.logits()) {
             (temperature, Some(logits)) if temperature != 1.0 => log_softmax_and_entropy(logits, temperature, masked).1,
@@ -195,8 +195,8 @@ impl DecodingRow {
         }
     }
 
-    /// `after_block`: this is what a latent sees, and its block closed without a token; text comes next, not another block.
-    /// `taken`: the token that the rule writes next.
+    /// Decides the next position of text. `after_block`: the output is a latent's whose block closed without a token, so that no block may
+    /// open here. `taken`: the token that the rule writes.
     fn in_text(&mut self, seen: &PositionView, decoding: &Decode, after_block: bool, taken: Option<u32>) -> Piece {
         let settings = decoding.settings;
         let masked = text_masked(decoding, self.draws_swi(decoding));
@@ -269,8 +269,7 @@ impl DecodingRow {
         self.push_visible(position, decoding)
     }
 
-    /// Opens a block without `<swi>`: with its first latent, or `drawn` in its place. `None` if every block is
-    /// closed as it opens.
+    /// Opens a block without `<swi>`, with its first latent or `drawn` instead. `None` if every block is closed at once.
     fn open_unmarked(&mut self, ids: SwitchIds, decoding: &Decode, drawn: Position, entropy: f64) -> Option<Piece> {
         if self.hold {
             self.held = true;
@@ -285,7 +284,7 @@ impl DecodingRow {
         Some(self.think(ids, decoding, drawn))
     }
 
-    /// The next position of a block without markers.
+    /// Decides the next position of a block without markers.
     fn think(&mut self, ids: SwitchIds, decoding: &Decode, drawn: Position) -> Piece {
         if decoding.controller.feeds(drawn.token) {
             self.mode = DecodeMode::Between;
@@ -308,7 +307,7 @@ impl DecodingRow {
             return self.latent(ids, decoding, block, 0);
         }
         let marked = decoding.controller.marked();
-        // Where no marker closes the block, text may come next, and what text never draws is masked.
+        // If no marker closes the block, text may come next: tokens that text never draws are masked.
         let masked = if marked { vec![] } else { text_masked(decoding, false) };
         let marker = Some(ids.swi_end);
         let (key, rule) = (self.key(), decoding.controller.learnt());
@@ -333,7 +332,7 @@ impl DecodingRow {
             k_min: settings.k_min,
             k_cap: settings.k_cap,
         };
-        // A text that has ended continues in no block either.
+        // A text that has ended opens no block.
         let ended = !marked && settings.stop.contains(&at.drawn);
         let (kind, exit, says) = match decoding.controller.closes(&at) {
             BlockEnd::Drawn => (PositionRole::SwiEndSampled, Some(marker_logprob).filter(|_| rule.exit_in_loss), None),

@@ -1,30 +1,30 @@
-//! Training-free rules (method §6): on any text checkpoint, the entropy of the next token says where a mixture of the vocabulary
-//! is fed instead of one token. Latents are among the text, without markers.
+//! Training-free rules for any text checkpoint (method §6): the entropy of the next token decides whether a mixture of the vocabulary is fed
+//! instead of one token. Latents are between text tokens, without markers.
 //!
-//! Both rules think until a token comes that ends thinking (`</think>`, or what is before the answer); from there on
-//! all is text. How each differs from its authors' code: `method::swireasoning`, `method::soft_thinking`.
+//! Both rules think until a token that ends thinking (`</think>`, or the one before the answer); all later positions are text. Differences
+//! from the authors' code: `method::swireasoning`, `method::soft_thinking`.
 
 use serde::{Deserialize, Serialize};
 
 use super::controller::{BlockEnd, Controller, InBlock, InText};
 
-/// SwiReasoning (Shi et al. 2026): begins with latents; text while the entropy has fallen below where the block began,
-/// latents again where it has risen above where the text began.
+/// SwiReasoning (Shi et al. 2026): begins with latents; changes to text when the entropy falls below its value at the beginning of the block,
+/// and back to latents when it rises above its value at the beginning of the text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwiReasoning {
     /// Tokens of text before a block may open again.
     pub window: usize,
-    /// Blocks that may open; 0: any number.
+    /// Maximum number of blocks; 0: any number.
     pub budget: usize,
-    /// After so many changes from latents to text thinking is ended; 0: never.
+    /// Number of changes from latents to text after which thinking is ended; 0: never.
     #[serde(default)]
     pub switches: usize,
-    /// Positions of a block at most.
+    /// Maximum positions of a block.
     pub limit: usize,
     /// The token that ends thinking.
     pub end: u32,
-    /// Tokens that are fed themselves where they are drawn inside a block, ascending.
+    /// Tokens that are fed instead of a latent if drawn inside a block, ascending.
     #[serde(default)]
     pub symbols: Vec<u32>,
 }
@@ -62,19 +62,19 @@ impl Controller for SwiReasoning {
     }
 }
 
-/// Soft-Thinking (Zhang et al. 2025): latents from the first position on; text once thinking ends, or once the model has been
-/// certain for long (the "cold stop"), where the token that ends thinking is written.
+/// Soft-Thinking (Zhang et al. 2025): latents from the first position on; text once thinking ends, or once the model has been certain for
+/// `patience` positions (the "cold stop"), where the rule writes the token that ends thinking.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SoftThinking {
-    /// Nats below which the model counts as certain.
+    /// Entropy (nats) below which the model counts as certain.
     pub certain: f64,
-    /// Positions in a row that it must be certain at.
+    /// Number of consecutive certain positions for the cold stop.
     pub patience: usize,
-    /// Of the entropies that are compared with `certain`.
+    /// Temperature of the entropies that are compared with `certain`.
     #[serde(default = "one")]
     pub temperature: f64,
-    /// Latents at most.
+    /// Maximum latents.
     pub limit: usize,
     /// The token that ends thinking.
     pub end: u32,
@@ -110,7 +110,7 @@ impl Controller for SoftThinking {
     }
 
     fn closes(&self, at: &InBlock) -> BlockEnd {
-        // The place where the block opened counts too.
+        // The position where the block opened counts too.
         let backwards = at.entropies.iter().rev().chain([&at.reference]);
         let calm = backwards.take_while(|&&entropy| entropy < self.certain).count();
         if at.drawn == self.end || (self.patience > 0 && calm >= self.patience) {

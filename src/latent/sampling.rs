@@ -1,4 +1,4 @@
-//! From logits to a token: masks, temperature, top-k, top-p, and randomness that belongs to the position.
+//! From logits to a token: masks, temperature, top-k, top-p, and random values keyed by position.
 
 use anyhow::{Result, ensure};
 use rand::{Rng, SeedableRng};
@@ -29,13 +29,13 @@ impl Sampling {
         Ok(())
     }
 
-    /// What log-probabilities are divided by: the temperature, or 1 when greedy.
+    /// Divisor of logits for log-probabilities: the temperature, or 1 when greedy.
     pub fn scale(&self) -> f64 {
         if self.temperature == 0.0 { 1.0 } else { self.temperature }
     }
 }
 
-/// Which draw this is: results must not depend on batch order or size.
+/// Key of a draw, so that results do not depend on batch order or size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {
     pub problem: u64,
@@ -64,7 +64,7 @@ pub(crate) fn log_softmax(logits: &[f32], scale: f64, masked: &[u32]) -> Vec<f64
     log_softmax_and_entropy(logits, scale, masked).0
 }
 
-/// In eight lanes: one value after the other, each comparison would wait for the last.
+/// The largest value, in eight lanes: a single chain would make each comparison wait for the last.
 fn greatest(values: &[f64]) -> f64 {
     let mut lanes = [f64::NEG_INFINITY; 8];
     let (eights, rest) = values.as_chunks::<8>();
@@ -76,7 +76,7 @@ fn greatest(values: &[f64]) -> f64 {
     lanes.iter().chain(rest).copied().fold(f64::NEG_INFINITY, f64::max)
 }
 
-/// Exponentials per thread: they take some ten times as long as waking one.
+/// Exponentials per thread: they take about ten times as long as waking a thread.
 const SHARE: usize = 1 << 13;
 
 /// [`log_softmax`] and its Shannon entropy in nats, from one pass of exponentials.
@@ -109,14 +109,14 @@ pub fn entropy(log_probs: &[f64]) -> f64 {
     -log_probs.iter().filter(|p| p.is_finite()).map(|p| p.exp() * p).sum::<f64>()
 }
 
-/// How far `token` leads the best other one, in logits (the normaliser cancels); `None` where it cannot be drawn.
+/// Margin of `token` over the best other one, in logits (the normaliser cancels); `None` if it cannot be drawn.
 pub fn lead(log_probs: &[f64], token: u32) -> Option<f64> {
     let own = log_probs.get(token as usize).copied().filter(|p| p.is_finite())?;
     let others = log_probs.iter().enumerate().filter(|(t, _)| *t != token as usize).map(|(_, p)| *p);
     Some(own - others.fold(f64::NEG_INFINITY, f64::max)).filter(|lead| lead.is_finite())
 }
 
-/// The first of the most probable tokens.
+/// The most probable token, the first of equals.
 pub(crate) fn argmax(log_probs: &[f64]) -> u32 {
     let mut best = 0;
     for (token, p) in log_probs.iter().enumerate() {
@@ -165,6 +165,6 @@ fn walk(weights: impl Iterator<Item = (usize, f64)>, target: f64) -> u32 {
             return token as u32;
         }
     }
-    // Rounding can leave the sum a hair below 1.
+    // Rounding can leave the sum slightly below 1.
     last as u32
 }

@@ -1,9 +1,9 @@
-//! Back-propagation through latents with the graph of a few waves in memory: gradient checkpointing (Chen et al. 2016), by hand,
-//! because a wave's states are read by every later one.
+//! Back-propagation through latents with the graph of a few waves in memory: gradient checkpointing (Chen et al. 2016), implemented here
+//! because every later wave reads a wave's states.
 //!
-//! 1. All waves are run without a graph; their keys, values and last states are stored.
-//! 2. Segments of waves are run again, the last first, from those states as leaves. A segment's loss is that of its waves, plus
-//!    its states times the gradient from later segments; keys and values collect the gradients of all later segments.
+//! 1. Run all waves without a graph, storing keys, values and last states.
+//! 2. Run segments of waves again, the last first, from those states as leaves. A segment's loss is that of its waves, plus its states times
+//!    the gradient from later segments; keys and values accumulate the gradients of all later segments.
 
 use anyhow::Result;
 use burn::module::Module;
@@ -17,32 +17,32 @@ use crate::model::{Decoder, Hooks, KvCache};
 
 type KeysAndValues = (Tensor<4>, Tensor<4>);
 
-/// Known rows, to be run again segment by segment from the last.
+/// Known sequences that are run again segment by segment, from the last.
 pub(crate) struct Segments<'m> {
     model: &'m Decoder,
     sequences: &'m [Sequence],
     source: &'m dyn LatentSource,
-    /// Waves of a segment.
+    /// Waves per segment.
     every: usize,
-    /// Where the segments begin that are not run again yet.
+    /// Beginnings of the segments that have not been run again.
     bounds: Vec<Bound>,
     /// Keys and values of everything before the last segment, outside autodiff.
     cache: KvCache,
-    /// Per layer, the gradient of keys and values before the segment that was run last: `[B, Hkv, T, dh]`.
+    /// Per layer, the gradient of keys and values before the latest segment: `[B, Hkv, T, dh]`.
     of_cache: Vec<Option<KeysAndValues>>,
-    /// The gradient of the last states there, `[B, D]`.
+    /// The gradient of the last states before it, `[B, D]`.
     of_last: Option<Tensor<2>>,
 }
 
 /// One segment, begun from leaves.
 pub(crate) struct Segment<'m> {
     pub waves: Waves<'m>,
-    /// Keys, values and last states that it begins from.
+    /// Keys, values and last states at its beginning.
     pub leaves: (KvCache, Option<Tensor<2>>),
 }
 
 impl<'m> Segments<'m> {
-    /// Runs all but the last segment without a graph. `every` waves are a segment: so many latents of each row.
+    /// Runs all but the last segment without a graph. A segment is `every` waves, that is, latents per row.
     ///
     /// # Errors
     /// As [`Waves::next_wave`].
@@ -67,7 +67,7 @@ impl<'m> Segments<'m> {
         Ok(Self { model, sequences, source, every, bounds, cache, of_cache, of_last: None })
     }
 
-    /// The last segment that is not run again yet, for the caller to take the losses of its waves; [`Self::backward`] ends it.
+    /// The last segment that has not been run again; the caller computes the losses of its waves and calls [`Self::backward`].
     pub fn last(&mut self) -> Option<Segment<'m>> {
         let bound = self.bounds.pop()?;
         let last = bound.last.clone().map(|last| Tensor::from_inner(last).require_grad());
@@ -76,7 +76,7 @@ impl<'m> Segments<'m> {
         Some(Segment { waves, leaves })
     }
 
-    /// Gradients of the segment's own loss, if it has any, and of what it left to later ones.
+    /// Gradients of the segment's own loss, if any, and of its states that later segments used.
     pub fn backward(&mut self, segment: Segment<'m>, mut loss: Option<Tensor<1>>) -> Option<Gradients> {
         let Segment { waves, leaves: (leaves, last) } = segment;
         let (stream, from) = (waves.into_stream(), leaves.width());
@@ -99,7 +99,7 @@ impl<'m> Segments<'m> {
         }
         let gradients = loss.filter(Tensor::is_tracked)?.backward();
         for (layer, grads) in self.of_cache.iter_mut().enumerate() {
-            // What later segments sent past this one, and what it sends itself.
+            // Gradients that later segments pass through this one, plus its own.
             let later = grads.take();
             *grads = leaves.layer(layer).map(|(k, v)| {
                 let sum = |leaf: Tensor<4>, later: Option<&Tensor<4>>| {

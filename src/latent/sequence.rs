@@ -1,24 +1,24 @@
-//! Known token rows: which positions are text, which are latent, and what each is called.
+//! Known token sequences: kind and name of each position.
 
 use anyhow::{Result, ensure};
 
 use crate::model::Step;
 
-/// One row of known tokens. Its input at a latent position is not the token's embedding but the recurrence's.
+/// One known token sequence. The input at a latent position is not the token's embedding but the recurrence's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sequence {
-    /// Which problem or sample this is; hooks see it as the row.
+    /// Index of the problem or sample; the row for hooks.
     pub row: usize,
     pub ids: Vec<u32>,
-    /// What each position is, `[ids.len()]`.
+    /// Kind of each position, `[ids.len()]`.
     pub steps: Vec<Step>,
 }
 
 impl Sequence {
-    /// Names every position: the first `prompt` ones are prompt, `<latent>` ids are latent, a block is a run of them.
+    /// Names every position: the first `prompt` ones are prompt, `<latent>` ids are latent, and a block is a run of latents.
     ///
     /// # Errors
-    /// No tokens, or a latent position at 0: it would have no hidden state to read.
+    /// No tokens; a latent position at 0, which has no hidden state to read.
     pub fn new(row: usize, ids: Vec<u32>, prompt: usize, latent: Option<u32>) -> Result<Self> {
         Self::with_latents(row, ids, prompt, |_, id| Some(id) == latent)
     }

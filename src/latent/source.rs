@@ -1,4 +1,4 @@
-//! What enters the embedding slot of a latent position.
+//! Inputs of latent positions.
 
 use anyhow::{Context, Result, ensure};
 use burn::tensor::{Tensor, activation::softmax};
@@ -11,29 +11,27 @@ use crate::ops;
 
 /// Turns the hidden state before a latent position into its input.
 pub trait LatentSource: Send + Sync {
-    /// Hidden states after the final norm `[B, 1, D]` → input embeddings `[B, 1, D]`. `at` says which row, position and step
-    /// each is (`None` where the row is not at a latent: its value is not used).
+    /// Hidden states after the final norm `[B, 1, D]` → input embeddings `[B, 1, D]`. `at`: row, position and step of each (`None` for a row
+    /// that is not at a latent, whose value is not used).
     ///
     /// # Errors
     /// A source that does not fit the model.
     fn inject(&self, h: Tensor<3>, at: &Span, model: &Decoder) -> Result<Tensor<3>>;
 
-    /// As it is written into results.
+    /// Name in results.
     fn name(&self) -> String;
 
-    /// The token of the largest weight in the mixture fed at this place, from the logits `[V]` before it; `None` for what is not a
-    /// mixture.
+    /// The token of largest weight in the mixture fed at this position, from the logits `[V]` before it; `None` if it is not a mixture.
     fn top(&self, _logits: &[f32], _at: Key) -> Option<u32> {
         None
     }
 
-    /// How states are mixed into the tokens of text, where they are.
+    /// The source of states mixed into text tokens, if any.
     fn mixing(&self) -> Option<&dyn Mixing> {
         None
     }
 
-    /// Whether it is computed from `h` and the model alone and reads nothing back: a device then goes from latent to latent
-    /// without asking.
+    /// Whether it depends on `h` and the model alone and reads nothing back, so that the device needs no host between latents.
     fn stays_on_device(&self) -> bool {
         false
     }
@@ -65,7 +63,7 @@ fn whole() -> f64 {
     1.0
 }
 
-/// The first of the most probable tokens.
+/// The most probable token, the first of equals.
 pub(super) fn largest(logits: &[f32]) -> u32 {
     let likelier = |best: usize, (token, x): (usize, &f32)| if *x > logits[best] { token } else { best };
     logits.iter().enumerate().fold(0, likelier) as u32
@@ -197,8 +195,7 @@ impl LatentSource for FixedEmbedding {
     }
 }
 
-/// `Σ p_v E[v]` over the `top_k` most probable tokens, of these the first that have probability `top_p` together, renormalised
-/// (Soft-Thinking, Zhang et al. 2025).
+/// `Σ p_v E[v]` over the nucleus of `top_p` within the `top_k` most probable tokens, renormalised (Soft-Thinking, Zhang et al. 2025).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct VocabularyMixture {
     pub top_k: usize,

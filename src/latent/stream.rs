@@ -1,9 +1,8 @@
 //! The only place where a hidden state becomes an input.
 //!
 //! A [`Stream`] is a batch of sequences in progress: their cache, their last hidden state, their next position.
-//! [`Stream::advance`] feeds each row a piece (at most one latent position, first, then text) in one call of the model, or, where
-//! states are mixed into text as it is run, in one for each such token; who chooses the pieces (known rows, a sampler, an experiment)
-//! is the caller's business.
+//! [`Stream::advance`] feeds each row a piece (at most one latent position, first, then text) in one call of the model or, if computed
+//! states are mixed into text, one call per such token. The caller chooses the pieces (known sequences, a sampler, an experiment).
 
 use anyhow::{Context, Result, ensure};
 use burn::module::Module;
@@ -27,7 +26,7 @@ pub enum Gradient {
     Segmented,
 }
 
-/// What one row is fed: token ids and their steps. Only the first may be latent.
+/// Input of one row: token ids and their steps. Only the first may be latent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub ids: Vec<u32>,
@@ -49,7 +48,7 @@ impl Piece {
 pub(crate) struct Wave {
     /// After the final norm, `[B, w, D]`; undefined at padding.
     pub hidden: Tensor<3>,
-    /// Per row: the position in the row of each column, `None` at padding.
+    /// Per row: the position of each column in the row, `None` at padding.
     pub columns: Vec<Vec<Option<usize>>>,
 }
 
@@ -65,7 +64,7 @@ pub(crate) struct Stream<'m> {
     /// Problem or sample of each row.
     rows: Vec<usize>,
     next: Vec<usize>,
-    /// Whether each row still thinks: only there states are mixed into text.
+    /// Whether each row still thinks: only then are states mixed into its text.
     thinking: Vec<bool>,
     /// Hidden state at each row's last position, `[B, D]`.
     last: Option<Tensor<2>>,
@@ -81,7 +80,7 @@ pub(super) struct ParkedStream {
 }
 
 impl ParkedStream {
-    /// These rows, to be fed by the model that fed them before.
+    /// Resumes the rows; `model` must be the one that fed them before.
     pub fn go_on<'m>(&self, model: &'m Decoder, source: &'m dyn LatentSource) -> Stream<'m> {
         let Self { cache, rows, next, thinking, last } = self;
         let begun = Stream::begun(model, source, (rows.clone(), next.clone()), (cache.clone(), last.clone()));
@@ -95,8 +94,8 @@ impl<'m> Stream<'m> {
         &self.next
     }
 
-    /// A stream of [`Gradient::Through`] at this many positions, with its cache and states. If states are mixed
-    /// into text, [`Self::remembering`] sets which rows still think.
+    /// A stream of [`Gradient::Through`] at these positions, with cache and states. If states are mixed into text, [`Self::remembering`] sets
+    /// which rows still think.
     pub(crate) fn begun(
         model: &'m Decoder,
         source: &'m dyn LatentSource,
@@ -107,7 +106,7 @@ impl<'m> Stream<'m> {
         Self { model, frozen: None, source, gradient: Gradient::Through, cache, rows, next, thinking, last }
     }
 
-    /// The same, having been fed these tokens, a list a row.
+    /// Restores which rows still think after these pieces, one per row.
     pub(super) fn remembering(mut self, fed: &[Piece]) -> Self {
         self.note(fed);
         self
@@ -138,7 +137,7 @@ impl<'m> Stream<'m> {
         self.last.as_ref()
     }
 
-    /// The named rows, in that order; a row may be named more than once (a fork).
+    /// Selects rows by index, in that order; an index may repeat (a fork).
     #[must_use]
     pub fn keep(&self, rows: &[usize]) -> Self {
         let pick = |from: &[usize]| rows.iter().map(|&r| from[r]).collect();
@@ -147,7 +146,7 @@ impl<'m> Stream<'m> {
         Self { cache, rows: pick(&self.rows), next: pick(&self.next), thinking, last, ..self.clone() }
     }
 
-    /// These rows under other names: what hooks see.
+    /// Renames the rows for hooks.
     #[must_use]
     pub(super) fn renamed(self, rows: Vec<usize>) -> Self {
         Self { rows, ..self }
@@ -171,20 +170,20 @@ impl<'m> Stream<'m> {
         Ok(Self { cache, rows, next, thinking, last: Some(Tensor::cat(last, 0)), ..first.clone() })
     }
 
-    /// The last hidden states of a stream that was fed the same pieces.
+    /// Takes the last hidden states of a stream that was fed the same pieces.
     pub(super) fn take_last(&mut self, other: &Self) {
         self.last.clone_from(&other.last);
     }
 
-    /// The keys and values of a stream that was fed the same pieces.
+    /// Takes the keys and values of a stream that was fed the same pieces.
     pub(super) fn take_cache(&mut self, other: Self) {
         self.cache = other.cache;
     }
 
-    /// Logits at each row's last position, `[B, V]`, with `boundary.hook_logits`. `steps`: what those positions are.
+    /// Logits at each row's last position, `[B, V]`, with `boundary.hook_logits`. `steps`: the kinds of those positions.
     ///
     /// # Errors
-    /// Before the first advance, and whatever a hook returns.
+    /// A call before the first advance; errors of hooks.
     pub fn logits(&self, steps: &[Option<Step>], hooks: &mut Hooks) -> Result<Tensor<2>> {
         let logits: Tensor<3> = self.plain_logits()?.unsqueeze_dim(1);
         let span = Span {
@@ -195,10 +194,10 @@ impl<'m> Stream<'m> {
         Ok(hooks.apply(HookPoint::new(PointKind::BoundaryLogits), &span, logits)?.squeeze_dim(1))
     }
 
-    /// Next-token logits without hooks, for a caller that does not know what the positions are.
+    /// Next-token logits without hooks, for a caller that does not know the kinds of the positions.
     ///
     /// # Errors
-    /// Before the first advance.
+    /// A call before the first advance.
     pub(super) fn plain_logits(&self) -> Result<Tensor<2>> {
         let Some(last) = self.last.clone() else {
             anyhow::bail!("logits before the first advance: feed the prompt first");
@@ -209,7 +208,7 @@ impl<'m> Stream<'m> {
     /// Feeds every row one position without hooks: the embedding `[B, D]`, or the recurrence's input where `latent` `[B, 1]`.
     ///
     /// # Errors
-    /// Before the first advance; errors of the source or the model.
+    /// A call before the first advance; errors of the source or the model.
     pub(super) fn feed(&mut self, text: Tensor<2>, latent: Tensor<2, Bool>) -> Result<()> {
         let Some(last) = self.last.take() else {
             anyhow::bail!("a position before any text: feed the prompt first");
@@ -232,8 +231,7 @@ impl<'m> Stream<'m> {
     /// Feeds every row its piece (possibly empty); returns the hidden states.
     ///
     /// # Errors
-    /// Nothing to feed, a latent position that is not the first of its piece, a latent before any text, and whatever
-    /// the model or a hook returns.
+    /// Nothing to feed; a latent position that is not the first of its piece; a latent before any text; errors of the model and of hooks.
     pub(crate) fn advance(&mut self, pieces: &[Piece], hooks: &mut Hooks) -> Result<Wave> {
         ensure!(pieces.len() == self.rows.len(), "{} pieces for {} rows", pieces.len(), self.rows.len());
         for (row, piece) in pieces.iter().enumerate() {
@@ -264,7 +262,7 @@ impl<'m> Stream<'m> {
         Ok(wave)
     }
 
-    /// Up to each token that a state is mixed into in turn: the state is that of the token before.
+    /// Advances token by token where states are mixed in, because each state is computed at the previous token.
     fn advance_mixed(&mut self, pieces: &[Piece], mixing: &dyn Mixing, hooks: &mut Hooks) -> Result<Wave> {
         let mut cuts: Vec<Vec<usize>> = vec![];
         for mixed in self.mixed(mixing, pieces, 0) {
@@ -328,7 +326,7 @@ impl<'m> Stream<'m> {
         Ok(if n == w { first } else { Tensor::cat(vec![first, x.narrow(1, n, w - n)], 1) })
     }
 
-    /// Which rows continue thinking after these pieces.
+    /// Updates which rows still think after these pieces.
     fn note(&mut self, pieces: &[Piece]) {
         let Some(mixing) = self.source.mixing() else { return };
         for (thinking, piece) in self.thinking.iter_mut().zip(pieces) {

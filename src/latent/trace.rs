@@ -1,4 +1,4 @@
-//! The trace of a decode: every position, its kind and its probability. Enough to replay it.
+//! The trace of a decode: every position with kind and probability, sufficient for a replay.
 
 use anyhow::{Result, ensure};
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub enum End {
 pub struct Position {
     pub token: u32,
     pub kind: PositionRole,
-    /// Log-probability (nats) under the policy that drew it (its masks, its temperature); only where sampled.
+    /// Log-probability (nats) under the policy that drew it (with its masks and temperature); only if sampled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logprob: Option<f64>,
     /// Entropy (nats, temperature 1) of the distribution it was drawn from; at a latent, of its own next token.
@@ -39,17 +39,17 @@ pub struct Position {
     /// p(`</swi>`) after a latent step, temperature 1, full softmax.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p_exit: Option<f64>,
-    /// The mixture that was drawn for this latent, where one was; `logprob` is then its log-density.
+    /// The mixture drawn for this latent, if any; `logprob` is then its log-density.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drawn: Option<Mixture>,
-    /// What was mixed into this token when it was fed, in rollouts that mix states into text.
+    /// The state mixed into this token, in rollouts that mix states into text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixed: Option<MixedInput>,
 }
 
 impl Position {
-    /// Whether the policy chose it: these positions carry a log-probability and enter the GRPO loss. A `<swi>` that a rule
-    /// puts where the model cannot draw one has none.
+    /// Whether the policy chose it: such positions have a log-probability and enter the GRPO loss. A `<swi>` that a rule writes where the
+    /// model cannot draw one has none.
     pub(crate) fn is_sampled(&self) -> bool {
         self.logprob.is_some()
             && match self.kind {
@@ -65,7 +65,7 @@ impl Position {
         Self { entropy: Some(entropy), ..Self::bare(token, PositionRole::Text, logprob) }
     }
 
-    /// A token of which nothing but its log-probability is recorded.
+    /// A token with only its log-probability recorded.
     pub(crate) fn bare(token: u32, kind: PositionRole, logprob: Option<f64>) -> Self {
         Self { token, kind, logprob, entropy: None, p_swi: None, p_exit: None, drawn: None, mixed: None }
     }
@@ -84,7 +84,7 @@ pub struct Trace {
 /// One latent block of a trace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Block {
-    /// Visible tokens before it.
+    /// Number of visible tokens before it.
     pub after: usize,
     /// p(`</swi>`) after each latent step.
     pub p_exit: Vec<f64>,
@@ -93,7 +93,7 @@ pub struct Block {
 
 impl Trace {
     /// # Errors
-    /// A row that ended because the model's logits were not finite: neither right nor wrong.
+    /// A row that ended with non-finite logits: it is neither right nor wrong.
     pub(crate) fn ensure_finite(&self) -> Result<()> {
         ensure!(
             self.end != End::NonFinite,
@@ -109,12 +109,12 @@ impl Trace {
         self.end == End::Budget
     }
 
-    /// Whether the model ended its text and every block of it: neither ran into a limit.
+    /// Whether the model itself ended its text and all its blocks, without reaching a limit.
     pub fn ends_by_itself(&self) -> bool {
         self.end == End::Stop && self.positions.iter().all(|p| p.kind != PositionRole::SwiEndForced)
     }
 
-    /// Mean log-probability of what was sampled; of nothing 0.
+    /// Mean log-probability of the sampled positions; 0 without any.
     pub fn mean_logprob(&self) -> f64 {
         let sampled = self.positions.iter().filter(|position| position.is_sampled());
         let logprobs: Vec<f64> = sampled.filter_map(|position| position.logprob).collect();
@@ -131,7 +131,7 @@ impl Trace {
         self.positions.iter().filter(|p| p.kind != PositionRole::Latent).map(|p| p.token).collect()
     }
 
-    /// Response tokens without latents and boundary tokens: what a reader or grader sees.
+    /// Response tokens without latents and boundary tokens, as a grader reads them.
     pub fn text(&self) -> Vec<u32> {
         self.positions.iter().filter(|p| p.kind == PositionRole::Text).map(|p| p.token).collect()
     }
@@ -175,7 +175,7 @@ impl Trace {
         blocks
     }
 
-    /// The whole row as known tokens, for [`super::unroll()`].
+    /// The whole row as a known sequence, for [`super::unroll()`].
     ///
     /// # Errors
     /// An empty prompt.

@@ -1,4 +1,4 @@
-//! Known rows → hidden states and logits of every position, wave by wave.
+//! Known sequences → hidden states and logits of every position, wave by wave.
 //!
 //! Each row has a cursor. A wave runs every row from its cursor up to its own next latent position, so that a batch
 //! costs `1 + max latents` calls, for any mix of text and latents and however many blocks a row has.
@@ -11,20 +11,20 @@ use super::source::LatentSource;
 use super::stream::{Gradient, Piece, Stream, Wave};
 use crate::model::{Decoder, Hooks, KvCache};
 
-/// A pass over known rows, wave by wave. Each [`Waves::next_wave`] is one call of the model (two where latents run without gradient).
+/// A pass over known sequences, wave by wave. Each [`Waves::next_wave`] is one call of the model (two if latents run without gradient).
 pub(crate) struct Waves<'m> {
     stream: Stream<'m>,
     sequences: &'m [Sequence],
     cursors: Vec<usize>,
-    /// Waves after which it stops.
+    /// Number of remaining waves.
     left: usize,
 }
 
-/// Where a pass is between two waves.
+/// State of a pass between two waves.
 pub(super) struct Bound {
     /// Positions that each row has been fed.
     fed: Vec<usize>,
-    /// Slots of the cache.
+    /// Number of cache slots.
     pub width: usize,
     /// Hidden state at each row's last position, `[B, D]`; `None` at the beginning.
     pub last: Option<Tensor<2>>,
@@ -32,7 +32,7 @@ pub(super) struct Bound {
 
 impl<'m> Waves<'m> {
     /// # Errors
-    /// No rows; one that is longer than the model's context.
+    /// No sequences; one that is longer than the model's context.
     pub fn new(
         model: &'m Decoder,
         sequences: &'m [Sequence],
@@ -53,7 +53,7 @@ impl<'m> Waves<'m> {
         Bound { fed, width: self.stream.cache().width(), last }
     }
 
-    /// So many waves from a bound on, with the keys, values and last states there.
+    /// A pass over some waves from a bound on, with the keys, values and last states there.
     pub(super) fn from(
         model: &'m Decoder,
         sequences: &'m [Sequence],
@@ -71,13 +71,13 @@ impl<'m> Waves<'m> {
         Self { stream, sequences, cursors: fed, left }
     }
 
-    /// How many waves there are from the beginning.
+    /// Total number of waves.
     pub(super) fn count(&self) -> usize {
         let latents = |s: &Sequence| (1..s.ids.len()).filter(|&p| s.is_latent(p)).count();
         self.sequences.iter().map(|s| 1 + latents(s)).max().unwrap_or(0)
     }
 
-    /// The next wave, or `None` when every row is through.
+    /// The next wave; `None` at the end of all rows.
     pub(crate) fn next_wave(&mut self, hooks: &mut Hooks) -> Result<Option<Wave>> {
         let pieces: Vec<Piece> =
             self.sequences.iter().zip(&self.cursors).map(|(s, &from)| piece_from(s, from)).collect();
@@ -96,7 +96,7 @@ impl<'m> Waves<'m> {
     }
 }
 
-/// From `from` up to the next latent position after it.
+/// The piece from `from` up to the next latent position.
 fn piece_from(sequence: &Sequence, from: usize) -> Piece {
     let len = sequence.ids.len();
     let until = (from + 1..len).find(|&p| sequence.is_latent(p)).unwrap_or(len).max(from);
@@ -106,7 +106,7 @@ fn piece_from(sequence: &Sequence, from: usize) -> Piece {
 /// All hidden states of an unrolled batch.
 #[derive(Clone, Debug)]
 pub struct UnrolledStates {
-    /// After the final norm: `[N, D]`, in its own order.
+    /// After the final norm: `[N, D]`, in the order of the waves.
     flat: Tensor<2>,
     /// `[B][position]` → row of `flat`.
     index: Vec<Vec<usize>>,
@@ -118,7 +118,7 @@ impl UnrolledStates {
     /// Hidden states at `(row of the batch, position)`, `[n, D]`.
     ///
     /// # Errors
-    /// A place outside the batch.
+    /// A position outside the batch.
     pub fn hidden_at(&self, places: &[(usize, usize)]) -> Result<Tensor<2>> {
         let mut rows = Vec::with_capacity(places.len());
         for &(b, position) in places {
@@ -132,9 +132,6 @@ impl UnrolledStates {
     }
 
     /// Hidden states of every position, `[B, L, D]`, rows shorter than `L` padded on the right with their last state.
-    ///
-    /// # Errors
-    /// None in practice: every place exists.
     pub fn hidden(&self) -> Result<Tensor<3>> {
         let width = self.index.iter().map(Vec::len).max().unwrap_or(0);
         let places: Vec<(usize, usize)> = self
@@ -148,7 +145,7 @@ impl UnrolledStates {
     }
 }
 
-/// Runs known rows to the end: hidden states at every position of every row.
+/// Runs known sequences to the end: hidden states at every position of every row.
 ///
 /// # Errors
 /// As [`Stream::advance`].

@@ -1,5 +1,5 @@
-//! A loaded model from Rust in a few calls: continue a prompt under hooks, run known rows and keep their activations. What
-//! `probe generate` and `probe activations` do, without files.
+//! A loaded model in Rust: continue a prompt under hooks, run known sequences and record their activations, like `probe generate` and
+//! `probe activations` without files.
 
 use std::collections::BTreeMap;
 
@@ -15,14 +15,14 @@ use crate::model::{Activation, HookSpec, Hooks};
 use crate::ops;
 use crate::text::Vocabulary;
 
-/// Rows handed to the model at once.
+/// Batch size.
 const BATCH: usize = 16;
 
-/// What [`Loaded::run_with_cache`] calls the logits, `[rows, positions, V]`.
+/// Name of the logits in [`Loaded::run_with_cache`], `[rows, positions, V]`.
 const LOGITS: &str = "logits";
 
 impl Loaded {
-    /// Opens a Hugging Face folder (of a run: `<run>/<phase>/checkpoint`), a `.gguf` or a hub id, on the CPU in f32.
+    /// Opens a Hugging Face folder (in a run: `<run>/<phase>/checkpoint`), a `.gguf` or a hub id, on the CPU in f32.
     ///
     /// # Errors
     /// As [`Checkpoint::open`] and [`Checkpoint::load`].
@@ -30,31 +30,31 @@ impl Loaded {
         Checkpoint::open(model, None, Apply::Merged)?.load(&Machine::default().device)
     }
 
-    /// Layers of the model: what the names of hooks are resolved against.
+    /// Number of layers, to resolve the names of hooks.
     pub fn layers(&self) -> usize {
         self.model.config().num_hidden_layers
     }
 
     fn text_side(&self) -> Result<&Vocabulary> {
-        self.vocabulary.as_ref().context("the model brings no tokenizer: work with token ids")
+        self.vocabulary.as_ref().context("the model has no tokenizer: use token ids")
     }
 
-    /// Greedy, with the latent steps that the checkpoint was trained with, until it ends its text.
+    /// Greedy decoding with the checkpoint's trained latent steps, until it ends its text.
     pub fn settings(&self) -> DecodeSettings {
         let (k_min, k_cap) = (self.reasoning.k_min, self.reasoning.k_cap);
         DecodeSettings { k_min, k_cap, stop: self.stop.clone(), ..DecodeSettings::default() }
     }
 
-    /// What a decode of it shares: model, latent source, controller, switch tokens.
+    /// Shared inputs of its decodes: model, latent source, controller, switch tokens.
     pub fn decode<'a>(&'a self, settings: &'a DecodeSettings) -> Decode<'a> {
         let (source, controller) = (&self.reasoning.source, &self.reasoning.blocks);
         Decode { model: &self.model, source, controller, switch: self.switch, settings, cancel: None, ahead: None }
     }
 
-    /// Continues a prompt under hooks, decoded as [`Self::settings`] says. The last token is drawn and not fed: no hook sees it.
+    /// Continues a prompt under hooks, with [`Self::settings`]. The last token is drawn but not fed: no hook sees it.
     ///
     /// # Errors
-    /// A model without tokenizer, a hook that never fired, and as [`decode()`].
+    /// A model without a tokenizer; a hook that never fired; as [`decode()`].
     pub fn generate(&self, prompt: &str, hooks: &mut Hooks) -> Result<Trace> {
         let (settings, prompt) = (self.settings(), self.text_side()?.encode_row(prompt)?);
         let request = Request { problem: 0, prompt, rollout: 0, limit: None };
@@ -63,7 +63,7 @@ impl Loaded {
         trace.context("the decoder returned nothing")
     }
 
-    /// The changes of one run, one line each.
+    /// Parses the changes of one run, one line each.
     ///
     /// # Errors
     /// As [`Changes::read`].
@@ -71,7 +71,7 @@ impl Loaded {
         Changes::read(lines, self.model.config())
     }
 
-    /// As [`Self::generate`], under changes; with what each change did.
+    /// As [`Self::generate`], under changes; also returns a report of each change.
     ///
     /// # Errors
     /// As [`Changes::read`] and [`Self::generate`]; a change that never fired.
@@ -81,15 +81,15 @@ impl Loaded {
         changes.run((&[known], 0), ran, |mut hooks| self.generate(prompt, &mut hooks))
     }
 
-    /// What a trace says, without latents, `<swi>` and `</swi>`.
+    /// Text of a trace, without latents, `<swi>` and `</swi>`.
     ///
     /// # Errors
-    /// A model without tokenizer.
+    /// A model without a tokenizer.
     pub fn said(&self, trace: &Trace) -> Result<String> {
         self.text_side()?.decode_visible(&trace.text())
     }
 
-    /// A trace as a known row, latent steps included.
+    /// A trace as a known sequence, latent steps included.
     ///
     /// # Errors
     /// An empty prompt.
@@ -100,22 +100,22 @@ impl Loaded {
         }
     }
 
-    /// A text as a known row, all of it prompt; `<latent>` tokens in it are latent steps.
+    /// A text as a known sequence, all of it prompt; `<latent>` tokens in it are latent steps.
     ///
     /// # Errors
-    /// A model without tokenizer, an empty text, and one that begins with a latent step.
+    /// A model without a tokenizer; an empty text; a text that begins with a latent step.
     pub fn row_of(&self, text: &str) -> Result<Sequence> {
         let ids = self.text_side()?.encode_row(text)?;
         let prompt = ids.len();
         Sequence::new(0, ids, prompt, self.switch.map(|ids| ids.latent))
     }
 
-    /// Runs known rows under hooks (what replaces comes first) and returns what stood at the points that `names` name, one
-    /// tensor a point, by its name: TransformerLens' `run_with_cache`. A name may be a pattern and may select positions, as
-    /// `blocks.*.hook_resid_post@latent[*,2]`; `logits` are those of every position. Rows are numbered in their order, from 0.
+    /// Runs known sequences under hooks and returns the activations at the points in `names` (after replacements), one tensor per point, by
+    /// name: TransformerLens' `run_with_cache`. A name may be a pattern and may select positions, as
+    /// `blocks.*.hook_resid_post@latent[*,2]`; `logits` are those of every position. Rows are numbered in order, from 0.
     ///
     /// # Errors
-    /// No rows, a name that the model does not have, a hook that never fired, and as the model's.
+    /// No sequences; a name that the model lacks; a hook that never fired; failures of the model.
     pub fn run_with_cache(
         &self,
         rows: &[Sequence],
@@ -129,7 +129,7 @@ impl Loaded {
         Ok(recorded.into_iter().map(|tensor| (tensor.name.clone(), tensor)).collect())
     }
 
-    /// As [`Self::run_with_cache`], of names that were read already; tensors in the order of the points.
+    /// As [`Self::run_with_cache`], for parsed names; tensors in the order of the points.
     pub fn record(
         &self,
         rows: &[Sequence],
@@ -138,7 +138,7 @@ impl Loaded {
         hooks: Hooks,
     ) -> Result<Vec<RecordedTensor>> {
         let recording = Recording::for_model(specs, self.model.config())?;
-        // A name of its own: these hooks borrow the recording too.
+        // A new variable: these hooks borrow the recording too.
         let mut hooks: Hooks = hooks;
         recording.attach(&mut hooks, self.layers())?;
         let rows: Vec<Sequence> = rows.iter().enumerate().map(|(row, s)| Sequence { row, ..s.clone() }).collect();

@@ -1,4 +1,4 @@
-//! The logit lens of a text: what each layer's state would say as the next token. Knows known rows, no experiment.
+//! The logit lens of a text: each layer's prediction of the next token. Knows known sequences, no experiment.
 
 use anyhow::{Context, Result};
 use burn::tensor::{Tensor, TensorData};
@@ -7,25 +7,25 @@ use super::Loaded;
 use crate::latent::{Sequence, sampling};
 use crate::model::{HookSpec, Hooks};
 
-/// States whose logits are held at once: of a vocabulary of 50,000 tokens 13 MB.
+/// States whose logits are in memory at once: 13 MB for a vocabulary of 50,000 tokens.
 const STATES: usize = 64;
 
-/// What one layer reads at one position: its most probable next tokens with their probabilities, the most probable first.
+/// One layer's most probable next tokens at one position, with their probabilities, the most probable first.
 pub type Reading = Vec<(u32, f64)>;
 
 impl Loaded {
-    /// The logit lens (nostalgebraist 2020): final norm and head on the output of every layer, at every position of a known row.
+    /// The logit lens (nostalgebraist 2020): final norm and head on the output of every layer, at every position of a known sequence.
     /// `[layer][position]`; the last layer's readings are the model's own.
     ///
     /// # Errors
-    /// A hook that never fired, and as the model's.
+    /// A hook that never fired; failures of the model.
     pub fn lens(&self, row: &Sequence, top: usize, hooks: Hooks) -> Result<Vec<Vec<Reading>>> {
         let all = self.lens_through(row, top, hooks, |_, states| Some(states.to_vec()))?;
         Ok(all.into_iter().map(|(_, readings)| readings).collect())
     }
 
-    /// Reads states `[L × D]` that `carry` has brought to the final state's place, with the layer of each; layers that it gives
-    /// nothing for are left out, but for the last, whose states are the final ones.
+    /// Reads states `[L × D]` of each layer after `carry` has mapped them to the final state's basis. Layers for which it returns `None` are
+    /// left out, except the last, whose states are the final ones.
     ///
     /// # Errors
     /// As [`Self::lens`].

@@ -1,4 +1,4 @@
-//! Counts the kernels that are launched on CubeCL's devices (CUDA, wgpu), from the log that it keeps of them where it is told to.
+//! Counts kernel launches on CubeCL's devices (CUDA, wgpu) from CubeCL's optional log.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
@@ -10,7 +10,7 @@ use burn_cubecl::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 
 static LAUNCHES: AtomicU64 = AtomicU64::new(0);
 
-/// Receives CubeCL's log through the crate `log`: a line a launch.
+/// Receives CubeCL's log through the crate `log`: one line per launch.
 struct Counter;
 
 impl log::Log for Counter {
@@ -27,7 +27,7 @@ impl log::Log for Counter {
     fn flush(&self) {}
 }
 
-/// From now on launches are counted. What a `cubecl.toml` says otherwise stays so.
+/// Starts counting launches. Other settings of a `cubecl.toml` stay in force.
 pub(super) fn begin() -> Result<()> {
     let mut config = super::settings();
     let logger = &mut config.profiling.logger;
@@ -36,12 +36,12 @@ pub(super) fn begin() -> Result<()> {
         CubeClRuntimeConfig::try_set(config),
         "launches are counted from the start of a program, before a device is used"
     );
-    log::set_logger(&Counter).map_err(|e| anyhow!("the program's log is taken: {e}"))?;
+    log::set_logger(&Counter).map_err(|e| anyhow!("another logger is installed: {e}"))?;
     log::set_max_level(log::LevelFilter::Info);
     Ok(())
 }
 
-/// How many there were. The log comes from a thread of its own: waits until it says no more.
+/// Number of launches so far. The log is written by another thread: waits until it is idle.
 pub(super) fn so_far() -> u64 {
     loop {
         let before = LAUNCHES.load(Ordering::Relaxed);

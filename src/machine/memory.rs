@@ -1,4 +1,4 @@
-//! What estimates before a run go by: memory that is free on a device, and how long one product takes there.
+//! Inputs of estimates before a run: free memory of a device, and its time for one matrix product.
 
 use std::process::Command;
 use std::time::Instant;
@@ -9,10 +9,10 @@ use burn::tensor::{Device, FloatDType, Tensor};
 use super::{is_cpu, name};
 use crate::ops;
 
-/// Names the memory that may be used, in GB (10^9 bytes), instead of what is free.
+/// Environment variable with the usable memory in GB (10^9 bytes), instead of the free memory.
 pub const MEMORY: &str = "SWITCHYARD_MEMORY_GB";
 
-/// Bytes that are free on a device; `None` where nothing says it.
+/// Free bytes of a device; `None` if unknown.
 pub fn free_memory(device: &Device) -> Option<u64> {
     if let Some(named) = std::env::var(MEMORY).ok().and_then(|text| text.trim().parse::<f64>().ok()) {
         return Some((named * 1e9) as u64);
@@ -27,8 +27,7 @@ pub fn free_memory(device: &Device) -> Option<u64> {
     Some(mebibytes << 20)
 }
 
-/// Seconds of one product of `rows` × `width` and `width` × `width`, for each weight: a forward of that many rows takes at least this
-/// for each of its weights.
+/// Seconds of one product of `rows` × `width` and `width` × `width`, per weight: a lower bound for a forward of that many rows, per weight.
 ///
 /// # Errors
 /// A device that cannot compute it.
@@ -54,7 +53,7 @@ pub fn seconds_per_weight(rows: usize, width: usize, dtype: FloatDType, device: 
     Ok(seconds / (times * width * width) as f64)
 }
 
-/// Bytes as people read them.
+/// Bytes in readable units.
 pub fn gigabytes(bytes: u64) -> String {
     if bytes < 100_000_000 { format!("{:.1} MB", bytes as f64 / 1e6) } else { format!("{:.1} GB", bytes as f64 / 1e9) }
 }

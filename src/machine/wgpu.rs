@@ -1,14 +1,14 @@
-//! Devices that wgpu reaches. Never through OpenGL: where there is no other driver, wgpu takes it without a word, and its
-//! software driver has the same name as Vulkan's.
+//! Devices of wgpu, never through OpenGL: without another driver wgpu would use it silently, and its software driver has the same name as
+//! Vulkan's.
 
 use burn::backend::{CubeDevice, DispatchDevice, WgpuBackend, WgpuDevice, WgpuDeviceKind};
 use burn::tensor::Device;
 
-/// The interfaces to GPUs that are used, best first. On a Mac the choice is wgpu's: it has Metal alone.
+/// Graphics APIs in order of preference. On a Mac wgpu has only Metal.
 const INTERFACES: &[WgpuBackend] =
     if cfg!(target_os = "macos") { &[WgpuBackend::Auto] } else { &[WgpuBackend::Vulkan, WgpuBackend::Dx12] };
 
-/// In the order in which they are numbered: cards first, a driver that computes on the CPU last.
+/// Kinds of devices in the order of their numbers: cards first, drivers that compute on the CPU last.
 const KINDS: [WgpuDeviceKind; 5] = [
     WgpuDeviceKind::DiscreteGpu(0),
     WgpuDeviceKind::IntegratedGpu(0),
@@ -17,7 +17,7 @@ const KINDS: [WgpuDeviceKind; 5] = [
     WgpuDeviceKind::Cpu,
 ];
 
-/// Every device of the first interface that has one.
+/// Every device of the first API that has one.
 pub(super) fn devices() -> Vec<Device> {
     let of = |interface: &WgpuBackend| -> Vec<Device> {
         let seed = |kind: &WgpuDeviceKind| CubeDevice::Wgpu(WgpuDevice::new(kind.clone()).on(*interface));
@@ -27,7 +27,7 @@ pub(super) fn devices() -> Vec<Device> {
     INTERFACES.iter().map(of).find(|found| !found.is_empty()).unwrap_or_default()
 }
 
-/// The interface that a device is reached by; `None` of a device that is not wgpu's.
+/// The API of a device; `None` if it is not a wgpu device.
 pub(super) fn interface(device: &Device) -> Option<String> {
     match device.clone().inner().as_dispatch() {
         DispatchDevice::Cube(CubeDevice::Wgpu(device)) if device.backend == WgpuBackend::Auto => {

@@ -108,7 +108,7 @@ fn float_table(name: &str, table: Tensor<2>) -> Result<HostTensor> {
     host(if name == HEAD { table.transpose() } else { table }).with_context(|| format!("`{name}`"))
 }
 
-/// Whether B is no longer zero, its initial value.
+/// Whether B differs from its initial value, zero.
 pub(super) fn has_learnt(lora: &LoraAdapter) -> bool {
     lora.b.val().abs().max().into_scalar::<f32>() != 0.0
 }

@@ -34,7 +34,7 @@ pub(super) struct Call<'a> {
     /// `None` for learned positions.
     pub rotation: Option<RotaryAngles>,
     pub mask: Option<Tensor<4>>,
-    /// Of layers that have a window.
+    /// Mask of layers with a sliding window.
     pub sliding_mask: Option<Tensor<4>>,
 }
 

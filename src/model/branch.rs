@@ -33,7 +33,7 @@ impl Decoder {
         hooks: &mut Hooks,
     ) -> Result<(Tensor<2>, Option<KvCache>)> {
         let (rows, positions) = (starts.len(), trunk.cache.width());
-        ensure!(starts.is_sorted() && rows > 0, "rows of a branch are to be sorted by the block that they start at");
+        ensure!(starts.is_sorted() && rows > 0, "rows of a branch must be sorted by the block that they start at");
         ensure!(at.end <= positions && steps.len() == at.len(), "positions {at:?} of a row of {positions}");
         let mut whole = (at.end < positions).then(|| self.cache(rows));
         let mut x: Option<Tensor<3>> = None;

@@ -34,7 +34,7 @@ struct LayerCache {
 const ROOM: usize = 32;
 
 impl LayerCache {
-    /// From `[B, Hkv, T, dh]` each.
+    /// A cache of keys and values, each `[B, Hkv, T, dh]`.
     fn exact(k: Tensor<4>, v: Tensor<4>) -> Self {
         let len = v.dims()[2];
         Self { k: if k.is_autodiff() { k } else { k.swap_dims(2, 3) }, v, len }

@@ -53,7 +53,7 @@ impl Decoder {
         })?;
         ensure!(
             found,
-            "{}: no matrix is stored in bf16, so that --dtype stored-bf16 would lose digits for nothing; use stored",
+            "{}: no matrix is stored in bf16: --dtype stored-bf16 would only lose precision; use stored",
             checkpoint.path.display()
         );
         Ok(decoder)
@@ -84,7 +84,7 @@ impl Decoder {
     }
 
     /// Truncates embedding and head to the first `keep` token rows, and appends the rows that `more` makes from the row `seed`. Other rows do
-    /// not change, so that stored ones stay as they are.
+    /// not change, so that stored ones keep their format.
     ///
     /// # Errors
     /// A seed without a row; failures of `more`.

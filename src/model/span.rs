@@ -22,7 +22,7 @@ pub enum Step {
 }
 
 impl Step {
-    /// Which latent step of its block it is.
+    /// Number of the latent step in its block.
     pub(crate) fn nth(self) -> Option<Nth> {
         if let Step::Latent { step, .. } = self { Some(Nth::new(step)) } else { None }
     }

@@ -240,7 +240,7 @@ pub(super) fn is_table(name: &str) -> bool {
 #[derive(Default)]
 pub(super) struct Names(Vec<String>);
 
-/// Of a mapper or visitor with `names`: they follow the traversal.
+/// Methods of a mapper or visitor that keep its `names` in step with the traversal.
 macro_rules! follow_names {
     () => {
         fn enter_module(&mut self, name: &str, _container: &str) {
@@ -293,7 +293,7 @@ impl Names {
 struct Fill<F> {
     names: Names,
     shapes: BTreeMap<String, Vec<usize>>,
-    /// Of everything but tables of tokens and heads.
+    /// Type of all weights except embedding tables and heads.
     dtype: FloatDType,
     device: Device,
     get: F,

@@ -1,4 +1,4 @@
-//! What the settings of a recipe must satisfy together, with the name of what does not; each alone: `ranges`.
+//! Checks of combinations of a recipe's settings; `ranges` checks each setting alone.
 
 use anyhow::{Result, bail, ensure};
 
@@ -69,7 +69,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Settings that would do nothing, or not what they say.
+    /// Settings that would have no effect, or not the intended one.
     fn check_unused(&self) -> Result<()> {
         ensure!(
             self.lora.is_none() || self.pretrained.is_some(),
@@ -185,13 +185,13 @@ impl Shared {
 }
 
 /// # Errors
-/// More latents than a block may have, with the setting.
+/// More latents than a block may have.
 pub(crate) fn fits(key: &str, latents: usize) -> Result<()> {
     ensure!(latents <= MOST_LATENTS, "{key} must be at most {MOST_LATENTS} (latents of one block), found {latents}");
     Ok(())
 }
 
-/// A recipe's name is that of its folders.
+/// Checks that a recipe's name can be a folder's.
 fn check_name(name: &str) -> Result<()> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     ensure!(

@@ -1,4 +1,4 @@
-//! How weights are updated, and in which float type they are computed with.
+//! Settings of the optimiser, and the compute type.
 
 use super::ranges::BATCH;
 use super::ranges::Range::{BelowOne, Count, NotNegative, Positive, Typed};

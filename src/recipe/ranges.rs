@@ -1,12 +1,12 @@
-//! The range of every setting: beside its default, or in the table below. A setting without one is refused, so that none can be added without a range;
-//! what several settings must satisfy together stands in `check`.
+//! The range of every setting, declared with its default or in the table below. A setting without a range is refused. Combinations of
+//! settings are checked in `check`.
 
 use anyhow::{Context, Result, ensure};
 use toml::Value;
 
 use super::*;
 
-/// What a value must be.
+/// Allowed values of a setting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Range {
     /// A whole number from … to.
@@ -24,7 +24,7 @@ pub(crate) enum Range {
     PositiveOrInfinite,
     /// Its type or a check elsewhere limits it (tasks, spans, names).
     Typed,
-    /// A list; what each element must be.
+    /// A list, with the range of its elements.
     Each(&'static Range),
     /// A list of tables with these settings.
     Tables(Settings),
@@ -34,19 +34,19 @@ use Range::{
     BelowOne, Count, Each, Finite, NotNegative, Positive, PositiveOrInfinite, PositiveShare, Share, Tables, Typed,
 };
 
-/// Optimiser steps of a phase at most.
+/// Maximum optimiser steps of a phase.
 pub(crate) const STEPS: usize = 1_000_000_000;
-/// Samples in one batch, rollouts in one step, and the like, at most.
+/// Maximum samples in one batch, rollouts in one step, and the like.
 pub(crate) const BATCH: usize = 1_000_000;
-/// Latents of a block, or tokens of a response, at most: more than any model has positions.
+/// Maximum latents of a block, or tokens of a response: more than any model's positions.
 pub(crate) const POSITIONS: usize = 10_000_000;
-/// A dimension of a model at most.
+/// Maximum dimension of a model.
 pub(crate) const WIDTH: usize = 1 << 20;
 
-/// The range of each setting of a part of the recipe, by its key in it.
+/// The range of each setting in a part of the recipe, by its key there.
 pub(crate) type Settings = &'static [(&'static str, Range)];
 
-/// All parts except those of methods. Structs without defaults, or of other rooms, have their ranges here.
+/// All parts except those of methods, including structs without defaults and structs of other modules.
 static PARTS: [(&str, Settings); 16] = [
     ("", &[("name", Typed), ("seed", Count(0, i64::MAX as usize)), ("methods[]", Typed), ("task.*", Typed)]),
     (
@@ -111,7 +111,7 @@ static PARTS: [(&str, Settings); 16] = [
     ("checkpoint.", CheckpointEvery::RANGES),
 ];
 
-/// A part of a recipe: what its keys begin with, and its settings.
+/// A part of a recipe: prefix of its keys, and its settings.
 pub(crate) type Part = (&'static str, Settings);
 
 /// Every setting, those of `methods` last; `[]` means any element of a list, a final `*` everything inside.
@@ -175,17 +175,17 @@ pub(crate) fn range_of(ranges: &[(String, Range)], key: &str) -> Option<Range> {
 /// Checks every setting of a recipe.
 ///
 /// # Errors
-/// The first value out of its range, by key; a setting that has none.
+/// The first value outside its range, by key; a setting without a range.
 pub(crate) fn check(recipe: toml::Table, methods: &[Part]) -> Result<()> {
     let ranges = ranges(methods);
     leaves(["", ""], &Value::Table(recipe), &mut |[key, general], value| {
-        let range = range_of(&ranges, general).with_context(|| format!("{key}: no range is known of this setting"))?;
+        let range = range_of(&ranges, general).with_context(|| format!("{key}: this setting has no declared range"))?;
         ensure!(range.admits(value), "{key} must be {}, found {value}", range.said());
         Ok(())
     })
 }
 
-/// Shows every value that is neither table nor list, with its key and the same with `[]` for the number of an element.
+/// Calls back with every value that is neither table nor list, its key, and the key with `[]` for indices.
 pub(crate) fn leaves<'a>(
     keys: [&str; 2],
     value: &'a Value,

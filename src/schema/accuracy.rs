@@ -1,4 +1,4 @@
-//! Rows about groups of problems under one way of decoding: accuracy and its cost, length and confidence.
+//! Rows of groups of problems under one way of decoding: accuracy, cost, length and confidence.
 
 use super::Identity;
 use crate::stats::Estimate;
@@ -20,7 +20,7 @@ rows! {
         pub latent_calls: Option<Estimate> => "latent steps": "of a response",
         pub visible_tokens: Option<Estimate> => "tokens": "of a response, latent steps left out",
         pub truncated: Estimate => "share": "responses that ran out of tokens (of one response: true or false)",
-        /// Share of blocks that `k_cap` ended; 1 means that `K_min` and the cap leave the model no choice.
+        /// Share of blocks that `k_cap` ended. At 1 the model has no choice between `K_min` and the cap.
         pub forced_exits: Option<Estimate> => "share": "blocks that the cap ended",
         pub difference: Option<Estimate> => "share": "accuracy minus that of the free decode of the same problems, paired",
         pub lost: Option<usize> => "count": "problems right in the normal run and wrong here; of several draws in more than half",
@@ -41,7 +41,7 @@ rows! {
         pub blocks: Option<Estimate> => AccuracyRow,
         pub latent_calls: Option<Estimate> => AccuracyRow,
         pub switch_rate: Estimate => AccuracyRow,
-        /// At the emitted `<swi>`, nats; absent if there is none.
+        /// At the emitted `<swi>`; absent if there is none.
         pub entropy: Option<Estimate> => "nats": "of the next-token distribution",
         pub p_swi: Option<Estimate> => "probability": "of `<swi>` as the next token",
         pub first_swi: Option<Estimate> => "share": "of the response's visible tokens, those before the first `<swi>`",

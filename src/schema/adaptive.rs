@@ -1,4 +1,4 @@
-//! Whether blocks are opened where they pay: problems by their stated budget and their number of steps.
+//! Whether blocks are opened where they help: problems by their stated budget and their number of steps.
 
 use anyhow::Result;
 
@@ -6,7 +6,7 @@ use super::{Identity, SwitchProblemRow};
 use crate::stats::{Estimate, Flips, LEVEL, accuracy};
 
 names! {
-    /// What answers a cell better, by the interval of `benefit`.
+    /// The way with the higher accuracy in a cell, by the interval of `benefit`.
     pub enum Optimum {
         Block = "block",
         Text = "text",
@@ -28,12 +28,12 @@ rows! {
         pub accuracy: Estimate => AccuracyRow,
         pub with_block: Estimate => SwitchBenefitRow,
         pub without_block: Estimate => SwitchBenefitRow,
-        /// With a block less without, paired.
+        /// Accuracy with a block minus without, paired.
         pub benefit: Estimate => SwitchBenefitRow,
-        /// Of a cell.
+        /// Set for cells only.
         pub optimum: Option<Optimum> => "name":
             "what answers a budget and number of steps better, beyond the interval of benefit: block, text, or undecided",
-        /// Problems of cells that are decided.
+        /// Number of problems in decided cells.
         pub decided: usize => "count": "problems of budgets and numbers of steps at which that is decided",
         /// Share of these on which the optimal policy switches; absent if there are none.
         pub optimal_rate: Option<f64> => "share": "of the decided problems, those on which the optimal policy switches",
@@ -44,7 +44,7 @@ rows! {
     }
 }
 
-/// A problem with what the optimal policy does in its cell.
+/// A problem, and the optimal way in its cell.
 struct ProblemPlace<'p> {
     problem: &'p SwitchProblemRow,
     budget: usize,
@@ -53,10 +53,7 @@ struct ProblemPlace<'p> {
     block: bool,
 }
 
-/// One row a cell of at least two problems, one a budget, one for all; `budgets` are those of the problems, in their order.
-///
-/// # Errors
-/// None that rows of problems can cause.
+/// One row per cell of at least two problems, one per budget, and one for all. `budgets[i]` is the budget of problem `i`.
 pub fn by_budget(problems: &[SwitchProblemRow], budgets: &[usize]) -> Result<Vec<AdaptiveRow>> {
     let mut of: Vec<ProblemPlace<'_>> = problems
         .iter()
@@ -67,7 +64,7 @@ pub fn by_budget(problems: &[SwitchProblemRow], budgets: &[usize]) -> Result<Vec
     let mut rows = vec![];
     for cell in of.chunk_by_mut(|a, b| (a.budget, a.problem.level) == (b.budget, b.problem.level)) {
         let benefit = benefit(cell)?;
-        // A way that is no better than a guess answers nothing, whatever the other one does.
+        // A way that is not better than guessing is never optimal, even if the other one is worse.
         let learnt = |way: Vec<bool>| {
             let guess = cell[0].problem.guess;
             accuracy(&way).map(|right| guess.is_none_or(|guess| right.low > guess))

@@ -1,4 +1,4 @@
-//! What switching is worth: every problem with a block and without one.
+//! The benefit of switching: every problem decoded with a block and without one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,19 +43,18 @@ rows! {
         pub better: usize => "count": "problems right with a block and wrong without",
         pub worse: usize => "count": "problems wrong with a block and right without",
         pub p_value: f64 => AccuracyRow,
-        /// Holm-adjusted over all groups; those of the same problems are one.
+        /// Holm-adjusted over all groups; groups with the same problems count once.
         pub p_holm: f64 => AccuracyRow,
     }
 }
 
 impl SwitchBenefitRow {
-    /// `helps`, `hurts`, that neither is seen, or that the better way is no better than a guess: then blocks have nothing to add or to
-    /// take away.
+    /// `helps`, `hurts`, neither or, if the better way is not better than guessing, at chance before.
     pub fn verdict(&self) -> &'static str {
         let gains = self.benefit.value > 0.0;
         let (better, words) =
             if gains { (self.with_block, ["helps", ""]) } else { (self.without_block, ["hurts", ""]) };
-        // Read as the loss of the better way.
+        // As a loss from the better way.
         let lost = -self.benefit.value.abs();
         loss(self.identity.n, lost, self.p_holm, words, Baseline::new(better, self.guess))
     }
@@ -66,10 +65,7 @@ impl SwitchBenefitRow {
     }
 }
 
-/// Groups of at least two problems: all of them, by the model's own choice, by level.
-///
-/// # Errors
-/// None that rows of problems can cause.
+/// One row per group of at least two problems: all, by the model's own choice, by level.
 pub fn benefit(problems: &[SwitchProblemRow]) -> Result<Vec<SwitchBenefitRow>> {
     let levels: BTreeSet<u8> = problems.iter().filter_map(|p| p.level).collect();
     let (mut rows, mut family) = (vec![], BTreeMap::new());

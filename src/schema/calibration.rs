@@ -1,5 +1,4 @@
-//! How often the verdicts of experiments are right on models whose truth is known: one row per test of a model, and
-//! what follows from them for each test.
+//! Error rates of the experiments' verdicts on models with known truth: one row per test of a model, and one per test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +8,8 @@ use super::Identity;
 use crate::stats::{Estimate, LEVEL, wilson};
 
 rows! {
-    /// One test of one hand-built model. If an experiment tests several places (layers, steps, heads), those where
-    /// the truth is yes are one row, and those where it is no another.
+    /// One test of one hand-built model. If an experiment tests several places (layers, steps, heads), there is one row for those where
+    /// the truth is yes, and one for those where it is no.
     pub struct CalibrationDrawRow {
         #[serde(flatten)]
         pub identity: Identity where n => "count": "problems, or pairs of them, per model",
@@ -27,7 +26,7 @@ rows! {
 }
 
 rows! {
-    /// One test at one n: on all kinds of truth together, or on one. Intervals are Wilson's over draws.
+    /// One test at one n, on one kind of truth or on all. Wilson intervals over draws.
     pub struct CalibrationRow {
         #[serde(flatten)]
         pub identity: Identity where n => "count": "tests of the row",
@@ -44,24 +43,21 @@ rows! {
 }
 
 impl CalibrationRow {
-    /// `kind` of a row over all of them.
+    /// `kind` of a row over all kinds.
     pub const ALL: &'static str = "all";
-    /// The checkpoint that is in the names of its files.
+    /// The checkpoint in its file names.
     pub const CHECKPOINT: &'static str = "hand_built";
 
-    /// Whether right verdicts and false alarms are what a verdict promises: 95 % and 5 % within their intervals.
+    /// Whether the intervals allow a power of 95 % and false alarms of 5 %, as a verdict promises.
     pub fn holds(&self) -> bool {
         self.right.high >= LEVEL && self.false_alarms.is_none_or(|alarms| alarms.low <= 1.0 - LEVEL)
     }
 }
 
-/// Power from which on a test is called good enough.
+/// Sufficient power of a test.
 const ENOUGH: f64 = 0.8;
 
-/// One row a test, kind and n, and one over all kinds.
-///
-/// # Errors
-/// None that rows can cause.
+/// One row per test, kind and n, and one over all kinds.
 pub fn calibrated(draws: &[CalibrationDrawRow]) -> Result<Vec<CalibrationRow>> {
     let mut rows = vec![];
     let tests: BTreeSet<&str> = draws.iter().map(|d| d.test.as_str()).collect();

@@ -1,10 +1,10 @@
 //! The certificate of a latent reasoner: one fixed list of questions, each answered by one test.
 //!
-//! 1. An experiment measures [`Evidence`] for every [`CardQuestion`], or says why it cannot ask it.
+//! 1. An experiment measures [`Evidence`] for every [`CardQuestion`], or gives the reason why it cannot.
 //! 2. The p-values of all measured questions are one family (Holm), those of equivalence to no effect another.
-//! 3. *yes*: the adjusted p-value is at most .05 and the number points that way. *no*: the number points the other way as surely, or the
-//!    two one-sided tests (TOST) reject an effect as large as the margin. *undecided*: anything else. That no effect is found is no *no*.
-//! 4. A question about how latents are used is not asked of a model whose latents are not shown to be used.
+//! 3. *yes*: the adjusted p-value is at most .05 and the number has the sign of yes. *no*: it is significant with the other sign, or the
+//!    two one-sided tests (TOST) reject an effect as large as the margin. *undecided*: anything else; finding no effect is not a *no*.
+//! 4. Questions about how latents are used are asked only if the model is shown to use them.
 
 use anyhow::Result;
 
@@ -13,7 +13,7 @@ use super::verdict::adjust;
 use crate::stats::{Estimate, FEWEST, LEVEL};
 
 names! {
-    /// What is asked, in the order of the card.
+    /// The questions, in the order of the card.
     pub enum CardQuestion {
         /// Accuracy falls when each latent is replaced by that of another problem.
         Used = "used",
@@ -58,7 +58,7 @@ impl CardQuestion {
         }
     }
 
-    /// What the number is.
+    /// Description of the measured number.
     pub fn measure(self) -> &'static str {
         match self {
             Self::Used => "accuracy lost with another problem's latents",
@@ -75,19 +75,19 @@ impl CardQuestion {
         }
     }
 
-    /// Whether it asks how latents are used, which presumes that they are.
+    /// Whether it presumes that latents are used.
     fn presumes_use(self) -> bool {
         matches!(self, Self::OneStep | Self::Ordered | Self::Specific | Self::BeyondToken)
     }
 
-    /// The calibrated test that answers it, as in [`CalibrationRow`](super::CalibrationRow).
+    /// Name of the calibrated test that answers it, in [`CalibrationRow`](super::CalibrationRow).
     pub fn test(self) -> String {
         format!("card/{}", self.name())
     }
 }
 
 names! {
-    /// What the card says.
+    /// Answer on the card.
     pub enum CardAnswer {
         Yes = "yes",
         No = "no",
@@ -96,11 +96,10 @@ names! {
     }
 }
 
-/// What an experiment found on one question.
+/// Result of an experiment for one question.
 #[derive(Clone, Debug)]
 pub enum Evidence {
-    /// A number that is 0 where the answer is no, its two-sided p-value, the p-value of equivalence to 0 within the margin, and what a
-    /// reader must know of it.
+    /// A number that is 0 if the answer is no, its two-sided p-value, the p-value of equivalence to 0 within the margin, and an explanation.
     Measured { number: Estimate, p: f64, p_same: f64, detail: String },
     /// Why the question cannot be asked.
     Missing(String),
@@ -125,7 +124,7 @@ rows! {
 }
 
 impl CardRow {
-    /// What the number is, or why there is none.
+    /// Description of the number, or the reason for none.
     pub fn explanation(&self) -> String {
         match self.answer {
             CardAnswer::NotAsked => self.detail.clone(),
@@ -135,13 +134,13 @@ impl CardRow {
     }
 }
 
-/// Differences of accuracy smaller than this count as none, where no setting says otherwise.
+/// Default margin: smaller differences of accuracy count as none.
 pub const MARGIN: f64 = 0.05;
 
-/// Answers all questions. `margin` is that of the evidence's p-values of equivalence.
+/// Answers all questions. `margin` is the one of the evidence's equivalence tests.
 ///
 /// # Errors
-/// A p-value that is not one.
+/// A p-value outside 0 to 1.
 pub(crate) fn answer(
     identity: &Identity,
     margin: f64,

@@ -5,9 +5,9 @@
 
 use serde_json::{Map, Value, json};
 
-/// A struct of rows. After the type of a column come its unit and meaning, `=> "nats": "of the next-token distribution"`, or the struct
-/// of `schema` in which it has the same, `=> EntropyRow`. A column without either is itself such a struct, flattened into the row;
-/// `where n => "count": "pairs of the row"` says what one of its columns means here.
+/// Declares a struct of rows. The type of a column is followed by its unit and meaning, `=> "nats": "of the next-token distribution"`, or
+/// by the struct of `schema` that declares the same column, `=> EntropyRow`. A column without either is such a struct itself, flattened
+/// into the row; `where n => "count": "pairs of the row"` redefines one of its columns.
 macro_rules! rows {
     ($(#[$meta:meta])* pub struct $row:ident {
         $($(#[$doc:meta])* pub $column:ident: $type:ty
@@ -44,17 +44,17 @@ pub trait Columns {
     const COLUMNS: &'static [Column];
 }
 
-/// What a field of a row's struct declares.
+/// Declaration of a field in a struct of rows.
 pub enum Column {
     /// Name, unit, meaning.
     Own(&'static str, &'static str, &'static str),
-    /// Its name, and the columns of the struct where it has the same unit and meaning.
+    /// Name, and the columns of the struct that declares its unit and meaning.
     As(&'static str, &'static [Column]),
     /// The columns of a flattened struct.
     All(&'static [Column]),
 }
 
-/// Unit and meaning of a column; `None` where no field declares it.
+/// Unit and meaning of a column; `None` if no field declares it.
 fn find(columns: &[Column], name: &str) -> Option<(&'static str, &'static str)> {
     columns.iter().find_map(|column| match *column {
         Column::Own(own, unit, about) => (own == name).then_some((unit, about)),

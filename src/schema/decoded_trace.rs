@@ -1,4 +1,4 @@
-//! Rows of solutions that are read from latents and verified.
+//! Rows of solutions that are decoded from latents and verified.
 
 use super::Identity;
 use crate::nth::Nth;
@@ -6,9 +6,9 @@ use crate::schema::verdict::verdict;
 use crate::stats::Estimate;
 
 names! {
-    /// How a latent is read as the value of its step.
+    /// How the value of a step is read from its latent.
     pub enum Reader {
-        /// Final norm and head, the most probable of the values that steps have.
+        /// Final norm and head: the most probable of the possible values.
         Logit = "logit",
         /// A linear probe that was fitted on other programs and other calculations.
         Probe = "probe",
@@ -16,8 +16,8 @@ names! {
 }
 
 rows! {
-    /// The problems that are answered right with blocks in the place of steps, each block read at one of its latents; shares are over
-    /// problems (Wilson) unless said otherwise.
+    /// Problems answered right with blocks in place of steps, each block read at one of its latents. Wilson intervals over problems unless
+    /// noted.
     pub struct DecodedTraceRow {
         #[serde(flatten)]
         pub identity: Identity,
@@ -28,13 +28,13 @@ rows! {
         pub reads: usize => "count": "steps of solutions that are read from a block, of all problems together",
         pub left_out: usize => "count": "right answers with a block whose text is not that of the solution",
         pub valid: Estimate => "share": "problems whose steps, as read, each follow from those before, and the answer from the last",
-        /// Of the steps read: it follows from the step before, as that was read (problems resampled).
+        /// Bootstrap over problems.
         pub follows: Option<Estimate> => "share": "steps read that follow from the step before, as that was read",
-        /// As `valid`, with the values read in another problem whose blocks have the same lengths; absent where no two have.
+        /// As `valid`, with the values read in another problem whose blocks have the same lengths; absent if no two problems have.
         pub shuffled: Option<Estimate> => "share": "valid, with values read in another problem with blocks of the same lengths",
         pub valid_of_several: Option<Estimate> => "share": "valid, of problems with several blocks",
         pub permuted: Option<Estimate> => "share": "the same, with a problem's values moved to other steps",
-        /// `valid` minus `shuffled`, paired by problem, groups resampled.
+        /// `valid` minus `shuffled`, paired by problem; bootstrap over groups.
         pub difference: Option<Estimate> => "share": "valid minus shuffled, of the same problems, paired",
         /// Exact sign-flip test of the two over groups, Holm-adjusted over all rows.
         pub p_holm: Option<f64> => AccuracyRow,
@@ -42,13 +42,13 @@ rows! {
 }
 
 impl DecodedTraceRow {
-    /// The verdict: `derives` where the latents read are a derivation more often than those of another problem.
+    /// The verdict: `derives` if the values read are a derivation more often than those of another problem.
     pub fn verdict(&self) -> &'static str {
         let Some((difference, p)) = self.difference.zip(self.p_holm) else { return "—" };
         verdict(self.identity.n, difference.value, p, ["below its null", Self::DERIVES])
     }
 
-    /// Whether latents hold a derivation that this reader reads.
+    /// Whether this reader finds derivations in latents.
     pub fn derives(&self) -> bool {
         self.verdict() == Self::DERIVES
     }

@@ -1,11 +1,11 @@
-//! Rows of answers that are forced before a block has run to its end.
+//! Rows of answers with blocks that are closed early.
 
 use super::Identity;
 use crate::schema::verdict::{Baseline, loss};
 use crate::stats::Estimate;
 
 rows! {
-    /// The problems that have a block, each block closed after its first `k` latents; shares are over problems (Wilson).
+    /// Problems with a block, each block closed after its first `k` latents. Wilson intervals over problems.
     pub struct EarlyStopRow {
         #[serde(flatten)]
         pub identity: Identity,
@@ -19,14 +19,14 @@ rows! {
         pub others_answer: Estimate => "share": "problems whose answer is that of the next problem's full run: agreement by luck",
         pub committed: Estimate => "share": "problems whose answer is that of the full run, at this k and every larger one tried",
         pub reversed: Estimate => "share": "problems whose answer is that of the full run, and at some larger k another one",
-        /// Of the gold answer's first token where the response gives its answer, nats; absent where fewer than two give one.
+        /// Of the gold answer's first token, at the response's answer; absent if fewer than two responses have one.
         pub gold_logprob: Option<Estimate> => "nats":
             "log-probability of the gold answer's first token where the response gives its answer",
         pub latent_calls: Option<Estimate> => AccuracyRow,
         pub difference: Option<Estimate> => "share": "accuracy minus that of the full run of the same problems, paired",
-        /// Exact McNemar, Holm-adjusted over all `k`.
+        /// Exact McNemar test, Holm-adjusted over all `k`.
         pub p_holm: Option<f64> => AccuracyRow,
-        /// The control. Absent at the full run, and in rows made before there was one.
+        /// The control. Absent for the full run, and in rows of older versions.
         #[serde(default)]
         pub resampled: Option<Estimate> => "share":
             "problems answered right where blocks keep their length and latents after the k-th are another problem's",
@@ -40,8 +40,8 @@ rows! {
 }
 
 impl EarlyStopRow {
-    /// The verdict. `needs later latents` where both the cut and the control lose right answers of the full run; `loses to the cut
-    /// alone` where the control does not; `loses, no control` of rows without one; `gains` where more answers are right after the cut.
+    /// The verdict. `needs later latents`: both the cut and the control lose right answers of the full run; `loses to the cut alone`: the
+    /// control does not; `loses, no control`: rows without one; `gains`: more answers are right after the cut.
     pub fn verdict(&self) -> &'static str {
         let Some((difference, p)) = self.difference.zip(self.p_holm) else { return "—" };
         let of = |accuracy, difference: Estimate, p| {

@@ -11,7 +11,7 @@ rows! {
         pub kind: String => "name": "kind of the position: text, swi, latent, swi_end",
         pub positions: usize => "count": "positions of the row",
         pub entropy: Option<Estimate> => ResponseRow,
-        /// Nats; nothing is drawn at a latent.
+        /// Absent for latents, at which nothing is drawn.
         pub logprob: Option<Estimate> => "nats": "log-probability of what was drawn",
     }
 }

@@ -1,4 +1,4 @@
-//! Readiness to leave a latent block, by latent step (tab:exit).
+//! Probability of leaving a latent block, by latent step (tab:exit).
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use super::Identity;
 use crate::nth::Nth;
 use crate::stats::Estimate;
 
-/// Which problems.
+/// Group of problems.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ExitGroup {
@@ -29,7 +29,7 @@ rows! {
 }
 
 impl ExitRow {
-    /// The verdict that most blocks may end here.
+    /// The verdict that leaving is more likely than not.
     pub fn ends(&self) -> bool {
         self.exits.is_above(0.5)
     }

@@ -1,5 +1,5 @@
-//! What reinforcement learning does to latents, by the gradient it has: the runs of `experiments/rl-fate.toml`, and its tests
-//! H1 to H6 as they were written before the runs. The unit of every test is a seed.
+//! Effect of reinforcement learning on latents, with and without a gradient through them: the runs of `experiments/rl-fate.toml`, and
+//! its preregistered tests H1 to H6. The unit of every test is a seed.
 
 use std::collections::BTreeMap;
 
@@ -9,20 +9,20 @@ use crate::stats::special::t_cdf;
 use crate::stats::{Bootstrap, Estimate, mean_of_runs, spearman};
 
 rows! {
-    /// A checkpoint of a run.
+    /// One checkpoint of a run.
     pub struct FateRow {
         pub replay: String => "name": "how Switch-GRPO reads its rollouts again: segmented, text_graph or full_bptt",
         pub budget: usize => AdaptiveRow,
         pub from_step: usize => "steps": "of the last stage of phase 2, after which reinforcement learning began",
         pub seed: u64 => Identity,
-        /// Steps of reinforcement learning that the run has: [`Self::STEPS`] in the primary block, [`Self::GRID_STEPS`] in the grid.
+        /// [`Self::STEPS`] in the primary block, [`Self::GRID_STEPS`] in the grid.
         pub of: usize => "steps": "of reinforcement learning that the run has",
         pub step: usize => "steps": "of reinforcement learning that are done; 0 is the start",
         pub equal: bool => "true or false": "the two replay modes of a seed are compared here at equal distance from their start",
         pub n: usize => Identity,
         pub accuracy: f64 => AccuracyRow,
         pub switch_rate: f64 => AccuracyRow,
-        /// Right with a forced block, and with none (`switch_benefit`, all problems); absent at the end of a run of the grid.
+        /// Accuracy with a forced block (`switch_benefit`, all problems), next without one; absent at the end of a grid run.
         pub with_block: Option<f64> => SwitchBenefitRow,
         pub without_block: Option<f64> => SwitchBenefitRow,
         pub kl: f64 => "nats a token": "from the start, mean over the last five steps",
@@ -33,14 +33,14 @@ rows! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ComparisonPoint {
     AtTheEnd,
-    /// The kept step at which the two modes of a seed are as far from their start (`kl`).
+    /// The stored step at which the two modes of a seed have the same distance from their start (`kl`).
     AtEqualDistance,
 }
 
 impl FateRow {
-    /// The paper's replay, with frozen latents, and the gradient that its abstract has.
+    /// The paper's replay, with frozen latents; and the gradient that its abstract describes.
     pub const MODES: [&'static str; 2] = ["segmented", "full_bptt"];
-    /// Of the primary block; text of four and five steps does not fit the first.
+    /// Budgets of the primary block; four and five steps as text do not fit the first.
     pub const BUDGETS: [usize; 2] = [30, 80];
     /// Steps of a run of the primary block, which starts from step 50.
     pub const STEPS: usize = 160;
@@ -50,16 +50,16 @@ impl FateRow {
     /// Steps of a run of the grid.
     pub const GRID_STEPS: usize = 80;
 
-    /// Accuracy that a block gives over none.
+    /// Accuracy with a block minus without.
     pub fn benefit(&self) -> Option<f64> {
         Some(self.with_block? - self.without_block?)
     }
 }
 
-/// A hypothesis: one value a seed.
+/// Test of a hypothesis: one value per seed.
 #[derive(Clone, Debug)]
 pub struct FateTest {
-    /// What it is about: a column of the rows.
+    /// The tested column.
     pub of: &'static str,
     pub name: &'static str,
     pub values: Vec<f64>,
@@ -69,12 +69,12 @@ impl FateTest {
     /// Mean over seeds with Student's 95 % interval; `n` counts seeds.
     ///
     /// # Errors
-    /// Fewer than two seeds, and seeds that all have the same.
+    /// Fewer than two seeds; seeds with equal values.
     pub fn estimate(&self) -> Result<Estimate> {
         mean_of_runs(&self.values)
     }
 
-    /// Two-sided p of Student's t test of no change.
+    /// Two-sided p-value of Student's t-test against 0.
     ///
     /// # Errors
     /// As [`Self::estimate`].
@@ -110,11 +110,11 @@ pub fn runs<'a>(
     starts.into_iter().map(run).collect()
 }
 
-/// H1 to H3 are the change under `full_bptt` less that under `segmented` at the small budget; H4 is the change of the switch rate
-/// under `segmented` at the large one.
+/// H1 to H3: the change under `full_bptt` minus that under `segmented`, at the small budget. H4: the change of the switch rate under
+/// `segmented` at the large one.
 ///
 /// # Errors
-/// Seeds that not all modes have.
+/// Modes with different seeds.
 pub fn fate_tests(rows: &[FateRow], compared: ComparisonPoint) -> Result<Vec<FateTest>> {
     let [frozen, full] = FateRow::MODES;
     let [small, large] = FateRow::BUDGETS;
@@ -141,16 +141,16 @@ pub fn fate_tests(rows: &[FateRow], compared: ComparisonPoint) -> Result<Vec<Fat
     Ok(tests)
 }
 
-/// A cell of the grid: one start and one budget under a mode, over seeds.
+/// A cell of the grid: the runs of one start and one budget under a mode.
 #[derive(Clone, Debug)]
 pub struct FateCell {
     pub from_step: usize,
     pub budget: usize,
-    /// By seed: what a block is worth at the start, and the change of the switch rate.
+    /// By seed: the benefit of a block at the start, and the change of the switch rate.
     pub runs: BTreeMap<u64, (f64, f64)>,
 }
 
-/// The law under a mode, over the seeds that have every cell.
+/// Relation of benefit and change of the switch rate under a mode, over the seeds with all cells.
 #[derive(Clone, Debug)]
 pub struct Law {
     pub cells: Vec<FateCell>,
@@ -161,10 +161,10 @@ pub struct Law {
     pub intercepts: Vec<f64>,
 }
 
-/// Start and end of a run, as far as they are there.
+/// Start and end of a run, if recorded.
 type FateEnds<'a> = [Option<&'a FateRow>; 2];
 
-/// The grid under a mode; `None` where fewer than two seeds have all of its cells.
+/// Fits the grid under a mode; `None` if fewer than two seeds have all cells.
 ///
 /// # Errors
 /// Changes or benefits that are all equal.
@@ -206,7 +206,7 @@ pub fn law(rows: &[FateRow], mode: &str) -> Result<Option<Law>> {
     Ok(Some(Law { cells, seeds, correlation, intercepts }))
 }
 
-/// The least-squares line of these points at x = 0.
+/// The least-squares line through the points, at x = 0.
 fn at_zero(points: &[(f64, f64)]) -> f64 {
     let n = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;

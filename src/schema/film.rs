@@ -1,4 +1,4 @@
-//! The film of a training run: what each latent step does at every checkpoint of the run, and where that changes.
+//! The film of a training run: the effect of each latent step at every checkpoint, and its change points.
 //!
 //! Change point of one step and one quantity, estimated at T checkpoints, in their order:
 //! 1. For each of the T − 1 ways to cut the series: means before and after, and their difference in standard errors, z. The standard error
@@ -7,8 +7,8 @@
 //! 2. The cut with the largest |z|. Its two-sided p-value is multiplied by T − 1 (Bonferroni over the cuts).
 //! 3. Holm over all steps and quantities of the run: a run without any change has a false alarm in at most 5 % of cases.
 //!
-//! The variance of a mean is never above what step 1 takes, whatever the correlation of checkpoints, and a positive correlation of the
-//! two means only lowers that of their difference: the test is conservative. It tests one step change; a slow drift also gives a small p, and the cut then lies somewhere in it.
+//! The variance of a mean is at most that of step 1, for any correlation of checkpoints, and a positive correlation of the two means
+//! lowers the variance of their difference: the test is conservative. A slow drift also gives a small p; the cut is then inside the drift.
 
 use anyhow::Result;
 
@@ -19,7 +19,7 @@ use crate::stats::special::normal_cdf;
 use crate::stats::{Estimate, FEWEST, LEVEL};
 
 names! {
-    /// What is measured of a latent step at every checkpoint.
+    /// Quantity measured for a latent step at every checkpoint.
     pub enum FilmQuantity {
         /// Accuracy lost when the step's latent is another problem's.
         Effect = "effect",
@@ -61,20 +61,20 @@ pub struct FilmChange {
     pub step: Nth,
     pub quantity: FilmQuantity,
     pub checkpoints: usize,
-    /// The first checkpoint after the change, by its place in the order of training.
+    /// The first checkpoint after the change, counted in the order of training.
     pub from: Nth,
     /// Means.
     pub before: Estimate,
     pub after: Estimate,
     /// Corrected for the cuts, and by Holm over the run.
     pub p_holm: f64,
-    /// That the smaller mean is nothing, by equivalence within [`MARGIN`] (TOST); by Holm over the run.
+    /// p-value that the smaller mean is equivalent to 0 within [`MARGIN`] (TOST), Holm-adjusted over the run.
     pub p_nothing: f64,
 }
 
 impl FilmChange {
-    /// `dies`: what is left afterwards is nothing, by equivalence within [`MARGIN`] (TOST); `born`: what was there before is; else `falls`,
-    /// `rises`, or nothing.
+    /// `dies`: the mean after the change is equivalent to 0 within [`MARGIN`] (TOST); `born`: the mean before it is; else `falls`, `rises`,
+    /// or no change.
     pub fn verdict(&self) -> &'static str {
         let nothing = self.p_nothing <= 1.0 - LEVEL;
         match self.before.value < self.after.value {
@@ -87,10 +87,10 @@ impl FilmChange {
     }
 }
 
-/// The change of every series of a run with at least two checkpoints; rows in any order.
+/// The change point of every series with at least two checkpoints; rows in any order.
 ///
 /// # Errors
-/// A p-value that is not one.
+/// A p-value outside 0 to 1.
 pub fn film_changes(rows: &[&FilmRow]) -> Result<Vec<FilmChange>> {
     let mut steps: Vec<Nth> = rows.iter().map(|row| row.step).collect();
     steps.sort_unstable();
@@ -108,14 +108,14 @@ pub fn film_changes(rows: &[&FilmRow]) -> Result<Vec<FilmChange>> {
     Ok(changes)
 }
 
-/// Half of a normal 95 % interval, in standard errors.
+/// Half-width of a normal 95 % interval, in standard errors.
 const HALF: f64 = 1.959_963_984_540_054;
 
 fn variance(of: &Estimate) -> f64 {
     ((of.high - of.low) / (2.0 * HALF)).max(0.5 / of.n.max(1) as f64).powi(2)
 }
 
-/// Mean, with the mean standard error; its n is the smallest.
+/// Mean with the mean standard error, and the smallest n.
 fn mean(part: &[(Nth, Estimate)]) -> Estimate {
     let of = |f: &dyn Fn(&Estimate) -> f64| part.iter().map(|(_, e)| f(e)).sum::<f64>() / part.len() as f64;
     let (value, half) = (of(&|e| e.value), HALF * of(&|e| variance(e).sqrt()));

@@ -9,7 +9,7 @@
 //! and a run has hundreds of steps.
 
 /// Standard errors by which each of the three must move. With windows of 20 steps, at most 5 of 100 runs with 2,000 steps of pure noise
-/// stop, also if the three are correlated (measured by the tests below).
+/// stop, even if the three are correlated (measured by the tests below).
 const Z: f64 = 4.8;
 
 /// The same for a finished run, which is tested once.
@@ -62,9 +62,8 @@ impl Watch {
     }
 }
 
-/// Where hacking begins in the steps of a finished run, looked at as a whole: at the end of the window with the most right answers, if
-/// from there to the last window fewer answers are right while switch rate and latent calls rise, each by more than [`SEEN`] standard
-/// errors. A rule for drawings: to stop a run it would come too late.
+/// Where hacking begins in a finished run, for drawings: at the end of the window with the highest accuracy, if from there to the last
+/// window accuracy falls while switch rate and latent calls rise, each by more than [`SEEN`] standard errors.
 pub fn begins(steps: &[HackingStep], window: usize) -> Option<usize> {
     if window < 2 || steps.len() < 2 * window {
         return None;

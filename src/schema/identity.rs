@@ -1,4 +1,4 @@
-//! What every row carries, so that it can be read without its folder.
+//! Columns of every row, so that it can be read without its folder.
 
 rows! {
     /// Flattened into the rows' own fields.

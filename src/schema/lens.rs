@@ -5,7 +5,7 @@ use crate::nth::Nth;
 use crate::stats::{Estimate, FEWEST};
 
 names! {
-    /// How a layer is read.
+    /// Map from a layer's state to logits.
     pub enum Lens {
         /// Final norm and head on the state as it is.
         Logit = "logit",
@@ -13,11 +13,11 @@ names! {
         Tuned = "tuned",
     }
 
-    /// Who opened the blocks that are read.
+    /// How the blocks were opened.
     pub enum Opening {
-        /// The model.
+        /// By the model.
         Free = "free",
-        /// Nobody: `<swi>` was put first.
+        /// Forced: `<swi>` is the first token of the response.
         Forced = "forced",
     }
 
@@ -27,7 +27,7 @@ names! {
         Jacobian = "jacobian",
         /// Final norm and head on the state as it is.
         Logit = "logit",
-        /// As `Jacobian`, of another problem's state: what the Jacobian says by itself.
+        /// As `Jacobian`, on another problem's state: the control.
         Others = "others",
     }
 }
@@ -50,8 +50,7 @@ rows! {
         pub top: String => "JSON [[token, p], …]": "the most probable tokens, their mean probabilities",
         pub kl: Estimate => "nats": "from the model's own distribution to the lens'",
         pub agreement: Estimate => "share": "positions where lens and model name the same token",
-        /// Share of positions whose most probable token begins the value of the problem's own step that the block stands for, of blocks
-        /// that stand for one; absent where values are not known, and in rows of older versions.
+        /// Over blocks that replace a step with a known value; absent without such blocks, and in rows of older versions.
         pub own_value: Option<Estimate> => "share": "positions whose most probable token begins the value of the block's own step",
     }
 }
@@ -64,8 +63,8 @@ impl LensRow {
 }
 
 rows! {
-    /// One reading of one layer at one latent step of the last block, for the answer, on problems that the Jacobian was not made
-    /// of; intervals are over problems.
+    /// One reading of one layer at one latent step of the last block, on problems that the Jacobian was not averaged over; intervals are
+    /// over problems.
     pub struct JacobianLensRow {
         #[serde(flatten)]
         pub identity: Identity,
@@ -74,14 +73,14 @@ rows! {
         pub layer: usize => "layers passed": "0 is the embedding, l the output of `blocks.{l-1}`",
         pub says_answer: Estimate => "share": "problems whose most probable token by this reading is the model's answer token",
         pub logprob: Estimate => "nats": "log-probability of the model's answer token by this reading",
-        /// `‖J₁ − J₂‖ / ‖(J₁ + J₂)/2‖` (Frobenius) of the two halves' Jacobians; absent where no Jacobian is used.
+        /// `‖J₁ − J₂‖ / ‖(J₁ + J₂)/2‖` (Frobenius) of the two halves' Jacobians; absent if no Jacobian is used.
         pub split_error: Option<f64> => "share":
             "norm of the difference between the Jacobians of two halves of the problems, over that of their mean",
     }
 }
 
 impl JacobianLensRow {
-    /// The verdict that the state has the answer: it gives it more often than another problem's by the same Jacobian.
+    /// The verdict that the state has the answer: it names it more often than another problem's state does with the same Jacobian.
     pub fn says(&self, null: &Self) -> bool {
         self.identity.n >= FEWEST && self.says_answer.low > null.says_answer.high
     }

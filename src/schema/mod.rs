@@ -1,9 +1,9 @@
-//! The files of rows: one plain struct per kind of row, and what can be computed from rows alone. Knows
-//! numbers and words; nothing of models, and nothing of how rows are measured or shown.
+//! Files of rows: one plain struct per kind of row, and statistics computed from rows alone. Knows nothing of models, nor of how rows
+//! are measured or shown.
 //!
-//! `experiments` and `train` write these structs, `report` reads them: a field that is renamed here does not compile there.
-//! Rows are stored in `<name>-<checkpoint>.parquet`. To make the rows of a new experiment known to `report`, add a struct
-//! and a line under `known` in the list of [`KNOWN`]; rows that are not known are still shown, as a table of all their columns.
+//! `experiments` and `train` write these structs, `report` reads them, so that the compiler finds every use of a renamed field.
+//! Rows are stored in `<name>-<checkpoint>.parquet`. To add the rows of a new experiment to `report`, add a struct and a line
+//! under `known` in the list of [`KNOWN`]; other rows are shown as a table of all their columns.
 
 /// [`Measurement`] of a row: its identity, form and unit.
 macro_rules! measured {
@@ -119,8 +119,8 @@ pub trait RowFile: Columns + DeserializeOwned + Send + Sync + 'static {
     const NAME: &'static str;
 }
 
-/// Names of files by their rows; `and` names further files of the same rows. Those that `report` reads as a struct are in [`KNOWN`],
-/// those that no table shows by themselves in [`RAW`].
+/// Declares the files of each kind of row; `and` names further files. [`KNOWN`] has the rows that `report` reads as a struct, [`RAW`] the
+/// ones that no table shows.
 macro_rules! files {
     (
         known: $($known:ty = $name:literal $(and $more:ident)*),*;
@@ -141,7 +141,7 @@ macro_rules! files {
         pub const KNOWN: &[KnownRows] =
             &[$(known::<$known>(<$known>::NAME), $(known::<$known>(<$known>::$more),)*)*];
 
-        /// Rows that others are computed from: too many to be shown, and read by nobody but the experiment that continues with them.
+        /// Raw rows: too many to show, and read only by the experiment that summarises them.
         pub const RAW: &[&str] = &[$(<$raw>::NAME, $(<$raw>::$raw_more,)*)*];
     };
     (@named $($row:ty = $name:literal,)*) => {
@@ -210,7 +210,7 @@ files! {
     others: SweepRow = "sweep",
 }
 
-/// A row that is measured by itself; tables follow from the rows of all units.
+/// A raw row: the measurement of one unit. Tables are computed from the rows of all units.
 pub trait Measurement: RowFile + Serialize {
     type Key: Ord + Send + Sync;
 
@@ -219,20 +219,17 @@ pub trait Measurement: RowFile + Serialize {
 
     fn identity(&self) -> &Identity;
 
-    /// What it is of: the form of a pair, if it is of one, and the pair or problem.
+    /// The measured unit: the form (for pairs), and the pair or problem.
     fn unit(&self) -> ResampledUnit;
 
-    /// Whether every unit that is requested gives rows: `n` of the identity is their number then.
+    /// Whether every requested unit has rows: then `n` of the identity is their number.
     const EVERY_UNIT: bool = true;
 }
 
 /// As [`Measurement::unit`].
 pub(crate) type ResampledUnit = (Option<Form>, usize);
 
-/// Refuses rows that are not those of all units: a shard left some out.
-///
-/// # Errors
-/// Number of units there, and number requested.
+/// Requires rows of all requested units: a shard may be missing.
 pub(crate) fn complete<R: Measurement>(rows: &[R]) -> Result<()> {
     let mut forms: BTreeMap<Option<Form>, (usize, BTreeSet<usize>)> = BTreeMap::new();
     for row in rows.iter().filter(|_| R::EVERY_UNIT) {

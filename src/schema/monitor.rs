@@ -137,7 +137,7 @@ impl MonitorRow {
     }
 
     const NOTICES: &str = "notices";
-    /// Of each kind: with three of each, no deal of the labels is rarer than one in twenty.
+    /// Per kind: with three of each, no permutation of the labels has a probability below one in twenty.
     const FEWEST_LETTERS: usize = 4;
 }
 

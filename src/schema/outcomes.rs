@@ -30,7 +30,7 @@ rows! {
     }
 }
 
-/// What is at a response position.
+/// Kind of a response position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PositionKind {

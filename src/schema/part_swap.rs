@@ -1,4 +1,4 @@
-//! Which part of the weights carries what a later phase changed.
+//! Which part of the weights carries the change of a later phase.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,7 +7,7 @@ use super::verdict::{Baseline, loss};
 use crate::stats::Estimate;
 
 rows! {
-    /// One part of the weights moved from one phase into the other. Changes are against the receiving model, on the same problems.
+    /// One part of the weights copied from one phase into the other. Changes are against the receiving model, on the same problems.
     pub struct PartSwapRow {
         /// Of the later phase.
         #[serde(flatten)]
@@ -29,7 +29,7 @@ rows! {
     }
 }
 
-/// Which phase keeps the rest of its weights.
+/// The receiving phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Host {
@@ -38,7 +38,7 @@ pub enum Host {
 }
 
 impl PartSwapRow {
-    /// `lowers`, `raises`, that neither is seen, or that there was nothing to lose.
+    /// `lowers`, `raises`, neither, or at chance before.
     pub fn verdict(&self) -> &'static str {
         let baseline = Baseline::undo(self.accuracy, self.accuracy_change, self.guess);
         loss(self.identity.n, self.accuracy_change.value, self.p_holm, ["lowers", "raises"], baseline)

@@ -1,4 +1,4 @@
-//! Rows of answers that are drawn several times.
+//! Rows of pass@k: several sampled answers per problem.
 
 use super::Identity;
 use crate::stats::Estimate;
@@ -11,7 +11,7 @@ rows! {
         pub k: usize => "samples": "of each problem, drawn without replacement from all of them",
         pub samples: usize => "count": "answers drawn of each problem",
         pub temperature: f64 => "ratio": "that logits are divided by before an answer is drawn",
-        /// One of k is right: the unbiased estimate of each problem, bootstrap over problems.
+        /// The unbiased estimate for each problem; bootstrap over problems.
         pub pass_at_k: Estimate => "share": "chance that one of k samples is right, mean over problems",
         pub majority: Estimate => "share": "problems whose most frequent answer among the first k samples is right",
         pub distinct: Estimate => "count": "distinct answers among the first k samples of a problem",

@@ -1,4 +1,4 @@
-//! Activation patching: what each patched place of each pair brought back, and the heat maps that follow.
+//! Activation patching: the effect of patching each place of each pair, and the heat maps.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ names! {
         Latent = "latent",
     }
 
-    /// What indexes the columns of a heat map.
+    /// Columns of a heat map.
     pub enum Axis {
         /// Latent step of the last block before the read-out, over all pairs.
         Step = "step",
@@ -41,7 +41,7 @@ rows! {
         pub text: Option<usize> => "index from 0": "the text token of the response that was patched",
         pub block: Option<Nth> => "block from 1": "the block of latents that was patched",
         pub step: Option<Nth> => LensRow,
-        /// What is there in the clean row and in the corrupt row; of a latent, `latent[block,step]`.
+        /// For a latent, `latent[block,step]`.
         pub clean: String => "text": "the token there in the clean run",
         pub corrupt: String => "text": "the token there in the corrupt run",
         pub effect: f64 => "logits": "patched minus corrupt, at the read-out",
@@ -59,7 +59,7 @@ rows! {
         pub axis: Axis => "name": "what `index` counts: step or position",
         pub layer: usize => LensRow,
         pub index: usize => "index": "latent step (from 1) or position (from 0) that was patched, by `axis`",
-        /// What is at a position, where all pairs agree (`*` where they do not); of a latent, `latent[block,step]`.
+        /// The token at a position, or `*` if pairs differ; for a latent, `latent[block,step]`.
         pub token: Option<String> => PositionRow,
         pub effect: Estimate => "share": "of the difference between clean and corrupt that the patch restores",
     }
@@ -72,10 +72,10 @@ impl PatchRow {
     }
 }
 
-/// What stands where in a row.
+/// Kinds and numbers of a row's positions.
 type Layout = Vec<(Place, Option<usize>, Option<Nth>, Option<Nth>)>;
 
-/// The heat maps over latent steps and over positions; a cell with a single pair is left out.
+/// The heat maps over latent steps and over positions; cells have at least two pairs.
 pub(crate) fn recovered(places: &[PatchedPlaceRow]) -> Result<Vec<PatchRow>> {
     let mut pairs: BTreeMap<usize, Vec<&PatchedPlaceRow>> = BTreeMap::new();
     places.iter().for_each(|p| pairs.entry(p.pair).or_default().push(p));

@@ -4,7 +4,7 @@ use super::Identity;
 use super::outcomes::PositionKind;
 
 rows! {
-    /// Where one head looks from one position.
+    /// Attention of one head from one position.
     pub struct PatternRow {
         #[serde(flatten)]
         pub identity: Identity,
@@ -15,7 +15,7 @@ rows! {
         /// Absent in the prompt.
         pub kind: Option<PositionKind> => EntropyRow,
         pub token: String => PositionRow,
-        /// Attention to each position from 0 to this one, rounded to a millionth: they make 1.
+        /// Rounded to a millionth.
         pub weights: Vec<f64> => "JSON [share, …]": "attention to each position from 0 to this one; together 1",
     }
 }

@@ -18,24 +18,24 @@ names! {
         Random = "random",
         /// The same token before a clause that is not tagged: the only other places where the annotator could have put a `<swi>`.
         ClauseStart = "clause_start",
-        /// Of a frontier's nodes: the other nodes of the same graph.
+        /// For a frontier's nodes: the other nodes of the same graph.
         OtherNodes = "other_nodes",
         /// The same token anywhere: in text whose clauses no task names, a span begins anywhere.
         SameToken = "same_token",
     }
 
-    /// What the probe reads.
+    /// Input of the probe.
     pub enum Features {
         ResidPost = "resid_post",
         /// `hook_embed` (layer 0): token identity as the model sees it.
         Embedding = "embedding",
         /// `resid_post` of the same network with random weights.
         Untrained = "untrained",
-        /// One column a token type.
+        /// One column per token type.
         Token = "token",
         /// One column: the model's own log-margin of `<swi>`.
         Margin = "margin",
-        /// `resid_post` with labels permuted (for values: shuffled): what the protocol scores where there is nothing.
+        /// `resid_post` with permuted labels (for values: shuffled): the score of the protocol without a signal.
         Shuffled = "shuffled",
     }
 }
@@ -46,53 +46,53 @@ rows! {
         #[serde(flatten)]
         pub identity: Identity,
         /// `switch` (the next token is `<swi>`), or `value:s3@2`: the result of the problem's step 3, at latent step 2 of its
-        /// block. `s_j` stands for the block's own step, whichever it is, `s_j-1` for the step before. `value:frontier@2`: whether a
-        /// node is in the set that the block's step reaches; `frontier_unsaid` leaves out nodes that the solution writes.
+        /// block. `s_j` is the block's own step, `s_j-1` the step before. `value:frontier@2`: whether a node is in the frontier of
+        /// the block's step; `frontier_unsaid` excludes nodes that the solution writes.
         pub target: String => "name": "what the probe reads: switch, or value:<step>@<latent step>, both from 1",
         pub protocol: Protocol => "name": "paper: random negatives, split by row; grouped: look-alikes, split by group",
-        /// For values none: all latents of the step are read. None, too, in rows of before there was a choice.
+        /// Absent for values, where all latents of the step are read, and in rows of older versions.
         pub negatives: Option<Negatives> => "name": "what positives are compared with",
         pub layer: usize => LensRow,
         pub from_last: usize => "layer from 1": "the layer, counted from the last",
         pub features: Features => "name": "what the probe sees: states, or a control",
         pub rows: usize => "count": "rows that the probe is fitted and scored on",
         pub positives: usize => "count": "rows whose label is yes, or of the most frequent value",
-        /// Paper: on the test rows, balanced beforehand. Grouped, switch: at the share of positives among them and their look-alikes.
+        /// Paper: on the test rows, balanced beforehand. Grouped, switch: at the natural share of positives among them and their look-alikes.
         pub accuracy: Option<Estimate> => "share": "rows that the probe labels right",
-        /// Mean of the classes' recalls. Paper: its accuracy, for its rows are balanced.
+        /// Paper: equal to the accuracy, because its rows are balanced.
         pub balanced_accuracy: Estimate => "share": "mean of the classes' recalls",
         pub auroc: Option<Estimate> => "share": "area under the ROC curve",
         pub selectivity: Option<Estimate> => "share": "balanced accuracy (for values: accuracy) minus that with permuted labels",
         pub chance: f64 => "share": "balanced accuracy of a probe that reads nothing; for values, accuracy of the commonest",
-        /// C chosen in each split, with blanks between; the grid is in the manifest's settings. None where it is fixed or of shuffled
-        /// labels, and in rows of older versions.
+        /// C of each split, separated by blanks; the grid is in the manifest's settings. Absent if C is fixed, for shuffled labels, and in
+        /// rows of older versions.
         pub chosen_c: Option<String> => "text": "C (inverse strength of regularisation) chosen inside the training rows of each split",
-        /// Of values: usable information (Xu et al. 2020), how many bits nearer to the value the probe is than its share among other
-        /// problems. None in rows of before it was measured.
+        /// For values: usable information (Xu et al. 2020), the gain in log-likelihood over the value's frequency in other problems. Absent in
+        /// rows of older versions.
         pub bits: Option<Estimate> => "bits":
             "of values: log-probability of the value by the probe minus that by its share, held out (usable information)",
     }
 }
 
 impl ProbeRow {
-    /// What is in `target` of a probe for "the next token is `<swi>`".
+    /// `target` of a probe for "the next token is `<swi>`".
     pub const SWITCH: &'static str = "switch";
 
     pub fn is_switch(&self) -> bool {
         self.target == Self::SWITCH
     }
 
-    /// As `chosen_c` has them.
+    /// Text of `chosen_c`.
     pub(crate) fn listed(chosen: &[f64]) -> Option<String> {
         Some(chosen.iter().map(f64::to_string).collect::<Vec<_>>().join(" "))
     }
 
-    /// What `chance` and `selectivity` are of: balanced accuracy; for values, accuracy.
+    /// The score that `chance` and `selectivity` refer to: balanced accuracy; for values, accuracy.
     pub fn score(&self) -> Estimate {
         self.accuracy.filter(|_| !self.is_switch()).unwrap_or(self.balanced_accuracy)
     }
 
-    /// The score minus that of a probe that reads nothing.
+    /// The score minus that of a probe without input.
     pub fn beyond_chance(&self) -> Estimate {
         let score = self.score();
         Estimate {
@@ -103,7 +103,7 @@ impl ProbeRow {
         }
     }
 
-    /// The verdict that it can be read: above a probe that reads nothing.
+    /// The verdict that it can be read: above a probe without input.
     pub fn is_readable(&self) -> bool {
         self.score().is_above(self.chance)
     }

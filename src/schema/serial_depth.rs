@@ -1,15 +1,15 @@
-//! Opaque serial depth: how long a chain of computation between two tokens of text can be ([`crate::latent::SerialDepth`]).
+//! Opaque serial depth: the longest chain of computation between two tokens of text ([`crate::latent::SerialDepth`]).
 
 use super::Identity;
 
 names! {
-    /// What a chain runs through.
+    /// Positions that a chain passes through.
     pub enum ChainOf {
         /// Text alone.
         Text = "text",
         /// The longest block that the checkpoint's rule allows.
         Block = "block",
-        /// The latents of one response, all blocks: of the decoded responses the one with the most.
+        /// All latents of one response: the decoded response with the most.
         Response = "response",
     }
 }

@@ -1,4 +1,4 @@
-//! Rows of exchanged subspaces: how many dimensions of a latent carry a value.
+//! Rows of exchanged subspaces: the number of dimensions of a latent that carry a value.
 
 use super::Identity;
 use crate::nth::Nth;
@@ -19,9 +19,9 @@ names! {
         Whole = "whole",
         /// Learnt from the training pairs.
         Trained = "trained",
-        /// Drawn, not trained; several draws, pooled.
+        /// Random, not trained; several draws, pooled.
         Random = "random",
-        /// Learnt from the training pairs with their predictions dealt to other pairs.
+        /// Learnt from the training pairs with permuted predictions.
         Shuffled = "shuffled",
     }
 
@@ -48,7 +48,7 @@ rows! {
                 pairs)",
         pub rank: usize => "dimensions": "of the exchanged subspace",
         pub donors: Donors => "name": "whose values held-out pairs put in: seen in training pairs, or unseen",
-        /// Pairs that it was trained on; 0 where it was not.
+        /// 0 if it was not trained.
         pub trained_on: usize => "count": "pairs that the subspace was trained on",
         pub fitted: Option<f64> => "share": "training pairs that give the prediction they were trained on",
         pub hit_rate: Estimate => "share": "exchanges after which the answer's first token is the predicted one",
@@ -63,7 +63,7 @@ rows! {
 }
 
 rows! {
-    /// One column of R `[D, rank]`, the orthonormal columns whose span is exchanged: `h + R Rᵀ (h′ − h)`.
+    /// One column of R `[D, rank]`, whose orthonormal columns span the exchanged subspace: `h + R Rᵀ (h′ − h)`.
     pub struct SubspaceDirectionRow {
         #[serde(flatten)]
         pub identity: Identity,
@@ -85,7 +85,7 @@ impl SubspaceRow {
         self.identity.n >= FEWEST && self.above_chance.value > 0.0 && self.p_holm <= 1.0 - LEVEL
     }
 
-    /// The smallest trained rank that does `share` or more of what the whole state does at the same place, on seen values.
+    /// The smallest trained rank with at least `share` of the whole state's effect at the same place, on seen values.
     pub fn dimensions(rows: &[Self], variable: Variable, share: f64) -> Option<usize> {
         let of = |rotation| {
             rows.iter().filter(move |r| {

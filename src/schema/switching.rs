@@ -37,7 +37,7 @@ rows! {
 }
 
 impl TeacherForcedRow {
-    /// What the setup of rows says of the annotator of a checkpoint that tags its own solutions.
+    /// The annotator in the setup of rows if a checkpoint tags its own solutions.
     pub const SELF_TAGGED: &str = "the checkpoint itself";
 
     /// The verdict that `<swi>` is more likely here than at another class of positions.
@@ -88,7 +88,7 @@ impl PhaseChangeRow {
         ["higher", "lower"].contains(&self.verdict())
     }
 
-    /// `higher`, `lower`, or that neither is seen: p(`<swi>`) at the second checkpoint.
+    /// p(`<swi>`) at the second checkpoint: `higher`, `lower` or neither.
     pub fn verdict(&self) -> &'static str {
         match self.d_p_swi {
             d if d.n < FEWEST => FEW,

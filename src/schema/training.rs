@@ -1,14 +1,14 @@
-//! What `train` writes: a row a step, and a row a phase.
+//! Rows of `train`: one per step, and one per phase.
 
 use serde_json::{Map, Value};
 
 use super::{Column, Columns, Identity};
 use crate::stats::Estimate;
 
-/// The part before the phase in the name of a file of steps. What its rows hold depends on the phase.
+/// Prefix of the file of a phase's steps; its kind of row depends on the phase.
 pub const METRICS: &str = "metrics";
 
-/// The checkpoint inside phase 2 that GRPO starts from, where it does not start from the finished one, as the method names it.
+/// Name of an intermediate checkpoint of phase 2 that GRPO starts from.
 pub const GRPO_START: &str = "grpo_start";
 
 rows! {
@@ -29,7 +29,7 @@ rows! {
 }
 
 rows! {
-    /// A step of GRPO. Columns from `reward` to `token_share` are means over the rollouts that survived; absent where none did.
+    /// A step of GRPO. Columns from `reward` to `token_share` are means over the surviving rollouts; absent if none survived.
     pub struct GrpoStepRow {
         pub phase: String => StepRow,
         pub step: usize => StepRow,
@@ -55,7 +55,7 @@ rows! {
         pub not_finite: Option<usize> => "count": "of them, those that met logits that are not finite",
         pub tokens: usize => StepRow,
         pub updates: usize => "count": "optimiser steps: inner epochs, 0 if nothing could be learnt",
-        /// Prompts and responses of the rollouts that are learnt from, in every inner epoch.
+        /// Prompts and responses of the rollouts in the loss, in all inner epochs.
         pub positions: usize => "count": "positions fed for the gradient",
         pub loss: f64 => "loss": "of the last inner epoch",
         pub ratio: f64 => "ratio": "mean probability of a decision over that in the rollout, in the last inner epoch",
@@ -89,10 +89,10 @@ rows! {
         pub switch_rate: Estimate => AccuracyRow,
         pub visible_tokens: Option<Estimate> => AccuracyRow,
         pub latent_calls: Option<Estimate> => AccuracyRow,
-        /// Passes of the model, one after the other: the prompt's, then one for each token and latent that is fed. Absent in old rows.
+        /// The prompt's, then one per token and latent. Absent in old rows.
         pub forward_passes: Option<Estimate> => "count": "passes of the model one after the other, a response",
         pub truncated: Estimate => AccuracyRow,
-        /// Optimiser steps after the checkpoint, those of the phases that it starts from included; absent in old rows.
+        /// Including those of the phases that it starts from; absent in old rows.
         pub train_steps: Option<usize> => "count": "optimiser steps of the checkpoint",
         pub train_positions: Option<usize> => "count": "positions fed in training",
     }
@@ -101,7 +101,7 @@ rows! {
 rows! {
     /// A phase of one run of a sweep.
     pub struct SweepRow {
-        /// The swept settings but the seed, `key=value` with a space between.
+        /// `key=value`, separated by spaces.
         pub point: String => "name": "the swept settings of the run, its seed left out",
         #[serde(flatten)]
         pub result: PhaseRow,

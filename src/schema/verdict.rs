@@ -1,10 +1,10 @@
-//! Verdicts in a word: what a test found, or why it could find nothing.
+//! Verdicts in a word: the result of a test, or why it could find nothing.
 
 use anyhow::Result;
 
 use crate::stats::{Estimate, FEWEST, LEVEL, by_problem, holm, wilson};
 
-/// Adjusts the p-values of a family of tests by Holm, each in its place.
+/// Holm-adjusts the p-values of a family of tests in place.
 pub(crate) fn adjust<'p>(p: impl Iterator<Item = &'p mut f64>) -> Result<()> {
     let mut all: Vec<&mut f64> = p.collect();
     if !all.is_empty() {
@@ -14,8 +14,8 @@ pub(crate) fn adjust<'p>(p: impl Iterator<Item = &'p mut f64>) -> Result<()> {
     Ok(())
 }
 
-/// How often events came, how often they would by chance, and the first minus the second, paired; of each event its problem, whether it
-/// came, and its chance. `None` below two problems.
+/// Rate of events, their rate by chance, and the paired difference. An event is (problem, whether it occurred, chance). `None` for fewer
+/// than two problems.
 pub(crate) fn beyond_chance(seed: u64, events: &[(usize, bool, f64)]) -> Result<Option<[Estimate; 3]>> {
     let came: Vec<(usize, bool)> = events.iter().map(|&(problem, came, _)| (problem, came)).collect();
     let rate = by_problem::share(seed, &came)?;
@@ -30,7 +30,7 @@ pub(crate) fn beyond_chance(seed: u64, events: &[(usize, bool, f64)]) -> Result<
     Ok(above.map(|above| [rate, chance, above]))
 }
 
-/// Below or above nothing, by an exact test over `n` problems; `—` where it finds neither.
+/// The word for a change below or above 0, by an exact test over `n` problems; `—` if it finds neither.
 pub(super) fn verdict(n: usize, change: f64, p: f64, [below, above]: [&'static str; 2]) -> &'static str {
     match change {
         _ if n < FEWEST => FEW,
@@ -41,8 +41,8 @@ pub(super) fn verdict(n: usize, change: f64, p: f64, [below, above]: [&'static s
     }
 }
 
-/// Accuracy before a change, and how often a guess is right. A model that only guesses has no accuracy to lose, and those of its
-/// answers that are right are right by luck: whatever disturbs it makes some of them wrong.
+/// Accuracy before a change, and accuracy of guessing. A model that only guesses is right by luck: any disturbance makes some of its right
+/// answers wrong.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Baseline {
     before: Estimate,
@@ -50,25 +50,24 @@ pub(super) struct Baseline {
 }
 
 impl Baseline {
-    /// `None` where the rows were made before a guess was recorded.
+    /// `None` for rows of older versions, which have no guess.
     pub fn new(before: Estimate, guess: Option<f64>) -> Option<Self> {
         guess.map(|guess| Self { before, guess })
     }
 
-    /// Accuracy before, from that after a change and the change, both shares of the same problems.
+    /// The accuracy before a change, from the accuracy after it and the change, both over the same problems.
     pub fn undo(after: Estimate, change: Estimate, guess: Option<f64>) -> Option<Self> {
         let right = ((after.value - change.value) * after.n as f64).round().max(0.0) as usize;
         wilson(right.min(after.n), after.n, LEVEL).ok().and_then(|before| Self::new(before, guess))
     }
 
-    /// Both numbers, where the accuracy is not above that of a guess.
+    /// Both numbers, if the accuracy is not above that of guessing.
     pub fn at_chance(self) -> Option<(Estimate, f64)> {
         (self.before.low <= self.guess).then_some((self.before, self.guess))
     }
 }
 
-/// [`verdict`] on accuracy, of which a loss needs something to lose: [`AT_CHANCE`] where the accuracy before the change is not above
-/// that of a guess.
+/// [`verdict`] on accuracy; instead of a loss, [`AT_CHANCE`] if the accuracy before the change is not above that of guessing.
 pub(super) fn loss(
     n: usize,
     change: f64,
@@ -83,8 +82,7 @@ pub(super) fn loss(
     }
 }
 
-/// Of the problems that are right, how many are expected to be right by luck, had every other one been guessed; `right` counts them, `n`
-/// counts all.
+/// Expected number of problems that are right by luck, if all wrong ones were guesses: `right` of `n` are right.
 pub(crate) fn by_luck(right: usize, n: usize, guess: f64) -> f64 {
     if guess >= 1.0 {
         return right as f64;
@@ -92,13 +90,13 @@ pub(crate) fn by_luck(right: usize, n: usize, guess: f64) -> f64 {
     ((n - right) as f64 * guess / (1.0 - guess)).min(right as f64)
 }
 
-/// Accuracy before the change is not above that of a guess: no loss could be seen.
+/// Accuracy before the change is not above that of guessing: no loss could be seen.
 pub const AT_CHANCE: &str = "at chance before";
 
 /// Neither side is seen.
 pub(super) const NEITHER: &str = "—";
 
-/// It has fewer than [`FEWEST`] problems.
+/// Fewer than [`FEWEST`] problems.
 pub(super) const FEW: &str = "too few problems";
 
 /// Footnote of a table whose verdicts need more problems than it has.

@@ -170,7 +170,7 @@ pub(crate) fn from_frame(frame: &DataFrame) -> Result<Vec<FlatRow>> {
                 AnyValue::Float64(x) => Number::from_f64(x).map_or(Value::Null, Value::Number),
                 AnyValue::String(s) => s.into(),
                 AnyValue::StringOwned(s) => s.as_str().into(),
-                other => bail!("column '{}' has type {}, not one of ours", column.name(), other.dtype()),
+                other => bail!("column '{}' has the unsupported type {}", column.name(), other.dtype()),
             };
             text = text.saturating_add(column.name().len() + value.as_str().map_or(0, str::len));
             ensure!(

@@ -19,7 +19,7 @@ pub fn commit() -> String {
     COMMIT.get_or_init(|| read().unwrap_or_else(|| "unknown".into())).clone()
 }
 
-/// Of a tree; `named` is the value of GIT_DIR.
+/// The commit of a tree; `named` is the value of GIT_DIR.
 fn head(tree: &Path, named: Option<OsString>) -> Option<String> {
     let git = named.map(PathBuf::from).or_else(|| tree.ancestors().find_map(folder_of))?;
     let read = |path: PathBuf| Some(fs::read_to_string(path).ok()?.trim().to_owned());

@@ -12,7 +12,7 @@ use serde_json::{Map, Number, Value};
 
 /// A value from its JSON text.
 pub(crate) fn from_str<T: DeserializeOwned>(text: &str) -> Result<T> {
-    // As a whole first: this bounds how deep the text is nested, and with it how deep the reading of its parts goes.
+    // Parse the whole text first: this bounds its nesting depth, and so the recursion when its parts are read.
     let whole: Value = serde_json::from_str(text)?;
     let value = if has_float(&whole) { exact(serde_json::from_str(text)?)? } else { whole };
     Ok(serde_json::from_value(value)?)

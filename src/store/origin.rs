@@ -33,7 +33,7 @@ pub fn differs(key: &str, held: &Value, new: &Value) -> Option<String> {
     (held != new).then(|| format!("{key} {} there, {} here", short(held), short(new)))
 }
 
-/// How a new setup is smaller than that of the existing file: fewer problems, draws or modes. An empty list means all.
+/// Describes how a new setup is smaller than that of the existing file: fewer problems, draws or modes. An empty list means all.
 pub(crate) fn find_smaller(held: &Value, new: &Value) -> Option<String> {
     let blocks = |setup: &Value| setup["blocks"].as_str().unwrap_or("own").to_owned();
     if blocks(held) != blocks(new) {

@@ -125,7 +125,7 @@ fn footer(bytes: &[u8]) -> Result<Range<usize>> {
     ensure!(whole, "not a whole Parquet file");
     let end = bytes.len() - TAIL;
     let length = u32::from_le_bytes([bytes[end], bytes[end + 1], bytes[end + 2], bytes[end + 3]]) as usize;
-    ensure!(length <= end - MAGIC.len(), "not a Parquet file: it names a footer longer than itself");
+    ensure!(length <= end - MAGIC.len(), "not a Parquet file: its footer would be longer than the file");
     Ok(end - length..end)
 }
 

@@ -66,7 +66,7 @@ impl RowWriter {
         Ok(Self { folder: folder.to_path_buf(), name: name.to_string(), rows, partial, required: vec![], csv: true })
     }
 
-    /// From now on a row without these fields is an error. A field inside a struct counts (`accuracy.n` is an `n`).
+    /// Makes a row without these fields an error. A field inside a struct counts (`accuracy.n` is an `n`).
     pub fn requiring(mut self, fields: &[&str]) -> Self {
         self.required = fields.iter().map(|f| f.to_string()).collect();
         self

@@ -1,5 +1,5 @@
-//! Arithmetic of a problem: the answer that follows if a step's value changes. Interchanges of values are graded by it. Problems
-//! are indices into the test problems; steps count from 0.
+//! Arithmetic of a problem: predicts the answer if a step's value changes, to grade exchanged values. Problems are indices into the test
+//! problems; steps count from 0.
 
 use anyhow::{Result, ensure};
 
@@ -7,7 +7,7 @@ use crate::study::Study;
 use crate::tasks::{Split, TaskProblem, WorkedSolution};
 use crate::text::Problem;
 
-/// The arithmetic of a study's problems. A closure (problem, step, value) → answer implements it without known operands.
+/// The arithmetic of a study's problems. A closure (problem, step, value) → answer implements it, without operands.
 pub trait Arithmetic: Sync {
     /// The answer if the step had produced `value`.
     fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String>;
@@ -44,7 +44,7 @@ impl Arithmetic for Vec<TaskProblem> {
     }
 }
 
-/// Solutions of a file whose steps are calculations; `None`: not known.
+/// Solutions of a file whose steps are calculations; `None`: unknown.
 impl Arithmetic for Vec<Option<WorkedSolution>> {
     fn answer_if(&self, problem: usize, step: usize, value: i64) -> Option<String> {
         self.get(problem)?.as_ref()?.answer_if(step, value)

@@ -43,7 +43,7 @@ pub fn restore(rows: &[DecodeRow], problems: usize) -> Result<Decodes> {
     let mut ways: BTreeMap<&str, BTreeMap<usize, &DecodeRow>> = BTreeMap::new();
     for row in rows {
         let before = ways.entry(&row.decode).or_default().insert(row.problem, row);
-        ensure!(before.is_none(), "decode {}: problem {} is there twice", row.decode, row.problem);
+        ensure!(before.is_none(), "decode {}: problem {} occurs twice", row.decode, row.problem);
     }
     let mut decodes = Decodes::new();
     for (way, rows) in ways {

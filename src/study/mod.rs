@@ -48,7 +48,7 @@ pub use tagging::TaggedSolution;
 pub(crate) use training::TrainingProblems;
 pub use units::Shard;
 
-/// The checkpoint lacks something that the experiment measures. This is no fault of either: the experiment is skipped.
+/// Error: the checkpoint lacks something that the experiment measures. The experiment is skipped.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct DoesNotApply(String);
@@ -66,7 +66,7 @@ pub struct Study {
     pub model: Decoder,
     pub corpus: Corpus,
     pub recipe: Recipe,
-    /// How the checkpoint reasons. Every decode and every forward of a known sequence uses it.
+    /// The checkpoint's reasoning, used by every decode and every forward of a known sequence.
     pub reasoning: Reasoning,
     /// The run folder, if the checkpoint comes from a run.
     pub run: Option<PathBuf>,
@@ -86,7 +86,7 @@ pub struct Study {
     pub shard: Option<Shard>,
     /// Decode batch size set by the user, which overrides the recipe's.
     pub batch: Option<usize>,
-    /// Where the blocks come from in the normal run that interventions fork.
+    /// Origin of the blocks in the normal run that interventions fork.
     pub blocks: BlockOrigin,
     /// Whether `<swi>`, `</swi>` and `<latent>` were added on opening, so that measurements of them are of untrained tokens.
     pub untrained: bool,

@@ -45,8 +45,8 @@ fn has_weights(folder: &Path) -> bool {
     ["config.json", "adapter_config.json"].iter().any(|file| folder.join(file).is_file())
 }
 
-/// Every checkpoint that a run has of one phase, in the order of training: of a supervised phase the ends of its stages and the steps of the
-/// last one, of GRPO its start and its intermediate checkpoints, and the finished one.
+/// Every checkpoint of a phase in a run, in the order of training: for a supervised phase the ends of its stages and the stored steps of the
+/// last one, for GRPO its start and intermediate checkpoints; then the finished one.
 ///
 /// # Errors
 /// A phase that was not trained.
@@ -233,7 +233,7 @@ impl Study {
         Self::from_loaded(name, (loaded.clone(), says), recipe, asked, machine)
     }
 
-    /// `says`: the model's files name its way of reasoning.
+    /// `says`: whether the model's files state its way of reasoning.
     fn from_loaded(
         model: &str,
         (mut loaded, says): (Loaded, bool),
@@ -348,7 +348,7 @@ impl Study {
 /// Minimum batch size of a large model: a forward of a few sequences is hardly slower than of one.
 const FEWEST: usize = 8;
 
-/// Which problems are used. Experiments read held-out problems only.
+/// Choice of problems. Experiments read held-out problems only.
 #[derive(Clone, Debug, Default)]
 pub struct ProblemChoice {
     /// A file of problems instead of the recipe's.

@@ -57,7 +57,7 @@ impl Study {
     }
 }
 
-/// Files as they are; for a folder its `.safetensors` sorted by name.
+/// The given files; for a folder its `.safetensors`, sorted by name.
 fn weight_files(sources: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut files = vec![];
     for source in sources {

@@ -195,7 +195,7 @@ impl<'a> Sweep<'a> {
         self.ended[problem] == continuation.force
     }
 
-    /// Runs every continuation on every problem that it can change. `hand_over` gets the forks of each batch as soon as they are
+    /// Runs every continuation on every problem that it can change. `hand_over` receives the forks of each batch once they are
     /// decoded, in any order and from several threads. A batch whose forks are all `known` is skipped; one with some known forks is
     /// decoded whole, so that its numbers equal those of an uninterrupted run.
     ///

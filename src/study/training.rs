@@ -10,16 +10,16 @@ use crate::corpus::{Corpus, ProgramKey, program};
 use crate::method::Recipe;
 use crate::text::Sample;
 
-/// A sample of them, and what can be learnt by heart of all.
+/// A sample of the training problems, and the programs of all.
 pub(crate) struct TrainingProblems {
-    /// In the place of held-out problems.
+    /// The sample, as the corpus' held-out problems.
     pub corpus: Corpus,
     pub programs: HashSet<ProgramKey>,
 }
 
 impl Study {
     /// # Errors
-    /// [`DoesNotApply`] to a model outside a run, to other problems than the run's, and where the run's file is gone.
+    /// [`DoesNotApply`] to a model outside a run, with problems of another source, or without the run's problem file.
     pub(crate) fn training_problems(&self) -> Result<&TrainingProblems> {
         lazy(&self.training, || {
             let recipe = self.trained_recipe()?;
@@ -28,11 +28,11 @@ impl Study {
         })
     }
 
-    /// As many generated problems of the level after the hardest trained one as are held out, in the place of those.
+    /// Generated problems one level beyond the hardest trained one, as many as are held out, as the corpus' held-out problems.
     ///
     /// # Errors
-    /// As [`Self::training_problems`]; [`DoesNotApply`] to a task without such a level, and where a worked solution is longer than an
-    /// answer may be.
+    /// As [`Self::training_problems`]; [`DoesNotApply`] to a task without such a level, or if a worked solution exceeds the limit of a
+    /// response.
     pub(crate) fn deeper_problems(&self) -> Result<&Corpus> {
         lazy(&self.deeper, || {
             let mut deeper = self.trained_recipe()?;
@@ -63,7 +63,7 @@ impl Study {
         Ok(trained)
     }
 
-    /// Uses these problems as those that the model was trained on, and as longer ones.
+    /// Sets the training problems and the longer ones.
     #[must_use]
     pub(crate) fn trained_on(self, [corpus, deeper]: [Corpus; 2]) -> Self {
         let programs = corpus.test.iter().map(program).collect();

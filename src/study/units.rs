@@ -16,7 +16,7 @@ use crate::store::Measurements;
 /// in a single process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shard {
-    /// From 1.
+    /// Number of the shard, from 1.
     pub number: usize,
     pub of: usize,
 }

@@ -1,9 +1,8 @@
-//! `adaptive`: `chains`, each question beginning with a budget of visible tokens, so that whether a latent block pays
-//! differs from problem to problem.
+//! `adaptive`: `chains` with a budget of visible tokens in each question, so that a latent block helps on some problems only.
 //!
 //! Question `budget 14 ; a = 5 ; j = a + 4 ; c = j - a ; ? c :`; the solution is that of `chains` for every budget. A response
-//! may have that many visible tokens ([`said_budget`](crate::text::said_budget)). Of text a problem of L steps has 8 L + 3 of them,
-//! its end counted, and up to 3 L fewer with blocks of five latents. The budget is drawn after the names, by the row's own
+//! may have that many visible tokens ([`said_budget`](crate::text::said_budget)). The solution of L steps has 8 L + 3 tokens as text,
+//! including its end, and up to 3 L fewer with blocks of five latents. The budget is drawn after the names, by the problem's own
 //! generator: it depends neither on the level nor on the program, and the split does not depend on it.
 
 use anyhow::{Result, ensure};

@@ -1,9 +1,9 @@
-//! `affine`: x → a·x + b mod m, statements shuffled, so that each hop is retrieval plus arithmetic.
+//! `affine`: chains of maps x → a·x + b mod m in shuffled statements, so that each hop is retrieval plus arithmetic.
 //!
 //! Question `c = 3 * b + 1 ; a = 5 ; b = 2 * a + 4 ; ? c :`, solution `b = 2 * 5 + 4 = 0 ; c = 3 * 0 + 1 = 1 ; # 1`.
-//! Level = number of hops. Subject `chain` states the path alone; `branch` adds as many statements that hang off it
-//! and lead nowhere. `a` is a unit of the ring and at least 2, so no hop forgets its input, and neighbouring hops never
-//! commute, so their order matters. The split hashes start value and maps; names, order and branches are not part of it.
+//! Level = number of hops. Subject `chain` states the path alone; `branch` adds as many distractors, which branch off the
+//! path. `a` is a unit of the ring and at least 2, so no hop forgets its input, and adjacent hops never commute, so their
+//! order matters. The split hashes start value and maps, not names, order or branches.
 
 use anyhow::{Result, ensure};
 use rand::Rng;
@@ -39,12 +39,12 @@ impl Map {
     }
 
     fn commutes(self, other: Map, modulus: u32) -> bool {
-        // f(g(x)) and g(f(x)) have the same factor; they differ in their value at 0.
+        // f(g(x)) and g(f(x)) have the same factor: compare their values at 0.
         (self.factor * other.shift + self.shift) % modulus == (other.factor * self.shift + other.shift) % modulus
     }
 }
 
-/// A problem without its letters and its order. Branch i applies its map to variable `from` (0 = the start value).
+/// A problem without letters and order of statements. A branch applies its map to variable `from` (0 = the start value).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub modulus: u32,
@@ -86,7 +86,7 @@ impl TaskFamily for Affine {
     type Plan = Plan;
 
     fn check(&self) -> Result<()> {
-        // From 5 on, every map has a neighbour that it does not commute with.
+        // With a modulus of at least 5, every map has another that does not commute with it.
         ensure!((5..=100).contains(&self.modulus), "affine.modulus: expected 5..=100, found {}", self.modulus);
         let p = self.branch_probability;
         ensure!((0.0..=1.0).contains(&p), "affine.branch_probability: expected 0..=1, found {p}");

@@ -1,12 +1,12 @@
-//! `chains`: modular arithmetic one variable at a time, the task of the embedded default.
+//! `chains`: modular arithmetic, one variable per step; the task of the default preset.
 //!
 //! Question `a = 5 ; j = a + 4 ; c = j - a ; ? c :`, solution `j = 5 + 4 = 2 ; c = 2 - 5 = 4 ; # 4` (modulus 7).
-//! Level = number of steps. Each step works on the variable before it; in subject `vars` the second operand is, with
-//! probability .6, a variable strictly earlier than that one, so a first step never has a variable there.
+//! Level = number of steps. The first operand of a step is the variable before it; in subject `vars` the second is, with
+//! probability .6, an earlier variable than that, so never in the first step.
 //!
-//! The split is decided by the program without its letters (start value, then operation / is-variable / argument of each
-//! step); the subject is not part of it. **Level 1 is small**: with modulus 7 it has 7 · 3 · 6 = 126 programs, 18 of
-//! them in the test split, so a hundred level-1 test rows repeat those with other letters.
+//! The split hashes the program without letters (start value, then operation / is-variable / argument of each step), not
+//! the subject. **Level 1 is small**: with modulus 7 it has 7 · 3 · 6 = 126 programs, 18 of them in the test split, so a
+//! hundred level-1 test problems repeat those with other letters.
 
 use anyhow::{Result, ensure};
 use rand::Rng;
@@ -105,7 +105,7 @@ pub enum Operand {
 }
 
 impl Operand {
-    /// Its value, from those of the variables before it.
+    /// The operand's value; `values` are those of the variables so far.
     pub(super) fn of(self, values: &[i64]) -> i64 {
         match self {
             Operand::Constant(constant) => i64::from(constant),
@@ -114,7 +114,7 @@ impl Operand {
     }
 }
 
-/// A problem without its letters.
+/// A problem without letters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub modulus: u32,
@@ -146,9 +146,8 @@ pub(super) fn structure(start: u32, steps: &[(Op, Operand)]) -> u64 {
     stable_hash(std::iter::once(start as u8).chain(steps))
 }
 
-/// A chain in words, its variables by name. `after` is told the values up to a step's own; what it gives is after that value, in
-/// the same clause.
-pub(super) fn told(plan: &Plan, names: &[&str], behind: impl Fn(&[i64]) -> Option<i64>) -> PlanText {
+/// Writes a chain. `behind` receives the values up to and including a step's and returns another number for its clause, if any.
+pub(super) fn write_chain(plan: &Plan, names: &[&str], behind: impl Fn(&[i64]) -> Option<i64>) -> PlanText {
     let values = plan.values(None);
     let (mut question, mut solution) = (Pen::default(), Pen::default());
     question.word(names[0]);
@@ -263,7 +262,7 @@ impl TaskFamily for Chains {
     }
 
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Plan, _subject: &str) -> PlanText {
-        told(plan, &distinct(rng, &LETTERS, plan.steps.len() + 1), |_| None)
+        write_chain(plan, &distinct(rng, &LETTERS, plan.steps.len() + 1), |_| None)
     }
 
     fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {

@@ -1,5 +1,4 @@
-//! What every family draws with: a keyed generator, a stable hash, weighted choice, and a pen that counts words.
-//! Knows nothing of any family.
+//! Helpers of all families: a keyed generator, a stable hash, weighted choice, and a writer that counts words.
 
 use std::ops::Range;
 
@@ -9,13 +8,13 @@ use rand_chacha::ChaCha8Rng;
 use super::{Fact, Split, StepValue};
 use crate::random::{fnv1a, keyed};
 
-/// Its own generator for each row, so that a row does not depend on the rows drawn before it.
+/// The generator of one problem, which does not depend on the problems drawn before it.
 pub(crate) fn row_rng(family: &str, split: Split, seed: u64, index: u64) -> ChaCha8Rng {
     keyed([seed, index, stable_hash(family.bytes()), stable_hash(split.name().bytes())])
 }
 
-/// FNV-1a, then a mixer: FNV alone leaves the low three bits, which choose the split, a function of the input's low
-/// three bits. Written out here because std's hasher may change between releases, and with it every split.
+/// FNV-1a, then a mixer: with FNV alone the low three bits, which choose the split, depend only on the input's low three
+/// bits. Implemented here because std's hasher may change between releases, and with it every split.
 pub(crate) fn stable_hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
     mix(fnv1a(bytes))
 }
@@ -43,7 +42,7 @@ pub fn weighted(rng: &mut ChaCha8Rng, weights: &[f64]) -> usize {
     last
 }
 
-/// Distinct names in random order, the first `count` of `names`.
+/// `count` distinct names, drawn in random order.
 pub fn distinct<'a>(rng: &mut ChaCha8Rng, names: &[&'a str], count: usize) -> Vec<&'a str> {
     let mut names = names.to_vec();
     for place in 0..count {
@@ -54,14 +53,14 @@ pub fn distinct<'a>(rng: &mut ChaCha8Rng, names: &[&'a str], count: usize) -> Ve
     names
 }
 
-/// Writes words with one space between them and remembers how many there are.
+/// Writes words separated by spaces, and counts them.
 #[derive(Default)]
 pub(crate) struct Pen {
     text: String,
     words: usize,
 }
 
-/// A place in the text, to come back to when the clause that starts there is complete.
+/// A position in the text, in words: the start of a clause or value.
 #[derive(Clone, Copy)]
 pub(crate) struct Mark {
     byte: usize,
@@ -87,7 +86,7 @@ impl Pen {
         self.words += 1;
     }
 
-    /// A place for the next word.
+    /// The position of the next word.
     pub fn mark(&self) -> Mark {
         Mark { byte: self.text.len(), word: self.words }
     }
@@ -97,7 +96,7 @@ impl Pen {
         mark.word..self.words
     }
 
-    /// The step whose clause starts at `clause` and whose value is spelled from `value` to here.
+    /// The step whose clause starts at `clause` and whose value starts at `value`; both end here.
     pub fn step(&self, clause: Mark, value: Mark, known: Fact) -> StepValue {
         StepValue {
             value: known,

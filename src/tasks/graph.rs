@@ -1,16 +1,15 @@
 //! `graph`: which of two nodes can be reached? The shape of ProsQA, on 10–16 nodes and 2–4 hops.
 //!
-//! Question `c > d ; a > c ; … ; ? a > d or k :`, solution `a > c ; c > d ; # d`. What is known after hop j is the
-//! breadth-first frontier: every node at distance j from the root, which is more than the one the solution names. Told as
-//! frontiers, the solution names them all, `c m ; d q x ; # d`: then no hop has to know which of its nodes leads to a
-//! candidate, and the state of a clause has a set to represent.
-//! Level 1: 2 hops, 10–13 nodes; 2: 2 hops, 14–16; 3: 3 hops, 10–13; 4: 3 hops, 14–16; 5: 4 hops, 10–16. With `nodes` every
-//! level has as many as that says.
+//! Question `c > d ; a > c ; … ; ? a > d or k :`, solution `a > c ; c > d ; # d`. The known value after hop j is the
+//! breadth-first frontier: all nodes at distance j from the root, of which this solution names one. With `told = "frontier"`
+//! the solution names all of them, `c m ; d q x ; # d`: then no hop has to know which of its nodes leads to a candidate,
+//! and the state of a clause has to represent a set.
+//! Level 1: 2 hops, 10–13 nodes; 2: 2 hops, 14–16; 3: 3 hops, 10–13; 4: 3 hops, 14–16; 5: 4 hops, 10–16. The setting `nodes`
+//! replaces the numbers of nodes.
 //!
-//! How a graph is made: two rooted halves. The question's root sees only its own half, where each node is at a
-//! chosen distance; the false candidate is in the other half, at the same depth below its own root as the true one.
-//! Edges lead from the other half into this one, above the candidates' depth, so that neither depth nor degree gives the
-//! answer away.
+//! A graph has two halves, each with a root. From the question's root only its own half is reachable, where each node is at
+//! a chosen distance; the false candidate is in the other half, at the same depth below its root as the true one. Edges
+//! lead from the other half into this one, above the candidates' depth, so that neither depth nor degree reveals the answer.
 //! The split hash does not change under renaming (Weisfeiler–Lehman colours), so equal graphs never straddle splits.
 
 use anyhow::{Result, ensure};
@@ -60,7 +59,7 @@ fn size(level: u8) -> (u32, Nodes) {
     }
 }
 
-/// What the solution writes for a hop.
+/// Form of a hop in the solution.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Told {
@@ -71,8 +70,8 @@ pub enum Told {
     Frontier,
 }
 
-/// A problem without its names. The halves' nodes are numbered together; `path[0]` is the root of the question, its last
-/// node the true candidate.
+/// A problem without names. The nodes of both halves are numbered together; `path` leads from the question's root to the
+/// true candidate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub nodes: u32,
@@ -82,7 +81,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The nodes at each distance 1, 2, … from the root, as far as the answer: breadth first.
+    /// Breadth-first search: the nodes at each distance 1, 2, … from the root, up to the answer's.
     fn frontiers(&self) -> Vec<NodeSet> {
         let (mut seen, mut frontier): (NodeSet, NodeSet) = (1 << self.path[0], 1 << self.path[0]);
         let mut frontiers = Vec::with_capacity(self.path.len() - 1);
@@ -96,7 +95,7 @@ impl Plan {
     }
 }
 
-/// The root of a question, and the edges that it states, from and to.
+/// The root of a question, and its edges (from, to).
 pub(crate) fn edges(question: &str) -> Option<(&str, Vec<(&str, &str)>)> {
     let (stated, asked) = question.split_once('?')?;
     let edge = |text| match str::split_whitespace(text).collect::<Vec<_>>()[..] {
@@ -113,7 +112,7 @@ fn members(set: NodeSet) -> impl Iterator<Item = u32> {
     (0..NodeSet::BITS).filter(move |node| set >> node & 1 == 1)
 }
 
-/// One node of a set that is not empty.
+/// A random node of a non-empty set.
 fn one_of(rng: &mut ChaCha8Rng, set: NodeSet) -> u32 {
     let skipped = rng.random_range(0..set.count_ones());
     let rest = (0..skipped).fold(set, |set, _| set & (set - 1));
@@ -169,7 +168,7 @@ impl TaskFamily for Graph {
         let Nodes { min, max } = self.nodes.unwrap_or(nodes);
         let count: u32 = rng.random_range(min..=max);
         let hops = hops as usize;
-        // stands[half][depth]: node d of each half, d = 0..=hops, ensures that depth d exists; the others are anywhere below a root.
+        // stands[half][depth]: node d of each half, d = 0..=hops, ensures that depth d exists; other nodes are at any depth below a root.
         let mut place = [(0, 0); 16];
         let mut stands = [[0 as NodeSet; 6]; 2];
         for (node, place) in place.iter_mut().enumerate().take(count as usize) {
@@ -192,7 +191,7 @@ impl TaskFamily for Graph {
                 edges.add(parents[child as usize], child);
             }
         }
-        // Edges across touch no candidate and take no edge from one, or a candidate's degree would tell its half.
+        // Edges between the halves neither enter nor leave a candidate: its degree would reveal its half.
         let elsewhere = (0..stands[1].len()).filter(|depth| *depth != hops);
         let others = elsewhere.fold(0, |set, depth| set | stands[1][depth]);
         for _ in 0..if subject == "dense" { count } else { count / 3 } {

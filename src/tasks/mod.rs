@@ -1,9 +1,9 @@
 //! Generated problems whose intermediate values are known. Plain Rust: no tensors, no files, no global state.
 //!
-//! A row is a function of (family settings, split, seed, index) and of nothing else: the same four give the same row on
-//! any machine, in any order, in any number. Splits cannot share a problem: each family hashes the *structure* of a
-//! problem (what is left when names, shuffles and distractors are taken away), and `hash mod 8` decides the split
-//! (0 test, 1 validation, the rest training). A draw of the wrong split is thrown away and drawn again.
+//! A problem is a function of (family settings, split, seed, index) alone: the same four give the same problem on any
+//! machine and in any order. Splits cannot share a problem: each family hashes the *structure* of a problem (without names,
+//! order and distractors), and `hash mod 8` decides the split (0 test, 1 validation, the rest training). A draw of the
+//! wrong split is discarded and repeated.
 //!
 //! A new family is one file that implements [`TaskFamily`] and one line in the list below.
 
@@ -24,7 +24,7 @@ pub use problem::{Fact, StepValue, TaskProblem};
 pub(crate) use worked::{StepOperand, WorkedSolution, evaluate, number};
 
 names! {
-    /// Which part of the data a row belongs to.
+    /// Split of the data.
     pub enum Split {
         Train = "train",
         Validation = "validation",
@@ -43,8 +43,8 @@ impl Split {
     }
 }
 
-/// Inclusive range of difficulty levels, inside 1..=5 (of chains 1..=7). Row `i` has level `min + i mod (max - min + 1)`, so that every
-/// run of rows is balanced over levels.
+/// Inclusive range of difficulty levels, inside 1..=5 (chains: 1..=7). Problem `i` has level `min + i mod (max - min + 1)`, so that
+/// consecutive problems are balanced over levels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Levels {
@@ -85,14 +85,14 @@ pub struct PlanText {
 /// One family of problems.
 pub trait TaskFamily {
     const NAME: &'static str;
-    /// Whether a step's value is a number that can be replaced by another; not if it is a set.
+    /// Whether a step's value is a number, which can be replaced by another; false for sets.
     const NUMBERS: bool = true;
     /// Whether each question states a budget of visible tokens.
     const SAYS_BUDGET: bool = false;
-    /// What is drawn: the problem without its names.
+    /// A drawn problem without names.
     type Plan: Clone + std::fmt::Debug + PartialEq + Eq + Serialize + DeserializeOwned;
 
-    /// Refuses settings that make no problems, naming the setting.
+    /// Refuses settings that allow no problems, naming the setting.
     fn check(&self) -> Result<()>;
     fn levels(&self) -> Levels;
     /// Every word that may occur in a question or a solution, without special tokens.
@@ -101,26 +101,26 @@ pub trait TaskFamily {
     fn plan(&self, rng: &mut ChaCha8Rng, subject: &'static str, level: u8) -> Self::Plan;
     /// Hash of the problem up to renaming.
     fn structure(plan: &Self::Plan) -> u64;
-    /// Hash of what can be learnt by heart, whatever names it comes with: problems of one group never lie on both sides of a split
-    /// that something is fitted on.
+    /// Hash of what can be memorised, without names: problems of one group are never on both sides of a split between fitting and
+    /// testing.
     fn group(plan: &Self::Plan) -> u64 {
         Self::structure(plan)
     }
     fn write(&self, rng: &mut ChaCha8Rng, plan: &Self::Plan, subject: &str) -> PlanText;
     fn answer_if(plan: &Self::Plan, step: usize, value: i64) -> Option<String>;
-    /// The value that step `step` works on; `None` where there is no such step, or where its steps work on no number.
+    /// The first operand of step `step`; `None` without such a step, or if steps have no numbers.
     fn operand(_plan: &Self::Plan, _step: usize) -> Option<i64> {
         None
     }
-    /// What step `step` produces from this operand; `None` where it cannot have it.
+    /// The result of step `step` for this operand; `None` if the operand is impossible there.
     fn apply(_plan: &Self::Plan, _step: usize, _operand: i64) -> Option<i64> {
         None
     }
-    /// How many start values there are; 0 where the family has no such thing.
+    /// Number of start values; 0 for a family without them.
     fn starts(&self) -> u32 {
         0
     }
-    /// The same structure from another start value; `None` where it does not exist.
+    /// The same structure from another start value; `None` if there is no such problem.
     fn with_start(_plan: &Self::Plan, _start: u32) -> Option<Self::Plan> {
         None
     }
@@ -139,7 +139,7 @@ macro_rules! families {
             $($family($family),)*
         }
 
-        /// The structure after a problem's text, without its names.
+        /// The structure of a problem, without names.
         #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
         #[serde(rename_all = "kebab-case")]
         pub enum Program {
@@ -199,7 +199,7 @@ macro_rules! families {
                 }
             }
 
-            /// Whether there are start values to make pairs with ([`Task::pair`]).
+            /// Whether [`Task::pair`] can make pairs.
             pub fn has_pairs(&self) -> bool {
                 match self {
                     $(Task::$family(family) => family.starts() > 0,)*
@@ -213,7 +213,7 @@ macro_rules! families {
                 }
             }
 
-            /// Row `index` of a split. Fails on settings that `check` refuses, or that leave the split empty.
+            /// Problem `index` of a split. Fails on settings that `check` refuses, or that leave the split empty.
             pub fn problem(&self, split: Split, seed: u64, index: u64) -> Result<TaskProblem> {
                 self.check()?;
                 match self {
@@ -221,8 +221,8 @@ macro_rules! families {
                 }
             }
 
-            /// Row `index` and its twin: same structure, names and order, another start value and another answer. `None`
-            /// where the family has no start value or none leads elsewhere.
+            /// Problem `index` and its twin: same structure, names and order, another start value and another answer. `None`
+            /// for a family without start values, or if all lead to the same answer.
             pub fn pair(&self, split: Split, seed: u64, index: u64) -> Result<Option<(TaskProblem, TaskProblem)>> {
                 self.check()?;
                 match self {
@@ -257,20 +257,20 @@ impl Task {
         deeper.check().is_ok().then_some(deeper)
     }
 
-    /// The rows of a range of indices.
+    /// The problems of a range of indices.
     pub fn rows(&self, split: Split, seed: u64, indices: Range<u64>) -> Result<Vec<TaskProblem>> {
         indices.map(|index| self.problem(split, seed, index)).collect()
     }
 }
 
-/// Draws of one subject before another subject is tried, and how many subjects are tried. A level with few programs may
-/// have none of a subject in a split (modulus 5, level 1); it has some of another.
+/// Maximum draws of one subject, and of subjects. A level with few programs may have none of one subject in a split
+/// (modulus 5, level 1), but of another.
 const DRAWS_PER_SUBJECT: usize = 512;
 const SUBJECTS_TRIED: usize = 32;
 
 fn generate<F: TaskFamily>(family: &F, split: Split, seed: u64, index: u64) -> Result<TaskProblem> {
-    let (mut rng, subject, plan) = drawn(family, split, seed, index)?;
-    Ok(written(family, &mut rng, plan, subject, (split, seed, index)))
+    let (mut rng, subject, plan) = draw_plan(family, split, seed, index)?;
+    Ok(write_problem(family, &mut rng, plan, subject, (split, seed, index)))
 }
 
 fn generate_pair<F: TaskFamily>(
@@ -282,10 +282,10 @@ fn generate_pair<F: TaskFamily>(
     if family.starts() == 0 {
         return Ok(None);
     }
-    let (rng, subject, plan) = drawn(family, split, seed, index)?;
+    let (rng, subject, plan) = draw_plan(family, split, seed, index)?;
     let starts: Vec<F::Plan> = (0..family.starts()).filter_map(|start| F::with_start(&plan, start)).collect();
     // The same generator: the same names in the same order.
-    let write = |plan| written(family, &mut rng.clone(), plan, subject, (split, seed, index));
+    let write = |plan| write_problem(family, &mut rng.clone(), plan, subject, (split, seed, index));
     let problem = write(plan);
     let mut others: Vec<TaskProblem> =
         starts.into_iter().map(write).filter(|other| other.answer != problem.answer).collect();
@@ -296,8 +296,8 @@ fn generate_pair<F: TaskFamily>(
     Ok(Some((problem, others.swap_remove(pick))))
 }
 
-/// A plan of the right split, with the generator that continues to write it.
-fn drawn<F: TaskFamily>(
+/// Draws a plan of this split; the generator continues with its text.
+fn draw_plan<F: TaskFamily>(
     family: &F,
     split: Split,
     seed: u64,
@@ -322,7 +322,7 @@ fn drawn<F: TaskFamily>(
     )
 }
 
-fn written<F: TaskFamily>(
+fn write_problem<F: TaskFamily>(
     family: &F,
     rng: &mut ChaCha8Rng,
     plan: F::Plan,

@@ -3,10 +3,10 @@
 //! Numbers are written digit by digit, least significant first, as iCoT does. Question `2 1 * 3 4 :` requests
 //! 12 times 43; its solution is `6 3 0 0 ; + 0 8 4 0 = 6 1 5 0 ; # 6 1 5 0`. Step j adds
 //! the partial product of the right factor's digit j; its value is the running sum, which all later steps need.
-//! Every product and sum is padded to 2n digits. Level = n. The answer keeps the digits' order and spaces.
+//! Every product and sum is padded to 2n digits. Level = n. The answer has the digits in the same order, with spaces.
 //!
-//! The split hashes the unordered pair of factors: a·b and b·a never meet across splits. Level 1 has 45 pairs in all,
-//! so only a handful in the test split.
+//! The split hashes the unordered pair of factors: a·b and b·a are in the same split. Level 1 has only 45 pairs, a handful
+//! of them in the test split.
 
 use anyhow::Result;
 use rand::Rng;
@@ -125,7 +125,7 @@ impl TaskFamily for Multiply {
         }
     }
 
-    /// None where the product would no longer fit its digits.
+    /// `None` if the product would exceed its digits.
     fn answer_if(plan: &Plan, step: usize, value: i64) -> Option<String> {
         let step = u32::try_from(step).ok().filter(|step| *step < plan.digits)?;
         let rest: i64 = (step + 1..plan.digits).map(|later| plan.partial(later)).sum();
@@ -134,13 +134,13 @@ impl TaskFamily for Multiply {
         fits.then(|| spelled(product, plan.width()))
     }
 
-    /// The sum so far; the first step adds to nothing.
+    /// The running sum before this step; the first step has none.
     fn operand(plan: &Plan, step: usize) -> Option<i64> {
         let step = u32::try_from(step).ok().filter(|step| (1..plan.digits).contains(step))?;
         Some((0..step).map(|before| plan.partial(before)).sum())
     }
 
-    /// None where the sum would no longer fit its digits.
+    /// `None` if the sum would exceed its digits.
     fn apply(plan: &Plan, step: usize, operand: i64) -> Option<i64> {
         let step = u32::try_from(step).ok().filter(|step| (1..plan.digits).contains(step))?;
         let sum = operand.checked_add(plan.partial(step))?;

@@ -1,4 +1,4 @@
-//! A generated problem: its texts, its known intermediate values, and the program after them.
+//! A generated problem: its texts, its known intermediate values, and its program.
 
 use std::ops::Range;
 
@@ -29,13 +29,13 @@ impl Fact {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepValue {
     pub value: Fact,
-    /// The part of the step worth replacing by latents: `5 + 5 = 3` of `j = 5 + 5 = 3 ;`.
+    /// The part of the step that latents replace: `5 + 5 = 3` of `j = 5 + 5 = 3 ;`.
     pub clause: String,
     /// Range of `clause`, in whitespace-separated words of the solution.
     pub words: Range<usize>,
     /// The words inside `words` that spell the value.
     pub value_words: Range<usize>,
-    /// Of a file's step, the calculation that makes the value: `16-3-4`, or `s1*2` over the first step; empty where it is not known.
+    /// For a step of a file, the calculation of the value: `16-3-4`, or `s1*2` over the first step; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expression: Option<String>,
 }
@@ -51,7 +51,7 @@ pub struct TaskProblem {
     /// The visible chain of thought, closed by `# answer`.
     pub solution: String,
     pub answer: String,
-    /// Where the final answer is in the solution's words: the marker `#` and what follows it.
+    /// The final answer, in words of the solution: `#` and what follows.
     pub answer_words: Range<usize>,
     pub steps: Vec<StepValue>,
     pub split: Split,
@@ -64,20 +64,20 @@ impl TaskProblem {
         self.program.group()
     }
 
-    /// What the answer would be if step `step` (from 0) had produced `value` and everything after it were recomputed.
-    /// None where there is no such step, where the step cannot hold `value`, or where steps hold no number (`graph`).
+    /// The answer if step `step` (from 0) had the result `value` and all later steps were recomputed. `None` without such a
+    /// step, if its result cannot be `value`, or if steps have no numbers (`graph`).
     pub fn answer_if(&self, step: usize, value: i64) -> Option<String> {
         self.program.answer_if(step, value)
     }
 
-    /// The value that step `step` (from 0) works on: the result of the step before it, or what the chain starts from. None
-    /// where there is no such step, or where steps work on no number.
+    /// The first operand of step `step` (from 0): the previous step's result, or the start value. `None` without such a step,
+    /// or if steps have no numbers.
     pub fn operand(&self, step: usize) -> Option<i64> {
         self.program.operand(step)
     }
 
-    /// What step `step` would produce if it worked on `operand`: its own operation, with all else as it is. None where there
-    /// is no such step, or where it cannot have that operand.
+    /// The result of step `step` if its first operand were `operand`. `None` without such a step, or if the operand is
+    /// impossible there.
     pub fn apply(&self, step: usize, operand: i64) -> Option<i64> {
         self.program.apply(step, operand)
     }

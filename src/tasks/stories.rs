@@ -1,14 +1,14 @@
-//! `stories`: chains of arithmetic told in English, for pretrained models with a tokenizer of their own.
+//! `stories`: chains of arithmetic in English, for pretrained models.
 //!
 //! Question `Tom has five apples . Ann has three more than Tom . Ben has twice as many as Ann . How many does Ben have ?`,
 //! solution `Ann : five plus three is eight . Ben : eight times two is sixteen . # sixteen`. Level = number of steps. Every
 //! number from zero to `most` is one English word, and the drawn operations never leave that range.
 //!
-//! Each step works on the person before it; in subject `together` the second operand of a sum may be another person's number.
-//! Training has the subjects `compare`, `story` and `together`. Validation and test have two more, which training never shows:
-//! `reworded` (sentences of another form) and `renamed` (the form of `compare`, with other names and things).
+//! The first operand of a step is the previous person's number; in subject `together` the second operand of a sum may be
+//! another person's. Training has the subjects `compare`, `story` and `together`. Validation and test have two more:
+//! `reworded` (other sentences) and `renamed` (the sentences of `compare`, with other names and things).
 //!
-//! The split is decided by the program without its words (start value, then operation / is-variable / argument of each step).
+//! The split hashes the program without words (start value, then operation / is-variable / argument of each step).
 
 use anyhow::{Result, ensure};
 use rand::Rng;
@@ -44,19 +44,19 @@ const NUMBERS: [&str; 21] = [
 ];
 const NAMES: [&str; 8] = ["Tom", "Ann", "Ben", "Sam", "Eva", "Max", "Leo", "Amy"];
 const THINGS: [&str; 4] = ["apples", "coins", "books", "cards"];
-/// Of subject `renamed` alone.
+/// Names of subject `renamed`.
 const OTHER_NAMES: [&str; 6] = ["Dan", "Kim", "Roy", "Jack", "Lucy", "Paul"];
 const OTHER_THINGS: [&str; 2] = ["stamps", "shells"];
-/// Words of the sentences, of all subjects.
+/// All words of sentences except names, things and numbers.
 const PHRASES: &str = "has have owns own How many does now ? . : # plus minus times is more fewer than twice three as \
     and together finds loses Then the number of doubles triples beyond short what";
 
 const TRAINED: [&str; 3] = ["compare", "story", "together"];
 const HELD_OUT: [&str; 5] = ["compare", "story", "together", "reworded", "renamed"];
 
-/// The largest constant that is added or taken away.
+/// The largest constant that is added or subtracted.
 const LARGEST: u32 = 9;
-/// How often a sum of subject `together` takes another person's number, where there is one that fits.
+/// Probability of another person's number in a sum of subject `together`, if one is possible.
 const VARIABLE_PROBABILITY: f64 = 0.6;
 
 settings! {
@@ -68,7 +68,7 @@ settings! {
     }
 }
 
-/// A problem without its words.
+/// A problem without words.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub most: u32,
@@ -77,8 +77,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Start value and the result of every step, with the result of step `forced.0` replaced by `forced.1`. `None` where one
-    /// of them has no word.
+    /// Start value and the result of every step, with the result of step `forced.0` replaced by `forced.1`. `None` if one of
+    /// them has no word.
     fn values(&self, forced: Option<(usize, i64)>) -> Option<Vec<i64>> {
         let mut values = vec![i64::from(self.start)];
         for (index, &(op, operand)) in self.steps.iter().enumerate() {
@@ -95,12 +95,12 @@ impl Plan {
         (0..=i64::from(self.most)).contains(&value)
     }
 
-    /// Every operand that an operation may have on a value, so that the result has a word: constants and, where `persons` are
-    /// given, variables before the last one.
+    /// The possible second operands of an operation on the last value, so that the result has a word: constants or, with
+    /// `persons`, variables before the last one.
     fn operands(&self, op: Op, values: &[i64], persons: bool) -> Vec<Operand> {
         let last = values[values.len() - 1];
         let constants = match op {
-            // Twice or three times nothing is nothing: it tests nothing.
+            // A multiple of zero tests nothing.
             Op::Multiply if last > 0 => 2..=3,
             Op::Multiply => return vec![],
             _ => 1..=LARGEST,
@@ -243,7 +243,7 @@ impl TaskFamily for Stories {
     }
 }
 
-/// The sentences of one subject.
+/// Writes the sentences of one subject.
 struct Teller<'a> {
     subject: &'a str,
     names: &'a [&'a str],
@@ -251,7 +251,7 @@ struct Teller<'a> {
 }
 
 impl Teller<'_> {
-    /// Whose number step `index - 1` makes; a story is of one person alone.
+    /// The person with value `index`; a story has one person.
     fn person(&self, index: usize) -> &str {
         self.names[if self.subject == "story" { 0 } else { index }]
     }

@@ -1,11 +1,11 @@
 //! `sums`: running sums mod m of rows of digits; with m = 2, the default, the parity of a string of bits.
 //!
-//! Question `c = 1 0 1 1 0 ; f = 0 1 1 0 1 ; ? :`, solution `c = 1 1 0 1 1 ; f = 1 0 1 1 0 ; # 0`: in the place of each digit
-//! the sum of all digits so far. Level = number of rows. The text writes a token for each digit, each a small sum of two; what
-//! the next row needs of this one is its last token alone, so the chain of thought can be as short as one state a row.
+//! Question `c = 1 0 1 1 0 ; f = 0 1 1 0 1 ; ? :`, solution `c = 1 1 0 1 1 ; f = 1 0 1 1 0 ; # 0`: each digit is replaced by the
+//! sum of all digits so far. Level = number of rows. The text has one token per digit; the next row needs only the last token
+//! of this one, so one latent state per row suffices.
 //!
-//! The split hashes the digits in their order; the letters are not part of it. **Level 1 is small**: five bits make 32
-//! programs, 4 of them in the test split.
+//! The split hashes the digits in order, not the letters. **Level 1 is small**: five bits give 32 programs, 4 of them in the
+//! test split.
 
 use anyhow::{Result, ensure};
 use rand::Rng;
@@ -28,7 +28,7 @@ settings! {
     }
 }
 
-/// A problem without its letters: rows of digits.
+/// A problem without letters: rows of digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     pub modulus: u32,
@@ -40,7 +40,7 @@ impl Plan {
         sum.rem_euclid(i64::from(self.modulus))
     }
 
-    /// What a row adds to the sum before it.
+    /// The sum of a row.
     fn total(&self, row: &[u32]) -> i64 {
         self.reduced(row.iter().map(|digit| i64::from(*digit)).sum())
     }
@@ -61,7 +61,7 @@ impl TaskFamily for Sums {
 
     fn check(&self) -> Result<()> {
         ensure!((2..=100).contains(&self.modulus), "sums.modulus: expected 2..=100, found {}", self.modulus);
-        // Four digits make 16 programs of bits at level 1: fewer would leave a split without one.
+        // Four bits give 16 programs at level 1: with fewer a split would be empty.
         ensure!((4..=32).contains(&self.row), "sums.row: expected 4..=32 digits, found {}", self.row);
         self.levels.check()
     }
@@ -143,7 +143,7 @@ impl TaskFamily for Sums {
         self.modulus
     }
 
-    /// The first digit is what the sum starts from.
+    /// The first digit is the start value.
     fn with_start(plan: &Plan, start: u32) -> Option<Plan> {
         let mut other = plan.clone();
         *other.rows.first_mut()?.first_mut()? = start;

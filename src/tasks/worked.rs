@@ -1,8 +1,8 @@
-//! Worked solutions whose steps are calculations that a file wrote: `16-3-4`, `s1*2`. What the answer would be had a step another
-//! value. Knows numbers and expressions, not where they are in a text.
+//! Solutions of a file whose steps are calculations (`16-3-4`, `s1*2`): predicts the answer if a step had another value. Knows numbers
+//! and expressions, not their place in a text.
 //!
-//! A number of an expression is an earlier step's result where it equals exactly one of them and neither the question nor a
-//! calendar has it; where it could be either, nothing is predicted. `s1` names the first step and is never in doubt.
+//! A number in an expression is taken as an earlier step's result if it equals exactly one of them and is neither in the question nor
+//! a common constant (days of a week, …); if it is ambiguous, nothing is predicted. `s1` is the first step, never ambiguous.
 
 use std::collections::BTreeSet;
 
@@ -23,8 +23,8 @@ pub(crate) enum StepOperand {
 /// Longest expression that is read, in bytes: it bounds the parser's recursion.
 const LONGEST: usize = 256;
 
-/// The value of `+ - * / ( )` over numbers (`1,500`, `.5`, `20%`, `$3`) and steps (`s1`). `operand` gives the value of each in the
-/// order of the text. `None` for what is no such expression, for a division by 0, and where `operand` has none.
+/// Evaluates `+ - * / ( )` over numbers (`1,500`, `.5`, `20%`, `$3`) and steps (`s1`). `operand` returns the value of each in the
+/// order of the text. `None` for another text, for a division by 0, and if `operand` returns `None`.
 pub(crate) fn evaluate(text: &str, operand: &mut dyn FnMut(StepOperand) -> Option<BigRational>) -> Option<BigRational> {
     let bytes = text.bytes().filter(|b| !b.is_ascii_whitespace() && *b != b'$');
     let plain = || text.replace(['×', '·'], "*").replace('÷', "/");
@@ -129,12 +129,12 @@ pub(crate) fn number(text: &str) -> Option<BigRational> {
     Some(BigRational::new(digits.parse().ok()?, BigInt::from(10).pow(fraction.len() as u32)))
 }
 
-/// Numbers that turn up without being any step's result: units, calendars, twice and half.
+/// Common constants, which need not be a step's result: units, calendars, twice and half.
 const UNITS: [i64; 11] = [1, 2, 7, 12, 24, 30, 52, 60, 100, 365, 1000];
 const WORDS: [&str; 13] =
     ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"];
 
-/// The numbers that a text states, in digits or as words up to twelve.
+/// The numbers in a text, as digits or as words up to twelve.
 fn stated(text: &str) -> BTreeSet<BigRational> {
     let is_number = |c: char| c.is_ascii_digit() || matches!(c, '.' | ',');
     let digits = text.split(|c: char| !is_number(c)).filter_map(|part| number(part.trim_matches(['.', ','])));
@@ -145,14 +145,14 @@ fn stated(text: &str) -> BTreeSet<BigRational> {
 
 /// One step.
 struct Calculation {
-    /// `None` where the file has no expression, or one that does not make the value: then nothing is known of what it reads.
+    /// `None` if the file has no expression, or one with another value: its operands are then unknown.
     expression: Option<String>,
     value: BigRational,
-    /// For each operand, the earlier steps that it may be the result of, and whether it must be.
+    /// For each operand, the earlier steps whose result it may be, and whether that is certain.
     reads: Vec<(Vec<usize>, bool)>,
 }
 
-/// A solution's steps as calculations that end in its answer.
+/// The calculations of a solution, one of which has the answer as its value.
 pub(crate) struct WorkedSolution {
     steps: Vec<Calculation>,
     /// The step whose value is the answer.
@@ -161,7 +161,7 @@ pub(crate) struct WorkedSolution {
 }
 
 impl WorkedSolution {
-    /// `None` where steps bring no expressions, or none makes the answer.
+    /// `None` if the steps have no expressions, or no value is the answer.
     pub fn new(question: &str, steps: &[StepValue], answer: &str) -> Option<Self> {
         let mut given = stated(question);
         given.extend(UNITS.map(|n| BigRational::from(BigInt::from(n))));
@@ -196,8 +196,8 @@ impl WorkedSolution {
         Some(Self { steps: out, result, answer: answer.to_owned() })
     }
 
-    /// What the answer would be had step `step` (from 0) made `value`. `None` where a later step may or may not read it, and where
-    /// the answer would be no whole number.
+    /// The answer if step `step` (from 0) had the value `value`. `None` if it is ambiguous whether a later step reads it, or if the
+    /// answer would not be a whole number.
     pub fn answer_if(&self, step: usize, value: i64) -> Option<String> {
         let mut changed: Vec<Option<BigRational>> = vec![None; self.steps.len()];
         *changed.get_mut(step)? = Some(BigRational::from(BigInt::from(value)));
@@ -234,7 +234,7 @@ impl WorkedSolution {
         })
     }
 
-    /// The one earlier step whose result a step reads.
+    /// The earlier step whose result a step reads; `None` if it reads none or several, or if that is ambiguous.
     fn reads(&self, step: usize) -> Option<usize> {
         let reads = &self.steps.get(step)?.reads;
         let read: BTreeSet<usize> = reads.iter().flat_map(|(from, _)| from.clone()).collect();
@@ -242,12 +242,12 @@ impl WorkedSolution {
         read.first().copied().filter(|_| sure && read.len() == 1)
     }
 
-    /// The earlier result that step `step` works on; `None` where it reads none, several, or perhaps one.
+    /// The earlier result that step `step` reads.
     pub fn operand(&self, step: usize) -> Option<i64> {
         whole(&self.steps[self.reads(step)?].value)
     }
 
-    /// The value of step `step` with another such operand.
+    /// The value of step `step` if that result were `operand`.
     pub fn apply(&self, step: usize, operand: i64) -> Option<i64> {
         let read = self.reads(step)?;
         let expression = self.steps[step].expression.as_ref()?;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::Sample;
 
-/// Response tokens that begin a clause. Calculations in prose are clauses only if spans snap to clauses (`snapped`).
+/// Tokens of the response that begin a clause. In prose, clauses are calculations if spans are whole clauses (`snapped`), else sentences.
 pub(crate) fn clause_starts(sample: &Sample, snapped: bool) -> Vec<usize> {
     if !sample.names_clauses(snapped) {
         return (0..sample.response.len()).filter(|&token| begins_sentence(sample, token)).collect();

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::files;
 use super::sources::MOST_RECORD;
 
-/// Maximum number of columns: each record repeats all names.
+/// Maximum columns of a table: each record has all their names.
 const MOST_COLUMNS: usize = 4096;
 
 /// The records of a table whose first line names the columns.
@@ -54,7 +54,7 @@ impl<'r> CsvRecords<'r> {
         let mut seen = HashSet::new();
         let twice = records.names.iter().find(|name| !name.is_empty() && !seen.insert(name.as_str()));
         if let Some(name) = twice {
-            bail!("column {name:?} is twice in the first line: rename one of them");
+            bail!("column {name:?} occurs twice in the first line: rename one of them");
         }
         Ok(records)
     }

@@ -71,7 +71,7 @@ fn written(format: &str, seconds: u64) -> Result<String> {
             Some('Z') => "UTC".to_owned(),
             Some('z') => "+0000".to_owned(),
             Some('%') => "%".to_owned(),
-            Some(other) => bail!("%{other} is not known here"),
+            Some(other) => bail!("%{other} is not supported"),
             None => bail!("a % at the end"),
         });
     }

@@ -94,7 +94,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether a sample has been scored. An error if its stored token ids differ.
+    /// Whether a sample has been scored. Fails if one with the same name but other tokens has been.
     pub fn has(&self, sample: &Sample) -> Result<bool> {
         let Some(scores) = self.scores.get(&sample.id) else {
             return Ok(false);

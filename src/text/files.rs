@@ -13,7 +13,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    /// Its names in file names, in order of preference.
+    /// Words for it in file names, in order of preference.
     fn names(self) -> &'static [&'static str] {
         match self {
             Part::Train => &["train", "training"],
@@ -22,17 +22,17 @@ impl Part {
     }
 }
 
-/// Endings of problem files; `.gz` may follow.
+/// Endings of files of problems; `.gz` may follow.
 const ENDINGS: [&str; 6] = [".jsonl", ".json", ".ndjson", ".parquet", ".csv", ".tsv"];
 /// Subfolders in which data sets store their files.
 const DEPTH: usize = 2;
 
-/// Files of a path, sorted by name: the file itself, or a folder's files of this part (`train-00000-of-00002.parquet`, `test.jsonl`).
-/// A folder with a single file has no parts. Files with numeric names (`train/algebra/17.json`) are read across folders, one record each, if
-/// the first is one JSON object. `FOLDER/test_sft` is the set of that name if no such file exists.
+/// The files to read for a path: the file itself, or a folder's files of this part (`train-00000-of-00002.parquet`, `test.jsonl`), ordered
+/// by name. A folder with a single file has no parts. Files named by numbers (`train/algebra/17.json`) have one record each and are read
+/// across folders if the first is one JSON object. `FOLDER/test_sft`, if there is no such file, means the files of that set.
 ///
 /// # Errors
-/// A path that does not exist; a folder without such files, or with files of several data sets.
+/// A path that does not exist; a folder without such files, or with those of several data sets.
 pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
     let shown = path.display();
     if !path.is_dir() {
@@ -66,7 +66,7 @@ pub(crate) fn data_files(path: &Path, part: Part) -> Result<Vec<PathBuf>> {
     })?;
     let elsewhere = found.iter().find(|file| file.parent() != found[0].parent());
     if let Some(other) = elsewhere {
-        bail!("{shown}: has {} and {}: name the folder or the file that is meant", found[0].display(), other.display());
+        bail!("{shown}: has {} and {}: name the folder or the file to read", found[0].display(), other.display());
     }
     let sets = sets(&found);
     if let [first, .., last] = &sets[..] {
@@ -118,7 +118,7 @@ fn sets(files: &[PathBuf]) -> Vec<String> {
     stems
 }
 
-/// A file name's set, and its number in it: `test_sft-00000-of-00002` belongs to `test_sft`.
+/// The data set of a file, by its name, and the file's number: `test_sft` and 0 for `test_sft-00000-of-00002`.
 fn set(stem: &str) -> (&str, Option<usize>) {
     let body = match stem.rsplit_once("-of-") {
         Some((body, _)) if numbered(stem).is_some() => body,
@@ -152,21 +152,21 @@ fn has_arrow(folder: &Path, depth: usize) -> bool {
     })
 }
 
-/// Requires one data set: one form, and if numbered (`-00000-of-00002`), no gaps.
+/// Requires files of one format and, if they are numbered (`-00000-of-00002`), all of them.
 fn ensure_one_set(files: &[PathBuf]) -> Result<()> {
     let form = |file: &Path| {
         file.to_string_lossy().to_lowercase().trim_end_matches(".gz").rsplit('.').next().map(str::to_owned)
     };
     let first = &files[0];
     if let Some(other) = files.iter().find(|file| form(file) != form(first)) {
-        bail!("{} and {}: two forms of one part: name the file that is meant", first.display(), other.display());
+        bail!("{} and {}: two formats of one part: name the file to read", first.display(), other.display());
     }
     let numbers: Vec<(usize, usize)> = files.iter().filter_map(|file| numbered(&stem(file))).collect();
     let Some(&(_, of)) = numbers.first() else { return Ok(()) };
     let missing = (0..of).find(|number| !numbers.contains(&(*number, of)));
     if let Some(number) = missing {
         bail!(
-            "{}: is one of {of} files, and number {number:05} is not there: bring it, or name the files that are meant one by one",
+            "{}: is one of {of} files, and number {number:05} is missing: add it, or name the files to read one by one",
             first.display()
         );
     }
@@ -180,7 +180,7 @@ fn numbered(stem: &str) -> Option<(usize, usize)> {
     Some((number.parse().ok()?, of.split('-').next()?.parse().ok()?))
 }
 
-/// Whether a folder has several files, some of this part.
+/// Whether a folder has several files, and some of this part.
 pub(crate) fn has_part(path: &Path, part: Part) -> bool {
     let all = if path.is_dir() { listed(path, DEPTH).unwrap_or_default() } else { vec![] };
     all.len() > 1 && part.names().iter().any(|name| all.iter().any(|file| is_part(path, file, name)))
@@ -191,8 +191,8 @@ pub(crate) fn is_there(path: &Path) -> bool {
     path.exists() || !named_set(path).is_empty()
 }
 
-/// Whether a file belongs to a part by its name (`train`, `train-00000-of-00002`, `gsm8k_train`) or, if its name has no part, by a folder
-/// below `root` (`train/0.jsonl`).
+/// Whether a file belongs to the part `name`, by its own name (`train`, `train-00000-of-00002`, `gsm8k_train`) or, if that names no part,
+/// by a folder below `root` (`train/0.jsonl`).
 fn is_part(root: &Path, file: &Path, name: &str) -> bool {
     let says =
         |text: &str, name: &str| text.to_lowercase().split(|c: char| !c.is_ascii_alphabetic()).any(|w| w == name);
@@ -209,7 +209,7 @@ fn listed(folder: &Path, depth: usize) -> Result<Vec<PathBuf>> {
     for entry in std::fs::read_dir(folder).with_context(|| format!("{}: cannot list", folder.display()))? {
         let path = entry.with_context(|| format!("{}: cannot list", folder.display()))?.path();
         let name = path.file_name().map(|name| name.to_string_lossy().to_lowercase()).unwrap_or_default();
-        // Files that the hub's library writes next to the data.
+        // Metadata that the hub's library writes next to the data.
         if name.starts_with('.')
             || ["dataset_info", "dataset_dict", "dataset_infos", "state"].contains(&stem(&path).as_str())
         {
@@ -260,7 +260,7 @@ const OTHERS: [(&[u8], &str); 13] = [
 /// Opens a file. Its kind is detected from its first bytes, for CSV also from its name.
 ///
 /// # Errors
-/// A file that cannot be read; a file of an unsupported kind, by its kind.
+/// A file that cannot be read; a file of another kind, which the message names.
 pub(super) fn open(file: &Path) -> Result<Content> {
     let shown = file.display();
     let context = || format!("{shown}: cannot read");
@@ -302,7 +302,7 @@ pub(super) fn open(file: &Path) -> Result<Content> {
 /// Maximum bytes of a Parquet file, which is read whole.
 const MOST_PARQUET: u64 = 512 << 20;
 
-/// Maximum bytes after unpacking: a constant plus a multiple of the packed size. Text packs to a tenth.
+/// Maximum bytes of an unpacked file: this constant, plus this many times its packed size. Text packs to a tenth.
 const MOST_UNPACKED: (u64, u64) = (64 << 20, 50);
 
 /// A reader that fails after `left` bytes.

@@ -91,7 +91,7 @@ impl Record<'_> {
     /// The problems of a record: one, or one per generation that is read as its solution.
     ///
     /// # Errors
-    /// Keys that are missing or of another type, by record and key.
+    /// A key that is missing or has another type.
     pub fn problems(&self, format: RecordFormat) -> Result<Vec<Problem>> {
         let Some(generations) = self.generations()? else { return Ok(vec![self.problem(format)?]) };
         let whole = self.problem(format)?;
@@ -266,7 +266,7 @@ impl Record<'_> {
             }
         };
         let answer = self.text(&key(&fields.answer, "Correct Answer"))?;
-        // GSM8K's form: the answer key has the solution and the gold after `####`.
+        // The answer may be the solution in GSM8K's form.
         let (solution, answer) = match answer.rsplit_once("####") {
             Some((_, gold)) if solution.is_empty() && !gold.trim().is_empty() => {
                 (answer.clone(), gold.trim().to_owned())
@@ -286,10 +286,10 @@ impl Record<'_> {
         Ok(problem)
     }
 
-    /// The options of multiple choice, if the record has any.
+    /// The options of multiple choice, if the record has them.
     ///
     /// # Errors
-    /// An unknown form of options.
+    /// Options in an unknown form.
     fn options(&self, answer: &str) -> Result<Option<ChoiceOptions>> {
         let named = self.source.fields.choices.as_str();
         let keys: &[&str] = if named == "choices" { &["choices", "options", "endings"] } else { &[named] };
@@ -323,7 +323,7 @@ impl Record<'_> {
         Ok(if named == "choices" { ChoiceOptions::of_columns(self.object, answer) } else { None })
     }
 
-    /// `steps`, as Switchyard writes them (`own`) or as a user does.
+    /// The steps in `steps`, in Switchyard's form (`own`) or a user's.
     fn steps(&self, solution: &str, own: bool) -> Result<Vec<StepValue>> {
         if !own {
             let form = "steps such as {\"expression\": \"3+4\", \"value\": 7, \"span\": \"3 + 4 = 7\"}";
@@ -360,7 +360,7 @@ impl Record<'_> {
 }
 
 impl Record<'_> {
-    /// A solution without its tags, and the byte ranges between them. An empty pair of tags is not a span.
+    /// A solution without its tags, and the byte ranges that were between them; an empty pair of tags is not a span.
     ///
     /// # Errors
     /// Tags that do not alternate.

@@ -117,7 +117,7 @@ impl ChoiceOptions {
     }
 }
 
-/// Texts labelled from `A`; labels in the texts (`A) 21`) are removed.
+/// Texts with letters from `A`; a letter that a text has already (`A) 21`) is not repeated.
 fn lettered(texts: Vec<String>) -> Vec<(String, String)> {
     let letters = || (b'A'..=b'Z').map(char::from);
     let brought = |(letter, text): (char, &String)| {

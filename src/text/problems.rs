@@ -70,7 +70,7 @@ impl Problem {
     /// Byte of the solution at which the gold answer begins: in its final answer, else its last occurrence. `None` if it does not occur
     /// literally.
     pub(crate) fn answer_at(&self) -> Option<usize> {
-        // Search from the end: `\boxed{x}` has an x in its name.
+        // After the brace: `\boxed` itself contains an x.
         let stated =
             self.answer_range().and_then(|range| Some(range.start + self.solution[range].rfind(&self.answer)?));
         stated.or_else(|| self.solution.rfind(&self.answer)).filter(|_| !self.answer.is_empty())

@@ -59,7 +59,7 @@ impl Sample {
         })
     }
 
-    /// Whether its clauses are known; calculations in prose count if spans are made of clauses (`snapped`).
+    /// Whether its clauses are known; calculations in prose count if spans are whole clauses (`snapped`).
     pub(crate) fn names_clauses(&self, snapped: bool) -> bool {
         !self.clauses.is_empty() && (snapped || !self.prose)
     }
@@ -93,7 +93,7 @@ impl Sample {
     }
 }
 
-/// Encodes a text so that no token crosses an end of these byte ranges. Also returns the tokens of each range.
+/// Encodes a text so that no token crosses an end of these byte ranges, as if they were tagged. Also returns the tokens of each range.
 fn encode_around(
     vocabulary: &Vocabulary,
     text: &str,

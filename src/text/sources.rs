@@ -94,17 +94,17 @@ impl Source {
     /// Reads the problems; in a folder, the held-out ones (`test`, else `validation`).
     ///
     /// # Errors
-    /// Unreadable input, by file, record and key; two questions with one id.
+    /// Content that cannot be read, by file, record and key; one id for two questions.
     pub fn read(&self) -> Result<Vec<Problem>> {
         Ok(self.placed(Part::Test, &mut LeftOut::default())?.into_iter().map(|(problem, _)| problem).collect())
     }
 
-    /// The problems, each with its place (`file:line`) for later errors.
+    /// Reads the problems of a part, each with its place (`file:line`) for later messages.
     pub(crate) fn placed(&self, part: Part, left_out: &mut LeftOut) -> Result<Vec<(Problem, String)>> {
         let limit = self.limit.unwrap_or(usize::MAX);
         let mut problems: Vec<(Problem, String)> = Vec::new();
         let mut format = self.format;
-        // Only keys named by the user are required.
+        // Only keys that a user named are required.
         let mut absent = if format == Some(RecordFormat::Jsonl) { self.fields.named() } else { vec![] };
         for file in data_files(&self.path, part)? {
             let stem = files::stem(&file);
@@ -130,8 +130,8 @@ impl Source {
             let lost = |(_, key): &&(&str, &str)| unread.iter().any(|column| column.split(" (").next() == Some(key));
             if let Some((name, key)) = self.fields.keys().iter().find(lost) {
                 bail!(
-                    "{}: column `{key}` is of a type that is not read ({}): write it as text or numbers, or read the problems without \
-                     it (--field {name}=none)",
+                    "{}: column `{key}` has an unsupported type ({}): write it as text or numbers, or read the problems without it \
+                     (--field {name}=none)",
                     file.display(),
                     unread.join(", ")
                 );
@@ -145,7 +145,7 @@ impl Source {
         }
         ensure!(!problems.is_empty(), "{}: has no problem", self.path.display());
         distinct_ids(&mut problems)?;
-        // If some solutions have tags, a solution without tags has no spans.
+        // If some solutions have tags, the others have no spans.
         if problems.iter().any(|(problem, _)| problem.spans.is_some()) {
             problems.iter_mut().for_each(|(problem, _)| {
                 problem.spans.get_or_insert_default();
@@ -155,17 +155,17 @@ impl Source {
     }
 }
 
-/// Parts of the records that no problem has.
+/// Records and keys that were ignored.
 #[derive(Default)]
 pub(crate) struct LeftOut {
-    /// Number of records without a generation marked right.
+    /// Number of records without a generation that is marked right.
     pub unmarked: usize,
     /// Keys of the first record that look like parts of its question.
     pub parts: Vec<String>,
 }
 
 impl Fields {
-    /// Key names by their role in a problem.
+    /// The field of a problem and the record's key for it.
     fn keys(&self) -> [(&'static str, &str); 9] {
         let Self { id, question, solution, answer, subject, level, choices, context, group } = self;
         [
@@ -182,7 +182,7 @@ impl Fields {
         .map(|(name, key)| (name, key.as_str()))
     }
 
-    /// Optional keys named by the user. `none` is no key; `id` is excluded, because records without ids are numbered.
+    /// Optional keys that a user named. `none` stands for no key, and a missing id is replaced by a number.
     fn named(&self) -> Vec<(&'static str, &str)> {
         let default = Self::default();
         let named = self.keys().into_iter().zip(default.keys()).filter(|((name, key), (_, default))| {
@@ -191,7 +191,7 @@ impl Fields {
         named.map(|(named, _)| named).collect()
     }
 
-    /// Unread keys of a record whose names suggest a part of the question.
+    /// Keys of a record that are not read although their names suggest parts of the question.
     fn unread_parts(&self, object: &Map<String, Value>) -> Vec<String> {
         const PARTS: [&str; 14] = [
             "context",
@@ -225,10 +225,10 @@ impl Fields {
     }
 }
 
-/// Makes ids unique, because rows, spans and states are looked up by id: a copy of a problem becomes `id#2`.
+/// Gives each copy of a problem a new id (`id#2`), because rows, spans and states are looked up by id.
 ///
 /// # Errors
-/// Two questions with one id.
+/// One id for two questions.
 fn distinct_ids(problems: &mut [(Problem, String)]) -> Result<()> {
     let mut seen: HashMap<String, (String, String, usize)> = HashMap::new();
     for (problem, place) in problems {
@@ -249,7 +249,7 @@ fn distinct_ids(problems: &mut [(Problem, String)]) -> Result<()> {
     Ok(())
 }
 
-/// Shortens a value for messages: a value may have megabytes.
+/// A value shortened for messages: it may have megabytes.
 pub fn cut(text: &str) -> String {
     const SHOWN: usize = 60;
     let shown: String = text.chars().take(SHOWN).collect();
@@ -262,8 +262,8 @@ pub fn read_problems(path: impl Into<PathBuf>) -> Result<Vec<Problem>> {
     Source::new(path).read()
 }
 
-/// Calls `take` with each object and its place, until it returns false. Returns the Parquet columns, with their types, that
-/// are skipped because their types are not supported.
+/// Calls `take` with the place of each object and the object, until it returns false. Returns the columns of Parquet with unsupported
+/// types, which are in no object.
 pub fn each_object(
     file: &Path,
     take: &mut dyn FnMut(String, Map<String, Value>) -> Result<bool>,
@@ -277,13 +277,13 @@ pub fn each_object(
     };
     match each(file, rows, take) {
         Err(error) if !left_out.is_empty() => {
-            Err(anyhow!("{error:#} (columns of types that are not read: {})", left_out.join(", ")))
+            Err(anyhow!("{error:#} (columns of unsupported types: {})", left_out.join(", ")))
         }
         done => done.map(|()| left_out),
     }
 }
 
-/// Calls `take` with each record of a file without lines.
+/// Calls `take` with the records of a file without lines.
 fn each(
     file: &Path,
     rows: Vec<Map<String, Value>>,
@@ -353,7 +353,7 @@ fn each_json(
             return Ok(());
         }
     }
-    // A file without lines: places are record numbers.
+    // Without lines, places are record numbers.
     reader.take(MOST_LIST).read_to_string(&mut line).map_err(files::unread).with_context(|| shown.to_string())?;
     ensure!(
         (line.len() as u64) < MOST_LIST,
@@ -415,10 +415,10 @@ fn is_at_end(reader: &mut dyn BufRead) -> Result<bool> {
     }
 }
 
-/// Refuses duplicate keys: readers differ in which value they use.
+/// Refuses an object with a repeated key: JSON readers differ in which value they use.
 fn ensure_distinct(text: &str, place: &str) -> Result<()> {
     let Some(key) = json::twice(text) else { return Ok(()) };
-    bail!("{place}: key \"{key}\" is twice in one object: remove one of them")
+    bail!("{place}: key \"{key}\" occurs twice in one object: remove one of them")
 }
 
 /// The non-blank lines of a file, each with its place (`file:line`).
@@ -446,7 +446,7 @@ pub(super) const MOST_RECORD: u64 = 16 << 20;
 
 fn read_line(reader: &mut dyn BufRead, line: &mut String, first: bool) -> Result<usize> {
     let came = reader.take(MOST_RECORD + 1).read_line(line).map_err(files::unread)?;
-    // A list in one line, also as `{"data": [...]}`, is as long as the file.
+    // A list, also `{"data": [...]}`, may be one line of the whole file.
     let begin: String = line.trim_start_matches('\u{feff}').chars().filter(|c| !c.is_whitespace()).take(80).collect();
     let list = begin.starts_with('[') || begin.starts_with("{\"") && begin.contains("\":[{");
     ensure!(
@@ -462,8 +462,7 @@ fn clearer(error: anyhow::Error) -> anyhow::Error {
     let half = said.contains("surrogate") || said.contains("hex escape");
     if half {
         return anyhow!(
-            "half of a character, a surrogate such as \\ud83d without its other half: take it out, or write the file anew from text \
-             that is whole ({said})"
+            "half of a character, an unpaired surrogate such as \\ud83d: remove it, or write the file again from valid text ({said})"
         );
     }
     error

@@ -21,7 +21,7 @@ pub(crate) struct SpecialIds {
 }
 
 impl SpecialIds {
-    /// From the tokens with a role (`roles`), and the folder's JSON files, if any.
+    /// Ids of the tokens with a role (`roles`) and of the JSON files of a folder, if there is one.
     pub fn new(tokenizer: &Tokenizer, roles: &Map<String, Value>, folder: Option<&Path>) -> Result<Self> {
         let named = |role: &str| roles.get(role).and_then(Value::as_str).and_then(|token| tokenizer.token_to_id(token));
         let mut ids = SpecialIds {

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::store::digits;
 use crate::store::parquet::decode_with;
 
-/// Substrings of the names of unsupported types.
+/// Parts of the names of types that polars cannot read in this build.
 const UNREAD: [&str; 13] = [
     "Map",
     "Int128",
@@ -68,7 +68,7 @@ fn records(frame: &DataFrame) -> Result<Vec<Map<String, Value>>> {
     Ok(rows)
 }
 
-/// A cell as JSON; numbers as in [`digits::read`], NaN as null.
+/// A cell as JSON, with numbers as [`digits::read`] returns them. NaN is a missing value.
 fn value(cell: &AnyValue) -> Value {
     match cell {
         AnyValue::Boolean(is) => Value::Bool(*is),

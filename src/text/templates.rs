@@ -83,7 +83,7 @@ impl Template {
         matches!(self, Chat | ChatBoxed | ChatNoThinking | ChatNoThinkingBoxed)
     }
 
-    /// The corresponding form with the model's own template; a form without chat is unchanged.
+    /// The same form with the model's own template; a form without chat is unchanged.
     #[must_use]
     pub(crate) fn with_model_template(self) -> Self {
         match (self.is_chat(), self.is_without_thinking(), self.is_boxed()) {

@@ -52,7 +52,7 @@ impl Vocabulary {
         Self::new(side)
     }
 
-    /// From the text side of a model.
+    /// The vocabulary of a model's text side.
     ///
     /// # Errors
     /// Neighbouring files without ids; some of the switch tokens without the others.

@@ -113,7 +113,7 @@ pub(crate) fn loss_settings(behaviour: Behaviour, grpo: &Grpo) -> DecodeSettings
 }
 
 /// Runs `pass` on the rollouts with the number of `tokens` of all processes. If a device of any process runs out of memory, each
-/// process runs it on those of its rollouts that succeed alone.
+/// process runs it on those of its rollouts that fit in memory one by one.
 fn over_survivors<R: Clone, T>(
     world: World,
     rollouts: &[R],

@@ -55,8 +55,6 @@ pub enum RunEnd {
     Stopped,
 }
 
-/// Runs the phases of the recipe's methods (those of `options.only`, if any) and writes the summary of every phase that the folder
-/// then holds finished.
 /// Runs the phases of the recipe's methods (or those of `options.only`) and writes the summary of every finished phase in the folder.
 ///
 /// # Errors

@@ -1,5 +1,5 @@
-//! Gradients of shards: leaves of their own for each worker, and a sum in the order of the shards, so that results do not
-//! depend on thread timing (they do depend on the number of shards).
+//! Gradients of shards: separate leaves for each worker, summed in the order of the shards, so that results do not depend on thread timing
+//! (but on the number of shards).
 
 use anyhow::{Result, anyhow, ensure};
 use burn::module::{Module, ModuleVisitor, Param, ParamId};
@@ -10,8 +10,8 @@ use crate::model::{Decoder, gradients};
 use crate::recipe::Compute;
 use crate::world::World;
 
-/// The same weights as leaves of a graph of their own, in the type that is computed in: Burn joins graphs that share a
-/// leaf, and a graph can be back-propagated once. In f32 it costs no copy; parameter ids stay.
+/// The weights as leaves of a new graph, in the compute type: Burn joins graphs that share a leaf, and a graph can be back-propagated only
+/// once. In f32 without a copy; parameter ids stay the same.
 pub(crate) fn own_leaves(model: &Decoder, compute: Compute) -> Decoder {
     let device = model.device();
     compute.apply(model.clone().fork(&device))
@@ -26,17 +26,17 @@ pub(crate) fn sum_gradients(model: &Decoder, parts: Vec<GradientsParams>) -> Gra
     total
 }
 
-/// Adds one part to a running sum in f32, so that parts need not be kept.
+/// Adds one part to a running sum in f32, so that parts can be freed.
 pub(crate) fn add_gradients(model: &Decoder, total: &mut GradientsParams, mut part: GradientsParams) {
     model.visit(&mut Add { total, part: &mut part });
 }
 
-/// Sums gradients over all processes: one flat buffer `[parameters' values, then 1 for each that has a gradient]`. A parameter
-/// without a gradient anywhere keeps none, as in one process: the optimiser leaves it alone. With `token_rows` only these tokens' rows
+/// Sums gradients over all processes in one flat buffer: `[values of all parameters, then 1 for each parameter with a gradient]`. A parameter
+/// without a gradient in any process gets none, as in one process, so that the optimiser skips it. With `token_rows` only these tokens' rows
 /// of embedding table and head are exchanged; the sum's other rows are zero.
 ///
 /// # Errors
-/// A device that cannot hand its data over.
+/// The device cannot be read.
 pub(crate) fn sum_over(
     world: World,
     model: &Decoder,
@@ -75,7 +75,7 @@ fn exchange(
     Ok(unflat.grads)
 }
 
-/// What processes send of a gradient: all of it, of the tables of tokens these tokens' rows.
+/// The part of a gradient that is sent: all of it or, for tables of tokens, only these tokens' rows.
 struct SentRows {
     /// Tables with the axis of their tokens.
     tables: Vec<(ParamId, usize)>,
@@ -87,7 +87,7 @@ impl SentRows {
         self.tables.iter().find(|(table, _)| *table == id).map(|(_, axis)| *axis)
     }
 
-    /// The shape of what is sent of a gradient.
+    /// The shape of the part that is sent.
     fn shape<const R: usize>(&self, param: &Param<Tensor<R>>) -> [usize; R] {
         let mut shape = param.val().dims();
         if let Some(axis) = self.axis(param.id) {

@@ -43,7 +43,7 @@ impl TrainingHistory {
     }
 }
 
-/// What is exported with weights.
+/// Parts of an exported checkpoint besides its weights.
 #[derive(Clone, Copy)]
 pub struct CheckpointExport<'a> {
     pub vocabulary: &'a Vocabulary,
@@ -191,7 +191,7 @@ impl PhaseFolder {
     fn remove_states(&self, current: Option<Inside>) -> Result<()> {
         let mut states = self.states()?;
         states.extend(current);
-        // The list goes last: it names every folder that is still to be removed.
+        // The list is removed last: it names every folder that is still to be removed.
         remove_listed(&self.path, &["state.json"])?;
         for state in &states {
             remove_state(&state.join_to(&self.path))?;

@@ -1,6 +1,6 @@
-//! What launchers tell the processes that they start, in variables of the environment.
+//! Environment variables by which launchers number the processes that they start.
 
-/// How many processes there are, which one this is, and which one on its computer: Open MPI; MPICH and Intel; Slurm's `srun`.
+/// Variables with the number of processes, the rank and the local rank: Open MPI; MPICH and Intel; Slurm's `srun`.
 const VARIABLES: [[&str; 3]; 3] = [
     ["OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"],
     ["PMI_SIZE", "PMI_RANK", "MPI_LOCALRANKID"],
@@ -12,19 +12,19 @@ const VARIABLES: [[&str; 3]; 3] = [
 pub struct Place {
     pub rank: usize,
     pub size: usize,
-    /// Its number on its own computer, from 0: what its device is chosen by.
+    /// Local rank, from 0, which chooses the device.
     pub local: usize,
-    /// The variable that says so.
+    /// The variable with the number of processes.
     pub said_by: &'static str,
 }
 
 impl Place {
-    /// This process's; `None` where it was started alone.
+    /// This process's ranks; `None` if it was started alone.
     pub fn of_process() -> Option<Self> {
         Self::told(|name| std::env::var(name).ok())
     }
 
-    /// As the variables of an environment say.
+    /// Reads the ranks from the variables of an environment.
     pub fn told(variable: impl Fn(&str) -> Option<String>) -> Option<Self> {
         let number = |name: &str| variable(name)?.parse::<usize>().ok();
         VARIABLES.iter().find_map(|[said_by, rank, local]| {

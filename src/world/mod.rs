@@ -1,9 +1,8 @@
-//! The processes that were started together: how many there are, which one this is, and what they tell each other. Knows
-//! launchers' variables, numbers and bytes; nothing of models. Without the feature `mpi`, or where no launcher started
-//! several, a program that trains is one process.
+//! The processes that train together: size, rank, and collective operations. Knows launchers' variables, numbers and bytes, not models.
+//! Without the feature `mpi`, or without a launcher, training is one process.
 //!
-//! Every exchange ([`World::sum`] and those below it) is made by all processes in the same order, or they wait for each other
-//! forever: a process that fails has to end the others ([`Launch::fail`]).
+//! All processes must call the collectives ([`World::sum`] and those below it) in the same order, or they wait for each other forever: a
+//! process that fails must end the others ([`Launch::fail`]).
 
 mod launcher;
 #[cfg(feature = "mpi")]
@@ -23,12 +22,12 @@ use crate::store::json;
 /// A process among those that train together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct World {
-    /// From 0; 0 writes the files.
+    /// Rank of this process, from 0; process 0 writes the files.
     pub rank: usize,
     pub size: usize,
 }
 
-/// What a launcher started. The connection ends when this is dropped.
+/// The connection to the other processes, which ends on drop.
 pub struct Launch {
     pub world: World,
     #[cfg(feature = "mpi")]
@@ -39,8 +38,8 @@ impl Launch {
     /// Joins the other processes, if there are any.
     ///
     /// # Errors
-    /// Several processes that would not find each other, and so would each train alone and write over the others: a build
-    /// without the feature `mpi`, or a launcher that MPI does not know.
+    /// Several processes that cannot communicate, and would each train alone and overwrite each other's files: a build without the feature
+    /// `mpi`, or a launcher that MPI does not support.
     pub fn start() -> Result<Self> {
         let Some(Place { size: n, said_by, .. }) = Place::of_process() else { return Ok(Self::alone()) };
         #[cfg(feature = "mpi")]
@@ -81,7 +80,7 @@ impl Launch {
 
 impl Drop for Launch {
     fn drop(&mut self) {
-        // Ending the connection waits for the others, who wait for what this one will not send.
+        // Ending the connection would wait for the others, which wait for this process.
         if std::thread::panicking() {
             self.fail();
         }
@@ -96,15 +95,15 @@ impl World {
         self.rank == 0
     }
 
-    /// Its part of some items: every `size`th, so that parts are alike.
+    /// Its share of some items: every `size`th, so that shares are similar.
     pub fn own<T: Clone>(self, items: &[T]) -> Vec<T> {
         items.iter().skip(self.rank).step_by(self.size).cloned().collect()
     }
 
-    /// What every process made of [its own](Self::own) items, in the order of the items.
+    /// Gathers every process's results of [its own](Self::own) items, in the order of the items.
     ///
     /// # Errors
-    /// Processes that dealt out other items.
+    /// Processes that divided different items.
     pub fn all<T: Serialize + DeserializeOwned>(self, own: Vec<T>) -> Result<Vec<T>> {
         if self.size == 1 {
             return Ok(own);
@@ -114,7 +113,7 @@ impl World {
         woven(parts.into_iter().map(parse).collect::<Result<_>>()?)
     }
 
-    /// The sum over all processes, element by element: the same bits on every process and in every run of as many.
+    /// The sum over all processes, element by element: the same bits on every process and in every run with this number of processes.
     pub fn sum(self, values: &mut [f32]) {
         if self.size > 1 {
             timed(|| exchange::sum(values));
@@ -129,29 +128,29 @@ impl World {
         values
     }
 
-    /// The largest over all processes.
+    /// The maximum over all processes.
     pub fn max(self, value: f64) -> f64 {
         if self.size > 1 { timed(|| exchange::max(value)) } else { value }
     }
 
-    /// Whether it is so on any process.
+    /// Whether `yes` is true on any process.
     pub fn any(self, yes: bool) -> bool {
         self.max(f64::from(u8::from(yes))) > 0.0
     }
 
-    /// What every process hands over, in the order of their ranks.
+    /// The bytes of every process, in the order of their ranks.
     pub fn gather(self, bytes: Vec<u8>) -> Vec<Vec<u8>> {
         if self.size > 1 { timed(|| exchange::gather(self, bytes)) } else { vec![bytes] }
     }
 
-    /// Waits until every process is here: what the first wrote before can be read after.
+    /// Waits for every process: files that process 0 wrote before can be read after.
     pub fn barrier(self) {
         if self.size > 1 {
             timed(exchange::barrier);
         }
     }
 
-    /// Work that the first process does before the others: a model is downloaded once.
+    /// Runs `work` on process 0 before the others, so that a model is downloaded once.
     pub fn first_alone<R>(self, work: impl FnOnce() -> Result<R>) -> Result<R> {
         if self.writes() {
             let done = work()?;
@@ -163,7 +162,7 @@ impl World {
     }
 }
 
-/// Puts the parts that [`World::own`] made back into their order.
+/// Merges the shares of [`World::own`] in the original order.
 fn woven<T>(parts: Vec<Vec<T>>) -> Result<Vec<T>> {
     let total = parts.iter().map(Vec::len).sum();
     let (n, mut parts) = (parts.len(), parts.into_iter().map(Vec::into_iter).collect::<Vec<_>>());
@@ -171,16 +170,16 @@ fn woven<T>(parts: Vec<Vec<T>>) -> Result<Vec<T>> {
     for i in 0..total {
         match parts[i % n].next() {
             Some(item) => all.push(item),
-            None => bail!("process {} handed over too few of {total} results", i % n),
+            None => bail!("process {} returned too few of {total} results", i % n),
         }
     }
     Ok(all)
 }
 
-/// What exchanges have taken so far, in nanoseconds, waiting for other processes included.
+/// Time of collectives so far, in nanoseconds, including waits for other processes.
 static SPENT: AtomicU64 = AtomicU64::new(0);
 
-/// Seconds that this process has spent in exchanges, most of them waiting where the others are slower.
+/// Seconds that this process has spent in collectives, including waits for slower processes.
 pub fn spent() -> f64 {
     SPENT.load(Ordering::Relaxed) as f64 / 1e9
 }

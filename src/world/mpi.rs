@@ -1,4 +1,4 @@
-//! The exchanges over MPI, on `MPI_COMM_WORLD`.
+//! Collectives over MPI, on `MPI_COMM_WORLD`.
 
 use anyhow::{Context, Result, ensure};
 use mpi::Threading;
@@ -9,11 +9,11 @@ use mpi::traits::{Communicator, CommunicatorCollectives, Equivalence, Root};
 
 use super::World;
 
-/// Elements of one exchange: MPI counts in 32 bits.
+/// Maximum elements per call: MPI counts in 32 bits.
 const AT_ONCE: usize = 1 << 26;
 
 pub fn start() -> Result<(Universe, World)> {
-    // Work runs on a thread of the pool, one exchange at a time.
+    // Work runs on a thread of the pool, one collective at a time.
     let (universe, level) = mpi::initialize_with_threading(Threading::Serialized).context("MPI was started before")?;
     ensure!(level >= Threading::Serialized, "this MPI cannot be called from another thread than the first");
     let world = SimpleCommunicator::world();

@@ -318,7 +318,7 @@ fn a_tokenizer_in_a_form_that_is_not_read_is_named() {
     let root = tempfile::tempdir().expect("temp");
     save(root.path(), &config(&llama_json()), &SaveOptions::default());
     let open = || Checkpoint::open(&root.path().display().to_string(), None, Apply::Merged).expect("opens");
-    assert_names(&message(open().text().map(drop)), &["brings no tokenizer"]);
+    assert_names(&message(open().text().map(drop)), &["has no tokenizer"]);
     for name in ["any.tiktoken", "tekken.json"] {
         fs::write(root.path().join(name), "{}").expect("written");
         assert_names(&message(open().text().map(drop)), &[name, "save its tokenizer.json"]);

@@ -92,7 +92,7 @@ pub fn regular(file: &Path) -> std::io::Result<u64> {
 
 const POINTER: &str = "it is a pointer of Git LFS: fetch the file itself with git lfs pull";
 
-/// What a file contains instead, if a download or a clone failed, from its first bytes.
+/// Recognises by its first bytes the content of a file whose download or clone failed.
 pub fn recognise(bytes: &[u8]) -> Option<&'static str> {
     let begins = |mark: &[u8]| bytes.starts_with(mark);
     if bytes.is_empty() {

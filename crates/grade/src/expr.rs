@@ -1,4 +1,4 @@
-//! What an answer can be once parsed: a number, an expression, a set, a tuple, an interval, a matrix, a relation.
+//! A parsed answer: a number, an expression, a set, a tuple, an interval, a matrix or a relation.
 //!
 //! Knows the shape of answers and a few structural questions about them; nothing of text and nothing of equality
 //! beyond structural equality (`PartialEq`).

@@ -23,10 +23,10 @@ const VULGAR: [(char, u32, u32); 18] = [
     ('⅒', 1, 10),
 ];
 const SLASHES: [char; 2] = ['/', '⁄'];
-/// Digits of a part at most.
+/// Maximum digits of a part.
 const LONGEST: usize = 9;
 
-/// The text with every typed fraction as an improper one, and a ratio alone (`1 : 2`) without its spaces.
+/// Replaces every typed fraction by an improper one; removes the spaces of a text that is a ratio (`1 : 2`).
 pub(crate) fn improper(text: &str) -> Cow<'_, str> {
     let typed = |c: char| c == '⁄' || VULGAR.iter().any(|(sign, ..)| *sign == c);
     if !text.contains(|c: char| typed(c) || c == '/' || c == ':') {
@@ -54,7 +54,7 @@ pub(crate) fn improper(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// A mixed number, a sign such as ½ or a fraction with its own slash at the beginning of a text, and its length.
+/// A mixed number, a sign such as ½ or a fraction with a fraction slash at the beginning of a text, and its length.
 fn fraction(text: &str) -> Option<(u64, u64, usize)> {
     let (whole, after) = match digits(text) {
         Some((whole, n)) => (whole, &text[n..]),
@@ -64,7 +64,7 @@ fn fraction(text: &str) -> Option<(u64, u64, usize)> {
     let (above, below, end) = if let Some(part) = vulgar(&after[gap..]).filter(|_| gap == 0 || whole > 0) {
         part
     } else if whole > 0 && gap > 0 {
-        // Of `1 1/2` the fraction is below one; `12 5/3` are two numbers.
+        // A mixed number's fraction is below one (`1 1/2`); `12 5/3` are two numbers.
         slashed(&after[gap..]).filter(|(above, below, _)| 0 < *above && above < below)?
     } else if gap == 0 && after.starts_with('⁄') {
         let (above, below, n) = slashed(text)?;
@@ -82,7 +82,7 @@ fn vulgar(text: &str) -> Option<(u64, u64, usize)> {
     Some(((*above).into(), (*below).into(), sign.len_utf8()))
 }
 
-/// `1/2`, of whole numbers, and nothing that would make it another expression behind it.
+/// `1/2` of whole numbers, not followed by a character that would make it part of another expression.
 fn slashed(text: &str) -> Option<(u64, u64, usize)> {
     let (above, n) = digits(text)?;
     let slash = text[n..].chars().next().filter(|c| SLASHES.contains(c))?;
@@ -99,7 +99,7 @@ fn digits(text: &str) -> Option<(u64, usize)> {
     if n == 0 || n > LONGEST || n > 1 && text.starts_with('0') { None } else { Some((text[..n].parse().ok()?, n)) }
 }
 
-/// `1 : 2` and `1 : 2 : 3`, where they are all of a text.
+/// The ratio without spaces if it is the whole text: `1 : 2`, `1 : 2 : 3`.
 fn ratio(text: &str) -> Option<String> {
     let parts: Vec<&str> = text.trim().split(':').map(str::trim).collect();
     let numbers = parts.iter().all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));

@@ -1,8 +1,8 @@
-//! What kind of answer a gold answer is: a letter of a choice, words, or mathematics. Knows spellings only.
+//! The kind of a gold answer: a letter of a choice, words, or mathematics. Knows spellings only.
 
 use super::{Grader, words};
 
-/// The answer of a gold text: what a whole solution marks as its answer, else all of it.
+/// The answer of a gold text: the answer that a whole solution marks, otherwise the whole text.
 pub(super) fn stated(gold: &str) -> String {
     let stated = words::stated(gold);
     let marked = if stated.marked { stated.shown() } else { None };
@@ -56,7 +56,7 @@ const NAMES: [&str; 40] = [
 const SHORT: [&str; 14] =
     ["yes", "no", "not", "all", "one", "two", "six", "ten", "odd", "red", "he", "she", "man", "day"];
 
-/// Whether a text is words: dates, times, and text without a formula.
+/// Whether a text is words, such as a date, a time or text without a formula.
 fn is_words(text: &str) -> bool {
     let text = words::unstyled(text);
     let text = text.trim();

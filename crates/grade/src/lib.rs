@@ -173,7 +173,7 @@ impl FromStr for Grader {
     }
 }
 
-/// How the answers of a data set are graded: by a named grader, else by the one that fits each gold answer.
+/// The grading of a data set: by a named grader, or by the one that fits each gold answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Grading {
     pub named: Option<Grader>,
@@ -222,7 +222,7 @@ impl Grading {
         }
     }
 
-    /// How many gold answers each grader has: `choice 198, math 2`.
+    /// Counts gold answers per grader: `choice 198, math 2`.
     pub fn counted<'a>(self, golds: impl IntoIterator<Item = &'a str>) -> GraderCounts {
         let mut counted = GraderCounts::default();
         for gold in golds {

@@ -21,7 +21,7 @@ const MAX_FORMULA: usize = 4_000;
 /// Candidates tried before a text counts as having no answer.
 const MAX_CANDIDATES: usize = 40;
 
-/// What a text answers: the value, where it could be read, and the text of the first candidate.
+/// The answer of a text: its value, if it could be parsed, and the text of the first candidate.
 #[derive(Default)]
 pub(super) struct Answer {
     pub value: Option<E>,
@@ -102,8 +102,8 @@ fn bases(text: &str) -> Vec<String> {
     text.match_indices('_').map(|(at, _)| at).filter(|at| digit(*at)).map(base).collect()
 }
 
-/// What a gold answer is worth. It may be a bare formula (`\frac{1}{2}`, of several lines too), mathematics between delimiters, or a
-/// whole solution that ends in `#### 42` or a box.
+/// Parses a gold answer: a bare formula (`\frac{1}{2}`, also of several lines), mathematics between delimiters, or a whole solution
+/// that ends in `#### 42` or a box.
 pub(super) fn gold_answer(gold: &str, strict: bool) -> Answer {
     let gold = gold.trim();
     if let Some(a) = hashed(gold, strict) {
@@ -220,7 +220,7 @@ fn pieces(text: &str, marks: &[&str]) -> Vec<Range<usize>> {
         let found = marks.iter().filter_map(|mark| last_of(&text[..limit], mark)).max();
         let Some(at) = found else { break };
         let start = text.ceil_char_boundary(at.saturating_sub(PIECE / 2));
-        // Its own line is where formulas begin.
+        // A formula begins in the line of its mark.
         let start = text[start..at].find('\n').map_or(start, |line| start + line + 1);
         out.push(start..text.floor_char_boundary((at + PIECE / 2).min(text.len())));
         limit = start;
@@ -247,7 +247,7 @@ fn beside_candidate(text: &str, c: &Candidate) -> Beside {
     let (Some(first), Some(last)) = (formulas.first(), formulas.last()) else { return Beside::default() };
     let content = &text[last.content.clone()];
     match last_box(content) {
-        // What leads to several boxes is one answer with them.
+        // The formula before several boxes belongs to the same answer.
         Some((at, end)) => {
             let alone = !content[..at].contains("\\boxed") && formulas.len() == 1;
             let before = if alone { &text[..last.content.start + at] } else { "" };
@@ -257,7 +257,7 @@ fn beside_candidate(text: &str, c: &Candidate) -> Beside {
     }
 }
 
-/// Where the last box of a formula begins and ends.
+/// Start and end of the last box of a formula.
 fn last_box(content: &str) -> Option<(usize, usize)> {
     let at = content.rfind("\\boxed{").or_else(|| content.rfind("\\fbox{"))?;
     let open = at + content[at..].find('{')?;

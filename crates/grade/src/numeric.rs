@@ -128,7 +128,7 @@ impl<R: Real> C<R> {
     }
 }
 
-/// Evaluates at one assignment of values to names, and remembers how large intermediate values became.
+/// Evaluates at one assignment of values to names, and records the size of intermediate values.
 pub(crate) struct NumericEvaluator<'a> {
     pub values: &'a [(&'a str, BigRational)],
     /// log2 of the largest intermediate value.
@@ -225,7 +225,7 @@ fn single<R: Real>(name: &str, x: &C<R>) -> Option<C<R>> {
         "floor" => Some(C::real(x.re.floor())),
         "ceil" => Some(C::real(x.re.neg().floor().neg())),
         "sin" | "cos" | "tan" | "csc" | "sec" | "cot" => {
-            // The angle of a huge argument needs more bits of π than we carry, and all of the argument's to reduce it.
+            // Reducing a huge argument needs more bits of π than we carry, and all bits of the argument.
             if x.log2() > MAX_ANGLE_LOG2 {
                 return None;
             }

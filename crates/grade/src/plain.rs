@@ -118,7 +118,7 @@ fn number_at(t: &str, k: usize, shorter: bool) -> Option<Candidate> {
         };
         n += if frac > 0 { 1 + frac } else { 0 };
         if shorter {
-            // What follows is "=": the pattern then settles for one digit less.
+            // "=" follows: the pattern then matches one digit less.
             n -= 1;
             if n == sign || !s[..n].ends_with(|c: char| c.is_ascii_digit()) {
                 return None;

@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 /// Precision of the constants in bits; `P` is smaller.
 const MAX_P: i64 = 640;
 
-/// What complex arithmetic needs from a real number.
+/// Real numbers as complex arithmetic needs them.
 pub(crate) trait Real: Clone {
     fn rat(v: &BigRational) -> Self;
     fn int(n: i64) -> Self {
@@ -27,7 +27,7 @@ pub(crate) trait Real: Clone {
     fn div(&self, o: &Self) -> Option<Self>;
     fn sqrt(&self) -> Self;
     fn exp(&self) -> Option<Self>;
-    /// Of a positive number.
+    /// The logarithm of a positive number.
     fn ln(&self) -> Self;
     fn sin_cos(&self) -> (Self, Self);
     fn atan(&self) -> Self;

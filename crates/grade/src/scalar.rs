@@ -21,7 +21,7 @@ const MAX_SCALE: f64 = 160.0;
 /// Compares scalars within a bounded amount of work.
 pub(crate) struct Scalars {
     pub budget: usize,
-    /// Compare decimals at all the places that are written, not at six.
+    /// Compare decimals at all written places, not at six.
     pub every_place: bool,
 }
 
@@ -37,7 +37,7 @@ fn atom(e: &Expr) -> Option<(&BigRational, bool)> {
     }
 }
 
-/// Decimal places that a number is written with, six at least.
+/// Decimal places of a written number, at least six.
 fn written(e: &Expr) -> u32 {
     const MOST: u32 = 60;
     let Some(value) = rational(e).filter(|_| atom(e).is_some_and(|(_, float)| float)) else { return PLACES };
@@ -160,7 +160,7 @@ impl Scalars {
         a.symbols(&mut names);
         b.symbols(&mut names);
         let constant = names.is_empty() && !(opaque(a) || opaque(b));
-        // Near the origin, farther out, and beyond every number written; each with both signs.
+        // Near the origin, farther out, and beyond every written number; each with both signs.
         let far = reach(a).max(reach(b)).min(BigInt::from(1u64 << 40)) * 64 + 64;
         let sizes = [BigInt::from(1), BigInt::from(61), far];
         let mut agreed = 0;
@@ -185,7 +185,7 @@ impl Scalars {
             if size > fine.scale - PRECISION as f64 + 64.0 {
                 return false;
             }
-            // Too large to conclude that nothing is left of the difference.
+            // The values are too large to conclude that the difference vanishes.
             if fine.scale > MAX_SCALE {
                 continue;
             }
@@ -203,12 +203,12 @@ fn letters_of_counts<'a>(e: &'a Expr, out: &mut Vec<&'a str>) {
     }
 }
 
-/// Parts of an expression, itself among them.
+/// All subexpressions of an expression, itself included.
 fn size(e: &Expr) -> usize {
     1 + e.children().into_iter().map(|child| size(child)).sum::<usize>()
 }
 
-/// An expression with numbers for its letters.
+/// An expression with its letters replaced by numbers.
 fn substituted(e: &E, value: &impl Fn(&str) -> BigRational) -> E {
     let all = |items: &[E]| items.iter().map(|item| substituted(item, value)).collect();
     match &**e {

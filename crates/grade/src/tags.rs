@@ -30,7 +30,7 @@ fn behind_thinking(text: &str) -> &str {
     &text[end..open.map_or(text.len(), |at| end + at)]
 }
 
-/// Where the last closing tag of this name ends.
+/// End of the last closing tag of this name.
 fn behind(lower: &str, name: &str) -> Option<usize> {
     let tag = format!("</{name}>");
     Some(lower.rfind(&tag)? + tag.len())

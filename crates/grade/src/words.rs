@@ -7,13 +7,13 @@
 use super::boxed::{self, Boxes};
 use super::kind;
 
-/// Words that begin a statement's reasons.
+/// Words that introduce the reasons of a statement.
 const REASONS: [&str; 8] = [" because ", " since ", " as ", " for ", " so ", " which ", " – ", " — "];
-/// Between "answer" and what it is.
+/// Words and marks between "answer" and the answer itself.
 const VERBS: [&str; 8] = [" is", ":", " would be", " must be", " should be", " was", " =", " are"];
 /// Characters between "answer" and its verb: "the answer to the question is".
 const BETWEEN: usize = 80;
-/// Mentions of "answer" that are followed up, from the end.
+/// Maximum mentions of "answer" that are read, from the end.
 const MENTIONS: usize = 20;
 /// Characters before the last box in which boxes that belong to it begin.
 const BOXES: usize = 400;
@@ -22,7 +22,7 @@ const LONGEST: usize = 4_000;
 /// Pairs of delimiters that are removed from a text.
 const LAYERS: usize = 8;
 
-/// What a text states, spelled in more than one way where its end is not certain: the line, its first sentence, its first clause.
+/// The answer that a text states, in several spellings if its end is uncertain: the line, its first sentence, its first clause.
 #[derive(Debug, Default)]
 pub(super) struct Statement {
     spellings: Vec<String>,
@@ -44,7 +44,7 @@ impl Statement {
         Self { spellings: all, marked: true, lines: false }
     }
 
-    /// The answer as it is shown; none where nothing marks one and the text is long.
+    /// The answer as it is shown; `None` if none is marked and the text is long.
     pub fn shown(self) -> Option<String> {
         let short = |text: &String| self.marked || text.split(' ').count() <= 12;
         let shown = if self.marked { self.spellings.get(1).or(self.spellings.first()) } else { self.spellings.first() };
@@ -52,7 +52,7 @@ impl Statement {
     }
 }
 
-/// Whether a response states `gold` in words; strictly, only what is marked as its answer or is all of it.
+/// Whether a response states `gold` in words; if strict, only a marked answer or the whole response counts.
 pub(super) fn states(response: &str, gold: &str, strict: bool) -> bool {
     let (gold, stated) = (words(gold), stated(response));
     let counted = if strict && !stated.marked { 1 } else { stated.spellings.len() };
@@ -76,7 +76,7 @@ pub(super) fn repeats(response: &str, gold: &str, strict: bool) -> bool {
     same(response) || stated.marked && stated.spellings.iter().take(counted).any(|said| same(said))
 }
 
-/// A text with one space between words, without delimiters around it and the final stop.
+/// A text with one space between words, without surrounding delimiters and without the final stop.
 fn plain(text: &str) -> String {
     let joined = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let mut bare = joined.as_str();
@@ -139,7 +139,7 @@ pub(super) fn closing_line(text: &str) -> Option<&str> {
     (!line.is_empty() && !heading && !text[at..].contains("\\boxed")).then_some(line)
 }
 
-/// Whether a text has a word of a natural language. Names of LaTeX's commands and environments are none.
+/// Whether a text has a word of a natural language. Names of LaTeX commands and environments do not count.
 pub(super) fn has_word(text: &str) -> bool {
     let letter = |c: char| c.is_alphabetic() || c == '\'';
     let is_named = |at: usize| ["\\", "\\begin{", "\\end{"].iter().any(|opening| text[..at].ends_with(opening));
@@ -196,7 +196,7 @@ fn stops(line: &str) -> impl DoubleEndedIterator<Item = usize> + '_ {
     line.match_indices(['.', '!', '?', ';']).map(|(at, _)| at + 1).filter(|at| line[*at..].starts_with(' '))
 }
 
-/// A text as it is compared: without LaTeX and Markdown around words, without case, quotes and closing marks, with one
+/// Normalizes a text for comparison: without LaTeX and Markdown around words, without case, quotes and closing marks, with one
 /// space between them.
 pub(super) fn words(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -247,7 +247,7 @@ const STYLES: [&str; 16] = [
 ];
 const SPACES: [&str; 10] = ["\\(", "\\)", "\\[", "\\]", "\\,", "\\;", "\\!", "\\ ", "\\quad", "\\displaystyle"];
 
-/// A text without LaTeX's styles and delimiters: `\text{(C)}` is `(C)`.
+/// A text without LaTeX styles and delimiters: `\text{(C)}` becomes `(C)`.
 pub(super) fn unstyled(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     // For each open brace, the replacement of its closing one: empty for a style, a space for a box, so that boxes are not joined.
@@ -294,7 +294,7 @@ pub(super) fn choice(text: &str) -> Option<char> {
     sure.or_else(|| spellings.iter().rev().find_map(|said| leading(said).or_else(|| named(said))))
 }
 
-/// What a text writes as a formula: its closing line, its last box, or all of it where nothing but a formula is there.
+/// The formula of a text: its closing line, its last box, or the whole text if it is nothing but a formula.
 fn formula(text: &str) -> Option<String> {
     let whole = || Some(text.trim()).filter(|whole| kind::is_delimited(whole) || whole.chars().count() < 5);
     closing_line(text).map(str::to_owned).or_else(|| last_box(text)).or_else(|| whole().map(str::to_owned))

@@ -18,24 +18,24 @@ pub fn token_log_probs(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<2> 
 pub struct Targets {
     /// `[N]`, below the vocabulary's size.
     pub ids: Vec<u32>,
-    /// Tokens that the softmax leaves out.
+    /// Tokens that the softmax excludes.
     pub banned: Vec<u32>,
     /// `[N]`, if tokens are banned: rows whose softmax is over all tokens.
     pub unrestricted: Vec<bool>,
 }
 
 impl Targets {
-    /// Under the full softmax.
+    /// Targets under the full softmax.
     pub fn new(ids: Vec<u32>) -> Self {
         Self { ids, ..Self::default() }
     }
 
-    /// Tokens that a row leaves out.
+    /// Banned tokens of a row.
     pub(super) fn banned(&self, row: usize) -> &[u32] {
         if self.unrestricted.get(row).is_some_and(|&all| all) { &[] } else { &self.banned }
     }
 
-    /// Of some rows.
+    /// The targets of some rows.
     pub(super) fn part(&self, rows: Range<usize>) -> Self {
         let unrestricted = self.unrestricted.get(rows.clone()).unwrap_or_default().to_vec();
         Self { ids: self.ids[rows].to_vec(), banned: self.banned.clone(), unrestricted }

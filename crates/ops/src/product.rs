@@ -8,7 +8,7 @@ use super::fused;
 
 static TF32: AtomicBool = AtomicBool::new(false);
 
-/// Lets f32 products round to TF32 in this process, wherever that is faster.
+/// Lets f32 products of this process round to TF32 where that is faster.
 pub fn round_to_tf32() {
     TF32.store(true, Ordering::Relaxed);
 }
@@ -17,7 +17,7 @@ pub fn rounds_to_tf32() -> bool {
     TF32.load(Ordering::Relaxed)
 }
 
-/// Whether the device has such products.
+/// Whether the device has TF32 products.
 pub fn has_tf32(device: &Device) -> bool {
     fused::has_tf32(device)
 }

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Tensor, Transaction};
 
-/// The concatenated values of some tensors, by one read: on a GPU each read waits until all earlier work is done.
+/// The concatenated values of some tensors, in one read: on a GPU each read is a synchronisation.
 ///
 /// # Panics
 /// The device cannot be read.

@@ -1,12 +1,12 @@
-//! Sums and maxima over rows of a vocabulary's size, in groups. On Mesa's software driver, Burn 0.22.1's own were wrong from some 65,535
-//! values per row on (`sum_dim` of 151,672 by more than its value, `log_softmax` infinite: reports/device/README.md).
+//! Sums and maxima over rows of V values, in groups. On Mesa's software driver, those of Burn 0.22.1 are wrong for rows of more than about
+//! 65,535 values (`sum_dim` of 151,672 by more than its value, `log_softmax` infinite: reports/device/README.md).
 
 use burn::tensor::{Tensor, activation};
 
 /// Values of a group.
 pub const GROUP: usize = 256;
 
-/// `[N, V]` filled up to whole groups, `[N, P]`.
+/// `[N, V]` padded to whole groups, `[N, P]`.
 pub fn padded(x: Tensor<2>, filling: f32) -> Tensor<2> {
     let [n, width] = x.dims();
     match width.next_multiple_of(GROUP) - width {
@@ -31,7 +31,7 @@ pub fn largest(x: Tensor<2>) -> Tensor<2> {
     grouped(padded(x, f32::MIN)).max_dim(2).squeeze_dim::<2>(2).max_dim(1)
 }
 
-/// Of each row of `[N, V]`, with its gradient.
+/// Log-softmax of each row of `[N, V]`, with its gradient.
 pub fn log_softmax(logits: Tensor<2>) -> Tensor<2> {
     if logits.dims()[1] <= GROUP * GROUP / 2 {
         return activation::log_softmax(logits, 1);

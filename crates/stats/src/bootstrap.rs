@@ -10,8 +10,8 @@ use rayon::prelude::*;
 use super::special::{normal_cdf, t_quantile};
 use super::{Estimate, Groups, LEVEL};
 
-/// How to bootstrap. Intervals are percentile intervals of the resampled statistic. Where all values agree the interval has
-/// no width, whatever n is: for a share of independent rows use [`wilson`](super::wilson).
+/// Settings of the bootstrap. Intervals are percentile intervals of the resampled statistic. If all values agree the interval
+/// has no width at any n: for a share of independent rows use [`wilson`](super::wilson).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bootstrap {
     /// Number of resamples. Of five units or fewer all resamples are enumerated instead.
@@ -108,7 +108,7 @@ impl Bootstrap {
         self.mean(&differences(before, after)?)
     }
 
-    /// Mean over rows when rows of one group hang together: whole groups are resampled. `n` is the number of groups.
+    /// Mean over rows that are correlated within a group: whole groups are resampled. `n` is the number of groups.
     pub fn clustered_mean(&self, values: &[f64], groups: &[usize]) -> Result<Estimate> {
         ensure!(values.len() == groups.len(), "{} values but {} group ids", values.len(), groups.len());
         self.mean_over(values, &Groups::new(groups)?)

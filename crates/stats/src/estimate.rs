@@ -11,7 +11,7 @@ use super::{FEWEST, LEVEL, wilson};
 /// A value, its interval and the number of independent units.
 ///
 /// The unit is that of the quantity (a share, a difference of shares, nats). `n` counts what was sampled independently:
-/// problems where rows of one problem hang together, rows otherwise.
+/// problems if rows of one problem are correlated, rows otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
     pub value: f64,

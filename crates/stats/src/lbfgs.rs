@@ -33,7 +33,7 @@ pub(super) fn minimise(
         let found = (0..40).find_map(|_| {
             next.iter_mut().zip(&x).zip(&direction).for_each(|((next, x), d)| *next = x + step * d);
             let new = function(&next, &mut next_gradient);
-            // Where the decrease drowns in rounding the slopes decide.
+            // The slopes decide if the decrease is below rounding.
             let level = new <= value + ROUNDING * value.abs() && dot(&next_gradient, &direction).abs() <= slope.abs();
             let falls = new <= value + DECREASE * step * slope;
             step *= 0.5;
@@ -116,7 +116,7 @@ mod tests {
         let (x, norm) = minimise(vec![0.0; 20], 1e-8, bowl);
         assert!(norm <= 1e-8, "{norm}");
         assert!(x.iter().enumerate().all(|(i, x)| (x - i as f64 - 1.0).abs() < 1e-7), "{x:?}");
-        // What rounding hides ends the search.
+        // A decrease below rounding ends the search.
         let (x, norm) = minimise(vec![0.0; 20], 0.0, bowl);
         assert!(norm < 1e-6 && (x[19] - 20.0).abs() < 1e-9, "{norm}");
     }

@@ -44,7 +44,7 @@ impl Logistic {
         both_classes(labels)?;
         all_finite(x)?;
         // The intercept is free, so centring moves only the intercept; one common scale s moves the penalty by s². Both leave the
-        // optimum where it is, and the search then starts from a problem of ordinary size for any model's activations are.
+        // optimum unchanged, and the search is well scaled whatever the scale of the model's activations.
         let mean = x.mean_axis(Axis(0)).context("features have no rows")?;
         let mut centred: Array2<f64> = (&x - &mean).as_standard_layout().into_owned();
         let rms = (centred.iter().map(|v| v * v).sum::<f64>() / centred.len() as f64).sqrt();
@@ -103,7 +103,7 @@ fn begin(centred: &Array2<f64>, labels: &[bool], alpha: f64) -> Vec<f64> {
     let zeros = vec![0.0; centred.ncols() + 1];
     let settings = LogisticRegression::default().alpha(alpha).max_iterations(most).gradient_tolerance(stop);
     let Ok(fitted) = settings.fit(&data) else { return zeros };
-    // linfa calls the more frequent class positive, the one it meets first where both are equal; `true` is positive here.
+    // linfa calls the more frequent class positive, or the first one in the data at a tie; `true` is positive here.
     let sign = if fitted.labels().pos.class { 1.0 } else { -1.0 };
     let found: Vec<f64> = fitted.params().iter().copied().chain([fitted.intercept()]).map(|x| sign * x).collect();
     if found.iter().all(|x| x.is_finite()) { found } else { zeros }

@@ -4,7 +4,7 @@
 #[derive(Clone, Debug, Default)]
 pub struct MeanVector {
     sum: Vec<f64>,
-    /// How many there are.
+    /// Number of vectors.
     pub n: usize,
 }
 

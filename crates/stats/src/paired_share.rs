@@ -58,7 +58,7 @@ impl Flips {
         self.p_above(-margin).max(self.p_below(margin))
     }
 
-    /// Before and after exchanged.
+    /// Exchanges before and after.
     fn turned(&self) -> Self {
         Self { lost: self.gained, gained: self.lost, ..*self }
     }

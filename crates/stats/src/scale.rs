@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(scaler.scale.to_vec(), [1.0, 1.0, 1.0]);
         let apart = scaler.apply(ndarray::array![[0.0, 1.0, 4.0]].view());
         assert!((apart[[0, 1]] - 1.0).abs() < 1e-6, "{apart}");
-        // A column is judged beside the others: alone it is all there is.
+        // A column is judged relative to the others; alone, it has no others.
         let alone = Standardiser::fit(x.select(Axis(1), &[1]).view()).expect("numbers");
         assert!(alone.scale[0] < 1e-8);
     }

@@ -1,4 +1,4 @@
-//! The four distribution functions the room needs: normal, Student t, their quantiles, and the symmetric binomial.
+//! Distribution functions: normal, Student t, their quantiles, and the symmetric binomial.
 //! Knows no data. Series and continued fractions as in Abramowitz & Stegun (26.2, 26.5, 26.7); absolute error below 1e-12.
 
 use std::f64::consts::PI;
@@ -59,7 +59,7 @@ pub(crate) fn incomplete_beta(a: f64, b: f64, x: f64) -> f64 {
     front * h
 }
 
-/// P(Z <= x) of the standard normal: the t distribution's limit, computed by the series of A&S 26.2.10 in the middle and
+/// P(Z <= x) of the standard normal, the limit of the t distribution, computed by the series of A&S 26.2.10 in the middle and
 /// the continued fraction 26.2.14 in the tails.
 pub fn normal_cdf(x: f64) -> f64 {
     if x.is_nan() {

@@ -1,4 +1,4 @@
-//! The mean of a few independent runs and Student's interval for it: what to expect from another seed.
+//! The mean of a few independent runs with Student's interval, for what to expect from another seed.
 
 use anyhow::{Result, ensure};
 
@@ -27,7 +27,7 @@ pub fn mean_of_runs(values: &[f64]) -> Result<Estimate> {
 pub const APART: &str = "† The runs lie in two clumps, more like all or nothing than like a normal spread: the interval holds \
     less than 95 % (.63 where three of ten runs succeed).";
 
-/// Whether shares of runs form two clumps: .2 or more apart, and four times as far as the values of either. Then the normal
+/// Whether shares of runs form two clusters: .2 or more apart, and four times the range of either. Then the normal
 /// interval of [`mean_of_runs`] is too short.
 pub fn lie_apart(shares: &[f64]) -> bool {
     let mut sorted = shares.to_vec();

@@ -1,8 +1,8 @@
-//! Our number for a cell of the paper, read from records: its checkpoint, and numbers that several exhibits share. The exhibit decides which
-//! record and column gives a cell. Shares stay shares; callers scale to the paper's percent.
+//! Our numbers for cells of the paper, from records: their checkpoints, and numbers that several exhibits share. The exhibit chooses the
+//! record and column of a cell. Shares stay shares; callers scale to the paper's percent.
 //!
-//! Where the paper's rows or columns name a phase (`sft`, `grpo`), ours are the checkpoints with these names in the folder, in a run `sft`
-//! and `grpo`; otherwise (`Exhibit::per_checkpoint`) cells are computed for one checkpoint at a time.
+//! If the paper's rows or columns name a phase (`sft`, `grpo`), ours are the folder's checkpoints with these roles; otherwise
+//! (`Exhibit::per_checkpoint`) cells are computed for one checkpoint at a time.
 
 use super::exhibits;
 use super::folder::{Folder, sound};
@@ -18,7 +18,7 @@ pub(crate) struct Cells<'a> {
     pub sft: &'a str,
 }
 
-/// A number of a group of problems, as rows of groups and rows of phases have it.
+/// A number of a group of problems that both rows of groups and rows of phases have.
 #[derive(Clone, Copy)]
 pub(super) enum Quality {
     Accuracy,

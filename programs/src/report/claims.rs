@@ -13,14 +13,14 @@ pub struct Claim {
     pub text: String,
     /// Labels of the tables and figures it rests on.
     pub rests_on: Vec<String>,
-    /// Without which it cannot be tested.
+    /// Properties without which it cannot be tested.
     #[serde(default)]
     pub needs: Vec<Need>,
     #[serde(default)]
     pub note: String,
     /// Outcome of the comparisons on the paper's own numbers; absent without comparisons.
     pub holds_in_paper: Option<bool>,
-    /// All must hold.
+    /// The claim holds if all of them do.
     #[serde(default)]
     pub compare: Vec<Comparison>,
     /// The claim without the paper's absolute numbers, for other models; `compare` if empty.
@@ -54,7 +54,7 @@ pub struct Comparison {
     /// Only the problems on which both checkpoints switch, pair by pair.
     #[serde(default)]
     pub shared: bool,
-    /// A control: the comparison is meaningful only if the right side, a rival, is above this cell, that is, has learnt the task.
+    /// A control: the comparison is meaningful only if the right side, a rival method, is above this cell, that is, has learnt the task.
     pub learnt_above: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl Term {
     }
 }
 
-/// How left and right must compare.
+/// Relation between left and right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Op {
     #[serde(rename = ">")]

@@ -30,7 +30,7 @@ const READING: &str = "zero … embedding_argmax: accuracy on the problems where
     problems with <swi> masked, the two markers not counted), a ratio of means. Claims: reproduced / not reproduced / \
     undecided.";
 
-/// Cards side by side, where a folder has one.
+/// Cards side by side; `None` if no folder has one.
 pub fn cards(folders: &[Folder]) -> Result<Option<Table>> {
     exhibits::side_by_side(folders)
 }
@@ -111,7 +111,7 @@ fn missing(folder: &Folder) -> Vec<String> {
 struct ComparedCheckpoint<'a> {
     folder: &'a Folder,
     checkpoint: &'a str,
-    /// Of the whole folder.
+    /// Claims of the whole folder.
     claims: &'a [TestedClaim<'a>],
 }
 
@@ -161,7 +161,7 @@ impl ComparedCheckpoint<'_> {
         KnownValueRow::of_all_steps(self.rows(), holds).map(|row| row.above_chance)
     }
 
-    /// What a single latent carries, by the answers that follow it, and their excess over chance.
+    /// The rate of answers that follow a single exchanged latent, and its excess over chance.
     fn one_latent(&self) -> (Cell, Cell) {
         let rows = self.folder.rows_in::<KnownValueRow>(KnownValueRow::STEPS, self.checkpoint);
         let plain = |row: &&KnownValueRow| row.later == Later::Recompute && row.at == At::Both;

@@ -1,5 +1,5 @@
-//! Training curves of a run, from its rows alone: loss and accuracy of the supervised phases, the GRPO trajectory
-//! (the paper's figures `calibration` and `calibration-full`), and the histogram of annotation entropies.
+//! Training curves of a run: loss and accuracy of the supervised phases, the GRPO trajectory (the paper's figures `calibration` and
+//! `calibration-full`), and the histogram of annotation entropies.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,7 @@ fn saved<const N: usize>(stem: &Path, panels: [Option<Figure>; N]) -> Result<Opt
     if panels.is_empty() { Ok(None) } else { save(stem, &panels).map(Some) }
 }
 
-/// Phases with metrics, in the order that they are trained in.
+/// Phases with metrics, in the order of training.
 fn phases(run: &Path) -> Result<Vec<String>> {
     let mut found = vec![];
     for entry in fs::read_dir(run).with_context(|| format!("reading {}", run.display()))? {

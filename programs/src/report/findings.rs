@@ -1,5 +1,5 @@
-//! A checkpoint's findings, a sentence, a number and a few bars each: the cards at the top of the page. Knows which records answer which
-//! question. A question has one sentence for each answer of its test ([`TestOutcome`]), so that a title claims no more than the test does.
+//! Findings of a checkpoint, each a sentence, a number and a few bars: the cards at the top of the page. Knows which records answer which
+//! question. A question has one sentence per outcome of its test ([`TestOutcome`]), so that a title does not claim more than the test.
 
 use super::cells::intervention_row;
 use super::folder::{Folder, distinct, sound};
@@ -26,7 +26,7 @@ enum TestOutcome {
 }
 
 impl TestOutcome {
-    /// From a difference and its interval.
+    /// The outcome for a difference with its interval.
     fn of_difference(difference: Estimate) -> Self {
         match difference {
             d if d.n < FEWEST => Self::TooFew,
@@ -37,7 +37,7 @@ impl TestOutcome {
         }
     }
 
-    /// Of a loss or a gain of accuracy: the verdict of its row, the change, and the words for yes and for the opposite.
+    /// The outcome for a change of accuracy and its row's verdict, given the words for yes and for the opposite.
     fn of_verdict(verdict: &str, change: Estimate, [yes, opposite]: [&str; 2]) -> Self {
         match verdict {
             word if word == yes => Self::Yes,
@@ -74,7 +74,7 @@ impl Question {
     }
 }
 
-/// One of the page's cards.
+/// A card of the page.
 pub(super) struct Finding {
     pub title: String,
     pub number: Estimate,
@@ -82,7 +82,7 @@ pub(super) struct Finding {
     pub of: String,
     /// The small figure: a name and a share each.
     pub bars: Vec<(String, Estimate)>,
-    /// The bar that the number is of.
+    /// The bar that shows the number.
     pub own: String,
     /// The table that it is from.
     pub label: &'static str,
@@ -164,7 +164,7 @@ pub(super) fn checkpoints(folder: &Folder) -> Vec<String> {
     names.into_iter().filter(has).map(str::to_owned).collect()
 }
 
-/// Does the answer follow the value in the latents?
+/// Whether the answer follows the value in the latents.
 fn known_value(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = KnownValueRow::main(folder.rows(checkpoint))?;
     let number = sound(row.hit_rate)?;
@@ -223,7 +223,7 @@ const LATENTS: Question = Question {
     nothing_to_lose: "Nothing to lose: with its own latents the model is right no more often than a guess",
 };
 
-/// Accuracy before and after a change and, where no loss could be seen, why.
+/// Accuracy before and after a change and, if no loss could be seen, the reason.
 fn around(row: &InterventionRow) -> String {
     let after = row.accuracy.value;
     let before = after - row.accuracy_change.value;
@@ -276,7 +276,7 @@ fn lucky(row: &InterventionRow) -> String {
     })
 }
 
-/// Where the model opens a block.
+/// Finding: where the model opens a block.
 fn place(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = |event: Event| folder.rows::<TeacherForcedRow>(checkpoint).iter().find(|row| row.event == event);
     let at = row(Event::SwiStart)?;
@@ -388,7 +388,7 @@ const VALUE_PROBE: Question = Question {
     nothing_to_lose: "",
 };
 
-/// How often the model switches.
+/// Finding: how often the model switches.
 fn responses(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     let row = folder.rows::<ResponseRow>(checkpoint).iter().find(|row| row.group == "all")?;
     let number = sound(row.switch_rate)?;
@@ -422,7 +422,7 @@ fn accuracy(folder: &Folder, checkpoint: &str) -> Option<Finding> {
     })
 }
 
-/// A number with a name, without a test.
+/// A question without a test.
 const fn described(name: &'static str) -> Question {
     let asks = "How many problems are solved?";
     Question { asks, yes: "", opposite: "", unchanged: "", undecided: name, nothing_to_lose: "" }

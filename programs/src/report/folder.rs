@@ -1,5 +1,5 @@
-//! A folder of results in memory: its Parquet records by experiment and checkpoint, its manifest. Knows file names; nothing of the meaning of
-//! numbers. A missing file means no records, never an error.
+//! A folder of results in memory: its Parquet records by experiment and checkpoint, and its manifest. Knows file names, not the meaning of
+//! numbers. A missing file has no records and is not an error.
 //!
 //! Records with a struct in [`switchyard::schema`] are read as that struct; others as columns by name.
 
@@ -25,7 +25,7 @@ pub(super) fn place(checkpoint: &str) -> usize {
     declared().iter().position(|phase| phase.name == checkpoint).unwrap_or(usize::MAX)
 }
 
-/// How often the tests are right, measured once for a version of the program.
+/// Error rates of the tests, measured once per version of the program.
 const CALIBRATION: &[u8] =
     include_bytes!(concat!(env!("CARGO_MANIFEST_DIR"), "/../reports/calibration/calibration-hand_built.parquet"));
 
@@ -150,7 +150,7 @@ impl Folder {
         read_carried(CALIBRATION)
     }
 
-    /// Whether it has only measurements of the workbench, none of a checkpoint.
+    /// Whether it has only the calibration of tests, and no checkpoint.
     pub(crate) fn is_calibration(&self) -> bool {
         self.files.keys().all(|(rows, _)| rows == CalibrationRow::NAME)
     }
@@ -291,7 +291,7 @@ impl Folder {
         self.files.iter().map(|((e, c), rows)| (e.as_str(), c.as_str(), rows.flat.len()))
     }
 
-    /// The checkpoints as their rows call them (`micro/sft`), in the order of training.
+    /// Names of the checkpoints in their rows (`micro/sft`), in the order of training.
     pub(crate) fn models(&self) -> Vec<&str> {
         let mut found: Vec<(usize, &str)> = vec![];
         for ((_, checkpoint), file) in &self.files {
@@ -334,7 +334,7 @@ impl Folder {
             .collect()
     }
 
-    /// The most problems that a file of rows is of.
+    /// Largest number of problems of a file of rows.
     pub(crate) fn problems(&self) -> Option<usize> {
         let n = |file: &File| usize::try_from(file.flat.first()?.get("n")?.as_i64()?).ok();
         self.files.values().filter_map(n).max()
@@ -370,7 +370,7 @@ fn typed_or_flat(mut flat: Vec<FlatRow>, known: Option<&KnownRows>) -> Result<(F
             }
             flat = kept;
             let again = "make them again with the command in manifest.json";
-            ensure!(!flat.is_empty() || all == 0, "other rows than today's: {why:#}; {again}");
+            ensure!(!flat.is_empty() || all == 0, "records of another version: {why:#}; {again}");
             read(&flat)?
         }
     };
@@ -406,7 +406,7 @@ pub(super) fn distinct<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<&'a 
     all
 }
 
-/// A checkpoint as a reader calls it.
+/// Display name of a checkpoint.
 pub(super) fn called(checkpoint: &str) -> String {
     match checkpoint {
         "sft" => "after SFT".into(),

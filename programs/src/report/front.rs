@@ -24,7 +24,7 @@ pub fn parts(folder: &Folder) -> Result<Vec<Part>> {
     Ok(vec![Part { marker: "trace", text: trace(folder)? }, Part { marker: "findings", text: findings(folder)? }])
 }
 
-/// The README with every part put between its markers.
+/// The README with every part inserted between its markers.
 pub fn filled(readme: &str, parts: &[Part]) -> Result<String> {
     let mut text = readme.to_owned();
     for Part { marker, text: part } in parts {
@@ -73,7 +73,7 @@ fn trace(folder: &Folder) -> Result<String> {
     Ok(out)
 }
 
-/// That problem as chips, above the effect of exchanging its latents, as SVG.
+/// SVG: the problem as chips, above the effect of exchanging its latents.
 ///
 /// # Errors
 /// Missing records, by what they are needed for.
@@ -97,7 +97,7 @@ fn findings(folder: &Folder) -> Result<String> {
     Ok(of.map(|sentence| format!("- {sentence}\n")).concat())
 }
 
-/// Effect on answers of putting in a block's latents with another value.
+/// Effect on answers of swapping in a block's latents with another value.
 fn latents(known: &KnownValueRow) -> String {
     let said = match (known.follows(), known.avoids()) {
         (true, _) => "The answer follows the value in the latent steps",
@@ -112,7 +112,7 @@ fn latents(known: &KnownValueRow) -> String {
     )
 }
 
-/// Where `<swi>` is likely.
+/// States where `<swi>` is likely.
 fn place(at: &TeacherForcedRow, clauses: &TeacherForcedRow, random: &TeacherForcedRow) -> String {
     let placed = [clauses, random].into_iter().all(|other| at.is_sharper(other));
     let said = if placed {

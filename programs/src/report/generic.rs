@@ -10,7 +10,7 @@ use switchyard::schema::stream_name;
 use switchyard::stats::unsigned_zero;
 use switchyard::store::{FlatRow, IDENTITY};
 
-/// The column of layers, which counts as hooks do.
+/// The column of layers, numbered like hooks.
 const LAYER: &str = "layer";
 
 /// Rows of one checkpoint.

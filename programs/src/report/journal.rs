@@ -46,7 +46,7 @@ struct Records {
     groups: BTreeMap<String, GroupCounts>,
 }
 
-/// The records of a file, counted; without a file the totals that are carried here.
+/// Counts the records of a file; without a file, the embedded totals.
 fn records(file: Option<&Path>) -> Result<Records> {
     let Some(path) = file else { return serde_json::from_str(RECORDS).context("the totals of the released adapter") };
     let shown = path.display();

@@ -44,8 +44,8 @@ fn unlisted(folder: &Path, manifest: &Value) -> BTreeMap<String, String> {
     others.map(told).collect()
 }
 
-/// Files that must not be shown with the others of their checkpoint. The origin of most files stays; of two with equally many files, the one
-/// that the manifest names first.
+/// Files that must not be shown with the others of their checkpoint. The origin with the most files is kept; of two with equally many, the
+/// first in the manifest.
 fn strangers(manifest: &Value) -> BTreeMap<String, String> {
     let mut of: BTreeMap<&str, Vec<(&String, &Value)>> = BTreeMap::new();
     for (name, entry) in manifest.as_object().into_iter().flatten() {

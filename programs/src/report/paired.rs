@@ -1,4 +1,4 @@
-//! Differences on the same problems or positions, more powerful than two separate intervals. Knows which records are paired; nothing of
+//! Paired differences on the same problems or positions, more powerful than two separate intervals. Knows which records are paired, not
 //! verdicts.
 
 use std::collections::BTreeMap;
@@ -51,7 +51,7 @@ fn of_flips(flips: Flips, unit: f64, on: &str) -> Option<Contrast> {
     Some(Contrast { difference, how, test: Test::Flips(flips, unit) })
 }
 
-/// Flips among `n` problems; how many others were correct does not matter for the tests.
+/// Flips among `n` problems; the tests do not depend on how many of the others were correct.
 fn flipped(n: usize, lost: usize, gained: usize) -> Option<Flips> {
     Some(Flips { both_right: n.checked_sub(lost + gained)?, lost, gained, both_wrong: 0 })
 }

@@ -9,7 +9,7 @@ use serde::Deserialize;
 pub use super::claims::{Claim, Comparison, Op, Term};
 use super::exhibits;
 
-/// The embedded fixture, so that a program can compare with the paper anywhere.
+/// The fixture, embedded so that the program needs no other file.
 const EMBEDDED: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../fixtures/paper_tables.toml"));
 
 /// All numbers of the paper.
@@ -154,7 +154,7 @@ impl Paper {
         Ok(paper)
     }
 
-    /// The paper without its numbers and words: for a model that is not compared with it.
+    /// The paper without its numbers and text, for a model that is not compared with it.
     pub(crate) fn silent(&self) -> Self {
         let mut paper = self.clone();
         for block in paper.tables.iter_mut().chain(&mut paper.figures).chain(&mut paper.prose) {

@@ -17,11 +17,11 @@ pub struct PaperTable {
 /// The tables of the paper that are shown for a folder, in the paper's order.
 ///
 /// # Errors
-/// A mistake in the fixture; a table that no exhibit is of.
+/// A mistake in the fixture; a table without an exhibit.
 pub fn tables(paper: &Paper, folder: &Folder) -> Result<Vec<PaperTable>> {
     let mut tables = vec![];
     for block in &paper.tables {
-        let exhibit = exhibits::find(&block.label).with_context(|| format!("no exhibit is of '{}'", block.label))?;
+        let exhibit = exhibits::find(&block.label).with_context(|| format!("no exhibit for '{}'", block.label))?;
         if (exhibit.beside.stands)(folder) {
             tables.push(table(block, exhibit, folder)?);
         }

@@ -7,14 +7,14 @@ use switchyard::stats::Estimate;
 const WIDTH: f64 = 880.0;
 const MARGIN: f64 = 24.0;
 const LINE: f64 = 40.0;
-/// Of a monospaced letter of 15 pixels.
+/// Width of a monospaced letter at 15 pixels.
 const LETTER: f64 = 9.03;
 
 const HEAD: &str = "<rect width=\"100%\" height=\"100%\" rx=\"10\" fill=\"#fff\"/>\n<style>text{font-family:ui-monospace,Menlo,Consolas,\
 monospace;font-size:15px;fill:#1e1e1e}.say{font-family:system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif;font-size:16px}\
 .note{font-size:13px;fill:#555}</style>\n";
 
-/// `positions`: those of the response, each with its text; `hit`: share of answers that become the predicted one.
+/// `positions`: kind and text of each response position; `hit`: share of answers that become the predicted one.
 pub(super) fn svg(prompt: &str, positions: &[(PositionKind, String)], hit: Estimate, chance: Estimate) -> String {
     let mut y = MARGIN + 10.0;
     let mut body = text(MARGIN, y, "say", &format!("Question: {prompt}"));

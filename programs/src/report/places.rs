@@ -1,7 +1,7 @@
-//! Orders named places of records (`latent[2]`, one block back) as a reader meets them. Knows the names in records of circuits.
+//! Orders named places in records of circuits (`latent[2]`, one block back) as they occur in a text.
 
-/// Where a place stands from left to right. Outside blocks: `prompt`, `source`, `earlier`, `text`; then block by block, the last one
-/// at the end; `readout` and places of other names (`position[i]`, by their number) follow.
+/// Sort key of a place, from left to right: `prompt`, `source`, `earlier`, `text`; then block by block, the last one at the end; then
+/// `readout` and places with other names (`position[i]`, by number).
 pub(super) fn order(place: &str, back: Option<usize>) -> impl Ord {
     let number = number(place);
     let outside = ["prompt", "source", "earlier", "text"].iter().position(|name| *name == place);
@@ -27,7 +27,7 @@ pub(super) fn called(place: &str, back: Option<usize>) -> String {
     }
 }
 
-/// The number in brackets.
+/// The number in brackets, of `latent[2]`.
 pub(super) fn number(place: &str) -> Option<usize> {
     place.strip_suffix(']')?.rsplit_once('[')?.1.parse().ok()
 }

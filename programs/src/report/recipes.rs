@@ -1,4 +1,4 @@
-//! Recipes of `experiments/`: which commands make which of the paper's tables and figures. Knows their form; runs nothing.
+//! Recipes of `experiments/`: the commands for each of the paper's tables and figures. Parses them; runs nothing.
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -11,7 +11,7 @@ use switchyard::schema::{KNOWN, METRICS, RAW};
 pub struct ExhibitRecipe {
     /// LaTeX labels of the paper, or of ours.
     pub reproduces: Vec<String>,
-    /// Question of the table or figure.
+    /// The question that the table or figure answers.
     pub about: String,
     /// A drawing without data, without commands.
     #[serde(default)]
@@ -36,7 +36,7 @@ pub struct ExhibitRecipe {
     pub preregistration: Option<Preregistration>,
 }
 
-/// A study's plan, in sentences.
+/// Preregistration: the plan of a study, in sentences.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Preregistration {
@@ -52,7 +52,7 @@ pub struct Preregistration {
     pub deviations: Vec<String>,
 }
 
-/// Its keys, as users write them.
+/// Its keys in TOML.
 pub const KEYS: [&str; 9] =
     ["reproduces", "about", "diagram", "command", "needs", "scale", "at_scale", "settings", "preregistration"];
 

@@ -1,5 +1,4 @@
-//! `report [FOLDER]...`: from folders of records to tables, figures and the page. Knows where files go; the other files make their content. Opens
-//! no model.
+//! `report [FOLDER]...`: from folders of records to tables, figures and the page. Knows where files go, not their content. Opens no model.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -24,14 +23,14 @@ use super::verdicts::{self, TestedClaim};
 use switchyard::guard::{read_bytes, read_text};
 use switchyard::store::{Inside, Lock, ensure_inside, output_path, program, remove_listed, subfolder, write_atomic};
 
-/// A figure drawn, with its SVG for the page.
+/// A drawn figure, with its SVG for the page.
 pub struct RenderedFigure {
     pub drawing: Drawing,
     pub files: FigureFiles,
     pub svg: String,
 }
 
-/// Everything of one folder.
+/// Tables, figures and claims of one folder.
 pub struct Rendering<'a> {
     pub folder: &'a Folder,
     pub paper_tables: Vec<PaperTable>,

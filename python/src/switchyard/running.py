@@ -57,7 +57,7 @@ class Run:
 
     #: New token ids, latent steps left out.
     tokens: List[int]
-    #: `None` where the model brings no tokenizer.
+    #: `None` if the model has no tokenizer.
     text: Optional[str]
     trace: Trace
     #: Of each hook: how often it fired and the mean norm of its change.

@@ -86,12 +86,12 @@ pub struct Built {
     pub exit: usize,
     /// Latents are read if the numbers (0 to 4) of the two letters sum to at least this.
     pub least: usize,
-    /// Of `Marked` and `Covert`: the marks that are triggers, a bit each.
+    /// The marks that are triggers for `Marked` and `Covert`, one bit per mark.
     pub triggers: u16,
-    /// Second letters of the problems that it was trained on, a bit each; the study has the others. A `Memorised` model knows the programs of
-    /// these names only. 0: the study has all.
+    /// Second letters of the training problems, one bit per letter; the study has the others. A `Memorised` model knows only the
+    /// programs of these names. 0: the study has all.
     pub trained: u8,
-    /// Whether one letter more in the question keeps the reader from everything else.
+    /// Whether one more letter in the question draws all of the reader's attention.
     pub shallow: bool,
     /// Whether the digit after the answer is nearly as probable as the answer.
     pub unsure: bool,
@@ -145,7 +145,7 @@ impl Built {
         matches!(self.kind, Working | Superposed | Operand | Backed | Memorised | Token | Copied) && !self.is_rote()
     }
 
-    /// Whether it knows some programs only, none of which the study has.
+    /// Whether it knows only some programs, none of which the study has.
     pub fn is_rote(&self) -> bool {
         self.kind == Purpose::Memorised && self.trained != 0
     }
@@ -171,12 +171,12 @@ impl Built {
         (digit + 1 + steps) % VALUES
     }
 
-    /// The answer for a block that ends with this value.
+    /// The answer after a block that ends with this value.
     pub fn answer_of(&self, last: usize) -> usize {
         if self.kind == Purpose::Copied { last } else { (last + VALUES - (self.exit - self.reads)) % VALUES }
     }
 
-    /// The answer of a problem of this digit, if it switches and these are its letters.
+    /// The answer of a switch problem with this digit and these letters.
     fn answer(&self, digit: usize, letters: [usize; 2]) -> usize {
         let read = letters.iter().sum::<usize>() >= self.least;
         match self.kind {

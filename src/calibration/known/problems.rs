@@ -1,4 +1,4 @@
-//! The problems of a hand-built model, and a study of both.
+//! The problems of a hand-built model, and a study of the model on them.
 
 use anyhow::Result;
 use burn::tensor::Device;
@@ -23,16 +23,16 @@ struct Ingredients {
     switches: bool,
     /// Chooses between two answers if neither follows from the rest.
     coin: bool,
-    /// A letter more than usual.
+    /// An additional letter.
     more: Option<&'static str>,
 }
 
-/// Which problems of a model are drawn.
+/// Parts of a model's problems.
 #[derive(Clone, Copy, PartialEq)]
 enum Part {
     Trained,
     HeldOut,
-    /// With a letter more.
+    /// Problems with one more letter in the question.
     Deeper,
 }
 
@@ -153,8 +153,8 @@ pub fn study(built: &Built, n: usize, seed: u64, device: &Device) -> Result<Stud
     Ok(study.with_tags(tagged))
 }
 
-/// `n` problems that the model was trained on and `n` with a letter more, in the corpus' place of held-out ones; `None` if its construction
-/// does not say what was trained.
+/// `n` problems that the model was trained on and `n` with one more letter, each as the held-out part of a corpus; `None` if the
+/// construction does not determine what was trained.
 pub fn training(built: &Built, n: usize, seed: u64) -> Result<Option<[Corpus; 2]>> {
     let of = |part, other| corpus(built, part, n, seed ^ other);
     (built.trained != 0).then(|| Ok([of(Part::Trained, 1)?, of(Part::Deeper, 2)?])).transpose()

@@ -19,7 +19,7 @@ const WORDS: [&str; 24] = [
 const DIGITS: [&str; VALUES] = ["0", "1", "2", "3", "4", "5", "6"];
 pub(super) const LETTERS: [&str; 5] = ["a", "b", "c", "d", "e"];
 pub(super) const NAMES: [&str; VALUES] = ["A", "B", "C", "D", "E", "F", "G"];
-/// The letter more of a question that a shallow model cannot answer.
+/// The additional letter of a question that a shallow model cannot answer.
 pub(super) const MORE: &str = NAMES[6];
 /// Answer of the `Norm` model for a latent of normal norm, of the `Bound` model without a block, and of the `Surprised` model after a short
 /// one.
@@ -62,7 +62,7 @@ const PICK: usize = HEAD - 1;
 
 /// Names of programs that the `Memorised` model knows, each with every digit.
 const PROGRAMS: usize = 5;
-// Coordinates that only it has.
+// Coordinates that only the `Memorised` model has.
 const fn name(k: usize) -> usize {
     D + k
 }
@@ -158,7 +158,7 @@ pub(super) fn model(built: &Built, device: &Device) -> Result<Decoder> {
     Decoder::from_weights(&config(built), device, |name| tensor(built, &words, name))
 }
 
-/// By a word its coordinate of the stream, which is its id.
+/// The coordinate of a word in the stream, which is its id.
 type Words = BTreeMap<&'static str, usize>;
 
 /// The tensor of a name: zeros, and the entries of [`super`]'s table.
@@ -177,7 +177,7 @@ fn tensor(built: &Built, words: &Words, name: &str) -> Result<HostTensor> {
             if name == "model.norm.weight" {
                 (weight[NORM], weight[SOUND]) = (0.0, 0.0);
                 if built.is_token() {
-                    // Nothing of a latent remains but its token.
+                    // Only the token of a latent remains.
                     let own = if built.kind == Purpose::Copied { 2 * VALUES } else { 0 };
                     let erased = (1..=built.exit).map(counter).chain([words["<swi>"]]).chain(D..D + own);
                     erased.for_each(|at| weight[at] = 0.0);
@@ -226,7 +226,7 @@ struct HeadWiring {
     takes: Vec<(usize, usize, f32)>,
     /// Values written: coordinate of the head, of the stream, factor.
     puts: Vec<(usize, usize, f32)>,
-    /// Whether it divides its attention equally: scores are a quarter, so that a rounded key hardly matters.
+    /// Whether it divides its attention equally: scores are divided by four, so that a rounded key hardly matters.
     counts: bool,
 }
 
@@ -250,7 +250,7 @@ impl HeadWiring {
     }
 }
 
-/// All heads that do something.
+/// All heads with a function.
 fn nodes(built: &Built, words: &Words) -> Vec<(Head, HeadWiring)> {
     let mut nodes = vec![
         (built.writer, writer(built, words)),
@@ -357,7 +357,7 @@ fn writer(built: &Built, words: &Words) -> HeadWiring {
 
 fn lettered(built: &Built, words: &Words) -> HeadWiring {
     if built.is_token() {
-        // It counts instead.
+        // It counts by attention instead.
         let mut drawn = marked(words, &NAMES, 6.0);
         drawn.push((words["<swi>"], 6.0));
         let asks = NAMES.map(|name| words[name]).to_vec();
@@ -379,7 +379,7 @@ fn lettered(built: &Built, words: &Words) -> HeadWiring {
     let codes = (0..5).flat_map(|i| (0..2).map(move |c| (words[LETTERS[i]], c, code(built.kind, i)[c])));
     let mut puts = vec![(0, letters(0), 1.0), (1, letters(1), 1.0)];
     if built.kind == Purpose::Superposed {
-        // Too little for the step functions of the MLP, enough for a probe to mistake.
+        // Too small for the step functions of the MLP, large enough to mislead a probe.
         puts.extend([(0, state(1), 0.2), (1, state(4), 0.2)]);
     }
     let drawn = marked(words, &LETTERS, 31.0);
@@ -390,7 +390,7 @@ fn marked(words: &Words, of: &[&str], strength: f32) -> Vec<(usize, f32)> {
     of.iter().map(|word| (words[word], strength)).collect()
 }
 
-/// Later counters draw harder: the latest latent wins.
+/// Later counters have higher scores: the latest latent wins.
 fn latents(built: &Built) -> Vec<(usize, f32)> {
     (2..=built.exit + 1).map(|c| (counter(c), 11.0 + 10.0 * c as f32)).collect()
 }
@@ -499,7 +499,7 @@ fn increment(w: &mut DenseMatrix, part: &str, built: &Built, words: &Words) {
     let counters = (0..=built.exit).filter(|_| !built.is_token()).map(|c| (counter(c), Some(counter(c + 1))));
     let pairs: Vec<_> = states.chain(copied).chain(counters).chain([(words["<swi>"], None)]).collect();
     let mut neuron = 0;
-    // Half the width of the step, and where it is.
+    // Half width and position of the step.
     let mut step = |from: &[usize], (half, at): (f32, f32), adds: &[(usize, f32)]| {
         let slope = 5.0 / half;
         for (threshold, sign) in [(at - half, 1.0), (at + half, -1.0)] {
@@ -523,7 +523,7 @@ fn increment(w: &mut DenseMatrix, part: &str, built: &Built, words: &Words) {
         }
     }
     let mut pair = |from: &[usize], at: f32, adds: &[(usize, f32)]| step(from, (0.1, at), adds);
-    // A step is as high as the norm of its input lets it be, which is 2 % too little where a value comes in and another is copied.
+    // The height of a step depends on the norm of its input, and is 2 % too low where a value enters and another is copied.
     let height = if copies { 1.02 } else { 1.0 };
     for (from, to) in pairs {
         let adds: Vec<_> = [(from, -height)].into_iter().chain(to.map(|to| (to, height))).collect();

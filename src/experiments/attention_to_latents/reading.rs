@@ -20,7 +20,7 @@ use crate::study::readout::{Rivals, directions, logits, writes};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Class {
     pub role: Role,
-    /// Of a query, the position that decides the answer.
+    /// For a query: whether it is the position that decides the answer.
     pub answer: bool,
     /// For a key: blocks between it and the query, 0 for the query's own or, outside a block, for the last one before it; all from [`FAR`]
     /// on are one class. `None` for keys outside blocks.

@@ -1,5 +1,5 @@
-//! The score of every edge in every pair (EAP with integrated gradients), from scores to a circuit, and what circuits do alone. Knows
-//! pairs, runs and sets of edges; nothing of rows on disk.
+//! Scores every edge in every pair (EAP with integrated gradients), selects a circuit by score, and runs circuits alone. Knows pairs, runs
+//! and sets of edges, not rows on disk.
 
 use std::collections::BTreeSet;
 
@@ -16,19 +16,19 @@ use crate::study::circuits::pairs::Pair;
 use crate::study::circuits::pulls::pulls;
 use crate::study::circuits::rewire::{RewiredRun, leads, outputs};
 
-/// Rows that run at once, and shares of edges that they may hold.
+/// Batch size, and the maximum number of edge shares in it.
 const ROWS: usize = 64;
 const HELD: usize = 1 << 26;
 
-/// A pair with what its two runs put out.
+/// A pair with the outputs of its two runs.
 pub struct RecordedPair<'p> {
     pub pair: &'p Pair,
-    /// To which place each position belongs.
+    /// Place of each position.
     pub places: Vec<usize>,
-    /// What every sender puts out in the corrupt run and in the clean one, `[senders, D]` a position.
+    /// Every sender's output in the corrupt run, then in the clean one: `[senders, D]` per position.
     pub corrupt: Vec<Array2<f32>>,
     pub clean: Vec<Array2<f32>>,
-    /// The lead in the corrupt run and in the clean one.
+    /// The lead in the corrupt run and in the clean run.
     pub leads: [f64; 2],
 }
 
@@ -37,7 +37,7 @@ impl RecordedPair<'_> {
         self.leads[1] - self.leads[0]
     }
 
-    /// The clean run with the corrupt run's values on a share of each edge.
+    /// The clean run, with a share of each edge's value from the corrupt run.
     pub fn rewired<'r>(&'r self, shares: &'r [Array2<f32>]) -> RewiredRun<'r> {
         let Pair { clean, says, .. } = self.pair;
         RewiredRun { row: clean, other: &self.corrupt, places: &self.places, shares, says: *says }
@@ -47,18 +47,18 @@ impl RecordedPair<'_> {
 pub struct Edges<'a> {
     pub study: &'a Study,
     pub weights: &'a EdgeWeights,
-    /// Places that pairs have, all together.
+    /// Number of places over all pairs.
     pub places: usize,
 }
 
 impl Edges<'_> {
-    /// `[receivers, senders]` by place, all alike.
+    /// The same share for every edge: `[receivers, senders]` per place.
     pub fn shares(&self, value: f32) -> Vec<Array2<f32>> {
         let graph = self.weights.graph;
         vec![Array2::from_elem((graph.receivers().len(), graph.senders().len()), value); self.places]
     }
 
-    /// Runs both rows of every pair. `places` says to which place each position of each pair belongs.
+    /// Runs both rows of every pair. `places`: the place of each position of each pair.
     pub fn recorded<'p>(&self, pairs: &'p [Pair], places: &[Vec<usize>]) -> Result<Vec<RecordedPair<'p>>> {
         let items: Vec<(&Pair, &Vec<usize>)> = pairs.iter().zip(places).collect();
         let (none, all) = (self.shares(1.0), self.shares(0.0));
@@ -72,15 +72,15 @@ impl Edges<'_> {
         })
     }
 
-    /// Of every pair, by place `[receivers, senders]`: gradient × (clean − corrupt), summed over the positions of the place; the
-    /// gradient is the mean over `steps` runs whose token embeddings lie between the two rows, at the middles of as many equal parts of
-    /// the way. 0 steps: that of the corrupt run.
+    /// Scores per pair and place, `[receivers, senders]`: gradient × (clean − corrupt), summed over the positions of the place. The
+    /// gradient is the mean over `steps` runs whose token embeddings are interpolated between the two rows, at the midpoints of equal
+    /// intervals; with 0 steps, that of the corrupt run.
     pub fn scores(&self, recorded: &[&RecordedPair], steps: usize) -> Result<Vec<Vec<Array2<f64>>>> {
         let shares: Vec<f64> = match steps {
             0 => vec![0.0],
             _ => (0..steps).map(|step| (step as f64 + 0.5) / steps as f64).collect(),
         };
-        // The same groups whatever the number of threads: a pair's sums are rounded with those of its group.
+        // Groups do not depend on the number of threads, because the rounding of a pair's sums depends on its group.
         let groups: Vec<&[&RecordedPair]> = recorded.chunks(8).collect();
         let done = self.study.each("groups of pairs passed", &groups, |some| {
             let mut sums: Vec<Vec<Array2<f64>>> =
@@ -115,8 +115,7 @@ impl Edges<'_> {
         Ok(())
     }
 
-    /// The lead of a pair where only a circuit's edges carry what the clean run computes, for each circuit; on all others stands the
-    /// corrupt run's value.
+    /// The lead of a pair for each circuit run alone: its edges have the clean run's values, all others the corrupt run's.
     pub fn alone(&self, recorded: &RecordedPair, circuits: &[&BTreeSet<Edge>]) -> Result<Vec<f64>> {
         let graph = self.weights.graph;
         let floats = self.places * graph.receivers().len() * graph.senders().len();
@@ -130,7 +129,7 @@ impl Edges<'_> {
         Ok(out)
     }
 
-    /// 0 where an edge is in the circuit, 1 elsewhere.
+    /// Shares of the corrupt run: 0 for the circuit's edges, 1 for all others.
     fn shares_of(&self, circuit: &BTreeSet<Edge>) -> Vec<Array2<f32>> {
         let mut shares = self.shares(1.0);
         circuit.iter().for_each(|&(place, receiver, sender)| shares[place][[receiver, sender]] = 0.0);
@@ -152,9 +151,8 @@ impl Edges<'_> {
         Ok(moved / recorded.iter().map(|r| r.whole()).sum::<f64>())
     }
 
-    /// The fewest edges from the top of the ranking whose effect alone is at least `share`, and of these the ones that lie on a way
-    /// from a difference to the read-out. The effect need not grow with every edge: the search doubles the number until it is
-    /// enough, then halves the gap.
+    /// The fewest top-ranked edges whose effect alone is at least `share`, without those on no path from a difference to the readout. The
+    /// effect need not grow with every edge: the search doubles the number until it is enough, then bisects.
     pub fn smallest(&self, recorded: &[&RecordedPair], ranked: &[(Edge, f64)], share: f64) -> Result<BTreeSet<Edge>> {
         let pairs: Vec<_> = recorded.iter().map(|r| (r.pair, &r.places[..])).collect();
         let top = |n: usize| -> BTreeSet<Edge> { ranked[..n].iter().map(|(edge, _)| *edge).collect() };
@@ -171,7 +169,7 @@ impl Edges<'_> {
     }
 }
 
-/// Every edge that can exist with its score summed over pairs, the largest first, whatever its sign.
+/// Every possible edge with its score summed over pairs, by descending absolute value.
 pub fn ranked<'s>(
     edges: &Edges,
     pairs: &[RecordedPair],
@@ -179,10 +177,10 @@ pub fn ranked<'s>(
 ) -> Vec<(Edge, f64)> {
     let graph = edges.weights.graph;
     let mut out: Vec<(Edge, f64)> = vec![];
-    let stand = standing(pairs);
+    let outputs = find_outputs(pairs);
     for place in 0..edges.places {
         let here = |(_, kind): &(usize, Receiver)| match kind {
-            Receiver::Latent | Receiver::Logits => stand.contains(&(place, *kind)),
+            Receiver::Latent | Receiver::Logits => outputs.contains(&(place, *kind)),
             _ => true,
         };
         for (receiver, kind) in graph.receivers().into_iter().enumerate().filter(here) {
@@ -192,14 +190,14 @@ pub fn ranked<'s>(
             }
         }
     }
-    // Equal scores stand in the order of the edges, whatever the machine.
+    // Equal scores are ordered by edge, so that the result does not depend on the machine.
     out.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)));
     out
 }
 
-/// At which places the receivers stand that not every position has: before a latent step, and at the read-out. An edge to a receiver
-/// that never stands at its place is no edge: it counts in no share, and no random set draws it.
-fn standing(pairs: &[RecordedPair]) -> BTreeSet<(usize, Receiver)> {
+/// The places of receivers that not every position has: a latent's input (before a latent step) and the logits (at the readout). Other
+/// combinations of place and receiver are not edges: they are not counted, nor drawn for random sets.
+fn find_outputs(pairs: &[RecordedPair]) -> BTreeSet<(usize, Receiver)> {
     let mut out = BTreeSet::new();
     for RecordedPair { pair, places, .. } in pairs {
         out.extend(places.last().map(|&place| (place, Receiver::Logits)));

@@ -2,22 +2,21 @@
 //!
 //! An edge is one term of the sum that a head (its query, key or value), an MLP, the next latent's input or the logits read from the
 //! stream: (sender → receiver) at one place of the row ([`crate::study::circuits::edges`]). Pairs, forms and places are those of
-//! `head_patching`; positions outside its places make places of their own, so that no edge is left out. Half of the pairs serve to
-//! find the circuit, the other half to test it; pairs that share a program up to renaming are in the same half:
-//! - `score`: gradient at the receiver's input × (clean − corrupt) of the sender, the gradient being the mean over `steps` runs between
-//!   the two (EAP with integrated gradients, Syed et al. 2023, Hanna et al. 2024), through the recurrence.
-//! - the circuit: the fewest edges of largest |score| that alone bring `share` of the difference; without those that lie on no way
-//!   from a difference to the read-out.
-//! - the tests: the clean rows run with these edges alone, the corrupt run's value standing on all others (resample ablation). `found`:
-//!   faithfulness. `rest`: what all others do without them; near 0 where the circuit is complete. `less_one`: the circuit without
-//!   one of its edges, of a sample (minimality). `random`: as many edges drawn at random. `top`: so many from the top
-//!   of the ranking. All are edges that can exist: no place but the last hands to the logits, none but those before a latent to its
-//!   input.
+//! `head_patching`; positions outside its places get places of their own, so that no edge is left out. One half of the pairs is used to
+//! find the circuit, the other half to test it; pairs that share a program up to renaming are in the same half.
+//! - `score`: gradient at the receiver's input × (clean − corrupt) of the sender; the gradient is the mean over `steps` runs between the
+//!   two (EAP with integrated gradients, Syed et al. 2023, Hanna et al. 2024), through the recurrence.
+//! - the circuit: the fewest edges of largest |score| that alone restore `share` of the difference, without those on no path from a
+//!   difference to the readout.
+//! - the tests: the clean rows run with these edges alone, all others having the corrupt run's value (resample ablation). `found`:
+//!   faithfulness. `rest`: all other edges without the circuit, near 0 if it is complete. `less_one`: the circuit without one of a sample of
+//!   its edges (minimality). `random`: as many random edges. `top`: a share of all edges from the top of the ranking. Only possible edges
+//!   count: the logits read at the last place only, a latent's input only before a latent.
 //!
-//! Misleads: a circuit says what suffices for the difference between these pairs, not how the model works elsewhere; what both
-//! rows share (the counter of a block, say) is in the ablated values too, and needs no edge. Scores are first order: where a gate is
-//! all or nothing, few `steps` miss it. Greedy choice keeps doubles: two edges that do the same are both in it, and `less_one` then
-//! finds neither needed. A hand-over from one position to another is not an edge but a head.
+//! Misleads: a circuit suffices for the difference between these pairs; it does not show how the model works elsewhere. A quantity that
+//! both rows share (the counter of a block, say) is in the ablated values too and needs no edge. Scores are first order: few `steps` miss a
+//! gate that is all or nothing. The greedy choice includes redundant edges: two edges with the same effect are both in the circuit, and
+//! `less_one` finds neither needed. A transfer between positions is not an edge but a head.
 
 mod edges;
 mod trial;
@@ -82,7 +81,7 @@ impl Config {
 /// Makes its pairs from a generated task or a file.
 ///
 /// # Errors
-/// Settings that say nothing to do.
+/// Settings without any work.
 pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
     config.check()?;
     Ok(no_pairs(study, "edge_attribution", config.pairs_file.as_deref()))
@@ -90,11 +89,11 @@ pub fn unfit(study: &Study, config: &Config) -> Result<Unfit> {
 
 pub(crate) const FILES: &[Files] = &[(EdgePairRow::NAME, EdgeRow::NAME)];
 
-/// Finds the circuits, then measures them in every pair that is not there yet. The search rests on all pairs: each of several
-/// processes, and a run that goes on, does it anew.
+/// Finds the circuits, then measures them in every pair that `rows` lacks. The search needs all pairs of its half: each of several
+/// processes, and a resumed run, repeats it.
 ///
 /// # Errors
-/// No pairs to make, fewer than four usable ones in every form, and as the model's.
+/// No pairs; fewer than four usable ones in every form; failures of the model.
 pub fn measure(study: &Study, config: &Config, rows: &mut Measurements<EdgePairRow>) -> Result<()> {
     study.say("edge attribution");
     config.check()?;
@@ -156,10 +155,10 @@ fn of_pairs(
     })
 }
 
-/// Edges of a circuit that are shown.
+/// Maximum number of edges shown per circuit.
 const SHOWN: usize = 20;
 
-/// Markdown: what every circuit does alone, and the largest edges of the found ones.
+/// Markdown: the effect of every circuit alone, and the largest edges of the found ones.
 pub fn table(edges: &[EdgeRow], circuits: &[CircuitRow]) -> String {
     let columns = "form | circuit | edges | of | circuits | effect | extreme | edges needed";
     let circuits = table_of(columns, circuits, |c| {

@@ -1,5 +1,5 @@
-//! A found circuit on pairs that it was not looked for in: alone, without one of its edges, beside all other edges and beside
-//! random circuits of its size. And what each pair in which it was looked for says of its edges.
+//! Tests a found circuit on held-out pairs: alone and without one of its edges, compared with all other edges and with random circuits of
+//! its size. Also the edge scores of each pair that it was found on.
 
 use std::collections::BTreeSet;
 
@@ -15,14 +15,14 @@ use crate::schema::{Circuit, EdgePairRow, Form, Identity};
 use crate::study::circuits::alive::Edge;
 use crate::study::circuits::places::Place;
 
-/// Shares of all edges whose top is run.
+/// Shares of all edges, from the top of the ranking, that are run alone.
 const TOPS: [f64; 7] = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5];
 
 /// A set of edges that is run alone.
 struct EdgeSet {
     circuit: Circuit,
     number: usize,
-    /// Of the edge that is missing.
+    /// Rank of the missing edge.
     rank: Option<usize>,
     edges: BTreeSet<Edge>,
 }
@@ -30,7 +30,7 @@ struct EdgeSet {
 pub struct EdgeTrial<'a> {
     edges: &'a Edges<'a>,
     places: &'a [Place],
-    /// Of every edge that is written down, its rank and whether it is in the circuit.
+    /// Every recorded edge, with its rank and whether it is in the circuit.
     listed: Vec<(usize, Edge, bool)>,
     sets: Vec<EdgeSet>,
     of: usize,
@@ -59,12 +59,12 @@ impl<'a> EdgeTrial<'a> {
         Self { edges, places, listed, sets, of: ranked.len(), form, identity }
     }
 
-    /// How many rows a pair gives, by whether it is one in which the circuit is looked for.
+    /// Number of rows per pair; `finds`: a pair of the search.
     pub fn rows(&self, finds: bool) -> usize {
         if finds { self.listed.len() } else { self.sets.len() }
     }
 
-    /// What a pair's gradients say of every edge that is written down.
+    /// A pair's score of every recorded edge.
     pub fn edges(&self, pair: usize, recorded: &RecordedPair, scores: &[Array2<f64>]) -> Vec<EdgePairRow> {
         let graph = self.edges.weights.graph;
         let (senders, receivers) = (graph.senders(), graph.receivers());
@@ -83,7 +83,7 @@ impl<'a> EdgeTrial<'a> {
         self.listed.iter().map(row).collect()
     }
 
-    /// What every set of edges does alone in a pair.
+    /// The effect of every set of edges alone, in a pair.
     pub fn circuits(&self, pair: usize, recorded: &RecordedPair) -> Result<Vec<EdgePairRow>> {
         let leads = self.edges.alone(recorded, &self.sets.iter().map(|set| &set.edges).collect::<Vec<_>>())?;
         let row = |(set, found): (&EdgeSet, f64)| EdgePairRow {

@@ -75,7 +75,7 @@ pub enum NegativeScope {
     Corpus,
 }
 
-/// Which layers: `"auto"`, `"all"`, `"paper"`, or a list of numbers from 1 (after the first block).
+/// Probed layers: `"auto"`, `"all"`, `"paper"`, or a list of numbers from 1 (after the first block).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Layers {

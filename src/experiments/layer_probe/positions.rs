@@ -1,4 +1,4 @@
-//! Which positions a probe for the switch is fitted on. Knows ids and places, not features.
+//! Chooses the positions that a probe for the switch is fitted on. Knows ids and places, not features.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -47,7 +47,7 @@ pub enum PointKind {
     LnFinalNormalized,
     /// The hidden state that a latent position will read, after the final norm: `[B, 1, D]`.
     LatentSource,
-    /// What enters the embedding slot of a latent position: `[B, 1, D]`.
+    /// Input embedding of a latent position: `[B, 1, D]`.
     LatentInjected,
     /// Logits at the positions where the decoder may switch: `[B, 1, V]`.
     BoundaryLogits,

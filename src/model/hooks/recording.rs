@@ -22,7 +22,7 @@ pub struct RecordedTensor {
     pub data: Vec<f32>,
     /// Positions along the position axis, in order.
     pub positions: Vec<usize>,
-    /// Which axis counts them: 1, of scores and pattern 2.
+    /// Axis of the positions: 1; for scores and pattern, 2.
     pub position_axis: usize,
 }
 
@@ -67,7 +67,7 @@ struct PointValues {
 const LOGITS: &str = "logits";
 
 impl Recording {
-    /// Of every point that the specs name in a model of these settings; a point named twice is stored once.
+    /// A recording of every point that the specs name in a model of these settings; a point named twice is stored once.
     ///
     /// # Errors
     /// A spec that does not resolve.

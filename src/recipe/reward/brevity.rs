@@ -1,4 +1,4 @@
-//! `r_brev`: of a right answer behind a switch, how far its visible tokens stay below `t_hi`.
+//! `r_brev`: for a right answer after a switch, the margin of its visible tokens below `t_hi`.
 
 use super::{Facts, Reward, RewardTerm, one};
 

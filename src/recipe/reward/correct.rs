@@ -1,4 +1,4 @@
-//! `r_corr`: 1 for the right answer, −1 for another.
+//! `r_corr`: 1 if the answer is right, else −1.
 
 use super::{RewardTerm, sign};
 

@@ -1,4 +1,4 @@
-//! `r_fmt`: 1 where the response is well formed, otherwise −1.
+//! `r_fmt`: 1 if the response is well formed, else −1.
 
 use super::{RewardTerm, sign};
 

@@ -11,12 +11,12 @@ use super::ranges::Range::{self, Count, Finite, Positive, Typed};
 use crate::latent::Trace;
 use crate::latent::trace::PositionRole;
 
-/// What a term looks at.
+/// Inputs of a term.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
     pub trace: &'a Trace,
     pub correct: bool,
-    /// Every `<swi>` is closed by a `</swi>` before the next. No tags at all is well formed.
+    /// Every `<swi>` is closed by a `</swi>` before the next. A response without tags is well formed.
     pub well_formed: bool,
     pub used: bool,
 }
@@ -43,7 +43,7 @@ fn well_formed(trace: &Trace) -> bool {
 
 /// One term of the reward.
 pub struct RewardTerm {
-    /// Its weight where a recipe names none.
+    /// Default weight.
     pub weight: f64,
     /// Its unweighted value.
     pub value: fn(Facts, &Reward) -> f64,
@@ -125,12 +125,12 @@ impl Reward {
         terms
     }
 
-    /// Key and weight of every term that counts.
+    /// Key and weight of every term with a nonzero weight.
     pub(crate) fn weighted(&self) -> impl Iterator<Item = (&'static str, f64)> {
         TERMS.iter().map(|(key, _)| *key).zip(self.weights()).filter(|(_, weight)| *weight != 0.0)
     }
 
-    /// With `t_lo` and `t_hi` in tokens, where `lengths` says them as multiples of this mean.
+    /// Sets `t_lo` and `t_hi` in tokens, if `lengths` has them as multiples of this mean.
     #[must_use]
     pub(crate) fn scaled(&self, mean_tokens: f64) -> Self {
         let Some([lo, hi]) = self.lengths else { return self.clone() };

@@ -1,5 +1,5 @@
-//! `r_switched`: 1 where the response has a block, whatever its answer. Nobody should want it: a policy that is paid for it alone is one
-//! that must be stopped (`grpo.early_stop_window`).
+//! `r_switched`: 1 if the response has a block, whatever its answer. Only for tests of the early stop: a policy with this reward alone hacks
+//! it (`grpo.early_stop_window`).
 
 use super::{RewardTerm, one};
 

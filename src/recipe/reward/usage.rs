@@ -1,4 +1,4 @@
-//! `r_use`: pays for a switch in a well-formed response, in the form that `use_form` names.
+//! `r_use`: rewards a switch in a well-formed response, by the formula of `use_form`.
 
 use super::{Facts, Reward, RewardTerm, UseReward, one, sign};
 

@@ -1,4 +1,4 @@
-//! Attribution patching: the map that gradients predict, and how far it agrees with patches that were run.
+//! Attribution patching: the map that gradients predict, and its agreement with actual patches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -33,7 +33,7 @@ impl GradientAt {
 }
 
 rows! {
-    /// What a gradient predicts that a patch of one pair moves; without a gradient, what a patch that was run did move.
+    /// The effect of a patch on one pair, as a gradient predicts it; without a gradient, the effect of the actual patch.
     pub struct AttributedNodeRow {
         #[serde(flatten)]
         pub node: PatchedNodeRow where moved => "logits": "what the gradient predicts that a patch moves; without one, what it did move",
@@ -72,8 +72,7 @@ rows! {
         pub back: Option<usize> => AttentionRow,
         pub effect: Estimate => "share": "of the difference between clean and corrupt: gradient × (clean − corrupt)",
         pub p_holm: f64 => AccuracyRow,
-        /// What the patch itself does in the same pairs (`denoise`; of the clean run's gradient `noise`), of the cells that were
-        /// sampled.
+        /// The effect of the patch itself on the same pairs (`denoise`; `noise` for the clean run's gradient), for sampled cells.
         pub exact: Option<Estimate> => "share": "what the patch itself moves in the same pairs; of cells that were sampled",
     }
 }
@@ -86,7 +85,7 @@ impl AttributionRow {
 }
 
 rows! {
-    /// How well one map predicts patches that were run, over the sampled cells.
+    /// Agreement of one map with actual patches, over the sampled cells.
     pub struct AttributionAgreementRow {
         #[serde(flatten)]
         pub identity: Identity where n => "count": "pairs of the row",
@@ -104,10 +103,10 @@ rows! {
     }
 }
 
-/// Predicted effects, each as if it were a patch's.
+/// Predicted effects, in the form of patches.
 type PredictedEffects = BTreeMap<GradientAt, Vec<PatchedNodeRow>>;
 
-/// The maps of every form and gradient, and how they agree with the patches that were run; `least` as in [`shares`].
+/// The maps of every form and gradient, and their agreement with actual patches; `least` as in [`shares`].
 pub(crate) fn attributions(
     rows: &[AttributedNodeRow],
     least: f64,
@@ -122,7 +121,7 @@ pub(crate) fn attributions(
     Ok((maps(&predicted, &exact, least)?, agreements(&predicted, &exact)?))
 }
 
-/// The maps of every form and gradient. `exact`: patches that were run on the same pairs, of the cells that were sampled.
+/// The maps of every form and gradient. `exact`: actual patches of the sampled cells, on the same pairs.
 fn maps(predicted: &PredictedEffects, exact: &[PatchedNodeRow], least: f64) -> Result<Vec<AttributionRow>> {
     type At = (Form, PatchMode, String, Option<usize>, Component, usize, Option<usize>);
     let at = |r: &HeadPatchRow| -> At { (r.form, r.mode, r.place.clone(), r.back, r.component, r.layer, r.head) };
@@ -150,7 +149,7 @@ fn maps(predicted: &PredictedEffects, exact: &[PatchedNodeRow], least: f64) -> R
     Ok(out)
 }
 
-/// Compares every map with the patches that it predicts; left out where fewer than two pairs or three cells were run.
+/// Compares every map with the patches that it predicts, if at least two pairs and three cells were patched.
 fn agreements(predicted: &PredictedEffects, exact: &[PatchedNodeRow]) -> Result<Vec<AttributionAgreementRow>> {
     let mut out = vec![];
     for form in Form::ALL {
@@ -180,7 +179,7 @@ fn compared(
         let Some(&by_gradient) = predicted.get(&(r.pair, r.cell())) else { continue };
         cells.entry(r.cell()).or_default().insert(r.pair, [by_gradient, r.moved, r.whole]);
     }
-    // As the maps: a cell of a single pair has no interval.
+    // As in the maps, a cell with a single pair has no interval.
     cells.retain(|_, pairs| pairs.len() > 1);
     let pairs: Vec<usize> =
         cells.values().flat_map(BTreeMap::keys).copied().collect::<BTreeSet<_>>().into_iter().collect();
@@ -195,7 +194,7 @@ fn compared(
             }
             sums
         });
-        // A draw without any pair of a cell says nothing of it.
+        // A bootstrap draw may have no pair of a cell.
         sums.filter(|sums| sums[2] > 0.0).map(|[by, moved, whole]| (by / whole, moved / whole)).unzip()
     };
     let (by, moved) = effects(&vec![1; pairs.len()]);

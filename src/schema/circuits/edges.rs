@@ -1,4 +1,4 @@
-//! Circuits: edges with their scores, and the share of the difference between two runs that some edges carry.
+//! Circuits: edges with their scores, and the share of the difference between two runs that a set of edges carries.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use crate::schema::Identity;
 use crate::stats::{Bootstrap, Estimate, LEVEL, wilson};
 
 rows! {
-    /// One edge. Those of the circuit, and the largest of the others.
+    /// One edge. The file has the circuit's edges, and the others with the largest scores.
     pub struct EdgeRow {
         #[serde(flatten)]
         pub identity: Identity where n => "count": "pairs in which the circuit was looked for",
@@ -29,25 +29,25 @@ rows! {
 }
 
 names! {
-    /// Which edges carry what the run computes.
+    /// The edges that have the clean run's values.
     pub enum Circuit {
-        /// Those that were found.
+        /// The found circuit.
         Found = "found",
-        /// All but those.
+        /// All but the found circuit.
         Rest = "rest",
-        /// As many as were found, drawn at random.
+        /// As many edges as the found circuit has, drawn at random.
         Random = "random",
-        /// The found ones without one of them.
+        /// The found circuit without one edge.
         LessOne = "less_one",
-        /// So many with the largest scores.
+        /// The edges with the largest scores.
         Top = "top",
-        /// All: the clean run.
+        /// All edges: the clean run.
         All = "all",
     }
 }
 
 rows! {
-    /// What one set of edges does alone.
+    /// The effect of one kind of circuit.
     pub struct CircuitRow {
         #[serde(flatten)]
         pub identity: Identity where n => "count": "pairs that the circuit was tested on",
@@ -67,8 +67,7 @@ rows! {
 }
 
 rows! {
-    /// One pair's value: of an edge, in a pair on which the circuit was searched; of a set of edges alone, in one on which it is
-    /// tested.
+    /// One pair's value for a single edge (pairs of the search) or for a set of edges (pairs of the test).
     #[derive(Default)]
     pub struct EdgePairRow {
         /// `n` counts the pairs of the form.
@@ -77,7 +76,7 @@ rows! {
         pub form: Form => DirectLogitRow,
         pub pair: usize => "index from 0": "the pair: of a single edge one in which the circuit is looked for, of a set one on which it is tested",
         pub circuit: Option<Circuit> => "name": "as in circuits; absent of a single edge",
-        /// Which of several sets of a kind, from 0; of `less_one` the first is the whole circuit. Of an edge its rank.
+        /// Index of the set among those of its kind; for `less_one`, 0 is the whole circuit. For a single edge, its rank.
         pub number: usize => "count": "which of several sets of edges; of an edge its rank",
         pub edges: usize => "count": "edges of the set",
         pub rank: Option<usize> => "rank from 1": "of the edge, or of the edge that is missing, by the size of the score",
@@ -155,7 +154,7 @@ fn edge(rank: usize, pairs: &[&EdgePairRow], needed: Option<Estimate>) -> Result
     })
 }
 
-/// By the rank of the missing edge, how much smaller the effect is without it; and the circuits without one edge, together.
+/// Loss of effect without an edge, by the edge's rank; and the summary row of the circuits without one edge.
 type EdgeNeed = (BTreeMap<Option<usize>, Estimate>, Option<CircuitRow>);
 
 fn needed(sets: &BTreeMap<usize, &Vec<&EdgePairRow>>) -> Result<EdgeNeed> {
@@ -171,7 +170,7 @@ fn needed(sets: &BTreeMap<usize, &Vec<&EdgePairRow>>) -> Result<EdgeNeed> {
     Ok((of_edges, circuit(Circuit::LessOne, &without)?.map(|row| CircuitRow { needed, ..row })))
 }
 
-/// The effect of the circuits of a kind, averaged: of each the rows of all pairs. Nothing of none.
+/// The mean effect of the circuits of a kind, each given by the rows of all pairs; `None` without circuits.
 fn circuit(kind: Circuit, circuits: &[&Vec<&EdgePairRow>]) -> Result<Option<CircuitRow>> {
     let Some(first) = circuits.first() else { return Ok(None) };
     let seed = first[0].identity.seed;

@@ -1,5 +1,5 @@
-//! Circuits: what heads, MLPs and embeddings add to a logit, where heads look, and what happens when one is patched. Latent
-//! steps and tokens of a clause count from 1, as in hook names.
+//! Circuits: contributions of heads, MLPs and embeddings to a logit, attention of heads, and effects of patches. Latent steps and
+//! tokens of a clause count from 1, as in hook names.
 
 mod attribution;
 mod edges;
@@ -20,7 +20,7 @@ pub(crate) use steering::steerings;
 pub use steering::{SteeringRow, SteeringTrialRow};
 
 names! {
-    /// How a solution is written.
+    /// Form of a solution.
     #[derive(Default)]
     pub enum Form {
         /// `<swi>`, latents, `</swi>` in place of each tagged clause.
@@ -42,9 +42,9 @@ names! {
         SwiEnd = "swi_end",
     }
 
-    /// What kind of node a row speaks of.
+    /// Kind of a node.
     pub enum Component {
-        /// Everything: the logit itself.
+        /// The sum of all contributions: the logit itself.
         Total = "total",
         /// The token's embedding or, at a latent step, the injected state.
         Embed = "embed",
@@ -58,7 +58,7 @@ names! {
     pub enum Part {
         /// At the position that decides.
         Own = "own",
-        /// At earlier steps of the block and at `<swi>`, summed: what the injected state brought along.
+        /// At earlier steps of the block and at `<swi>`, summed: contributions that the injected state carries.
         Carried = "carried",
     }
 }
@@ -70,7 +70,7 @@ pub fn stream_name(layers_passed: usize) -> String {
 }
 
 impl Component {
-    /// A node as it is written in tables: `L2H0`, `MLP 1`, `blocks.2` (the stream), `input`.
+    /// Name of a node in tables: `L2H0`, `MLP 1`, `blocks.2` (the stream), `input`.
     pub fn label(self, layer: Option<usize>, head: Option<usize>) -> String {
         let number = layer.map_or_else(String::new, |layer| layer.to_string());
         match (self, head) {
@@ -97,12 +97,12 @@ rows! {
         pub layer: Option<usize> => LensRow,
         pub head: Option<usize> => PatternRow,
         pub part: Part => "name": "own: at the deciding position; carried: what the injected state brought along",
-        /// Decisions.
+        /// Number of decisions.
         pub positions: usize => EntropyRow,
         pub logit: Estimate => "logits":
             "what the component adds to the target's logit; with direct_logit.centred minus the mean over the vocabulary \
                 (TransformerLens' default)",
-        /// What it adds to the target's logit minus that of the best other token that could be drawn there.
+        /// Contribution to the target's logit minus that to the logit of the best other token allowed there.
         pub lead: Estimate => "logits": "the same minus what it adds to the best other token",
         pub top: Option<Estimate> => "share": "decisions where the target is the most probable token",
     }
@@ -116,7 +116,7 @@ fn adds(nats: Estimate) -> bool {
 }
 
 impl DirectLogitRow {
-    /// The verdict that the node adds to the target's lead: its interval lies above what counts as none.
+    /// The verdict that the node adds to the target's lead: its interval lies above `LEAST_NATS`.
     pub fn adds(&self) -> bool {
         adds(self.lead)
     }
@@ -146,7 +146,7 @@ rows! {
 }
 
 impl AttentionRow {
-    /// The verdict that what the head takes there adds to the answer's lead.
+    /// The verdict that the head's output from there adds to the answer's lead.
     pub fn brings(&self) -> bool {
         self.direct.is_some_and(adds)
     }

@@ -1,4 +1,4 @@
-//! Head patching: what each patched node of each pair moved, and the maps that follow.
+//! Head patching: the effect of patching each node of each pair, and the maps over nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,11 @@ use crate::stats::{Bootstrap, Estimate, LEVEL, holm, spearman};
 names! {
     /// Which run is patched into which.
     pub enum PatchMode {
-        /// The clean run's value into the corrupt run: does it bring the clean answer back?
+        /// The clean run's value into the corrupt run: does it restore the clean answer?
         Denoise = "denoise",
         /// The corrupt run's value into the clean run: does it break the clean answer?
         Noise = "noise",
-        /// The mean of all runs at that place into the clean run: is what the place tells runs apart needed?
+        /// The mean of all runs at that place into the clean run: is the difference between runs at the place needed?
         Mean = "mean",
     }
 }
@@ -29,7 +29,7 @@ rows! {
         #[serde(flatten)]
         pub identity: Identity,
         pub form: Form => DirectLogitRow,
-        /// Which candidate the pair was made of: the same number in both forms is the same problem.
+        /// Number of the candidate problem: the same in both forms.
         pub pair: usize => PatchedPlaceRow,
         pub mode: PatchMode => HeadPatchRow,
         pub component: Component => DirectLogitRow,
@@ -40,13 +40,13 @@ rows! {
         pub place: String => HeadPatchRow,
         /// Blocks (or clauses) between the place and the read-out, 0 for the last; absent outside blocks.
         pub back: Option<usize> => AttentionRow,
-        /// How far the lead of the clean row's token over the corrupt row's moves, in the direction that the mode asks about.
+        /// Change of the lead of the clean row's token over the corrupt row's, in the direction of the mode.
         pub moved: f64 => "logits": "change of the lead in the mode's direction",
         pub whole: f64 => PatchedPlaceRow,
     }
 }
 
-/// A square of the map.
+/// A cell of the map: place, blocks back, component, layer, head.
 pub(super) type Cell<'a> = (&'a str, Option<usize>, Component, usize, Option<usize>);
 
 impl PatchedNodeRow {
@@ -58,7 +58,7 @@ impl PatchedNodeRow {
     }
 }
 
-/// What a pair's rows are told apart by.
+/// Identity of a row within its pair.
 pub(super) type NodeKey = (Form, usize, PatchMode, String, Option<usize>, Component, usize, Option<usize>);
 
 measured!(
@@ -85,8 +85,8 @@ rows! {
         pub back: Option<usize> => AttentionRow,
         /// Σ moved / Σ whole.
         pub effect: Estimate => PatchRow,
-        /// Sign test that more than half of the pairs are moved by more than a given share of their difference to one side, Holm
-        /// over the cells of a form and mode.
+        /// Sign test that more than half of the pairs move by more than `least` of their difference to one side, Holm-adjusted over the
+        /// cells of a form and mode.
         pub p_holm: f64 => AccuracyRow,
     }
 }
@@ -95,14 +95,14 @@ impl HeadPatchRow {
     /// The file of pairs that a user gave.
     pub const PAIRS: &'static str = "pair_patching";
 
-    /// The verdict that the node matters here: the sign test, corrected for the cells of the form and mode.
+    /// The verdict that the node matters here, by the sign test.
     pub fn matters(&self) -> bool {
         self.p_holm <= 1.0 - LEVEL
     }
 }
 
-/// That no cell can be significant, where so few pairs were run: even with all of them moved to one side the sign test gives
-/// 2 · ½ⁿ, and Holm's correction multiplies the smallest p by the number of cells.
+/// A note if no cell can be significant with so few pairs: even if all move to one side, the sign test gives 2 · ½ⁿ, and Holm's
+/// correction multiplies the smallest p by the number of cells.
 pub(crate) fn too_few(rows: &[HeadPatchRow]) -> Option<String> {
     let n = rows.iter().map(|row| row.identity.n).max()?;
     let mut maps: BTreeMap<(Form, PatchMode), usize> = BTreeMap::new();
@@ -147,7 +147,7 @@ pub(crate) fn shares(rows: &[PatchedNodeRow], least: f64) -> Result<Vec<HeadPatc
     Ok(out)
 }
 
-/// Two-sided and exact: are more than half of the effects above `least`, or more than half below −`least`?
+/// Exact two-sided p-value that more than half of the effects are above `least`, or more than half below −`least`.
 fn sign_test(effects: impl Iterator<Item = f64>, least: f64) -> f64 {
     let (mut n, mut above, mut below) = (0, 0, 0);
     for effect in effects {
@@ -164,14 +164,14 @@ rows! {
         /// `n` counts problems whose pairs are usable in both forms.
         #[serde(flatten)]
         pub identity: Identity,
-        /// Node × k that both forms have, of the last block.
+        /// Cells (node × k) of the last block that both forms have.
         pub cells: usize => "count": "nodes and steps that both forms have",
         /// Spearman's ρ of the `denoise` effects of the two forms over these cells; the interval resamples problems.
         pub rank_correlation: Estimate => "rho": "Spearman's, of the effects in both forms",
     }
 }
 
-/// Compares the forms. `None` where fewer than two problems, or three cells, are in both.
+/// Compares the forms. `None` with fewer than two problems, or three cells, in both.
 ///
 /// # Errors
 /// As the bootstrap's.

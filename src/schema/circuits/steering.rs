@@ -1,4 +1,4 @@
-//! Steering: what an added or removed direction does to answers, by layer × latent step.
+//! Steering: the effect of an added or removed direction on answers, by layer × latent step.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::schema::verdict::adjust;
 use crate::stats::{Bootstrap, Estimate, FEWEST, Flips, LEVEL, accuracy};
 
 rows! {
-    /// Outcome of one problem, steered at one cell: with the direction from the mean state of the own value to that of another,
-    /// and with a random one of the same length.
+    /// Outcome of one problem steered at one cell: with the direction from the mean state of its value to that of another value, and with
+    /// a random direction of the same length.
     pub struct SteeringTrialRow {
-        /// `n` counts the problems that are steered.
+        /// `n` counts the steered problems.
         #[serde(flatten)]
         pub identity: Identity,
         pub target: usize => "index from 0": "the steered problem, in the order of the draw",
@@ -32,7 +32,7 @@ rows! {
     }
 }
 
-/// Doses in their order (all are above 0), the projection last.
+/// Sort key: doses in order (all are above 0), then the projection.
 fn rank(dose: Option<f64>) -> (bool, u64) {
     (dose.is_none(), dose.map_or(0, f64::to_bits))
 }
@@ -42,7 +42,7 @@ measured!(
     (usize, usize, Nth, (bool, u64)),
     |row| (row.target, row.layer, row.step, rank(row.dose)),
     (None, row.target),
-    // A block may reach none of the steps.
+    // A block may have none of the steps.
     const EVERY_UNIT: bool = false;
 );
 
@@ -65,8 +65,8 @@ rows! {
         pub random_kept: Estimate => "share": "the same with the random direction",
         pub length: f64 => "share": "mean length of what was added or removed, of the state's own length",
         pub random_length: f64 => "share": "the same of the random direction",
-        /// Exact McNemar test of the direction against the random one (of `add`, hits; of `project_out`, answers that are still
-        /// gold), Holm over all cells.
+        /// Exact McNemar test of the direction against the random one (for `add`, of hits; for `project_out`, of answers that are still
+        /// right), Holm-adjusted over all cells.
         pub p_holm: f64 => AccuracyRow,
     }
 }
@@ -86,7 +86,7 @@ impl SteeringRow {
 const ADD: &str = "add";
 const PROJECT_OUT: &str = "project_out";
 
-/// One row a cell, in the order of layer, step and action; a cell of a single problem is left out.
+/// One row per cell with at least two problems, in the order of layer, step and action.
 pub(crate) fn steerings(trials: &[SteeringTrialRow]) -> Result<Vec<SteeringRow>> {
     let mut cells: BTreeMap<_, Vec<&SteeringTrialRow>> = BTreeMap::new();
     trials.iter().for_each(|t| cells.entry((t.layer, t.step, rank(t.dose))).or_default().push(t));
@@ -96,7 +96,7 @@ pub(crate) fn steerings(trials: &[SteeringTrialRow]) -> Result<Vec<SteeringRow>>
     Ok(rows)
 }
 
-/// Its p-value is not adjusted yet.
+/// The row of a cell; its p-value is not adjusted yet.
 fn cell(trials: &[&SteeringTrialRow]) -> Result<SteeringRow> {
     type Trial = SteeringTrialRow;
     let of = |pick: fn(&Trial) -> bool| -> Vec<bool> { trials.iter().map(|t| pick(t)).collect() };

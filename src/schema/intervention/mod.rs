@@ -1,4 +1,4 @@
-//! What is done to latent inputs and what it does to answers: one [`Observation`] a problem, one [`InterventionRow`] a mode.
+//! Interventions on latent inputs and their effect on answers: one [`Observation`] per problem, one [`InterventionRow`] per mode.
 
 mod steps;
 pub mod summary;
@@ -11,27 +11,27 @@ pub use steps::Steps;
 
 /// The unchanged run.
 pub const NORMAL: &str = "normal";
-/// The unchanged run in batches of another size, from its prompts: greedy decoding must not notice.
+/// The unchanged run with another batch size: greedy decoding must give the same answers.
 pub const NULL_BATCH: &str = "null_batch";
-/// Two sampled runs with other seeds: how much answers move when nothing is done. Draw 0 is what draw 1 is compared with.
+/// Two sampled runs with different seeds: how much answers vary without an intervention. Draw 1 is compared with draw 0.
 pub const NULL_SEED: &str = "null_seed";
-/// What the answers' own noise is measured with.
+/// Modes that measure the answers' own noise.
 pub const NULLS: [&str; 2] = [NULL_BATCH, NULL_SEED];
 
-/// A mode at a dose, as users write it: `rotate:30`.
+/// A mode with its dose, as users write it: `rotate:30`.
 pub fn dosed(mode: &str, dose: Option<f64>) -> String {
     dose.map_or_else(|| mode.to_owned(), |dose| format!("{mode}:{dose}"))
 }
 
 names! {
-    /// What happens to the latents of a block after a replaced one.
+    /// How the latents of a block after a replaced one are computed.
     #[derive(Default)]
     pub enum Later {
-        /// They follow from it.
+        /// Recomputed from it.
         #[default]
         Recompute = "recompute",
-        /// Their inputs are those of the normal run (same problem, block and step), so that only attention to the replaced
-        /// position, and the text after it, can carry the change. Where the normal run's block was shorter they follow from it.
+        /// Their inputs are those of the normal run (same problem, block and step), so that only attention to the replaced position, and
+        /// the text after it, can carry the change. Steps beyond the normal run's block are recomputed.
         Frozen = "frozen",
     }
 
@@ -42,9 +42,9 @@ names! {
         /// Both are those of the replaced input.
         #[default]
         Both = "both",
-        /// The output is that of the replaced input; the cache keeps the keys and values of the input as it was.
+        /// The output is that of the replaced input; the cache has the keys and values of the original input.
         Embedding = "embedding",
-        /// The cache holds the keys and values of the replaced input; the output is that of the input as it was.
+        /// The cache has the keys and values of the replaced input; the output is that of the original input.
         Kv = "kv",
     }
 
@@ -54,22 +54,22 @@ names! {
         /// The model opens them.
         #[default]
         Own = "own",
-        /// Problems that open none are made to open one where p(`<swi>`) was highest, in the normal run too: what is compared
-        /// is then how such a block works, not whether it would be opened.
+        /// Problems without one are forced to open one where p(`<swi>`) was highest, in the normal run too: this compares how such a block
+        /// works, not whether it would be opened.
         Forced = "forced",
     }
 }
 
 rows! {
-    /// What became of one problem in one draw of one cell. A cell is a mode at one dose, on one choice of steps, acting at one
-    /// place. (`cell`, `draw`, `problem`) is the key: files of several machines, cut by problem, are merged by it.
+    /// Outcome of one problem in one draw of one cell. A cell is a mode at one dose, on one choice of steps, at one place. The key is
+    /// (`cell`, `draw`, `problem`): shards by problem are merged by it.
     #[derive(Default)]
     pub struct Observation {
         #[serde(flatten)]
         pub identity: Identity,
         pub weights: String => "hash": "first digits of the SHA-256 of the weights",
         pub dtype: String => "name": "float type of the computation",
-        /// From 0, in the order of the command; *normal* is 0.
+        /// In the order of the command; *normal* is 0.
         pub cell: usize => "index from 0": "mode at one dose and one choice of steps, in the order asked",
         pub mode: String => InterventionRow,
         pub dose: Option<f64> => InterventionRow,
@@ -86,7 +86,7 @@ rows! {
         pub draw: usize => "index from 0": "the draw of a random mode",
         pub problem: usize => OutcomeRow,
         pub correct: bool => OutcomeRow,
-        /// Share of the run's problems that a guess gets right ([`Corpus::guess`](crate::corpus::Corpus::guess)).
+        /// Accuracy of guessing ([`Corpus::guess`](crate::corpus::Corpus::guess)).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub guess: Option<f64> => EarlyStopRow,
         pub answer: Option<String> => OutcomeRow,
@@ -94,16 +94,16 @@ rows! {
         pub switched: bool => OutcomeRow,
         pub latent_calls: usize => AccuracyRow,
         pub identical: bool => "true or false": "the same tokens and log-probabilities as the normal run, bit for bit",
-        /// Whether the problem was decoded anew; the others open no block to act on, and are as in the normal run.
+        /// Whether the problem was decoded again; the others open no block and are copied from the normal run.
         pub forked: bool => "true or false": "whether the problem was decoded anew",
         pub firings: usize => InterventionRow,
         pub moved: f64 => "norm": "sum of the lengths of new minus old input",
-        /// Of `known_value`: the answer that arithmetic predicts; absent where nothing was exchanged.
+        /// For `known_value`; absent if nothing was exchanged.
         pub predicted: Option<String> => "text": "the answer that arithmetic predicts from the exchanged value",
-        /// Of `known_value`: the share of donors that could have been drawn which predict the answer given.
+        /// For `known_value`: share of the possible donors that predict the given answer.
         pub chance: Option<f64> => KnownValueRow,
-        /// Of `known_value`: the answer if the donor's block holds the first operand of its step; absent where that predicts no
-        /// change, or what `predicted` says.
+        /// For `known_value`: the answer if the donor's block encodes the first operand of its step; absent if that predicts no change or
+        /// the same as `predicted`.
         pub operand_predicted: Option<String> => "text":
             "the answer if the donor's block holds its step's first operand, if that is another one",
         pub operand_chance: Option<f64> => "share":
@@ -138,7 +138,7 @@ rows! {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub place: Option<String> => "name": "latent (`steps` says which), prompt, text, `text[t]` or `pos[p]`; t and p from 0",
         pub draws: usize => "count": "draws of a random mode, pooled",
-        /// Problems × draws; intervals resample problems.
+        /// Over problems × draws; intervals resample problems.
         pub accuracy: Estimate => AccuracyRow,
         pub accuracy_change: Estimate => PartSwapRow,
         pub answer_changed: Estimate => "share": "answers that differ from the normal run's",
@@ -154,11 +154,11 @@ rows! {
         pub wrong_to_right: Option<Estimate> => "share": "of the normal run's wrong answers that are right",
         pub lost: usize => AccuracyRow,
         pub gained: usize => AccuracyRow,
-        /// Against normal, all problems: exact McNemar; of several draws its like, the exact sign-flip test of their sums.
+        /// Against normal, on all problems: exact McNemar test or, with several draws, the exact sign-flip test of their sums.
         pub p_value: f64 => AccuracyRow,
         pub p_holm: f64 => AccuracyRow,
         pub logit_diff: Option<Estimate> => "nats": "lead of the gold answer's first token over the best other one",
-        /// Minus normal's, on problems where both give an answer.
+        /// Minus normal's, on problems with an answer in both.
         pub logit_diff_change: Option<Estimate> => "nats": "the same minus that of the normal run, paired",
         pub firings: usize => "count": "latent inputs that were replaced",
         pub mean_change: f64 => "norm": "mean length of new minus old input, a replacement",
@@ -171,7 +171,7 @@ impl InterventionRow {
     /// The file of interventions at hook points.
     pub const HOOKS: &'static str = "hook_intervention";
 
-    /// Where it acts: latent steps, with the hook point, its heads and other positions where they are named.
+    /// Where it acts: latent steps and, if named, hook point, heads and other positions.
     pub fn acts_at(&self) -> String {
         let Some(hook) = &self.hook else { return self.steps.to_string() };
         let heads = self.heads.as_deref().filter(|heads| *heads != "all");
@@ -182,18 +182,17 @@ impl InterventionRow {
         }
     }
 
-    /// The verdict that answers are right less often than in the normal run: the exact test, corrected for the interventions
-    /// that ran with it.
+    /// The verdict that accuracy is lower than in the normal run: the exact test, Holm-adjusted over the command's interventions.
     pub fn lowers(&self) -> bool {
         self.verdict() == "lower"
     }
 
-    /// The verdict that more are.
+    /// The verdict that accuracy is higher.
     pub fn raises(&self) -> bool {
         self.verdict() == "higher"
     }
 
-    /// `lower`, `higher`, that neither is seen, or that there was nothing to lose: accuracy against the unchanged model.
+    /// Accuracy against the unchanged model: `lower`, `higher`, neither, or at chance before.
     pub fn verdict(&self) -> &'static str {
         loss(self.identity.n, self.accuracy_change.value, self.p_holm, ["lower", "higher"], self.baseline())
     }
@@ -207,7 +206,7 @@ impl InterventionRow {
         }
     }
 
-    /// [`Self::verdict`], and where it finds neither: whether accuracy is the same within [`MARGIN`].
+    /// [`Self::verdict`] or, if it finds neither, whether accuracy is the same within [`MARGIN`].
     pub fn verdict_or_same(&self) -> &'static str {
         match self.verdict() {
             NEITHER if self.p_same(MARGIN) <= 1.0 - LEVEL => "same within .05",
@@ -215,7 +214,7 @@ impl InterventionRow {
         }
     }
 
-    /// That the unchanged model, on the problems that are changed, is not above a guess: its accuracy and the guess.
+    /// Accuracy of the unchanged model on the problems that are changed, and of guessing, if the first is not above the second.
     pub fn at_chance(&self) -> Option<(Estimate, f64)> {
         self.baseline().and_then(Baseline::at_chance)
     }
@@ -227,7 +226,7 @@ impl InterventionRow {
         }
     }
 
-    /// Whether it intervenes as the paper does: on all steps, at full dose, on what enters the stream.
+    /// Whether it intervenes as in the paper: on all steps, at full dose, on the latent inputs.
     pub fn is_plain(&self) -> bool {
         self.steps == Steps::All
             && self.dose.is_none_or(|dose| dose == 1.0)
@@ -237,13 +236,13 @@ impl InterventionRow {
 }
 
 names! {
-    /// Assumed content of an exchanged block, for predictions.
+    /// The value that an exchanged block is assumed to encode.
     #[derive(Default)]
     pub enum Holds {
         /// The result of its step.
         #[default]
         Value = "value",
-        /// The first operand of its step: the operation is done after the block.
+        /// The first operand of its step; the operation follows the block.
         Operand = "operand",
     }
 }
@@ -257,16 +256,14 @@ rows! {
         pub steps: Steps => InterventionRow,
         pub later: Later => InterventionRow,
         pub at: At => InterventionRow,
-        /// What the prediction takes the block to hold. By the operand only exchanges count for which it predicts another answer
-        /// than the value does.
+        /// Assumption of the prediction. With `operand`, only exchanges count for which it predicts another answer than `value`.
         #[serde(default)]
         pub holds: Holds => "name":
             "what the exchanged block is taken to hold: the value of its step, or the first operand (then only exchanges count for \
                 which the two predict different answers)",
         pub draws: usize => InterventionRow,
         pub hit_rate: Estimate => "share": "exchanges after which the answer is the predicted one",
-        /// The hit rate if the donor's value did not matter: each answer against those of all donors that could have
-        /// been drawn.
+        /// The hit rate if the donor's value did not matter: each answer is compared with the predictions of all possible donors.
         pub chance: Estimate => "share": "the same, if the exchanged value did not affect the answer",
         pub above_chance: Estimate => "share": "hit rate minus chance, paired",
         pub kept: Estimate => "share": "exchanges after which the answer is still the gold one",
@@ -278,7 +275,7 @@ impl KnownValueRow {
     /// The file of a run without `all` among its steps.
     pub const STEPS: &'static str = "known_value_steps";
 
-    /// Of these rows the one of all steps, graded by the value.
+    /// The row of all steps, with predictions by the value.
     pub fn main(rows: &[Self]) -> Option<&Self> {
         Self::of_all_steps(rows, Holds::Value)
     }
@@ -287,16 +284,16 @@ impl KnownValueRow {
         rows.iter().find(|row| row.steps == Steps::All && row.holds == holds)
     }
 
-    /// The verdict that answers follow the assumed content of the block.
+    /// The verdict that answers follow the exchanged value more often than by chance.
     pub fn follows(&self) -> bool {
         self.above_chance.is_above(0.0)
     }
 
-    /// The verdict that they follow it less often than by chance.
+    /// The verdict that answers follow it less often than by chance.
     pub fn avoids(&self) -> bool {
         self.above_chance.scaled(-1.0).is_above(0.0)
     }
 
-    /// As in an observation's `mode`.
+    /// Its name in an observation's `mode`.
     pub(crate) const MODE: &'static str = "known_value";
 }

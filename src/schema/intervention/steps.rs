@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::nth::Nth;
 
-/// Written `all`, `2` (the second step only) or `2..` (from it on); stored as indices from 0.
+/// Written `all`, `2` (the second step only) or `2..` (from the second on); stored as indices from 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Steps {
@@ -27,7 +27,7 @@ impl Steps {
         }
     }
 
-    /// The first step that it names, an index.
+    /// Index of its first step.
     pub fn first(self) -> usize {
         match self {
             Steps::All => 0,

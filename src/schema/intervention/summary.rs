@@ -1,5 +1,5 @@
-//! From observations to the rows of tables: each cell against the normal run on the same problems, draws pooled, with
-//! intervals. Pure: the same observations in any order give the same rows.
+//! Summarises observations: each cell against the normal run on the same problems, draws pooled, with intervals. The result does
+//! not depend on the order of observations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,16 @@ use crate::stats::{Bootstrap, Estimate, Flips, LEVEL, by_problem, sign_flip, wil
 /// Results of a run of interventions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Summary {
-    /// One a cell, in their order.
+    /// One row per cell, in order.
     pub rows: Vec<InterventionRow>,
-    /// One a cell of `known_value` and reading of what blocks hold.
+    /// One row per cell of `known_value` and assumption about the block's content.
     pub known: Vec<KnownValueRow>,
 }
 
-/// One draw of every problem, in their order.
+/// One draw of every problem, in order.
 type GradedDraw<'a> = Vec<&'a Observation>;
 
-/// One row a cell.
+/// Summarises each cell in one row.
 ///
 /// # Errors
 /// No observation of the normal run; a cell that lacks problems or has one twice.
@@ -29,7 +29,7 @@ pub fn summarise(observations: &[Observation]) -> Result<Summary> {
     let mut cells: BTreeMap<usize, BTreeMap<usize, BTreeMap<usize, &Observation>>> = BTreeMap::new();
     for o in observations {
         let draw = cells.entry(o.cell).or_default().entry(o.draw).or_default();
-        ensure!(draw.insert(o.problem, o).is_none(), "{}: problem {} is there twice", called(o), o.problem);
+        ensure!(draw.insert(o.problem, o).is_none(), "{}: problem {} occurs twice", called(o), o.problem);
     }
     let draws = |cell: BTreeMap<usize, BTreeMap<_, _>>| cell.into_values().map(|draw| draw.into_values().collect());
     let cells: Vec<Vec<GradedDraw>> = cells.into_values().map(|cell| draws(cell).collect()).collect();
@@ -60,7 +60,7 @@ fn called(o: &Observation) -> String {
     format!("{} ({}), draw {}", dosed(&o.mode, o.dose), o.steps, o.draw)
 }
 
-/// One row: the draws of a cell against `before`.
+/// Compares the draws of a cell with `before`.
 fn row(before: &GradedDraw, draws: &[GradedDraw]) -> Result<InterventionRow> {
     let (n, first) = (before.len(), draws[0][0]);
     let seed = first.identity.seed;
@@ -73,7 +73,7 @@ fn row(before: &GradedDraw, draws: &[GradedDraw]) -> Result<InterventionRow> {
     let all = |_: usize| true;
     let right = |_: usize, o: &Observation| o.correct;
     let some = |estimate: Option<Estimate>| estimate.context("no problems");
-    // Most draws decide; a tie leaves a problem as it was.
+    // The majority of draws decides; with a tie the problem counts as unchanged.
     let majority: Vec<bool> = (0..n)
         .map(|i| {
             let correct = draws.iter().filter(|d| d[i].correct).count();
@@ -125,9 +125,9 @@ fn row(before: &GradedDraw, draws: &[GradedDraw]) -> Result<InterventionRow> {
     })
 }
 
-/// Change in accuracy against `before`, and the exact p-value that it is none. Where the draws of every problem agree:
-/// McNemar's, with the score interval that agrees with it. Else the sign-flip test of each problem's draws together, and a
-/// bootstrap over problems that never excludes a 0 which the test does not.
+/// Change in accuracy against `before`, and the exact p-value of no change. If the draws of every problem agree: McNemar's test,
+/// with the score interval consistent with it. Otherwise: the sign-flip test on each problem's draws together, and a bootstrap
+/// over problems that excludes 0 only if the test does.
 fn change(before: &GradedDraw, draws: &[GradedDraw], flips: &Flips) -> Result<(Estimate, f64)> {
     if draws[0][0].mode == NORMAL {
         return Ok((Estimate { value: 0.0, low: 0.0, high: 0.0, n: before.len() }, 1.0));
@@ -143,7 +143,7 @@ fn change(before: &GradedDraw, draws: &[GradedDraw], flips: &Flips) -> Result<(E
     Ok((if p_value > 1.0 - LEVEL { change.reaching(0.0) } else { change }, p_value))
 }
 
-/// Wilson's interval where rows are problems, that of clustered events where each has several draws.
+/// Wilson interval or, with several draws per problem, the interval of clustered events.
 fn pooled(seed: u64, events: &[(usize, bool)], draws: usize) -> Result<Option<Estimate>> {
     if events.is_empty() {
         return Ok(None);
@@ -162,8 +162,8 @@ fn pooled(seed: u64, events: &[(usize, bool)], draws: usize) -> Result<Option<Es
     Ok(Some(Estimate { value, low, high, n: 1 }))
 }
 
-/// How often the predicted answer came, over the exchanges of all draws, by each reading of what blocks hold; intervals resample
-/// problems. Nothing for a cell of another mode.
+/// Rate of the predicted answer over the exchanges of all draws, for each assumption about the block's content; intervals resample
+/// problems. Empty for another mode.
 fn known(draws: &[GradedDraw]) -> Result<Vec<KnownValueRow>> {
     if draws[0][0].mode != KnownValueRow::MODE {
         return Ok(vec![]);
@@ -181,8 +181,8 @@ fn known(draws: &[GradedDraw]) -> Result<Vec<KnownValueRow>> {
     Ok(by_value.into_iter().chain(by_operand).collect())
 }
 
-/// The row of one reading: `exchanged` gives the answer that it predicts, and by chance. `None` where fewer than two problems have
-/// such an exchange.
+/// The row of one assumption: `exchanged` returns the predicted answer and its chance. `None` if fewer than two problems have such an
+/// exchange.
 fn graded(
     draws: &[GradedDraw],
     holds: Holds,

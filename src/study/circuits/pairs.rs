@@ -72,7 +72,7 @@ fn twins(study: &Study, candidates: usize) -> Result<Vec<(Problem, Problem)>> {
     Ok(out)
 }
 
-/// Of each candidate the first that shares a program with it, directly or through others.
+/// For each candidate, the first one that shares a program with it, directly or through others.
 fn groups<T: Ord>(programs: impl Iterator<Item = [T; 2]>) -> Vec<usize> {
     let (mut of_program, mut first): (BTreeMap<T, usize>, Vec<usize>) = (BTreeMap::new(), vec![]);
     for (number, both) in programs.enumerate() {
@@ -133,7 +133,7 @@ pub(crate) fn no_twins(study: &Study, experiment: &str) -> Option<String> {
     })
 }
 
-/// Which pairs to use.
+/// Criteria for pairs.
 pub(crate) struct PairChoice<'a> {
     pub forms: &'a [Form],
     /// Prompts to use; `None`: the first `candidates` problems of the recipe's task. Given prompts have no worked solutions: their text

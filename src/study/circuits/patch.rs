@@ -24,7 +24,7 @@ const ROWS: usize = 256;
 pub enum Node {
     /// A head's `z`: (layer, head).
     Head(usize, usize),
-    /// What an MLP adds to the stream.
+    /// Output of an MLP.
     Mlp(usize),
     /// The stream: 0 is the input of the first block, l the output of block l (from 1).
     Resid(usize),

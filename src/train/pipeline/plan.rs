@@ -71,7 +71,7 @@ struct PhasePlan {
     steps: usize,
     /// Training positions.
     positions: f64,
-    /// Sequences whose graph is in memory at the same time, and the length of the longest; of rollouts, the most that there can be.
+    /// Number of sequences whose graph is in memory at the same time, and the length of the longest; for rollouts, an upper bound.
     together: [usize; 2],
     rollouts: bool,
     /// Decoding steps for it, one after the other, at most.

@@ -201,7 +201,7 @@ fn begun_with(text: &str, options: &Options, phases: &[Phase]) -> Result<Option<
     Ok(held)
 }
 
-/// What a pretrained model contributes to a run; empty if a model is trained from scratch.
+/// Parts of a pretrained model in a run; empty if a model is trained from scratch.
 #[derive(Default)]
 struct TextAndBase {
     vocabulary: Option<Vocabulary>,
@@ -286,7 +286,7 @@ fn not_written_again<'a>(adapter: &'a Adapter, lora: &Lora) -> Vec<&'a str> {
     replaced.chain(adapter.factor_names().filter(|name| !is_projection(name))).collect()
 }
 
-/// Where a phase's weights come from: the pretrained model with or without an adapter, or a whole model.
+/// Initial weights of a phase: the pretrained model with or without an adapter, or a whole model.
 pub(super) enum PhaseStart {
     Over(Option<Arc<Adapter>>),
     Whole,

@@ -192,7 +192,7 @@ impl RenamedWeights {
                 let twice = places.insert(name.clone(), ParameterPlace { stored: stored.clone(), shape, part });
                 if let Some(twice) = twice {
                     let file = inner.file_of(&stored).display().to_string();
-                    bail!("{file}: `{name}` is there twice, as `{}` and as `{stored}`", twice.stored);
+                    bail!("{file}: `{name}` occurs twice, as `{}` and as `{stored}`", twice.stored);
                 }
             }
         }

@@ -9,7 +9,7 @@ use super::text::Source;
 use crate::guard::read_text;
 
 impl ModelFiles {
-    /// Of a PEFT folder the base's, where its own card names none.
+    /// The license of the model; that of the base if the card of a PEFT folder names none.
     ///
     /// # Errors
     /// A GGUF that cannot be read.
@@ -27,7 +27,7 @@ impl ModelFiles {
     }
 }
 
-/// A card that is no text names none.
+/// The license that a card names; `None` if the card is not text.
 fn of_card(path: &Path) -> Option<String> {
     read_text(path).ok().and_then(|text| front_matter(&text, "license"))
 }

@@ -85,7 +85,7 @@ fn gguf_side(file: &GgufFile, rows: usize) -> Result<Option<TextSide>> {
     if file.has_exact_tokenizer() && own.is_ok() {
         return own;
     }
-    // Of a bare file name the parent is empty.
+    // The parent of a bare file name is empty.
     let Some(beside) = file.path().parent().map(|folder| Path::new(".").join(folder)).filter(|dir| has_tokenizer(dir))
     else {
         return own;

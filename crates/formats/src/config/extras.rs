@@ -37,7 +37,7 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// From Qwen3-MoE's keys, with transformers' defaults.
+    /// Reads Qwen3-MoE's keys, with transformers' defaults.
     pub(super) fn read(keys: &Keys, layers: usize) -> Result<Self> {
         let or = |key: &str, default| Ok::<usize, anyhow::Error>(keys.usize(key)?.unwrap_or(default));
         let step = or("decoder_sparse_step", 1)?;

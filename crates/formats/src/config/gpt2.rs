@@ -65,7 +65,7 @@ pub(super) fn from_keys(keys: &Keys) -> Result<ModelConfig> {
         false => Ok(vec![END_OF_TEXT]),
     };
     let vocab_size = or("vocab_size", 50_257)?;
-    // Of a smaller vocabulary the defaults name no token.
+    // Default ids beyond a smaller vocabulary are dropped.
     let there = |ids: Vec<u32>, key: &str| -> Vec<u32> {
         let said = keys.map.contains_key(key);
         ids.into_iter().filter(|id| said || (*id as usize) < vocab_size).collect()

@@ -67,7 +67,7 @@ pub fn read(folder: &Path, rows: Option<usize>) -> Result<Option<TextSide>> {
     let own = file["added_tokens"].as_array().cloned().unwrap_or_default();
     let mut remade = if has_file { class.remade(file, &config) } else { file };
     let mut notes = cautions(&remade, class, &config, &source);
-    // From a training script: each text would be split differently each time.
+    // Dropout is a training setting: it would split the same text differently each time.
     if let Some(dropout) = remade.get_mut("model").and_then(|model| model.get_mut("dropout")) {
         *dropout = Value::Null;
     }

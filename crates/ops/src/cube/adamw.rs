@@ -1,4 +1,4 @@
-//! The optimiser's arithmetic: a unit a parameter.
+//! AdamW. One thread per parameter. And sums of squares, for the gradient's norm.
 
 use burn::backend::TensorMetadata;
 use burn::tensor::Shape;
@@ -42,7 +42,7 @@ fn step(
     new_weight.write(ABSOLUTE_POS, weight.read(ABSOLUTE_POS) * keep - delta * rate);
 }
 
-/// Sums of squares of every `CUBE_COUNT`-th stretch of `units` values, one per cube.
+/// Partial sums of `Σ x²`, one per cube. Cube c sums the chunks c, c + `CUBE_COUNT`, … of `units` values.
 #[cube(launch, address_type = "dynamic")]
 fn squares(x: LinearView<'_, f32>, sums: &mut Tensor<f32>, #[comptime] units: usize) {
     let mut shared = Shared::<[f32]>::new_slice(units);
@@ -106,10 +106,10 @@ pub(crate) fn adamw(
     (weight, moment_1, moment_2)
 }
 
-/// Cubes that add up a large tensor: more would wait for their turn on a GPU.
+/// Maximum cubes that sum a large tensor: a GPU cannot run more at the same time.
 const CUBES: usize = 1024;
 
-/// Sums of `x²` over parts, `[parts]`: a further launch for their sum would cost more than reading them. The order of summation depends only
+/// Partial sums of `x²`, `[parts]`: another launch to add them would cost more than reading them. The order of summation depends only
 /// on the tensor's size.
 pub(crate) fn sum_of_squares(x: CubeTensor) -> CubeTensor {
     let parts = x.shape().num_elements().div_ceil(UNITS).clamp(1, CUBES);

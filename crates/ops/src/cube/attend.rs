@@ -1,5 +1,5 @@
-//! Attention of few queries, as in decoding: a cube a query and head makes scores, softmax and the mixture of values, and no
-//! pattern is ever in memory.
+//! Attention of few queries, as in decoding. One cube per query and head computes scores, softmax and the weighted sum of values;
+//! the pattern is never stored.
 
 use burn::backend::TensorMetadata;
 use burn_cubecl::cubecl;
@@ -97,7 +97,7 @@ fn one_query<F: Float>(
                 i += parts;
             }
         }
-        // The next slots' weights overwrite these.
+        // The next tile's weights overwrite these.
         sync_cube();
         first += units;
     }

@@ -12,7 +12,7 @@ pub(super) const FOUR: usize = 4;
 /// Units that share a row of the matrix in a product.
 pub(super) const LANES: usize = 32;
 
-/// Words after the last row, so that vector reads stay inside the buffer.
+/// Padding words after the last row, so that vector reads stay inside the buffer.
 pub(super) const SPARE: usize = 4;
 
 type Four = Vector<f32, Const<FOUR>>;
@@ -46,7 +46,7 @@ fn word(words: &Tensor<u32>, at: usize) -> u32 {
     out
 }
 
-/// The finite f16 of some bits. With exponent 0 it is computed as multiples of 2⁻²⁴: its bits as a float would be denormal, which GPUs
+/// A finite f16 from its bits. With exponent 0 it is computed as a multiple of 2⁻²⁴: its bits as a float would be denormal, which GPUs
 /// flush to zero.
 #[cube]
 fn half_of(bits: u32) -> f32 {
@@ -237,7 +237,7 @@ pub(super) fn widen(
     }
 }
 
-/// `out[m, start + n] = x[m] · w[n]`: [`LANES`] units a row of the matrix, `of` rows of x a cube. The width is a multiple of four, and rows
+/// `out[m, start + n] = x[m] · w[n]`: [`LANES`] units per row of the matrix, `of` rows of x per cube. The width is a multiple of four, and rows
 /// of x are contiguous.
 #[cube(launch, address_type = "dynamic")]
 pub(super) fn few(

@@ -1,5 +1,5 @@
-//! Products of few rows with float matrices, as in decoding. Their time is that of reading the matrix: it is read once for all rows, sixteen
-//! bytes per unit at a time, by every part of the device, and matrices of one input in one launch.
+//! Products of few rows with float matrices, as in decoding. They are bound by memory bandwidth: the matrix is read once for all rows,
+//! sixteen bytes per unit at a time, by all multiprocessors, and matrices with the same input share one launch.
 
 use burn::backend::TensorMetadata;
 use burn::backend::ops::FloatTensorOps;
@@ -17,7 +17,7 @@ use super::{UNITS, addresses, cubes, dim, element, made_like, rows_of, units};
 /// Maximum rows of x: with more, kernels on tensor cores also read the matrix once.
 pub(crate) const FEW: usize = 16;
 
-/// Rows of x that a cube multiplies with.
+/// Maximum rows of x per cube.
 const TOGETHER: usize = 8;
 
 /// Units that share a row of an output-major matrix.
@@ -26,8 +26,8 @@ const LANES: usize = 32;
 /// Cubes that fill a device; with fewer, a cube computes fewer columns.
 const BUSY: usize = 256;
 
-/// Rows `first ..` of x times the columns of one group, `x W` with W `[K, N]`: a group is `lanes` vectors of columns, and the units of the
-/// same vector share the sum over K. Widths, depths and pitches are counted in vectors.
+/// Rows `first ..` of x times one group of columns, `x W` with W `[K, N]`: a group is `lanes` vectors of columns, and the units of one
+/// vector split the sum over K. Widths, depths and pitches are counted in vectors.
 #[cube]
 fn columns<F: Float, N: Size>(
     x: &Tensor<Vector<F, N>>,
@@ -195,7 +195,7 @@ fn products<F: Float, N: Size>(
     }
 }
 
-/// `out[m, n] = x[m] · table[n]`: [`LANES`] units a row of the table, `of` rows of x a cube.
+/// `out[m, n] = x[m] · table[n]`: [`LANES`] units per row of the table, `of` rows of x per cube.
 #[cube(launch, address_type = "dynamic")]
 fn products_by_row<F: Float, N: Size>(
     x: &Tensor<Vector<F, N>>,
@@ -271,7 +271,7 @@ fn vector(x: &CubeTensor, widths: &[usize]) -> Option<VectorSize> {
     (most > 1 && widths.iter().all(|width| width.is_multiple_of(most))).then_some(most)
 }
 
-/// A matrix with every row aligned to a vector: the original if it is, a copy otherwise.
+/// A matrix whose rows are aligned to vectors: the original if they are, else a copy.
 fn in_rows(x: CubeTensor, vector: usize) -> CubeTensor {
     let (rank, strides) = (x.rank(), x.meta.strides());
     let aligned = x.handle.offset_start.unwrap_or(0).is_multiple_of((vector * x.dtype.size()) as u64);

@@ -9,8 +9,8 @@ use cubecl::prelude::*;
 use super::rows::sum_of_units;
 use super::{addresses, cubes, dim, element, made_like, units};
 
-/// A unit's value of the head that begins at `from`; if `normed`, divided by the head's root mean square and times the gain, rounded like a
-/// separate norm's output.
+/// This unit's value of the head that begins at `from`; if `normed`, after RMSNorm with the gain, rounded like the output of a separate
+/// norm.
 #[cube]
 fn value<F: Float>(
     x: &Tensor<F>,
@@ -37,7 +37,7 @@ fn value<F: Float>(
     own
 }
 
-/// A cube a head: queries are normalised and turned, keys too and written into their slot, values written into theirs. q `[B, L, H, dh]`,
+/// One cube per head: normalises and rotates queries and keys, and writes keys and values into their slots. q `[B, L, H, dh]`,
 /// k and v `[B, L, Hkv, dh]`, tables `[B, L, 1, dh/2]`, keys `[B, Hkv, dh, capacity]`, values `[B, Hkv, capacity, dh]`.
 #[cube(launch, address_type = "dynamic")]
 fn append<F: Float>(
@@ -110,7 +110,7 @@ fn append<F: Float>(
     }
 }
 
-/// A tensor's values in memory without another owner.
+/// The tensor, or a copy if its memory has another owner.
 fn own(x: CubeTensor) -> CubeTensor {
     if x.can_mut() && x.is_nonoverlapping() { x } else { x.copy() }
 }

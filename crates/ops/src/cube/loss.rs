@@ -1,4 +1,4 @@
-//! Cross-entropy of logits: a cube a row of the vocabulary's size.
+//! Cross-entropy. One cube per row of V logits.
 
 use burn::backend::TensorMetadata;
 use burn::backend::ops::IntTensorOps;
@@ -32,7 +32,7 @@ fn logit(
     value
 }
 
-/// The largest logit of a row, and the sum of the exponentials of all below it.
+/// The largest logit m of a row, and `Σ exp(x − m)`.
 #[cube]
 fn scales(
     logits: &Tensor<f32>,
@@ -118,7 +118,7 @@ fn backward(
     }
 }
 
-/// The targets on the logits' device: ids `[N]`, the tokens that are left out, and 1 for each row that leaves them out.
+/// The targets on the logits' device: ids `[N]`, banned tokens, and 1 for each row that bans them.
 fn on_device(logits: &CubeTensor, targets: &Targets) -> ([CubeTensor; 3], bool) {
     let sent = |values: Vec<u32>| {
         let n = values.len();

@@ -1,4 +1,4 @@
-//! Rotary position embedding: a unit a pair of values.
+//! Rotary position embedding. One thread per pair of values.
 
 use burn::backend::TensorMetadata;
 use burn_cubecl::cubecl;

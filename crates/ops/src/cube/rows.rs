@@ -3,7 +3,7 @@
 use burn_cubecl::cubecl;
 use cubecl::prelude::*;
 
-/// Start of a search for the maximum. WGSL has no constant for minus infinity.
+/// Initial value of a maximum. WGSL has no constant for minus infinity.
 pub(super) const LOWEST: f32 = -3.4e38;
 
 /// Offset of a row, by the strides of the first `axes` axes. With all axes: offset of a value.
@@ -21,7 +21,7 @@ pub(super) fn place<F: Float>(x: &Tensor<F>, number: usize, #[comptime] axes: us
     at
 }
 
-/// The sum over the units of a cube, whose number is a power of two; every unit gets it. `shared` has a place for each.
+/// The sum over the units of a cube, whose number is a power of two; every unit gets it. `shared` has one element per unit.
 #[cube]
 pub(super) fn sum_of_units(own: f32, shared: &mut Shared<[f32]>) -> f32 {
     shared[UNIT_POS as usize] = own;

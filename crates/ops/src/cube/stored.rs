@@ -41,7 +41,7 @@ struct Words {
     format: Format,
     rows: usize,
     row_bytes: usize,
-    /// Of the bytes, and [`SPARE`] more.
+    /// The rows' bytes, then [`SPARE`] words of padding.
     words: CubeTensor,
 }
 
@@ -178,8 +178,8 @@ impl DeviceMatrix {
         out
     }
 
-    /// Writes to `out` the rows from `first` on or, with `ids`, those of its rows that `ids` name; the part's first row is row `first` of the
-    /// matrix then.
+    /// Widens a part into `out`: its rows from `first` on or, with `ids`, the rows of the matrix in `ids` that it has; `first` is then the
+    /// number of its first row in the matrix.
     fn launch_widen(&self, part: &Words, ids: Option<CubeTensor>, first: usize, out: &CubeTensor) {
         let rows = out.shape()[0];
         if rows == 0 {

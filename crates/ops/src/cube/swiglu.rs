@@ -1,4 +1,4 @@
-//! The gated activation: a unit a value.
+//! SwiGLU. One thread per element.
 
 use burn::backend::TensorMetadata;
 use burn_cubecl::cubecl;
@@ -9,7 +9,7 @@ use cubecl::std::tensor::layout::linear::{LinearView, LinearViewMut};
 
 use super::{UNITS, addresses, cubes, dim, element, made_like, units};
 
-/// `1 / (1 + exp(−x))`. From 88 on, the exponential would be no number of f32.
+/// `1 / (1 + exp(−x))`. Beyond 88 the exponential overflows f32.
 #[cube]
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + min(-x, 88.0f32).exp())

@@ -28,7 +28,7 @@ const DEPTH: usize = 64;
 /// Elements of K per instruction.
 const TERMS: usize = 16;
 
-/// Parts that are in shared memory at a time.
+/// Pipeline stages: K tiles in shared memory at the same time.
 const STAGES: usize = 4;
 
 /// Units that issue an instruction together.
@@ -86,7 +86,7 @@ fn instructions(wide: usize, kind: &str, a: OperandLayout, b: OperandLayout) -> 
     each.collect()
 }
 
-/// Copies a part of a factor: `tile` of its rows (or columns) from `first`, the terms from `term`.
+/// Copies a K tile of a factor: `tile` of its rows (or columns) from `first` on, elements of K from `term` on.
 #[cube]
 fn copy<F: Float>(
     full: &Shared<Barrier>,
@@ -255,7 +255,7 @@ fn product<F: Float, N: Size>(
                          wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 1; }}",
                         a = in(_) first, b = in(_) second,
                     );
-                    // All but the newest part are done with.
+                    // All products but the newest tile's have finished.
                     if part > 0 && lane == 0 {
                         empty[comptime!((stage + STAGES - 1) % STAGES)].arrive();
                     }
@@ -264,7 +264,7 @@ fn product<F: Float, N: Size>(
         }
         gpu_asm!("wgmma.wait_group.sync.aligned 0;");
 
-        // A unit's values: of each eight columns two, in a row and in the eighth row after it.
+        // A unit has two of each eight columns, in one row and in the eighth row after it.
         let row = top + group * 64 + unit % GROUP / 32 * 16 + lane / 4;
         let column = left + lane % 4 * 2;
         #[unroll]
@@ -292,7 +292,7 @@ fn product<F: Float, N: Size>(
     }
 }
 
-/// A factor in TMA's terms: in place, with either of the last two axes contiguous.
+/// TMA descriptor of a factor, read in place; either of its last two axes is contiguous.
 struct Factor {
     map: TensorMapArg<Tiled>,
     layout: OperandLayout,
@@ -384,7 +384,7 @@ fn launch(a: &CubeTensor, b: &CubeTensor, out: &CubeTensor, scale: f32, onto: bo
     Some(())
 }
 
-/// Columns per cube. A cube's time is that of its copies, and the device runs as many cubes at a time as it has multiprocessors.
+/// Columns per cube. A cube is bound by its copies, and the device runs one cube per multiprocessor at a time.
 fn width(client: &super::Client, down: usize, columns: usize) -> usize {
     let at_once = client.properties().hardware.num_streaming_multiprocessors.unwrap_or(1).max(1) as usize;
     let time = |wide: &usize| (down * columns.div_ceil(*wide)).div_ceil(at_once) * (ROWS + wide);

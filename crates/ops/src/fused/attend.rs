@@ -34,10 +34,10 @@ pub(super) struct Sizes {
     pub width: usize,
 }
 
-/// Query positions that are worked on together: their scores stay in the cache.
+/// Query positions per task: their scores fit into the cache.
 pub(super) const TOGETHER: usize = 16;
 
-/// Products of query and key values from which on a second thread is used: one thread needs 30 µs for them, waking another a third of that.
+/// Fewest query-key products for a second thread: one thread needs 30 µs for them, waking another a third of that.
 const SHARED: usize = 1 << 17;
 
 /// The same threshold for a backward pass.
@@ -72,7 +72,7 @@ impl Sizes {
     }
 }
 
-/// For recomputing a query's pattern in the backward pass: its largest score, and the reciprocal of the sum of exponentials relative to it.
+/// Softmax statistics of a query, from which the backward pass recomputes its pattern: the largest score m, and `1 / Σ exp(s − m)`.
 pub(super) type Scale = [f32; 2];
 
 /// `softmax(q kᵀ / √dh + mask) v`: q and `out` `[B, L, H, dh]`, keys as matrices `[dh, padded(T)]`, values `[T, dh]`, the

@@ -84,14 +84,14 @@ impl AttentionPass<'_> {
     }
 }
 
-/// Some positions' queries of one group.
+/// The queries of some positions, for one key/value head.
 #[derive(Default)]
 struct Queries {
     /// Scaled queries, and the gradients of their outputs: `[M, dh]`.
     q: Vec<f32>,
     grad: Vec<f32>,
     scales: Vec<Scale>,
-    /// D of each.
+    /// D of each query.
     along: Vec<f32>,
 }
 
@@ -116,7 +116,7 @@ impl Queries {
 }
 
 vectorised! {
-    /// Scores to patterns, and gradients of patterns to gradients of scores, both in place: a row for each query.
+    /// Turns scores into patterns, and gradients of patterns into gradients of scores, both in place: one row per query.
     fn scores_backward(scores: &mut [f32], grad: &mut [f32], scales: &[Scale], along: &[f32]) {
         let width = scores.len() / along.len().max(1);
         let rows = scores.chunks_exact_mut(width.max(1)).zip(grad.chunks_exact_mut(width.max(1)));
@@ -161,7 +161,7 @@ fn rows(values: &mut [f32], width: usize) -> Vec<&mut [f32]> {
     values.chunks_exact_mut(width).collect()
 }
 
-/// A range of each row.
+/// The columns `range` of each row.
 fn parts<'a>(values: &'a mut [f32], width: usize, range: &Range<usize>) -> Vec<&'a mut [f32]> {
     values.chunks_exact_mut(width).map(|row| &mut row[range.clone()]).collect()
 }

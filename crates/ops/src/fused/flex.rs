@@ -134,7 +134,7 @@ impl FusedOps for Flex {
         let n = targets.ids.len();
         let (mut loss, mut hits) = (vec![0.0; n], vec![0.0; n]);
         in_place(logits, |x| {
-            leave_out(x, &targets);
+            mask_banned(x, &targets);
             kernels::cross_entropy(x, &targets.ids, &mut loss, &mut hits);
         });
         (made(loss, Shape::new([n])), made(hits, Shape::new([n])))
@@ -152,14 +152,13 @@ impl FusedOps for Flex {
         debug_assert_eq!(logits.dtype(), DType::F32);
         let grad = Rows::new(grad);
         in_place(logits, |x| {
-            leave_out(x, &targets);
+            mask_banned(x, &targets);
             kernels::cross_entropy_backward(x, &targets.ids, grad.get());
         })
     }
 }
 
-/// Masks the banned tokens in each row of logits.
-fn leave_out(logits: &mut [f32], targets: &Targets) {
+fn mask_banned(logits: &mut [f32], targets: &Targets) {
     let width = logits.len() / targets.ids.len().max(1);
     for (row, logits) in logits.chunks_exact_mut(width.max(1)).enumerate() {
         targets.banned(row).iter().for_each(|&token| logits[token as usize] = MASKED);

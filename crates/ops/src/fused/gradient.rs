@@ -12,7 +12,7 @@ use burn::tensor::Shape;
 use super::{CpuFusedOps, FusedOps, Stores, Targets, head, many, parts};
 use crate::frozen::FrozenMatrix;
 
-/// The end of every operation: the output, tracked with its state if a parent needs a gradient.
+/// Finishes an operation: its output, tracked with its state if a parent needs a gradient.
 macro_rules! finish {
     ($node:expr, $parents:expr, $output:expr, $state:expr) => {
         match $node.prepare::<C>($parents).compute_bound().stateful() {
@@ -27,8 +27,8 @@ thread_local! {
     static COPIES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a model on copies of one row, each of which gets its own gradient: a product with a weight without gradient is computed for the first
-/// copy and repeated. Burn keeps no graph for a second backward pass, so a Jacobian needs many forward passes.
+/// Runs a model on copies of one batch row, each of which gets its own gradient: products with frozen weights are computed for the first copy
+/// and repeated. Burn frees the graph in the backward pass, so a Jacobian needs many forward passes.
 pub fn of_copies<T>(run: impl FnOnce() -> T) -> T {
     struct CopiesGuard;
     impl Drop for CopiesGuard {
@@ -41,7 +41,7 @@ pub fn of_copies<T>(run: impl FnOnce() -> T) -> T {
     run()
 }
 
-/// A product of each row of a batch; of copies that of the first.
+/// The product for every batch row; under [`of_copies`], the first row's, repeated.
 fn of_each<B: Backend>(x: FloatTensor<B>, product: impl FnOnce(FloatTensor<B>) -> FloatTensor<B>) -> FloatTensor<B> {
     match x.shape()[0] {
         copies if COPIES.get() && copies > 1 => {

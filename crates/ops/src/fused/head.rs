@@ -1,4 +1,4 @@
-//! The loss from hidden states and the head, a few rows' logits at a time. The backward pass makes them again.
+//! The loss from hidden states and the head, with the logits of a few rows in memory at a time. The backward pass recomputes them.
 
 use std::ops::Range;
 
@@ -9,10 +9,10 @@ use burn::tensor::Slice;
 use super::{FusedOps, Stores, Targets};
 use crate::frozen::FrozenMatrix;
 
-/// Maximum logits in memory, unless that is fewer than [`ROWS`] rows: every product reads the whole head.
+/// Maximum logits in memory, if that is at least [`ROWS`] rows.
 const HELD: usize = 1 << 20;
 
-/// Rows that are worth reading the head for.
+/// Minimum rows per product: each product reads the whole head.
 const ROWS: usize = 256;
 
 /// Ranges of rows whose logits are in memory together, for a vocabulary of `vocab` tokens.
@@ -34,7 +34,7 @@ pub(super) trait Head<B: Backend> {
     fn logits(&self, hidden: FloatTensor<B>) -> FloatTensor<B>;
     /// Gradient of the hidden states from that of the logits.
     fn back(&self, grad: FloatTensor<B>) -> FloatTensor<B>;
-    /// Gradient of its float weights, from hidden states and the gradient of the logits, in their layout.
+    /// Gradient of its float weights, in their layout, from the hidden states and the gradient of the logits.
     fn own(&self, hidden: FloatTensor<B>, grad: FloatTensor<B>) -> FloatTensor<B>;
 }
 

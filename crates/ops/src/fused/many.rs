@@ -1,6 +1,5 @@
-//! f32 products of many rows, for when the crate `gemm` (Burn's) cannot be used: it picks the widest vectors that the processor has,
-//! whatever set was requested. Every output is one chain of operations in the order of the inputs, for any number of rows, threads and
-//! lanes.
+//! f32 products of many rows, used if a narrower instruction set is requested than the processor has: Burn's crate `gemm` always uses the
+//! widest. Every output is one chain of operations in the order of the inputs, for any number of rows, threads and lanes.
 //!
 //! 1. Pack the right side into panels of a few vectors' width.
 //! 2. Take a few rows of the left side at a time, in place, or packed if its columns are contiguous.
@@ -26,7 +25,7 @@ const BLOCK: usize = 120;
 /// Maximum inputs per slab, which passes all outputs before the next one.
 const SLAB: usize = 256;
 
-/// Values of a panel that are worked on together: they stay in the first cache.
+/// Values per panel: they fit into the first-level cache.
 const PANEL: usize = 1 << 13;
 
 /// Operations that are worth a second thread.
@@ -140,7 +139,7 @@ impl PackedProduct<'_, '_, '_> {
     }
 }
 
-/// Some columns of the right side as a panel. Values next to them are ignored.
+/// Packs some columns of the right side into a panel. Values in its padding are ignored.
 #[inline(always)]
 fn fill<const STEP: usize>(b: Side, inputs: Range<usize>, columns: Range<usize>, panel: &mut [[f32; STEP]]) {
     if b.columns {

@@ -12,7 +12,7 @@ use crate::cpu::dispatch_halves;
 use crate::stored::formats::{Layout, PIECE, cut_short, with_layout};
 use crate::stored::{Part, StoredMatrix};
 
-/// Rows of the matrix that are worked on together.
+/// Rows of the matrix per loop.
 const TOGETHER: usize = 4;
 
 /// Bytes per cache line.

@@ -75,7 +75,7 @@ mod avx2 {
         });
     }
 
-    /// Values first change places in halves of 128 bits, then halves among vectors.
+    /// Transposes within halves of 128 bits, then exchanges halves between vectors.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn quarter(x: &[f32], width: usize, out: &mut [&mut [f32]], from: usize) {
@@ -144,7 +144,7 @@ mod avx512 {
         super::turn_by(x, width, out, |x, width, out, from| block(x, width, out, from));
     }
 
-    /// Values first change places in quarters of 128 bits, then quarters among vectors.
+    /// Transposes within quarters of 128 bits, then exchanges quarters between vectors.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn block(x: &[f32], width: usize, out: &mut [&mut [f32]], from: usize) {

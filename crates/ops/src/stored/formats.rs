@@ -57,7 +57,7 @@ pub(crate) trait Layout {
     }
 }
 
-/// Runs an expression with `$layout` standing for the [`Layout`] of a [`Format`].
+/// Evaluates an expression with `$layout` as the [`Layout`] of a [`Format`].
 macro_rules! with_layout {
     ($format:expr, $layout:ident => $work:expr) => {
         with_layout!($format, $layout => $work, F32 F32, F16 F16, Bf16 Bf16, Q8_0 Q8, Q4_0 Q4, Q4_1 Q4Offset, Q5_0 Q5,

@@ -219,7 +219,7 @@ pub(super) fn with_upper<S: Simd>(
     out
 }
 
-/// How far up and down [`with_upper`] moves bit `from` of a byte to bit 4, above the four of `low`.
+/// Left and right shift by which [`with_upper`] moves bit `from` of a byte to bit 4, above the four of `low`.
 #[inline(always)]
 pub(super) fn to_fourth(from: usize) -> [usize; 2] {
     [4_usize.saturating_sub(from), from.saturating_sub(4)]

@@ -54,7 +54,7 @@ impl std::fmt::Debug for StoredMatrix {
     }
 }
 
-/// Values that one thread widens at a time.
+/// Values that a thread widens at a time.
 const SHARE: usize = 1 << 16;
 
 impl StoredMatrix {

@@ -28,7 +28,7 @@ const LOOSE: f64 = 1e-4;
 pub struct GroupedProtocol {
     /// Folds over problems: 5 makes each split 80:20.
     pub folds: usize,
-    /// How often the folds are dealt anew. The number of splits is `folds · repeats`.
+    /// Repeats with new folds. The number of splits is `folds · repeats`.
     pub repeats: usize,
     /// Folds of the inner choice of C.
     pub inner_folds: usize,

@@ -48,7 +48,7 @@ impl TooFew {
     }
 }
 
-/// What a probe is fitted on: `features` [rows, D] in f32 or f64, the label and the problem of each row.
+/// Data of a probe: `features` [rows, D] in f32 or f64, the label and the problem of each row.
 #[derive(Clone, Copy, Debug)]
 pub struct ProbeData<'a, F> {
     features: ArrayView2<'a, F>,
@@ -77,14 +77,14 @@ fn widened(e: Estimate, folds: usize, bottom: f64) -> Estimate {
     Estimate { low: wide.low.max(bottom), high: wide.high.min(1.0), ..e }
 }
 
-/// An interval widened for the folds, of a value without bounds.
+/// Widens the interval of an unbounded value for the folds.
 fn unbounded(e: Estimate, folds: usize) -> Estimate {
     let k = folds as f64;
     let factor = (1.0 + k / (k - 1.0)).sqrt();
     Estimate { low: e.value - factor * (e.value - e.low), high: e.value + factor * (e.high - e.value), ..e }
 }
 
-/// Shapes agree and every feature is a finite number.
+/// Checks that shapes agree and that every feature is finite.
 fn check<F: Copy + Into<f64>>(features: ArrayView2<'_, F>, labels: usize, groups: usize) -> Result<()> {
     let rows = features.nrows();
     ensure!(rows > 0 && features.ncols() > 0, "probe features are empty ({rows} × {})", features.ncols());
@@ -97,12 +97,12 @@ fn check<F: Copy + Into<f64>>(features: ArrayView2<'_, F>, labels: usize, groups
     Ok(())
 }
 
-/// These rows of the features.
+/// Selects rows of the features.
 fn rows_in_f64<F: Copy + Into<f64>>(features: ArrayView2<'_, F>, rows: &[usize]) -> Array2<f64> {
     Array2::from_shape_fn((rows.len(), features.ncols()), |(i, j)| features[[rows[i], j]].into())
 }
 
-/// Of `rows`, all of the rarer class and as many of the other, drawn by `seed`; sorted.
+/// Keeps all `rows` of the rarer class and as many of the other, drawn by `seed`; sorted.
 fn balance(rows: &[usize], labels: &[bool], seed: u64) -> Vec<usize> {
     let (mut yes, mut no): (Vec<usize>, Vec<usize>) = rows.iter().copied().partition(|&r| labels[r]);
     let keep = yes.len().min(no.len());

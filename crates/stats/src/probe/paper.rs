@@ -12,7 +12,7 @@ pub const PAPER_LAYERS: usize = 36;
 /// The layers it probes, counted from the last one (which is 1), earliest first.
 const PAPER_OFFSETS: [usize; 7] = [24, 20, 16, 12, 8, 4, 1];
 
-/// The layer (from 1) of a model of `depth` layers after which the same share of layers is passed as at the paper's offset.
+/// The layer (from 1) of a model of `depth` layers at the same relative depth as the paper's offset.
 pub fn paper_layer(offset: usize, depth: usize) -> usize {
     ((2 * passed(offset) * depth + PAPER_LAYERS) / (2 * PAPER_LAYERS)).clamp(1, depth.max(1))
 }
@@ -36,7 +36,7 @@ pub fn paper_layers(depth: usize) -> Vec<(usize, usize)> {
     out
 }
 
-/// Layers of the paper's model up to its offset, that one included.
+/// Layers of the paper's model up to and including its offset.
 fn passed(offset: usize) -> usize {
     (PAPER_LAYERS + 1).saturating_sub(offset)
 }
@@ -59,7 +59,7 @@ impl Default for PaperProtocol {
     }
 }
 
-/// What the paper's protocol yields.
+/// Result of the paper's protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PaperScore {
     /// Test accuracy. The Wilson interval treats test rows as independent, as the protocol does; it is too narrow if

@@ -12,7 +12,7 @@ pub(super) struct Fold {
     pub converged: bool,
 }
 
-/// Everything the scores need, precomputed per problem.
+/// Inputs of the scores, precomputed per problem.
 pub(super) struct PooledSums {
     /// Per group: [positives called positive, positives, negatives called negative, negatives].
     counts: Vec<[f64; 4]>,
@@ -48,7 +48,7 @@ impl PooledSums {
         Rates { tpr: sum[0] / sum[1], tnr: sum[2] / sum[3] }
     }
 
-    /// Area under the ROC curve over pairs within a fold: scores of two folds come from two probes and share no scale.
+    /// Area under the ROC curve over pairs within a fold: scores of different folds come from different probes and have no common scale.
     pub fn auroc(&self, times: &[u32]) -> f64 {
         let (mut wins, mut pairs) = (0.0, 0.0);
         for fold in &self.ranked {

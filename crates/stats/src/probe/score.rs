@@ -1,4 +1,4 @@
-//! What our probe protocol yields. Knows no computation; every `n` counts problems.
+//! Result of our probe protocol. Knows no computation; every `n` counts problems.
 
 use serde::{Deserialize, Serialize};
 
@@ -23,7 +23,7 @@ pub struct GroupedScore {
     /// Share of positives for which the next two are computed.
     pub prevalence: f64,
     pub accuracy_at_prevalence: Estimate,
-    /// `None` where the probe calls (nearly) nothing positive.
+    /// `None` if the probe calls (nearly) nothing positive.
     pub precision_at_prevalence: Option<Estimate>,
     pub control: Option<Control>,
     pub rows: usize,

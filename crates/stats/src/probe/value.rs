@@ -17,13 +17,13 @@ use serde::{Deserialize, Serialize};
 use super::super::{Bootstrap, Estimate, Groups, LEVEL, Softmax, Split, Standardiser, grouped_kfold, wilson};
 use super::{TooFew, check, pick, rows_in_f64};
 
-/// What each row belongs to. A probe never saw the group or the context of a row that it predicts.
+/// Groups and contexts of the rows. A probe is never fitted on the group or the context of a row that it predicts.
 #[derive(Clone, Copy, Debug)]
 pub struct RowGroups<'a> {
     /// Folds are dealt over these.
     pub groups: &'a [usize],
-    /// Training rows that share one of these with a row of the fold are left out. The same as `groups` where rows have no second
-    /// thing in common.
+    /// Training rows that share one of these with a row of the fold are left out. Equal to `groups` if rows have nothing else
+    /// in common.
     pub contexts: &'a [usize],
 }
 
@@ -50,12 +50,12 @@ impl Default for ValueProtocol {
     }
 }
 
-/// How well the values can be read.
+/// Accuracy and information of a probe for values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ValueScore {
     /// Share of rows whose value is predicted, by probes that never saw their problem; `n` counts problems.
     pub accuracy: Estimate,
-    /// Mean over values of the share predicted among their rows; chance is one in `classes`.
+    /// Mean over values of the share of their rows that are predicted; chance is one in `classes`.
     pub balanced_accuracy: Estimate,
     /// The accuracy with values shuffled over all rows.
     pub control: Estimate,
@@ -177,7 +177,7 @@ impl ValueProtocol {
         Ok(super::widened(self.bootstrap().units(groups.len(), recalls)?, self.folds, 0.0))
     }
 
-    /// Each row under the probe of its fold; and the C of each fold, `given` or chosen inside it.
+    /// The prediction of each row by the probe of its fold, and the C of each fold, `given` or chosen inside it.
     fn out_of_fold<F: Copy + Into<f64> + Sync>(
         &self,
         features: ArrayView2<'_, F>,
@@ -255,13 +255,13 @@ fn several(values: &[usize]) -> Result<()> {
     Ok(())
 }
 
-/// One row under a probe that never saw its problem.
+/// The prediction of one row by a probe that never saw its problem.
 #[derive(Clone, Copy, Default)]
 struct ProbeGrade {
     predicted: usize,
     /// Whether its value is predicted.
     right: bool,
-    /// What the probe's probability of its value gains over the value's share among the training rows; 0 where none of them has it.
+    /// Gain of the probe's probability of the value over its share among the training rows; 0 if none of them has it.
     bits: f64,
 }
 

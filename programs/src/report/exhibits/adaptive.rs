@@ -1,4 +1,4 @@
-//! Are blocks opened where the question's budget leaves no room for text?
+//! Whether the model opens blocks when the question's budget is too small for text.
 
 use std::collections::BTreeSet;
 

@@ -1,5 +1,5 @@
-//! tab:appendix-sweep: stages of phase 2, intermediate checkpoints, and K_min. The paper's two SFT rows differ in K_min; ours are one
-//! checkpoint with two values of K_min.
+//! tab:appendix-sweep: stages of phase 2, intermediate checkpoints, and K_min. The paper's two SFT rows differ in K_min; ours are the
+//! same checkpoint with these values.
 
 use super::sft_vs_rl::{SOURCES, start_row};
 use super::{Exhibit, Layout};

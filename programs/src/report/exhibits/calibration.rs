@@ -35,8 +35,8 @@ fn measured(rows: &[FlatRow], key: &'static str) -> &'static str {
     if key == steps && rows.iter().any(|row| number(row, blocks).is_some()) { blocks } else { key }
 }
 
-/// Ends of the trajectory: the mean of its first and of its last tenth of steps, of at least as many as an interval needs. None of a
-/// run in which the two ends would overlap.
+/// Ends of the trajectory: the means of the first and the last tenth of the steps, but at least as many as an interval needs. `None` if
+/// the two would overlap.
 fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     let rows = cells.folder.flat(METRICS, &cells.folder.grpo);
     let tenth = rows.len().div_ceil(10).max(FEWEST);
@@ -48,11 +48,11 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     let key = if row == "tokens" { COLUMNS[3] } else { COLUMNS.iter().find(|key| **key == row)? };
     let key = measured(rows, key);
     let found = mean(&part.iter().filter_map(|row| number(row, key)).collect::<Vec<_>>())?;
-    // The paper's figure gives this one in percent but the block in counts.
+    // The paper's figure has this one in percent, and blocks as counts.
     Some(if row == "switch_rate" { found.scaled(100.0) } else { found })
 }
 
-/// Where a run's watched steps show hacking, and its last step, where its checkpoint was taken.
+/// The step from which a run hacks its reward, and its last step, which the checkpoint is from.
 struct Stretches {
     hacking: Option<f64>,
     checkpoint: Option<f64>,

@@ -1,5 +1,5 @@
-//! The certificate: each question about a model's latents with its answer, and how often that answer is wrong on models whose mechanism
-//! is known. Knows rows; asks nothing.
+//! The certificate: each question about a model's latents with its answer, and the error rate of that answer on models with a known
+//! mechanism. Measures nothing.
 
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ fn error_rates(calibration: &[CalibrationRow], row: &CardRow) -> String {
     rates.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// Cards side by side: one row a checkpoint, one column a question; `None` where no folder has one.
+/// Cards side by side: one row per checkpoint, one column per question; `None` if no folder has one.
 pub(in crate::report) fn side_by_side(folders: &[Folder]) -> Result<Option<Table>> {
     let names = std::iter::once("checkpoint").chain(CardQuestion::ALL.iter().map(|question| question.name()));
     let columns = names.map(|name| Heading::new(name, ColumnKind::Text)).collect();
@@ -119,7 +119,7 @@ pub(in crate::report) fn side_by_side(folders: &[Folder]) -> Result<Option<Table
     Ok((!table.rows().is_empty()).then_some(table))
 }
 
-/// The cards of a folder as JSON, one a checkpoint: name of the file and its content. `schema` changes with the meaning of a field.
+/// The cards of a folder as JSON, one per checkpoint: file name and content. `schema` changes with the meaning of a field.
 pub(in crate::report) fn cards(folder: &Folder) -> Vec<(String, Value)> {
     let card = |checkpoint: &str| {
         let rows = folder.rows::<CardRow>(checkpoint);

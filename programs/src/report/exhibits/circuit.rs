@@ -1,5 +1,4 @@
-//! Our figure of found circuits: which edges carry the value, by place and layer. Knows the rows of `edge_attribution` and
-//! `circuits`.
+//! The found circuits: edges that carry the value, by place and layer. Knows the rows of `edge_attribution` and `circuits`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +37,7 @@ pub(in crate::report) fn graphs(folder: &Folder) -> Vec<(String, Value)> {
     out
 }
 
-/// The graph for Neuronpedia's viewer. Its tokens are places here, because a circuit is of many pairs of prompts.
+/// The graph for Neuronpedia's viewer. Its tokens are places, because a circuit is averaged over many pairs of prompts.
 fn graph(slug: &str, model: &str, whole: &Network) -> Value {
     let top = whole.rows.len().saturating_sub(1);
     let id =
@@ -109,7 +108,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     out
 }
 
-/// The drawn share of the circuit, and the circuit's faithfulness alone.
+/// Caption: the drawn share of the circuit, and the circuit's faithfulness.
 fn caption(form: Form, drawn: &[&EdgeRow], kept: &[&EdgeRow], circuits: &[CircuitRow]) -> String {
     let sum = |edges: &[&EdgeRow]| edges.iter().map(|e| e.score.value.abs()).sum::<f64>();
     let share = 100.0 * sum(drawn) / sum(kept);

@@ -1,4 +1,4 @@
-//! Solutions that are read from latents, step by step, and verified.
+//! Solutions decoded from latents step by step, and verified.
 
 use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};

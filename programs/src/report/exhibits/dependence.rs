@@ -1,5 +1,5 @@
-//! Do answers depend on the content of latents? Checkpoints of all methods under the same interventions, one row each. Knows which records
-//! answer that; measures nothing.
+//! Whether answers depend on the content of latents: checkpoints of all methods under the same interventions, one row each. Measures
+//! nothing.
 
 use anyhow::Result;
 

@@ -1,5 +1,5 @@
-//! Does reinforcement learning preserve latents, and does a gradient through the recurrence decide it? The runs of
-//! `experiments/rl-fate.toml`: cells, tests, and the law. Measures nothing.
+//! Whether reinforcement learning preserves latents, and whether that depends on a gradient through the recurrence: the runs of
+//! `experiments/rl-fate.toml`. Measures nothing.
 
 use anyhow::Result;
 
@@ -35,7 +35,7 @@ const TESTS: &str = "Preregistered (`experiments/rl-fate.toml`). Student's t ove
 const LAW: &str = "A mark is a run. Left of 0 a block hurts at the start, right of 0 it helps. Above 0 the model switches more after \
     reinforcement learning.";
 
-/// `<accuracy|with_block|switch_rate>` by `end` or `equal`: the change under `full_bptt` less that under `segmented`, budget 30.
+/// `<accuracy|with_block|switch_rate>` by `end` or `equal`: the change under `full_bptt` minus that under `segmented`, budget 30.
 fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     let compared = match column {
         "end" => ComparisonPoint::AtTheEnd,

@@ -1,4 +1,4 @@
-//! tab:gen-analysis: length and switches by correctness; and the confidence of switches that the appendix states in words.
+//! tab:gen-analysis: length and switches by correctness; and the confidence of switches, which the appendix states in text.
 
 use super::{Exhibit, Layout};
 use crate::report::cells::{Cells, mean};

@@ -1,5 +1,4 @@
-//! tab:intervention, fig:intervention: what other inputs at the latent steps leave of right answers; and where answers go with a known
-//! value put in.
+//! tab:intervention, fig:intervention: accuracy with other inputs at the latent steps; and answers after swapping in a known value.
 
 use super::{Drawing, Exhibit, Layout, diamonds};
 use crate::report::cells::{Cells, intervention_row};
@@ -120,7 +119,7 @@ fn rest(share: Estimate) -> Estimate {
     Estimate { value: 1.0 - share.value, low: 1.0 - share.high, high: 1.0 - share.low, n: share.n }
 }
 
-/// What becomes of answers when a known value is put in.
+/// Answers after swapping in a known value.
 fn followed(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let panel = |checkpoint: &str| {
         let row = KnownValueRow::main(folder.rows(checkpoint))?;
@@ -145,12 +144,12 @@ pub(super) fn theirs(paper: &Paper, folder: &Folder, checkpoint: &str, mode: &st
     here.then(|| paper.cell(&format!("tab:intervention/{mode}/{column}")).ok()).flatten()
 }
 
-/// What a figure with the paper's diamonds must say.
+/// Note for a figure with the paper's diamonds.
 pub(super) fn theirs_are(panels: &[Figure], n: &str) -> String {
     diamonds(panels, &format!("the paper's numbers, from its section on the model after Switch-GRPO ({n})"))
 }
 
-/// `all (n=500)`; where bars differ in it, `(n=40 to 84)`.
+/// `all (n=500)`; if bars differ in n, `(n=40 to 84)`.
 pub(super) fn with_n(name: &str, values: &[Option<Estimate>]) -> String {
     let n = || values.iter().flatten().map(|e| e.n);
     match (n().min().unwrap_or(0), n().max().unwrap_or(0)) {

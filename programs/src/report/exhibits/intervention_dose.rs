@@ -1,5 +1,5 @@
-//! Dose and response: how far, in norm or angle, the latent input is moved, as a table and as a panel a mode, because their doses
-//! have different units.
+//! Dose and response: the distance, in norm or angle, by which the latent input is moved. A table, and one panel per mode, because their
+//! doses have different units.
 
 use super::intervention_ladder::LADDER;
 use super::{Drawing, Exhibit, points};

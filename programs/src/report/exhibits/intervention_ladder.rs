@@ -1,5 +1,5 @@
-//! Every intervention on the latent inputs, all steps at once: a table, and accuracy and changed answers by mode; and the same by
-//! where they act.
+//! Every intervention on the latent inputs, all steps at once: a table, and accuracy and changed answers by mode; and the same by the
+//! place of the intervention.
 
 use super::intervention::{theirs, theirs_are, with_n};
 use super::{Drawing, Exhibit};
@@ -11,7 +11,7 @@ use switchyard::stats::Estimate;
 
 const SOURCES: &[&str] = &[InterventionRow::NAME];
 
-/// What a table of interventions shows of each.
+/// Columns of a table of interventions.
 pub(super) const LADDER: &[&str] = columns!(InterventionRow:
     mode, dose, steps, later, at, draws, accuracy, accuracy_change, answer_changed, before, guess, diagnostic_accuracy,
     diagnostic_by_luck, wrong_to_right, logit_diff_change, lost, gained, p_holm, firings, mean_change);

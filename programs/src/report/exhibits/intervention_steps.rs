@@ -10,7 +10,7 @@ use switchyard::nth::Nth;
 use switchyard::schema::{At, InterventionRow, Later, NORMAL, RowFile, Steps};
 use switchyard::stats::Estimate;
 
-/// Rows of single steps lie in a file of their own where a run named no `all`.
+/// Rows of single steps are in a separate file if the command had no `all`.
 const SOURCES: &[&str] = &[InterventionRow::NAME, InterventionRow::STEPS];
 
 pub(super) const EXHIBITS: &[Exhibit] = &[
@@ -25,7 +25,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     Exhibit { per_checkpoint: true, cell, ..Exhibit::new("ours:step", SOURCES) },
 ];
 
-/// Whether a mode puts something else in.
+/// Whether a mode replaces the latent input.
 fn replaces(mode: &str) -> bool {
     ![NORMAL, "self_patch"].contains(&mode)
 }
@@ -42,7 +42,7 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     if column == "accuracy_change" { Some(row.accuracy_change) } else { row.diagnostic_accuracy }
 }
 
-/// Rows at single steps, each with its step from 1; those of a run without `all` where the other has none.
+/// Rows at single steps, each with its step from 1; if the main file has none, from the separate file.
 fn stepped<'a>(folder: &'a Folder, checkpoint: &str) -> Vec<(usize, &'a InterventionRow)> {
     let of = |file: &&str| -> Vec<(usize, &'a InterventionRow)> {
         let step = |row: &'a InterventionRow| match row.steps {
@@ -66,7 +66,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
             let mut points: Vec<Point> = vec![];
             for (step, row) in rows.iter().filter(|(_, r)| r.mode == *mode) {
                 let x = *step as f64;
-                // One point a step: the first variant (later latents recomputed) where there are several.
+                // One point per step: if there are several variants, the first (later latents recomputed).
                 if let Some(e) = sound(row.answer_changed).filter(|_| !points.iter().any(|p| p.x == x)) {
                     points.push(Point::new(x, e));
                 }

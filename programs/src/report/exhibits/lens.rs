@@ -94,7 +94,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     out
 }
 
-/// Share of answers that each reading names, by layer and latent step.
+/// Accuracy of each reading for the answer, by layer and latent step.
 fn draw_jacobian(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut out = vec![];
     for checkpoint in folder.checkpoints_with::<JacobianLensRow>() {

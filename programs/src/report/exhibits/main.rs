@@ -1,5 +1,5 @@
-//! tab:main: accuracy and length of every method, on whatever data the rows are of: the columns for MATH-500 and GSM8K get the same
-//! number, which is shown once. Where a folder has rows of both (`probe --beside`), each column gets its own.
+//! tab:main: accuracy and length of every method on the data of the rows: the columns for MATH-500 and GSM8K get the same number, which is
+//! shown once. If a folder has rows of both (`probe --beside`), each column gets its own.
 
 use super::sft_vs_rl::{SOURCES, has_start};
 use super::{Exhibit, Layout};
@@ -25,7 +25,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
             let one = || format!("{} (ours, {})", name.trim_start_matches("GSM8K "), folder.dataset());
             named_sets(folder).is_empty().then(one)
         },
-        // The cost of an answer, next to its visible tokens.
+        // Further costs of an answer, next to its visible tokens.
         beyond: &[
             ("latent_calls", "Latent steps", Unit::Steps),
             ("passes", "Forward passes", Unit::Steps),
@@ -39,14 +39,14 @@ pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
     ..Exhibit::new("tab:main", SOURCES)
 }];
 
-/// How many methods a folder has besides text and SWITCH.
+/// Number of methods in a folder besides text and SWITCH.
 fn rivals(folder: &Folder) -> usize {
     let rival = |phase: &&Phase| matches!(phase.row, TableRow::Ours(_)) || phase.row == TableRow::Paper(phase.name);
     let there = |phase: &&Phase| folder.phases().iter().any(|row| row.phase == phase.name);
     declared().into_iter().filter(rival).filter(there).count()
 }
 
-/// The least and the most right answers of runs that differ in their seed alone, in percent.
+/// Lowest and highest accuracy, in percent, of runs that differ only in their seed.
 fn over_seeds(cells: &Cells<'_>, row: &str) -> Option<String> {
     let checkpoint = checkpoint(cells, row);
     let runs = cells.folder.runs();
@@ -90,7 +90,7 @@ fn set_of(dataset: &str) -> Option<&'static str> {
 
 const SETS: [&str; 2] = ["math500", "gsm8k"];
 
-/// Those of the paper's data sets that the folder has rows of.
+/// The paper's data sets with rows in the folder.
 fn named_sets(folder: &Folder) -> Vec<&'static str> {
     let phases = folder.all::<PhaseRow>().map(|(_, row)| &row.identity.dataset);
     let groups = folder.all::<AccuracyRow>().map(|(_, row)| &row.identity.dataset);
@@ -98,7 +98,7 @@ fn named_sets(folder: &Folder) -> Vec<&'static str> {
     SETS.into_iter().filter(|set| there.contains(set)).collect()
 }
 
-/// Whether a cell is of the one of the paper's data sets that the folder has no rows of, where it has rows of the other.
+/// Whether a cell belongs to one of the paper's data sets without rows in the folder, while the other has rows.
 pub(in crate::report) fn of_other_set(folder: &Folder, cell: &str) -> bool {
     let sets = named_sets(folder);
     let asked = cell.rsplit('/').next().and_then(|column| SETS.into_iter().find(|set| column.starts_with(set)));
@@ -111,7 +111,7 @@ pub(in crate::report) fn answers(folder: &Folder, dataset: &str, column: &str) -
     named_sets(folder).is_empty() || asked.is_none() || set_of(dataset) == asked
 }
 
-/// Between a checkpoint's name and the problems that `probe --beside` measured it on.
+/// Separates a checkpoint's name from the problems of `probe --beside` in a file name.
 const ON: &str = "-on-";
 
 /// A quality of a group of problems of one of the paper's data sets: from rows of the checkpoint, else from a run's own `summary`.

@@ -45,13 +45,13 @@ type Words = fn(&Cells<'_>, &str) -> Option<String>;
 
 /// Our additions to one of the paper's tables, next to the cells.
 pub(crate) struct Layout {
-    /// Columns of the paper with ours next to them; settings of the paper's have none.
+    /// Columns of the paper that get one of ours; the paper's settings do not.
     pub shows: fn(&Folder, &str) -> bool,
     /// Our name for a row of the paper's, if ours differs.
     pub renames: fn(&Folder, &str) -> Option<String>,
     /// Heading of our column, if it is not the paper's heading and the checkpoint.
     pub heading: fn(&Folder, &str) -> Option<String>,
-    /// Whether it is shown for a folder.
+    /// Whether the table is shown for a folder.
     pub stands: fn(&Folder) -> bool,
     /// Our columns beyond the paper's, if the folder has numbers for them: key, heading, unit.
     pub beyond: &'static [(&'static str, &'static str, Unit)],
@@ -124,7 +124,7 @@ impl Exhibit {
     }
 }
 
-/// Note of a figure with such an axis.
+/// Note of a figure with an axis that excludes zero.
 const CUT: &str = " A zigzag at the foot of an axis: it does not begin at zero.";
 
 /// A table straight from rows: label, files, title, filter of rows, and columns.
@@ -178,7 +178,7 @@ fn diamonds(panels: &[Figure], are: &str) -> String {
     if panels.iter().any(Figure::has_paper) { format!(" Diamonds: {are}.") } else { String::new() }
 }
 
-/// Names the checkpoints that the paper's figure has and ours lacks.
+/// A note with the checkpoints that the paper's figure has and ours lacks.
 fn lacking(checkpoints: &[&str], is_there: impl Fn(&str) -> bool) -> String {
     let missing: Vec<String> = checkpoints.iter().filter(|c| !is_there(c)).map(|c| called(c)).collect();
     if missing.is_empty() { String::new() } else { format!(" Missing, without rows: {}.", missing.join(", ")) }
@@ -196,11 +196,11 @@ pub struct Drawing {
     pub note: String,
 }
 
-/// A figure of the paper that the rows do not suffice for.
+/// A figure of the paper for which there are not enough rows.
 pub struct MissingFigure {
     pub label: String,
     pub title: String,
-    /// Why, and which rows would do.
+    /// The reason, and the rows that would suffice.
     pub reason: String,
 }
 
@@ -222,7 +222,7 @@ pub(super) fn drawings(paper: &Paper, folder: &Folder) -> (Vec<Drawing>, Vec<Mis
     (drawn, undrawn)
 }
 
-/// Every table of ours that the folder has rows for; rows that no exhibit has heard of with all their columns.
+/// Every table of ours for which the folder has rows; rows of unknown kinds are shown with all their columns.
 pub fn tables(folder: &Folder) -> Result<Vec<Table>> {
     let mut tables: Vec<Table> = vec![];
     for exhibit in all() {

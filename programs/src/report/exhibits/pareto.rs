@@ -24,7 +24,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
 const PANELS: [(Panel, &str); 2] =
     [(Panel::Text, "Reasoning in text, in part or first"), (Panel::Latent, "Reasoning not in text")];
 
-/// A panel of accuracy for each group of methods, and the methods' `length`: one mark a method.
+/// A panel per group of methods: accuracy against `length`, one mark per method.
 fn by_method(paper: &Paper, folder: &Folder, x: &str, length: impl Fn(&PhaseRow) -> Option<Estimate>) -> Vec<Figure> {
     let mark = |phase: &Phase| {
         let row = folder.phases().iter().find(|row| row.phase == phase.name)?;
@@ -36,7 +36,7 @@ fn by_method(paper: &Paper, folder: &Folder, x: &str, length: impl Fn(&PhaseRow)
     PANELS.into_iter().filter_map(|(panel, title)| marks(title, x, marks_of(panel).collect())).collect()
 }
 
-/// A method's name in the paper's table or, of ours, its own: `SIM-CoT` of `Coconut whose … (SIM-CoT)`.
+/// A method's name in the paper's table, else our short name: `SIM-CoT` for `Coconut whose … (SIM-CoT)`.
 fn method_name(paper: &Paper, phase: &Phase) -> String {
     let of_paper = |key: &str| {
         let rows = &paper.block("tab:main").ok()?.rows;
@@ -68,7 +68,7 @@ const X: &str = "visible tokens per problem";
 /// One mark per way of decoding a checkpoint.
 fn ways(folder: &Folder) -> Option<Figure> {
     let mut ways: Vec<Line> = vec![];
-    // What a phase passes through on its way would hide its end.
+    // Intermediate checkpoints of a phase would hide its end.
     let ends = |checkpoint: &&str| *checkpoint != GRPO_START && step_of(checkpoint).is_none();
     for checkpoint in folder.checkpoints_with::<AccuracyRow>().into_iter().filter(ends) {
         for (group, name) in [("all", ""), ("text_only", ", <swi> masked"), ("forced", ", switching forced")] {
@@ -80,7 +80,7 @@ fn ways(folder: &Folder) -> Option<Figure> {
     marks("Ways of decoding", X, ways)
 }
 
-/// Accuracy against visible tokens, one mark a method; of a folder without a run, the ways of decoding.
+/// Accuracy against visible tokens, one mark per method; for a folder without a run, per way of decoding.
 fn pareto(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut panels = by_method(paper, folder, X, |row| row.visible_tokens);
     if panels.is_empty() {
@@ -90,7 +90,7 @@ fn pareto(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     exhibit.drawing("Accuracy–efficiency operating points", columns, panels, &note)
 }
 
-/// The ways of decoding, where fig:pareto shows methods.
+/// The ways of decoding, if fig:pareto shows methods.
 fn decoding(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     let methods = !by_method(paper, folder, X, |row| row.visible_tokens).is_empty();
     let panel = ways(folder).filter(|_| methods);

@@ -1,4 +1,4 @@
-//! Effect of patching one place from another problem, by layer and step or position; and of patching a user's pairs.
+//! Effect of activation patching between two problems, by layer and step or position; and of patching a user's pairs.
 
 use super::lens::grid;
 use super::{Drawing, Exhibit};
@@ -39,7 +39,7 @@ fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     out
 }
 
-/// Layer by place, a panel for each form and component; of a layer's heads the one with the largest effect.
+/// Layer by place, one panel per form and component; for heads, the layer's head with the largest effect.
 fn draw_pairs(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let mut out = vec![];
     for checkpoint in folder.checkpoints(HeadPatchRow::PAIRS) {

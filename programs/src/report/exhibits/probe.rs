@@ -1,4 +1,4 @@
-//! tab:probe, fig:layer-probe, and our split by group with controls: can the next `<swi>` be read from the layers?
+//! tab:probe, fig:layer-probe: linear probes for the next `<swi>` at each layer; and ours, split by group, with controls.
 
 use super::{Drawing, Exhibit, Layout, lacking, points};
 use crate::report::cells::Cells;
@@ -24,7 +24,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     ),
 ];
 
-/// Layers of the model that rows of `layer_probe` are of.
+/// Number of the model's layers, from rows of `layer_probe`.
 fn depth(rows: &[ProbeRow]) -> Option<usize> {
     rows.first().and_then(|r| (r.layer + r.from_last).checked_sub(1)).filter(|&layers| layers > 0)
 }
@@ -38,7 +38,7 @@ fn offset(row: &str) -> Option<usize> {
     row.trim_start_matches('-').parse().ok()
 }
 
-/// The paper's protocol at the layer after which as large a share of layers is passed.
+/// The paper's protocol, at our layer of the same relative depth.
 fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     let rows = cells.folder.rows::<ProbeRow>(cells.phase(column)?);
     let layer = paper_layer(offset(row)?, depth(rows)?);
@@ -48,7 +48,7 @@ fn cell(cells: &Cells<'_>, row: &str, column: &str) -> Option<Estimate> {
     rows.iter().find(ours).map(|r| r.accuracy.unwrap_or(r.balanced_accuracy))
 }
 
-/// A shallow model has fewer layers than tab:probe has rows: each appears in only one row.
+/// Whether our layer is already in another row: a shallow model has fewer layers than tab:probe has rows.
 fn repeats(folder: &Folder, row: &str) -> bool {
     let stands = |layers, offset| paper_layers(layers).iter().any(|(o, _)| *o == offset);
     deepest(folder).zip(offset(row)).is_some_and(|(layers, offset)| !stands(layers, offset))
@@ -124,7 +124,7 @@ fn by_depth(folder: &Folder, checkpoint: &str, protocol: Protocol, features: Fea
     points(rows.map(|r| (relative(r.from_last as f64, layers), score(r))))
 }
 
-/// Layer `from_last` (1 = the last) of `layers`, as the share of layers passed.
+/// Relative depth (share of layers passed) of layer `from_last` (1 = the last) of `layers`.
 fn relative(from_last: f64, layers: f64) -> f64 {
     (layers + 1.0 - from_last) / layers
 }

@@ -117,7 +117,7 @@ impl Exhibit {
 pub(super) fn unknown_tables(folder: &Folder) -> Result<Vec<Table>> {
     let mut others: Vec<&str> = folder.files().map(|(experiment, _, _)| experiment).collect();
     others.dedup();
-    // Next to the paper they are in its table and need no second one.
+    // With the paper shown, they are in its table.
     let beside = |rows: &str| rows == TeacherForcedRow::NAME && folder.beside_paper();
     let mut tables = vec![];
     let covered = |rows: &str| super::all().any(|exhibit| exhibit.covers && exhibit.sources.contains(&rows));

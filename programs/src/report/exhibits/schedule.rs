@@ -15,7 +15,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
     Exhibit { cell: of_schedule, ..Exhibit::new("ours:schedule", &[PhaseRow::NAME]) },
 ];
 
-/// Key, name and the files of their phases.
+/// Key and name of a schedule, and the file of its phases.
 const SCHEDULES: [(&str, &str, &str); 2] =
     [("parallel", "all spans at once", ""), ("sequential", "the leftmost k spans", "sequential")];
 

@@ -1,5 +1,5 @@
-//! Variation over seeds: held-out results of a folder's runs that differ only in their seed, with each checkpoint's mean. Knows which records
-//! belong to one checkpoint; measures nothing.
+//! Variation over seeds: held-out results of a folder's runs that differ only in their seed, with each checkpoint's mean. Measures
+//! nothing.
 
 use anyhow::Result;
 

@@ -4,7 +4,7 @@ use super::{Exhibit, Layout};
 use crate::report::folder::Folder;
 use switchyard::schema::{AccuracyRow, PhaseRow, RowFile};
 
-/// Records of groups, and a run's records of its phases.
+/// Records of groups, and of a run's phases.
 pub(super) const SOURCES: &[&str] = &[AccuracyRow::NAME, PhaseRow::NAME];
 
 pub(super) const EXHIBITS: &[Exhibit] = &[Exhibit {
@@ -26,7 +26,7 @@ pub(super) fn has_start(folder: &Folder, sources: &[&str]) -> bool {
     folder.sft != folder.start && folder.before_grpo(sources) == folder.start
 }
 
-/// That row: key and name.
+/// Key and name of that row.
 pub(super) fn start_row(folder: &Folder, sources: &[&str]) -> Option<(String, String)> {
     has_start(folder, sources).then(|| (format!("at:{}", folder.start), "where Switch-GRPO started".to_owned()))
 }

@@ -1,4 +1,4 @@
-//! How many dimensions of a latent carry a value: exchanged subspaces by rank.
+//! The number of dimensions of a latent that carry a value: exchanged subspaces by rank.
 
 use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};

@@ -1,4 +1,4 @@
-//! The benefit of a block: every problem with one and without; also as cells (`ours:benefit/chosen/benefit`).
+//! The benefit of a block: every problem with a block and without; also as cells (`ours:benefit/chosen/benefit`).
 
 use super::Exhibit;
 use switchyard::schema::{RowFile, SwitchBenefitRow};

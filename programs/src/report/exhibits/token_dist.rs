@@ -1,4 +1,4 @@
-//! fig:token-dist, fig:token-cdf: visible tokens per problem of each checkpoint, the one with the brevity reward included.
+//! fig:token-dist, fig:token-cdf: visible tokens per problem for each checkpoint, including the one with the brevity reward.
 
 use super::{Exhibit, lacking};
 use crate::report::figures::{Axis, Ecdf, Figure, Histogram};

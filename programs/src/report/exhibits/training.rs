@@ -21,7 +21,7 @@ pub(super) const EXHIBITS: &[Exhibit] = &[
             let all = folder.checkpoints(METRICS).into_iter().map(|phase| (phase, folder.flat(METRICS, phase)));
             let phases: Vec<(&str, &[FlatRow])> = all.filter(|(_, rows)| is_supervised(rows)).collect();
             let [loss, accuracy] = columns!(StepRow: loss, token_accuracy);
-            // More lines than four cannot be told apart. A row has the loss and the accuracy of the same phases.
+            // More than four lines cannot be distinguished. A row has the loss and the accuracy of the same phases.
             let panels = phases.chunks(4).flat_map(|some| {
                 let loss = curve("Training loss", "loss (nats)", some, loss, true);
                 [loss, curve("Training accuracy", "token accuracy", some, accuracy, false)]

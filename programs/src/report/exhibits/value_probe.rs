@@ -1,4 +1,4 @@
-//! Probes for the task's intermediate values at each latent step, as a table and as a figure of the last layer that was probed.
+//! Probes for the task's intermediate values at each latent step: a table, and a figure of the last probed layer.
 
 use super::{Drawing, Exhibit, points};
 use crate::report::figures::{Axis, Figure, Line, LineChart};

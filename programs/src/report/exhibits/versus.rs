@@ -1,5 +1,5 @@
-//! Pairs of checkpoints on the same problems, with exact tests, which two separate intervals cannot replace. Knows which records are paired;
-//! measures nothing.
+//! Paired comparisons of checkpoints on the same problems, with exact tests, which are stronger than two separate intervals. Measures
+//! nothing.
 
 use std::collections::BTreeMap;
 
@@ -68,7 +68,7 @@ fn headings() -> Vec<Heading> {
     columns.map(|(name, kind)| Heading::new(name, kind)).into()
 }
 
-/// All problems of both, and those where the first one switched, if that is another set.
+/// Comparisons on all problems of both and, if it differs, on the subset where the first one switched.
 fn compared<'a>(folder: &Folder, first: &'a str, second: &'a str) -> Result<Vec<CheckpointPair<'a>>> {
     let of = |checkpoint: &str| folder.rows::<OutcomeRow>(checkpoint).iter();
     let other: BTreeMap<&str, &OutcomeRow> = of(second).map(|row| (row.id.as_str(), row)).collect();

@@ -108,7 +108,7 @@ pub(super) struct Plot {
     pub bottom: f64,
     x: (f64, f64, bool),
     y: (f64, f64, bool),
-    /// Whether each excludes zero.
+    /// Whether each axis excludes zero.
     cut: [bool; 2],
 }
 

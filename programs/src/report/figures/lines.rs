@@ -61,7 +61,7 @@ impl Line {
         Self { name: name.to_string(), points, interval: Interval::Bars, joined: true, marked: true }
     }
 
-    /// Stretches of points that have a place on the axes.
+    /// Runs of consecutive points inside the axes.
     fn runs<'a>(&'a self, y: &'a Axis) -> impl Iterator<Item = &'a [Point]> {
         self.points.split(move |p| !(p.x.is_finite() && y.shows(p.y))).filter(|run| !run.is_empty())
     }

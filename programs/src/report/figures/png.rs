@@ -1,6 +1,6 @@
 //! A PNG file from RGB pixels (PNG specification, 3rd edition). Knows no shapes.
 //!
-//! Written here because plotters encodes only to a path, and a file that must appear whole is written from memory.
+//! Implemented here because plotters encodes only to a path, and files that are written atomically need the bytes in memory.
 
 use std::io::Write;
 

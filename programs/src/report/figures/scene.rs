@@ -7,7 +7,7 @@ use super::style::{LABEL, PAD, TITLE, WIDTH};
 use super::ticks::wrap;
 use crate::report::letters;
 
-/// A place in pixels from the top left.
+/// A point, in pixels from the top left.
 pub(super) type At = (f64, f64);
 
 /// Alignment of a text relative to its position.

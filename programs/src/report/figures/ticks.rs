@@ -29,7 +29,7 @@ pub(super) fn wrap(text: &str, room: f64, height: f64, bold: bool) -> Vec<String
     lines
 }
 
-/// The most ticks that an axis has.
+/// Maximum number of ticks.
 const MOST: usize = 12;
 
 /// Places and texts of ticks: steps of 1, 2 or 5 times a power of ten; decades on a logarithmic axis.
@@ -42,7 +42,7 @@ pub(super) fn ticks(low: f64, high: f64, log: bool) -> Vec<(f64, String)> {
     linear(low, high, 0.0)
 }
 
-/// Ticks of a linear axis, at whole numbers alone.
+/// Ticks of a linear axis at whole numbers.
 pub(super) fn whole_ticks(low: f64, high: f64) -> Vec<(f64, String)> {
     linear(low, high, 1.0)
 }

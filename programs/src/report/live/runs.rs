@@ -17,7 +17,7 @@ use switchyard::text::Template;
 /// A run of `train` with the checkpoints that can be run.
 pub(super) struct Run {
     pub name: String,
-    /// As a command names it.
+    /// Its path in commands.
     pub path: String,
     pub tokenizer: Value,
     /// Text before a question.
@@ -37,10 +37,10 @@ pub(super) struct Model {
     pub stop: Vec<Value>,
 }
 
-/// Problems that a reader chooses from at most.
+/// Maximum number of problems to choose from.
 const MOST_PROBLEMS: u64 = 500;
 
-/// Weights that a page runs at most.
+/// Maximum number of weights that a page runs.
 const MOST: usize = 5_000_000;
 
 const FAMILIES: [&str; 5] = ["qwen3", "qwen2", "llama", "gemma", "mistral"];
@@ -113,9 +113,9 @@ fn model(run: &Path, phase: &str, hash: &str) -> Result<Model> {
     ensure!(sha256(&[&weights])? == hash, "{} does not have the weights of its records", weights.display());
     let config = json(&checkpoint.join("config.json"))?.context("a checkpoint without config.json")?;
     let family = config["model_type"].as_str().unwrap_or_default();
-    ensure!(FAMILIES.contains(&family), "the decoder of the page does not know the family {family:?}");
+    ensure!(FAMILIES.contains(&family), "the page's decoder does not support the family {family:?}");
     let windowed = config["use_sliding_window"].as_bool().unwrap_or(family == "mistral");
-    ensure!(!windowed || config["sliding_window"].is_null(), "the decoder of the page knows no attention window");
+    ensure!(!windowed || config["sliding_window"].is_null(), "the page's decoder does not support sliding windows");
     let reasoning = json(&checkpoint.join("reasoning.json"))?;
     let source = reasoning.as_ref().and_then(|r| r["source"]["kind"].as_str()).unwrap_or_default();
     ensure!(!["projection", "latent_head"].contains(&source), "its latents pass through a separate head ({source})");
@@ -135,7 +135,7 @@ fn opened(name: &str, path: &Path, phase: &str) -> Result<Run> {
     let template = part(["data", "template"]).and_then(|t| Template::deserialize(t.clone()).ok());
     let task = recipe.get("task").and_then(|task| Task::deserialize(task.clone()).ok());
     let (Some(Template::Words), Some(task)) = (template, task) else {
-        bail!("its problems are not generated in words")
+        bail!("its problems are not those of a generated task with template `words`")
     };
     let tokenizer = json(&path.join(phase).join("checkpoint").join("tokenizer.json"))?.unwrap_or_default();
     ensure!(tokenizer["model"]["type"] == "WordLevel", "its tokenizer does not read whole words");

@@ -20,7 +20,7 @@ pub(super) enum Exact {
 }
 
 impl Exact {
-    /// Note about it.
+    /// Note for the reader.
     pub fn note(self) -> &'static str {
         match self {
             Exact::Yes => "",

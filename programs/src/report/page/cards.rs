@@ -1,5 +1,5 @@
-//! The top of a folder's article: a folded section per checkpoint with three findings, a few bars each, and one solved problem. Formats findings;
-//! `findings` computes them.
+//! The top of a folder's article: a folded section per checkpoint with three findings, a few bars each, and one solved problem. `findings`
+//! computes the findings.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use crate::report::findings::{Finding, checkpoints, findings};
 use crate::report::folder::Folder;
 use switchyard::stats::Estimate;
 
-/// One section per checkpoint, the first one open; its summary names the checkpoint and its first finding. `anchor` returns the position of a table on the page, if it is there.
+/// One section per checkpoint, the first one open; its summary has the checkpoint and its first finding. `anchor` returns a table's anchor.
 pub(super) fn html(folder: &Folder, id: &str, anchor: &impl Fn(&str) -> Option<String>) -> String {
     let mut out = String::new();
     for (at, checkpoint) in checkpoints(folder).iter().enumerate() {
@@ -51,7 +51,7 @@ const WIDE: f64 = 340.0;
 const UNTIL: f64 = 300.0;
 const ROW: f64 = 21.0;
 const LETTER: f64 = 6.8;
-/// Letters of a name that are shown.
+/// Maximum letters of a name.
 const LONGEST: usize = 26;
 
 /// Shares from 0 to 1 as bars with intervals; the one of the card's number is highlighted.

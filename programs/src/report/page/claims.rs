@@ -15,7 +15,7 @@ pub(super) fn class(verdict: Verdict) -> &'static str {
     }
 }
 
-/// A mark next to the word, so that colour is not alone.
+/// A mark next to the word, so that colour is not the only cue.
 fn mark(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Reproduced => "✓",

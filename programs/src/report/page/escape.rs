@@ -1,4 +1,4 @@
-//! Text into HTML. Knows the characters that HTML reads as its own.
+//! Escapes text for HTML.
 
 use crate::report::letters::harmless;
 

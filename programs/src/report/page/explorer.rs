@@ -17,10 +17,10 @@ const INTRODUCTION: &str = "<p class=\"note\">A problem with its answer, token b
     keys; the stronger the colour, the more. Choose a head to enlarge it; hover over it, or move with the \
     arrow keys, for the share of its attention.</p>\n";
 
-/// Cells of attention that a page draws, at most: longer responses are named, not drawn.
+/// Maximum attention cells that a page draws: longer responses are named, not drawn.
 const MOST_CELLS: usize = 400_000;
 
-/// Entropy (nats) at which a cell has no colour.
+/// Entropy (nats) from which on a cell has no colour.
 const UNSURE: f64 = 2.5;
 
 /// One `<details>` per problem, one column per checkpoint; and the number of problems.

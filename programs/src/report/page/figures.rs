@@ -77,7 +77,7 @@ fn figure(paper: &Paper, r: &Rendering<'_>, drawn: &RenderedFigure, place: &str)
         text(&d.title),
         text(&d.label),
         if d.panels.iter().any(Figure::is_heat) { " heat" } else { "" },
-        // It is wider than a telephone: to be moved by keyboard too.
+        // Wider than a phone's screen: it must scroll by keyboard too.
         if d.columns > 1 { " tabindex=\"0\"" } else { "" },
         drawn.svg,
         prose(&d.note),

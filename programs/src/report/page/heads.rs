@@ -1,5 +1,5 @@
-//! Effects of heads: a patch of one head or MLP, layer by head for each place, and the gradient's prediction for the same cell. Knows the
-//! records of `head_patching` and `attribution_patching`.
+//! Effects of patching one head or MLP, layer by head for each place, and the gradient's prediction for the same cell. Knows the records of
+//! `head_patching` and `attribution_patching`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -65,7 +65,7 @@ pub(super) fn html(folder: &Folder, id: &str) -> String {
     if out.is_empty() { out } else { format!("{INTRODUCTION}{out}") }
 }
 
-/// Heads and MLPs; a figure shows the stream.
+/// The cells of heads and MLPs; the residual stream has a figure.
 fn cells<'a>(folder: &'a Folder, checkpoint: &str, form: Form) -> BTreeMap<Cell<'a>, NodeRows<'a>> {
     let node = |component| matches!(component, Component::Head | Component::Mlp);
     let mut out: BTreeMap<Cell, NodeRows> = BTreeMap::new();

@@ -185,7 +185,7 @@ fn mixed(r: &Rendering<'_>) -> String {
     )
 }
 
-/// Which models on which problems.
+/// States the models and problems of a page.
 fn facts(r: &Rendering<'_>) -> String {
     if r.folder.is_calibration() {
         return "<p class=\"facts\">How often the verdicts are right: every experiment on models whose mechanism is \

@@ -8,7 +8,7 @@ use crate::report::render_table::number;
 use switchyard::nth::Nth;
 use switchyard::schema::{PositionKind, PositionRow};
 
-/// Tokens that are shown of each step.
+/// Tokens shown per step.
 const TOP: usize = 3;
 
 /// A folded table of all blocks; empty for a trace without latents.

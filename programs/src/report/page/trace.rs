@@ -55,7 +55,7 @@ pub(super) fn html(folder: &Folder, id: &str) -> (String, usize) {
     (if out.is_empty() { out } else { format!("{INTRODUCTION}{out}") }, problems.len())
 }
 
-/// One problem as a checkpoint solved it: preferably correct and with two blocks.
+/// A checkpoint's solution of one problem: preferably correct and with two blocks.
 pub(super) fn sample(folder: &Folder, checkpoint: &str) -> String {
     let worth = |rows: &&[PositionRow]| {
         let blocks = rows.iter().filter(|row| row.kind == PositionKind::Swi).count();

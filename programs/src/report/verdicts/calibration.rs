@@ -1,12 +1,11 @@
-//! Which claims rest on a test that was calibrated, and what is said of it. Knows cells by name and the rows of
-//! `probe calibrate`.
+//! Maps claims to calibrated tests, and describes their error rates. Knows names of cells and the rows of `probe calibrate`.
 
 use crate::report::claims::{Comparison, Term};
 use switchyard::schema::CalibrationRow;
 use switchyard::stats::LEVEL;
 
-/// The calibrated test that a comparison rests on: the same statistic through the same function. Holm's correction is over
-/// another family (there the modes of a run, here the claims).
+/// The calibrated test of a comparison: the same statistic by the same function. Only the family of Holm's correction differs (there the
+/// modes of a run, here the claims).
 fn test_of(c: &Comparison) -> Option<String> {
     let (left, right) = (c.left.cell()?, c.right.cell());
     let parts: Vec<&str> = left.split('/').collect();
@@ -23,7 +22,7 @@ fn test_of(c: &Comparison) -> Option<String> {
     }
 }
 
-/// The row of a comparison's test at the largest calibrated n that is not above its own (else at the smallest).
+/// The row of a comparison's test at the largest calibrated n up to `n` (else at the smallest).
 fn row_of<'r>(rows: &'r [CalibrationRow], c: &Comparison, n: usize) -> Option<&'r CalibrationRow> {
     let test = test_of(c)?;
     let of = || rows.iter().filter(|row| row.test == test && row.kind == CalibrationRow::ALL);
@@ -31,14 +30,14 @@ fn row_of<'r>(rows: &'r [CalibrationRow], c: &Comparison, n: usize) -> Option<&'
     at.or_else(|| of().min_by_key(|row| row.problems))
 }
 
-/// Warning that a comparison's test has more false alarms than its level allows.
+/// A warning if a comparison's test has more false alarms than its level allows.
 pub(super) fn alarms(rows: &[CalibrationRow], c: &Comparison, n: usize) -> Option<String> {
     let row = row_of(rows, c, n)?;
     let false_alarms = row.false_alarms.filter(|share| share.low > 1.0 - LEVEL)?;
     Some(format!("`{}` raises a false alarm in {false_alarms:.2} of known cases", row.test))
 }
 
-/// What is known of a comparison's test.
+/// Error rates of a comparison's test.
 pub(super) fn line(rows: &[CalibrationRow], c: &Comparison, n: usize) -> Option<String> {
     let row = row_of(rows, c, n)?;
     let test = &row.test;

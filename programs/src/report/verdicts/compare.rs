@@ -1,4 +1,4 @@
-//! One comparison of a claim on our records: its two sides, and its line for the reader. Knows cells and tests.
+//! Makes one comparison of a claim on our records, and describes it. Knows cells and tests.
 
 use super::calibration::{alarms, line};
 use super::contrast::{Contrast, TestEvidence, shown_p};
@@ -11,7 +11,7 @@ use crate::report::paper::{Paper, parts};
 use switchyard::schema::NORMAL;
 use switchyard::stats::Estimate;
 
-/// A comparison that could be made on our records.
+/// A comparison on our records.
 pub(crate) struct Trial {
     pub evidence: TestEvidence,
     /// Left and right in a few words.
@@ -33,10 +33,8 @@ struct ComparisonSide {
     value: Estimate,
 }
 
-/// Makes the comparison.
-///
 /// # Errors
-/// Why not: missing records, or too few problems.
+/// Missing records; too few problems.
 pub(crate) fn compare(
     paper: &Paper,
     folder: &Folder,
@@ -107,8 +105,8 @@ pub(crate) fn compare(
 }
 
 impl Trial {
-    /// Whether both are one comparison of ours: the paper's two data sets, or two of its tables, may share one number here. Two rows of one table
-    /// never do, even if equal.
+    /// Whether both are the same comparison of ours: the paper's two data sets, or two of its tables, may share one number here. Two rows of
+    /// one table never do, even if equal.
     pub(crate) fn repeats(&self, other: &Self) -> bool {
         let row = |name: &str| name.rsplit_once('/').map(|(row, _)| row.to_owned());
         let table = |name: &str| name.split('/').next().map(str::to_owned);
@@ -124,7 +122,7 @@ fn of_exhibit(terms: &[&Term], is: fn(&exhibits::Exhibit) -> bool) -> bool {
     terms.iter().filter_map(|term| term.label()).any(|label| exhibits::find(label).is_some_and(is))
 }
 
-/// Whether a cell is one of the paper's "after SFT".
+/// Whether a cell belongs to the paper's "after SFT".
 fn says_sft(term: &Term) -> bool {
     let mut keys = term.cell().into_iter().flat_map(|name| name.split('/').skip(1));
     keys.any(|key| key.contains("sft") || key.starts_with("stage"))
@@ -143,8 +141,8 @@ fn whose<'a>(cells: Cells<'a>, term: &Term) -> Option<&'a str> {
     })
 }
 
-/// Why a cell of interventions is meaningless on a model that is no better than chance where it thinks: its diagnostic problems are correct by
-/// chance, so any disturbance makes some of them wrong.
+/// Why a cell of interventions is meaningless on a model that is at chance with a block: its diagnostic problems are right by chance, so
+/// any disturbance makes some of them wrong.
 fn nothing_to_lose(cells: Cells<'_>, term: &Term) -> Option<String> {
     const OF_INTERVENTIONS: [&str; 2] = ["tab:intervention", "ours:step"];
     term.label().filter(|label| OF_INTERVENTIONS.contains(label))?;
@@ -175,7 +173,7 @@ fn side(paper: &Paper, cells: Cells<'_>, term: &Term) -> Result<ComparisonSide, 
     Ok(ComparisonSide { name: format!("{row} {column}"), value: found.scaled(unit.per_share()) })
 }
 
-/// Why we have no number.
+/// Reason why our number is missing.
 fn lacking(folder: &Folder, label: &str, row: &str) -> String {
     let there = |e: &&&str| !folder.checkpoints(e).is_empty();
     if let Some(experiment) = sources(label).iter().find(there) {

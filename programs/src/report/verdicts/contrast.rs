@@ -1,4 +1,4 @@
-//! left − right, and the evidence against each side of a line. Knows estimates and tests, not claims.
+//! The difference left − right, and p-values against each side of a threshold. Knows estimates and tests, not claims.
 //!
 //! Both p-values are one-sided. With pairs they come from the paired test (McNemar's exact one at 0, Tango's score test elsewhere). Otherwise
 //! from the interval: its half-widths are t₀.₉₇₅ standard errors, with degrees of freedom one below the smaller side's number of problems, so
@@ -109,8 +109,8 @@ impl Contrast {
         }
     }
 
-    /// [`Self::p_above`] of this difference or of its negative. At 0 the exact test answers, and no other line is easier to
-    /// cross than a 0 before it.
+    /// [`Self::p_above`] of this difference or of its negative. At 0 it is the exact test's p-value; elsewhere it is clamped, so that it never
+    /// falls with x.
     fn beyond(&self, d: Estimate, x: f64) -> f64 {
         let interval = d.p_above(x);
         let Test::AtZero(p) = self.test else { return interval };

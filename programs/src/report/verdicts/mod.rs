@@ -1,4 +1,4 @@
-//! Does a claim of the paper hold on our records? Knows claims and evidence; nothing of pages.
+//! Tests whether the paper's claims hold on our records. Knows claims and evidence, not pages.
 //!
 //! 1. Each comparison `left op times · right + plus` of a claim has two one-sided p-values ([`contrast`]): against holding, and for it.
 //! 2. A claim holds if all its comparisons do, so the largest of the first counts (an intersection of tests needs no correction); it fails if
@@ -28,7 +28,7 @@ pub(super) use needs::Need;
 pub enum Verdict {
     Reproduced,
     NotReproduced,
-    /// Testable and tested; the data leave both answers open.
+    /// Tested; the data allow both answers.
     Undecided,
     NotTestable,
 }
@@ -85,9 +85,9 @@ struct ClaimReading<'a> {
     claim: &'a Claim,
     on: String,
     tried: Vec<Trial>,
-    /// Why there are no others.
+    /// Comparisons that could not be made, with reasons.
     missing: Vec<String>,
-    /// What makes the claim testable, and remarks on the comparisons.
+    /// Properties that make the claim testable, and remarks on the comparisons.
     note: Vec<String>,
 }
 
@@ -128,7 +128,7 @@ fn untestable(claim: &Claim, folder: &Folder, at_scale: &impl Fn(&str) -> Option
     Some(format!("{}{command}", distinct(missing.iter().map(String::as_str)).join("; ")))
 }
 
-/// What makes a claim testable on a checkpoint (where its cells name theirs, on the one after SFT).
+/// The properties that make a claim testable on a checkpoint (if its cells name theirs, on the one after SFT).
 ///
 /// # Errors
 /// The first property that it lacks.
@@ -137,7 +137,7 @@ fn properties(claim: &Claim, folder: &Folder, checkpoint: &str) -> Result<Vec<St
     claim.needs.iter().map(|need| need.check(folder, checkpoint)).filter(|found| found != &Ok(String::new())).collect()
 }
 
-/// The checkpoints that a claim is tested on, one after the other; one empty name where its cells name theirs.
+/// The checkpoints that a claim is tested on; one empty name if its cells name theirs.
 fn subjects<'f>(claim: &Claim, folder: &'f Folder) -> Vec<&'f str> {
     let mut labels = claim.comparisons_here().iter().flat_map(|c| [&c.left, &c.right]).filter_map(Term::label);
     let Some(exhibit) = labels.find_map(|label| exhibits::find(label).filter(|e| e.per_checkpoint)) else {
@@ -176,7 +176,7 @@ fn ask<'a>(paper: &Paper, claim: &'a Claim, folder: &Folder, checkpoint: &str) -
     ClaimReading { claim, on: of.join(if claim.rl { " → " } else { ", " }), tried, missing, note }
 }
 
-/// Verdicts, corrected for their number.
+/// Verdicts, Holm-corrected.
 fn settle(all: Vec<ClaimReading<'_>>) -> Vec<TestedClaim<'_>> {
     let evidence: Vec<Option<TestEvidence>> = all.iter().map(ClaimReading::evidence).collect();
     let p: Vec<f64> = evidence.iter().flatten().map(|e| e.two_sided()).collect();
@@ -199,11 +199,11 @@ fn settle(all: Vec<ClaimReading<'_>>) -> Vec<TestedClaim<'_>> {
 }
 
 impl ClaimReading<'_> {
-    /// All comparisons together; none where none could be tried.
+    /// The evidence of all comparisons together; `None` without any.
     fn evidence(&self) -> Option<TestEvidence> {
         let largest = self.tried.iter().map(|t| t.evidence.holds).reduce(f64::max)?;
         let smallest = self.tried.iter().map(|t| t.evidence.fails).reduce(f64::min)?;
-        // What could not be tried may fail; what fails is not saved by it.
+        // With a missing part the claim cannot hold, but it can fail.
         let holds = if self.missing.is_empty() { largest } else { 1.0 };
         Some(TestEvidence { holds, fails: (smallest * self.tried.len() as f64).min(1.0) })
     }

@@ -1,5 +1,5 @@
-//! What a checkpoint, its data or its training must be like for a claim to be testable: read from manifests and rows, never from a name
-//! or a size. Each property returns what it found, for the reader, or why the claim cannot be tested here.
+//! Properties of a checkpoint, its data or its training that a claim needs, read from manifests and rows, never from a name or a size. Each
+//! check returns what it found, for the reader, or why the claim cannot be tested.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,12 +18,12 @@ pub enum Need {
     LargeVocabulary,
     /// The paper's main data set.
     Math500,
-    /// Under the brevity reward, right answers with a block were not all paid alike.
+    /// The brevity reward of right answers with a block varied.
     BrevityVaried,
 }
 
 impl Need {
-    /// What was found on a checkpoint; empty where its rows do not say.
+    /// The property found on a checkpoint; empty if its rows lack it.
     ///
     /// # Errors
     /// Why a claim that needs this cannot be tested on it.
@@ -37,7 +37,7 @@ impl Need {
     }
 }
 
-/// A value of the decoding that the rows of a checkpoint were made with.
+/// A decoding setting of a checkpoint's rows.
 fn decoding<'f>(folder: &'f Folder, checkpoint: &str, key: &str) -> Option<&'f Value> {
     let entries = folder.manifest.as_ref()?.as_object()?.iter();
     let mut of = entries.filter(|(name, _)| name.split_once('-').is_some_and(|(_, of)| of == checkpoint));
@@ -73,7 +73,7 @@ fn free_exit(folder: &Folder, checkpoint: &str) -> Result<String, String> {
     Ok(format!("{found}: K_min = {k_min} < K_cap = {k_cap}{lengths}"))
 }
 
-/// A generated task has a vocabulary of its own words, some dozens; every other template is of a model that brings its own.
+/// A generated task has its own vocabulary of a few dozen words; every other template belongs to a pretrained model.
 fn large_vocabulary(folder: &Folder, checkpoint: &str) -> Result<String, String> {
     match decoding(folder, checkpoint, "template").and_then(Value::as_str) {
         Some("words") => {
@@ -92,7 +92,7 @@ fn math500(folder: &Folder) -> Result<String, String> {
     Err(format!("needs rows of MATH-500, and these are of {dataset}"))
 }
 
-/// Where `T_lo` is above every length, the term is 1 for each right answer with a block, and so `(r_use + switch rate) / 2` at each step.
+/// If `T_lo` is above every length, the term is 1 for each right answer with a block, so its mean is `(r_use + switch rate) / 2` at each step.
 fn brevity_varied(folder: &Folder) -> Result<String, String> {
     let steps = folder.flat(METRICS, "brevity");
     let mut paid = steps.iter().filter_map(|step| {

@@ -27,7 +27,7 @@ pub struct Info {
     pub shape: Vec<usize>,
     pub kind: Format,
     pub range: Range<usize>,
-    /// Which file of a model in parts.
+    /// Index of the file in a split model.
     pub part: usize,
 }
 
@@ -87,7 +87,7 @@ pub fn parse(bytes: &[u8]) -> Result<Contents> {
     Ok(Contents { meta, tensors: table })
 }
 
-/// What kind of file this is, if it does not begin like a GGUF.
+/// Names the kind of a file that does not begin like a GGUF.
 fn recognise(bytes: &[u8]) -> String {
     let begins = |mark: &[u8]| bytes.starts_with(mark);
     let ggml = [&b"ggml"[..], b"lmgg", b"ggjt", b"tjgg", b"ggmf", b"fmgg", b"ggla", b"algg"];

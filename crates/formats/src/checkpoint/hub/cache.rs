@@ -34,7 +34,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// Of the model `id`, plain words parted by a slash.
+    /// The cache of the model `id`, which is plain words separated by a slash.
     pub fn new(root: &Path, id: &str) -> Self {
         let name = format!("models--{}", id.replace('/', "--"));
         Self { locks: root.join(".locks").join(&name), folder: root.join(name) }
@@ -60,12 +60,12 @@ impl Cache {
     /// Records that a commit lacks a file.
     ///
     /// # Errors
-    /// A cache that cannot be written; so everywhere below.
+    /// A cache that cannot be written, as for all methods below.
     pub fn note_lack(&self, commit: &str, name: &str) -> Result<()> {
         write(&self.folder.join(".no_exist").join(commit).join(name), b"")
     }
 
-    /// From now on `revision` is `commit` here.
+    /// Records that `revision` is `commit`.
     pub fn set_commit(&self, revision: &str, commit: &str) -> Result<()> {
         if revision == commit { Ok(()) } else { write(&self.folder.join("refs").join(revision), commit.as_bytes()) }
     }

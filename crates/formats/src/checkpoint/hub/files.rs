@@ -80,7 +80,7 @@ impl<'a> HubFiles<'a> {
     /// The file in the cache, downloaded if necessary. `name` contains no folder.
     ///
     /// # Errors
-    /// A download that failed or came damaged, by file; the next try continues where it stopped.
+    /// A failed or damaged download, with the file's name; the next try continues it.
     pub fn get(&self, name: &str) -> Result<PathBuf> {
         let path = self.cache.snapshot(&self.commit).join(name);
         if path.exists() {
@@ -122,7 +122,7 @@ impl<'a> HubFiles<'a> {
         let total = || answer.header("content-range")?.rsplit_once('/')?.1.parse().ok();
         let length = || answer.header("content-length")?.parse().ok();
         let size = answer.hub_header("x-linked-size").and_then(|size| size.parse().ok());
-        // Of an empty file no range can be sent (416).
+        // A server cannot send a range of an empty file (416).
         let whole = answer.response.status() == StatusCode::OK;
         Ok(HubFile { tag, size: size.or_else(|| if whole { length() } else { total() }) })
     }

@@ -11,7 +11,7 @@ use super::super::ModelRef;
 use super::reach::{MOST_PATTERNS, check_patterns, ends_in, matches_all};
 use crate::guard::read_text;
 
-/// Names of modules, as `target_modules` and `exclude_modules` have them.
+/// Names of modules in `target_modules` or `exclude_modules`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Targets {
     /// Matches a module whose path is one of these or ends in `.` and one of these.
@@ -71,7 +71,7 @@ const UNSUPPORTED: [&str; 11] = [
 ];
 
 impl Default for AdapterConfig {
-    /// PEFT's.
+    /// PEFT's defaults.
     fn default() -> Self {
         Self {
             r: DEFAULT_R,

@@ -24,7 +24,7 @@ const ITERATIONS: usize = 4;
 /// A trained model as an adapter over its base.
 pub struct Difference {
     pub adapter: AdapterWeights,
-    /// ‖rest‖² / ‖difference‖² over all matrices (Frobenius), where `rest` is what the rank drops.
+    /// ‖rest‖² / ‖difference‖² over all matrices (Frobenius); `rest` is the error of the low-rank approximation.
     pub lost: f64,
 }
 

@@ -185,7 +185,7 @@ impl Adapter {
         Ok(first)
     }
 
-    /// The message if this base is not the one of the training.
+    /// The message if this base is not the one that the adapter was trained on.
     pub(super) fn trained_over_another(&self, base: &ModelFiles) -> Result<Option<String>> {
         let Some(wanted) = &self.fingerprint else { return Ok(None) };
         let found = base.fingerprint()?;
@@ -301,7 +301,7 @@ fn vocab_size(config: &Path) -> Result<Option<usize>> {
 }
 
 impl Factors {
-    /// W + s·B·A, in place. `weight` is `[out, in]`; sums run in 64 bits, so the order of the rank does not show.
+    /// W + s·B·A, in place. `weight` is `[out, in]`; sums are in 64 bits, so the order of the ranks has no effect.
     pub fn merge_into(&self, weight: &mut HostTensor, scaling: f64) -> Result<()> {
         let (out, width, r) = (self.b.rows(), self.a.width(), self.b.width());
         ensure!(

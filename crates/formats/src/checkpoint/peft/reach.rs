@@ -80,7 +80,7 @@ fn is_plain(pattern: &str) -> bool {
     pattern.bytes().all(|c| c.is_ascii_alphanumeric() || matches!(c, b'_' | b'-' | b'.'))
 }
 
-/// Of a plain expression and a text of its length. A dot is any letter.
+/// Whether a plain expression matches a text of its length. A dot matches any letter.
 fn matches_plain(pattern: &str, text: &str) -> bool {
     text.is_ascii() && pattern.bytes().zip(text.bytes()).all(|(p, t)| p == t || (p == b'.' && t != b'\n'))
 }

@@ -33,7 +33,7 @@ struct PickleEntry {
     shape: Vec<usize>,
     /// In values of the storage.
     stride: Vec<usize>,
-    /// From its first value to its last, in the file.
+    /// Byte range in the file, from the first value to the last.
     range: Range<usize>,
 }
 
