@@ -25,7 +25,7 @@ const ALLOWED: [(&str, &str); 29] = [
     ("recipe", "grade guard latent machine model names tasks text"),
     ("loading", "interventions latent machine model ops progress text"),
     ("corpus", "grade latent recipe tasks text"),
-    ("method", "corpus latent model ops random recipe text"),
+    ("method", "corpus latent model ops random recipe tasks text"),
     ("evaluation", "corpus latent model ops parallel progress recipe stats text"),
     (
         "train",

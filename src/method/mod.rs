@@ -122,6 +122,7 @@ methods! {
     text_cot,
     text_cot_grpo,
     switch(brevity?),
+    switch_evasion(evasion?),
     no_cot(no_cot),
     icot(icot),
     pause(pause),

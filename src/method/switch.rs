@@ -73,7 +73,7 @@ pub(super) const ANNOTATE: Phase = Phase {
     work: Work::Annotate,
 };
 
-const BOUNDARY: Phase = Phase {
+pub(super) const BOUNDARY: Phase = Phase {
     name: "boundary",
     from: Some(ANNOTATE.name),
     reads: &["boundary"],
@@ -199,7 +199,7 @@ fn boundary(context: Context<'_>) -> Result<SupervisedPhase<'_>> {
 }
 
 /// Phase 2 with this source at latent positions: text in the blocks becomes latents, stage by stage.
-fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: Source) -> Result<SupervisedPhase<'a>> {
+pub(super) fn curriculum_phase<'a>(context: Context<'a>, method: &str, source: Source) -> Result<SupervisedPhase<'a>> {
     let Context { recipe, corpus, tagged } = context;
     let settings = &recipe.latent;
     let lengths = lengths_of(&corpus.train);
