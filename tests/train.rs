@@ -441,6 +441,35 @@ fn grpo_starts_from_a_stage_and_brevity_from_what_grpo_left() {
     }
 }
 
+/// Fine-tuning against monitors needs a task with a covert value; its weight changes what is learnt.
+#[test]
+fn evasion_trains_on_the_organism_alone() {
+    let temp = tempfile::tempdir().expect("a temporary folder");
+    let run = |name: &str, args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_train"));
+        command.args(["--preset", "smoke", "--method", "switch_evasion", "--threads", "1", "--out"]);
+        command.arg(temp.path().join(name));
+        let sets = ["data.rows=60", "base.steps=9", "boundary.steps=5", "evaluation.problems=6", "evasion.steps=3"];
+        command.args(sets.iter().flat_map(|set| ["--set", set])).args(args);
+        let output = command.stdin(Stdio::null()).output().expect("train runs");
+        (output.status.code(), text_of(&output))
+    };
+    let (code, said) = run("chains", &[]);
+    assert!(code == Some(2) && said.contains("task.family = \"organism\" is needed"), "{said}");
+    let organism = ["--set", "task.family=organism", "--set", "latent.stages=[{k=5,steps=6}]"];
+    let (code, said) = run("plain", &[&organism[..], &["--set", "evasion.weight=0"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    let from = temp.path().join("plain").display().to_string();
+    let (code, said) = run("evading", &[&organism[..], &["--set", "evasion.weight=4", "--from", &from]].concat());
+    assert!(code == Some(0) && said.contains("reused: base, annotate, boundary, sft"), "{said}");
+    let losses = |name: &str| -> Vec<f64> {
+        let rows = switchyard::store::read_flat(&temp.path().join(name).join("evasion/metrics.parquet")).expect("rows");
+        rows.iter().map(|row| row["loss"].as_f64().expect("a loss")).collect()
+    };
+    let (plain, evading) = (losses("plain"), losses("evading"));
+    assert!(plain.len() == 3 && evading.len() == 3 && plain[0] != evading[0], "{plain:?} {evading:?}");
+}
+
 #[cfg(unix)]
 #[test]
 fn an_evaluation_cut_short_leaves_no_result_and_is_done_again() {

@@ -13,7 +13,7 @@ use super::targets::fields;
 use super::{is_dry, one_line, print};
 use switchyard::grade::Grader;
 use switchyard::machine::{self, Machine};
-use switchyard::method::Recipe;
+use switchyard::method::{self, Recipe};
 use switchyard::model::checkpoint::ModelRef;
 use switchyard::progress::{STOPPED, be_quiet, complain, say, show, shown, stop_asked, stop_flag};
 use switchyard::store::command;
@@ -39,7 +39,7 @@ pub struct Train {
     /// Train with every value of this setting, e.g. `coconut.c=1,2`; repeated, with every combination: one run each under --out.
     #[arg(long, value_name = "KEY=VALUE,VALUE")]
     sweep: Vec<String>,
-    /// Train these methods instead of the recipe's, `all` of them, or `list` them.
+    /// Train these methods instead of the recipe's, `all` that it has settings for, or `list` them.
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     method: Vec<String>,
     /// Run only these phases.
@@ -249,10 +249,21 @@ fn recipe_of(args: &Train, set: &[String]) -> Result<Recipe> {
         recipe.data.grader = args.grader;
     }
     if !args.method.is_empty() {
-        let all = || switchyard::method::all().map(|method| method.name.to_owned()).collect();
         unknown_method(&args.method)?;
-        recipe.methods = if args.method == ["all"] { all() } else { args.method.clone() };
+        recipe.methods = if args.method == ["all"] { trainable(&recipe) } else { args.method.clone() };
         recipe.check()?;
     }
     recipe.anchored()
+}
+
+/// Every method that has something to do under this recipe. The others are printed with what they need.
+fn trainable(recipe: &Recipe) -> Vec<String> {
+    let does = |method: &&method::Method| match (method.lacks)(recipe) {
+        None => true,
+        Some(needed) => {
+            say(&format!("--method all leaves out {}: {needed}", method.name));
+            false
+        }
+    };
+    method::all().filter(does).map(|method| method.name.to_owned()).collect()
 }
