@@ -308,7 +308,7 @@ impl Corpus {
     }
 
     /// Whether a response's visible text reaches the gold answer, and by which rule.
-    pub(crate) fn verdict(&self, gold: &str, text: &str) -> GraderVerdict {
+    pub fn verdict(&self, gold: &str, text: &str) -> GraderVerdict {
         self.verdict_of(self.grading, gold, text)
     }
 
