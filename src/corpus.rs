@@ -304,7 +304,7 @@ impl Corpus {
     }
 
     /// Grades a response's visible text: whether it is equal to the gold answer, and by which rule.
-    pub(crate) fn verdict(&self, gold: &str, text: &str) -> GraderVerdict {
+    pub fn verdict(&self, gold: &str, text: &str) -> GraderVerdict {
         self.verdict_of(self.grading, gold, text)
     }
 

@@ -4,6 +4,7 @@
 mod by_hand;
 mod lens;
 
+pub use by_hand::RecordedLogits;
 pub use lens::Reading;
 
 use std::path::{Path, PathBuf};

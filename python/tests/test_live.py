@@ -126,6 +126,22 @@ class Live(unittest.TestCase):
         self.assertEqual(len(lens.frame()), len(lens.layers) * len(lens.tokens) * 3)
         self.assertIn("token", repr(lens))
 
+    def test_a_lens_is_chosen(self):
+        texts = [PROMPT, OTHER]
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / "lens.pt"
+            fitted = self.model.lens(OTHER, kind="jacobian", fit=texts, skip=2, save=file)
+            loaded = self.model.lens(OTHER, kind="jacobian", lens=file)
+        logit = self.model.lens(OTHER)
+        # The last layer's states are the final ones; the others are carried there. The file has half precision.
+        self.assertEqual((fitted.read, fitted.layers[-1]), (logit.read, logit.layers[-1]))
+        self.assertNotEqual(fitted.layers[0], logit.layers[0])
+        self.assertAlmostEqual(fitted.top(0)[1], loaded.top(0)[1], places=2)
+        with self.assertRaisesRegex(RuntimeError, "needs a lens"):
+            self.model.lens(OTHER, kind="jacobian")
+        with self.assertRaisesRegex(RuntimeError, "`tuned`, expected `logit` or `jacobian`"):
+            self.model.lens(OTHER, kind="tuned")
+
     def test_a_cache_of_texts_has_their_rows(self):
         cache = self.model.cache([PROMPT, OTHER], ["blocks.1.hook_out@pos[2]"])
         name = "blocks.1.hook_resid_post@pos[2]"
@@ -147,6 +163,13 @@ class Live(unittest.TestCase):
             np.testing.assert_allclose(pattern, alone["blocks.0.attn.hook_pattern"][0, :, -2], atol=1e-5)
         self.assertEqual(several["hook_embed"].shape[1], max(several.lengths))
         self.assertEqual(several["logits"].shape[:2], (3, max(several.lengths)))
+        ends = self.model.cache(texts, "hook_embed@pos[-1]", logits="last")
+        self.assertEqual(ends["logits"].shape[:2], (3, 1))
+        for row, length in enumerate(several.lengths):
+            np.testing.assert_allclose(ends["logits"][row, 0], several["logits"][row, length - 1], atol=1e-4)
+            np.testing.assert_array_equal(ends.at("logits", length - 1, row), ends["logits"][row, 0])
+        with self.assertRaisesRegex(RuntimeError, "^logits: .*`first`"):
+            self.model.cache(texts, "hook_embed", logits="first")
         with self.assertRaisesRegex(RuntimeError, "row 0"):
             self.model.cache(texts, "hook_embed@pos[-3]")
         # Layers from the end, and names without `hook_`, as in TransformerLens.
@@ -233,6 +256,29 @@ class Live(unittest.TestCase):
         hooks = ["blocks.2.hook_resid_post@latent[*,2]=mean", "blocks.1.attn.hook_z[head=0,3]@latent[*,2]=scale:0.5"]
         done = self.model.intervene(problems, hooks=hooks, like="micro")
         self.assertEqual([(row["mode"], row["hook"]) for row in done[1:]], [("mean", "blocks.2.hook_resid_post"), ("scale", "blocks.1.attn.hook_z")])
+
+    def test_a_sweep_takes_functions(self):
+        problems = [{"question": f"a = {a} ; h = a + 4 ; ? h :", "answer": str((a + 4) % 7)} for a in range(7)]
+        hook = "blocks.2.hook_resid_post@latent[*,2]"
+
+        def zeroed(values):
+            return 0 * values
+
+        rows = self.model.intervene(problems, hooks={hook: zeroed}, like="micro")
+        done = self.model.intervene(problems, hooks={hook: "zero"}, like="micro")
+        self.assertEqual((rows[0]["change"], rows[0]["difference.n"]), ("zeroed", 7))
+        self.assertAlmostEqual(rows[0]["normal"], done[0]["accuracy.value"])
+        self.assertAlmostEqual(rows[0]["changed"], done[1]["accuracy.value"])
+        self.assertLessEqual(rows[0]["difference.low"], rows[0]["difference.value"])
+        # A metric of one's own, of a change by its text.
+        asked = []
+        lengths = self.model.intervene(problems, n=3, hooks={hook: "zero"}, metric=lambda run, problem: asked.append(problem) or len(run.tokens))
+        self.assertEqual((lengths[0]["change"], len(asked)), ("zero", 6))
+        self.assertEqual(asked[0]["answer"], "4")
+        with self.assertRaisesRegex(ValueError, "takes no modes"):
+            self.model.intervene(problems, modes=["zero"], hooks={hook: zeroed})
+        with self.assertRaisesRegex(RuntimeError, "never fire"):
+            self.model.intervene(problems, hooks={"hook_embed@text[900]": zeroed}, like="micro")
 
     def test_a_probe_reads_what_is_there(self):
         prompts = [f"<bos> {x} = {a} ; {y} = {x} + {b}" for x, y in ("ah", "bg", "cd") for a in range(7) for b in (1, 2)]

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
+use burn::tensor::Tensor;
 
 use super::{Checkpoint, Loaded};
 use crate::interventions::{ChangeReport, Changes};
@@ -20,6 +21,23 @@ const BATCH: usize = 16;
 
 /// Name of the logits in [`Loaded::run_with_cache`], `[rows, positions, V]`.
 const LOGITS: &str = "logits";
+
+/// The logits that a run records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RecordedLogits {
+    #[default]
+    None,
+    /// Those of each row's last position, `[rows, 1, V]`; those of other positions are not computed.
+    Last,
+    All,
+}
+
+impl From<bool> for RecordedLogits {
+    fn from(all: bool) -> Self {
+        if all { Self::All } else { Self::None }
+    }
+}
 
 impl Loaded {
     /// Opens a Hugging Face folder (in a run: `<run>/<phase>/checkpoint`), a `.gguf` or a hub id, on the CPU in f32.
@@ -134,9 +152,10 @@ impl Loaded {
         &self,
         rows: &[Sequence],
         specs: &[HookSpec],
-        logits: bool,
+        logits: impl Into<RecordedLogits>,
         hooks: Hooks,
     ) -> Result<Vec<RecordedTensor>> {
+        let logits = logits.into();
         let recording = Recording::for_model(specs, self.model.config())?;
         // A new variable: these hooks borrow the recording too.
         let mut hooks: Hooks = hooks;
@@ -145,13 +164,17 @@ impl Loaded {
         for batch in rows.chunks(BATCH) {
             let mut waves = Waves::new(&self.model, batch, &self.reasoning.source, Gradient::Through)?;
             while let Some(wave) = waves.next_wave(&mut hooks)? {
-                if logits {
-                    let [b, l, _] = wave.hidden.dims();
+                let (places, hidden) = match logits {
+                    RecordedLogits::None => continue,
+                    RecordedLogits::All => (places(batch, &wave), wave.hidden.clone()),
+                    RecordedLogits::Last => last_states(batch, &wave),
+                };
+                if !places.is_empty() {
+                    let [b, l, _] = hidden.dims();
                     let bytes = [b, l, self.model.config().vocab_size, 3 * size_of::<f32>()];
                     let bytes = bytes.iter().map(|&n| n as u64).product();
                     ops::ensure_memory(|| format!("the logits of {l} positions in {b} rows"), bytes)?;
-                    let value = Activation::Rank3(self.model.unembed(wave.hidden.clone()));
-                    recording.keep_logits(&places(batch, &wave), &value)?;
+                    recording.keep_logits(&places, &Activation::Rank3(self.model.unembed(hidden)))?;
                 }
             }
         }
@@ -159,6 +182,17 @@ impl Loaded {
         drop(hooks);
         recording.tensors(rows.len())
     }
+}
+
+/// The states of the last positions of rows that end in a wave, `[rows, 1, D]`, each recorded as position 0.
+fn last_states(batch: &[Sequence], wave: &Wave) -> (Vec<Place>, Tensor<3>) {
+    let mut last = places(batch, wave);
+    last.retain(|place| place.position + 1 == batch[place.batch].ids.len());
+    let of = |place: &Place| wave.hidden.clone().narrow(0, place.batch, 1).narrow(1, place.index, 1);
+    let states: Vec<Tensor<3>> = last.iter().map(of).collect();
+    let hidden = if states.is_empty() { wave.hidden.clone() } else { Tensor::cat(states, 0) };
+    let first = |(batch, place): (usize, &Place)| Place { batch, index: 0, position: 0, ..*place };
+    (last.iter().enumerate().map(first).collect(), hidden)
 }
 
 /// Every position of a wave.

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use super::jinja::{environment, plain, seen};
+use super::jinja_source::METHOD;
 use super::{Template, Vocabulary};
 use crate::store::hex;
 use crate::tokenizer::Templates;
@@ -141,5 +142,5 @@ fn describe_error(error: &minijinja::Error) -> String {
         text = format!("{text}: {inner}");
         cause = inner.source();
     }
-    text
+    text.replace(METHOD, "")
 }

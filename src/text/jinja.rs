@@ -6,11 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use minijinja::functions::namespace;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, Value, ValueKind, from_args};
+use minijinja::value::{Kwargs, Object, ObjectRepr, Rest, Tuple, Value, ValueKind, ValueOrKwargs, from_args};
 use minijinja::{AutoEscape, Environment, Error, ErrorKind, State, escape_formatter, filters};
 use minijinja_contrib::{filters as more, globals};
 use serde_json::Value as Json;
 
+use super::jinja_methods::{Pad, check_digits, get_attribute, is_space, lines, method, padded, percent_text};
+use super::jinja_values::{Python, attribute, check_order, is_a, is_dict, items, number, received, repr, text, wrong};
 use super::{dates, jinja_source};
 
 /// Most instructions of a template: a chat of a thousand messages needs less, an endless loop more.
@@ -29,22 +31,20 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
         dates::now(&format).map_err(|error| wrong(format!("strftime_now({format:?}): {error}")))
     });
     env.add_filter("tojson", tojson);
-    // As Python writes a number by itself.
     env.set_formatter(|out, state, value| match value.kind() {
-        ValueKind::Number => Ok(out.write_str(&number(value))?),
-        ValueKind::Seq | ValueKind::Map => Ok(out.write_str(&repr(value)?)?),
-        _ => escape_formatter(out, state, value),
+        ValueKind::Undefined | ValueKind::String => escape_formatter(out, state, value),
+        _ => Ok(out.write_str(&repr(value)?)?),
     });
-    env.add_filter("string", |state: &State, value: Value| match value.kind() {
-        ValueKind::Number => Ok(Value::from(number(&value))),
-        ValueKind::Seq | ValueKind::Map => Ok(Value::from(repr(&value)?)),
-        _ => filters::string(state, &value),
-    });
+    for name in ["string", jinja_source::TEXT] {
+        env.add_filter(
+            name,
+            |value: Value| if value.as_str().is_some() { Ok(value) } else { text(&value).map(Value::from) },
+        );
+    }
     for name in ["e", "escape"] {
-        env.add_filter(name, |value: Value| match (value.is_safe(), value.kind()) {
-            (true, _) => value,
-            (_, ValueKind::Number) => Value::from_safe_string(number(&value)),
-            _ => Value::from_safe_string(escaped(&value.to_string())),
+        env.add_filter(name, |value: Value| match value.is_safe() {
+            true => Ok(value),
+            false => Ok::<_, Error>(Value::from_safe_string(escaped(&text(&value)?))),
         });
     }
     add_filters(&mut env);
@@ -68,18 +68,27 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
         let (all,) = from_args(&all)?;
         namespace(Some(all))
     });
-    env.add_test("callable", |value: Value| match value.kind() {
-        ValueKind::Plain => true,
-        ValueKind::Map => value.to_string().starts_with("<macro "),
-        _ => false,
+    env.add_function("range", |first: i64, stop: Option<i64>, step: Option<i64>| {
+        let (start, stop) = stop.map_or((0, first), |stop| (first, stop));
+        Python::range(start, stop, step.unwrap_or(1))
     });
-    // These print differently from Python, or are not Jinja's.
-    env.remove_filter("pprint");
+    env.add_test("callable", |value: Value| {
+        matches!(value.kind(), ValueKind::Plain | ValueKind::Undefined) || is_a(&value, "Macro")
+    });
+    // These print differently from Python, or are not Jinja2's.
+    for name in ["pprint", "split", "lines", "bool", "chain", "zip"] {
+        env.remove_filter(name);
+    }
+    for name in ["startingwith", "endingwith", "safe", "int"] {
+        env.remove_test(name);
+    }
     env.remove_global("debug");
-    env.add_test("iterable", |value: Value| !value.is_none() && value.try_iter().is_ok());
-    // A string and an object are sequences in Python.
-    env.add_test("sequence", |value: Value| {
-        matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Iterable)
+    env.add_test("iterable", |value: Value| items(&value).is_ok() && value.kind() != ValueKind::Plain);
+    env.add_test("mapping", |value: Value| is_dict(&value));
+    // A string, an object and an undefined value are sequences in Python, a generator is not.
+    env.add_test("sequence", |value: Value| match value.kind() {
+        ValueKind::Iterable => value.downcast_object_ref::<Python>().is_none(),
+        kind => matches!(kind, ValueKind::String | ValueKind::Seq | ValueKind::Map | ValueKind::Undefined),
     });
     Ok(env)
 }
@@ -87,25 +96,74 @@ pub(super) fn environment() -> Result<Environment<'static>, Error> {
 /// Adds filters that minijinja lacks, or that need Jinja2's keywords.
 fn add_filters(env: &mut Environment) {
     env.add_filter(jinja_source::PERCENT, percent);
-    env.add_filter(jinja_source::ITEMS, |value: Value| match value.as_str() {
-        Some(text) => Value::from(text.chars().map(|c| Value::from(c.to_string())).collect::<Vec<_>>()),
-        None => value,
+    env.add_filter(jinja_source::RECEIVED, received);
+    env.add_filter(jinja_source::PASSED, |value: Value| match value.is_undefined() {
+        true => Value::from_object(Python::Missing),
+        false => value,
+    });
+    env.add_filter(jinja_source::NUMBER, filters::format);
+    env.add_filter(jinja_source::ATTRIBUTE, |value: Value, name: String| get_attribute(&value, &name));
+    env.add_filter(jinja_source::ITEMS, |value: Value| match value.kind() {
+        ValueKind::Seq | ValueKind::Map | ValueKind::Undefined => Ok(value),
+        _ => items(&value).map(Value::from),
     });
     env.add_filter(jinja_source::GIVEN, |values: Value| -> Result<Value, Error> {
         if values.kind() != ValueKind::Map {
-            let given = values.try_iter()?.filter(|value| !value.is_undefined());
+            let given = values.try_iter()?.filter(|value| !value.is_undefined()).map(received);
             return Ok(Value::from(Tuple::from(given.collect::<Vec<_>>())));
         }
         let mut given = vec![];
         for key in values.try_iter()? {
             let value = values.get_item(&key)?;
-            given.extend((!value.is_undefined()).then_some((key, value)));
+            given.extend((!value.is_undefined()).then(|| (key, received(value))));
         }
         Ok(Value::from_pairs(given))
     });
     for name in ["default", "d"] {
         env.add_filter(name, default);
     }
+    add_generators(env);
+    add_orders(env);
+    env.add_filter("format", |state: &mut State, value: String, args: Rest<Value>, kwargs: Kwargs| {
+        let keywords: Vec<&str> = kwargs.args().collect();
+        let given = match (args.is_empty(), keywords.is_empty()) {
+            (false, false) => return Err(wrong("format: positional and keyword arguments")),
+            (true, false) => keywords
+                .iter()
+                .map(|key| Ok((*key, kwargs.get::<Value>(key)?)))
+                .collect::<Result<Vec<_>, Error>>()
+                .map(Value::from_pairs)?,
+            _ => Value::from(Tuple::from(args.0)),
+        };
+        percent_text(state, &value, &given)
+    });
+    env.add_filter("attr", |value: Value, name: String| {
+        let found = get_attribute(&value, &name)?;
+        // An item is not an attribute.
+        let is_item = is_dict(&value) && found.downcast_object_ref::<Python>().is_none();
+        Ok::<_, Error>(if is_item { Value::UNDEFINED } else { found })
+    });
+    env.add_filter("join", |value: Value, args: Rest<Value>, kwargs: Kwargs| {
+        let [mark, path] = named(["d", "attribute"], &args, &kwargs)?;
+        let mark = mark.as_ref().map_or(Ok(String::new()), text)?;
+        let shown = |item: Value| {
+            path.as_ref().map_or(Ok(item.clone()), |path| attribute(&item, path)).and_then(|item| text(&item))
+        };
+        Ok::<_, Error>(items(&value)?.into_iter().map(shown).collect::<Result<Vec<_>, _>>()?.join(&mark))
+    });
+    env.add_filter("trim", |value: Value, args: Rest<Value>, kwargs: Kwargs| {
+        let [signs] = named(["chars"], &args, &kwargs)?;
+        let text = text(&value)?;
+        Ok::<_, Error>(match signs.as_ref().and_then(Value::as_str) {
+            Some(signs) => text.trim_matches(|c| signs.contains(c)).to_owned(),
+            None => text.trim_matches(is_space).to_owned(),
+        })
+    });
+    env.add_filter("int", int);
+    env.add_filter("float", |value: Value, args: Rest<Value>, kwargs: Kwargs| {
+        let [other] = named(["default"], &args, &kwargs)?;
+        Ok::<_, Error>(float(&value)?.map_or_else(|| other.unwrap_or_else(|| Value::from(0.0)), Value::from))
+    });
     env.add_filter("truncate", truncate);
     env.add_filter("indent", indent);
     env.add_filter("urlencode", urlencode);
@@ -114,8 +172,146 @@ fn add_filters(env: &mut Environment) {
     env.add_filter("wordcount", |text: String| {
         text.split(|c: char| !(c.is_alphanumeric() || c == '_')).filter(|word| !word.is_empty()).count()
     });
-    env.add_filter("center", |text: String, width: Option<usize>| padded(&text, width.unwrap_or(80), Pad::Both, ' '));
-    env.add_filter("forceescape", |value: Value| Value::from_safe_string(escaped(&value.to_string())));
+    env.add_filter("center", |text: String, args: Rest<Value>, kwargs: Kwargs| {
+        let [width] = named(["width"], &args, &kwargs)?;
+        Ok::<_, Error>(padded(&text, whole(width, 80)?, Pad::Both, ' '))
+    });
+    env.add_filter("forceescape", |value: Value| Ok::<_, Error>(Value::from_safe_string(escaped(&text(&value)?))));
+}
+
+/// Filters that are generators in Jinja2: they can be read once, are true, and have no length and no text.
+fn add_generators(env: &mut Environment) {
+    env.add_filter("map", |state: &mut State, value: Value, args| filters::map(state, value, args).map(Python::once));
+    type Test = Option<String>;
+    type More = Rest<ValueOrKwargs>;
+    env.add_filter("select", |state: &mut State, value: Value, test: Test, more: More| {
+        filters::select(state, value, test.map(Into::into), more).map(Python::once)
+    });
+    env.add_filter("reject", |state: &mut State, value: Value, test: Test, more: More| {
+        filters::reject(state, value, test.map(Into::into), more).map(Python::once)
+    });
+    env.add_filter("selectattr", |state: &mut State, value: Value, name: String, test: Test, more: More| {
+        filters::selectattr(state, value, name.into(), test.map(Into::into), more).map(Python::once)
+    });
+    env.add_filter("rejectattr", |state: &mut State, value: Value, name: String, test: Test, more: More| {
+        filters::rejectattr(state, value, name.into(), test.map(Into::into), more).map(Python::once)
+    });
+    env.add_filter("items", |value: Value| filters::items(&value).and_then(|value| items(&value)).map(Python::once));
+    env.add_filter("reverse", |value: Value| match value.as_str() {
+        Some(text) => Ok(Value::from(text.chars().rev().collect::<String>())),
+        None => items(&value).map(|mut items| {
+            items.reverse();
+            Python::once(items)
+        }),
+    });
+    env.add_filter("batch", |state: &State, value: Value, args: Rest<Value>, kwargs: Kwargs| {
+        let [count, fill] = named(["linecount", "fill_with"], &args, &kwargs)?;
+        let batches =
+            filters::batch(state, items(&value)?.into(), whole(count, 0)?, fill.filter(|fill| !fill.is_none()))?;
+        items(&batches).map(Python::once)
+    });
+    env.add_filter("slice", |state: &State, value: Value, args: Rest<Value>, kwargs: Kwargs| {
+        let [count, fill] = named(["slices", "fill_with"], &args, &kwargs)?;
+        let slices =
+            filters::slice(state, items(&value)?.into(), whole(count, 0)?, fill.filter(|fill| !fill.is_none()))?;
+        items(&slices).map(Python::once)
+    });
+}
+
+/// Filters that compare items.
+fn add_orders(env: &mut Environment) {
+    /// The items, and all arguments as keywords. The items are those that Python can order.
+    fn ordered(names: &[&str], value: &Value, args: &[Value], kwargs: &Kwargs) -> Result<(Value, Kwargs), Error> {
+        if args.len() > names.len() {
+            return Err(Error::from(ErrorKind::TooManyArguments));
+        }
+        let mut all: Vec<(&str, Value)> = names.iter().copied().zip(args.iter().cloned()).collect();
+        for key in kwargs.args() {
+            all.push((key, kwargs.get(key)?));
+        }
+        let path = all.iter_mut().find(|(name, path)| *name == "attribute" && !path.is_none());
+        let path = path.map(|(_, path)| {
+            *path = Value::from(path.to_string());
+            path.to_string()
+        });
+        let values = items(value)?;
+        let default = kwargs.get::<Option<Value>>("default")?;
+        for path in path.as_deref().map_or(vec![None], |path| path.split(',').map(Some).collect()) {
+            let key = |value: &Value| match path {
+                Some(path) => attribute(value, &Value::from(path)).map(|key| match &default {
+                    Some(default) if key.is_undefined() => default.clone(),
+                    _ => key,
+                }),
+                None => Ok(value.clone()),
+            };
+            check_order(&values.iter().map(key).collect::<Result<Vec<_>, _>>()?)?;
+        }
+        Ok((values.into(), all.into_iter().collect()))
+    }
+    env.add_filter("sort", |state: &State, value: Value, args: Rest<Value>, kwargs: Kwargs| {
+        let (value, kwargs) = ordered(&["reverse", "case_sensitive", "attribute"], &value, &args, &kwargs)?;
+        filters::sort(state, value, kwargs)
+    });
+    env.add_filter("min", |state: &State, value: Value, args: Rest<Value>, kwargs: Kwargs| {
+        let (value, kwargs) = ordered(&["case_sensitive", "attribute"], &value, &args, &kwargs)?;
+        filters::min(state, value, kwargs)
+    });
+    env.add_filter("max", |state: &State, value: Value, args: Rest<Value>, kwargs: Kwargs| {
+        let (value, kwargs) = ordered(&["case_sensitive", "attribute"], &value, &args, &kwargs)?;
+        filters::max(state, value, kwargs)
+    });
+    env.add_filter("groupby", |value: Value, args: Rest<Value>, kwargs: Kwargs| {
+        let (value, kwargs) = ordered(&["attribute", "default", "case_sensitive"], &value, &args, &kwargs)?;
+        filters::groupby(value, None, kwargs)
+    });
+    env.add_filter("unique", |state: &State, value: Value, args: Rest<Value>, kwargs: Kwargs| {
+        let [case, path] = named(["case_sensitive", "attribute"], &args, &kwargs)?;
+        let given = [("case_sensitive", case), ("attribute", path)].into_iter();
+        let kwargs = given.filter_map(|(name, value)| Some((name, value?))).collect();
+        items(&filters::unique(state, items(&value)?.into(), kwargs)?).map(Python::once)
+    });
+    env.add_filter("dictsort", |value: Value, args: Rest<Value>, kwargs: Kwargs| {
+        let [case, by, reverse] = named(["case_sensitive", "by", "reverse"], &args, &kwargs)?;
+        let given = [("case_sensitive", case), ("by", by), ("reverse", reverse)].into_iter();
+        filters::dictsort(&value, given.filter_map(|(name, value)| Some((name, value?))).collect())
+    });
+}
+
+/// Jinja2's `int(value, default, base)`.
+fn int(value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Error> {
+    let [other, base] = named(["default", "base"], &args, &kwargs)?;
+    let base = u32::try_from(whole(base, 10)?).ok().filter(|base| (2..=36).contains(base));
+    let base = base.ok_or_else(|| wrong("int: the base is not between 2 and 36"))?;
+    if let Some(text) = value.as_str() {
+        check_digits(text)?;
+        let text = text.trim().to_lowercase();
+        let (sign, digits) = text.strip_prefix('-').map_or((1, text.as_str()), |digits| (-1, digits));
+        let mark = match base {
+            2 => "0b",
+            8 => "0o",
+            16 => "0x",
+            _ => "",
+        };
+        if let Ok(number) = i128::from_str_radix(&digits.strip_prefix(mark).unwrap_or(digits).replace('_', ""), base) {
+            return Ok(Value::from(sign * number));
+        }
+    } else if value.is_integer() {
+        return Ok(value);
+    }
+    Ok(match float(&value)? {
+        Some(float) if float.is_finite() => Value::from(float.trunc() as i128),
+        _ => other.unwrap_or_else(|| Value::from(0)),
+    })
+}
+
+/// Python's `float`; `None` where it fails.
+fn float(value: &Value) -> Result<Option<f64>, Error> {
+    Ok(match value.kind() {
+        ValueKind::Undefined => return Err(Error::from(ErrorKind::UndefinedError)),
+        ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
+        ValueKind::Number => f64::try_from(value.clone()).ok(),
+        _ => value.as_str().and_then(|text| text.trim().replace('_', "").parse().ok()),
+    })
 }
 
 /// Jinja2's `default(value, default_value, boolean)`.
@@ -126,7 +322,11 @@ fn default(value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<Value, Err
 }
 
 /// The arguments of a call by name, given by place or keyword; `None` for those that are not given.
-fn named<const N: usize>(names: [&str; N], args: &[Value], kwargs: &Kwargs) -> Result<[Option<Value>; N], Error> {
+pub(super) fn named<const N: usize>(
+    names: [&str; N],
+    args: &[Value],
+    kwargs: &Kwargs,
+) -> Result<[Option<Value>; N], Error> {
     if args.len() > N {
         return Err(Error::from(ErrorKind::TooManyArguments));
     }
@@ -175,7 +375,11 @@ fn indent(text: String, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Err
     };
     let is = |flag: Option<Value>| flag.is_some_and(|flag| flag.is_true());
     let (first, blank) = (is(first), is(blank));
-    let lines = text.split('\n').enumerate().map(|(number, line)| match number {
+    let mut all = lines(&text, false);
+    if text.ends_with('\n') || text.is_empty() {
+        all.push("");
+    }
+    let lines = all.into_iter().enumerate().map(|(number, line)| match number {
         0 if first => format!("{indent}{line}"),
         0 => line.to_owned(),
         _ if line.is_empty() && !blank => String::new(),
@@ -243,53 +447,18 @@ impl Object for Cycler {
 
 /// Python's `%`: of a text its formatting, of numbers the remainder.
 fn percent(state: &mut State, value: Value, other: Value) -> Result<Value, Error> {
-    let Some(text) = value.as_str() else {
-        let whole = |value: &Value| if value.is_integer() { i64::try_from(value.clone()).ok() } else { None };
-        if let (Some(a), Some(b)) = (whole(&value), whole(&other)) {
-            // As Python's, the remainder has the sign of the divisor.
-            let rest = a.checked_rem(b).ok_or_else(|| wrong(format!("{a} % {b}")))?;
-            return Ok(Value::from(if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }));
-        }
-        let float = |value: &Value| f64::try_from(value.clone()).map_err(|_| wrong(format!("{value} in `a % b`")));
-        let (a, b) = (float(&value)?, float(&other)?);
-        return if b == 0.0 { Err(wrong(format!("{a} % {b}"))) } else { Ok(Value::from(a - b * (a / b).floor())) };
-    };
-    let args: Vec<Value> = if other.is_tuple() { other.try_iter()?.collect() } else { vec![other] };
-    let is_repr = |nth: usize| text.replace("%%", "").split('%').nth(nth + 1).is_some_and(|part| part.starts_with('r'));
-    let shown = |(nth, value): (usize, Value)| match value.kind() {
-        _ if text.contains("%(") => Ok(value),
-        _ if is_repr(nth) => repr(&value).map(Value::from),
-        ValueKind::Seq | ValueKind::Map => repr(&value).map(Value::from),
-        _ => Ok(value),
-    };
-    let args: Vec<Value> = args.into_iter().enumerate().map(shown).collect::<Result<_, _>>()?;
-    let text = if text.contains("%(") {
-        value
-    } else {
-        Value::from(text.split("%%").map(|part| part.replace("%r", "%s")).collect::<Vec<_>>().join("%%"))
-    };
-    state.apply_filter("format", &[&[text], &args[..]].concat())
-}
-
-/// A list or a mapping as Python prints it.
-fn repr(value: &Value) -> Result<String, Error> {
-    let all = |values: Vec<String>, open: &str, close: &str| format!("{open}{}{close}", values.join(", "));
-    Ok(match value.kind() {
-        ValueKind::Number => number(value),
-        ValueKind::Seq => {
-            let items: Vec<String> = value.try_iter()?.map(|item| repr(&item)).collect::<Result<_, _>>()?;
-            match (value.is_tuple(), items.len()) {
-                (true, 1) => all(items, "(", ",)"),
-                (true, _) => all(items, "(", ")"),
-                (false, _) => all(items, "[", "]"),
-            }
-        }
-        ValueKind::Map if !value.to_string().starts_with('<') => {
-            let pair = |key: Value| Ok(format!("{}: {}", repr(&key)?, repr(&value.get_item(&key)?)?));
-            all(value.try_iter()?.map(pair).collect::<Result<_, Error>>()?, "{", "}")
-        }
-        _ => format!("{value:?}"),
-    })
+    if let Some(text) = value.as_str() {
+        return percent_text(state, text, &other).map(Value::from);
+    }
+    let whole = |value: &Value| if value.is_integer() { i64::try_from(value.clone()).ok() } else { None };
+    if let (Some(a), Some(b)) = (whole(&value), whole(&other)) {
+        // As Python's, the remainder has the sign of the divisor.
+        let rest = a.checked_rem(b).ok_or_else(|| wrong(format!("{a} % {b}")))?;
+        return Ok(Value::from(if rest != 0 && (rest < 0) != (b < 0) { rest + b } else { rest }));
+    }
+    let float = |value: &Value| f64::try_from(value.clone()).map_err(|_| wrong(format!("{value} in `a % b`")));
+    let (a, b) = (float(&value)?, float(&other)?);
+    if b == 0.0 { Err(wrong(format!("{a} % {b}"))) } else { Ok(Value::from(a - b * (a / b).floor())) }
 }
 
 /// The template as Jinja2 reads it: line ends are `\n`, the `generation` tags, which print nothing, are removed, and constructs that minijinja
@@ -326,10 +495,6 @@ fn escaped(text: &str) -> String {
     signs.into_iter().fold(text.to_owned(), |text, (sign, entity)| text.replace(sign, entity))
 }
 
-fn wrong(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, message)
-}
-
 /// A value of JSON as a template sees it.
 pub(super) fn seen(json: &Json) -> Value {
     match json {
@@ -346,206 +511,29 @@ pub(super) fn seen(json: &Json) -> Value {
     }
 }
 
-/// Every letter after what is not a letter is a capital, an apostrophe's too.
-fn title(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    let mut inside = false;
-    for c in text.chars() {
-        match inside {
-            true => out.extend(c.to_lowercase()),
-            false => out.extend(c.to_uppercase()),
-        }
-        inside = c.is_lowercase() || c.is_uppercase();
-    }
-    out
-}
-
-fn list(parts: &[&str]) -> Value {
-    parts.iter().map(|part| Value::from(*part)).collect()
-}
-
-fn tuple(parts: [&str; 3]) -> Value {
-    Value::from(Tuple::from(parts.map(Value::from)))
-}
-
-#[derive(Clone, Copy)]
-enum Pad {
-    Left,
-    Right,
-    Both,
-}
-
-/// Pads a text to `width` characters.
-fn padded(text: &str, width: usize, pad: Pad, with: char) -> String {
-    const WIDEST: usize = 1 << 16;
-    let width = width.min(WIDEST);
-    let missing = width.saturating_sub(text.chars().count());
-    let left = match pad {
-        Pad::Left => missing,
-        Pad::Right => 0,
-        // As CPython rounds it.
-        Pad::Both => missing / 2 + (missing & width & 1),
-    };
-    let of = |n: usize| with.to_string().repeat(n);
-    format!("{}{text}{}", of(left), of(missing - left))
-}
-
-/// The part of a text between two of its characters, counted as in Python, and the number of characters before it.
-fn between(text: &str, start: Option<i64>, end: Option<i64>) -> (&str, usize) {
-    let count = text.chars().count() as i64;
-    let place = |at: Option<i64>, otherwise: i64| {
-        at.map_or(otherwise, |at| if at < 0 { at + count } else { at }).clamp(0, count)
-    };
-    let (start, end) = (place(start, 0), place(end, count));
-    let byte = |at: i64| text.char_indices().nth(at as usize).map_or(text.len(), |(byte, _)| byte);
-    (&text[byte(start)..byte(end.max(start))], start as usize)
-}
-
-/// Methods of Python's strings and lists that minijinja lacks, or counts in bytes.
-fn method(state: &mut State, value: &Value, name: &str, args: &[Value]) -> Result<Value, Error> {
-    if let (ValueKind::Seq | ValueKind::Map, "copy") = (value.kind(), name) {
-        let () = from_args(args)?;
-        return Ok(value.clone());
-    }
-    if let (ValueKind::Seq, "index") = (value.kind(), name) {
-        let (what,): (Value,) = from_args(args)?;
-        let at = value.try_iter()?.position(|item| item == what);
-        return at.map(Value::from).ok_or_else(|| wrong(format!("{what:?} is not in the list")));
-    }
-    let Some(text) = value.as_str() else {
-        return minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args);
-    };
-    Ok(match name {
-        "find" | "rfind" | "index" | "rindex" => {
-            let (what, start, end): (&str, Option<i64>, Option<i64>) = from_args(args)?;
-            let (part, before) = between(text, start, end);
-            let found = if name.starts_with('r') { part.rfind(what) } else { part.find(what) };
-            if found.is_none() && name.ends_with("index") {
-                return Err(wrong(format!("{what:?} is not in the text")));
-            }
-            Value::from(found.map_or(-1, |byte| (before + part[..byte].chars().count()) as i64))
-        }
-        "count" => {
-            let (what, start, end): (&str, Option<i64>, Option<i64>) = from_args(args)?;
-            Value::from(between(text, start, end).0.matches(what).count())
-        }
-        "startswith" | "endswith" if args.len() > 1 => {
-            let (what, start, end): (&Value, Option<i64>, Option<i64>) = from_args(args)?;
-            let part = Value::from(between(text, start, end).0);
-            return minijinja_contrib::pycompat::unknown_method_callback(
-                state,
-                &part,
-                name,
-                std::slice::from_ref(what),
-            );
-        }
-        "center" | "ljust" | "rjust" => {
-            let (width, with): (usize, Option<char>) = from_args(args)?;
-            let pad = match name {
-                "center" => Pad::Both,
-                "ljust" => Pad::Right,
-                _ => Pad::Left,
-            };
-            Value::from(padded(text, width, pad, with.unwrap_or(' ')))
-        }
-        "zfill" => {
-            let (width,): (usize,) = from_args(args)?;
-            let sign = text.len() - text.trim_start_matches(['-', '+']).len();
-            let (sign, digits) = text.split_at(sign.min(1));
-            Value::from(format!("{sign}{}", padded(digits, width.saturating_sub(sign.len()), Pad::Left, '0')))
-        }
-        "istitle" => {
-            let () = from_args(args)?;
-            Value::from(text.chars().any(|c| c.is_lowercase() || c.is_uppercase()) && title(text) == text)
-        }
-        "isdecimal" => {
-            let () = from_args(args)?;
-            Value::from(!text.is_empty() && text.chars().all(|c| c.is_ascii_digit()))
-        }
-        "isidentifier" => {
-            let () = from_args(args)?;
-            let word = |c: char| c.is_alphanumeric() || c == '_';
-            Value::from(!text.starts_with(|c: char| c.is_numeric()) && !text.is_empty() && text.chars().all(word))
-        }
-        "casefold" => {
-            let () = from_args(args)?;
-            Value::from(text.to_lowercase())
-        }
-        "swapcase" => {
-            let () = from_args(args)?;
-            let swap =
-                |c: char| if c.is_uppercase() { c.to_lowercase().to_string() } else { c.to_uppercase().to_string() };
-            Value::from(text.chars().map(swap).collect::<String>())
-        }
-        "title" => {
-            let () = from_args(args)?;
-            Value::from(title(text))
-        }
-        "removeprefix" => {
-            let (what,): (&str,) = from_args(args)?;
-            Value::from(text.strip_prefix(what).unwrap_or(text))
-        }
-        "removesuffix" => {
-            let (what,): (&str,) = from_args(args)?;
-            Value::from(text.strip_suffix(what).unwrap_or(text))
-        }
-        "partition" => {
-            let (what,): (&str,) = from_args(args)?;
-            tuple(text.split_once(what).map_or([text, "", ""], |(before, behind)| [before, what, behind]))
-        }
-        "rpartition" => {
-            let (what,): (&str,) = from_args(args)?;
-            tuple(text.rsplit_once(what).map_or(["", "", text], |(before, behind)| [before, what, behind]))
-        }
-        "rsplit" if !args.is_empty() && !args[0].is_none() => {
-            let (what, most): (&str, Option<i64>) = from_args(args)?;
-            let most = most.and_then(|most| usize::try_from(most).ok());
-            let mut parts: Vec<&str> = match most {
-                Some(most) => text.rsplitn(most + 1, what).collect(),
-                None => text.rsplit(what).collect(),
-            };
-            parts.reverse();
-            list(&parts)
-        }
-        _ => return minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
-    })
-}
-
 /// Python's `json.dumps`, with `transformers`' choice of its arguments and their order.
-fn tojson(value: Value, ascii: Option<bool>, indent: Option<usize>, kwargs: Kwargs) -> Result<String, Error> {
-    let ascii = ascii.or(kwargs.get("ensure_ascii")?).unwrap_or(false);
-    let indent = indent.or(kwargs.get("indent")?);
-    let sorted = kwargs.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
-    let marks: Option<Vec<String>> = kwargs.get("separators")?;
-    kwargs.assert_all_used()?;
-    let marks = match marks.as_deref() {
-        Some([item, key]) => [item.clone(), key.clone()],
-        Some(_) => return Err(wrong("tojson: separators must be a pair")),
-        None if indent.is_some() => [",".to_owned(), ": ".to_owned()],
-        None => [", ".to_owned(), ": ".to_owned()],
+fn tojson(value: Value, args: Rest<Value>, kwargs: Kwargs) -> Result<String, Error> {
+    let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
+    let [ascii, indent, marks, sorted] = named(names, &args, &kwargs)?;
+    let is = |flag: Option<Value>| flag.is_some_and(|flag| flag.is_true());
+    let indent = match indent.filter(|indent| !indent.is_none()) {
+        Some(indent) if indent.as_str().is_some() => Some(indent.to_string()),
+        Some(indent) => Some(" ".repeat(i64::try_from(indent)?.clamp(0, 1 << 10) as usize)),
+        None => None,
     };
+    let marks = match marks.filter(|marks| !marks.is_none()) {
+        Some(marks) => items(&marks)?.iter().map(Value::to_string).collect::<Vec<_>>().try_into().ok(),
+        None => Some([if indent.is_some() { "," } else { ", " }, ": "].map(str::to_owned)),
+    };
+    let marks = marks.ok_or_else(|| wrong("tojson: separators must be a pair"))?;
     let mut out = String::new();
-    Dumps { ascii, indent, sorted, marks }.write(&value, 0, &mut out)?;
+    Dumps { ascii: is(ascii), indent, sorted: is(sorted), marks }.write(&value, 0, &mut out)?;
     Ok(out)
-}
-
-/// As Python writes it: large and small ones with an exponent of two digits.
-fn number(value: &Value) -> String {
-    let float = f64::try_from(value.clone()).unwrap_or_default();
-    let large = !value.is_integer() && float.is_finite() && float != 0.0 && !(1e-4..1e16).contains(&float.abs());
-    let written = format!("{float:e}");
-    match written.split_once('e').filter(|_| large) {
-        Some((digits, power)) => {
-            let (sign, power) = power.strip_prefix('-').map_or(('+', power), |power| ('-', power));
-            format!("{digits}e{sign}{power:0>2}")
-        }
-        None => value.to_string(),
-    }
 }
 
 struct Dumps {
     ascii: bool,
-    indent: Option<usize>,
+    indent: Option<String>,
     sorted: bool,
     /// After an item, after a key.
     marks: [String; 2],
@@ -556,25 +544,33 @@ impl Dumps {
         match value.kind() {
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => out.push_str(&number(value)),
+            ValueKind::Number => out.push_str(match number(value).as_str() {
+                "inf" => "Infinity",
+                "-inf" => "-Infinity",
+                "nan" => "NaN",
+                finite => finite,
+            }),
             ValueKind::String => self.text(value.as_str().unwrap_or_default(), out),
-            ValueKind::Seq | ValueKind::Iterable => {
+            ValueKind::Seq | ValueKind::Iterable if value.downcast_object_ref::<Python>().is_none() => {
                 let items = value.try_iter()?.map(|item| (None, item)).collect();
                 self.items(['[', ']'], items, depth, out)?;
             }
-            ValueKind::Map => {
+            ValueKind::Map if is_dict(value) => {
                 let mut items = vec![];
-                for key in value.try_iter()? {
+                let mut keys: Vec<Value> = value.try_iter()?.collect();
+                if self.sorted {
+                    check_order(&keys)?;
+                    keys.sort();
+                }
+                for key in keys {
                     let name = match key.kind() {
                         ValueKind::None => "null".to_owned(),
                         ValueKind::Bool => key.is_true().to_string(),
                         ValueKind::Number => number(&key),
-                        _ => key.to_string(),
+                        ValueKind::String => key.to_string(),
+                        other => return Err(wrong(format!("tojson: a key is a {other}"))),
                     };
                     items.push((Some(name), value.get_item(&key)?));
-                }
-                if self.sorted {
-                    items.sort_by(|(a, _), (b, _)| a.cmp(b));
                 }
                 self.items(['{', '}'], items, depth, out)?;
             }
@@ -590,7 +586,8 @@ impl Dumps {
         depth: usize,
         out: &mut String,
     ) -> Result<(), Error> {
-        let line = |depth: usize| self.indent.map(|n| format!("\n{}", " ".repeat(n * depth))).unwrap_or_default();
+        let line =
+            |depth: usize| self.indent.as_ref().map(|indent| format!("\n{}", indent.repeat(depth))).unwrap_or_default();
         out.push(open);
         let some = !items.is_empty();
         for (i, (key, item)) in items.into_iter().enumerate() {

@@ -1,11 +1,15 @@
-//! Rewrites a template's source where minijinja lacks what Jinja2 has and no hook of its environment can add it: `%` of texts, loops over
-//! texts, extra arguments of macros, and defaults of macros that name other arguments.
+//! Rewrites a template's source where minijinja differs from Jinja2 and no hook of its environment can change it.
 //!
 //! 1. Split the source into text, tags (`{% … %}`, `{{ … }}`), comments and raw blocks; only tags are rewritten.
 //! 2. Split a tag into tokens (names, numbers, quoted texts, signs).
-//! 3. `a % b` becomes `a|percent(b)` and `for x in y` becomes `for x in (y)|items_of`. A macro whose body names `varargs` or `kwargs` gets
-//!    optional parameters that are gathered in it, for `kwargs` those that its calls name; a default that names another parameter is
-//!    set at the beginning of the body.
+//! 3. Methods: `x.items()` becomes a name that no item of `x` can have, `x.items` a filter that returns a method where Python has one.
+//!    Escapes in quoted texts are those of Python.
+//! 4. `a % b` becomes `a|percent(b)`, `a ~ b` becomes `(a)|text ~ (b)|text`, `for x in y` becomes `for x in (y)|items_of`.
+//! 5. Macros: one whose body names `varargs` or `kwargs` gets optional parameters that are gathered in it, for `kwargs` those that its calls
+//!    name. A default that names another parameter is set at the beginning of the body. Where a macro has defaults, undefined arguments
+//!    are marked in its calls, because minijinja would replace them by the defaults.
+
+use super::jinja_methods::{DICT, LIST, NUMBER as NUMBERS, STRING};
 
 /// `a % b`, of texts too.
 pub(super) const PERCENT: &str = "switchyard_percent";
@@ -13,11 +17,23 @@ pub(super) const PERCENT: &str = "switchyard_percent";
 pub(super) const ITEMS: &str = "switchyard_items";
 /// The arguments that were given of a macro's optional ones.
 pub(super) const GIVEN: &str = "switchyard_given";
+/// `value.name` where a value may have a method of this name.
+pub(super) const ATTRIBUTE: &str = "switchyard_attribute";
+/// An operand of `~` as Python's text.
+pub(super) const TEXT: &str = "switchyard_text";
+/// minijinja's `format`.
+pub(super) const NUMBER: &str = "switchyard_number";
+/// Before the names of a dictionary's methods, so that an item of that name is not called.
+pub(super) const METHOD: &str = "switchyard_method_";
+/// An argument of a macro with defaults, which minijinja would replace where it is undefined, and the parameter that gets it.
+pub(super) const PASSED: &str = "switchyard_passed";
+pub(super) const RECEIVED: &str = "switchyard_received";
 /// Most extra positional arguments of a macro.
 const EXTRA: usize = 16;
 
 pub(super) fn rewrite(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
+    let defaulted: Vec<&str> = source.split("macro ").skip(1).filter_map(defaulted).collect();
     let mut rest = source;
     while let Some(at) = rest.find('{') {
         out.push_str(&rest[..at]);
@@ -33,7 +49,7 @@ pub(super) fn rewrite(source: &str) -> String {
             out.push_str(whole);
             continue;
         }
-        let tokens = tokens(tag.inside);
+        let tokens = passed(attributes(tokens(tag.inside)), &defaulted);
         let word =
             tokens.iter().map(|token| token.trim()).find(|token| !token.is_empty()).unwrap_or_default().to_owned();
         let is = |name: &str| tag.kind == '%' && word == name;
@@ -44,7 +60,7 @@ pub(super) fn rewrite(source: &str) -> String {
             rest = &rest[end..];
             continue;
         }
-        let changed = if is("for") { looped(tokens) } else { percents(tokens) }.concat();
+        let changed = texts(if is("for") { looped(tokens) } else { percents(tokens) }).concat();
         if is("macro")
             && let Some(head) = macro_head(&changed, rest, source)
         {
@@ -55,6 +71,35 @@ pub(super) fn rewrite(source: &str) -> String {
         out.extend([open, tag.begin, &changed, tag.end, close]);
     }
     out + rest
+}
+
+/// The name of a macro that has a default, from the text after `macro`.
+fn defaulted(head: &str) -> Option<&str> {
+    let (name, parameters) = head.split_once("%}")?.0.split_once('(')?;
+    parameters.contains('=').then(|| name.trim())
+}
+
+/// Tokens with the arguments of calls of these macros marked.
+fn passed(mut tokens: Vec<String>, macros: &[&str]) -> Vec<String> {
+    let next = |tokens: &[String], from: usize| (from..tokens.len()).find(|i| !tokens[*i].trim().is_empty());
+    let declares = next(&tokens, 0).is_some_and(|first| tokens[first] == "macro");
+    for at in (0..tokens.len()).rev().filter(|_| !declares && !macros.is_empty()) {
+        if !macros.contains(&tokens[at].as_str()) || at > 0 && tokens[at - 1] == "." {
+            continue;
+        }
+        let Some(open) = next(&tokens, at + 1).filter(|open| tokens[*open] == "(") else { continue };
+        let Some(close) = close_of(&tokens, open) else { continue };
+        let marked: Vec<String> = arguments(&tokens[open + 1..close])
+            .into_iter()
+            .map(|argument| match argument.iter().position(|token| token == "=") {
+                Some(sign) => format!("{}({})|{PASSED}", argument[..=sign].concat(), argument[sign + 1..].concat()),
+                None => format!("({})|{PASSED}", argument.concat()),
+            })
+            .collect();
+        let marked = self::tokens(&marked.join(", "));
+        tokens.splice(open + 1..close, marked);
+    }
+    tokens
 }
 
 struct Tag<'a> {
@@ -125,6 +170,7 @@ fn tokens(inside: &str) -> Vec<String> {
                 end.map_or(rest.len(), |(at, _)| at + 2)
             }
             c if c.is_whitespace() => run(char::is_whitespace),
+            c if c.is_ascii_digit() => number_length(rest),
             c if word(c) => run(|c| c.is_alphanumeric() || c == '_'),
             _ if ["**", "//", "==", "!=", "<=", ">="].iter().any(|sign| rest.starts_with(sign)) => 2,
             c => c.len_utf8(),
@@ -133,6 +179,20 @@ fn tokens(inside: &str) -> Vec<String> {
         rest = &rest[length..];
     }
     out
+}
+
+/// The length of a number: digits, and in decimal ones a fraction and an exponent.
+fn number_length(text: &str) -> usize {
+    let digits = |from: usize| {
+        from + text[from..].find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(text.len() - from)
+    };
+    let has_digit = |at: usize| text[at..].starts_with(|c: char| c.is_ascii_digit());
+    let mut end = digits(0);
+    if text[end..].starts_with('.') && has_digit(end + 1) {
+        end = digits(end + 1);
+    }
+    let exponent = !text.starts_with("0x") && text[..end].ends_with(['e', 'E']) && text[end..].starts_with(['-', '+']);
+    if exponent && has_digit(end + 1) { digits(end + 1) } else { end }
 }
 
 /// Tokens with every `a % b` as a filter of a. A product before it (`a * b % c`) is of numbers and stays.
@@ -155,12 +215,118 @@ fn percents(mut tokens: Vec<String>) -> Vec<String> {
     tokens
 }
 
+/// Tokens with escapes of quoted texts as minijinja reads them, dictionaries' methods by our names, and attributes that may be methods
+/// as filters.
+fn attributes(mut tokens: Vec<String>) -> Vec<String> {
+    for token in tokens.iter_mut().filter(|token| token.starts_with(['\'', '"']) && token.contains('\\')) {
+        *token = escapes(token);
+    }
+    let first = tokens.iter().find(|token| !token.trim().is_empty()).map(String::as_str);
+    let target = if first == Some("set") { tokens.iter().position(|token| token == "=").unwrap_or(0) } else { 0 };
+    let mut at = target;
+    while let Some(dot) = tokens[at..].iter().position(|token| token == ".").map(|dot| at + dot) {
+        at = dot + 1;
+        let Some(name) = tokens.get(at).cloned() else { break };
+        let called = tokens[at + 1..].iter().find(|token| !token.trim().is_empty()).is_some_and(|token| token == "(");
+        let [dict, list, string, number] =
+            [&DICT[..], &LIST, &STRING, &NUMBERS].map(|names| names.contains(&name.as_str()));
+        if called && dict {
+            tokens[at].insert_str(0, METHOD);
+        } else if !called
+            && (dict || list || string || number)
+            && let Some(start) = operand_before(&tokens, dot).filter(|start| tokens[*start] != "loop")
+        {
+            tokens.splice(dot..=at, [format!("|{ATTRIBUTE}('{name}')"), ")".to_owned()]);
+            tokens.insert(start, "(".to_owned());
+            at += 1;
+        }
+    }
+    tokens
+}
+
+/// A quoted text whose escapes mean in minijinja what they mean in Python.
+fn escapes(token: &str) -> String {
+    let (mut out, mut rest) = (String::new(), token);
+    while let Some((before, behind)) = rest.split_once('\\') {
+        out += before;
+        let sign = behind.chars().next().unwrap_or_default();
+        rest = &behind[sign.len_utf8().min(behind.len())..];
+        let long = rest.get(..8).and_then(|code| u32::from_str_radix(code, 16).ok()).and_then(char::from_u32);
+        match (sign, long) {
+            ('/', _) => out += "\\\\/",
+            ('a', _) => out += "\\x07",
+            ('v', _) => out += "\\x0b",
+            ('\n', _) => {}
+            // Not an escape of minijinja: an error.
+            ('N', _) => out += "\\uN",
+            ('U', Some(c)) => {
+                out.push(c);
+                rest = &rest[8..];
+            }
+            _ => out.extend(['\\', sign]),
+        }
+    }
+    out + rest
+}
+
+/// Tokens with every operand of `~` as Python's text of it. Operands with tests stay: minijinja's text differs from Python's for few values.
+fn texts(tokens: Vec<String>) -> Vec<String> {
+    const ENDS: [&str; 20] = [
+        "~", "+", "-", ",", ":", "=", "==", "!=", "<", ">", "<=", ">=", "in", "not", "and", "or", "if", "else", "elif",
+        "set",
+    ];
+    let blank = |i: usize| tokens[i].trim().is_empty();
+    let unary = |i: usize| {
+        matches!(tokens[i].as_str(), "-" | "+")
+            && (0..i).rev().find(|i| !blank(*i)).is_none_or(|before| {
+                !is_value(&tokens[before])
+                    && ![")", "]", "}"].contains(&tokens[before].as_str())
+                    && !tokens[before].starts_with('|')
+            })
+    };
+    let mut operands = std::collections::BTreeSet::new();
+    for at in (0..tokens.len()).filter(|at| tokens[*at] == "~") {
+        let mut side = |places: &mut dyn Iterator<Item = usize>, open: [&str; 3], close: [&str; 3]| {
+            let mut depth = 0;
+            let mut last = at;
+            for i in places {
+                let token = tokens[i].as_str();
+                depth += i32::from(open.contains(&token)) - i32::from(close.contains(&token));
+                if depth < 0 || depth == 0 && ENDS.contains(&token) && !unary(i) {
+                    break;
+                }
+                if !blank(i) {
+                    last = i;
+                }
+            }
+            let (start, end) = if last < at { (last, at) } else { (at + 1, last + 1) };
+            if last != at && !tokens[start..end].iter().any(|token| token == "is" || token == "recursive") {
+                operands.insert((start, end));
+            }
+        };
+        let (open, close) = (["(", "[", "{"], [")", "]", "}"]);
+        side(&mut (0..at).rev(), close, open);
+        side(&mut (at + 1..tokens.len()), open, close);
+    }
+    let mut out = vec![];
+    for i in 0..=tokens.len() {
+        for _ in operands.iter().filter(|(_, end)| *end == i) {
+            out.push(format!(")|{TEXT} "));
+        }
+        for _ in operands.iter().filter(|(start, _)| *start == i) {
+            out.push("(".to_owned());
+        }
+        out.extend(tokens.get(i).cloned());
+    }
+    out
+}
+
 fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphanumeric() || c == '_')
 }
 
 fn is_value(token: &str) -> bool {
-    const WORDS: [&str; 8] = ["in", "not", "and", "or", "is", "if", "else", "set"];
+    const WORDS: [&str; 9] = ["in", "not", "and", "or", "is", "if", "else", "elif", "set"];
     token.starts_with(['\'', '"']) || is_name(token) && !WORDS.contains(&token)
 }
 
@@ -284,6 +450,7 @@ fn macro_head(inside: &str, body: &str, source: &str) -> Option<MacroHead> {
     let mut parameters: Vec<String> = vec![];
     let mut prologue = vec![];
     let mut names: Vec<String> = vec![];
+    let receives = given.contains('=');
     for parameter in arguments(&tokens(given)) {
         let text = parameter.concat();
         let (own, default) = match text.split_once('=') {
@@ -297,6 +464,7 @@ fn macro_head(inside: &str, body: &str, source: &str) -> Option<MacroHead> {
             }
             _ => parameters.push(text.trim().to_owned()),
         }
+        prologue.extend(receives.then(|| format!("set {own} = {own}|{RECEIVED}")));
         names.push(own);
     }
     let names_word = |word: &str| tokens(body).iter().any(|token| token == word);
@@ -365,7 +533,7 @@ mod tests {
     #[test]
     fn what_needs_no_change_stays() {
         for same in [
-            "{{ a ~ 'b % c' }}{# for x in y % #}",
+            "{{ a + 'b % c' }}{# for x in y % #}",
             "{% raw %}{% for x in y %}{{ 1 % 2 }}{% endraw %}",
             "{%- if a is defined -%} 5 % of {\"a\": {\"b\": 1}} {%- endif %}",
             "{{ {'a': {'b': 1}}['a'] }} { } {",

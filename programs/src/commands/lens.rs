@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
+use serde::Deserialize;
 use serde_json::json;
 
 use super::device::MachineArgs;
@@ -39,9 +40,11 @@ struct TextArgs {
 }
 
 /// Readout of states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 enum LensKind {
     /// Final norm and head on the state itself
+    #[default]
     Logit,
     /// The same on the state times the mean Jacobian of the final state (Gurnee et al. 2026)
     Jacobian,
@@ -55,6 +58,20 @@ enum LensKind {
 pub struct LensArgs {
     #[command(flatten)]
     text: TextArgs,
+    #[command(flatten)]
+    lens: LensChoice,
+    /// Most probable tokens of each layer and position
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    top: u16,
+}
+
+/// Positions that a fit leaves out, and dimensions per backward pass.
+const FIT: (usize, u16) = (16, 32);
+
+/// Which lens.
+#[derive(Args, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct LensChoice {
     /// Readout of states
     #[arg(long, default_value = "logit")]
     kind: LensKind,
@@ -68,14 +85,17 @@ pub struct LensArgs {
     #[arg(long, value_name = "FILE.pt", requires = "fit")]
     save: Option<PathBuf>,
     /// First positions of each text that the fit leaves out
-    #[arg(long, default_value_t = 16, value_name = "N", requires = "fit")]
+    #[arg(long, default_value_t = FIT.0, value_name = "N", requires = "fit")]
     skip: usize,
     /// Dimensions of the final state per backward pass of the fit
-    #[arg(long, default_value_t = 32, value_name = "N", requires = "fit", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = FIT.1, value_name = "N", requires = "fit", value_parser = clap::value_parser!(u16).range(1..))]
     together: u16,
-    /// Most probable tokens of each layer and position
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
-    top: u16,
+}
+
+impl Default for LensChoice {
+    fn default() -> Self {
+        Self { kind: LensKind::Logit, lens: None, fit: None, save: None, skip: FIT.0, together: FIT.1 }
+    }
 }
 
 /// Show the attention patterns of a text: each head's weights from one position.
@@ -132,30 +152,19 @@ impl LensArgs {
     /// Anything wrong with the request, before any weight is read; a failed write to standard output.
     pub fn run(&self) -> Result<()> {
         let top = usize::from(self.top);
-        let given = self.lens.is_some() || self.fit.is_some();
-        ensure!(
-            given == (self.kind == LensKind::Jacobian),
-            "--kind jacobian needs a lens: give --lens FILE.pt or --fit FILE.txt, and neither without it"
-        );
-        let held = self.lens.as_deref().map(JacobianLens::load).transpose()?;
+        self.lens.check()?;
+        let held = self.lens.load()?;
         let TextRun { tokens, row, found } = self.text.run(
             |_| Ok(()),
             |loaded, row, hooks| {
-                let fitted = self.fit.as_deref().map(|texts| self.fitted(loaded, texts)).transpose()?;
-                let readings = match held.as_ref().or(fitted.as_ref()) {
-                    Some(lens) => {
-                        lens.check_fits(loaded.model.config().hidden_size, loaded.layers())?;
-                        loaded.lens_through(row, top, hooks, |layer, states| lens.carry(layer, states))?
-                    }
-                    None => loaded.lens(row, top, hooks)?.into_iter().enumerate().collect(),
-                };
+                let readings = self.lens.read(loaded, row, (top, held.as_ref()), hooks)?;
                 Ok(readings.iter().map(|(layer, readings)| (*layer, named(loaded, readings))).collect::<Vec<_>>())
             },
         )?;
         let (layers, found): (Vec<usize>, Vec<_>) = found.into_iter().unzip();
         if self.text.json {
             let mut all = json!({ "ids": row.ids, "tokens": tokens, "layers": found });
-            if self.kind == LensKind::Jacobian {
+            if self.lens.kind == LensKind::Jacobian {
                 all["read_layers"] = json!(layers);
             }
             return print(&format!("{all}\n"));
@@ -171,11 +180,45 @@ impl LensArgs {
             }
             out.push('\n');
         }
-        let name = if self.kind == LensKind::Jacobian { "Jacobian lens" } else { "logit lens" };
+        let name = if self.lens.kind == LensKind::Jacobian { "Jacobian lens" } else { "logit lens" };
         print(&format!(
             "The next token that each layer's output predicts, and its probability ({name}).\n\n{}",
             fitted(&out, WIDTH)
         ))
+    }
+}
+
+impl LensChoice {
+    /// # Errors
+    /// A file or texts without `kind` jacobian, and the reverse.
+    pub(super) fn check(&self) -> Result<()> {
+        let given = self.lens.is_some() || self.fit.is_some();
+        ensure!(
+            given == (self.kind == LensKind::Jacobian),
+            "--kind jacobian needs a lens: give --lens FILE.pt or --fit FILE.txt, and neither without it"
+        );
+        Ok(())
+    }
+
+    /// The lens of the file.
+    pub(super) fn load(&self) -> Result<Option<JacobianLens>> {
+        self.lens.as_deref().map(JacobianLens::load).transpose()
+    }
+
+    /// Reads a row, `top` tokens per position, through the loaded lens, else through one fitted now, else through the logit lens.
+    pub(super) fn read(
+        &self,
+        loaded: &Loaded,
+        row: &Sequence,
+        (top, held): (usize, Option<&JacobianLens>),
+        hooks: Hooks,
+    ) -> Result<Vec<(usize, Vec<Reading>)>> {
+        let fitted = self.fit.as_deref().map(|texts| self.fitted(loaded, texts)).transpose()?;
+        let Some(lens) = held.or(fitted.as_ref()) else {
+            return Ok(loaded.lens(row, top, hooks)?.into_iter().enumerate().collect());
+        };
+        lens.check_fits(loaded.model.config().hidden_size, loaded.layers())?;
+        loaded.lens_through(row, top, hooks, |layer, states| lens.carry(layer, states))
     }
 
     /// A lens fitted on the texts of a file, saved if requested.

@@ -16,13 +16,13 @@ use serde_json::{Value, json};
 use super::device::MachineArgs;
 use super::generate::{DecodeArgs, Generation, continue_prompts};
 use super::hooks::Reach;
-use super::lens::{named, token};
+use super::lens::{LensChoice, named, token};
 use super::tensors::FromEnd;
 use super::unknown_words::warn_of_unknown;
 use super::{ModelArgs, print, reach, tensors};
 use switchyard::interventions::Changes;
 use switchyard::latent::{DecodeSettings, Sequence};
-use switchyard::loading::Loaded;
+use switchyard::loading::{Loaded, RecordedLogits};
 use switchyard::machine::Machine;
 use switchyard::model::hooks::parse_specs;
 use switchyard::model::{HookPoint, HookSpec};
@@ -69,12 +69,14 @@ enum SessionRequest {
         #[serde(default)]
         hooks: Vec<String>,
         #[serde(default)]
-        logits: bool,
+        logits: RecordedLogits,
         out: PathBuf,
     },
-    /// The logit lens of a text.
+    /// A text through a lens.
     Lens {
         prompt: Prompt,
+        #[serde(default)]
+        lens: LensChoice,
         #[serde(default = "five")]
         top: usize,
         #[serde(default)]
@@ -84,6 +86,8 @@ enum SessionRequest {
     Pairs(verbs::Pairs),
     /// Replaced latent inputs on problems.
     Intervene(verbs::InterveneVerb),
+    /// The prompts of problems, and whether texts answer them.
+    Problems(verbs::ProblemsVerb),
     /// A linear probe for labels.
     Probe(verbs::ProbeVerb),
 }
@@ -197,7 +201,8 @@ impl Room {
             SessionRequest::Cache { prompts, names, hooks, logits, out } => {
                 self.cache(&prompts, &names, &hooks, logits, &out)
             }
-            SessionRequest::Lens { prompt, top, hooks } => self.lens(&prompt, top, &hooks),
+            SessionRequest::Lens { prompt, lens, top, hooks } => self.lens(&prompt, &lens, top, &hooks),
+            SessionRequest::Problems(asked) => self.problems(&asked, machine),
             SessionRequest::Pairs(asked) => self.pairs(&asked, machine),
             SessionRequest::Intervene(asked) => self.intervene(&asked, machine),
             SessionRequest::Probe(asked) => self.probe(&asked),
@@ -225,7 +230,10 @@ impl Room {
             SessionRequest::Generate { prompts, .. } | SessionRequest::Cache { prompts, .. } => prompts.as_slice(),
             SessionRequest::Lens { prompt, .. } => std::slice::from_ref(prompt),
             SessionRequest::Probe(asked) => asked.prompts(),
-            SessionRequest::About {} | SessionRequest::Pairs(_) | SessionRequest::Intervene(_) => &[],
+            SessionRequest::About {}
+            | SessionRequest::Pairs(_)
+            | SessionRequest::Intervene(_)
+            | SessionRequest::Problems(_) => &[],
         };
         let texts = prompts.iter().filter_map(|prompt| match prompt {
             Prompt::Text(text) => Some(text.as_str()),
@@ -321,7 +329,14 @@ impl Room {
         continue_prompts(&self.loaded, prompts, settings, &changes, specs, None)
     }
 
-    fn cache(&self, prompts: &[Prompt], names: &str, hooks: &[String], logits: bool, out: &Path) -> Result<Value> {
+    fn cache(
+        &self,
+        prompts: &[Prompt],
+        names: &str,
+        hooks: &[String],
+        logits: RecordedLogits,
+        out: &Path,
+    ) -> Result<Value> {
         ensure!(!prompts.is_empty(), "no prompts");
         let rows: Vec<Sequence> = prompts.iter().map(|prompt| self.row(prompt)).collect::<Result<_>>()?;
         let wanted = reach::HookRequest::read(names, &rows)?;
@@ -334,24 +349,30 @@ impl Room {
             |_| "no position of these rows reached it".into(),
             |hooks| self.loaded.record(&rows, &wanted.specs, logits, hooks),
         )?;
-        let from_end = wanted.named(&mut recorded, self.loaded.layers())?;
+        let mut from_end = wanted.named(&mut recorded, self.loaded.layers())?;
+        if logits == RecordedLogits::Last {
+            from_end.insert("logits".into(), ends.iter().map(|end| end - 1).collect());
+        }
         tensors::check_finite(&recorded)?;
         tensors::write(out, (&self.name, self.loaded.layers()), &rows, &recorded, &from_end)?;
         Ok(json!({ "hooks": fired }))
     }
 
-    fn lens(&self, prompt: &Prompt, top: usize, hooks: &[String]) -> Result<Value> {
+    fn lens(&self, prompt: &Prompt, lens: &LensChoice, top: usize, hooks: &[String]) -> Result<Value> {
+        lens.check()?;
+        let held = lens.load()?;
         ensure!((1..=1000).contains(&top), "top: {top} is not between 1 and 1000");
         let (row, changes) = (self.row(prompt)?, self.changes(hooks)?);
         let end = row.ids.len();
         reach::check(&[], &changes, self.loaded.layers(), std::slice::from_ref(&row))?;
-        let (layers, fired) = changes.run(
+        let (found, fired) = changes.run(
             (&[end], 0),
             |_| "no position of this text reached it".into(),
-            |hooks| self.loaded.lens(&row, top, hooks),
+            |hooks| lens.read(&self.loaded, &row, (top, held.as_ref()), hooks),
         )?;
+        let (read, layers): (Vec<usize>, Vec<_>) = found.into_iter().unzip();
         let tokens: Vec<String> = row.ids.iter().map(|id| token(&self.loaded, *id)).collect();
         let layers: Vec<_> = layers.iter().map(|layer| named(&self.loaded, layer)).collect();
-        Ok(json!({ "tokens": tokens, "layers": layers, "hooks": fired }))
+        Ok(json!({ "tokens": tokens, "layers": layers, "read": read, "hooks": fired }))
     }
 }

@@ -29,29 +29,32 @@ from .traces import Trace
 
 @dataclass
 class Lens:
-    """The logit lens of a text: what the output of each layer would say as the next token."""
+    """A text through a lens: what the output of each layer would say as the next token."""
 
     #: The text's tokens.
     tokens: List[str]
     #: `[layer][position]`: tokens with their probabilities, the most probable first.
     layers: List[List[List[Tuple[str, float]]]]
+    #: The model's layer of each entry of `layers`: a fitted lens may lack some.
+    read: List[int]
 
     def top(self, layer, position=-1):
         """The most probable token of a layer at a position, with its probability."""
-        return tuple(self.layers[layer][position][0])
+        at = self.read.index(layer) if layer >= 0 else layer
+        return tuple(self.layers[at][position][0])
 
     def frame(self):
         """One row a layer, position and rank: `layer`, `position`, `token`, `rank`, `says`, `p` (a list of dictionaries)."""
         return [
             {"layer": layer, "position": position, "token": self.tokens[position], "rank": rank, "says": says, "p": p}
-            for layer, positions in enumerate(self.layers)
+            for layer, positions in zip(self.read, self.layers)
             for position, readings in enumerate(positions)
             for rank, (says, p) in enumerate(readings)
         ]
 
     def __repr__(self):
         width = max([5, *(len(repr(token)) for token in self.tokens)])
-        lines = ["token".ljust(width) + "".join(f"  {layer:>10}" for layer in range(len(self.layers)))]
+        lines = ["token".ljust(width) + "".join(f"  {layer:>10}" for layer in self.read)]
         for position, token in enumerate(self.tokens):
             cells = (positions[position][0][0] for positions in self.layers)
             lines.append(repr(token).ljust(width) + "".join(f"  {cell!r:>10.10}" for cell in cells))
@@ -189,19 +192,34 @@ class Model:
         return runs[0] if one else runs
 
     def cache(self, prompts, names, hooks=None, logits=False) -> Activations:
-        """The activations of known texts at hooks: `cache(prompts, "blocks.*.hook_resid_post@pos[-1]")`."""
+        """The activations of known texts at hooks: `cache(prompts, "blocks.*.hook_resid_post@pos[-1]")`.
+
+        `logits`: `True` for those of every position, `"last"` for those of the last of each prompt, `[rows, 1, vocabulary]`.
+        """
         with tempfile.TemporaryDirectory() as folder:
             out = Path(folder) / "cache.safetensors"
-            ask = {"do": "cache", "prompts": prompts_of(prompts)[0], "names": names_of(names), "logits": bool(logits)}
+            ask = {"do": "cache", "prompts": prompts_of(prompts)[0], "names": names_of(names)}
+            ask["logits"] = logits if isinstance(logits, str) else "all" if logits else "none"
             self._ask({**ask, "hooks": self._known(hooks, folder, ask["prompts"]), "out": str(out)})
             return activations(out)
 
-    def lens(self, prompt, top=5, hooks=None) -> Lens:
-        """The logit lens of a text, nothing generated and nothing put around it."""
+    def lens(self, prompt, top=5, hooks=None, kind="logit", lens=None, fit=None, save=None, skip=16) -> Lens:
+        """A text through a lens, nothing generated and nothing put around it.
+
+        `kind="jacobian"`: the lens of a file (`lens="lens.pt"`), or one fitted now on texts (`fit`), without the first `skip` positions of
+        each, and saved to a file (`save`). A fit costs a backward pass per text and 32 dimensions of the state.
+        """
         with tempfile.TemporaryDirectory() as folder:
+            files = {name: str(Path(file).absolute()) for name, file in (("lens", lens), ("save", save)) if file is not None}
+            chosen = {**files, **({} if kind == "logit" else {"kind": kind})}
+            if fit is not None:
+                texts = Path(folder) / "texts.txt"
+                texts.write_text("\n".join(several(fit)), encoding="utf-8")
+                chosen.update(fit=str(texts), skip=skip)
             hooks = self._known(hooks, folder, [prompt_of(prompt)])
-            told = self._ask({"do": "lens", "prompt": prompt_of(prompt), "top": top, "hooks": hooks})
-        return Lens(told["tokens"], told["layers"])
+            ask = {"do": "lens", "prompt": prompt_of(prompt), "top": top, "hooks": hooks}
+            told = self._ask({**ask, "lens": chosen} if chosen else ask)
+        return Lens(told["tokens"], told["layers"], told.get("read", list(range(len(told["layers"])))))
 
     def pairs(self, pairs, components=None, modes=None, places=None) -> Pairs:
         """Activation patching between prompts of your own: `model.pairs("pairs.jsonl").heatmap()`.
@@ -246,8 +264,8 @@ class Model:
         return HeatMap(values, points, there, getattr(metric, "__name__", "metric"), [tokens[position] for position in positions])
 
     def intervene(
-        self, problems, modes=None, steps=None, draws=None, n=None, field=None, like=None, seed=0, hooks=None
-    ) -> Interventions:
+        self, problems, modes=None, steps=None, draws=None, n=None, field=None, like=None, seed=0, hooks=None, metric=None, settings=None
+    ) -> Rows:
         """What replaced latent inputs do to answers, as `intervene` does it; rows stay in memory.
 
         `hooks`: what replaced values at hook points do, as `intervene --hook`: `["blocks.2.attn.hook_z@latent[*,2]=mean"]`, or points
@@ -255,13 +273,61 @@ class Model:
 
         `problems`: a file that `probe --data` takes, or a list of `{"question": …, "answer": …}`. `modes`: `["zero", "resample"]`, by
         default those of the program; `n`: the first so many problems; `field`: your own keys, `{"question": "frage"}`.
+
+        `hooks` with functions as changes (as `generate` takes them), or a `metric(run, problem)` that returns a number (a problem has
+        `question`, `answer`, `prompt`; without a metric: 1 if the answer is right), give one row a hook, with the mean difference to the
+        unchanged runs and its bootstrap interval over problems. `settings` are those of `generate`. It costs a run per problem and one per
+        problem and hook, two where the change is a function; a problem that never reaches the hook counts as unchanged.
         """
+        functions = isinstance(hooks, Mapping) and any(callable(change) for change in hooks.values())
+        if functions or metric is not None or settings is not None:
+            if not isinstance(hooks, Mapping) or not hooks or any(given is not None for given in (modes, steps, draws)):
+                raise ValueError("a function as a change or metric needs hooks={HOOK: CHANGE}, and takes no modes, steps or draws")
+            with tempfile.TemporaryDirectory() as folder:
+                ask = {"do": "problems", "file": _file(problems, folder), "problems": plain(n, "n"), "like": like}
+                ask["field"] = [f"{key}={yours}" for key, yours in (field or {}).items()]
+                return self._sweep(ask, hooks, metric, settings or {}, seed)
         with tempfile.TemporaryDirectory() as folder:
             ask = {"do": "intervene", "file": _file(problems, folder), "modes": several(modes), "hooks": changes(hooks, folder)}
             ask.update(steps=[str(step) for step in several(steps)], problems=plain(n, "n"))
             field = [f"{key}={yours}" for key, yours in (field or {}).items()]
             told = self._ask({**ask, "draws": draws, "field": field, "like": like, "seed": seed})
         return Interventions(told)
+
+    def _sweep(self, ask, hooks, metric, settings, seed):
+        """One row a hook: a metric of changed runs less that of unchanged ones."""
+        problems = self._ask(ask)["rows"]
+
+        def measured(runs):
+            if metric is not None:
+                return np.array([float(metric(run, problem)) for run, problem in zip(runs, problems)])
+            graded = self._ask({**ask, "texts": [run.text for run in runs]})["rows"]
+            return np.array([float(problem["correct"]) for problem in graded])
+
+        normal = self.generate([problem["prompt"] for problem in problems], **settings)
+        before, rows, random = measured(normal), Rows(), np.random.default_rng(seed)
+        draws = random.integers(len(problems), size=(2000, len(problems)))
+        for hook, change in hooks.items():
+            runs, missed = [], None
+            for problem, unchanged in zip(problems, normal):
+                try:
+                    runs.append(self.generate(problem["prompt"], hooks={hook: change}, **settings))
+                except RuntimeError as error:
+                    if "never fire" not in str(error):
+                        raise
+                    runs.append(unchanged)
+                    missed = error
+            reached = sum(run is not unchanged for run, unchanged in zip(runs, normal))
+            if not reached:
+                raise missed
+            after = measured(runs)
+            low, high = np.quantile((after - before)[draws].mean(1), [0.025, 0.975])
+            name = getattr(change, "__name__", None) or getattr(change, "what", change)
+            row = {"hook": names_of(hook), "change": name, "normal": before.mean(), "changed": after.mean(), "reached": reached}
+            estimate = {"value": (after - before).mean(), "low": low, "high": high}
+            row.update({f"difference.{key}": float(value) for key, value in estimate.items()})
+            rows.append({**row, "difference.n": len(problems)})
+        return rows
 
     def probe(self, prompts, labels, names="blocks.*.hook_resid_post", position=-1, groups=None, seed=0) -> Rows:
         """How well a linear probe reads `labels` (one a prompt) at one position of each prompt, at every hook of `names`.

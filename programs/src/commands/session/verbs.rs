@@ -2,7 +2,7 @@
 //! requests and records, writes no files.
 
 use std::collections::{BTreeSet, HashMap};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use ndarray::Array2;
@@ -26,6 +26,7 @@ use switchyard::recipe::MOST_ROWS;
 use switchyard::stats::probe::ValueProtocol;
 use switchyard::store::flatten;
 use switchyard::study::{ProblemChoice, Study};
+use switchyard::text::Problem;
 
 /// Patches between pairs of prompts; defaults are those of `intervene pairs`.
 #[derive(Deserialize)]
@@ -58,6 +59,19 @@ pub(super) struct InterveneVerb {
     like: Option<String>,
     #[serde(default)]
     seed: u64,
+}
+
+/// The problems of a file as the program asks them, and whether `texts` (one per problem, or none) answer them.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ProblemsVerb {
+    file: PathBuf,
+    problems: Option<usize>,
+    #[serde(default)]
+    field: Vec<String>,
+    like: Option<String>,
+    #[serde(default)]
+    texts: Vec<String>,
 }
 
 /// A linear probe for labels of prompts, at one position of each.
@@ -108,6 +122,13 @@ fn named<T: serde::de::DeserializeOwned>(what: &str, names: &[String]) -> Result
     names.iter().map(|name| setting(name).map_err(|why| anyhow::anyhow!("{what}: {why}"))).collect()
 }
 
+/// Problems of a user's file.
+fn chosen(file: &Path, problems: Option<usize>, field: &[String], like: Option<&String>) -> Result<ProblemChoice> {
+    let fields = fields(field)?;
+    let data = Some(file.to_owned());
+    Ok(ProblemChoice { data, fields, problems, unnamed: like.is_none(), ..ProblemChoice::default() })
+}
+
 impl Room {
     fn study(&self, asked: &ProblemChoice, like: Option<&str>, machine: &Machine) -> Result<Study> {
         let like = Recipe::like(like.unwrap_or(LIKE))?;
@@ -147,14 +168,7 @@ impl Room {
         let switches = self.loaded.switch.is_some() || !asked.hooks.is_empty();
         ensure!(switches, "{}: never learnt to switch: it has no latent steps", self.name);
         let InterveneVerb { file, hooks, modes, draws, problems, field, like, seed, .. } = asked;
-        let data = ProblemChoice {
-            data: Some(file.clone()),
-            fields: fields(field)?,
-            problems: *problems,
-            unnamed: like.is_none(),
-            ..ProblemChoice::default()
-        };
-        let mut study = self.study(&data, like.as_deref(), machine)?;
+        let mut study = self.study(&chosen(file, *problems, field, like.as_ref())?, like.as_deref(), machine)?;
         study.seed = *seed;
         let steps: Vec<Steps> = asked.steps.iter().map(|steps| steps.parse()).collect::<Result<_>>()?;
         let mut settings = Settings::default();
@@ -175,6 +189,19 @@ impl Room {
         Ok(
             json!({ "rows": rows(&summary.rows)?, "verdicts": verdicts, "known": rows(&summary.known)?, "skipped": skipped }),
         )
+    }
+
+    pub(super) fn problems(&self, asked: &ProblemsVerb, machine: &Machine) -> Result<Value> {
+        let ProblemsVerb { file, problems, field, like, texts } = asked;
+        let study = self.study(&chosen(file, *problems, field, like.as_ref())?, like.as_deref(), machine)?;
+        let (corpus, n) = (&study.corpus, study.corpus.test.len());
+        ensure!(texts.is_empty() || texts.len() == n, "{} texts for {n} problems: give one for each", texts.len());
+        let row = |(at, (problem, prompt)): (usize, (&Problem, &Vec<u32>))| {
+            let correct = texts.get(at).map(|text| corpus.verdict(&problem.answer, text).equal);
+            json!({ "question": problem.question, "answer": problem.answer, "prompt": prompt, "correct": correct })
+        };
+        let rows: Vec<Value> = corpus.test.iter().zip(&corpus.test_prompts).enumerate().map(row).collect();
+        Ok(json!({ "rows": rows }))
     }
 
     pub(super) fn probe(&self, asked: &ProbeVerb) -> Result<Value> {

@@ -1,6 +1,8 @@
 //! Whether reinforcement learning preserves latents, and whether that depends on a gradient through the recurrence: the runs of
 //! `experiments/rl-fate.toml`. Measures nothing.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 
 use super::{Drawing, Exhibit};
@@ -32,7 +34,7 @@ const TESTS: &str = "Preregistered (`experiments/rl-fate.toml`). Student's t ove
     seed's two runs, the one that moved farther is measured at the saved step with kl nearest to the other's. H5: bootstrap over seeds; \
     confirmed for a mode if the interval is above 0. H6: a separate t-test, once all five seeds exist.";
 
-const LAW: &str = "A mark is a run. Left of 0 a block hurts at the start, right of 0 it helps. Above 0 the model switches more after \
+const LAW: &str = "A mark is a start and a budget: the mean over seeds, with Student's 95 % interval of the change. Left of 0 a block hurts at the start, right of 0 it helps. Above 0 the model switches more after \
     reinforcement learning.";
 
 /// `<accuracy|with_block|switch_rate>` by `end` or `equal`: the change under `full_bptt` minus that under `segmented`, budget 30.
@@ -169,35 +171,49 @@ fn signs(law: &Law) -> (usize, usize) {
     clear.fold((0, 0), |(follow, all), same| (follow + usize::from(same), all + 1))
 }
 
-/// Change of the switch rate by the benefit of a block at the start.
+/// Change of the switch rate by the benefit of a block at the start: a panel per mode, because both modes have the same starts.
 fn draw(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
     let rows = folder.rows::<FateRow>("");
-    let run = |(budget, mode): (usize, &'static str)| {
-        let runs = runs(rows, ComparisonPoint::AtTheEnd, (mode, budget)).ok()?;
-        let mark =
-            |[start, end]: [&FateRow; 2]| Some(Point::bare(start.benefit()?, end.switch_rate - start.switch_rate));
-        Some(Line::scatter(&format!("{mode}, budget {budget}"), runs.into_iter().filter_map(mark).collect()))
+    let mark = |runs: Vec<(f64, f64)>| {
+        let (benefits, changes): (Vec<f64>, Vec<f64>) = runs.into_iter().unzip();
+        Some(Point::new(mean_of_runs(&benefits).ok()?.value, mean_of_runs(&changes).ok()?))
     };
-    let cells = |mode: &'static str| {
-        let law = law(rows, mode).ok()??;
-        let of_cell = |cell: &FateCell| cell.runs.values().map(|&(worth, change)| Point::bare(worth, change)).collect();
-        Some(Line::scatter(mode, law.cells.iter().flat_map::<Vec<Point>, _>(of_cell).collect()))
+    let name = |budget: usize| format!("budget {budget}");
+    let primary = |mode: &'static str| {
+        let of = |[start, end]: [&FateRow; 2]| Some((start.benefit()?, end.switch_rate - start.switch_rate));
+        let line = |budget: usize| {
+            let runs = runs(rows, ComparisonPoint::AtTheEnd, (mode, budget)).ok()?;
+            Some(Line::scatter(&name(budget), vec![mark(runs.into_iter().filter_map(of).collect())?]))
+        };
+        FateRow::BUDGETS.into_iter().filter_map(line).collect::<Vec<Line>>()
     };
-    let panel = |title: &str, lines: Vec<Line>| {
-        Figure::lines(LineChart {
-            title: title.into(),
-            x: Axis::new("benefit of a block at the start"),
-            y: Axis::new("change of the switch rate"),
-            lines,
-            levels: vec![0.0],
-            marks: vec![0.0],
-            ..LineChart::default()
-        })
+    let grid = |mode: &'static str| {
+        let cells = law(rows, mode).ok().flatten().map_or_else(Vec::new, |law| law.cells);
+        let mut lines: BTreeMap<usize, Vec<Point>> = BTreeMap::new();
+        for cell in cells {
+            lines.entry(cell.budget).or_default().extend(mark(cell.runs.into_values().collect()));
+        }
+        lines.into_iter().map(|(budget, points)| Line::scatter(&name(budget), points)).collect::<Vec<Line>>()
     };
-    let grid =
-        panel("Starts and budgets, 80 steps, run by run", FateRow::MODES.into_iter().filter_map(cells).collect());
-    let primary = panel("One start, 160 steps, run by run", groups().filter_map(run).collect());
-    let panels: Vec<Figure> = [grid, primary].into_iter().flatten().collect();
+    let parts = [("80 steps", FateRow::MODES.map(grid)), ("160 steps", FateRow::MODES.map(primary))];
+    let panels = parts.into_iter().flat_map(|(steps, modes)| {
+        let ends = modes.iter().flatten().flat_map(|line| &line.points).flat_map(|p| [p.low, p.high]);
+        let (low, high) = ends.fold((0.0, 0.0), |(low, high): (f64, f64), y| (low.min(y), high.max(y)));
+        let room = 0.05 * (high - low);
+        let panel = move |(mode, lines): (&str, Vec<Line>)| {
+            Figure::lines(LineChart {
+                title: format!("{mode}, {steps}: mean over seeds"),
+                x: Axis::new("benefit of a block at the start"),
+                y: Axis { range: Some((low - room, high + room)), ..Axis::new("change of the switch rate") },
+                lines,
+                levels: vec![0.0],
+                marks: vec![0.0],
+                ..LineChart::default()
+            })
+        };
+        FateRow::MODES.into_iter().zip(modes).filter_map(panel).collect::<Vec<Figure>>()
+    });
+    let panels: Vec<Figure> = panels.collect();
     let title = "What switching is worth, and what reinforcement learning makes of it (ours)";
-    exhibit.drawing(title, panels.len().max(1), panels, LAW)
+    exhibit.drawing(title, FateRow::MODES.len(), panels, LAW)
 }

@@ -92,22 +92,30 @@ fn theirs(exhibit: &Exhibit, paper: &Paper, folder: &Folder) -> Vec<Drawing> {
     exhibit.drawing("Layer probes", 1, panel.into_iter().collect(), &note)
 }
 
-/// The probes split by group, with their controls.
+/// The probes split by group with their controls, in two panels of at most four series.
 fn grouped(exhibit: &Exhibit, _: &Paper, folder: &Folder) -> Vec<Drawing> {
-    let named = [
-        (Features::ResidPost, "residual stream"),
-        (Features::Untrained, "untrained model"),
-        (Features::Embedding, "embedding"),
+    let stream = (Features::ResidPost, "residual stream");
+    let states = [stream, (Features::Untrained, "untrained model"), (Features::Embedding, "embedding")];
+    let others = [
+        stream,
         (Features::Token, "token identity"),
         (Features::Margin, "logit margin"),
         (Features::Shuffled, "shuffled labels"),
     ];
-    let panel = |checkpoint: &str| {
-        let line = |(features, name)| Line::bars(name, by_depth(folder, checkpoint, Protocol::Grouped, features));
-        let title = format!("Probe for the next <swi>, split by group: {}", called(checkpoint));
-        chart(title, named.into_iter().map(line).collect())
+    let panels = |checkpoint: &str| {
+        let panel = |(what, named): (&str, &[(Features, &str)])| {
+            let line = |&(features, name): &(Features, &str)| {
+                Line::bars(name, by_depth(folder, checkpoint, Protocol::Grouped, features))
+            };
+            chart(format!("{what}: {}", called(checkpoint)), named.iter().map(line).collect())
+        };
+        let all = [
+            ("Probe for the next <swi>, split by group", &states[..]),
+            ("The same, with tokens, logits and shuffled labels", &others),
+        ];
+        all.into_iter().filter_map(panel).collect::<Vec<Figure>>()
     };
-    let panels = folder.checkpoints_with::<ProbeRow>().into_iter().filter_map(panel).collect();
+    let panels = folder.checkpoints_with::<ProbeRow>().into_iter().flat_map(panels).collect();
     let note = "Training and test are disjoint. Bars: 95 % intervals. Dotted: chance.";
     exhibit.drawing("Layer probes with controls (ours)", 1, panels, note)
 }
