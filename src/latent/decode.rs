@@ -174,7 +174,7 @@ pub(crate) fn decode_watched(
 /// The first prompt from which a response may leave the table.
 pub(crate) fn ensure_positions(model: &Decoder, settings: &DecodeSettings, requests: &[Request]) -> Result<()> {
     let there = model.config().max_position_embeddings;
-    if !model.config().family.learned_positions() {
+    if !model.config().family.learned_positions {
         return Ok(());
     }
     let DecodeSettings { max_new_tokens, k_cap, .. } = settings;

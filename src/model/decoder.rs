@@ -97,7 +97,7 @@ impl Block {
     fn new(config: &ModelConfig, layer: usize, device: &Device, make: Make) -> Result<Self> {
         let d = config.hidden_size;
         let self_attn = Attention::new(config, layer, device, make)?;
-        let norm_place = config.family.norm_place();
+        let norm_place = config.family.norm_place;
         let norm = |name| norm_place.names().contains(&Some(name)).then(|| Norm::new(d, config, device));
         Ok(Self {
             norm_place,
@@ -238,7 +238,7 @@ impl Decoder {
         let positions = || Param::from_tensor(Tensor::zeros([1, 1], device));
         Ok(Self {
             embed_tokens,
-            embed_positions: config.family.learned_positions().then(positions),
+            embed_positions: config.family.learned_positions.then(positions),
             layers,
             norm: Norm::new(d, config, device),
             lm_head: head.transpose()?.map(|weight| Linear { weight, bias: None }),

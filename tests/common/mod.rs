@@ -30,7 +30,7 @@ pub fn tiny_config(family: Family, tied: bool) -> ModelConfig {
         rms_norm_eps: 1e-6,
         rope_theta: 10_000.0,
         rope_scaling: None,
-        qk_norm: family.qk_norm(),
+        qk_norm: family.qk_norm,
         tie_word_embeddings: tied,
         max_position_embeddings: 512,
         bos_token_id: None,

@@ -165,7 +165,7 @@ impl Generate {
         }
         let (n, most) = (prompt.len(), opened.config().max_position_embeddings);
         ensure!(
-            !opened.config().family.learned_positions() || n + self.decoding.max_new_tokens <= most,
+            !opened.config().family.learned_positions || n + self.decoding.max_new_tokens <= most,
             "the prompt's {n} tokens and --max-new-tokens {} exceed the {most} positions of the model: use fewer",
             self.decoding.max_new_tokens
         );
