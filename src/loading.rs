@@ -13,7 +13,7 @@ use anyhow::{Context, Error, Result, anyhow, ensure};
 use burn::tensor::Device;
 
 use crate::latent::{Reasoning, SwitchIds, reasoning};
-use crate::machine::Compute;
+use crate::machine::{Compute, Machine};
 use crate::model::checkpoint::peft::{Adapter, Apply};
 use crate::model::checkpoint::rows::jittered;
 use crate::model::checkpoint::{ModelFiles, locate_adapter};
@@ -148,19 +148,6 @@ impl Checkpoint {
         }
     }
 
-    /// Refuses ids that the model has no embedding for, no ids at all, and more than its context.
-    ///
-    /// # Errors
-    /// The first such id.
-    pub fn check_ids(&self, ids: &[u32]) -> Result<()> {
-        ensure!(!ids.is_empty(), "the prompt is empty: give at least one token");
-        let rows = self.config().vocab_size;
-        if let Some(id) = ids.iter().find(|id| **id as usize >= rows) {
-            anyhow::bail!("{}: token id {id} is outside the embedding of {rows} rows", self.files.path.display());
-        }
-        self.config().ensure_context(ids.len(), || "the prompt".into())
-    }
-
     /// Weights that are not finite are loaded too: for whoever looks for them.
     #[must_use]
     pub fn allowing_non_finite(self) -> Self {
@@ -186,6 +173,14 @@ impl Checkpoint {
             _ => dtype.load_to_train(&self.files, device)?,
         };
         self.loaded(model)
+    }
+
+    /// Reads the weights for a machine, in its type.
+    ///
+    /// # Errors
+    /// As [`Self::load_as`].
+    pub fn load_on(self, machine: &Machine) -> Result<Loaded> {
+        Ok(self.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype))
     }
 
     /// Reads the weights of a model that is to be trained ([`Decoder::load_kept_to_train`]).

@@ -261,7 +261,7 @@ impl Bench {
     fn examined(&self, machine: &Machine, weights: f64, limit: Limit) -> Result<()> {
         let start = Instant::now();
         let opened = self.model.open()?;
-        let model = opened.load_as(machine.dtype, &machine.device)?.computing_in(machine.dtype).model;
+        let model = opened.load_on(machine)?.model;
         let (config, device) = (model.config(), machine::name(&machine.device));
         print(&format!(
             "{}: {:.0} M parameters, {device}, {}, {} threads; loaded in {:.1} s\n",
