@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::device::MachineArgs;
 use super::runner::Runner;
-use super::selection::Selection;
+use super::selection::{OutArgs, Selection};
 use super::shard::ShardArgs;
 use super::targets::Targets;
 use super::{put, setting, spooled};
@@ -41,15 +41,8 @@ pub(super) struct Pairs {
     /// Seed of the bootstraps
     #[arg(long, default_value_t = 0, value_parser = super::seed)]
     seed: u64,
-    /// Folder for rows and manifest. By default runs/reports/<name of the run or model>; if that has rows of other settings, NAME.2
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-    /// Continue a run that was stopped
-    #[arg(long)]
-    resume: bool,
-    /// Overwrite rows that were made with more or other pairs, modes or components under the same name
-    #[arg(long)]
-    replace: bool,
+    #[command(flatten)]
+    rows: OutArgs,
     #[command(flatten)]
     shards: ShardArgs,
     #[command(flatten)]
@@ -97,14 +90,13 @@ impl Pairs {
     /// # Errors
     /// Before any work: a line that is not a pair; a target that cannot be opened. Later: failures of the model.
     pub fn run(&self) -> Result<()> {
-        let Self { request, targets, phase, adapter, seed, out, resume, replace, shards, .. } = self.clone();
+        let Self { request, targets, phase, adapter, seed, rows, shards, .. } = self.clone();
         ensure!(request.file.exists(), "{}: no such file; name a file of pairs", request.file.display());
         ensure!(!request.file.is_dir(), "{}: a folder; name a file of pairs", request.file.display());
         let (file, field) = (spooled(&request.file)?, PairsRequest::fields().to_vec());
         let (data, problems) = (Some(file.clone()), Some(MOST_ROWS));
         let targets = Targets { targets, phase, adapter, data, field, problems, seed, raw: true, ..Targets::default() };
-        let only = vec![HeadPatchRow::PAIRS.to_owned()];
-        let chosen = &Selection { only, out, resume, replace, shards, ..Selection::default() };
+        let chosen = &Selection { shards, ..Selection::one(HeadPatchRow::PAIRS, &rows) };
         let settings = &Settings { pair_patching: request.config(file), ..Settings::default() };
         let (program, targets, blocks) = ("intervene", &targets, BlockOrigin::Own);
         let runner = Runner { program, targets, chosen, settings, blocks, less: false };
