@@ -158,7 +158,6 @@ mod tests {
 
     fn config(family: Family) -> ModelConfig {
         ModelConfig {
-            family,
             vocab_size: 30,
             hidden_size: 64,
             intermediate_size: 192,
@@ -166,16 +165,7 @@ mod tests {
             num_attention_heads: 4,
             num_key_value_heads: 2,
             head_dim: 16,
-            rms_norm_eps: 1e-6,
-            rope_theta: 10_000.0,
-            rope_scaling: None,
-            qk_norm: family.qk_norm,
-            tie_word_embeddings: true,
-            max_position_embeddings: 2048,
-            bos_token_id: None,
-            eos_token_ids: vec![],
-            pad_token_id: None,
-            extras: Extras::default(),
+            ..ModelConfig::new(family)
         }
     }
 

@@ -505,7 +505,6 @@ mod tests {
     #[test]
     fn capped_logits_have_losses_and_gradients_of_their_own() {
         let config = ModelConfig {
-            family: Family::Gemma2,
             vocab_size: 12,
             hidden_size: 8,
             intermediate_size: 8,
@@ -513,16 +512,9 @@ mod tests {
             num_attention_heads: 2,
             num_key_value_heads: 1,
             head_dim: 4,
-            rms_norm_eps: 1e-6,
-            rope_theta: 10_000.0,
-            rope_scaling: None,
-            qk_norm: false,
-            tie_word_embeddings: true,
             max_position_embeddings: 16,
-            bos_token_id: None,
-            eos_token_ids: vec![],
-            pad_token_id: None,
             extras: Extras { logit_cap: Some(0.5), ..Extras::default() },
+            ..ModelConfig::new(Family::Gemma2)
         };
         let cpu: Device = Default::default();
         let model = Decoder::random(&config, 1, &cpu.clone().autodiff()).expect("a model");

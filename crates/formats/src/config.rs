@@ -54,6 +54,30 @@ const MAX_LAYERS: usize = 4096;
 const MAX_POSITIONS: usize = 1 << 24;
 
 impl ModelConfig {
+    /// A family's usual settings; all sizes are 1, and positions 2048.
+    pub fn new(family: Family) -> Self {
+        Self {
+            family,
+            vocab_size: 1,
+            hidden_size: 1,
+            intermediate_size: 1,
+            num_hidden_layers: 1,
+            num_attention_heads: 1,
+            num_key_value_heads: 1,
+            head_dim: 1,
+            rms_norm_eps: 1e-6,
+            rope_theta: 10_000.0,
+            rope_scaling: None,
+            qk_norm: family.qk_norm,
+            tie_word_embeddings: true,
+            max_position_embeddings: 2048,
+            bos_token_id: None,
+            eos_token_ids: vec![],
+            pad_token_id: None,
+            extras: Extras::default(),
+        }
+    }
+
     /// Reads and checks a `config.json`.
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         read::read(path.as_ref())
