@@ -84,6 +84,14 @@ pub struct Request {
     pub limit: Option<usize>,
 }
 
+impl Request {
+    /// One request per prompt, numbered from 0.
+    pub fn all(prompts: impl IntoIterator<Item = Vec<u32>>) -> Vec<Self> {
+        let one = |(problem, prompt)| Self { problem, prompt, rollout: 0, limit: None };
+        prompts.into_iter().enumerate().map(one).collect()
+    }
+}
+
 /// What every row of a decode shares.
 #[derive(Clone, Copy)]
 pub struct Decode<'a> {

@@ -15,12 +15,7 @@ const IDS: SwitchIds = SwitchIds { swi: 93, swi_end: 94, latent: 95 };
 
 /// Greedy decoding with a block of latents in each row. A step that takes another token counts as infinitely far off.
 pub(super) fn against_one_row_on_the_cpu(fixtures: &Fixtures) -> Result<ParityComparison> {
-    let prompts: Vec<Vec<u32>> = [5, 8, 3, 11].map(|n| (0..n).map(|i| (i * 11 + n) % 90).collect()).to_vec();
-    let requests: Vec<Request> = prompts
-        .into_iter()
-        .enumerate()
-        .map(|(problem, prompt)| Request { problem, prompt, rollout: 0, limit: None })
-        .collect();
+    let requests = Request::all([5, 8, 3, 11].map(|n| (0..n).map(|i| (i * 11 + n) % 90).collect()));
     let ours = run(&fixtures.tiny("qwen3_tied", &fixtures.device)?, &requests)?;
     let cpu = fixtures.tiny("qwen3_tied", &Machine::default().device)?;
     let mut all = vec![];
@@ -41,13 +36,7 @@ pub(super) fn drawn_from_a_large_vocabulary(fixtures: &Fixtures) -> Result<Parit
     let cpu = Machine::default().device;
     let small = fixtures.tiny("qwen3_tied", &cpu)?;
     let config = ModelConfig { vocab_size: 151_672, ..small.config().clone() };
-    let request = |i: u32| Request {
-        problem: i as usize,
-        prompt: (0..5).map(|t| (i * 7 + t) * 4_001).collect(),
-        rollout: 0,
-        limit: None,
-    };
-    let requests: Vec<Request> = (0..4).map(request).collect();
+    let requests = Request::all((0..4).map(|i| (0..5).map(|t| (i * 7 + t) * 4_001).collect()));
     let mut all = vec![];
     // A model with random weights is nearly uniform: at temperature 1 a token's share is smaller than what f32 loses in the sum over
     // all, and another token is drawn in one of ten draws. At 0.02 few tokens have nearly all.

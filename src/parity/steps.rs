@@ -142,16 +142,8 @@ impl GrpoValues {
 
 impl GrpoRollout {
     fn rollout(&self) -> Rollout {
-        let position = |((&token, &kind), &logprob): ((&u32, &PositionRole), &Option<f64>)| Position {
-            token,
-            kind,
-            logprob,
-            entropy: None,
-            p_swi: None,
-            p_exit: None,
-            drawn: None,
-            mixed: None,
-        };
+        let position =
+            |((&token, &kind), &logprob): ((&u32, &PositionRole), &Option<f64>)| Position::bare(token, kind, logprob);
         let mut positions: Vec<Position> = self.tokens.iter().zip(&self.kinds).zip(&self.old).map(position).collect();
         positions.iter_mut().zip(&self.drawn).for_each(|(position, drawn)| position.drawn.clone_from(drawn));
         let mixed = |state: &Option<Vec<f32>>| state.clone().map(|state| MixedInput { state, token_share: 0.0 });

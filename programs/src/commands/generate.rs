@@ -319,9 +319,7 @@ impl CheckedGeneration {
         let Self { prompts, settings, changes, specs, out } = self;
         let recording = Recording::for_model(specs, loaded.model.config())?;
         let ends: Vec<usize> = prompts.iter().map(Vec::len).collect();
-        let requests = prompts.iter().cloned().enumerate();
-        let requests: Vec<Request> =
-            requests.map(|(problem, prompt)| Request { problem, prompt, rollout: 0, limit: None }).collect();
+        let requests = Request::all(prompts.iter().cloned());
         let ran = |traces: &Vec<Trace>| match traces.as_slice() {
             [trace] => describe_counts(trace),
             _ => "no row reached it".to_owned(),
