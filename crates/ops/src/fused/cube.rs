@@ -1,6 +1,6 @@
 //! [`FusedOps`], [`Stores`], [`Inference`] and [`Products`] on Burn's GPU backend: the kernels of `ops::cube`.
 
-use burn::backend::tensor::FloatTensor;
+use burn::backend::tensor::FloatTensor as Float;
 use burn_cubecl::CubeBackend;
 
 use super::on_gpu::OnGpu;
@@ -8,150 +8,158 @@ use super::{AdamW, FusedOps, Inference, Products, Stores, Targets, head};
 use crate::cube;
 use crate::frozen::FrozenMatrix;
 
-type CubeFloat = FloatTensor<CubeBackend>;
-
 impl FusedOps for CubeBackend {
-    fn rms_norm(x: CubeFloat, weight: CubeFloat, eps: f64) -> CubeFloat {
+    fn rms_norm(x: Float<Self>, weight: Float<Self>, eps: f64) -> Float<Self> {
         cube::rms_norm(x, weight, eps)
     }
 
-    fn rms_norm_backward(x: CubeFloat, weight: CubeFloat, grad: CubeFloat, eps: f64) -> (CubeFloat, CubeFloat) {
+    fn rms_norm_backward(
+        x: Float<Self>,
+        weight: Float<Self>,
+        grad: Float<Self>,
+        eps: f64,
+    ) -> (Float<Self>, Float<Self>) {
         cube::rms_norm_backward(x, weight, grad, eps)
     }
 
-    fn swiglu(gate: CubeFloat, up: CubeFloat) -> CubeFloat {
+    fn swiglu(gate: Float<Self>, up: Float<Self>) -> Float<Self> {
         cube::swiglu(gate, up)
     }
 
-    fn swiglu_backward(gate: CubeFloat, up: CubeFloat, grad: CubeFloat) -> (CubeFloat, CubeFloat) {
+    fn swiglu_backward(gate: Float<Self>, up: Float<Self>, grad: Float<Self>) -> (Float<Self>, Float<Self>) {
         cube::swiglu_backward(gate, up, grad)
     }
 
-    fn rotate(x: CubeFloat, cos: CubeFloat, sin: CubeFloat, back: bool) -> CubeFloat {
+    fn rotate(x: Float<Self>, cos: Float<Self>, sin: Float<Self>, back: bool) -> Float<Self> {
         cube::rotate(x, cos, sin, back)
     }
 
-    fn masked_softmax(scores: CubeFloat, mask: CubeFloat) -> CubeFloat {
+    fn masked_softmax(scores: Float<Self>, mask: Float<Self>) -> Float<Self> {
         cube::softmax(scores, Some(mask))
     }
 
-    fn row_softmax(scores: CubeFloat) -> CubeFloat {
+    fn row_softmax(scores: Float<Self>) -> Float<Self> {
         cube::softmax(scores, None)
     }
 
-    fn softmax_backward(pattern: CubeFloat, grad: CubeFloat) -> CubeFloat {
+    fn softmax_backward(pattern: Float<Self>, grad: Float<Self>) -> Float<Self> {
         cube::softmax_backward(pattern, grad)
     }
 
-    fn head_loss(hidden: CubeFloat, head: CubeFloat, targets: Targets) -> (CubeFloat, CubeFloat) {
+    fn head_loss(hidden: Float<Self>, head: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>) {
         head::forward(&hidden, &head::Floats::<Self>(&head), &targets)
     }
 
-    fn cross_entropy(logits: CubeFloat, targets: Targets) -> (CubeFloat, CubeFloat) {
+    fn cross_entropy(logits: Float<Self>, targets: Targets) -> (Float<Self>, Float<Self>) {
         cube::cross_entropy(logits, &targets)
     }
 
-    fn matmul(a: CubeFloat, b: CubeFloat) -> CubeFloat {
+    fn matmul(a: Float<Self>, b: Float<Self>) -> Float<Self> {
         cube::matmul(a, b)
     }
 
-    fn matmul_onto(y: CubeFloat, a: CubeFloat, b: CubeFloat, scale: f64) -> CubeFloat {
+    fn matmul_onto(y: Float<Self>, a: Float<Self>, b: Float<Self>, scale: f64) -> Float<Self> {
         cube::matmul_onto(y, a, b, scale)
     }
 
-    fn scaled_matmul(a: CubeFloat, b: CubeFloat, scale: f64) -> CubeFloat {
+    fn scaled_matmul(a: Float<Self>, b: Float<Self>, scale: f64) -> Float<Self> {
         cube::scaled_matmul(a, b, scale)
     }
 
-    fn cross_entropy_backward(logits: CubeFloat, targets: Targets, grad: CubeFloat) -> CubeFloat {
+    fn cross_entropy_backward(logits: Float<Self>, targets: Targets, grad: Float<Self>) -> Float<Self> {
         cube::cross_entropy_backward(logits, &targets, grad)
     }
 }
 
 impl Products for CubeBackend {
-    fn linear_one(x: CubeFloat, weight: CubeFloat) -> CubeFloat {
+    fn linear_one(x: Float<Self>, weight: Float<Self>) -> Float<Self> {
         let [out] = cube::linear(x, [weight]);
         out
     }
 
-    fn linear_two(x: CubeFloat, a: CubeFloat, b: CubeFloat) -> (CubeFloat, CubeFloat) {
+    fn linear_two(x: Float<Self>, a: Float<Self>, b: Float<Self>) -> (Float<Self>, Float<Self>) {
         cube::linear(x, [a, b]).into()
     }
 
-    fn linear_three(x: CubeFloat, a: CubeFloat, b: CubeFloat, c: CubeFloat) -> (CubeFloat, CubeFloat, CubeFloat) {
+    fn linear_three(
+        x: Float<Self>,
+        a: Float<Self>,
+        b: Float<Self>,
+        c: Float<Self>,
+    ) -> (Float<Self>, Float<Self>, Float<Self>) {
         cube::linear(x, [a, b, c]).into()
     }
 
-    fn linear_by_row(x: CubeFloat, table: CubeFloat) -> CubeFloat {
+    fn linear_by_row(x: Float<Self>, table: Float<Self>) -> Float<Self> {
         cube::linear_by_row(x, table)
     }
 }
 
 impl Stores for CubeBackend {
-    fn linear_stored(x: CubeFloat, weight: FrozenMatrix) -> CubeFloat {
+    fn linear_stored(x: Float<Self>, weight: FrozenMatrix) -> Float<Self> {
         weight.on_device().product(x)
     }
 
-    fn linear_stored_backward(grad: CubeFloat, weight: FrozenMatrix) -> CubeFloat {
+    fn linear_stored_backward(grad: Float<Self>, weight: FrozenMatrix) -> Float<Self> {
         weight.on_device().back(grad)
     }
 
     fn head_loss_stored(
-        hidden: CubeFloat,
-        learnt: CubeFloat,
+        hidden: Float<Self>,
+        learnt: Float<Self>,
         stored: FrozenMatrix,
         targets: Targets,
-    ) -> (CubeFloat, CubeFloat) {
+    ) -> (Float<Self>, Float<Self>) {
         head::forward(&hidden, &head::MixedRows::<Self> { stored: &stored, learnt: &learnt }, &targets)
     }
 }
 
 impl Inference for CubeBackend {
-    fn attend_masked(q: CubeFloat, k: CubeFloat, v: CubeFloat, mask: CubeFloat) -> CubeFloat {
+    fn attend_masked(q: Float<Self>, k: Float<Self>, v: Float<Self>, mask: Float<Self>) -> Float<Self> {
         cube::attend(q, k, v, Some(mask))
     }
 
-    fn attend_all(q: CubeFloat, k: CubeFloat, v: CubeFloat) -> CubeFloat {
+    fn attend_all(q: Float<Self>, k: Float<Self>, v: Float<Self>) -> Float<Self> {
         cube::attend(q, k, v, None)
     }
 
     fn adamw(
-        weight: CubeFloat,
-        grad: CubeFloat,
-        moment_1: CubeFloat,
-        moment_2: CubeFloat,
+        weight: Float<Self>,
+        grad: Float<Self>,
+        moment_1: Float<Self>,
+        moment_2: Float<Self>,
         step: AdamW,
-    ) -> (CubeFloat, CubeFloat, CubeFloat) {
+    ) -> (Float<Self>, Float<Self>, Float<Self>) {
         cube::adamw(weight, grad, [moment_1, moment_2], step)
     }
 
-    fn sum_of_squares(x: CubeFloat) -> CubeFloat {
+    fn sum_of_squares(x: Float<Self>) -> Float<Self> {
         cube::sum_of_squares(x)
     }
 }
 
 impl OnGpu for CubeBackend {
     fn append_heads(
-        q: CubeFloat,
-        k: CubeFloat,
-        v: CubeFloat,
-        q_gain: CubeFloat,
-        k_gain: CubeFloat,
-        cos: CubeFloat,
-        sin: CubeFloat,
-        keys: CubeFloat,
-        values: CubeFloat,
+        q: Float<Self>,
+        k: Float<Self>,
+        v: Float<Self>,
+        q_gain: Float<Self>,
+        k_gain: Float<Self>,
+        cos: Float<Self>,
+        sin: Float<Self>,
+        keys: Float<Self>,
+        values: Float<Self>,
         at: usize,
         eps: Option<f64>,
-    ) -> (CubeFloat, CubeFloat, CubeFloat) {
+    ) -> (Float<Self>, Float<Self>, Float<Self>) {
         cube::append_heads([q, k, v], [q_gain, k_gain], [cos, sin], [keys, values], at, eps)
     }
 
-    fn add_rms_norm(x: CubeFloat, more: CubeFloat, weight: CubeFloat, eps: f64) -> (CubeFloat, CubeFloat) {
+    fn add_rms_norm(x: Float<Self>, more: Float<Self>, weight: Float<Self>, eps: f64) -> (Float<Self>, Float<Self>) {
         cube::add_rms_norm(x, more, weight, eps)
     }
 
-    fn first_of(x: CubeFloat, axis: usize, n: usize) -> CubeFloat {
+    fn first_of(x: Float<Self>, axis: usize, n: usize) -> Float<Self> {
         cube::first_of(x, axis, n)
     }
 }
